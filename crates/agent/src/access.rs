@@ -84,20 +84,20 @@ impl Caller {
             return Ok(());
         }
         let Account { name, uid, .. } = &self.account;
-        let what = match (verb, whose) {
-            (Verb::Read, Whose::Others) => "this job is another user's: its output is theirs",
-            (Verb::Change | Verb::Enter, Whose::Others) => "this job is another user's",
-            (Verb::Submit, _) => "viewers submit no jobs",
-            (Verb::Govern, _) => "this changes the node for everybody",
-            _ => "this is about everybody's jobs",
+        let denied = match (verb, whose) {
+            (Verb::Read, Whose::Others) => "the output of this job belongs to another user",
+            (Verb::Change | Verb::Enter, Whose::Others) => "this job belongs to another user",
+            (Verb::Submit, _) => "viewers cannot submit jobs",
+            (Verb::Govern, _) => "this changes the node for all users",
+            _ => "this concerns the jobs of all users",
         };
         let why = format!(
-            "{what}; it takes the role {}, and {name} (uid {uid}) is a {}",
+            "{denied}: the role {} is required, but {name} (uid {uid}) has the role {}",
             needed.name(),
             self.role.name()
         );
         Err(Error::new(ErrorCode::NotAllowed, why)
-            .hint("ask its owner, or an admin of this node, who gives roles in the daemon's --access file"))
+            .hint("ask the job's owner or an admin of this node; admins assign roles in the daemon's --access file"))
     }
 
     pub fn whose(&self, owner: u32) -> Whose {

@@ -42,13 +42,13 @@ impl Bypass {
             .used
             .map_or_else(|| "memory".to_owned(), |used| used.human());
         let Process { pid, .. } = self.process;
-        let beside = match self.way {
-            Way::OtherGpu => ", which its job does not hold",
-            Way::Unlimited | Way::Understated => " past its slice's account",
-            Way::Overdrawn => " in a slice that is overdrawn",
+        let excess = match self.way {
+            Way::OtherGpu => ", which is not allocated to its job",
+            Way::Unlimited | Way::Understated => ", more than its slice's ledger records",
+            Way::Overdrawn => " in a slice over its memory limit",
         };
         format!(
-            "pid {pid} ({}) holds {held} of GPU {}{beside}",
+            "pid {pid} ({}) holds {held} of GPU {}{excess}",
             self.program, self.gpu_index
         )
     }
@@ -57,9 +57,9 @@ impl Bypass {
     pub fn cause(&self) -> String {
         match self.way {
             Way::Unlimited => self.limiter.in_words().to_owned(),
-            Way::OtherGpu => "its job was given other GPUs".to_owned(),
-            Way::Understated => format!("its account says {}", self.charged.human()),
-            Way::Overdrawn => "its slice holds more than it was granted".to_owned(),
+            Way::OtherGpu => "its job holds other GPUs".to_owned(),
+            Way::Understated => format!("the ledger records {}", self.charged.human()),
+            Way::Overdrawn => "the driver reports more than the limit".to_owned(),
         }
     }
 

@@ -25,10 +25,10 @@ pub struct Asker {
 
 impl Cause {
     /// What this caller has asked for: `cancelled by ana (uid 1001)`.
-    pub fn asked(what: &str, by: &Caller) -> Self {
+    pub fn asked(done: &str, by: &Caller) -> Self {
         let (name, uid) = (by.account.name.clone(), by.account.uid);
         Self {
-            words: format!("{what} by {name} (uid {uid})"),
+            words: format!("{done} by {name} (uid {uid})"),
             by: Some(Asker { uid, name }),
         }
     }

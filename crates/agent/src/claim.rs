@@ -73,22 +73,23 @@ pub fn asked(uid: &str, body: v1::Claim, boot: &str) -> Result<Asked, Error> {
     let ends_well = uid.ends_with(|last: char| last.is_ascii_alphanumeric());
     if uid.len() > LONGEST_UID || !uid.bytes().all(is_plain) || !ends_well {
         // A device's name of CDI has these rules.
-        let rules =
-            format!("1 to {LONGEST_UID} letters, digits and `-._`, at its end a letter or digit");
-        return Err(usage(format!("{uid:?} is no claim's uid")).hint(rules));
+        let rules = format!(
+            "use 1 to {LONGEST_UID} letters, digits and `-._`, with a letter or digit at the end"
+        );
+        return Err(usage(format!("{uid:?}: not a valid UID of a claim")).hint(rules));
     }
     for (what, text) in [("namespace", &body.namespace), ("name", &body.name)] {
         if text.is_empty() || text.contains(char::is_control) {
-            return Err(usage(format!("{text:?} is no claim's {what}")));
+            return Err(usage(format!("{text:?}: not a valid {what} of a claim")));
         }
     }
     let devices: Vec<Device> = body.devices.iter().map(device).collect::<Result<_, _>>()?;
     let amount = amount(&devices);
     if matches!(amount, Amount::Mig(_)) && compute != divvy_core::Compute::default() {
-        return Err(
-            usage("MIG instances have compute units of their own, and take no turns")
-                .hint("leave `compute` out"),
-        );
+        return Err(usage(
+            "MIG instances have their own compute units, so no compute mode applies",
+        )
+        .hint("leave `compute` out"));
     }
     Ok(Asked {
         request: Request {
@@ -124,8 +125,10 @@ fn device(asked: &ClaimDevice) -> Result<Device, Error> {
             start: instance.start,
         }),
         (None, None, true) => Ok(Device::Whole { gpu }),
-        _ => Err(usage(format!("what is claimed of {gpu} is not one thing"))
-            .hint("a device has one of memory_bytes, mig and whole")),
+        _ => Err(usage(format!(
+            "the device of {gpu} needs exactly one of memory_bytes, mig and whole"
+        ))
+        .hint("use several devices to claim several parts")),
     }
 }
 
@@ -144,19 +147,16 @@ pub fn refusal(misfit: &Misfit) -> Error {
     let (code, hint) = match misfit {
         Misfit::Nothing | Misfit::Mixed | Misfit::Together(_) => (
             ErrorCode::Usage,
-            "ask for devices that lie beside each other, and of one kind",
+            "request at least one device, all of one kind, that fit together",
         ),
-        Misfit::NoGpu(_) => (
-            ErrorCode::NotFound,
-            "`divvy gpus -o wide` lists those that are here",
-        ),
+        Misfit::NoGpu(_) => (ErrorCode::NotFound, "list the GPUs: divvy gpus -o wide"),
         Misfit::Never { .. } => (
             ErrorCode::NeverFits,
-            "GET /v1/gpus and GET /v1/gpus/{gpu}/placements say what there is",
+            "list what is available: GET /v1/gpus and GET /v1/gpus/{gpu}/placements",
         ),
         Misfit::Now { .. } => (
             ErrorCode::WouldWait,
-            "nothing was made; ask again once something was given back",
+            "nothing was allocated; try again when other jobs or claims have released their devices",
         ),
     };
     Error::new(code, misfit.to_string()).hint(hint)

@@ -20,7 +20,7 @@ impl Rule {
     /// [`ErrorCode::Usage`] for more than anything lasts.
     pub fn of(idle: v1::Idle) -> Result<Self, Error> {
         if idle.after_s > LONGEST_S {
-            return Err(usage("nothing is idle for a hundred years"));
+            return Err(usage("the idle timeout is longer than 100 years"));
         }
         Ok(Self {
             after_s: idle.after_s,
@@ -63,7 +63,7 @@ pub fn check(own: Option<Rule>, daemons: Option<Rule>, by: &Caller) -> Result<()
         return Ok(());
     }
     let why = format!(
-        "this daemon has a rule for idle jobs ({} after {} s), and a milder one takes the role {}; {} (uid {}) is a {}",
+        "the daemon's rule for idle jobs is {} after {} s: a milder rule requires the role {}, but {} (uid {}) has the role {}",
         word(daemons.action),
         daemons.after_s,
         Role::Operator.name(),

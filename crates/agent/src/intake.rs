@@ -20,8 +20,8 @@ pub fn check_texts(submit: &Submit) -> Result<(), Error> {
         .as_deref()
         .is_some_and(|line| line.trim().is_empty())
     {
-        return Err(usage("what is to be started at the end is empty")
-            .hint("leave --notify out, or write a line for `sh -c`"));
+        return Err(usage("the notification command is empty")
+            .hint("leave --notify out, or give a line for `sh -c`"));
     }
     let files = submit.output.iter();
     let texts =
@@ -50,13 +50,13 @@ pub fn check_texts(submit: &Submit) -> Result<(), Error> {
         .find(|name| name.is_empty() || name.contains('='))
     {
         return Err(usage(format!(
-            "{name:?} cannot name an environment variable"
+            "{name:?}: not a valid name of an environment variable"
         )));
     }
     // Of a variable that is not set, more often than not: then all jobs would be one.
     if submit.idempotency_key.as_deref() == Some("") {
         return Err(usage("the idempotency key is empty")
-            .hint("leave it out, or name what is to be submitted once"));
+            .hint("leave it out, or use a key that names this submission"));
     }
     if !Path::new(&submit.cwd).is_absolute() {
         return Err(usage(format!(
@@ -81,7 +81,7 @@ pub fn request(amount: Amount, submit: &Submit, gpus: &[Gpu]) -> Result<Request,
     };
     if matches!(amount, Amount::Mig(_)) && compute != Compute::default() {
         let why = format!(
-            "a MIG instance has compute units of its own, and takes no turns: --compute {compute} means nothing there"
+            "--compute {compute}: a MIG instance has its own compute units, so no compute mode applies"
         );
         return Err(usage(why).hint("leave --compute out"));
     }
@@ -95,9 +95,8 @@ pub fn request(amount: Amount, submit: &Submit, gpus: &[Gpu]) -> Result<Request,
             .map(|gpu| gpu.index.to_string())
             .collect::<Vec<_>>()
             .join(", ");
-        return Err(
-            usage(format!("there is no GPU {index} here")).hint(format!("there are {there}"))
-        );
+        return Err(usage(format!("there is no GPU {index} here"))
+            .hint(format!("the GPUs here are {there}")));
     }
     let request = Request {
         amount,
@@ -126,12 +125,11 @@ pub fn never_fits(never: NeverFits) -> Error {
 pub fn name(given: Option<String>, command: &[String]) -> Result<String, Error> {
     match given {
         Some(name) if name.trim().is_empty() || name.contains(char::is_control) => {
-            Err(usage(format!("{name:?} cannot name a job"))
-                .hint("leave the name out, and it is the program's; or write a word"))
+            Err(usage(format!("{name:?}: not a valid name of a job"))
+                .hint("use a word, or leave the name out to use the program's"))
         }
         Some(name) if is_reference(&name) => {
-            let why =
-                format!("the name {name:?} would be mistaken for another way to refer to a job");
+            let why = format!("the name {name:?} is reserved for references to jobs");
             Err(usage(why).hint("use a name that is neither a number nor `last`"))
         }
         Some(name) => Ok(name),

@@ -24,7 +24,7 @@ pub fn line(denial: &Denial) -> Option<String> {
     let passes = Bytes::new(denial.used.saturating_add(denial.asked)).round_up(Bytes::mib(1));
     (denial.cause == Cause::SliceFull).then(|| {
         format!(
-            "out of GPU memory: {} was refused {asked} with {used} of {limit} in use; it passes at --gpu-memory {passes}",
+            "out of GPU memory: {} requested {asked} with {used} of {limit} in use; --gpu-memory {passes} would be enough",
             denial.api.as_str()
         )
     })

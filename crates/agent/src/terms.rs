@@ -44,14 +44,14 @@ pub fn check_priority(priority: i32, by: &Caller) -> Result<(), Error> {
         return Ok(());
     }
     let why = format!(
-        "the priority {priority} is above 0, which passes everybody's jobs; it takes the role {}, and {} (uid {}) is a {}",
+        "priority {priority} is above 0, which requires the role {}, but {} (uid {}) has the role {}",
         Role::Operator.name(),
         by.account.name,
         by.account.uid,
         by.role.name()
     );
     Err(Error::new(ErrorCode::NotAllowed, why)
-        .hint("leave --priority out, or put your less urgent jobs below 0"))
+        .hint("leave --priority out, or give your less urgent jobs a negative priority"))
 }
 
 /// Refuses a priority that no job has.
@@ -62,9 +62,9 @@ pub fn check_range(priority: i32) -> Result<(), Error> {
     if (-MOST_PRIORITY..=MOST_PRIORITY).contains(&priority) {
         return Ok(());
     }
-    let why = format!("the priority {priority} is beyond {MOST_PRIORITY}");
+    let why = format!("priority {priority} is out of range");
     Err(usage(why).hint(format!(
-        "write a number from -{MOST_PRIORITY} to {MOST_PRIORITY}"
+        "use a number from -{MOST_PRIORITY} to {MOST_PRIORITY}"
     )))
 }
 
@@ -74,7 +74,7 @@ pub fn check_range(priority: i32) -> Result<(), Error> {
 /// [`ErrorCode::Usage`].
 pub fn check_time_limit(limit_s: Option<u64>) -> Result<(), Error> {
     match limit_s {
-        Some(limit) if limit > LONGEST_S => Err(usage("nothing runs for a hundred years")),
+        Some(limit) if limit > LONGEST_S => Err(usage("the time limit is longer than 100 years")),
         _ => Ok(()),
     }
 }
@@ -213,26 +213,26 @@ impl Terms {
         check_range(priority)?;
         if retries > MOST_RETRIES {
             return Err(usage(format!(
-                "{retries} retries are more than {MOST_RETRIES}"
+                "{retries} retries requested, but at most {MOST_RETRIES} are allowed"
             )));
         }
         match submit.time_limit_s {
             Some(0) => {
-                return Err(usage("a job cannot run for no time at all")
-                    .hint("leave the limit out, or write how long it may run: 30m, 2h"));
+                return Err(usage("the time limit is 0")
+                    .hint("leave the limit out, or use one such as 30m or 2h"));
             }
             limit => check_time_limit(limit)?,
         }
         if submit.runner == Runner::Client && (submit.preemptible || retries > 0) {
-            let what = if submit.preemptible {
+            let restarted = if submit.preemptible {
                 "preempted"
             } else {
-                "tried again"
+                "retried"
             };
             return Err(usage(format!(
-                "what runs on its client's terminal cannot be {what}: nobody could start it anew"
+                "a job on its client's terminal cannot be {restarted}: the daemon cannot restart it"
             ))
-            .hint("use `divvy submit`, and `divvy logs -f` to see what it writes"));
+            .hint("use `divvy submit`, and `divvy logs -f` to follow its output"));
         }
         Ok(Self {
             priority,
@@ -268,16 +268,16 @@ impl Terms {
 fn confirm_within(submit: &Submit) -> Result<Option<u64>, Error> {
     match (submit.confirm, submit.confirm_within_s) {
         (false, None) => Ok(None),
-        (false, Some(_)) => Err(usage("confirm_within_s is given, and not confirm")
-            .hint("a job that is not to be confirmed waits for nobody")),
+        (false, Some(_)) => Err(usage("confirm_within_s is set, but confirm is not")
+            .hint("set `confirm`, or leave out `confirm_within_s`")),
         (true, _) if submit.runner == Runner::Client => Err(usage(
-            "what runs on its client's terminal is started by the client, and confirmed by nobody",
+            "a job on its client's terminal is started by the client, so it cannot wait for a confirmation",
         )
-        .hint("leave out `confirm`, or have the daemon start it")),
+        .hint("leave out `confirm`, or let the daemon start the job")),
         (true, within) => match within.unwrap_or(CONFIRM_WITHIN_S) {
             seconds @ 1..=LONGEST_UNCONFIRMED_S => Ok(Some(seconds)),
             seconds => Err(usage(format!(
-                "a slice is kept for a confirmation for 1 to {LONGEST_UNCONFIRMED_S} s, not {seconds}"
+                "confirm_within_s is {seconds}, but must be from 1 to {LONGEST_UNCONFIRMED_S}"
             ))),
         },
     }

@@ -90,8 +90,8 @@ impl By {
             let Some((_, by)) = known else {
                 let names: Vec<&str> = Self::ALL.iter().map(|(name, _)| *name).collect();
                 return Err(
-                    usage(format!("usage cannot be put together by {word:?}")).hint(format!(
-                        "write some of {}, with commas between",
+                    usage(format!("usage cannot be grouped by {word:?}")).hint(format!(
+                        "use one or more of {}, separated by commas",
                         names.join(", ")
                     )),
                 );

@@ -100,22 +100,30 @@ impl Who {
 pub enum RulesError {
     #[error("cannot read {path}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("{path} belongs to uid {owner} and gives roles for uid {me}'s daemon")]
+    #[error("{path} belongs to uid {owner}, but the daemon runs as uid {me}")]
     Owner { path: PathBuf, owner: u32, me: u32 },
-    #[error("{path} can be written by others (mode {mode:o})")]
+    #[error("{path} is writable by other users (mode {mode:o})")]
     Open { path: PathBuf, mode: u32 },
-    #[error("{path} is not a list of roles: {why}")]
+    #[error("{path} is not a valid file of roles: {why}")]
     Wrong { path: PathBuf, why: String },
 }
 
 impl From<&RulesError> for Error {
     fn from(error: &RulesError) -> Self {
         let hint = match error {
-            RulesError::Read { .. } => "name a file that is there, or leave --access out",
-            RulesError::Owner { .. } => "give it to the daemon's user or to root",
-            RulesError::Open { .. } => "chmod go-w it: who can write it is an admin",
+            RulesError::Read { .. } => {
+                "give --access the path of a readable file, or leave it out".to_owned()
+            }
+            RulesError::Owner { path, .. } => format!(
+                "change its owner to root or to the daemon's user: chown root {}",
+                path.display()
+            ),
+            RulesError::Open { path, .. } => format!(
+                "chmod go-w {}: users who can write the file can make themselves admins",
+                path.display()
+            ),
             RulesError::Wrong { .. } => {
-                "the keys are admin, operator, user, viewer (lists of names, numbers and @groups), others, commands and containers"
+                "the keys are admin, operator, user and viewer (lists of names, numbers and @groups), others, commands and containers".to_owned()
             }
         };
         Self::new(ErrorCode::Usage, crate::supervise::chain(error)).hint(hint)
@@ -183,7 +191,7 @@ impl Rules {
             if let Who::Name(name) = who
                 && name.trim_start_matches('@').is_empty()
             {
-                return Err(format!("{name:?} names nobody"));
+                return Err(format!("{name:?}: not a user or a group"));
             }
         }
         Ok(Self {
@@ -237,11 +245,12 @@ impl Rules {
     pub fn caller(&self, account: Account) -> Result<Caller, Error> {
         let Some(role) = self.role(&account) else {
             let why = format!(
-                "this daemon serves uid {}, and you are uid {}",
+                "this daemon serves only uid {}, but you are uid {}",
                 self.me, account.uid
             );
-            return Err(Error::new(ErrorCode::NotAllowed, why)
-                .hint("start one of your own with `divvy daemon`"));
+            return Err(
+                Error::new(ErrorCode::NotAllowed, why).hint("start your own daemon: divvy daemon")
+            );
         };
         Ok(Caller {
             account,
@@ -260,11 +269,11 @@ impl Rules {
             return Ok(());
         }
         let why = format!(
-            "containers take the role {} here: who may run them can become root",
+            "running containers requires the role {} here, because a container can give its user root's rights",
             needed.name()
         );
         Err(Error::new(ErrorCode::NotAllowed, why)
-            .hint("submit it without an image; an admin can allow them with `containers` in the daemon's --access file"))
+            .hint("submit the job without an image; an admin can lower the role with `containers` in the daemon's --access file"))
     }
 }
 

@@ -140,9 +140,10 @@ impl Cycle {
                     Meant::Array(_) => "array",
                     Meant::Job { .. } => "job",
                 };
-                let why = format!("{whole} {meant} did not end well, so nothing runs after it");
+                let why =
+                    format!("{whole} {meant} did not succeed, so no job can wait for its success");
                 return Err(Error::new(ErrorCode::Conflict, why).hint(format!(
-                    "`divvy describe {meant}` says how it ended; --after takes any end"
+                    "`divvy describe {meant}` shows how it ended; --after accepts every end"
                 )));
             }
             match places.get(&meant) {
@@ -229,14 +230,12 @@ impl Cycle {
         };
         living.job.step(Event::DependencyFailed(on));
         living.job.ended_at = Some(now());
-        let whom = whom(&after);
+        let dependency = whom(&after);
         let by = match on == after.job {
             true => String::new(),
             false => format!(" (#{on})"),
         };
-        living.job.reason = Some(format!(
-            "it was to run after {whom}, which did not end well{by}"
-        ));
+        living.job.reason = Some(format!("its dependency {dependency} did not succeed{by}"));
         self.ended(id)
     }
 }

@@ -30,8 +30,8 @@ impl Cycle {
             return Ok(());
         }
         let text = format!(
-            "its limiter has passed on what it could not count or hold up, or came upon an error of its own ({count} so far): \
-             memory of that is seen in what the driver says alone"
+            "its limiter did not account for some calls ({count} so far: unsupported calls or internal errors); \
+             only the driver reports their memory"
         );
         tracing::warn!(job = %id, "{text}");
         self.tell(Some(id), UNCOUNTED, &text)

@@ -30,8 +30,8 @@ pub(super) fn check(array: &Array) -> Result<(), Error> {
         );
     }
     if array.max_running == Some(0) {
-        return Err(usage("an array of which nothing may run never ends")
-            .hint("write how many of its jobs may run at once after the %, as in 0-9%2"));
+        return Err(usage("an array with at most 0 running jobs never starts")
+            .hint("give the number of jobs that may run at once after the %: --array 0-9%2"));
     }
     Ok(())
 }
@@ -103,7 +103,7 @@ impl Cycle {
         let waits = job.life == Life::Queued && !self.waits.contains_key(&job.id);
         let most = most.filter(|_| waits)?;
         let s = if most == 1 { "" } else { "s" };
-        Some(format!("its array has {most} job{s} at once at most"))
+        Some(format!("its array runs at most {most} job{s} at once"))
     }
 }
 
@@ -142,14 +142,14 @@ impl Cycle {
         Ok(match (done.is_empty(), refused) {
             (false, _) => Ok(done),
             (true, Some(error)) => Err(Error {
-                message: format!("nothing was done to array {array}: {}", error.message),
+                message: format!("no job of array {array} was changed: {}", error.message),
                 ..error
             }),
             (true, None) => Err(Error::new(
                 ErrorCode::Conflict,
                 format!("all jobs of array {array} have ended already"),
             )
-            .hint(format!("`divvy describe {array}` says how"))),
+            .hint(format!("`divvy describe {array}` shows how they ended"))),
         })
     }
 

@@ -71,16 +71,12 @@ impl Cycle {
             watch.remove(id);
         }
         if let Err(error) = self.job_dir(id).forget_spec() {
-            tracing::warn!(job = %id, error = chain(&error), "its spec, with its environment, stays on disk");
+            tracing::warn!(job = %id, error = chain(&error), "cannot delete the job's spec, which contains its environment");
         }
         let Some(living) = self.jobs.get_mut(&id) else {
             return Ok(());
         };
-        assert_eq!(
-            living.job.life,
-            Life::Queued,
-            "whoever calls has put it there"
-        );
+        assert_eq!(living.job.life, Life::Queued, "the caller has queued it");
         let now = Instant::now();
         (living.since, living.heard) = (now, now);
         living.supervisor = None;

@@ -71,7 +71,10 @@ impl Cycle {
                 .list_busy()
                 .iter()
                 .all(|id| self.busy.jobs.contains(id));
-        assert!(is_right, "a job's life has changed beside the journal");
+        assert!(
+            is_right,
+            "a job's state has changed without a journal entry"
+        );
         self.check_sums();
     }
 }

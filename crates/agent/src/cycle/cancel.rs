@@ -40,7 +40,9 @@ impl Cycle {
         let living = self.jobs.get(&id).map(|living| &living.job.life);
         if living.is_none_or(|life| life.outcome().is_some()) {
             let error = Error::new(ErrorCode::Conflict, format!("job {id} has ended already"));
-            return Ok(Err(error.hint(format!("`divvy describe {id}` says how"))));
+            return Ok(Err(
+                error.hint(format!("`divvy describe {id}` shows how it ended"))
+            ));
         }
         self.stop_job(id, Stop::Cancel, Cause::asked("cancelled", by))?;
         Ok(Ok(id))
@@ -63,29 +65,29 @@ impl Cycle {
         id: JobId,
         by: &Caller,
     ) -> Result<Result<JobId, Error>, StoreError> {
-        if let Some(error) = self.not_of_claims(id, "started anew") {
+        if let Some(error) = self.not_of_claims(id, "requeued") {
             return Ok(Err(error));
         }
         let conflict =
             |why: String, hint: String| Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
         let Some(living) = self.jobs.get(&id) else {
             return conflict(
-                format!("job {id} has ended, and its environment is forgotten"),
+                format!("job {id} has ended, and its environment is deleted"),
                 format!("submit it again; `divvy describe {id}` shows its command"),
             );
         };
         match &living.job.life {
             Life::Queued => conflict(
-                format!("job {id} waits already"),
-                format!("`divvy why {id}` says what for"),
+                format!("job {id} is already queued"),
+                format!("`divvy why {id}` shows what it waits for"),
             ),
             Life::Stopping { why, .. } if !why.comes_back() => conflict(
-                format!("job {id} is being stopped for good"),
+                format!("job {id} is being stopped, and cannot be requeued"),
                 "submit it again".to_owned(),
             ),
             _ if living.job.ask.runner == Runner::Client => conflict(
-                format!("job {id} runs on its client's terminal, and cannot be started anew"),
-                "start jobs with `divvy submit` to have them run by the daemon".to_owned(),
+                format!("job {id} runs on its client's terminal, so the daemon cannot restart it"),
+                "use `divvy submit`: the daemon starts such jobs, and can restart them".to_owned(),
             ),
             _ => {
                 self.stop_job(id, Stop::Requeue, Cause::asked("requeued", by))?;
@@ -150,14 +152,14 @@ impl Cycle {
             && dir.path().is_dir()
             && let Err(error) = dir.mark_to_stop()
         {
-            tracing::warn!(job = %id, error = chain(&error), "it is told to stop by signal alone");
+            tracing::warn!(job = %id, error = chain(&error), "cannot write the mark to stop; the supervisor gets only a signal");
         }
         // Its client may outlive this daemon.
         if living.job.ask.runner == Runner::Client
             && let Some(stopped) = living.job.stopped()
             && let Err(error) = dir.write_stopped(&stopped)
         {
-            tracing::warn!(job = %id, error = chain(&error), "its client is not told why it is stopped");
+            tracing::warn!(job = %id, error = chain(&error), "cannot write for its client why the job is stopped");
         }
         let launched = dir.launch().ok().flatten().map(|begun| begun.process);
         let supervisor = launched.or_else(|| {
@@ -191,7 +193,7 @@ impl Cycle {
         }
         let all = self.all_of(id, &dir, launch.process);
         for process in all.into_iter().chain(container::processes(&dir)) {
-            tracing::warn!(job = %id, pid = process.pid, "still runs after its grace; killed");
+            tracing::warn!(job = %id, pid = process.pid, "the process still runs after the grace period; killing it");
             let _ = process.signal(Signal::KILL);
         }
         // A supervisor that was stopped goes on, and reaps.
@@ -222,7 +224,7 @@ impl Cycle {
             && !is_container
             && matches!((dir.started(), dir.exit()), (Ok(None), Ok(None)))
         {
-            tracing::warn!(job = %id, pid = launch.process.pid, "its start hangs; its supervisor is killed");
+            tracing::warn!(job = %id, pid = launch.process.pid, "the start hangs; killing the supervisor");
             let _ = launch.process.signal(Signal::KILL);
         }
     }

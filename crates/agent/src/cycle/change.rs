@@ -87,9 +87,8 @@ impl Cycle {
     fn judge(&self, id: JobId, change: &JobChange, by: &Caller) -> Result<Changed, Error> {
         let job = self.not_elsewhere(id, "changed")?;
         if *change == JobChange::default() {
-            return Err(usage("nothing is asked for").hint(
-                "say what is to change: --priority, --time, -g, --gpu-memory, --name or -q",
-            ));
+            return Err(usage("no change requested")
+                .hint("use one or more of --priority, --time, -g, --gpu-memory, --name and -q"));
         }
         check_state(job, change)?;
         let mut changed = Changed {
@@ -105,10 +104,12 @@ impl Cycle {
             if changed.top != job.course.top {
                 let words = match changed.top {
                     Top::OfUser(_) => format!(
-                        "first of {}'s jobs in queue {}",
+                        "moved before {}'s other jobs in queue {}",
                         job.ask.user, changed.ask.queue
                     ),
-                    Top::No | Top::OfQueue(_) => format!("first in queue {}", changed.ask.queue),
+                    Top::No | Top::OfQueue(_) => {
+                        format!("moved to the front of queue {}", changed.ask.queue)
+                    }
                 };
                 changed.told.push(("moved", words));
             }
@@ -164,7 +165,7 @@ impl Cycle {
         let amount = match (asked, to.amount) {
             (Some(asked), Some(fixed)) if asked != fixed => {
                 return Err(usage(format!(
-                    "queue {} gives each of its jobs {fixed}, and {asked} was asked for",
+                    "queue {} allocates {fixed} to each of its jobs, but {asked} was requested",
                     to.name
                 ))
                 .hint(self.open_queue_hint(&job.reference(), asked)));
@@ -173,12 +174,12 @@ impl Cycle {
             (None, Some(fixed)) if is_queues_own => fixed,
             (None, Some(fixed)) if fixed != has && to.name != before.name => {
                 return Err(usage(format!(
-                    "queue {} gives each of its jobs {fixed}, and job {} asks for {has}",
+                    "queue {} allocates {fixed} to each of its jobs, but job {} requests {has}",
                     to.name,
                     job.reference()
                 ))
                 .hint(format!(
-                    "`divvy move {} -q {} {}` has it ask for that",
+                    "change its request as well: divvy move {} -q {} {}",
                     job.reference(),
                     to.name,
                     fixed.flag()
@@ -193,7 +194,7 @@ impl Cycle {
         can_ever_fit(&self.gpus_ever(), &asked).map_err(never_fits)?;
         self.check_project(&job.owner(), &asked)?;
         changed.resized = Some(amount);
-        let words = format!("asks for {amount} instead of {has}");
+        let words = format!("requests {amount} instead of {has}");
         changed.told.push(("resized", words));
         Ok(())
     }
@@ -219,11 +220,11 @@ impl Cycle {
         let mut queues = self.config.queues.iter();
         match queues.find(|spec| spec.amount.is_none()) {
             Some(open) => format!(
-                "`divvy move {id} -q {} {}` puts it into a queue whose jobs ask for themselves",
+                "move it to a queue without a fixed amount: divvy move {id} -q {} {}",
                 open.name,
                 amount.flag()
             ),
-            None => "a job that runs can be resized; one that waits there cannot".to_owned(),
+            None => "the job can be resized once it runs".to_owned(),
         }
     }
 
@@ -354,22 +355,22 @@ fn check_state(job: &Job, change: &JobChange) -> Result<(), Error> {
         return Ok(());
     }
     let id = job.reference();
-    let refused = |what: &str, hint: String| {
-        let why = format!("job {id} runs, and {what} only while it waits");
+    let refused = |part: &str, hint: String| {
+        let why = format!("job {id} is no longer queued, so {part} cannot change");
         Err(Error::new(ErrorCode::Conflict, why).hint(hint))
     };
     let requeue = format!("`divvy requeue {id}` stops it and puts it back into its queue");
     if queue.is_some() || *top {
-        return refused("moves", requeue);
+        return refused("its place in the queue", requeue);
     }
     if amount.is_some() {
         return refused(
-            "changes here what it asks for",
-            format!("`divvy resize {id}` changes what it has: -g 0.5, --gpu-memory 12G"),
+            "its request",
+            format!("resize it: divvy resize {id} -g 0.5, or --gpu-memory 12G"),
         );
     }
     if priority.is_some() {
-        return refused("changes its priority", requeue);
+        return refused("its priority", requeue);
     }
     Ok(())
 }
@@ -402,7 +403,7 @@ fn judge_time(job: &Job, limit: u64, by: &Caller, changed: &mut Changed) -> Resu
     // Others were told when they start at the latest.
     if runs && longest(after) > longest(before) && by.role < Role::Operator {
         let why = format!(
-            "job {id} runs with the time limit {}, and {} is longer; it takes the role {}, and {} (uid {}) is a {}",
+            "changing the time limit of running job {id} from {} to {} requires the role {}, but {} (uid {}) has the role {}",
             length(before),
             length(after),
             Role::Operator.name(),
@@ -411,19 +412,19 @@ fn judge_time(job: &Job, limit: u64, by: &Caller, changed: &mut Changed) -> Resu
             by.role.name()
         );
         return Err(Error::new(ErrorCode::NotAllowed, why)
-            .hint("ask an operator; the time limit of a waiting job is its user's to change"));
+            .hint("ask an operator; users can extend the time limit only of queued jobs"));
     }
     let ran = job.ran_s();
     if let Some(limit) = after.filter(|limit| runs && after != before && *limit <= ran) {
         let id = job.reference();
         let why = format!(
-            "job {id} has run for {}, and the time limit {} would end it at once",
+            "job {id} has already run for {}: the time limit {} would end it immediately",
             length(Some(ran)),
             length(Some(limit))
         );
-        return Err(
-            Error::new(ErrorCode::Conflict, why).hint(format!("`divvy cancel {id}` ends it"))
-        );
+        return Err(Error::new(ErrorCode::Conflict, why).hint(format!(
+            "use a longer limit, or end the job: divvy cancel {id}"
+        )));
     }
     note(changed, "time limit", &length(before), &length(after));
     changed.ask.terms.time_limit_s = after;

@@ -74,7 +74,7 @@ impl Cycle {
             claim.label()
         );
         Some(Error::new(ErrorCode::Conflict, why).hint(
-            "it ends when its pods do: `kubectl delete pod`, or `kubectl describe resourceclaim` for who uses it",
+            "delete its pods with `kubectl delete pod`; `kubectl describe resourceclaim` lists them",
         ))
     }
 
@@ -173,12 +173,12 @@ impl Cycle {
         };
         let uid = &claim.uid;
         if matches!(job.life, Life::Stopping { .. }) {
-            let why = format!("claim {uid} is being given back, and something of it is left");
-            return conflict(why, "ask again in a moment");
+            let why = format!("claim {uid} is still being released");
+            return conflict(why, "try again in a moment");
         }
         if !claim.is_like(&asked.claim) || job.ask.request.compute != asked.request.compute {
-            let why = format!("claim {uid} is held already, and as something else");
-            let hint = format!("give it back first: DELETE /v1/claims/{uid}");
+            let why = format!("claim {uid} is already allocated, with other devices or settings");
+            let hint = format!("release it first: DELETE /v1/claims/{uid}");
             return conflict(why, &hint);
         }
         if claim.pods != asked.claim.pods {
@@ -196,7 +196,7 @@ impl Cycle {
             .get(&id)
             .is_some_and(|one| matches!(one.job.life, Life::Lent { .. }));
         if is_lent && let Err(error) = self.lay(id) {
-            let why = format!("its files cannot be made anew: {}", chain(&error));
+            let why = format!("cannot create the claim's files again: {}", chain(&error));
             tracing::error!(job = %id, "{why}");
             return Ok(Err(Error::new(ErrorCode::LaunchFailed, why)));
         }
@@ -208,7 +208,7 @@ impl Cycle {
         let Some(id) = self.claimed(uid) else {
             return Ok(None);
         };
-        self.stop_job(id, Stop::Release, "given back")?;
+        self.stop_job(id, Stop::Release, "released")?;
         self.round.points.push("claim.released");
         Ok(Some(id))
     }
@@ -228,7 +228,7 @@ impl Cycle {
 
     /// A claim cannot have what it was to have.
     pub(super) fn give_up_claim(&mut self, id: JobId, why: &str) {
-        tracing::error!(job = %id, why, "a claim cannot be held");
+        tracing::error!(job = %id, why, "cannot allocate the claim");
         if let Some(living) = self.jobs.get_mut(&id) {
             living.awaits.clear();
             living.failed = Some(Exit {
@@ -288,7 +288,7 @@ impl Cycle {
         self.round.reached.push(id);
         self.round.points.push("claim.lent");
         let device = device.unwrap_or_default();
-        let text = format!("{device} is {}", place::labels(&job));
+        let text = format!("CDI device {device}: {}", place::labels(&job));
         self.tell(Some(id), "running", &text)
     }
 
@@ -306,7 +306,7 @@ impl Cycle {
         if let Some(name) = self.device_of(id)
             && let Err(error) = cdi::remove(&self.cdi_folder(), &name)
         {
-            tracing::warn!(job = %id, %error, "its CDI file stays until the next start");
+            tracing::warn!(job = %id, %error, "cannot remove the claim's CDI file; it stays until the next start");
         }
         self.free_slice(id);
         reach("claim.freed");
@@ -324,13 +324,13 @@ impl Cycle {
         let is_of_another = boot != Some(self.migs.boot.as_str());
         match &living.job.life {
             Life::Starting { .. } => {
-                let why = "its daemon was killed before it was ready; nobody was told that it is";
+                let why = "the daemon was killed before the claim was ready";
                 let gone = Event::Gone(Gone::LaunchFailed(why.to_owned()));
                 self.end_claim(id, gone, why)
             }
             Life::Lent { .. } | Life::Stopping { .. } if is_of_another => {
                 living.job.stop(Stop::Release);
-                let why = "the machine was started anew since, and nothing that used it is left";
+                let why = "the machine was restarted, so no process uses the claim any longer";
                 self.tell(Some(id), "stopping", why)?;
                 self.end_claim(id, Event::Gone(Gone::Exited(0)), why)
             }
@@ -343,7 +343,7 @@ impl Cycle {
                         Ok(slice) => living.slice = Some(slice),
                         // Whoever asks for it again has it made anew.
                         Err(error) => {
-                            tracing::warn!(job = %id, error = chain(&error), "its slice cannot be adopted");
+                            tracing::warn!(job = %id, error = chain(&error), "cannot adopt the claim's slice");
                         }
                     }
                 }
@@ -379,9 +379,9 @@ impl Cycle {
             let (kind, text) = match trouble {
                 Some(trouble) => (
                     "gpu_lost",
-                    format!("{trouble}; the claim is held until it is given back"),
+                    format!("{trouble}; the claim stays allocated until it is released"),
                 ),
-                None => ("gpu_recovered", "its GPUs answer again".to_owned()),
+                None => ("gpu_recovered", "its GPUs respond again".to_owned()),
             };
             self.tell(Some(job.id), kind, &text)?;
         }

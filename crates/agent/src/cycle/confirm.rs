@@ -71,7 +71,7 @@ impl Cycle {
         }
         self.round.points.push("confirm.granted");
         let text = format!(
-            "{}, once it is confirmed; kept for {} s",
+            "{} reserved; the front end has {} s to confirm the job",
             place::labels(&living.job),
             living.job.patience().as_secs()
         );
@@ -92,7 +92,9 @@ impl Cycle {
         let digest = digest(confirm);
         let Some(living) = self.jobs.get(&id) else {
             let error = Error::new(ErrorCode::Conflict, format!("job {id} has ended already"));
-            return Ok(Err(error.hint(format!("`divvy describe {id}` says how"))));
+            return Ok(Err(
+                error.hint(format!("`divvy describe {id}` shows how it ended"))
+            ));
         };
         match standing(&living.job, confirm, &digest, by) {
             Err(error) => return Ok(Err(error)),
@@ -173,14 +175,14 @@ impl Cycle {
         };
         living.unasked = true;
         let within = living.job.patience().as_secs();
-        self.put_back(id, &format!("nobody confirmed it within {within} s"))
+        self.put_back(id, &format!("not confirmed within {within} s"))
     }
 
     /// Has a job started that was confirmed before its daemon was killed, or before its supervisor was.
     pub(super) fn start_where_it_is(&mut self, id: JobId, why: &str) -> Result<(), StoreError> {
         self.free_slice(id);
         self.round.starts.push(id);
-        self.tell(Some(id), "starting", &format!("once more: {why}"))
+        self.tell(Some(id), "starting", &format!("starting again: {why}"))
     }
 
     /// Somebody waits for the job: if it lost its slice because nobody did, it is in its queue's turn again.
@@ -206,9 +208,7 @@ impl Cycle {
             "waits for its confirmation".to_owned()
         } else if unasked && job.life == Life::Queued {
             let within = job.patience().as_secs();
-            format!(
-                "nobody confirmed it within {within} s; it goes on once its front end asks for it"
-            )
+            format!("not confirmed within {within} s; waits until its front end asks for it again")
         } else {
             return None;
         };
@@ -230,7 +230,7 @@ fn standing(job: &Job, confirm: &Confirm, digest: &str, by: &Caller) -> Result<S
     let id = job.id;
     let conflict = |why: String, hint: &str| Err(Error::new(ErrorCode::Conflict, why).hint(hint));
     if job.ask.terms.confirm_within_s.is_none() {
-        let why = format!("job {id} starts by itself: it was not submitted to be confirmed");
+        let why = format!("job {id} needs no confirmation: it was submitted without `confirm`");
         return conflict(why, "submit it with `confirm`");
     }
     let changes = confirm.command.is_some()
@@ -238,17 +238,17 @@ fn standing(job: &Job, confirm: &Confirm, digest: &str, by: &Caller) -> Result<S
         || !confirm.env.is_empty()
         || !confirm.labels.is_empty();
     if changes && by.account.uid != job.ask.by.uid {
-        let why = format!("job {id} is another user's: what it runs is theirs to say");
-        return Err(
-            Error::new(ErrorCode::NotAllowed, why).hint("confirm it as it was submitted: {}")
+        let why = format!(
+            "job {id} belongs to another user, so the confirmation cannot change what it runs"
         );
+        return Err(Error::new(ErrorCode::NotAllowed, why).hint("confirm it with an empty body"));
     }
     if let Some(attempt) = confirm.attempt.filter(|attempt| *attempt != job.attempt) {
         let why = format!(
-            "job {id} has been placed {} times, and the confirmation is for time {attempt}",
+            "the confirmation is for attempt {attempt} of job {id}, but its current attempt is {}",
             job.attempt
         );
-        return conflict(why, "look at what it has now, and confirm that");
+        return conflict(why, "read the job again, and confirm its current attempt");
     }
     match (&job.life, &job.course.confirmed) {
         (Life::Queued, _) => conflict(
@@ -257,8 +257,8 @@ fn standing(job: &Job, confirm: &Confirm, digest: &str, by: &Caller) -> Result<S
         ),
         (_, Some(before)) if before == digest => Ok(Standing::Done),
         (_, Some(_)) => conflict(
-            format!("job {id} was confirmed already, and as something else"),
-            "cancel it and submit another one",
+            format!("job {id} was already confirmed with other values"),
+            "cancel it, and submit a new job",
         ),
         (Life::Starting { .. }, None) => Ok(Standing::Wanted),
         (

@@ -68,7 +68,7 @@ impl Cycle {
         };
         let instance = plan::instance(self.config.home.state());
         if let Err(error) = sweep::start(socket, instance, self.sweep_of_containers()?) {
-            tracing::warn!(%error, "no containers looked for");
+            tracing::warn!(%error, "cannot search for leftover containers");
         }
         Ok(())
     }
@@ -88,10 +88,10 @@ impl Cycle {
             Ok(()) => self.tell(
                 Some(id),
                 "container_adopted",
-                &format!("{name} had lost its supervisor, and has another one"),
+                &format!("{name} lost its supervisor; a new one supervises it"),
             ),
             Err(error) => {
-                tracing::error!(job = %id, error = chain(&error), "nobody supervises its container");
+                tracing::error!(job = %id, error = chain(&error), "cannot start a new supervisor for the container");
                 Ok(())
             }
         }
@@ -108,8 +108,11 @@ impl Cycle {
             .find(reference)
             .map_err(|error| Error::new(ErrorCode::Internal, chain(&error)))??;
         let nothing = || {
-            Error::new(ErrorCode::Conflict, format!("job {id} holds no slice now"))
-                .hint("ask while it runs: `divvy ps` shows which jobs do")
+            Error::new(
+                ErrorCode::Conflict,
+                format!("job {id} holds no slice at the moment"),
+            )
+            .hint("try again while it runs; `divvy ps` lists running jobs")
         };
         let living = self.jobs.get(&id).ok_or_else(nothing)?;
         let (job, grants) = (&living.job, living.job.life.grants());

@@ -59,12 +59,12 @@ impl Cycle {
                 why: Stop::Cancel, ..
             } => Some("cancelled"),
             Life::Stopping { why, .. } if !had_left => match why {
-                Stop::TimeLimit => Some("stopped at the end of its time"),
-                Stop::Idle => Some("stopped as it did nothing"),
-                Stop::GpuLost => Some("a GPU that it was on is lost"),
+                Stop::TimeLimit => Some("stopped by its time limit"),
+                Stop::Idle => Some("stopped by its idle rule"),
+                Stop::GpuLost => Some("one of its GPUs was lost"),
                 Stop::Preempt => Some("preempted"),
-                Stop::Release => Some("given back"),
-                Stop::Requeue | Stop::Cancel => Some("stopped to be started anew"),
+                Stop::Release => Some("released"),
+                Stop::Requeue | Stop::Cancel => Some("stopped to be requeued"),
             },
             _ => None,
         };
@@ -165,7 +165,7 @@ impl Cycle {
             group.remove();
         }
         if let Err(error) = self.job_dir(id).forget_spec() {
-            tracing::warn!(job = %id, error = chain(&error), "its spec, with its environment, stays on disk");
+            tracing::warn!(job = %id, error = chain(&error), "cannot delete the job's spec, which contains its environment");
         }
         self.job_dir(id).forget_replica();
         reach("end.forgotten");
@@ -191,7 +191,7 @@ impl Cycle {
         };
         reach("end.freed");
         if let Err(error) = removed {
-            tracing::warn!(job = %id, error = chain(&error), "its slice folder stays until the next start");
+            tracing::warn!(job = %id, error = chain(&error), "cannot remove the slice folder; it stays until the next start");
         }
     }
 }

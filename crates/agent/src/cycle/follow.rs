@@ -134,7 +134,7 @@ impl Cycle {
             },
             Ok(Found::NeverStarted(lock)) => self.never_started(id, lock),
             Err(error) => {
-                tracing::warn!(job = %id, error = chain(&error), "its records cannot be read");
+                tracing::warn!(job = %id, error = chain(&error), "cannot read the job's records");
                 Ok(())
             }
         }
@@ -146,7 +146,7 @@ impl Cycle {
             && limiter.failed
         {
             let why = limiter.because.unwrap_or_default();
-            tracing::warn!(job = %id, why, "its limiter is a preload, which is easier to go past than a wrapper");
+            tracing::warn!(job = %id, why, "the job uses the preload instead of the wrapper; a preload is easier to bypass");
         }
     }
 
@@ -236,12 +236,12 @@ impl Cycle {
         };
         let outcome = if matches!(living.job.life, Life::Stopping { .. }) {
             Some(Outcome::Withdrawn {
-                withdrawn: "before it was started".into(),
+                withdrawn: "its program had not started".into(),
             })
         } else if awaits_client(living) {
             let seconds = CLIENT_START.as_secs();
             Some(not_started(&format!(
-                "the client that was to run it has not come for it in {seconds} s"
+                "its client did not start the program within {seconds} s"
             )))
         } else if living.false_starts + 1 >= FALSE_STARTS {
             Some(not_started(&format!(

@@ -104,7 +104,7 @@ impl Cycle {
 
     fn fills(&mut self, why: String) -> Result<(), StoreError> {
         let folder = self.config.home.state().display().to_string();
-        tracing::error!(%folder, %why, "the disk is full: nothing new is taken on until it has room");
+        tracing::error!(%folder, %why, "the disk is full: the daemon accepts no jobs until it has room");
         self.full = Some(Full::of(why));
         // Jobs that wait have another reason now.
         self.round.replan = true;
@@ -140,7 +140,8 @@ impl Cycle {
     fn refusal(&self, why: &str) -> Error {
         let folder = self.config.home.state().display();
         let why = format!("the disk is full: {why} below {folder}");
-        Error::new(ErrorCode::DiskFull, why).hint(format!("make room: df -h {folder}"))
+        Error::new(ErrorCode::DiskFull, why)
+            .hint(format!("free disk space; check with: df -h {folder}"))
     }
 
     /// Why no job starts, whatever is free.

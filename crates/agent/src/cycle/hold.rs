@@ -31,9 +31,11 @@ impl Hold {
         let by = &self.by;
         match self.operator {
             true => {
-                format!("held by {by}, an operator; operators let it go on: `divvy release {id}`")
+                format!(
+                    "held by {by}, an operator; an operator can release it: `divvy release {id}`"
+                )
             }
-            false => format!("held by {by}; `divvy release {id}` lets it go on"),
+            false => format!("held by {by}; `divvy release {id}` releases it"),
         }
     }
 
@@ -43,7 +45,7 @@ impl Hold {
             return Ok(());
         }
         let why = format!(
-            "job {id} is held by {}, an operator; to release it takes the role {}, and {} (uid {}) is a {}",
+            "job {id} is held by {}, an operator; releasing it requires the role {}, but {} (uid {}) has the role {}",
             self.by,
             Role::Operator.name(),
             by.account.name,
@@ -92,7 +94,10 @@ impl Cycle {
         };
         if job.life != Life::Queued {
             let id = job.reference();
-            let why = format!("job {id} is {}, and only a waiting job is held", state(job));
+            let why = format!(
+                "job {id} is {}, but only queued jobs can be held",
+                state(job)
+            );
             let hint = format!(
                 "`divvy suspend {id}` stops its processes; `divvy requeue {id}` puts it back into its queue"
             );
@@ -131,8 +136,8 @@ impl Cycle {
         };
         if job.course.suspended {
             let id = job.reference();
-            let why = format!("job {id} is suspended, and was not held");
-            let hint = format!("`divvy resume {id}` lets it go on");
+            let why = format!("job {id} is suspended, not held");
+            let hint = format!("resume it: divvy resume {id}");
             return Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
         }
         let Some(hold) = job.on_hold() else {
@@ -175,7 +180,7 @@ impl Cycle {
         let Some(living) = self.jobs.get(&id) else {
             return Err(conflict(
                 format!("job {id} has ended already"),
-                format!("`divvy describe {id}` says how"),
+                format!("`divvy describe {id}` shows how it ended"),
             ));
         };
         if let Some(error) = self.not_of_claims(id, what) {
@@ -193,7 +198,7 @@ impl Cycle {
         if matches!(job.life, Life::Stopping { .. }) {
             return Err(conflict(
                 format!("job {id} is being stopped, and cannot be {what}"),
-                format!("`divvy describe {id}` says how it is"),
+                format!("`divvy describe {id}` shows its state"),
             ));
         }
         Ok(job)

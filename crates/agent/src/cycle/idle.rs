@@ -100,7 +100,7 @@ impl Cycle {
         let Some(living) = self.jobs.get(&id) else {
             return Ok(());
         };
-        let words = format!("it did nothing with its GPUs for {}", length(rule.after_s));
+        let words = format!("it did not use its GPUs for {}", length(rule.after_s));
         // The engine pauses containers, not we.
         let action = match rule.action {
             IdleAction::Suspend if living.job.ask.container.is_some() => IdleAction::Notify,
@@ -114,7 +114,7 @@ impl Cycle {
                 self.tell(
                     Some(id),
                     "idle",
-                    &format!("{words}; `divvy resume {name}` lets it go on"),
+                    &format!("{words}; resume it: divvy resume {name}"),
                 )?;
                 self.set_suspended(id, true)
             }

@@ -42,16 +42,16 @@ impl Cycle {
     pub fn inside(&mut self, reference: &str) -> Result<Inside, Error> {
         let job = self.find(reference).map_err(journal)??;
         let conflict = |why: String, hint: String| Error::new(ErrorCode::Conflict, why).hint(hint);
-        if let Some(error) = self.not_of_claims(job, "entered or sent signals") {
+        if let Some(error) = self.not_of_claims(job, "entered or signalled") {
             return Err(error);
         }
         let Some(living) = self.jobs.get(&job) else {
-            let hint = format!("`divvy describe {job}` says how");
+            let hint = format!("`divvy describe {job}` shows how it ended");
             return Err(conflict(format!("job {job} has ended"), hint));
         };
         let (why, hint) = match &living.job.life {
             Life::Running { .. } if living.job.course.suspended => (
-                "is suspended, and what came in would go on",
+                "is suspended, and a new process in it would keep running",
                 format!("divvy resume {job}"),
             ),
             Life::Running { .. } => {
@@ -64,13 +64,19 @@ impl Cycle {
                 });
             }
             Life::Lent { .. } => (
-                "has no program of Divvy's",
+                "is a claim, and Divvy does not run its programs",
                 "`kubectl exec` runs a program in a pod".to_owned(),
             ),
-            Life::Queued => ("waits", format!("`divvy why {job}` says what for")),
-            Life::Starting { .. } => ("is only starting", "try again in a moment".to_owned()),
+            Life::Queued => (
+                "is queued",
+                format!("`divvy why {job}` shows what it waits for"),
+            ),
+            Life::Starting { .. } => ("is still starting", "try again in a moment".to_owned()),
             Life::Stopping { .. } => ("is being stopped", format!("divvy wait {job}")),
-            Life::Ended { .. } => ("has ended", format!("`divvy describe {job}` says how")),
+            Life::Ended { .. } => (
+                "has ended",
+                format!("`divvy describe {job}` shows how it ended"),
+            ),
         };
         Err(conflict(format!("job {job} {why}"), hint))
     }
@@ -89,7 +95,7 @@ fn room(job: JobId, dir: &JobDir, user: Option<Identity>) -> Result<Room, Error>
         }),
         None => Err(Error::new(
             ErrorCode::Conflict,
-            format!("the container of job {job} is not there yet"),
+            format!("the container of job {job} does not exist yet"),
         )
         .hint("try again in a moment")),
     }

@@ -59,7 +59,7 @@ pub(super) fn repeated(before: &Job, same: bool) -> Submitted {
         ErrorCode::Conflict,
         format!("the idempotency key belongs to another job, #{}", before.id),
     )
-    .hint("a key stands for one job: use a new one for another job")
+    .hint("use a new key for each job")
     .details(serde_json::json!({ "job": before.id.to_string() }));
     Submitted::Refused(error)
 }

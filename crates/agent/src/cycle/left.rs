@@ -54,7 +54,7 @@ impl Cycle {
         if its.is_empty() {
             let pids: Vec<String> = strangers.map(|process| process.pid.to_string()).collect();
             let words = format!(
-                "pid {} has its slice open and is another user's: the slice is given back all the same",
+                "pid {} belongs to another user and has the slice open; the slice is released nevertheless",
                 pids.join(", ")
             );
             tracing::warn!(job = %id, words);

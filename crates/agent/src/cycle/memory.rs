@@ -152,7 +152,7 @@ impl Cycle {
             None => {
                 if !was_suspended {
                     self.mark_suspended(id)?;
-                    self.tell(Some(id), "suspended", "its memory is to leave its GPUs")?;
+                    self.tell(Some(id), "suspended", "offloading its GPU memory")?;
                 }
                 self.move_memory(id, Move::Release)
             }
@@ -163,7 +163,7 @@ impl Cycle {
     fn never_released(&self, id: JobId) -> Option<String> {
         let living = self.jobs.get(&id)?;
         if is_divided(living.job.life.grants()) {
-            return Some("the driver puts no memory of MIG instances aside".to_owned());
+            return Some("the driver cannot offload the memory of MIG instances".to_owned());
         }
         if living.slice.is_none() {
             return Some("its slice cannot be read".to_owned());
@@ -255,7 +255,7 @@ impl Cycle {
         self.move_memory(id, then)?;
         let after = self.jobs.get(&id).map(|one| one.job.course.aside.memory);
         if after == Some(Memory::Due) && before != Memory::Due {
-            let words = "its memory comes back once its GPUs have room";
+            let words = "its memory is restored once its GPUs have room";
             self.tell(Some(id), "memory_restore_pending", words)?;
         }
         Ok(true)
@@ -416,7 +416,7 @@ impl Cycle {
                 let memory: Bytes = uses(living).into_iter().sum();
                 let labels = super::place::labels(&living.job);
                 self.move_memory(id, Move::Saved)?;
-                let words = format!("{memory} of {labels} is in the host's memory");
+                let words = format!("{} of {labels} is in host memory", memory.human());
                 self.tell(Some(id), "memory_released", &words)
             }
             (Outcome::Refused(why), Memory::Leaving) => {
@@ -433,7 +433,7 @@ impl Cycle {
                 let was_released = living.job.course.aside.because.is_none();
                 self.move_memory(id, Move::Restored)?;
                 if was_released {
-                    let words = "its memory is on its GPUs again";
+                    let words = "its memory is restored to its GPUs";
                     self.tell(Some(id), "memory_restored", words)?;
                 }
                 match goes_on {
@@ -450,7 +450,7 @@ impl Cycle {
             (Outcome::NotRestored(why), Memory::Returning { .. }) => {
                 let is_new = living.trip.stuck.as_ref() != Some(&why);
                 living.trip.fails(why.clone());
-                tracing::warn!(job = %id, "its memory is not back on its GPUs: {why}");
+                tracing::warn!(job = %id, "cannot restore the job's memory to its GPUs: {why}");
                 // What of it goes on meanwhile would wait for the rest.
                 self.round.pauses.push(id);
                 match is_new {
@@ -471,26 +471,28 @@ impl Cycle {
         let trip = &living.trip;
         let tried = trip.stuck.as_ref();
         let bytes: Bytes = uses(living).into_iter().sum();
-        let its = format!("its {bytes} of {}", super::place::labels(job));
+        let its = format!("its {} of {}", bytes.human(), super::place::labels(job));
         let words = match memory.place {
             MemoryPlace::Gpu => {
                 let why = aside.because.as_ref()?;
                 format!("its GPU memory was not released: {why}")
             }
-            MemoryPlace::Offloading => "its memory is leaving its GPUs".to_owned(),
+            MemoryPlace::Offloading => "offloading its GPU memory".to_owned(),
             MemoryPlace::Host => {
                 let since = memory.since;
-                format!("holds no GPU: {its} is in the host's memory since {since:.0}")
+                format!("holds no GPU: {its} is in host memory since {since:.0}")
             }
             MemoryPlace::RestorePending => match &trip.lacks {
                 Some(lacks) => {
-                    format!("is to go on, and waits for {lacks}; {its} is in the host's memory")
+                    format!("resuming, waits for {lacks}; {its} is in host memory")
                 }
-                None => format!("is to go on; {its} is in the host's memory"),
+                None => format!("resuming; {its} is in host memory"),
             },
             MemoryPlace::Restoring => match tried {
-                Some(why) => format!("its memory is to come back to its GPUs, tried again: {why}"),
-                None => "its memory is coming back to its GPUs".to_owned(),
+                Some(why) => {
+                    format!("restoring its memory to its GPUs again, after a failure: {why}")
+                }
+                None => "restoring its memory to its GPUs".to_owned(),
             },
         };
         Some(HeldUp { code: None, words })

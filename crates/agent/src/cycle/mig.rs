@@ -105,11 +105,11 @@ impl Why {
     fn words(self) -> &'static str {
         match self {
             Self::Room => "to make room",
-            Self::Tenant => "as another user's program was in it",
-            Self::Unclean => "as it was not clean",
-            Self::Collected => "as idle ones are to go",
-            Self::Mode => "for another mode of the GPU",
-            Self::Remains => "as it was of no use to anybody",
+            Self::Tenant => "because another user's program ran in it",
+            Self::Unclean => "because it was not in its initial state",
+            Self::Collected => "because it was idle",
+            Self::Mode => "to change the mode of the GPU",
+            Self::Remains => "because no job can use it",
         }
     }
 }

@@ -107,7 +107,7 @@ impl Cycle {
             match self.secrets.of(id) {
                 Ok(secrets) => env.extend(secrets),
                 Err(error) => {
-                    tracing::warn!(job = %id, error = chain(&error), "its notice has no secrets");
+                    tracing::warn!(job = %id, error = chain(&error), "cannot read the job's secrets; its notification runs without them");
                 }
             }
         }
@@ -116,7 +116,7 @@ impl Cycle {
         let bytes = budget::written(&spec);
         if !self.notices.admits(uid, bytes) {
             let why = format!(
-                "a user has {MOST_WAITING} notices at most that wait, with {} MiB of variables",
+                "a user can have at most {MOST_WAITING} pending notifications, with {} MiB of variables",
                 MOST_BYTES >> 20
             );
             return self.tell(Some(id), "notification_dropped", &why);
@@ -182,7 +182,7 @@ impl Cycle {
         self.notices.running.retain(|running| {
             let runs = children.iter().any(|child| child.id() == running.supervisor);
             if !runs && let Err(error) = folder(&home.job(&running.job.to_string())).forget_spec() {
-                tracing::warn!(job = %running.job, error = chain(&error), "the environment of its notice stays on disk");
+                tracing::warn!(job = %running.job, error = chain(&error), "cannot delete the notification's environment from the disk");
             }
             runs
         });
@@ -201,7 +201,7 @@ impl Cycle {
                     });
                 }
                 Err(error) => {
-                    tracing::warn!(%job, error = chain(&error), "its notice could not be started");
+                    tracing::warn!(%job, error = chain(&error), "cannot start the notification");
                 }
             }
         }

@@ -55,10 +55,10 @@ impl Cycle {
                     self.keeper.release(id);
                     self.apply_limits(id);
                 }
-                (found, "put right".to_owned())
+                (found, "the daemon restored it".to_owned())
             }
             Err(error) => {
-                let why = format!("it cannot be put right: {}", chain(&error));
+                let why = format!("the daemon cannot restore it: {}", chain(&error));
                 (Tampering::Replaced, why)
             }
         };
@@ -66,7 +66,7 @@ impl Cycle {
             && !std::mem::replace(&mut living.tampered, true)
         {
             let text = format!(
-                "another process than the daemon changed its slice's control file: {found}; {then}"
+                "a process other than the daemon changed the slice's control file: {found}; {then}"
             );
             tracing::warn!(job = %id, "{text}");
             self.tell(Some(id), "tampered", &text)?;
@@ -102,7 +102,7 @@ impl Cycle {
         match self.observer.silent_for() {
             Some(silent) if silent > SILENCE => {
                 let seconds = SILENCE.as_secs();
-                self.blinded(format!("the driver has not answered for {seconds} s"))
+                self.blinded(format!("the driver has not responded for {seconds} s"))
             }
             _ => Ok(()),
         }
@@ -131,12 +131,12 @@ impl Cycle {
                 news.push(match answers {
                     true => (
                         "gpu_recovered",
-                        format!("GPU {index} ({uuid}) answers again"),
+                        format!("GPU {index} ({uuid}) responds again"),
                     ),
                     false => (
                         "gpu_lost",
                         format!(
-                            "GPU {index} ({uuid}) does not answer and is given out no more{why}"
+                            "GPU {index} ({uuid}) does not respond and is no longer available to jobs{why}"
                         ),
                     ),
                 });
@@ -258,7 +258,7 @@ fn tend(id: JobId, living: &mut Living, look: &Look, book: &Book) {
     if let Err(error) = tended
         && !std::mem::replace(&mut living.damaged, true)
     {
-        tracing::error!(job = %id, error, "its slice cannot be read");
+        tracing::error!(job = %id, error, "cannot read the job's slice");
     }
 }
 

@@ -15,19 +15,18 @@ pub(super) fn user(named: Option<String>, by: &Caller) -> Result<String, Error> 
     };
     if by.role < Role::Operator {
         let why = format!(
-            "a job on behalf of {user:?} takes the role {}, and {} (uid {}) is a {}",
+            "submitting on behalf of {user:?} requires the role {}, but {} (uid {}) has the role {}",
             Role::Operator.name(),
             by.account.name,
             by.account.uid,
             by.role.name()
         );
-        return Err(
-            Error::new(ErrorCode::NotAllowed, why).hint("leave `user` out: the job is yours then")
-        );
+        return Err(Error::new(ErrorCode::NotAllowed, why)
+            .hint("leave `user` out to submit the job as yourself"));
     }
     if user.is_empty() || user.trim() != user || user.contains(char::is_control) {
-        return Err(usage(format!("{user:?} cannot name a user"))
-            .hint("a name is not empty, has no blanks at its ends and stays on one line"));
+        return Err(usage(format!("{user:?}: not a valid name of a user"))
+            .hint("use one line without blanks at its ends"));
     }
     Ok(user)
 }

@@ -17,9 +17,8 @@ impl Cycle {
     pub fn mig_plan(&self, wanted: &MigWanted) -> Result<Vec<MigPlanned>, Error> {
         wanted.within_bounds()?;
         if wanted.profiles.is_empty() {
-            return Err(
-                usage("no profile is named").hint("name one for each instance, as in 1g.5gb")
-            );
+            return Err(usage("no MIG profile given")
+                .hint("give a profile for each instance, such as 1g.5gb"));
         }
         let known = |index: &&u32| {
             self.devices
@@ -57,7 +56,7 @@ fn refusal(no_room: &NoRoom) -> Error {
     let (code, hint) = match no_room {
         NoRoom::NoGpu => (
             ErrorCode::NeverFits,
-            "`divvy admin gpu INDEX --mode mig` puts one into it",
+            "put a GPU into MIG mode: divvy admin gpu INDEX --mode mig",
         ),
         NoRoom::Unknown(_) | NoRoom::Never(..) => (
             ErrorCode::NeverFits,
@@ -65,7 +64,7 @@ fn refusal(no_room: &NoRoom) -> Error {
         ),
         NoRoom::Now(..) => (
             ErrorCode::WouldWait,
-            "`divvy admin mig ls` shows what lies there",
+            "`divvy admin mig ls` lists the present instances",
         ),
     };
     Error::new(code, no_room.to_string()).hint(hint)

@@ -64,15 +64,16 @@ impl Cycle {
         }
         let job = self.jobs.get(&id).map(|living| &living.job);
         let Some(job) = job.filter(|job| matches!(job.life, Life::Running { .. })) else {
+            let state = job.map_or("ended", |job| job.life.state());
             return conflict(
-                format!("job {id} does not run"),
-                format!("`divvy describe {id}` says what it does"),
+                format!("job {id} is {state}, but only running jobs can be suspended or resumed"),
+                format!("`divvy describe {id}` shows its state"),
             );
         };
         if job.ask.container.is_some() {
             return conflict(
-                format!("job {id} runs in a container"),
-                "the container engine pauses containers: docker pause".to_owned(),
+                format!("job {id} runs in a container, which Divvy cannot suspend"),
+                "pause the container with its engine: docker pause".to_owned(),
             );
         }
         Ok(())
@@ -82,7 +83,7 @@ impl Cycle {
         self.mark(id, suspended)?;
         if suspended {
             self.round.pauses.push(id);
-            self.tell(Some(id), "suspended", "its memory stays its own")
+            self.tell(Some(id), "suspended", "it keeps its GPU memory")
         } else {
             self.tell(Some(id), "resumed", "")
         }

@@ -60,7 +60,9 @@ impl Cycle {
         }
         for Preempt { job, by } in plan.preempts {
             self.counted.preempted += 1;
-            let words = format!("preempted: it is over quota, and #{by} is within its project's");
+            let words = format!(
+                "preempted: it is over quota, and #{by} is within the quota of its project"
+            );
             self.stop_job(job, Stop::Preempt, words)?;
         }
         Ok(())

@@ -51,7 +51,7 @@ impl Cycle {
     fn no_project(&self, name: &str) -> Error {
         let names: Vec<&str> = self.projects.iter().map(|one| one.name.as_str()).collect();
         let hint = match names[..] {
-            [] => "there are none: `divvy admin project add` makes one".to_owned(),
+            [] => "no project exists; create one: divvy admin project add".to_owned(),
             _ => format!("the projects are {}", names.join(", ")),
         };
         Error::new(ErrorCode::NotFound, format!("there is no project {name}")).hint(hint)
@@ -107,10 +107,11 @@ impl Cycle {
         let before = self.projects.iter().find(|project| project.name == parsed);
         let mut project = match (before, new) {
             (Some(_), true) => {
-                return Err(
-                    Error::new(ErrorCode::Conflict, format!("there is a project {name}"))
-                        .hint(format!("`divvy admin project set {name}` changes it")),
-                );
+                return Err(Error::new(
+                    ErrorCode::Conflict,
+                    format!("project {name} already exists"),
+                )
+                .hint(format!("`divvy admin project set {name}` changes it")));
             }
             (None, false) => return Err(self.no_project(name)),
             (Some(before), false) => before.clone(),
@@ -221,24 +222,28 @@ fn check(project: &Project) -> Result<(), Error> {
     }) {
         return Err(
             usage(format!("the limit of {} is below its quota", project.name))
-                .hint("what is guaranteed must be allowed: raise the limit, or lower the quota"),
+                .hint("raise the limit, or lower the quota"),
         );
     }
     // What a database keeps, and more than any machine has.
     const MOST: Gpus = Gpus::from_thousandths(1_000_000_000);
     if project.quota.gpus > MOST || project.limit.gpus.is_some_and(|limit| limit > MOST) {
-        return Err(usage("no machine has a million GPUs"));
+        return Err(usage(format!(
+            "quota and limit must not exceed {MOST} GPUs"
+        )));
     }
     if project.min_runtime_s > LONGEST_S {
-        return Err(usage("nothing runs for a hundred years"));
+        return Err(usage("the minimum runtime is longer than 100 years"));
     }
     let wrong = |member: &&String| {
         let name = member.strip_prefix('@').unwrap_or(member);
         name.is_empty() || name.contains(char::is_whitespace) || name.contains(char::is_control)
     };
     match project.members.iter().find(wrong) {
-        Some(member) => Err(usage(format!("{member:?} names no user and no group"))
-            .hint("write users as ana, and groups as @vision")),
+        Some(member) => Err(
+            usage(format!("{member:?}: not a valid name of a user or a group"))
+                .hint("write users as ana, and groups as @vision"),
+        ),
         None => Ok(()),
     }
 }

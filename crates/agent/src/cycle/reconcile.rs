@@ -272,7 +272,7 @@ impl Cycle {
         if unknown && self.unspoken.insert(uuid.clone()) {
             let index = seen.observed.index;
             let text = format!(
-                "the driver does not say how much each process holds on GPU {index}: limits rest on the slices' own accounts there"
+                "the driver does not report the memory of each process on GPU {index}: limits there rely on the slices' ledgers"
             );
             tracing::warn!("{text}");
             self.tell(None, "process_memory_unknown", &text)?;
@@ -339,7 +339,7 @@ impl Cycle {
                 format!(" ({}{})", held.unwrap_or_default(), granted.human())
             });
         let text = format!(
-            "{}: {}{}; told {} ms after it was first seen{}",
+            "{}: {}{}; detected {} ms after its first observation{}",
             bypass.what(),
             bypass.cause(),
             overdraw.unwrap_or_default(),
@@ -347,7 +347,7 @@ impl Cycle {
             match bypass.action {
                 Policy::Warn => "",
                 Policy::Deny => "; further allocations of its slice are refused",
-                Policy::Kill => "; it is killed, and its job with it",
+                Policy::Kill => "; the daemon kills it and its job",
             }
         );
         tracing::warn!(job = %id, "{text}");
@@ -376,7 +376,11 @@ impl Cycle {
         if bypass.is_killed() {
             self.round.shots.push(bypass.process);
         }
-        let text = format!("{}: {}; it is killed now", bypass.what(), bypass.cause());
+        let text = format!(
+            "{}: {}; the daemon kills it now",
+            bypass.what(),
+            bypass.cause()
+        );
         self.tell(Some(id), "bypass", &text)
     }
 
@@ -389,7 +393,7 @@ impl Cycle {
         self.store.save_bypass(id, &bypass)?;
         let Process { pid, .. } = bypass.process;
         let text = format!(
-            "pid {pid} ({}) holds nothing past its slice on GPU {} any more",
+            "pid {pid} ({}) no longer bypasses the limiter on GPU {}",
             bypass.program, bypass.gpu_index
         );
         self.tell(Some(id), "bypass_ended", &text)

@@ -128,7 +128,7 @@ impl Cycle {
             let newest = self.store.newest()?;
             return Ok(match self.whole(newest)? {
                 Some(meant) => Ok(meant),
-                None => Err(missing(reference, "none was ever submitted")),
+                None => Err(missing(reference, "no job has been submitted yet")),
             });
         }
         if let Ok(id) = reference.parse::<JobId>() {
@@ -225,7 +225,7 @@ impl Cycle {
     fn not_one(&self, array: JobId) -> Result<Error, StoreError> {
         let extent = self.store.extent_of_array(array)?;
         let one = extent.map_or_else(|| array.to_string(), |(low, ..)| format!("{array}_{low}"));
-        let why = format!("{array} is an array, and this takes one job");
+        let why = format!("{array} is an array, but a single job is required");
         Ok(Error::new(ErrorCode::Conflict, why)
             .hint(format!(
                 "name one of its jobs, such as {one}; `divvy ps {array}` lists them"
@@ -318,14 +318,14 @@ fn only(name: &str, meant: &BTreeSet<Meant>) -> Result<Meant, Error> {
     }
     let references: Vec<String> = meant.iter().map(ToString::to_string).collect();
     let arrays = meant.iter().filter(|one| matches!(one, Meant::Array(_)));
-    let what = match arrays.count() {
+    let kinds = match arrays.count() {
         0 => "jobs",
         arrays if arrays == meant.len() => "arrays",
         _ => "jobs and arrays",
     };
     Err(Error::new(
         ErrorCode::Conflict,
-        format!("{} {what} are named {name}", meant.len()),
+        format!("{} {kinds} are named {name}", meant.len()),
     )
     .hint(format!(
         "use one of their numbers: {}",

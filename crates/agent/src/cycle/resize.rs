@@ -76,7 +76,7 @@ impl Cycle {
         let conflict = |what: &str| {
             let error = Error::new(ErrorCode::Conflict, format!("job {id} {what}"));
             Ok(Err(
-                error.hint(format!("`divvy describe {id}` says how it is"))
+                error.hint(format!("`divvy describe {id}` shows its state"))
             ))
         };
         if let Some(error) = self.not_of_claims(id, "resized") {
@@ -84,23 +84,26 @@ impl Cycle {
         }
         let living = self.jobs.get(&id);
         if living.is_some_and(|living| living.job.course.aside.memory != Memory::Kept) {
-            return conflict("is suspended without its GPUs, and is resized once it goes on");
+            return conflict("is suspended without its GPUs; resume it before resizing it");
         }
         let unconfirmed = living.is_some_and(|living| living.job.awaits_confirmation());
         let done = match (living.map(|living| &living.job.life), amount) {
             (Some(Life::Stopping { .. }), _) => conflict("is being stopped"),
             (Some(Life::Ended { .. }) | None, _) => conflict("has ended already"),
             (Some(life), _) if compute.is_some() && is_divided(life.grants()) => {
-                let what = "a MIG instance has compute units of its own, and takes no turns";
-                Ok(Err(Error::new(ErrorCode::Conflict, what)
-                    .hint("there is nothing to divide: nobody else uses them")))
+                let what = "a MIG instance has its own compute units, so no compute mode applies";
+                Ok(Err(
+                    Error::new(ErrorCode::Conflict, what).hint("leave --compute out")
+                ))
             }
             (Some(_), None) => Ok(Ok(())),
             (Some(Life::Starting { .. }), Some(_)) if unconfirmed => {
-                conflict("waits for its confirmation, which is for what it has")
+                conflict("waits for a confirmation of its present size")
             }
             (Some(Life::Queued), Some(amount)) => self.resize_waiting(id, amount),
-            (Some(Life::Lent { .. }), Some(_)) => conflict("has no program of Divvy's"),
+            (Some(Life::Lent { .. }), Some(_)) => {
+                conflict("is a claim, and Divvy does not run its programs")
+            }
             (Some(Life::Starting { .. } | Life::Running { .. }), Some(amount)) => {
                 self.resize_held(id, amount)
             }
@@ -150,7 +153,7 @@ impl Cycle {
             .and_then(|spec| spec.amount);
         if let Some(fixed) = fixed.filter(|fixed| *fixed != amount) {
             let error = usage(format!(
-                "queue {} gives each of its jobs {fixed}, and {amount} was asked for",
+                "queue {} allocates {fixed} to each of its jobs, but {amount} was requested",
                 job.ask.queue
             ));
             return Ok(Err(
@@ -174,7 +177,7 @@ impl Cycle {
         job.resized = Some(amount);
         let job = job.clone();
         self.store.save_resized(&job)?;
-        let text = format!("asks for {amount} instead of {}", before.amount);
+        let text = format!("requests {amount} instead of {}", before.amount);
         self.tell(Some(id), "resized", &text)?;
         self.round.replan = true;
         Ok(Ok(()))
@@ -189,9 +192,7 @@ impl Cycle {
         let grants: Vec<Grant> = resized.iter().map(|one| one.grant.clone()).collect();
         if let Some(overdraft) = outgrown(&snapshot, id, &grants) {
             let error = Error::new(ErrorCode::WouldWait, overdraft.to_string());
-            return Ok(Err(
-                error.hint("`divvy projects` shows what each may have and has")
-            ));
+            return Ok(Err(error.hint("`divvy projects` shows limits and usage")));
         }
         let Some(Living { job, .. }) = self.jobs.get_mut(&id).map(Box::as_mut) else {
             return Ok(Ok(()));
@@ -298,11 +299,12 @@ impl Cycle {
                     },
                     Some(goal) => {
                         let grant = reached(&snapshot, id, &holding.grant, goal);
+                        let released = holding.grant.memory.saturating_sub(grant.memory);
                         taken.push(format!(
-                            "{} holds {} and has given up {}",
+                            "{} released {} and holds {}",
                             grant.label,
-                            grant.memory,
-                            holding.grant.memory.saturating_sub(grant.memory)
+                            released.human(),
+                            grant.memory.human()
                         ));
                         Resized { grant, goal: None }
                     }
@@ -356,8 +358,8 @@ fn checked(resize: v1::Resize) -> Result<(Option<Amount>, Option<Compute>), Erro
     let amount = resize.amount.map(Amount::try_from).transpose()?;
     let compute = resize.compute.as_deref().map(intake::compute).transpose()?;
     if amount.is_none() && compute.is_none() {
-        let hint = "say an amount, or how compute time is to be divided";
-        return Err(usage("nothing is asked for").hint(hint));
+        let hint = "give an amount or a compute mode: -g 0.5, --gpu-memory 12G or --compute";
+        return Err(usage("no change requested").hint(hint));
     }
     Ok((amount, compute))
 }
@@ -378,20 +380,17 @@ fn asked(amount: Amount, resized: &[Resized]) -> Amount {
     }
 }
 
-/// `gpu0.25a: 20GiB -> 40GiB`, `gpu0.5a: 40GiB -> 10GiB once it uses no more`.
+/// `gpu0.25a: 20.0 GiB -> 40.0 GiB`, `gpu0.5a: 40.0 GiB -> 10.0 GiB once it uses no more than that`.
 fn told(job: &Job, resized: &[Resized]) -> String {
     let one = |(holding, one): (&crate::job::Holding, &Resized)| {
         let before = &holding.grant;
-        match one.goal {
-            Some(goal) => format!(
-                "{}: {} -> {} once it uses no more",
-                before.label, before.memory, goal.memory
-            ),
-            None => format!(
-                "{}: {} -> {}",
-                before.label, before.memory, one.grant.memory
-            ),
-        }
+        let memory = one.goal.map_or(one.grant.memory, |goal| goal.memory);
+        let [from, to] = before.memory.human_beside(memory);
+        let later = match one.goal {
+            Some(_) => " once it uses no more than that",
+            None => "",
+        };
+        format!("{}: {from} -> {to}{later}", before.label)
     };
     let all = job.holdings.iter().zip(resized).map(one);
     all.collect::<Vec<_>>().join(", ")

@@ -58,7 +58,7 @@ impl Cycle {
             if living.job.awaits_confirmation() {
                 // Of its slice there is only what the journal says. Instances may not have been made.
                 if is_divided(living.job.life.grants()) {
-                    self.put_back(*id, "its daemon was killed before it was confirmed")?;
+                    self.put_back(*id, "the daemon was killed before the job was confirmed")?;
                 }
                 continue;
             }
@@ -92,7 +92,7 @@ impl Cycle {
                         // Of a job that has ended the slice may be gone: the daemon was killed between that and its commit.
                         Err(_) if matches!(dir.exit(), Ok(Some(_))) => {}
                         Err(error) => {
-                            tracing::warn!(job = %id, error = chain(&error), "its slice cannot be adopted");
+                            tracing::warn!(job = %id, error = chain(&error), "cannot adopt the job's slice");
                         }
                     }
                 }
@@ -153,7 +153,7 @@ impl Cycle {
             if job.as_ref().is_none_or(|id| !holds(id) && !is_unknown(id))
                 && let Err(error) = slice::remove(&folder.path())
             {
-                tracing::warn!(error = chain(&error), "a slice without a job stays");
+                tracing::warn!(error = chain(&error), "cannot remove a slice without a job");
             }
         }
     }

@@ -45,9 +45,9 @@ pub(super) enum StartError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Secrets(#[from] SecretsError),
-    #[error("its submitted environment is not in the journal")]
+    #[error("the journal lacks the job's environment")]
     NoEnvironment,
-    #[error("its MIG instance is not there")]
+    #[error("its MIG instance does not exist")]
     NoInstance,
     #[error(transparent)]
     Container(#[from] ContainerError),
@@ -140,7 +140,7 @@ impl Cycle {
         if !error.is_shortage() || self.runs_on_client(id) {
             return self.withdraw(id, &why);
         }
-        tracing::warn!(job = %id, why, "a job cannot be started now, and is put back");
+        tracing::warn!(job = %id, why, "cannot start the job now; it returns to its queue");
         if let Some(living) = self.jobs.get_mut(&id) {
             let why = format!("it could not be started: {why}");
             let since = Instant::now();
@@ -276,7 +276,7 @@ impl Cycle {
                 continue;
             }
             if let Err(error) = dir.write_replica(&self.store.replica(id)?) {
-                tracing::warn!(job = %id, error = chain(&error), "its record stays behind the journal");
+                tracing::warn!(job = %id, error = chain(&error), "cannot update the job record; it is older than the journal");
             }
         }
         Ok(())
@@ -326,7 +326,7 @@ impl Cycle {
         if self.is_claim(id) {
             return self.give_up_claim(id, why);
         }
-        tracing::error!(job = %id, why, "a job could not be started");
+        tracing::error!(job = %id, why, "cannot start the job");
         let exit = Exit {
             outcome: not_started(why),
             at: now(),
@@ -344,7 +344,7 @@ impl Cycle {
     /// finds it spent.
     pub(super) fn mark_spent(&self, id: JobId, exit: &Exit, _lock: &File) {
         if let Err(error) = self.job_dir(id).write_exit(exit) {
-            tracing::error!(job = %id, error = chain(&error), "a withdrawn job's folder cannot be written");
+            tracing::error!(job = %id, error = chain(&error), "cannot write the folder of a withdrawn job");
         }
     }
 
@@ -352,7 +352,7 @@ impl Cycle {
         if let Some(watch) = &self.watch
             && let Err(error) = watch.add(id, self.job_dir(id).path())
         {
-            tracing::warn!(job = %id, %error, "its folder cannot be watched; it is looked at with every tick");
+            tracing::warn!(job = %id, %error, "cannot watch the job's folder; polling it instead");
         }
     }
 }

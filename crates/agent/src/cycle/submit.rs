@@ -119,11 +119,11 @@ impl Cycle {
         }
         let name = &by.account.name;
         let why = format!(
-            "{name} has {has} jobs that have not ended, and this would make {}",
+            "{name} has {has} jobs that have not ended, and this submission would make it {}",
             has + more
         );
         Err(Error::new(ErrorCode::NotAllowed, why).hint(format!(
-            "a user may have {most} here (`divvy daemon --max-jobs`): wait for some to end, or cancel them"
+            "the limit is {most} jobs (`divvy daemon --max-jobs`): wait for some to end, or cancel some"
         )))
     }
 
@@ -156,7 +156,7 @@ impl Cycle {
         for (job, texts) in jobs {
             let id = job.id;
             let text = format!(
-                "{} for {} in queue {}",
+                "{} requests {} in queue {}",
                 job.ask.name, job.ask.request.amount, job.ask.queue
             );
             self.tell(Some(id), "submitted", &text)?;
@@ -189,7 +189,7 @@ impl Cycle {
         if !job.ask.secrets.is_empty()
             && let Err(error) = self.secrets.forget(job.id)
         {
-            tracing::warn!(job = %job.id, error = chain(&error), "its secrets stay on disk until the next start");
+            tracing::warn!(job = %job.id, error = chain(&error), "cannot delete the job's secrets; they stay on the disk until the next start");
         }
     }
 
@@ -228,13 +228,14 @@ impl Cycle {
         let mut terms = Terms::of(&submit)?;
         idle::check(terms.idle, self.config.idle, by)?;
         if submit.hold && submit.no_wait {
-            return Err(usage("a held job waits, and --no-wait was asked for")
-                .hint("leave one of the two out"));
+            return Err(
+                usage("--hold and --no-wait exclude each other").hint("leave one of the two out")
+            );
         }
         if let Some(array) = &submit.array {
             array::check(array)?;
             if submit.no_wait || submit.runner == v1::Runner::Client {
-                return Err(usage("an array waits in its queue")
+                return Err(usage("an array always waits in its queue")
                     .hint("submit it without --no-wait: `divvy submit --array 0-9`"));
             }
         }
@@ -289,13 +290,13 @@ impl Cycle {
             self.config.rules.may_contain(by)?;
         }
         if submit.runner == v1::Runner::Claim {
-            return Err(usage("claims are not submitted")
-                .hint("another scheduler's are held by `PUT /v1/claims/{uid}`"));
+            return Err(
+                usage("a claim cannot be submitted as a job").hint("use PUT /v1/claims/{uid}")
+            );
         }
         // Its client would write records that this agent trusts.
         if submit.runner == v1::Runner::Client && by.account.uid != Submitter::me().uid {
-            let why =
-                "on the system's daemon programs are started by the daemon, not by their client";
+            let why = "the system daemon starts programs itself; clients cannot start them";
             return Err(Error::new(ErrorCode::NotAllowed, why)
                 .hint("submit it and follow its log: `divvy submit`, `divvy logs -f last`"));
         }
@@ -330,18 +331,18 @@ impl Cycle {
         match (spec.amount, asked) {
             (Some(fixed), Some(asked)) if !asked.is_as_much(fixed, &self.gpus_ever()) => {
                 Err(usage(format!(
-                    "queue {name} gives each of its jobs {fixed}, and {asked} was asked for"
+                    "queue {name} allocates {fixed} to each of its jobs, but {asked} was requested"
                 ))
                 .hint(
-                    "leave the amount out, or name another queue; `divvy queues` shows the amounts",
+                    "leave the amount out, or use another queue; `divvy queues` shows the amounts",
                 ))
             }
             // Jobs of one queue share its name.
             (Some(amount), _) | (None, Some(amount)) => Ok((spec.name.clone(), amount)),
             (None, None) => Err(usage(format!(
-                "queue {name} has no amount of its own, and the job asks for none"
+                "queue {name} has no fixed amount, and the job requests none"
             ))
-            .hint("say how much: -g 0.25, -g 2 or --gpu-memory 4G")),
+            .hint("request an amount: -g 0.25, -g 2 or --gpu-memory 4G")),
         }
     }
 

@@ -98,14 +98,14 @@ impl Cycle {
         let (uid, name) = (by.account.uid, &by.account.name);
         if self.texts.full.contains(&uid) {
             let why = format!(
-                "{name} has more ended jobs of the last day than are kept, and none of them may be forgotten: \
-                 their idempotency keys count for 24 hours"
+                "{name} has too many ended jobs of the last day: \
+                 the daemon keeps their idempotency keys for 24 hours"
             );
             return Err(Error::new(ErrorCode::NotAllowed, why).hint(
                 "submit again later; an array (`divvy submit --array 0-9999`) has one key for all its jobs",
             ));
         }
-        self.fits(uid, name, more, "and this would make")
+        self.fits(uid, name, more, "this submission would make it")
     }
 
     /// Whether a job may have texts of so many bytes in place of its present ones.
@@ -119,7 +119,7 @@ impl Cycle {
             ask.by.uid,
             &ask.user,
             more,
-            "and the confirmation would make",
+            "the confirmation would make it",
         )
     }
 
@@ -130,7 +130,7 @@ impl Cycle {
         };
         let ask = &living.job.ask;
         let more = texts.saturating_sub(living.texts);
-        self.fits(ask.by.uid, &ask.user, more, "and the change would make")
+        self.fits(ask.by.uid, &ask.user, more, "the change would make it")
     }
 
     fn fits(&self, uid: u32, name: &str, more: u64, would: &str) -> Result<(), Error> {
@@ -142,12 +142,12 @@ impl Cycle {
         }
         let human = |bytes| Bytes::new(bytes).human();
         let why = format!(
-            "{name} has jobs that have not ended with {} of texts (commands, environments, secrets), {would} {}",
+            "the unfinished jobs of {name} have {} of texts (commands, environments, secrets); {would} {}",
             human(held),
             human(sum)
         );
         Err(Error::new(ErrorCode::NotAllowed, why).hint(format!(
-            "a user may have {} here (`divvy daemon --max-texts`): wait for some jobs to end, or cancel some",
+            "the limit is {} (`divvy daemon --max-texts`): wait for some jobs to end, or cancel some",
             human(most)
         )))
     }
@@ -158,7 +158,10 @@ impl Cycle {
         for living in self.jobs.values() {
             *held.entry(living.job.ask.by.uid).or_default() += living.texts;
         }
-        assert_eq!(held, self.texts.held, "texts came or went uncounted");
+        assert_eq!(
+            held, self.texts.held,
+            "the sums of texts differ from the jobs' own figures"
+        );
     }
 }
 

@@ -76,11 +76,7 @@ impl Cycle {
             }
         }
         for id in silent {
-            self.stop_job(
-                id,
-                Stop::Cancel,
-                "its client has not been heard of for 30 s",
-            )?;
+            self.stop_job(id, Stop::Cancel, "its client has been silent for 30 s")?;
         }
         for id in unconfirmed {
             self.give_up_waiting(id)?;

@@ -30,11 +30,11 @@ impl Unknown {
     fn told(&self) -> String {
         let pids: Vec<String> = self.pids.iter().map(u32::to_string).collect();
         let held = self.grants.iter().map(|grant| {
-            let (index, memory, share) = (grant.index, grant.memory, grant.share);
+            let (index, memory, share) = (grant.index, grant.memory.human(), grant.share);
             format!("{memory} and {share} of GPU {index}")
         });
         let held = match held.collect::<Vec<_>>().join(", ") {
-            none if none.is_empty() => "nothing of a GPU".to_owned(),
+            none if none.is_empty() => "no GPU".to_owned(),
             held => held,
         };
         match pids.is_empty() {
@@ -100,7 +100,7 @@ impl Cycle {
             };
             unknown.grants = grants;
             let text = unknown.told();
-            tracing::error!(job = %id, "the journal does not know a job that runs: {text}");
+            tracing::error!(job = %id, "the journal lacks a running job: {text}");
             self.tell(Some(id), "unknown_job", &text)?;
         }
         Ok(())
@@ -168,13 +168,13 @@ impl Cycle {
             self.round.replan = true;
             let log = self.config.home.job(&id.to_string());
             if let Err(error) = slice::remove(&self.config.home.slice(&id.to_string())) {
-                tracing::warn!(job = %id, error = chain(&error), "the slice of an unknown job stays");
+                tracing::warn!(job = %id, error = chain(&error), "cannot remove the slice of an unknown job");
             }
             let text = format!(
-                "its last process has ended; its folder stays: {}",
+                "its last process has ended; the daemon keeps its folder: {}",
                 log.display()
             );
-            tracing::warn!(job = %id, "an unknown job: {text}");
+            tracing::warn!(job = %id, "unknown job: {text}");
             self.tell(Some(id), "unknown_job", &text)?;
             self.end_spent(id)?;
         }
@@ -205,7 +205,7 @@ impl Cycle {
         self.tell(
             Some(id),
             "recovered",
-            "its record says that it was started, and the journal did not",
+            "its job record shows that it was started, but the journal does not",
         )?;
         self.settle(id, record.exit.as_ref())
     }
@@ -214,12 +214,12 @@ impl Cycle {
     pub(super) fn refuse_unknown(&self, id: JobId) -> Option<Error> {
         let unknown = self.unknown.get(&id)?;
         let why = format!(
-            "job {id} runs and is not in the journal: {}",
+            "job {id} runs, but the journal lacks it: {}",
             unknown.told()
         );
         let pids: Vec<String> = unknown.pids.iter().map(u32::to_string).collect();
         let hint = match pids.is_empty() {
-            true => "`divvy doctor` says how the journal is restored".to_owned(),
+            true => "`divvy doctor` explains how to restore the journal".to_owned(),
             false => format!("end it with: kill {}", pids.join(" ")),
         };
         Some(Error::new(ErrorCode::Conflict, why).hint(hint))

@@ -76,7 +76,7 @@ impl Inquiry {
         self.foresight.tell(&mut self.job);
         let usuals = self.usuals(&why, sees).unwrap_or_else(|error| {
             let told = chain(&error);
-            tracing::warn!(job = %self.foresight.id, "it is not told how long runs usually take: {told}");
+            tracing::warn!(job = %self.foresight.id, "cannot read the usual lengths of runs: {told}");
             Usuals::new()
         });
         let usual_start = self.usual_start(&usuals);

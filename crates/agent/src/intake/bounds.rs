@@ -151,7 +151,7 @@ pub fn submit(submit: &Submit) -> Result<(), Error> {
     name("the queue's name", queue.as_deref())?;
     name("the project's name", project.as_deref())?;
     name("the user's name", user.as_deref())?;
-    name("the division of compute time", compute.as_deref())?;
+    name("the compute mode", compute.as_deref())?;
     profile(amount.as_ref())?;
     let key = idempotency_key.as_ref().map_or(0, String::len);
     at_most("the idempotency key", key, LONGEST_KEY, "bytes", SHORTER)?;
@@ -171,17 +171,17 @@ pub fn submit(submit: &Submit) -> Result<(), Error> {
         append: _,
     }) = output
     {
-        path(
-            "the file of its output",
-            stdout.as_deref().unwrap_or_default(),
-        )?;
-        path(
-            "the file of its errors",
-            stderr.as_deref().unwrap_or_default(),
-        )?;
+        path("the output file", stdout.as_deref().unwrap_or_default())?;
+        path("the error file", stderr.as_deref().unwrap_or_default())?;
     }
     let notice = notify.as_ref().map_or(0, String::len);
-    at_most("the notice", notice, LONGEST_NOTICE, "bytes", NOTICE_FILE)?;
+    at_most(
+        "the notification command",
+        notice,
+        LONGEST_NOTICE,
+        "bytes",
+        NOTICE_FILE,
+    )?;
     follows(after)?;
     let size = size + script;
     let Some(array) = array else { return Ok(()) };
@@ -199,16 +199,16 @@ fn tasks(array: &Array, size: usize, after: usize) -> Result<(), Error> {
     let what = format!("the array of {tasks} jobs of {size} bytes");
     let bytes = tasks.saturating_mul(size);
     at_most(&what, bytes, LARGEST_ARRAY, "bytes", FILE)?;
-    let what = format!("the array of {tasks} jobs that run after {after}");
+    let what = format!("the array of {tasks} jobs with {after} dependencies each");
     let pairs = tasks.saturating_mul(after);
     at_most(&what, pairs, MOST_AFTER_IN_ARRAY, "pairs", FEWER_AFTER)
 }
 
 fn follows(after: &[After]) -> Result<(), Error> {
-    let what = "the list of jobs to run after";
+    let what = "the list of dependencies";
     at_most(what, after.len(), MOST_AFTER, "entries", FEWER_AFTER)?;
     for After { job, ok: _ } in after {
-        let what = "the name of a job to run after";
+        let what = "the name of a dependency";
         at_most(what, job.len(), LONGEST_REFERENCE, "bytes", SHORTER)?;
     }
     Ok(())
@@ -236,7 +236,7 @@ impl Bounded for Confirm {
 impl Bounded for Resize {
     fn within_bounds(&self) -> Result<(), Error> {
         let Self { amount, compute } = self;
-        name("the division of compute time", compute.as_deref())?;
+        name("the compute mode", compute.as_deref())?;
         profile(amount.as_ref())
     }
 }
@@ -279,8 +279,14 @@ impl Bounded for Exec {
             kind,
         } = terminal;
         let kind = kind.as_ref().map_or(0, String::len);
-        let hint = "it is what TERM says: xterm-256color";
-        at_most("the terminal's kind", kind, LONGEST_TERM, "bytes", hint)
+        let hint = "use the value of TERM, such as xterm-256color";
+        at_most(
+            "the type of the terminal",
+            kind,
+            LONGEST_TERM,
+            "bytes",
+            hint,
+        )
     }
 }
 
@@ -304,7 +310,7 @@ impl Bounded for ProjectChange {
             members,
         } = self;
         let members = members.as_deref().unwrap_or_default();
-        let groups = "name a group, with an @ before it";
+        let groups = "use a group, with @ before its name";
         let what = "the list of members";
         at_most(what, members.len(), MOST_MEMBERS, "entries", groups)?;
         let mut members = members.iter();
@@ -325,7 +331,7 @@ impl Bounded for GpuChange {
 impl Bounded for MigWanted {
     fn within_bounds(&self) -> Result<(), Error> {
         let Self { profiles, gpus_on } = self;
-        let fewer = "ask about fewer at once";
+        let fewer = "send fewer profiles at once";
         let what = "the list of profiles";
         at_most(what, profiles.len(), MOST_PROFILES, "entries", fewer)?;
         gpus(gpus_on)?;
@@ -359,8 +365,8 @@ impl Bounded for Claim {
         ] {
             at_most(what, text.len(), LONGEST_CLAIM, "bytes", SHORTER)?;
         }
-        name("the division of compute time", compute.as_deref())?;
-        let fewer = "a claim has as many as the API server allows";
+        name("the compute mode", compute.as_deref())?;
+        let fewer = "Kubernetes allows no more in one claim";
         at_most("the claim", devices.len(), MOST_DEVICES, "devices", fewer)?;
         at_most("the claim", pods.len(), MOST_PODS, "pods", fewer)?;
         for pod in pods {
@@ -388,7 +394,7 @@ impl Bounded for Claim {
 /// As [`Bounded::within_bounds`].
 pub fn target(path: &str, query: Option<&str>) -> Result<(), Error> {
     let (longest_path, longest_query) = LONGEST_TARGET;
-    let hint = "names have 200 bytes at most";
+    let hint = "use names of at most 200 bytes";
     at_most("the path", path.len(), longest_path, "bytes", hint)?;
     let query = query.map_or(0, str::len);
     at_most("the query", query, longest_query, "bytes", hint)
@@ -399,7 +405,7 @@ pub fn target(path: &str, query: Option<&str>) -> Result<(), Error> {
 /// # Errors
 /// As [`Bounded::within_bounds`].
 pub fn pattern(text: &str) -> Result<(), Error> {
-    let hint = "a pattern is no longer than a name";
+    let hint = "use a shorter pattern";
     at_most("the pattern", text.len(), LONGEST_PATTERN, "bytes", hint)
 }
 
@@ -408,15 +414,15 @@ pub fn pattern(text: &str) -> Result<(), Error> {
 /// # Errors
 /// As [`Bounded::within_bounds`].
 pub fn program(text: &str) -> Result<(), Error> {
-    let hint = "a program is a path, or two with the script that it runs";
+    let hint = "use the path of a program, and of the script that it runs";
     at_most("the program", text.len(), LONGEST_PROGRAM, "bytes", hint)
 }
 
-const SHORTER: &str = "a shorter one will do";
-const FILE: &str = "put what is large into a file, and its path into the command";
-const SCRIPT_FILE: &str = "put what is large into a file that the script reads";
+const SHORTER: &str = "use a shorter value";
+const FILE: &str = "put large values into a file, and its path into the command";
+const SCRIPT_FILE: &str = "put large parts into a file that the script reads";
 const NOTICE_FILE: &str = "put it into a script, and its path after --notify";
-const FEWER_AFTER: &str = "let it run after fewer, the last ones";
+const FEWER_AFTER: &str = "use fewer dependencies: only the last jobs";
 
 fn name(what: &str, text: Option<&str>) -> Result<(), Error> {
     let length = text.map_or(0, str::len);
@@ -458,7 +464,7 @@ fn gpus(on: &[u32]) -> Result<(), Error> {
 }
 
 fn labels(labels: &BTreeMap<String, String>) -> Result<(), Error> {
-    let fewer = "labels are for finding a job again; keep the rest elsewhere";
+    let fewer = "labels only serve to find a job; store other data elsewhere";
     let count = labels.len();
     at_most("the list of labels", count, MOST_LABELS, "entries", fewer)?;
     let (name_bytes, value_bytes) = LONGEST_LABEL;
@@ -468,13 +474,13 @@ fn labels(labels: &BTreeMap<String, String>) -> Result<(), Error> {
         let plain = |one: char| one.is_ascii_alphanumeric() || "._-/:".contains(one);
         if name.is_empty() || !name.chars().all(plain) {
             let hint = "use letters, digits and ._-/:";
-            return Err(usage(format!("{name:?} cannot name a label")).hint(hint));
+            return Err(usage(format!("{name:?}: not a valid name of a label")).hint(hint));
         }
         let what = format!("the label {name}");
         at_most(&what, value.len(), value_bytes, "bytes", fewer)?;
         if value.contains(char::is_control) {
             return Err(usage(format!(
-                "the label {name} has control characters in it"
+                "the label {name} contains control characters"
             )));
         }
     }
@@ -489,11 +495,11 @@ pub fn written(submit: &Submit) -> u64 {
     (tasks as u64).saturating_mul(size as u64)
 }
 
-fn at_most(what: &str, is: usize, most: usize, unit: &str, hint: &str) -> Result<(), Error> {
+fn at_most(subject: &str, is: usize, most: usize, unit: &str, hint: &str) -> Result<(), Error> {
     match is <= most {
         true => Ok(()),
         false => {
-            let why = format!("{what} has {is} {unit}, and at most {most} are taken");
+            let why = format!("{subject} has {is} {unit}, but at most {most} are allowed");
             Err(usage(why).hint(hint))
         }
     }

@@ -456,7 +456,7 @@ impl Run {
                 }
                 _ => {}
             }
-            let is_idle = event.text.starts_with("it has done nothing");
+            let is_idle = event.text.starts_with("it did not use its GPUs");
             let job = event.job.as_deref().and_then(|job| job.parse().ok());
             let Some(id) = job.filter(|_| is_idle) else {
                 continue;

@@ -123,7 +123,7 @@ async fn a_reference_means_an_array_or_one_job_of_it() {
         client.docker_args("1").await.map(drop).unwrap_err(),
     ] {
         assert_eq!(error.code, ErrorCode::Conflict, "{error:?}");
-        assert_eq!(error.message, "1 is an array, and this takes one job");
+        assert_eq!(error.message, "1 is an array, but a single job is required");
         assert!(error.hint.unwrap().contains("1_3"));
     }
     in_state(&client, "1_3", JobState::Running).await;
@@ -223,7 +223,7 @@ async fn a_job_after_an_array_starts_once_all_of_it_has_ended_whenever_the_daemo
     assert!(any.started_at >= last, "{any:?} {last:?}");
     let well = ended(&client, &well.id).await;
     assert_eq!(well.end_reason, Some(EndReason::DependencyFailed));
-    let reason = "it was to run after array #1, which did not end well (#3)";
+    let reason = "its dependency array #1 did not succeed (#3)";
     assert_eq!(well.reason.as_deref(), Some(reason));
     let late = Submit {
         after: after("1", true),
@@ -231,7 +231,7 @@ async fn a_job_after_an_array_starts_once_all_of_it_has_ended_whenever_the_daemo
     };
     let error = refused(client.submit(&late).await);
     assert_eq!(error.code, ErrorCode::Conflict);
-    assert!(error.message.contains("array 1 did not end well"));
+    assert!(error.message.contains("array 1 did not succeed"));
 }
 
 #[tokio::test]

@@ -128,7 +128,7 @@ async fn a_job_gives_its_gpu_to_another_and_goes_on_with_what_it_had_there() {
     assert_eq!(place(&aside), Some(MemoryPlace::Host), "{aside:#?}");
     assert!(aside.suspended && aside.slices.is_empty(), "{aside:#?}");
     assert!(
-        reason(&aside).contains("in the host's memory since"),
+        reason(&aside).contains("in host memory since"),
         "{aside:#?}"
     );
     assert!(is_stopped(first.pid.unwrap()));
@@ -149,7 +149,7 @@ async fn a_job_gives_its_gpu_to_another_and_goes_on_with_what_it_had_there() {
     assert!(why.summary.contains(&other), "{}", why.summary);
     let third = client.submit(&quarter(&["true"])).await.unwrap();
     let why = client.why(&third.id).await.unwrap();
-    let for_whom = format!("room is kept for #{}, which is to go on", first.id);
+    let for_whom = format!("room is reserved for #{}, which is resuming", first.id);
     assert!(why.summary.contains(&for_whom), "{}", why.summary);
     let holders = &why.gpus[0].held_by;
     let due: Vec<&str> = holders
@@ -388,7 +388,7 @@ async fn no_room_is_kept_for_who_lacks_something_else_and_its_turn_is() {
     .await;
     let new = client.submit(&quarter(&["true"])).await.unwrap();
     let why = client.why(&new.id).await.unwrap();
-    let for_whom = format!("room is kept for #{}, which is to go on", first.id);
+    let for_whom = format!("room is reserved for #{}, which is resuming", first.id);
     assert!(why.summary.contains(&for_whom), "{}", why.summary);
     fs::write(gate(&home, "other"), "").unwrap();
     ended(&client, &other.id).await;

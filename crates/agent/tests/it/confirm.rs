@@ -155,7 +155,13 @@ async fn what_cannot_be_confirmed_is_refused_and_says_why() {
         .await
         .unwrap()
         .id;
-    refused(&plain, &confirm, ErrorCode::Conflict, "starts by itself").await;
+    refused(
+        &plain,
+        &confirm,
+        ErrorCode::Conflict,
+        "needs no confirmation",
+    )
+    .await;
     let id = client.submit(&to_confirm(&["true"])).await.unwrap().id;
     let whole = Submit {
         amount: Some(Amount::Whole { count: 1 }),
@@ -172,7 +178,7 @@ async fn what_cannot_be_confirmed_is_refused_and_says_why() {
                 ..Confirm::default()
             },
             ErrorCode::Conflict,
-            "time 2",
+            "attempt 2",
         ),
         (
             Confirm {
@@ -196,7 +202,7 @@ async fn what_cannot_be_confirmed_is_refused_and_says_why() {
                 ..Confirm::default()
             },
             ErrorCode::Usage,
-            "name a label",
+            "name of a label",
         ),
     ];
     for (confirm, code, words) in &wrong {
@@ -298,17 +304,10 @@ async fn one_that_nobody_asks_for_gives_its_slice_back_until_somebody_does() {
     // Asking for a job to look at it is not waiting for it.
     let job = in_state(&client, &id, JobState::Queued).await;
     let reason = job.reason.unwrap();
-    assert!(
-        reason.contains("nobody confirmed it within 1 s"),
-        "{reason}"
-    );
+    assert!(reason.contains("not confirmed within 1 s"), "{reason}");
     assert_eq!(job.confirmation, Some(Confirmation::NotPlaced));
     let why = client.why(&id).await.unwrap();
-    assert!(
-        why.summary.contains("nobody confirmed it"),
-        "{}",
-        why.summary
-    );
+    assert!(why.summary.contains("not confirmed"), "{}", why.summary);
     // It stands in nobody's way.
     let other = client.submit(&quarter(&["true"])).await.unwrap();
     assert_eq!(ended(&client, &other.id).await.exit_code, Some(0));

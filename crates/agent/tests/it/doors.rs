@@ -154,7 +154,7 @@ async fn a_job_that_there_are_no_descriptors_for_waits_and_is_not_ended() {
     let before = open_files(pid, Some(free), getrlimit(Resource::Nofile).maximum);
     let job = client.submit(&quarter(&["true"])).await.unwrap();
     until("its start has failed", || {
-        home.log().contains("cannot be started now")
+        home.log().contains("cannot start the job now")
     });
     let now = client.job(&job.id).await.unwrap().state;
     assert!(

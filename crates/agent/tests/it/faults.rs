@@ -258,7 +258,7 @@ async fn a_driver_that_stops_answering_holds_nobody_up_and_nothing_is_given_out(
     let (cancelled, ends) = (cancelled.await, ends.await);
     let socket = home.path().join("divvy.sock");
     let get = |path| call(&socket, "GET", path, "");
-    let silent = "the driver has not answered for 5 s";
+    let silent = "the driver has not responded for 5 s";
     until("it is found out", || get("/readyz").0 != 200);
     let (status, said) = get("/readyz");
     assert_eq!(status, 503);
@@ -277,13 +277,13 @@ async fn a_driver_that_stops_answering_holds_nobody_up_and_nothing_is_given_out(
     let waits = client.job(&waits.id).await.unwrap();
     assert_eq!(waits.state, JobState::Queued, "{waits:#?}");
     let why = waits.reason.unwrap();
-    assert!(why.contains("answer"), "{why}");
+    assert!(why.contains("respond"), "{why}");
     let change = GpuChange {
         mode: GpuMode::Mig,
         dry_run: true,
     };
     let would = client.change_gpu("0", &change).await.unwrap();
-    let unseen = "it does not answer, and nobody can tell by whom";
+    let unseen = "it does not respond, so its processes cannot be listed";
     assert!(would.blockers.iter().any(|one| one == unseen), "{would:?}");
     // All of that before it has answered again.
     assert_eq!(told(&client, "gpu_recovered").await, [""; 0]);

@@ -169,7 +169,7 @@ async fn a_job_that_does_nothing_is_told_of_suspended_or_cancelled_as_its_rule_s
     let end = ended(&client, &cancelled.id).await;
     assert_eq!(end.end_reason, Some(EndReason::IdleTimeout));
     let reason = end.reason.unwrap();
-    assert!(reason.starts_with("stopped as it did nothing"), "{reason}");
+    assert!(reason.starts_with("stopped by its idle rule"), "{reason}");
 
     until_told(&client, &suspended, "suspended", 1).await;
     let shown = client.job(&suspended.id).await.unwrap();

@@ -69,7 +69,7 @@ async fn a_job_within_quota_takes_the_place_of_one_that_is_over_and_that_one_sta
     assert_eq!(
         reason,
         format!(
-            "within b's quota (1 of 1 GPUs with it): starts when #{}, over quota, is stopped for it",
+            "within b's quota (1 of 1 GPUs with it): starts when #{}, over quota, is preempted for it",
             over.id
         )
     );
@@ -229,7 +229,7 @@ async fn what_a_project_may_not_have_is_refused_with_the_arithmetic() {
     assert_eq!(kind, ErrorCode::NeverFits);
     assert_eq!(
         message,
-        "a's quota is 0 GPUs; 0 in use, 1 more needed, and only preemptible jobs go beyond"
+        "a's quota is 0 GPUs; 0 in use, 1 more needed, and only preemptible jobs may exceed it"
     );
     let half = ProjectChange {
         limit: Some(Some(500)),

@@ -96,7 +96,7 @@ async fn more_is_there_at_once_and_the_program_sees_it() {
     assert_eq!(job.slices[0].label, gpu.slices[0].label);
     let told = events(&client, "resized").await;
     assert_eq!(told.len(), 1);
-    assert!(told[0].ends_with(": 10GiB -> 20GiB"), "{told:?}");
+    assert!(told[0].ends_with(": 10.0 GiB -> 20.0 GiB"), "{told:?}");
     // Once more changes nothing and tells nothing.
     resize(&client, &id, memory(20)).await.unwrap();
     assert_eq!(events(&client, "resized").await.len(), 1);
@@ -145,7 +145,7 @@ async fn less_than_is_used_is_given_up_when_it_is_not_used_any_more() {
     assert_eq!(held(&started), (40, None));
     assert_eq!(held(&client.job(&id).await.unwrap()), (10, None));
     let told = events(&client, "shrunk").await;
-    assert!(told[0].contains("has given up 50GiB"), "{told:?}");
+    assert!(told[0].contains("released 50.0 GiB"), "{told:?}");
     slot.release(0, 10 * GIB);
 }
 

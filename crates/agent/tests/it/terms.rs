@@ -46,7 +46,7 @@ async fn a_job_is_stopped_when_its_time_is_over_also_if_no_daemon_was_there_mean
     assert_eq!(end.end_reason, Some(EndReason::TimeLimit));
     assert_eq!(
         end.reason.as_deref(),
-        Some("stopped at the end of its time; ended by signal 15")
+        Some("stopped by its time limit; ended by signal 15")
     );
     assert_eq!(end.exit_code, Some(143));
     let cause = Some("its time limit of 1s was reached");
@@ -123,7 +123,7 @@ async fn a_job_waits_for_others_and_is_given_up_when_one_fails_that_had_to_end_w
     );
     let given_up = ended(&client, &well.id).await;
     assert_eq!(given_up.end_reason, Some(EndReason::DependencyFailed));
-    let words = format!("it was to run after #{}, which did not end well", first.id);
+    let words = format!("its dependency #{} did not succeed", first.id);
     assert_eq!(given_up.reason.as_deref(), Some(words.as_str()));
     let given_up = ended(&client, &chained.id).await;
     assert_eq!(given_up.end_reason, Some(EndReason::DependencyFailed));
@@ -767,7 +767,7 @@ async fn an_array_is_a_job_for_each_index_and_no_more_of_them_at_once_than_was_s
     assert_eq!(third.state, JobState::Queued);
     assert_eq!(
         third.reason.as_deref(),
-        Some("its array has 2 jobs at once at most")
+        Some("its array runs at most 2 jobs at once")
     );
 
     // The same after a crash, and the key still stands for the whole array.

@@ -165,7 +165,7 @@ async fn backfill_is_named_where_the_plan_with_it_starts_the_job_and_nowhere_els
         let sooner = client.why(id).await.unwrap().suggestions;
         sooner
             .iter()
-            .any(|text| text == "the daemon's --backfill would start it now")
+            .any(|text| text == "would start now if the daemon ran with --backfill")
     };
     runs(&client, &on(0, 1000)).await;
     let head = client.submit(&on(0, 500)).await.unwrap();
@@ -199,7 +199,7 @@ async fn a_held_job_waits_holds_up_nobody_and_survives_the_end_of_the_daemon() {
     let held = one(client.act(&head.id, Act::Hold).await.unwrap());
     assert_eq!((held.state, held.place), (JobState::Queued, None));
     assert_eq!(held.reason_code, Some(ReasonCode::Held));
-    let words = format!("; `divvy release {}` lets it go on", head.id);
+    let words = format!("; `divvy release {}` releases it", head.id);
     let reason = held.reason.unwrap();
     assert!(
         reason.starts_with("held by ") && reason.ends_with(&words),
@@ -221,7 +221,7 @@ async fn a_held_job_waits_holds_up_nobody_and_survives_the_end_of_the_daemon() {
     let running = refused(client.act(&behind.id, Act::Hold).await);
     assert_eq!(running.code, ErrorCode::Conflict);
     let words = format!(
-        "job {} is running, and only a waiting job is held",
+        "job {} is running, but only queued jobs can be held",
         behind.id
     );
     assert_eq!(running.message, words);
@@ -355,7 +355,7 @@ async fn a_job_moves_with_its_queues_amount_and_the_order_survives_the_end_of_th
         texts,
         [
             "queue: half_gpu -> quarter_gpu",
-            "asks for 0.25 instead of 0.5"
+            "requests 0.25 instead of 0.5"
         ]
     );
     client.change(half, &to("quarter_gpu")).await.unwrap();
@@ -364,7 +364,7 @@ async fn a_job_moves_with_its_queues_amount_and_the_order_survives_the_end_of_th
     let contradicts = refused(client.change(own, &to("quarter_gpu")).await);
     assert_eq!(contradicts.code, ErrorCode::Usage);
     let words =
-        format!("queue quarter_gpu gives each of its jobs 0.25, and job {own} asks for 0.5");
+        format!("queue quarter_gpu allocates 0.25 to each of its jobs, but job {own} requests 0.5");
     assert_eq!(contradicts.message, words);
     let hint = contradicts.hint.unwrap();
     assert!(
@@ -385,8 +385,8 @@ async fn a_job_moves_with_its_queues_amount_and_the_order_survives_the_end_of_th
     ] {
         assert_eq!(fixed.code, ErrorCode::Usage);
         let hint = fixed.hint.unwrap();
-        let command = format!("`divvy move {two} -q default -g 0.5`");
-        assert!(hint.starts_with(&command), "{hint}");
+        let command = format!("divvy move {two} -q default -g 0.5");
+        assert!(hint.ends_with(&command), "{hint}");
     }
     let nowhere = refused(client.change(own, &to("nowhere")).await);
     assert_eq!(nowhere.code, ErrorCode::NotFound);
@@ -400,7 +400,7 @@ async fn a_job_moves_with_its_queues_amount_and_the_order_survives_the_end_of_th
     client.change(three, &top()).await.unwrap();
     assert_eq!(
         told(&client, three, &["moved"]).await,
-        ["first in queue quarter_gpu"]
+        ["moved to the front of queue quarter_gpu"]
     );
     home.kill();
     home.start(&SEED);
@@ -433,7 +433,7 @@ async fn a_change_is_done_as_a_whole_or_not_at_all() {
     assert_eq!((changed.priority, changed.time_limit_s), (-5, Some(5400)));
     assert_eq!(changed.name, "eval");
     let texts = [
-        "asks for 4GiB instead of 0.5",
+        "requests 4GiB instead of 0.5",
         "priority: 0 -> -5",
         "time limit: none -> 1h30m",
         "name: sleep -> eval",
@@ -446,7 +446,7 @@ async fn a_change_is_done_as_a_whole_or_not_at_all() {
 
     let name = || Some("other".to_owned());
     let wrong = [
-        (change(), ErrorCode::Usage, "nothing is asked for"),
+        (change(), ErrorCode::Usage, "no change requested"),
         (
             JobChange {
                 amount: Some(Amount::Whole { count: 8 }),
@@ -472,7 +472,7 @@ async fn a_change_is_done_as_a_whole_or_not_at_all() {
                 ..change()
             },
             ErrorCode::Usage,
-            "hundred years",
+            "100 years",
         ),
         (
             JobChange {
@@ -641,7 +641,7 @@ fn users_order_and_hold_their_own_jobs_and_operators_everybodys() {
         let held = client.job(&one).await.unwrap();
         assert!(held.hold.unwrap().operator);
         let (message, hint) = not_allowed(client.act(&one, Act::Unhold).await);
-        assert!(message.contains("takes the role operator"), "{message}");
+        assert!(message.contains("requires the role operator"), "{message}");
         assert!(hint.contains("another operator"), "{hint}");
         // To hold it once more does not make it the user's own hold.
         client.act(&one, Act::Hold).await.unwrap();
@@ -650,7 +650,10 @@ fn users_order_and_hold_their_own_jobs_and_operators_everybodys() {
     as_user(&home, KIM, async |client| {
         client.act(&one, Act::Unhold).await.unwrap();
         let texts = told(&client, &lees, &["moved"]).await;
-        assert_eq!(texts, [format!("first in queue default, by {KIM}")]);
+        assert_eq!(
+            texts,
+            [format!("moved to the front of queue default, by {KIM}")]
+        );
     });
     // Others were told when the running job ends at the latest.
     let limit = |seconds| JobChange {
@@ -662,10 +665,7 @@ fn users_order_and_hold_their_own_jobs_and_operators_everybodys() {
         client.change(&first, &limit(1800)).await.unwrap();
         for longer in [3600, 0] {
             let (message, _) = not_allowed(client.change(&first, &limit(longer)).await);
-            assert!(
-                message.contains("runs with the time limit 30m"),
-                "{message}"
-            );
+            assert!(message.contains("from 30m to "), "{message}");
         }
         // Of a waiting job it is its user's.
         client.change(&two, &limit(60)).await.unwrap();

@@ -124,9 +124,9 @@ fn what_is_wrong_with_a_gpu_is_said_and_no_room_beside_it() {
     }
     let table = list(&gpus, Format::Table, 200, render::gpus);
     assert!(!table.contains("1g.5gb+me"), "{table}");
-    gpus[0].problem = Some("in MIG mode once it is reset".into());
+    gpus[0].problem = Some("MIG mode turns on after a reset".into());
     let table = list(&gpus, Format::Table, 200, render::gpus);
-    assert!(table.contains("once it is reset"), "{table}");
+    assert!(table.contains("after a reset"), "{table}");
     assert!(!table.contains("up to"), "{table}");
 }
 

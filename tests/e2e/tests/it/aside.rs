@@ -39,7 +39,7 @@ fn a_job_that_is_suspended_without_its_gpu_makes_room_and_says_where_its_memory_
 
     let said = home.divvy(&["resume", &first]);
     assert_eq!(said.code, 0, "{said:?}");
-    assert!(said.stderr.contains("is to go on"), "{said:?}");
+    assert!(said.stderr.contains("resuming"), "{said:?}");
     let why = home.divvy(&["why", &first]);
     assert!(
         why.stdout.contains(&format!("(there: #{second})")),

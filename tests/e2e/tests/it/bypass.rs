@@ -103,7 +103,7 @@ fn is_told(home: &Home, job: &str, bypass: &Bypass) {
     let events = home.items(&["events"]);
     let told = events.iter().any(|event| {
         let text = event["text"].as_str().unwrap_or_default();
-        let when = format!("told {after} ms after it was first seen");
+        let when = format!("detected {after} ms after its first observation");
         let parts = [&bypass.pid.to_string(), &bypass.cause, &when];
         event["kind"] == "bypass"
             && event["job"] == job

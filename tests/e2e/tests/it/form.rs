@@ -210,7 +210,7 @@ fn where_the_mounts_fail_a_job_gets_the_preload_and_that_is_told() {
         "{reason}"
     );
     assert!(
-        home.daemon_said().contains("easier to go past"),
+        home.daemon_said().contains("easier to bypass"),
         "{}",
         home.daemon_said()
     );
@@ -244,7 +244,7 @@ fn of_a_job_too_short_to_be_seen_it_is_told_too() {
     assert!(run.wait_bounded().unwrap().success());
     home.ended("1");
     assert!(
-        home.daemon_said().contains("easier to go past"),
+        home.daemon_said().contains("easier to bypass"),
         "{}",
         home.daemon_said()
     );

@@ -194,7 +194,7 @@ fn one_user_has_so_many_jobs_and_an_array_counts_whole() {
     };
     let why = refused(&["--array", "0-2"]);
     assert!(
-        why.contains("1 jobs that have not ended, and this would make 4"),
+        why.contains("1 jobs that have not ended, and this submission would make it 4"),
         "{why}"
     );
     for _ in 0..2 {

@@ -189,7 +189,7 @@ fn without_a_daemon_a_program_that_fails_is_told_the_figures() {
     let told = said.stderr.lines().find(|line| line.starts_with("divvy: "));
     let told = told.unwrap_or_else(|| panic!("nothing was said of it: {}", said.stderr));
     assert!(
-        told.contains("cuMemAlloc_v2 was refused") && told.contains("4.0 GiB"),
+        told.contains("cuMemAlloc_v2 requested") && told.contains("4.0 GiB"),
         "{told}"
     );
     let _ = home

@@ -147,7 +147,7 @@ impl Cycle {
         let held: BTreeSet<String> = held.collect();
         let goes = |name: &str| cdi::is_over(name, &prefix, &held);
         if let Err(error) = cdi::sweep(&self.cdi_folder(), goes) {
-            tracing::warn!(%error, "CDI files of what is not held any more stay");
+            tracing::warn!(%error, "cannot remove outdated CDI files");
         }
     }
 }

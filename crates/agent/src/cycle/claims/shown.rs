@@ -21,7 +21,7 @@ impl Cycle {
     /// # Errors
     /// [`ErrorCode::NotFound`] where it is none.
     pub fn claim_shown(&self, id: JobId) -> Result<v1::HeldClaim, Error> {
-        let none = || Error::new(ErrorCode::NotFound, format!("job {id} is no claim"));
+        let none = || Error::new(ErrorCode::NotFound, format!("job {id} is not a claim"));
         match self.jobs.get(&id) {
             Some(living) => self.held_claim(&living.job).ok_or_else(none),
             None => {
@@ -61,7 +61,7 @@ impl Cycle {
     /// Why one that is given back is held all the same, where nobody knows whether somebody is left.
     fn waits_for_a_look(&self, job: &Job) -> Option<String> {
         let is_given_back = matches!(job.life, Life::Stopping { .. });
-        let why = "the driver does not show who is on its GPUs; it is held until it does";
+        let why = "the driver does not list the processes on its GPUs; the claim stays allocated until the driver does";
         (is_given_back && self.is_not_seen(job.id)).then(|| why.to_owned())
     }
 
@@ -81,7 +81,7 @@ impl Cycle {
             |device: &&Device| Some(device.gpu.index) == index || device.gpu.uuid.as_str() == gpu;
         let device = self.devices.iter().find(named).ok_or_else(|| {
             Error::new(ErrorCode::NotFound, format!("there is no GPU {gpu}"))
-                .hint("`divvy gpus -o wide` lists those that are here")
+                .hint("list the GPUs: divvy gpus -o wide")
         })?;
         let Some(table) = device.table() else {
             return Ok(Vec::new());

@@ -42,7 +42,7 @@ impl Cycle {
                 Some(instance) => {
                     let Some(made) = instance.made.clone().filter(|_| idle) else {
                         let what = format!(
-                            "the plan gave away {}, which is {}",
+                            "the planner assigned {}, which is {}",
                             instance.label(),
                             instance.stage.name()
                         );
@@ -101,7 +101,11 @@ impl Cycle {
         };
         let label = instance.label();
         self.destroy(slot, Why::Room)?;
-        self.tell(Some(id), "mig_evicted", &format!("{label} makes room"))
+        self.tell(
+            Some(id),
+            "mig_evicted",
+            &format!("destroying {label} to make room"),
+        )
     }
 
     /// The job has no processes any more: what it held is kept for the next.

@@ -82,7 +82,7 @@ impl Cycle {
             return Ok(());
         };
         let text = format!(
-            "the instances of GPU {} cannot be read: {why}",
+            "cannot read the MIG instances of GPU {}: {why}",
             self.index(uuid)
         );
         tracing::error!("{text}");
@@ -157,7 +157,7 @@ impl Cycle {
                 self.store.save_mig(instance)?;
                 self.round.replan = true;
                 let text = format!(
-                    "{label} of GPU {} was made before the restart",
+                    "{label} of GPU {} was created before the restart",
                     self.index(&slot.gpu)
                 );
                 self.tell(job, "mig_adopted", &text)
@@ -171,18 +171,24 @@ impl Cycle {
                 }
                 self.destroy(slot, Why::Remains)
             }
-            Action::Drop => self.forget(slot, None, "is not there any more"),
+            Action::Drop => self.forget(slot, None, "no longer exists"),
             Action::Recreate(job) => {
-                self.forget(slot, Some(job), "is not there, and the job has not begun")?;
+                self.forget(
+                    slot,
+                    Some(job),
+                    "does not exist, and the job has not started",
+                )?;
                 let waits = self.jobs.get(&job);
                 if waits.is_some_and(|one| matches!(one.job.life, Life::Starting { .. })) {
-                    self.put_back(job, &format!("{label} is not there"))?;
+                    self.put_back(job, &format!("{label} does not exist"))?;
                 }
                 Ok(())
             }
-            Action::Lost(job) => {
-                self.forget(slot, Some(job), "was destroyed under the job's program")
-            }
+            Action::Lost(job) => self.forget(
+                slot,
+                Some(job),
+                "was destroyed while the job's program used it",
+            ),
             Action::Quarantine(recover::Oddity::Known) => self.try_again(slot, found),
             Action::Quarantine(oddity) => {
                 self.round.replan = true;
@@ -249,8 +255,16 @@ impl Cycle {
         }
         self.round.replan = true;
         let news = [
-            (&now, &before, "is somebody else's, and is left alone"),
-            (&before, &now, "was somebody else's, and is gone"),
+            (
+                &now,
+                &before,
+                "was created outside Divvy, which leaves it unchanged",
+            ),
+            (
+                &before,
+                &now,
+                "was created outside Divvy, and no longer exists",
+            ),
         ];
         for (these, those, what) in news {
             for (placement, _) in these.iter().filter(|one| !those.contains(one)) {
@@ -324,7 +338,7 @@ impl Cycle {
             let whose = match holder {
                 Some(holder) => format!("which job {holder} holds"),
                 None if ours => "which no job holds".to_owned(),
-                None => "which is somebody else's".to_owned(),
+                None => "which was created outside Divvy".to_owned(),
             };
             let label = self.label(uuid, tenant.placement);
             let place = format!("{label} of GPU {}, {whose}", seen.observed.index);
@@ -333,12 +347,12 @@ impl Cycle {
                 Some(job) => (
                     Some(job),
                     "mig_wrong_instance",
-                    format!("pid {pid} of the job is in {place}"),
+                    format!("pid {pid} of the job uses {place}"),
                 ),
                 None => (
                     holder,
                     "mig_foreign_process",
-                    format!("pid {pid}, which is of no job, is in {place}"),
+                    format!("pid {pid}, which belongs to no job, uses {place}"),
                 ),
             };
             tracing::warn!(?job, "{text}");

@@ -53,7 +53,7 @@ impl Cycle {
                 changed.blockers.join("; ")
             );
             let error = Error::new(ErrorCode::Conflict, what)
-                .hint("wait until they have ended or cancel them; `--mode unmanaged` keeps new ones away")
+                .hint("wait until they end, or cancel them; with `--mode unmanaged` no new job starts there")
                 .details(serde_json::json!({ "blockers": changed.blockers }));
             let _ = reply.send(Err(error));
             return Ok(());
@@ -68,19 +68,24 @@ impl Cycle {
         };
         let device = self.devices.iter().find(found);
         let device = device.filter(|device| device.managed).ok_or_else(|| {
-            Error::new(ErrorCode::NotFound, format!("no GPU {gpu} is served here"))
-                .hint("`divvy gpus` lists them")
+            Error::new(
+                ErrorCode::NotFound,
+                format!("there is no managed GPU {gpu} here"),
+            )
+            .hint("list the GPUs: divvy gpus")
         })?;
         let to: Mode = change.mode.into();
         let index = device.gpu.index;
         let of_gpu = self.migs.gpus.get(&device.gpu.uuid);
         if of_gpu.is_some_and(|of_gpu| of_gpu.switch.is_some()) {
             let what = format!("the mode of GPU {index} is being changed");
-            return Err(Error::new(ErrorCode::Conflict, what).hint("try again in some seconds"));
+            return Err(Error::new(ErrorCode::Conflict, what).hint("try again in a few seconds"));
         }
         if to == Mode::Mig && device.mig.is_none() {
-            let what = format!("GPU {index} ({}) has no MIG", device.gpu.model);
-            return Err(Error::new(ErrorCode::Usage, what).hint("use it as shared or exclusive"));
+            let what = format!("GPU {index} ({}) does not support MIG", device.gpu.model);
+            return Err(
+                Error::new(ErrorCode::Usage, what).hint("use --mode shared or --mode exclusive")
+            );
         }
         let turn = turn(to, device.mig);
         let mut steps = Vec::new();
@@ -97,7 +102,7 @@ impl Cycle {
             let way = if on { "on" } else { "off" };
             match now {
                 true => format!("turn MIG mode {way}"),
-                false => format!("leave MIG mode {way} at the next reset, too"),
+                false => format!("keep MIG mode {way} after the next reset"),
             }
         }));
         if now && waits_for_reset(&device.gpu.model) {
@@ -105,8 +110,10 @@ impl Cycle {
         }
         match to {
             to if to == device.assigned => {}
-            Mode::Unmanaged => steps.push("give it out no more; jobs on it go on".to_owned()),
-            to => steps.push(format!("give it out as {to}")),
+            Mode::Unmanaged => {
+                steps.push("start no more jobs on it; running jobs continue".to_owned())
+            }
+            to => steps.push(format!("make it available to jobs as {to}")),
         }
         let changed = GpuChanged {
             gpu_uuid: device.gpu.uuid.to_string(),
@@ -134,7 +141,7 @@ impl Cycle {
             let labels = held.filter(|grant| grant.gpu == *uuid);
             let what = match living.job.holds() {
                 true => "holds",
-                false => "is suspended, and goes on with",
+                false => "is suspended, and resumes on",
             };
             let id = living.job.id;
             blockers.extend(labels.map(|grant| format!("#{id} {what} {}", grant.label)));
@@ -143,10 +150,11 @@ impl Cycle {
             return blockers;
         }
         if device.gpu.away || self.observer.is_silent() {
-            blockers.push("it does not answer, and nobody can tell by whom".to_owned());
+            blockers.push("it does not respond, so its processes cannot be listed".to_owned());
         }
         let strangers = device.unmanaged.iter();
-        blockers.extend(strangers.map(|pid| format!("pid {pid}, which is of no job, uses it")));
+        blockers
+            .extend(strangers.map(|pid| format!("pid {pid}, which belongs to no job, uses it")));
         let ours = self.migs.instances.values();
         for instance in ours.filter(|one| one.slot.gpu == *uuid && one.job.is_none()) {
             let label = instance.label();
@@ -154,18 +162,18 @@ impl Cycle {
                 Standing::Idle | Standing::Foreign => None,
                 // Whatever is ordered comes after it.
                 Standing::Leaving if self.migs.busy.contains(&instance.slot) => None,
-                Standing::Coming => Some(format!("{label} is being made")),
+                Standing::Coming => Some(format!("{label} is being created")),
                 Standing::Leaving => Some(format!("{label} is being destroyed")),
                 Standing::Quarantined => Some(format!(
-                    "{label} is in quarantine: {}",
-                    instance.reason.as_deref().unwrap_or("nobody said why")
+                    "{label} is quarantined: {}",
+                    instance.reason.as_deref().unwrap_or("no reason recorded")
                 )),
             });
         }
         let foreign = self.migs.gpus.get(uuid).into_iter();
         for (placement, _) in foreign.flat_map(|of_gpu| &of_gpu.foreign) {
             let label = self.label(uuid, *placement);
-            blockers.push(format!("{label} is somebody else's"));
+            blockers.push(format!("{label} was created outside Divvy"));
         }
         blockers
     }
@@ -235,9 +243,9 @@ impl Cycle {
             Ok((Activation::Done, _)) => Ok(None),
             Ok((Activation::ResetRequired, _)) => Ok(Some(reset(index))),
             Ok((Activation::InUse, _)) => Err(format!(
-                "somebody uses GPU {index}, who is not listed: DCGM, nvidia-persistenced, or a program of another container"
+                "a program that the driver does not list uses GPU {index}: DCGM, nvidia-persistenced, or a process in a container"
             )),
-            Ok((other, _)) => Err(format!("the driver answers {other:?}")),
+            Ok((other, _)) => Err(format!("the driver returned {other:?}")),
             Err(failure) => Err(failure.to_string()),
         };
         let turned = if on { "on" } else { "off" };
@@ -245,7 +253,9 @@ impl Cycle {
             Ok(left) => {
                 let wanted = device.wanted.map(Wanted::settled);
                 let text = match left {
-                    Some(left) => format!("MIG mode of GPU {index} is to be {turned}: {left}"),
+                    Some(left) => {
+                        format!("MIG mode of GPU {index} will be {turned} after a reset: {left}")
+                    }
                     None => format!("MIG mode of GPU {index} is {turned}"),
                 };
                 (wanted, text)
@@ -277,7 +287,7 @@ impl Cycle {
                     })
                 }
                 Err(_) => Err(Error::new(ErrorCode::Conflict, text).hint(
-                    "nothing was changed but idle instances; `--dry-run` says who is in the way",
+                    "at most idle instances were destroyed; `--dry-run` lists what blocks the change",
                 )),
             };
             self.round.changes.push((reply, answer));
@@ -325,7 +335,7 @@ impl Cycle {
                 Some(on) => {
                     self.settle_wish(&uuid, wanted)?;
                     let text = format!(
-                        "MIG mode of GPU {} was to be turned {}, and is not: {}",
+                        "MIG mode of GPU {} was not turned {}: {}",
                         self.index(&uuid),
                         if on { "on" } else { "off" },
                         blockers.join("; ")

@@ -56,7 +56,7 @@ impl Cycle {
             Outcome::Made { slot, .. }
             | Outcome::Checked { slot, .. }
             | Outcome::Unmade { slot, .. } => {
-                tracing::error!(%slot, "a report about an instance that is not known");
+                tracing::error!(%slot, "ignoring a report about an unknown MIG instance");
                 Ok(())
             }
             Outcome::Mode { on, result } => self.mode_set(&report.gpu, on, result),
@@ -77,7 +77,7 @@ impl Cycle {
             instance.since = now();
         }
         self.migs.counts.created.add(took);
-        self.handed_over(slot, "mig_created", "made", took)
+        self.handed_over(slot, "mig_created", "created", took)
     }
 
     fn reused(&mut self, slot: &Slot, took: Duration) -> Result<(), StoreError> {
@@ -88,7 +88,7 @@ impl Cycle {
             return Ok(());
         }
         self.migs.counts.reused.add(took);
-        self.handed_over(slot, "mig_reused", "was there", took)
+        self.handed_over(slot, "mig_reused", "reused", took)
     }
 
     /// An instance is there for its job, if it still has one.
@@ -176,7 +176,7 @@ impl Cycle {
         let label = instance.label();
         self.keep_off(&slot.gpu, Some(slot.placement), true);
         let text = format!(
-            "{label} of GPU {} cannot be looked at: {failure}",
+            "cannot inspect {label} of GPU {}: {failure}",
             self.index(&slot.gpu)
         );
         tracing::warn!(job = ?heir, "{text}");
@@ -219,7 +219,7 @@ impl Cycle {
         let (job, name, label) = (instance.job, instance.name, instance.label());
         match result {
             Err(failure) => return self.not_unmade(slot, &failure),
-            Ok(false) => self.forget(slot, job, "is not there any more")?,
+            Ok(false) => self.forget(slot, job, "no longer exists")?,
             Ok(true) => {
                 self.migs.instances.remove(slot);
                 self.store.forget_mig(slot)?;

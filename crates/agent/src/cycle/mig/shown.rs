@@ -52,19 +52,19 @@ impl Cycle {
         let wanted = device.wanted.map(|wanted| wanted.mode);
         let mig = device.mig.map(|mig| (mig.current, mig.pending));
         let index = device.gpu.index;
-        let reset = format!("once it is reset: `nvidia-smi --gpu-reset -i {index}`");
+        let reset = format!("after a reset: `nvidia-smi --gpu-reset -i {index}`");
         match (wanted, mig) {
             _ if device.switching => Some("its mode is being changed".to_owned()),
-            (Some(Mode::Mig), Some((false, true))) => Some(format!("in MIG mode {reset}")),
+            (Some(Mode::Mig), Some((false, true))) => Some(format!("MIG mode turns on {reset}")),
             (Some(Mode::Mig), Some((false, false))) => Some(format!(
-                "it has lost its MIG mode: `divvy admin gpu {index} --mode mig`"
+                "it is no longer in MIG mode; restore it: `divvy admin gpu {index} --mode mig`"
             )),
             (Some(Mode::Shared | Mode::Exclusive), Some((true, false))) => {
-                Some(format!("out of MIG mode {reset}"))
+                Some(format!("MIG mode turns off {reset}"))
             }
             _ => {
                 let why = self.migs.gpus.get(&device.gpu.uuid)?.trouble.as_ref()?;
-                Some(format!("its MIG instances cannot be read: {why}"))
+                Some(format!("cannot read its MIG instances: {why}"))
             }
         }
     }

@@ -110,7 +110,7 @@ async fn after_a_reboot_claims_are_gone_and_their_instances_made_again_for_whoev
     let events = client.events(0).await.unwrap();
     let told = events
         .iter()
-        .filter(|event| event.text.contains("started anew"));
+        .filter(|event| event.text.contains("was restarted"));
     assert_eq!(told.count(), 2, "{events:#?}");
     // The kubelet prepares again for the pods that it starts again.
     let after = client.put_claim("part", &part).await.unwrap();

@@ -354,7 +354,7 @@ async fn a_claim_on_a_gpu_that_is_lost_is_kept_and_says_so() {
         (JobState::Running, Some("GPU 1 is lost"))
     );
     let shown = &client.gpus().await.unwrap()[1];
-    assert_eq!(shown.problem.as_deref(), Some("it does not answer"));
+    assert_eq!(shown.problem.as_deref(), Some("it does not respond"));
     // It is there for whoever asks again, and goes when it is given back.
     assert_eq!(client.put_claim("u-1", &body).await.unwrap().job, held.job);
     client.delete_claim("u-1").await.unwrap();

@@ -170,7 +170,10 @@ async fn a_share_and_an_instance_live_on_one_node() {
         amount: None,
     };
     let refused = client.resize(&instance.id, &turns).await.unwrap_err();
-    assert!(refused.message.contains("no turns"), "{refused}");
+    assert!(
+        refused.message.contains("no compute mode applies"),
+        "{refused}"
+    );
     client.resize(&part.id, &turns).await.unwrap();
     let held = |job: &Job| (job.slices[0].gpu_index, job.slices[0].enforcement.clone());
     assert_eq!(held(&part), (1, "interposer".to_owned()));

@@ -29,7 +29,10 @@ async fn a_hopper_is_divided_and_made_whole_again() {
         ..change(GpuMode::Mig)
     };
     let would = client.change_gpu("0", &would).await.unwrap();
-    assert_eq!(would.steps, ["turn MIG mode on", "give it out as mig"]);
+    assert_eq!(
+        would.steps,
+        ["turn MIG mode on", "make it available to jobs as mig"]
+    );
     assert_eq!(driver::modes(&home), [false]);
     let done = client.change_gpu("0", &change(GpuMode::Mig)).await.unwrap();
     assert_eq!((done.from, done.remaining_steps), (GpuMode::Shared, None));
@@ -51,7 +54,7 @@ async fn a_hopper_is_divided_and_made_whole_again() {
         [
             "destroy the idle 1g.10gb@6",
             "turn MIG mode off",
-            "give it out as exclusive"
+            "make it available to jobs as exclusive"
         ]
     );
     assert_eq!(driver::modes(&home), [false]);
@@ -104,7 +107,9 @@ async fn somebody_elses_instances_keep_a_gpu_divided() {
         .await
         .unwrap_err();
     assert!(
-        refused.message.contains("2g.20gb@2 is somebody else's"),
+        refused
+            .message
+            .contains("2g.20gb@2 was created outside Divvy"),
         "{refused}"
     );
     assert_eq!(driver::places(&home, 0), [(TWO, 2)]);
@@ -154,8 +159,8 @@ async fn what_waits_for_a_reset_can_be_taken_back() {
     assert_eq!(
         done.steps,
         [
-            "leave MIG mode off at the next reset, too",
-            "give it out as exclusive"
+            "keep MIG mode off after the next reset",
+            "make it available to jobs as exclusive"
         ]
     );
     assert_eq!(done.remaining_steps, None);
@@ -213,7 +218,7 @@ async fn a_change_that_cannot_be_brought_to_its_end_is_given_up_and_comes_true_a
         }
         home.start(&["--sim", gpus]);
         let client = home.client();
-        let is_told = |all: &Vec<Event>| all.iter().any(|one| one.text.contains("turned off"));
+        let is_told = |all: &Vec<Event>| all.iter().any(|one| one.text.contains("not turned off"));
         until("it is told", || told(&client, "gpu_mode"), is_told).await;
         until("it is divided", || mode(&client), |mode| mode == "mig").await;
         match is_seen {
@@ -236,7 +241,10 @@ async fn a_gpu_that_knows_no_mig_says_so() {
         .await
         .unwrap_err();
     assert_eq!(refused.code, ErrorCode::Usage);
-    assert!(refused.message.contains("has no MIG"), "{refused}");
+    assert!(
+        refused.message.contains("does not support MIG"),
+        "{refused}"
+    );
     let unknown = home
         .client()
         .change_gpu("7", &change(GpuMode::Shared))

@@ -176,7 +176,7 @@ async fn a_daemon_that_may_not_see_instances_gives_the_gpu_to_nobody() {
     let job = client.submit(&on("1g.5gb", &["true"])).await;
     let refused = job.unwrap_err();
     assert!(
-        refused.message.contains("its MIG instances cannot be read"),
+        refused.message.contains("cannot read its MIG instances"),
         "{refused}"
     );
     assert!(client.gpus().await.unwrap()[0].problem.is_some());

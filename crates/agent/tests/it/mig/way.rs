@@ -101,7 +101,7 @@ async fn an_instance_that_cannot_be_looked_at_stays_as_it_is_and_is_taken_later(
         |all| !all.is_empty(),
     )
     .await;
-    assert!(back[0].text.contains("cannot be looked at"), "{back:?}");
+    assert!(back[0].text.contains("cannot inspect"), "{back:?}");
     assert_eq!(shown(&client).await[0].2, MigState::Idle);
     std::fs::remove_dir(&lock).unwrap();
     let job = ended(&client, &job.id).await;

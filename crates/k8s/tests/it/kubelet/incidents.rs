@@ -133,7 +133,7 @@ async fn a_bypass_and_a_changed_control_file_are_warnings_on_the_pod() {
     let (node, agent) = node().await;
     agent.tell(1, "8", "bypass", "a job that is no claim");
     agent.tell(2, "7", "running", "news that is no incident");
-    let text = "pid 4711 (python3) holds 69.0 GiB of GPU 0 past its slice's account: no limiter; it is killed";
+    let text = "pid 4711 (python3) holds 69.0 GiB of GPU 0, more than its slice's ledger records: the limiter is not loaded; the daemon kills it and its job";
     agent.tell(3, "7", "bypass", text);
     let event = first(&node, "GpuMemoryBypass").await;
     assert_eq!(event["note"], text);
