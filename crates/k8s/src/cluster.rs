@@ -15,7 +15,7 @@ pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "divvy");
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     #[error(
-        "no cluster is known: neither KUBECONFIG nor ~/.kube/config says how to reach one, and this is no pod with a service account"
+        "no cluster configured: found no usable kubeconfig in KUBECONFIG or ~/.kube/config, and no service account of a pod"
     )]
     Unknown(#[source] Box<kube::config::InferConfigError>),
     #[error("the cluster's configuration cannot be used")]

@@ -368,7 +368,7 @@ fn a_pod_that_admission_refuses_ends_its_task_with_the_reason_and_a_full_quota_d
     scene.becomes(&bad, "failed");
     let said = scene.said(&bad, "status_reason");
     assert!(
-        said.contains("its pod is refused") && said.contains("none of the steps"),
+        said.contains("Kubernetes rejected the task's pod") && said.contains("none of the steps"),
         "{said}"
     );
     scene.becomes(&good, "completed");

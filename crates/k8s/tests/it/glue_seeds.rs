@@ -348,7 +348,7 @@ fn a_template_of_ones_own_lies_under_the_queues() {
     let capital = print("agentk8sglue: {queue: default}", Some(&indented));
     let said = String::from_utf8(capital.stderr).unwrap();
     assert!(
-        said.contains("spec.Containers: a pod has no such field; did you mean `containers`?"),
+        said.contains("spec.Containers: unknown field of a pod; did you mean `containers`?"),
         "{said}"
     );
 
@@ -411,7 +411,7 @@ fn a_fraction_that_the_webhook_would_refuse_is_said_at_the_start() {
     );
     let (_, said) = pods(&text, None);
     assert!(
-        said.starts_with("warning: queue default0500: its pods would be refused: "),
+        said.starts_with("warning: queue default0500: Divvy's webhook would refuse its pods: "),
         "{said}"
     );
 }

@@ -633,7 +633,7 @@ fn the_doctor_names_the_way_for_an_older_cluster_and_what_it_may_not_look_at() {
         "fail     server.version",
         "carrier mode",
         "unknown  nodes.gpus-by-variable",
-        "you may not: patch nodes (admin set)",
+        "missing rights: patch nodes (admin set)",
     ] {
         assert!(said.out.contains(part), "{part}: {}", said.out);
     }

@@ -59,23 +59,23 @@ fn a_charts_own_keys_are_passed_over_and_said() {
 fn what_means_nothing_is_named() {
     for (text, said) in [
         ("a: [1", "the values file: no YAML"),
-        ("- a", "the values file: a section is needed"),
-        ("", "agentk8sglue: it is missing"),
+        ("- a", "the values file: must be a mapping"),
+        ("", "agentk8sglue: is missing"),
         (
             "agentk8sGlue: {queue: a}",
-            "agentk8sGlue: no such key here; did you mean `agentk8sglue`?",
+            "agentk8sGlue: unknown key; did you mean `agentk8sglue`?",
         ),
         (
             "devicePlugin: {config: {}}",
-            "devicePlugin: no such key here; there are agentk8sglue",
+            "devicePlugin: unknown key; the known keys are agentk8sglue",
         ),
         (
             "agentk8sglue: {}",
-            "agentk8sglue.queues: there is no queue, neither here nor in queue",
+            "agentk8sglue.queues: no queue is set, neither here nor in `queue`",
         ),
         (
             "agentk8sglue: {queue: \"a,a\"}",
-            "agentk8sglue.queue: a is there twice",
+            "agentk8sglue.queue: a is listed twice",
         ),
         (
             "agentk8sglue: {queue: a, basePodTemplates: {}}",
@@ -91,7 +91,7 @@ fn what_means_nothing_is_named() {
         ),
         (
             "agentk8sglue: {queues: {a: {queueSettings: {maxPods: 0}}}}",
-            "agentk8sglue.queues.a.queueSettings.maxPods: a whole number above 0 is needed",
+            "agentk8sglue.queues.a.queueSettings.maxPods: must be a whole number above 0",
         ),
         (
             "agentk8sglue: {queues: {a: {templateOverrides: {labels: {x: 0.5}}}}}",
