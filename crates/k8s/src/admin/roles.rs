@@ -237,10 +237,7 @@ mod tests {
     fn one_unknown_name_stops_all_and_the_names_there_are_said() {
         let error = changes(&nodes(), &names(&["plain", "palin"]), Wish::Set).unwrap_err();
         assert_eq!(error.code, ErrorCode::NotFound);
-        assert_eq!(
-            error.message,
-            "unknown node `palin`; nothing was changed"
-        );
+        assert_eq!(error.message, "unknown node `palin`; nothing was changed");
         assert_eq!(error.hint.unwrap(), "nodes are: cdmo, ours, plain");
     }
 }

@@ -31,7 +31,7 @@ const AGAIN: Duration = Duration::from_millis(200);
 /// What cannot be done, and is tried again.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    #[error("{what}: {}", cluster::said(source))]
+    #[error("{}: {}", what, cluster::said(source))]
     Cluster { what: String, source: kube::Error },
     #[error("{0} no longer exists")]
     Gone(String),

@@ -132,14 +132,22 @@ mod tests {
     fn slices_that_nobody_keeps_are_told_from_those_of_a_living_node() {
         let mut facts = facts();
         facts.pods = Ok(Vec::new());
-        assert!(slices(&facts).found.contains("a (no node pod of Divvy runs)"));
+        assert!(
+            slices(&facts)
+                .found
+                .contains("a (no node pod of Divvy runs)")
+        );
         let mut facts = crate::doctor::facts::tests::facts();
         facts
             .slices
             .as_mut()
             .unwrap()
             .push(slice("gone", DRIVER, 1, 1));
-        assert!(slices(&facts).found.contains("gone (the node does not exist)"));
+        assert!(
+            slices(&facts)
+                .found
+                .contains("gone (the node does not exist)")
+        );
         let mut facts = crate::doctor::facts::tests::facts();
         facts.slices = Ok(vec![slice("a", DRIVER, 1, 2)]);
         assert!(slices(&facts).found.contains("a (the pool is incomplete)"));
