@@ -52,14 +52,17 @@ struct NodeRole {
     /// With `remove`: also removes other products' labels that give this role
     #[arg(long)]
     all_labels: bool,
+    /// Names of the nodes
     #[arg(required = true, value_name = "NODE")]
     nodes: Vec<String>,
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
 
 #[derive(ClapArgs)]
 struct Read {
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }

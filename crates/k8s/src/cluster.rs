@@ -18,7 +18,7 @@ pub enum ClusterError {
         "no cluster configured: found no usable kubeconfig in KUBECONFIG or ~/.kube/config, and no service account of a pod"
     )]
     Unknown(#[source] Box<kube::config::InferConfigError>),
-    #[error("the cluster's configuration cannot be used")]
+    #[error("cannot use the cluster's configuration")]
     Unusable(#[source] Box<kube::Error>),
 }
 
@@ -43,7 +43,10 @@ pub fn use_ring() {
 pub fn said(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => {
-            format!("the API server answers {}: {}", status.code, status.message)
+            format!(
+                "the API server returned {}: {}",
+                status.code, status.message
+            )
         }
         other => chain(other),
     }

@@ -58,40 +58,40 @@ const NOTES: Duration = Duration::from_secs(60);
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Address for admission requests from the API server (HTTPS)
+    /// Address of the webhook (HTTPS)
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8443")]
     listen: SocketAddr,
-    /// Address for /healthz and /readyz (HTTP)
+    /// Address of /healthz and /readyz (HTTP)
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
     health_listen: SocketAddr,
-    /// Namespace of the controller's own objects [default: that of the service account or kubeconfig]
+    /// Namespace of its objects [default: that of its pod or kubeconfig]
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
-    /// Service through which the API server reaches the webhook
+    /// Service of the webhook
     #[arg(long, value_name = "NAME", default_value = "divvy-webhook")]
     service: String,
     /// Name of the MutatingWebhookConfiguration
     #[arg(long, value_name = "NAME", default_value = "divvy")]
     webhook: String,
-    /// Secret with the certificate, which the controller creates and renews
+    /// Secret for the certificate that it creates
     #[arg(long, value_name = "NAME", default_value = "divvy-webhook-tls")]
     tls_secret: String,
     /// Additional host name or address in the certificate
     #[arg(long = "tls-name", value_name = "NAME", conflicts_with = "tls_cert")]
     tls_names: Vec<String>,
-    /// Certificate file, created and renewed outside Divvy, instead of the Secret
+    /// Certificate file, instead of a certificate that it creates
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// Key of --tls-cert
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// CA bundle of --tls-cert, if the controller should write it into the webhook configuration
+    /// CA bundle of --tls-cert, to write into the webhook configuration
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<PathBuf>,
-    /// Lease for leader election among the replicas
+    /// Lease for leader election
     #[arg(long, value_name = "NAME", default_value = "divvy-controller")]
     lease: String,
-    /// Seconds after which another replica takes over from a leader that does not renew its Lease
+    /// Seconds without renewal until another replica leads
     #[arg(long, value_name = "SECONDS", default_value_t = lease::LENGTH.as_secs(), value_parser = clap::value_parser!(u64).range(3..))]
     lease_seconds: u64,
     /// Name of this replica in the Lease [default: the host name]
@@ -100,22 +100,22 @@ pub struct Args {
     /// Accepts any GPU fraction, not only 1/16 and multiples of 1/8
     #[arg(long)]
     any_fraction: bool,
-    /// Also serves requests for whole GPUs by nvidia.com/gpu; not together with NVIDIA's device plugin
+    /// Also serves nvidia.com/gpu; not together with NVIDIA's device plugin
     #[arg(long)]
     nvidia_gpu: bool,
-    /// Carrier mode: reservation pods instead of claims, for clusters before 1.36 or with NVIDIA's device plugin
+    /// Carrier mode, for older clusters or with NVIDIA's device plugin
     #[arg(long, requires = "carrier_image")]
     carrier: bool,
-    /// With --carrier: image of the reservation pods, which must contain divvy-k8s
+    /// With --carrier: image of reservation pods; must contain divvy-k8s
     #[arg(long, value_name = "IMAGE")]
     carrier_image: Option<String>,
-    /// Seconds for which a replica still answers after SIGTERM, until the API server uses another one
+    /// Seconds for which it still answers after SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     drain_seconds: u64,
     /// Prints the MutatingWebhookConfiguration and exits
     #[arg(long)]
     print_webhook: bool,
-    /// With --print-webhook: for all namespaces, not only with the label divvy.dev/inject=enabled
+    /// With --print-webhook: not only for namespaces with Divvy's label
     #[arg(long, requires = "print_webhook")]
     all_namespaces: bool,
 }

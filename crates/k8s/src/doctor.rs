@@ -29,6 +29,7 @@ pub struct Args {
     /// Namespace in which Divvy is installed
     #[arg(short, long, default_value = cluster::NAMESPACE)]
     namespace: String,
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }

@@ -15,10 +15,8 @@ use crate::cluster;
 /// How data is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// For people
     #[default]
     Table,
-    /// For programs
     Json,
 }
 

@@ -20,13 +20,13 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Shows the webhook's changes to the objects of a file; needs no cluster
+    /// Shows the webhook's changes to the objects of a file
     Inject(show::Args),
-    /// Runs on each node: prepares the GPU claims of pods for kubelet, with the node's `divvy daemon`
+    /// Runs the DRA driver of a node, which uses the node's `divvy daemon`
     Node(node::Args),
-    /// Checks that the node's `divvy daemon` responds: exit code 0 or 1, for kubelet's probes
+    /// Checks that the node's `divvy daemon` responds: exit code 0 or 1
     Probe(node::probe::Args),
-    /// Runs the webhook for pods with GPU fractions, and maintains DeviceClasses and claim templates
+    /// Runs the webhook, and maintains DeviceClasses and claim templates
     Controller(controller::Args),
     /// Creates a pod, or a Job, with a GPU request
     Submit(submit::Args),
@@ -34,7 +34,7 @@ enum Verb {
     Admin(admin::Args),
     /// Checks that the cluster has everything that Divvy needs
     Doctor(doctor::Args),
-    /// Parts of carrier mode: the reservation pod's program, and the definition of GpuShare
+    /// Runs a reservation pod, or prints the definition of GpuShare
     Carrier(carrier::Args),
     /// Runs the tasks of a ClearML Server's queues as pods
     Glue(glue::Args),

@@ -70,8 +70,10 @@ pub struct Args {
     /// Shows why the pod waits, then its output, and exits with its exit code
     #[arg(short, long)]
     follow: bool,
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
+    /// Image of the container
     image: String,
     /// Command to run instead of the image's own program
     #[arg(last = true, value_name = "CMD")]

@@ -154,7 +154,7 @@ pub fn shown(rows: Vec<NodeRow>, format: Format) -> Result<String, Error> {
                 modes(row),
                 match row.slices {
                     0 => "nothing".to_owned(),
-                    slices => format!("{} devices in {slices} slices", row.devices),
+                    slices => format!("{} devices in {slices} ResourceSlices", row.devices),
                 },
                 reason(row),
             ]
@@ -266,9 +266,9 @@ mod tests {
         let text = shown(rows(&nodes, &slices), Format::Table).unwrap();
         assert_eq!(
             text,
-            "NODE  ROLE         GPUS  MODE             PUBLISHED              REASON\n\
-             a     fractions    1     1 shared         1 devices in 1 slices  ResourceSlices of its pool are missing, so the scheduler allocates none of its devices; NVIDIA's device plugin allocates the same GPUs (2 nvidia.com/gpu)\n\
-             b     dynamic-mig  2     1 shared, 1 mig  3 devices in 1 slices\n\
+            "NODE  ROLE         GPUS  MODE             PUBLISHED                      REASON\n\
+             a     fractions    1     1 shared         1 devices in 1 ResourceSlices  ResourceSlices of its pool are missing, so the scheduler allocates none of its devices; NVIDIA's device plugin allocates the same GPUs (2 nvidia.com/gpu)\n\
+             b     dynamic-mig  2     1 shared, 1 mig  3 devices in 1 ResourceSlices\n\
              c     fractions    0     -                nothing\n"
         );
     }

@@ -238,6 +238,6 @@ mod tests {
         let error = changes(&nodes(), &names(&["plain", "palin"]), Wish::Set).unwrap_err();
         assert_eq!(error.code, ErrorCode::NotFound);
         assert_eq!(error.message, "unknown node `palin`; nothing was changed");
-        assert_eq!(error.hint.unwrap(), "nodes are: cdmo, ours, plain");
+        assert_eq!(error.hint.unwrap(), "the nodes are cdmo, ours, plain");
     }
 }

@@ -193,7 +193,7 @@ mod tests {
             &json!({}),
         ));
         assert_eq!(limits(&part.pod)["gpu.divvy.dev/sixteenth"], "5");
-        assert!(part.warnings[0].contains("5 of 16"));
+        assert!(part.warnings[0].contains("5/16"));
         let memory = gated(&pod(
             &json!({}),
             &json!({ "gpu-memory": "4096" }),

@@ -247,7 +247,8 @@ impl Part {
         let mut claims = self.agent.held().await.map_err(said)?;
         claims.retain(|claim| claim.uid.starts_with(PREFIX));
         let listed = list(&self.resources).await;
-        let listed = listed.map_err(|error| format!("kubelet's pod-resources: {error}"))?;
+        let listed =
+            listed.map_err(|error| format!("cannot read kubelet's pod-resources: {error}"))?;
         let (shown, carriers) = of_kubelet(&listed);
         Ok(Seen {
             gpus,

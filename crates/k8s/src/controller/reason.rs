@@ -338,7 +338,7 @@ mod tests {
         let full = [claim("team", "b", "gpu-0", "20Gi")];
         let said = reason(&pod(vec![half()]), Some(&old), &slices, &full).unwrap();
         assert!(
-            said.contains("80GiB") && said.contains("delete the pod"),
+            said.contains("80.0 GiB") && said.contains("delete the pod"),
             "{said}"
         );
     }
@@ -354,12 +354,12 @@ mod tests {
         assert!(
             reason(&unclaimed, None, &slices, &[])
                 .unwrap()
-                .contains("80GiB")
+                .contains("80.0 GiB")
         );
         assert!(
             reason(&pod(vec![half()]), None, &[], &[])
                 .unwrap()
-                .contains("node agents")
+                .contains("no node publishes")
         );
     }
 

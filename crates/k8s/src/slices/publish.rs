@@ -66,7 +66,7 @@ pub enum PublishError {
     },
     /// Without it two pods would be promised the same memory.
     #[error(
-        "the API server does not store the fields of the feature gate {gate}; GPU fractions and MIG need it, it is on by default from Kubernetes 1.36"
+        "the API server drops the fields of the feature gate {gate}: turn it on for GPU fractions and MIG, or upgrade to Kubernetes 1.36"
     )]
     Unsupported { gate: &'static str },
 }

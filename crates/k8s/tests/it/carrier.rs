@@ -108,7 +108,10 @@ async fn ids_of_two_gpus_and_ids_that_nobody_is_assigned_are_refused_and_nothing
         .allocate(&["GPU-other".to_owned()])
         .await
         .unwrap_err();
-    assert!(refused.contains("is no sixteenth"), "{refused}");
+    assert!(
+        refused.contains("is not the ID of a sixteenth"),
+        "{refused}"
+    );
     let refused = plugin
         .allocate(&[format!("{}/0", gpus[0])])
         .await

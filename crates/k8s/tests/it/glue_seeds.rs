@@ -277,7 +277,7 @@ fn the_queues_of_fractions_have_the_labels_and_limits_that_the_guide_gives_them(
 fn the_queues_of_mig_are_read_though_their_indentation_is_lost() {
     let (pods, said) = pods(MIG, None);
     assert!(
-        said.contains("default025 is read as agentk8sglue.queues.default025: indent it"),
+        said.contains("default025 is read as agentk8sglue.queues.default025; indent it"),
         "{said}"
     );
     for (pod, (queue, required)) in pods
@@ -309,7 +309,7 @@ fn the_queues_of_mig_are_read_though_their_indentation_is_lost() {
 fn static_slices_are_a_limit_and_a_selector() {
     let (pods, said) = pods(STATIC, None);
     assert!(
-        said.contains("agentk8sglue.nodeSelector counts for tasks' pods"),
+        said.contains("agentk8sglue.nodeSelector applies to the pods of tasks"),
         "{said}"
     );
     assert_eq!(pods.len(), 1);
@@ -332,7 +332,7 @@ fn a_template_of_ones_own_lies_under_the_queues() {
     let said = String::from_utf8(as_printed.stderr).unwrap();
     assert_eq!(as_printed.status.code(), Some(2));
     assert!(
-        said.contains("pod.yaml: the pod template: no YAML"),
+        said.contains("pod.yaml: the pod template: not valid YAML"),
         "{said}"
     );
 
@@ -400,7 +400,7 @@ fn values_of_something_else_are_refused_by_their_name() {
     let output = print(OPERATOR, None);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(said.contains("devicePlugin: no such key here"), "{said}");
+    assert!(said.contains("devicePlugin: unknown key"), "{said}");
 }
 
 #[test]

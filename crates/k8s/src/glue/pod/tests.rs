@@ -206,12 +206,12 @@ fn a_manifest_lies_under_the_template() {
 #[test]
 fn a_manifest_that_is_none_is_refused_by_what_is_wrong() {
     for (text, said) in [
-        ("a: [1", "the pod template: no YAML"),
+        ("a: [1", "the pod template: not valid YAML"),
         ("[]", "the pod template: must be a Pod"),
         ("kind: Job", "kind: \"Job\" is not a Pod"),
         (
             "spec: {restartPolicy: Always}",
-            "spec.restartPolicy: \"Always\": it has to be Never",
+            "spec.restartPolicy: \"Always\" is not supported; use Never",
         ),
         (
             "spec: {Containers: []}",

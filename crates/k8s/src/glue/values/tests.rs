@@ -44,7 +44,7 @@ fn a_charts_own_keys_are_passed_over_and_said() {
         values
             .notes
             .iter()
-            .any(|note| note.starts_with("agentk8sglue.replicaCount is about"))
+            .any(|note| note.starts_with("agentk8sglue.replicaCount has no effect"))
     );
     assert_eq!(values.image.as_deref(), Some("ubuntu:24.04"));
     let set: Vec<&str> = values
@@ -58,7 +58,7 @@ fn a_charts_own_keys_are_passed_over_and_said() {
 #[test]
 fn what_means_nothing_is_named() {
     for (text, said) in [
-        ("a: [1", "the values file: no YAML"),
+        ("a: [1", "the values file: not valid YAML"),
         ("- a", "the values file: must be a mapping"),
         ("", "agentk8sglue: is missing"),
         (
@@ -95,11 +95,11 @@ fn what_means_nothing_is_named() {
         ),
         (
             "agentk8sglue: {queues: {a: {templateOverrides: {labels: {x: 0.5}}}}}",
-            "agentk8sglue.queues.a.templateOverrides.labels.x: 0.5 has to stand in quotes",
+            "agentk8sglue.queues.a.templateOverrides.labels.x: must be a string; write 0.5 in quotes",
         ),
         (
             "agentk8sglue: {queues: {a: {}}}\nb: {templateOverrides: {}}",
-            "b: no such key here",
+            "b: unknown key",
         ),
     ] {
         let found = refused(text);
