@@ -1,7 +1,6 @@
-//! `divvy-k8s admin`: which nodes may have their GPUs carved, and what every node publishes.
+//! `divvy-k8s admin`: sets the nodes whose GPUs may be split into MIG instances, and lists the devices of each node.
 //!
-//! A role is a label, so nothing here is remembered: what is decided comes from the nodes as they are now, and asking twice
-//! changes nothing twice. Carving itself is the node part's.
+//! A role is a label, so these commands keep no state and are idempotent. `divvy-k8s node` creates the MIG instances.
 
 pub mod nodes;
 pub mod roles;
@@ -29,7 +28,7 @@ enum Verb {
     Set(Role),
     /// Takes a role from nodes
     Remove(Role),
-    /// Lists the nodes: their role, their GPUs, and what they publish
+    /// Lists the nodes with their role, GPUs and published devices
     Nodes(Read),
 }
 
@@ -41,26 +40,29 @@ struct Role {
 
 #[derive(Subcommand)]
 enum What {
-    /// What the GPUs of a node are for
+    /// The use of a node's GPUs: fractions only, or MIG instances too
     NodeRole(NodeRole),
 }
 
 #[derive(ClapArgs)]
 struct NodeRole {
-    /// The GPUs of these nodes may be carved into MIG instances, as pods ask for them
+    /// Divvy may split the GPUs of these nodes into the MIG instances that pods request
     #[arg(long, required = true)]
     dynamic_mig_enabled: bool,
-    /// With `remove`: other products' labels that say the same go too
+    /// With `remove`: also removes other products' labels that give this role
     #[arg(long)]
     all_labels: bool,
+    /// Names of the nodes
     #[arg(required = true, value_name = "NODE")]
     nodes: Vec<String>,
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
 
 #[derive(ClapArgs)]
 struct Read {
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
@@ -79,7 +81,7 @@ impl Args {
 }
 
 /// # Errors
-/// The cluster does not answer or does not allow it, or a node is not there; then nothing was changed.
+/// The cluster does not respond, denies the request, or has no such node. Then nothing was changed.
 pub async fn run(args: &Args, client: &Client) -> Result<ExitCode, Error> {
     match &args.verb {
         Verb::Set(role) => change(role, true, client).await?,
@@ -88,7 +90,7 @@ pub async fn run(args: &Args, client: &Client) -> Result<ExitCode, Error> {
             let slices = Api::<ResourceSlice>::all(client.clone())
                 .list(&ListParams::default())
                 .await
-                .map_err(|error| edge::of_kube(error, "list resource slices"))?;
+                .map_err(|error| edge::of_kube(error, "list ResourceSlices"))?;
             let rows = nodes::rows(&all(client).await?, &slices.items);
             edge::print(&nodes::shown(rows, read.output)?)?;
         }
@@ -102,8 +104,8 @@ async fn change(role: &Role, set: bool, client: &Client) -> Result<(), Error> {
         (true, false) => roles::Wish::Set,
         (true, true) => {
             return Err(edge::usage(
-                "--all-labels is for `remove`",
-                "`set` writes our own label alone",
+                "--all-labels works only with `remove`",
+                "leave it out: `set` writes only Divvy's own label",
             ));
         }
         (false, all_labels) => roles::Wish::Remove { all_labels },

@@ -82,7 +82,7 @@ pub enum Refusal {
     #[error("{from}: {error}")]
     Fraction { from: String, error: FractionError },
     #[error(
-        "the label {FRACTION_LABEL} says {label}, and {from} says {other}: they must agree, or one of them go"
+        "the label {FRACTION_LABEL} requests {label}, but {from} requests {other}; use the same value, or remove one of them"
     )]
     Contradiction {
         label: String,
@@ -90,16 +90,16 @@ pub enum Refusal {
         other: String,
     },
     #[error(
-        "{from}: cannot have both a GPU fraction request and a whole GPU resource request or limit; leave {GPU} out"
+        "{from}: cannot have both a GPU fraction request and a whole GPU resource request or limit; remove {GPU}"
     )]
     FractionAndWhole { from: &'static str },
-    #[error("cannot request both GPU fraction and GPU memory: {0} and {1}; leave one out")]
+    #[error("cannot request both GPU fraction and GPU memory: {0} and {1}; remove one of them")]
     Both(&'static str, &'static str),
     #[error("{MEMORY}: `{0}` is not a positive whole number of MiB, such as 2000")]
     Memory(String),
     #[error("{from}: `{value}` is not a positive whole number")]
     Count { from: String, value: String },
-    #[error("{from}: a pod can have parts of {MOST_GPUS} GPUs at most")]
+    #[error("{from}: a pod can have fractions of at most {MOST_GPUS} GPUs")]
     TooMany { from: String },
     #[error(
         "{DEVICES}: cannot request multiple fractional devices without a fraction or memory; add {FRACTION} or {MEMORY}"
@@ -108,30 +108,28 @@ pub enum Refusal {
     #[error("{CONTAINER}: the pod has no container `{0}`")]
     NoContainer(String),
     #[error(
-        "containers `{0}` and `{1}` both ask for GPUs; only one of a pod can have a part of one"
+        "containers `{0}` and `{1}` both request GPUs; only one container of a pod can have a GPU fraction"
     )]
     TwoContainers(String, String),
     #[error(
-        "container `{0}` is privileged: it would reach every GPU of its node, whatever it asks for"
+        "container `{0}` is privileged, so it could use every GPU of its node; remove `privileged`"
     )]
     Privileged(String),
-    #[error(
-        "container `{container}` has {what}: with it a container can take away what holds it to its part of a GPU; leave it out"
-    )]
+    #[error("container `{container}` has {what}, which lets it remove its GPU limit; leave it out")]
     Unheld { container: String, what: String },
     #[error(
-        "spec.nodeName is set: the pod would go past the scheduler that packs fractions; use a nodeSelector"
+        "spec.nodeName is set, so the pod would bypass the scheduler, which allocates fractions; use a nodeSelector"
     )]
     NodeName,
     #[error(
-        "container `{container}` sets {variable}: which GPU it sees comes from its claim; leave it out"
+        "container `{container}` sets {variable}, but its claim decides which GPU it sees; remove the variable"
     )]
     Visible {
         container: String,
         variable: &'static str,
     },
     #[error(
-        "a pod template can ask for several GPUs only if they are equal parts; ask in pods, or for parts of one size"
+        "a pod template can request several GPUs only as fractions of the same size; use equal fractions, or separate pods"
     )]
     Unequal,
     #[error("the pod has no containers")]

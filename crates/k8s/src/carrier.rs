@@ -61,9 +61,9 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Verb {
-    /// Does nothing until it is told to end: what a carrier pod runs, to hold the GPU that it was given
+    /// Runs in a reservation pod and keeps its GPU until SIGTERM or SIGINT
     Hold,
-    /// Prints the definition of GpuShare, which the cluster needs first
+    /// Prints the CustomResourceDefinition of GpuShare, which carrier mode needs
     Crd,
 }
 

@@ -40,10 +40,14 @@ pub struct Template {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoTemplate {
     #[error(
-        "no node offers parts of GPUs yet: is the node agent running, and are its ResourceSlices there?"
+        "no node publishes GPUs yet; `divvy-k8s doctor` checks the node pods and their ResourceSlices"
     )]
     NoGpus,
-    #[error("{asked} MiB of GPU memory is more than any GPU here has; the largest has {most}")]
+    #[error(
+        "{} of GPU memory requested, but the largest GPU has {}",
+        Bytes::mib(*asked).human_beside(*most)[0],
+        Bytes::mib(*asked).human_beside(*most)[1]
+    )]
     TooMuch { asked: u64, most: Bytes },
 }
 

@@ -15,10 +15,10 @@ pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "divvy");
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     #[error(
-        "no cluster is known: neither KUBECONFIG nor ~/.kube/config says how to reach one, and this is no pod with a service account"
+        "no cluster configured: found no usable kubeconfig in KUBECONFIG or ~/.kube/config, and no service account of a pod"
     )]
     Unknown(#[source] Box<kube::config::InferConfigError>),
-    #[error("the cluster's configuration cannot be used")]
+    #[error("cannot use the cluster's configuration")]
     Unusable(#[source] Box<kube::Error>),
 }
 
@@ -43,7 +43,10 @@ pub fn use_ring() {
 pub fn said(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => {
-            format!("the API server answers {}: {}", status.code, status.message)
+            format!(
+                "the API server returned {}: {}",
+                status.code, status.message
+            )
         }
         other => chain(other),
     }

@@ -58,64 +58,64 @@ const NOTES: Duration = Duration::from_secs(60);
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where the API server's questions are answered, over HTTPS
+    /// Address of the webhook (HTTPS)
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8443")]
     listen: SocketAddr,
-    /// Where /healthz and /readyz are answered, over HTTP
+    /// Address of /healthz and /readyz (HTTP)
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
     health_listen: SocketAddr,
-    /// Where the controller's own objects lie; that of the client otherwise
+    /// Namespace of its objects [default: that of its pod or kubeconfig]
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
-    /// The Service by which the API server finds the webhook
+    /// Service of the webhook
     #[arg(long, value_name = "NAME", default_value = "divvy-webhook")]
     service: String,
-    /// The MutatingWebhookConfiguration
+    /// Name of the MutatingWebhookConfiguration
     #[arg(long, value_name = "NAME", default_value = "divvy")]
     webhook: String,
-    /// The Secret with the certificate, which is made and renewed by the controller
+    /// Secret for the certificate that it creates
     #[arg(long, value_name = "NAME", default_value = "divvy-webhook-tls")]
     tls_secret: String,
-    /// Another name or address that the certificate is to be for
+    /// Additional host name or address in the certificate
     #[arg(long = "tls-name", value_name = "NAME", conflicts_with = "tls_cert")]
     tls_names: Vec<String>,
-    /// A certificate that somebody else makes and renews, instead of the Secret
+    /// Certificate file, instead of a certificate that it creates
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// Its key
+    /// Key of --tls-cert
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Who vouches for it, if the controller is to tell the API server
+    /// CA bundle of --tls-cert, to write into the webhook configuration
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<PathBuf>,
-    /// The Lease whose holder does what only one replica may
+    /// Lease for leader election
     #[arg(long, value_name = "NAME", default_value = "divvy-controller")]
     lease: String,
-    /// For how many seconds a silent holder is waited for
+    /// Seconds without renewal until another replica leads
     #[arg(long, value_name = "SECONDS", default_value_t = lease::LENGTH.as_secs(), value_parser = clap::value_parser!(u64).range(3..))]
     lease_seconds: u64,
-    /// What this replica is called in the Lease; the host's name otherwise
+    /// Name of this replica in the Lease [default: the host name]
     #[arg(long, value_name = "NAME")]
     identity: Option<String>,
-    /// Takes any part of a GPU, not only a sixteenth and eighths
+    /// Accepts any GPU fraction, not only 1/16 and multiples of 1/8
     #[arg(long)]
     any_fraction: bool,
-    /// Serves plain nvidia.com/gpu requests too; not while NVIDIA's device plugin does
+    /// Also serves nvidia.com/gpu; not together with NVIDIA's device plugin
     #[arg(long)]
     nvidia_gpu: bool,
-    /// Has parts of GPUs by carrier pods instead of claims: for clusters before 1.36, or where GPUs stay with NVIDIA's device plugin
+    /// Carrier mode, for older clusters or with NVIDIA's device plugin
     #[arg(long, requires = "carrier_image")]
     carrier: bool,
-    /// With --carrier: what carrier pods run; this program's own image
+    /// With --carrier: image of reservation pods; must contain divvy-k8s
     #[arg(long, value_name = "IMAGE")]
     carrier_image: Option<String>,
-    /// For how many seconds a replica that is to end goes on answering, until nobody sends to it any more
+    /// Seconds for which it still answers after SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     drain_seconds: u64,
-    /// Prints the MutatingWebhookConfiguration, and ends
+    /// Prints the MutatingWebhookConfiguration and exits
     #[arg(long)]
     print_webhook: bool,
-    /// Prints it for all namespaces, not only those with the label divvy.dev/inject=enabled
+    /// With --print-webhook: not only for namespaces with Divvy's label
     #[arg(long, requires = "print_webhook")]
     all_namespaces: bool,
 }
@@ -130,13 +130,13 @@ pub enum ControllerError {
         #[source]
         error: io::Error,
     },
-    #[error("signals cannot be waited for")]
+    #[error("cannot wait for signals")]
     Signals(#[source] io::Error),
-    #[error("TLS cannot be served")]
+    #[error("cannot serve TLS")]
     Tls(#[from] rustls::Error),
-    #[error("a part of the controller has ended, which none does by itself")]
+    #[error("a task of the controller ended unexpectedly")]
     Broken,
-    #[error("the configuration cannot be printed")]
+    #[error("cannot print the configuration")]
     Print(#[source] io::Error),
 }
 
@@ -165,7 +165,7 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
     let router = health::router(Arc::clone(&ready));
     tasks.spawn(async move {
         if let Err(error) = axum::serve(health, router).await {
-            tracing::error!(%error, "health is no longer told");
+            tracing::error!(%error, "the health endpoint failed");
         }
     });
     let keeper = tls::Keeper {

@@ -26,9 +26,10 @@ pub use facts::{Facts, Probe, Right};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The namespace that Divvy is installed in
+    /// Namespace in which Divvy is installed
     #[arg(short, long, default_value = cluster::NAMESPACE)]
     namespace: String,
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
@@ -105,10 +106,10 @@ impl Row {
     }
 
     pub(crate) fn unknown(check: &'static str, read: &'static str, why: &str) -> Self {
-        Self::ok(check, read, format!("could not be looked at: {why}")).but(
+        Self::ok(check, read, format!("cannot read it: {why}")).but(
             Status::Unknown,
             "",
-            "a context of KUBECONFIG with more rights can look",
+            "use a context of KUBECONFIG that may read it",
         )
     }
 }
@@ -186,9 +187,9 @@ pub fn shown(rows: Vec<Row>, format: Format) -> Result<String, Error> {
         count(Status::Fail),
         count(Status::Unknown),
         match (count(Status::Fail), count(Status::Unknown)) {
-            (0, 0) => "pods can have parts of GPUs here",
-            (0, _) => "nothing is wrong in what could be looked at",
-            _ => "pods cannot have parts of GPUs here as they should",
+            (0, 0) => "pods can get GPU fractions in this cluster",
+            (0, _) => "no problem found; some checks could not run",
+            _ => "GPU fractions do not work as they should in this cluster",
         }
     ));
     Ok(text)
@@ -219,9 +220,9 @@ mod tests {
             text,
             "STATUS   CHECK  FOUND\n\
              ok       a      all well\n\
-             unknown  b      could not be looked at: forbidden\n\
-             \nunknown: b\n  read   pods\n  found  could not be looked at: forbidden\n  do     a context of KUBECONFIG with more rights can look\n\
-             \n1 ok, 0 warn, 0 fail, 1 unknown: nothing is wrong in what could be looked at\n"
+             unknown  b      cannot read it: forbidden\n\
+             \nunknown: b\n  read   pods\n  found  cannot read it: forbidden\n  do     use a context of KUBECONFIG that may read it\n\
+             \n1 ok, 0 warn, 0 fail, 1 unknown: no problem found; some checks could not run\n"
         );
         let json: serde_json::Value =
             serde_json::from_str(&shown(rows, Format::Json).unwrap()).unwrap();

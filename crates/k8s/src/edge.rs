@@ -15,10 +15,8 @@ use crate::cluster;
 /// How data is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// For people
     #[default]
     Table,
-    /// For programs
     Json,
 }
 
@@ -87,7 +85,7 @@ pub fn people(json: bool, command: impl AsyncFnOnce() -> Result<ExitCode, Error>
 pub async fn client() -> Result<kube::Client, Error> {
     cluster::client().await.map_err(|error| {
         Error::new(ErrorCode::NoDaemon, cluster::chain(&error))
-            .hint("set KUBECONFIG to the file that says how to reach the cluster")
+            .hint("set KUBECONFIG to the cluster's kubeconfig file")
     })
 }
 
@@ -100,30 +98,28 @@ pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Error {
 pub fn of_kube(error: kube::Error, what: &str) -> Error {
     let kube::Error::Api(status) = error else {
         let message = format!("cannot {what}: {}", cluster::chain(&error));
-        return Error::new(ErrorCode::NoDaemon, message)
-            .hint("is the cluster of KUBECONFIG up, and reachable from here?");
+        return Error::new(ErrorCode::NoDaemon, message).hint(
+            "check with `kubectl version` that the cluster of KUBECONFIG is up and reachable",
+        );
     };
     let (code, hint) = match status.code {
         401 => (ErrorCode::NotAllowed, "log in to the cluster again"),
         403 => (
             ErrorCode::NotAllowed,
-            "ask the cluster's admin for this right, or use a context of KUBECONFIG that has it",
+            "ask the cluster's administrator for this right, or use a context of KUBECONFIG that has it",
         ),
         404 => (
             ErrorCode::NotFound,
-            "see `kubectl api-resources`, and the names there are",
+            "check the name; `kubectl api-resources` lists the resource types of the cluster",
         ),
         409 => (
             ErrorCode::Conflict,
-            "it is there already, or somebody changed it: look, then try again",
+            "the object already exists, or another client changed it: check it with `kubectl get`, then try again",
         ),
-        400 | 422 => (
-            ErrorCode::Usage,
-            "the cluster's own words say what is wrong",
-        ),
+        400 | 422 => (ErrorCode::Usage, "change the request as the message says"),
         _ => (
             ErrorCode::Internal,
-            "try again; the API server's log says more",
+            "try again; if it fails again, see the API server's log",
         ),
     };
     // One that could not decide is to be asked again.
@@ -179,7 +175,7 @@ pub fn json<T: Serialize>(kind: &str, items: Vec<T>) -> Result<String, Error> {
     let text = serde_json::to_string_pretty(&list).map_err(|error| {
         Error::new(
             ErrorCode::Internal,
-            format!("cannot write the answer as JSON: {error}"),
+            format!("cannot write the result as JSON: {error}"),
         )
     })?;
     Ok(text + "\n")

@@ -50,25 +50,25 @@ const LAST_WORD: Duration = Duration::from_secs(5);
 /// Tasks of a ClearML Server's queues, as pods
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Queues and their pod templates, in the shape of the values of ClearML's agent chart (agentk8sglue)
+    /// Queues and their pod templates, in the format of the values of ClearML's agent chart (agentk8sglue)
     #[arg(long, value_name = "FILE")]
     values: PathBuf,
-    /// A pod's manifest that lies under every template
+    /// Manifest of a pod on which every template is based
     #[arg(long, value_name = "FILE")]
     pod_template: Option<PathBuf>,
-    /// Where the pods are made; otherwise the kubeconfig's or the service account's own
+    /// Namespace of the pods [default: that of the kubeconfig or service account]
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
-    /// clearml.conf; otherwise as the stock agent finds it
+    /// Path of clearml.conf [default: as for the stock agent]
     #[arg(long, value_name = "FILE")]
     config_file: Option<PathBuf>,
-    /// What the glue is called on the server, and how it finds its pods again: another name is another glue
+    /// Name of the glue on the server; it finds its pods again by this name
     #[arg(long, value_name = "NAME")]
     worker_id: Option<String>,
-    /// Makes queues that the server does not have
+    /// Creates queues that do not exist on the server
     #[arg(long)]
     create_queue: bool,
-    /// Prints the pod of a task of each queue, and does nothing; needs neither a server nor a cluster
+    /// Only prints a sample pod of each queue; needs neither a server nor a cluster
     #[arg(long)]
     print: bool,
 }
@@ -87,7 +87,7 @@ pub enum GlueError {
     Queue { queue: String, wrong: Wrong },
     #[error(transparent)]
     Config(#[from] ConfigError),
-    #[error("uptime, downtime: {0:?} means no hours of days")]
+    #[error("cannot parse {0:?} in uptime or downtime as hours and days")]
     Hours(String),
     #[error(transparent)]
     Server(#[from] ServerError),
@@ -95,9 +95,9 @@ pub enum GlueError {
     NoQueue(String),
     #[error("the Kubernetes API: {0}")]
     Cluster(String),
-    #[error("standard output: {0}")]
+    #[error("cannot write to standard output: {0}")]
     Write(std::io::Error),
-    #[error("signals: {0}")]
+    #[error("cannot start or wait for signals: {0}")]
     Signals(std::io::Error),
 }
 
@@ -107,7 +107,7 @@ impl GlueError {
         match self {
             Self::Config(error) => Some(error.hint()),
             Self::Server(error) => error.hint().map(str::to_owned),
-            Self::NoQueue(_) => Some("make it on the server, or say --create-queue".to_owned()),
+            Self::NoQueue(_) => Some("create it on the server, or add --create-queue".to_owned()),
             _ => None,
         }
     }
@@ -177,7 +177,7 @@ fn serve(args: &Args, prepared: Prepared) -> Result<(), GlueError> {
         if !matches!(unregistering.await, Ok(Ok(()))) {
             tracing::warn!(
                 worker = hand.worker,
-                "the worker stays on the server's list until its time is over"
+                "cannot unregister the worker; the server lists it until its timeout"
             );
         }
         Ok(())

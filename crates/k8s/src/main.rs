@@ -20,21 +20,21 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Shows what the objects of a file become: what the webhook does to them, without a cluster
+    /// Shows the webhook's changes to the objects of a file
     Inject(show::Args),
-    /// Serves kubelet on a node: what was given to pods is held by the node's `divvy daemon`
+    /// Runs the DRA driver of a node, which uses the node's `divvy daemon`
     Node(node::Args),
-    /// Whether the node's `divvy daemon` answers, for kubelet: exit code 0 or 1
+    /// Checks that the node's `divvy daemon` responds: exit code 0 or 1
     Probe(node::probe::Args),
-    /// Answers the API server about pods that ask for parts of GPUs, and keeps device classes and claim templates
+    /// Runs the webhook, and maintains DeviceClasses and claim templates
     Controller(controller::Args),
-    /// Makes a pod, or a Job, that asks for part of a GPU
+    /// Creates a pod, or a Job, with a GPU request
     Submit(submit::Args),
-    /// Says which nodes may have their GPUs carved, and what nodes publish
+    /// Sets which nodes may have MIG instances, and lists the devices of each node
     Admin(admin::Args),
-    /// Looks at what the cluster has that Divvy needs
+    /// Checks that the cluster has everything that Divvy needs
     Doctor(doctor::Args),
-    /// What carrier mode needs beside controller and node
+    /// Runs a reservation pod, or prints the definition of GpuShare
     Carrier(carrier::Args),
     /// Runs the tasks of a ClearML Server's queues as pods
     Glue(glue::Args),
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a service until it is told to stop; its log goes to stderr.
+/// Runs a service until SIGTERM or SIGINT; its log goes to stderr.
 fn serve<E: Error>(service: impl Future<Output = Result<(), E>>) -> ExitCode {
     let filter = EnvFilter::try_from_env("DIVVY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()

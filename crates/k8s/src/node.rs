@@ -58,19 +58,19 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// This node's name in the cluster
+    /// Name of this node in the cluster
     #[arg(long, value_name = "NAME")]
     node_name: String,
-    /// Kubelet's folder, at the same path as kubelet sees it
+    /// Kubelet's directory, at the same path as on the host
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
     kubelet_dir: PathBuf,
-    /// The socket of this node's `divvy daemon`
+    /// Socket of this node's `divvy daemon`
     #[arg(long, value_name = "SOCKET", default_value = "/run/divvy/divvy.sock")]
     agent: PathBuf,
-    /// Gives out sixteenths of GPUs that carrier pods hold, instead of preparing claims
+    /// Carrier mode: allocates sixteenths of the GPUs of reservation pods, instead of preparing claims
     #[arg(long)]
     carrier: bool,
-    /// Answers GET /healthz here, for a liveness probe
+    /// Address for GET /healthz, for a liveness probe
     #[arg(long, value_name = "ADDRESS:PORT")]
     health_listen: Option<SocketAddr>,
 }
@@ -86,7 +86,7 @@ pub enum NodeError {
     Socket(#[from] SocketError),
     #[error("cannot wait for signals")]
     Signals(#[source] io::Error),
-    #[error("cannot answer probes on {address}")]
+    #[error("cannot listen for health probes on {address}")]
     Probes {
         address: SocketAddr,
         source: io::Error,
@@ -200,7 +200,7 @@ async fn alone(driver: &Path) -> Result<File, NodeError> {
         }
         if !told {
             told = true;
-            tracing::info!("another driver is still there: waiting for its end");
+            tracing::info!("another driver is still running; waiting until it ends");
         }
         sleep(TRY_AGAIN).await;
     }

@@ -1,34 +1,34 @@
-//! What a node's GPUs may be used for, as its labels say: parts of GPUs, or MIG instances carved as they are asked for.
+//! The role of a node, from its labels: GPU fractions only, or also MIG instances that Divvy creates on request.
 //!
-//! Our own label is written; those of ClearML's operator and of Run:ai mean the same and are only read.
+//! Divvy writes its own label. It only reads the labels of ClearML's operator and of Run:ai, which mean the same.
 
 use std::collections::BTreeMap;
 
 /// The label that [`crate::admin`] sets.
 pub const DYNAMIC_MIG: &str = "divvy.dev/dynamic-mig";
 
-/// What says that a node's GPUs may be carved, ours first: ClearML's dynamic MIG operator and Run:ai have their own.
+/// The labels that allow MIG instances on a node: ours first, then those of ClearML's dynamic MIG operator and of Run:ai.
 pub const LABELS: [(&str, &str); 3] = [
     (DYNAMIC_MIG, "true"),
     ("cdmo.clear.ml/gpu-partitioning", "mig"),
     ("node-role.kubernetes.io/runai-mig-enabled", "true"),
 ];
 
-/// What a node's GPUs are for.
+/// The use of a node's GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// Parts of GPUs by memory, and whole ones.
+    /// Fractions of GPUs by memory, and whole GPUs.
     #[default]
     Fractions,
-    /// MIG instances too, where the GPU is in MIG mode.
+    /// Also MIG instances, on GPUs in MIG mode.
     DynamicMig {
-        /// Every label that says so, in the order of [`LABELS`].
+        /// The labels that give the role, in the order of [`LABELS`].
         by: Vec<&'static str>,
     },
 }
 
 impl Role {
-    /// In JSON and tables.
+    /// The word in JSON and tables.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Fractions => "fractions",
@@ -41,7 +41,7 @@ impl Role {
     }
 }
 
-/// The role that these labels of a node give it.
+/// The role that a node has by these labels.
 pub fn of(labels: Option<&BTreeMap<String, String>>) -> Role {
     let by: Vec<&'static str> = LABELS
         .iter()

@@ -13,13 +13,13 @@ use serde_json::Value;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// YAML or JSON, several documents if you like; - for standard input
+    /// YAML or JSON file with one or more documents; - reads standard input
     #[arg(short, long, value_name = "FILE")]
     filename: PathBuf,
-    /// Memory of a kind of GPU that the cluster shares, such as 80GiB; once for each kind
+    /// Memory of a GPU model in the cluster, such as 80G; repeat it for each size
     #[arg(long = "gpu", value_name = "SIZE", required = true)]
     gpus: Vec<Bytes>,
-    /// Takes any part of a GPU, not only a sixteenth and eighths
+    /// Accepts any GPU fraction, not only 1/16 and multiples of 1/8
     #[arg(long)]
     any_fraction: bool,
 }
@@ -36,9 +36,9 @@ pub enum Failure {
     },
     #[error("{object} is refused: {error}")]
     Refused { object: String, error: InjectError },
-    #[error("standard output: {0}")]
+    #[error("cannot write to standard output: {0}")]
     Write(#[from] io::Error),
-    #[error("the result is not printable: {0}")]
+    #[error("cannot write the result as YAML: {0}")]
     Print(#[from] yaml_serde::Error),
 }
 
@@ -124,11 +124,11 @@ fn become_of(object: &Value, inventory: &Inventory, steps: Steps) -> Result<Vec<
         }
         Err(untouched) => {
             let why = match untouched {
-                Untouched::Unmarked => "it asks for no part of a GPU".to_owned(),
-                Untouched::Scheduler(name) => format!("it is for the scheduler {name}"),
-                Untouched::Done => "it has its claim already".to_owned(),
+                Untouched::Unmarked => "it requests no GPU fraction".to_owned(),
+                Untouched::Scheduler(name) => format!("it uses the scheduler {name}"),
+                Untouched::Done => "it already has its claim".to_owned(),
             };
-            eprintln!("{} stays as it is: {why}", called(object));
+            eprintln!("{} is unchanged: {why}", called(object));
             Ok(vec![object.clone()])
         }
     }

@@ -31,49 +31,51 @@ use object::{Amount, Kind, Wish};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Part of one GPU, such as 0.2, or a number of whole GPUs
+    /// Fraction of one GPU, such as 0.2, or a number of whole GPUs
     #[arg(short = 'g', long, value_name = "AMOUNT")]
     gpu: Option<String>,
-    /// So much of one GPU's memory, such as 4G: a MIG instance where nodes may be carved, or part of a shared GPU
+    /// Memory of one GPU, such as 4G: a fraction of a shared GPU, or a MIG instance on nodes that allow it
     #[arg(long, value_name = "SIZE")]
     gpu_memory: Option<String>,
     /// One MIG instance of this profile, such as 2g.10gb
     #[arg(long, value_name = "PROFILE")]
     mig_profile: Option<String>,
-    /// What to call it; otherwise the image's name and a few letters
+    /// Name of the pod or Job [default: the image's name and a random suffix]
     #[arg(long)]
     name: Option<String>,
-    /// Otherwise that of your kubeconfig's context
+    /// Namespace [default: that of your kubeconfig's context]
     #[arg(short, long)]
     namespace: Option<String>,
-    /// Makes a Job, which runs its pod anew where a node fails, instead of a pod
+    /// Creates a Job instead of a pod; a Job replaces its pod if the node fails
     #[arg(long)]
     job: bool,
-    /// NAME=VALUE in the container's environment; as often as you like
+    /// Environment variable of the container; can be repeated
     #[arg(short, long, value_name = "NAME=VALUE")]
     env: Vec<String>,
-    /// CPU that it needs, in Kubernetes' units
+    /// CPU request, as a Kubernetes quantity
     #[arg(long, value_name = "QUANTITY")]
     cpu: Option<String>,
-    /// Host memory that it needs and may have, in Kubernetes' units
+    /// Request and limit of host memory, as a Kubernetes quantity
     #[arg(long, value_name = "QUANTITY")]
     memory: Option<String>,
-    /// Runs as root, as some images need; namespaces of the restricted level refuse that
+    /// Runs as root, which some images need; namespaces with the restricted Pod Security Standard reject it
     #[arg(long)]
     root: bool,
-    /// Prints what would be made and what the webhook would make of it, and makes nothing
+    /// Prints the object and the webhook's changes to it, and creates nothing
     #[arg(long, conflicts_with = "follow")]
     dry_run: bool,
-    /// With --dry-run: GPUs of this size instead of asking the cluster; once for each size
+    /// With --dry-run: assumes GPUs of this memory size, without a cluster; can be repeated
     #[arg(long, value_name = "SIZE", requires = "dry_run")]
     gpu_size: Vec<Bytes>,
-    /// Shows why it waits, then its output, and ends with its exit code
+    /// Shows why the pod waits, then its output, and exits with its exit code
     #[arg(short, long)]
     follow: bool,
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
+    /// Image of the container
     image: String,
-    /// What to run instead of the image's own program
+    /// Command to run instead of the image's own program
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
 }
@@ -141,14 +143,17 @@ pub async fn run(args: &Args, client: Option<&Client>) -> Result<ExitCode, Error
         let inventory = inventory.ok_or_else(|| {
             Error::new(
                 ErrorCode::NotAllowed,
-                "cannot read which GPUs the cluster has",
+                "cannot read the ResourceSlices of the cluster, so its GPU sizes are unknown",
             )
-            .hint("say it: --gpu-size 80GiB")
+            .hint("add the memory size of the cluster's GPUs, such as --gpu-size 80G")
         })?;
         return shown(&wish, kind, &inventory, args.output);
     }
     let Some(client) = client else {
-        return Err(edge::usage("there is no cluster", "set KUBECONFIG"));
+        return Err(edge::usage(
+            "no cluster configured",
+            "set KUBECONFIG to the cluster's kubeconfig file",
+        ));
     };
     if let Some(inventory) = &inventory {
         never_fits(&wish, inventory)?;
@@ -188,10 +193,12 @@ fn never_fits(wish: &Wish, inventory: &Inventory) -> Result<(), Error> {
     {
         let there: Vec<String> = inventory.profiles.keys().map(ToString::to_string).collect();
         let hint = match there.is_empty() {
-            true => "no node's GPUs may be carved: `divvy-k8s admin set node-role --dynamic-mig-enabled NODE`".to_owned(),
-            false => format!("there are: {}", there.join(", ")),
+            true => "no node allows MIG instances; `divvy-k8s admin set node-role --dynamic-mig-enabled NODE` allows them".to_owned(),
+            false => format!("the profiles in this cluster are {}", there.join(", ")),
         };
-        let message = format!("no GPU here can be carved into a {profile} instance");
+        let message = format!(
+            "a {profile} MIG instance requested, but no GPU of the cluster has this profile"
+        );
         return Err(Error::new(ErrorCode::NeverFits, message).hint(hint));
     }
     match inject(&wish.pod(), inventory, Steps::Any) {
@@ -203,10 +210,10 @@ fn never_fits(wish: &Wish, inventory: &Inventory) -> Result<(), Error> {
 fn refused(error: &InjectError) -> Error {
     match error {
         InjectError::Refused(refusal) => {
-            edge::usage(refusal.to_string(), "ask for less, or otherwise")
+            edge::usage(refusal.to_string(), "change the flags as the message says")
         }
         InjectError::NoTemplate(reason) => Error::new(ErrorCode::NeverFits, reason.to_string())
-            .hint("`divvy-k8s admin nodes` lists the GPUs there are"),
+            .hint("`divvy-k8s admin nodes` lists the GPUs of the cluster"),
     }
 }
 
@@ -244,7 +251,7 @@ fn yaml(objects: &[Value]) -> Result<String, Error> {
             .map_err(|error| {
                 Error::new(
                     ErrorCode::Internal,
-                    format!("the object is not printable: {error}"),
+                    format!("cannot write the object as YAML: {error}"),
                 )
             })
     });
@@ -261,14 +268,14 @@ async fn try_out(wish: &Wish, client: &Client) -> Result<(), Error> {
     let pod = pods
         .create(&dry, &typed(wish.trial())?)
         .await
-        .map_err(|error| edge::of_kube(error, &format!("make a pod in {}", wish.namespace)))?;
+        .map_err(|error| edge::of_kube(error, &format!("create a pod in {}", wish.namespace)))?;
     if wish.amount.needs_webhook() && !object::is_held(&pod) {
         let message = format!(
-            "the namespace {} is not Divvy's: the pod would run without its part of a GPU; nothing was made",
+            "Divvy's webhook does not serve namespace {}: the pod would run without its GPU fraction; nothing was created",
             wish.namespace
         );
         let hint = format!(
-            "kubectl label namespace {} divvy.dev/inject=enabled; `divvy-k8s doctor` looks at the rest",
+            "run `kubectl label namespace {} divvy.dev/inject=enabled`; `divvy-k8s doctor` checks the rest",
             wish.namespace
         );
         return Err(Error::new(ErrorCode::NotAllowed, message).hint(hint));
@@ -278,7 +285,7 @@ async fn try_out(wish: &Wish, client: &Client) -> Result<(), Error> {
 
 async fn make(wish: &Wish, kind: Kind, client: &Client) -> Result<Made, Error> {
     let post = PostParams::default();
-    let what = format!("make the {} in {}", kind.word(), wish.namespace);
+    let what = format!("create the {} in {}", kind.word(), wish.namespace);
     let metadata = match kind {
         Kind::Pod => {
             let pods = Api::<Pod>::namespaced(client.clone(), &wish.namespace);
@@ -304,7 +311,7 @@ fn typed<T: DeserializeOwned>(object: Value) -> Result<T, Error> {
     serde_json::from_value(object).map_err(|error| {
         Error::new(
             ErrorCode::Internal,
-            format!("the object is not what the API has: {error}"),
+            format!("the object does not match the Kubernetes API: {error}"),
         )
     })
 }
@@ -313,7 +320,7 @@ fn told(made: &Made, format: Format) -> Result<String, Error> {
     match format {
         Format::Json => edge::json("SubmissionList", vec![made.clone()]),
         Format::Table => Ok(format!(
-            "{}/{} made in {}\n",
+            "{}/{} created in {}\n",
             made.object, made.name, made.namespace
         )),
     }

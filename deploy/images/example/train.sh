@@ -1,4 +1,4 @@
-# Stands for your own program.
+# A placeholder for your own program.
 if command -v nvidia-smi > /dev/null; then
     exec nvidia-smi
 fi

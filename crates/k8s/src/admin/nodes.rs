@@ -1,4 +1,4 @@
-//! What every node has and publishes, from the cluster's own objects.
+//! The GPUs and published devices of each node, read from the cluster's objects.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::edge::{self, Format};
 use crate::quantity::Quantity;
 use crate::role::{self, Role};
 
-/// A node as pods can use its GPUs.
+/// A node, and how pods can use its GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeRow {
     pub node: String,
@@ -22,20 +22,20 @@ pub struct NodeRow {
     pub role_labels: Vec<&'static str>,
     /// UUIDs of the GPUs that Divvy publishes.
     pub gpus: Vec<String>,
-    /// Of those, how many can be taken in parts, and how many can be carved.
+    /// The number of GPUs that are shared in fractions, and of those that can be split into MIG instances.
     pub gpus_in_parts: usize,
     pub gpus_carved: usize,
     pub slices: usize,
     pub devices: usize,
-    /// Of the pool, the highest there is.
+    /// The highest generation of the pool.
     pub generation: i64,
-    /// Whether every slice of the pool is there, without which the scheduler takes none of it.
+    /// Whether the pool has all its ResourceSlices; the scheduler ignores an incomplete pool.
     pub complete: bool,
-    /// What NVIDIA's device plugin offers on the same node, which would give GPUs out twice.
+    /// The number of GPUs that NVIDIA's device plugin offers on the same node; it would allocate them a second time.
     pub nvidia_plugin_gpus: u64,
 }
 
-/// The slices of our driver on a node, of their newest generation.
+/// The ResourceSlices of our driver on a node, of their newest generation.
 pub struct Pool<'a> {
     pub slices: Vec<&'a ResourceSlice>,
     pub generation: i64,
@@ -71,7 +71,7 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// A device's attribute as text, whether its name is written in full or not.
+/// A device's attribute as text; its name may have the driver's prefix.
 pub fn attribute<'a>(device: &'a Device, name: &str) -> Option<&'a str> {
     let attributes = device.attributes.as_ref()?;
     let value = attributes
@@ -80,7 +80,7 @@ pub fn attribute<'a>(device: &'a Device, name: &str) -> Option<&'a str> {
     value.string.as_deref()
 }
 
-/// By name.
+/// Sorted by name.
 pub fn rows(nodes: &[Node], slices: &[ResourceSlice]) -> Vec<NodeRow> {
     let mut rows: Vec<NodeRow> = nodes.iter().map(|node| row(node, slices)).collect();
     rows.sort_by(|a, b| a.node.cmp(&b.node));
@@ -125,7 +125,7 @@ pub fn is_ready(node: &Node) -> bool {
         .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// What can be had of `nvidia.com/gpu` on the node: what NVIDIA's device plugin told the kubelet.
+/// The allocatable `nvidia.com/gpu` of the node, as NVIDIA's device plugin reported it to kubelet.
 pub fn plugin_gpus(node: &Node) -> u64 {
     let status = node.status.as_ref();
     let allocatable = status.and_then(|status| status.allocatable.as_ref());
@@ -136,7 +136,7 @@ pub fn plugin_gpus(node: &Node) -> u64 {
         .unwrap_or_default()
 }
 
-/// One line a node, and in the last column what is not as it should be.
+/// One line for each node; its last column lists problems.
 ///
 /// # Errors
 /// As [`edge::json`].
@@ -154,7 +154,7 @@ pub fn shown(rows: Vec<NodeRow>, format: Format) -> Result<String, Error> {
                 modes(row),
                 match row.slices {
                     0 => "nothing".to_owned(),
-                    slices => format!("{} devices in {slices} slices", row.devices),
+                    slices => format!("{} devices in {slices} ResourceSlices", row.devices),
                 },
                 reason(row),
             ]
@@ -188,14 +188,14 @@ fn modes(row: &NodeRow) -> String {
 fn reason(row: &NodeRow) -> String {
     let mut reasons = Vec::new();
     if !row.ready {
-        reasons.push("node is not ready".to_owned());
+        reasons.push("the node is not ready".to_owned());
     }
     if row.slices > 0 && !row.complete {
-        reasons.push("not every slice of its pool is there: nothing of it is given out".to_owned());
+        reasons.push("ResourceSlices of its pool are missing, so the scheduler allocates none of its devices".to_owned());
     }
     if row.slices > 0 && row.nvidia_plugin_gpus > 0 {
         reasons.push(format!(
-            "NVIDIA's device plugin gives the same GPUs out ({} {})",
+            "NVIDIA's device plugin allocates the same GPUs ({} {})",
             row.nvidia_plugin_gpus,
             crate::ask::GPU
         ));
@@ -266,9 +266,9 @@ mod tests {
         let text = shown(rows(&nodes, &slices), Format::Table).unwrap();
         assert_eq!(
             text,
-            "NODE  ROLE         GPUS  MODE             PUBLISHED              REASON\n\
-             a     fractions    1     1 shared         1 devices in 1 slices  not every slice of its pool is there: nothing of it is given out; NVIDIA's device plugin gives the same GPUs out (2 nvidia.com/gpu)\n\
-             b     dynamic-mig  2     1 shared, 1 mig  3 devices in 1 slices\n\
+            "NODE  ROLE         GPUS  MODE             PUBLISHED                      REASON\n\
+             a     fractions    1     1 shared         1 devices in 1 ResourceSlices  ResourceSlices of its pool are missing, so the scheduler allocates none of its devices; NVIDIA's device plugin allocates the same GPUs (2 nvidia.com/gpu)\n\
+             b     dynamic-mig  2     1 shared, 1 mig  3 devices in 1 ResourceSlices\n\
              c     fractions    0     -                nothing\n"
         );
     }

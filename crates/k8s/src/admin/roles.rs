@@ -1,4 +1,4 @@
-//! What has to be written so that nodes have a role, or have it no more.
+//! Computes the label changes that give a role to nodes, or remove it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,34 +10,34 @@ use serde_json::{Value, json};
 use crate::edge::{self, Format};
 use crate::role::{self, DYNAMIC_MIG, Role};
 
-/// What is wanted of the role.
+/// The requested change of the role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     Set,
-    /// With the labels of other products too, or ours alone.
+    /// Also removes the labels of other products, or only ours.
     Remove {
         all_labels: bool,
     },
 }
 
-/// One node, as it is to be.
+/// One node, as it will be after the change.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
     pub node: String,
     /// `dynamic-mig` or `fractions`.
     pub role: &'static str,
-    /// The labels that give the role, afterwards.
+    /// The labels that give the role after the change.
     pub role_labels: Vec<&'static str>,
     pub changed: bool,
-    /// A merge patch of the node; `None` where it is as wanted.
+    /// A merge patch of the node; `None` if the node needs no change.
     #[serde(skip)]
     pub patch: Option<Value>,
 }
 
-/// What to change, in the order of the names, each once; nothing where any of them cannot be.
+/// The changes, in the order of the names and without duplicates. If one of them is impossible, there are none.
 ///
 /// # Errors
-/// A name is no node's, or the role would stay for a label that is not ours.
+/// A node does not exist, or a label that is not ours would keep the role.
 pub fn changes(nodes: &[Node], names: &[String], wish: Wish) -> Result<Vec<Change>, Error> {
     let by_name: BTreeMap<&str, &Node> = nodes
         .iter()
@@ -100,10 +100,10 @@ fn no_such(unknown: &[&str], by_name: &BTreeMap<&str, &Node>) -> Error {
     let there: Vec<&str> = by_name.keys().copied().collect();
     let hint = match there.is_empty() {
         true => "the cluster has no nodes".to_owned(),
-        false => format!("nodes are: {}", there.join(", ")),
+        false => format!("the nodes are {}", there.join(", ")),
     };
     let message = format!(
-        "no node is called {}; nothing was changed",
+        "unknown node {}; nothing was changed",
         quoted(unknown).join(" or ")
     );
     Error::new(ErrorCode::NotFound, message)
@@ -111,7 +111,7 @@ fn no_such(unknown: &[&str], by_name: &BTreeMap<&str, &Node>) -> Error {
         .details(json!({ "nodes": unknown }))
 }
 
-/// Whether a label of somebody else would keep the role for any of them.
+/// Refuses the change if another product's label would keep the role.
 fn foreign(nodes: &[(&String, Role)]) -> Result<(), Error> {
     let kept = nodes.iter().find_map(|(name, role)| match role {
         Role::DynamicMig { by } => {
@@ -125,11 +125,11 @@ fn foreign(nodes: &[(&String, Role)]) -> Result<(), Error> {
     };
     let gone: Vec<String> = others.iter().map(|label| format!("{label}-")).collect();
     let message = format!(
-        "the node {name} would keep the role: {} gives it, and is not our label; nothing was changed",
+        "node {name} would keep the role, because another product's label gives it: {}; nothing was changed",
         others.join(" and ")
     );
     let hint = format!(
-        "add --all-labels, or `kubectl label node {name} {}` if nothing else needs it",
+        "add --all-labels, or run `kubectl label node {name} {}` if no other product needs the label",
         gone.join(" ")
     );
     Err(Error::new(ErrorCode::Conflict, message).hint(hint))
@@ -139,7 +139,7 @@ fn quoted(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| format!("`{name}`")).collect()
 }
 
-/// What was done, one line a node.
+/// The result, one line for each node.
 ///
 /// # Errors
 /// As [`edge::json`].
@@ -152,7 +152,7 @@ pub fn shown(changes: &[Change], format: Format) -> Result<String, Error> {
         .map(|change| {
             let done = match change.changed {
                 true => "changed",
-                false => "as it was",
+                false => "unchanged",
             };
             format!("node/{} {} ({done})\n", change.node, change.role)
         })
@@ -195,7 +195,7 @@ mod tests {
         );
         assert_eq!(
             shown(&changes, Format::Table).unwrap(),
-            "node/plain dynamic-mig (changed)\nnode/ours dynamic-mig (as it was)\n"
+            "node/plain dynamic-mig (changed)\nnode/ours dynamic-mig (unchanged)\n"
         );
     }
 
@@ -237,10 +237,7 @@ mod tests {
     fn one_unknown_name_stops_all_and_the_names_there_are_said() {
         let error = changes(&nodes(), &names(&["plain", "palin"]), Wish::Set).unwrap_err();
         assert_eq!(error.code, ErrorCode::NotFound);
-        assert_eq!(
-            error.message,
-            "no node is called `palin`; nothing was changed"
-        );
-        assert_eq!(error.hint.unwrap(), "nodes are: cdmo, ours, plain");
+        assert_eq!(error.message, "unknown node `palin`; nothing was changed");
+        assert_eq!(error.hint.unwrap(), "the nodes are cdmo, ours, plain");
     }
 }

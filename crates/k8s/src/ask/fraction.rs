@@ -23,14 +23,16 @@ pub enum Steps {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FractionError {
-    #[error("`{0}` is not a part of a GPU; write a number such as 0.5")]
+    #[error("`{0}` is not a GPU fraction; write a number such as 0.5")]
     NotANumber(String),
-    #[error("`{0}` is no part of a GPU; write more than 0")]
+    #[error("`{0}` is not a GPU fraction; write a number above 0")]
     NotPositive(String),
-    #[error("`{0}` is more than one GPU and not whole; write a part below 1, or a whole number")]
+    #[error(
+        "`{0}` is above 1 and not a whole number; write a fraction below 1, or a whole number of GPUs"
+    )]
     MoreThanOne(String),
     #[error(
-        "`{0}` is not a positive number smaller than 1.0; for a whole GPU ask for nvidia.com/gpu"
+        "`{0}` is not a positive number smaller than 1.0; for a whole GPU request nvidia.com/gpu"
     )]
     NotBelowOne(String),
     #[error(

@@ -329,7 +329,7 @@ fn lets_go(context: &Value) -> Option<String> {
         UNHELD.contains(&name.strip_prefix("CAP_").unwrap_or(&name))
     };
     if let Some(name) = added.find(is_unheld) {
-        return Some(format!("the capability {name}"));
+        return Some(format!("capability {name}"));
     }
     let mount = context["procMount"].as_str();
     mount
@@ -374,7 +374,7 @@ fn warnings(pod: &Value, containers: &[Container<'_>]) -> Vec<String> {
     let mut warnings = Vec::new();
     if pod["spec"]["hostPID"] == true {
         warnings.push(
-            "hostPID is not needed for a GPU fraction here, and pod security levels refuse it; leave it out"
+            "hostPID is not needed for GPU fractions, and Pod Security Standards reject it; remove it"
                 .to_owned(),
         );
     }
@@ -387,7 +387,7 @@ fn warnings(pod: &Value, containers: &[Container<'_>]) -> Vec<String> {
         .then_some(BURST_VARIABLE);
     for key in annotated.chain(set) {
         warnings.push(format!(
-            "{key}: bursting above the guaranteed part is not supported; the limit is the part itself"
+            "{key} has no effect: bursting above the requested fraction is not supported"
         ));
     }
     if containers
@@ -395,7 +395,7 @@ fn warnings(pod: &Value, containers: &[Container<'_>]) -> Vec<String> {
         .any(|one| one.resource(HAMI_CORES).is_some())
     {
         warnings.push(format!(
-            "{HAMI_CORES}: the share of compute follows the share of memory; the value is not used"
+            "{HAMI_CORES} has no effect: the share of compute time equals the share of memory"
         ));
     }
     warnings

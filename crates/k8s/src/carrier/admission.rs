@@ -27,12 +27,18 @@ pub enum GateError {
     #[error(transparent)]
     Refused(#[from] Refusal),
     #[error(
-        "parts of {0} GPUs in one pod need claims, which this cluster is too old for or does not use; ask for a part of one GPU, or for whole ones"
+        "fractions of {0} GPUs in one pod need resource claims, which carrier mode does not use; request a fraction of one GPU, or whole GPUs"
     )]
     Several(usize),
-    #[error("{asked} of GPU memory is more than any GPU here has; the largest has {most}")]
+    #[error(
+        "{} of GPU memory requested, but the largest GPU has {}",
+        asked.human_beside(*most)[0],
+        asked.human_beside(*most)[1]
+    )]
     TooMuch { asked: Bytes, most: Bytes },
-    #[error("no node has said yet which GPUs it has: is the node part running, with --carrier?")]
+    #[error(
+        "no node has reported its GPUs yet; check that the node pods run with --carrier: `kubectl get pods -A -l app.kubernetes.io/component=node`"
+    )]
     NoGpus,
 }
 
@@ -116,7 +122,11 @@ fn rounded(gpus: &[Size], count: usize) -> Option<String> {
         }
         _ => false,
     };
-    (!exact).then(|| format!("parts are sixteenths of a GPU here: it gets {count} of 16"))
+    (!exact).then(|| {
+        format!(
+            "the pod gets {count}/16 of a GPU, because carrier mode allocates GPUs in sixteenths"
+        )
+    })
 }
 
 #[cfg(test)]
@@ -183,7 +193,7 @@ mod tests {
             &json!({}),
         ));
         assert_eq!(limits(&part.pod)["gpu.divvy.dev/sixteenth"], "5");
-        assert!(part.warnings[0].contains("5 of 16"));
+        assert!(part.warnings[0].contains("5/16"));
         let memory = gated(&pod(
             &json!({}),
             &json!({ "gpu-memory": "4096" }),

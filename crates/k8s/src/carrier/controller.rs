@@ -31,9 +31,9 @@ const AGAIN: Duration = Duration::from_millis(200);
 /// What cannot be done, and is tried again.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    #[error("{what}: {}", cluster::said(source))]
+    #[error("{}: {}", what, cluster::said(source))]
     Cluster { what: String, source: kube::Error },
-    #[error("{0} is not there any more")]
+    #[error("{0} no longer exists")]
     Gone(String),
 }
 
@@ -170,10 +170,9 @@ where
         while let Some(event) = events.next().await {
             match event {
                 Ok(_) => changed.notify_one(),
-                Err(error) => tracing::warn!(
-                    "a watch broke off, and is begun again: {}",
-                    cluster::chain(&error)
-                ),
+                Err(error) => {
+                    tracing::warn!("a watch failed and restarts: {}", cluster::chain(&error))
+                }
             }
         }
     });
@@ -192,7 +191,7 @@ async fn take(client: &Client, sight: &Sight, steps: &[Step], image: &str) -> bo
         }
         tracing::info!("{step}");
         if let Err(error) = do_it(client, sight, &mut written, step, image).await {
-            tracing::info!("{error}; looking again");
+            tracing::info!("{error}; retrying");
             failed.add(step);
             whole = false;
         }
@@ -308,19 +307,24 @@ async fn lift(client: &Client, pod: &Pod, node: &str) -> Result<(), Failure> {
     let patched = pods
         .patch(&name, &PatchParams::default(), &Patch::Merge(&patch))
         .await;
-    patched
-        .map(drop)
-        .map_err(|error| failed(format!("cannot lift the gate of {namespace}/{name}"), error))
+    patched.map(drop).map_err(|error| {
+        failed(
+            format!("cannot remove the scheduling gate of {namespace}/{name}"),
+            error,
+        )
+    })
 }
 
 async fn make(client: &Client, name: &str, pod: Option<Pod>) -> Result<(), Failure> {
     let Some(pod) = pod else {
-        return Err(Failure::Gone(format!("what {name} is made for")));
+        return Err(Failure::Gone(format!(
+            "the pod that {name} was created for"
+        )));
     };
     let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
     match pods.create(&PostParams::default(), &pod).await {
         Err(error) if !cluster::is_there_already(&error) => {
-            Err(failed(format!("cannot make {name}"), error))
+            Err(failed(format!("cannot create {name}"), error))
         }
         _ => Ok(()),
     }
@@ -329,32 +333,41 @@ async fn make(client: &Client, name: &str, pod: Option<Pod>) -> Result<(), Failu
 impl std::fmt::Display for Step {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Drop { share, uid } => write!(out, "{share}: pod {uid} leaves"),
+            Self::Drop { share, uid } => {
+                write!(out, "{share}: removing the assignment of pod {uid}")
+            }
             Self::Assign { share, seeker } => write!(
                 out,
-                "{share}: {} of 16 for {}/{}",
+                "{share}: assigning {}/16 to {}/{}",
                 seeker.units, seeker.namespace, seeker.name
             ),
             Self::Lift { seeker, node } => {
-                write!(out, "{}/{} goes to {node}", seeker.namespace, seeker.name)
+                write!(
+                    out,
+                    "{}/{}: scheduling on {node}",
+                    seeker.namespace, seeker.name
+                )
             }
             Self::Carry { name, seeker } => {
                 write!(
                     out,
-                    "{name} is made for {}/{}",
+                    "{name}: creating the reservation pod for {}/{}",
                     seeker.namespace, seeker.name
                 )
             }
             Self::Drain {
                 share,
                 draining: true,
-            } => write!(out, "{share} is given back"),
+            } => write!(
+                out,
+                "{share}: no longer accepts pods, its GPU will be released"
+            ),
             Self::Drain {
                 share,
                 draining: false,
-            } => write!(out, "{share} takes pods again"),
-            Self::Delete { carrier } => write!(out, "{carrier} goes"),
-            Self::Forget { share } => write!(out, "{share} is gone with its node"),
+            } => write!(out, "{share}: accepts pods again"),
+            Self::Delete { carrier } => write!(out, "{carrier}: deleting the reservation pod"),
+            Self::Forget { share } => write!(out, "{share}: deleting, its node is gone"),
         }
     }
 }

@@ -85,7 +85,10 @@ pub(crate) async fn run(
         while let Some(event) = events.next().await {
             match event {
                 Ok(_) => told.again.notify_one(),
-                Err(error) => tracing::warn!("shares are listed again: {}", cluster::chain(&error)),
+                Err(error) => tracing::warn!(
+                    "the watch of GpuShares failed and restarts: {}",
+                    cluster::chain(&error)
+                ),
             }
         }
     });
@@ -208,7 +211,7 @@ impl Part {
     async fn hold(&self, ids: &Ids, seen: &Seen) -> Result<String, Trouble> {
         let gpu = seen.gpus.iter().find(|gpu| gpu.uuid == ids.gpu);
         let gpu =
-            gpu.ok_or_else(|| Trouble::passing(format!("the agent knows no GPU {}", ids.gpu)))?;
+            gpu.ok_or_else(|| Trouble::passing(format!("the daemon has no GPU {}", ids.gpu)))?;
         let uid = ids.claim();
         let limit = memory(ids.units(), Bytes::new(gpu.memory_usable_bytes));
         let claim = Claim {
@@ -239,12 +242,13 @@ impl Part {
     }
 
     async fn see(&self) -> Result<Seen, String> {
-        let said = |error: divvy_api::v1::Error| format!("the node's agent: {}", error.message);
+        let said = |error: divvy_api::v1::Error| format!("the node's daemon: {}", error.message);
         let gpus = self.agent.gpus().await.map_err(said)?;
         let mut claims = self.agent.held().await.map_err(said)?;
         claims.retain(|claim| claim.uid.starts_with(PREFIX));
         let listed = list(&self.resources).await;
-        let listed = listed.map_err(|error| format!("kubelet's pod-resources: {error}"))?;
+        let listed =
+            listed.map_err(|error| format!("cannot read kubelet's pod-resources: {error}"))?;
         let (shown, carriers) = of_kubelet(&listed);
         Ok(Seen {
             gpus,
@@ -260,7 +264,7 @@ impl Part {
         let mut seen = self.see().await?;
         let seats = self.seats();
         for claim in seat::leftovers(&seats, &held(&seen), &seen.shown) {
-            tracing::info!("{claim} is nobody's any more");
+            tracing::info!("{claim}: releasing, no pod uses it");
             self.release(&claim).await.map_err(|trouble| trouble.text)?;
             seen.claims.retain(|held| held.uid != claim);
         }
@@ -293,7 +297,7 @@ impl Part {
                 compute: None,
             };
             let held = self.agent.hold(&claim.uid, &body).await;
-            *claim = held.map_err(|error| format!("the node's agent: {}", error.message))?;
+            *claim = held.map_err(|error| format!("the node's daemon: {}", error.message))?;
         }
         Ok(())
     }
@@ -320,7 +324,7 @@ impl Trouble {
         ];
         Self {
             passes: passes.contains(&error.code),
-            text: format!("the node's agent: {}", error.message),
+            text: format!("the node's daemon: {}", error.message),
         }
     }
 }

@@ -31,10 +31,10 @@ pub async fn keep(kubelet: PathBuf, mut made: watch::Receiver<u64>) {
         if now.0 > 0 && now.1.is_some() && known != Some(now) {
             match register(&socket).await {
                 Ok(()) => {
-                    tracing::info!("kubelet knows of {RESOURCE}");
+                    tracing::info!("registered {RESOURCE} with kubelet");
                     known = Some(now);
                 }
-                Err(error) => tracing::warn!("kubelet does not take {RESOURCE}: {error}"),
+                Err(error) => tracing::warn!("kubelet does not register {RESOURCE}: {error}"),
             }
         }
         tokio::select! {

@@ -54,16 +54,16 @@ pub struct Place {
 /// Why ids are not given out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    #[error("no ids")]
+    #[error("kubelet sent no device IDs")]
     Nothing,
     #[error("{0}")]
     Unknown(String),
     #[error(
-        "sixteenths of {} GPUs in one container: {}; a part is of one GPU", .0.len(), .0.iter().cloned().collect::<Vec<_>>().join(", ")
+        "one container requests sixteenths of {} GPUs: {}; a fraction must be of one GPU", .0.len(), .0.iter().cloned().collect::<Vec<_>>().join(", ")
     )]
     SeveralGpus(BTreeSet<String>),
     #[error(
-        "no pod is assigned {units} sixteenths of {gpu}: parts of GPUs are asked for as Divvy's webhook knows it, not by this resource"
+        "no pod is assigned {units} sixteenths of {gpu}; request fractions with Divvy's annotations, not with this resource"
     )]
     NoneOpen { gpu: String, units: usize },
 }

@@ -5,7 +5,7 @@ use kube::{CustomResource, CustomResourceExt as _};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is to be. The node makes it with its first two fields; then it is the controller's.
+/// The desired state. The node creates it with the first two fields; the controller writes the others.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "divvy.dev",
@@ -25,15 +25,15 @@ pub struct GpuShareSpec {
     pub node: String,
     /// The GPU's UUID.
     pub gpu: String,
-    /// Pods that have a part of it.
+    /// Pods that are assigned a fraction of the GPU.
     #[serde(default)]
     pub assignments: Vec<Assignment>,
-    /// No pod is assigned any more, and its carrier goes.
+    /// The GPU accepts no more pods, and its reservation pod will be deleted.
     #[serde(default)]
     pub draining: bool,
 }
 
-/// A pod that has a part of a GPU.
+/// A pod that is assigned a fraction of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Assignment {
     /// The pod's uid.
@@ -44,25 +44,25 @@ pub struct Assignment {
     pub units: i64,
 }
 
-/// What is so, as the node's part of Divvy sees it.
+/// The observed state, as the node reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuShareStatus {
-    /// Of the GPU, for slices.
+    /// GPU memory that is available to slices, in bytes.
     #[serde(default)]
     pub memory_bytes: i64,
-    /// The pod that holds the GPU for us, as kubelet says.
+    /// The reservation pod that holds the GPU, as kubelet reports it.
     #[serde(default)]
     pub carrier: Option<String>,
-    /// What the node's agent holds for pods, whether they are assigned any more or not.
+    /// Allocations of the node's daemon for pods, including pods that are no longer assigned.
     #[serde(default)]
     pub held: Vec<Held>,
 }
 
-/// What is held for a pod.
+/// The allocation of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Held {
-    /// The claim at the node's agent.
+    /// The claim's name in the node's daemon.
     pub claim: String,
     /// The pod's uid.
     pub uid: String,

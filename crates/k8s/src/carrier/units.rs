@@ -45,7 +45,7 @@ pub struct Unit {
 
 /// A device id that is none of ours.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no sixteenth of a GPU")]
+#[error("`{0}` is not the ID of a sixteenth of a GPU")]
 pub struct NoUnit(String);
 
 impl fmt::Display for Unit {

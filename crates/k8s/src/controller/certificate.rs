@@ -37,11 +37,11 @@ pub struct Identity {
 /// Why an identity does not do.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfit {
-    #[error("the certificate, its key or its authorities are not readable PEM: {0}")]
+    #[error("cannot read the certificate, its key or its CA bundle as PEM: {0}")]
     Pem(String),
-    #[error("the key does not belong to the certificate, or is of no kind that is known")]
+    #[error("the key does not match the certificate, or has an unsupported type")]
     Key(#[source] rustls::Error),
-    #[error("no client would take the certificate for `{name}`")]
+    #[error("the certificate is not valid for `{name}`")]
     Refused {
         name: String,
         #[source]

@@ -123,7 +123,10 @@ impl Step {
                     .map(drop)
             }
             Self::Remove(name) => {
-                tracing::info!(class = name, "removed: nothing is offered in it");
+                tracing::info!(
+                    class = name,
+                    "removed: no node offers a device of this class"
+                );
                 match api.delete(name, &DeleteParams::default()).await {
                     Err(error) if !is_missing(&error) => Err(error),
                     _ => Ok(()),
@@ -132,7 +135,7 @@ impl Step {
             Self::Leave(name) => {
                 tracing::warn!(
                     class = name,
-                    "this DeviceClass is not Divvy's: delete it, and it is made"
+                    "this DeviceClass is not Divvy's: delete it, and Divvy creates its own"
                 );
                 Ok(())
             }

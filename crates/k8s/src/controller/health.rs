@@ -45,10 +45,10 @@ impl Ready {
     fn lacks(&self) -> Option<&'static str> {
         let is = |flag: &AtomicBool| flag.load(Ordering::Acquire);
         match () {
-            () if is(&self.leaving) => Some("this replica is leaving\n"),
-            () if !is(&self.cluster) => Some("what the nodes publish has not been seen yet\n"),
+            () if is(&self.leaving) => Some("this replica is shutting down\n"),
+            () if !is(&self.cluster) => Some("the ResourceSlices of the nodes are not read yet\n"),
             () if !is(&self.certificate) => {
-                Some("no certificate is shown that the API server trusts\n")
+                Some("there is no certificate yet that the API server trusts\n")
             }
             () => None,
         }

@@ -36,15 +36,15 @@ pub enum Place {
 
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    #[error("the Secret {name}")]
+    #[error("cannot read or write the Secret {name}")]
     Secret {
         name: String,
         #[source]
         error: Box<kube::Error>,
     },
-    #[error("the Secret {name} is changed by others all the time")]
+    #[error("cannot write the Secret {name}: other clients keep changing it")]
     Contended { name: String },
-    #[error("a certificate could not be made")]
+    #[error("cannot create a certificate")]
     Make(#[from] rcgen::Error),
     #[error("{}", path.display())]
     File {
@@ -107,11 +107,7 @@ async fn from_secret(
         if let Some(identity) = &had {
             match identity.serves(host, now + MARGIN) {
                 Ok(()) => return Ok(identity.clone()),
-                Err(why) => info!(
-                    secret = name,
-                    why = chain(&why),
-                    "the certificate is renewed"
-                ),
+                Err(why) => info!(secret = name, why = chain(&why), "renewing the certificate"),
             }
         }
         let mut made = Identity::new(names, now.to_zoned(TimeZone::UTC).date())?;
@@ -133,7 +129,7 @@ async fn from_secret(
         };
         match written {
             Ok(_) => {
-                info!(secret = name, "a certificate was made");
+                info!(secret = name, "created a certificate");
                 return Ok(made);
             }
             Err(error) if is_there_already(&error) || is_conflict(&error) || is_missing(&error) => {

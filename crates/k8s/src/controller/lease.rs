@@ -74,11 +74,11 @@ pub async fn keep(
             Ok(Err(error)) => warn!(
                 lease = terms.name,
                 error = said(&error),
-                "the Lease could not be had"
+                "cannot acquire or renew the Lease"
             ),
             Err(_) => warn!(
                 lease = terms.name,
-                "the API server does not answer about the Lease"
+                "cannot acquire or renew the Lease: the API server does not respond"
             ),
         }
         if now.duration_since(renewed) >= terms.length * 2 / 3 {
@@ -95,7 +95,7 @@ pub async fn keep(
             warn!(
                 lease = terms.name,
                 error = said(&error),
-                "the Lease could not be given back"
+                "cannot release the Lease"
             );
         }
     }

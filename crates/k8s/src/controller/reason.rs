@@ -34,7 +34,8 @@ pub fn why(
     }
     if offered.gpus.is_empty() && offered.places.is_empty() {
         return Some(
-            "no node offers parts of GPUs at the moment: are the node agents running?".to_owned(),
+            "no node publishes GPUs at the moment; `divvy-k8s doctor` checks the node pods"
+                .to_owned(),
         );
     }
     let kind = Kind::of(&pod.asked, inventory);
@@ -69,25 +70,24 @@ fn lack(pod: &Pending, size: Size, count: usize, kind: Kind, offered: &Offered) 
         (Size::Whole, count) => format!("{count} whole GPUs"),
         (Size::Fraction(part), 1) => format!("{part} of a GPU"),
         (Size::Fraction(part), count) => format!("{part} of each of {count} GPUs"),
-        (Size::Memory(mib), 1) => format!("{} of a GPU", Bytes::mib(mib)),
-        (Size::Memory(mib), count) => format!("{} of each of {count} GPUs", Bytes::mib(mib)),
+        (Size::Memory(mib), 1) => format!("{} of a GPU", Bytes::mib(mib).human()),
+        (Size::Memory(mib), count) => {
+            format!("{} of each of {count} GPUs", Bytes::mib(mib).human())
+        }
     };
     let able = offered.gpus.iter().filter(|gpu| could(gpu, size));
     let best = able.max_by_key(|gpu| (gpu.room(), std::cmp::Reverse(&gpu.device)));
-    let mut text = format!(
-        "waits for {wanted}: {} with room for it",
-        number(gpus + places)
-    );
+    let mut text = format!("waits for {wanted}: {}", number(gpus + places));
     match best {
         Some(gpu) => text.push_str(&format!("; {}", described(gpu, size, &pod.namespace))),
-        None => text.push_str("; no GPU that is shared would be large enough"),
+        None => text.push_str("; no shared GPU is large enough"),
     }
     if let Size::Memory(mib) = size {
         let places = offered.places.iter().filter(serves).count();
         if places > 0 {
             text.push_str(&format!(
-                "; all places for MIG instances of {} or more are taken",
-                Bytes::mib(mib)
+                "; all slots for MIG instances of {} or more are taken",
+                Bytes::mib(mib).human()
             ));
         }
     }
@@ -96,9 +96,9 @@ fn lack(pod: &Pending, size: Size, count: usize, kind: Kind, offered: &Offered) 
 
 fn number(gpus: usize) -> String {
     match gpus {
-        0 => "there is no GPU".to_owned(),
-        1 => "there is one GPU".to_owned(),
-        count => format!("there are {count} GPUs"),
+        0 => "no GPU has room for it".to_owned(),
+        1 => "only 1 GPU has room for it".to_owned(),
+        count => format!("only {count} GPUs have room for it"),
     }
 }
 
@@ -129,18 +129,18 @@ fn serves(place: &Place, size: Size) -> bool {
     matches!(size, Size::Memory(mib) if place.memory >= Bytes::mib(mib))
 }
 
-/// `the most is free on node-a, gpu-1: 20GiB of 80GiB, where it needs 40GiB; team/train has 60GiB`.
+/// `most free memory on node-a, gpu-1: 20.0 GiB of 80.0 GiB, but the pod needs 40.0 GiB; train holds 60.0 GiB`.
 fn described(gpu: &Gpu, size: Size, namespace: &str) -> String {
-    let mut text = format!("the most is free on {}, {}", gpu.node, gpu.device);
+    let mut text = format!("most free memory on {}, {}", gpu.node, gpu.device);
     if let (Some(memory), Some(needed)) = (gpu.memory, need(gpu, size)) {
-        let free = Bytes::new(gpu.room());
+        let [free, needed] = Bytes::new(gpu.room()).human_beside(Bytes::new(needed));
         text.push_str(&format!(
-            ": {free} of {memory}, where it needs {}",
-            Bytes::new(needed)
+            ": {free} of {}, but the pod needs {needed}",
+            memory.human()
         ));
     }
     if gpu.withdrawn {
-        text.push_str("; that GPU takes nothing at the moment");
+        text.push_str("; that GPU accepts no pods at the moment");
     }
     let own: Vec<_> = gpu
         .held
@@ -152,18 +152,18 @@ fn described(gpu: &Gpu, size: Size, namespace: &str) -> String {
         .take(NAMED)
         .map(|held| match gpu.memory {
             Some(memory) => format!(
-                "{} has {}",
+                "{} holds {}",
                 held.name,
-                Bytes::new(held.bytes.min(memory.get()))
+                Bytes::new(held.bytes.min(memory.get())).human()
             ),
-            None => format!("{} has it", held.name),
+            None => format!("{} holds it", held.name),
         })
         .collect();
     let others = gpu.held.len() - own.len().min(NAMED);
     match others {
         0 => {}
-        1 => holders.push("one more claim has some of it".to_owned()),
-        count => holders.push(format!("{count} more claims have some of it")),
+        1 => holders.push("1 more claim holds a part of it".to_owned()),
+        count => holders.push(format!("{count} more claims hold parts of it")),
     }
     if !holders.is_empty() {
         text.push_str(&format!("; {}", holders.join(", ")));
@@ -217,7 +217,8 @@ fn outdated(
             .and_then(|gpu| gpu.memory)
         {
             return Some(format!(
-                "its claim was made when the cluster had no GPUs of {memory}, on which there would be room: delete the pod and make it again, and the new claim takes those too"
+                "GPUs of {} have room, but its claim is older than these GPUs and cannot use them; delete the pod and create it again",
+                memory.human()
             ));
         }
     }
@@ -306,7 +307,7 @@ mod tests {
         let said = reason(&pod(vec![half()]), None, &slices, &claims).unwrap();
         assert_eq!(
             said,
-            "waits for 0.500 of a GPU: there is no GPU with room for it; the most is free on node-a, gpu-0: 20GiB of 80GiB, where it needs 40GiB; train has 40GiB, one more claim has some of it"
+            "waits for 0.500 of a GPU: no GPU has room for it; most free memory on node-a, gpu-0: 20.0 GiB of 80.0 GiB, but the pod needs 40.0 GiB; train holds 40.0 GiB, 1 more claim holds a part of it"
         );
     }
 
@@ -337,7 +338,7 @@ mod tests {
         let full = [claim("team", "b", "gpu-0", "20Gi")];
         let said = reason(&pod(vec![half()]), Some(&old), &slices, &full).unwrap();
         assert!(
-            said.contains("80GiB") && said.contains("delete the pod"),
+            said.contains("80.0 GiB") && said.contains("delete the pod"),
             "{said}"
         );
     }
@@ -353,12 +354,12 @@ mod tests {
         assert!(
             reason(&unclaimed, None, &slices, &[])
                 .unwrap()
-                .contains("80GiB")
+                .contains("80.0 GiB")
         );
         assert!(
             reason(&pod(vec![half()]), None, &[], &[])
                 .unwrap()
-                .contains("node agents")
+                .contains("no node publishes")
         );
     }
 

@@ -112,7 +112,11 @@ async fn round(work: &Work, leaders: &SeenByLeader, memory: &mut Memory) {
     let idle = &mut memory.idle_classes;
     for step in classes::steps(there, wanted, &named, owner.as_ref(), now, idle) {
         if let Err(error) = step.run(&work.client).await {
-            warn!(error = said(&error), ?step, "a device class");
+            warn!(
+                error = said(&error),
+                ?step,
+                "cannot update a DeviceClass; retrying"
+            );
         }
     }
 
@@ -121,7 +125,11 @@ async fn round(work: &Work, leaders: &SeenByLeader, memory: &mut Memory) {
     let idle = &mut memory.idle_templates;
     for step in templates::steps(templates(), &pods, &inventory, now, idle) {
         if let Err(error) = step.run(&work.client, &work.owner).await {
-            warn!(error = said(&error), ?step, "a claim template");
+            warn!(
+                error = said(&error),
+                ?step,
+                "cannot update a ResourceClaimTemplate; retrying"
+            );
         }
     }
 
@@ -173,7 +181,7 @@ impl Memory {
             Err(error) => warn!(
                 pod = pod.name,
                 error = chain(&error),
-                "an event could not be written"
+                "cannot write an event"
             ),
         }
     }

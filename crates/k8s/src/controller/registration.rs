@@ -166,7 +166,7 @@ pub async fn vouch(
         api.patch(name, &PatchParams::default(), &patch).await?;
         tracing::info!(
             configuration = name,
-            "the API server was told whom to trust"
+            "wrote the CA bundle into the webhook configuration"
         );
     }
     Ok(Some(configuration))

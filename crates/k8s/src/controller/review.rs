@@ -19,11 +19,11 @@ const VERSION: &str = "admission.k8s.io/v1";
 /// Why a body is no question.
 #[derive(Debug, thiserror::Error)]
 pub enum NoReview {
-    #[error("the body is no JSON: {0}")]
+    #[error("the body is not JSON: {0}")]
     Json(#[from] serde_json::Error),
-    #[error("the body is no AdmissionReview of {VERSION}, but {kind} of {version}")]
+    #[error("the body is not an AdmissionReview of {VERSION}, but {kind} of {version}")]
     Kind { kind: String, version: String },
-    #[error("the AdmissionReview has no request with an uid")]
+    #[error("the AdmissionReview has no request with a uid")]
     NoRequest,
 }
 

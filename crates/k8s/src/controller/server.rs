@@ -88,15 +88,15 @@ pub async fn serve(
             let _held = (place, alive);
             match timeout(PATIENCE, acceptor.accept(stream)).await {
                 Ok(Ok(stream)) => converse(stream, &webhook, &large, stop).await,
-                Ok(Err(error)) => debug!(%error, "no TLS came about"),
-                Err(_) => debug!("no TLS came about in time"),
+                Ok(Err(error)) => debug!(%error, "the TLS handshake failed"),
+                Err(_) => debug!("the TLS handshake timed out"),
             }
         });
     }
     drop((listener, alive));
     let drained = timeout(Duration::from_secs(TIMEOUT_SECONDS), gone.recv()).await;
     if drained.is_err() {
-        warn!("connections were cut that did not end");
+        warn!("closed connections that did not end in time");
     }
     Ok(())
 }
@@ -110,7 +110,7 @@ async fn accept(
         Ok((stream, _)) => Some((stream, place)),
         Err(error) => {
             // Out of descriptors, most likely; asking again at once would not give any.
-            warn!(%error, "no connection could be taken");
+            warn!(%error, "cannot accept a connection");
             sleep(Duration::from_millis(100)).await;
             None
         }
@@ -146,7 +146,7 @@ async fn converse(
         }
     };
     if let Err(error) = ended {
-        debug!(%error, "a connection broke off");
+        debug!(%error, "a connection failed");
     }
 }
 
@@ -161,12 +161,12 @@ async fn answer(
         response
     };
     if request.uri().path() != PATH {
-        return reply(StatusCode::NOT_FOUND, "no such path\n".to_owned());
+        return reply(StatusCode::NOT_FOUND, "unknown path\n".to_owned());
     }
     if request.method() != Method::POST {
         return reply(
             StatusCode::METHOD_NOT_ALLOWED,
-            "reviews are posted\n".to_owned(),
+            "send AdmissionReviews with POST\n".to_owned(),
         );
     }
     let said = request.body().size_hint().upper();
@@ -178,7 +178,7 @@ async fn answer(
             Err(_) => {
                 return reply(
                     StatusCode::SERVICE_UNAVAILABLE,
-                    "too many at once\n".to_owned(),
+                    "too many large requests at the same time\n".to_owned(),
                 );
             }
         },
@@ -189,13 +189,13 @@ async fn answer(
         Ok(Err(_)) => {
             return reply(
                 StatusCode::PAYLOAD_TOO_LARGE,
-                "too large, or broken off\n".to_owned(),
+                "the body is too large or incomplete\n".to_owned(),
             );
         }
         Err(_) => {
             return reply(
                 StatusCode::REQUEST_TIMEOUT,
-                "the body did not come\n".to_owned(),
+                "the body did not arrive in time\n".to_owned(),
             );
         }
     };

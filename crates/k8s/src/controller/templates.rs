@@ -36,29 +36,25 @@ const PREFIX: &str = "divvy-";
 
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
-    #[error("the claim template {name} could not be made: {}", said(error))]
+    #[error("cannot create the claim template {name}: {}", said(error))]
     Make {
         name: String,
         #[source]
         error: Box<kube::Error>,
     },
     #[error(
-        "the namespace {namespace} has {MOST} claim templates of Divvy's already, which go an hour after their last pod"
+        "namespace {namespace} already has {MOST} claim templates of Divvy, the maximum; Divvy deletes each an hour after its last pod"
     )]
     TooMany { namespace: String },
     #[error(
-        "the ResourceClaimTemplate {name} of the namespace {namespace} is not Divvy's and asks for something else: \
-         delete it, and make the pod again"
+        "the ResourceClaimTemplate {name} in namespace {namespace} is not Divvy's and requests something else: delete it, and create the pod again"
     )]
     Foreign { namespace: String, name: String },
     #[error(
-        "the API server does not store the claim template {name} as it was written: a feature gate or another webhook \
-         changes it"
+        "the API server stored the claim template {name} with changes: a feature gate is off, or another webhook modifies it"
     )]
     Altered { name: String },
-    #[error(
-        "the claim template {name} could not be made: other clients replaced it {TRIES} times meanwhile"
-    )]
+    #[error("cannot create the claim template {name}: other clients replaced it {TRIES} times")]
     Contended { name: String },
 }
 
@@ -135,7 +131,7 @@ impl Templates {
                     tracing::warn!(
                         namespace,
                         template = name,
-                        "replaced: its spec is not what its name stands for"
+                        "replaced: its spec does not match its name"
                     );
                     remove(&api, &there).await.map_err(failed)?;
                 }
@@ -303,7 +299,7 @@ impl Step {
                 tracing::info!(
                     namespace,
                     template = template.name,
-                    "made again: a pod waits for it"
+                    "created again: a pod waits for it"
                 );
                 match make(&api, template, namespace, owner).await {
                     Err(error) if !is_there_already(&error) => Err(error),
@@ -321,7 +317,7 @@ impl Step {
                     uid: Some(uid.clone()),
                     resource_version: Some(version.clone()),
                 });
-                tracing::info!(namespace, template = name, "removed: nobody needs it");
+                tracing::info!(namespace, template = name, "removed: no pod uses it");
                 match api.delete(name, &params).await {
                     Err(error) if !is_missing(&error) && !is_conflict(&error) => Err(error),
                     _ => Ok(()),

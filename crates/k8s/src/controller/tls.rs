@@ -58,7 +58,7 @@ impl Keeper {
             tokio::select! {
                 () = sleep(wait) => {}
                 change = changes.next() => if let Some(Err(error)) = change {
-                    warn!(error = chain(&error), "the webhook's configuration cannot be watched");
+                    warn!(error = chain(&error), "cannot watch the webhook configuration");
                     sleep(AGAIN).await;
                 },
             }
@@ -72,7 +72,7 @@ impl Keeper {
         let identity = match settled {
             Ok(identity) => identity,
             Err(error) => {
-                error!(error = chain(&error), "there is no certificate to show");
+                error!(error = chain(&error), "no certificate to serve");
                 return false;
             }
         };
@@ -86,14 +86,14 @@ impl Keeper {
                 let configuration = &self.configuration;
                 warn!(
                     configuration,
-                    "there is no such MutatingWebhookConfiguration: no pod is seen"
+                    "this MutatingWebhookConfiguration does not exist, so the webhook receives no pods"
                 );
                 false
             }
             Err(error) => {
                 warn!(
                     error = said(&error),
-                    "the API server could not be told whom to trust"
+                    "cannot write the CA bundle into the webhook configuration"
                 );
                 false
             }
@@ -119,9 +119,9 @@ impl Keeper {
         match identity.certified() {
             Ok(certified) => {
                 self.shown.show(certified);
-                info!(host, "the certificate is shown");
+                info!(host, "serving the certificate");
             }
-            Err(error) => error!(error = chain(&error), "the certificate cannot be shown"),
+            Err(error) => error!(error = chain(&error), "cannot serve the certificate"),
         }
     }
 }

@@ -79,7 +79,7 @@ impl Webhook {
             }
             Err(_) => {
                 let text = format!(
-                    "the claim template {} could not be made: the API server does not answer",
+                    "cannot create the claim template {}: the API server does not respond",
                     template.name
                 );
                 Verdict::refuse(RefusedAs::Failed, text)
@@ -104,6 +104,6 @@ fn report(question: &Question, verdict: &Verdict) {
                 .map(|template| template.name.as_str());
             info!(namespace, object, dry_run, template, "changed");
         }
-        (None, None) => info!(namespace, object, dry_run, "left as it is"),
+        (None, None) => info!(namespace, object, dry_run, "unchanged"),
     }
 }

@@ -92,11 +92,7 @@ where
                 Ok(_) => bell.send_modify(|rung| *rung += 1),
                 Err(error) => {
                     let kind = K::kind(&K::DynamicType::default()).into_owned();
-                    tracing::warn!(
-                        kind,
-                        error = chain(&error),
-                        "the watch broke off, and is begun again"
-                    );
+                    tracing::warn!(kind, error = chain(&error), "the watch failed and restarts");
                 }
             }
         }

@@ -3,7 +3,7 @@
 use super::{Right, Row, Status, few};
 
 const CHECK: &str = "caller.rights";
-const READ: &str = "SelfSubjectAccessReviews for what admin, submit and doctor do";
+const READ: &str = "SelfSubjectAccessReviews for the commands admin, submit and doctor";
 
 pub fn row(access: &Result<Vec<(Right, bool)>, String>) -> Row {
     let rights = match access {
@@ -16,11 +16,11 @@ pub fn row(access: &Result<Vec<(Right, bool)>, String>) -> Row {
         .map(|(right, _)| format!("{} {} ({})", right.verb, right.resource, right.needed_by))
         .collect();
     match denied.is_empty() {
-        true => Row::ok(CHECK, READ, "you may do all that the commands here do"),
-        false => Row::ok(CHECK, READ, format!("you may not: {}", few(&denied))).but(
+        true => Row::ok(CHECK, READ, "you have the rights for all commands"),
+        false => Row::ok(CHECK, READ, format!("missing rights: {}", few(&denied))).but(
             Status::Warn,
-            "those commands end with 4 for you",
-            "ask the cluster's admin, if you need them",
+            "the named commands fail with exit code 4",
+            "if you need these commands, ask the cluster's administrator for the rights",
         ),
     }
 }
@@ -40,7 +40,7 @@ mod tests {
         };
         let row = super::row(&Ok(vec![(right("list"), true), (right("patch"), false)]));
         assert_eq!(row.status, Status::Warn);
-        assert_eq!(row.found, "you may not: patch nodes (admin set)");
+        assert_eq!(row.found, "missing rights: patch nodes (admin set)");
         assert_eq!(
             super::row(&Ok(vec![(right("list"), true)])).status,
             Status::Ok

@@ -37,20 +37,20 @@ fn shares(facts: &Facts) -> Row {
             .iter()
             .find(|node| node.metadata.name.as_deref() == Some(*name));
         match node {
-            None => troubles.push(format!("{name} (the node is gone)")),
+            None => troubles.push(format!("{name} (the node does not exist)")),
             Some(node) if plugin_gpus(node) == 0 => {
-                troubles.push(format!("{name} (no {} to be had)", crate::ask::GPU));
+                troubles.push(format!("{name} (no allocatable {})", crate::ask::GPU));
             }
             Some(_) => {}
         }
     }
-    let found = format!("{} GPUs of {} nodes", all(facts).len(), names.len());
+    let found = format!("{} GPUs on {} nodes", all(facts).len(), names.len());
     match troubles.is_empty() {
         true => Row::ok(CHECK, READ, found),
-        false => Row::ok(CHECK, READ, format!("{found}; not as they should be: {}", few(&troubles))).but(
+        false => Row::ok(CHECK, READ, format!("{found}; with problems: {}", few(&troubles))).but(
             Status::Warn,
-            "carriers get no GPU there",
-            "carrier mode needs NVIDIA's device plugin on its nodes, handing out whole GPUs (no replicas, no MIG strategy)",
+            "reservation pods get no GPU on these nodes",
+            "run NVIDIA's device plugin on these nodes, with whole GPUs (no replicas, no MIG strategy)",
         ),
     }
 }
@@ -92,33 +92,33 @@ fn carriers(facts: &Facts) -> Row {
             CHECK,
             READ,
             format!(
-                "pods have parts of GPUs that no carrier holds: {}",
+                "pods use fractions of GPUs that no reservation pod holds: {}",
                 few(&lost)
             ),
         )
         .but(
             Status::Warn,
-            "NVIDIA's device plugin may give the same GPU to a pod that wants a whole one",
-            "end those pods: the carrier was deleted, or evicted, under them",
+            "NVIDIA's device plugin may allocate the same GPU to another pod as a whole",
+            "delete these pods: their reservation pod was deleted or evicted",
         );
     }
     match pending.is_empty() {
         true => Row::ok(
             CHECK,
             READ,
-            format!("{} carriers hold a GPU each", ours.len()),
+            format!("{} reservation pods hold a GPU each", ours.len()),
         ),
         false => Row::ok(CHECK, READ, format!("waiting for a GPU: {}", few(&pending))).but(
             Status::Warn,
-            "every GPU that carriers may have is taken",
-            format!("kubectl -n {NAMESPACE} describe pods; more GPUs, or fewer pods"),
+            "all GPUs that reservation pods may use are taken",
+            format!("kubectl -n {NAMESPACE} describe pods; then add GPUs, or delete pods"),
         ),
     }
 }
 
 fn waiting(facts: &Facts) -> Row {
     const CHECK: &str = "carriers.waiting";
-    const READ: &str = "pods with our scheduling gate";
+    const READ: &str = "pods with Divvy's scheduling gate";
     let pods = match &facts.pods {
         Ok(pods) => pods,
         Err(why) => return Row::unknown(CHECK, READ, why),
@@ -132,8 +132,12 @@ fn waiting(facts: &Facts) -> Row {
         CHECK,
         READ,
         match gated.is_empty() {
-            true => "no pod waits for a part of a GPU".to_owned(),
-            false => format!("{} wait for a part of a GPU: {}", gated.len(), few(&gated)),
+            true => "no pod waits for a GPU fraction".to_owned(),
+            false => format!(
+                "{} pods wait for a GPU fraction: {}",
+                gated.len(),
+                few(&gated)
+            ),
         },
     )
 }
@@ -167,7 +171,7 @@ mod tests {
         assert!(
             shares(&facts)
                 .found
-                .contains("a (no nvidia.com/gpu to be had)")
+                .contains("a (no allocatable nvidia.com/gpu)")
         );
         let mut lost = share("a", None);
         lost.spec

@@ -133,7 +133,7 @@ pub async fn read(client: &Client, system: &str) -> Result<Facts, Error> {
     let version = match client.apiserver_version().await {
         Ok(info) => Ok(info),
         Err(error @ kube::Error::Api(_)) => Err(said(error)),
-        Err(error) => return Err(edge::of_kube(error, "ask the cluster for its version")),
+        Err(error) => return Err(edge::of_kube(error, "read the cluster's version")),
     };
     let namespaces = list::<Namespace>(client).await;
     let probe = probe(client, &namespaces).await;
@@ -187,7 +187,7 @@ async fn gates(client: &Client) -> Read<BTreeMap<String, bool>> {
     let text = client.request_text(request).await.map_err(said)?;
     let gates = version::gates(&text);
     match gates.is_empty() {
-        true => Err("its metrics name none".to_owned()),
+        true => Err("its metrics list no feature gates".to_owned()),
         false => Ok(gates),
     }
 }

@@ -95,7 +95,7 @@ pub fn is_ready(pod: &Pod) -> bool {
 
 fn present(facts: &Facts, ours: &[&Node]) -> Row {
     const CHECK: &str = "nodes.divvy";
-    const READ: &str = "nodes, our DaemonSet's pods, our slices";
+    const READ: &str = "nodes, pods of Divvy's DaemonSet, Divvy's ResourceSlices";
     let parts = node_parts(facts);
     let broken: Vec<&str> = parts
         .iter()
@@ -106,9 +106,9 @@ fn present(facts: &Facts, ours: &[&Node]) -> Row {
     if ours.is_empty() {
         return Row::ok(CHECK, READ, "Divvy runs on no node").but(
             Status::Fail,
-            "no pod can have a part of a GPU",
+            "no pod can get a GPU fraction",
             format!(
-                "install the chart, and look at its DaemonSet in {}: its node selector and tolerations",
+                "install the chart, or check the node selector and the tolerations of its DaemonSet in {}",
                 facts.system
             ),
         );
@@ -116,7 +116,7 @@ fn present(facts: &Facts, ours: &[&Node]) -> Row {
     if !broken.is_empty() {
         return Row::ok(CHECK, READ, format!("not ready on {}", few(&broken))).but(
             Status::Fail,
-            "pods that run keep their limits; none starts or is cleared away there",
+            "running pods keep their limits, but on these nodes no pod starts and no ended pod is cleaned up",
             format!(
                 "kubectl -n {} logs -l app.kubernetes.io/component=node --all-containers",
                 facts.system
@@ -128,12 +128,12 @@ fn present(facts: &Facts, ours: &[&Node]) -> Row {
         Ok(_) if parts.is_empty() => Row::ok(
             CHECK,
             READ,
-            format!("slices of {} are there, and no pod that keeps them", few(&names)),
+            format!("ResourceSlices of {} exist, but no node pod of Divvy", few(&names)),
         )
         .but(
             Status::Fail,
-            "the slices may be of an installation that is gone: pods that are given them never start",
-            format!("is Divvy in another namespace than {}? (--namespace)", facts.system),
+            "the ResourceSlices may be of a removed installation: pods that get these devices never start",
+            format!("if Divvy is in another namespace than {}, use --namespace", facts.system),
         ),
         Ok(_) => Row::ok(CHECK, READ, format!("Divvy runs on {} nodes: {}", ours.len(), few(&names))),
     }
@@ -142,7 +142,8 @@ fn present(facts: &Facts, ours: &[&Node]) -> Row {
 /// Whether NVIDIA's device plugin or DRA driver gives the same GPUs out.
 fn plugin(facts: &Facts, ours: &[&Node]) -> Row {
     const CHECK: &str = "nodes.nvidia-plugin";
-    const READ: &str = "allocatable of our nodes, DaemonSets, slices of gpu.nvidia.com";
+    const READ: &str =
+        "allocatable resources of Divvy's nodes, DaemonSets, ResourceSlices of gpu.nvidia.com";
     let slices = facts.slices.as_deref().unwrap_or_default();
     let both: Vec<&str> = ours
         .iter()
@@ -160,12 +161,12 @@ fn plugin(facts: &Facts, ours: &[&Node]) -> Row {
         return Row::ok(
             CHECK,
             READ,
-            format!("NVIDIA's own device plugin or driver also gives out the GPUs of {}", few(&both)),
+            format!("NVIDIA's device plugin or DRA driver also allocates the GPUs of {}", few(&both)),
         )
         .but(
             Status::Fail,
-            "one GPU can be given to a whole-GPU pod and to parts at the same time",
-            "keep NVIDIA's device plugin off these nodes (GPU Operator: label nvidia.com/gpu.deploy.device-plugin=false), or use carrier mode",
+            "one GPU can be allocated as a whole and in fractions at the same time",
+            "remove NVIDIA's device plugin from these nodes (GPU Operator: label nvidia.com/gpu.deploy.device-plugin=false), or use carrier mode",
         );
     }
     match &facts.daemon_sets {
@@ -173,7 +174,7 @@ fn plugin(facts: &Facts, ours: &[&Node]) -> Row {
             CHECK,
             READ,
             format!(
-                "no {} on our nodes; DaemonSets could not be read: {why}",
+                "no {} on Divvy's nodes; cannot read DaemonSets: {why}",
                 crate::ask::GPU
             ),
         ),
@@ -184,9 +185,9 @@ fn plugin(facts: &Facts, ours: &[&Node]) -> Row {
                 .map(called)
                 .collect();
             let found = match plugins.is_empty() {
-                true => "NVIDIA's device plugin is not here".to_owned(),
+                true => "NVIDIA's device plugin is not in this cluster".to_owned(),
                 false => format!(
-                    "{} is here, and gives out no GPU of our nodes",
+                    "{} runs, but allocates no GPU of Divvy's nodes",
                     few(&plugins)
                 ),
             };
@@ -241,12 +242,12 @@ fn kubelets(ours: &[&Node], by_carriers: bool) -> Row {
         true => Row::ok(
             CHECK,
             READ,
-            "every kubelet of ours can do what is asked of it",
+            "the kubelets of all Divvy nodes are new enough",
         ),
         false => Row::ok(CHECK, READ, format!("too old or unknown: {}", few(&old))).but(
             Status::Fail,
-            "pods with claims do not start there",
-            "upgrade the nodes to 1.34 or newer (1.36 for all of it), or use carrier mode",
+            "pods with claims do not start on these nodes",
+            "upgrade the nodes to 1.34 or newer (1.36 for all features), or use carrier mode",
         ),
     }
 }
@@ -268,32 +269,32 @@ fn cdi(ours: &[&Node]) -> Row {
             _ => never.push(said),
         }
     }
-    let means = "where CDI is off, a pod with a claim does not start";
+    let means = "pods with a claim do not start on nodes without CDI";
     match (perhaps.is_empty(), never.is_empty()) {
         (true, true) => Row::ok(
             CHECK,
             READ,
-            "on by default in the runtime of every node of ours",
+            "on by default in the container runtimes of all Divvy nodes",
         ),
         (false, true) => Row::ok(
             CHECK,
             READ,
-            format!("off unless configured: {}", few(&perhaps)),
+            format!("off by default: {}", few(&perhaps)),
         )
         .but(
             Status::Warn,
             means,
-            "enable_cdi = true in the cri section of /etc/containerd/config.toml, or containerd 2",
+            "set enable_cdi = true in the cri section of /etc/containerd/config.toml, or upgrade to containerd 2",
         ),
         (_, false) => Row::ok(
             CHECK,
             READ,
-            format!("too old, or not known to have it: {}", few(&never)),
+            format!("too old, or CDI support unknown: {}", few(&never)),
         )
         .but(
             Status::Fail,
             means,
-            "containerd 2 or CRI-O 1.28 and newer have it on",
+            "use containerd 2, or CRI-O 1.28 or newer, where CDI is on by default",
         ),
     }
 }
@@ -308,7 +309,7 @@ fn info(node: &Node, which: fn(&k8s_openapi::api::core::v1::NodeSystemInfo) -> &
 
 fn or_none(text: &str) -> &str {
     match text.is_empty() {
-        true => "not said",
+        true => "unknown",
         false => text,
     }
 }
@@ -316,8 +317,8 @@ fn or_none(text: &str) -> &str {
 /// Whether any pod can take all GPUs by setting a variable.
 fn variable(facts: &Facts) -> Row {
     const CHECK: &str = "nodes.gpus-by-variable";
-    const READ: &str = "environment of NVIDIA's container toolkit DaemonSets";
-    let means = "any pod that sets NVIDIA_VISIBLE_DEVICES=all reaches every GPU of its node, without a limit";
+    const READ: &str = "environment variables of the DaemonSets of NVIDIA's container toolkit";
+    let means = "any pod that sets NVIDIA_VISIBLE_DEVICES=all can use every GPU of its node, without a limit";
     let sets = match &facts.daemon_sets {
         Ok(sets) => sets,
         Err(why) => return Row::unknown(CHECK, READ, why),
@@ -330,12 +331,12 @@ fn variable(facts: &Facts) -> Row {
         return Row::ok(
             CHECK,
             READ,
-            "no DaemonSet installs NVIDIA's toolkit, and its file on the nodes is not in the API",
+            "no DaemonSet installs NVIDIA's container toolkit, and the API does not show its configuration on the nodes",
         )
         .but(
             Status::Unknown,
             means,
-            "on each node: accept-nvidia-visible-devices-envvar-when-unprivileged = false in /etc/nvidia-container-runtime/config.toml",
+            "on each node, set accept-nvidia-visible-devices-envvar-when-unprivileged = false in /etc/nvidia-container-runtime/config.toml",
         );
     }
     let open: BTreeSet<String> = toolkits
@@ -352,10 +353,10 @@ fn variable(facts: &Facts) -> Row {
         true => Row::ok(CHECK, READ, "off in NVIDIA's container toolkit"),
         false => {
             let open: Vec<String> = open.into_iter().collect();
-            Row::ok(CHECK, READ, format!("not turned off in {}", few(&open))).but(
+            Row::ok(CHECK, READ, format!("on in {}", few(&open))).but(
                 Status::Warn,
                 means,
-                format!("set {BY_VARIABLE}=false there (GPU Operator: toolkit.env)"),
+                format!("set {BY_VARIABLE}=false in these DaemonSets (GPU Operator: toolkit.env)"),
             )
         }
     }

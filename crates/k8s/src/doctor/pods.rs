@@ -48,16 +48,16 @@ fn host_pid(facts: &Facts) -> Row {
         (marked || is_held(pod)) && host_pid == Some(true)
     });
     match these.is_empty() {
-        true => Row::ok(CHECK, READ, "no pod with a part of a GPU has hostPID"),
+        true => Row::ok(CHECK, READ, "no pod with a GPU fraction has hostPID"),
         false => Row::ok(
             CHECK,
             READ,
-            format!("hostPID, which is not needed here: {}", few(&these)),
+            format!("hostPID is set, but not needed: {}", few(&these)),
         )
         .but(
             Status::Warn,
-            "they see every process of their node, and pod security levels refuse them",
-            "leave hostPID out",
+            "these pods see every process of their node, and Pod Security Standards reject them",
+            "remove hostPID from these pods",
         ),
     }
 }
@@ -65,7 +65,7 @@ fn host_pid(facts: &Facts) -> Row {
 /// Pods that take GPUs by a variable, which no claim limits.
 fn past_the_claim(facts: &Facts) -> Row {
     const CHECK: &str = "pods.gpus-by-variable";
-    const READ: &str = "environment of the pods' containers (not what images set)";
+    const READ: &str = "environment variables of the pods' containers (not of their images)";
     if let Err(why) = &facts.pods {
         return Row::unknown(CHECK, READ, why);
     }
@@ -74,19 +74,19 @@ fn past_the_claim(facts: &Facts) -> Row {
         elsewhere && !has_gpus(pod) && sets_gpus(pod)
     });
     match these.is_empty() {
-        true => Row::ok(CHECK, READ, "no pod takes GPUs by a variable"),
+        true => Row::ok(CHECK, READ, "no pod requests GPUs through an environment variable"),
         false => Row::ok(
             CHECK,
             READ,
             format!(
-                "NVIDIA_VISIBLE_DEVICES set, and no GPU asked for: {}",
+                "NVIDIA_VISIBLE_DEVICES is set without a GPU request: {}",
                 few(&these)
             ),
         )
         .but(
             Status::Warn,
-            "where the toolkit allows it, they use GPUs that the scheduler gives to others",
-            "are they monitors? Otherwise turn it off: see nodes.gpus-by-variable",
+            "if the container toolkit allows it, these pods use GPUs that the scheduler allocates to other pods",
+            "monitoring pods are fine; otherwise turn the variable off, see nodes.gpus-by-variable",
         ),
     }
 }

@@ -15,7 +15,7 @@ pub fn rows(facts: &Facts) -> Vec<Row> {
 
 fn classes(facts: &Facts) -> Row {
     const CHECK: &str = "published.classes";
-    const READ: &str = "device classes, and the slices they are for";
+    const READ: &str = "DeviceClasses and ResourceSlices";
     let (classes, slices) = match (&facts.classes, &facts.slices) {
         (Ok(classes), Ok(slices)) => (classes, slices),
         (Err(why), _) | (_, Err(why)) => return Row::unknown(CHECK, READ, why),
@@ -34,12 +34,12 @@ fn classes(facts: &Facts) -> Row {
         .filter(|name| !there.contains(name.as_str()))
         .collect();
     match missing.is_empty() {
-        true => Row::ok(CHECK, READ, format!("all {} are there", wanted.len())),
+        true => Row::ok(CHECK, READ, format!("all {} exist", wanted.len())),
         false => Row::ok(CHECK, READ, format!("missing: {}", few(&missing))).but(
             Status::Fail,
-            "pods that are to have such a device stay Pending",
+            "pods that request such a device stay Pending",
             format!(
-                "the controller makes them: kubectl -n {} logs -l app.kubernetes.io/component=controller",
+                "the controller creates them, see its log: kubectl -n {} logs -l app.kubernetes.io/component=controller",
                 facts.system
             ),
         ),
@@ -49,7 +49,7 @@ fn classes(facts: &Facts) -> Row {
 /// A slice stays when its driver dies, and pods are still given what it says.
 fn slices(facts: &Facts) -> Row {
     const CHECK: &str = "published.slices";
-    const READ: &str = "resource slices of our driver, their nodes, our DaemonSet's pods";
+    const READ: &str = "Divvy's ResourceSlices, their nodes, pods of Divvy's DaemonSet";
     let (slices, nodes) = match (&facts.slices, &facts.nodes) {
         (Ok(slices), Ok(nodes)) => (slices, nodes),
         (Err(why), _) | (_, Err(why)) => return Row::unknown(CHECK, READ, why),
@@ -67,29 +67,29 @@ fn slices(facts: &Facts) -> Row {
             .find(|node| node.metadata.name.as_deref() == Some(*name));
         let kept = parts.iter().any(|(on, ready)| on == name && *ready);
         let trouble = match node {
-            None => Some("the node is gone"),
+            None => Some("the node does not exist"),
             Some(node) if !is_ready(node) => Some("the node is not ready"),
-            Some(_) if !Pool::of(name, slices).complete => Some("not all of its pool"),
-            Some(_) if !kept && facts.pods.is_ok() => Some("nobody keeps them"),
+            Some(_) if !Pool::of(name, slices).complete => Some("the pool is incomplete"),
+            Some(_) if !kept && facts.pods.is_ok() => Some("no node pod of Divvy runs"),
             Some(_) => None,
         };
         troubles.extend(trouble.map(|trouble| format!("{name} ({trouble})")));
     }
     for (name, ready) in &parts {
         if *ready && !named.contains(name) {
-            troubles.push(format!("{name} (runs Divvy and publishes nothing)"));
+            troubles.push(format!("{name} (runs Divvy, but publishes nothing)"));
         }
     }
     if !troubles.is_empty() {
         return Row::ok(
             CHECK,
             READ,
-            format!("not as they should be: {}", few(&troubles)),
+            format!("with problems: {}", few(&troubles)),
         )
         .but(
             Status::Warn,
-            "nothing of such a node is given out, or what is given out does not start",
-            "`divvy-k8s admin nodes`, and the node part's log",
+            "the scheduler allocates no devices of these nodes, or pods with these devices do not start",
+            "`divvy-k8s admin nodes`, and the log of the node pods",
         );
     }
     let devices: usize = named
@@ -97,15 +97,15 @@ fn slices(facts: &Facts) -> Row {
         .map(|name| Pool::of(name, slices).devices().count())
         .sum();
     match devices {
-        0 => Row::ok(CHECK, READ, "nothing is published").but(
+        0 => Row::ok(CHECK, READ, "no node publishes devices").but(
             Status::Fail,
-            "no pod can have a part of a GPU",
-            "the node part publishes what its agent has: `divvy gpus` on the node",
+            "no pod can get a GPU fraction",
+            "a node publishes the GPUs of its daemon: run `divvy gpus` on the node",
         ),
         count => Row::ok(
             CHECK,
             READ,
-            format!("{count} devices of {} nodes", named.len()),
+            format!("{count} devices on {} nodes", named.len()),
         ),
     }
 }
@@ -132,17 +132,25 @@ mod tests {
     fn slices_that_nobody_keeps_are_told_from_those_of_a_living_node() {
         let mut facts = facts();
         facts.pods = Ok(Vec::new());
-        assert!(slices(&facts).found.contains("a (nobody keeps them)"));
+        assert!(
+            slices(&facts)
+                .found
+                .contains("a (no node pod of Divvy runs)")
+        );
         let mut facts = crate::doctor::facts::tests::facts();
         facts
             .slices
             .as_mut()
             .unwrap()
             .push(slice("gone", DRIVER, 1, 1));
-        assert!(slices(&facts).found.contains("gone (the node is gone)"));
+        assert!(
+            slices(&facts)
+                .found
+                .contains("gone (the node does not exist)")
+        );
         let mut facts = crate::doctor::facts::tests::facts();
         facts.slices = Ok(vec![slice("a", DRIVER, 1, 2)]);
-        assert!(slices(&facts).found.contains("a (not all of its pool)"));
+        assert!(slices(&facts).found.contains("a (the pool is incomplete)"));
         facts.slices = Ok(Vec::new());
         assert!(slices(&facts).found.contains("publishes nothing"));
         facts.pods = Ok(vec![node_part("a", false)]);

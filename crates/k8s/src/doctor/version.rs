@@ -23,7 +23,7 @@ const GATES: [&str; 3] = [
     "DRAExtendedResource",
 ];
 
-const CARRIERS: &str = "install with carrier mode (controller and node with --carrier): parts of GPUs in sixteenths, no MIG";
+const CARRIERS: &str = "install in carrier mode (fractions in sixteenths of a GPU, no MIG; controller and node with --carrier)";
 
 /// `v1.36.2-gke.100` as numbers.
 pub fn parse(version: &str) -> Option<(u32, u32, u32)> {
@@ -75,10 +75,10 @@ pub fn server(
     let said = &info.git_version;
     let row = |found: String| Row::ok(CHECK, READ, found);
     let Some(real) = parse(said) else {
-        return row(format!("`{said}` is no version that is understood")).but(
+        return row(format!("cannot parse the version `{said}`")).but(
             Status::Unknown,
             "",
-            "1.36.2 or newer is wanted",
+            "Divvy needs Kubernetes 1.36.2 or newer",
         );
     };
     // A server that emulates an older one has that one's gates.
@@ -90,14 +90,14 @@ pub fn server(
     let (major, minor, patch) = (real.0, emulates.unwrap_or(real.1), real.2);
     let emulating = emulates.map_or_else(String::new, |minor| format!(", emulating 1.{minor}"));
     if by_carriers && (major, minor) >= FOR_CARRIERS {
-        return row(format!("{said}{emulating}: enough for carrier mode"));
+        return row(format!("{said}{emulating}: new enough for carrier mode"));
     }
     let off = gates.as_ref().ok().map(missing);
     let gates_said = match (gates, &off) {
-        (Err(why), _) => format!("; its gates could not be read: {why}"),
-        (Ok(_), Some(off)) if off.is_empty() => "; its gates are on".to_owned(),
+        (Err(why), _) => format!("; cannot read its feature gates: {why}"),
+        (Ok(_), Some(off)) if off.is_empty() => "; its feature gates are on".to_owned(),
         (Ok(_), off) => format!(
-            "; off: {}",
+            "; feature gates that are off: {}",
             off.iter().flatten().copied().collect::<Vec<_>>().join(", ")
         ),
     };
@@ -108,16 +108,16 @@ pub fn server(
         if is_off {
             return row(found).but(
                 Status::Fail,
-                "claims for parts of a GPU are not understood while a gate is off",
-                format!("turn {list} on in API server, scheduler, controller manager and kubelets, or {CARRIERS}"),
+                "without these feature gates, Kubernetes does not support claims for GPU fractions",
+                format!("turn on {list} in API server, scheduler, controller manager and kubelets, or {CARRIERS}"),
             );
         }
         return match (major, minor, patch) >= WANTED {
             true => row(found),
             false => row(found).but(
                 Status::Warn,
-                "its scheduler may give a GPU out twice where MIG instances and parts are mixed (kubernetes#139040); the node refuses the second",
-                "upgrade to 1.36.2 or newer, or mix on no GPU",
+                "if one GPU has MIG instances and fractions, the scheduler may allocate it twice (kubernetes#139040); the node then refuses the second pod",
+                "upgrade to 1.36.2 or newer, or use each GPU either for MIG instances or for fractions",
             ),
         };
     }
@@ -125,28 +125,28 @@ pub fn server(
         let (status, means) = match gates {
             Ok(_) if !is_off => (
                 Status::Warn,
-                "the gates are alpha in this release, and nobody has tried Divvy with them",
+                "the feature gates are alpha in this release, and Divvy is not tested with them",
             ),
             _ => (
                 Status::Fail,
-                "gates that claims for parts of a GPU need are alpha and off by default in this release",
+                "claims for GPU fractions need feature gates that are alpha and off by default in this release",
             ),
         };
         return row(found).but(
             status,
             means,
-            format!("upgrade to 1.36.2, or {CARRIERS}, or turn {list} on everywhere (managed clusters have no way)"),
+            format!("upgrade to 1.36.2, or {CARRIERS}, or turn on {list} in all components (not possible in managed clusters)"),
         );
     }
     match (major, minor) >= FOR_CARRIERS {
         true => row(found).but(
             Status::Fail,
-            "claims for parts of a GPU do not exist in this release",
+            "this release has no claims for GPU fractions",
             format!("upgrade to 1.36.2, or {CARRIERS}"),
         ),
         false => row(found).but(
             Status::Fail,
-            "neither claims for parts of a GPU nor carrier mode work in this release",
+            "this release supports neither claims for GPU fractions nor carrier mode",
             "upgrade to 1.36.2; carrier mode needs 1.30",
         ),
     }

@@ -11,7 +11,7 @@ pub fn rows(facts: &Facts) -> Vec<Row> {
 
 fn configuration(facts: &Facts) -> Row {
     const CHECK: &str = "webhook.configuration";
-    const READ: &str = "mutating webhook configurations";
+    const READ: &str = "MutatingWebhookConfigurations";
     let all = match &facts.webhooks {
         Ok(all) => all,
         Err(why) => return Row::unknown(CHECK, READ, why),
@@ -22,10 +22,10 @@ fn configuration(facts: &Facts) -> Row {
         .filter(|webhook| webhook.name.ends_with(".divvy.dev"))
         .collect();
     if ours.is_empty() {
-        return Row::ok(CHECK, READ, "none is Divvy's").but(
+        return Row::ok(CHECK, READ, "Divvy's webhook is not registered").but(
             Status::Fail,
-            "labels and annotations that ask for a part of a GPU mean nothing: such pods run without one",
-            "install the chart; whole GPUs and MIG profiles by nvidia.com/… work without",
+            "labels and annotations for GPU fractions have no effect: such pods run without a GPU",
+            "install the chart; requests for whole GPUs and MIG profiles by nvidia.com/… work without the webhook",
         );
     }
     let named = |wanted: fn(&MutatingWebhook) -> bool| -> Vec<&str> {
@@ -37,22 +37,22 @@ fn configuration(facts: &Facts) -> Row {
         !bundle.is_some_and(|bundle| is_pem(&bundle.0))
     });
     if !unsigned.is_empty() {
-        return Row::ok(CHECK, READ, format!("no certificates in caBundle: {}", few(&unsigned))).but(
+        return Row::ok(CHECK, READ, format!("no certificate in caBundle: {}", few(&unsigned))).but(
             Status::Fail,
-            "the API server cannot trust the webhook, and refuses every pod that asks for a part of a GPU",
+            "the API server does not trust the webhook, and rejects every pod that requests a GPU fraction",
             format!(
-                "the controller writes it: kubectl -n {} logs -l app.kubernetes.io/component=controller",
+                "the controller writes caBundle, see its log: kubectl -n {} logs -l app.kubernetes.io/component=controller",
                 facts.system
             ),
         );
     }
     let lenient = named(|webhook| webhook.failure_policy.as_deref() == Some("Ignore"));
     match lenient.is_empty() {
-        true => Row::ok(CHECK, READ, format!("{} are there, with caBundle and failurePolicy Fail", ours.len())),
+        true => Row::ok(CHECK, READ, format!("{} webhooks, with caBundle and failurePolicy Fail", ours.len())),
         false => Row::ok(CHECK, READ, format!("failurePolicy is Ignore: {}", few(&lenient))).but(
             Status::Warn,
-            "while the webhook is away, a pod that asks for part of a GPU and for nvidia.com/gpu gets a whole one, without a limit",
-            "failurePolicy: Fail; only pods that ask for a part of a GPU are held up by it",
+            "while the webhook is unavailable, a pod that requests a GPU fraction and nvidia.com/gpu gets a whole GPU without a limit",
+            "set failurePolicy: Fail; it affects only pods that request a GPU fraction",
         ),
     }
 }
@@ -71,44 +71,49 @@ fn namespaces(facts: &Facts) -> Row {
     };
     let opted: Vec<&str> = all.iter().filter_map(opted_in).collect();
     match opted.is_empty() {
-        true => Row::ok(CHECK, READ, format!("none has {}={}", OPT_IN.0, OPT_IN.1)).but(
+        true => Row::ok(
+            CHECK,
+            READ,
+            format!("no namespace has {}={}", OPT_IN.0, OPT_IN.1),
+        )
+        .but(
             Status::Warn,
-            "the webhook looks at no pod",
+            "the webhook receives no pods",
             format!("kubectl label namespace NAME {}={}", OPT_IN.0, OPT_IN.1),
         ),
         false => Row::ok(
             CHECK,
             READ,
-            format!("{} opted in: {}", opted.len(), few(&opted)),
+            format!("{} with the label: {}", opted.len(), few(&opted)),
         ),
     }
 }
 
 fn answer(facts: &Facts) -> Row {
     const CHECK: &str = "webhook.answer";
-    const READ: &str = "a dry run of a pod with a part of a GPU, in a namespace that is opted in";
+    const READ: &str = "a dry run of a pod with a GPU fraction, in a namespace with Divvy's label";
     let row = |found: String| Row::ok(CHECK, READ, found);
     match &facts.probe {
-        Probe::Held => row("a pod with a part of a GPU gets its claim".to_owned()),
-        Probe::Refused(text) => row(format!("it answers, with a refusal: {text}")).but(
+        Probe::Held => row("a pod with a GPU fraction gets its claim".to_owned()),
+        Probe::Refused(text) => row(format!("the webhook responds, but refuses the pod: {text}")).but(
             Status::Warn,
-            "an eighth of a GPU is refused at the moment",
-            "look at published.slices",
+            "the webhook refuses 1/8 of a GPU at the moment",
+            "see the check published.slices",
         ),
-        Probe::Untouched => row("it was not asked: the pod would run as it came".to_owned()).but(
+        Probe::Untouched => row("the API server does not call the webhook: the pod would run unchanged".to_owned()).but(
             Status::Fail,
-            "labels and annotations that ask for a part of a GPU mean nothing: such pods run without one",
-            "the webhook's rules and selectors: kubectl get mutatingwebhookconfigurations divvy -o yaml",
+            "labels and annotations for GPU fractions have no effect: such pods run without a GPU",
+            "check check the webhook's rules and selectors: kubectl get mutatingwebhookconfigurations divvy -o yaml",
         ),
         Probe::Unreachable(text) => row(text.clone()).but(
             Status::Fail,
-            "pods that ask for a part of a GPU are refused; others are not held up",
+            "the API server rejects pods that request a GPU fraction; other pods are not affected",
             format!("kubectl -n {} get pods,endpointslices -l app.kubernetes.io/component=controller", facts.system),
         ),
-        Probe::NoNamespace => row("could not be tried: no namespace is opted in".to_owned()).but(
+        Probe::NoNamespace => row("not tested: no namespace has Divvy's label".to_owned()).but(
             Status::Unknown,
             "",
-            "opt one in, then run this again",
+            "label a namespace (see webhook.namespaces), then run `divvy-k8s doctor` again",
         ),
         Probe::Untried(why) => Row::unknown(CHECK, READ, why),
     }
@@ -150,7 +155,7 @@ mod tests {
     #[test]
     fn no_namespace_opted_in_is_worth_a_word() {
         let mut facts = facts();
-        assert_eq!(namespaces(&facts).found, "1 opted in: team");
+        assert_eq!(namespaces(&facts).found, "1 with the label: team");
         facts.namespaces = Ok(Vec::new());
         assert_eq!(namespaces(&facts).status, Status::Warn);
     }

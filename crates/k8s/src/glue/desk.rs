@@ -157,7 +157,7 @@ impl Desk {
             }
         }
         if self.troubles.contains_key(EVERYTHING) {
-            tracing::info!("server and cluster answer again");
+            tracing::info!("server and cluster respond again");
         }
         self.troubles = troubles;
         Ok(is_more)
@@ -187,7 +187,7 @@ impl Desk {
     fn said(&self, of: &str, trouble: &Trouble) -> String {
         let text = trouble.to_string();
         if self.troubles.get(of) != Some(&text) {
-            tracing::warn!(of, error = text, "trying again with each look");
+            tracing::warn!(of, error = text, "an operation failed; retrying");
         }
         text
     }
@@ -280,7 +280,7 @@ impl Desk {
                 if record.mark == Mark::Ours {
                     // Its agent has done so itself, unless it was killed. While the record is there: behind it nobody comes back.
                     let _ = hand.server.unregister(&hand.child(id)).await;
-                    tracing::info!(task = id, status = ?facts.status, "ClearML task: over");
+                    tracing::info!(task = id, status = ?facts.status, "ClearML task: ended");
                 }
                 hand.objects.remove_record(id).await?;
             }

@@ -50,7 +50,7 @@ impl Hand {
     pub async fn say(&self, task: &str, level: &'static str, text: &str) {
         let events = events(task, &self.worker, level, text, now_ms());
         if let Err(error) = self.server.add_events(&events).await {
-            tracing::warn!(task, %error, "a line of the task's log is lost");
+            tracing::warn!(task, %error, "cannot send a line of the task's log; it is lost");
         }
     }
 

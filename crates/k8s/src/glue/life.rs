@@ -149,7 +149,10 @@ fn queued(facts: &Facts) -> Step {
     match &pod.state {
         State::Ended(_) if !facts.is_logged => Step::Nothing,
         State::Ended(end) => {
-            let why = format!("its pod ended before the task was started: {}", end.words());
+            let why = format!(
+                "the task's pod ended before the task started: {}",
+                end.words()
+            );
             Step::Tell(Word::Failed(why))
         }
         _ if pod.terminating => Step::Nothing,
@@ -164,7 +167,9 @@ fn in_progress(facts: &Facts) -> Step {
     let Some(pod) = &facts.pod else {
         return Step::Tell(match facts.stopping {
             true => Word::Stopped,
-            false => Word::Failed("its pod is gone: it was deleted, or its node was".to_owned()),
+            false => {
+                Word::Failed("the task's pod is gone: the pod or its node was deleted".to_owned())
+            }
         });
     };
     match &pod.state {

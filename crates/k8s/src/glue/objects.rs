@@ -165,8 +165,8 @@ impl Objects {
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         match self.pods.get_opt(name).await {
             Ok(Some(there)) if Record::of_pod(&there) == Record::of_pod(pod) => Made::Made,
-            Ok(Some(_)) => Made::Never(format!("there is another pod called {name}")),
-            Ok(None) => Made::Later("its pod has just gone".to_owned()),
+            Ok(Some(_)) => Made::Never(format!("another pod with the name {name} exists")),
+            Ok(None) => Made::Later("its earlier pod was just deleted".to_owned()),
             Err(error) => Made::Later(said(&error)),
         }
     }

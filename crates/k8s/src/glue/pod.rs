@@ -56,19 +56,19 @@ pub struct Asked<'a> {
 /// Text that is no YAML, another kind, fields that no pod has, and a restart policy under which a task could run twice.
 pub fn manifest(text: &str) -> Result<Value, Wrong> {
     let at = "the pod template";
-    let mut pod: Value =
-        yaml_serde::from_str(text).map_err(|error| Wrong::new(at, &format!("no YAML: {error}")))?;
+    let mut pod: Value = yaml_serde::from_str(text)
+        .map_err(|error| Wrong::new(at, &format!("not valid YAML: {error}")))?;
     if !pod.is_object() {
-        return Err(Wrong::new(at, "a pod is needed"));
+        return Err(Wrong::new(at, "must be a Pod"));
     }
     if !["null", "\"Pod\"", "\"pod\""].contains(&pod["kind"].to_string().as_str()) {
-        return Err(Wrong::new("kind", &format!("{} is no Pod", pod["kind"])));
+        return Err(Wrong::new("kind", &format!("{} is not a Pod", pod["kind"])));
     }
     let policy = &pod["spec"]["restartPolicy"];
     if !policy.is_null() && policy != "Never" {
         return Err(Wrong::new(
             "spec.restartPolicy",
-            &format!("{policy}: it has to be Never, as a task runs once"),
+            &format!("{policy} is not supported; use Never, because a task runs only once"),
         ));
     }
     if let Some(fields) = pod.as_object_mut() {
@@ -281,9 +281,9 @@ fn lost(at: &str, given: &Value, back: &Value) -> Result<(), Wrong> {
                         let near = back.keys().find(|known| known.eq_ignore_ascii_case(name));
                         let why = match near {
                             Some(near) => {
-                                format!("a pod has no such field; did you mean `{near}`?")
+                                format!("unknown field of a pod; did you mean `{near}`?")
                             }
-                            None => "a pod has no such field".to_owned(),
+                            None => "unknown field of a pod".to_owned(),
                         };
                         return Err(Wrong::new(&at, &why));
                     }

@@ -50,7 +50,7 @@ pub fn prepared(args: &Args) -> Result<Prepared, GlueError> {
         // With Divvy's webhook every task of such a queue would fail; without it, it may be somebody else's language.
         if let Err(refusal) = ask(&sample, Steps::Any) {
             eprintln!(
-                "warning: queue {}: its pods would be refused: {refusal}",
+                "warning: queue {}: Divvy's webhook would refuse its pods: {refusal}",
                 queue.name
             );
         }

@@ -48,7 +48,7 @@ pub async fn pump(hand: Rc<Hand>, mut record: Record, pod: Pod) {
             Read::Failed(why) => {
                 tries += 1;
                 if over && tries >= TRIES {
-                    let line = format!("the rest of the pod's log cannot be read: {why}\n");
+                    let line = format!("cannot read the rest of the pod's log: {why}\n");
                     hand.say(&record.task, "WARNING", &line).await;
                     break;
                 }
@@ -116,7 +116,7 @@ async fn read(hand: &Hand, record: &mut Record, pod: &Pod) -> Read {
                 .ask(async |server| server.add_events(&events).await)
                 .await
             {
-                tracing::warn!(task = record.task, %error, "a piece of the task's log is lost");
+                tracing::warn!(task = record.task, %error, "cannot send a part of the task's log; it is lost");
             }
             text.clear();
             if let Some(time) = &newest {
@@ -136,6 +136,6 @@ async fn read(hand: &Hand, record: &mut Record, pod: &Pod) -> Read {
 /// Writes down how much was sent. That it cannot be is no reason to stop: it would be sent again.
 async fn save(hand: &Hand, record: &Record) {
     if let Err(error) = hand.objects.write_logged(record).await {
-        tracing::debug!(task = record.task, %error, "cannot write down how much of a log was sent");
+        tracing::debug!(task = record.task, %error, "cannot record how much of the log was sent");
     }
 }

@@ -34,7 +34,7 @@ pub async fn set_up(args: &Args, prepared: Prepared) -> Result<(Hand, Gate), Glu
         .map_err(|error| GlueError::Hours(error.0))?;
     if both {
         tracing::warn!(
-            "both uptime and downtime were given, and only one of them can count: neither does"
+            "uptime and downtime are both set, so neither has an effect; set only one of them"
         );
     }
     let setup = Setup::read(&settings.tree, &asked, vars.clone())?;

@@ -104,7 +104,7 @@ fn of_init(status: &PodStatus) -> Option<String> {
         });
     failed.map(|(one, exited)| {
         let what = format!(
-            "its init container {} ended with exit code {}",
+            "the init container {} ended with exit code {}",
             one.name, exited.exit_code
         );
         with(&what, named(exited.reason.as_deref()).as_deref())
@@ -160,7 +160,7 @@ impl End {
             (Some(code), Some(reason)) => format!("exit code {code} ({reason})"),
             (Some(code), None) => format!("exit code {code}"),
             (None, Some(reason)) => reason.clone(),
-            (None, None) => "the pod failed, and Kubernetes says no reason".to_owned(),
+            (None, None) => "the pod failed, and Kubernetes reports no reason".to_owned(),
         }
     }
 }
@@ -263,7 +263,7 @@ mod tests {
             state,
             ended(
                 None,
-                Some("its init container fetch ended with exit code 3")
+                Some("the init container fetch ended with exit code 3")
             )
         );
     }

@@ -132,7 +132,7 @@ pub fn check(at: &str, value: &Value) -> Result<Template, Wrong> {
     let fields = match value {
         Value::Null => return Ok(Template::new()),
         Value::Object(fields) => fields,
-        _ => return Err(Wrong::new(at, "a section is needed")),
+        _ => return Err(Wrong::new(at, "must be a mapping")),
     };
     let mut checked = Template::new();
     for (name, value) in fields {
@@ -151,13 +151,12 @@ impl How {
         let wrong = |why: &str| Err(Wrong::new(at, why));
         match (self, value) {
             (_, Value::Null) => Ok(Value::Null),
-            (Self::Scalar, Value::Array(_) | Value::Object(_)) => wrong("one value is needed"),
+            (Self::Scalar, Value::Array(_) | Value::Object(_)) => wrong("must be a single value"),
             (Self::Scalar, scalar) => Ok(scalar.clone()),
             (Self::Texts, Value::Object(fields)) => {
                 for (name, value) in fields {
                     if !matches!(value, Value::String(_) | Value::Null) {
-                        let why =
-                            format!("{value} has to stand in quotes: only texts may stand here");
+                        let why = format!("must be a string; write {value} in quotes");
                         return Err(Wrong::new(&format!("{at}.{name}"), &why));
                     }
                 }
@@ -174,7 +173,7 @@ impl How {
                 for (index, item) in items.iter().enumerate() {
                     for key in keys {
                         if !item[key].is_string() {
-                            let why = format!("`{key}` is missing, or no text");
+                            let why = format!("`{key}` is missing or not a string");
                             return Err(Wrong::new(&format!("{at}[{index}]"), &why));
                         }
                     }
@@ -182,8 +181,8 @@ impl How {
                 Ok(value.clone())
             }
             (Self::Items, Value::Array(_)) => Ok(value.clone()),
-            (Self::Named(_) | Self::Items, _) => wrong("a list is needed"),
-            (Self::Texts | Self::Resources | Self::Section, _) => wrong("a section is needed"),
+            (Self::Named(_) | Self::Items, _) => wrong("must be a list"),
+            (Self::Texts | Self::Resources | Self::Section, _) => wrong("must be a mapping"),
         }
     }
 
@@ -260,7 +259,7 @@ fn list(value: &mut Value) -> &mut Vec<Value> {
     }
     match value {
         Value::Array(items) => items,
-        _ => unreachable!("it was made a list"),
+        _ => unreachable!("became a list"),
     }
 }
 

@@ -58,8 +58,8 @@ impl Wrong {
         let known: Vec<&str> = known.collect();
         let near = known.iter().map(|one| (distance(name, one), *one)).min();
         let why = match near {
-            Some((0..=2, one)) => format!("no such key here; did you mean `{one}`?"),
-            _ => format!("no such key here; there are {}", known.join(", ")),
+            Some((0..=2, one)) => format!("unknown key; did you mean `{one}`?"),
+            _ => format!("unknown key; the known keys are {}", known.join(", ")),
         };
         Self::new(at, &why)
     }
@@ -140,12 +140,12 @@ impl Values {
     /// Text that is no YAML, keys that mean nothing, values that their keys cannot have.
     pub fn parse(text: &str) -> Result<Self, Wrong> {
         let whole: Yaml = yaml_serde::from_str(text)
-            .map_err(|error| Wrong::new("the values file", &format!("no YAML: {error}")))?;
+            .map_err(|error| Wrong::new("the values file", &format!("not valid YAML: {error}")))?;
         let whole = section("the values file", &whole)?;
         let found = whole.iter().find(|(name, _)| name == ROOT);
         let (_, root) = found.ok_or_else(|| match whole.first() {
             Some((name, _)) => Wrong::unknown(name, name, [ROOT].into_iter()),
-            None => Wrong::new(ROOT, "it is missing"),
+            None => Wrong::new(ROOT, "is missing"),
         })?;
         let root = section(ROOT, root)?;
         let mut notes = Vec::new();
@@ -158,7 +158,7 @@ impl Values {
         for (name, _) in &root {
             if OF_THE_AGENT.contains(&name.as_str()) {
                 notes.push(format!(
-                    "{ROOT}.{name} is about the stock agent's own pod; it means nothing here"
+                    "{ROOT}.{name} has no effect: it configures the stock agent's own pod"
                 ));
             } else if !READ.contains(&name.as_str()) {
                 return Err(Wrong::unknown(
@@ -181,7 +181,7 @@ impl Values {
                 .is_none_or(|of| of.is_null() || *of == serde_json::json!({}))
             {
                 notes.push(format!(
-                    "{ROOT}.nodeSelector counts for tasks' pods, under basePodTemplate.nodeSelector"
+                    "{ROOT}.nodeSelector applies to the pods of tasks; basePodTemplate.nodeSelector takes precedence"
                 ));
                 if let (Some(Value::Object(under)), Some(Value::Object(over))) =
                     (both.get_mut("nodeSelector"), base.get("nodeSelector"))
@@ -235,13 +235,13 @@ fn section(at: &str, value: &Yaml) -> Result<Section, Wrong> {
                     Yaml::String(name) => name.clone(),
                     Yaml::Number(number) => number.to_string(),
                     Yaml::Bool(flag) => flag.to_string(),
-                    _ => return Err(Wrong::new(at, "a key is no text")),
+                    _ => return Err(Wrong::new(at, "a key is not a string")),
                 };
                 Ok((name, value.clone()))
             };
             fields.iter().map(named).collect()
         }
-        _ => Err(Wrong::new(at, "a section is needed")),
+        _ => Err(Wrong::new(at, "must be a mapping")),
     }
 }
 
@@ -259,11 +259,11 @@ fn beside(whole: &Section, root: &Section, notes: &mut Vec<String>) -> Result<Se
         });
         if BESIDE.contains(&name.as_str()) {
             notes.push(format!(
-                "{name} is for ClearML's own chart; it means nothing here"
+                "{name} has no effect: it is for ClearML's own chart"
             ));
         } else if takes_strays && is_queue {
             notes.push(format!(
-                "{name} is read as {ROOT}.queues.{name}: indent it, to say so"
+                "{name} is read as {ROOT}.queues.{name}; indent it to make that explicit"
             ));
             stray.push((name.clone(), value.clone()));
         } else {
@@ -284,7 +284,7 @@ fn one_text(key: &str, value: Option<&Yaml>) -> Result<Option<String>, Wrong> {
         Some(Yaml::String(text)) => {
             Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty()))
         }
-        Some(_) => Err(Wrong::new(&format!("{ROOT}.{key}"), "a text is needed")),
+        Some(_) => Err(Wrong::new(&format!("{ROOT}.{key}"), "must be a string")),
     }
 }
 
@@ -294,7 +294,7 @@ fn flag(key: &str, value: Option<&Yaml>) -> Result<Option<bool>, Wrong> {
         Some(Yaml::Bool(flag)) => Ok(Some(*flag)),
         Some(_) => Err(Wrong::new(
             &format!("{ROOT}.{key}"),
-            "true or false is needed",
+            "must be true or false",
         )),
     }
 }

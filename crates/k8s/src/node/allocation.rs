@@ -28,23 +28,23 @@ pub struct Allocation {
 /// Why a claim cannot be prepared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unprepared {
-    #[error("the claim has been replaced: its uid is {found}, kubelet asks for {asked}")]
+    #[error("the claim was replaced: its uid is {found}, but kubelet requests {asked}")]
     Replaced { found: String, asked: String },
     #[error("the claim is not allocated")]
     NotAllocated,
-    #[error("nothing in the claim's allocation is of {DRIVER}")]
+    #[error("the claim's allocation has no device of {DRIVER}")]
     NotOurs,
-    #[error("device {device} is in pool {pool}, and this node's is {node}")]
+    #[error("device {device} is in pool {pool}, but this node's pool is {node}")]
     Elsewhere {
         device: String,
         pool: String,
         node: String,
     },
     #[error(
-        "request {0} asks for administrative access, which {DRIVER} does not give: `divvy` on the node shows all"
+        "request {0} has adminAccess, which {DRIVER} does not support; on the node, `divvy gpus` shows all GPUs"
     )]
     Administrative(String),
-    #[error("device {device} has {quantity} of memory, which is no number of bytes")]
+    #[error("device {device} has {quantity} of memory, which is not a number of bytes")]
     NoBytes { device: String, quantity: String },
     #[error(transparent)]
     NoDevice(#[from] NoDevice),

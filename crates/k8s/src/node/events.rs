@@ -74,7 +74,7 @@ impl Events {
             ..ObjectReference::default()
         };
         if let Err(error) = self.0.publish(&event, &reference).await {
-            tracing::warn!("the event on {word} {namespace}/{name} cannot be written: {error}");
+            tracing::warn!("cannot write the event on {word} {namespace}/{name}: {error}");
         }
     }
 }

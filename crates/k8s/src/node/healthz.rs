@@ -27,7 +27,7 @@ pub async fn listen(
         async move {
             for socket in &sockets {
                 if UnixStream::connect(socket).await.is_err() {
-                    let why = format!("nobody listens on {}\n", socket.display());
+                    let why = format!("no process listens on {}\n", socket.display());
                     return (StatusCode::SERVICE_UNAVAILABLE, why);
                 }
             }

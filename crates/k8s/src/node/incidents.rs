@@ -169,7 +169,7 @@ fn refusals(held: &HeldClaim) -> String {
             many => format!("{many} allocations"),
         };
         format!(
-            "the limit of {} on GPU {} refused {allocations}{last}; {} are in use now",
+            "the memory limit of {} on GPU {} refused {allocations}{last}; {} in use now",
             human(slice.memory_limit_bytes),
             slice.gpu_index,
             human(slice.memory_used_bytes)
@@ -217,7 +217,7 @@ async fn follow(plugin: &Plugin) {
         }
         match follow_once(plugin, &mut after, since).await {
             Err(error) if error.code != ErrorCode::NoDaemon => {
-                tracing::debug!("the agent's events cannot be followed: {error}");
+                tracing::debug!("cannot follow the daemon's events: {error}");
             }
             _ => {}
         }
@@ -372,7 +372,7 @@ mod tests {
         journal.count(&[held("a", 0)]);
         assert_eq!(journal.due(now), []);
         journal.count(&[held("a", 3)]);
-        let text = "the limit of 10.0 GiB on GPU 0 refused 3 allocations, the last of 2.0 GiB; 9.0 GiB are in use now";
+        let text = "the memory limit of 10.0 GiB on GPU 0 refused 3 allocations, the last of 2.0 GiB; 9.0 GiB in use now";
         assert_eq!(
             journal.due(now),
             [(of("a"), Reason::Refused, text.to_owned())]

@@ -44,13 +44,13 @@ pub struct Plugin {
 enum Failure {
     #[error("claim {0} does not exist")]
     NoClaim(String),
-    #[error("the claim cannot be read: {}", cluster::said(.0))]
+    #[error("cannot read the claim: {}", cluster::said(.0))]
     Unread(kube::Error),
     #[error(transparent)]
     Unprepared(#[from] Unprepared),
     #[error("{}", spoken(.0))]
     Agent(#[from] v1::Error),
-    #[error("the driver broke off: {0}")]
+    #[error("the driver failed internally: {0}")]
     Broken(#[from] tokio::task::JoinError),
 }
 
@@ -121,7 +121,7 @@ impl Plugin {
         let allocation = allocation::of(&claim, &asked.uid, &self.node, &gpus)?;
         let held = self.agent.hold(&asked.uid, &allocation.claim).await?;
         tracing::info!(
-            "claim {}/{} is job {}: {}",
+            "claim {}/{} is allocated to job {}: {}",
             asked.namespace,
             asked.name,
             held.job,
@@ -135,7 +135,7 @@ impl Plugin {
                 uid: &asked.uid,
             };
             let note = format!(
-                "configuration for this driver ({source}) counts for nothing: limits are what the scheduler allocated"
+                "configuration for this driver ({source}) is ignored; the limits are those that the scheduler allocated"
             );
             self.events
                 .warn(about, "ConfigIgnored", "Prepare", note)
@@ -148,7 +148,7 @@ impl Plugin {
         let _turn = self.turns.of(&asked.uid).await;
         incidents::last_look(self, &asked.uid).await;
         self.agent.release(&asked.uid).await?;
-        tracing::info!("claim {}/{} is let go", asked.namespace, asked.name);
+        tracing::info!("claim {}/{} is released", asked.namespace, asked.name);
         Ok(())
     }
 }

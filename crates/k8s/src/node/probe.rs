@@ -15,10 +15,10 @@ use tokio::time::timeout;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The socket of this node's `divvy daemon`
+    /// Socket of this node's `divvy daemon`
     #[arg(long, value_name = "SOCKET", default_value = "/run/divvy/divvy.sock")]
     agent: PathBuf,
-    /// For how many seconds its answer is waited for
+    /// Seconds to wait for the response
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60))]
     seconds: u64,
 }
@@ -31,14 +31,14 @@ pub enum ProbeError {
         socket: PathBuf,
         source: std::io::Error,
     },
-    #[error("the daemon on {socket} has not answered for {seconds} s")]
+    #[error("the daemon on {socket} did not respond within {seconds} s")]
     Silent { socket: PathBuf, seconds: u64 },
-    #[error("the daemon on {socket} hung up")]
+    #[error("the daemon on {socket} closed the connection")]
     Broken {
         socket: PathBuf,
         source: hyper::Error,
     },
-    #[error("the daemon on {socket} answers {status}")]
+    #[error("the daemon on {socket} responded with {status}")]
     Ill { socket: PathBuf, status: StatusCode },
 }
 

@@ -22,13 +22,13 @@ const AGAIN: Duration = Duration::from_secs(60);
 /// Why nobody will unprepare a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Leak {
-    #[error("it does not exist any more")]
+    #[error("the claim no longer exists")]
     Gone,
-    #[error("another one has its name")]
+    #[error("another claim has its name")]
     Replaced,
-    #[error("it is not allocated any more")]
+    #[error("the claim is no longer allocated")]
     Deallocated,
-    #[error("it is allocated to another node")]
+    #[error("the claim is allocated to another node")]
     Moved,
 }
 
@@ -61,7 +61,7 @@ async fn compare(plugin: &Plugin) {
     let held = match plugin.agent().held().await {
         Ok(held) => held,
         Err(error) => {
-            tracing::debug!("the claims that are held cannot be compared: {error}");
+            tracing::debug!("cannot compare the allocations with the cluster's claims: {error}");
             return;
         }
     };
@@ -82,7 +82,7 @@ async fn look_into(plugin: &Plugin, held: &HeldClaim) {
     let judged = |claim: Result<Option<ResourceClaim>, _>| match claim {
         Ok(claim) => judge(uid, claim.as_ref(), plugin.node()),
         Err(error) => {
-            tracing::debug!("claim {namespace}/{name} cannot be compared: {error}");
+            tracing::debug!("cannot compare claim {namespace}/{name}: {error}");
             None
         }
     };
@@ -115,17 +115,17 @@ async fn look_into(plugin: &Plugin, held: &HeldClaim) {
             Ok(()) => (
                 "LeakReleased",
                 format!(
-                    "what this node held for the claim is released: {leak}, and nothing runs in it"
+                    "released the claim's allocation on this node: {leak}, and no process uses the allocation"
                 ),
             ),
             Err(error) => {
-                tracing::warn!("claim {namespace}/{name} cannot be released: {error}");
+                tracing::warn!("cannot release claim {namespace}/{name}: {error}");
                 return;
             }
         },
         some => (
             "LeakInUse",
-            format!("this node still holds the claim for {some} processes: {leak}"),
+            format!("{leak}, but {some} processes still use its allocation on this node"),
         ),
     };
     plugin.events().warn(about, reason, "Reconcile", note).await;

@@ -66,7 +66,7 @@ impl Registration for Registrar {
         match status.plugin_registered {
             true => tracing::info!("registered with kubelet"),
             // It tries again by itself.
-            false => tracing::error!("kubelet does not register this driver: {}", status.error),
+            false => tracing::error!("kubelet refused to register this driver: {}", status.error),
         }
         Ok(Response::new(RegistrationStatusResponse {}))
     }

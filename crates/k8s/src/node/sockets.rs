@@ -69,7 +69,7 @@ pub async fn serve(
             () = lost(path, identity) => {
                 // Whoever is connected is served to the end.
                 drop(end);
-                tracing::warn!("{} was removed: it is made anew", path.display());
+                tracing::warn!("{} was removed; creating it again", path.display());
             }
         }
     }

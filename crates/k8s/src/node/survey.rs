@@ -31,8 +31,8 @@ pub async fn run(
     loop {
         let gpus = plugin.agent().gpus_now().await;
         match (&gpus, answered) {
-            (Err(error), true) => tracing::warn!("the agent is away: {error}"),
-            (Ok(_), false) => tracing::info!("the agent answers again"),
+            (Err(error), true) => tracing::warn!("the daemon does not respond: {error}"),
+            (Ok(_), false) => tracing::info!("the daemon responds again"),
             _ => {}
         }
         answered = gpus.is_ok();

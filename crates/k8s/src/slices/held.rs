@@ -27,11 +27,17 @@ pub enum Held {
 /// Why a device cannot be held.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoDevice {
-    #[error("the node has no device `{0}`: its GPU is not there, or cannot be cut so")]
+    #[error(
+        "this node has no device `{0}`: its GPU is missing, or does not support this MIG placement"
+    )]
     Unknown(String),
-    #[error("GPU {index} is not given out as `{device}` any more: its mode was changed")]
+    #[error("GPU {index} is no longer available as `{device}`: its GPU mode was changed")]
     Changed { device: String, index: u32 },
-    #[error("`{device}` has {most}, and the claim says it has {asked} of it")]
+    #[error(
+        "the claim has {} of `{device}`, which has only {}",
+        asked.human_beside(*most)[0],
+        asked.human_beside(*most)[1]
+    )]
     TooMuch {
         device: String,
         asked: Bytes,

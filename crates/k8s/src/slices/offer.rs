@@ -60,24 +60,26 @@ pub enum Health {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Withheld {
     #[error(
-        "it is unmanaged: seen, and never given out; `divvy admin gpu {0} --mode shared` makes it Divvy's"
+        "its GPU mode is unmanaged; `divvy admin gpu {0} --mode shared` makes it available to pods"
     )]
     Unmanaged(u32),
-    #[error("its mode `{0}` is none that is known here")]
+    #[error("unknown GPU mode `{0}`")]
     UnknownMode(String),
-    #[error("it is in MIG mode, and no label of the node says that its GPUs may be cut")]
+    #[error(
+        "it is in MIG mode, but no label of the node allows MIG instances; `divvy-k8s admin set node-role --dynamic-mig-enabled NODE` sets one"
+    )]
     NoRole,
-    #[error("it is in MIG mode, and what it can be cut into is not known yet")]
+    #[error("it is in MIG mode, but its MIG profiles are not known yet")]
     NoTable,
-    #[error("a profile of it has no name that is understood")]
+    #[error("cannot parse the name of one of its MIG profiles")]
     Name(#[source] MigProfileError),
-    #[error("what it can be cut into makes no sense")]
+    #[error("its table of MIG placements is inconsistent")]
     Table(#[source] TableError),
-    #[error("its places would take {0} counters, and a counter set has at most {most}", most = counters::MOST_COUNTERS)]
+    #[error("its MIG placements need {0} counters, but a counter set has at most {most}", most = counters::MOST_COUNTERS)]
     Counters(usize),
-    #[error("its UUID `{0}` is no name for a device")]
+    #[error("its UUID `{0}` is not a valid device name")]
     NoName(String),
-    #[error("it has less than 2 MiB")]
+    #[error("it has less than 2 MiB of memory")]
     NoMemory,
 }
 

@@ -50,15 +50,15 @@ pub struct Publisher {
 /// Why slices are not as they are to be.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
-    #[error("the node's slices cannot be listed")]
+    #[error("cannot list the node's ResourceSlices")]
     List(#[source] kube::Error),
-    #[error("slice {name} cannot be written")]
+    #[error("cannot write ResourceSlice {name}")]
     Write {
         name: String,
         #[source]
         source: kube::Error,
     },
-    #[error("slice {name} cannot be deleted")]
+    #[error("cannot delete ResourceSlice {name}")]
     Delete {
         name: String,
         #[source]
@@ -66,7 +66,7 @@ pub enum PublishError {
     },
     /// Without it two pods would be promised the same memory.
     #[error(
-        "the API server keeps nothing of {gate}: parts of GPUs and MIG need Kubernetes 1.36, or that feature gate"
+        "the API server drops the fields of the feature gate {gate}: turn it on for GPU fractions and MIG, or upgrade to Kubernetes 1.36"
     )]
     Unsupported { gate: &'static str },
 }
@@ -132,11 +132,11 @@ impl Publisher {
             match self.settle(gpus, own).await {
                 Ok(0) => pace.settled(Instant::now()),
                 Ok(written) => {
-                    tracing::info!(node = %self.name, written, "published resource slices");
+                    tracing::info!(node = %self.name, written, "published ResourceSlices");
                     pace.wrote(Instant::now());
                 }
                 Err(error) => {
-                    tracing::warn!(node = %self.name, "cannot publish resource slices: {}", chain(&error));
+                    tracing::warn!(node = %self.name, "cannot publish ResourceSlices: {}", chain(&error));
                     pace.failed(Instant::now());
                 }
             }
@@ -154,7 +154,7 @@ impl Publisher {
                 None => return Ok(steps.len()),
                 Some(TAINTS) => {
                     tracing::warn!(
-                        "the cluster does not know {TAINTS}: GPUs that are not well are left out instead"
+                        "the cluster does not support {TAINTS}; unhealthy GPUs are not published instead"
                     );
                     self.taints = Taints::Unknown;
                 }
@@ -231,7 +231,7 @@ impl Publisher {
             return;
         }
         for (index, why) in &pool.withheld {
-            tracing::warn!(node = %self.name, gpu = index, "nothing of GPU {index} is published: {}", chain(why));
+            tracing::warn!(node = %self.name, gpu = index, "GPU {index} is not published: {}", chain(why));
         }
         self.said.clone_from(&pool.withheld);
     }
@@ -251,7 +251,7 @@ where
     let told = watcher(api, chosen).default_backoff();
     told.filter_map(|event| async {
         event
-            .inspect_err(|error| tracing::debug!("a watch broke off: {}", chain(error)))
+            .inspect_err(|error| tracing::debug!("a watch failed and restarts: {}", chain(error)))
             .ok()
     })
 }

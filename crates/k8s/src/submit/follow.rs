@@ -50,7 +50,7 @@ pub async fn follow(
             }
             Ok(watcher::Event::Init | watcher::Event::InitDone) => continue,
             Err(error) => {
-                edge::say(&format!("the cluster is asked again: {error}"));
+                edge::say(&format!("lost the watch of the pod, retrying: {error}"));
                 continue;
             }
         };
@@ -68,11 +68,11 @@ pub async fn follow(
             Stage::Lost(why) => return Err(lost(why)),
         }
     }
-    Err(lost("the cluster stopped telling of the pod".to_owned()))
+    Err(lost("the watch of the pod ended before the pod".to_owned()))
 }
 
 fn lost(why: String) -> Error {
-    Error::new(ErrorCode::LaunchFailed, why).hint("`kubectl describe pod` shows its events")
+    Error::new(ErrorCode::LaunchFailed, why).hint("`kubectl describe pod` shows the pod's events")
 }
 
 /// Shows the output until the pod is not running any more.
@@ -128,7 +128,9 @@ async fn output(
                 }
             }
             Err(error) => {
-                edge::say(&format!("the output broke off, and is read again: {error}"));
+                edge::say(&format!(
+                    "the output was interrupted, reading it again: {error}"
+                ));
                 return Ok(());
             }
         }

@@ -66,16 +66,16 @@ impl Amount {
             (None, None, Some(text)) => text.parse().map(Self::Mig).map_err(|error| {
                 usage(
                     format!("--mig-profile: {error}"),
-                    "a profile is such as 1g.5gb, 2g.10gb or 1g.10gb+me",
+                    "write a profile such as 1g.5gb, 2g.10gb or 1g.10gb+me",
                 )
             }),
             (None, None, None) => Err(usage(
-                "nothing says how much of a GPU is wanted",
+                "no GPU amount is given",
                 "add --gpu 0.2, --gpu-memory 4G or --mig-profile 2g.10gb",
             )),
             _ => Err(usage(
-                "several flags say how much of a GPU is wanted",
-                "one of --gpu, --gpu-memory and --mig-profile is enough",
+                "several GPU amounts are given",
+                "use only one of --gpu, --gpu-memory and --mig-profile",
             )),
         }
     }
@@ -90,7 +90,7 @@ fn gpus(text: &str) -> Result<Amount, Error> {
     let wrong = |message: String| {
         usage(
             message,
-            "write a part below 1 such as 0.25, or a whole number of GPUs",
+            "write a fraction below 1 such as 0.25, or a whole number of GPUs",
         )
     };
     let quantity: Option<Quantity> = match text
@@ -118,12 +118,14 @@ fn whole_mib(bytes: Bytes) -> Result<Amount, Error> {
     let (mib, rest) = (bytes.get() >> 20, bytes.get() & (Bytes::MIB.get() - 1));
     match (mib, rest) {
         (0, 0) => Err(usage(
-            "--gpu-memory: 0 is no amount of memory",
-            "write such as 4G",
+            "--gpu-memory: must be above 0",
+            "write a size such as 4G",
         )),
         (mib, 0) => Ok(Amount::Memory(mib)),
         (mib, _) => Err(usage(
-            format!("--gpu-memory: {bytes} is not a whole number of MiB, which pods ask in"),
+            format!(
+                "--gpu-memory: {bytes} is not a whole number of MiB, the unit of the pod's annotation"
+            ),
             format!("write `{}M`", mib + 1),
         )),
     }
@@ -174,20 +176,26 @@ impl Wish {
                 && !is_name(name)
             {
                 return Err(usage(
-                    format!("{flag}: `{name}` is no name in Kubernetes"),
-                    "lower-case letters, digits and -, at most 63, no - at either end",
+                    format!("{flag}: `{name}` is not a valid Kubernetes name"),
+                    "use at most 63 lower-case letters, digits and -, without a - at either end",
                 ));
             }
         }
         for (flag, value) in [("--cpu", &self.cpu), ("--memory", &self.memory)] {
             if let Some(text) = value {
                 text.parse::<Quantity>().map_err(|error| {
-                    usage(format!("{flag}: {error}"), "write such as 500m, 2 or 8Gi")
+                    usage(
+                        format!("{flag}: {error}"),
+                        "write a quantity such as 500m, 2 or 8Gi",
+                    )
                 })?;
             }
         }
         match self.image.trim().is_empty() {
-            true => Err(usage("the image has no name", "name it behind the flags")),
+            true => Err(usage(
+                "the image name is empty",
+                "write the image after the flags",
+            )),
             false => Ok(()),
         }
     }
@@ -317,13 +325,13 @@ pub fn variables(words: &[String]) -> Result<Vec<(String, String)>, Error> {
             .ok_or_else(|| {
                 usage(
                     format!("--env: `{word}` is not NAME=VALUE"),
-                    "write such as EPOCHS=3",
+                    "write a variable such as EPOCHS=3",
                 )
             })?;
         if variables.iter().any(|(other, _)| other == name) {
             return Err(usage(
-                format!("--env: {name} is there twice"),
-                "leave one out",
+                format!("--env: {name} is set twice"),
+                "remove one of them",
             ));
         }
         variables.push((name.to_owned(), value.to_owned()));

@@ -28,7 +28,7 @@ const FINAL: [&str; 5] = [
 /// What a pod is at, from its status alone.
 pub fn stage(pod: &Pod) -> Stage {
     let Some(status) = &pod.status else {
-        return Stage::Waits("nobody has looked at it yet".to_owned());
+        return Stage::Waits("Kubernetes has not processed the pod yet".to_owned());
     };
     let ours = status
         .container_statuses
@@ -43,7 +43,7 @@ pub fn stage(pod: &Pod) -> Stage {
     match status.phase.as_deref() {
         Some("Failed") => Stage::Lost(or(said.join(": "), "the pod failed")),
         Some("Succeeded") => Stage::Ended(0),
-        _ => Stage::Waits(or(unscheduled(pod), "it is being started")),
+        _ => Stage::Waits(or(unscheduled(pod), "the pod is starting")),
     }
 }
 
@@ -54,7 +54,10 @@ fn of_container(container: &ContainerStatus) -> Option<Stage> {
             ..
         } => {
             let Ok(code) = u8::try_from(end.exit_code) else {
-                return Some(Stage::Lost(format!("it ended with {}", end.exit_code)));
+                return Some(Stage::Lost(format!(
+                    "the container ended with exit code {}",
+                    end.exit_code
+                )));
             };
             let never_ran = matches!(
                 end.reason.as_deref(),
@@ -63,7 +66,7 @@ fn of_container(container: &ContainerStatus) -> Option<Stage> {
             Some(match never_ran {
                 true => Stage::Lost(or(
                     end.message.clone().unwrap_or_default(),
-                    "its program could not be started",
+                    "the container's program could not start",
                 )),
                 false => Stage::Ended(code),
             })
@@ -139,7 +142,7 @@ mod tests {
         assert_eq!(waits, Stage::Waits(said.to_owned()));
         assert_eq!(
             of(json!({ "phase": "Pending" })),
-            Stage::Waits("it is being started".to_owned())
+            Stage::Waits("the pod is starting".to_owned())
         );
     }
 
@@ -170,7 +173,7 @@ mod tests {
         );
         assert_eq!(
             waiting("ContainerCreating"),
-            Stage::Waits("it is being started".to_owned())
+            Stage::Waits("the pod is starting".to_owned())
         );
         let start = json!({ "terminated": { "exitCode": 128, "reason": "StartError", "message": "no such file" } });
         assert_eq!(container(start), Stage::Lost("no such file".to_owned()));

@@ -101,14 +101,17 @@ async fn ids_of_two_gpus_and_ids_that_nobody_is_assigned_are_refused_and_nothing
     let both = [format!("{}/0", gpus[0]), format!("{}/1", gpus[1])];
     let refused = plugin.allocate(&both).await.unwrap_err();
     assert!(
-        refused.contains("sixteenths of 2 GPUs in one container"),
+        refused.contains("one container requests sixteenths of 2 GPUs"),
         "{refused}"
     );
     let refused = plugin
         .allocate(&["GPU-other".to_owned()])
         .await
         .unwrap_err();
-    assert!(refused.contains("is no sixteenth"), "{refused}");
+    assert!(
+        refused.contains("is not the ID of a sixteenth"),
+        "{refused}"
+    );
     let refused = plugin
         .allocate(&[format!("{}/0", gpus[0])])
         .await

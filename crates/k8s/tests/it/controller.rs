@@ -527,10 +527,10 @@ async fn a_pod_that_finds_no_place_is_told_why_with_figures() {
     let note = event["note"].as_str().unwrap();
     assert_eq!(event["reason"], "WaitsForGpu");
     assert!(
-        note.contains("20GiB of 80GiB") && note.contains("it needs 40GiB"),
+        note.contains("20.0 GiB of 80.0 GiB") && note.contains("needs 40.0 GiB"),
         "{note}"
     );
-    assert!(note.contains("big has 60GiB"), "{note}");
+    assert!(note.contains("big holds 60.0 GiB"), "{note}");
 }
 
 /// Who leads, null where nobody does.

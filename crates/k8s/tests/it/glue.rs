@@ -89,7 +89,7 @@ fn a_task_of_a_queue_is_a_pod_and_ends_as_the_pod_does() {
     let log = scene.stub.log(&task);
     assert!(log.contains("Collecting clearml-agent\n"), "{log}");
     assert!(
-        log.contains("left out, as only -e and --env mean something to a pod: --ipc=host"),
+        log.contains("(a pod supports only -e and --env): --ipc=host"),
         "{log}"
     );
     assert!(!log.contains("this its own agent sends"), "{log}");
@@ -317,7 +317,7 @@ fn a_pod_that_vanishes_is_told_from_one_that_ended() {
     assert!(
         scene
             .said(&task, "status_reason")
-            .contains("its pod is gone")
+            .contains("the task's pod is gone")
     );
     scene.is_clean();
     assert_eq!(scene.node.runs(&task), 1);
@@ -368,7 +368,7 @@ fn a_pod_that_admission_refuses_ends_its_task_with_the_reason_and_a_full_quota_d
     scene.becomes(&bad, "failed");
     let said = scene.said(&bad, "status_reason");
     assert!(
-        said.contains("its pod is refused") && said.contains("none of the steps"),
+        said.contains("Kubernetes rejected the task's pod") && said.contains("none of the steps"),
         "{said}"
     );
     scene.becomes(&good, "completed");

@@ -277,7 +277,7 @@ fn the_queues_of_fractions_have_the_labels_and_limits_that_the_guide_gives_them(
 fn the_queues_of_mig_are_read_though_their_indentation_is_lost() {
     let (pods, said) = pods(MIG, None);
     assert!(
-        said.contains("default025 is read as agentk8sglue.queues.default025: indent it"),
+        said.contains("default025 is read as agentk8sglue.queues.default025; indent it"),
         "{said}"
     );
     for (pod, (queue, required)) in pods
@@ -309,7 +309,7 @@ fn the_queues_of_mig_are_read_though_their_indentation_is_lost() {
 fn static_slices_are_a_limit_and_a_selector() {
     let (pods, said) = pods(STATIC, None);
     assert!(
-        said.contains("agentk8sglue.nodeSelector counts for tasks' pods"),
+        said.contains("agentk8sglue.nodeSelector applies to the pods of tasks"),
         "{said}"
     );
     assert_eq!(pods.len(), 1);
@@ -332,7 +332,7 @@ fn a_template_of_ones_own_lies_under_the_queues() {
     let said = String::from_utf8(as_printed.stderr).unwrap();
     assert_eq!(as_printed.status.code(), Some(2));
     assert!(
-        said.contains("pod.yaml: the pod template: no YAML"),
+        said.contains("pod.yaml: the pod template: not valid YAML"),
         "{said}"
     );
 
@@ -348,7 +348,7 @@ fn a_template_of_ones_own_lies_under_the_queues() {
     let capital = print("agentk8sglue: {queue: default}", Some(&indented));
     let said = String::from_utf8(capital.stderr).unwrap();
     assert!(
-        said.contains("spec.Containers: a pod has no such field; did you mean `containers`?"),
+        said.contains("spec.Containers: unknown field of a pod; did you mean `containers`?"),
         "{said}"
     );
 
@@ -400,7 +400,7 @@ fn values_of_something_else_are_refused_by_their_name() {
     let output = print(OPERATOR, None);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(said.contains("devicePlugin: no such key here"), "{said}");
+    assert!(said.contains("devicePlugin: unknown key"), "{said}");
 }
 
 #[test]
@@ -411,7 +411,7 @@ fn a_fraction_that_the_webhook_would_refuse_is_said_at_the_start() {
     );
     let (_, said) = pods(&text, None);
     assert!(
-        said.starts_with("warning: queue default0500: its pods would be refused: "),
+        said.starts_with("warning: queue default0500: Divvy's webhook would refuse its pods: "),
         "{said}"
     );
 }

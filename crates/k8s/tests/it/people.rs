@@ -145,7 +145,7 @@ fn a_role_is_set_and_taken_by_name_and_twice_is_once() {
     assert_eq!(cluster.labels("a")["divvy.dev/dynamic-mig"], "true");
     let writes = cluster.server.look(|view| view.writes());
     let said = cluster.run(&set);
-    assert_eq!(said.out, "node/a dynamic-mig (as it was)\n");
+    assert_eq!(said.out, "node/a dynamic-mig (unchanged)\n");
     assert_eq!(
         cluster.server.look(|view| view.writes()),
         writes,
@@ -209,7 +209,7 @@ fn an_unknown_node_a_missing_flag_and_a_missing_cluster_have_their_own_exit_code
     assert_eq!((said.code, said.out.as_str()), (Some(3), ""));
     let error: Value = serde_json::from_str(&said.err).unwrap();
     assert_eq!(error["error"]["code"], "not_found");
-    assert_eq!(error["error"]["hint"], "nodes are: a");
+    assert_eq!(error["error"]["hint"], "the nodes are a");
     assert!(cluster.labels("a").is_empty(), "nothing was changed");
 
     assert_eq!(
@@ -249,9 +249,9 @@ fn nodes_are_listed_with_their_role_and_what_they_publish() {
     let said = cluster.run(&["admin", "nodes"]);
     assert_eq!(
         said.out,
-        "NODE  ROLE         GPUS  MODE      PUBLISHED              REASON\n\
+        "NODE  ROLE         GPUS  MODE      PUBLISHED                      REASON\n\
          a     dynamic-mig  0     -         nothing\n\
-         b     fractions    2     2 shared  2 devices in 1 slices\n"
+         b     fractions    2     2 shared  2 devices in 1 ResourceSlices\n"
     );
     let json = cluster.run(&["admin", "nodes", "-o", "json"]).json();
     assert_eq!(
@@ -633,7 +633,7 @@ fn the_doctor_names_the_way_for_an_older_cluster_and_what_it_may_not_look_at() {
         "fail     server.version",
         "carrier mode",
         "unknown  nodes.gpus-by-variable",
-        "you may not: patch nodes (admin set)",
+        "missing rights: patch nodes (admin set)",
     ] {
         assert!(said.out.contains(part), "{part}: {}", said.out);
     }

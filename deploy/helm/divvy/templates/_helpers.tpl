@@ -10,7 +10,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
-{{/* What selects the pods of one piece; a dict of root and piece. */}}
+{{/* Selector labels of the pods of one component; the argument is a dict of root and piece. */}}
 {{- define "divvy.selector" -}}
 app.kubernetes.io/name: divvy
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -22,15 +22,15 @@ app.kubernetes.io/component: {{ .piece }}
 {{- end }}
 
 {{- define "divvy.glueNamespace" -}}
-{{- if eq .Values.glue.namespace .Release.Namespace }}{{ fail "glue.namespace must not be the release's own namespace: whoever may make Secrets there may read the webhook's key" }}{{ end -}}
-{{ required "glue.namespace is needed: where the pods are made, a namespace for nothing else" .Values.glue.namespace }}
+{{- if eq .Values.glue.namespace .Release.Namespace }}{{ fail "glue.namespace must not be the release's namespace: the glue's rights on Secrets would include the webhook's key" }}{{ end -}}
+{{ required "glue.namespace is required: the namespace of the tasks' pods, without any other use" .Values.glue.namespace }}
 {{- end }}
 
 {{- define "divvy.tlsSecret" -}}
 {{ .Values.webhook.tls.secretName | default (printf "%s-webhook-tls" (include "divvy.name" .)) }}
 {{- end }}
 
-{{/* A container that needs nothing of its node. */}}
+{{/* Security context of a container without rights on its node. */}}
 {{- define "divvy.restricted" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true

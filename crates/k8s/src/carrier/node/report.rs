@@ -66,7 +66,8 @@ impl Part {
         statuses: &BTreeMap<String, (String, GpuShareStatus)>,
     ) -> Result<(), String> {
         let api = Api::<GpuShare>::namespaced(self.client.clone(), NAMESPACE);
-        let said = |error: kube::Error| format!("shares: {}", cluster::said(&error));
+        let said =
+            |error: kube::Error| format!("cannot update GpuShares: {}", cluster::said(&error));
         let all = self.shares.state();
         let find = |name: &str| {
             all.iter()
@@ -94,7 +95,7 @@ impl Part {
                 }
                 Some(share) if share.spec.node != self.node => {
                     return Err(format!(
-                        "{name} is said to be in the node {}: is its record of another time?",
+                        "GpuShare {name} belongs to node {}; if the GPU was moved from there, delete the GpuShare",
                         share.spec.node
                     ));
                 }

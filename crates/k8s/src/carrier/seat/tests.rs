@@ -39,7 +39,7 @@ fn ids_of_two_gpus_are_refused_and_named() {
     let refused = Ids::read(&ids("GPU-a/0 GPU-b/1")).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "sixteenths of 2 GPUs in one container: GPU-a, GPU-b; a part is of one GPU"
+        "one container requests sixteenths of 2 GPUs: GPU-a, GPU-b; a fraction must be of one GPU"
     );
     assert_eq!(Ids::read(&[]), Err(Refused::Nothing));
     assert!(matches!(

@@ -58,7 +58,7 @@ fn two_who_give_the_same_gpus_out_are_found_by_plugin_or_driver() {
     let row = found(&facts, "nodes.nvidia-plugin");
     assert_eq!(row.status, Status::Ok);
     assert!(
-        row.found.contains("gpu-operator/plugin is here"),
+        row.found.contains("gpu-operator/plugin runs"),
         "{}",
         row.found
     );
@@ -103,7 +103,7 @@ fn a_node_part_that_is_down_or_gone_is_not_called_well() {
     assert!(
         found(&facts, "nodes.divvy")
             .means
-            .contains("installation that is gone")
+            .contains("removed installation")
     );
     facts.slices = Ok(Vec::new());
     assert_eq!(found(&facts, "nodes.divvy").found, "Divvy runs on no node");

@@ -57,7 +57,7 @@ impl Desk {
         if !hand.objects.make_record(&record).await? {
             tracing::warn!(
                 task = id,
-                "there is a Secret of this task's name that is not ours; its queue is held up"
+                "cannot take the task: a Secret with its name exists and is not Divvy's; its queue is blocked until you delete the Secret"
             );
             return Ok(false);
         }
@@ -83,7 +83,7 @@ impl Desk {
                 if let Some(other) = other {
                     let back = hand.server.add_first(&served.id, &other.task).await;
                     if let Err(error) = back {
-                        tracing::error!(task = other.task, %error, "cannot put back a task that was not asked for");
+                        tracing::error!(task = other.task, %error, "the server returned another task than requested, and it cannot be put back into its queue");
                     }
                 }
                 hand.objects.remove_record(id).await?;

@@ -30,17 +30,21 @@ impl Desk {
                 tracing::info!(
                     task = record.task,
                     queue = served.queue.name,
-                    "ClearML task: its pod is made"
+                    "ClearML task: created its pod"
                 );
                 Ok(true)
             }
             Made::Later(why) => {
-                tracing::warn!(task = record.task, error = why, "the pod is not taken now");
+                tracing::warn!(
+                    task = record.task,
+                    error = why,
+                    "cannot create the pod yet; retrying"
+                );
                 self.wait(&record.task, &why).await?;
                 Ok(false)
             }
             Made::Never(why) => {
-                let why = format!("its pod is refused: {why}");
+                let why = format!("Kubernetes rejected the task's pod: {why}");
                 let seen = task.status;
                 let message = format!("Changed by divvy {}", hand.worker);
                 hand.say(&record.task, "ERROR", &format!("{why}\n")).await;
@@ -93,7 +97,7 @@ impl Desk {
         let token = hand.token.as_ref().map(|token| token.expose());
         let data = secret_data(script, hand.config.clone(), token, &files);
         if let Made::Never(why) = hand.objects.fill(record, data).await? {
-            return Ok(Err(format!("what it is to read: {why}")));
+            return Ok(Err(format!("its Secret: {why}")));
         }
         let image = pod
             .spec
@@ -111,7 +115,9 @@ impl Desk {
         );
         if !left_out.is_empty() {
             let words = left_out.join(" ");
-            line.push_str(&format!("container arguments left out, as only -e and --env mean something to a pod: {words}\n"));
+            line.push_str(&format!(
+                "ignored container arguments (a pod supports only -e and --env): {words}\n"
+            ));
         }
         hand.say(&record.task, "INFO", &line).await;
         if own.is_none() {

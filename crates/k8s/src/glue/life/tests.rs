@@ -52,7 +52,7 @@ fn every_end_of_a_pod_is_a_state_of_its_task() {
         (
             Some(Status::Queued),
             ended(None, Some("UnexpectedAdmissionError")),
-            failed("its pod ended before the task was started: UnexpectedAdmissionError"),
+            failed("the task's pod ended before the task started: UnexpectedAdmissionError"),
         ),
         (
             Some(Status::Queued),
@@ -71,7 +71,7 @@ fn every_end_of_a_pod_is_a_state_of_its_task() {
     let gone = next(&facts(running, None));
     assert_eq!(
         gone,
-        failed("its pod is gone: it was deleted, or its node was")
+        failed("the task's pod is gone: the pod or its node was deleted")
     );
 }
 

@@ -152,7 +152,7 @@ fn a_template_may_say_nothing_that_no_pod_has() {
         made(&json!({}), volumes, &Brings::default())
             .unwrap_err()
             .to_string(),
-        "spec.volumes[1].emptydir: a pod has no such field"
+        "spec.volumes[1].emptydir: unknown field of a pod"
     );
     let good = json!({"volumes": [{"name": "a", "emptyDir": {}}]});
     let pod = made(&json!({}), good, &Brings::default()).unwrap();
@@ -206,16 +206,16 @@ fn a_manifest_lies_under_the_template() {
 #[test]
 fn a_manifest_that_is_none_is_refused_by_what_is_wrong() {
     for (text, said) in [
-        ("a: [1", "the pod template: no YAML"),
-        ("[]", "the pod template: a pod is needed"),
-        ("kind: Job", "kind: \"Job\" is no Pod"),
+        ("a: [1", "the pod template: not valid YAML"),
+        ("[]", "the pod template: must be a Pod"),
+        ("kind: Job", "kind: \"Job\" is not a Pod"),
         (
             "spec: {restartPolicy: Always}",
-            "spec.restartPolicy: \"Always\": it has to be Never",
+            "spec.restartPolicy: \"Always\" is not supported; use Never",
         ),
         (
             "spec: {Containers: []}",
-            "spec.Containers: a pod has no such field; did you mean `containers`?",
+            "spec.Containers: unknown field of a pod; did you mean `containers`?",
         ),
     ] {
         let found = manifest(text).unwrap_err().to_string();

@@ -56,23 +56,23 @@ fn what_no_template_has_is_named_with_what_was_meant() {
     for (value, said) in [
         (
             json!({"label": {}}),
-            "t.label: no such key here; did you mean `labels`?",
+            "t.label: unknown key; did you mean `labels`?",
         ),
         (
             json!({"NodeSelector": {}}),
-            "t.NodeSelector: no such key here; did you mean `nodeSelector`?",
+            "t.NodeSelector: unknown key; did you mean `nodeSelector`?",
         ),
         (
             json!({"labels": {"a": 0.25}}),
-            "t.labels.a: 0.25 has to stand in quotes: only texts may stand here",
+            "t.labels.a: must be a string; write 0.25 in quotes",
         ),
-        (json!({"labels": []}), "t.labels: a section is needed"),
-        (json!({"env": {"A": "b"}}), "t.env: a list is needed"),
+        (json!({"labels": []}), "t.labels: must be a mapping"),
+        (json!({"env": {"A": "b"}}), "t.env: must be a list"),
         (
             json!({"env": [{"value": "b"}]}),
-            "t.env[0]: `name` is missing, or no text",
+            "t.env[0]: `name` is missing or not a string",
         ),
-        (json!({"image": []}), "t.image: one value is needed"),
+        (json!({"image": []}), "t.image: must be a single value"),
         (
             json!({"resources": {"limits": {"nvidia.com/gpu": "one"}}}),
             "t.resources.limits.nvidia.com/gpu: `one` is not a quantity such as 1, 0.5 or 500m",

@@ -19,7 +19,7 @@ pub fn queues(
         if queues.iter().any(|other| other.name == name) {
             return Err(Wrong::new(
                 &format!("{ROOT}.queue"),
-                &format!("{name} is there twice"),
+                &format!("{name} is listed twice"),
             ));
         }
         queues.push(bare(&name));
@@ -34,7 +34,7 @@ pub fn queues(
     match queues.is_empty() {
         true => Err(Wrong::new(
             &at,
-            "there is no queue, neither here nor in queue",
+            "no queue is set, neither here nor in `queue`",
         )),
         false => Ok(queues),
     }
@@ -45,7 +45,7 @@ fn names(value: Option<&Yaml>) -> Result<Vec<String>, Wrong> {
     let wrong = || {
         Wrong::new(
             &format!("{ROOT}.queue"),
-            "a queue's name is needed, or several",
+            "must be a queue name, or a list of them",
         )
     };
     let names: Vec<&str> = match value {
@@ -88,7 +88,7 @@ fn queue(at: &str, name: &str, value: &Yaml) -> Result<Queue, Wrong> {
                     let most = value.as_u64().and_then(|most| u32::try_from(most).ok());
                     let most = most.filter(|most| *most > 0);
                     queue.max_pods = Some(
-                        most.ok_or_else(|| Wrong::new(&at, "a whole number above 0 is needed"))?,
+                        most.ok_or_else(|| Wrong::new(&at, "must be a whole number above 0"))?,
                     );
                 }
             }

@@ -44,7 +44,7 @@ fn a_charts_own_keys_are_passed_over_and_said() {
         values
             .notes
             .iter()
-            .any(|note| note.starts_with("agentk8sglue.replicaCount is about"))
+            .any(|note| note.starts_with("agentk8sglue.replicaCount has no effect"))
     );
     assert_eq!(values.image.as_deref(), Some("ubuntu:24.04"));
     let set: Vec<&str> = values
@@ -58,24 +58,24 @@ fn a_charts_own_keys_are_passed_over_and_said() {
 #[test]
 fn what_means_nothing_is_named() {
     for (text, said) in [
-        ("a: [1", "the values file: no YAML"),
-        ("- a", "the values file: a section is needed"),
-        ("", "agentk8sglue: it is missing"),
+        ("a: [1", "the values file: not valid YAML"),
+        ("- a", "the values file: must be a mapping"),
+        ("", "agentk8sglue: is missing"),
         (
             "agentk8sGlue: {queue: a}",
-            "agentk8sGlue: no such key here; did you mean `agentk8sglue`?",
+            "agentk8sGlue: unknown key; did you mean `agentk8sglue`?",
         ),
         (
             "devicePlugin: {config: {}}",
-            "devicePlugin: no such key here; there are agentk8sglue",
+            "devicePlugin: unknown key; the known keys are agentk8sglue",
         ),
         (
             "agentk8sglue: {}",
-            "agentk8sglue.queues: there is no queue, neither here nor in queue",
+            "agentk8sglue.queues: no queue is set, neither here nor in `queue`",
         ),
         (
             "agentk8sglue: {queue: \"a,a\"}",
-            "agentk8sglue.queue: a is there twice",
+            "agentk8sglue.queue: a is listed twice",
         ),
         (
             "agentk8sglue: {queue: a, basePodTemplates: {}}",
@@ -91,15 +91,15 @@ fn what_means_nothing_is_named() {
         ),
         (
             "agentk8sglue: {queues: {a: {queueSettings: {maxPods: 0}}}}",
-            "agentk8sglue.queues.a.queueSettings.maxPods: a whole number above 0 is needed",
+            "agentk8sglue.queues.a.queueSettings.maxPods: must be a whole number above 0",
         ),
         (
             "agentk8sglue: {queues: {a: {templateOverrides: {labels: {x: 0.5}}}}}",
-            "agentk8sglue.queues.a.templateOverrides.labels.x: 0.5 has to stand in quotes",
+            "agentk8sglue.queues.a.templateOverrides.labels.x: must be a string; write 0.5 in quotes",
         ),
         (
             "agentk8sglue: {queues: {a: {}}}\nb: {templateOverrides: {}}",
-            "b: no such key here",
+            "b: unknown key",
         ),
     ] {
         let found = refused(text);

@@ -33,17 +33,17 @@ fn each_flag_is_an_amount_and_anything_else_says_what_to_write() {
     let profile = "2g.10gb".parse().unwrap();
     assert_eq!(read(None, None, Some("2g.10gb")), Ok(Amount::Mig(profile)));
     for (gpu, memory, mig, said) in [
-        (None, None, None, "nothing says how much"),
-        (Some("1"), Some("4G"), None, "several flags"),
+        (None, None, None, "no GPU amount is given"),
+        (Some("1"), Some("4G"), None, "several GPU amounts"),
         (Some("0"), None, None, "--gpu: `0` is not a number"),
         (Some("1.5"), None, None, "--gpu: `1.5`"),
         (Some("half"), None, None, "--gpu: `half` is not an amount"),
         (Some("500m"), None, None, "--gpu: `500m` is not an amount"),
         (Some("-1"), None, None, "--gpu: `-1` is not an amount"),
         (None, Some("4"), None, "write `4G` or"),
-        (None, Some("4GB"), None, "write `4GiB`"),
+        (None, Some("4GB"), None, "use a binary unit: `4GiB`"),
         (None, Some("100K"), None, "write `1M`"),
-        (None, Some("0G"), None, "no amount of memory"),
+        (None, Some("0G"), None, "must be above 0"),
         (None, None, Some("big"), "--mig-profile: "),
     ] {
         let error = read(gpu, memory, mig).unwrap_err();

@@ -29,7 +29,7 @@ async fn a_replica_is_ready_from_when_it_has_seen_the_cluster_also_while_the_api
     more_calls(server, "/resourceslices", 2);
     assert!(!is_ready(&replica));
     let (_, lacks) = replica.told("/readyz");
-    assert!(lacks.contains("nodes publish"), "{lacks}");
+    assert!(lacks.contains("ResourceSlices of the nodes"), "{lacks}");
     server.heal();
     replica.serves(server);
     assert!(is_ready(&replica));

@@ -100,7 +100,7 @@ async fn without_an_api_server_nothing_is_prepared_and_everything_can_be_given_b
     driver.prepare(&old).await.unwrap();
     node.api.fail("GET", "/resourceclaims/new", 500, 1);
     let refused = driver.prepare(&new).await.unwrap_err();
-    assert!(refused.contains("cannot be read"), "{refused}");
+    assert!(refused.contains("cannot read the claim"), "{refused}");
     driver.unprepare(&old).await.unwrap();
     node.is_sound(&[]).await;
     driver.prepare(&new).await.unwrap();

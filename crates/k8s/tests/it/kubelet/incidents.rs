@@ -169,7 +169,7 @@ async fn refused_memory_is_a_warning_on_the_pod_at_the_latest_when_its_claim_is_
     let event = first(&node, "GpuMemoryRefused").await;
     assert_eq!(
         event["note"],
-        "the limit of 10.0 GiB on GPU 0 refused 12 allocations, the last of 2.0 GiB; 9.0 GiB are in use now"
+        "the memory limit of 10.0 GiB on GPU 0 refused 12 allocations, the last of 2.0 GiB; 9.0 GiB in use now"
     );
     assert_eq!(event["regarding"]["name"], "train");
 }

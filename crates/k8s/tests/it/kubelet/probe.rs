@@ -29,7 +29,7 @@ async fn an_agent_that_is_stopped_fails_its_probe_and_one_that_goes_on_passes() 
     node.start_daemon(&[]).await;
     assert!(probe(&node).status.success());
     node.stop_daemon();
-    fails(&node, "has not answered for 1 s");
+    fails(&node, "did not respond within 1 s");
     node.continue_daemon();
     assert!(probe(&node).status.success());
 }

@@ -60,7 +60,7 @@ pub fn all(report: &mut Report, stage: &Stage) {
             &json!({}),
             &json!({ "clear.ml/fraction-1": "0.25" }),
         );
-        refused(stage, &pod, &["0.500", "must agree"])
+        refused(stage, &pod, &["0.500", "use the same value"])
     });
     report.case(
         "A6",

@@ -74,9 +74,14 @@ fn own_slices(stage: &Stage, node: &str) -> Result<Came> {
         &own,
         "elsewhere",
         "gpu.divvy.dev",
-        "only slices of the node",
+        "may write only its own ResourceSlices",
     )?;
-    denied(&own, node, "gpu.example.com", "only slices of the driver")?;
+    denied(
+        &own,
+        node,
+        "gpu.example.com",
+        "may write only ResourceSlices of the driver",
+    )?;
     denied(&loose, node, "gpu.divvy.dev", "the token names no node")?;
     let other = slices(&stage.cluster, node)?;
     let name = other
