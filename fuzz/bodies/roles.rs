@@ -39,7 +39,7 @@ const PIECES: &[&str] = &[
     "[\"@wheel\", 1002]",
     "\"none\"",
     "\"user\"",
-    "\"everybody\"",
+    "\"all\"",
     "\"\"",
     "\"@\"",
     "\"\"\"",
@@ -192,7 +192,7 @@ fn lists(input: &mut Input<'_>, path: &Path) {
     lines.push(format!("containers = '{}'", least.0));
     let sees_all = input.byte() & 1 == 1;
     if sees_all {
-        lines.push("commands = \"everybody\" # all".into());
+        lines.push("commands = \"all\" # all".into());
     }
     let turn = input.below(lines.len() as u64) as usize;
     lines.rotate_left(turn);

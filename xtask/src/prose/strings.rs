@@ -55,8 +55,10 @@ pub fn texts(path: &str, text: &str) -> Result<Vec<Text>> {
     let mut texts = Vec::new();
     walk(tokens, with_documentation, &mut texts);
     // SQL, names and paths have no sentences.
-    texts
-        .retain(|(text, _)| text.trim().contains(' ') && !text.trim_start().starts_with("SELECT "));
+    texts.retain(|(text, _)| {
+        let text = text.trim();
+        text.contains(' ') && !SQL.iter().any(|start| text.starts_with(start))
+    });
     Ok(texts)
 }
 
@@ -68,8 +70,9 @@ fn walk(tokens: TokenStream, with_documentation: bool, texts: &mut Vec<Text>) {
     while let Some(token) = tokens.next() {
         match token {
             TokenTree::Punct(mark) if mark.as_char() == '#' => {
-                tokens
-                    .next_if(|next| matches!(next, TokenTree::Punct(mark) if mark.as_char() == '!'));
+                tokens.next_if(
+                    |next| matches!(next, TokenTree::Punct(mark) if mark.as_char() == '!'),
+                );
                 let Some(TokenTree::Group(attribute)) = tokens.next() else {
                     continue;
                 };
@@ -143,13 +146,25 @@ fn unquoted(literal: &str) -> Option<String> {
     Some(joined.replace("\\n", "\n").replace("\\\"", "\""))
 }
 
+/// How a string with a query or a change of the database begins.
+const SQL: [&str; 5] = [
+    "SELECT ",
+    "INSERT INTO ",
+    "UPDATE ",
+    "DELETE FROM ",
+    "CREATE ",
+];
+
 static CODE: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"`[^`]*`").expect("a correct expression"));
+static PLACEHOLDER: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"\{\w+\}").expect("a correct expression"));
 
 fn check_texts(path: &str, texts: Vec<Text>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (text, line) in texts {
         let plain = CODE.replace_all(&text, "CODE");
+        let plain = PLACEHOLDER.replace_all(&plain, "{}");
         for part in plain.split('\n') {
             for sentence in sentences(part) {
                 findings.extend(

@@ -4,7 +4,7 @@
 //! admin    = ["ana", "@wheel"]      # users by name or number, groups with @
 //! operator = [1004]
 //! others   = "user"                 # viewer, user, operator, admin, or none: they are refused
-//! commands = "owner"                # who sees what a job runs: its owner and operators, or "everybody"
+//! commands = "owner"                # who sees what a job runs: its owner and operators, or "all" users
 //! containers = "admin"              # the least role that may run containers
 //! ```
 
@@ -69,7 +69,7 @@ enum Others {
 #[serde(rename_all = "snake_case")]
 enum Commands {
     Owner,
-    Everybody,
+    All,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -138,7 +138,7 @@ impl Rules {
             is_private: true,
             file: File {
                 others: Others::None,
-                commands: Commands::Everybody,
+                commands: Commands::All,
                 ..File::default()
             },
         }
@@ -255,7 +255,7 @@ impl Rules {
         Ok(Caller {
             account,
             role,
-            sees_all: self.file.commands == Commands::Everybody,
+            sees_all: self.file.commands == Commands::All,
         })
     }
 
@@ -330,7 +330,7 @@ mod tests {
         let caller = Rules::open(0).caller(other).unwrap();
         assert!(!caller.sees(1002));
         assert!(Rules::open(0).may_contain(&caller).is_err());
-        let rules = Rules::parse("containers = \"user\"\ncommands = \"everybody\"", 0).unwrap();
+        let rules = Rules::parse("containers = \"user\"\ncommands = \"all\"", 0).unwrap();
         let caller = rules.caller(caller.account).unwrap();
         assert!(rules.may_contain(&caller).is_ok() && caller.sees(1002));
     }
