@@ -42,7 +42,7 @@ pub enum CopyError {
     Store(#[from] StoreError),
     #[error("cannot write {path}")]
     Io { path: PathBuf, source: io::Error },
-    #[error("{free} bytes are free in {path}, and a copy of the journal takes {size} of them")]
+    #[error("cannot copy the journal to {path}: the copy needs {size} bytes, but {free} are free")]
     NoRoom { path: PathBuf, free: u64, size: u64 },
 }
 
@@ -74,7 +74,7 @@ impl Copies {
                 if let Err(error) = self.tend(now()) {
                     tracing::warn!(
                         error = chain(&error),
-                        "no copy of the journal is written now"
+                        "cannot write a copy of the journal; retrying later"
                     );
                 }
             }
@@ -181,7 +181,7 @@ fn stamp(at: Timestamp) -> String {
 pub fn write(home: &Home) -> Result<JournalFile, Error> {
     let copies = Copies::of(home);
     if !home.database().exists() {
-        let why = format!("there is no journal at {}", home.database().display());
+        let why = format!("no journal at {}", home.database().display());
         return Err(Error::new(ErrorCode::NotFound, why).hint("divvy daemon"));
     }
     let (path, contents) = copies.write(now()).map_err(|error| match error {
@@ -197,9 +197,9 @@ pub fn write(home: &Home) -> Result<JournalFile, Error> {
 /// [`ErrorCode::NotFound`] and [`ErrorCode::Usage`] for a file that is no whole journal; nothing is changed then.
 pub fn restore(home: &Home, file: &Path) -> Result<JournalFile, Error> {
     let hint = restoring(home)
-        .unwrap_or_else(|| format!("there is no copy in {}", Copies::of(home).folder.display()));
+        .unwrap_or_else(|| format!("no copy of the journal in {}", Copies::of(home).folder.display()));
     if !file.is_file() {
-        let why = format!("there is no file {}", file.display());
+        let why = format!("no file {}", file.display());
         return Err(Error::new(ErrorCode::NotFound, why).hint(hint));
     }
     let contents = store::check(file).map_err(|error| {
@@ -249,14 +249,14 @@ fn shown(path: &Path, contents: Contents, aside: Option<PathBuf>) -> JournalFile
 pub fn unusable(home: &Home, error: &StoreError) -> Error {
     let path = home.database();
     let why = format!(
-        "the journal {} cannot be used: {}",
+        "cannot use the journal {}: {}",
         path.display(),
         chain(error)
     );
     let error = Error::new(ErrorCode::Internal, why);
     error.hint(restoring(home).unwrap_or_else(|| {
         format!(
-            "there is no copy of it; mv {0} {0}.damaged, and the daemon takes the jobs that run from their records",
+            "it has no copy; run `mv {0} {0}.damaged`, and the daemon recovers running jobs from their records",
             path.display()
         )
     }))
