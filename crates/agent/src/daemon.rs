@@ -552,8 +552,7 @@ pub(crate) fn refuse_beside_system(home: &Home) -> Result<(), Error> {
     }
     Home::system_daemon().map_or(Ok(()), |pid| {
         let why = format!(
-            "the system daemon (pid {pid}) serves the GPUs of this machine, and a daemon in {} would not count its \
-             jobs",
+            "the system daemon (pid {pid}) serves the GPUs of this machine and would not count jobs of {}",
             home.state().display()
         );
         Err(Error::new(ErrorCode::Conflict, why).hint(

@@ -168,14 +168,14 @@ enum Peer {
 async fn missing(request: Request) -> Failure {
     Error::new(
         ErrorCode::NotFound,
-        format!("there is no {}", request.uri().path()),
+        format!("unknown path {}", request.uri().path()),
     )
     .into()
 }
 
 async fn wrong_method(request: Request) -> Failure {
     let why = format!(
-        "{} does not take {}",
+        "{} does not support the method {}",
         request.uri().path(),
         request.method()
     );
@@ -598,9 +598,9 @@ async fn advice(
         _ => {
             let error = Error::new(
                 ErrorCode::Usage,
-                "several of job, name and program are given",
+                "job, name and program exclude each other",
             );
-            return Err(error.hint("give one of them, or none for all").into());
+            return Err(error.hint("give at most one of them").into());
         }
     };
     let gpus = api.mailbox.read(|cycle| Ok(cycle.served())).await?;

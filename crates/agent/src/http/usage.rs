@@ -40,9 +40,9 @@ pub async fn usages(
     let since = since.unwrap_or(Timestamp::MIN);
     if since >= until {
         return Err(usage(format!(
-            "the time since {since} until {until} has no length"
+            "since={since} is not before until={until}"
         ))
-        .hint("`since` is the earlier one")
+        .hint("give a `since` that is earlier than `until`")
         .into());
     }
     let uid = (caller.role < Role::Operator).then_some(caller.account.uid);
@@ -63,7 +63,7 @@ fn time(name: &str, text: Option<&str>) -> Result<Option<Timestamp>, Failure> {
     match text.parse() {
         Ok(time) => Ok(Some(time)),
         Err(_) => Err(usage(format!("{name}={text} is not a time"))
-            .hint("write it as RFC 3339 has it: 2026-11-21T16:00:00Z")
+            .hint("use RFC 3339: 2026-11-21T16:00:00Z")
             .into()),
     }
 }
