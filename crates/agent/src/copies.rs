@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode, JournalFile};
+use divvy_core::Bytes;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
@@ -42,7 +43,11 @@ pub enum CopyError {
     Store(#[from] StoreError),
     #[error("cannot write {path}")]
     Io { path: PathBuf, source: io::Error },
-    #[error("cannot copy the journal to {path}: the copy needs {size} bytes, but {free} are free")]
+    #[error(
+        "cannot copy the journal to {path}: the copy needs {}, but {} is free",
+        Bytes::new(*size).human(),
+        Bytes::new(*free).human()
+    )]
     NoRoom { path: PathBuf, free: u64, size: u64 },
 }
 
@@ -196,8 +201,12 @@ pub fn write(home: &Home) -> Result<JournalFile, Error> {
 /// # Errors
 /// [`ErrorCode::NotFound`] and [`ErrorCode::Usage`] for a file that is no whole journal; nothing is changed then.
 pub fn restore(home: &Home, file: &Path) -> Result<JournalFile, Error> {
-    let hint = restoring(home)
-        .unwrap_or_else(|| format!("no copy of the journal in {}", Copies::of(home).folder.display()));
+    let hint = restoring(home).unwrap_or_else(|| {
+        format!(
+            "no copy of the journal in {}",
+            Copies::of(home).folder.display()
+        )
+    });
     if !file.is_file() {
         let why = format!("no file {}", file.display());
         return Err(Error::new(ErrorCode::NotFound, why).hint(hint));

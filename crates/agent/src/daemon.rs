@@ -131,8 +131,12 @@ pub struct DaemonArgs {
 /// that do not fit the node, [`ErrorCode::Internal`] for what the machine lacks.
 pub fn daemon(args: DaemonArgs, beside: Option<Beside>) -> Result<(), Error> {
     // Before anything is started: what a shell or a script left open reaches no supervisor, job or detached daemon.
-    divvy_fork::mark_close_on_exec()
-        .map_err(|error| internal("cannot mark inherited file descriptors as close-on-exec", &error))?;
+    divvy_fork::mark_close_on_exec().map_err(|error| {
+        internal(
+            "cannot mark inherited file descriptors as close-on-exec",
+            &error,
+        )
+    })?;
     let doors = Doors::of(&args.doors)?;
     let home = doors::home(&args.doors)?;
     if args.detached {
@@ -469,8 +473,9 @@ fn journal_failed(
     match ended {
         Ok(Ok(())) | Err(_) => Ok(Ended::Told),
         Ok(Err(error)) if error.is_full() => Ok(Ended::Full(error)),
-        Ok(Err(error)) => Err(from_store(&error)
-            .hint("running jobs continue, and no confirmed change is lost; start the daemon again")),
+        Ok(Err(error)) => Err(from_store(&error).hint(
+            "running jobs continue, and no confirmed change is lost; start the daemon again",
+        )),
     }
 }
 
@@ -599,8 +604,9 @@ fn lock(home: &Home) -> Result<File, Error> {
                 "a divvy daemon (pid {pid}) already serves {}",
                 home.state().display()
             );
-            return Err(Error::new(ErrorCode::Conflict, why)
-                .hint("use it, stop it with `divvy daemon --stop`, or set DIVVY_HOME to another folder"));
+            return Err(Error::new(ErrorCode::Conflict, why).hint(
+                "use it, stop it with `divvy daemon --stop`, or set DIVVY_HOME to another folder",
+            ));
         }
         std::thread::sleep(LOCK_LOOK);
     }

@@ -596,10 +596,7 @@ async fn advice(
             program: None,
         } => Runs::All,
         _ => {
-            let error = Error::new(
-                ErrorCode::Usage,
-                "job, name and program exclude each other",
-            );
+            let error = Error::new(ErrorCode::Usage, "job, name and program exclude each other");
             return Err(error.hint("give at most one of them").into());
         }
     };

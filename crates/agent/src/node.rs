@@ -77,7 +77,9 @@ impl Node {
             return Err(none(&observation.troubles));
         }
         for Trouble { index, what, .. } in &observation.troubles {
-            tracing::warn!("GPU {index} does not respond, so this daemon does not serve it: {what}");
+            tracing::warn!(
+                "GPU {index} does not respond, so this daemon does not serve it: {what}"
+            );
         }
         let driver_version = source.driver_version().map_err(|error| no_driver(&error))?;
         Ok(Self {

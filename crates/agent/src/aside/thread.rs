@@ -144,9 +144,7 @@ impl Runner {
             }
             self.signal_all(Signal::CONT, &parts);
         }
-        Err(failed(
-            "more and more processes of the job use a GPU",
-        ))
+        Err(failed("more and more processes of the job use a GPU"))
     }
 
     /// Whether it can be done at all, before anything is; answers how they are.
@@ -218,7 +216,9 @@ impl Runner {
                 Step::Done => return Ok(()),
                 Step::Restore(at) | Step::Unlock(at) | Step::Stuck(at) => {
                     let pid = parts[at].pid;
-                    return Err(failed(format!("the driver reports that the checkpoint of pid {pid} has failed")));
+                    return Err(failed(format!(
+                        "the driver reports that the checkpoint of pid {pid} has failed"
+                    )));
                 }
             };
             self.goes_on()?;
@@ -235,7 +235,9 @@ impl Runner {
                 reach("aside.locked");
             }
         }
-        Err(failed("the driver reports success, but the checkpoint state of the job's processes does not change"))
+        Err(failed(
+            "the driver reports success, but the checkpoint state of the job's processes does not change",
+        ))
     }
 
     /// Whether nobody of the job has anything on a GPU any more, now that all are stopped. False where somebody has come to use one.
@@ -306,11 +308,15 @@ impl Runner {
                 }
                 Step::Stuck(at) | Step::Lock(at) | Step::Save(at) => {
                     let pid = parts[at].pid;
-                    return Err(failed(format!("the driver reports that the checkpoint of pid {pid} has failed")));
+                    return Err(failed(format!(
+                        "the driver reports that the checkpoint of pid {pid} has failed"
+                    )));
                 }
             }
         }
-        Err(failed("the driver reports success, but the checkpoint state of the job's processes does not change"))
+        Err(failed(
+            "the driver reports success, but the checkpoint state of the job's processes does not change",
+        ))
     }
 
     fn restore(&self, process: Process) -> Done<ProcessState> {
@@ -340,8 +346,9 @@ impl Runner {
             let listed: Vec<u32> = there.processes.iter().map(|one| one.pid).collect();
             let need = not_there(at, &snapshot, parts, &listed);
             if need > there.free {
-                let (index, free) = (there.index, there.free);
-                let why = format!("GPU {index} has {free} free, and {need} is needed");
+                let index = there.index;
+                let [need, free] = need.human_beside(there.free);
+                let why = format!("{need} needed on GPU {index}, but only {free} is free");
                 return Err(failed(why));
             }
         }
@@ -400,7 +407,11 @@ impl Runner {
             match tree.contains(&process) {
                 true => using.push(process),
                 false if !process.is_alive() => {}
-                false => return Err(format!("pid {pid} uses the job's slice, but the job did not start it")),
+                false => {
+                    return Err(format!(
+                        "pid {pid} uses the job's slice, but the job did not start it"
+                    ));
+                }
             }
         }
         let occupied = self.observer.occupied().map_err(|error| chain(&error))?;

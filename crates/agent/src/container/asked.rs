@@ -32,10 +32,10 @@ pub fn asked(submit: &mut Submit, default: Option<&Container>) -> Result<(), Err
     }
     let options = docker::options(&container.arguments).map_err(|refused| refusal(&refused))?;
     if let Some(file) = options.env_files.first() {
-        return Err(
-            usage(format!("--env-file {file} cannot be used: the daemon does not read the submitter's files"))
-                .hint("pass each variable: -e NAME=VALUE"),
-        );
+        return Err(usage(format!(
+            "--env-file {file} cannot be used: the daemon does not read the submitter's files"
+        ))
+        .hint("pass each variable: -e NAME=VALUE"));
     }
     for (name, value) in options.env {
         // One without a value is the submitter's own, which it has sent along or does not have.
@@ -54,8 +54,11 @@ pub fn asked(submit: &mut Submit, default: Option<&Container>) -> Result<(), Err
         }
         let process = Process::with_pid(starter.pid).filter(|process| process.is_alive());
         let process = process.ok_or_else(|| {
-            usage(format!("the container's starter, pid {}, does not exist", starter.pid))
-                .hint("give the PID that the process has in the PID namespace of the host")
+            usage(format!(
+                "the container's starter, pid {}, does not exist",
+                starter.pid
+            ))
+            .hint("give the PID that the process has in the PID namespace of the host")
         })?;
         starter.start_time = Some(process.start_time);
     }

@@ -18,7 +18,9 @@ const SOCKETS: [&str; 2] = ["/run/docker.sock", "/run/podman/podman.sock"];
 pub enum NoEngine {
     #[error("neither Docker nor Podman listens on this machine ({0} do not exist)")]
     Nowhere(String),
-    #[error("DOCKER_HOST={0} is not a local socket; containers with a slice run on this machine only")]
+    #[error(
+        "DOCKER_HOST={0} is not a local socket; containers with a slice run on this machine only"
+    )]
     Elsewhere(String),
 }
 
@@ -28,7 +30,9 @@ impl NoEngine {
             Self::Nowhere(_) => {
                 "start one (`systemctl start docker`), or set its socket: DOCKER_HOST=unix:///path"
             }
-            Self::Elsewhere(_) => "unset DOCKER_HOST, or set it to a local socket: DOCKER_HOST=unix:///path",
+            Self::Elsewhere(_) => {
+                "unset DOCKER_HOST, or set it to a local socket: DOCKER_HOST=unix:///path"
+            }
         }
     }
 }

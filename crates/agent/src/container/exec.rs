@@ -110,7 +110,10 @@ pub async fn signal(socket: &Path, container: &str, signal: Signal) -> Result<()
     };
     let sent = docker.kill_container(container, Some(options)).await;
     sent.map_err(|error| {
-        let why = format!("the container engine cannot send the signal: {}", engine::words(&error));
+        let why = format!(
+            "the container engine cannot send the signal: {}",
+            engine::words(&error)
+        );
         Error::new(ErrorCode::Conflict, why)
     })
 }
@@ -202,7 +205,9 @@ impl Program {
         }
         ExecEnd {
             exit_code: 125,
-            message: Some("the container engine does not report the program's exit code".to_owned()),
+            message: Some(
+                "the container engine does not report the program's exit code".to_owned(),
+            ),
         }
     }
 

@@ -275,7 +275,9 @@ impl Files<'_> {
 fn unsaid(path: &str) -> Error {
     Error::DockerResponseServerError {
         status_code: 400,
-        message: format!("Podman treats {path} as a pattern and does not report the file at this path"),
+        message: format!(
+            "Podman treats {path} as a pattern and does not report the file at this path"
+        ),
     }
 }
 

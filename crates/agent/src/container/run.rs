@@ -166,7 +166,8 @@ impl Job<'_> {
                 follow::State::Fresh if self.dir.is_to_stop() => return Ok(withdrawn()),
                 // The terminal's streams to it broke off as well.
                 follow::State::Fresh if self.place != Place::Background => {
-                    let why = "the container engine stopped responding before it started the container";
+                    let why =
+                        "the container engine stopped responding before it started the container";
                     return Ok(launch_failed(125, why));
                 }
                 follow::State::Fresh => match made.docker.start_container(&made.id, None).await {

@@ -131,7 +131,10 @@ pub fn start(socket: PathBuf, instance: String, sweep: Sweep) -> io::Result<()> 
             }
             // Without an engine there is nothing to take away either.
             Ok(Err(error)) => {
-                tracing::debug!(error = engine::words(&error), "cannot list containers of ended jobs")
+                tracing::debug!(
+                    error = engine::words(&error),
+                    "cannot list containers of ended jobs"
+                )
             }
             Err(error) => tracing::warn!(%error, "cannot list containers of ended jobs"),
         }
@@ -195,7 +198,11 @@ async fn carry_out(
             Err(error) if matches!(engine::status(&error), Some(404 | 409)) => {}
             // The others can go all the same.
             Err(error) => {
-                tracing::warn!(name, error = engine::words(&error), "cannot remove a container of an ended job");
+                tracing::warn!(
+                    name,
+                    error = engine::words(&error),
+                    "cannot remove a container of an ended job"
+                );
             }
         }
     }

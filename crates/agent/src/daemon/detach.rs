@@ -52,9 +52,8 @@ pub fn start(home: &Home) -> Result<(), Error> {
                 child.id(),
                 PATIENCE.as_secs()
             );
-            return Err(
-                Error::new(ErrorCode::TimedOut, why).hint(format!("see its log: {}", path.display()))
-            );
+            return Err(Error::new(ErrorCode::TimedOut, why)
+                .hint(format!("see its log: {}", path.display())));
         }
         std::thread::sleep(LOOK);
     }

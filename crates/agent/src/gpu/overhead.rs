@@ -167,6 +167,7 @@ fn finish(child: Child, deadline: Instant) -> io::Result<Measured> {
         )));
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    serde_json::from_str(&text)
-        .map_err(|error| io::Error::other(format!("cannot read the probe's output {text:?} ({error})")))
+    serde_json::from_str(&text).map_err(|error| {
+        io::Error::other(format!("cannot read the probe's output {text:?} ({error})"))
+    })
 }

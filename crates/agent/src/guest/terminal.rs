@@ -48,7 +48,10 @@ pub fn on_terminal(words: &[OsString]) -> ExitCode {
         return told("usage: divvy on-terminal FILE NAME ARGS…", 125);
     };
     if let Err(error) = control() {
-        return told(&format!("cannot set the controlling terminal: {error}"), 125);
+        return told(
+            &format!("cannot set the controlling terminal: {error}"),
+            125,
+        );
     }
     let failed = Command::new(file).arg0(name).args(args).exec();
     // As in the supervisor: a script without `#!` line.

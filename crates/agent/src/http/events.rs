@@ -144,8 +144,7 @@ async fn is_kept(api: &Api, after: u64) -> Result<(), Failure> {
         return Ok(());
     }
     let oldest = forgotten + 1;
-    let why =
-        format!("events after {after} requested, but events up to {forgotten} are deleted");
+    let why = format!("events after {after} requested, but events up to {forgotten} are deleted");
     Err(Error::new(ErrorCode::Gone, why)
         .hint(format!(
             "leave out `after` to start with the oldest event, {oldest}; `divvy daemon --keep` sets how long events \

@@ -93,8 +93,7 @@ async fn caller(api: &Api, peer: &Peer, given: Option<&HeaderValue>) -> Result<C
                 let why = format!(
                     "too many connections with the token: {MOST} are open, which is the limit"
                 );
-                let hint =
-                    "close unused connections, or use one connection for several calls";
+                let hint = "close unused connections, or use one connection for several calls";
                 return Err(Error::new(ErrorCode::TooMany, why).hint(hint).into());
             }
             Ok(token.caller.clone())
@@ -143,7 +142,11 @@ fn decoded(text: &str) -> Result<String, Failure> {
 }
 
 fn unreadable(text: &str) -> Failure {
-    Error::new(ErrorCode::Usage, format!("{text} is not a valid percent-encoded name")).into()
+    Error::new(
+        ErrorCode::Usage,
+        format!("{text} is not a valid percent-encoded name"),
+    )
+    .into()
 }
 
 fn rename(request: &mut Request, path: &str) -> Result<(), Failure> {

@@ -201,7 +201,11 @@ fn word(word: impl Serialize) -> String {
 }
 
 fn about_the_daemon(page: &Page) -> Vec<Family> {
-    let mut build = family("divvy_build_info", "gauge", "Version of the daemon; always 1.");
+    let mut build = family(
+        "divvy_build_info",
+        "gauge",
+        "Version of the daemon; always 1.",
+    );
     build.sample(vec![("version", page.node.version.clone())], 1);
     let mut enforcement = family(
         "divvy_enforcement_info",

@@ -217,9 +217,8 @@ async fn refuse(stream: UnixStream, uid: u32) {
 }
 
 fn too_many(uid: u32) -> Error {
-    let why = format!(
-        "too many connections: uid {uid} has {MOST} open, which is the limit for one user"
-    );
+    let why =
+        format!("too many connections: uid {uid} has {MOST} open, which is the limit for one user");
     Error::new(ErrorCode::TooMany, why).hint(format!(
         "end some clients that wait or follow logs (`pgrep -u {uid} -a divvy` lists them), or try again later"
     ))

@@ -145,8 +145,9 @@ impl Upload {
                  calls",
                 budget >> 20
             );
-            let hint =
-                format!("send calls one after another; `pgrep -u {user} -a divvy` lists running clients");
+            let hint = format!(
+                "send calls one after another; `pgrep -u {user} -a divvy` lists running clients"
+            );
             return Err(Error::new(ErrorCode::TooMany, why).hint(hint).into());
         };
         *lock(bytes) = Some(room);

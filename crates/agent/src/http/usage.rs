@@ -39,11 +39,9 @@ pub async fn usages(
     let since = time("since", which.since.as_deref())?.or(before.ok());
     let since = since.unwrap_or(Timestamp::MIN);
     if since >= until {
-        return Err(usage(format!(
-            "since={since} is not before until={until}"
-        ))
-        .hint("give a `since` that is earlier than `until`")
-        .into());
+        return Err(usage(format!("since={since} is not before until={until}"))
+            .hint("give a `since` that is earlier than `until`")
+            .into());
     }
     let uid = (caller.role < Role::Operator).then_some(caller.account.uid);
     let database = api.home.database();

@@ -88,7 +88,11 @@ fn of_projects(books: &Books) -> Vec<Family> {
         family
     };
     let mut families: Vec<Family> = OF_PROJECTS.iter().map(read).collect();
-    let mut jobs = family("divvy_project_jobs", "gauge", "Jobs of the project, by state.");
+    let mut jobs = family(
+        "divvy_project_jobs",
+        "gauge",
+        "Jobs of the project, by state.",
+    );
     for project in &books.projects {
         for (state, count) in [("queued", project.waiting), ("running", project.running)] {
             let labels = vec![
@@ -162,7 +166,11 @@ fn of_queues(page: &Page) -> Vec<Family> {
 
 fn of_work(books: &Books) -> Vec<Family> {
     let counted = &books.counted;
-    let mut events = family("divvy_events_total", "counter", "Events since the daemon started, by kind.");
+    let mut events = family(
+        "divvy_events_total",
+        "counter",
+        "Events since the daemon started, by kind.",
+    );
     for (kind, count) in &counted.told {
         events.sample(vec![("kind", kind.clone())], count);
     }

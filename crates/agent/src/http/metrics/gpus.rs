@@ -52,9 +52,11 @@ const OF_GPUS: &[OfGpu] = &[
         "Part of the time in which a kernel ran according to the driver, from 0 to 1.",
         |gpu| Some(ratio(u64::from(gpu.utilization_percent?), 2)),
     ),
-    ("divvy_gpu_temperature_celsius", "Temperature of the GPU, in degrees Celsius.", |gpu| {
-        Some(gpu.temperature_celsius?.to_string())
-    }),
+    (
+        "divvy_gpu_temperature_celsius",
+        "Temperature of the GPU, in degrees Celsius.",
+        |gpu| Some(gpu.temperature_celsius?.to_string()),
+    ),
     (
         "divvy_gpu_bypass_processes",
         "Processes of jobs that hold memory of this GPU bypassing the limiter.",
@@ -76,9 +78,21 @@ fn labels(page: &Page, gpu: &Gpu) -> Vec<(&'static str, String)> {
 }
 
 pub(super) fn about_gpus(page: &Page) -> Vec<Family> {
-    let mut info = family("divvy_gpu_info", "gauge", "A GPU that the daemon serves; always 1.");
-    let mut health = family("divvy_gpu_health", "gauge", "1 if the GPU responds, 0 if it is lost.");
-    let mut watts = family("divvy_gpu_power_watts", "gauge", "Power draw of the board, in watts.");
+    let mut info = family(
+        "divvy_gpu_info",
+        "gauge",
+        "A GPU that the daemon serves; always 1.",
+    );
+    let mut health = family(
+        "divvy_gpu_health",
+        "gauge",
+        "1 if the GPU responds, 0 if it is lost.",
+    );
+    let mut watts = family(
+        "divvy_gpu_power_watts",
+        "gauge",
+        "Power draw of the board, in watts.",
+    );
     let mut joules = family(
         "divvy_gpu_energy_joules_total",
         "counter",
