@@ -391,7 +391,7 @@ pub fn restore_journal(system: bool, file: &Path) -> Result<JournalFile, Error> 
 
 fn home_of(system: bool) -> Result<Home, Error> {
     if system && !rustix::process::geteuid().is_root() {
-        let why = "the journal of the system daemon belongs to root".to_owned();
+        let why = "the journal of the system's daemon belongs to root".to_owned();
         return Err(Error::new(ErrorCode::NotAllowed, why).hint("run it as root"));
     }
     doors::home(&DoorArgs {
@@ -557,11 +557,11 @@ pub(crate) fn refuse_beside_system(home: &Home) -> Result<(), Error> {
     }
     Home::system_daemon().map_or(Ok(()), |pid| {
         let why = format!(
-            "the system daemon (pid {pid}) serves the GPUs of this machine and would not count jobs of {}",
+            "the system's daemon (pid {pid}) serves the GPUs of this machine and would not count jobs of {}",
             home.state().display()
         );
         Err(Error::new(ErrorCode::Conflict, why).hint(
-            "use the system daemon: `divvy run` without --own-daemon and DIVVY_HOME; `divvy daemon --beside-system` \
+            "use that daemon: `divvy run` without --own-daemon and DIVVY_HOME; `divvy daemon --beside-system` \
              skips this check",
         ))
     })

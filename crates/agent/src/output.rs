@@ -253,7 +253,7 @@ mod tests {
         ] {
             let error = files(Some(path), None, true).open().unwrap_err();
             assert_eq!(error.code, 125);
-            let begins = format!("cannot write its output to {}: {why}", path.display());
+            let begins = format!("cannot write the job's output to {}: {why}", path.display());
             assert!(error.message.starts_with(&begins), "{}", error.message);
         }
     }

@@ -373,7 +373,7 @@ impl Cycle {
         let lost = |device: &&Device| device.managed && device.gpu.away;
         let served = self.devices.iter().filter(|device| device.managed).count();
         let lost = self.devices.iter().filter(lost).count();
-        (lost > 0 && lost == served).then(|| "no GPU answers".to_owned())
+        (lost > 0 && lost == served).then(|| "no GPU responds".to_owned())
     }
 
     fn books(&self) -> Books {

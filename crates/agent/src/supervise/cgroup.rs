@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
         let missing = folder.path().join("missing");
         let refused = try_below(&missing, "divvy-x-try").unwrap_err();
-        assert!(refused.contains("is not ours to write"), "{refused}");
+        assert!(refused.contains("cannot create a group"), "{refused}");
     }
 
     #[test]
