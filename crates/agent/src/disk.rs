@@ -109,7 +109,7 @@ mod tests {
             ..room(100)
         };
         let why = inodes.lacks(Bytes::ZERO).unwrap();
-        assert_eq!(why, "63 files can be made, and 64 are needed");
+        assert_eq!(why, "63 inodes are free, but 64 are needed");
     }
 
     #[test]
