@@ -239,7 +239,7 @@ pub fn restore(home: &Home, file: &Path) -> Result<JournalFile, Error> {
         Ok(is_there)
     };
     let replaced = replace().map_err(|error| {
-        let why = format!("cannot put {} in place: {error}", journal.display());
+        let why = format!("cannot move {} into place: {error}", journal.display());
         Error::new(ErrorCode::Internal, why)
     })?;
     Ok(shown(&journal, contents, replaced.then_some(aside)))

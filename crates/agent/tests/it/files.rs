@@ -182,8 +182,7 @@ async fn a_run_that_comes_again_adds_to_its_files_and_a_folder_that_is_missing_i
     let id = client.submit(&lost).await.unwrap().id;
     let job = ended(&client, &id).await;
     assert_eq!(job.end_reason, Some(EndReason::LaunchFailed));
-    let why =
-        "cannot write the job's output to /no/such/folder/out: the folder /no/such/folder does not exist";
+    let why = "cannot write the job's output to /no/such/folder/out: the folder /no/such/folder does not exist";
     assert_eq!(
         (job.exit_code, job.reason.as_deref()),
         (Some(125), Some(why))

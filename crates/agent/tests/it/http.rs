@@ -165,7 +165,11 @@ fn a_socket_file_that_was_removed_is_bound_again_and_connections_stay() {
     assert_eq!(call(&socket, "GET", "/v1/node", "").0, 200);
     assert_eq!(fs::metadata(&socket).unwrap().mode(), mode);
     ask();
-    assert!(home.log().contains("bound the socket again"), "{}", home.log());
+    assert!(
+        home.log().contains("bound the socket again"),
+        "{}",
+        home.log()
+    );
     let mut daemon = home.daemon.take().unwrap();
     signal(daemon.id(), "TERM");
     assert!(daemon.wait_bounded().unwrap().success());

@@ -358,7 +358,7 @@ impl Job<'_> {
         let seen = image::look(&files, &runs).await?;
         if let Some(why) = &seen.unlimited {
             let why = format!(
-                "the limiter cannot limit a container of {}: {why}",
+                "the limiter does not work in a container of {}: {why}",
                 self.plan.image
             );
             match self.plan.on_unlimited {
@@ -413,8 +413,8 @@ fn judge(target: &str, leads: Leads) -> Result<(), String> {
              it at the path of the target"
         )),
         Leads::Unsaid(Some(path)) => Err(format!(
-            "{target} may not be mounted together with other mounts: a symlink of the image leads to {path}, and \
-             Podman does not report the targets of the others. Mount it at {path}",
+            "{target} may not be mounted together with other mounts: a symlink leads to {path}, and Podman does \
+             not report the targets of the others. Mount it at {path}",
             path = path.display()
         )),
     }

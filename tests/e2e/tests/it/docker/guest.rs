@@ -249,7 +249,7 @@ fn an_image_that_cannot_be_held_is_found_out_before_its_line_runs() {
     for slice in [&["--no-daemon", "-g", "0.5"][..], &["-g", "0.5"]] {
         let line = ["--name", "musl", MUSL_IMAGE, "x"];
         let said = home.divvy(&guest(slice, &line)).exits(125);
-        assert!(said.stderr.contains("cannot limit"), "{}", said.stderr);
+        assert!(said.stderr.contains("does not work in"), "{}", said.stderr);
         let filter = ["ps", "--all", "--quiet", "--filter", "name=^musl$"];
         assert_eq!(engine.ask(&filter), "", "it was started");
     }
