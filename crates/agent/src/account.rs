@@ -24,7 +24,7 @@ pub struct Group {
 
 /// The user database does not answer: nothing is known of the user, which is not to be taken for "in no group".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the user database does not say who uid {uid} is")]
+#[error("cannot look up uid {uid} in the user database")]
 pub struct NoAnswer {
     uid: u32,
     source: Errno,

@@ -134,7 +134,7 @@ impl Errands {
             .name("aside".to_owned())
             .spawn(run);
         if let Err(error) = started {
-            let why = format!("no thread can be started: {error}");
+            let why = format!("cannot start a thread: {error}");
             let ended = match way {
                 Way::Out => Outcome::Refused(why),
                 Way::Back => Outcome::NotRestored(why),

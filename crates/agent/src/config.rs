@@ -169,7 +169,7 @@ pub struct Simulated {
 
 /// A library of the installation that is not where it belongs.
 #[derive(Debug, thiserror::Error)]
-#[error("{name} is not beside {}, nor in {}, nor in the folder that DIVVY_LIB_DIR names", executable.display(), installed.display())]
+#[error("cannot find {name}: not next to {}, not in {} and not in the folder in DIVVY_LIB_DIR", executable.display(), installed.display())]
 pub struct LibraryMissing {
     pub name: &'static str,
     pub executable: PathBuf,
@@ -179,7 +179,7 @@ pub struct LibraryMissing {
 /// A path that ld.so(8) would not read as one name in the variable it has to stand in: jobs would run without it.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the path {path:?} cannot stand in {variable}: the dynamic loader would take it apart at {part}"
+    "the path {path:?} cannot be used in {variable}: the dynamic loader would split it at {part}"
 )]
 pub struct Unloadable {
     pub path: PathBuf,
@@ -194,13 +194,13 @@ pub struct Unloadable {
 /// With what is in the way.
 pub fn loadable(path: &Path, variable: &'static str) -> Result<(), Unloadable> {
     let separators: &[(char, &'static str)] = if variable == "LD_PRELOAD" {
-        &[(':', "its `:`"), (' ', "its blank"), ('$', "its `$`")]
+        &[(':', "its `:`"), (' ', "its space"), ('$', "its `$`")]
     } else {
         &[(':', "its `:`"), (';', "its `;`"), ('$', "its `$`")]
     };
     let part = match path.to_str() {
         // The environment of a job is text.
-        None => Some("what is not UTF-8 in it"),
+        None => Some("its bytes that are not UTF-8"),
         Some(text) => separators
             .iter()
             .find(|(separator, _)| text.contains(*separator))

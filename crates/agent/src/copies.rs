@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode, JournalFile};
+use divvy_core::Bytes;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
@@ -42,7 +43,11 @@ pub enum CopyError {
     Store(#[from] StoreError),
     #[error("cannot write {path}")]
     Io { path: PathBuf, source: io::Error },
-    #[error("{free} bytes are free in {path}, and a copy of the journal takes {size} of them")]
+    #[error(
+        "cannot copy the journal to {path}: the copy needs {}, but {} is free",
+        Bytes::new(*size).human(),
+        Bytes::new(*free).human()
+    )]
     NoRoom { path: PathBuf, free: u64, size: u64 },
 }
 
@@ -74,7 +79,7 @@ impl Copies {
                 if let Err(error) = self.tend(now()) {
                     tracing::warn!(
                         error = chain(&error),
-                        "no copy of the journal is written now"
+                        "cannot write a copy of the journal; retrying later"
                     );
                 }
             }
@@ -181,7 +186,7 @@ fn stamp(at: Timestamp) -> String {
 pub fn write(home: &Home) -> Result<JournalFile, Error> {
     let copies = Copies::of(home);
     if !home.database().exists() {
-        let why = format!("there is no journal at {}", home.database().display());
+        let why = format!("no journal at {}", home.database().display());
         return Err(Error::new(ErrorCode::NotFound, why).hint("divvy daemon"));
     }
     let (path, contents) = copies.write(now()).map_err(|error| match error {
@@ -196,10 +201,14 @@ pub fn write(home: &Home) -> Result<JournalFile, Error> {
 /// # Errors
 /// [`ErrorCode::NotFound`] and [`ErrorCode::Usage`] for a file that is no whole journal; nothing is changed then.
 pub fn restore(home: &Home, file: &Path) -> Result<JournalFile, Error> {
-    let hint = restoring(home)
-        .unwrap_or_else(|| format!("there is no copy in {}", Copies::of(home).folder.display()));
+    let hint = restoring(home).unwrap_or_else(|| {
+        format!(
+            "no copy of the journal in {}",
+            Copies::of(home).folder.display()
+        )
+    });
     if !file.is_file() {
-        let why = format!("there is no file {}", file.display());
+        let why = format!("no file {}", file.display());
         return Err(Error::new(ErrorCode::NotFound, why).hint(hint));
     }
     let contents = store::check(file).map_err(|error| {
@@ -230,7 +239,7 @@ pub fn restore(home: &Home, file: &Path) -> Result<JournalFile, Error> {
         Ok(is_there)
     };
     let replaced = replace().map_err(|error| {
-        let why = format!("cannot put {} in place: {error}", journal.display());
+        let why = format!("cannot move {} into place: {error}", journal.display());
         Error::new(ErrorCode::Internal, why)
     })?;
     Ok(shown(&journal, contents, replaced.then_some(aside)))
@@ -249,14 +258,14 @@ fn shown(path: &Path, contents: Contents, aside: Option<PathBuf>) -> JournalFile
 pub fn unusable(home: &Home, error: &StoreError) -> Error {
     let path = home.database();
     let why = format!(
-        "the journal {} cannot be used: {}",
+        "cannot use the journal {}: {}",
         path.display(),
         chain(error)
     );
     let error = Error::new(ErrorCode::Internal, why);
     error.hint(restoring(home).unwrap_or_else(|| {
         format!(
-            "there is no copy of it; mv {0} {0}.damaged, and the daemon takes the jobs that run from their records",
+            "it has no copy; run `mv {0} {0}.damaged`, and the daemon recovers running jobs from their records",
             path.display()
         )
     }))

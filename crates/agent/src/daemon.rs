@@ -131,8 +131,12 @@ pub struct DaemonArgs {
 /// that do not fit the node, [`ErrorCode::Internal`] for what the machine lacks.
 pub fn daemon(args: DaemonArgs, beside: Option<Beside>) -> Result<(), Error> {
     // Before anything is started: what a shell or a script left open reaches no supervisor, job or detached daemon.
-    divvy_fork::mark_close_on_exec()
-        .map_err(|error| internal("cannot keep inherited descriptors from jobs", &error))?;
+    divvy_fork::mark_close_on_exec().map_err(|error| {
+        internal(
+            "cannot mark inherited file descriptors as close-on-exec",
+            &error,
+        )
+    })?;
     let doors = Doors::of(&args.doors)?;
     let home = doors::home(&args.doors)?;
     if args.detached {
@@ -150,7 +154,8 @@ pub fn daemon(args: DaemonArgs, beside: Option<Beside>) -> Result<(), Error> {
         tracing::info!("{}", beside.notice);
     } else if args.docker && args.container.is_none() {
         tracing::info!(
-            "--docker names no image: jobs that name one run in it, and others as plain processes under the same limits"
+            "--docker without an image: jobs that name an image run in it, other jobs run as plain processes under \
+             the same limits"
         );
     }
     let _lock = lock(&home)?;
@@ -190,7 +195,7 @@ fn serve(
     } = node;
     if let Err(error) = log::can_be_cut(home.state()) {
         let what =
-            "the logs of jobs cannot be held to --log-size: the file system has no holes in files";
+            "cannot limit job logs to --log-size: the file system does not support holes in files";
         tracing::warn!(%error, "{what}");
     }
     let config = Config {
@@ -237,14 +242,14 @@ fn serve(
     let watch = Watch::start(move |told| news.post(Message::News(told)));
     let watch = watch
         .inspect_err(
-            |error| tracing::warn!(%error, "job folders cannot be watched; ends are seen later"),
+            |error| tracing::warn!(%error, "cannot watch job folders; the daemon notices the end of jobs later"),
         )
         .ok();
     let workers = Workers::new(source, mailbox.clone(), config.home.migs());
     let pruner = Pruner::new(config.home.clone(), config.keep, mailbox.clone());
     let home = Arc::new(config.home.clone());
     let keeper =
-        Keeper::start().map_err(|error| internal("starting the keeper of compute time", &error))?;
+        Keeper::start().map_err(|error| internal("cannot start the compute scheduler", &error))?;
     let parts = Parts {
         config,
         store,
@@ -259,10 +264,10 @@ fn serve(
     let mut cycle = Cycle::new(parts).map_err(|error| from_store(&error))?;
     if let Some(job) = cycle.earlier() {
         let why = format!(
-            "job {job} was started by an earlier build of Divvy, whose records this one does not read, and still runs"
+            "job {job} still runs, and this build cannot read its record: an earlier build of Divvy started it"
         );
         return Err(Error::new(ErrorCode::Conflict, why).hint(
-            "let the jobs of the earlier build end, or cancel them with it; then start this one",
+            "wait for the jobs of the earlier build or cancel them with its `divvy`; then start this build",
         ));
     }
     cycle.reserve().map_err(|error| from_store(&error))?;
@@ -324,7 +329,7 @@ fn serve(
     if thread.join().is_err() {
         return Err(Error::new(
             ErrorCode::Internal,
-            "the daemon stopped on a bug; what it answered is in its journal",
+            "the daemon stopped because of an internal error; all changes that it confirmed are in its journal",
         ));
     }
     match ended? {
@@ -345,7 +350,7 @@ enum Ended {
 fn start_anew(full: &StoreError) -> Error {
     tracing::error!(
         why = chain(full),
-        "the journal takes no more, and the daemon starts anew"
+        "cannot write to the journal; restarting the daemon"
     );
     std::thread::sleep(REST);
     simulated::exec(|_| ())
@@ -355,7 +360,8 @@ fn start_anew(full: &StoreError) -> Error {
 fn open_journal(home: &Home) -> Result<(Store, BTreeSet<JobId>), StoreError> {
     let torn = store::torn(&home.database());
     if torn > 0 {
-        let what = "the write-ahead log of the journal ends within a frame: if a daemon was not killed while it wrote, the last changes are missing";
+        let what = "the journal's write-ahead log ends within a frame; unless a daemon was killed while writing, the \
+                    last changes are missing";
         tracing::warn!(bytes = torn, "{what}");
     }
     let store = Store::open(&home.database())?;
@@ -385,7 +391,7 @@ pub fn restore_journal(system: bool, file: &Path) -> Result<JournalFile, Error> 
 
 fn home_of(system: bool) -> Result<Home, Error> {
     if system && !rustix::process::geteuid().is_root() {
-        let why = "the journal of the system's daemon is root's".to_owned();
+        let why = "the journal of the system's daemon belongs to root".to_owned();
         return Err(Error::new(ErrorCode::NotAllowed, why).hint("run it as root"));
     }
     doors::home(&DoorArgs {
@@ -425,7 +431,7 @@ async fn until_told(
     let stopped = |served: io::Result<()>| {
         let error = served
             .err()
-            .unwrap_or_else(|| io::Error::other("no more connections"));
+            .unwrap_or_else(|| io::Error::other("it accepts no more connections"));
         Err(internal("the server has stopped", &error))
     };
     let mut serving = std::pin::pin!(http::serve(api, local, tcp));
@@ -433,7 +439,7 @@ async fn until_told(
         () = notify.watch(mailbox.clone()) => return Ok(Ended::Told),
         served = &mut serving => return stopped(served),
         ended = &mut cycle_end => return journal_failed(ended),
-        left = beside.ended() => ("the front end's end", Some(left)),
+        left = beside.ended() => ("end of the front end", Some(left)),
         _ = terminate.recv() => ("SIGTERM", None),
         _ = interrupt.recv() => ("SIGINT", None),
     };
@@ -456,7 +462,7 @@ async fn until_told(
     left?;
     tracing::info!(
         by,
-        "stopped; running jobs go on, and the next daemon finds them"
+        "stopped; running jobs continue, and the next daemon adopts them"
     );
     Ok(Ended::Told)
 }
@@ -467,8 +473,9 @@ fn journal_failed(
     match ended {
         Ok(Ok(())) | Err(_) => Ok(Ended::Told),
         Ok(Err(error)) if error.is_full() => Ok(Ended::Full(error)),
-        Ok(Err(error)) => Err(from_store(&error)
-            .hint("running jobs go on and nothing that was answered is lost; start it again")),
+        Ok(Err(error)) => Err(from_store(&error).hint(
+            "running jobs continue, and no confirmed change is lost; start the daemon again",
+        )),
     }
 }
 
@@ -533,7 +540,7 @@ fn check_queues(queues: &[QueueSpec], devices: &[Device]) -> Result<(), Error> {
             Error::new(
                 ErrorCode::NeverFits,
                 format!(
-                    "queue {name}={amount} could never start a job: {}",
+                    "queue {name}={amount} cannot start any job: {}",
                     never.message
                 ),
             )
@@ -550,11 +557,12 @@ pub(crate) fn refuse_beside_system(home: &Home) -> Result<(), Error> {
     }
     Home::system_daemon().map_or(Ok(()), |pid| {
         let why = format!(
-            "the system's daemon (pid {pid}) serves the GPUs of this machine, and {} would not count its jobs",
+            "the system's daemon (pid {pid}) serves the GPUs of this machine and would not count jobs of {}",
             home.state().display()
         );
         Err(Error::new(ErrorCode::Conflict, why).hint(
-            "use it: `divvy run` without --own-daemon and DIVVY_HOME; `divvy daemon --beside-system` serves the GPUs all the same",
+            "use that daemon: `divvy run` without --own-daemon and DIVVY_HOME; `divvy daemon --beside-system` \
+             skips this check",
         ))
     })
 }
@@ -581,11 +589,11 @@ fn lock(home: &Home) -> Result<File, Error> {
         }
         if file.try_lock_shared().is_ok() {
             let why = format!(
-                "programs started with `run --no-daemon` use the GPUs of {}",
+                "programs started with `divvy run --no-daemon` use the GPUs of {}",
                 home.state().display()
             );
             return Err(Error::new(ErrorCode::Conflict, why)
-                .hint("wait until they have ended, or set DIVVY_HOME for another"));
+                .hint("wait until they have ended, or set DIVVY_HOME to another folder"));
         }
         let holder = holder(&mut file);
         // A daemon that was killed between making a process and that process's first instruction leaves it with the
@@ -593,11 +601,12 @@ fn lock(home: &Home) -> Result<File, Error> {
         if holder.is_none_or(Process::is_alive) || Instant::now() > deadline {
             let pid = holder.map_or_else(|| "unknown".to_owned(), |holder| holder.pid.to_string());
             let why = format!(
-                "a divvy daemon (pid {pid}) serves {} already",
+                "a divvy daemon (pid {pid}) already serves {}",
                 home.state().display()
             );
-            return Err(Error::new(ErrorCode::Conflict, why)
-                .hint("use it as it is, stop it with `divvy daemon --stop`, or set DIVVY_HOME for another"));
+            return Err(Error::new(ErrorCode::Conflict, why).hint(
+                "use it, stop it with `divvy daemon --stop`, or set DIVVY_HOME to another folder",
+            ));
         }
         std::thread::sleep(LOCK_LOOK);
     }

@@ -19,7 +19,7 @@ pub fn raise() {
         maximum: before.maximum,
     };
     if let Err(error) = setrlimit(Resource::Nofile, most) {
-        tracing::warn!(%error, "the limit of open files stays as it is");
+        tracing::warn!(%error, "cannot raise the limit of open files");
     }
 }
 

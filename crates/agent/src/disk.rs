@@ -43,10 +43,11 @@ impl Room {
     fn below(self, least: Room) -> Option<String> {
         let Room { bytes, files } = self;
         if bytes < least.bytes {
-            return Some(format!("{bytes} are free, and {} are needed", least.bytes));
+            let [free, needed] = bytes.human_beside(least.bytes);
+            return Some(format!("{free} is free, but {needed} is needed"));
         }
         (files < least.files)
-            .then(|| format!("{files} files can be made, and {} are needed", least.files))
+            .then(|| format!("{files} inodes are free, but {} are needed", least.files))
     }
 }
 
@@ -108,7 +109,7 @@ mod tests {
             ..room(100)
         };
         let why = inodes.lacks(Bytes::ZERO).unwrap();
-        assert_eq!(why, "63 files can be made, and 64 are needed");
+        assert_eq!(why, "63 inodes are free, but 64 are needed");
     }
 
     #[test]

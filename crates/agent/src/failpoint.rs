@@ -93,7 +93,7 @@ pub const POINTS: &[&str] = &[
 
 /// Comes to a point.
 pub fn reach(point: &str) {
-    debug_assert!(POINTS.contains(&point), "{point} is not in the list");
+    debug_assert!(POINTS.contains(&point), "unknown failpoint {point}");
     #[cfg(test)]
     crate::simulation::daemon::reach(point);
     if cfg!(debug_assertions) && is_last(point) {

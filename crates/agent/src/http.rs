@@ -168,14 +168,14 @@ enum Peer {
 async fn missing(request: Request) -> Failure {
     Error::new(
         ErrorCode::NotFound,
-        format!("there is no {}", request.uri().path()),
+        format!("unknown path {}", request.uri().path()),
     )
     .into()
 }
 
 async fn wrong_method(request: Request) -> Failure {
     let why = format!(
-        "{} does not take {}",
+        "{} does not support the method {}",
         request.uri().path(),
         request.method()
     );
@@ -596,11 +596,8 @@ async fn advice(
             program: None,
         } => Runs::All,
         _ => {
-            let error = Error::new(
-                ErrorCode::Usage,
-                "several of job, name and program are given",
-            );
-            return Err(error.hint("give one of them, or none for all").into());
+            let error = Error::new(ErrorCode::Usage, "job, name and program exclude each other");
+            return Err(error.hint("give at most one of them").into());
         }
     };
     let gpus = api.mailbox.read(|cycle| Ok(cycle.served())).await?;

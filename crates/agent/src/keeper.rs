@@ -314,10 +314,10 @@ impl Round {
                 }
                 // A job may end before its slice is looked at.
                 Err(error) if !folder.exists() => {
-                    tracing::debug!(%job, %error, "the slice is gone already");
+                    tracing::debug!(%job, %error, "the slice does not exist any more");
                 }
                 Err(error) => {
-                    tracing::warn!(%job, %error, "compute time is not shared with this slice");
+                    tracing::warn!(%job, %error, "cannot schedule compute time of this slice");
                 }
             },
             Order::Release { job } => self.forget(job),
@@ -382,7 +382,8 @@ impl Round {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%job, %error, "this slice takes no more turns of compute time");
+                    tracing::warn!(%job, %error, "cannot read this slice; the compute scheduler gives it no further \
+                        turns");
                     damaged.push(*job);
                 }
             }

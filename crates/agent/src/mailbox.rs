@@ -330,7 +330,7 @@ impl Mailbox {
 
 fn stopping() -> Error {
     Error::new(ErrorCode::NoDaemon, "the daemon is stopping")
-        .hint("running jobs go on; start it again with `divvy daemon`")
+        .hint("running jobs continue; start the daemon again with `divvy daemon`")
 }
 
 #[cfg(test)]

@@ -27,13 +27,13 @@ const WRAPPERS: [&str; 2] = ["libdivvy_cuda.so", "libdivvy_nvml.so"];
 fn offer_sim() -> String {
     let home = Home::from_env().ok();
     match home.and_then(|home| simulated::remembered(&home.sim_state())) {
-        Some(models) => format!("this instance simulated some before: --sim {models}"),
-        None => "to try Divvy without a GPU, simulate some: --sim a100-80gb:3".to_owned(),
+        Some(models) => format!("to simulate the same GPUs as before, add --sim {models}"),
+        None => "to try Divvy without a GPU, add --sim a100-80gb:3".to_owned(),
     }
 }
 
 const PLAIN_LIBRARIES: &str =
-    "put the libraries in a folder with a plain path and name it in DIVVY_LIB_DIR";
+    "put the libraries into a folder with a plain path and set DIVVY_LIB_DIR to it";
 const PLAIN_HOME: &str = "set DIVVY_HOME to a folder with a plain path";
 
 /// This machine, as the driver shows it.
@@ -53,7 +53,7 @@ impl Node {
     /// When a library is missing, or there is no GPU.
     pub fn open(simulated: Option<Simulated>, in_use: bool) -> Result<Self, Error> {
         let divvy = std::env::current_exe()
-            .map_err(|error| internal("cannot find this program's own file", &error))?;
+            .map_err(|error| internal("cannot find the file of this program", &error))?;
         let form = WantedForm::from_env().map_err(|why| Error::new(ErrorCode::Usage, why))?;
         let preload = library(PRELOAD, &divvy)
             .map_err(|error| Error::new(ErrorCode::Internal, chain(&error)))?;
@@ -77,7 +77,9 @@ impl Node {
             return Err(none(&observation.troubles));
         }
         for Trouble { index, what, .. } in &observation.troubles {
-            tracing::warn!("GPU {index} does not answer, and is not served by this daemon: {what}");
+            tracing::warn!(
+                "GPU {index} does not respond, so this daemon does not serve it: {what}"
+            );
         }
         let driver_version = source.driver_version().map_err(|error| no_driver(&error))?;
         Ok(Self {
@@ -182,15 +184,15 @@ fn none(troubles: &[Trouble]) -> Error {
     let all: Vec<String> = troubles.iter().map(told).collect();
     Error::new(
         ErrorCode::Internal,
-        format!("no GPU answers: {}", all.join("; ")),
+        format!("no GPU responds: {}", all.join("; ")),
     )
-    .hint("`nvidia-smi` and the kernel's log (Xid) say more; one that is lost comes back with a reset or a reboot")
+    .hint("check `nvidia-smi` and the kernel log (Xid); a lost GPU needs a reset or a reboot")
 }
 
 /// The simulator says on stderr what it does not like about them.
 fn no_such_gpus(models: &str, error: &dyn std::error::Error) -> Error {
-    let what = format!("the GPUs `{models}` cannot be simulated: {}", chain(error));
-    Error::new(ErrorCode::Usage, what).hint("write MODEL:N, as in --sim a100-80gb:3")
+    let what = format!("cannot simulate the GPUs `{models}`: {}", chain(error));
+    Error::new(ErrorCode::Usage, what).hint("use MODEL:N, as in --sim a100-80gb:3")
 }
 
 /// The wrappers, where they are installed.
@@ -206,7 +208,7 @@ pub(crate) fn wrappers(divvy: &Path) -> Result<Wrappers, String> {
 fn no_driver(error: &dyn std::error::Error) -> Error {
     Error::new(
         ErrorCode::Internal,
-        format!("no GPU can be found here: {}", chain(error)),
+        format!("no GPU found on this machine: {}", chain(error)),
     )
     .hint(offer_sim())
 }

@@ -237,7 +237,7 @@ pub fn serve() -> ExitCode {
     match attend() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            supervise::say(&format!("the nursery of supervisors ends: {error}"));
+            supervise::say(&format!("the fork server of supervisors ends: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -346,7 +346,7 @@ fn request(socket: &OwnedFd) -> io::Result<Option<(PathBuf, OwnedFd, OwnedFd)>> 
             Ok(Some((folder.into(), lock, log)))
         }
         _ => Err(io::Error::other(
-            "what the agent said has no lock and no log",
+            "the daemon's request has no lock and no log",
         )),
     }
 }

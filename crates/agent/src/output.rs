@@ -28,14 +28,14 @@ pub fn check(submit: &Submit, contained: bool) -> Result<(), Error> {
     };
     if contained {
         return Err(usage(
-            "a container's output goes to the job's log, and to no file of its user's",
+            "-o and -e are not supported for containers: their output goes to the job's log",
         )
-        .hint("leave -o and -e out, and read it with `divvy logs JOB`"));
+        .hint("leave out -o and -e, and read the output with `divvy logs JOB`"));
     }
     if submit.runner == Runner::Client {
         return Err(
-            usage("what runs on its client's terminal writes there, and to no file")
-                .hint("redirect it in the shell, or use `divvy submit`"),
+            usage("-o and -e are not supported for a foreground job: it writes to the terminal of its client")
+                .hint("redirect the output in the shell, or use `divvy submit`"),
         );
     }
     for (flag, pattern) in [("-o", &output.stdout), ("-e", &output.stderr)] {
@@ -140,7 +140,7 @@ impl Files {
         open().map_err(|errno| LaunchError {
             code: 125,
             message: format!(
-                "cannot write its output to {}: {}",
+                "cannot write the job's output to {}: {}",
                 path.display(),
                 reason(path, errno)
             ),
@@ -154,7 +154,7 @@ fn reason(path: &Path, errno: Errno) -> String {
         (Errno::NOENT, Some(folder)) if !folder.exists() => {
             format!("the folder {} does not exist", folder.display())
         }
-        (Errno::NXIO, _) => "no process reads this FIFO".to_owned(),
+        (Errno::NXIO, _) => "no process reads from this FIFO".to_owned(),
         _ => io::Error::from(errno).to_string(),
     }
 }
@@ -249,11 +249,11 @@ mod tests {
                 ),
             ),
             (dir.path(), "Is a directory".to_owned()),
-            (&fifo, "no process reads this FIFO".to_owned()),
+            (&fifo, "no process reads from this FIFO".to_owned()),
         ] {
             let error = files(Some(path), None, true).open().unwrap_err();
             assert_eq!(error.code, 125);
-            let begins = format!("cannot write its output to {}: {why}", path.display());
+            let begins = format!("cannot write the job's output to {}: {why}", path.display());
             assert!(error.message.starts_with(&begins), "{}", error.message);
         }
     }

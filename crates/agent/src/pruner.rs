@@ -76,7 +76,10 @@ impl Pruner {
         let run = move || {
             loop {
                 if let Err(error) = self.prune() {
-                    tracing::warn!(error = chain(&error), "the past is not forgotten now");
+                    tracing::warn!(
+                        error = chain(&error),
+                        "cannot delete old jobs, logs and events; retrying later"
+                    );
                 }
                 std::thread::sleep(EVERY);
             }
@@ -140,7 +143,7 @@ impl Pruner {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 if self.stuck.insert(id) {
                     let folder = folder.display();
-                    tracing::warn!(job = %id, %error, %folder, "what an ended job left cannot be removed, and stays");
+                    tracing::warn!(job = %id, %error, %folder, "cannot remove the files of an ended job");
                 }
                 false
             }

@@ -286,7 +286,7 @@ impl JobDir {
         let mut file = self.lock()?.ok_or_else(held)?;
         let is_new = file.metadata().is_ok_and(|meta| meta.len() == 0);
         if !is_new && self.record()?.launch.is_some() {
-            let launched = io::Error::other("its program was started already");
+            let launched = io::Error::other("the job's program was started already");
             return Err(self.error("begin", RECORD, launched));
         }
         let mut write = || {
@@ -356,7 +356,7 @@ impl JobDir {
             .create(&self.0)
         {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                Err(self.error("make", "", error))
+                Err(self.error("create", "", error))
             }
             _ => Ok(()),
         }
@@ -373,7 +373,7 @@ impl JobDir {
             true => Ok(None),
             false => serde_json::from_slice(first)
                 .map(Some)
-                .map_err(|error| self.error("understand", RECORD, error.into())),
+                .map_err(|error| self.error("parse", RECORD, error.into())),
         }
     }
 
@@ -407,7 +407,7 @@ impl JobDir {
         };
         match forget() {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(self.error("forget the beginning of", RECORD, error))
+                Err(self.error("delete the beginning of", RECORD, error))
             }
             _ => Ok(()),
         }
@@ -466,7 +466,7 @@ impl JobDir {
     }
 
     fn record_in(&self, text: &[u8]) -> Result<Record, RecordError> {
-        Record::parse(text).map_err(|error| self.error("understand", RECORD, error.into()))
+        Record::parse(text).map_err(|error| self.error("parse", RECORD, error.into()))
     }
 
     /// Whether a build that kept other records has started the job: what it wrote is not read, and the job never started again.
@@ -577,7 +577,7 @@ impl JobDir {
             Some(line) => match serde_json::from_slice(line) {
                 Ok(Line::Exit(exit)) => Ok(Some(exit)),
                 Ok(_) => Ok(None),
-                Err(error) => Err(self.error("understand", RECORD, error.into())),
+                Err(error) => Err(self.error("parse", RECORD, error.into())),
             },
             None => Ok(None),
         }
@@ -670,7 +670,7 @@ pub fn sweep(jobs: &Path, lives: impl Fn(JobId) -> bool) {
         let runs = runs.chain(again.take_while(|run| run.is_dir()));
         for run in runs {
             if let Err(error) = JobDir::new(run).forget_spec() {
-                tracing::warn!(%error, "the spec of a job that ended, with its environment, stays on disk");
+                tracing::warn!(%error, "cannot remove the spec of an ended job, which contains its environment");
             }
         }
     }

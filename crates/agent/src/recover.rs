@@ -60,7 +60,7 @@ pub fn recover(store: &Store, home: &Home) -> Result<BTreeSet<JobId>, StoreError
         match look(id, &home.job(&id.to_string())) {
             Ok(one) => found.extend(one.filter(is_behind)),
             Err(error) => {
-                tracing::warn!(job = %id, error = chain(&error), "its record cannot be read");
+                tracing::warn!(job = %id, error = chain(&error), "cannot read the job record");
             }
         }
     }
@@ -91,11 +91,11 @@ pub fn recover(store: &Store, home: &Home) -> Result<BTreeSet<JobId>, StoreError
         };
         shares.add(&job);
         let text = match living.contains_key(&id) {
-            true => "the journal was older than its record",
-            false => "the journal did not have it, and its record does",
+            true => "the journal was older than the job record",
+            false => "the job was not in the journal, but has a job record",
         };
         store.tell(now(), Some(id), "recovered", text)?;
-        tracing::warn!(job = %id, user = job.ask.user, "recovered from its record: {text}");
+        tracing::warn!(job = %id, user = job.ask.user, "recovered a job from its job record: {text}");
         recovered.insert(id);
     }
     store.commit()?;

@@ -33,21 +33,22 @@ pub fn check(submit: &Submit, contained: bool) -> Result<(), Error> {
         return Ok(());
     };
     if contained {
-        return Err(usage("a script is run on the machine, and in no container")
-            .hint("have the container's own command run it: mount its folder with -v"));
+        return Err(usage("a script cannot run in a container").hint(
+            "mount the script's folder with -v, and start the script as the container's command",
+        ));
     }
     if submit.runner == Runner::Client || submit.confirm {
         return Err(usage(
-            "a script is copied for the daemon, which starts it by itself: no client starts or confirms it",
+            "a script cannot be combined with a foreground job or with confirmation: the daemon copies and starts it",
         ));
     }
     if text.contains('\0') {
-        return Err(usage("a NUL byte cannot be part of a script"));
+        return Err(usage("the script contains a NUL byte"));
     }
     match interpreter(text) {
         Some(_) => Ok(()),
-        None => Err(usage("the script names no interpreter")
-            .hint("write #! and the interpreter's path into its first line: #!/bin/bash")),
+        None => Err(usage("the script has no interpreter line")
+            .hint("start its first line with #! and the interpreter's path: #!/bin/bash")),
     }
 }
 

@@ -92,7 +92,7 @@ impl Secrets {
             let job = name.to_str().and_then(|name| name.strip_suffix(".json"));
             let lives = job.and_then(|job| job.parse().ok()).is_some_and(&lives);
             if !lives && let Err(error) = fs::remove_file(entry.path()) {
-                tracing::warn!(path = %entry.path().display(), %error, "secrets of no job stay on disk");
+                tracing::warn!(path = %entry.path().display(), %error, "cannot remove secrets of an ended job");
             }
         }
     }

@@ -57,7 +57,7 @@ pub fn enter(simulated: &Simulated) -> Result<(), Error> {
 pub fn exec(change: impl FnOnce(&mut Command)) -> Error {
     let this = match std::env::current_exe() {
         Ok(this) => this,
-        Err(error) => return internal("cannot find this program's own file", &error),
+        Err(error) => return internal("cannot find the file of this program", &error),
     };
     let mut words = std::env::args_os();
     let mut command = Command::new(this);
@@ -94,7 +94,7 @@ pub fn install(simulated: &Simulated, divvy: &Path, in_use: bool) -> Result<(), 
     };
     link().map_err(|error| {
         internal(
-            &format!("cannot make the links in {}", simulated.lib.display()),
+            &format!("cannot create the symlinks in {}", simulated.lib.display()),
             &error,
         )
     })?;
@@ -104,11 +104,12 @@ pub fn install(simulated: &Simulated, divvy: &Path, in_use: bool) -> Result<(), 
         Some(before) if before == simulated.models => Ok(()),
         Some(before) if in_use => {
             let why = format!(
-                "jobs still run on the simulated GPUs of {before}, and {} was asked for",
+                "{} requested, but jobs still run on the simulated GPUs {before}",
                 simulated.models
             );
-            Err(Error::new(ErrorCode::Conflict, why)
-                .hint(format!("start with --sim {before}, and cancel them first")))
+            Err(Error::new(ErrorCode::Conflict, why).hint(format!(
+                "start the daemon with --sim {before} and cancel these jobs first"
+            )))
         }
         _ => {
             let renew = || match std::fs::remove_file(&simulated.state) {
@@ -117,7 +118,7 @@ pub fn install(simulated: &Simulated, divvy: &Path, in_use: bool) -> Result<(), 
             };
             renew().map_err(|error| {
                 internal(
-                    &format!("cannot renew {}", simulated.state.display()),
+                    &format!("cannot replace {}", simulated.state.display()),
                     &error,
                 )
             })

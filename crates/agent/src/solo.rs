@@ -133,15 +133,15 @@ fn prepare(args: SoloArgs, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
     let gpus: Vec<Gpu> = devices.iter().map(|device| device.gpu.clone()).collect();
     let amount = submit.amount.clone().map(Amount::try_from).transpose()?;
     let amount = amount.ok_or_else(|| {
-        usage("how much GPU the job needs is not said").hint("add -g 0.25, -g 2 or --gpu-memory 4G")
+        usage("the job has no request for a GPU").hint("add -g 0.25, -g 2 or --gpu-memory 4G")
     })?;
     let request = intake::request(amount, &submit, &gpus)?;
     if request.compute.mode == ComputeMode::Strict {
         return Err(usage(format!(
-            "--compute {} cannot be held without a daemon: nobody would give turns",
+            "--compute {} requires a daemon, which schedules the compute time",
             request.compute
         ))
-        .hint("leave out --no-daemon, or --compute"));
+        .hint("leave out --no-daemon or --compute"));
     }
     let number = (1..)
         .find(|number| !folder(home, *number).exists())
@@ -214,7 +214,7 @@ fn prepare(args: SoloArgs, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
         refuse_user_namespaces: false,
         held: supervise::cgroup::Held {
             group: None,
-            because: Some("it has no daemon".to_owned()),
+            because: Some("it runs without a daemon".to_owned()),
             tasks: None,
         },
         replica: None,
@@ -230,7 +230,7 @@ fn prepare(args: SoloArgs, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
     })?;
     let text = serde_json::to_vec(&grants).map_err(io::Error::from);
     text.and_then(|text| fs::write(dir.path().join(GRANTS), text))
-        .map_err(|error| internal("cannot write down what was granted", &error))?;
+        .map_err(|error| internal("cannot record the allocation", &error))?;
     Ok(Prepared {
         dir,
         slice,
@@ -262,9 +262,9 @@ fn place(job: JobId, request: &Request, gpus: Vec<Gpu>, runs: &[Run]) -> Result<
         .unwrap_or_default();
     Err(Error::new(
         ErrorCode::WouldWait,
-        format!("there is no room now: {reason}"),
+        format!("the job cannot start now: {reason}"),
     )
-    .hint("leave --no-daemon out to wait in a queue"))
+    .hint("leave out --no-daemon to wait in a queue"))
 }
 
 /// Memory that is neither ours nor another run's.
@@ -341,20 +341,20 @@ fn no_daemon(home: &Home) -> Result<File, Error> {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
             let why = format!(
-                "a divvy daemon serves {}, and a run without it would not be counted",
+                "a divvy daemon serves {}, and it would not count a run with --no-daemon",
                 home.state().display()
             );
             Err(Error::new(ErrorCode::Conflict, why)
-                .hint("leave --no-daemon out, or set DIVVY_HOME to a folder of its own"))
+                .hint("leave out --no-daemon, or set DIVVY_HOME to another folder"))
         }
-        Err(TryLockError::Error(error)) => Err(internal("cannot lock the home", &error)),
+        Err(TryLockError::Error(error)) => Err(internal("cannot lock Divvy's folder", &error)),
     }
 }
 
 fn planning_lock(home: &Home) -> Result<File, Error> {
     let file = open(&home.solo().join("lock"))?;
     file.lock()
-        .map_err(|error| internal("cannot lock the other runs out", &error))?;
+        .map_err(|error| internal("cannot lock the GPUs against other runs", &error))?;
     Ok(file)
 }
 

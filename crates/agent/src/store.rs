@@ -76,7 +76,7 @@ const PATIENCE: u32 = 11;
 /// The store could not be opened or used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("cannot make the database {path}")]
+    #[error("cannot create the database {path}")]
     Create { path: PathBuf, source: io::Error },
     #[error("cannot open the database {path}")]
     Open {
@@ -84,7 +84,7 @@ pub enum StoreError {
         source: rusqlite::Error,
     },
     #[error(
-        "the database {path} has schema {found}, and this divvy knows only up to {known}: it was written by a newer one"
+        "the database {path} has schema {found}, but this divvy supports up to {known}: a newer divvy wrote it"
     )]
     Newer {
         path: PathBuf,
@@ -93,14 +93,14 @@ pub enum StoreError {
     },
     #[error("{path} is damaged: {why}")]
     Damaged { path: PathBuf, why: String },
-    #[error("cannot bring the database to schema {to}")]
+    #[error("cannot upgrade the database to schema {to}")]
     Migrate { to: u32, source: rusqlite::Error },
     #[error("cannot {verb}")]
     Sql {
         verb: &'static str,
         source: rusqlite::Error,
     },
-    #[error("the database says of job {job}: {what}")]
+    #[error("the database has an invalid entry for job {job}: {what}")]
     Corrupt { job: JobId, what: String },
 }
 
@@ -176,9 +176,7 @@ impl Store {
         for _ in 0..PATIENCE {
             match begin() {
                 Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
-                    tracing::warn!(
-                        "another program holds the journal, and the daemon waits for it"
-                    );
+                    tracing::warn!("another program has locked the journal; waiting for it");
                 }
                 begun => return begun.map_err(sql("begin a transaction")),
             }

@@ -70,15 +70,16 @@ pub enum SuperviseError {
     Record(#[from] RecordError),
     #[error("another process supervises {0}")]
     Locked(String),
-    #[error("{0} holds no job to start")]
+    #[error("{0} contains no job to start")]
     NoSpec(String),
-    #[error("{0} was started before, and no job is started twice")]
+    #[error("{0} was started already, and a job is never started twice")]
     Spent(String),
-    #[error("cannot prepare to supervise")]
+    #[error("cannot prepare the supervisor")]
     Setup(#[source] io::Error),
     /// After it did: the next supervisor goes on from there.
     #[error(
-        "nobody knows whether the container {0} was started, as its engine does not answer; it is to end where it was"
+        "the container engine does not respond, so the state of container {0} is unknown; the next supervisor ends \
+         the container"
     )]
     Unsaid(String),
 }
@@ -106,7 +107,9 @@ impl Place {
 /// supervisors of its jobs are copies; or, for one job, with the locked record.
 pub fn supervise(dir: &Path) -> ExitCode {
     if let Err(error) = divvy_fork::mark_close_on_exec() {
-        say(&format!("cannot keep descriptors from jobs: {error}"));
+        say(&format!(
+            "cannot mark file descriptors as close-on-exec: {error}"
+        ));
         return ExitCode::FAILURE;
     }
     match nursery::is_asked_for() {
@@ -218,7 +221,9 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
             reach("supervise.spawned");
             // The program of `divvy run` has what its caller opened for it, as under env(1); guests have not.
             if let Err(error) = divvy_fork::mark_close_on_exec() {
-                say(&format!("cannot keep descriptors from guests: {error}"));
+                say(&format!(
+                    "cannot mark file descriptors as close-on-exec: {error}"
+                ));
             }
             let program = Process::with_pid(pid).unwrap_or(Process { pid, start_time: 0 });
             // Without the record the agent shows no pid, and learns of the end all the same.
@@ -434,8 +439,10 @@ impl Tree<'_> {
         };
         match ends {
             _ if self.stop.is_some() => Err(refused("the job is being stopped")),
-            _ if is_full => Err(refused("too many programs are in this job already")),
-            None => Err(refused("the descriptors of the call are not what it says")),
+            _ if is_full => Err(refused("too many exec sessions in this job already")),
+            None => Err(refused(
+                "the call does not have the file descriptors that it announces",
+            )),
             Some(ends) => self.host.admit(command, &ends),
         }
     }
@@ -450,7 +457,8 @@ impl Tree<'_> {
             SIGHUP => self.signal(Signal::HUP),
             door::BELL if self.door.is_none() => {
                 let opened = Door::open(self.dir.path());
-                let opened = opened.map_err(|error| say(&format!("no guests: {error}")));
+                let opened =
+                    opened.map_err(|error| say(&format!("cannot accept exec sessions: {error}")));
                 self.door = opened.ok();
             }
             _ => {}

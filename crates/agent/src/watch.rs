@@ -94,7 +94,8 @@ impl Watch {
                     }),
                 };
                 if let Err(error) = heard {
-                    tracing::error!(%error, "jobs are not watched any more; they are seen to end more slowly");
+                    tracing::error!(%error, "cannot watch job folders any more; the daemon notices the end of jobs \
+                        later");
                     lock(&table).is_deaf = true;
                     return tell(News::Lost);
                 }

@@ -152,7 +152,7 @@ pub enum Violation {
     BothKinds(JobId),
     #[error("job #{job} holds GPU {index} twice")]
     TwiceOnGpu { job: JobId, index: u32 },
-    #[error("slice {label} has {memory}, which is not a positive multiple of 2MiB")]
+    #[error("slice {label} has {memory}, which is not a positive multiple of 2 MiB")]
     Ragged { label: String, memory: Bytes },
     #[error("there are two slices {0}")]
     LabelTwice(String),
@@ -277,11 +277,11 @@ mod tests {
     fn a_slice_has_memory_in_steps_and_a_label_of_its_own() {
         assert_eq!(
             violation(vec![vec![grant(0, 500, 3, "x")]]),
-            "slice x has 3MiB, which is not a positive multiple of 2MiB"
+            "slice x has 3MiB, which is not a positive multiple of 2 MiB"
         );
         assert_eq!(
             violation(vec![vec![grant(0, 500, 0, "x")]]),
-            "slice x has 0B, which is not a positive multiple of 2MiB"
+            "slice x has 0B, which is not a positive multiple of 2 MiB"
         );
         let twins = vec![
             vec![grant(0, 500, 2, "gpu0.5a")],

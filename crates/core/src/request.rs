@@ -330,7 +330,7 @@ impl AmountError {
                 "write how many GPUs, then the share of each, as in 8x0.5".to_owned()
             }
             AmountErrorKind::ZeroMemory => {
-                "write a number and a binary unit: 512M, 4G, 1.5GiB".to_owned()
+                "write a number and a binary unit: 512M, 4G, 1.5G".to_owned()
             }
             AmountErrorKind::Memory(error) => error.hint(),
             AmountErrorKind::Profile(error) => error.hint(),

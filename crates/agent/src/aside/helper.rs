@@ -137,7 +137,7 @@ impl Helper {
                 unsupported,
             }),
             Err(_) => Err(late(io::Error::other(format!(
-                "it said nothing ({})",
+                "the helper process gave no result ({})",
                 ask::complaint(&output)
             )))),
         }
@@ -189,7 +189,7 @@ fn carry_out(
         what: chain(&error),
     };
     let gone = || Refusal {
-        what: "it has ended".to_owned(),
+        what: "the process has ended".to_owned(),
         unsupported: false,
     };
     let checkpoints = Checkpoints::load(library).map_err(|error| Refusal {

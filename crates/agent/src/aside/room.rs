@@ -49,8 +49,9 @@ pub fn keep(need: Bytes, processes: &[Process]) -> Result<Kept, String> {
 fn lacks(need: Bytes, pending: Bytes, processes: &[Process]) -> Option<String> {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     if let Some(free) = spare(&meminfo, pending).filter(|free| *free < need) {
+        let [need, free] = need.human_beside(free);
         return Some(format!(
-            "the host has {free} of memory to spare, and {need} is needed"
+            "{need} of host memory needed, but only {free} is available"
         ));
     }
     for process in processes {
@@ -60,8 +61,9 @@ fn lacks(need: Bytes, pending: Bytes, processes: &[Process]) -> Option<String> {
         for group in group.ancestors() {
             if let Some(free) = left(group).filter(|free| *free < need) {
                 let group = group.display();
+                let [need, free] = need.human_beside(free);
                 return Some(format!(
-                    "the control group {group} has {free} of memory left, and {need} is needed"
+                    "{need} of host memory needed, but the control group {group} has only {free} left"
                 ));
             }
         }
@@ -122,7 +124,7 @@ mod tests {
     #[test]
     fn what_no_machine_has_is_not_there_and_nothing_always_is() {
         let said = keep(Bytes::gib(1 << 30), &[]).unwrap_err();
-        assert!(said.contains("the host has"), "{said}");
+        assert!(said.contains("host memory needed"), "{said}");
         assert!(keep(Bytes::ZERO, &[Process::this().unwrap()]).is_ok());
     }
 
@@ -132,7 +134,7 @@ mod tests {
         let most_of_it = Bytes::new(most.get() / 4 * 3);
         let kept = keep(most_of_it, &[]).unwrap();
         let said = keep(most_of_it, &[]).unwrap_err();
-        assert!(said.contains("to spare"), "{said}");
+        assert!(said.contains("is available"), "{said}");
         drop(kept);
         assert!(keep(most_of_it, &[]).is_ok());
     }

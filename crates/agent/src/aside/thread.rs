@@ -83,7 +83,7 @@ impl Runner {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(trouble)) => trouble.outcome(way),
             // Its words are in the log already.
-            Err(_) => failed("an error of ours ended it halfway").outcome(way),
+            Err(_) => failed("an internal error interrupted it; see the daemon's log").outcome(way),
         };
         if self.goes_on().is_err() {
             // Whoever told it to end may have done so before it was stopped, and it has to hear that.
@@ -144,15 +144,13 @@ impl Runner {
             }
             self.signal_all(Signal::CONT, &parts);
         }
-        Err(failed(
-            "others of its processes come to use a GPU all the time",
-        ))
+        Err(failed("more and more processes of the job use a GPU"))
     }
 
     /// Whether it can be done at all, before anything is; answers how they are.
     fn may_begin(&self, using: &[Process]) -> Done<States> {
         if using.is_empty() {
-            let why = "no process of it has any";
+            let why = "no process of the job uses GPU memory";
             return Err(Trouble::Refused(why.to_owned()));
         }
         let ask = |process: &Process| {
@@ -218,7 +216,9 @@ impl Runner {
                 Step::Done => return Ok(()),
                 Step::Restore(at) | Step::Unlock(at) | Step::Stuck(at) => {
                     let pid = parts[at].pid;
-                    return Err(failed(format!("pid {pid} has failed, the driver says")));
+                    return Err(failed(format!(
+                        "the driver reports that the checkpoint of pid {pid} has failed"
+                    )));
                 }
             };
             self.goes_on()?;
@@ -235,7 +235,9 @@ impl Runner {
                 reach("aside.locked");
             }
         }
-        Err(failed("the driver does not do what it says"))
+        Err(failed(
+            "the driver reports success, but the checkpoint state of the job's processes does not change",
+        ))
     }
 
     /// Whether nobody of the job has anything on a GPU any more, now that all are stopped. False where somebody has come to use one.
@@ -249,7 +251,7 @@ impl Runner {
             let occupied = self.occupied()?;
             let answers = |gpu: &GpuUuid| occupied.iter().any(|one| one.uuid == *gpu);
             if let Some(gpu) = self.errand.gpus.iter().find(|gpu| !answers(gpu)) {
-                return Err(failed(format!("GPU {gpu} does not answer")));
+                return Err(failed(format!("GPU {gpu} does not respond")));
             }
             let listed = self.listed(&occupied);
             let Some(process) = listed.first() else {
@@ -306,11 +308,15 @@ impl Runner {
                 }
                 Step::Stuck(at) | Step::Lock(at) | Step::Save(at) => {
                     let pid = parts[at].pid;
-                    return Err(failed(format!("pid {pid} has failed, the driver says")));
+                    return Err(failed(format!(
+                        "the driver reports that the checkpoint of pid {pid} has failed"
+                    )));
                 }
             }
         }
-        Err(failed("the driver does not do what it says"))
+        Err(failed(
+            "the driver reports success, but the checkpoint state of the job's processes does not change",
+        ))
     }
 
     fn restore(&self, process: Process) -> Done<ProcessState> {
@@ -335,13 +341,14 @@ impl Runner {
         let (snapshot, occupied) = (self.account()?, self.occupied()?);
         for (at, gpu) in self.errand.gpus.iter().enumerate() {
             let Some(there) = occupied.iter().find(|one| one.uuid == *gpu) else {
-                return Err(failed(format!("GPU {gpu} does not answer")));
+                return Err(failed(format!("GPU {gpu} does not respond")));
             };
             let listed: Vec<u32> = there.processes.iter().map(|one| one.pid).collect();
             let need = not_there(at, &snapshot, parts, &listed);
             if need > there.free {
-                let (index, free) = (there.index, there.free);
-                let why = format!("GPU {index} has {free} free, and {need} is needed");
+                let index = there.index;
+                let [need, free] = need.human_beside(there.free);
+                let why = format!("{need} needed on GPU {index}, but only {free} is free");
                 return Err(failed(why));
             }
         }
@@ -357,7 +364,7 @@ impl Runner {
 
     fn account(&self) -> Done<Snapshot> {
         let read = self.errand.slice.read();
-        read.map_err(|error| failed(format!("its slice cannot be read: {}", chain(&error))))
+        read.map_err(|error| failed(format!("cannot read the job's slice: {}", chain(&error))))
     }
 
     fn occupied(&self) -> Done<Vec<Occupied>> {
@@ -394,13 +401,17 @@ impl Runner {
                 continue;
             }
             if pid_namespace != here {
-                return Err("a process of it is in a PID namespace of its own".to_owned());
+                return Err("a process of the job is in another PID namespace".to_owned());
             }
             let process = Process { pid, start_time };
             match tree.contains(&process) {
                 true => using.push(process),
                 false if !process.is_alive() => {}
-                false => return Err(format!("pid {pid} uses its slice from elsewhere")),
+                false => {
+                    return Err(format!(
+                        "pid {pid} uses the job's slice, but the job did not start it"
+                    ));
+                }
             }
         }
         let occupied = self.observer.occupied().map_err(|error| chain(&error))?;

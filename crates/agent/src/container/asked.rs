@@ -28,14 +28,14 @@ pub fn asked(submit: &mut Submit, default: Option<&Container>) -> Result<(), Err
         return Ok(());
     };
     if container.image.is_empty() || container.image.starts_with('-') {
-        return Err(usage(format!("{:?} cannot name an image", container.image)));
+        return Err(usage(format!("{:?} is not an image name", container.image)));
     }
     let options = docker::options(&container.arguments).map_err(|refused| refusal(&refused))?;
     if let Some(file) = options.env_files.first() {
-        return Err(
-            usage(format!("--env-file {file} is a file of the submitter's"))
-                .hint("give the variables themselves: -e NAME=VALUE"),
-        );
+        return Err(usage(format!(
+            "--env-file {file} cannot be used: the daemon does not read the submitter's files"
+        ))
+        .hint("pass each variable: -e NAME=VALUE"));
     }
     for (name, value) in options.env {
         // One without a value is the submitter's own, which it has sent along or does not have.
@@ -49,13 +49,16 @@ pub fn asked(submit: &mut Submit, default: Option<&Container>) -> Result<(), Err
     if let Some(starter) = &mut container.starter {
         if submit.runner == Runner::Client {
             return Err(usage(
-                "a container that its starter starts has no other client",
+                "a job has either a container's starter or a client that runs it, not both",
             ));
         }
         let process = Process::with_pid(starter.pid).filter(|process| process.is_alive());
         let process = process.ok_or_else(|| {
-            usage(format!("the container's starter, pid {}, is not there", starter.pid))
-                .hint("name a process of this machine, by the number that the machine's own processes have")
+            usage(format!(
+                "the container's starter, pid {}, does not exist",
+                starter.pid
+            ))
+            .hint("give the PID that the process has in the PID namespace of the host")
         })?;
         starter.start_time = Some(process.start_time);
     }

@@ -11,7 +11,7 @@ use super::edits::{Edits, Files};
 
 /// A file for a container could not be made.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot make {path}")]
+#[error("cannot create {path}")]
 pub struct CoverError {
     path: PathBuf,
     source: io::Error,

@@ -76,9 +76,9 @@ pub struct Part {
 /// The host's driver cannot be given to a container.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
-    #[error("the loader finds no {CUDA} on this machine")]
+    #[error("the dynamic loader does not find {CUDA} on this machine")]
     NoCuda,
-    #[error("{GPUS} does not tell the device of GPU {0}")]
+    #[error("{GPUS} does not list the device file of GPU {0}")]
     NoDevice(GpuUuid),
     #[error(transparent)]
     Rights(#[from] NodeError),

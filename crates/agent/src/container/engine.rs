@@ -16,9 +16,11 @@ const SOCKETS: [&str; 2] = ["/run/docker.sock", "/run/podman/podman.sock"];
 /// No engine can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoEngine {
-    #[error("neither Docker nor Podman listens on this machine ({0} are not there)")]
+    #[error("neither Docker nor Podman listens on this machine ({0} do not exist)")]
     Nowhere(String),
-    #[error("DOCKER_HOST={0} is no socket of this machine, and a slice cannot leave it")]
+    #[error(
+        "DOCKER_HOST={0} is not a local socket; containers with a slice run on this machine only"
+    )]
     Elsewhere(String),
 }
 
@@ -26,9 +28,11 @@ impl NoEngine {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Nowhere(_) => {
-                "start one (`systemctl start docker`), or name its socket: DOCKER_HOST=unix:///path"
+                "start one (`systemctl start docker`), or set its socket: DOCKER_HOST=unix:///path"
             }
-            Self::Elsewhere(_) => "unset it, or name a socket: DOCKER_HOST=unix:///path",
+            Self::Elsewhere(_) => {
+                "unset DOCKER_HOST, or set it to a local socket: DOCKER_HOST=unix:///path"
+            }
         }
     }
 }

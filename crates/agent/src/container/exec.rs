@@ -81,7 +81,7 @@ pub async fn start(
     let (words, keys) = match docker.start_exec(&id, Some(how)).await {
         Ok(StartExecResults::Attached { output, input }) => (output, input),
         Ok(StartExecResults::Detached) => {
-            let why = "the engine started the program and does not let it be spoken with";
+            let why = "the container engine started the program, but did not connect its input and output";
             return Err(Error::new(ErrorCode::Internal, why));
         }
         Err(error) => return Ok(Err(failed(error))),
@@ -110,14 +110,17 @@ pub async fn signal(socket: &Path, container: &str, signal: Signal) -> Result<()
     };
     let sent = docker.kill_container(container, Some(options)).await;
     sent.map_err(|error| {
-        let why = format!("the engine does not send it: {}", engine::words(&error));
+        let why = format!(
+            "the container engine cannot send the signal: {}",
+            engine::words(&error)
+        );
         Error::new(ErrorCode::Conflict, why)
     })
 }
 
 fn away(error: &EngineError) -> Error {
     let why = format!(
-        "the container engine does not answer: {}",
+        "the container engine does not respond: {}",
         engine::words(error)
     );
     Error::new(ErrorCode::Internal, why)
@@ -202,7 +205,9 @@ impl Program {
         }
         ExecEnd {
             exit_code: 125,
-            message: Some("the engine does not say how the program ended".to_owned()),
+            message: Some(
+                "the container engine does not report the program's exit code".to_owned(),
+            ),
         }
     }
 

@@ -130,7 +130,7 @@ async fn program(files: &Files<'_>, runs: &Runs<'_>) -> Result<Option<String>, E
         let head = files.read(&file, HEAD).await?.unwrap_or_default();
         match elf::program(&head) {
             Program::Musl => return Ok(Some(format!("{name} is built for musl"))),
-            Program::Static => return Ok(Some(format!("{name} is linked statically"))),
+            Program::Static => return Ok(Some(format!("{name} is statically linked"))),
             Program::Glibc | Program::Unknown => return Ok(None),
             Program::Script(interpreter) => name = interpreter,
         }
@@ -275,7 +275,9 @@ impl Files<'_> {
 fn unsaid(path: &str) -> Error {
     Error::DockerResponseServerError {
         status_code: 400,
-        message: format!("Podman takes {path} for a pattern, and does not say what lies there"),
+        message: format!(
+            "Podman treats {path} as a pattern and does not report the file at this path"
+        ),
     }
 }
 

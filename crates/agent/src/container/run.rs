@@ -122,7 +122,7 @@ impl Job<'_> {
             // It may have been heard, and its answer lost.
             Err(error) if engine::is_away(&error) => {
                 self.tell(&format!(
-                    "{}; waiting to hear whether the container was started",
+                    "{}; waiting until the container engine reports whether the container started",
                     engine::words(&error)
                 ));
                 self.start_unless_started(&made, attached, signals).await?
@@ -166,7 +166,8 @@ impl Job<'_> {
                 follow::State::Fresh if self.dir.is_to_stop() => return Ok(withdrawn()),
                 // The terminal's streams to it broke off as well.
                 follow::State::Fresh if self.place != Place::Background => {
-                    let why = "the container engine went away before it started the container";
+                    let why =
+                        "the container engine stopped responding before it started the container";
                     return Ok(launch_failed(125, why));
                 }
                 follow::State::Fresh => match made.docker.start_container(&made.id, None).await {
@@ -243,13 +244,13 @@ impl Job<'_> {
                 continue;
             }
             let (name, why) = (&self.plan.name, trouble.words());
-            self.tell(&format!("the container {name} stays: {why}"));
+            self.tell(&format!("cannot remove the container {name}: {why}"));
             break;
         }
         if let Some(folder) = &self.plan.cdi
             && let Err(error) = cdi::remove(folder, &self.plan.name)
         {
-            self.tell(&format!("its CDI file stays: {error}"));
+            self.tell(&format!("cannot remove the container's CDI file: {error}"));
         }
     }
 
@@ -303,7 +304,7 @@ async fn remove(docker: &Docker, id: &str) -> Result<(), bollard::errors::Error>
 /// It was to end before anything of it ran.
 fn withdrawn() -> Outcome {
     Outcome::Withdrawn {
-        withdrawn: "it was stopped before it was started".to_owned(),
+        withdrawn: "the job was stopped before it started".to_owned(),
     }
 }
 
@@ -340,7 +341,7 @@ pub fn code(why: &str) -> i32 {
 
 fn lost() -> Outcome {
     Outcome::Lost {
-        lost: "its container was taken away by somebody else, or the engine has forgotten how it ended; the exit code is unknown".to_owned(),
+        lost: "the exit code is unknown: the container was removed, or the container engine has no record of its end".to_owned(),
     }
 }
 

@@ -127,13 +127,16 @@ pub fn start(socket: PathBuf, instance: String, sweep: Sweep) -> io::Result<()> 
             Ok(Ok(removed)) if removed.is_empty() => {}
             Ok(Ok(removed)) => {
                 let names = removed.join(", ");
-                tracing::info!(names, "containers of jobs that have ended were taken away");
+                tracing::info!(names, "removed containers of ended jobs");
             }
             // Without an engine there is nothing to take away either.
             Ok(Err(error)) => {
-                tracing::debug!(error = engine::words(&error), "no containers looked for")
+                tracing::debug!(
+                    error = engine::words(&error),
+                    "cannot list containers of ended jobs"
+                )
             }
-            Err(error) => tracing::warn!(%error, "no containers looked for"),
+            Err(error) => tracing::warn!(%error, "cannot list containers of ended jobs"),
         }
     };
     std::thread::Builder::new()
@@ -195,7 +198,11 @@ async fn carry_out(
             Err(error) if matches!(engine::status(&error), Some(404 | 409)) => {}
             // The others can go all the same.
             Err(error) => {
-                tracing::warn!(name, error = engine::words(&error), "a container stays");
+                tracing::warn!(
+                    name,
+                    error = engine::words(&error),
+                    "cannot remove a container of an ended job"
+                );
             }
         }
     }

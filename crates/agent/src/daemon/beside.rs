@@ -75,7 +75,7 @@ impl Working {
             Ok(ended) => ended,
             Err(_) => Err(Error::new(
                 ErrorCode::Internal,
-                "the front end stopped on a bug",
+                "the front end stopped because of an internal error; see the log",
             )),
         }
     }

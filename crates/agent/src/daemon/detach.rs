@@ -48,13 +48,12 @@ pub fn start(home: &Home) -> Result<(), Error> {
         }
         if Instant::now() > deadline {
             let why = format!(
-                "the daemon (pid {}) does not answer after {} s",
+                "the daemon (pid {}) does not respond after {} s",
                 child.id(),
                 PATIENCE.as_secs()
             );
-            return Err(
-                Error::new(ErrorCode::TimedOut, why).hint(format!("its log is {}", path.display()))
-            );
+            return Err(Error::new(ErrorCode::TimedOut, why)
+                .hint(format!("see its log: {}", path.display())));
         }
         std::thread::sleep(LOOK);
     }
@@ -107,7 +106,7 @@ fn ended(log: &mut File, before: u64, status: ExitStatus) -> Error {
     }
     let error = Error::new(
         code,
-        what.unwrap_or_else(|| format!("the daemon ended at once, with {status}")),
+        what.unwrap_or_else(|| format!("the daemon ended during its start, with {status}")),
     );
     match hint {
         Some(hint) => error.hint(hint),

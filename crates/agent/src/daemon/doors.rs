@@ -53,9 +53,9 @@ impl Doors {
         if args.system && uid != 0 {
             return Err(Error::new(
                 ErrorCode::NotAllowed,
-                format!("--system starts programs as other users, which only root may, and this is uid {uid}"),
+                format!("--system requires root, because it starts programs as other users; this is uid {uid}"),
             )
-            .hint("start it as root, or leave --system out for a daemon of your own"));
+            .hint("start it as root, or leave out --system for a daemon of your own"));
         }
         let rules = match (&args.access, args.system) {
             (None, false) => Rules::private(uid),
@@ -63,11 +63,11 @@ impl Doors {
             (Some(path), true) => Rules::read(path, uid).map_err(|error| Error::from(&error))?,
             (Some(path), false) => {
                 let why = format!(
-                    "--access {} gives roles, and this daemon serves its own user alone",
+                    "--access {} requires --system: this daemon serves its own user only",
                     path.display()
                 );
                 return Err(
-                    Error::new(ErrorCode::Usage, why).hint("add --system, or leave --access out")
+                    Error::new(ErrorCode::Usage, why).hint("add --system, or leave out --access")
                 );
             }
         };
@@ -119,7 +119,7 @@ impl Doors {
         let listener =
             bind().map_err(|error| internal(&format!("cannot listen on {address}"), &error))?;
         if let Ok(address) = listener.local_addr() {
-            tracing::info!(%address, "listening for callers with the token");
+            tracing::info!(%address, "listening for clients with the token");
         }
         Ok(Some(listener))
     }
@@ -142,15 +142,15 @@ fn token(args: &DoorArgs, rules: &Rules, me: &Account) -> Result<Option<Token>, 
         (Some(address), None) => Err(Error::new(
             ErrorCode::Usage,
             format!(
-                "--listen {address} needs --token-file: over TCP nobody can be told from another"
+                "--listen {address} requires --token-file: TCP connections carry no user identity"
             ),
         )
-        .hint("make one: (umask 077; head -c 32 /dev/urandom | base64 -w 0 > FILE)")),
+        .hint("create one: (umask 077; head -c 32 /dev/urandom | base64 -w 0 > FILE)")),
         (None, Some(path)) => Err(Error::new(
             ErrorCode::Usage,
-            format!("--token-file {} is for --listen", path.display()),
+            format!("--token-file {} requires --listen", path.display()),
         )
-        .hint("add --listen 127.0.0.1:PORT, or leave it out")),
+        .hint("add --listen 127.0.0.1:PORT, or leave out --token-file")),
     }
 }
 

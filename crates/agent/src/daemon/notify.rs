@@ -59,7 +59,7 @@ impl Notify {
     fn tell(&self, state: &str) {
         let Some(socket) = &self.socket else { return };
         if let Err(error) = send(socket, state) {
-            tracing::warn!(%error, state, "systemd cannot be told");
+            tracing::warn!(%error, state, "cannot notify systemd");
         }
     }
 }

@@ -198,7 +198,7 @@ fn books(
         let pages = match (before, after) {
             (Some(Ok(before)), Ok(after)) => Ok(Pages::new(before, after, gone)),
             (_, Err(error)) | (Some(Err(error)), _) => Err(error.to_string()),
-            (None, _) => Err("it was not there yet".to_owned()),
+            (None, _) => Err("the slice did not exist at the previous observation".to_owned()),
         };
         (job, Book { spec, pages })
     };

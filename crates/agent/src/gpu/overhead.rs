@@ -119,7 +119,7 @@ pub fn overheads(
                     model,
                     bytes = measured.bytes,
                     exact = measured.exact,
-                    "measured what a context costs"
+                    "measured the context overhead"
                 );
                 Overhead {
                     bytes: Bytes::new(measured.bytes),
@@ -127,7 +127,8 @@ pub fn overheads(
                 }
             }
             Err(error) => {
-                tracing::warn!(model, %error, assumed = %ASSUMED, "cannot measure what a context costs; assuming much");
+                tracing::warn!(model, %error, assumed = %ASSUMED, "cannot measure the context overhead; assuming a \
+                    high value");
                 Overhead::ASSUMED
             }
         };
@@ -166,6 +167,7 @@ fn finish(child: Child, deadline: Instant) -> io::Result<Measured> {
         )));
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    serde_json::from_str(&text)
-        .map_err(|error| io::Error::other(format!("the probe said {text:?} ({error})")))
+    serde_json::from_str(&text).map_err(|error| {
+        io::Error::other(format!("cannot read the probe's output {text:?} ({error})"))
+    })
 }

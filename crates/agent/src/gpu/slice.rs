@@ -76,7 +76,7 @@ pub enum Tampering {
 impl std::fmt::Display for Tampering {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self::Forged(forgery) = self else {
-            return out.write_str("another file lay in its place");
+            return out.write_str("another file had replaced it");
         };
         write!(out, "{}", forgery.field)?;
         if let Some(gpu) = forgery.gpu {
@@ -108,7 +108,7 @@ pub enum SliceError {
     Create(#[from] CreateError),
     #[error(transparent)]
     Open(#[from] OpenError),
-    #[error("cannot give the slice {path} to uid {uid}")]
+    #[error("cannot change the owner of the slice {path} to uid {uid}")]
     HandOver {
         path: PathBuf,
         uid: u32,

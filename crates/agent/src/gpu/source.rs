@@ -38,12 +38,12 @@ enum Origin {
 pub enum SourceError {
     #[error(transparent)]
     Driver(#[from] divvy_driver::Error),
-    #[error("the driver names a GPU in a way that no GPU is named")]
+    #[error("the driver reports an invalid GPU UUID")]
     Uuid(#[from] divvy_core::ids::IdError),
     #[error(transparent)]
     Mig(#[from] SightError),
     #[cfg(test)]
-    #[error("a simulated driver does not answer")]
+    #[error("a simulated driver does not respond")]
     Simulated,
 }
 
@@ -131,7 +131,7 @@ impl Source {
                     observation.gpus.push(observed);
                 }
                 Err(error) => {
-                    tracing::debug!(index, error = chain(&error), "a GPU does not answer");
+                    tracing::debug!(index, error = chain(&error), "a GPU does not respond");
                     observation.troubles.push(Trouble {
                         index,
                         uuid: lock(&self.known).get(&index).cloned(),

@@ -200,7 +200,8 @@ pub async fn attend(line: Line, ours: Ours, ways: Ways) -> io::Result<()> {
         None => ExecEnd {
             exit_code: 125,
             message: Some(
-                "the job's supervisor is gone, and how the program ended is unknown".to_owned(),
+                "the exit code of the program is unknown: the job's supervisor has ended"
+                    .to_owned(),
             ),
         },
     };

@@ -45,10 +45,13 @@ pub fn resize(terminal: &OwnedFd, rows: u16, columns: u16) -> io::Result<()> {
 /// can do that, before it is the program.
 pub fn on_terminal(words: &[OsString]) -> ExitCode {
     let [file, name, args @ ..] = words else {
-        return told("a program and its name are missing", 125);
+        return told("usage: divvy on-terminal FILE NAME ARGS…", 125);
     };
     if let Err(error) = control() {
-        return told(&format!("cannot take the terminal: {error}"), 125);
+        return told(
+            &format!("cannot set the controlling terminal: {error}"),
+            125,
+        );
     }
     let failed = Command::new(file).arg0(name).args(args).exec();
     // As in the supervisor: a script without `#!` line.

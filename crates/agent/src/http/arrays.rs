@@ -93,8 +93,11 @@ impl Asks<'_> {
         done.sort_by_key(|job| job.array.as_ref().map(|task| task.index));
         if done.is_empty() {
             let none = || {
-                v1::Error::new(ErrorCode::Conflict, format!("no job of array {array} runs"))
-                    .hint(format!("`divvy ps {array}` says what they do"))
+                v1::Error::new(
+                    ErrorCode::Conflict,
+                    format!("no job of array {array} is running"),
+                )
+                .hint(format!("`divvy ps {array}` lists the states of its jobs"))
             };
             return Err(refused.unwrap_or_else(none).into());
         }

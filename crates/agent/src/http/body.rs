@@ -78,7 +78,7 @@ async fn bytes<T: Brought>(request: Request) -> Result<(Parts, Bytes), Failure> 
     let (parts, body) = request.into_parts();
     let Some(upload) = parts.extensions.get::<Upload>() else {
         return Err(internal(&std::io::Error::other(
-            "the request passed no gate",
+            "the request was not authenticated",
         )));
     };
     let bytes = upload.read(body, T::MOST).await?;

@@ -44,16 +44,16 @@ pub async fn hold(
             let seconds = PATIENCE.as_secs();
             let why = format!("claim {} is not ready after {seconds} s", held.uid);
             Err(Error::new(ErrorCode::TimedOut, why)
-                .hint("ask again: what was begun goes on")
+                .hint("repeat the call: the daemon continues to prepare the claim")
                 .into())
         }
         JobState::Stopping | JobState::Ended => {
             let why = held
                 .problem
-                .unwrap_or_else(|| "it was given back meanwhile".to_owned());
-            let why = format!("claim {} is not held: {why}", held.uid);
+                .unwrap_or_else(|| "it was released in the meantime".to_owned());
+            let why = format!("claim {} is not allocated: {why}", held.uid);
             Err(Error::new(ErrorCode::LaunchFailed, why)
-                .hint("nothing of it is left; ask again")
+                .hint("all its devices are released; repeat the call")
                 .into())
         }
     }

@@ -144,11 +144,11 @@ async fn is_kept(api: &Api, after: u64) -> Result<(), Failure> {
         return Ok(());
     }
     let oldest = forgotten + 1;
-    let why =
-        format!("events up to {forgotten} are forgotten, and those after {after} were asked for");
+    let why = format!("events after {after} requested, but events up to {forgotten} are deleted");
     Err(Error::new(ErrorCode::Gone, why)
         .hint(format!(
-            "without `after` they begin with the oldest that is kept, {oldest}; `divvy daemon --keep` says for how long that is"
+            "leave out `after` to start with the oldest event, {oldest}; `divvy daemon --keep` sets how long events \
+             are kept"
         ))
         .details(serde_json::json!({ "oldest": oldest }))
         .into())

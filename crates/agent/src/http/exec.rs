@@ -45,7 +45,7 @@ pub async fn exec(
         .read(move |cycle| cycle.inside(&reference))
         .await?;
     let Some(upgrade) = upgrade.filter(|_| asks) else {
-        let why = "a program in a job is spoken with over the connection itself";
+        let why = "`exec` requires an upgraded connection";
         let hint = format!("send the headers `Connection: Upgrade` and `Upgrade: {PROTOCOL}`");
         return Err(Error::new(ErrorCode::Usage, why).hint(hint).into());
     };
@@ -85,20 +85,20 @@ fn entered(exec: &v1::Exec, caller: &Caller) -> String {
 fn check(exec: &v1::Exec) -> Result<(), Error> {
     let wrong = |why: &str, hint: &str| Err(Error::new(ErrorCode::Usage, why).hint(hint));
     if exec.command.first().is_none_or(String::is_empty) {
-        return wrong("no command is given", "name a program and its arguments");
+        return wrong("the command is empty", "give a program and its arguments");
     }
     if exec.command.iter().any(|word| word.contains('\0')) {
         return wrong(
-            "a word of the command holds a zero byte",
-            "programs cannot be given one",
+            "an argument of the command contains a NUL byte",
+            "remove it: arguments of programs cannot contain NUL bytes",
         );
     }
     let kind = exec.terminal.as_ref().and_then(|one| one.kind.as_deref());
     let is_name = |kind: &str| kind.bytes().all(|byte| byte.is_ascii_graphic());
     if kind.is_some_and(|kind| !is_name(kind)) {
         return wrong(
-            "the kind of the terminal is not a name",
-            "it is what TERM says: xterm-256color",
+            "the terminal type is not a valid name",
+            "use the value of TERM: xterm-256color",
         );
     }
     Ok(())
@@ -115,7 +115,7 @@ async fn see_to(guest: Guest, ways: Ways) {
     match guest {
         Guest::Process(line, ours) => {
             if let Err(error) = attend(line, ours, ways).await {
-                tracing::warn!(%error, "a program in a job cannot be spoken with");
+                tracing::warn!(%error, "lost the connection of an exec session");
             }
         }
         Guest::Container(guest) => guest.attend(ways).await,
@@ -202,17 +202,17 @@ fn unheard(inside: &Inside, error: &io::Error) -> Failure {
         ),
         (None, io::ErrorKind::WouldBlock | io::ErrorKind::NotFound) => (
             format!(
-                "its supervisor has not answered for {} s",
+                "its supervisor has not responded for {} s",
                 knock::PATIENCE.as_secs()
             ),
             format!("divvy describe {job}"),
         ),
         (None, _) => (
-            format!("its supervisor does not take the call: {}", chain(error)),
+            format!("its supervisor refused the call: {}", chain(error)),
             format!("divvy describe {job}"),
         ),
     };
-    let why = format!("job {job} cannot be entered or sent signals: {why}");
+    let why = format!("cannot run programs in job {job} or send it signals: {why}");
     Error::new(ErrorCode::Conflict, why).hint(hint).into()
 }
 
@@ -229,9 +229,9 @@ pub async fn signal(
         Room::Container { socket, name } => container::signal(socket, name, signal).await?,
         Room::Process { .. } => {
             if inside.runs_on_client {
-                let why = format!("job {} runs on its client's terminal", inside.job);
+                let why = format!("job {} runs in the terminal of its client", inside.job);
                 return Err(Error::new(ErrorCode::Conflict, why)
-                    .hint("press the key there")
+                    .hint("press the key in that terminal")
                     .into());
             }
             let dir = inside.dir.path().to_owned();

@@ -78,29 +78,29 @@ async fn caller(api: &Api, peer: &Peer, given: Option<&HeaderValue>) -> Result<C
             // Whose groups are not known could be somebody whose role is less.
             let account = account.map_err(|error| internal(&error))?.map_err(|error| {
                 Error::new(ErrorCode::Internal, chain(&error))
-                    .hint("`getent passwd` and `id` say what is wrong; nothing is allowed until it answers")
+                    .hint("check `getent passwd` and `id`; the daemon refuses all calls of this user until the user \
+                           database responds")
             })?;
             Ok(api.rules.caller(account)?)
         }
         Peer::Token(ref stranger) => {
             let Some(token) = api.token.as_ref().filter(|token| token.is(given)) else {
-                let why = "over TCP a call takes the daemon's token";
-                let hint = "send `Authorization: Bearer TOKEN`, with the token of the daemon's --token-file";
+                let why = "calls over TCP require the daemon's token";
+                let hint = "send `Authorization: Bearer TOKEN` with the token from the daemon's --token-file";
                 return Err(Error::new(ErrorCode::NotAllowed, why).hint(hint).into());
             };
             if !stranger.admit() {
                 let why = format!(
-                    "too many connections with the token: {MOST} are open, and no more may be"
+                    "too many connections with the token: {MOST} are open, which is the limit"
                 );
-                let hint =
-                    "close connections that are not used, or use one of them for several calls";
+                let hint = "close unused connections, or use one connection for several calls";
                 return Err(Error::new(ErrorCode::TooMany, why).hint(hint).into());
             }
             Ok(token.caller.clone())
         }
         Peer::Unknown => Err(Error::new(
             ErrorCode::NotAllowed,
-            "the kernel does not say who is calling",
+            "the kernel does not report the user of this connection",
         )
         .into()),
     }
@@ -142,7 +142,11 @@ fn decoded(text: &str) -> Result<String, Failure> {
 }
 
 fn unreadable(text: &str) -> Failure {
-    Error::new(ErrorCode::Usage, format!("{text} is not an encoded name")).into()
+    Error::new(
+        ErrorCode::Usage,
+        format!("{text} is not a valid percent-encoded name"),
+    )
+    .into()
 }
 
 fn rename(request: &mut Request, path: &str) -> Result<(), Failure> {

@@ -24,7 +24,7 @@ pub async fn ready(State(api): State<Api>) -> (StatusCode, String) {
         Ok(Ok(Some(why))) => why,
         Ok(Err(error)) => error.message,
         Err(_) => format!(
-            "the daemon has not finished a round in {} s",
+            "the daemon's main loop has not responded for {} s",
             PATIENCE.as_secs()
         ),
     };

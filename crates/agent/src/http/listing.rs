@@ -47,10 +47,10 @@ async fn turn(user: u32, patience: Duration) -> Result<Share, Failure> {
     turn.ok_or_else(|| {
         let seconds = patience.as_secs();
         let why = format!(
-            "too many lists of yours: uid {user} has {AT_ONCE} that are not read to their end, for {seconds} s"
+            "too many open lists: uid {user} has had {AT_ONCE} unread lists for {seconds} s, which is the limit"
         );
         Error::new(ErrorCode::TooMany, why)
-            .hint("end the other calls, or read their answers")
+            .hint("read the other answers to their end, or close their connections")
             .into()
     })
 }
@@ -247,7 +247,7 @@ where
                 piece
             }
             Ok((_, Err(error))) => return sender.abort(error.to_string()),
-            Err(_) => return sender.abort("the list cannot be written".to_owned()),
+            Err(_) => return sender.abort("cannot write the list".to_owned()),
         };
         if sender.send_data(piece.into()).await.is_err() {
             return;

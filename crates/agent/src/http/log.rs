@@ -65,16 +65,16 @@ pub async fn log(
     let job = api.mailbox.read(move |cycle| cycle.job(&reference)).await?;
     if job.runner == Runner::Client {
         let why = format!(
-            "job {} runs on its client's terminal, so its output is there and not in a log",
+            "job {} has no log: its output goes to the terminal of its client",
             job.id
         );
         return Err(Error::new(ErrorCode::NotFound, why)
-            .hint("`divvy submit` keeps a log")
+            .hint("to get a log, start the job with `divvy submit`")
             .into());
     }
     if job.runner == Runner::Claim {
         let why = format!(
-            "job {} is a claim of another scheduler's, and what its programs say is in their pods' logs",
+            "job {} has no log: it is a claim of another scheduler, and its output is in the logs of its pods",
             job.id
         );
         return Err(Error::new(ErrorCode::NotFound, why)
@@ -97,9 +97,9 @@ pub async fn log(
     // A log that cannot be read at all is a failure of the call, not of the stream.
     let first = tail.piece().await.map_err(|error| internal(&error))?;
     if tail.file.is_none() && job.state == JobState::Ended && job.started_at.is_some() {
-        let why = format!("the log of job {} is not kept any more", job.id);
+        let why = format!("the log of job {} was deleted", job.id);
         return Err(Error::new(ErrorCode::Gone, why)
-            .hint("`divvy daemon --keep-logs` says how much is kept of each user's")
+            .hint("`divvy daemon --keep-logs` limits the size of each user's logs")
             .into());
     }
     tokio::spawn(async move {
@@ -213,7 +213,7 @@ impl Tail {
             piece.truncate(length);
             // What is given back is given back from the beginning: what begins here now was whole when it was read.
             if length > 0 && log::begins(file, offset)? != Some(offset) {
-                return Err(io::Error::other("what comes next is not kept any more"));
+                return Err(io::Error::other("the next part of the log was deleted"));
             }
             Ok(piece)
         });

@@ -201,12 +201,16 @@ fn word(word: impl Serialize) -> String {
 }
 
 fn about_the_daemon(page: &Page) -> Vec<Family> {
-    let mut build = family("divvy_build_info", "gauge", "The daemon's version.");
+    let mut build = family(
+        "divvy_build_info",
+        "gauge",
+        "Version of the daemon; always 1.",
+    );
     build.sample(vec![("version", page.node.version.clone())], 1);
     let mut enforcement = family(
         "divvy_enforcement_info",
         "gauge",
-        "What holds memory limits, and what is done about a bypass.",
+        "Backend that enforces memory limits, and the action on a bypass; always 1.",
     );
     let held = page.gpus.iter().map(|gpu| (&*gpu.enforcement, level(gpu)));
     for (backend, level) in held.collect::<BTreeSet<_>>() {
@@ -220,12 +224,12 @@ fn about_the_daemon(page: &Page) -> Vec<Family> {
     let mut bypasses = family(
         "divvy_bypasses_total",
         "counter",
-        "Processes of jobs that held GPU memory past the limiter.",
+        "Bypasses of the limiter by processes of jobs, by kind.",
     );
     for (way, count) in Way::ALL.iter().zip(page.bypasses) {
         bypasses.sample(vec![("kind", way.name().to_owned())], count);
     }
-    let mut queues = family("divvy_queue_jobs", "gauge", "Jobs of a queue.");
+    let mut queues = family("divvy_queue_jobs", "gauge", "Jobs of the queue, by state.");
     for queue in &page.queues {
         for (state, count) in [("queued", queue.waiting), ("running", queue.running)] {
             let labels = vec![("queue", queue.name.clone()), ("state", state.to_owned())];

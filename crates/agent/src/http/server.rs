@@ -110,7 +110,7 @@ impl Server {
                         tokio::select! {
                             () = served => {}
                             () = stranger.gives_way() => {
-                                tracing::debug!("a connection without the token gives way to newer ones");
+                                tracing::debug!("closed a connection without the token in favour of newer ones");
                             }
                         }
                     });
@@ -190,7 +190,7 @@ impl<F: Fn(u32) -> bool> Local<F> {
 
     /// Tells a client that its user has too many connections.
     fn refuse(&self, stream: UnixStream, uid: u32) {
-        tracing::debug!(uid, "has {MOST} connections, and gets no more");
+        tracing::debug!(uid, "refused a connection: the user has {MOST} open ones");
         let refused = self.refused.enter();
         tokio::spawn(async move {
             tokio::select! {
@@ -217,11 +217,10 @@ async fn refuse(stream: UnixStream, uid: u32) {
 }
 
 fn too_many(uid: u32) -> Error {
-    let why = format!(
-        "too many connections of yours: uid {uid} has {MOST}, as many as one user may have"
-    );
+    let why =
+        format!("too many connections: uid {uid} has {MOST} open, which is the limit for one user");
     Error::new(ErrorCode::TooMany, why).hint(format!(
-        "`pgrep -u {uid} -a divvy` lists clients that wait or follow logs; end some, or try again"
+        "end some clients that wait or follow logs (`pgrep -u {uid} -a divvy` lists them), or try again later"
     ))
 }
 
@@ -235,7 +234,7 @@ async fn pause(error: &io::Error, is_failing: &mut bool) {
         return;
     }
     if !std::mem::replace(is_failing, true) {
-        tracing::error!(%error, "connections cannot be accepted now");
+        tracing::error!(%error, "cannot accept connections; retrying");
     }
     tokio::time::sleep(PAUSE).await;
 }

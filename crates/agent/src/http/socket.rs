@@ -82,7 +82,7 @@ impl Socket {
         }
         // A home that was removed and made again may be another daemon's.
         if FileId::of(lock)? != *locked {
-            let why = format!("{} is another file than this daemon locked", lock.display());
+            let why = format!("{} is not the file that this daemon locked", lock.display());
             return Err(io::Error::other(why));
         }
         let (listener, bound) = bind(path, *mode)?;
@@ -106,12 +106,13 @@ impl Socket {
             match listener {
                 Ok(None) => has_failed = false,
                 Ok(Some(listener)) => {
-                    tracing::warn!(%socket, "the socket was removed or replaced, and is bound again");
+                    tracing::warn!(%socket, "bound the socket again, because it had been removed or replaced");
                     return listener;
                 }
                 Err(error) => {
                     if !mem::replace(&mut has_failed, true) {
-                        tracing::error!(%socket, %error, "the socket was removed or replaced, and cannot be bound again");
+                        tracing::error!(%socket, %error, "the socket was removed or replaced, and the daemon cannot \
+                            bind it again");
                     }
                 }
             }

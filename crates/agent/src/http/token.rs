@@ -30,18 +30,18 @@ pub struct Token {
 pub enum TokenError {
     #[error("cannot read the token file {path}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("the token file {path} can be read or written by others (mode {mode:o})")]
+    #[error("other users can read or write the token file {path} (mode {mode:o})")]
     Open { path: PathBuf, mode: u32 },
-    #[error("the token file {path} belongs to uid {owner}, and this daemon is uid {me}'s")]
+    #[error("the token file {path} belongs to uid {owner}, but this daemon runs as uid {me}")]
     Owner { path: PathBuf, owner: u32, me: u32 },
-    #[error("the token in {path} is no line of {SHORTEST} to {LONGEST} visible characters")]
+    #[error("the token in {path} is not one line of {SHORTEST} to {LONGEST} visible characters")]
     Wrong { path: PathBuf },
 }
 
 impl From<&TokenError> for Error {
     fn from(error: &TokenError) -> Self {
         Self::new(ErrorCode::Usage, crate::supervise::chain(error))
-            .hint("make one: (umask 077; head -c 32 /dev/urandom | base64 -w 0 > FILE)")
+            .hint("create one: (umask 077; head -c 32 /dev/urandom | base64 -w 0 > FILE)")
     }
 }
 
@@ -111,10 +111,10 @@ pub fn check_address(address: &SocketAddr) -> Result<(), Error> {
     Err(Error::new(
         ErrorCode::Usage,
         format!(
-            "--listen {address} can be reached over the network, where the token could be read"
+            "--listen {address} is reachable over the network, where others could read the token"
         ),
     )
-    .hint("listen on 127.0.0.1 or [::1], and put a proxy with TLS or an SSH tunnel in front"))
+    .hint("listen on 127.0.0.1 or [::1], behind a proxy with TLS or an SSH tunnel"))
 }
 
 #[cfg(test)]

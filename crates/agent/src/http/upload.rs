@@ -119,7 +119,7 @@ impl Upload {
                 return Ok(bytes.into());
             };
             let frame = frame.map_err(|error| {
-                let why = format!("the request's body broke off: {}", chain(&error));
+                let why = format!("the request's body ended early: {}", chain(&error));
                 Error::new(ErrorCode::Usage, why)
             })?;
             let data = frame.into_data().unwrap_or_default();
@@ -141,11 +141,13 @@ impl Upload {
         let taken = uploads.shares.take(*user, (permits, budget), patience);
         let Some(room) = taken.await else {
             let why = format!(
-                "too many bytes of yours: calls of uid {user} that are not answered yet hold {} MiB, and this one brings {length} B",
+                "too many bytes in open calls: this call has {length} B, and uid {user} may have {} MiB in unanswered \
+                 calls",
                 budget >> 20
             );
-            let hint =
-                format!("`pgrep -u {user} -a divvy` lists clients; make calls one after another");
+            let hint = format!(
+                "send calls one after another; `pgrep -u {user} -a divvy` lists running clients"
+            );
             return Err(Error::new(ErrorCode::TooMany, why).hint(hint).into());
         };
         *lock(bytes) = Some(room);
@@ -154,18 +156,18 @@ impl Upload {
 }
 
 fn too_large(length: usize, most: usize) -> Failure {
-    let why = format!("the request's body has {length} bytes, and {most} at most may be");
-    let hint = "put what is large into a file, and its path into the command";
+    let why = format!("the request's body has {length} bytes, but the limit is {most}");
+    let hint = "put large data into a file, and pass its path in the command";
     Error::new(ErrorCode::Usage, why).hint(hint).into()
 }
 
 fn late(came: usize, length: usize, waited: Duration) -> Failure {
     let why = format!(
-        "of the request's body {came} bytes of at most {length} came in {} s",
+        "the request's body did not arrive in time: {came} of at most {length} bytes in {} s",
         waited.as_secs()
     );
     Error::new(ErrorCode::TimedOut, why)
-        .hint("send it whole, without a pause")
+        .hint("send the whole body without a pause")
         .into()
 }
 

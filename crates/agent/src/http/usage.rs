@@ -39,11 +39,9 @@ pub async fn usages(
     let since = time("since", which.since.as_deref())?.or(before.ok());
     let since = since.unwrap_or(Timestamp::MIN);
     if since >= until {
-        return Err(usage(format!(
-            "the time since {since} until {until} has no length"
-        ))
-        .hint("`since` is the earlier one")
-        .into());
+        return Err(usage(format!("since={since} is not before until={until}"))
+            .hint("give a `since` that is earlier than `until`")
+            .into());
     }
     let uid = (caller.role < Role::Operator).then_some(caller.account.uid);
     let database = api.home.database();
@@ -63,7 +61,7 @@ fn time(name: &str, text: Option<&str>) -> Result<Option<Timestamp>, Failure> {
     match text.parse() {
         Ok(time) => Ok(Some(time)),
         Err(_) => Err(usage(format!("{name}={text} is not a time"))
-            .hint("write it as RFC 3339 has it: 2026-11-21T16:00:00Z")
+            .hint("use RFC 3339: 2026-11-21T16:00:00Z")
             .into()),
     }
 }

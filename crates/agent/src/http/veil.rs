@@ -107,7 +107,7 @@ impl Veil {
     fn mute(&self, why: &mut v1::Why) {
         let is_seen = self.owner.is_some_and(|owner| self.sight.sees(owner));
         if !is_seen && why.state == JobState::Ended {
-            why.summary = "it has ended".to_owned();
+            why.summary = "the job has ended".to_owned();
         }
     }
 }

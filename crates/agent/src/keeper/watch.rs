@@ -23,7 +23,7 @@ impl Watched {
             Ok(watch) => {
                 self.0.insert(job, watch);
             }
-            Err(error) => tracing::debug!(%job, %error, "its launches are not watched"),
+            Err(error) => tracing::debug!(%job, %error, "cannot watch the launches of a job"),
         }
     }
 
@@ -85,6 +85,6 @@ impl Watch {
 pub(super) fn open(job: JobId, folder: &Path) {
     match Control::open_writable(folder) {
         Ok(control) => control.grant(Grant::Open, boot_time_ns()),
-        Err(error) => tracing::debug!(%job, %error, "the slice is gone already"),
+        Err(error) => tracing::debug!(%job, %error, "the slice does not exist any more"),
     }
 }

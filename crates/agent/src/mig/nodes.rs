@@ -49,9 +49,9 @@ pub struct DeviceNode {
 pub enum NodeError {
     #[error("cannot read {path}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("{path} names no device file")]
+    #[error("{path} does not name a device file")]
     Nothing { path: PathBuf },
-    #[error("{path} says number {found}, and by nv-caps.c it is {expected}")]
+    #[error("{path} has the number {found}, but nv-caps.c defines {expected}")]
     Other {
         path: PathBuf,
         found: u32,

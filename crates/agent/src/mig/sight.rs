@@ -61,9 +61,9 @@ pub struct Within {
 pub enum SightError {
     #[error(transparent)]
     Driver(#[from] divvy_driver::Error),
-    #[error("the driver names a MIG device in a way that none is named")]
+    #[error("the driver reports an invalid MIG device UUID")]
     Uuid(#[from] MigUuidError),
-    #[error("the driver says that an instance lies at slice {0}")]
+    #[error("the driver reports an instance at the invalid slice {0}")]
     Slice(u32),
 }
 
@@ -165,7 +165,7 @@ pub fn offer(gpu: &Gpu<'_>, total: Bytes) -> Result<Offer, divvy_driver::Error> 
         .filter_map(|(info, placements)| {
             let profile = profile(info, placements, total);
             if profile.is_none() {
-                tracing::warn!(?info, "a MIG profile that cannot be used");
+                tracing::warn!(?info, "ignoring a MIG profile with invalid data");
             }
             profile
         })

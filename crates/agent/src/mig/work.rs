@@ -42,7 +42,7 @@ impl Failure {
         Self::Refused {
             refusal,
             what: error.to_string(),
-            hint: refusal.map_or("the driver says no more", Refusal::hint),
+            hint: refusal.map_or("the driver gives no further reason", Refusal::hint),
         }
     }
 
@@ -167,7 +167,7 @@ fn clear(instance: &Instance<'_>, inside: Option<Inside<'_>>) -> Result<(), Fail
         if !pids.is_empty() {
             let pids = pids.iter().map(u32::to_string).collect::<Vec<_>>();
             let (uuid, pids) = (info.uuid, pids.join(", "));
-            return Err(Failure::Stuck(format!("pid {pids} is in {uuid}")));
+            return Err(Failure::Stuck(format!("pid {pids} runs in {uuid}")));
         }
         patiently(|| compute.destroy())?;
     }

@@ -337,7 +337,7 @@ fn survive(task: Task, carry_out: impl FnOnce(Task) -> Outcome) -> Outcome {
     catch_unwind(AssertUnwindSafe(|| carry_out(task))).unwrap_or_else(|_| {
         // Its words are in the log already.
         again.failed(Failure::Stuck(
-            "an error of ours ended it halfway".to_owned(),
+            "an internal error interrupted the change; see the daemon's log".to_owned(),
         ))
     })
 }

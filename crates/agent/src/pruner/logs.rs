@@ -67,7 +67,7 @@ fn remove(job: JobId, folder: &Path, size: u64) -> u64 {
         match fs::remove_file(&log) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 let log = log.display();
-                tracing::warn!(%job, %error, %log, "the log of an ended job cannot be removed, and stays");
+                tracing::warn!(%job, %error, %log, "cannot remove the log of an ended job; retrying later");
                 return size;
             }
             _ => {}

@@ -45,13 +45,13 @@ fn failed(why: &str, exit_code: i32) -> Outcome {
 
 fn withdrawn() -> Outcome {
     Outcome::Withdrawn {
-        withdrawn: "it was stopped before it was started".to_owned(),
+        withdrawn: "the job was stopped before it started".to_owned(),
     }
 }
 
 fn lost() -> Outcome {
     Outcome::Lost {
-        lost: "its container was taken away by somebody else; the exit code is unknown".to_owned(),
+        lost: "the exit code is unknown: the container was removed".to_owned(),
     }
 }
 
@@ -102,7 +102,7 @@ impl World {
                         self.goes(pid, Stage::Place);
                     }
                     (Called::Answered, Some(_)) => {
-                        let why = "there is a container of that name already";
+                        let why = "a container of that name exists already";
                         self.ends(pid, failed(why, 125));
                     }
                 }

@@ -423,7 +423,7 @@ impl Run {
                 Ok(())
             }
             Call::Done(None) => {
-                self.gone("no GPU answers");
+                self.gone("no GPU responds");
                 Ok(())
             }
             Call::Dead(how) => {

@@ -120,7 +120,7 @@ impl Store {
                 })
             })
         };
-        read().map_err(sql("read how an array ended"))
+        read().map_err(sql("read the outcome of an array job"))
     }
 
     /// Of an array's jobs that have ended, the one with the lowest index that has no exit code 0; where all have, the one
@@ -139,7 +139,9 @@ impl Store {
                 .query_row(params![first, below], |row| row.get(0))
                 .optional()
         };
-        Ok(read().map_err(sql("read how an array ended"))?.map(JobId))
+        Ok(read()
+            .map_err(sql("read the outcome of an array job"))?
+            .map(JobId))
     }
 }
 

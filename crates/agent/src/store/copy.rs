@@ -82,8 +82,9 @@ pub fn check(path: &Path) -> Result<Contents, StoreError> {
             ended: count("=")?,
         })
     };
-    counted()
-        .map_err(|error: rusqlite::Error| damaged(format!("it is no journal of Divvy ({error})")))
+    counted().map_err(|error: rusqlite::Error| {
+        damaged(format!("it is not a journal of Divvy ({error})"))
+    })
 }
 
 #[cfg(test)]

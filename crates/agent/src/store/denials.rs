@@ -39,7 +39,7 @@ impl Store {
         let record = |text: &String| {
             serde_json::from_str(text).map_err(|error| StoreError::Corrupt {
                 job,
-                what: format!("a refusal cannot be read ({error})"),
+                what: format!("cannot read a refusal ({error})"),
             })
         };
         records.iter().map(record).collect()

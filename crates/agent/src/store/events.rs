@@ -25,7 +25,7 @@ impl Store {
         kind: &str,
         text: &str,
     ) -> Result<Event, StoreError> {
-        let told = "tell an event";
+        let told = "record an event";
         let mut insert = self
             .db
             .prepare_cached("INSERT INTO event (at, job, kind, text) VALUES (?1, ?2, ?3, ?4)")
@@ -51,7 +51,7 @@ impl Store {
     pub fn told_uncounted(&self, job: JobId) -> Result<bool, StoreError> {
         self.db
             .query_row(TOLD_UNCOUNTED, [job.0], |row| row.get(0))
-            .map_err(sql("look for an event"))
+            .map_err(sql("find an event"))
     }
 }
 

@@ -57,7 +57,7 @@ impl Store {
     /// Takes back what was stored in this transaction and is refused after all.
     pub fn take_back(&self, job: JobId) -> Result<(), StoreError> {
         let removed = self.db.execute("DELETE FROM job WHERE id = ?1", [job.0]);
-        removed.map(drop).map_err(sql("take back a job"))
+        removed.map(drop).map_err(sql("remove a job"))
     }
 
     /// Gives no job a number that has a folder already: a journal that was lost or removed must not make new jobs
@@ -109,7 +109,7 @@ impl Store {
             1 => Ok(()),
             _ => Err(StoreError::Corrupt {
                 job: job.id,
-                what: "it has ended already, or was never submitted".into(),
+                what: "the job has ended already, or is not in the database".into(),
             }),
         }
     }
@@ -135,7 +135,7 @@ impl Store {
                     rows::figure(budget::of(ask)),
                 ])
         };
-        save().map(drop).map_err(sql("store what a job runs"))
+        save().map(drop).map_err(sql("store a job's command"))
     }
 
     /// Stores what the job asks for and on what terms it waits, since that was changed.
@@ -154,7 +154,7 @@ impl Store {
                     rows::figure(budget::of(ask)),
                 ])
         };
-        save().map(drop).map_err(sql("store what a job asks for"))?;
+        save().map(drop).map_err(sql("store a job's request"))?;
         self.save_resized(job)?;
         self.save(job)
     }
@@ -190,7 +190,7 @@ impl Store {
             }
             Ok(())
         };
-        hold().map_err(sql("store what a job holds"))
+        hold().map_err(sql("store a job's allocation"))
     }
 
     /// Stores what a job asks for since it was resized, and how its compute time is divided since that was changed.
@@ -231,7 +231,7 @@ impl Store {
             }
             Ok(())
         };
-        release().map_err(sql("store that a job's slice is free"))
+        release().map_err(sql("store the release of a job's slice"))
     }
 
     /// The submitted environment; `None` once the job has ended.
@@ -250,7 +250,7 @@ impl Store {
         };
         let corrupt = |error| StoreError::Corrupt {
             job,
-            what: format!("its environment cannot be read ({error})"),
+            what: format!("cannot read its environment ({error})"),
         };
         serde_json::from_str(&text).map(Some).map_err(corrupt)
     }
@@ -264,7 +264,7 @@ impl Store {
             let sizes = query.query_map([], |row| Ok((JobId(row.get(0)?), row.get(1)?)))?;
             sizes.collect()
         };
-        read().map_err(sql("read how large environments are"))
+        read().map_err(sql("read the sizes of environments"))
     }
 
     /// Every job that has not ended, oldest first.
@@ -280,7 +280,7 @@ impl Store {
                 .prepare("SELECT id FROM job WHERE state = 'ended'")?;
             query.query_map([], |row| row.get(0).map(JobId))?.collect()
         };
-        read().map_err(sql("read which jobs have ended"))
+        read().map_err(sql("read the ended jobs"))
     }
 
     pub fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {

@@ -52,7 +52,7 @@ impl Lengths {
         let mut left = self.each.saturating_sub(looked);
         let lengths = self.read(kin, most, &mut left);
         self.looked.insert(kin.owner, self.each - left);
-        lengths.map_err(sql("read how long runs took"))
+        lengths.map_err(sql("read the run times of jobs"))
     }
 
     fn read(&self, kin: &Kin, most: usize, left: &mut usize) -> rusqlite::Result<Vec<u64>> {

@@ -63,7 +63,7 @@ impl Store {
                     slot.placement.start
                 ])
         };
-        forget().map(drop).map_err(sql("forget a MIG instance"))
+        forget().map(drop).map_err(sql("delete a MIG instance"))
     }
 
     /// Every instance, by slot.
@@ -143,7 +143,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Instance> {
         stage: Stage::ALL
             .into_iter()
             .find(|known| known.name() == stage)
-            .ok_or_else(|| wrong(4, format!("{stage:?} is no stage").into()))?,
+            .ok_or_else(|| wrong(4, format!("unknown stage {stage:?}").into()))?,
         generation: row.get(5)?,
         boot: row.get(6)?,
         job: row.get::<_, Option<u64>>(7)?.map(JobId),

@@ -53,7 +53,7 @@ pub fn cuts(database: &Path, beyond: Beyond) -> Result<Vec<Cut>, StoreError> {
         }
         Ok(cuts)
     };
-    read().map_err(sql("find what may be forgotten"))
+    read().map_err(sql("find entries that are past their retention"))
 }
 
 /// Users with more ended jobs than are kept even of the youngest. After a pruning, none of these jobs may be forgotten.
@@ -63,7 +63,7 @@ pub fn overfull(database: &Path, beyond: Beyond) -> Result<BTreeSet<u32>, StoreE
         let full = users.filter(|user| user.is_beyond(beyond));
         Ok(full.filter_map(|user| user.uid).collect())
     };
-    read().map_err(sql("find users with more than is kept"))
+    read().map_err(sql("find users with more jobs than the retention allows"))
 }
 
 /// A user's history, summed up.
@@ -134,7 +134,7 @@ pub fn ended_jobs(database: &Path) -> Result<Vec<(Option<u32>, JobId)>, StoreErr
         let jobs = query.query_map([], |row| Ok((row.get(0)?, JobId(row.get(1)?))))?;
         jobs.collect()
     };
-    read().map_err(sql("list jobs that have ended"))
+    read().map_err(sql("list ended jobs"))
 }
 
 /// Ended jobs that may go, each user's oldest first, at most `limit`.
@@ -170,7 +170,7 @@ pub fn jobs_beyond(
         }
         Ok(found)
     };
-    read().map_err(sql("find what may be forgotten"))
+    read().map_err(sql("find entries that are past their retention"))
 }
 
 /// Ended jobs that living ones need: whom they run after, and the first job of their array, whose key stands for all of it.
@@ -266,7 +266,7 @@ pub fn usages_beyond(database: &Path, most: u64, limit: u32) -> Result<Vec<UserU
         }
         Ok(found)
     };
-    read().map_err(sql("find what may be forgotten"))
+    read().map_err(sql("find entries that are past their retention"))
 }
 
 fn up_to(
@@ -303,7 +303,7 @@ fn up_to(
         let to = counted.max(aged).min(most);
         Ok((to >= first).then_some(UpTo(to)))
     };
-    read().map_err(sql("find what may be forgotten"))
+    read().map_err(sql("find entries that are past their retention"))
 }
 
 impl Store {
@@ -328,7 +328,7 @@ impl Store {
             }
             Ok(())
         };
-        forget().map_err(sql("forget ended jobs"))
+        forget().map_err(sql("delete ended jobs"))
     }
 
     /// How many bypasses there ever were outlives them.
@@ -358,7 +358,7 @@ impl Store {
                 .prepare_cached("DELETE FROM event WHERE seq <= ?1")?
                 .execute([to])
         };
-        forget().map_err(sql("forget events"))?;
+        forget().map_err(sql("delete events"))?;
         self.set_setting(FORGOTTEN, &to.to_string())
     }
 
@@ -371,7 +371,7 @@ impl Store {
                 )?
                 .execute(params![uid, to])
         };
-        forget().map(drop).map_err(sql("forget what was used"))
+        forget().map(drop).map_err(sql("delete usage entries"))
     }
 
     /// Forgets what was used, up to this row.
@@ -381,14 +381,14 @@ impl Store {
                 .prepare_cached("DELETE FROM usage WHERE id <= ?1")?
                 .execute([to])
         };
-        forget().map(drop).map_err(sql("forget what was used"))
+        forget().map(drop).map_err(sql("delete usage entries"))
     }
 }
 
 /// The last event that was forgotten; 0 while none was.
 pub fn events_forgotten(database: &Path) -> Result<u64, StoreError> {
     let read = || forgotten(&events::reader(database)?);
-    read().map_err(sql("read which events are kept"))
+    read().map_err(sql("read the range of kept events"))
 }
 
 fn forgotten(db: &Connection) -> rusqlite::Result<u64> {

@@ -57,7 +57,7 @@ impl Store {
                 instances: self.rows("SELECT * FROM mig_instance WHERE job = ?1", job)?,
             })
         };
-        read().map_err(sql("read a job for its folder"))
+        read().map_err(sql("read a job for its job record"))
     }
 
     /// The number of the journal's last event, whether or not it is kept.
@@ -84,7 +84,7 @@ impl Store {
             }
             Ok(())
         };
-        raise().map_err(sql("number the events to come"))
+        raise().map_err(sql("set the number of the next event"))
     }
 
     fn rows(&self, query: &str, job: JobId) -> rusqlite::Result<Vec<Row>> {
@@ -130,7 +130,7 @@ impl Store {
                 savepoint("ROLLBACK TO")?;
                 savepoint("RELEASE")?;
                 let error = other.err().map(|error| chain(&error));
-                tracing::warn!(job = %id, error, "the journal does not take over what its record says");
+                tracing::warn!(job = %id, error, "cannot restore a job from its job record");
                 Ok(None)
             }
         }

@@ -29,7 +29,7 @@ impl Store {
     /// [`StoreError::is_full`] where the disk has no room for it; then the reserve is what it was.
     pub fn reserve(&self) -> Result<(), StoreError> {
         failpoint::write("journal.reserve")
-            .map_err(|error| sql("reserve room for the journal")(full(error)))?;
+            .map_err(|error| sql("reserve disk space for the journal")(full(error)))?;
         // What is deleted here are zeros: to overwrite them would take as many pages of the log again.
         self.set_secure_delete(false)?;
         let filled = self.grow().and_then(|()| self.lengthen_log());
@@ -61,18 +61,20 @@ impl Store {
         let filled = self.db.execute(filler, params![pages * PAGE]);
         filled
             .map(drop)
-            .map_err(sql("reserve room for the journal"))
+            .map_err(sql("reserve disk space for the journal"))
     }
 
     fn clear(&self) -> Result<(), StoreError> {
         let cleared = self.db.execute("DELETE FROM reserve", []);
-        cleared.map(drop).map_err(sql("free the reserved room"))
+        cleared
+            .map(drop)
+            .map_err(sql("free the reserved disk space"))
     }
 
     fn set_secure_delete(&self, on: bool) -> Result<(), StoreError> {
         self.db
             .pragma_update(None, "secure_delete", on)
-            .map_err(sql("set how the journal deletes"))
+            .map_err(sql("set the journal's deletion mode"))
     }
 
     /// Whether it has been used so far that it is to be made anew.

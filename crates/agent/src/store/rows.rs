@@ -167,12 +167,14 @@ impl RawJob {
             },
             _ => {
                 return Err(corrupt(format!(
-                    "it is {state} without what belongs to that"
+                    "its state is {state}, but fields of this state are missing"
                 )));
             }
         };
         if matches!(state, "starting" | "running" | "stopping") && holdings.is_empty() {
-            return Err(corrupt(format!("it is {state} and holds nothing")));
+            return Err(corrupt(format!(
+                "its state is {state}, but it has no allocation"
+            )));
         }
         Ok(Job {
             id,
@@ -230,7 +232,8 @@ pub fn holding(row: &Row<'_>) -> rusqlite::Result<(JobId, Holding)> {
             .map_err(|error| wrong(1, Box::new(error)))?,
         index: row.get(2)?,
         memory: Bytes::new(row.get(3)?),
-        share: Share::from_thousandths(row.get(4)?).ok_or_else(|| wrong(4, "no share".into()))?,
+        share: Share::from_thousandths(row.get(4)?)
+            .ok_or_else(|| wrong(4, "not a share".into()))?,
         label: row.get(5)?,
         mig,
     };
@@ -244,7 +247,7 @@ pub fn holding(row: &Row<'_>) -> rusqlite::Result<(JobId, Holding)> {
     let goal = match (row.get(10)?, row.get::<_, Option<u16>>(11)?) {
         (Some(memory), Some(share)) => Some(Goal {
             memory: Bytes::new(memory),
-            share: Share::from_thousandths(share).ok_or_else(|| wrong(11, "no share".into()))?,
+            share: Share::from_thousandths(share).ok_or_else(|| wrong(11, "not a share".into()))?,
         }),
         _ => None,
     };
@@ -285,11 +288,11 @@ fn parse_runner(text: &str) -> Result<Runner, String> {
     [Runner::Supervisor, Runner::Client, Runner::Claim]
         .into_iter()
         .find(|runner| runner_name(*runner) == text)
-        .ok_or_else(|| format!("{text:?} starts no programs"))
+        .ok_or_else(|| format!("unknown runner {text:?}"))
 }
 
 fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
-    serde_json::from_str(text).map_err(|error| format!("{text:?} cannot be read ({error})"))
+    serde_json::from_str(text).map_err(|error| format!("cannot parse {text:?} ({error})"))
 }
 
 pub fn json(value: &impl serde::Serialize) -> rusqlite::Result<String> {

@@ -54,7 +54,9 @@ impl Store {
                     job.course.suspended
                 ])
         };
-        turn().map(drop).map_err(sql("count what a job held"))
+        turn()
+            .map(drop)
+            .map_err(sql("add a job's allocation to the usage"))
     }
 
     /// Counts what a job holds up to now: from here on it holds nothing, and has it all still to come back to.
@@ -67,7 +69,7 @@ impl Store {
         };
         put()
             .map(drop)
-            .map_err(sql("store that a job's memory is aside"))
+            .map_err(sql("store that a job's memory is offloaded"))
     }
 
     /// Adds to what was measured of a job's holdings, by position.
@@ -90,7 +92,7 @@ impl Store {
             }
             Ok(())
         };
-        add().map_err(sql("store what a job used"))
+        add().map_err(sql("store a job's usage"))
     }
 }
 
@@ -123,7 +125,7 @@ pub fn usage_between(
         }
         Ok(())
     };
-    read().map_err(sql("read what was used"))
+    read().map_err(sql("read the usage"))
 }
 
 fn span(row: &Row<'_>) -> rusqlite::Result<Span> {

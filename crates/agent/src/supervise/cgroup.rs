@@ -79,10 +79,10 @@ pub fn stem(instance: &str) -> Result<PathBuf, String> {
 /// # Errors
 /// In words.
 pub fn usable() -> Result<PathBuf, String> {
-    let own = own().ok_or("there is no cgroup v2 here")?;
+    let own = own().ok_or("this machine has no cgroup v2")?;
     match Path::new("/run/systemd/system").is_dir() && !is_delegated(&own) {
         true => Err(format!(
-            "{} is systemd's own: a unit with Delegate=yes may have groups below it",
+            "systemd manages {}: only a unit with Delegate=yes may create groups below it",
             own.display()
         )),
         false => Ok(own),
@@ -97,7 +97,10 @@ pub fn try_below(own: &Path, name: &str) -> Result<(), String> {
     let tried = own.join(name);
     match fs::create_dir(&tried) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(format!("{} is not ours to write: {error}", own.display()));
+            return Err(format!(
+                "cannot create a group in {}: {error}",
+                own.display()
+            ));
         }
         _ => {}
     }
@@ -105,7 +108,7 @@ pub fn try_below(own: &Path, name: &str) -> Result<(), String> {
     let _ = fs::remove_dir(&tried);
     match can_kill {
         true => Ok(()),
-        false => Err(format!("this kernel has no {KILL} (Linux 5.14 has)")),
+        false => Err(format!("this kernel has no {KILL}, which Linux 5.14 added")),
     }
 }
 
@@ -354,7 +357,7 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
         let missing = folder.path().join("missing");
         let refused = try_below(&missing, "divvy-x-try").unwrap_err();
-        assert!(refused.contains("is not ours to write"), "{refused}");
+        assert!(refused.contains("cannot create a group"), "{refused}");
     }
 
     #[test]

@@ -37,9 +37,9 @@ const CUDA_UNVERSIONED: &str = "libcuda.so";
 pub enum CoverError {
     #[error("only root may mount, and the job's supervisor does not run as root")]
     NotRoot,
-    #[error("the loader finds no {CUDA} here")]
+    #[error("the dynamic loader does not find {CUDA}")]
     NoDriver,
-    #[error("the mounts are not as they were made: {0} is not the wrapper")]
+    #[error("the bind mounts were changed: {0} is not the wrapper")]
     NotCovered(PathBuf),
     #[error("cannot {what} {}", path.display())]
     Step {
@@ -138,7 +138,7 @@ impl Cover {
         // The mount point is all that is ever left outside, and it stays for the next job.
         match fs::DirBuilder::new().mode(0o755).create(behind) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(failed("make", behind)(error));
+                return Err(failed("create", behind)(error));
             }
             _ => {}
         }
@@ -187,10 +187,10 @@ impl Cover {
         }
         if let Some(folder) = &self.folder {
             let link = folder.join(CUDA_UNVERSIONED);
-            symlink(CUDA, &link).map_err(failed("make", &link))?;
+            symlink(CUDA, &link).map_err(failed("create", &link))?;
         }
         let mounted = Path::new(MOUNTED);
-        fs::create_dir(mounted).map_err(failed("make", mounted))?;
+        fs::create_dir(mounted).map_err(failed("create", mounted))?;
         // Written by the job, as its user: the one mount that stays so.
         bind(&slice, mounted)?;
         for folder in folders {
@@ -250,7 +250,7 @@ impl Before {
         let back =
             move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Mount));
         back.map_err(failed("leave", Path::new(BEHIND)))?;
-        rustix::process::fchdir(&self.folder).map_err(failed("go back to", Path::new(".")))
+        rustix::process::fchdir(&self.folder).map_err(failed("return to", Path::new(".")))
     }
 }
 
@@ -261,14 +261,14 @@ fn unshare() -> Result<(), CoverError> {
         reason = "what is unsafe about it is sharing descriptors, which stay shared here"
     )]
     rustix::thread::unshare(UnshareFlags::NEWNS)
-        .map_err(failed("make a mount namespace of", Path::new("/")))
+        .map_err(failed("create a mount namespace for", Path::new("/")))
 }
 
 /// Has it follow the one that it was made from, and not be followed.
 fn part() -> Result<(), CoverError> {
     let (root, all) = (Path::new("/"), MountPropagationFlags::REC);
     mount_change(root, MountPropagationFlags::DOWNSTREAM | all)
-        .map_err(failed("part the mounts below", root))
+        .map_err(failed("change the propagation of mounts below", root))
 }
 
 /// Opens a file that a job's environment names: with root's rights it could be one that its user must not reach.
@@ -291,19 +291,19 @@ fn mount_new(folder: &Path) -> Result<(), CoverError> {
 }
 
 fn bind_new(source: &OwnedFd, target: &Path) -> Result<(), CoverError> {
-    File::create_new(target).map_err(failed("make", target))?;
+    File::create_new(target).map_err(failed("create", target))?;
     bind(source, target)
 }
 
 fn bind(source: &OwnedFd, target: &Path) -> Result<(), CoverError> {
     let source = format!("/proc/self/fd/{}", source.as_raw_fd());
-    mount_bind(source, target).map_err(failed("mount over", target))
+    mount_bind(source, target).map_err(failed("bind-mount over", target))
 }
 
 /// Lets nobody write through a bind, root neither: behind it is a file that other jobs have, too. What the file's own mount forbids
 /// stays forbidden, as a namespace that is not the machine's first must not lift it (mount_namespaces(7)).
 fn protect(path: &Path) -> Result<(), CoverError> {
-    let there = statvfs(path).map_err(failed("look at", path))?.f_flag;
+    let there = statvfs(path).map_err(failed("inspect", path))?.f_flag;
     let mut flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
     for (is, stays) in [
         (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),

@@ -88,7 +88,7 @@ pub fn lay(
         Err(error) if matches!(wish, Wish::Wrapper(_)) => Err(LaunchError {
             code: 125,
             message: format!(
-                "the limiter cannot be laid in front of the driver: {}",
+                "cannot put the limiter in front of the driver: {}",
                 chain(&error)
             ),
         }),

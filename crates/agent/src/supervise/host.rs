@@ -74,7 +74,7 @@ impl<'a> Host<'a> {
         let no_group = || {
             held.because
                 .clone()
-                .unwrap_or_else(|| "it has no control group".into())
+                .unwrap_or_else(|| "the job has no control group".into())
         };
         let counted = doors.as_ref().map_or_else(|| Err(no_group()), Doors::tasks);
         let (tasks, user_limit) = counted.map(|bound| (bound, None)).unwrap_or_else(|why| {
@@ -228,7 +228,7 @@ impl<'a> Host<'a> {
             Some(doors) => doors.start(launch).unwrap_or_else(|error| {
                 Err(LaunchError {
                     code: 125,
-                    message: format!("the job's control group cannot be entered: {error}"),
+                    message: format!("cannot enter the job's control group: {error}"),
                 })
             }),
             None => launch(),
@@ -268,7 +268,7 @@ fn confine(spec: &Spec) -> Result<(), LaunchError> {
     }
     divvy_fork::refuse_user_namespaces().map_err(|error| LaunchError {
         code: 125,
-        message: format!("cannot refuse user namespaces to the job: {error}"),
+        message: format!("cannot forbid user namespaces in the job: {error}"),
     })
 }
 

@@ -54,7 +54,7 @@ pub fn limiter(env: &BTreeMap<String, String>) -> Result<(), LaunchError> {
     access(file, Access::READ_OK).map_err(|errno| LaunchError {
         code: 125,
         message: format!(
-            "the limiter {file} cannot be read ({}), and without it the program would not be held to its slice",
+            "cannot read the limiter {file} ({}), so the limits of the slice would not apply to the program",
             io::Error::from(errno)
         ),
     })

@@ -191,7 +191,7 @@ async fn what_cannot_be_released_stays_and_the_job_is_suspended_all_the_same() {
     let idle = in_state(&client, &idle.id, JobState::Running).await;
     let first = kept(&home, &keeper(&home, "first", 500, 1), 1).await;
     for (job, why) in [
-        (&idle, "no process of it has any"),
+        (&idle, "no process of the job uses GPU memory"),
         (&first, "cuCheckpointProcessGetState"),
     ] {
         let stays = client.release(&job.id).await.unwrap();

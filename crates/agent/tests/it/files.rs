@@ -108,15 +108,15 @@ async fn what_no_job_can_be_started_with_is_refused() {
         ..quarter(&["true"])
     };
     for (submit, why) in [
-        (script("echo\n"), "names no interpreter"),
-        (script("#!\necho\n"), "names no interpreter"),
+        (script("echo\n"), "no interpreter line"),
+        (script("#!\necho\n"), "no interpreter line"),
         (script("#!/bin/sh\n\0"), "NUL"),
         (
             Submit {
                 confirm: true,
                 ..script("#!/bin/sh\n")
             },
-            "confirms",
+            "confirmation",
         ),
         (files("%q"), "-o %q: `%q` is no field"),
         (files(""), "the file name is empty"),
@@ -126,7 +126,7 @@ async fn what_no_job_can_be_started_with_is_refused() {
                 container: Some(container),
                 ..files("a")
             },
-            "a container's output",
+            "not supported for containers",
         ),
         (
             Submit {
@@ -182,8 +182,7 @@ async fn a_run_that_comes_again_adds_to_its_files_and_a_folder_that_is_missing_i
     let id = client.submit(&lost).await.unwrap().id;
     let job = ended(&client, &id).await;
     assert_eq!(job.end_reason, Some(EndReason::LaunchFailed));
-    let why =
-        "cannot write its output to /no/such/folder/out: the folder /no/such/folder does not exist";
+    let why = "cannot write the job's output to /no/such/folder/out: the folder /no/such/folder does not exist";
     assert_eq!(
         (job.exit_code, job.reason.as_deref()),
         (Some(125), Some(why))

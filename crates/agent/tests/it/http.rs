@@ -136,7 +136,7 @@ fn a_user_with_too_many_connections_is_told_so_and_others_are_served() {
             .collect();
         let error = refused(client.node().await);
         assert_eq!(error.code, ErrorCode::TooMany, "{error:?}");
-        assert!(error.message.contains("too many connections of yours"));
+        assert!(error.message.contains("too many connections: uid"));
         assert!(error.hint.is_some());
         drop(held);
         until_async("there is room again", async || client.node().await.ok()).await;
@@ -165,7 +165,11 @@ fn a_socket_file_that_was_removed_is_bound_again_and_connections_stay() {
     assert_eq!(call(&socket, "GET", "/v1/node", "").0, 200);
     assert_eq!(fs::metadata(&socket).unwrap().mode(), mode);
     ask();
-    assert!(home.log().contains("bound again"), "{}", home.log());
+    assert!(
+        home.log().contains("bound the socket again"),
+        "{}",
+        home.log()
+    );
     let mut daemon = home.daemon.take().unwrap();
     signal(daemon.id(), "TERM");
     assert!(daemon.wait_bounded().unwrap().success());

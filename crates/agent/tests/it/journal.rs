@@ -196,7 +196,7 @@ async fn a_damaged_journal_is_refused_with_the_copy_and_the_command() {
     let copy = done(&home.run(&["admin", "journal", "copy", "-o", "json"]));
     let text = damage(&home);
     assert!(
-        text.contains(&format!("the journal {journal} cannot be used")),
+        text.contains(&format!("cannot use the journal {journal}")),
         "{text}"
     );
     let hint = format!("hint: divvy admin journal restore {}", copy.path);

@@ -97,7 +97,7 @@ fn runs_share_a_gpu_and_one_too_many_is_refused() {
     let stderr = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(6), "{stderr}");
     assert!(
-        stderr.contains("no room now") && stderr.contains("hint: "),
+        stderr.contains("the job cannot start now") && stderr.contains("hint: "),
         "{stderr}"
     );
     assert_eq!(
@@ -192,7 +192,7 @@ fn what_is_wrong_is_refused_before_anything_is_made() {
         .unwrap();
     let said = String::from_utf8_lossy(&strict.stderr);
     assert_eq!(strict.status.code(), Some(2), "{said}");
-    assert!(said.contains("cannot be held without a daemon"), "{said}");
+    assert!(said.contains("requires a daemon"), "{said}");
     assert_eq!(
         solo(&home, "0.5", &["no-such-program"]).status.code(),
         Some(127)

@@ -311,7 +311,7 @@ fn of_anothers_job_one_sees_that_it_is_there_and_no_more() {
             }
         }
         let why = client.why(&failed).await.unwrap();
-        assert_eq!(why.summary, "it has ended");
+        assert_eq!(why.summary, "the job has ended");
         let shown = client.job(&id).await.unwrap();
         assert!(shown.limiter.is_none() && shown.group.is_none());
         // There is none of theirs, so `last` is the last of all, and still not theirs.

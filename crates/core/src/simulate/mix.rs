@@ -213,13 +213,13 @@ impl fmt::Display for Mix {
 /// The text is no mix, or the GPU cannot serve it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MixError {
-    #[error("no mix is named `{0}`")]
+    #[error("unknown mix `{0}`")]
     Unknown(String),
-    #[error("`{0}` is not a size and how often it is asked for")]
+    #[error("`{0}`: not a size and its weight")]
     Item(String),
-    #[error("`{0}` is not the size of a MIG instance")]
+    #[error("`{0}`: not the size of a MIG instance")]
     Size(String),
-    #[error("the mix asks for nothing")]
+    #[error("the mix is empty")]
     Nothing,
     #[error("this GPU has no MIG profile `{size}`")]
     Absent { size: Asked, offered: String },
@@ -239,7 +239,7 @@ impl MixError {
             Self::Size(_) => {
                 "write compute slices as in 2g, or a whole profile as in 2g.10gb".to_owned()
             }
-            Self::Absent { offered, .. } => format!("it has {offered}"),
+            Self::Absent { offered, .. } => format!("its profiles are {offered}"),
         }
     }
 }

@@ -218,7 +218,7 @@ impl BytesError {
             }
             Self::NotWhole { below, .. } => format!("write it in bytes: `{}B`", below.get()),
             Self::NotANumber(_) | Self::UnknownUnit { .. } | Self::TooLarge(_) => {
-                "write a number and a binary unit: 512M, 4G, 1.5GiB".to_owned()
+                "write a number and a binary unit: 512M, 4G, 1.5G".to_owned()
             }
         }
     }

@@ -96,7 +96,7 @@ fn what_can_never_work_is_refused_before_the_server_hears_of_it() {
         (
             "--dynamic-gpus --gpus 0-1 --queue three=3",
             5,
-            "queue three=3 could never start a job",
+            "queue three=3 cannot start any job",
         ),
         (
             "--dynamic-gpus --gpus 0-2 --queue q=1 --services-mode",
@@ -167,7 +167,7 @@ fn keys_that_the_server_refuses_and_queues_that_it_does_not_have_end_the_daemon(
         let (code, said) = told(&home.daemon(&line));
         assert_eq!(code, Some(4), "{said}");
         assert!(said.contains("hint: create new API keys"), "{said}");
-        let measured = "measured what a context costs";
+        let measured = "measured the context overhead";
         assert!(
             !said.contains(measured),
             "after the GPUs were measured: {said}"
@@ -382,7 +382,7 @@ fn a_git_password_is_in_no_list_of_processes_and_the_first_line_names_the_image(
         "{log}"
     );
     assert!(
-        !log.contains("t0ken") && !log.contains("names no image"),
+        !log.contains("t0ken") && !log.contains("without an image"),
         "{log}"
     );
 

@@ -187,7 +187,7 @@ fn what_cannot_be_simulated_is_refused_with_what_to_do() {
             &["--gpus", "a30-24gb:2", "--mix", "uniform"],
             "no MIG profile `3g`",
         ),
-        (&["--mix", "unifrom"], "no mix is named `unifrom`"),
+        (&["--mix", "unifrom"], "unknown mix `unifrom`"),
         (&["--mix", "1g=x"], "`1g=x` is not a size"),
         (&["--exact"], "--exact solves one GPU, not 8"),
         (

@@ -325,10 +325,10 @@ fn moment(at: Timestamp) -> String {
 /// Starts the line, with this process's terminal and environment.
 fn started(line: &[String]) -> Result<Child, String> {
     let [program, words @ ..] = line else {
-        return Err("there is no `docker run` to start".to_owned());
+        return Err("the job record has no `docker run` command line".to_owned());
     };
     let child = Command::new(program).args(words).spawn();
-    child.map_err(|error| format!("{program} cannot be started: {error}"))
+    child.map_err(|error| format!("cannot start {program}: {error}"))
 }
 
 /// Which of those that have the job's mark is its container: the one that is known, or the first that was made since the launch and was
@@ -364,8 +364,8 @@ impl Sight {
 
 fn not_begun(told: bool) -> Outcome {
     let why = match told {
-        true => "it was stopped before its container was started",
-        false => "the process that was to start its container has ended and has not started one",
+        true => "the job was stopped before its container started",
+        false => "the process that should start the container ended without starting it",
     };
     Outcome::Withdrawn {
         withdrawn: why.to_owned(),

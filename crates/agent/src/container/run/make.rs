@@ -89,7 +89,7 @@ impl Job<'_> {
         let docker = engine::connect(&self.plan.socket).await;
         let docker = docker.map_err(|error| {
             let why = format!(
-                "the container engine at {} does not answer: {}",
+                "the container engine at {} does not respond: {}",
                 self.plan.socket.display(),
                 engine::words(&error)
             );
@@ -148,7 +148,7 @@ impl Job<'_> {
             self.plan,
         ) {
             let why = format!(
-                "there is a container named {name} already, and it is not this job's to take away"
+                "a container named {name} exists already, and it does not belong to this job"
             );
             return Err(why.into());
         }
@@ -176,7 +176,7 @@ impl Job<'_> {
 
     async fn fetch(&self, docker: &Docker) -> Result<(), Trouble> {
         let image = &self.plan.image;
-        say(&format!("fetching the image {image}"));
+        say(&format!("pulling the image {image}"));
         // Without a tag the engine would fetch every one there is.
         let name = image.rsplit('/').next().unwrap_or(image);
         let tagged = name.contains([':', '@']);
@@ -193,7 +193,7 @@ impl Job<'_> {
                 Err(error) => Some(engine::words(&error)),
             };
             if let Some(why) = failed {
-                return Err(format!("the image {image} cannot be had: {why}").into());
+                return Err(format!("cannot pull the image {image}: {why}").into());
             }
         }
         Ok(())
@@ -206,7 +206,7 @@ impl Job<'_> {
         };
         let name = &self.plan.name;
         cdi::write(folder, name, &cdi::cdi(name, edits))
-            .map_err(|error| format!("no CDI file can be put into {}: {error}", folder.display()))
+            .map_err(|error| format!("cannot write a CDI file to {}: {error}", folder.display()))
     }
 
     async fn create(
@@ -279,7 +279,7 @@ impl Job<'_> {
                 paths::source(&folder, &all_kept).map_err(|kept| {
                     let folder = folder.display();
                     format!(
-                        "the volume {name} may not be mounted: it is {folder}, and {}",
+                        "the volume {name} may not be mounted: it is the folder {folder}, and {}",
                         kept.why
                     )
                 })?;
@@ -305,7 +305,8 @@ impl Job<'_> {
             && let Some((inner, outer)) = nested(mounts, config)
         {
             let why = format!(
-                "{} may not be mounted: it lies in what is mounted at {}, and Podman does not say where links lead there",
+                "{} may not be mounted: it is inside the mount at {}, where Podman does not report the targets of \
+                 symlinks",
                 inner.display(),
                 outer.display()
             );
@@ -315,7 +316,8 @@ impl Job<'_> {
         for ours in [BEHIND, LD_SO_PRELOAD] {
             if files.leads(Path::new(ours), true).await? != Leads::Itself {
                 let why = format!(
-                    "no container of {} can be held beside mounts and volumes: the image has a link on the way to {ours}",
+                    "containers of {} with mounts or volumes cannot be limited: the image has a symlink in the path \
+                     {ours}",
                     self.plan.image
                 );
                 return Err(why.into());
@@ -356,13 +358,13 @@ impl Job<'_> {
         let seen = image::look(&files, &runs).await?;
         if let Some(why) = &seen.unlimited {
             let why = format!(
-                "the limiter cannot hold a container of {}: {why}",
+                "the limiter does not work in a container of {}: {why}",
                 self.plan.image
             );
             match self.plan.on_unlimited {
                 OnUnlimited::Deny => {
                     let why = format!(
-                        "{why}; `divvy daemon --on-unlimited-image warn` starts it all the same"
+                        "{why}; `divvy daemon --on-unlimited-image warn` starts it without a limit"
                     );
                     return Err(why.into());
                 }
@@ -373,7 +375,8 @@ impl Job<'_> {
             && let Err(error) = chown(limiter.slice.join("slots"), Some(user), None)
         {
             say(&format!(
-                "user {user}, as whom it runs, cannot be given the slice's account ({error}): it will have no GPU memory"
+                "the container cannot allocate GPU memory: its user {user} cannot become the owner of the slice's \
+                 ledger ({error})"
             ));
         }
         let form = match &limiter.wrappers {
@@ -400,18 +403,18 @@ fn judge(target: &str, leads: Leads) -> Result<(), String> {
             let path = path.display().to_string();
             paths::target(&path).map_err(|kept| {
                 format!(
-                    "{target} may not be mounted: the image leads it to {path}, where {}",
+                    "{target} may not be mounted: a symlink of the image leads to {path}, where {}",
                     kept.why
                 )
             })
         }
         Leads::Unsaid(None) => Err(format!(
-            "{target} may not be mounted: it is a link of the image, and Podman does not say where the image leads it; \
-             mount it at the path that the link leads to"
+            "{target} may not be mounted: it is a symlink of the image, and Podman does not report its target. Mount \
+             it at the path of the target"
         )),
         Leads::Unsaid(Some(path)) => Err(format!(
-            "{target} may not be mounted beside other mounts and volumes: the image leads it to {path}, and Podman does not say \
-             where the others lie; mount it at {path}",
+            "{target} may not be mounted together with other mounts: a symlink leads to {path}, and Podman does \
+             not report the targets of the others. Mount it at {path}",
             path = path.display()
         )),
     }
@@ -495,8 +498,8 @@ fn unfit(info: &SystemInfo) -> Option<String> {
     let options = info.security_options.iter().flatten();
     let mut names = options.flat_map(|option| option.split(','));
     names.any(|name| name == "name=userns").then(|| {
-        "the container engine maps users (userns-remap), so that nobody in a container could use the slice's account; \
-         no job can run in containers of it"
+        "the container engine maps users (userns-remap), so no container could write the slice's ledger; jobs cannot \
+         run in its containers"
             .to_owned()
     })
 }

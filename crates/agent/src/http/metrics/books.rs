@@ -48,27 +48,27 @@ type OfProject = (&'static str, &'static str, fn(&Project) -> Option<u64>);
 const OF_PROJECTS: &[OfProject] = &[
     (
         "divvy_project_quota_gpus",
-        "GPUs that the project is guaranteed.",
+        "Quota of the project, in GPUs.",
         |project| Some(project.quota),
     ),
     (
         "divvy_project_limit_gpus",
-        "GPUs that it never goes beyond.",
+        "Limit of the project, in GPUs.",
         |project| project.limit,
     ),
     (
         "divvy_project_allocated_gpus",
-        "GPUs that its jobs hold.",
+        "GPUs that the jobs of the project hold.",
         |project| Some(project.used),
     ),
     (
         "divvy_project_over_quota_gpus",
-        "Of those, what is held over quota.",
+        "GPUs that the jobs of the project hold over quota.",
         |project| Some(project.over_quota),
     ),
     (
         "divvy_project_fair_share_gpus",
-        "What would be its part if everybody got theirs now.",
+        "Current fair share of the project, in GPUs.",
         |project| Some(project.fair_share),
     ),
 ];
@@ -88,7 +88,11 @@ fn of_projects(books: &Books) -> Vec<Family> {
         family
     };
     let mut families: Vec<Family> = OF_PROJECTS.iter().map(read).collect();
-    let mut jobs = family("divvy_project_jobs", "gauge", "Jobs of the project.");
+    let mut jobs = family(
+        "divvy_project_jobs",
+        "gauge",
+        "Jobs of the project, by state.",
+    );
     for project in &books.projects {
         for (state, count) in [("queued", project.waiting), ("running", project.running)] {
             let labels = vec![
@@ -101,7 +105,7 @@ fn of_projects(books: &Books) -> Vec<Family> {
     let mut spent = family(
         "divvy_project_gpu_seconds_total",
         "counter",
-        "GPU time since the daemon started; that of jobs without a project has no name.",
+        "GPU time since the daemon started, in GPU-seconds; the project of jobs without one is empty.",
     );
     let kinds: [(&str, OfSpent); 4] = [
         ("allocated", |spent| spent.allocated),
@@ -124,7 +128,7 @@ fn of_queues(page: &Page) -> Vec<Family> {
     let mut waits = family(
         "divvy_queue_wait_seconds",
         "histogram",
-        "How long jobs waited in their queue before they were placed, since the daemon started.",
+        "Seconds that jobs waited in their queue before their placement, since the daemon started.",
     );
     for (queue, of) in &page.books.counted.waits {
         let named = || vec![("queue", queue.clone())];
@@ -142,7 +146,7 @@ fn of_queues(page: &Page) -> Vec<Family> {
     let mut oldest = family(
         "divvy_queue_oldest_pending_seconds",
         "gauge",
-        "How long the job that waits longest in the queue has waited.",
+        "Seconds that the oldest pending job of the queue has waited.",
     );
     for queue in &page.queues {
         let waiting = page
@@ -153,7 +157,7 @@ fn of_queues(page: &Page) -> Vec<Family> {
         let waited = since.map_or(0, |since| page.now.duration_since(since).as_secs().max(0));
         oldest.sample(vec![("queue", queue.name.clone())], waited);
     }
-    let mut pending = family("divvy_pending_jobs", "gauge", "Jobs that wait, by why.");
+    let mut pending = family("divvy_pending_jobs", "gauge", "Pending jobs, by reason.");
     for (reason, count) in &page.books.pending {
         pending.sample(vec![("reason", (*reason).to_owned())], count);
     }
@@ -162,20 +166,24 @@ fn of_queues(page: &Page) -> Vec<Family> {
 
 fn of_work(books: &Books) -> Vec<Family> {
     let counted = &books.counted;
-    let mut events = family("divvy_events_total", "counter", "What happened, by kind.");
+    let mut events = family(
+        "divvy_events_total",
+        "counter",
+        "Events since the daemon started, by kind.",
+    );
     for (kind, count) in &counted.told {
         events.sample(vec![("kind", kind.clone())], count);
     }
     let mut preemptions = family(
         "divvy_preemptions_total",
         "counter",
-        "Jobs that were stopped for others within quota.",
+        "Preemptions in favour of jobs within quota.",
     );
     preemptions.sample(Vec::new(), counted.preempted);
     let mut resizes = family(
         "divvy_resizes_total",
         "counter",
-        "Resizes, by what they made of the job and by what came of them.",
+        "Resizes of jobs, by direction and result.",
     );
     for way in RESIZES {
         let (direction, result) = way;
@@ -199,18 +207,18 @@ fn of_work(books: &Books) -> Vec<Family> {
         of_suspends(counted),
         summary(
             "divvy_suspend_duration_seconds",
-            "How long it took to stop all processes of a suspended job.",
+            "Seconds that it took to stop all processes of a suspended job.",
             counted.stills,
         ),
         of_recovery(counted),
         summary(
             "divvy_scheduling_duration_seconds",
-            "How long plans took.",
+            "Seconds that the planner ran.",
             counted.plans,
         ),
         summary(
             "divvy_journal_fsync_duration_seconds",
-            "How long it took to make rounds durable.",
+            "Seconds that commits to the journal took.",
             counted.commits,
         ),
     ]
@@ -220,7 +228,7 @@ fn of_disk(books: &Books) -> [Family; 2] {
     let mut free = family(
         "divvy_disk_free_bytes",
         "gauge",
-        "Room on the disk with the journal.",
+        "Free bytes on the disk with the journal.",
     );
     if let Some(bytes) = books.disk_free {
         free.sample(vec![], bytes);
@@ -228,7 +236,7 @@ fn of_disk(books: &Books) -> [Family; 2] {
     let mut full = family(
         "divvy_disk_full",
         "gauge",
-        "Whether the disk is full: the daemon reads, and takes on nothing new.",
+        "1 if the disk is full: the daemon answers reads, but accepts no new work.",
     );
     full.sample(vec![], u8::from(books.disk_is_full));
     [free, full]
@@ -238,7 +246,7 @@ fn of_suspends(counted: &Counted) -> Family {
     let mut suspends = family(
         "divvy_suspends_total",
         "counter",
-        "Jobs that were suspended, and that were to be and could not.",
+        "Suspensions of jobs, by result.",
     );
     let done = counted.times_told("suspended");
     for (result, count) in [("done", done), ("refused", counted.unsuspended)] {
@@ -252,7 +260,7 @@ fn of_reclaims(counted: &Counted, reclaimed: u64) -> Family {
     let mut reclaims = family(
         "divvy_reclaims_total",
         "counter",
-        "What was taken back because another needs it: asked for, and had.",
+        "Idle MIG instances and jobs that the daemon reclaimed for other jobs, by step and result.",
     );
     let instances = counted.times_told("mig_evicted");
     for (step, result, count) in [
@@ -271,7 +279,7 @@ fn of_recovery(counted: &Counted) -> Family {
     let mut recovery = family(
         "divvy_recovery_actions_total",
         "counter",
-        "What was put right after a restart, or after something was lost.",
+        "Jobs, containers and MIG instances that the daemon recovered after a restart or a loss, by action.",
     );
     for (action, count) in [
         ("job_adopted", counted.adopted),

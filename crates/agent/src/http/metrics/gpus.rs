@@ -14,12 +14,12 @@ type OfGpu = (&'static str, &'static str, fn(&Gpu) -> Option<String>);
 const OF_GPUS: &[OfGpu] = &[
     (
         "divvy_gpu_memory_total_bytes",
-        "Memory of the GPU.",
+        "Memory of the GPU, in bytes.",
         |gpu| Some(gpu.memory_total_bytes.to_string()),
     ),
     (
         "divvy_gpu_memory_reserved_bytes",
-        "What the driver keeps for itself.",
+        "GPU memory that the driver reserves for itself, in bytes.",
         |gpu| {
             let reserved = gpu
                 .memory_total_bytes
@@ -29,35 +29,37 @@ const OF_GPUS: &[OfGpu] = &[
     ),
     (
         "divvy_gpu_memory_used_bytes",
-        "In use, by the driver's account.",
+        "GPU memory in use according to the driver, in bytes.",
         |gpu| Some(gpu.memory_used_bytes.to_string()),
     ),
     (
         "divvy_gpu_memory_allocated_bytes",
-        "Promised to slices.",
+        "GPU memory allocated to slices, in bytes.",
         |gpu| Some(gpu.memory_allocated_bytes.to_string()),
     ),
     (
         "divvy_gpu_memory_unmanaged_bytes",
-        "Held by no slice, or by a slice beyond its limit.",
+        "GPU memory in use outside any slice or beyond a slice's limit, in bytes.",
         |gpu| Some(gpu.memory_unmanaged_bytes.to_string()),
     ),
     (
         "divvy_gpu_share_allocated_ratio",
-        "Part of the GPU that is promised to slices.",
+        "Part of the GPU's compute time that is allocated to slices, from 0 to 1.",
         |gpu| Some(ratio(u64::from(gpu.share_allocated), 3)),
     ),
     (
         "divvy_gpu_sm_utilization_ratio",
-        "Part of the time in which a kernel was running, by the driver's account.",
+        "Part of the time in which a kernel ran according to the driver, from 0 to 1.",
         |gpu| Some(ratio(u64::from(gpu.utilization_percent?), 2)),
     ),
-    ("divvy_gpu_temperature_celsius", "Of the die.", |gpu| {
-        Some(gpu.temperature_celsius?.to_string())
-    }),
+    (
+        "divvy_gpu_temperature_celsius",
+        "Temperature of the GPU, in degrees Celsius.",
+        |gpu| Some(gpu.temperature_celsius?.to_string()),
+    ),
     (
         "divvy_gpu_bypass_processes",
-        "Processes of jobs that hold memory here past the limiter now.",
+        "Processes of jobs that hold memory of this GPU bypassing the limiter.",
         |gpu| Some(gpu.bypass_pids.len().to_string()),
     ),
 ];
@@ -76,13 +78,25 @@ fn labels(page: &Page, gpu: &Gpu) -> Vec<(&'static str, String)> {
 }
 
 pub(super) fn about_gpus(page: &Page) -> Vec<Family> {
-    let mut info = family("divvy_gpu_info", "gauge", "A GPU that the daemon serves.");
-    let mut health = family("divvy_gpu_health", "gauge", "Whether the GPU answers.");
-    let mut watts = family("divvy_gpu_power_watts", "gauge", "What the board draws.");
+    let mut info = family(
+        "divvy_gpu_info",
+        "gauge",
+        "A GPU that the daemon serves; always 1.",
+    );
+    let mut health = family(
+        "divvy_gpu_health",
+        "gauge",
+        "1 if the GPU responds, 0 if it is lost.",
+    );
+    let mut watts = family(
+        "divvy_gpu_power_watts",
+        "gauge",
+        "Power draw of the board, in watts.",
+    );
     let mut joules = family(
         "divvy_gpu_energy_joules_total",
         "counter",
-        "What it has drawn since the driver was loaded.",
+        "Energy that the board has drawn since the driver was loaded, in joules.",
     );
     for gpu in &page.gpus {
         let mut labelled = labels(page, gpu);
@@ -116,12 +130,12 @@ pub(super) fn about_instances(page: &Page) -> Vec<Family> {
     let mut instances = family(
         "divvy_mig_instances",
         "gauge",
-        "MIG instances of a GPU, by profile and by what they are there for.",
+        "MIG instances of a GPU, by profile and state.",
     );
     let mut info = family(
         "divvy_mig_instance_info",
         "gauge",
-        "A MIG instance that Divvy has made, and the job that holds it.",
+        "A MIG instance that Divvy created, and the job that holds it; always 1.",
     );
     for gpu in &page.gpus {
         let mut counts = BTreeMap::<(String, String), u64>::new();
@@ -165,12 +179,12 @@ fn about_changes(page: &Page) -> Vec<Family> {
     let mut changes = family(
         "divvy_mig_changes_total",
         "counter",
-        "What was done to MIG instances.",
+        "Changes to MIG instances, by kind of change.",
     );
     let mut seconds = family(
         "divvy_mig_change_seconds_total",
         "counter",
-        "Time that it took altogether.",
+        "Total duration of changes to MIG instances, in seconds.",
     );
     let counts = page.migs;
     for (change, done) in [
@@ -188,12 +202,12 @@ fn about_changes(page: &Page) -> Vec<Family> {
     let mut results = family(
         "divvy_mig_reconfigurations_total",
         "counter",
-        "Instances that were made or destroyed, and attempts at it, by what came of them.",
+        "Attempts to create or destroy a MIG instance, by result.",
     );
     let mut took = family(
         "divvy_mig_reconfiguration_duration_seconds",
         "summary",
-        "How long it took to make or destroy one.",
+        "Seconds that it took to create or destroy a MIG instance.",
     );
     let changed = [counts.created, counts.destroyed, counts.reclaimed];
     let done: u64 = changed.iter().map(|done| done.times).sum();

@@ -29,7 +29,7 @@ const OF_SLICES: &[OfSlice] = &[
     (
         "divvy_job_memory_request_bytes",
         "gauge",
-        "What the job is to have: its limit, or the smaller one that it is to come to.",
+        "Requested memory limit of the job, in bytes: a smaller one while the job shrinks, otherwise its limit.",
         |slice| {
             let request = slice.memory_target_bytes;
             Some(request.unwrap_or(slice.memory_limit_bytes).to_string())
@@ -38,43 +38,43 @@ const OF_SLICES: &[OfSlice] = &[
     (
         "divvy_job_memory_limit_bytes",
         "gauge",
-        "The slice's limit.",
+        "Memory limit of the slice, in bytes.",
         |slice| Some(slice.memory_limit_bytes.to_string()),
     ),
     (
         "divvy_job_memory_used_bytes",
         "gauge",
-        "What counts against the limit.",
+        "GPU memory that counts towards the limit, in bytes.",
         |slice| Some(slice.memory_used_bytes.to_string()),
     ),
     (
         "divvy_job_memory_peak_bytes",
         "gauge",
-        "Most that was charged at one time.",
+        "Highest GPU memory use of the slice so far, in bytes.",
         |slice| Some(slice.memory_peak_bytes.to_string()),
     ),
     (
         "divvy_job_memory_overhead_bytes",
         "gauge",
-        "What the limit counts besides the slice's own account, because the driver says so.",
+        "GPU memory that the driver reports beyond the slice's ledger and that counts towards the limit, in bytes.",
         |slice| Some(slice.memory_unaccounted_bytes.to_string()),
     ),
     (
         "divvy_job_alloc_denied_total",
         "counter",
-        "Allocations that the limit refused.",
+        "Allocations that the limiter refused.",
         |slice| Some(slice.denials.to_string()),
     ),
     (
         "divvy_ledger_mismatch_bytes",
         "gauge",
-        "The driver's figure less the slice's own account; absent where they cannot be compared.",
+        "The driver's figure minus the slice's ledger, in bytes; absent if the two cannot be compared.",
         |slice| Some(slice.memory_mismatch_bytes?.to_string()),
     ),
     (
         "divvy_ledger_mismatch_max_bytes",
         "gauge",
-        "The largest mismatch so far, in either direction.",
+        "Largest absolute mismatch so far, in bytes.",
         |slice| Some(slice.memory_mismatch_max_bytes.to_string()),
     ),
 ];
@@ -106,17 +106,18 @@ fn of_jobs(page: &Page) -> Vec<Family> {
     let mut state = family(
         "divvy_job_state",
         "gauge",
-        "A job that has not ended, and its state.",
+        "State of a job that has not ended; always 1.",
     );
     let mut info = family(
         "divvy_job_info",
         "gauge",
-        "A job that holds something: who runs it, how its compute time is divided, and whose claim it is.",
+        "A job with an allocation: its runner, its compute mode and its claim; always 1.",
     );
     let mut uncounted = family(
         "divvy_hook_uncounted_calls_total",
         "counter",
-        "How often the job's limiter passed on what it could not count or hold up, or came upon an error of its own.",
+        "Calls that the limiter let through without accounting or delay, because of an unsupported call or an \
+         internal error.",
     );
     for job in &page.jobs {
         let mut stated = labels(job);
@@ -148,32 +149,32 @@ fn of_their_time(page: &Page) -> Vec<Family> {
     let mut held = family(
         "divvy_job_gpu_seconds_total",
         "counter",
-        "GPU time that the job has held, since the daemon knows it.",
+        "GPU time that the job has held since the daemon first observed it, in GPU-seconds.",
     );
     let mut idle = family(
         "divvy_job_last_kernel_age_seconds",
         "gauge",
-        "For how long the job was not seen to do anything with its GPUs.",
+        "Seconds since the job was last seen to use its GPUs.",
     );
     let mut throttled = family(
         "divvy_job_throttled_seconds_total",
         "counter",
-        "How long threads of the job have waited for their turn, all together.",
+        "Seconds that all threads of the job have waited at the launch gate, added up.",
     );
     let mut asked = family(
         "divvy_job_compute_request_ratio",
         "gauge",
-        "The job's share in the division of its GPUs' time.",
+        "Requested share of each GPU's compute time, from 0 to 1.",
     );
     let mut most = family(
         "divvy_job_compute_limit_ratio",
         "gauge",
-        "The most of each GPU's time that it may use, where that is less than whatever others leave.",
+        "Largest share of each GPU's compute time that a job with strict compute may use, from 0 to 1.",
     );
     let mut used = family(
         "divvy_job_compute_used_ratio",
         "gauge",
-        "What it used of each GPU over the last ten seconds, by its own measure, while others want it too.",
+        "Share of each GPU's compute time that the job used in the last 10 s while others competed, from 0 to 1.",
     );
     for job in &page.jobs {
         if let Some(nanos) = page.books.held.get(&job.id) {

@@ -380,7 +380,7 @@ mod tests {
             ),
             (
                 &format!("{header}1,big,5\n"),
-                "line 2: `big` is not the size of a MIG instance; write compute",
+                "line 2: `big`: not the size of a MIG instance; write compute",
             ),
             (
                 "arrival,memory,duration\n1,4,5\n",

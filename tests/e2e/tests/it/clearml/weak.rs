@@ -68,7 +68,7 @@ fn what_can_never_run_is_refused_at_the_start() {
     refused("some_queue=1.25", "cannot be > 1");
     refused("some_queue=0", "<= 0 is not allowed");
     refused("some_queue", "<queue_name>=<num_gpus>");
-    refused("some_queue=4", "could never start");
+    refused("some_queue=4", "cannot start any job");
     refused("other_queue=1", "no queue \"other_queue\"");
 }
 

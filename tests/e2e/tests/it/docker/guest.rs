@@ -145,7 +145,7 @@ fn a_cancelled_guest_is_stopped_and_one_that_never_came_gives_its_slice_back() {
     assert!(
         job.reason
             .as_deref()
-            .is_some_and(|why| why.contains("has not started one")),
+            .is_some_and(|why| why.contains("ended without starting it")),
         "{job:?}"
     );
 }
@@ -198,7 +198,7 @@ fn a_guest_that_cannot_be_started_ends_with_its_starter() {
     assert_eq!(home.divvy(&words).code, code);
     let job = home.ended("last");
     let why = job.reason.as_deref().unwrap_or_default();
-    assert!(why.contains("has not started one"), "{job:?}");
+    assert!(why.contains("ended without starting it"), "{job:?}");
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn without_a_daemon_a_guest_is_held_too_and_several_add_up() {
         .divvy(&guest(&["--no-daemon", "-g", "0.5"], &[IMAGE]))
         .exits(6);
     assert!(
-        said.stderr.contains("there is no room now"),
+        said.stderr.contains("the job cannot start now"),
         "{}",
         said.stderr
     );
@@ -249,7 +249,7 @@ fn an_image_that_cannot_be_held_is_found_out_before_its_line_runs() {
     for slice in [&["--no-daemon", "-g", "0.5"][..], &["-g", "0.5"]] {
         let line = ["--name", "musl", MUSL_IMAGE, "x"];
         let said = home.divvy(&guest(slice, &line)).exits(125);
-        assert!(said.stderr.contains("cannot hold"), "{}", said.stderr);
+        assert!(said.stderr.contains("does not work in"), "{}", said.stderr);
         let filter = ["ps", "--all", "--quiet", "--filter", "name=^musl$"];
         assert_eq!(engine.ask(&filter), "", "it was started");
     }

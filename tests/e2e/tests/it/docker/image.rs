@@ -81,7 +81,7 @@ fn a_link_of_the_image_leads_no_mount_over_the_limiter() {
         ];
         let said = home.divvy(&words).exits(125);
         assert!(
-            said.stderr.contains("the image leads"),
+            said.stderr.contains("a symlink of the image leads"),
             "{target}: {}",
             said.stderr
         );
@@ -120,7 +120,7 @@ fn an_image_that_leads_our_own_files_elsewhere_has_no_mounts() {
         home.divvy(&[&flags[..], &[&mount, image, "sh", "-c", "exit 0"]].concat())
     };
     let said = run("/a/b/c/d/slice", "divvy-test-ours").exits(125);
-    let why = "a link on the way to /run/divvy-job";
+    let why = "a symlink in the path /run/divvy-job";
     assert!(said.stderr.contains(why), "{}", said.stderr);
 }
 
@@ -146,7 +146,7 @@ fn a_file_is_mounted_where_the_image_has_one_and_where_it_has_none() {
     }
     // Podman names no target of a link in whose place something is to be mounted, and takes the other for a pattern.
     if ENGINE == Kind::Podman {
-        for (target, why) in [("/conf/link", "is a link"), ("/w/a*b/x", "for a pattern")] {
+        for (target, why) in [("/conf/link", "is a symlink"), ("/w/a*b/x", "as a pattern")] {
             let said = run(target).exits(125);
             assert!(said.stderr.contains(why), "{target}: {}", said.stderr);
         }

@@ -486,7 +486,7 @@ fn an_image_that_the_limiter_cannot_hold_is_found_out_and_handled_by_policy() {
 
     let daemon = home.daemon(&[]);
     for (run, named) in [
-        (&tool[..], "/p/tool is linked statically"),
+        (&tool[..], "/p/tool is statically linked"),
         (&musl, "built for musl"),
     ] {
         let said = home.divvy(run).exits(125);
