@@ -93,7 +93,7 @@ async fn beyond_what_there_is_nothing_is_held_and_nothing_made_until_somebody_gi
     client.put_claim("a", &part(50)).await.unwrap();
     let error = refused(client.put_claim("b", &part(40)).await);
     assert_eq!(error.code, ErrorCode::WouldWait, "{error}");
-    assert!(error.message.contains("40GiB needed"), "{error}");
+    assert!(error.message.contains("40.0 GiB needed"), "{error}");
     let whole = claim(vec![ClaimDevice::whole(&uuid)]);
     let error = refused(client.put_claim("b", &whole).await);
     assert_eq!(error.code, ErrorCode::WouldWait, "{error}");
@@ -259,7 +259,7 @@ async fn instances_lie_where_the_claim_says_and_are_kept_for_the_next_that_says_
 
     let error = refused(client.put_claim("b", &at("1g.5gb", 3)).await);
     assert_eq!(error.code, ErrorCode::WouldWait, "{error}");
-    assert!(error.message.contains("2g.10gb lies at 2-3"), "{error}");
+    assert!(error.message.contains("2g.10gb is at 2-3"), "{error}");
     let error = refused(client.put_claim("b", &at("3g.20gb", 2)).await);
     assert_eq!(error.code, ErrorCode::NeverFits, "{error}");
     assert_eq!(driver::layout(&home, 0).len(), 1, "nothing was made");

@@ -218,7 +218,7 @@ async fn a_change_that_cannot_be_brought_to_its_end_is_given_up_and_comes_true_a
         }
         home.start(&["--sim", gpus]);
         let client = home.client();
-        let is_told = |all: &Vec<Event>| all.iter().any(|one| one.text.contains("not turned off"));
+        let is_told = |all: &Vec<Event>| all.iter().any(|one| one.text.contains("turned off"));
         until("it is told", || told(&client, "gpu_mode"), is_told).await;
         until("it is divided", || mode(&client), |mode| mode == "mig").await;
         match is_seen {
