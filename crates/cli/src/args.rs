@@ -723,7 +723,7 @@ pub struct Daemon {
     /// Largest log of a job; it keeps the end of the output; none: all of it [default: 256M]
     #[arg(long, value_name = "SIZE")]
     pub log_size: Option<String>,
-    /// Apply --idle-action after so long without GPU use
+    /// Idle time before --idle-action applies
     ///
     /// Apply --idle-action to jobs that have not used their GPUs for this long. Flags of a job take precedence
     #[arg(long, value_name = "TIME")]

@@ -42,7 +42,7 @@ Examples:
   divvy run --sim a100-80gb:3 -g 0.25 -- nvidia-smi -L   without a GPU
   divvy submit -q half_gpu -- python train.py
   divvy why last
-Environment: DIVVY_HOME=DIR uses a private instance; DIVVY_SIM=MODEL:N simulates GPUs.";
+Environment: DIVVY_HOME=DIR (private instance), DIVVY_SIM=MODEL:N (no GPUs).";
 
 pub(super) const RUN: &str = "\
 Starts a daemon for you if none runs. Ctrl-C removes a pending job from the queue.
@@ -64,7 +64,7 @@ jobs, operators see all jobs.
   divvy usage --by job --since 2026-11-01 --until 2026-12-01 -o json";
 
 pub(super) const SUBMIT: &str = "\
-Reads flags from #DIVVY and #SBATCH lines of a script. Starts a daemon if none runs.
+#DIVVY and #SBATCH lines of a script are flags. Starts a daemon if none runs.
 
   divvy submit -q half_gpu -- python train.py
   divvy submit --gpu-memory 4G --name eval --after-ok train -- python eval.py

@@ -53,7 +53,7 @@ pub async fn check(
     }
     let why = missing.error.message;
     output::say(&format!(
-        "{why} now; it has to be there when the job starts"
+        "{why}; it must exist when the job starts"
     ));
     Ok(Ok(()))
 }
@@ -135,11 +135,11 @@ impl Place<'_> {
         let name = &short(self.name);
         let (why, hint) = match error {
             LookupError::NotInPath(_) => (
-                format!("{name} is in no folder of the job's PATH"),
+                format!("{name} is not in the job's PATH"),
                 self.meant().map_or_else(
                     || {
                         format!(
-                            "give its path, or a PATH that has it: --env PATH=…; `-- env {name}` looks it up when the job starts"
+                            "use its full path, or set --env PATH=…; `-- env {name}` looks it up when the job starts"
                         )
                     },
                     |meant| format!("did you mean {meant}?"),
@@ -147,16 +147,16 @@ impl Place<'_> {
             ),
             LookupError::File(file, _) if file.is_dir() => (
                 format!("{name} is a folder"),
-                "name the program in it".to_owned(),
+                "use the path of a program in it".to_owned(),
             ),
             LookupError::File(_, error) if error.kind() == io::ErrorKind::NotFound => (
                 match name.starts_with('/') {
-                    true => format!("there is no file {name}"),
-                    false => format!("there is no file {name} in {}", self.cwd.display()),
+                    true => format!("file {name} not found"),
+                    false => format!("file {name} not found in {}", self.cwd.display()),
                 },
                 match self.nearest_beside() {
                     Some(meant) => format!("did you mean {meant}?"),
-                    None => "give the path of a program that is there".to_owned(),
+                    None => "use the path of an existing program".to_owned(),
                 },
             ),
             LookupError::File(file, _) if file.is_file() => (
@@ -165,7 +165,7 @@ impl Place<'_> {
             ),
             LookupError::File(file, error) => (
                 format!("{} cannot be executed: {error}", self.shown(file)),
-                "give the path of a program that this user may execute".to_owned(),
+                "use the path of a program that this user may execute".to_owned(),
             ),
         };
         no_program(error.code(), &why, hint)
@@ -174,11 +174,11 @@ impl Place<'_> {
     fn without_interpreter(&self, interpreter: &str) -> NoProgram {
         let name = &short(self.name);
         let why =
-            format!("the first line of {name} names {interpreter}, and there is no such file");
+            format!("the first line of {name} names {interpreter}, but this file does not exist");
         let hint = match interpreter.ends_with('\r') {
             // The kernel takes the end of the line for a part of the name.
-            true => format!("it has line ends of Windows: sed -i 's/\\r$//' {name}"),
-            false => "change that line, or name the interpreter: bash, python3".to_owned(),
+            true => format!("it has Windows line ends: sed -i 's/\\r$//' {name}"),
+            false => "change that line, or put the interpreter before it: bash, python3".to_owned(),
         };
         no_program(127, &why, hint)
     }

@@ -61,7 +61,7 @@ fn slice_flags(own: &[String]) -> Result<args::Run> {
         Verb::Run(run) => Ok(*run),
         verb => Err(usage(
             format!("{verb:?} is no slice"),
-            "say how much GPU with -g or --gpu-memory",
+            "set the amount of GPU with -g or --gpu-memory",
         )),
     }
 }

@@ -45,10 +45,10 @@ fn changed(args: &Change) -> Result<JobChange> {
         Some("none") => Some(0),
         Some(text) => match terms::seconds("--time", text)? {
             0 => {
-                let why = format!("--time {text}: a job cannot run for no time at all");
+                let why = format!("--time {text}: the time limit must be above 0");
                 return Err(usage(
                     why,
-                    "write how long it may run, 30m or 2h, or none for no limit",
+                    "use 30m, 2h, or none for no limit",
                 ));
             }
             seconds => Some(seconds),
@@ -64,7 +64,7 @@ fn changed(args: &Change) -> Result<JobChange> {
     };
     if change == JobChange::default() {
         return Err(usage(
-            "what is to change is not said",
+            "no change given",
             "add --priority 5, --time 2h, -g 0.5, --gpu-memory 12G, --mig-profile 2g.10gb or --name NAME",
         ));
     }

@@ -19,6 +19,7 @@ fn view(width: usize) -> View {
         wide: false,
         width: Some(width),
         now: fixtures::now(),
+        zone: || jiff::tz::TimeZone::UTC,
     }
 }
 
