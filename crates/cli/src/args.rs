@@ -446,7 +446,7 @@ pub struct DockerRun {
 #[command(after_help = help::DOCKER_ARGS)]
 pub struct DockerArgs {
     /// Id, unique name, or `last`
-    #[arg(default_value = "last")]
+    #[arg(default_value = "last", value_parser = job)]
     pub job: String,
     /// Print a CDI file instead of flags
     #[arg(long)]
@@ -456,7 +456,7 @@ pub struct DockerArgs {
 #[derive(Debug, Args)]
 pub struct Ps {
     /// Only these jobs, ended ones too: ids, unique names, or `last`
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", value_parser = job)]
     pub jobs: Vec<String>,
     /// List jobs that have ended, too
     #[arg(short, long)]
@@ -484,7 +484,7 @@ pub struct Read {
 #[derive(Debug, Args)]
 pub struct ReadJob {
     /// Id, unique name, or `last`
-    #[arg(default_value = "last")]
+    #[arg(default_value = "last", value_parser = job)]
     pub job: String,
     #[command(flatten)]
     pub read: Read,
@@ -510,7 +510,7 @@ pub struct Events {
 #[derive(Debug, Args)]
 pub struct Logs {
     /// Id, unique name, or `last`
-    #[arg(default_value = "last")]
+    #[arg(default_value = "last", value_parser = job)]
     pub job: String,
     /// Print further output until the job ends
     #[arg(short, long)]
@@ -536,6 +536,7 @@ pub struct Advise {
 #[command(override_usage = "divvy resize JOB {--gpu-memory SIZE | -g AMOUNT | --compute MODE}\n                    [OPTIONS]", after_help = help::RESIZE)]
 pub struct Resize {
     /// Id, unique name, or `last`
+    #[arg(value_parser = job)]
     pub job: String,
     /// Part of each of its GPUs, or whole GPUs
     ///
@@ -567,7 +568,7 @@ pub struct Resize {
 #[command(after_help = help::WAIT)]
 pub struct Wait {
     /// Ids, unique names, or `last`
-    #[arg(required = true, value_name = "JOB")]
+    #[arg(required = true, value_name = "JOB", value_parser = job)]
     pub jobs: Vec<String>,
     /// Stop waiting (exit code 9) after this long: 90s, 5m, 2h
     #[arg(long, value_name = "TIME")]
@@ -583,7 +584,7 @@ pub struct Wait {
 #[derive(Debug, Args)]
 pub struct Cancel {
     /// Ids, unique names, or `last`
-    #[arg(required = true, value_name = "JOB")]
+    #[arg(required = true, value_name = "JOB", value_parser = job)]
     pub jobs: Vec<String>,
     /// Print the jobs in this format: table, wide, json, ndjson or name
     #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
@@ -893,6 +894,14 @@ pub struct ProbeLimits {
     #[arg(long)]
     pub limit: u64,
     pub words: Vec<String>,
+}
+
+/// The number or name of a job.
+fn job(text: &str) -> Result<String, &'static str> {
+    match text.trim().is_empty() {
+        true => Err("use a job's number, its name or `last`"),
+        false => Ok(text.to_owned()),
+    }
 }
 
 /// `a100-80gb:3`, several joined by commas. Which models there are is the simulator's to say.

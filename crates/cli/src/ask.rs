@@ -138,10 +138,9 @@ pub fn amount(gpu: Option<&str>, memory: Option<&str>) -> Result<Option<Amount>>
     };
     read.map(Some).map_err(|error| match error.kind {
         // The daemon's flag has the stock ClearML agent's words for it.
-        AmountErrorKind::NotPositive => usage(
-            format!("{flag}: the amount must be above 0"),
-            error.hint(),
-        ),
+        AmountErrorKind::NotPositive => {
+            usage(format!("{flag}: the amount must be above 0"), error.hint())
+        }
         _ => usage(format!("{flag}: {}", error.kind), error.hint()),
     })
 }
@@ -444,7 +443,10 @@ mod tests {
                 &["-g", "1", "--compute", "none=0.5", "x"],
                 "--compute: `none=0.5`",
             ),
-            (&["-g", "1", "--compute", "some", "x"], "--compute: unknown compute mode `some`"),
+            (
+                &["-g", "1", "--compute", "some", "x"],
+                "--compute: unknown compute mode `some`",
+            ),
             (&["-g", "1", "--gpus-on", "a", "x"], "--gpus-on"),
             (&["-g", "1", "--gpus-on", "", "x"], "--gpus-on"),
             (

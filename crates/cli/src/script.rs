@@ -11,6 +11,8 @@
 
 mod sbatch;
 
+pub(crate) use sbatch::instead_of;
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -280,7 +282,10 @@ impl Layer {
         let matches = match parser.try_get_matches_from_mut(&line) {
             Ok(matches) => matches,
             Err(error) if crate::failure::is_help(&error) => {
-                return Err(usage("--help has no effect in a job file", "divvy submit --help"));
+                return Err(usage(
+                    "--help has no effect in a job file",
+                    "divvy submit --help",
+                ));
             }
             Err(error) => return Err(from_clap(&error, &line)),
         };
@@ -455,7 +460,12 @@ fn from_file(program: &OsStr) -> Result<Option<Source>> {
 fn whole(source: impl Read, shown: &str) -> Result<String> {
     let mut bytes = Vec::new();
     let read = source.take(LARGEST + 1).read_to_end(&mut bytes);
-    read.map_err(|error| usage(format!("{shown} cannot be read: {error}"), "use the path of a script"))?;
+    read.map_err(|error| {
+        usage(
+            format!("{shown} cannot be read: {error}"),
+            "use the path of a script",
+        )
+    })?;
     if bytes.len() as u64 > LARGEST {
         return Err(too_large(shown));
     }
@@ -615,20 +625,20 @@ mod tests {
                 "python is not a flag",
             ),
             ("#!/bin/sh\n#DIVVY --name 'x\n", "a quote is not closed"),
-            ("#!/bin/sh\n#DIVVY --help\n", "help is asked for"),
-            ("#!/bin/sh\n#DIVVY --wrap true\n", "--wrap has no meaning"),
+            ("#!/bin/sh\n#DIVVY --help\n", "--help has no effect"),
+            ("#!/bin/sh\n#DIVVY --wrap true\n", "--wrap has no effect"),
             (
                 "#!/bin/sh\n#DIVVY --idle-action cancel\n",
                 "were not provided",
             ),
-            ("#!/bin/sh\r\n#DIVVY -g 1\r\n", "line ends of DOS"),
+            ("#!/bin/sh\r\n#DIVVY -g 1\r\n", "has Windows line ends"),
             ("\n#SBATCH -t 5\n", "does not begin with #!"),
         ] {
             let message = refused(text);
             assert!(message.contains(said), "{message}");
         }
         let large = format!("#!/bin/sh\n#DIVVY -g 1\n{}", "x".repeat(1 << 20));
-        assert!(refused(&large).contains("more than 1024 KiB"));
+        assert!(refused(&large).contains("larger than 1024 KiB"));
         // A flag may need one of another line.
         let two = "#!/bin/sh\n#DIVVY --gpu-memory-exact\n#DIVVY --gpu-memory 4G\n";
         assert!(submitted(two, &["{}"]).unwrap().job.gpu_memory_exact);

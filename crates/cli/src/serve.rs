@@ -257,7 +257,7 @@ mod tests {
             format!(
                 "{} gets {}",
                 queue.name,
-                amount.as_deref().unwrap_or("what it asks for")
+                amount.as_deref().unwrap_or("its request")
             )
         };
         daemon.queues.iter().map(shown).collect()
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(daemon.gpus, GpuSelection::All);
         assert_eq!(
             queues(&daemon),
-            ["urgent gets what it asks for", "rest gets what it asks for"]
+            ["urgent gets its request", "rest gets its request"]
         );
         assert_eq!((daemon.order, daemon.backfill), (Order::Fairness, true));
         assert_eq!(daemon.sim.as_deref(), Some("a100-80gb:3"));
@@ -358,7 +358,7 @@ mod tests {
             ),
             ("--dynamic-gpus --queue half=half", "half=half"),
             ("--dynamic-gpus --queue a=1 a=0.5", "twice"),
-            ("--dynamic-gpus", "needs queues"),
+            ("--dynamic-gpus", "requires --queue"),
             (
                 "--dynamic-gpus --queue a=1 --services-mode",
                 "--services-mode",

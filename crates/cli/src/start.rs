@@ -94,8 +94,7 @@ pub async fn agent(client: &Client, wanted: DaemonWanted<'_>) -> Result<Node> {
 
 /// Which daemon it is, and what to do without it, where it is not this user's to start.
 fn another_starts(client: &Client) -> Option<(String, &'static str)> {
-    const OWN: &str =
-        "`--own-daemon` starts a daemon of your own, which does not count the jobs of the system's daemon";
+    const OWN: &str = "`--own-daemon` starts a daemon of your own, which does not count the jobs of the system's daemon";
     const HOME: &str = "unset DIVVY_HOME to use another daemon";
     let home = Home::from_env().ok()?;
     if home.socket() != client.socket() {
@@ -103,20 +102,17 @@ fn another_starts(client: &Client) -> Option<(String, &'static str)> {
     }
     let owner = home.others()?;
     let state = home.state().display();
-    Some((
-        format!("the daemon of {state} (uid {owner})"),
-        HOME,
-    ))
+    Some((format!("the daemon of {state} (uid {owner})"), HOME))
 }
 
 /// Waits until the daemon is back.
 ///
 /// # Errors
 /// [`ErrorCode::NoDaemon`] after [`RESTART`].
-async fn back(client: &Client, who: &str, instead: &str) -> Result<Node> {
+async fn back(client: &Client, daemon: &str, instead: &str) -> Result<Node> {
     let seconds = RESTART.as_secs();
     output::say(&format!(
-        "{who} does not respond; waiting up to {seconds} s for its restart"
+        "{daemon} does not respond; waiting up to {seconds} s for its restart"
     ));
     let start = Instant::now();
     loop {
@@ -126,7 +122,7 @@ async fn back(client: &Client, who: &str, instead: &str) -> Result<Node> {
         };
         if start.elapsed() > RESTART {
             let socket = client.socket().display();
-            let why = format!("{who} does not respond on {socket} after {seconds} s");
+            let why = format!("{daemon} does not respond on {socket} after {seconds} s");
             let hint = error.hint.unwrap_or_default();
             return Err(Error::new(ErrorCode::NoDaemon, why).hint(format!("{hint}; {instead}")));
         }
@@ -161,9 +157,7 @@ fn start(sim: Option<&str>) -> Result<Started> {
         .output()
         .map_err(failed)?;
     if output.status.success() {
-        output::progress(
-            "started a daemon; `divvy gpus` lists its GPUs",
-        );
+        output::progress("started a daemon; `divvy gpus` lists its GPUs");
         return Ok(Started::Here);
     }
     let refusal = retold(&String::from_utf8_lossy(&output.stderr), output.status);

@@ -180,7 +180,10 @@ fn completion(args: &args::Completion) -> Outcome {
 
 fn manual(args: &args::Manual) -> Outcome {
     let pages = manual::write(&args.folder).map_err(|error| {
-        let why = format!("cannot write manual pages into {}: {error}", args.folder.display());
+        let why = format!(
+            "cannot write manual pages into {}: {error}",
+            args.folder.display()
+        );
         Error::new(ErrorCode::Internal, why)
     })?;
     for page in pages {

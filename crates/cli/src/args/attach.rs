@@ -10,7 +10,7 @@ use super::{JobArgs, help};
 #[command(override_usage = "divvy exec [JOB] -- CMD…", after_help = help::EXEC)]
 pub struct Exec {
     /// Id, unique name, or `last`
-    #[arg(default_value = "last")]
+    #[arg(default_value = "last", value_parser = super::job)]
     pub job: String,
     /// The program and its arguments, after `--`
     #[arg(value_name = "CMD", last = true, required = true)]
@@ -39,7 +39,7 @@ pub struct Shell {
 #[command(after_help = help::ATTACH)]
 pub struct Attach {
     /// Id, unique name, or `last`
-    #[arg(default_value = "last")]
+    #[arg(default_value = "last", value_parser = super::job)]
     pub job: String,
     /// Begin with the output so far
     #[arg(long)]

@@ -12,7 +12,7 @@ use super::{Format, help};
 )]
 pub struct Move {
     /// Ids, unique names, or `last`
-    #[arg(required = true, value_name = "JOB")]
+    #[arg(required = true, value_name = "JOB", value_parser = super::job)]
     pub jobs: Vec<String>,
     /// The queue to wait in
     #[arg(short, long)]
@@ -34,7 +34,7 @@ pub struct Move {
 )]
 pub struct Change {
     /// Ids, unique names, or `last`
-    #[arg(required = true, value_name = "JOB")]
+    #[arg(required = true, value_name = "JOB", value_parser = super::job)]
     pub jobs: Vec<String>,
     /// Higher first, -1000 to 1000; above 0 only by operators
     #[arg(long, value_name = "N", allow_negative_numbers = true)]

@@ -52,9 +52,7 @@ pub async fn check(
         return Ok(Err(missing));
     }
     let why = missing.error.message;
-    output::say(&format!(
-        "{why}; it must exist when the job starts"
-    ));
+    output::say(&format!("{why}; it must exist when the job starts"));
     Ok(Ok(()))
 }
 
@@ -383,27 +381,37 @@ mod tests {
             (
                 "good.sh",
                 127,
-                "good.sh is in no folder of the job's PATH",
+                "good.sh is not in the job's PATH",
                 "did you mean ./good.sh?",
             ),
             (
                 "plain.sh",
                 127,
-                "is in no folder",
+                "is not in the job's PATH",
                 "did you mean bash plain.sh?",
             ),
             (
                 "train.py",
                 127,
-                "is in no folder",
+                "is not in the job's PATH",
                 "did you mean python3 train.py?",
             ),
-            ("bare.sh", 127, "is in no folder", "did you mean ./bare.sh?"),
-            ("pyhton3", 127, "is in no folder", "did you mean python3?"),
+            (
+                "bare.sh",
+                127,
+                "is not in the job's PATH",
+                "did you mean ./bare.sh?",
+            ),
+            (
+                "pyhton3",
+                127,
+                "is not in the job's PATH",
+                "did you mean python3?",
+            ),
             (
                 "no_such_program",
                 127,
-                "is in no folder",
+                "is not in the job's PATH",
                 "`-- env no_such_program` looks it up when the job starts",
             ),
             (
@@ -422,38 +430,38 @@ mod tests {
             (
                 "./lost.sh",
                 127,
-                "names /no/such/shell, and there is no such file",
-                "name the interpreter",
+                "names /no/such/shell, but this file does not exist",
+                "put the interpreter before it",
             ),
             (
                 "./crlf.sh",
                 127,
                 "the first line of ./crlf.sh names /bin/sh\r,",
-                "it has line ends of Windows",
+                "it has Windows line ends",
             ),
             (
                 "./folder",
                 126,
                 "./folder is a folder",
-                "name the program in it",
+                "use the path of a program in it",
             ),
             (
                 "./godo.sh",
                 127,
-                "there is no file ./godo.sh in ",
+                "file ./godo.sh not found in ",
                 "did you mean ./good.sh?",
             ),
             (
                 "./nothing",
                 127,
-                "there is no file ./nothing in ",
-                "give the path",
+                "file ./nothing not found in ",
+                "use the path of an existing program",
             ),
             (
                 "good.sh/x",
                 127,
-                "there is no file good.sh/x",
-                "give the path",
+                "file good.sh/x not found",
+                "use the path of an existing program",
             ),
         ] {
             let refused = look_up(&asked(&dir, name)).unwrap_err();

@@ -283,7 +283,7 @@ mod tests {
                     env: words(&["=x"]),
                     ..TermArgs::default()
                 },
-                "--env names no",
+                "--env: the name of the variable is empty",
             ),
             (
                 TermArgs {
@@ -304,7 +304,7 @@ mod tests {
                     secret: words(&["=hunter2"]),
                     ..TermArgs::default()
                 },
-                "--secret names no",
+                "--secret: the name of the variable is empty",
             ),
         ];
         for (args, named) in cases {

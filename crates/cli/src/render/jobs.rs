@@ -76,7 +76,7 @@ pub(crate) fn columns(wide: bool) -> Vec<Column> {
         Column::Right("ID"),
         Column::Text("NAME"),
         Column::Text("QUEUE"),
-        Column::Fixed("REQUEST"),
+        Column::Fixed("REQ"),
         Column::Fixed("STATE"),
         Column::Right("FOR"),
         Column::Right("USED/LIMIT"),

@@ -74,10 +74,7 @@ pub fn planned(planned: &[MigPlanned], view: View) -> String {
                 (true, _) => "reuses the idle instance".to_owned(),
                 (false, []) => "new".to_owned(),
                 (false, idle) => {
-                    format!(
-                        "new, after removing idle {}",
-                        text::clean(&idle.join(", "))
-                    )
+                    format!("new, after removing idle {}", text::clean(&idle.join(", ")))
                 }
             });
             cells

@@ -43,8 +43,11 @@ pub fn oom(oom: &Oom, view: View) -> String {
             }
             _ => format!("divvy run --gpu-memory {size} -- …"),
         };
-        let _ = writeln!(lines, "\na limit of {} would have been enough: {command}",
-            size.human());
+        let _ = writeln!(
+            lines,
+            "\na limit of {} would have been enough: {command}",
+            size.human()
+        );
     }
     lines
 }
@@ -107,10 +110,7 @@ fn one(record: &OomRecord, view: View) -> String {
             1 => "once".to_owned(),
             times => format!("{times} times"),
         };
-        fact(
-            "before",
-            format!("refused {times} without a record"),
-        );
+        fact("before", format!("refused {times} without a record"));
     }
     lines
 }
@@ -134,9 +134,7 @@ fn cause(record: &OomRecord) -> String {
         .map(|(free, total)| text::memories(&[free, total]));
     match record.cause {
         OomCause::SliceFull => {
-            let gpu = gpu.map_or_else(String::new, |gpu| {
-                format!("; the GPU had {gpu} free")
-            });
+            let gpu = gpu.map_or_else(String::new, |gpu| format!("; the GPU had {gpu} free"));
             format!("the slice was full: {slice} in use{gpu}")
         }
         OomCause::GpuFull if exceeds_gpu(record) => {

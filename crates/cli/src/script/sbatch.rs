@@ -53,12 +53,11 @@ const PROJECT: &str = "Divvy has projects instead of Slurm accounts; use -p PROJ
 const ONE_NODE: &str = "Divvy runs jobs on this machine only";
 const MODEL: &str =
     "Divvy does not select GPUs by model, feature or topology; use --gpus-on with indices";
-const SHARD: &str = "the size of a shard depends on the Slurm site; use -g 0.25 for a quarter of a GPU";
-const MAIL: &str =
-    "Divvy sends no mail; use --notify CMD to run a command when the job has ended";
+const SHARD: &str =
+    "the size of a shard depends on the Slurm site; use -g 0.25 for a quarter of a GPU";
+const MAIL: &str = "Divvy sends no mail; use --notify CMD to run a command when the job has ended";
 const SHARING: &str = "-g 1 gives the job a whole GPU; fractions share a GPU with other jobs";
-const AGAIN: &str =
-    "Divvy starts a job again after preemption; use --retries N for failures";
+const AGAIN: &str = "Divvy starts a job again after preemption; use --retries N for failures";
 const SIGNALS: &str =
     "at its time limit a job gets SIGTERM, and SIGKILL after the daemon's --grace";
 const EXPORT: &str = "the job gets the variables of this shell";
@@ -290,7 +289,10 @@ pub fn read(lines: &[Line], file: &str) -> Result<Asked> {
             let Known(_, _, takes, fate) = known;
             let value = match (takes, attached) {
                 (Value::None, Some(_)) => {
-                    return Err(wrong(format!("{shown} takes no value"), "write the option without a value"));
+                    return Err(wrong(
+                        format!("{shown} takes no value"),
+                        "use the option without a value",
+                    ));
                 }
                 (Value::None | Value::Optional, None) => String::new(),
                 (_, Some(value)) => value,
@@ -329,6 +331,15 @@ fn without_comment(line: &str) -> &str {
 }
 
 type Found = (&'static Known, String, Option<String>);
+
+/// How Divvy does what an option of sbatch asks for, where it has no flag of this name.
+pub(crate) fn instead_of(option: &str) -> Option<&'static str> {
+    let known = KNOWN.iter().find(|known| known.0 == option)?;
+    match known.3 {
+        Explained(why) => Some(why),
+        Taken(_) | Refused(_) => None,
+    }
+}
 
 /// The option that a word names, as it is written, and the value that stands in the same word.
 fn find(word: &str) -> Result<Found, (String, &'static str)> {
@@ -596,8 +607,7 @@ fn dependency(to: &mut State, value: &str) -> Result<(), String> {
             "afterany" => "--after",
             "after" => {
                 return Err(
-                    "Divvy cannot wait for a start; `afterany` waits for the end"
-                        .to_owned(),
+                    "Divvy cannot wait for a start; `afterany` waits for the end".to_owned(),
                 );
             }
             _ => return Err("use afterok (--after-ok) or afterany (--after)".to_owned()),
@@ -771,14 +781,14 @@ mod tests {
             ("--gpus-per-socket=1", "-g 2"),
             (
                 "--no-such-option=1",
-                "--no-such-option is no option of sbatch",
+                "--no-such-option is not an option of sbatch",
             ),
-            ("-Z 1", "-Z is no option of sbatch"),
+            ("-Z 1", "-Z is not an option of sbatch"),
             ("–-gpus=8", "typographic dash"),
-            ("gpu", "`gpu` is no option"),
-            ("-", "`-` is no option"),
+            ("gpu", "`gpu` is not an option"),
+            ("-", "`-` is not an option"),
             ("--time", "--time has no value"),
-            ("--parsable=1", "--parsable has no value"),
+            ("--parsable=1", "--parsable takes no value"),
             ("-J 'x", "not closed"),
         ] {
             let said = refused(line);
@@ -902,7 +912,7 @@ mod tests {
         (
             "Wang-Cankun/example_slurm_bmbl:example_job_xsede_gpu.sh",
             "--job-name example_xsede_gpu_job\n--account ccr180012p\n--time=01:00:00\n--nodes=1 \n--ntasks=24\n–-gpus=8\n--mem=128GB\n-p GPU",
-            Err("line 7 of job.sh: `–-gpus=8` is no option"),
+            Err("line 7 of job.sh: `–-gpus=8` is not an option"),
             &[],
         ),
         (

@@ -265,10 +265,7 @@ mod tests {
                 "--clearml-project-by",
             ),
             ("--clearml --system", "--system"),
-            (
-                "--clearml --dynamic-gpus --queue a=1",
-                "--gpus must be provided",
-            ),
+            ("--clearml --dynamic-gpus --queue a=1", "requires --gpus"),
             (
                 "--clearml --dynamic-gpus --gpus 0 --queue a",
                 "queue must be in format <queue_name>=<num_gpus>",
@@ -290,7 +287,7 @@ mod tests {
             ("--clearml --log-level LOUD", "LOUD"),
             ("--clearml --podman a --docker b", "cannot be used with"),
             ("--git-user octo", "--clearml"),
-            ("--clearml --clearml-agent 'a", "no command"),
+            ("--clearml --clearml-agent 'a", "not a command"),
         ];
         for (line, named) in lines {
             let error = parsed(&format!("divvy daemon {line}")).unwrap_err();

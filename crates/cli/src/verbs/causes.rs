@@ -142,10 +142,7 @@ mod tests {
             reason: None,
             ..ended("gpu_lost")
         };
-        assert_eq!(
-            why(&redacted).as_deref(),
-            Some("one of its GPUs was lost")
-        );
+        assert_eq!(why(&redacted).as_deref(), Some("one of its GPUs was lost"));
     }
 
     #[test]

@@ -202,7 +202,9 @@ fn replay(args: &args::Simulate, place: &Place, path: &Path) -> Result<Vec<Simul
     let Some(demand) = Demand::of(&place.table, asked) else {
         let left = match left_out {
             0 => String::new(),
-            jobs => format!(": {jobs} jobs never ran, are still running, or requested several GPUs"),
+            jobs => {
+                format!(": {jobs} jobs never ran, are still running, or requested several GPUs")
+            }
         };
         return Err(usage(
             format!("{}: no requests found{left}", name(path)),

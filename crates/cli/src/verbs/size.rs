@@ -30,8 +30,7 @@ pub async fn advise(args: Advise) -> Outcome {
     };
     let advice = client()?.advice(&runs).await?;
     if let Some(whose) = whose.as_ref().filter(|_| advice.is_empty()) {
-        let what =
-            format!("no data about {whose}: no run that used GPU memory has ended");
+        let what = format!("no data about {whose}: no run that used GPU memory has ended");
         return Err(Error::new(ErrorCode::NotFound, what)
             .hint("run it once with a generous limit; `divvy advise` lists the known programs")
             .into());

@@ -221,8 +221,7 @@ fn check_worker(node: &Node, workers: &[String]) -> Result<()> {
         ErrorCode::NotFound,
         format!("the daemon here is {is}, not {}", others.join(", ")),
     );
-    Err(error
-        .hint("omit the worker to stop this daemon, or set DIVVY_HOME to the other daemon's"))
+    Err(error.hint("omit the worker to stop this daemon, or set DIVVY_HOME to the other daemon's"))
 }
 
 /// Whether its front end took it from a server.

@@ -46,10 +46,7 @@ fn changed(args: &Change) -> Result<JobChange> {
         Some(text) => match terms::seconds("--time", text)? {
             0 => {
                 let why = format!("--time {text}: the time limit must be above 0");
-                return Err(usage(
-                    why,
-                    "use 30m, 2h, or none for no limit",
-                ));
+                return Err(usage(why, "use 30m, 2h, or none for no limit"));
             }
             seconds => Some(seconds),
         },
@@ -141,7 +138,7 @@ mod tests {
                 "cannot be used with",
             ),
             ("divvy move 3 -q half -g half", "-g half"),
-            ("divvy change 3", "is not said"),
+            ("divvy change 3", "no change given"),
             ("divvy change --time 2h", "JOB"),
             ("divvy change 3 --priority high", "--priority high"),
             ("divvy change 3 --time 2", "--time 2"),

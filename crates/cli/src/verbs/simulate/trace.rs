@@ -348,35 +348,35 @@ mod tests {
         for (text, said) in [
             (
                 "time,profile\n",
-                "line 1: the header lacks a column; begin with arrival,profile,duration",
+                "line 1: a column is missing in the header; begin with arrival,profile,duration",
             ),
             (
                 &format!("{header}\n# x\nsoon,1g,5\n"),
-                "line 4: arrival `soon` is no number of seconds; a line is",
+                "line 4: arrival `soon`: not a number of seconds; each line has",
             ),
             (
                 &format!("{header}1,1g\n"),
-                "line 2: there is no duration; a line is",
+                "line 2: duration is missing; each line has",
             ),
             (
                 &format!("{header}1,,5\n"),
-                "line 2: neither profile nor memory is said; a line is",
+                "line 2: profile and memory are both missing; each line has",
             ),
             (
                 &format!("{header}-1,1g,5\n"),
-                "line 2: arrival -1 is no time; seconds are 0 or more",
+                "line 2: arrival -1: not a valid time; use seconds, 0 or more",
             ),
             (
                 &format!("{header}1,1g,inf\n"),
-                "line 2: duration inf is no time; seconds are 0 or more",
+                "line 2: duration inf: not a valid time; use seconds, 0 or more",
             ),
             (
                 &format!("{header}1,1g,NaN\n"),
-                "line 2: duration NaN is no time; seconds are 0 or more",
+                "line 2: duration NaN: not a valid time; use seconds, 0 or more",
             ),
             (
                 &format!("{header}1,5g,5\n"),
-                "line 2: this GPU has no MIG profile for 5g; it has 1g.5gb,",
+                "line 2: this GPU has no MIG profile for 5g; use one of 1g.5gb,",
             ),
             (
                 &format!("{header}1,big,5\n"),
@@ -384,23 +384,23 @@ mod tests {
             ),
             (
                 "arrival,memory,duration\n1,4,5\n",
-                "line 2: memory: `4` has no unit; write `4G`",
+                "line 2: memory: `4`: add a unit; write `4G`",
             ),
             (
                 "arrival,memory,duration\n1,80G,5\n",
-                "line 2: this GPU has no MIG profile for 80.0 GiB; it has",
+                "line 2: this GPU has no MIG profile for 80.0 GiB; use one of",
             ),
             (
                 "{\"arrival\":1,\"profile\":\"1g\"}\n",
-                "line 1: there is no duration; a line is",
+                "line 1: duration is missing; each line has",
             ),
             (
                 "{\"arrival\":\"soon\",\"profile\":\"1g\",\"duration\":1}\n",
-                "line 1: not understood: invalid type: string \"soon\", expected f64",
+                "line 1: invalid JSON: invalid type: string \"soon\", expected f64",
             ),
             (
                 "{\"arrival\":1\n",
-                "line 1: not understood: EOF while parsing",
+                "line 1: invalid JSON: EOF while parsing",
             ),
         ] {
             let found = refused(text);
