@@ -351,9 +351,9 @@ impl Facts {
             self.add(
                 name,
                 &format!(
-                    "{} ({} ago)",
-                    text::time(at, (self.zone)()),
-                    text::elapsed(at, self.now)
+                    "{} ago ({})",
+                    text::elapsed(at, self.now),
+                    text::time(at, (self.zone)())
                 ),
             );
         }

@@ -59,8 +59,8 @@ fn slice_flags(own: &[String]) -> Result<args::Run> {
         .verb
     {
         Verb::Run(run) => Ok(*run),
-        verb => Err(usage(
-            format!("{verb:?} is no slice"),
+        _ => Err(usage(
+            "the flags do not describe a slice",
             "set the amount of GPU with -g or --gpu-memory",
         )),
     }

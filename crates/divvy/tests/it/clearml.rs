@@ -82,12 +82,8 @@ fn what_can_never_work_is_refused_before_the_server_hears_of_it() {
             "fractional gpu cannot be > 1",
         ),
         ("--dynamic-gpus --gpus 0-2 --queue q=0.3", 2, "q=0.3"),
-        (
-            "--dynamic-gpus --gpus 0-2,x --queue q=1",
-            2,
-            "`x` in --gpus",
-        ),
-        ("--dynamic-gpus --queue q=1", 2, "--gpus must be provided"),
+        ("--dynamic-gpus --gpus 0-2,x --queue q=1", 2, "--gpus: `x`"),
+        ("--dynamic-gpus --queue q=1", 2, "requires --gpus"),
         (
             "--dynamic-gpus --gpus 0-3 --queue q=1",
             2,
