@@ -1,4 +1,4 @@
-//! The command line as clap sees it: one parser for every verb, in words the user typed.
+//! The command line as clap parses it: one parser for every verb, values as typed.
 //!
 //! Amounts, queue tokens and GPU lists stay text here and become types in `ask` and `serve`, where a
 //! refusal can say what would be right. `divvy` has one parser so that help, completion and usage errors agree.
@@ -72,10 +72,10 @@ pub fn checked(mut parser: clap::Command, words: &[OsString]) -> Result<Cli, cla
     arg_required_else_help = true
 )]
 pub struct Cli {
-    /// Where the stock ClearML agent has it: before `daemon`
+    /// Accepted before `daemon`, as by the stock ClearML agent
     #[arg(long, value_name = "FILE", hide = true)]
     config_file: Option<PathBuf>,
-    /// Likewise: the daemon's log with all details
+    /// Write all details to the daemon's log; accepted before `daemon`
     #[arg(short, long, hide = true)]
     debug: bool,
     #[command(subcommand)]
@@ -101,8 +101,8 @@ impl Cli {
                 Ok(self)
             }
             _ => Err(crate::failure::usage(
-                format!("{flag} stands before a verb that does not take it"),
-                "it is for divvy daemon --clearml; elsewhere set DIVVY_LOG=debug for more of the daemon's log",
+                format!("{flag} is not a flag of this verb"),
+                "use it with `divvy daemon --clearml`; for details of the daemon, start it with DIVVY_LOG=debug",
             )),
         }
     }
@@ -114,99 +114,99 @@ pub enum Verb {
     Run(Box<Run>),
     /// Put a job in a queue and return
     Submit(Box<Submit>),
-    /// Open a shell in a slice of its own, or in that of a running job
+    /// Open a shell in a new slice, or inside a running job
     Shell(Box<Shell>),
     /// Run another program in a running job's slice
     Exec(Exec),
-    /// Follow a running job: what it says, signals to it, its exit code
+    /// Follow a running job: its output, signals to it, its exit code
     Attach(Attach),
-    /// Containers in slices
+    /// Run containers in slices
     #[command(subcommand)]
     Docker(Docker),
-    /// Jobs that wait and run
+    /// List pending and running jobs
     Ps(Ps),
-    /// GPUs, what is cut from them and what is free
+    /// List GPUs, their slices and their free capacity
     Gpus(Read),
-    /// Queues, in the order they are served
+    /// List queues, in the order that the daemon serves them
     Queues(Read),
-    /// Projects: what each is guaranteed, uses and is due
+    /// List projects: quota, use and fair share
     Projects(Read),
-    /// Who had how much of the GPUs, and what of it was used
+    /// Report GPU hours by user, project, queue, GPU or job
     Usage(Usage),
-    /// Everything about one job
+    /// Show everything about one job
     Describe(ReadJob),
-    /// What happened, in order
+    /// List the daemon's events, in order
     Events(Events),
-    /// A job's output
+    /// Print a job's output
     Logs(Logs),
-    /// What a waiting job waits for, and what would start it now
+    /// Show why a job waits, and what would start it now
     Why(ReadJob),
-    /// What refused a job GPU memory, and what would have passed
+    /// Show why GPU memory was refused, and which limit would be enough
     Oom(ReadJob),
-    /// How much memory to ask for, from what earlier runs used
+    /// Suggest a memory limit, from what earlier runs used
     Advise(Advise),
-    /// Give a job more or less memory or compute time, also while it runs
+    /// Change the memory or compute time of a job, also while it runs
     Resize(Resize),
-    /// Put waiting jobs into another queue, or first in it
+    /// Move pending jobs to another queue, or to its top
     Move(Move),
-    /// Keep waiting jobs from starting
+    /// Keep pending jobs from starting
     #[command(after_help = help::HOLD)]
     Hold(Cancel),
-    /// Let held jobs go on
+    /// Let held jobs start
     Release(Cancel),
-    /// Change a waiting job's amount, priority, time limit or name
+    /// Change a pending job's amount, priority, time limit or name
     Change(Change),
-    /// Wait for jobs to end; passes the exit code
+    /// Wait for jobs to end, and return their exit code
     Wait(Wait),
-    /// Stop jobs, or take them out of their queue
+    /// Stop jobs, or remove them from their queue
     Cancel(Cancel),
-    /// Stop jobs and put them back into their queue, to be started anew
+    /// Stop jobs and put them back into their queue, to start again
     Requeue(Cancel),
-    /// Stop all processes of jobs that run; they keep their memory
+    /// Pause all processes of running jobs; they keep their memory
     #[command(after_help = help::SUSPEND)]
     Suspend(Suspend),
-    /// Let suspended jobs go on
+    /// Resume suspended jobs
     Resume(Cancel),
     /// Serve queues on this machine's GPUs
     Daemon(Box<Daemon>),
-    /// Look at what is here, what will hold limits, and what to do
+    /// Check GPUs, driver, limiter and daemon, and suggest what to fix
     Doctor(Doctor),
-    /// Try to pass a memory limit in many ways, here, and show what holds
+    /// Try to exceed a memory limit in many ways, and report the results
     Selftest(Selftest),
-    /// What ways to place MIG instances would do with requests to come
+    /// Compare ways to place MIG instances, on simulated GPUs
     Simulate(Box<Simulate>),
-    /// Change how GPUs may be used, and look after MIG instances
+    /// Change GPU modes and projects, and manage MIG instances
     #[command(subcommand)]
     Admin(Admin),
     /// Print a completion script for a shell
     Completion(Completion),
-    /// Write the manual pages into a folder: for who packages this program
+    /// Write the manual pages into a folder, for packagers
     #[command(hide = true)]
     Manual(Manual),
-    /// Own one job's process: started by the daemon
+    /// Run and supervise one job; started by the daemon
     #[command(hide = true)]
     Supervise(Supervise),
-    /// Make standard input the terminal of a program, and be that program: started by a job's supervisor
+    /// Make standard input the controlling terminal and run a program; started by a job's supervisor
     #[command(hide = true)]
     OnTerminal(OnTerminal),
-    /// Hold a slice for the shell that is opened in it: started by `shell`
+    /// Hold a slice for the shell that opens in it; started by `shell`
     #[command(hide = true)]
     HoldSlice,
-    /// Measure what a CUDA context costs: started by the daemon
+    /// Measure the memory of a CUDA context; started by the daemon
     #[command(hide = true)]
     ProbeContext(ProbeContext),
-    /// One call of the driver about another process: started by the daemon
+    /// Call the driver's checkpoint functions for another process; started by the daemon
     #[command(hide = true)]
     Checkpoint(Checkpoint),
-    /// Print what a program meets of the driver: started by `doctor`
+    /// Print the driver's answers inside a job; started by `doctor`
     #[command(hide = true)]
     ProbeDriver,
-    /// Try to take more memory than this: started by `selftest`
+    /// Try to allocate more memory than this; started by `selftest`
     #[command(hide = true)]
     ProbeLimits(ProbeLimits),
 }
 
-/// What a job asks for and what it runs: the same for `run` and `submit`.
+/// The amount and the program of a job: the same for `run` and `submit`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct JobArgs {
     /// Part of a GPU (0.25), or GPUs: 2, 1-4, 8x0.5
@@ -222,23 +222,23 @@ pub struct JobArgs {
         allow_negative_numbers = true
     )]
     pub gpu_memory: Option<String>,
-    /// With MIG: what an instance has, not its name
+    /// With MIG: compare actual memory, not the name
     ///
-    /// With --gpu-memory: on a MIG GPU by what an instance has, and not by its name, which is rounded up
+    /// With --gpu-memory on a MIG GPU: compare with the instance's actual memory. Its profile name is rounded up
     #[arg(long, requires = "gpu_memory", conflicts_with_all = ["gpu", "mig_profile"])]
     pub gpu_memory_exact: bool,
     /// A MIG instance of this profile: 2g.10gb
     #[arg(long, value_name = "PROFILE", conflicts_with_all = ["gpu", "gpu_memory"])]
     pub mig_profile: Option<String>,
-    /// Held by: cooperative, driver, hardware, any
+    /// Enforced by: cooperative, driver, hardware, any
     ///
-    /// What is to hold the limit: cooperative (the limiter), driver or hardware (a MIG instance) [default: any]
+    /// How the limit is enforced: cooperative (by the limiter), driver, hardware (a MIG instance) or any [default: any]
     #[arg(long, value_name = "KIND")]
     pub isolation: Option<String>,
     /// Compute time: fair, strict, none, or fair=0.5
     ///
-    /// Compute time among slices of one GPU: fair (by share, idle time to whoever wants it), strict (never more), or none;
-    /// `fair=0.5` for a share other than the memory's
+    /// How the slices of one GPU share compute time: fair (by share, idle time to other slices), strict (never more than
+    /// the share) or none. `fair=0.5` sets a share that differs from the memory's
     #[arg(
         long,
         value_name = "MODE",
@@ -248,13 +248,13 @@ pub struct JobArgs {
     pub compute: String,
     /// Name of the job [default: the program's]
     ///
-    /// Name to show and to refer to the job by [default: the program's]
+    /// Name that lists show and that other commands accept [default: the program's]
     #[arg(long)]
     pub name: Option<String>,
     /// Queue to wait in [default: default]
     #[arg(short, long)]
     pub queue: Option<String>,
-    /// Project the job belongs to
+    /// Project that the job belongs to
     #[arg(short, long)]
     pub project: Option<String>,
     /// Only these GPUs, by index: 0,3 or 0-2
@@ -264,28 +264,29 @@ pub struct JobArgs {
     pub terms: TermArgs,
     /// Run it in this folder
     ///
-    /// Run the program in this folder [default: the present one]
+    /// Run the program in this folder [default: the current one]
     #[arg(short = 'C', long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub chdir: Option<PathBuf>,
-    /// Start this, by `sh -c`, when the job has ended
+    /// Run this with `sh -c` when the job has ended
     ///
-    /// Have the daemon start this line by `sh -c` when the job has ended for good: as its user, without GPUs, for a minute at most, at
-    /// most once; DIVVY_END_REASON and DIVVY_EXIT_CODE say how the job ended
+    /// The daemon runs this line with `sh -c` when the job has ended, as the job's user and without GPUs. It runs at most
+    /// once, for at most a minute. DIVVY_END_REASON and DIVVY_EXIT_CODE hold the result of the job
     #[arg(long, value_name = "CMD", allow_hyphen_values = true)]
     pub notify: Option<String>,
-    /// Refuse (exit code 6) rather than wait
+    /// Fail with exit code 6 instead of waiting
     ///
-    /// Refuse (exit code 6) where the job would have to wait
+    /// Fail with exit code 6 if the job cannot start at once
     #[arg(long)]
     pub no_wait: bool,
-    /// Simulated GPUs, if no daemon runs: l4-24gb:2
+    /// Simulate GPUs if no daemon runs: l4-24gb:2
     ///
-    /// Simulate GPUs when a daemon has to be started: a100-80gb:3
+    /// Simulate GPUs if this command starts a daemon: a100-80gb:3
     #[arg(long, value_name = "MODEL:N", value_parser = models)]
     pub sim: Option<String>,
-    /// A daemon of your own, not the system's
+    /// Use a daemon of your own, not the system's
     ///
-    /// Use a daemon of your own where the system's is installed, and start it if need be; it does not count the jobs of the system's
+    /// Use a daemon of your own although the system's is installed, and start it if needed. The two daemons do not count
+    /// each other's jobs
     #[arg(long)]
     pub own_daemon: bool,
     /// The program and its arguments, after `--`
@@ -298,9 +299,9 @@ pub struct JobArgs {
 pub struct Run {
     #[command(flatten)]
     pub job: JobArgs,
-    /// Without any daemon
+    /// Run without any daemon
     ///
-    /// Without any daemon: a slice that only runs started this way know of
+    /// Run without any daemon. Only programs started with this flag count each other's slices
     #[arg(long, conflicts_with_all = ["queue", "project", "priority", "time", "after", "after_ok", "own_daemon", "notify"])]
     pub no_daemon: bool,
 }
@@ -310,14 +311,14 @@ pub struct Run {
 pub struct Submit {
     #[command(flatten)]
     pub job: JobArgs,
-    /// In a container of this image
+    /// Run in a container of this image
     ///
-    /// Run the command in a container of this image; without a command, the image's own
+    /// Run the command in a container of this image. Without a command, run the image's default one
     #[arg(long, value_name = "IMAGE")]
     pub docker: Option<String>,
-    /// Flags of `docker run` for it, in one word
+    /// Flags for `docker run`, as one argument
     ///
-    /// Flags of `docker run` for it, in one word: '-v /data:/data --shm-size 8g'
+    /// Flags for `docker run`, as one argument: '-v /data:/data --shm-size 8g'
     #[arg(
         long,
         value_name = "FLAGS",
@@ -325,57 +326,57 @@ pub struct Submit {
         allow_hyphen_values = true
     )]
     pub docker_args: Option<String>,
-    /// May go over quota, and be stopped for others
+    /// Let it exceed its quota, and be preempted
     ///
-    /// Let the job be stopped, and started anew later, for one that is within its project's quota; until then it may use what
-    /// other projects leave
+    /// Let the job use quota that other projects leave. The daemon may stop it for a job within quota, and starts it
+    /// again later
     #[arg(long)]
     pub preemptible: bool,
-    /// A job for each index, N at once: 0-9, 0-99%4
+    /// One job per index, N at once: 0-9, 0-99%4
     ///
-    /// Submit a job for each index, at most N of them at once: 0-9, 1,3,5-7, 0-99%4; each finds its own in DIVVY_ARRAY_INDEX. The
-    /// number that is answered means all of them, and 12_3 the one with the index 3
+    /// Submit one job per index, at most N of them running at once: 0-9, 1,3,5-7, 0-99%4. Each job finds its index in
+    /// DIVVY_ARRAY_INDEX. The printed number, such as 12, names the array, and 12_3 the job with index 3
     #[arg(long, value_name = "LIST[%N]")]
     pub array: Option<String>,
-    /// Start it again if it fails, N times at most
+    /// Start it again if it fails, at most N times
     ///
-    /// Start the program again if it fails, so many times at most
+    /// Start the program again if it fails, at most N times
     #[arg(long, value_name = "N")]
     pub retries: Option<u32>,
-    /// Let it wait until `divvy release`
+    /// Keep it pending until `divvy release`
     #[arg(long)]
     pub hold: bool,
-    /// Say what would happen and change nothing
+    /// Print what would happen, and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Print the id of the job or the array
+    /// Print only the id of the job or the array
     #[arg(long)]
     pub parsable: bool,
-    /// The same key submits once
+    /// Submit only once per key
     ///
-    /// The same key submits once: a repeat answers with the first job
+    /// Submit only once per key: a repeat returns the first job
     #[arg(long, value_name = "KEY", hide_short_help = true)]
     pub idempotency_key: Option<String>,
-    /// Print it as table, wide, json, …; or --stdout
+    /// Format: table, wide, json, …; or as --stdout
     ///
-    /// Print the job in this form: table, wide, json, ndjson or name. Any other value is a file, as behind --stdout; one without a dot,
-    /// a slash and a % is written ./FILE
+    /// Print the job in this format: table, wide, json, ndjson or name. Any other value is a file, as with --stdout;
+    /// write ./FILE for a name without a dot, a slash and a %
     #[arg(short, long, value_name = "FORMAT|FILE", value_parser = files::Words)]
     pub output: Option<Written>,
-    /// The file of its output: out-%j.txt
+    /// Write its output to this file: out-%j.txt
     ///
-    /// Write the output into this file, which the job's user opens in the job's folder, and not into the job's log: %j stands for the
-    /// job's number, %A its array's, %a its index, %x its name, %u its user, %N the machine, %% a percent sign; %4j has four digits
+    /// Write the output to this file instead of the job's log, as the job's user and relative to the job's folder. Fields:
+    /// %j job number, %A array number, %a index, %x name, %u user, %N machine, %% percent sign; %4j pads to four digits
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, hide_short_help = true)]
     pub stdout: Option<String>,
-    /// The file of its errors [default: the output's]
+    /// Write its errors to this file
     ///
-    /// Write standard error into this file, as --stdout [default: where the output goes]
+    /// Write standard error to this file, as with --stdout [default: the file or log of the output]
     #[arg(short = 'e', long, value_name = "FILE", value_hint = ValueHint::FilePath, alias = "error")]
     pub stderr: Option<String>,
     /// truncate or append [default: truncate]
     ///
-    /// What the first run does with what the files have: truncate or append; later runs of the job append [default: truncate]
+    /// truncate or append: how the first run opens files that exist. Later runs of the job append [default: truncate]
     #[arg(
         long,
         value_name = "MODE",
@@ -383,7 +384,7 @@ pub struct Submit {
         hide_possible_values = true
     )]
     pub open_mode: Option<OpenMode>,
-    /// Run this line by `sh -c`
+    /// Run this line with `sh -c`
     #[arg(
         long,
         value_name = "LINE",
@@ -399,11 +400,11 @@ pub struct Submit {
 
 #[derive(Debug, Subcommand)]
 pub enum Docker {
-    /// Run a container in a slice, on this terminal, as `docker run` would
+    /// Run a container in a slice, on this terminal, as `docker run` does
     Run(DockerRun),
-    /// What a job's slice adds to a container: flags for `docker run`, or a CDI file
+    /// Print the flags for `docker run`, or a CDI file, that add a job's slice
     Args(DockerArgs),
-    /// Run a `docker run` of your own in a slice that lives as long as its container
+    /// Run your own `docker run` in a slice that is released with its container
     Slice(DockerSlice),
 }
 
@@ -415,7 +416,7 @@ pub enum Docker {
     disable_help_flag = true
 )]
 pub struct DockerSlice {
-    /// Flags of the slice, `--`, and the line
+    /// Flags of the slice, `--`, and the command line
     #[arg(
         value_name = "WORDS",
         trailing_var_arg = true,
@@ -424,7 +425,7 @@ pub struct DockerSlice {
     pub words: Vec<String>,
 }
 
-/// Flags of a slice that `docker run` has no other use for.
+/// Flags of a slice, then flags of `docker run`.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "divvy docker run {-g AMOUNT | --gpu-memory SIZE | --mig-profile PROFILE}\n                        [SLICE FLAGS] [DOCKER RUN FLAGS] IMAGE [CMD…]",
@@ -445,19 +446,19 @@ pub struct DockerRun {
 #[command(after_help = help::DOCKER_ARGS)]
 pub struct DockerArgs {
     /// Id, unique name, or `last`
-    #[arg(default_value = "last")]
+    #[arg(default_value = "last", value_parser = job)]
     pub job: String,
-    /// Print a CDI file and not flags
+    /// Print a CDI file instead of flags
     #[arg(long)]
     pub cdi: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct Ps {
-    /// Only these, ended or not: ids, unique names, or `last`
-    #[arg(value_name = "JOB")]
+    /// Only these jobs, ended ones too: ids, unique names, or `last`
+    #[arg(value_name = "JOB", value_parser = job)]
     pub jobs: Vec<String>,
-    /// Also jobs that have ended
+    /// List jobs that have ended, too
     #[arg(short, long)]
     pub all: bool,
     #[command(flatten)]
@@ -466,9 +467,9 @@ pub struct Ps {
 
 #[derive(Debug, Args)]
 pub struct Read {
-    /// Print it as table, wide, json, ndjson, name
+    /// Format: table, wide, json, ndjson, name
     ///
-    /// Form of the answer: table, wide, json, ndjson or name
+    /// Output format: table, wide, json, ndjson or name
     #[arg(
         short,
         long,
@@ -483,7 +484,7 @@ pub struct Read {
 #[derive(Debug, Args)]
 pub struct ReadJob {
     /// Id, unique name, or `last`
-    #[arg(default_value = "last")]
+    #[arg(default_value = "last", value_parser = job)]
     pub job: String,
     #[command(flatten)]
     pub read: Read,
@@ -491,7 +492,7 @@ pub struct ReadJob {
 
 #[derive(Debug, Args)]
 pub struct Events {
-    /// Go on as things happen
+    /// Print further events as they happen
     #[arg(short, long)]
     pub follow: bool,
     /// Only events after this sequence number
@@ -509,9 +510,9 @@ pub struct Events {
 #[derive(Debug, Args)]
 pub struct Logs {
     /// Id, unique name, or `last`
-    #[arg(default_value = "last")]
+    #[arg(default_value = "last", value_parser = job)]
     pub job: String,
-    /// Go on until the job ends
+    /// Print further output until the job ends
     #[arg(short, long)]
     pub follow: bool,
 }
@@ -519,9 +520,9 @@ pub struct Logs {
 #[derive(Debug, Args)]
 #[command(override_usage = "divvy advise [JOB | --name NAME | -- CMD…] [OPTIONS]", after_help = help::ADVISE)]
 pub struct Advise {
-    /// From runs of what this job runs: id, unique name, or `last`
+    /// From earlier runs of this job's program: id, unique name, or `last`
     pub job: Option<String>,
-    /// From runs of jobs of this name; `*` stands for any text
+    /// From runs of jobs with this name; `*` matches any text
     #[arg(long, conflicts_with = "job")]
     pub name: Option<String>,
     /// From runs of this command, after `--`
@@ -535,13 +536,14 @@ pub struct Advise {
 #[command(override_usage = "divvy resize JOB {--gpu-memory SIZE | -g AMOUNT | --compute MODE}\n                    [OPTIONS]", after_help = help::RESIZE)]
 pub struct Resize {
     /// Id, unique name, or `last`
+    #[arg(value_parser = job)]
     pub job: String,
-    /// Part of each GPU it has, or whole GPUs
+    /// Part of each of its GPUs, or whole GPUs
     ///
-    /// Part of each GPU it has (0.25), or whole GPUs; while it waits, whatever can be asked for
+    /// Part of each of its GPUs (0.25), or whole GPUs. For a pending job any amount
     #[arg(short, long, value_name = "AMOUNT", allow_negative_numbers = true)]
     pub gpu: Option<String>,
-    /// Memory on each GPU it has: 4G, 512M; G means GiB
+    /// Memory on each of its GPUs: 4G, 512M; G means GiB
     #[arg(
         long,
         value_name = "SIZE",
@@ -551,12 +553,13 @@ pub struct Resize {
     pub gpu_memory: Option<String>,
     /// Compute time: fair, strict, none, or fair=0.5
     ///
-    /// Compute time from now on, alone or with an amount: fair, strict or none; `fair=0.5` for a share other than the memory's
+    /// How it shares compute time from now on: fair, strict or none. `fair=0.5` sets a share that differs from the
+    /// memory's
     #[arg(long, value_name = "MODE")]
     pub compute: Option<String>,
-    /// Print it as table, wide, json, ndjson, name
+    /// Format: table, wide, json, ndjson, name
     ///
-    /// Print the job in this form: table, wide, json, ndjson or name
+    /// Print the job in this format: table, wide, json, ndjson or name
     #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
     pub output: Option<Format>,
 }
@@ -565,15 +568,15 @@ pub struct Resize {
 #[command(after_help = help::WAIT)]
 pub struct Wait {
     /// Ids, unique names, or `last`
-    #[arg(required = true, value_name = "JOB")]
+    #[arg(required = true, value_name = "JOB", value_parser = job)]
     pub jobs: Vec<String>,
-    /// Give up (exit code 9) after this long: 90s, 5m, 2h
+    /// Stop waiting (exit code 9) after this long: 90s, 5m, 2h
     #[arg(long, value_name = "TIME")]
     pub timeout: Option<String>,
-    /// Ring the terminal's bell as each ends
+    /// Ring the terminal's bell when a job ends
     #[arg(long)]
     pub bell: bool,
-    /// Print the ended jobs in this form: table, wide, json, ndjson or name
+    /// Print the ended jobs in this format: table, wide, json, ndjson or name
     #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
     pub output: Option<Format>,
 }
@@ -581,9 +584,9 @@ pub struct Wait {
 #[derive(Debug, Args)]
 pub struct Cancel {
     /// Ids, unique names, or `last`
-    #[arg(required = true, value_name = "JOB")]
+    #[arg(required = true, value_name = "JOB", value_parser = job)]
     pub jobs: Vec<String>,
-    /// Print the jobs in this form: table, wide, json, ndjson or name
+    /// Print the jobs in this format: table, wide, json, ndjson or name
     #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
     pub output: Option<Format>,
 }
@@ -592,7 +595,7 @@ pub struct Cancel {
 pub struct Suspend {
     #[command(flatten)]
     pub jobs: Cancel,
-    /// Put their GPU memory into the host's, for others
+    /// Move their GPU memory to the host, to free the GPUs
     #[arg(long)]
     pub release_memory: bool,
 }
@@ -600,9 +603,9 @@ pub struct Suspend {
 #[derive(Debug, Args)]
 #[command(override_usage = "divvy daemon [--gpus LIST] [--dynamic-gpus --queue NAME=AMOUNT…] …", after_help = help::DAEMON)]
 pub struct Daemon {
-    /// Queues are NAME=AMOUNT: what jobs get
+    /// --queue NAME=AMOUNT sets the amount of its jobs
     ///
-    /// Read each queue as NAME=AMOUNT: what every one of its jobs gets
+    /// Read each --queue as NAME=AMOUNT: the amount that each of its jobs gets
     #[arg(long)]
     pub dynamic_gpus: bool,
     /// GPUs to serve: 0-2 [default: all]
@@ -610,53 +613,55 @@ pub struct Daemon {
     /// GPUs to serve: 0-2, or 0,1, or all [default: all]
     #[arg(long, value_name = "LIST", num_args = 1..)]
     pub gpus: Vec<String>,
-    /// NAME or NAME=AMOUNT, first served first
+    /// NAME or NAME=AMOUNT, in the order to serve them
     ///
-    /// Queues, the first served first: NAME, and with --dynamic-gpus NAME=0.25 (steps of 0.125), NAME=2, NAME=1-4 or NAME=2g.10gb
+    /// Queues, in the order to serve them: NAME, or with --dynamic-gpus NAME=0.25 (steps of 0.125), NAME=2, NAME=1-4 or
+    /// NAME=2g.10gb
     #[arg(long, value_name = "QUEUE", num_args = 1..)]
     pub queue: Vec<String>,
-    /// Serve the queues in turn, one job each
+    /// Take one job from each queue in turn
     #[arg(long)]
     pub order_fairness: bool,
-    /// Lower jobs start where that delays nobody
+    /// Start later jobs that delay no earlier one
     ///
-    /// Let a lower job start when that cannot delay the one that waits first
+    /// Start a later job early if that cannot delay the first pending one
     #[arg(long)]
     pub backfill: bool,
-    /// Stop no jobs that are over their quota
+    /// Never preempt jobs that are over quota
     ///
-    /// Never stop jobs that are over their project's quota for jobs that are within theirs; all may go over then
+    /// Never preempt a job over quota for a job within quota. Every job may then exceed its project's quota
     #[arg(long)]
     pub no_preemption: bool,
-    /// Living jobs of a user at most [default: 100000]
+    /// Most unended jobs per user [default: 100000]
     ///
-    /// Refuse what a user submits beyond so many jobs that have not ended, those of arrays included [default: 100000]
+    /// Refuse further jobs of a user with N jobs that have not ended, jobs of arrays included [default: 100000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_jobs: Option<u32>,
-    /// Texts of a user's living jobs [default: 64M]
+    /// Most texts of a user's unended jobs [64M]
     ///
-    /// Refuse what a user submits beyond so many bytes of commands, environments and secrets of jobs that have not
-    /// ended; none: no bound [default: 64M]
+    /// Refuse further jobs of a user if commands, environments and secrets of the user's unended jobs exceed this size;
+    /// none: no limit [default: 64M]
     #[arg(long, value_name = "SIZE", hide_short_help = true)]
     pub max_texts: Option<String>,
     /// Serve all users of this machine, as root
     ///
-    /// Serve every user of this machine on /run/divvy/divvy.sock; jobs run as who submitted them. Takes root
+    /// Serve every user of this machine on /run/divvy/divvy.sock. Jobs run as the users that submit them. Needs root
     #[arg(long)]
     pub system: bool,
     /// Serve GPUs that the system's daemon serves
     ///
-    /// Serve this machine's GPUs although its system daemon serves them too: neither counts the jobs of the other
+    /// Serve this machine's GPUs although its system daemon serves them too. The two daemons do not count each other's jobs
     #[arg(long, hide_short_help = true)]
     pub beside_system: bool,
-    /// With --system: who has which role
+    /// With --system: a file with users' roles
     ///
-    /// Who is viewer, user, operator or admin of the system's daemon [default: root is admin, all others are users]
+    /// A file that makes users viewer, user, operator or admin of the system's daemon [default: root is admin, all others
+    /// are users]
     #[arg(long, value_name = "FILE")]
     pub access: Option<PathBuf>,
-    /// Answer over TCP, to who has the token
+    /// Serve TCP clients too, which need the token
     ///
-    /// Answer on this address of this machine too, for callers with the token of --token-file
+    /// Serve the API on this TCP address too, for clients with the token of --token-file
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
     /// With --listen: the file with the token
@@ -664,14 +669,14 @@ pub struct Daemon {
     /// A file of mode 0600 with the token for --listen, at least 32 characters
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Run jobs in containers, of this image
+    /// Run jobs in containers, by default of IMAGE
     ///
-    /// Run submitted jobs in containers: those that name no image in this one, with these flags of `docker run`
+    /// Run submitted jobs in containers. Jobs without an image use this one, with these flags of `docker run`
     #[arg(long, value_name = "IMAGE", num_args = 0..)]
     pub docker: Option<Vec<String>>,
-    /// If no limit holds: warn [default: deny]
+    /// If limits cannot hold: warn [default: deny]
     ///
-    /// What to do about an image whose programs the limiter cannot hold (musl, static): warn, or deny (it is not started)
+    /// Action for an image whose programs the limiter cannot limit (musl, static): warn, or deny (refuse to start it)
     #[arg(
         long,
         value_name = "DO",
@@ -680,30 +685,30 @@ pub struct Daemon {
         hide_possible_values = true
     )]
     pub on_unlimited_image: OnUnlimitedImage,
-    /// Slices as CDI devices, files in DIR
+    /// Add slices as CDI devices, with files in DIR
     ///
-    /// Bring slices into containers as CDI devices, whose files are put into this folder [default: by plain flags]
+    /// Add slices to containers as CDI devices, with their files in this folder [default: with plain flags]
     #[arg(long, value_name = "DIR")]
     pub cdi_dir: Option<PathBuf>,
-    /// Known from existing command lines, and refused
+    /// Recognised from existing command lines, and refused
     #[arg(long, value_name = "N", num_args = 0..=1, hide = true)]
     pub services_mode: Option<Option<String>>,
     /// Stay in the foreground, which is the default
     #[arg(long, conflicts_with = "detached", hide_short_help = true)]
     pub foreground: bool,
-    /// Return once it serves
+    /// Return when it serves
     ///
-    /// Return once the daemon serves, and leave it running
+    /// Run in the background, and return when the daemon serves
     #[arg(short, long)]
     pub detached: bool,
-    /// Stop the daemon that serves; jobs go on
+    /// Stop the running daemon; jobs keep running
     ///
-    /// Stop the daemon that serves now, if a worker is named only that one; jobs that run go on, tasks of --clearml are stopped
+    /// Stop the running daemon, or only the named worker. Jobs keep running; tasks of --clearml are stopped
     #[arg(long, value_name = "WORKER", num_args = 0.., conflicts_with_all = ["detached", "foreground"])]
     pub stop: Option<Vec<String>>,
-    /// Say what serves now, and what it runs
+    /// Show the running daemon and its jobs
     ///
-    /// Say what the daemon that serves now is, and what it runs
+    /// Show the running daemon and its jobs
     #[arg(long, conflicts_with_all = ["stop", "detached", "foreground"])]
     pub status: bool,
     /// Serve simulated GPUs: a100-80gb:3
@@ -711,17 +716,17 @@ pub struct Daemon {
     pub sim: Option<String>,
     /// From SIGTERM to SIGKILL [default: 10s]
     ///
-    /// Time a job has to end when it is stopped, before it is killed [default: 10s]
+    /// Time from SIGTERM to SIGKILL when the daemon stops a job [default: 10s]
     #[arg(long, value_name = "TIME")]
     pub grace: Option<String>,
-    /// Kept of a job's log [default: 256M]
+    /// Largest log of a job [default: 256M]
     ///
-    /// What a job's log keeps of its output, the last of it; none: all [default: 256M]
+    /// Largest log of a job; it keeps the end of the output; none: all of it [default: 256M]
     #[arg(long, value_name = "SIZE")]
     pub log_size: Option<String>,
-    /// Jobs whose GPUs are idle for so long
+    /// Idle time before --idle-action applies
     ///
-    /// What to do with jobs that have done nothing with their GPUs for this long, unless they say it themselves: see --idle-action
+    /// Apply --idle-action to jobs that have not used their GPUs for this long. Flags of a job take precedence
     #[arg(long, value_name = "TIME")]
     pub idle_timeout: Option<String>,
     /// notify, suspend or cancel
@@ -734,35 +739,35 @@ pub struct Daemon {
         hide_possible_values = true
     )]
     pub idle_action: Option<IdleWord>,
-    /// Forget ended jobs after
+    /// Delete ended jobs after
     ///
-    /// Forget ended jobs, their folders and events after this long
+    /// Delete ended jobs, their folders and events after this long
     #[arg(long, value_name = "TIME", default_value = "90d")]
     pub keep: String,
-    /// Ended jobs kept of each user
+    /// Ended jobs to keep per user
     ///
-    /// Of each user's ended jobs, keep the newest N, and others for a day
+    /// Keep the newest N ended jobs of each user, and the others for a day
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     pub keep_jobs: u32,
-    /// Logs of a user's ended jobs [default: 4G]
+    /// Logs of ended jobs to keep per user [default: 4G]
     ///
-    /// Of the logs of each user's ended jobs, keep the newest so many bytes; none: all [default: 4G]
+    /// Keep the newest logs of each user's ended jobs up to this total size; none: all [default: 4G]
     #[arg(long, value_name = "SIZE", hide_short_help = true)]
     pub keep_logs: Option<String>,
-    /// Forget usage after
+    /// Delete usage records after
     ///
-    /// Forget what was used after this long
+    /// Delete usage records after this long
     #[arg(long, value_name = "TIME", default_value = "400d")]
     pub keep_usage: String,
     /// warn, deny, kill [warn; with --system: kill]
     ///
-    /// What to do about a job that holds GPU memory past the limiter: warn, deny (its slice gets no more), kill [default: warn, with
+    /// Action for a job that bypasses the limiter: warn, deny (its slice gets no more memory) or kill [default: warn, with
     /// --system kill]
     #[arg(long, value_name = "POLICY", hide_possible_values = true)]
     pub on_bypass: Option<OnBypass>,
-    /// allow or refuse them to jobs [default: allow]
+    /// In jobs: allow or refuse [default: allow]
     ///
-    /// With --system: whether jobs may make user namespaces, which rootless containers (Apptainer, Podman) need: allow or refuse
+    /// With --system: allow or refuse user namespaces in jobs, which rootless containers (Apptainer, Podman) need
     /// [default: allow]
     #[arg(
         long,
@@ -773,26 +778,26 @@ pub struct Daemon {
     pub user_namespaces: Option<UserNamespaces>,
     #[command(flatten)]
     pub clearml: ClearMl,
-    /// From before the verb.
+    /// Whether `--debug` stands before the verb.
     #[arg(skip)]
     pub debug: bool,
 }
 
-/// What is done about an image that the limiter cannot hold.
+/// The action for an image that the limiter cannot limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnUnlimitedImage {
     Warn,
     Deny,
 }
 
-/// Whether jobs may make user namespaces.
+/// Whether jobs may create user namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum UserNamespaces {
     Allow,
     Refuse,
 }
 
-/// What is done about a bypass.
+/// The action for a bypass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnBypass {
     Warn,
@@ -813,7 +818,7 @@ impl From<OnBypass> for Policy {
 #[derive(Debug, Args)]
 #[command(after_help = help::DOCTOR)]
 pub struct Doctor {
-    /// Look at simulated GPUs: a100-80gb:3
+    /// Check simulated GPUs: a100-80gb:3
     #[arg(long, value_name = "MODEL:N", value_parser = models)]
     pub sim: Option<String>,
     #[command(flatten)]
@@ -829,7 +834,7 @@ pub struct Selftest {
     /// Test every GPU
     #[arg(long, conflicts_with = "gpu")]
     pub all: bool,
-    /// Limit of the slice that is tested: several contexts have to fit in, and twice as much should be free
+    /// Memory limit of the tested slice. Several CUDA contexts must fit, and twice as much should be free
     #[arg(long, value_name = "SIZE", default_value = "4G")]
     pub gpu_memory: String,
     /// Test simulated GPUs: a100-80gb:3
@@ -870,16 +875,16 @@ pub struct ProbeContext {
 
 #[derive(Debug, Args)]
 pub struct Checkpoint {
-    /// What is to be done: state, lock, save, restore, unlock
+    /// The operation: state, lock, save, restore, unlock
     pub act: String,
     pub pid: u32,
     /// When the process started, in clock ticks since boot
     #[arg(value_name = "START")]
     pub start_time: u64,
-    /// It ends itself after so long
+    /// Exit after this time
     #[arg(long, value_name = "MS")]
     pub within_ms: u64,
-    /// The driver's library, unless the loader's own
+    /// The driver's library [default: the one that the loader finds]
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
 }
@@ -891,6 +896,14 @@ pub struct ProbeLimits {
     pub words: Vec<String>,
 }
 
+/// The number or name of a job.
+fn job(text: &str) -> Result<String, &'static str> {
+    match text.trim().is_empty() {
+        true => Err("use a job's number, its name or `last`"),
+        false => Ok(text.to_owned()),
+    }
+}
+
 /// `a100-80gb:3`, several joined by commas. Which models there are is the simulator's to say.
 fn models(text: &str) -> Result<String, &'static str> {
     let counted = |item: &str| {
@@ -900,11 +913,11 @@ fn models(text: &str) -> Result<String, &'static str> {
     if text.split(',').all(counted) {
         Ok(text.to_owned())
     } else {
-        Err("write MODEL:N, as in a100-80gb:3")
+        Err("use MODEL:N, for example a100-80gb:3")
     }
 }
 
-/// Form of an answer on stdout.
+/// Format of the output on stdout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people, fitted to the terminal
@@ -913,14 +926,14 @@ pub enum Format {
     Wide,
     /// One document: {"schema":"divvy/v1","kind":…,"items":[…]}
     Json,
-    /// One item a line
+    /// One JSON object per line
     Ndjson,
-    /// What other verbs refer to the item by, one a line
+    /// The name or number that other commands accept, one per line
     Name,
 }
 
 impl Format {
-    /// Whether failures are told in JSON as well.
+    /// Whether errors are printed as JSON too.
     pub fn is_json(self) -> bool {
         matches!(self, Self::Json | Self::Ndjson)
     }

@@ -69,8 +69,8 @@ fn described(args: &JobArgs, runner: Runner) -> Result<Submit> {
     let isolation = isolation(args.isolation.as_deref(), amount)?;
     if amount.is_none() && args.queue.is_none() {
         return Err(usage(
-            "how much GPU the job needs is not said",
-            "add -g 0.25 (part of a GPU), -g 1 (a whole one), --gpu-memory 4G or --mig-profile 2g.10gb; or -q QUEUE for that queue's amount",
+            "the amount of GPU is missing",
+            "add -g 0.25 (part of a GPU), -g 1 (a whole GPU), --gpu-memory 4G or --mig-profile 2g.10gb; or -q QUEUE for that queue's amount",
         ));
     }
     Ok(Submit {
@@ -105,9 +105,9 @@ fn described(args: &JobArgs, runner: Runner) -> Result<Submit> {
 pub fn command(words: &[OsString]) -> Result<Vec<String>> {
     const HINT: &str = "put the program after `--`: divvy run -g 0.25 -- python train.py";
     match words.first() {
-        None => return Err(usage("there is no program to run", HINT)),
+        None => return Err(usage("the program to run is missing", HINT)),
         Some(program) if program.is_empty() => {
-            return Err(usage("the program's name is empty", HINT));
+            return Err(usage("the name of the program is empty", HINT));
         }
         Some(_) => {}
     }
@@ -115,7 +115,7 @@ pub fn command(words: &[OsString]) -> Result<Vec<String>> {
         let unreadable = || {
             usage(
                 format!("the argument {word:?} is not UTF-8"),
-                "jobs are kept as text: rename the file",
+                "Divvy stores commands as UTF-8: rename the file",
             )
         };
         word.to_str().map(str::to_owned).ok_or_else(unreadable)
@@ -138,10 +138,9 @@ pub fn amount(gpu: Option<&str>, memory: Option<&str>) -> Result<Option<Amount>>
     };
     read.map(Some).map_err(|error| match error.kind {
         // The daemon's flag has the stock ClearML agent's words for it.
-        AmountErrorKind::NotPositive => usage(
-            format!("{flag}: a job needs more than 0 of a GPU"),
-            error.hint(),
-        ),
+        AmountErrorKind::NotPositive => {
+            usage(format!("{flag}: the amount must be above 0"), error.hint())
+        }
         _ => usage(format!("{flag}: {}", error.kind), error.hint()),
     })
 }
@@ -166,9 +165,9 @@ fn isolation(text: Option<&str>, amount: Option<Amount>) -> Result<Isolation> {
     match amount {
         Some(Amount::Mig(profile)) if !isolation.takes_instances() => Err(usage(
             format!(
-                "--mig-profile {profile} is hardware isolation, and --isolation {isolation} was asked for"
+                "--mig-profile {profile} implies hardware isolation, but --isolation {isolation} is given"
             ),
-            "leave one of the two out",
+            "omit one of the two flags",
         )),
         _ => Ok(isolation),
     }
@@ -208,8 +207,8 @@ fn working_directory(folder: Option<&Path>) -> Result<String> {
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
         let shown = folder.display();
         let why = match folder.exists() {
-            true => "it is no folder",
-            false => "there is no such folder",
+            true => "not a folder",
+            false => "the folder does not exist",
         };
         let hint = format!("mkdir -p {shown}");
         return Err(usage(format!("--chdir {shown}: {why}"), hint));
@@ -224,7 +223,7 @@ fn working_directory(folder: Option<&Path>) -> Result<String> {
     here.into_os_string().into_string().map_err(|path| {
         usage(
             format!("the working directory {path:?} is not UTF-8"),
-            "jobs are kept as text: rename it",
+            "Divvy stores paths as UTF-8: rename the folder",
         )
     })
 }
@@ -238,10 +237,10 @@ fn environment() -> BTreeMap<String, String> {
                 kept.insert(name, value);
             }
             (Ok(name), Err(_)) => output::say(&format!(
-                "the variable {name} is not UTF-8 and is left out of the job's environment"
+                "the variable {name} is not UTF-8; the job's environment omits it"
             )),
             (Err(name), _) => output::say(&format!(
-                "the variable {name:?} is not UTF-8 and is left out of the job's environment"
+                "the variable {name:?} is not UTF-8; the job's environment omits it"
             )),
         }
     }
@@ -334,18 +333,18 @@ mod tests {
         for (words, message, hint) in [
             (
                 &["--mig-profile", "2G.10GB"][..],
-                "--mig-profile: `2G.10GB` is not the name of a MIG profile",
+                "--mig-profile: unknown MIG profile `2G.10GB`",
                 "write 2g.10gb",
             ),
             (
                 &["-g", "0.5", "--isolation", "soft"],
-                "--isolation: `soft` is no kind of isolation",
+                "--isolation: unknown isolation `soft`",
                 "write cooperative (the limiter), driver or hardware (a MIG instance); leave it out for any",
             ),
             (
                 &["--mig-profile", "1g.5gb", "--isolation", "cooperative"],
-                "--mig-profile 1g.5gb is hardware isolation, and --isolation cooperative was asked for",
-                "leave one of the two out",
+                "--mig-profile 1g.5gb implies hardware isolation, but --isolation cooperative is given",
+                "omit one of the two flags",
             ),
         ] {
             let error = asked(&[words, &["--", "true"]].concat()).unwrap_err();
@@ -437,14 +436,17 @@ mod tests {
                 &["--gpu-memory", "4G", "-g", "1", "--", "x"],
                 "cannot be used with",
             ),
-            (&["-g", "1"], "no program"),
-            (&["-g", "1", "--"], "no program"),
-            (&["-g", "1", "--", ""], "name is empty"),
+            (&["-g", "1"], "program to run is missing"),
+            (&["-g", "1", "--"], "program to run is missing"),
+            (&["-g", "1", "--", ""], "program is empty"),
             (
                 &["-g", "1", "--compute", "none=0.5", "x"],
                 "--compute: `none=0.5`",
             ),
-            (&["-g", "1", "--compute", "some", "x"], "--compute: `some`"),
+            (
+                &["-g", "1", "--compute", "some", "x"],
+                "--compute: unknown compute mode `some`",
+            ),
             (&["-g", "1", "--gpus-on", "a", "x"], "--gpus-on"),
             (&["-g", "1", "--gpus-on", "", "x"], "--gpus-on"),
             (

@@ -183,7 +183,7 @@ fn offered(jobs: &[Known]) -> Vec<CompletionCandidate> {
 fn queues() -> Vec<CompletionCandidate> {
     let queues = ask(async |client| client.queues().await).unwrap_or_default();
     let all = queues.into_iter().map(|queue| {
-        let about = format!("{} wait, {} run", queue.waiting, queue.running);
+        let about = format!("{} pending, {} running", queue.waiting, queue.running);
         candidate(queue.name, about)
     });
     all.collect()

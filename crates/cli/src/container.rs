@@ -72,7 +72,7 @@ fn variables(file: &str) -> Result<Vec<(String, String)>> {
     let text = fs::read_to_string(file).map_err(|error| {
         usage(
             format!("--env-file {file} cannot be read: {error}"),
-            "name a file of lines NAME=VALUE",
+            "use a file with lines NAME=VALUE",
         )
     })?;
     let lines = text.lines().map(str::trim_start);

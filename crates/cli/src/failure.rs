@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use divvy_api::v1::{Error, ErrorCode};
 
 use crate::args;
@@ -77,6 +77,9 @@ pub fn from_clap(error: &clap::Error, words: &[OsString]) -> Error {
             message.push_str(line.strip_prefix("error: ").unwrap_or(line));
         }
     }
+    if let Some(hint) = of_slurm(error) {
+        return Error::new(ErrorCode::Usage, shortened(&message)).hint(hint);
+    }
     let hint = match (tips.is_empty(), usage.is_empty() || is_dropped) {
         (false, _) => tips.join("; "),
         (true, false) => format!("usage: {usage}"),
@@ -86,6 +89,17 @@ pub fn from_clap(error: &clap::Error, words: &[OsString]) -> Error {
         },
     };
     Error::new(ErrorCode::Usage, shortened(&message)).hint(hint)
+}
+
+/// The flag of Divvy for a flag of Slurm that Divvy does not have.
+fn of_slurm(error: &clap::Error) -> Option<&'static str> {
+    let named = error.get(ContextKind::InvalidArg)?;
+    match (error.kind(), named) {
+        (ErrorKind::UnknownArgument, ContextValue::String(flag)) => {
+            crate::script::instead_of(flag.strip_prefix("--")?)
+        }
+        _ => None,
+    }
 }
 
 /// Letters of a message of clap's: it repeats the value that it refuses, which may be as long as a command line.
@@ -192,7 +206,11 @@ mod tests {
         for (words, hint) in [
             (
                 &["divvy", "submit", "--mail-type", "x"][..],
-                "see `divvy submit --help`",
+                "Divvy sends no mail; use --notify CMD to run a command when the job has ended",
+            ),
+            (
+                &["divvy", "submit", "--partition", "gpu"],
+                "Divvy has queues instead of partitions; use -q QUEUE",
             ),
             (
                 &["divvy", "cancel", "--everything"],

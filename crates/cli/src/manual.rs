@@ -93,7 +93,7 @@ mod tests {
             assert!(read(page).contains(flag), "{page}: {}", read(page));
         }
         // The whole text of a flag, which --help has no room for.
-        assert!(read("divvy-submit.1").contains("kept out of the journal"));
+        assert!(read("divvy-submit.1").contains("lists and logs never contain it"));
         assert!(!pages.iter().any(|page| page.ends_with("divvy-supervise.1")));
         assert!(write(&pages[0].join("below")).is_err());
     }

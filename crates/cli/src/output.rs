@@ -4,6 +4,7 @@ use std::io::{IsTerminal as _, Write as _};
 
 use divvy_api::v1::{Error, ErrorCode};
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
 use crate::render::View;
 
@@ -40,7 +41,7 @@ impl From<serde_json::Error> for Stop {
     fn from(error: serde_json::Error) -> Self {
         Self::Failed(Error::new(
             ErrorCode::Internal,
-            format!("cannot write the answer as JSON: {error}"),
+            format!("cannot write the output as JSON: {error}"),
         ))
     }
 }
@@ -90,6 +91,7 @@ pub fn view() -> View {
         wide: false,
         width,
         now: Timestamp::now(),
+        zone: TimeZone::system,
     }
 }
 

@@ -25,6 +25,7 @@ use divvy_api::v1::{
     Project, Queue, Selftest, Usage, Why,
 };
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use serde::Serialize;
 
 pub use advice::{advice, command_of};
@@ -48,7 +49,7 @@ use crate::args::Format;
 use crate::table::Fit;
 
 /// What shares compute between the slices of a GPU. Said wherever a view speaks of compute.
-pub const COMPUTE: &str = "turns by share";
+pub const COMPUTE: &str = "time slices by share";
 
 /// How a table is drawn.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +60,8 @@ pub struct View {
     pub width: Option<usize>,
     /// What relative times are relative to.
     pub now: Timestamp,
+    /// The zone of times of day.
+    pub zone: fn() -> TimeZone,
 }
 
 impl View {

@@ -11,6 +11,8 @@
 
 mod sbatch;
 
+pub(crate) use sbatch::instead_of;
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -199,12 +201,12 @@ fn tell(source: &Source, asked: &sbatch::Asked) {
     }
     if let Some(late) = source.header.late {
         output::say(&format!(
-            "line {late} of {shown} is not read: flags stand before the first command"
+            "line {late} of {shown} is ignored: flags must come before the first command"
         ));
     }
     if let Some(srun) = source.header.srun {
         output::say(&format!(
-            "line {srun} of {shown} calls srun, which belongs to Slurm; without it the program runs by itself"
+            "line {srun} of {shown} calls srun, a program of Slurm: remove `srun` and keep the command"
         ));
     }
 }
@@ -280,7 +282,10 @@ impl Layer {
         let matches = match parser.try_get_matches_from_mut(&line) {
             Ok(matches) => matches,
             Err(error) if crate::failure::is_help(&error) => {
-                return Err(usage("help is asked for", "divvy submit --help"));
+                return Err(usage(
+                    "--help has no effect in a job file",
+                    "divvy submit --help",
+                ));
             }
             Err(error) => return Err(from_clap(&error, &line)),
         };
@@ -289,7 +294,7 @@ impl Layer {
             parser.find_subcommand("submit"),
         ) else {
             return Err(usage(
-                "the words are not those of `submit`",
+                "these are not flags of `submit`",
                 "divvy submit --help",
             ));
         };
@@ -298,12 +303,12 @@ impl Layer {
                 .get_raw("command")
                 .and_then(|mut words| words.next())
         {
-            let hint = "a line of flags names no program: the script is what the job runs";
+            let hint = "remove it: the job runs the script itself";
             return Err(usage(format!("{} is not a flag", word.display()), hint));
         }
         if of_file && matches.contains_id("wrap") {
-            let hint = "the script is what the job runs";
-            return Err(usage("--wrap has no meaning in a job file", hint));
+            let hint = "remove it: the job runs the script itself";
+            return Err(usage("--wrap has no effect in a job file", hint));
         }
         let given = |arg: &&Arg| {
             let is_typed =
@@ -402,7 +407,7 @@ fn from_stdin() -> Result<Option<Source>> {
 fn no_interpreter(shown: &str) -> divvy_api::v1::Error {
     usage(
         format!("{shown} does not begin with #! and an interpreter"),
-        "write #!/bin/bash into its first line",
+        "make #!/bin/bash its first line",
     )
 }
 
@@ -455,32 +460,37 @@ fn from_file(program: &OsStr) -> Result<Option<Source>> {
 fn whole(source: impl Read, shown: &str) -> Result<String> {
     let mut bytes = Vec::new();
     let read = source.take(LARGEST + 1).read_to_end(&mut bytes);
-    read.map_err(|error| usage(format!("{shown} cannot be read: {error}"), "name a script"))?;
+    read.map_err(|error| {
+        usage(
+            format!("{shown} cannot be read: {error}"),
+            "use the path of a script",
+        )
+    })?;
     if bytes.len() as u64 > LARGEST {
         return Err(too_large(shown));
     }
     let text = String::from_utf8(bytes).map_err(|_| {
         usage(
             format!("{shown} is not UTF-8"),
-            "put `--` before it, and it is run from where it is",
+            "put `--` before it, to run the file without a copy",
         )
     })?;
     if text.contains("\r\n") {
         return Err(usage(
-            format!("{shown} has the line ends of DOS, which no interpreter takes"),
+            format!("{shown} has Windows line ends, which interpreters refuse"),
             format!("sed -i 's/\\r$//' {}", words::quoted(shown)),
         ));
     }
     if text.contains('\0') {
-        return Err(usage(format!("{shown} has a NUL byte"), "name a text file"));
+        return Err(usage(format!("{shown} has a NUL byte"), "use a text file"));
     }
     Ok(text)
 }
 
 fn too_large(shown: &str) -> divvy_api::v1::Error {
     usage(
-        format!("{shown} has more than {} KiB", LARGEST >> 10),
-        "put what is large into a file that the script reads",
+        format!("{shown} is larger than {} KiB", LARGEST >> 10),
+        "move data into a file that the script reads",
     )
 }
 
@@ -615,20 +625,20 @@ mod tests {
                 "python is not a flag",
             ),
             ("#!/bin/sh\n#DIVVY --name 'x\n", "a quote is not closed"),
-            ("#!/bin/sh\n#DIVVY --help\n", "help is asked for"),
-            ("#!/bin/sh\n#DIVVY --wrap true\n", "--wrap has no meaning"),
+            ("#!/bin/sh\n#DIVVY --help\n", "--help has no effect"),
+            ("#!/bin/sh\n#DIVVY --wrap true\n", "--wrap has no effect"),
             (
                 "#!/bin/sh\n#DIVVY --idle-action cancel\n",
                 "were not provided",
             ),
-            ("#!/bin/sh\r\n#DIVVY -g 1\r\n", "line ends of DOS"),
+            ("#!/bin/sh\r\n#DIVVY -g 1\r\n", "has Windows line ends"),
             ("\n#SBATCH -t 5\n", "does not begin with #!"),
         ] {
             let message = refused(text);
             assert!(message.contains(said), "{message}");
         }
         let large = format!("#!/bin/sh\n#DIVVY -g 1\n{}", "x".repeat(1 << 20));
-        assert!(refused(&large).contains("more than 1024 KiB"));
+        assert!(refused(&large).contains("larger than 1024 KiB"));
         // A flag may need one of another line.
         let two = "#!/bin/sh\n#DIVVY --gpu-memory-exact\n#DIVVY --gpu-memory 4G\n";
         assert!(submitted(two, &["{}"]).unwrap().job.gpu_memory_exact);

@@ -88,14 +88,14 @@ pub fn daemon(args: &args::Daemon) -> Result<Daemon> {
         .map_err(|error| usage(format!("--queue: {error}"), error.hint()))?;
     if args.services_mode.is_some() {
         return Err(usage(
-            "--services-mode: each task of a queue here gets a slice of a GPU",
-            "run `clearml-agent daemon --services-mode --queue services` beside this daemon, for tasks without GPUs",
+            "--services-mode: not supported, each task here gets a slice of a GPU",
+            "for tasks without GPUs, also run `clearml-agent daemon --services-mode --queue services`",
         ));
     }
     if args.dynamic_gpus && queues.is_empty() {
         return Err(usage(
-            "--dynamic-gpus needs queues",
-            "add them in the order to serve: --queue half_gpu=0.5 single_gpu=1",
+            "--dynamic-gpus requires --queue",
+            "add queues in the order to serve: --queue half_gpu=0.5 single_gpu=1",
         ));
     }
     if !args.dynamic_gpus && !args.clearml.clearml {
@@ -177,13 +177,13 @@ fn default_container(words: &[String]) -> Result<Option<Container>> {
 
 /// `64M`, or `none`.
 fn log_size(text: &str) -> Result<Option<u64>> {
-    size("--log-size", text, "that is too little for a log")
+    size("--log-size", text, "too small for a log")
 }
 
 /// What each user has of something, in bytes: any number of them where there is no bound.
 fn budget(flag: &str, text: Option<&str>) -> Result<Option<u64>> {
     let Some(text) = text else { return Ok(None) };
-    let size = size(flag, text, "that is too little for a user")?;
+    let size = size(flag, text, "too small for a user")?;
     Ok(Some(size.unwrap_or(u64::MAX)))
 }
 
@@ -194,7 +194,7 @@ fn size(flag: &str, text: &str, too_little: &str) -> Result<Option<u64>> {
         return Ok(None);
     }
     let wrong = |why: &str| {
-        let hint = "write 64M or 1G, at least 1M, or none for no bound";
+        let hint = "use 64M or 1G, at least 1M, or none for no limit";
         usage(format!("{flag} {text}: {why}"), hint)
     };
     let size = text.parse::<Bytes>();
@@ -208,8 +208,8 @@ fn size(flag: &str, text: &str, too_little: &str) -> Result<Option<u64>> {
 fn grace(text: &str) -> Result<Duration> {
     text::parse_time(text).ok_or_else(|| {
         usage(
-            format!("--grace {text} is not a length of time"),
-            "write 10s, 90s or 5m",
+            format!("--grace {text}: not a duration"),
+            "use 10s, 90s or 5m",
         )
     })
 }
@@ -226,7 +226,7 @@ fn warn_of_equals(queues: &[QueueSpec]) {
         .filter(|name| name.parse::<QueueSpec>().is_ok())
     {
         output::say(&format!(
-            "without --dynamic-gpus `{name}` is a queue's whole name, and its jobs say what they need"
+            "amounts in --queue require --dynamic-gpus; `{name}` is taken as the name of a queue"
         ));
     }
 }
@@ -257,7 +257,7 @@ mod tests {
             format!(
                 "{} gets {}",
                 queue.name,
-                amount.as_deref().unwrap_or("what it asks for")
+                amount.as_deref().unwrap_or("its request")
             )
         };
         daemon.queues.iter().map(shown).collect()
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(daemon.gpus, GpuSelection::All);
         assert_eq!(
             queues(&daemon),
-            ["urgent gets what it asks for", "rest gets what it asks for"]
+            ["urgent gets its request", "rest gets its request"]
         );
         assert_eq!((daemon.order, daemon.backfill), (Order::Fairness, true));
         assert_eq!(daemon.sim.as_deref(), Some("a100-80gb:3"));
@@ -358,7 +358,7 @@ mod tests {
             ),
             ("--dynamic-gpus --queue half=half", "half=half"),
             ("--dynamic-gpus --queue a=1 a=0.5", "twice"),
-            ("--dynamic-gpus", "needs queues"),
+            ("--dynamic-gpus", "requires --queue"),
             (
                 "--dynamic-gpus --queue a=1 --services-mode",
                 "--services-mode",

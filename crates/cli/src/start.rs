@@ -94,29 +94,25 @@ pub async fn agent(client: &Client, wanted: DaemonWanted<'_>) -> Result<Node> {
 
 /// Which daemon it is, and what to do without it, where it is not this user's to start.
 fn another_starts(client: &Client) -> Option<(String, &'static str)> {
-    const OWN: &str =
-        "`--own-daemon` starts one of your own, which does not count the jobs of the system's";
-    const HOME: &str = "without DIVVY_HOME another daemon serves you";
+    const OWN: &str = "`--own-daemon` starts a daemon of your own, which does not count the jobs of the system's daemon";
+    const HOME: &str = "unset DIVVY_HOME to use another daemon";
     let home = Home::from_env().ok()?;
     if home.socket() != client.socket() {
         return Some(("the system's daemon".to_owned(), OWN));
     }
     let owner = home.others()?;
     let state = home.state().display();
-    Some((
-        format!("the daemon of {state}, which belongs to uid {owner},"),
-        HOME,
-    ))
+    Some((format!("the daemon of {state} (uid {owner})"), HOME))
 }
 
 /// Waits until the daemon is back.
 ///
 /// # Errors
 /// [`ErrorCode::NoDaemon`] after [`RESTART`].
-async fn back(client: &Client, who: &str, instead: &str) -> Result<Node> {
+async fn back(client: &Client, daemon: &str, instead: &str) -> Result<Node> {
     let seconds = RESTART.as_secs();
     output::say(&format!(
-        "{who} does not answer; waiting up to {seconds} s for it to be restarted"
+        "{daemon} does not respond; waiting up to {seconds} s for its restart"
     ));
     let start = Instant::now();
     loop {
@@ -126,7 +122,7 @@ async fn back(client: &Client, who: &str, instead: &str) -> Result<Node> {
         };
         if start.elapsed() > RESTART {
             let socket = client.socket().display();
-            let why = format!("{who} does not answer on {socket} after {seconds} s");
+            let why = format!("{daemon} does not respond on {socket} after {seconds} s");
             let hint = error.hint.unwrap_or_default();
             return Err(Error::new(ErrorCode::NoDaemon, why).hint(format!("{hint}; {instead}")));
         }
@@ -147,7 +143,7 @@ fn start(sim: Option<&str>) -> Result<Started> {
     let failed = |error: std::io::Error| {
         Error::new(
             ErrorCode::NoDaemon,
-            format!("no daemon runs and none can be started: {error}"),
+            format!("no daemon is running and starting one failed: {error}"),
         )
     };
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
@@ -161,9 +157,7 @@ fn start(sim: Option<&str>) -> Result<Started> {
         .output()
         .map_err(failed)?;
     if output.status.success() {
-        output::progress(
-            "no daemon was running, so one was started; `divvy gpus` shows what it serves",
-        );
+        output::progress("started a daemon; `divvy gpus` lists its GPUs");
         return Ok(Started::Here);
     }
     let refusal = retold(&String::from_utf8_lossy(&output.stderr), output.status);
@@ -192,9 +186,9 @@ fn retold(told: &str, status: std::process::ExitStatus) -> Error {
     let why = line("error: ").map_or_else(|| format!("{status}: {}", told.trim()), str::to_owned);
     Error::new(
         code.unwrap_or(ErrorCode::NoDaemon),
-        format!("no daemon runs, and one started now ended at once: {why}"),
+        format!("no daemon is running, and a new one ended at once: {why}"),
     )
-    .hint(line("hint: ").unwrap_or("start it by hand to see more: divvy daemon"))
+    .hint(line("hint: ").unwrap_or("run it in the foreground to see its log: divvy daemon"))
 }
 
 /// Waits for the daemon that somebody else is starting, while there is one.
@@ -235,7 +229,7 @@ fn other_gpus(wanted: &str, node: &Node) -> Error {
         Some(models) => format!("simulated GPUs ({models})"),
         None => "this machine's own GPUs".to_owned(),
     };
-    let message = format!("the daemon that runs here serves {serves}, not the simulated {wanted}");
+    let message = format!("the running daemon serves {serves}, not the simulated {wanted}");
     Error::new(ErrorCode::Conflict, message)
-        .hint("leave --sim and DIVVY_SIM out to use that daemon, stop it with `divvy daemon --stop`, or set DIVVY_HOME for another")
+        .hint("omit --sim and DIVVY_SIM to use that daemon, stop it with `divvy daemon --stop`, or set DIVVY_HOME for another daemon")
 }

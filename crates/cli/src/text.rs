@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use divvy_api::v1::{Amount, Brief, ComputeTime, EndReason, Job, JobState};
 use divvy_core::{Bytes, escape};
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -54,9 +55,18 @@ pub fn amount(asked: &Amount) -> String {
     in_core(asked, |amount| amount.to_string())
 }
 
-/// The same in words: `0.25 of a GPU`, `4GiB on one GPU`, `2 whole GPUs`.
+/// The same in words: `0.25 of a GPU`, `4.0 GiB on one GPU`, `2 whole GPUs`.
 pub fn amount_in_words(asked: &Amount) -> String {
-    in_core(asked, |amount| amount.words().to_string())
+    in_core(asked, |amount| match amount {
+        divvy_core::Amount::Memory(bytes) => format!("{} on one GPU", bytes.human()),
+        amount => amount.words().to_string(),
+    })
+}
+
+/// A time in the zone of the reader, with its name: `2026-01-02 03:04:05 UTC`.
+pub fn time(at: Timestamp, zone: TimeZone) -> String {
+    let local = at.to_zoned(zone);
+    local.strftime("%Y-%m-%d %H:%M:%S %Z").to_string()
 }
 
 /// An amount that the core would not take is shown as it is: an agent newer than this program may know more.
@@ -110,9 +120,9 @@ fn end_reason(reason: EndReason) -> &'static str {
         EndReason::Bypass => "killed",
         EndReason::TimeLimit => "timed out",
         EndReason::IdleTimeout => "idle",
-        EndReason::DependencyFailed => "given up",
+        EndReason::DependencyFailed => "dependency failed",
         EndReason::GpuLost => "GPU lost",
-        EndReason::Released => "given back",
+        EndReason::Released => "released",
     }
 }
 

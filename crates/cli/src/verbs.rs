@@ -130,7 +130,7 @@ pub fn client_called(home: &Home) -> Client {
     static SAID: Once = Once::new();
     if home.is_beside_system() {
         SAID.call_once(|| {
-            output::say("your own daemon answers, not the system's; `divvy daemon --stop` ends it");
+            output::say("using your own daemon, not the system's; `divvy daemon --stop` stops it");
         });
     }
     client_of(home)
@@ -149,9 +149,9 @@ async fn one_job(client: &Client, text: &str) -> Result<Job, Error> {
         (array, first) => {
             let array = array.unwrap_or_default();
             let first = first.map(|job| job.reference()).unwrap_or_default();
-            let why = format!("{array} is an array, and this takes one job");
+            let why = format!("{array} is an array, but this command needs one job");
             Err(Error::new(ErrorCode::Conflict, why).hint(format!(
-                "name one of its jobs, such as {first}; `divvy ps {array}` lists them"
+                "use one of its jobs, such as {first}; `divvy ps {array}` lists them"
             )))
         }
     }
@@ -180,7 +180,10 @@ fn completion(args: &args::Completion) -> Outcome {
 
 fn manual(args: &args::Manual) -> Outcome {
     let pages = manual::write(&args.folder).map_err(|error| {
-        let why = format!("cannot write pages into {}: {error}", args.folder.display());
+        let why = format!(
+            "cannot write manual pages into {}: {error}",
+            args.folder.display()
+        );
         Error::new(ErrorCode::Internal, why)
     })?;
     for page in pages {

@@ -49,11 +49,11 @@ pub fn beside(asked: ClearMl, queues: Vec<QueueSpec>, detached: bool) -> Result<
     // Before the GPUs are measured, which takes longer.
     divvy_clearml::check(&settings, if detached { DETACHED } else { ATTACHED }).map_err(failed)?;
     let mut notice = match runner.image() {
-        Some(image) => format!("each task runs in a container: of its own image, else of {image}"),
-        None => "each task runs as a process, and --docker gives it a container".to_owned(),
+        Some(image) => format!("each task runs in a container of its own image, or of {image}"),
+        None => "each task runs as a process; use --docker for containers".to_owned(),
     };
     if !asked.ignored.is_empty() {
-        notice += &format!("; {} changes nothing here", asked.ignored.join(", "));
+        notice += &format!("; {} has no effect", asked.ignored.join(", "));
     }
     let about = FrontEnd {
         kind: "clearml".to_owned(),
@@ -96,7 +96,7 @@ pub fn beside(asked: ClearMl, queues: Vec<QueueSpec>, detached: bool) -> Result<
 /// nothing.
 fn served(names: &[String], queues: &[QueueSpec], gpus: u32) -> Result<Vec<Served>, Error> {
     let all = || -> Result<Amount, Error> {
-        let why = "there is no GPU for tasks to run on";
+        let why = "no GPU is available for tasks";
         let count = NonZeroU32::new(gpus).ok_or_else(|| Error::new(ErrorCode::NeverFits, why))?;
         Ok(Amount::Whole(count))
     };
@@ -126,7 +126,7 @@ fn failed(error: divvy_clearml::Error) -> Error {
         divvy_clearml::Error::Config(error) => wrong(&error),
         divvy_clearml::Error::Agent(error) => error,
         divvy_clearml::Error::NoQueue(_) => Error::new(ErrorCode::NotFound, chain(&error))
-            .hint("make it on the server, or have it made with --create-queue"),
+            .hint("create it on the server, or use --create-queue"),
         divvy_clearml::Error::Projects(error) => {
             Error::new(ErrorCode::Usage, chain(&error)).hint(error.hint())
         }

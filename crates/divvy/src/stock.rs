@@ -49,7 +49,7 @@ pub fn enter(asked: &ClearMl) -> Result<(), Error> {
     let failed = |error| {
         Error::new(
             ErrorCode::Internal,
-            format!("divvy cannot start itself again: {error}"),
+            format!("divvy cannot restart itself: {error}"),
         )
     };
     let program = std::env::current_exe().map_err(failed)?;
@@ -87,7 +87,7 @@ fn version(agent: &[String]) -> Result<String, Error> {
             agent.join(" ")
         );
         Error::new(ErrorCode::Usage, message)
-            .hint("install clearml-agent here, name it with --clearml-agent, or leave the flag out")
+            .hint("install clearml-agent, set its path with --clearml-agent, or omit the flag")
     };
     let output = Command::new(&agent[0])
         .args(&agent[1..])
@@ -102,7 +102,7 @@ fn version(agent: &[String]) -> Result<String, Error> {
             .all(|letter| letter.is_ascii_alphanumeric() || ".+".contains(letter));
     match is_version {
         true => Ok(version.to_owned()),
-        false => Err(wrong("it names no version".to_owned())),
+        false => Err(wrong("it prints no version".to_owned())),
     }
 }
 
@@ -127,11 +127,11 @@ fn podman(sockets: &[PathBuf]) -> Result<OsString, Error> {
         .map(|path| path.display().to_string())
         .collect();
     let message = format!(
-        "--podman: Podman does not listen here ({} is missing)",
+        "--podman: Podman is not running ({} is missing)",
         names.join(", ")
     );
     Err(Error::new(ErrorCode::Usage, message).hint(
-        "start it (`systemctl --user start podman.socket`), or name its socket: DOCKER_HOST=unix:///path",
+        "start it (`systemctl --user start podman.socket`), or set its socket: DOCKER_HOST=unix:///path",
     ))
 }
 

@@ -1,4 +1,4 @@
-//! `admin`: what changes the node itself.
+//! `admin`: changes to the node itself.
 
 use std::path::PathBuf;
 
@@ -9,24 +9,24 @@ use super::{AdminProject, Format, Read, help};
 
 #[derive(Debug, Subcommand)]
 pub enum Admin {
-    /// Change how a GPU may be used
+    /// Change the mode of a GPU
     Gpu(AdminGpu),
-    /// MIG instances: what there is, where more would go, and removing those that nobody uses
+    /// MIG instances: list them, plan further ones, remove idle ones
     #[command(subcommand)]
     Mig(AdminMig),
-    /// Projects: who is guaranteed how much
+    /// Projects: add, change and remove them
     #[command(subcommand)]
     Project(AdminProject),
-    /// The journal: writing a copy of it, and restoring one
+    /// The journal: write a copy, or restore one
     #[command(subcommand)]
     Journal(AdminJournal),
 }
 
 #[derive(Debug, Subcommand)]
 pub enum AdminJournal {
-    /// Write a copy of the journal now; the daemon writes one each day
+    /// Copy the journal now; the daemon writes a copy each day
     Copy(JournalCopy),
-    /// Put a copy in the place of the journal, while no daemon serves
+    /// Replace the journal by a copy, while no daemon runs
     Restore(JournalRestore),
 }
 
@@ -48,10 +48,10 @@ pub struct JournalRestore {
 
 #[derive(Debug, Args)]
 pub struct JournalOf {
-    /// The journal of the system's daemon; needs root
+    /// Use the journal of the system's daemon; needs root
     #[arg(long)]
     pub system: bool,
-    /// Print what was done in this form: table, wide, json, ndjson or name
+    /// Print the result in this format: table, wide, json, ndjson or name
     #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
     pub output: Option<Format>,
 }
@@ -61,18 +61,18 @@ pub struct JournalOf {
 pub struct AdminGpu {
     /// Index or UUID
     pub gpu: String,
-    /// shared (slices of any size), mig (instances, made as jobs need them), exclusive (whole jobs only), unmanaged
+    /// shared (slices of any size), mig (instances, created as jobs need them), exclusive (whole GPUs only), unmanaged
     #[arg(long, value_name = "MODE", hide_possible_values = true)]
     pub mode: WantedMode,
-    /// Say what would happen and what is in the way, and change nothing
+    /// Print what would happen and what blocks it, and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Print what was done in this form: table, wide, json, ndjson or name
+    /// Print the result in this format: table, wide, json, ndjson or name
     #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
     pub output: Option<Format>,
 }
 
-/// How a GPU is to be used.
+/// The requested mode of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum WantedMode {
     Shared,
@@ -94,9 +94,9 @@ impl From<WantedMode> for GpuMode {
 
 #[derive(Debug, Subcommand)]
 pub enum AdminMig {
-    /// Every MIG instance, whose it is and what it is there for
+    /// List MIG instances, their owners and their states
     Ls(Read),
-    /// Where instances of these profiles would go, all of them together
+    /// Show where instances of these profiles would be placed
     Plan(MigPlan),
     /// Remove the idle instances
     Gc(MigGc),
@@ -120,7 +120,7 @@ pub struct MigGc {
     /// Only on these GPUs, by index: 0,3 or 0-2
     #[arg(long, value_name = "LIST")]
     pub gpus_on: Option<String>,
-    /// Say what would be removed, and change nothing
+    /// Print what would be removed, and change nothing
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]

@@ -10,7 +10,7 @@ use super::{JobArgs, help};
 #[command(override_usage = "divvy exec [JOB] -- CMD…", after_help = help::EXEC)]
 pub struct Exec {
     /// Id, unique name, or `last`
-    #[arg(default_value = "last")]
+    #[arg(default_value = "last", value_parser = super::job)]
     pub job: String,
     /// The program and its arguments, after `--`
     #[arg(value_name = "CMD", last = true, required = true)]
@@ -23,9 +23,9 @@ pub struct Exec {
     after_help = help::SHELL
 )]
 pub struct Shell {
-    /// A running job to open it in; without one, a slice of its own
+    /// A running job to open the shell in [default: a new slice]
     ///
-    /// Id, unique name, or `last`.
+    /// Id, unique name or `last` of a running job [default: a new slice]
     #[arg(conflicts_with_all = [
         "gpu", "gpu_memory", "gpu_memory_exact", "mig_profile", "isolation", "compute", "name", "queue", "project", "gpus_on",
         "priority", "time", "after", "after_ok", "env", "env_file", "secret", "no_wait", "sim",
@@ -39,12 +39,12 @@ pub struct Shell {
 #[command(after_help = help::ATTACH)]
 pub struct Attach {
     /// Id, unique name, or `last`
-    #[arg(default_value = "last")]
+    #[arg(default_value = "last", value_parser = super::job)]
     pub job: String,
-    /// Begin with what it has said so far
+    /// Begin with the output so far
     #[arg(long)]
     pub from_start: bool,
-    /// Keep signals from the job: Ctrl-C ends attach and nothing else
+    /// Pass no signals: Ctrl-C ends attach, not the job
     #[arg(long)]
     pub no_signals: bool,
 }

@@ -1,4 +1,4 @@
-//! Flags about the files of a job's output.
+//! Flags for the files of a job's output.
 
 use std::ffi::OsStr;
 
@@ -8,23 +8,23 @@ use clap::{Arg, Command, ValueEnum};
 
 use super::{Format, Submit};
 
-/// What `-o` of `submit` is followed by.
+/// The value of `submit -o`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// How the answer is printed.
+    /// A format of the printed result.
     Form(Format),
-    /// Where the job's output goes.
+    /// A file for the job's output.
     File(String),
 }
 
-/// What the first run of a job does with the files that are there.
+/// How the first run of a job opens files that exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OpenMode {
     Truncate,
     Append,
 }
 
-/// Reads the words behind `-o`: the five forms, and files.
+/// Parses the value of `-o`: five formats, and files.
 #[derive(Clone)]
 pub(super) struct Words;
 
@@ -72,7 +72,7 @@ impl TypedValueParser for Words {
 }
 
 impl Submit {
-    /// Which two of its flags cannot be given together.
+    /// The first two of its flags that contradict each other.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
         match (&self.output, &self.stdout) {
             (Some(Written::Form(_)), _) if self.parsable => {
@@ -85,7 +85,7 @@ impl Submit {
         }
     }
 
-    /// How the answer is printed, where that is said.
+    /// The format of the printed result, if one is given.
     pub fn form(&self) -> Option<Format> {
         match self.output {
             Some(Written::Form(form)) => Some(form),

@@ -1,4 +1,4 @@
-//! What `--help` says beyond each flag's own line: verbs in groups, examples, exit codes.
+//! The parts of `--help` besides the flags: groups of verbs, examples, exit codes.
 
 use std::fmt::Write as _;
 
@@ -11,13 +11,13 @@ const GROUPS: &[(&str, &[&str])] = &[
         &["run", "submit", "docker", "shell", "exec", "attach"],
     ),
     (
-        "Look",
+        "Show state",
         &[
             "ps", "gpus", "queues", "projects", "usage", "describe", "logs", "events",
         ],
     ),
     (
-        "Understand and act",
+        "Explain and change",
         &[
             "why", "oom", "advise", "resize", "move", "hold", "release", "change", "wait",
             "cancel", "requeue", "suspend", "resume",
@@ -42,23 +42,23 @@ Examples:
   divvy run --sim a100-80gb:3 -g 0.25 -- nvidia-smi -L   without a GPU
   divvy submit -q half_gpu -- python train.py
   divvy why last
-Environment: DIVVY_HOME=DIR, a private instance; DIVVY_SIM=MODEL:N, no GPUs.";
+Environment: DIVVY_HOME=DIR (private instance), DIVVY_SIM=MODEL:N (no GPUs).";
 
 pub(super) const RUN: &str = "\
-Starts a per-user daemon when there is none. Ctrl-C while the job waits takes it out of the queue.
-Passes the program's exit code; 125 when Divvy could not start it, 126 or 127 when it is not executable or not \
-there, 128+N when signal N ended it.
+Starts a daemon for you if none runs. Ctrl-C removes a pending job from the queue.
+Exit code: the program's; 125 if Divvy could not start it, 126 if it is not executable, 127 if it does not exist, \
+128+N if signal N ended it.
 
   divvy run -g 0.25 -- python train.py            a quarter of a GPU
   divvy run --gpu-memory 4G -- python train.py    4 GiB of a GPU
   divvy run -g 2 -- torchrun train.py             two whole GPUs
-  divvy run -g 1-4 -- python sweep.py             as many whole GPUs as are free, at most four
+  divvy run -g 1-4 -- python sweep.py             one to four whole GPUs, as many as are free
   divvy run --mig-profile 2g.10gb -- ./serve      a MIG instance of that profile";
 
 pub(super) const USAGE: &str = "\
-GPU HOURS are what was held, a quarter of a GPU for four hours being one: IDLE of them were measured and not used, UNKNOWN \
-were not measured. USED is when a kernel of theirs ran, by the driver's samples; it may be more than was held. You see your \
-own jobs, operators everybody's.
+GPU HOURS: held hours; a quarter of a GPU for four hours counts as one. IDLE: held, measured and not used. UNKNOWN: held and \
+not measured. USED: hours in which a kernel ran, by the driver's samples; it can exceed the held hours. You see your own \
+jobs, operators see all jobs.
 
   divvy usage --by user,project --since 30d
   divvy usage --by job --since 2026-11-01 --until 2026-12-01 -o json";
@@ -71,124 +71,126 @@ pub(super) const SUBMIT: &str = "\
   id=$(divvy submit --parsable --array 0-9%2 job.sh) && divvy wait $id";
 
 pub(super) const EXEC: &str = "\
-The program gets what the job's own has: limits, GPUs, user, variables, folder, container. It counts in the job's slice and ends with the \
-job, or when the connection breaks. On a terminal it gets one of its own. Only the job's owner and admins may.
-Passes the program's exit code; 125, 126 and 127 as `divvy run`.
+The program runs with the job's limits, GPUs, user, variables, folder and container. Its memory counts against the job's limit. \
+It ends with the job, or when the connection breaks. Only the owner of the job and admins may use this.
+Exit code: the program's; 125, 126 and 127 as for `divvy run`.
 
   divvy exec train -- nvidia-smi
   divvy exec 7 -- py-spy dump --pid 1234";
 
 pub(super) const SHELL: &str = "\
-The prompt says which job it is, in bash, zsh, fish and sh. The slice is given back when the shell ends. On the system's daemon and in \
-containers the shell is opened inside of the job as by `divvy exec`.
+The prompt of bash, zsh, fish and sh shows the job. Divvy releases the slice when the shell ends. With the system's daemon and in \
+containers the shell opens inside the job, as with `divvy exec`.
 
   divvy shell -g 0.25      a shell with a quarter of a GPU
-  divvy shell train        a shell beside what job `train` runs";
+  divvy shell train        a shell inside job `train`";
 
 pub(super) const ATTACH: &str = "\
-Prints what the job says from now on. Ctrl-C and other signals go to its program; to leave it alone, close the terminal or use \
---no-signals. Input is not passed on: that of a submitted job is empty. `divvy shell JOB` opens a shell beside it.
-Passes the job's exit code.";
+Prints the job's output from now on. Ctrl-C and other signals go to the program; to leave without stopping it, close the terminal \
+or use --no-signals. The input of a submitted job is empty; `divvy shell JOB` opens a shell inside it.
+Exit code: the job's.";
 
 pub(super) const DOCKER_RUN: &str = "\
 Slice flags: -g, --gpu, --gpu-memory, --gpu-memory-exact, --mig-profile, --isolation, --compute, --name, --queue, --project, \
---gpus-on, --no-wait, --sim; as `divvy run` has them. All others before the image are those of `docker run`, less those that would \
-let the container out of its slice (--gpus, --privileged, --device, …: exit code 4). The container is taken away when it has ended; \
-with -d it runs on its own, and its id is printed.
+--gpus-on, --no-wait, --sim; see `divvy run --help`. All other flags before the image are those of `docker run`. Divvy refuses \
+flags that would bypass the slice (--gpus, --privileged, --device, …: exit code 4). It removes the container when it has ended; \
+with -d it prints the container's id and returns.
 
   divvy docker run --gpu-memory 8G -it --rm nvidia/cuda:12.3.2-base-ubuntu22.04
   divvy docker run -g 0.5 -v $PWD:/work -w /work my/image python train.py";
 
 pub(super) const DOCKER_SLICE: &str = "\
-For whatever starts containers by itself. Waits for the slice, adds its flags behind `run` and becomes `docker run`; the slice is \
-free when the container has ended. Slice flags: -g, --gpu, --gpu-memory, --compute, --name, --queue, --project, --gpus-on, --no-wait, \
---sim; as `divvy run` has them. With --no-daemon only runs started this way know of it. \
-What would let the container out of its slice is refused (exit code 4), also --gpus: say which GPUs with --gpus-on.
+For programs that start containers themselves. Waits for the slice, adds its flags after `run` and becomes `docker run`. The slice is \
+released when the container has ended. Slice flags: -g, --gpu, --gpu-memory, --compute, --name, --queue, --project, --gpus-on, \
+--no-wait, --sim; see `divvy run --help`. With --no-daemon, only programs started with that flag count each other's slices. \
+Divvy refuses flags that would bypass the slice (exit code 4), also --gpus; use --gpus-on instead.
 
   divvy docker slice -g 0.5 --gpus-on 2 -- docker run --rm my/image";
 
 pub(super) const DOCKER_ARGS: &str = "\
-For containers that something else starts: they are held to the slice of a job that is there, and Divvy does not see to them.
+For containers that another program starts: the slice of an existing job limits them. Divvy neither stops nor removes them.
 
   eval docker run $(divvy docker args 7) my/image python train.py";
 
 pub(super) const WAIT: &str = "\
-Passes the job's exit code, for several jobs the first that is not 0 in the order given. An array has ended when all of its jobs \
-have, and its code is that of the lowest index that is not 0.";
+Exit code: the job's; for several jobs the first that is not 0, in the given order. An array has ended when all of its jobs \
+have ended; its exit code is that of the lowest index that failed.";
 
 pub(super) const ADVISE: &str = "\
-From the newest 50 ended runs of the same program: the most that any of them needed, refused memory included, a tenth more, in \
-steps of 256 MiB. Without history there is no advice (exit code 3). Without words: every program that has run.
+The advice is the largest need of the newest 50 ended runs of the same program, refused allocations included. Divvy adds a tenth \
+and rounds up to 256 MiB. Without earlier runs there is no advice (exit code 3). Without arguments: every program that has run.
 
   divvy advise last
   divvy advise --name 'train*'
   divvy advise -- python train.py";
 
 pub(super) const RESIZE: &str = "\
-More is given at once where the GPU has room (else exit code 6). Of less, the limit is in force at once, and what is in use \
-stays in use: the rest is given to others when the job uses no more than the new size.
+A larger size takes effect at once if the GPU has room (else exit code 6). A smaller limit takes effect at once too, but the \
+job keeps the memory that it uses. Other jobs get the difference when the job's use fits the new size.
 
   divvy resize last --gpu-memory 12G
   divvy resize train -g 0.5
   divvy resize train --compute strict=0.25";
 
 pub(super) const MOVE: &str = "\
-A job keeps its age: in the other queue it stands before jobs that were submitted later. It gets that queue's own \
-amount if it had its queue's own. With --top an operator's job goes before all jobs of equal priority, a user's before the user's other jobs.
+A job keeps its age: in the new queue it comes before jobs that were submitted later. A job with the fixed amount of its old queue \
+gets that of the new one. --top moves a job before all jobs of equal priority if an operator uses it, else before your own other jobs.
 
   divvy move 12 -q quarter_gpu
   divvy move train --top
   divvy move 12 -q half_gpu -g 0.5";
 
 pub(super) const HOLD: &str = "\
-A held job waits and holds up no other; jobs that run after it wait on. What an operator holds of another user's, only \
-operators release. A running job is not held: see `divvy suspend`.
+A held job delays no other jobs, except those that depend on it. If an operator has held another user's job, only operators can \
+release it. For a running job use `divvy suspend`.
 
   divvy hold 12 13
   divvy release 12";
 
 pub(super) const CHANGE: &str = "\
-All of it is done, or nothing. Of a running job only the time limit and the name change; only operators make that \
-limit longer. What a running job has is changed by `divvy resize`.
+Applies all changes or none. For a running job, only the time limit and the name can change; only operators can extend the limit. \
+To change the amount of a running job, use `divvy resize`.
 
   divvy change 12 --priority -5 --time 2h
   divvy change last -g 0.25";
 
 pub(super) const SUSPEND: &str = "\
-With --release-memory the driver copies what a job has on its GPUs into the host's memory (from driver 570; not verified on \
-hardware). The job gets its own GPUs back, as soon as they have room. What cannot be released stays, and `divvy describe` says why.
+With --release-memory the driver copies the job's GPU memory to host memory (from driver 570; not verified on hardware). \
+`divvy resume` restores it to the same GPUs as soon as they have room. Memory that the driver cannot copy stays on the GPU; \
+`divvy describe` shows why.
 
   divvy suspend --release-memory train
   divvy resume train";
 
 pub(super) const DAEMON: &str = "\
-Queues listed first are served first; `default`, for the rest, is last.
+Queues are served in the order of --queue, then `default`.
 
   divvy daemon --dynamic-gpus --gpus 0-2 --queue dual_gpus=2 half_gpu=0.5
   divvy daemon --dynamic-gpus --gpus 0-2 --queue half_gpu=0.5 --docker --clearml
   divvy daemon --sim a100-80gb:3 --detached";
 
 pub(super) const DOCTOR: &str = "\
-Changes nothing and needs no daemon and no GPU. Exits with 1 when something keeps jobs from running or from being held to their \
-limits, else with 0. Each finding is ok, warn or fail, with what it means and what to do.";
+Changes nothing, and needs neither a daemon nor a GPU. Each finding is ok, warn or fail, with its effect and a remedy. Exit code: 1 \
+if a problem keeps jobs from running or limits from holding, else 0.";
 
 pub(super) const SELFTEST: &str = "\
-A program in a slice of its own takes memory through every function that gives it some of its own (that shared between processes is not \
-tried), until it is refused. Exits with 0 when every \
-function that this driver offers was refused at the limit and every view shows the slice, else with 1.
+Runs a program in a new slice. It allocates memory through each function of the driver until an allocation is refused. Memory that \
+processes share is not tested. Exit code: 0 if the limit held for every function and every view shows the slice, else 1.
 
   divvy selftest                     on the GPU that a job would get
   divvy selftest --all -o json       on every GPU, for programs
   divvy selftest --sim a100-80gb:1   without a GPU";
 
 pub(super) const SIMULATE: &str = "\
-MIG instances come and go on simulated GPUs, placed by the functions that place them on real ones. Needs no daemon and no GPU. A \
-request that finds no room is refused and lost. BY LAYOUT: of all requests, those refused though they would have fitted on a GPU had its \
-instances lain otherwise. REUSED: of those served, who got an idle instance. DIFFERENCE: of REFUSED to the first row, in points.
+Places MIG instances on simulated GPUs, with the code that places them on real GPUs. Needs neither a daemon nor a GPU. A request \
+without room is refused and does not wait.
+BY LAYOUT: part of all requests that were refused only because of the layout of the instances.
+REUSED: part of the served requests that got an idle instance.
+DIFFERENCE: of REFUSED to the first row, in percentage points.
 
-Policies: first-fit, spread (emptiest GPU), driver-default (the driver's own start), least-loss (keeps most possible), \
-demand-weighted, planner (least-loss with idle instances kept: what the daemon does), optimal (--exact alone), free-repack (all \
-instances laid anew at will: a bound).
+Policies: first-fit, spread (emptiest GPU), driver-default (the driver's choice), least-loss (keeps most profiles possible), \
+demand-weighted. planner is the daemon's policy: least-loss that keeps idle instances. optimal needs --exact. free-repack \
+moves instances freely, as a bound.
 Mixes: uniform, small, middle, thirds, openb.
 
   divvy simulate --gpus a100-40gb:8 --load 0.7 --mix small
@@ -196,47 +198,46 @@ Mixes: uniform, small, middle, thirds, openb.
   divvy ps -a -o ndjson | divvy simulate - --gpus a30-24gb:2";
 
 pub(super) const ADMIN_GPU: &str = "\
-The driver switches MIG mode on and off only while nothing runs on the GPU; what has to end first is named, and nothing is changed \
-while there is any (exit code 8). Needs root for MIG.
+The driver changes MIG mode only while no process uses the GPU. If jobs or processes use it, Divvy lists them and changes nothing \
+(exit code 8). Needs root for MIG.
 
   divvy admin gpu 0 --mode mig --dry-run
   divvy admin gpu 0 --mode mig";
 
 pub(super) const JOURNAL_COPY: &str = "\
-The copy is written beside the journal, in the folder copies, whether or not a daemon serves. The newest three stay.
+Writes the copy into the folder `copies` next to the journal, whether or not a daemon runs. Keeps the newest three copies.
 
   divvy admin journal copy";
 
 pub(super) const JOURNAL_RESTORE: &str = "\
-The journal that was there is kept under another name. When the daemon starts, it takes what has happened since from the records of \
-jobs: jobs that run keep their GPUs, and no job runs twice. Jobs that were submitted since and have not started are lost. Exits \
-with 8 while a daemon serves.
+Keeps the old journal under another name. When the daemon starts, it recovers newer changes from the job records: running jobs keep \
+their GPUs, and no job runs twice. Jobs that were submitted after the copy and have not started are lost. Exit code: 8 while a \
+daemon runs.
 
   divvy daemon --stop
   divvy admin journal restore ~/.local/state/divvy/copies/state-20260102T030405Z.db";
 
 pub(super) const PROJECT: &str = "\
-Within its quota a project is served first, and nobody is stopped for others. What is over goes by weight, to jobs that may be stopped \
-again: `divvy submit --preemptible`.
+Jobs within their project's quota are served first and never preempted. Projects share the GPUs beyond all quotas by weight, for \
+jobs that may be preempted: `divvy submit --preemptible`.
 
   divvy admin project add vision --quota 3 --limit 6 --members ana,@vision
   divvy admin project set vision --quota 2.5 --weight 2
   divvy projects";
 
 pub(super) const MIG_PLAN: &str = "\
-Changes nothing and holds nothing. Idle instances count as room. Exits with 6 when they do not all fit now, with 5 when they \
-never will.
+Changes and reserves nothing. Idle instances count as free. Exit code: 6 if the instances do not all fit now, 5 if they never fit.
 
   divvy admin mig plan 1g.5gb 1g.5gb 3g.20gb";
 
 pub(super) const COMPLETION: &str = "\
-Completes verbs, flags, and the jobs, queues, projects and GPUs of the daemon that serves. Have the shell read it when it starts:
+Completes verbs, flags, and the jobs, queues, projects and GPUs of the running daemon. Add the line for your shell to its start file:
 
   ~/.bashrc                    source <(divvy completion bash)
   ~/.zshrc                     source <(divvy completion zsh)
   ~/.config/fish/config.fish   divvy completion fish | source";
 
-/// The parser, with its help grouped.
+/// The parser, with verbs in groups.
 pub fn command() -> clap::Command {
     let command = super::Cli::command();
     let mut template = String::from("{about}\n\nUsage: divvy VERB [OPTIONS]\n\n");
@@ -252,7 +253,7 @@ pub fn command() -> clap::Command {
     }
     let _ = write!(
         template,
-        "\nEvery verb has its own --help. Answers come as -o table|wide|json|ndjson|name.\n\n{EXAMPLES}\n"
+        "\nEach verb has its own --help. Output formats: -o table|wide|json|ndjson|name.\n\n{EXAMPLES}\n"
     );
     short(command.help_template(template).max_term_width(110))
 }

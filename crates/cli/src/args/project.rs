@@ -1,4 +1,4 @@
-//! `admin project`: who is guaranteed how much.
+//! `admin project`: quotas, limits and members of projects.
 
 use clap::{Args, Subcommand};
 
@@ -6,10 +6,10 @@ use super::{Format, help};
 
 #[derive(Debug, Subcommand)]
 pub enum AdminProject {
-    /// Make a project
+    /// Add a project
     #[command(override_usage = "divvy admin project add NAME --quota GPUS [OPTIONS]")]
     Add(ProjectArgs),
-    /// Change a project: what is said of it, and nothing else
+    /// Change the given settings of a project
     #[command(override_usage = "divvy admin project set NAME [OPTIONS]")]
     Set(ProjectArgs),
     /// Remove a project that no job belongs to
@@ -20,31 +20,31 @@ pub enum AdminProject {
 #[command(after_help = help::PROJECT)]
 pub struct ProjectArgs {
     pub name: String,
-    /// GPUs it is guaranteed, fractions included: 2.5
+    /// Guaranteed GPUs, also fractions: 2.5
     #[arg(long, value_name = "GPUS")]
     pub quota: Option<String>,
-    /// GPU memory it is guaranteed, or none to leave memory undivided
+    /// Guaranteed GPU memory, or none for no quota of memory
     #[arg(long, value_name = "SIZE")]
     pub quota_memory: Option<String>,
-    /// Its part of what is over, 0 for only what nobody else wants, or quota for as much as its quota
+    /// Weight for the GPUs beyond all quotas; 0: only GPUs that no other project wants; quota: as its quota
     #[arg(long, value_name = "N")]
     pub weight: Option<String>,
-    /// GPUs it never goes beyond, or none
+    /// Most GPUs at once, or none for no limit
     #[arg(long, value_name = "GPUS")]
     pub limit: Option<String>,
-    /// GPU memory it never goes beyond, or none
+    /// Most GPU memory at once, or none for no limit
     #[arg(long, value_name = "SIZE")]
     pub limit_memory: Option<String>,
-    /// Higher ones are asked first [default: 0]
+    /// Projects of higher priority are served first [default: 0]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub priority: Option<i32>,
-    /// Its jobs are not stopped for others before they have run this long: 10m
+    /// Its jobs cannot be preempted before they have run this long: 10m
     #[arg(long, value_name = "TIME")]
     pub min_runtime: Option<String>,
-    /// Users and @groups that may use it: ana,lee,@vision; all for everybody
+    /// Users and @groups that may use it: ana,lee,@vision; all: every user
     #[arg(long, value_name = "LIST")]
     pub members: Option<String>,
-    /// Print the project in this form: table, wide, json, ndjson or name
+    /// Print the project in this format: table, wide, json, ndjson or name
     #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
     pub output: Option<Format>,
 }

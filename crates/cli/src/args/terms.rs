@@ -1,4 +1,4 @@
-//! Words of `run` and `submit` beyond what a job gets and runs: when, for how long, after whom, with which variables.
+//! Further flags of `run` and `submit`: priority, time limits, dependencies and variables.
 
 use std::path::PathBuf;
 
@@ -12,17 +12,17 @@ pub struct TermArgs {
     /// Higher first in its queue and its project, -1000 to 1000 [default: 0]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub priority: Option<String>,
-    /// Stop the job once it has run this long: 30m, 2h
+    /// Stop the job when it has run this long: 30m, 2h
     #[arg(long, value_name = "TIME")]
     pub time: Option<String>,
-    /// If its GPUs are idle for so long: 30m, none
+    /// If it uses no GPU for this long: 30m, none
     ///
-    /// Once it has done nothing with its GPUs for this long, do as --idle-action says: 30m; `none` for never
+    /// Apply --idle-action when the job has not used its GPUs for this long: 30m; `none`: never
     #[arg(long, value_name = "TIME")]
     pub idle_timeout: Option<String>,
     /// then notify, suspend, cancel [default: notify]
     ///
-    /// What to do then: notify (an event), suspend, or cancel [default: notify]
+    /// Action at --idle-timeout: notify (an event), suspend or cancel [default: notify]
     #[arg(
         long,
         value_name = "ACTION",
@@ -32,32 +32,33 @@ pub struct TermArgs {
     pub idle_action: Option<IdleWord>,
     /// Start when this job has ended; repeatable
     ///
-    /// Wait until this job, or every job of this array, has ended, however it ends; may be repeated
+    /// Start when this job, or every job of this array, has ended, in whatever way; repeatable
     #[arg(long, value_name = "JOB")]
     pub after: Vec<String>,
     /// Start if it has ended with code 0; repeatable
     ///
-    /// Wait until this job, or every job of this array, has exited with code 0, and give up if one ends otherwise; may be repeated
+    /// Start when this job, or every job of this array, has exited with code 0; end without a start if one fails;
+    /// repeatable
     #[arg(long, value_name = "JOB")]
     pub after_ok: Vec<String>,
     /// Set a variable, or pass this shell's; repeatable
     ///
-    /// Set a variable, or pass this shell's on; may be repeated
+    /// Set a variable, or pass this shell's value on; repeatable
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub env: Vec<String>,
-    /// Lines NAME=VALUE; repeatable
+    /// Set variables from a file; repeatable
     ///
-    /// Set variables from lines NAME=VALUE; may be repeated
+    /// Set variables from a file with lines NAME=VALUE; repeatable
     #[arg(long, value_name = "FILE")]
     pub env_file: Vec<PathBuf>,
-    /// As --env, and shown to nobody
+    /// As --env, with a value that is never shown
     ///
-    /// The same as --env for a value that nobody is to read: kept out of the journal, listings and logs
+    /// As --env, for a secret value: the journal, lists and logs never contain it; repeatable
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub secret: Vec<String>,
 }
 
-/// What is done with a job that does nothing.
+/// The action for an idle job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum IdleWord {
     Notify,

@@ -1,4 +1,4 @@
-//! `usage`: who had how much of the GPUs.
+//! `usage`: GPU hours by user, project, queue, GPU or job.
 
 use clap::Args;
 
@@ -7,13 +7,13 @@ use super::{Read, help};
 #[derive(Debug, Args)]
 #[command(after_help = help::USAGE)]
 pub struct Usage {
-    /// One row for each of these: user, project, queue, gpu, job; or none for one row in all
+    /// One row per user, project, queue, gpu or job, or a list of them; none: one row in total
     #[arg(long, value_name = "LIST", default_value = "user,project")]
     pub by: String,
-    /// From when on: a length of time before the end (30d, 12h), a day (2026-11-01), or a time as RFC 3339 has it
+    /// Begin: a time before the end (30d, 12h), a day (2026-11-01) or a time in RFC 3339
     #[arg(long, value_name = "WHEN", default_value = "30d")]
     pub since: String,
-    /// Until when, as for --since; lengths of time are before now [default: now]
+    /// End: a day, a time in RFC 3339, or a time before now (12h) [default: now]
     #[arg(long, value_name = "WHEN")]
     pub until: Option<String>,
     #[command(flatten)]

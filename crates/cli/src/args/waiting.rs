@@ -1,4 +1,4 @@
-//! Verbs for jobs that wait: where they wait, whether they may start, what they ask for.
+//! Verbs for pending jobs: their queue, their hold, their amount.
 
 use clap::{ArgGroup, Args};
 
@@ -12,17 +12,17 @@ use super::{Format, help};
 )]
 pub struct Move {
     /// Ids, unique names, or `last`
-    #[arg(required = true, value_name = "JOB")]
+    #[arg(required = true, value_name = "JOB", value_parser = super::job)]
     pub jobs: Vec<String>,
     /// The queue to wait in
     #[arg(short, long)]
     pub queue: Option<String>,
-    /// First in the queue; for users, among their own jobs
+    /// To the top of the queue; for users, of their own jobs
     #[arg(long)]
     pub top: bool,
     #[command(flatten)]
     pub amount: AmountArgs,
-    /// Print the jobs in this form: table, wide, json, ndjson or name
+    /// Print the jobs in this format: table, wide, json, ndjson or name
     #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
     pub output: Option<Format>,
 }
@@ -34,33 +34,33 @@ pub struct Move {
 )]
 pub struct Change {
     /// Ids, unique names, or `last`
-    #[arg(required = true, value_name = "JOB")]
+    #[arg(required = true, value_name = "JOB", value_parser = super::job)]
     pub jobs: Vec<String>,
-    /// Higher first, -1000 to 1000; above 0 for operators
+    /// Higher first, -1000 to 1000; above 0 only by operators
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub priority: Option<String>,
-    /// Stop it once it has run this long: 30m, 2h, none
+    /// Stop it when it has run this long: 30m, 2h, none
     #[arg(long, value_name = "TIME")]
     pub time: Option<String>,
     #[command(flatten)]
     pub amount: AmountArgs,
-    /// Another name
+    /// New name
     #[arg(long)]
     pub name: Option<String>,
-    /// Print the jobs in this form: table, wide, json, ndjson or name
+    /// Print the jobs in this format: table, wide, json, ndjson or name
     #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
     pub output: Option<Format>,
 }
 
-/// What a job asks for from now on.
+/// The new amount of a job.
 #[derive(Clone, Debug, Default, Args)]
 pub struct AmountArgs {
-    /// Ask for part of a GPU (0.25), or GPUs: 2, 1-4
+    /// Part of a GPU (0.25), or GPUs: 2, 1-4
     ///
-    /// Ask for part of a GPU (0.25), whole GPUs (2 or 1-4), or parts of several (8x0.5)
+    /// Part of a GPU (0.25), whole GPUs (2 or 1-4), or parts of several (8x0.5)
     #[arg(short, long, value_name = "AMOUNT", allow_negative_numbers = true)]
     pub gpu: Option<String>,
-    /// Ask for memory on one GPU: 4G, 512M
+    /// Memory on one GPU: 4G, 512M
     #[arg(
         long,
         value_name = "SIZE",
@@ -68,7 +68,7 @@ pub struct AmountArgs {
         allow_negative_numbers = true
     )]
     pub gpu_memory: Option<String>,
-    /// Ask for a MIG instance of this profile: 2g.10gb
+    /// A MIG instance of this profile: 2g.10gb
     #[arg(long, value_name = "PROFILE", conflicts_with_all = ["gpu", "gpu_memory"])]
     pub mig_profile: Option<String>,
 }

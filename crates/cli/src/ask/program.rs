@@ -52,9 +52,7 @@ pub async fn check(
         return Ok(Err(missing));
     }
     let why = missing.error.message;
-    output::say(&format!(
-        "{why} now; it has to be there when the job starts"
-    ));
+    output::say(&format!("{why}; it must exist when the job starts"));
     Ok(Ok(()))
 }
 
@@ -135,11 +133,11 @@ impl Place<'_> {
         let name = &short(self.name);
         let (why, hint) = match error {
             LookupError::NotInPath(_) => (
-                format!("{name} is in no folder of the job's PATH"),
+                format!("{name} is not in the job's PATH"),
                 self.meant().map_or_else(
                     || {
                         format!(
-                            "give its path, or a PATH that has it: --env PATH=…; `-- env {name}` looks it up when the job starts"
+                            "use its full path, or set --env PATH=…; `-- env {name}` looks it up when the job starts"
                         )
                     },
                     |meant| format!("did you mean {meant}?"),
@@ -147,16 +145,16 @@ impl Place<'_> {
             ),
             LookupError::File(file, _) if file.is_dir() => (
                 format!("{name} is a folder"),
-                "name the program in it".to_owned(),
+                "use the path of a program in it".to_owned(),
             ),
             LookupError::File(_, error) if error.kind() == io::ErrorKind::NotFound => (
                 match name.starts_with('/') {
-                    true => format!("there is no file {name}"),
-                    false => format!("there is no file {name} in {}", self.cwd.display()),
+                    true => format!("file {name} not found"),
+                    false => format!("file {name} not found in {}", self.cwd.display()),
                 },
                 match self.nearest_beside() {
                     Some(meant) => format!("did you mean {meant}?"),
-                    None => "give the path of a program that is there".to_owned(),
+                    None => "use the path of an existing program".to_owned(),
                 },
             ),
             LookupError::File(file, _) if file.is_file() => (
@@ -165,7 +163,7 @@ impl Place<'_> {
             ),
             LookupError::File(file, error) => (
                 format!("{} cannot be executed: {error}", self.shown(file)),
-                "give the path of a program that this user may execute".to_owned(),
+                "use the path of a program that this user may execute".to_owned(),
             ),
         };
         no_program(error.code(), &why, hint)
@@ -174,11 +172,11 @@ impl Place<'_> {
     fn without_interpreter(&self, interpreter: &str) -> NoProgram {
         let name = &short(self.name);
         let why =
-            format!("the first line of {name} names {interpreter}, and there is no such file");
+            format!("the first line of {name} names {interpreter}, but this file does not exist");
         let hint = match interpreter.ends_with('\r') {
             // The kernel takes the end of the line for a part of the name.
-            true => format!("it has line ends of Windows: sed -i 's/\\r$//' {name}"),
-            false => "change that line, or name the interpreter: bash, python3".to_owned(),
+            true => format!("it has Windows line ends: sed -i 's/\\r$//' {name}"),
+            false => "change that line, or put the interpreter before it: bash, python3".to_owned(),
         };
         no_program(127, &why, hint)
     }
@@ -383,27 +381,37 @@ mod tests {
             (
                 "good.sh",
                 127,
-                "good.sh is in no folder of the job's PATH",
+                "good.sh is not in the job's PATH",
                 "did you mean ./good.sh?",
             ),
             (
                 "plain.sh",
                 127,
-                "is in no folder",
+                "is not in the job's PATH",
                 "did you mean bash plain.sh?",
             ),
             (
                 "train.py",
                 127,
-                "is in no folder",
+                "is not in the job's PATH",
                 "did you mean python3 train.py?",
             ),
-            ("bare.sh", 127, "is in no folder", "did you mean ./bare.sh?"),
-            ("pyhton3", 127, "is in no folder", "did you mean python3?"),
+            (
+                "bare.sh",
+                127,
+                "is not in the job's PATH",
+                "did you mean ./bare.sh?",
+            ),
+            (
+                "pyhton3",
+                127,
+                "is not in the job's PATH",
+                "did you mean python3?",
+            ),
             (
                 "no_such_program",
                 127,
-                "is in no folder",
+                "is not in the job's PATH",
                 "`-- env no_such_program` looks it up when the job starts",
             ),
             (
@@ -422,38 +430,38 @@ mod tests {
             (
                 "./lost.sh",
                 127,
-                "names /no/such/shell, and there is no such file",
-                "name the interpreter",
+                "names /no/such/shell, but this file does not exist",
+                "put the interpreter before it",
             ),
             (
                 "./crlf.sh",
                 127,
                 "the first line of ./crlf.sh names /bin/sh\r,",
-                "it has line ends of Windows",
+                "it has Windows line ends",
             ),
             (
                 "./folder",
                 126,
                 "./folder is a folder",
-                "name the program in it",
+                "use the path of a program in it",
             ),
             (
                 "./godo.sh",
                 127,
-                "there is no file ./godo.sh in ",
+                "file ./godo.sh not found in ",
                 "did you mean ./good.sh?",
             ),
             (
                 "./nothing",
                 127,
-                "there is no file ./nothing in ",
-                "give the path",
+                "file ./nothing not found in ",
+                "use the path of an existing program",
             ),
             (
                 "good.sh/x",
                 127,
-                "there is no file good.sh/x",
-                "give the path",
+                "file good.sh/x not found",
+                "use the path of an existing program",
             ),
         ] {
             let refused = look_up(&asked(&dir, name)).unwrap_err();

@@ -56,8 +56,8 @@ pub fn add(args: &TermArgs, submit: &mut Submit) -> Result<()> {
 pub fn priority(text: &str) -> Result<i32> {
     text.parse().map_err(|_| {
         usage(
-            format!("--priority {text} is not a whole number"),
-            "write a number from -1000 to 1000",
+            format!("--priority {text}: not a whole number"),
+            "use a number from -1000 to 1000",
         )
     })
 }
@@ -84,8 +84,8 @@ pub fn seconds(flag: &str, text: &str) -> Result<u64> {
     let length = text::parse_time(text).filter(|length| length.subsec_nanos() == 0);
     length.map(|length| length.as_secs()).ok_or_else(|| {
         usage(
-            format!("{flag} {text} is not a length of time in seconds"),
-            "write 90s, 30m, 2h or 1h30m",
+            format!("{flag} {text}: not a duration in whole seconds"),
+            "use 90s, 30m, 2h or 1h30m",
         )
     })
 }
@@ -97,8 +97,8 @@ pub fn seconds(flag: &str, text: &str) -> Result<u64> {
 pub fn array(text: &str) -> Result<Array> {
     let wrong = || {
         usage(
-            format!("--array {text} is not a list of indices"),
-            "write 0-9, 1,3,5-7, or 0-99%4 for four at once at most",
+            format!("--array {text}: not a list of indices"),
+            "use 0-9, 1,3,5-7, or 0-99%4 for at most four at once",
         )
     };
     let (list, most) = match text.split_once('%') {
@@ -131,15 +131,15 @@ fn variable(flag: &str, word: &str) -> Result<(String, String)> {
     };
     if name.is_empty() {
         return Err(usage(
-            format!("{flag} names no variable"),
-            "write NAME=VALUE, or NAME to pass on what this shell has",
+            format!("{flag}: the name of the variable is empty"),
+            "use NAME=VALUE, or NAME to pass on this shell's value",
         ));
     }
     let own = || {
         std::env::var(name).map_err(|_| {
             usage(
                 format!("{flag} {name}: this shell has no such variable"),
-                format!("export it, or write {name}=VALUE"),
+                format!("export it, or use {name}=VALUE"),
             )
         })
     };
@@ -153,7 +153,7 @@ fn from_file(path: &Path) -> Result<BTreeMap<String, String>> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         usage(
             format!("--env-file {shown} cannot be read: {error}"),
-            "give the path of a text file with lines NAME=VALUE",
+            "use a text file with lines NAME=VALUE",
         )
     })?;
     let lines = text.lines().map(str::trim_start);
@@ -283,7 +283,7 @@ mod tests {
                     env: words(&["=x"]),
                     ..TermArgs::default()
                 },
-                "--env names no",
+                "--env: the name of the variable is empty",
             ),
             (
                 TermArgs {
@@ -304,7 +304,7 @@ mod tests {
                     secret: words(&["=hunter2"]),
                     ..TermArgs::default()
                 },
-                "--secret names no",
+                "--secret: the name of the variable is empty",
             ),
         ];
         for (args, named) in cases {

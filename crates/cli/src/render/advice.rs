@@ -15,9 +15,9 @@ pub fn advice(all: &[Advice], view: View) -> String {
     let mut columns = vec![
         Column::Text("PROGRAM"),
         Column::Right("RUNS"),
-        Column::Right("HAD"),
+        Column::Right("LIMIT"),
         Column::Right("PEAK p50/max"),
-        Column::Right("ASK FOR"),
+        Column::Right("SUGGESTED"),
     ];
     if view.wide {
         columns.extend([Column::Fixed("FLAGS"), Column::Text("NAME")]);
@@ -52,16 +52,16 @@ fn reason(advice: &Advice) -> String {
     let (had, ask) = (advice.memory_limit_bytes, advice.memory_bytes);
     let change = match had.cmp(&ask) {
         std::cmp::Ordering::Less => format!("{} more", text::memory(ask - had)),
-        std::cmp::Ordering::Equal => "as it is".to_owned(),
+        std::cmp::Ordering::Equal => "unchanged".to_owned(),
         std::cmp::Ordering::Greater => format!("{} less", text::memory(had - ask)),
     };
     let (runs, would) = (advice.runs, advice.would_deny_runs);
     let fared = match advice.denied_runs {
-        0 => format!("{would} of {runs} runs would be refused memory"),
-        refused => format!("{refused} of {runs} runs were refused memory, {would} would be"),
+        0 => format!("{would} of {runs} runs would have been refused memory"),
+        refused => format!("{refused} of {runs} runs were refused memory, {would} would have been"),
     };
     match advice.amount {
-        None => format!("{change}, which no GPU here has; {fared}"),
+        None => format!("{change}, but no GPU here has so much; {fared}"),
         Some(_) => format!("{change}; {fared}"),
     }
 }

@@ -53,7 +53,7 @@ pub fn submitted_array(job: &Job, last: u32, dry_run: bool, now: Timestamp) -> S
         let name = name(job);
         let fate = would(&fate);
         return format!(
-            "{name} is an array of {count}, and each asks for {what} in queue {queue}; submitted now, the first {fate}\n"
+            "{name} is an array of {count}, each requests {what} in queue {queue}; if submitted now, the first {fate}\n"
         );
     }
     let array = &task.array;
@@ -62,7 +62,7 @@ pub fn submitted_array(job: &Job, last: u32, dry_run: bool, now: Timestamp) -> S
     let fate = fate.replace(&release(&job.reference()), &release(array));
     let all = extent(array, task.index.min(last), last);
     format!(
-        "#{array} is an array of {count} ({all}), and each asks for {what} in queue {queue}; {task} {fate}\n"
+        "#{array} is an array of {count} ({all}), each requests {what} in queue {queue}; {task} {fate}\n"
     )
 }
 
@@ -96,6 +96,7 @@ pub fn describe_array(array: &str, all: &[Job], view: View) -> String {
     let mut facts = Facts {
         text: String::new(),
         now: view.now,
+        zone: view.zone,
     };
     let tasks: Vec<&ArrayTask> = all.iter().filter_map(|job| job.array.as_ref()).collect();
     let indices = || tasks.iter().map(|task| task.index);
@@ -107,7 +108,7 @@ pub fn describe_array(array: &str, all: &[Job], view: View) -> String {
     let jobs = jobs(count);
     let extent = extent(array, first, last);
     let most = tasks.iter().find_map(|task| task.max_running);
-    let most = most.map_or_else(String::new, |most| format!(", {most} at once at most"));
+    let most = most.map_or_else(String::new, |most| format!(", at most {most} at once"));
     facts.add(
         "array",
         &format!("#{array} {}, {jobs} ({extent}){most}", name(job)),
@@ -115,26 +116,26 @@ pub fn describe_array(array: &str, all: &[Job], view: View) -> String {
     facts.add("state", &states(all));
     if count > all.len() {
         let gone = count - all.len();
-        facts.add("not kept", &format!("{gone} of them, which had ended"));
+        facts.add("deleted", &format!("{gone} that had ended"));
     }
-    facts.add("not well", &failures(all));
+    facts.add("failures", &failures(all));
     facts.add("queue", &text::clean(&job.queue));
-    facts.add("asked", &asked(job));
+    facts.add("request", &asked(job));
     facts.add("compute", &compute(job));
     facts.add("image", &image(job));
     facts.add("command", &text::command_line(&job.command));
-    facts.add("in", &text::clean(&job.cwd));
+    facts.add("folder", &text::clean(&job.cwd));
     facts.add("user", &text::clean(&job.user));
     let project = job.project.as_deref().unwrap_or_default();
     facts.add("project", &text::clean(project));
-    facts.add("terms", &terms(job));
+    facts.add("options", &terms(job));
     facts.add_time("submitted", Some(job.submitted_at));
     facts.add_time("started", all.iter().filter_map(|job| job.started_at).min());
     let has_ended = all.iter().all(|job| job.state == JobState::Ended);
     let ended = all.iter().filter_map(|job| job.ended_at).max();
     facts.add_time("ended", ended.filter(|_| has_ended));
     facts.add("output", &format!("divvy logs {array}"));
-    facts.add("each", &format!("divvy ps {array}"));
+    facts.add("jobs", &format!("divvy ps {array}"));
     facts.add("waits", &waits(all));
     facts.text
 }
@@ -197,11 +198,11 @@ mod tests {
         let first = job(0, "queued", None);
         assert_eq!(
             submitted_array(&first, 3, false, now),
-            "#12 is an array of 4 jobs (12_0 to 12_3), and each asks for 0.25 of a GPU in queue q; 12_0 waits: its array has 1 job \
+            "#12 is an array of 4 jobs (12_0 to 12_3), each requests 0.25 of a GPU in queue q; 12_0 waits: its array has 1 job \
              at once at most\n"
         );
         let dry = submitted_array(&first, 3, true, now);
-        let said = "a b is an array of 4 jobs, and each asks for 0.25 of a GPU in queue q; submitted now, the first would wait";
+        let said = "a b is an array of 4 jobs, each requests 0.25 of a GPU in queue q; if submitted now, the first would wait";
         assert!(dry.starts_with(said), "{dry}");
     }
 
@@ -216,20 +217,21 @@ mod tests {
             wide: false,
             width: None,
             now: "2026-01-02T03:05:05Z".parse().unwrap(),
+            zone: || jiff::tz::TimeZone::UTC,
         };
         let said = describe_array("12", &all, view);
         for line in [
-            "array:       #12 a b, 4 jobs (12_0 to 12_3), 1 at once at most\n",
+            "array:       #12 a b, 4 jobs (12_0 to 12_3), at most 1 at once\n",
             "state:       1 completed, 1 failed, 1 queued\n",
-            "not kept:    1 of them, which had ended\n",
-            "not well:    12_1 failed (3)\n",
+            "deleted:     1 that had ended\n",
+            "failures:    12_1 failed (3)\n",
             "output:      divvy logs 12\n",
             "waits:       12_3: its array has 1 job at once at most\n",
         ] {
             assert!(said.contains(line), "{line}\n{said}");
         }
-        let changed = array_changed("12", &all[2..], "had ended already");
-        assert_eq!(changed, "#12 a b: 1 queued; 3 had ended already");
+        let changed = array_changed("12", &all[2..], "had already ended");
+        assert_eq!(changed, "#12 a b: 1 queued; 3 had already ended");
         let many: Vec<Job> = (0..20).map(|at| job(at, "ended", Some(1))).collect();
         let said = describe_array("12", &many, view);
         assert!(said.contains("12_7 failed (1), and 12 more\n"), "{said}");

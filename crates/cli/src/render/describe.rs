@@ -7,6 +7,7 @@ use divvy_api::v1::{
     LimiterForm, MemoryPlace, Runner, Slice, TaskBound, TaskBoundKind,
 };
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
 use super::{View, jobs, mig};
 use crate::text;
@@ -16,17 +17,18 @@ pub fn describe(job: &Job, view: View) -> String {
     let mut facts = Facts {
         text: String::new(),
         now: view.now,
+        zone: view.zone,
     };
     facts.add("job", &format!("#{} {}", job.id, text::clean(&job.name)));
     facts.add("array", &task(job));
     facts.add("state", &state(job, view.now));
     facts.add("queue", &text::clean(&job.queue));
-    facts.add("asked", &asked(job));
+    facts.add("request", &asked(job));
     facts.add("compute", &compute(job));
     facts.add("image", &image(job));
     facts.add("command", &text::command_line(&job.command));
     match &job.claim {
-        None => facts.add("in", &text::clean(&job.cwd)),
+        None => facts.add("folder", &text::clean(&job.cwd)),
         Some(claim) => facts.add_claim(claim),
     }
     facts.add("user", &text::clean(&job.user));
@@ -34,7 +36,7 @@ pub fn describe(job: &Job, view: View) -> String {
         "project",
         &text::clean(job.project.as_deref().unwrap_or_default()),
     );
-    facts.add("terms", &terms(job));
+    facts.add("options", &terms(job));
     facts.add("idle", &idle(job));
     facts.add("secrets", &text::clean(&job.secrets.join(", ")));
     facts.add("labels", &labels(job));
@@ -65,7 +67,7 @@ pub fn describe(job: &Job, view: View) -> String {
     facts.add("records", &text::clean(&job.directory));
     let output = match job.runner {
         Runner::Supervisor => format!("divvy logs {}", job.reference()),
-        Runner::Client => "on the terminal it was started from".to_owned(),
+        Runner::Client => "on the terminal that started it".to_owned(),
         Runner::Claim => "in the logs of its pods".to_owned(),
     };
     facts.add("output", &output);
@@ -79,7 +81,7 @@ pub fn describe(job: &Job, view: View) -> String {
         facts.add("  errors", &text::clean(&errors));
     }
     facts.add(
-        "at its end",
+        "notify",
         &text::clean(job.notify.as_deref().unwrap_or_default()),
     );
     facts.add(
@@ -117,11 +119,11 @@ fn memory(job: &Job, now: Timestamp) -> String {
         return String::new();
     };
     let place = match memory.place {
-        MemoryPlace::Gpu => "on its GPUs, from which it could not be released",
-        MemoryPlace::Offloading => "leaving its GPUs",
-        MemoryPlace::Host => "in the host's memory; it holds no GPU",
-        MemoryPlace::RestorePending => "in the host's memory; room on its GPUs is kept for it",
-        MemoryPlace::Restoring => "coming back to its GPUs",
+        MemoryPlace::Gpu => "on its GPUs; the driver could not release it",
+        MemoryPlace::Offloading => "moving to host memory",
+        MemoryPlace::Host => "in host memory; the job holds no GPU",
+        MemoryPlace::RestorePending => "in host memory; room on its GPUs is reserved for it",
+        MemoryPlace::Restoring => "moving back to its GPUs",
     };
     format!("{place}, for {}", text::elapsed(memory.since, now))
 }
@@ -141,7 +143,7 @@ fn confirmation(job: &Job) -> &'static str {
         (None, _) => "",
         (Some(Confirmation::Confirmed), _) => "yes",
         (Some(_), JobState::Ended) => "no",
-        (Some(Confirmation::NotPlaced), _) => "not before it has its slice",
+        (Some(Confirmation::NotPlaced), _) => "not yet: it has no slice",
         (Some(Confirmation::Awaiting), _) => "not yet",
     }
 }
@@ -161,7 +163,7 @@ pub(super) fn terms(job: &Job) -> String {
         words.push("preemptible".to_owned());
     }
     if let Some(limit) = job.time_limit_s {
-        words.push(format!("stopped after {}", text::seconds(limit)));
+        words.push(format!("time limit {}", text::seconds(limit)));
     }
     for after in &job.after {
         let how = if after.ok { " if it exits with 0" } else { "" };
@@ -182,14 +184,16 @@ fn idle(job: &Job) -> String {
         return String::new();
     };
     let then = match rule.action {
-        IdleAction::Notify => "told",
+        IdleAction::Notify => "event",
         IdleAction::Suspend => "suspended",
         IdleAction::Cancel => "cancelled",
     };
     let rule = format!("{then} after {}", text::seconds(rule.after_s));
     match (job.idle_s, job.state) {
         (Some(idle), _) => format!("for {}, {rule}", text::seconds(idle)),
-        (None, JobState::Running) if !job.suspended => format!("cannot be seen here ({rule})"),
+        (None, JobState::Running) if !job.suspended => {
+            format!("unknown, because idle time is not measured here ({rule})")
+        }
         (None, _) => rule,
     }
 }
@@ -207,16 +211,16 @@ pub(super) fn image(job: &Job) -> String {
 /// What it asks for, and how strongly it is to be kept apart.
 pub(super) fn asked(job: &Job) -> String {
     let exactly = if job.memory_exact {
-        ", to the byte"
+        ", exact memory"
     } else {
         ""
     };
     let amount = text::amount_in_words(&job.request);
     match job.isolation {
         Isolation::Any => format!("{amount}{exactly}"),
-        Isolation::Cooperative => format!("{amount}{exactly}, held by the limiter"),
-        Isolation::Driver => format!("{amount}{exactly}, held by the driver at least"),
-        Isolation::Hardware => format!("{amount}{exactly}, held by hardware"),
+        Isolation::Cooperative => format!("{amount}{exactly}, enforced by the limiter"),
+        Isolation::Driver => format!("{amount}{exactly}, enforced by the driver or the hardware"),
+        Isolation::Hardware => format!("{amount}{exactly}, enforced by the hardware"),
     }
 }
 
@@ -226,9 +230,9 @@ fn processes(job: &Job) -> String {
         return String::new();
     };
     let held = match (&group.path, &group.reason) {
-        (Some(path), _) => format!("held by the control group {path}"),
-        (None, Some(reason)) => format!("held by their session ({reason})"),
-        (None, None) => "held by their session".to_owned(),
+        (Some(path), _) => format!("tracked by the control group {path}"),
+        (None, Some(reason)) => format!("tracked by their session ({reason})"),
+        (None, None) => "tracked by their session".to_owned(),
     };
     match group.bound.as_ref().map(task_bound) {
         Some(bound) => format!("{bound}; {held}"),
@@ -246,7 +250,7 @@ fn task_bound(bound: &TaskBound) -> String {
             format!("at most {most} for all processes of uid {uid} (RLIMIT_NPROC; {why})")
         }
         TaskBoundKind::Nothing => {
-            format!("not bounded (RLIMIT_NPROC does not bind root; {why})")
+            format!("no limit (RLIMIT_NPROC does not limit root; {why})")
         }
     }
 }
@@ -270,11 +274,11 @@ fn limiter(job: &Job) -> String {
 fn uncounted(job: &Job) -> String {
     let times = match job.uncounted_calls {
         None => return String::new(),
-        Some(1) => "once".to_owned(),
-        Some(count) => format!("{count} times"),
+        Some(1) => "1 call".to_owned(),
+        Some(count) => format!("{count} calls"),
     };
     format!(
-        "{times} the limiter passed on what it could not count or hold up, or came upon an error of its own"
+        "the limiter let {times} through without accounting or throttling (unsupported call or internal error)"
     )
 }
 
@@ -283,7 +287,7 @@ pub(super) fn compute(job: &Job) -> String {
     if job.slices.iter().any(|slice| slice.mig.is_some())
         || matches!(job.request, Amount::Mig { .. })
     {
-        return "the instance's own multiprocessors; no turns are taken".to_owned();
+        return "the instance's own multiprocessors, without time slices".to_owned();
     }
     let mode = match job.compute.as_str() {
         "none" => "none: the driver's time-slicing",
@@ -294,7 +298,7 @@ pub(super) fn compute(job: &Job) -> String {
             format!("{mode} · {}", text::compute_time(time))
         }
         (JobState::Running | JobState::Stopping, None) => {
-            format!("{mode} · it has its GPUs to itself")
+            format!("{mode} · no other job on its GPUs")
         }
         _ => mode.to_owned(),
     }
@@ -306,20 +310,20 @@ fn driver(slice: &Slice, ended: bool) -> String {
     let off = |bytes: i64| {
         let size = text::memory(bytes.unsigned_abs());
         match bytes.signum() {
-            1 => format!("{size} more than the account"),
-            -1 => format!("{size} less than the account"),
-            _ => "as the account".to_owned(),
+            1 => format!("{size} more than accounted"),
+            -1 => format!("{size} less than accounted"),
+            _ => "as accounted".to_owned(),
         }
     };
     match (slice.memory_driver_bytes, slice.memory_mismatch_bytes) {
         _ if ended && slice.memory_mismatch_max_bytes == 0 => String::new(),
-        _ if ended => format!("the account was {most} off at most"),
+        _ if ended => format!("largest difference from the account {most}"),
         (Some(held), Some(bytes)) if slice.memory_mismatch_max_bytes == 0 => {
             format!("{}, {}", text::memory(held), off(bytes))
         }
         (Some(held), Some(bytes)) => {
             format!(
-                "{}, {}; {most} off at most so far",
+                "{}, {}; largest difference so far {most}",
                 text::memory(held),
                 off(bytes)
             )
@@ -331,6 +335,7 @@ fn driver(slice: &Slice, ended: bool) -> String {
 pub(super) struct Facts {
     pub(super) text: String,
     pub(super) now: Timestamp,
+    pub(super) zone: fn() -> TimeZone,
 }
 
 impl Facts {
@@ -345,7 +350,11 @@ impl Facts {
         if let Some(at) = at {
             self.add(
                 name,
-                &format!("{} ago ({at:.0})", text::elapsed(at, self.now)),
+                &format!(
+                    "{} ago ({})",
+                    text::elapsed(at, self.now),
+                    text::time(at, (self.zone)())
+                ),
             );
         }
     }
@@ -367,14 +376,14 @@ impl Facts {
         }
         self.add(
             "  limit",
-            &format!("{limit} of memory, held by {}", slice.enforcement),
+            &format!("{limit} of memory, enforced by {}", slice.enforcement),
         );
         if let Some(target) = slice.memory_target_bytes {
             let target = text::memory(target);
             self.add(
                 "  target",
                 &format!(
-                    "{target}: no more is allocated, the rest is given up once no more is used"
+                    "{target}: the limiter refuses more; the rest is released when the job uses no more than this"
                 ),
             );
         }
@@ -387,11 +396,11 @@ impl Facts {
             count => format!("{count} processes"),
         };
         if ended {
-            self.add("  memory", &format!("{peak} at most"));
+            self.add("  memory", &format!("peak {peak}"));
         } else {
             self.add(
                 "  memory",
-                &format!("{used} by {processes}, {peak} at most so far"),
+                &format!("{used} by {processes}, peak so far {peak}"),
             );
         }
         self.add("  driver", &driver(slice, ended));
@@ -399,7 +408,7 @@ impl Facts {
             let unseen = text::memory(slice.memory_unaccounted_bytes);
             self.add(
                 "  unseen",
-                &format!("{unseen} that no allocation shows, counted in the limit"),
+                &format!("{unseen} without a known allocation, counted against the limit"),
             );
         }
         if let Some(refusals) = jobs::refusals(std::slice::from_ref(slice)) {
@@ -434,9 +443,9 @@ impl Facts {
             (BypassAction::Warned, Some(_)) => format!("until {when} ago"),
             (BypassAction::Warned, None) => format!("since {when}"),
             (BypassAction::Denied, Some(_)) => {
-                format!("until {when} ago; its slice got nothing meanwhile")
+                format!("until {when} ago; its slice got no memory meanwhile")
             }
-            (BypassAction::Denied, None) => format!("since {when}; its slice gets nothing more"),
+            (BypassAction::Denied, None) => format!("since {when}; its slice gets no more memory"),
             (BypassAction::Killed, _) => "killed".to_owned(),
         };
         self.add(
@@ -478,7 +487,7 @@ mod tests {
         );
         assert_eq!(
             said(TaskBoundKind::Nothing, None, None, why),
-            "not bounded (RLIMIT_NPROC does not bind root; /g has no pids controller)"
+            "no limit (RLIMIT_NPROC does not limit root; /g has no pids controller)"
         );
     }
 }

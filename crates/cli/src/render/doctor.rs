@@ -31,9 +31,9 @@ pub fn findings(findings: &[Finding], view: View) -> String {
         count(FindingStatus::Warn),
         count(FindingStatus::Fail),
         if count(FindingStatus::Fail) == 0 {
-            "jobs can run here; `divvy selftest` tries whether their limits hold"
+            "jobs can run here; test their limits with `divvy selftest`"
         } else {
-            "jobs cannot run here as they should"
+            "jobs cannot run correctly here"
         }
     ));
     text

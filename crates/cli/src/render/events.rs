@@ -14,7 +14,7 @@ pub fn events(events: &[Event], view: View) -> String {
     }
     let columns = [
         Column::Right("SEQ"),
-        Column::Right("AGO"),
+        Column::Fixed("TIME"),
         Column::Fixed("JOB"),
         Column::Fixed("EVENT"),
         Column::Text("TEXT"),
@@ -27,7 +27,7 @@ fn row(event: &Event, view: View) -> Vec<String> {
     let [job, kind, text] = words(event);
     vec![
         event.seq.to_string(),
-        text::elapsed(event.at, view.now),
+        text::time(event.at, (view.zone)()),
         job,
         kind,
         text,
@@ -36,7 +36,7 @@ fn row(event: &Event, view: View) -> Vec<String> {
 
 /// One event on its own line, in columns wide enough for most, with the time of day in `zone`.
 pub fn event_line(event: &Event, zone: &TimeZone) -> String {
-    let time = event.at.to_zoned(zone.clone()).strftime("%H:%M:%S");
+    let time = event.at.to_zoned(zone.clone()).strftime("%H:%M:%S %Z");
     let [job, kind, text] = words(event);
     format!("{time}  {job:<5}  {kind:<10}  {text}")
         .trim_end()

@@ -18,7 +18,7 @@ pub fn gpus(gpus: &[Gpu], view: View) -> String {
         Column::Fixed("MODE"),
     ];
     columns.extend([
-        Column::Right("USED/CUT/USABLE"),
+        Column::Right("USED/ALLOC/USABLE"),
         Column::Right("UTIL"),
         Column::Fixed("FREE"),
     ]);
@@ -131,7 +131,7 @@ fn note(gpu: &Gpu, view: View) -> String {
     let outside = match (pids.as_slice(), gpu.memory_unmanaged_bytes) {
         ([], 0) => String::new(),
         // By no stranger: by jobs, past their slices or on GPUs that are not theirs.
-        ([], bytes) => format!("{} held beyond what was granted", text::memory(bytes)),
+        ([], bytes) => format!("{} held by jobs beyond their slices", text::memory(bytes)),
         (pids, bytes) => format!(
             "{} held outside Divvy by pid {}",
             text::memory(bytes),
@@ -141,11 +141,11 @@ fn note(gpu: &Gpu, view: View) -> String {
     let past: Vec<String> = gpu.bypass_pids.iter().map(u32::to_string).collect();
     let past = match past.as_slice() {
         [] => String::new(),
-        pids => format!("past the limiter: pid {}", pids.join(", ")),
+        pids => format!("bypass by pid {}", pids.join(", ")),
     };
     let blind = match gpu.process_memory_known {
         true => String::new(),
-        false => "the driver does not say what each process holds".to_owned(),
+        false => "the driver does not report the memory of each process".to_owned(),
     };
     let trouble = gpu.problem.as_deref().map(text::clean).unwrap_or_default();
     let parts = [slices.join(", "), trouble, outside, past, blind];

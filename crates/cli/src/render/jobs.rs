@@ -76,7 +76,7 @@ pub(crate) fn columns(wide: bool) -> Vec<Column> {
         Column::Right("ID"),
         Column::Text("NAME"),
         Column::Text("QUEUE"),
-        Column::Fixed("ASK"),
+        Column::Fixed("REQ"),
         Column::Fixed("STATE"),
         Column::Right("FOR"),
         Column::Right("USED/LIMIT"),
@@ -146,7 +146,7 @@ fn shrinking(slices: &[Slice]) -> Option<String> {
     match targets[..] {
         [] => None,
         _ => Some(format!(
-            "shrinks to {} once it uses no more",
+            "shrinks to {} when it uses no more than that",
             text::memory(
                 targets
                     .iter()
@@ -212,14 +212,14 @@ pub fn resized(job: &Job) -> String {
     let (id, name) = (&job.id, text::clean(&job.name));
     if job.state == JobState::Queued {
         let what = text::amount_in_words(&job.request);
-        return format!("#{id} {name} asks for {what}; it keeps its place in the queue\n");
+        return format!("#{id} {name} requests {what}; it keeps its place in the queue\n");
     }
     let one = |slice: &Slice| {
         let held = text::memory(slice.memory_limit_bytes);
         match slice.memory_target_bytes {
             None => format!("#{id} {name} has {held} on {}\n", slice.label),
             Some(target) => format!(
-                "#{id} {name} gets no more than {} on {}, and holds {held} until it uses no more than that ({} now)\n",
+                "#{id} {name}: new limit {} on {}; it keeps {held} until it uses no more than the new limit ({} now)\n",
                 text::memory(target),
                 slice.label,
                 text::memory(slice.memory_used_bytes)
@@ -234,9 +234,9 @@ pub fn redivided(job: &Job) -> String {
     let (id, name) = (&job.id, text::clean(&job.name));
     match job.compute.as_str() {
         "none" => {
-            format!("#{id} {name} takes no turns: the driver's time-slicing orders its work\n")
+            format!("#{id} {name}: compute time by the driver's time-slicing\n")
         }
-        compute => format!("#{id} {name} takes turns of compute time: {compute}\n"),
+        compute => format!("#{id} {name}: compute time {compute}\n"),
     }
 }
 
@@ -261,7 +261,7 @@ pub(super) fn starts(
         (Some(at), None) => format!("in about {}", wait(at)),
         (None, None) => return None,
     };
-    Some(format!("{words}, if nobody else comes"))
+    Some(format!("{words}, if no other job is submitted"))
 }
 
 /// What became of a submitted job, in one line; `dry_run` says what would.
@@ -271,12 +271,12 @@ pub fn submitted(job: &Job, dry_run: bool, now: Timestamp) -> String {
     let fate = fate(job, now);
     if dry_run {
         format!(
-            "{name} asks for {what} in queue {queue}; submitted now, it {}\n",
+            "{name} requests {what} in queue {queue}; if submitted now, it {}\n",
             would(&fate)
         )
     } else {
         format!(
-            "#{} {name} asks for {what} in queue {queue}; it {fate}\n",
+            "#{} {name} requests {what} in queue {queue}; it {fate}\n",
             job.id
         )
     }

@@ -15,11 +15,11 @@ pub fn journal(done: &JournalFile) -> String {
         replaced,
     } = done;
     let mut lines = format!(
-        "{}: {jobs_living} jobs that wait or run, {jobs_ended} that have ended\n",
+        "{}: {jobs_living} pending or running jobs, {jobs_ended} ended jobs\n",
         text::clean(path)
     );
     if let Some(replaced) = replaced {
-        let _ = writeln!(lines, "  before  {}", text::clean(replaced));
+        let _ = writeln!(lines, "  previous journal: {}", text::clean(replaced));
     }
     lines
 }

@@ -71,13 +71,10 @@ pub fn planned(planned: &[MigPlanned], view: View) -> String {
                 cells.push(text::clean(&one.gpu_uuid));
             }
             cells.push(match (one.reuses, one.removes.as_slice()) {
-                (true, _) => "takes over the idle one".to_owned(),
-                (false, []) => "is made".to_owned(),
+                (true, _) => "reuses the idle instance".to_owned(),
+                (false, []) => "new".to_owned(),
                 (false, idle) => {
-                    format!(
-                        "is made once idle {} is gone",
-                        text::clean(&idle.join(", "))
-                    )
+                    format!("new, after removing idle {}", text::clean(&idle.join(", ")))
                 }
             });
             cells
@@ -93,19 +90,19 @@ pub fn changed(changed: &GpuChanged) -> String {
     } = changed;
     let (from, to) = (mode(*from), mode(changed.mode));
     let mut lines = match (changed.blockers.is_empty(), changed.dry_run, from == to) {
-        (_, _, true) => format!("GPU {gpu_index} is {to} already\n"),
-        (false, _, _) => format!("GPU {gpu_index} stays {from}: it cannot be {to} yet\n"),
-        (true, true, _) => format!("GPU {gpu_index} would go from {from} to {to}\n"),
-        (true, false, _) => format!("GPU {gpu_index}: {from} to {to}\n"),
+        (_, _, true) => format!("GPU {gpu_index} is already {to}\n"),
+        (false, _, _) => format!("GPU {gpu_index} stays {from}; it cannot change to {to} yet\n"),
+        (true, true, _) => format!("GPU {gpu_index} would change from {from} to {to}\n"),
+        (true, false, _) => format!("GPU {gpu_index} changed from {from} to {to}\n"),
     };
     for blocker in &changed.blockers {
-        let _ = writeln!(lines, "  first  {}", text::clean(blocker));
+        let _ = writeln!(lines, "  blocker  {}", text::clean(blocker));
     }
     for step in &changed.steps {
-        let _ = writeln!(lines, "  step   {}", text::clean(step));
+        let _ = writeln!(lines, "  step     {}", text::clean(step));
     }
     if let Some(left) = &changed.remaining_steps {
-        let _ = writeln!(lines, "  left   {}", text::clean(left));
+        let _ = writeln!(lines, "  to do    {}", text::clean(left));
     }
     lines
 }
@@ -205,7 +202,7 @@ pub fn instance(instance: &MigSlice) -> String {
     let place = slots(instance.start, instance.memory_slices);
     let uuid = match &instance.uuid {
         Some(uuid) => text::clean(uuid),
-        None => "not made yet".to_owned(),
+        None => "not created yet".to_owned(),
     };
     format!(
         "{} at memory {slices} {place} ({uuid})",
@@ -213,7 +210,7 @@ pub fn instance(instance: &MigSlice) -> String {
     )
 }
 
-/// `asked 10GiB, 1g.10gb has 9856MiB`: what an instance has of what was asked for, where that is not the same.
+/// `10.0 GiB requested, 1g.10gb has 9.6 GiB`: the memory of an instance, if it differs from the request.
 pub fn asked_and_got(job: &Job) -> String {
     let Some(instance) = job.slices.first().and_then(|slice| slice.mig.as_ref()) else {
         return String::new();
@@ -224,15 +221,16 @@ pub fn asked_and_got(job: &Job) -> String {
     );
     match &job.request {
         Amount::Memory { bytes } if Bytes::new(*bytes) != has => {
-            format!("asked {}, {profile} has {has}", Bytes::new(*bytes))
+            let [asked, has] = Bytes::new(*bytes).human_beside(has);
+            format!("{asked} requested, {profile} has {has}")
         }
         Amount::Mig { profile: name } => {
             let nominal = name.parse::<MigProfile>().map(MigProfile::nominal);
             match nominal {
-                Ok(nominal) if nominal != has => format!("{profile} has {has}"),
+                Ok(nominal) if nominal != has => format!("{profile} has {}", has.human()),
                 _ => String::new(),
             }
         }
-        _ => format!("{profile} with {has}"),
+        _ => format!("{profile} with {}", has.human()),
     }
 }

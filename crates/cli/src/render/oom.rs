@@ -1,4 +1,4 @@
-//! `oom`: refusal by refusal, what was asked, what there was, what would have done.
+//! `oom`: for each refusal the request, the free memory and the limit that would have been enough.
 
 use std::fmt::Write as _;
 
@@ -12,8 +12,8 @@ use crate::text;
 pub fn oom(oom: &Oom, view: View) -> String {
     let (id, name) = (&oom.job, text::clean(&oom.name));
     let mut lines = match (oom.denials, oom.records.len()) {
-        (0, 0) => return format!("#{id} {name} was refused no GPU memory\n"),
-        (0, _) => format!("#{id} {name} did not get GPU memory, and its limit was not the cause\n"),
+        (0, 0) => return format!("#{id} {name}: no GPU memory was refused\n"),
+        (0, _) => format!("#{id} {name}: GPU memory was refused, but not by its limit\n"),
         (1, _) => format!("#{id} {name}: its limit refused GPU memory once\n"),
         (times, _) => format!("#{id} {name}: its limit refused GPU memory {times} times\n"),
     };
@@ -22,7 +22,7 @@ pub fn oom(oom: &Oom, view: View) -> String {
         if record.number > next {
             let _ = writeln!(
                 lines,
-                "\n({} records between are not kept)",
+                "\n({} records in between were not kept)",
                 record.number - next
             );
         }
@@ -43,7 +43,11 @@ pub fn oom(oom: &Oom, view: View) -> String {
             }
             _ => format!("divvy run --gpu-memory {size} -- …"),
         };
-        let _ = writeln!(lines, "\nall of it passes at {size}: {command}");
+        let _ = writeln!(
+            lines,
+            "\na limit of {} would have been enough: {command}",
+            size.human()
+        );
     }
     lines
 }
@@ -60,7 +64,7 @@ fn one(record: &OomRecord, view: View) -> String {
         .map(|index| format!(" on GPU {index}"))
         .unwrap_or_default();
     let mut lines = format!(
-        "{ago} ago  pid {} {}: {} asked for {asked}{gpu}\n",
+        "{ago} ago  pid {} {}: {} requested {asked}{gpu}\n",
         record.pid,
         text::clean(&record.program),
         text::clean(&record.api)
@@ -76,10 +80,10 @@ fn one(record: &OomRecord, view: View) -> String {
             .iter()
             .map(|peer| format!("pid {} {}", peer.pid, text::memory(peer.used_bytes)));
         let unnamed = record.peer_count.saturating_sub(record.peers.len() as u64);
-        let more = (unnamed > 0).then(|| format!("{unnamed} more"));
+        let more = (unnamed > 0).then(|| format!("{unnamed} more processes"));
         let unseen = (record.unaccounted_bytes > 0).then(|| {
             format!(
-                "charged to nobody {}",
+                "without a known process {}",
                 text::memory(record.unaccounted_bytes)
             )
         });
@@ -99,22 +103,19 @@ fn one(record: &OomRecord, view: View) -> String {
         fact("holding", all.collect::<Vec<_>>().join(", "));
     }
     if let Some(limit) = record.sufficient_limit_bytes {
-        fact("passes", format!("at {}", size(limit)));
+        fact("enough", format!("--gpu-memory {}", size(limit)));
     }
     if record.skipped > 0 {
         let times = match record.skipped {
             1 => "once".to_owned(),
             times => format!("{times} times"),
         };
-        fact(
-            "before",
-            format!("refused {times} without a record of its own"),
-        );
+        fact("before", format!("refused {times} without a record"));
     }
     lines
 }
 
-/// A limit that can be asked for, and no smaller one.
+/// The smallest limit that can be requested.
 fn size(limit: u64) -> Bytes {
     Bytes::new(limit).round_up(Bytes::mib(1))
 }
@@ -133,21 +134,19 @@ fn cause(record: &OomRecord) -> String {
         .map(|(free, total)| text::memories(&[free, total]));
     match record.cause {
         OomCause::SliceFull => {
-            let gpu = gpu.map_or_else(String::new, |gpu| {
-                format!("; the GPU itself had {gpu} free")
-            });
-            format!("the slice was full, {slice} in use{gpu}")
+            let gpu = gpu.map_or_else(String::new, |gpu| format!("; the GPU had {gpu} free"));
+            format!("the slice was full: {slice} in use{gpu}")
         }
         OomCause::GpuFull if exceeds_gpu(record) => {
-            "the driver refused it; it fits under no limit".to_owned()
+            "the driver refused it: it is larger than the GPU, so no limit is enough".to_owned()
         }
         OomCause::GpuFull => {
-            let gpu = gpu.map_or_else(String::new, |gpu| format!(", {gpu} free"));
-            format!("the GPU was full{gpu}; the slice had room, {slice} in use")
+            let gpu = gpu.map_or_else(String::new, |gpu| format!(": {gpu} free"));
+            format!("the GPU was full{gpu}; the slice had room: {slice} in use")
         }
         OomCause::NotInSlice => "the GPU is not one of the job's".to_owned(),
         OomCause::Other => {
-            "the driver had none; the call asks for no memory that is counted".to_owned()
+            "the driver refused it; the limit does not count this kind of memory".to_owned()
         }
     }
 }

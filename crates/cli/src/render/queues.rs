@@ -37,7 +37,7 @@ fn row(queue: &Queue) -> Vec<String> {
         queue
             .amount
             .as_ref()
-            .map_or_else(|| "what it asks for".to_owned(), text::amount_in_words),
+            .map_or_else(|| "its request".to_owned(), text::amount_in_words),
         queue.waiting.to_string(),
         queue.running.to_string(),
         queue

@@ -37,21 +37,21 @@ fn heading(test: &Selftest) -> String {
     let form = match test.form {
         Some(LimiterForm::Preload) => "preload",
         Some(LimiterForm::Wrapper) => "wrapper",
-        None => "not there",
+        None => "not loaded",
     };
     let holder = match test.enforcement.as_str() {
-        "mig" => "the driver (an instance of the GPU)".to_owned(),
+        "mig" => "the driver (a MIG instance)".to_owned(),
         other => format!("the {} ({form})", text::clean(other)),
     };
     format!(
-        "GPU {} {}{simulated} · driver {}, CUDA {} · limit {}, held by {holder}, {}\n",
+        "GPU {} {}{simulated} · driver {}, CUDA {} · limit {}, enforced by {holder}, {}\n",
         test.gpu_index,
         text::clean(&test.model),
         text::clean(&test.driver_version),
         text::clean(&test.cuda_version),
         text::memory(test.memory_limit_bytes),
         if test.daemon {
-            "in a slice of the daemon's"
+            "in a slice of the daemon"
         } else {
             "in a slice without a daemon"
         },

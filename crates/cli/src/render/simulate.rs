@@ -208,7 +208,7 @@ pub fn scene(scene: &Scene) -> String {
         _ => "exact".to_owned(),
     };
     format!(
-        "{gpus}, {}, {load}: {how}; who is refused does not wait",
+        "{gpus}, {}, {load}: {how}; refused requests do not wait",
         crate::text::clean(&scene.requests)
     )
 }

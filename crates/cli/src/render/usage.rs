@@ -2,6 +2,7 @@
 
 use divvy_api::v1::Usage;
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
 use super::View;
 use crate::table::{self, Column};
@@ -67,7 +68,12 @@ pub fn usages(rows: &[Usage], view: View) -> String {
 }
 
 /// `12.50 GPU hours from … until …, of which 40 % used`.
-pub fn usage_total(rows: &[Usage], since: Timestamp, until: Timestamp) -> String {
+pub fn usage_total(
+    rows: &[Usage],
+    since: Timestamp,
+    until: Timestamp,
+    zone: fn() -> TimeZone,
+) -> String {
     let sum = |of: fn(&Usage) -> u64| rows.iter().map(of).fold(0, u64::saturating_add);
     let allocated = sum(|row| row.allocated_gpu_ms);
     let (idle, unknown) = (sum(|row| row.idle_gpu_ms), sum(|row| row.unknown_gpu_ms));
@@ -77,8 +83,10 @@ pub fn usage_total(rows: &[Usage], since: Timestamp, until: Timestamp) -> String
             .unwrap_or(0)
     };
     format!(
-        "{} GPU hours from {since:.0} until {until:.0}: {} % idle, {} % not measured",
+        "{} GPU hours from {} until {}: {} % idle, {} % not measured",
         hours(allocated),
+        text::time(since, zone()),
+        text::time(until, zone()),
         percent(idle),
         percent(unknown)
     )

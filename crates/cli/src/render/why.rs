@@ -1,4 +1,4 @@
-//! `why`: one sentence, then GPU by GPU, who ends when, when it starts, what would help.
+//! `why`: one sentence, then each GPU, the expected ends and start, and changes that would help.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -92,7 +92,10 @@ fn ends(gpus: &[WhyGpu], now: Timestamp) -> Vec<String> {
         }
     }
     if !unknown.is_empty() {
-        lines.push(format!("nobody knows of {}", named(unknown)));
+        lines.push(format!(
+            "unknown for {}: no time limit, no earlier runs",
+            named(unknown)
+        ));
     }
     lines
 }
@@ -110,7 +113,7 @@ fn end(holder: &WhyHolder, now: Timestamp) -> Option<String> {
     let usual = holder.usual_run.zip(holder.usually_ends).map(|(run, at)| {
         let so = match at > now {
             true => format!("so in about {}", text::elapsed(now, at)),
-            false => "and has run longer".to_owned(),
+            false => "already exceeded".to_owned(),
         };
         let (length, runs) = (text::seconds(run.median_s), run.runs);
         format!("usually runs {length} (median of {runs}), {so}")
@@ -128,7 +131,9 @@ fn starts(why: &Why, now: Timestamp) -> Vec<String> {
     let sooner = |at: &Timestamp| why.expected_start.is_none_or(|expected| *at < expected);
     let usual = why.usual_start.filter(sooner).map(|at| {
         let wait = text::elapsed(now, at);
-        format!("in about {wait}, if nobody else comes and those before it take what is usual")
+        format!(
+            "in about {wait}, if no other job is submitted and the jobs ahead take their usual time"
+        )
     });
     usual.into_iter().chain(certain).collect()
 }

@@ -47,32 +47,31 @@ enum Fate {
 use Fate::{Explained, Refused, Taken};
 use Value::{Needed, None as Alone, Optional};
 
-const COUNTED: &str = "Divvy shares GPUs, and counts no processors and no host memory";
-const SITE: &str =
-    "partitions, accounts and QOS are those of a Slurm site; -q names a queue here, -p a project";
-const ONE_NODE: &str = "this machine is the only node";
+const COUNTED: &str = "Divvy allocates only GPUs, not processors or host memory";
+const QUEUE: &str = "Divvy has queues instead of partitions; use -q QUEUE";
+const PROJECT: &str = "Divvy has projects instead of Slurm accounts; use -p PROJECT";
+const ONE_NODE: &str = "Divvy runs jobs on this machine only";
 const MODEL: &str =
-    "Divvy does not choose GPUs by model, feature or topology; --gpus-on chooses them by index";
-const SHARD: &str = "a shard has the size that a site gave it; -g 0.25 asks for a quarter of a GPU";
-const MAIL: &str =
-    "Divvy sends no mail; --notify CMD starts a program of yours when the job has ended";
-const SHARING: &str = "whole GPUs (-g 1) are a job's own, and parts are shared with other jobs";
-const AGAIN: &str =
-    "Divvy starts a job again with --retries N after a failure, and after it had to make room";
+    "Divvy does not select GPUs by model, feature or topology; use --gpus-on with indices";
+const SHARD: &str =
+    "the size of a shard depends on the Slurm site; use -g 0.25 for a quarter of a GPU";
+const MAIL: &str = "Divvy sends no mail; use --notify CMD to run a command when the job has ended";
+const SHARING: &str = "-g 1 gives the job a whole GPU; fractions share a GPU with other jobs";
+const AGAIN: &str = "Divvy starts a job again after preemption; use --retries N for failures";
 const SIGNALS: &str =
-    "at the end of its time a job gets SIGTERM, and SIGKILL when the daemon's --grace is over";
-const EXPORT: &str = "the job has the variables of this shell";
-const PRIORITY: &str = "priorities here go from -1000 to 1000: --priority -5";
-const WAITING: &str = "`divvy wait JOB` waits for the end";
+    "at its time limit a job gets SIGTERM, and SIGKILL after the daemon's --grace";
+const EXPORT: &str = "the job gets the variables of this shell";
+const PRIORITY: &str = "use --priority with a number from -1000 to 1000";
+const WAITING: &str = "use `divvy wait JOB` to wait for the end";
 const RECORD: &str = "Divvy has no field for it";
-const NONE: &str = "Divvy has nothing of the kind";
-const OF_SRUN: &str = "there are no job steps, and `srun` starts nothing here";
+const NONE: &str = "Divvy has no such feature";
+const OF_SRUN: &str = "Divvy has no job steps and no `srun`";
 
 struct Known(&'static str, Option<char>, Value, Fate);
 
 /// The options of sbatch (Slurm 25.05, sbatch(1)).
 const KNOWN: &[Known] = &[
-    Known("account", Some('A'), Needed, Explained(SITE)),
+    Known("account", Some('A'), Needed, Explained(PROJECT)),
     Known("acctg-freq", None, Needed, Explained(RECORD)),
     Known("array", Some('a'), Needed, Taken(array)),
     Known("batch", None, Needed, Explained(ONE_NODE)),
@@ -87,7 +86,7 @@ const KNOWN: &[Known] = &[
         "begin",
         Some('b'),
         Needed,
-        Refused("submit it then, by at(1) or cron(8)"),
+        Refused("submit it at that time, with at(1) or cron(8)"),
     ),
     Known(
         "chdir",
@@ -109,7 +108,7 @@ const KNOWN: &[Known] = &[
         "container",
         None,
         Needed,
-        Refused("name the image on the command line: --docker IMAGE"),
+        Refused("add the image on the command line: --docker IMAGE"),
     ),
     Known("contiguous", None, Alone, Explained(ONE_NODE)),
     Known("core-spec", Some('S'), Needed, Explained(COUNTED)),
@@ -121,7 +120,7 @@ const KNOWN: &[Known] = &[
         "deadline",
         None,
         Needed,
-        Refused("bound the time that it runs: --time 2h"),
+        Refused("set a time limit: --time 2h"),
     ),
     Known("delay-boot", None, Needed, Explained(ONE_NODE)),
     Known("dependency", Some('d'), Needed, Taken(dependency)),
@@ -139,7 +138,7 @@ const KNOWN: &[Known] = &[
         "export-file",
         None,
         Needed,
-        Refused("use --env-file FILE, a file of lines NAME=VALUE"),
+        Refused("use --env-file FILE, with lines NAME=VALUE"),
     ),
     Known("extra-node-info", Some('B'), Needed, Explained(COUNTED)),
     Known("get-user-env", None, Optional, Explained(EXPORT)),
@@ -147,7 +146,7 @@ const KNOWN: &[Known] = &[
         "gid",
         None,
         Needed,
-        Refused("the job has your own user and groups"),
+        Refused("the job runs as your own user and groups"),
     ),
     Known("gpu-bind", None, Needed, Explained(OF_SRUN)),
     Known("gpu-freq", None, Needed, Explained(NONE)),
@@ -157,7 +156,7 @@ const KNOWN: &[Known] = &[
         "gpus-per-socket",
         None,
         Needed,
-        Refused("say how many GPUs the job has: -g 2"),
+        Refused("set the number of GPUs: -g 2"),
     ),
     Known("gpus-per-task", None, Needed, Taken(gpus_per_task)),
     Known("gres", None, Needed, Taken(gres)),
@@ -215,17 +214,17 @@ const KNOWN: &[Known] = &[
         Alone,
         Taken(|to, _| to.word("--parsable")),
     ),
-    Known("partition", Some('p'), Needed, Explained(SITE)),
+    Known("partition", Some('p'), Needed, Explained(QUEUE)),
     Known("power", None, Needed, Explained(NONE)),
     Known("prefer", None, Needed, Explained(MODEL)),
     Known("priority", None, Needed, Explained(PRIORITY)),
     Known("profile", None, Needed, Explained(NONE)),
     Known("propagate", None, Optional, Explained(NONE)),
-    Known("qos", Some('q'), Needed, Explained(SITE)),
+    Known("qos", Some('q'), Needed, Explained(PRIORITY)),
     Known("quiet", Some('Q'), Alone, Taken(|_, _| Ok(()))),
     Known("reboot", None, Alone, Refused("remove the line")),
     Known("requeue", None, Alone, Explained(AGAIN)),
-    Known("reservation", None, Needed, Explained(SITE)),
+    Known("reservation", None, Needed, Explained(NONE)),
     Known("signal", None, Needed, Explained(SIGNALS)),
     Known("sockets-per-node", None, Needed, Explained(COUNTED)),
     Known("spread-job", None, Alone, Explained(ONE_NODE)),
@@ -243,20 +242,20 @@ const KNOWN: &[Known] = &[
         "time-min",
         None,
         Needed,
-        Explained("--time is how long the job may run"),
+        Explained("use --time, the longest run time"),
     ),
     Known("tmp", None, Needed, Explained(COUNTED)),
     Known(
         "tres-per-task",
         None,
         Needed,
-        Refused("say how many GPUs the job has: -g 2"),
+        Refused("set the number of GPUs: -g 2"),
     ),
     Known(
         "uid",
         None,
         Needed,
-        Refused("the job has your own user and groups"),
+        Refused("the job runs as your own user and groups"),
     ),
     Known("use-min-nodes", None, Alone, Explained(ONE_NODE)),
     Known("verbose", Some('v'), Alone, Taken(|_, _| Ok(()))),
@@ -267,7 +266,7 @@ const KNOWN: &[Known] = &[
         "wrap",
         None,
         Needed,
-        Refused("the script is what the job runs"),
+        Refused("remove the line: the job runs the script itself"),
     ),
 ];
 
@@ -290,20 +289,23 @@ pub fn read(lines: &[Line], file: &str) -> Result<Asked> {
             let Known(_, _, takes, fate) = known;
             let value = match (takes, attached) {
                 (Value::None, Some(_)) => {
-                    return Err(wrong(format!("{shown} has no value"), "write it alone"));
+                    return Err(wrong(
+                        format!("{shown} takes no value"),
+                        "use the option without a value",
+                    ));
                 }
                 (Value::None | Value::Optional, None) => String::new(),
                 (_, Some(value)) => value,
                 (Value::Needed, None) => words.next().ok_or_else(|| {
-                    wrong(format!("{shown} has no value"), "write the value behind it")
+                    wrong(format!("{shown} has no value"), "add the value after it")
                 })?,
             };
             match fate {
                 Taken(take) => take(&mut state, &value)
-                    .map_err(|hint| wrong(format!("{shown} {value} cannot be taken"), &hint))?,
+                    .map_err(|hint| wrong(format!("{shown} {value}: not supported"), &hint))?,
                 Explained(why) => state.ignore(why, &shown),
                 Refused(hint) => {
-                    return Err(wrong(format!("{shown} has no meaning here"), hint));
+                    return Err(wrong(format!("{shown}: not supported"), hint));
                 }
             }
         }
@@ -330,11 +332,20 @@ fn without_comment(line: &str) -> &str {
 
 type Found = (&'static Known, String, Option<String>);
 
+/// How Divvy does what an option of sbatch asks for, where it has no flag of this name.
+pub(crate) fn instead_of(option: &str) -> Option<&'static str> {
+    let known = KNOWN.iter().find(|known| known.0 == option)?;
+    match known.3 {
+        Explained(why) => Some(why),
+        Taken(_) | Refused(_) => None,
+    }
+}
+
 /// The option that a word names, as it is written, and the value that stands in the same word.
 fn find(word: &str) -> Result<Found, (String, &'static str)> {
     const UNKNOWN: &str =
-        "remove the line; or put `--` before the script, and none of its lines is read";
-    let unknown = |option: &str| (format!("{option} is no option of sbatch"), UNKNOWN);
+        "remove the line; or put `--` before the script, and Divvy reads none of its lines";
+    let unknown = |option: &str| (format!("{option} is not an option of sbatch"), UNKNOWN);
     if let Some(long) = word.strip_prefix("--") {
         let (name, value) = match long.split_once('=') {
             Some((name, value)) => (name, Some(value.to_owned())),
@@ -345,12 +356,12 @@ fn find(word: &str) -> Result<Found, (String, &'static str)> {
         return Ok((known.ok_or_else(|| unknown(&shown))?, shown, value));
     }
     if word.starts_with(['–', '—', '−']) {
-        let hint = "the line has a typographic dash: write it with `-`";
-        return Err((format!("`{word}` is no option"), hint));
+        let hint = "the line has a typographic dash: use `-`";
+        return Err((format!("`{word}` is not an option"), hint));
     }
     let short = word.strip_prefix('-').and_then(|rest| rest.chars().next());
     let Some(short) = short else {
-        return Err((format!("`{word}` is no option"), UNKNOWN));
+        return Err((format!("`{word}` is not an option"), UNKNOWN));
     };
     let shown = format!("-{short}");
     let known = KNOWN.iter().find(|known| known.1 == Some(short));
@@ -397,8 +408,8 @@ impl State {
                 let tasks = self.tasks.unwrap_or(1);
                 let all = each.checked_mul(tasks);
                 Some(all.ok_or_else(|| {
-                    let why = format!("{tasks} tasks of {each} GPUs are too many");
-                    (why, "say how many GPUs the job has: -g 2")
+                    let why = format!("{tasks} tasks with {each} GPUs each are too many");
+                    (why, "set the number of GPUs: -g 2")
                 })?)
             }
             None => None,
@@ -413,7 +424,7 @@ impl State {
 fn number(text: &str) -> Result<u32, String> {
     text.trim()
         .parse()
-        .map_err(|_| "write a whole number".to_owned())
+        .map_err(|_| "use a whole number".to_owned())
 }
 
 fn name(to: &mut State, value: &str) -> Result<(), String> {
@@ -439,7 +450,7 @@ fn nodes(_: &mut State, value: &str) -> Result<(), String> {
     let least = value.split_once('-').map_or(value, |(least, _)| least);
     match number(least)? {
         0 | 1 => Ok(()),
-        _ => Err("Divvy serves one machine: ask for its GPUs with -g N, and start the processes with torchrun".to_owned()),
+        _ => Err("Divvy uses one machine: request its GPUs with -g N, and start the processes with torchrun".to_owned()),
     }
 }
 
@@ -469,7 +480,7 @@ fn gpus_in(to: &mut State, value: &str) -> Result<u32, String> {
         }
         count = count
             .checked_add(number(gpus)?)
-            .ok_or("write a smaller number")?;
+            .ok_or("use a smaller number")?;
     }
     Ok(count)
 }
@@ -505,7 +516,7 @@ fn nice(to: &mut State, value: &str) -> Result<(), String> {
         "" => 100,
         value => value
             .parse::<i64>()
-            .map_err(|_| "write a whole number".to_owned())?,
+            .map_err(|_| "use a whole number".to_owned())?,
     };
     to.flag("--priority", &(-nice.clamp(-1000, 1000)).to_string())
 }
@@ -514,7 +525,7 @@ fn nice(to: &mut State, value: &str) -> Result<(), String> {
 /// `UNLIMITED` are no limit.
 fn time(to: &mut State, value: &str) -> Result<(), String> {
     const FORMS: &str =
-        "write minutes, minutes:seconds, hours:minutes:seconds or days-hours:minutes:seconds";
+        "use minutes, minutes:seconds, hours:minutes:seconds or days-hours:minutes:seconds";
     if ["unlimited", "infinite"].contains(&value.to_ascii_lowercase().as_str()) {
         return Ok(());
     }
@@ -548,7 +559,7 @@ fn time(to: &mut State, value: &str) -> Result<(), String> {
 
 /// `0-15`, `0,6,16-32`, `0-20:4`, each with `%N` behind it, in brackets or not.
 fn array(to: &mut State, value: &str) -> Result<(), String> {
-    const FORMS: &str = "write 0-9, 1,3,5-7, 0-20:4, or 0-99%4 for four at once at most";
+    const FORMS: &str = "use 0-9, 1,3,5-7, 0-20:4, or 0-99%4 for at most four at once";
     let (list, most) = match value.split_once('%') {
         Some((list, most)) => (list, Some(number(most.trim_end_matches(']'))?)),
         None => (value, None),
@@ -585,7 +596,7 @@ fn array(to: &mut State, value: &str) -> Result<(), String> {
 
 /// `afterok:1:2,afterany:3`: all of them.
 fn dependency(to: &mut State, value: &str) -> Result<(), String> {
-    const ANY: &str = "Divvy waits for all of several jobs: write a comma for `?`";
+    const ANY: &str = "Divvy waits for all listed jobs: use a comma instead of `?`";
     if value.contains('?') {
         return Err(ANY.to_owned());
     }
@@ -596,15 +607,14 @@ fn dependency(to: &mut State, value: &str) -> Result<(), String> {
             "afterany" => "--after",
             "after" => {
                 return Err(
-                    "`after` waits for a start; `afterany` waits for the end, however it is"
-                        .to_owned(),
+                    "Divvy cannot wait for a start; `afterany` waits for the end".to_owned(),
                 );
             }
-            _ => return Err("Divvy has afterok (--after-ok) and afterany (--after)".to_owned()),
+            _ => return Err("use afterok (--after-ok) or afterany (--after)".to_owned()),
         };
         for job in jobs.split(':') {
             if job.is_empty() {
-                return Err("name a job: afterok:12".to_owned());
+                return Err("add a job: afterok:12".to_owned());
             }
             to.flag(flag, job)?;
         }
@@ -771,14 +781,14 @@ mod tests {
             ("--gpus-per-socket=1", "-g 2"),
             (
                 "--no-such-option=1",
-                "--no-such-option is no option of sbatch",
+                "--no-such-option is not an option of sbatch",
             ),
-            ("-Z 1", "-Z is no option of sbatch"),
+            ("-Z 1", "-Z is not an option of sbatch"),
             ("–-gpus=8", "typographic dash"),
-            ("gpu", "`gpu` is no option"),
-            ("-", "`-` is no option"),
+            ("gpu", "`gpu` is not an option"),
+            ("-", "`-` is not an option"),
             ("--time", "--time has no value"),
-            ("--parsable=1", "--parsable has no value"),
+            ("--parsable=1", "--parsable takes no value"),
             ("-J 'x", "not closed"),
         ] {
             let said = refused(line);
@@ -855,7 +865,7 @@ mod tests {
         (
             "mashooo/pytorch_examples:distributed/ddp-tutorial-series/slurm/sbatch_run.sh",
             "--job-name=multinode-example\n--nodes=2\n--ntasks=2\n--gpus-per-task=1\n--exclusive",
-            Err("line 3 of job.sh: --nodes 2 cannot be taken"),
+            Err("line 3 of job.sh: --nodes 2: not supported"),
             &[],
         ),
         (
@@ -902,7 +912,7 @@ mod tests {
         (
             "Wang-Cankun/example_slurm_bmbl:example_job_xsede_gpu.sh",
             "--job-name example_xsede_gpu_job\n--account ccr180012p\n--time=01:00:00\n--nodes=1 \n--ntasks=24\n–-gpus=8\n--mem=128GB\n-p GPU",
-            Err("line 7 of job.sh: `–-gpus=8` is no option"),
+            Err("line 7 of job.sh: `–-gpus=8` is not an option"),
             &[],
         ),
         (

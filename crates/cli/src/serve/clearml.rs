@@ -60,14 +60,14 @@ pub fn clearml(
     }
     if args.system {
         return Err(usage(
-            "--clearml and --system are for two daemons",
-            "leave --system out: tasks run as the user whose daemon this is",
+            "--clearml and --system cannot be combined",
+            "omit --system: tasks run as the user of this daemon",
         ));
     }
     if args.dynamic_gpus && *gpus == GpuSelection::All && args.gpus.is_empty() {
         return Err(usage(
-            "--gpus must be provided with --dynamic-gpus: workers are named after it",
-            "write --gpus 0-3, --gpus 0,1 or --gpus all",
+            "--dynamic-gpus with --clearml requires --gpus: the names of workers contain it",
+            "use --gpus 0-3, --gpus 0,1 or --gpus all",
         ));
     }
     let agent = match asked.clearml_agent.as_deref() {
@@ -78,8 +78,8 @@ pub fn clearml(
                 .filter(|words| !words.is_empty())
                 .ok_or_else(|| {
                     usage(
-                        format!("--clearml-agent {line:?} is no command"),
-                        "name a program, as in --clearml-agent /opt/venv/bin/clearml-agent",
+                        format!("--clearml-agent {line:?}: not a command"),
+                        "use a program, for example --clearml-agent /opt/venv/bin/clearml-agent",
                     )
                 })?,
         ),
@@ -118,7 +118,7 @@ fn rule(text: &str) -> Result<String> {
     let path = std::path::absolute(text).map_err(|error| {
         usage(
             format!("--clearml-project-by {text:?}: {error}"),
-            "write user, project, none, or the path of a file",
+            "use user, project, none, or the path of a file",
         )
     })?;
     Ok(path.display().to_string())
@@ -128,13 +128,13 @@ fn rule(text: &str) -> Result<String> {
 fn refuse_stock(stock: &args::Stock) -> Result<()> {
     let (flag, hint) = if stock.cpu_only {
         (
-            "--cpu-only: each task of a queue here gets a slice of a GPU",
-            "run `clearml-agent daemon --cpu-only --queue NAME` beside this daemon, for queues without GPUs",
+            "--cpu-only: not supported, each task here gets a slice of a GPU",
+            "for queues without GPUs, also run `clearml-agent daemon --cpu-only --queue NAME`",
         )
     } else if stock.use_owner_token {
         (
-            "--use-owner-token: only the paid ClearML server lets an agent act as a task's owner",
-            "leave it out: tasks run with the keys of this daemon's clearml.conf",
+            "--use-owner-token: not supported, it needs the paid ClearML server",
+            "omit it: tasks run with the keys of this daemon's clearml.conf",
         )
     } else {
         return Ok(());
@@ -265,10 +265,7 @@ mod tests {
                 "--clearml-project-by",
             ),
             ("--clearml --system", "--system"),
-            (
-                "--clearml --dynamic-gpus --queue a=1",
-                "--gpus must be provided",
-            ),
+            ("--clearml --dynamic-gpus --queue a=1", "requires --gpus"),
             (
                 "--clearml --dynamic-gpus --gpus 0 --queue a",
                 "queue must be in format <queue_name>=<num_gpus>",
@@ -290,7 +287,7 @@ mod tests {
             ("--clearml --log-level LOUD", "LOUD"),
             ("--clearml --podman a --docker b", "cannot be used with"),
             ("--git-user octo", "--clearml"),
-            ("--clearml --clearml-agent 'a", "no command"),
+            ("--clearml --clearml-agent 'a", "not a command"),
         ];
         for (line, named) in lines {
             let error = parsed(&format!("divvy daemon {line}")).unwrap_err();

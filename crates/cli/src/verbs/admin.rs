@@ -84,7 +84,7 @@ async fn gc(args: MigGc) -> Outcome {
         render::instances,
     )?)?;
     if gone.is_empty() && !args.read.output.is_json() {
-        say("there is no idle MIG instance");
+        say("no idle MIG instances");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -30,7 +30,7 @@ pub async fn attach(args: args::Attach) -> Outcome {
         false => Log::from_now(&client, &id).await?,
     };
     progress(&match args.no_signals {
-        true => format!("attached to #{id}; Ctrl-C leaves it"),
+        true => format!("attached to #{id}; Ctrl-C ends attach, not the job"),
         false => format!("attached to #{id}; Ctrl-C goes to its program"),
     });
     let output = from.follow(&client, &id);
@@ -55,7 +55,7 @@ pub async fn attach(args: args::Attach) -> Outcome {
                             ErrorCode::Conflict | ErrorCode::NoDaemon | ErrorCode::Unresponsive
                         ) =>
                     {
-                        say(&format!("{} was not passed on: {}", sent.name(), error.message));
+                        say(&format!("cannot send {}: {}", sent.name(), error.message));
                     }
                     sent => drop(sent?),
                 },
@@ -73,7 +73,7 @@ fn check(job: &Job) -> Result<(), Error> {
             format!("#{} has ended", job.reference()),
             match job.runner {
                 Runner::Supervisor => {
-                    format!("`divvy logs {}` shows what it said", job.reference())
+                    format!("`divvy logs {}` prints its output", job.reference())
                 }
                 Runner::Client | Runner::Claim => {
                     format!("`divvy describe {}` shows how", job.reference())
@@ -82,10 +82,10 @@ fn check(job: &Job) -> Result<(), Error> {
         ),
         _ if job.runner == Runner::Client => refused(
             format!(
-                "#{} runs on its client's terminal, and says nothing elsewhere",
+                "#{} prints to the terminal of its `divvy run`, so attach cannot show its output",
                 job.reference()
             ),
-            format!("`divvy shell {}` opens a shell beside it", job.reference()),
+            format!("`divvy shell {}` opens a shell inside it", job.reference()),
         ),
         _ => Ok(()),
     }

@@ -22,7 +22,7 @@ impl Away {
     /// The failure itself, else.
     pub async fn forgive(&mut self, error: Error) -> Result<()> {
         let since = *self.0.get_or_insert_with(|| {
-            output::progress("the daemon went away; waiting for it to come back");
+            output::progress("lost the connection to the daemon; reconnecting");
             Instant::now()
         });
         let is_away = matches!(error.code, ErrorCode::NoDaemon | ErrorCode::Unresponsive);

@@ -60,8 +60,8 @@ pub(super) async fn tell_requeues(client: &Client, id: &str) -> Infallible {
 fn requeued(job: &Job) -> String {
     let id = job.reference();
     match &job.end_detail {
-        Some(why) => format!("job {id} was stopped and is started anew: {why}"),
-        None => format!("the program of job {id} failed and is started anew"),
+        Some(why) => format!("job {id} was stopped and will start again: {why}"),
+        None => format!("the program of job {id} failed and will start again"),
     }
 }
 
@@ -70,10 +70,10 @@ fn why(job: &Job) -> Option<String> {
     // What is left for those who may not read the rest, and of a daemon that says no more.
     let plain = match job.end_reason? {
         EndReason::TimeLimit => "its time limit was reached",
-        EndReason::IdleTimeout => "it did nothing with its GPUs",
-        EndReason::GpuLost => "a GPU that it was on is lost",
+        EndReason::IdleTimeout => "its GPUs were idle",
+        EndReason::GpuLost => "one of its GPUs was lost",
         EndReason::Cancelled => "cancelled",
-        EndReason::Bypass => "it held GPU memory past the limiter",
+        EndReason::Bypass => "it bypassed the limiter",
         EndReason::Completed
         | EndReason::Failed
         | EndReason::LaunchFailed
@@ -119,7 +119,7 @@ mod tests {
     fn every_end_that_is_divvys_has_a_cause_and_no_other_end_has_one() {
         for (end_reason, cause) in [
             ("time_limit", Some("its time limit was reached")),
-            ("idle_timeout", Some("it did nothing with its GPUs")),
+            ("idle_timeout", Some("its GPUs were idle")),
             ("gpu_lost", Some("ended by signal 15")),
             ("cancelled", Some("cancelled")),
             ("bypass", Some("ended by signal 15")),
@@ -142,10 +142,7 @@ mod tests {
             reason: None,
             ..ended("gpu_lost")
         };
-        assert_eq!(
-            why(&redacted).as_deref(),
-            Some("a GPU that it was on is lost")
-        );
+        assert_eq!(why(&redacted).as_deref(), Some("one of its GPUs was lost"));
     }
 
     #[test]

@@ -59,9 +59,9 @@ fn slice_flags(own: &[String]) -> Result<args::Run> {
         .verb
     {
         Verb::Run(run) => Ok(*run),
-        verb => Err(usage(
-            format!("{verb:?} is no slice"),
-            "say how much GPU with -g or --gpu-memory",
+        _ => Err(usage(
+            "the flags do not describe a slice",
+            "set the amount of GPU with -g or --gpu-memory",
         )),
     }
 }

@@ -53,9 +53,9 @@ fn daemon(node: &Result<Node, Error>, is_installed: bool) -> Finding {
         Ok(node) if node.version == ours => finding(
             FindingStatus::Ok,
             match &node.simulated {
-                None => format!("pid {} serves, version {ours}", node.pid),
+                None => format!("running (pid {}), version {ours}", node.pid),
                 Some(models) => format!(
-                    "pid {} serves, version {ours}; its GPUs are simulated ({models}), and such were looked at",
+                    "running (pid {}), version {ours}, with simulated GPUs ({models}); doctor checked simulated GPUs, too",
                     node.pid
                 ),
             },
@@ -65,21 +65,21 @@ fn daemon(node: &Result<Node, Error>, is_installed: bool) -> Finding {
         Ok(node) => finding(
             FindingStatus::Warn,
             format!(
-                "pid {} serves, version {}; this is {ours}",
+                "running (pid {}), version {}; this client is {ours}",
                 node.pid, node.version
             ),
-            "what is new in this version is not there until the daemon is",
-            "divvy daemon --stop, then start it again: jobs that run go on",
+            "features of the client's version are missing until the daemon is restarted",
+            "divvy daemon --stop, then start it again; running jobs are not affected",
         ),
         Err(error) if error.code == ErrorCode::NoDaemon && is_installed => finding(
             FindingStatus::Fail,
             error.message.clone(),
-            "the system's daemon is installed, so that `divvy run` and `submit` start none and fail",
+            "the system's daemon is installed but not running, so `divvy run` and `submit` fail",
             error.hint.as_deref().unwrap_or("systemctl status divvy"),
         ),
         Err(error) if error.code == ErrorCode::NoDaemon => finding(
             FindingStatus::Ok,
-            "none runs; `divvy run` and `submit` start one".to_owned(),
+            "not running; `divvy run` and `submit` start it".to_owned(),
             "",
             "",
         ),
@@ -105,16 +105,16 @@ fn journal(node: &Node) -> Option<Finding> {
     let (status, found, means, fix) = match (journal.unknown.as_slice(), journal.recovered) {
         ([], 0) => (
             FindingStatus::Ok,
-            "it has every job that runs".to_owned(),
+            "it contains every running job".to_owned(),
             "",
             String::new(),
         ),
         ([], count) => (
             FindingStatus::Warn,
             format!(
-                "when the daemon started, it lacked {count} of the jobs, which were recovered from their records"
+                "at its start, the daemon recovered {count} jobs from their records, because the journal lacked them"
             ),
-            "it was lost, cut short or restored: jobs that waited or had ended since may be missing",
+            "the journal was lost, truncated or restored; newer pending or ended jobs may be missing",
             restore,
         ),
         (unknown, _) => (
@@ -124,7 +124,7 @@ fn journal(node: &Node) -> Option<Finding> {
                 .map(unknown_job)
                 .collect::<Vec<_>>()
                 .join("; "),
-            "the journal does not have these jobs, and their records do not tell enough: their GPUs stay reserved until they end",
+            "the journal lacks these jobs, and their records are incomplete; their GPUs stay reserved until they end",
             format!("end their processes, or {restore}"),
         ),
     };

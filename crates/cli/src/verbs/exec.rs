@@ -187,6 +187,6 @@ enum Told {
 }
 
 fn unheard(error: io::Error) -> Stop {
-    let why = format!("neither signals nor the terminal can be listened to: {error}");
+    let why = format!("cannot watch signals and the terminal: {error}");
     Error::new(ErrorCode::Internal, why).into()
 }

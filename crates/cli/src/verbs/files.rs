@@ -61,7 +61,7 @@ fn warn_of_missing(cwd: &Path, file: &str) {
     if is_plain && !folder.exists() {
         let shown = folder.display();
         say(&format!(
-            "the folder {shown} does not exist: the job cannot start before it does"
+            "the folder {shown} does not exist; create it before the job starts"
         ));
     }
 }
@@ -155,7 +155,7 @@ fn open(path: &Path, job: &Job) -> Result<Option<File>, Error> {
     let file = file.map_err(|error| failed(format!("cannot be read: {error}")))?;
     match file.metadata() {
         Ok(meta) if meta.is_file() => Ok(Some(file)),
-        _ => Err(failed("is no regular file".to_owned())),
+        _ => Err(failed("is not a regular file".to_owned())),
     }
 }
 

@@ -103,7 +103,7 @@ impl Log {
         if gone > 0 {
             let gone = text::memory(gone);
             say(&format!(
-                "{gone} of what #{job} said before are not kept any more"
+                "the log of #{job} no longer has {gone} of earlier output"
             ));
             self.offset = log.from();
         }
@@ -136,8 +136,8 @@ pub async fn events(args: Events) -> Outcome {
     }
     if format == Format::Json {
         return Err(usage(
-            "-o json is one document, and -f has no end",
-            "use -o ndjson: one event a line",
+            "-o json cannot be combined with -f: JSON is one document",
+            "use -o ndjson: one event per line",
         )
         .into());
     }

@@ -16,7 +16,7 @@ pub async fn projects(format: Format) -> Outcome {
     let projects = client()?.projects().await?;
     show(&projects, format)?;
     if projects.is_empty() && !format.is_json() {
-        say("there are no projects; `divvy admin project add NAME --quota 2` makes one");
+        say("no projects; `divvy admin project add NAME --quota 2` adds one");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -36,31 +36,31 @@ fn show(projects: &[Project], format: Format) -> std::result::Result<(), crate::
 async fn add(args: ProjectArgs) -> Outcome {
     if args.quota.is_none() {
         return Err(usage(
-            "what the project is guaranteed is not said",
-            "add --quota 2.5, or --quota 0 for one that only uses what others leave",
+            "the quota of the project is missing",
+            "add --quota 2.5, or --quota 0 for a project without guaranteed GPUs",
         )
         .into());
     }
     let project = client()?.add_project(&args.name, &change(&args)?).await?;
-    told(&project, args.output, "is made")
+    told(&project, args.output, "was added")
 }
 
 async fn set(args: ProjectArgs) -> Outcome {
     let change = change(&args)?;
     if change == ProjectChange::default() {
         return Err(usage(
-            "what is to change is not said",
-            "add what it is to have: --quota 3, --limit none, --weight 2, --members ana,@vision",
+            "no change given",
+            "add the new values: --quota 3, --limit none, --weight 2, --members ana,@vision",
         )
         .into());
     }
     let project = client()?.set_project(&args.name, &change).await?;
-    told(&project, args.output, "is changed")
+    told(&project, args.output, "was changed")
 }
 
 async fn remove(args: RemoveProject) -> Outcome {
     let project = client()?.remove_project(&args.name).await?;
-    say(&format!("the project {} is removed", project.name));
+    say(&format!("project {} was removed", project.name));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -68,7 +68,7 @@ fn told(project: &Project, format: Option<Format>, what: &str) -> Outcome {
     match format {
         Some(format) => show(std::slice::from_ref(project), format)?,
         None => say(&format!(
-            "the project {} {what}: {}",
+            "project {} {what}: {}",
             project.name,
             render::entitled(project)
         )),
@@ -120,8 +120,8 @@ fn memory(flag: &str, text: &str) -> Result<u64> {
 fn weight(text: &str) -> Result<u32> {
     text.parse().map_err(|_| {
         usage(
-            format!("--weight {text} is not a weight"),
-            "write a whole number, or `quota` for as much as its quota",
+            format!("--weight {text}: not a weight"),
+            "use a whole number, or `quota` for a weight equal to its quota",
         )
     })
 }

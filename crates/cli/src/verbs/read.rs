@@ -34,9 +34,9 @@ pub async fn jobs(args: Ps) -> Outcome {
     print(&text)?;
     if text.is_empty() {
         say(if args.all {
-            "there are no jobs yet"
+            "no jobs yet"
         } else {
-            "no job waits or runs; `divvy ps -a` shows ended ones"
+            "no pending or running jobs; `divvy ps -a` lists ended jobs, too"
         });
     }
     Ok(ExitCode::SUCCESS)

@@ -111,7 +111,7 @@ pub(super) async fn wait_for_turn(client: &Client, mut job: Job) -> Result<Turn,
             number = signals.next() => {
                 // Without a daemon to hear it: a job whose client is gone is cancelled when the daemon is back.
                 if client.cancel(&job.id).await.is_ok() {
-                    output::progress(&format!("#{} was taken out of queue {}", job.id, job.queue));
+                    output::progress(&format!("#{} was removed from queue {}", job.id, job.queue));
                 }
                 return Ok(Turn::Over(128 + number));
             }
@@ -131,7 +131,7 @@ fn say_why(job: &Job, said: &mut Option<String>) {
     let reason = job
         .reason
         .clone()
-        .unwrap_or_else(|| "the next pass of the planner decides".to_owned());
+        .unwrap_or_else(|| "not yet considered by the planner".to_owned());
     if said.as_ref() != Some(&reason) {
         output::progress(&format!(
             "#{} waits in queue {}: {reason}",
@@ -167,7 +167,7 @@ fn tell_causes(id: &str, wanted: DaemonWanted<'_>, is_told: bool) {
             .map_or_else(|| "memory".to_owned(), text::memory);
         let figures = text::memories(&[slice.memory_peak_bytes, slice.memory_limit_bytes]);
         output::say(&format!(
-            "#{id} ran out of GPU memory: {size} refused on GPU {}, with up to {figures} in use; `divvy oom {id}` says more",
+            "#{id} ran out of GPU memory: {size} refused on GPU {}, with up to {figures} in use; `divvy oom {id}` shows details",
             slice.gpu_index
         ));
     }

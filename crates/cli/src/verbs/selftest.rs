@@ -23,8 +23,8 @@ pub fn selftest(args: &args::Selftest, backend: Backend) -> Outcome {
     let mut tests = Vec::new();
     for gpu in gpus(args, backend, &client, daemon)? {
         output::progress(&match gpu {
-            Some(gpu) => format!("trying to pass a limit on GPU {gpu}"),
-            None => "trying to pass a limit".to_owned(),
+            Some(gpu) => format!("testing a memory limit on GPU {gpu}"),
+            None => "testing a memory limit".to_owned(),
         });
         tests.push(test(args, gpu, limit, daemon)?);
     }
@@ -45,8 +45,8 @@ fn limit(text: &str) -> Result<u64> {
     match Amount::from_memory_flag(text) {
         Ok(Amount::Memory(bytes)) => Ok(bytes.get()),
         Ok(_) => Err(usage(
-            format!("--gpu-memory {text} is no amount of memory"),
-            "write it as in --gpu-memory 4G",
+            format!("--gpu-memory {text}: not an amount of memory"),
+            "use --gpu-memory 4G",
         )),
         Err(error) => Err(usage(
             format!("--gpu-memory {text}: {}", error.kind),
@@ -86,7 +86,7 @@ fn test(args: &args::Selftest, gpu: Option<u32>, limit: u64, daemon: bool) -> Re
     let broken = |error: &dyn std::fmt::Display| {
         Error::new(
             ErrorCode::Internal,
-            format!("the self-test cannot be run: {error}"),
+            format!("cannot run the self-test: {error}"),
         )
     };
     let output = run(args, gpu, limit, daemon).map_err(|error| broken(&error))?;
@@ -143,7 +143,7 @@ fn refusal(output: &Output) -> Error {
     let error = Error::new(code.unwrap_or(ErrorCode::Internal), why);
     match line("hint: ") {
         Some(hint) => error.hint(hint),
-        None => error.hint("`divvy doctor` looks at what may be in the way"),
+        None => error.hint("divvy doctor"),
     }
 }
 
@@ -165,9 +165,9 @@ fn failed(tests: &[Selftest]) -> Option<Error> {
         })
         .collect();
     let hint = if std::env::var("DIVVY_SHIM").is_ok_and(|value| value == "off") {
-        "DIVVY_SHIM=off is set here, so nothing was limited: unset it"
+        "unset DIVVY_SHIM: `off` disables the limiter"
     } else {
-        "`divvy doctor` looks at what may be in the way; LIMITS.md says what is known not to hold"
+        "run `divvy doctor`; LIMITS.md lists known gaps"
     };
     (!names.is_empty()).then(|| Error::new(ErrorCode::Internal, names.join("; ")).hint(hint))
 }

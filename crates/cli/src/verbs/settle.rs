@@ -103,8 +103,8 @@ pub async fn wait(args: Wait) -> Outcome {
 fn time(text: &str) -> Result<Duration> {
     text::parse_time(text).ok_or_else(|| {
         usage(
-            format!("--timeout {text} is not a length of time"),
-            "write 90s, 5m or 1h30m",
+            format!("--timeout {text}: not a duration"),
+            "use 90s, 5m or 1h30m",
         )
     })
 }
@@ -127,7 +127,7 @@ async fn until_ended(client: &Client, meant: &mut Meant, deadline: Option<Instan
                 text::state(&job)
             );
             return Err(Error::new(ErrorCode::TimedOut, message)
-                .hint(format!("it goes on: divvy wait {reference}")));
+                .hint(format!("the job continues: divvy wait {reference}")));
         }
         // The agent counts in whole seconds; the last part of one is waited for here.
         let wait = client.wait_for(&reference, WaitFor::Ended, POLL);
@@ -146,7 +146,7 @@ async fn until_ended(client: &Client, meant: &mut Meant, deadline: Option<Instan
 pub async fn cancel(args: Cancel) -> Outcome {
     let client = client()?;
     let act = async |name: &str| client.act(name, Act::Cancel).await;
-    each_but(args, act, "had ended already").await
+    each_but(args, act, "had already ended").await
 }
 
 pub async fn requeue(args: Cancel) -> Outcome {
@@ -188,7 +188,7 @@ fn released(meant: Meant) -> Result<Meant> {
         if job.suspended && job.gpu_memory.is_none() {
             let id = job.reference();
             output::say(&format!(
-                "#{id} keeps its GPUs: the daemon is older than this divvy, and releases no memory"
+                "#{id} keeps its GPUs: the daemon is older than this divvy and cannot release memory"
             ));
         }
     }
@@ -222,7 +222,7 @@ pub(super) async fn each<T: Into<Meant>>(
     args: Cancel,
     act: impl AsyncFn(&str) -> Result<T>,
 ) -> Outcome {
-    each_but(args, act, "stayed as they were").await
+    each_but(args, act, "unchanged").await
 }
 
 /// The same. `others`: what it says of an array's jobs to which nothing was done.

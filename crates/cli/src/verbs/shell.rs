@@ -29,8 +29,8 @@ const POLL: Duration = Duration::from_secs(20);
 
 pub fn shell(mut args: args::Shell, backend: Backend) -> Outcome {
     if !args.job.command.is_empty() {
-        let hint = "a program of your own: divvy run -g 0.25 -- CMD, or divvy exec JOB -- CMD";
-        return Err(usage("shell opens a shell and takes no command", hint).into());
+        let hint = "to run a program: divvy run -g 0.25 -- CMD, or divvy exec JOB -- CMD";
+        return Err(usage("`divvy shell` takes no command", hint).into());
     }
     let shell = std::env::var("SHELL")
         .ok()
@@ -66,7 +66,7 @@ async fn held(submission: Submit, wanted: DaemonWanted<'_>, shell: Vec<String>) 
     let me = me.as_deref().and_then(Path::to_str).ok_or_else(|| {
         Error::new(
             ErrorCode::Internal,
-            "this program's own file cannot be named, and it is what holds the slice",
+            "the path of the divvy program is unknown or not UTF-8",
         )
     })?;
     let submission = Submit {

@@ -72,18 +72,18 @@ impl Place {
     fn of(text: &str) -> Result<Self> {
         let known = || {
             let keys: Vec<&str> = models().iter().map(|model| model.key.as_str()).collect();
-            format!("MIG is known of {}", keys.join(", "))
+            format!("use one of {}", keys.join(", "))
         };
         if text.contains(',') {
             return Err(usage(
-                format!("--gpus {text}: all GPUs are of one model"),
-                "simulate each model by itself",
+                format!("--gpus {text}: only one model is possible"),
+                "simulate each model separately",
             ));
         }
         let (model, count) = text.rsplit_once(':').unwrap_or((text, "1"));
         let table = Table::of_model(model).ok_or_else(|| {
             usage(
-                format!("--gpus {text}: no GPU `{model}` with MIG is known"),
+                format!("--gpus {text}: unknown MIG model `{model}`"),
                 known(),
             )
         })?;
@@ -94,8 +94,8 @@ impl Place {
                 table,
             }),
             _ => Err(usage(
-                format!("--gpus {text}: {count} is no number of GPUs from 1 to {MOST_GPUS}"),
-                "write --gpus MODEL:N, as in a100-40gb:8",
+                format!("--gpus {text}: {count} is not a number of GPUs from 1 to {MOST_GPUS}"),
+                "use --gpus MODEL:N, for example a100-40gb:8",
             )),
         }
     }
@@ -118,7 +118,7 @@ fn policies(args: &args::Simulate, place: &Place, demand: &Demand) -> Vec<Policy
         let known = |policy: &Policy| {
             let pool = Pool::new(&place.table, place.gpus, demand, *policy);
             if let Err(error) = &pool {
-                say(&format!("left out: {error}"));
+                say(&format!("skipped: {error}"));
             }
             pool.is_ok()
         };
@@ -149,7 +149,7 @@ fn draw(args: &args::Simulate, place: &Place) -> Result<Vec<Simulation>> {
     if place.gpus != 1 {
         return Err(usage(
             format!("--exact solves one GPU, not {}", place.gpus),
-            format!("write --gpus {}:1, or leave --exact away", place.model),
+            format!("use --gpus {}:1, or omit --exact", place.model),
         ));
     }
     let scene = Scene {
@@ -172,8 +172,8 @@ fn solve(
 ) -> Result<Vec<Simulation>> {
     if policies.contains(&Policy::Planner) {
         return Err(usage(
-            "--exact does not know planner: which instances are idle is not part of its states",
-            "on one GPU without idle instances the planner does what least-loss does",
+            "--exact does not support planner: its model has no idle instances",
+            "use least-loss: without idle instances it places as planner does",
         ));
     }
     let gpu = OneGpu::new(&place.table, demand, load);
@@ -202,16 +202,18 @@ fn replay(args: &args::Simulate, place: &Place, path: &Path) -> Result<Vec<Simul
     let Some(demand) = Demand::of(&place.table, asked) else {
         let left = match left_out {
             0 => String::new(),
-            jobs => format!(": {jobs} jobs never ran, run still, or asked for several GPUs"),
+            jobs => {
+                format!(": {jobs} jobs never ran, are still running, or requested several GPUs")
+            }
         };
         return Err(usage(
-            format!("{}: there is no request in it{left}", name(path)),
-            "a trace is CSV with the header arrival,profile,duration, or one JSON object a line",
+            format!("{}: no requests found{left}", name(path)),
+            "use CSV with the header arrival,profile,duration, or one JSON object per line",
         ));
     };
     if left_out > 0 {
         say(&format!(
-            "left out {left_out} jobs that never ran, run still, or asked for several GPUs"
+            "skipped {left_out} jobs that never ran, are still running, or requested several GPUs"
         ));
     }
     let brought = pool::load(place, &arrivals);
@@ -219,8 +221,8 @@ fn replay(args: &args::Simulate, place: &Place, path: &Path) -> Result<Vec<Simul
         (None, brought) => brought.unwrap_or(0.0),
         (Some(_), None) => {
             return Err(usage(
-                "--load cannot be reached: all requests come at once, or hold for no time",
-                "leave --load away",
+                "--load is not possible: all requests arrive at once or have duration 0",
+                "omit --load",
             ));
         }
         (Some(load), Some(brought)) => {
@@ -263,6 +265,6 @@ fn text(path: &Path) -> Result<String> {
     };
     read.map_err(|error| {
         let what = format!("cannot read {}: {error}", name(path));
-        Error::new(ErrorCode::Usage, what).hint("a trace is CSV or NDJSON, in UTF-8; - reads stdin")
+        Error::new(ErrorCode::Usage, what).hint("use CSV or NDJSON in UTF-8; - reads stdin")
     })
 }

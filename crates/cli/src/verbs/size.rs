@@ -16,7 +16,7 @@ pub async fn advise(args: Advise) -> Outcome {
     let (runs, whose) = match (&args.job, &args.name, program(&args.command)) {
         (Some(job), ..) => (
             Runs::Like(reference(job).to_owned()),
-            Some(format!("what {job} runs")),
+            Some(format!("the program of job {job}")),
         ),
         (None, Some(name), _) => (
             Runs::Named(name.clone()),
@@ -30,10 +30,9 @@ pub async fn advise(args: Advise) -> Outcome {
     };
     let advice = client()?.advice(&runs).await?;
     if let Some(whose) = whose.as_ref().filter(|_| advice.is_empty()) {
-        let what =
-            format!("nothing is known of {whose}: no run of it that used GPU memory has ended");
+        let what = format!("no data about {whose}: no run that used GPU memory has ended");
         return Err(Error::new(ErrorCode::NotFound, what)
-            .hint("run it once with more than it needs; `divvy advise` lists what is known")
+            .hint("run it once with a generous limit; `divvy advise` lists the known programs")
             .into());
     }
     print(render::list(
@@ -44,7 +43,7 @@ pub async fn advise(args: Advise) -> Outcome {
     )?)?;
     if matches!(args.read.output, Format::Table | Format::Wide) {
         match &advice[..] {
-            [] => say("no job that used GPU memory has ended yet, so there is nothing to go by"),
+            [] => say("no data: no job that used GPU memory has ended yet"),
             [one] if whose.is_some() => print(render::command_of(one))?,
             _ => {}
         }
@@ -57,7 +56,7 @@ pub async fn resize(args: Resize) -> Outcome {
     let compute = args.compute.as_deref().map(ask::compute).transpose()?;
     if amount.is_none() && compute.is_none() {
         return Err(usage(
-            "what the job is to have is not said",
+            "the new size is missing",
             "add --gpu-memory 12G, -g 0.5 or --compute fair=0.25",
         )
         .into());
@@ -71,7 +70,7 @@ pub async fn resize(args: Resize) -> Outcome {
     let job = job.map_err(|error| match error.code {
         ErrorCode::NoDaemon => Error {
             hint: Some(
-                "jobs of a daemon can be resized; a run without one keeps its size".to_owned(),
+                "only jobs of a daemon can be resized, not runs with --no-daemon".to_owned(),
             ),
             ..error
         },

@@ -48,8 +48,8 @@ pub async fn stop(workers: &[String]) -> Outcome {
     end(&node)?;
     let jobs = match running {
         0 => String::new(),
-        1 => "; 1 job runs on, and the next daemon finds it".to_owned(),
-        count => format!("; {count} jobs run on, and the next daemon finds them"),
+        1 => "; 1 job keeps running, and the next daemon adopts it".to_owned(),
+        count => format!("; {count} jobs keep running, and the next daemon adopts them"),
     };
     output::say(&format!("the daemon (pid {}) has stopped{jobs}", node.pid));
     Ok(ExitCode::SUCCESS)
@@ -62,7 +62,7 @@ fn is_unresponsive(error: &Error) -> bool {
 /// Ends the process that holds the lock, whatever it hangs in.
 fn stop_unresponsive(home: &Home, workers: &[String], error: Error) -> Outcome {
     if !workers.is_empty() {
-        let hint = "its worker is not known then; leave the worker out to stop it all the same";
+        let hint = "its worker is unknown while it does not respond; omit the worker to stop it";
         return Err(error.hint(hint).into());
     }
     let lock = home.daemon_lock();
@@ -76,7 +76,7 @@ fn stop_unresponsive(home: &Home, workers: &[String], error: Error) -> Outcome {
             error.message,
             lock.display()
         );
-        Error::new(code, why).hint("its own user or root can stop it")
+        Error::new(code, why).hint("only its user or root can stop it")
     })?;
     let Some(holder) = holder else {
         let why = format!(
@@ -85,12 +85,12 @@ fn stop_unresponsive(home: &Home, workers: &[String], error: Error) -> Outcome {
             lock.display()
         );
         return Err(Error::new(ErrorCode::Unresponsive, why)
-            .hint("another program listens on the socket; `ss -xlp` names it")
+            .hint("another program listens on the socket: ss -xlp")
             .into());
     };
     let how = end_by_force(holder, PATIENCE_UNRESPONSIVE)?;
     output::say(&format!(
-        "the daemon (pid {}) did not respond and has ended by {how}; jobs run on, and the next daemon finds them",
+        "the daemon (pid {}) did not respond and was ended with {how}; jobs keep running, and the next daemon adopts them",
         holder.pid
     ));
     Ok(ExitCode::SUCCESS)
@@ -121,7 +121,7 @@ fn end_by_force(holder: Holder, patience: Duration) -> Result<String> {
         holder.pid
     );
     Err(Error::new(ErrorCode::TimedOut, why)
-        .hint("the kernel ends it once that call returns; `dmesg` may say what it waits for"))
+        .hint("the kernel ends it when that call returns; see `dmesg` for the cause"))
 }
 
 /// A descriptor of the process, so that no other is meant should its number be given anew.
@@ -183,14 +183,14 @@ pub async fn status() -> Outcome {
     });
     let held: Vec<String> = held.collect();
     lines.push(match held.is_empty() {
-        true => "runs     nothing".to_owned(),
-        false => format!("runs     {}", held.join("; ")),
+        true => "running  no job".to_owned(),
+        false => format!("running  {}", held.join("; ")),
     });
     let waiting = jobs
         .iter()
         .filter(|job| job.state == JobState::Queued)
         .count();
-    lines.push(format!("waiting  {waiting}"));
+    lines.push(format!("pending  {waiting}"));
     output::print(&(lines.join("\n") + "\n"))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -208,7 +208,7 @@ fn check_worker(node: &Node, workers: &[String]) -> Result<()> {
     }
     if others.len() < workers.len() {
         output::say(&format!(
-            "not here: {}; each has a DIVVY_HOME of its own",
+            "not this daemon: {}; each has its own DIVVY_HOME",
             others.join(", ")
         ));
         return Ok(());
@@ -221,8 +221,7 @@ fn check_worker(node: &Node, workers: &[String]) -> Result<()> {
         ErrorCode::NotFound,
         format!("the daemon here is {is}, not {}", others.join(", ")),
     );
-    Err(error
-        .hint("leave the worker out to stop it all the same, or set DIVVY_HOME for the other's"))
+    Err(error.hint("omit the worker to stop this daemon, or set DIVVY_HOME to the other daemon's"))
 }
 
 /// Whether its front end took it from a server.
@@ -247,7 +246,7 @@ fn end(node: &Node) -> Result<()> {
                 node.pid,
                 given.as_secs()
             );
-            Err(Error::new(ErrorCode::TimedOut, message).hint("its log says what it is doing"))
+            Err(Error::new(ErrorCode::TimedOut, message).hint("its log shows the cause"))
         }
     }
 }

@@ -28,8 +28,12 @@ pub async fn usages(args: Usage) -> Outcome {
     print(render::list(&rows, format, view(), render::usages)?)?;
     if matches!(format, Format::Table | Format::Wide) {
         say(&match rows.is_empty() {
-            true => format!("nobody held anything from {since:.0} until {until:.0}"),
-            false => render::usage_total(&rows, since, until),
+            true => format!(
+                "no job held a GPU from {} until {}",
+                crate::text::time(since, TimeZone::system()),
+                crate::text::time(until, TimeZone::system())
+            ),
+            false => render::usage_total(&rows, since, until, TimeZone::system),
         });
     }
     Ok(ExitCode::SUCCESS)
@@ -54,8 +58,8 @@ fn when(flag: &str, text: &str, end: Timestamp) -> Result<Timestamp> {
         .and_then(|length| end.checked_sub(length).ok())
         .ok_or_else(|| {
             usage(
-                format!("{flag} {text} is no moment"),
-                "write 30d, 12h, 2026-11-01 or 2026-11-01T09:00:00Z",
+                format!("{flag} {text}: not a time"),
+                "use 30d, 12h, 2026-11-01 or 2026-11-01T09:00:00Z",
             )
         })
 }

@@ -45,11 +45,8 @@ fn changed(args: &Change) -> Result<JobChange> {
         Some("none") => Some(0),
         Some(text) => match terms::seconds("--time", text)? {
             0 => {
-                let why = format!("--time {text}: a job cannot run for no time at all");
-                return Err(usage(
-                    why,
-                    "write how long it may run, 30m or 2h, or none for no limit",
-                ));
+                let why = format!("--time {text}: the time limit must be above 0");
+                return Err(usage(why, "use 30m, 2h, or none for no limit"));
             }
             seconds => Some(seconds),
         },
@@ -64,7 +61,7 @@ fn changed(args: &Change) -> Result<JobChange> {
     };
     if change == JobChange::default() {
         return Err(usage(
-            "what is to change is not said",
+            "no change given",
             "add --priority 5, --time 2h, -g 0.5, --gpu-memory 12G, --mig-profile 2g.10gb or --name NAME",
         ));
     }
@@ -141,7 +138,7 @@ mod tests {
                 "cannot be used with",
             ),
             ("divvy move 3 -q half -g half", "-g half"),
-            ("divvy change 3", "is not said"),
+            ("divvy change 3", "no change given"),
             ("divvy change --time 2h", "JOB"),
             ("divvy change 3 --priority high", "--priority high"),
             ("divvy change 3 --time 2", "--time 2"),

@@ -15,6 +15,7 @@ fn view(width: usize) -> View {
         wide: false,
         width: Some(width),
         now: "2026-03-04T12:00:00Z".parse().expect("a time"),
+        zone: || jiff::tz::TimeZone::UTC,
     }
 }
 

@@ -19,6 +19,7 @@ fn view(width: usize) -> View {
         wide: false,
         width: Some(width),
         now: fixtures::now(),
+        zone: || jiff::tz::TimeZone::UTC,
     }
 }
 
@@ -116,7 +117,7 @@ fn a_job_that_was_refused_nothing_says_so() {
         records: Vec::new(),
         ..oom()
     };
-    assert_eq!(oom_text(&none), "#7 train.py was refused no GPU memory\n");
+    assert_eq!(oom_text(&none), "#7 train.py: no GPU memory was refused\n");
     let elsewhere = Oom {
         denials: 0,
         records: oom().records.split_off(2),
@@ -139,11 +140,13 @@ fn a_request_that_exceeds_the_gpu_is_shown_without_its_size_or_a_limit() {
         ..oom()
     });
     assert!(
-        text.contains("cuMemAlloc_v2 asked for more than a whole GPU"),
+        text.contains("cuMemAlloc_v2 requested more than a whole GPU"),
         "{text}"
     );
     assert!(
-        text.contains("cause    the driver refused it; it fits under no limit"),
+        text.contains(
+            "cause    the driver refused it: it is larger than the GPU, so no limit is enough"
+        ),
         "{text}"
     );
     assert!(!text.contains("TiB") && !text.contains("passes"), "{text}");

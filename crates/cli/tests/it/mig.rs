@@ -19,6 +19,7 @@ fn view(width: usize) -> View {
         wide: false,
         width: Some(width),
         now: fixtures::now(),
+        zone: || jiff::tz::TimeZone::UTC,
     }
 }
 
@@ -209,7 +210,7 @@ fn describe_says_what_an_instance_really_has() {
     starting.slices[0].mig = Some(held(None));
     let text = render::describe(&starting, view(80));
     assert!(
-        text.contains("1g.10gb at memory slices 6-7 (not made yet)"),
+        text.contains("1g.10gb at memory slices 6-7 (not created yet)"),
         "{text}"
     );
 }

@@ -102,6 +102,7 @@ fn list(method: Method, format: Format, width: usize) -> String {
         wide: false,
         width: Some(width),
         now: "2026-03-04T12:00:00Z".parse().expect("a time"),
+        zone: || jiff::tz::TimeZone::UTC,
     };
     render::list(&figures(method), format, view, simulations).expect("figures are JSON")
 }

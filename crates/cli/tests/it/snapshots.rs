@@ -14,6 +14,7 @@ fn view(width: usize) -> View {
         wide: false,
         width: Some(width),
         now: fixtures::now(),
+        zone: || jiff::tz::TimeZone::UTC,
     }
 }
 
@@ -104,7 +105,7 @@ fn where_a_job_stands_that_is_to_be_confirmed_is_described() {
         (
             JobState::Queued,
             Confirmation::NotPlaced,
-            "not before it has its slice",
+            "not yet: it has no slice",
         ),
         (JobState::Starting, Confirmation::Awaiting, "not yet"),
         (JobState::Running, Confirmation::Confirmed, "yes"),
@@ -136,20 +137,20 @@ fn what_is_said_of_a_jobs_terms_is_described() {
     job.secrets = vec!["TOKEN".into()];
     let described = render::describe(&job, view(80));
     assert!(
-        described.contains("priority 5, preemptible, stopped after 1h 30m, after #3 if it exits with 0, retries 2, run 2"),
+        described.contains("priority 5, preemptible, time limit 1h 30m, after #3 if it exits with 0, retries 2, run 2"),
         "{described}"
     );
     assert!(described.contains("TOKEN"), "{described}");
 
     let mut waits = fixtures::jobs().remove(3);
     waits.latest_start = Some(fixtures::now() + jiff::SignedDuration::from_mins(90));
-    let words = "would start in 1h30m at the latest, if nobody else comes";
+    let words = "would start in 1h30m at the latest, if no other job is submitted";
     let told = render::submitted(&waits, true, fixtures::now());
     assert!(told.contains(words), "{told}");
-    let words = "in 1h30m at the latest, if nobody else comes";
+    let words = "in 1h30m at the latest, if no other job is submitted";
     assert!(render::describe(&waits, view(80)).contains(words));
     waits.expected_start = Some(fixtures::now() + jiff::SignedDuration::from_mins(40));
-    let words = "in about 40m00s, in 1h30m at the latest, if nobody else comes";
+    let words = "in about 40m00s, in 1h30m at the latest, if no other job is submitted";
     let described = render::describe(&waits, view(80));
     assert!(described.contains(words), "{described}");
 
@@ -158,7 +159,7 @@ fn what_is_said_of_a_jobs_terms_is_described() {
     newer.uncounted_calls = Some(3);
     let described = render::describe(&newer, view(80));
     assert!(
-        described.contains("uncounted:   3 times the limiter passed on what it could not count"),
+        described.contains("uncounted:   the limiter let 3 calls through without accounting"),
         "{described}"
     );
 
@@ -176,15 +177,15 @@ fn where_the_memory_of_a_suspended_job_is_is_described_and_who_waits_sees_for_wh
     for (place, words) in [
         (
             MemoryPlace::Gpu,
-            "on its GPUs, from which it could not be released",
+            "on its GPUs; the driver could not release it",
         ),
-        (MemoryPlace::Offloading, "leaving its GPUs"),
-        (MemoryPlace::Host, "in the host's memory; it holds no GPU"),
+        (MemoryPlace::Offloading, "moving to host memory"),
+        (MemoryPlace::Host, "in host memory; the job holds no GPU"),
         (
             MemoryPlace::RestorePending,
-            "in the host's memory; room on its GPUs is kept for it",
+            "in host memory; room on its GPUs is reserved for it",
         ),
-        (MemoryPlace::Restoring, "coming back to its GPUs"),
+        (MemoryPlace::Restoring, "moving back to its GPUs"),
     ] {
         let since = fixtures::now() - jiff::SignedDuration::from_mins(5);
         held.gpu_memory = Some(JobMemory { place, since });
@@ -308,12 +309,13 @@ fn why_says_when_as_far_as_it_is_known() {
         lines.collect::<Vec<_>>().join("\n")
     };
     assert_eq!(starts(None, None, None), "");
-    let certain = "in about 40m00s, in 1h30m at the latest, if nobody else comes";
+    let certain = "in about 40m00s, in 1h30m at the latest, if no other job is submitted";
     assert_eq!(
         starts(Some(40), Some(90), None),
         format!("  starts  {certain}")
     );
-    let usual = "in about 12m00s, if nobody else comes and those before it take what is usual";
+    let usual =
+        "in about 12m00s, if no other job is submitted and the jobs ahead take their usual time";
     assert_eq!(starts(None, None, Some(12)), format!("  starts  {usual}"));
     assert_eq!(
         starts(Some(40), Some(90), Some(12)),
@@ -333,7 +335,8 @@ fn why_names_few_of_those_of_whom_nobody_knows() {
     let many = (1..=20).map(|job| fixtures::holder(&job.to_string(), "q", 50));
     why.gpus[0].held_by = many.collect();
     let told = render::why(&why, view(80));
-    let words = "nobody knows of #1, #2, #3, #4, #5, #6, #7, #8 and 12 more\n";
+    let words =
+        "unknown for #1, #2, #3, #4, #5, #6, #7, #8 and 12 more: no time limit, no earlier runs\n";
     assert!(told.contains(words), "{told}");
 }
 

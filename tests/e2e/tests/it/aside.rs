@@ -25,7 +25,7 @@ fn a_job_that_is_suspended_without_its_gpu_makes_room_and_says_where_its_memory_
     assert!(
         described
             .stdout
-            .contains("gpu memory:  in the host's memory; it holds no GPU"),
+            .contains("gpu memory:  in host memory; the job holds no GPU"),
         "{described:?}"
     );
     let gpus = home.items(&["gpus"]);

@@ -80,11 +80,11 @@ fn four_gibibytes_get_the_smallest_instance_while_neighbours_run() {
 
     let described = home.divvy(&["describe", &small]).ok().stdout;
     assert!(
-        described.contains("asked 4GiB, 1g.5gb has 4.75GiB"),
+        described.contains("4.0 GiB requested, 1g.5gb has 4.8 GiB"),
         "{described}"
     );
     assert!(
-        described.contains(&uuid) && described.contains("held by mig"),
+        described.contains(&uuid) && described.contains("enforced by mig"),
         "{described}"
     );
     let wide = home.divvy(&["gpus", "-o", "wide"]).ok().stdout;
@@ -208,7 +208,7 @@ fn a_queues_quarter_is_an_instance_where_the_gpu_is_cut() {
     let refused = home.divvy(&["daemon", "--dynamic-gpus", "--queue", "single_gpu=1"]);
     assert_eq!(refused.code, 5, "{}", refused.stderr);
     assert!(
-        refused.stderr.contains("in MIG mode they are cut"),
+        refused.stderr.contains("all are in MIG mode"),
         "{}",
         refused.stderr
     );

@@ -100,7 +100,7 @@ fn the_self_test_tries_an_instance_to_its_end() {
     let said = home.divvy(&["selftest", "--gpu-memory", "2G"]).ok();
     assert!(
         said.stdout
-            .contains("held by the driver (an instance of the GPU)"),
+            .contains("enforced by the driver (a MIG instance)"),
         "{said:?}"
     );
 }

@@ -98,7 +98,7 @@ fn where_the_systems_daemon_is_installed_no_command_starts_another_unless_told_t
     // None is installed, so that one is started; without a GPU it ends.
     has(
         "divvy submit -g 0.25 -- true",
-        &["no daemon runs, and one started now ended at once"],
+        &["no daemon is running, and a new one ended at once"],
     );
     has(
         "divvy daemon",
@@ -115,10 +115,10 @@ fn where_the_systems_daemon_is_installed_no_command_starts_another_unless_told_t
     has(
         "divvy run -g 0.25 -- true",
         &[
-            "divvy: the system's daemon does not answer; waiting up to 5 s for it to be restarted",
-            "error: the system's daemon does not answer on /run/divvy/divvy.sock after 5 s",
+            "divvy: the system's daemon does not respond; waiting up to 5 s for its restart",
+            "error: the system's daemon does not respond on /run/divvy/divvy.sock after 5 s",
             "hint: systemctl status divvy",
-            "`--own-daemon` starts one of your own",
+            "`--own-daemon` starts a daemon of your own",
             "exit code 7",
         ],
     );
@@ -132,10 +132,7 @@ fn where_the_systems_daemon_is_installed_no_command_starts_another_unless_told_t
             "exit code 7",
         ],
     );
-    has(
-        "divvy ps -a",
-        &["your own daemon answers, not the system's"],
-    );
+    has("divvy ps -a", &["using your own daemon, not the system's"]);
     assert!(said.stdout.contains("hello\n"), "{}", said.stdout);
     // The system's daemon is back, and its job with it.
     assert!(said.stdout.contains("system"), "{}", said.stdout);
@@ -164,11 +161,9 @@ fn a_user_waits_for_the_daemon_of_a_home_that_another_user_starts() {
     let said = Said::new("submit".to_owned(), &output).exits(7);
     let state = home.path().display().to_string();
     for wanted in [
+        &format!("divvy: the daemon of {state} (uid 0) does not respond; waiting up to 5 s"),
         &format!(
-            "divvy: the daemon of {state}, which belongs to uid 0, does not answer; waiting up to 5 s"
-        ),
-        &format!(
-            "error: the daemon of {state}, which belongs to uid 0, does not answer on {state}/divvy.sock after 5 s"
+            "error: the daemon of {state} (uid 0) does not respond on {state}/divvy.sock after 5 s"
         ),
         "hint: uid 0 starts it",
     ] {

@@ -157,7 +157,7 @@ fn a_policy_that_nobody_asked_for_is_left_out_where_it_is_not_known() {
         ["first-fit", "driver-default", "least-loss", "planner"]
     );
     assert!(
-        said.stderr.contains("left out: free-repack"),
+        said.stderr.contains("skipped: free-repack"),
         "{}",
         said.stderr
     );
@@ -176,12 +176,12 @@ fn what_cannot_be_simulated_is_refused_with_what_to_do() {
     let empty = file("empty.csv", "arrival,profile,duration\n");
     let at_once = file("at_once.csv", "arrival,profile,duration\n3,1g,5\n3,1g,5\n");
     let cases: &[(&[&str], &str)] = &[
-        (&["--gpus", "v100:2"], "no GPU `v100` with MIG is known"),
-        (&["--gpus", "a100-40gb:0"], "0 is no number of GPUs"),
+        (&["--gpus", "v100:2"], "unknown MIG model `v100`"),
+        (&["--gpus", "a100-40gb:0"], "0 is not a number of GPUs"),
         (&["--gpus", "a100-40gb:99999999"], "from 1 to 10000"),
         (
             &["--gpus", "a100-40gb:1,a30-24gb:1"],
-            "all GPUs are of one model",
+            "only one model is possible",
         ),
         (
             &["--gpus", "a30-24gb:2", "--mix", "uniform"],
@@ -192,7 +192,7 @@ fn what_cannot_be_simulated_is_refused_with_what_to_do() {
         (&["--exact"], "--exact solves one GPU, not 8"),
         (
             &["--exact", "--gpus", "a100-40gb:1", "--policy", "planner"],
-            "--exact does not know planner",
+            "--exact does not support planner",
         ),
         (
             &["--policy", "optimal"],
@@ -207,8 +207,8 @@ fn what_cannot_be_simulated_is_refused_with_what_to_do() {
             &[&wrong],
             "wrong.csv: line 3: this GPU has no MIG profile for 9g",
         ),
-        (&[&empty], "empty.csv: there is no request in it"),
-        (&[&at_once, "--load", "0.5"], "--load cannot be reached"),
+        (&[&empty], "empty.csv: no requests found"),
+        (&[&at_once, "--load", "0.5"], "--load is not possible"),
     ];
     for (flags, said) in cases {
         let refused = simulate(&home, flags).exits(2);

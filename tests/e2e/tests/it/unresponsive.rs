@@ -164,7 +164,7 @@ fn stop_ends_a_daemon_that_hangs_and_its_jobs_run_on() {
     signal(&daemon, Signal::STOP);
     let said = home.divvy(&["daemon", "--stop"]).ok();
     let how = format!(
-        "the daemon (pid {}) did not respond and has ended by SIGTERM; jobs run on, and the next daemon finds them",
+        "the daemon (pid {}) did not respond and was ended with SIGTERM; jobs keep running, and the next daemon adopts them",
         daemon.pid()
     );
     assert!(said.stderr.contains(&how), "{}", said.stderr);

@@ -303,6 +303,7 @@ fn one_gpu() -> Option<String> {
     let home = Home::new("a100-80gb:1")
         .variable("SHELL", "/bin/sh")
         .variable("COLUMNS", "")
+        .variable("TZ", "UTC")
         .variable("DOCKER_HOST", "unix:///no/such/engine.sock");
     let _daemon = home.daemon(&["--dynamic-gpus", "--queue", "half=0.5", "full=1"]);
     let first = home.submit(&["-q", "half", "--name", "first"], &["echo", "said"]);
@@ -321,7 +322,9 @@ fn divided_gpu() -> Option<String> {
         eprintln!("SKIPPED: only root divides a GPU");
         return None;
     }
-    let home = Home::new("a100-40gb:1").variable("COLUMNS", "");
+    let home = Home::new("a100-40gb:1")
+        .variable("COLUMNS", "")
+        .variable("TZ", "UTC");
     let file = home.scratch().join("sim.toml");
     fs::write(&file, "[mig]\nenabled = [0]\n").expect("the folder is ours");
     let home = home.variable("DIVVY_SIM_CONFIG", &file.display().to_string());
@@ -333,6 +336,7 @@ fn containers() -> Option<String> {
     let engine = Engine::shared(Kind::Docker)?;
     let home = Home::new("a100-80gb:1")
         .variable("COLUMNS", "")
+        .variable("TZ", "UTC")
         .variable("DOCKER_HOST", &engine.host())
         .variable("DIVVY_FORM", "");
     let _daemon = home.daemon(&[]);

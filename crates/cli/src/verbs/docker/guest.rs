@@ -133,20 +133,20 @@ fn apart(words: &[String]) -> Result<(&[String], &[String])> {
     let (own, line) = words.split_at(at.unwrap_or(words.len()));
     match line {
         [_, line @ ..] if !line.is_empty() => Ok((own, line)),
-        _ => Err(no_line("nothing is to be run")),
+        _ => Err(no_line("the command is missing")),
     }
 }
 
 fn no_line(why: &str) -> Error {
     usage(
         why.to_owned(),
-        "put the line after `--`: divvy docker slice -g 0.5 -- docker run --rm my/image",
+        "put the command after `--`: divvy docker slice -g 0.5 -- docker run --rm my/image",
     )
 }
 
 fn judged(words: &[String]) -> Result<Line> {
     let [program, verb, rest @ ..] = words else {
-        return Err(no_line("no container is to be run"));
+        return Err(no_line("the command starts no container"));
     };
     let name = Path::new(program)
         .file_name()
@@ -181,7 +181,7 @@ fn check_sources(mounts: &[Mount]) -> Result<()> {
         let path = paths::normal(&here.join(source));
         let path = fs::canonicalize(&path).unwrap_or(path);
         paths::source(&path, &kept).map_err(|kept| {
-            let why = format!("{source} may not be mounted: {}", kept.why);
+            let why = format!("cannot mount {source}: {}", kept.why);
             Error::new(ErrorCode::NotAllowed, why).hint(kept.hint)
         })?;
     }

@@ -60,8 +60,8 @@ pub fn compare(
 
 fn refused(error: PoolError) -> divvy_api::v1::Error {
     let hint = match error {
-        PoolError::OneGpu(_) => "use --exact with one GPU, or leave it out of --policy",
-        PoolError::NoBound(_) => "leave it out: name the others with --policy",
+        PoolError::OneGpu(_) => "use --exact with one GPU, or remove it from --policy",
+        PoolError::NoBound(_) => "remove it from --policy",
     };
     usage(error.to_string(), hint)
 }
@@ -104,7 +104,7 @@ fn simulation(
     let values = |runs: &[Run], of: fn(&Run) -> f64| runs.iter().map(of).collect::<Vec<f64>>();
     let figure = |of: fn(&Run) -> f64| {
         let estimate = Estimate::of(&values(runs, of));
-        Figure::from(estimate.expect("there is at least one run"))
+        Figure::from(estimate.expect("no runs"))
     };
     let difference = |baseline: &[Run]| {
         let refused = |runs| values(runs, Run::refused_part);

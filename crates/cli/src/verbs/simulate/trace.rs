@@ -53,7 +53,7 @@ struct Refusal {
     hint: String,
 }
 
-const HINT: &str = "a line is arrival, profile (or memory) and duration: 12.5,1g.5gb,3600";
+const HINT: &str = "each line has arrival, profile (or memory) and duration: 12.5,1g.5gb,3600";
 
 fn refusal(what: impl Into<String>, hint: impl Into<String>) -> Refusal {
     Refusal {
@@ -118,7 +118,7 @@ impl Columns {
                 memory,
             }),
             _ => Err(refusal(
-                "the header lacks a column",
+                "a column is missing in the header",
                 "begin with arrival,profile,duration or arrival,memory,duration",
             )),
         }
@@ -128,9 +128,9 @@ impl Columns {
         let cells: Vec<&str> = cells(line).collect();
         let cell = |at: usize| cells.get(at).copied().filter(|cell| !cell.is_empty());
         let seconds = |name: &str, at: usize| {
-            let text = cell(at).ok_or_else(|| refusal(format!("there is no {name}"), HINT))?;
+            let text = cell(at).ok_or_else(|| refusal(format!("{name} is missing"), HINT))?;
             text.parse()
-                .map_err(|_| refusal(format!("{name} `{text}` is no number of seconds"), HINT))
+                .map_err(|_| refusal(format!("{name} `{text}`: not a number of seconds"), HINT))
         };
         let memory = self.memory.and_then(cell).map(Memory::from);
         Ok(Request {
@@ -158,7 +158,7 @@ fn json(line: &str) -> Result<Option<Request>, Refusal> {
         profile: Option<String>,
         memory: Option<Memory>,
     }
-    let unreadable = |error: serde_json::Error| refusal(format!("not understood: {error}"), HINT);
+    let unreadable = |error: serde_json::Error| refusal(format!("invalid JSON: {error}"), HINT);
     let kind: Kind = serde_json::from_str(line).map_err(unreadable)?;
     if kind.submitted_at.is_some() {
         let job: Job = serde_json::from_str(line).map_err(unreadable)?;
@@ -166,7 +166,7 @@ fn json(line: &str) -> Result<Option<Request>, Refusal> {
     }
     let read: Line = serde_json::from_str(line).map_err(unreadable)?;
     let seconds = |name: &str, value: Option<f64>| {
-        value.ok_or_else(|| refusal(format!("there is no {name}"), HINT))
+        value.ok_or_else(|| refusal(format!("{name} is missing"), HINT))
     };
     Ok(Some(Request {
         at: seconds("arrival", read.arrival)?,
@@ -241,7 +241,7 @@ fn wanted(profile: Option<&str>, memory: Option<Memory>) -> Result<Wanted, Refus
                 return Err(refusal(format!("memory: {error}"), error.hint()));
             }
         },
-        (None, None) => return Err(refusal("neither profile nor memory is said", HINT)),
+        (None, None) => return Err(refusal("profile and memory are both missing", HINT)),
     };
     Ok(Wanted::Size(size))
 }
@@ -250,8 +250,8 @@ impl Request {
     fn arrival(self, table: &Table) -> Result<Arrival, Refusal> {
         for (name, seconds) in [("arrival", self.at), ("duration", self.duration)] {
             if !seconds.is_finite() || seconds < 0.0 {
-                let what = format!("{name} {seconds} is no time");
-                return Err(refusal(what, "seconds are 0 or more"));
+                let what = format!("{name} {seconds}: not a valid time");
+                return Err(refusal(what, "use seconds, 0 or more"));
             }
         }
         let profile = match self.wanted {
@@ -262,13 +262,13 @@ impl Request {
             let wanted = match self.wanted {
                 Wanted::Asked(asked) => asked.to_string(),
                 Wanted::Size(mig::Size::Named(name)) => name.to_string(),
-                Wanted::Size(mig::Size::Share(share)) => format!("{share} of it"),
+                Wanted::Size(mig::Size::Share(share)) => format!("{share} of a GPU"),
                 Wanted::Size(mig::Size::Memory(bytes) | mig::Size::Exact(bytes)) => bytes.human(),
             };
             let names: Vec<String> = table.profiles.iter().map(|p| p.name.to_string()).collect();
             refusal(
                 format!("this GPU has no MIG profile for {wanted}"),
-                format!("it has {}", names.join(", ")),
+                format!("use one of {}", names.join(", ")),
             )
         };
         Ok(Arrival {
@@ -348,35 +348,35 @@ mod tests {
         for (text, said) in [
             (
                 "time,profile\n",
-                "line 1: the header lacks a column; begin with arrival,profile,duration",
+                "line 1: a column is missing in the header; begin with arrival,profile,duration",
             ),
             (
                 &format!("{header}\n# x\nsoon,1g,5\n"),
-                "line 4: arrival `soon` is no number of seconds; a line is",
+                "line 4: arrival `soon`: not a number of seconds; each line has",
             ),
             (
                 &format!("{header}1,1g\n"),
-                "line 2: there is no duration; a line is",
+                "line 2: duration is missing; each line has",
             ),
             (
                 &format!("{header}1,,5\n"),
-                "line 2: neither profile nor memory is said; a line is",
+                "line 2: profile and memory are both missing; each line has",
             ),
             (
                 &format!("{header}-1,1g,5\n"),
-                "line 2: arrival -1 is no time; seconds are 0 or more",
+                "line 2: arrival -1: not a valid time; use seconds, 0 or more",
             ),
             (
                 &format!("{header}1,1g,inf\n"),
-                "line 2: duration inf is no time; seconds are 0 or more",
+                "line 2: duration inf: not a valid time; use seconds, 0 or more",
             ),
             (
                 &format!("{header}1,1g,NaN\n"),
-                "line 2: duration NaN is no time; seconds are 0 or more",
+                "line 2: duration NaN: not a valid time; use seconds, 0 or more",
             ),
             (
                 &format!("{header}1,5g,5\n"),
-                "line 2: this GPU has no MIG profile for 5g; it has 1g.5gb,",
+                "line 2: this GPU has no MIG profile for 5g; use one of 1g.5gb,",
             ),
             (
                 &format!("{header}1,big,5\n"),
@@ -384,23 +384,23 @@ mod tests {
             ),
             (
                 "arrival,memory,duration\n1,4,5\n",
-                "line 2: memory: `4` has no unit; write `4G`",
+                "line 2: memory: `4`: add a unit; write `4G`",
             ),
             (
                 "arrival,memory,duration\n1,80G,5\n",
-                "line 2: this GPU has no MIG profile for 80.0 GiB; it has",
+                "line 2: this GPU has no MIG profile for 80.0 GiB; use one of",
             ),
             (
                 "{\"arrival\":1,\"profile\":\"1g\"}\n",
-                "line 1: there is no duration; a line is",
+                "line 1: duration is missing; each line has",
             ),
             (
                 "{\"arrival\":\"soon\",\"profile\":\"1g\",\"duration\":1}\n",
-                "line 1: not understood: invalid type: string \"soon\", expected f64",
+                "line 1: invalid JSON: invalid type: string \"soon\", expected f64",
             ),
             (
                 "{\"arrival\":1\n",
-                "line 1: not understood: EOF while parsing",
+                "line 1: invalid JSON: EOF while parsing",
             ),
         ] {
             let found = refused(text);
