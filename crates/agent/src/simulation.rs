@@ -452,5 +452,5 @@ fn claims_of_a_run_are_held_and_given_back() {
         events.any(|event| event.kind == kind && event.text.contains(word))
     };
     assert!(told("allocated", "team/train") && told("running", "divvy.dev/slice="));
-    assert!(told("ended", "given back"));
+    assert!(told("ended", "released"));
 }
