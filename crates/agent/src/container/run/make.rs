@@ -616,7 +616,7 @@ mod tests {
         assert!(to("/run/divvy-job/slice").unwrap_err().contains("limiter"));
         assert!(judge("/x", Leads::Unsaid(None)).is_err());
         let beside = judge("/lib/a", Leads::Unsaid(Some("/usr/lib/a".into())));
-        assert!(beside.unwrap_err().ends_with("mount it at /usr/lib/a"));
+        assert!(beside.unwrap_err().ends_with("Mount it at /usr/lib/a"));
     }
 
     #[test]
