@@ -57,7 +57,9 @@ pub fn texts(path: &str, text: &str) -> Result<Vec<Text>> {
     // SQL, names and paths have no sentences.
     texts.retain(|(text, _)| {
         let text = text.trim();
-        text.contains(' ') && !SQL.iter().any(|start| text.starts_with(start))
+        let mut words = text.split_whitespace().rev().skip(1);
+        let is_list = words.clone().count() > 8 && words.all(|word| word.ends_with(','));
+        text.contains(' ') && !is_list && !SQL.iter().any(|start| text.starts_with(start))
     });
     Ok(texts)
 }

@@ -26,7 +26,7 @@ fn gpu(index: u8) -> Gpu {
     Gpu {
         uuid: GpuUuid::from_bytes([index; 16]),
         index: index.into(),
-        model: "A100 80GB".to_owned(),
+        model: "A100-SXM4-80GB".to_owned(),
         mode: Mode::Shared,
         away: false,
         total: divvy_core::Bytes::gib(80),

@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use divvy_e2e::Home;
-use divvy_test_support::bounded;
+use divvy_test_support::Bounded as _;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -136,7 +136,7 @@ fn run_page(name: &str, commands: &[Shown], wrong: &mut Vec<String>) {
     shell
         .env("PATH", path_with(&home, &folder))
         .env("USER", "tester");
-    let output = bounded(name, || shell.output().expect("bash is a program"));
+    let output = shell.output_bounded().expect("the shell runs");
     let text = String::from_utf8_lossy(&output.stdout);
     for (at, shown) in commands.iter().enumerate() {
         let start = format!("==> {at}\n");
@@ -239,7 +239,7 @@ fn no_command_of_the_pages_for_users_is_misuse() {
             shell
                 .current_dir(&folder)
                 .env("PATH", path_with(&home, &folder));
-            let output = bounded(&command, || shell.output().expect("timeout is a program"));
+            let output = shell.output_bounded().expect("the shell runs");
             ran += 1;
             if matches!(output.status.code(), Some(2 | 101) | None) {
                 let said = String::from_utf8_lossy(&output.stderr).into_owned();
