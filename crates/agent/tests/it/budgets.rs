@@ -50,7 +50,7 @@ async fn texts_of_jobs_that_have_not_ended_have_a_budget_that_a_restart_finds_ag
     };
     for large in [waiting(300_000), secret] {
         let message = is_refused(&client, &large).await;
-        let sums = message.contains("with 8") && message.ends_with("would make 1.1 MiB");
+        let sums = message.contains("have 8") && message.ends_with("would make it 1.1 MiB");
         assert!(sums, "{message}");
     }
     let array = |tasks, bytes| Submit {

@@ -118,7 +118,7 @@ async fn what_no_job_can_be_started_with_is_refused() {
             },
             "confirmation",
         ),
-        (files("%q"), "-o %q: `%q` is no field"),
+        (files("%q"), "-o %q: unknown field `%q`"),
         (files(""), "the file name is empty"),
         (files("a\0"), "NUL"),
         (
