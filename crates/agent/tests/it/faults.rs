@@ -575,7 +575,7 @@ async fn a_journal_that_somebody_else_holds_is_waited_for() {
     let submit = tokio::spawn(async move { client.submit(&quarter(&["true"])).await });
     // It answers nothing that is not in the journal.
     until_async("the daemon logs that it waits", async || {
-        home.log().contains("waits").then_some(())
+        home.log().contains("waiting for it").then_some(())
     })
     .await;
     assert!(!submit.is_finished());

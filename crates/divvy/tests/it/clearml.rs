@@ -313,7 +313,7 @@ fn no_flag_of_the_installed_stock_agent_is_unknown() {
         (
             "--config-file /nowhere daemon --queue q",
             2,
-            "--config-file stands before a verb",
+            "--config-file is not a flag of this verb",
         ),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_divvy"))

@@ -434,7 +434,7 @@ fn values_that_mean_nothing_are_refused() {
                 "--set",
                 "glue.enabled=true,glue.namespace=divvy-system,glue.credentialsSecret=x",
             ],
-            "own namespace",
+            "the release's namespace",
         ),
     ] {
         let Some(said) = refusal(wrong) else { return };

@@ -211,7 +211,7 @@ impl Show<'_> {
         );
         let refused = words["error"] == "CUDA_ERROR_OUT_OF_MEMORY"
             && held <= limit
-            && slice["denied"].as_u64() > Some(0);
+            && slice["denials"].as_u64() > Some(0);
         self.fact(refused, &text)?;
         self.fact(
             words["device"]["total_bytes"] == limit,
@@ -235,7 +235,7 @@ impl Show<'_> {
             .context("why answers one item")?;
         let gpus = why["gpus"].as_array().context("why names the GPUs")?;
         let explained = |gpu: &Value| {
-            gpu["failed"] != serde_json::json!([]) && gpu["holders"] != serde_json::json!([])
+            gpu["unmet"] != serde_json::json!([]) && gpu["holders"] != serde_json::json!([])
         };
         self.fact(
             gpus.len() == 3 && gpus.iter().all(explained),

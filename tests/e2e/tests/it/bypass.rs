@@ -175,7 +175,7 @@ fn a_process_without_the_limiter_is_told() {
         );
         assert!(ended.bypasses[0].ended_at.is_some(), "{ended:?}");
     }
-    assert_eq!(count(&home, "divvy_bypasses_total{way=\"unlimited\"}"), 5);
+    assert_eq!(count(&home, "divvy_bypasses_total{kind=\"unlimited\"}"), 5);
 }
 
 /// A figure of the metrics page.
@@ -333,7 +333,7 @@ fn a_limit_that_its_job_raises_is_put_right_and_what_it_took_is_told_and_not_giv
         "{bypass:?}"
     );
     is_told(&home, &job, &bypass);
-    assert_eq!(count(&home, "divvy_bypasses_total{way=\"overdrawn\"}"), 1);
+    assert_eq!(count(&home, "divvy_bypasses_total{kind=\"overdrawn\"}"), 1);
     until("all that it took is counted as not free", || {
         let beyond = home.items(&["gpus"])[0]["memory_unmanaged_bytes"].as_u64()?;
         (beyond > 22 * GIB).then_some(())

@@ -252,7 +252,7 @@ fn words_that_mean_nothing_are_usage_errors() {
 #[test]
 fn a_home_that_cannot_be_is_a_mistake_of_usage_with_and_without_a_daemon() {
     let long = format!("/tmp/{}", "x".repeat(120));
-    for (value, word) in [(long.as_str(), "unix socket"), ("", "DIVVY_HOME")] {
+    for (value, word) in [(long.as_str(), "socket path"), ("", "DIVVY_HOME")] {
         for words in [
             &["ps"][..],
             &["daemon"],

@@ -872,7 +872,7 @@ fn a_job_file_is_submitted_as_it_is_typed_and_its_output_and_end_are_told() {
     let file = format!("{folder}/job.sh");
     let said = home.divvy(&["submit", "-C", &folder, &file, "a b"]).ok();
     for line in [
-        "--mem has no effect: Divvy shares GPUs",
+        "--mem has no effect: Divvy allocates only GPUs",
         "line 5 of",
         "calls srun",
     ] {

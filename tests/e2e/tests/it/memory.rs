@@ -67,7 +67,7 @@ fn a_program_that_fails_for_want_of_memory_is_told_where_to_look_and_there_it_sa
         (&record["api"], &record["cause"]),
         (&"cuMemCreate".into(), &"slice_full".into())
     );
-    assert!(figure(&oom["denied"]) >= 1);
+    assert!(figure(&oom["denials"]) >= 1);
     let (asked, used) = (
         figure(&record["asked_bytes"]),
         figure(&record["used_bytes"]),

@@ -275,7 +275,7 @@ fn a_wait_names_the_slices_and_who_lies_there() {
     let reason = home.waits(&job);
     let why = home.divvy(&["why", &job]).ok().stdout;
     let lies = format!(
-        "3g.20gb needs memory slices 0-3 or 4-7; #{} 1g.5gb lies at 1, #{} 1g.5gb at 5; there would be room if they lay otherwise",
+        "3g.20gb needs memory slices 0-3 or 4-7; #{} 1g.5gb is at 1, #{} 1g.5gb at 5; another layout of the instances would have room",
         jobs[low], jobs[high]
     );
     assert!(reason.contains(&lies), "{reason}");
@@ -333,7 +333,7 @@ fn a_change_of_mode_names_what_is_in_the_way() {
         .divvy(&["admin", "gpu", "1", "--mode", "mig"])
         .ok()
         .stdout;
-    assert!(done.contains("GPU 1: shared to mig"), "{done}");
+    assert!(done.contains("GPU 1 changed from shared to mig"), "{done}");
     let modes = |home: &Home| -> Vec<String> {
         let mode = |gpu: &Value| gpu["mode"].as_str().expect("text").to_owned();
         home.items(&["gpus"]).iter().map(mode).collect()

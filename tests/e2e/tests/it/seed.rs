@@ -200,8 +200,8 @@ fn two_whole_gpus_wait_while_a_quarter_of_one_is_in_use() {
     let dual = put(&home, &["-q", "dual"], "dual");
     home.waits(&dual);
     let why: Value = home.items(&["why", &dual]).remove(0);
-    let failed = |gpu: usize| why["gpus"][gpu]["failed"].as_array().map_or(0, Vec::len);
-    assert_eq!((failed(0), failed(1)), (0, 1), "{why}");
+    let unmet = |gpu: usize| why["gpus"][gpu]["unmet"].as_array().map_or(0, Vec::len);
+    assert_eq!((unmet(0), unmet(1)), (0, 1), "{why}");
     home.end(&blocker, "blocker");
     assert_eq!(place(&home, &dual), ["gpu0", "gpu1"]);
 }

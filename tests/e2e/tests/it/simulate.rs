@@ -188,7 +188,7 @@ fn what_cannot_be_simulated_is_refused_with_what_to_do() {
             "no MIG profile `3g`",
         ),
         (&["--mix", "unifrom"], "unknown mix `unifrom`"),
-        (&["--mix", "1g=x"], "`1g=x` is not a size"),
+        (&["--mix", "1g=x"], "`1g=x`: not a size"),
         (&["--exact"], "--exact solves one GPU, not 8"),
         (
             &["--exact", "--gpus", "a100-40gb:1", "--policy", "planner"],

@@ -57,7 +57,7 @@ fn another_users_program_gets_its_slice_and_not_a_byte_more() {
     let jobs = home.items(&["ps", "-a"]);
     assert_eq!(jobs[0]["uid"].to_string(), UID);
     assert!(
-        jobs[0]["slices"][0]["denied"].as_u64() > Some(0),
+        jobs[0]["slices"][0]["denials"].as_u64() > Some(0),
         "{jobs:?}"
     );
 }
