@@ -77,7 +77,10 @@ pub fn from_clap(error: &clap::Error, words: &[OsString]) -> Error {
             message.push_str(line.strip_prefix("error: ").unwrap_or(line));
         }
     }
-    if let Some(hint) = of_slurm(error) {
+    let takes_jobs = words
+        .get(1)
+        .is_some_and(|verb| verb == "submit" || verb == "run");
+    if let Some(hint) = of_slurm(error).filter(|_| takes_jobs) {
         return Error::new(ErrorCode::Usage, shortened(&message)).hint(hint);
     }
     let hint = match (tips.is_empty(), usage.is_empty() || is_dropped) {

@@ -36,6 +36,14 @@ pub fn share(thousandths: u16) -> String {
     divvy_core::units::gpus(u64::from(thousandths)).to_string()
 }
 
+/// What enforces a memory limit, in the words of the glossary: `limiter`, `mig`.
+pub fn enforcement(name: &str) -> Cow<'_, str> {
+    match name {
+        "interposer" => "limiter".into(),
+        other => cleaned(other),
+    }
+}
+
 /// What a slice gets of compute time: `share 0.25 · 0.24 used over 10 s · waited 3.2 s`.
 pub fn compute_time(time: &ComputeTime) -> String {
     let mut parts = vec![format!("share {}", share(time.share_asked))];

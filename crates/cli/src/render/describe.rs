@@ -376,7 +376,10 @@ impl Facts {
         }
         self.add(
             "  limit",
-            &format!("{limit} of memory, enforced by {}", slice.enforcement),
+            &format!(
+                "{limit} of memory, enforced by {}",
+                text::enforcement(&slice.enforcement)
+            ),
         );
         if let Some(target) = slice.memory_target_bytes {
             let target = text::memory(target);

@@ -73,7 +73,10 @@ fn row(gpu: &Gpu, maps: bool, view: View) -> Vec<String> {
             Some(_) => "by instance",
             None => COMPUTE,
         };
-        cells.extend([gpu.enforcement.clone(), compute.to_owned()]);
+        cells.extend([
+            text::enforcement(&gpu.enforcement).into_owned(),
+            compute.to_owned(),
+        ]);
         if maps {
             cells.push(gpu.mig.as_ref().map(mig::slot_map).unwrap_or_default());
         }
@@ -158,7 +161,9 @@ fn note(gpu: &Gpu, view: View) -> String {
 
 /// What holds the limits, and where the GPUs come from: a line below the table.
 pub fn gpus_footer(gpus: &[Gpu], node: &Node) -> String {
-    let mut kinds: Vec<&str> = gpus.iter().map(|gpu| gpu.enforcement.as_str()).collect();
+    let mut kinds: Vec<_> = (gpus.iter())
+        .map(|gpu| text::enforcement(&gpu.enforcement))
+        .collect();
     kinds.sort_unstable();
     kinds.dedup();
     let source = match &node.simulated {

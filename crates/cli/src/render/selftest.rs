@@ -41,7 +41,7 @@ fn heading(test: &Selftest) -> String {
     };
     let holder = match test.enforcement.as_str() {
         "mig" => "the driver (a MIG instance)".to_owned(),
-        other => format!("the {} ({form})", text::clean(other)),
+        other => format!("the {} ({form})", text::enforcement(other)),
     };
     format!(
         "GPU {} {}{simulated} · driver {}, CUDA {} · limit {}, enforced by {holder}, {}\n",

@@ -186,10 +186,7 @@ fn parts_and_instances_stand_side_by_side() {
     let rest = put(&home, &["--gpu-memory", "12G"], "rest");
     assert_eq!(label(&home, &rest), "gpu0.3g.20gb@0");
     let footer = home.divvy(&["gpus"]).ok().stdout;
-    assert!(
-        footer.contains("memory limits: interposer, mig"),
-        "{footer}"
-    );
+    assert!(footer.contains("memory limits: limiter, mig"), "{footer}");
     for (job, gate) in [
         (&part, "part"),
         (&instance, "instance"),
