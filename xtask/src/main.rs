@@ -13,6 +13,7 @@ mod deny;
 mod dist;
 mod gpu;
 mod helm;
+mod kinds;
 mod kube;
 mod nextest;
 mod prose;

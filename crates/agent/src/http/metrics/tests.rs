@@ -235,7 +235,7 @@ const REFERENCE: &str = include_str!("../../../../../docs/reference.md");
 
 /// Names that the reference says are not told, each with its reason.
 fn untold() -> BTreeMap<&'static str, &'static str> {
-    let (_, after) = REFERENCE.split_once("| not told | why |\n").unwrap();
+    let (_, after) = REFERENCE.split_once("| not exported | reason |\n").unwrap();
     let rows = after.lines().skip(1);
     let rows = rows.take_while(|line| line.starts_with('|'));
     rows.map(|row| {
