@@ -44,6 +44,14 @@ pub fn enforcement(name: &str) -> Cow<'_, str> {
     }
 }
 
+/// The same after "enforced by".
+pub fn enforcer(name: &str) -> Cow<'_, str> {
+    match name {
+        "interposer" => "the limiter".into(),
+        other => cleaned(other),
+    }
+}
+
 /// What a slice gets of compute time: `share 0.25 · 0.24 used over 10 s · waited 3.2 s`.
 pub fn compute_time(time: &ComputeTime) -> String {
     let mut parts = vec![format!("share {}", share(time.share_asked))];

@@ -228,20 +228,24 @@ fn profiles(empty: &Board<'_>, request: &Request) -> String {
     }
 }
 
-/// The most memory that one GPU gives, shared or cut.
+/// The most memory that one GPU gives, shared or as an instance, in figures that differ from the request's.
 fn most_memory(empty: &Board<'_>, request: &Request, some: &str) -> String {
     let part = shared(empty, request).map(largest_memory).max();
     let instances = carved(empty, request).flat_map(with_room);
     let instance = instances.max_by_key(|profile| memory_of(profile, request));
+    let words = |most: Bytes| match request.amount {
+        Amount::Memory(needs) => most.human_beside(needs)[0].clone(),
+        _ => most.human(),
+    };
     match (part, instance) {
         (part, Some(largest)) if part.is_none_or(|part| part < memory_of(largest, request)) => {
             format!(
                 "the largest MIG profile {some}, {}, has {}",
                 largest.name,
-                largest.memory.words()
+                words(largest.memory)
             )
         }
-        (Some(part), _) => format!("the largest shared GPU {some} has {}", part.words()),
+        (Some(part), _) => format!("the largest shared GPU {some} has {}", words(part)),
         (None, _) => "the profiles of the GPUs in MIG mode are unknown".to_owned(),
     }
 }

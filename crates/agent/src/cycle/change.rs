@@ -165,8 +165,10 @@ impl Cycle {
         let amount = match (asked, to.amount) {
             (Some(asked), Some(fixed)) if asked != fixed => {
                 return Err(usage(format!(
-                    "queue {} allocates {fixed} to each of its jobs, but {asked} was requested",
-                    to.name
+                    "queue {} allocates {} to each of its jobs, but {} was requested",
+                    to.name,
+                    fixed.words(),
+                    asked.words()
                 ))
                 .hint(self.open_queue_hint(&job.reference(), asked)));
             }
@@ -174,9 +176,11 @@ impl Cycle {
             (None, Some(fixed)) if is_queues_own => fixed,
             (None, Some(fixed)) if fixed != has && to.name != before.name => {
                 return Err(usage(format!(
-                    "queue {} allocates {fixed} to each of its jobs, but job {} requests {has}",
+                    "queue {} allocates {} to each of its jobs, but job {} requests {}",
                     to.name,
-                    job.reference()
+                    fixed.words(),
+                    job.reference(),
+                    has.words()
                 ))
                 .hint(format!(
                     "change its request as well: divvy move {} -q {} {}",
@@ -194,7 +198,7 @@ impl Cycle {
         can_ever_fit(&self.gpus_ever(), &asked).map_err(never_fits)?;
         self.check_project(&job.owner(), &asked)?;
         changed.resized = Some(amount);
-        let words = format!("requests {amount} instead of {has}");
+        let words = format!("requests {} instead of {}", amount.words(), has.words());
         changed.told.push(("resized", words));
         Ok(())
     }

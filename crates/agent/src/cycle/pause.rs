@@ -64,9 +64,12 @@ impl Cycle {
         }
         let job = self.jobs.get(&id).map(|living| &living.job);
         let Some(job) = job.filter(|job| matches!(job.life, Life::Running { .. })) else {
-            let state = job.map_or("ended", |job| job.life.state());
+            let state = match job.map_or("ended", |job| job.life.state()) {
+                "ended" => "has ended".to_owned(),
+                state => format!("is {state}"),
+            };
             return conflict(
-                format!("job {id} is {state}, but only running jobs can be suspended or resumed"),
+                format!("job {id} {state}, but only running jobs can be suspended or resumed"),
                 format!("`divvy describe {id}` shows its state"),
             );
         };

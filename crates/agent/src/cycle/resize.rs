@@ -177,7 +177,11 @@ impl Cycle {
         job.resized = Some(amount);
         let job = job.clone();
         self.store.save_resized(&job)?;
-        let text = format!("requests {amount} instead of {}", before.amount);
+        let text = format!(
+            "requests {} instead of {}",
+            amount.words(),
+            before.amount.words()
+        );
         self.tell(Some(id), "resized", &text)?;
         self.round.replan = true;
         Ok(Ok(()))

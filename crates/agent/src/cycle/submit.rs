@@ -157,7 +157,9 @@ impl Cycle {
             let id = job.id;
             let text = format!(
                 "{} requests {} in queue {}",
-                job.ask.name, job.ask.request.amount, job.ask.queue
+                job.ask.name,
+                job.ask.request.amount.words(),
+                job.ask.queue
             );
             self.tell(Some(id), "submitted", &text)?;
             self.enter(job, texts);

@@ -355,7 +355,7 @@ async fn a_job_moves_with_its_queues_amount_and_the_order_survives_the_end_of_th
         texts,
         [
             "queue: half_gpu -> quarter_gpu",
-            "requests 0.25 instead of 0.5"
+            "requests 0.25 of a GPU instead of 0.5 of a GPU"
         ]
     );
     client.change(half, &to("quarter_gpu")).await.unwrap();
@@ -363,8 +363,9 @@ async fn a_job_moves_with_its_queues_amount_and_the_order_survives_the_end_of_th
 
     let contradicts = refused(client.change(own, &to("quarter_gpu")).await);
     assert_eq!(contradicts.code, ErrorCode::Usage);
-    let words =
-        format!("queue quarter_gpu allocates 0.25 to each of its jobs, but job {own} requests 0.5");
+    let words = format!(
+        "queue quarter_gpu allocates 0.25 of a GPU to each of its jobs, but job {own} requests 0.5 of a GPU"
+    );
     assert_eq!(contradicts.message, words);
     let hint = contradicts.hint.unwrap();
     assert!(
@@ -433,7 +434,7 @@ async fn a_change_is_done_as_a_whole_or_not_at_all() {
     assert_eq!((changed.priority, changed.time_limit_s), (-5, Some(5400)));
     assert_eq!(changed.name, "eval");
     let texts = [
-        "requests 4GiB instead of 0.5",
+        "requests 4 GiB on one GPU instead of 0.5 of a GPU",
         "priority: 0 -> -5",
         "time limit: none -> 1h30m",
         "name: sleep -> eval",

@@ -378,7 +378,7 @@ impl Facts {
             "  limit",
             &format!(
                 "{limit} of memory, enforced by {}",
-                text::enforcement(&slice.enforcement)
+                text::enforcer(&slice.enforcement)
             ),
         );
         if let Some(target) = slice.memory_target_bytes {

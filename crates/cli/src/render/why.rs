@@ -35,13 +35,13 @@ pub fn why(why: &Why, view: View) -> String {
     let ahead: Vec<String> = why.behind.iter().map(|id| format!("#{id}")).collect();
     let behind = (!ahead.is_empty()).then(|| named(ahead));
     add(&mut lines, "behind", behind);
-    add(&mut lines, "sooner", sooner(why));
+    add(&mut lines, "options", options(why));
     add(&mut lines, "note", why.note.as_deref().map(text::clean));
     lines
 }
 
 /// What would start it now, with the command that does it. An older daemon names no commands.
-fn sooner(why: &Why) -> Vec<String> {
+fn options(why: &Why) -> Vec<String> {
     let of_changes = |change: &WhyChange| match change.command.is_empty() {
         true => text::clean(&change.text),
         false => {

@@ -340,6 +340,9 @@ fn a_change_of_mode_names_what_is_in_the_way() {
         .divvy(&["admin", "gpu", "0", "--mode", "exclusive"])
         .ok()
         .stdout;
-    assert!(back.contains("GPU 0 changed from mig to exclusive"), "{back}");
+    assert!(
+        back.contains("GPU 0 changed from mig to exclusive"),
+        "{back}"
+    );
     assert_eq!(modes(&home), ["exclusive", "mig"]);
 }
