@@ -459,7 +459,7 @@ fn on_the_hosts_network_a_container_reaches_the_machines_abstract_sockets() {
         return;
     };
     let _daemon = home.daemon(&[]);
-    let name = format!("divvy-test-{}", std::process::id());
+    let name = format!("divvy-{}-{}", ENGINE.program(), std::process::id());
     let address = SocketAddr::from_abstract_name(&name).expect("a short name");
     let _listener = UnixListener::bind_addr(&address).expect("the name is new");
     let sees = |network: &[&str]| {
