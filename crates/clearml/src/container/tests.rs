@@ -214,6 +214,20 @@ fn a_tasks_own_image_and_arguments_come_before_the_default_ones() {
 }
 
 #[test]
+fn match_rules_of_the_paid_server_choose_no_container() {
+    let config = r#"agent {
+        default_docker {
+            image: img
+            arguments: ["-e", "A=1"]
+            match_rules: [{image: "theirs", arguments: "-e A=2", match: {script.repository: ""}}]
+        }
+    }"#;
+    let launch = launched(&runner(Some(""), &[], config), &task("T", None, None));
+    assert_eq!(launch.container.unwrap().image, "img");
+    assert_eq!(launch.env["A"], "1");
+}
+
+#[test]
 fn a_task_that_tries_to_get_out_of_its_slice_is_told_so_in_its_log() {
     let arguments = "--gpus all --privileged -e LD_PRELOAD=/x.so -v /x:/tmp/clearml.conf -v /y:/run/divvy-job/z -e CLEARML_WORKER_ID=me -e OK=1";
     let launch = launched(

@@ -181,6 +181,21 @@ fn keys_that_the_server_refuses_and_queues_that_it_does_not_have_end_the_daemon(
 }
 
 #[test]
+fn a_detached_daemon_has_returned_before_it_logs_that_the_server_lacks_its_queue() {
+    let stub = Stub::start();
+    let home = Home::new(&stub.conf());
+    let looked_for = stub.hold_before("queues.get_all");
+    let started = home.daemon("--sim a100-80gb:1 --clearml --queue nothing_here --detached");
+    assert!(started.status.success(), "{}", told(&started).1);
+    looked_for.release();
+    let log = home.0.path().join("divvy/daemon.log");
+    until("its log has the queue", || {
+        let said = fs::read_to_string(&log).unwrap_or_default();
+        said.contains("nothing_here") && said.contains("--create-queue")
+    });
+}
+
+#[test]
 fn a_daemon_says_which_worker_it_is_and_is_stopped_by_that_name_alone() {
     let stub = Stub::start();
     let home = Home::new(&stub.conf());

@@ -508,6 +508,24 @@ fn a18_what_would_go_past_the_limit_or_the_scheduler_is_refused() {
 }
 
 #[test]
+fn variables_of_a_config_map_are_not_looked_at() {
+    let from = json!([{ "configMapRef": { "name": "names-nvidia-visible-devices" } }]);
+    let mut pod = labelled("0.5");
+    pod["spec"]["containers"][0]["envFrom"] = from.clone();
+    assert_eq!(injected(&pod).pod["spec"]["containers"][0]["envFrom"], from);
+}
+
+#[test]
+fn a_part_of_any_size_is_one_device_to_a_quota() {
+    let asked = |mebibytes: &str| {
+        let pod = annotated(&json!({ "gpu-memory": mebibytes }));
+        claimed(&injected(&pod))
+    };
+    assert_eq!(asked("5120"), one("5120Mi"));
+    assert_eq!(asked("40960"), one("40960Mi"));
+}
+
+#[test]
 fn a19_host_pid_stays_and_is_said_to_be_unneeded() {
     let mut pod = labelled("0.5");
     pod["spec"]["hostPID"] = json!(true);

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use divvy_k8s::controller::Registration;
 use divvy_test_support::Bounded as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use render::{Chart, chart, refusal};
 
@@ -412,6 +412,61 @@ fn the_api_server_asks_about_what_the_webhook_answers() {
         told.expect("the chart has one")["webhooks"],
         registration.object()["webhooks"]
     );
+}
+
+#[test]
+fn the_policy_on_pods_covers_the_served_namespaces_only() {
+    let Some(chart) = chart(&[]) else { return };
+    let spec = |kind: &str| {
+        let found = chart.find(kind, None, "divvy-pods");
+        &found.expect("the chart has one")["spec"]
+    };
+    let constraints = &spec("ValidatingAdmissionPolicy")["matchConstraints"];
+    assert_eq!(
+        constraints["namespaceSelector"],
+        json!({ "matchLabels": { "divvy.dev/inject": "enabled" } })
+    );
+    let binding = spec("ValidatingAdmissionPolicyBinding");
+    assert_eq!(binding.get("matchResources"), None, "{binding}");
+}
+
+#[test]
+fn nothing_of_the_chart_runs_at_an_uninstallation_and_the_nodes_data_stays() {
+    for way in WAYS {
+        let Some(chart) = chart(way) else { return };
+        for object in &chart.objects {
+            let annotations = object["metadata"]["annotations"].as_object();
+            let mut names = annotations.into_iter().flat_map(serde_json::Map::keys);
+            assert!(
+                !names.any(|name| name.starts_with("helm.sh/hook")),
+                "{}",
+                render::called(object)
+            );
+            if object["kind"] != "DaemonSet" {
+                continue;
+            }
+            let pod = &object["spec"]["template"]["spec"];
+            let mut volumes = pod["volumes"].as_array().into_iter().flatten();
+            let of_node = |volume: &Value| volume["hostPath"]["path"] == "/var/lib/divvy";
+            assert!(volumes.any(of_node), "{pod}");
+            for container in pod["containers"].as_array().into_iter().flatten() {
+                assert_eq!(container.get("lifecycle"), None, "{container}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_glue_has_rights_in_one_namespace_only() {
+    let Some(chart) = chart(GLUE) else { return };
+    let mut bindings = Vec::new();
+    for object in &chart.objects {
+        let mut subjects = object["subjects"].as_array().into_iter().flatten();
+        if subjects.any(|subject| subject["name"] == "divvy-glue") {
+            bindings.push((&object["kind"], &object["metadata"]["namespace"]));
+        }
+    }
+    assert_eq!(bindings, [(&json!("RoleBinding"), &json!("jobs"))]);
 }
 
 #[test]

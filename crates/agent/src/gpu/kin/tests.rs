@@ -1,4 +1,4 @@
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 
 use divvy_core::Bytes;
@@ -128,6 +128,43 @@ fn who_was_nobodys_is_a_jobs_once_its_root_is_known() {
         Kinship::Descends(JobId(3))
     );
     assert_eq!(kinship(kin.meet(me, NOW, &roster)), Kinship::None);
+}
+
+#[test]
+fn a_process_that_unmounts_what_its_claim_has_mounted_is_nobodys() {
+    let folder = tempfile::tempdir().unwrap();
+    let [own, point] = ["own", "point"].map(|name| folder.path().join(name));
+    std::fs::create_dir(&own).unwrap();
+    std::fs::create_dir(&point).unwrap();
+    let mut roster = Roster::default();
+    let mut claim = entry(&folder, "3", Vec::new());
+    claim.mounted = mounts::Place::of(&own);
+    roster.enlist(JobId(3), claim);
+    let (own, point) = (own.display(), point.display());
+    let script = format!(
+        "mount --bind {own} {point} && echo mounted; read x; umount {point}; echo gone; read x"
+    );
+    let mut child = Command::new("unshare")
+        .args(["-rm", "sh", "-c", &script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    // Whoever has seen it before remembers it.
+    let meet = || kinship(Kin::default().meet(child.id(), NOW, &roster));
+    let said = lines.next().and_then(Result::ok);
+    if said.as_deref() == Some("mounted") {
+        assert_eq!(meet(), Kinship::Descends(JobId(3)));
+        stdin.write_all(b"\n").unwrap();
+        assert_eq!(lines.next().unwrap().unwrap(), "gone");
+        assert_eq!(meet(), Kinship::None);
+    } else {
+        eprintln!("SKIPPED: unshare cannot mount here: {said:?}");
+    }
+    drop(stdin);
+    child.wait().unwrap();
 }
 
 #[test]

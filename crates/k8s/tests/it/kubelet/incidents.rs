@@ -51,8 +51,12 @@ impl Agent {
 
     /// An event of the agent, as its stream has it.
     fn tell(&self, seq: u64, job: &str, kind: &str, text: &str) {
-        let now = jiff::Timestamp::now().to_string();
-        let event = json!({ "seq": seq, "at": now, "job": job, "kind": kind, "text": text });
+        self.tell_at(jiff::Timestamp::now(), seq, job, kind, text);
+    }
+
+    fn tell_at(&self, at: jiff::Timestamp, seq: u64, job: &str, kind: &str, text: &str) {
+        let at = at.to_string();
+        let event = json!({ "seq": seq, "at": at, "job": job, "kind": kind, "text": text });
         self.events.send(format!("data: {event}\n\n")).unwrap();
     }
 
@@ -153,6 +157,16 @@ async fn a_bypass_and_a_changed_control_file_are_warnings_on_the_pod() {
     })
     .await;
     assert_eq!(node.api.look(|view| view.made("events")), 2);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_bypass_over_a_minute_before_the_driver_came_is_no_event_on_the_pod() {
+    let (node, agent) = node().await;
+    let before = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(90);
+    agent.tell_at(before, 1, "7", "bypass", "while the driver was away");
+    agent.tell(2, "7", "bypass", "since the driver is back");
+    let event = first(&node, "GpuMemoryBypass").await;
+    assert_eq!(event["note"], "since the driver is back");
 }
 
 #[tokio::test(flavor = "current_thread")]

@@ -276,6 +276,22 @@ fn a_pod_is_held_to_its_claim_whatever_its_author_says_and_whoever_it_runs_as() 
 }
 
 #[test]
+fn of_two_claims_that_a_container_names_the_later_one_applies() {
+    let Some((engine, home)) = scene("a100-80gb:1") else {
+        return;
+    };
+    let _daemon = serve(&home, &[]);
+    let large = put(&home, "u-1", 0, 4 * GIB);
+    let small = put(&home, "u-2", 0, 2 * GIB);
+    let fill = ["cudarc_probe", "fill", "--route", "linear"];
+    let names = [large.cdi_device.as_str(), small.cdi_device.as_str()];
+    let pod = Pod::new(&engine, &devices(&home), &names, Said::default(), &fill);
+    let report = &reports(&pod.run())[0];
+    assert_eq!(report["before"]["total_bytes"], 2 * GIB, "{report}");
+    assert_eq!(home.job(&large.job).slices[0].memory_peak_bytes, 0);
+}
+
+#[test]
 fn a_claims_processes_are_its_own_with_any_runtime_and_its_limit_holds_without_a_daemon() {
     let Some((engine, home)) = scene("a100-80gb:1") else {
         return;

@@ -1,6 +1,7 @@
 //! An engine that goes away, or fails, at each call of a container job's life: nothing is lost, nothing runs twice, nothing stays.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Child;
 use std::sync::Arc;
@@ -310,6 +311,28 @@ fn a_container_that_is_made_late_is_known_for_the_jobs_own() {
     let job = scene.run("late", Some((&create, Fault::Late)));
     scene.ran_once(&job, "late", "a late create");
     scene.all_is_free();
+}
+
+#[test]
+fn a_folder_that_becomes_a_link_after_its_check_is_mounted_where_the_link_leads() {
+    let Some(scene) = Scene::new() else { return };
+    let folder = scene.home.scratch().join("redirected");
+    fs::create_dir(&folder).expect("the folder is new");
+    let start = call("POST /containers/*/start", false);
+    scene.door.fail(Some((&start, Fault::GoneForGood)));
+    let mount = format!("-v {}:/data", folder.display());
+    let list = ["sh", "-c", "echo /data/*"];
+    let id = super::submit(&scene.home, &["--docker-args", &mount], &list);
+    until("its mounts are checked and it is about to start", || {
+        scene.door.has_failed().then_some(())
+    });
+    fs::remove_dir(&folder).expect("it is empty");
+    symlink(scene.home.path(), &folder).expect("its place is free");
+    scene.door.fail(None);
+    let job = scene.home.ended(&id);
+    let log = scene.home.log(&id);
+    assert!(log.contains("/data/jobs"), "the daemon's own folder: {log}");
+    scene.nothing_stays(&job, "redirected");
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use divvy_e2e::GIB;
 use divvy_e2e::engine::{Engine, IMAGE, Kind};
+use divvy_e2e::{GIB, write_program};
 
-use super::{ENGINE, got, reports, scene};
+use super::{ENGINE, got, reports, scene, static_program};
 
 /// The tests' image with changes, as `docker commit` makes one; `script` is run in it before.
 fn image(engine: &Engine, name: &str, script: &str, changes: &[&str]) {
@@ -103,6 +103,27 @@ fn a_link_of_the_image_leads_no_mount_over_the_limiter() {
         "exit 0",
     ];
     let _ = home.divvy(&words).ok();
+}
+
+#[test]
+fn podman_does_not_say_which_program_a_link_into_a_mount_means() {
+    let Some((engine, home)) = scene("a100-80gb:1") else {
+        return;
+    };
+    let _daemon = home.daemon(&[]);
+    image(&engine, "divvy-test-first", "ln -s /p/tool /first", &[]);
+    let folder = home.scratch().join("programs");
+    fs::create_dir(&folder).unwrap();
+    write_program(&folder.join("tool"), static_program());
+    let mount = format!("{}:/p", folder.display());
+    let words = ["-g", "0.5", "-v", &mount, "divvy-test-first", "/first"];
+    let said = home.divvy(&[&["docker", "run"][..], &words].concat());
+    // 3 is the code of the program itself, which no limiter can hold.
+    let code = match ENGINE {
+        Kind::Docker => 125,
+        Kind::Podman => 3,
+    };
+    let _ = said.exits(code);
 }
 
 #[test]

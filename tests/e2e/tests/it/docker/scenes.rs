@@ -9,6 +9,8 @@ mod inside;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -449,6 +451,56 @@ fn what_would_leave_the_slice_is_refused_by_name_before_anything_is_made() {
             said.stderr
         );
     }
+}
+
+#[test]
+fn on_the_hosts_network_a_container_reaches_the_machines_abstract_sockets() {
+    let Some((_engine, home)) = scene("a100-80gb:1") else {
+        return;
+    };
+    let _daemon = home.daemon(&[]);
+    let name = format!("divvy-{}-{}", ENGINE.program(), std::process::id());
+    let address = SocketAddr::from_abstract_name(&name).expect("a short name");
+    let _listener = UnixListener::bind_addr(&address).expect("the name is new");
+    let sees = |network: &[&str]| {
+        let image = [IMAGE, "cat", "/proc/net/unix"];
+        let run = [&["docker", "run", "-g", "0.5"], network, &image].concat();
+        home.divvy(&run).ok().stdout.contains(&name)
+    };
+    assert!(sees(&["--network", "host"]));
+    assert!(!sees(&["--network", "none"]));
+}
+
+#[test]
+fn the_engine_shows_a_containers_secrets_to_whoever_may_use_it() {
+    let Some((engine, home)) = scene("a100-80gb:1") else {
+        return;
+    };
+    let home = home.variable("TOKEN", "hush");
+    let _daemon = home.daemon(&[]);
+    let gates = Path::new(&home.gate("x")).parent().unwrap().to_owned();
+    let mount = format!("-v {}:/gates", gates.display());
+    let flags = ["--secret", "TOKEN", "--docker-args", &mount];
+    let job = submit(&home, &flags, &["sh", "-c", ONCE]);
+    home.running(&job);
+    let container = &engine.containers_of(&job, &home.path())[0];
+    let variables = engine.ask(&["inspect", "--format", "{{.Config.Env}}", container]);
+    assert!(variables.contains("TOKEN=hush"), "{variables}");
+    home.open("go");
+    home.ended(&job);
+}
+
+#[test]
+fn in_a_container_the_simulated_nvml_shows_every_gpu() {
+    let Some((_engine, home)) = scene("a100-80gb:2") else {
+        return;
+    };
+    let _daemon = home.daemon(&[]);
+    let show = [IMAGE, "nvml_probe", "show"];
+    let run = [&["docker", "run", "-g", "0.5"][..], &show].concat();
+    let said = home.divvy(&run).ok();
+    let gpus = &reports(&said.stdout)[0]["gpus"];
+    assert_eq!(gpus.as_array().map(Vec::len), Some(2), "{gpus}");
 }
 
 /// A program that needs no loader and exits with 3: a header, one segment, three instructions.
