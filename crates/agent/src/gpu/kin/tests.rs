@@ -131,7 +131,7 @@ fn who_was_nobodys_is_a_jobs_once_its_root_is_known() {
 }
 
 #[test]
-fn a_process_that_unmounts_what_its_claim_has_mounted_is_nobodys() {
+fn a_process_that_unmounts_what_its_claim_has_mounted_is_unmanaged() {
     let folder = tempfile::tempdir().unwrap();
     let [own, point] = ["own", "point"].map(|name| folder.path().join(name));
     std::fs::create_dir(&own).unwrap();

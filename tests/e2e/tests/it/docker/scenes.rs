@@ -472,7 +472,7 @@ fn on_the_hosts_network_a_container_reaches_the_machines_abstract_sockets() {
 }
 
 #[test]
-fn the_engine_shows_a_containers_secrets_to_whoever_may_use_it() {
+fn the_engine_shows_a_containers_secrets_to_each_of_its_users() {
     let Some((engine, home)) = scene("a100-80gb:1") else {
         return;
     };
