@@ -277,6 +277,8 @@ fn an_allocation_of_its_own_pool_that_a_process_imports_is_counted_once() {
     assert_eq!(probe.ask("poolreceive"), [0]);
     let open = named(&mut probe, "pooled");
     assert_eq!(probe.ask(&open), [0, 0]);
+    assert_eq!(probe.ask("sync"), [0]);
+    let _ = probe.info();
     let all = CONTEXT + SIZE;
     assert_eq!((rig.charged(), rig.truth()), (all, all));
     probe.ends_silently();
