@@ -90,7 +90,7 @@ async fn after_a_lost_journal_a_claim_is_held_as_it_was() {
     let mut home = machine("a100-80gb:1", "");
     start(&mut home);
     let client = home.client();
-    let body = claim(vec![ClaimDevice::part(&gpu(&client, 0).await, 60 * GIB)]);
+    let body = claim(vec![ClaimDevice::part(gpu(&client, 0).await, 60 * GIB)]);
     let before = client.put_claim("u-1", &body).await.unwrap();
     home.kill();
     for file in ["state.db", "state.db-wal", "state.db-shm"] {
