@@ -128,6 +128,12 @@ async fn a_reference_means_an_array_or_one_job_of_it() {
     }
     in_state(&client, "1_3", JobState::Running).await;
     assert_eq!(client.why("1").await.unwrap().job, "2");
+    // Events and GPUs name jobs by their numbers, and the first one's is the array's.
+    for verb in ["events", "gpus"] {
+        let told = String::from_utf8(home.run(&[verb]).stdout).unwrap();
+        let words: Vec<&str> = told.split_whitespace().collect();
+        assert!(words.contains(&"#1") && !told.contains("#1_3"), "{told}");
+    }
     // Of two arrays with one name neither is meant.
     let again = client.submit(&sweep).await.unwrap();
     let error = client.jobs_of("sweep").await.unwrap_err();

@@ -189,6 +189,30 @@ async fn a_run_that_comes_again_adds_to_its_files_and_a_folder_that_is_missing_i
     );
 }
 
+#[tokio::test]
+async fn the_bound_of_logs_is_none_of_an_output_file() {
+    let home = Home::with(&[&SEED[..], &["--log-size", "1M"]].concat());
+    let client = home.client();
+    let file = home.path().join("err");
+    // 4 MB each.
+    let script = "seq 100000000 100400000; seq 100000000 100400000 >&2; exec sleep 1000";
+    let both = Submit {
+        output: output(None, file.to_str()),
+        ..quarter(&["sh", "-c", script])
+    };
+    let id = client.submit(&both).await.unwrap().id;
+    let log = home.path().join("jobs").join(&id).join("log");
+    let size = 400_001 * 10;
+    until("all is written and the log is cut", || {
+        let is_cut = |log: fs::Metadata| log.len() == size && log.blocks() * 512 <= 1 << 20;
+        let is_whole = |file: fs::Metadata| file.len() == size;
+        fs::metadata(&log).is_ok_and(is_cut) && fs::metadata(&file).is_ok_and(is_whole)
+    });
+    let whole = fs::read_to_string(&file).unwrap();
+    assert_eq!(whole.lines().count(), 400_001);
+    assert!(!whole.contains('\0'), "nothing of it was cut");
+}
+
 /// What a notice says of how its job ended.
 const TELL: &str = "echo \"said $DIVVY_JOB_ID $DIVVY_JOB_NAME $DIVVY_END_REASON [$DIVVY_EXIT_CODE] [$CUDA_VISIBLE_DEVICES] $TOKEN.\"";
 

@@ -5,6 +5,7 @@
 use crate::harness;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Output;
 
@@ -124,10 +125,9 @@ async fn a_restored_journal_runs_no_job_twice_and_takes_over_what_has_happened_s
     let ran = home.path().join("ran");
     let times = || fs::read_to_string(&ran).map_or(0, |lines| lines.lines().count());
     let line = |then: &str| format!("echo >> {}; {then}", ran.display());
-    let secret = Submit {
-        secrets: [("TOKEN".to_owned(), "quiet".to_owned())].into(),
-        ..half(&line("exec sleep 1000"))
-    };
+    let mut secret = half(&line("exec sleep 1000"));
+    secret.secrets.insert("TOKEN".into(), "quiet".into());
+    secret.env.insert("MARK".into(), "of-the-copy".into());
     let mut blocker = half("exec sleep 1000");
     blocker.amount = Some(Amount::Whole { count: 1 });
     client.submit(&blocker).await.unwrap();
@@ -136,6 +136,12 @@ async fn a_restored_journal_runs_no_job_twice_and_takes_over_what_has_happened_s
     client.submit(&secret).await.unwrap();
     let copy = done(&home.run(&["admin", "journal", "copy", "-o", "json"]));
     assert_eq!((copy.jobs_living, copy.jobs_ended), (3, 0));
+    let has = |bytes: &[u8], word: &[u8]| bytes.windows(word.len()).any(|some| some == word);
+    let copied = fs::read(&copy.path).unwrap();
+    assert!(has(&copied, b"of-the-copy"), "environments are copied");
+    assert!(!has(&copied, b"quiet"), "a secret is in the copy");
+    let mode = fs::metadata(&copy.path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "the copy is its owner's");
 
     client.cancel("1").await.unwrap();
     ended(&client, "2").await;
@@ -169,11 +175,36 @@ async fn a_restored_journal_runs_no_job_twice_and_takes_over_what_has_happened_s
     assert_eq!(times(), 3, "a job ran twice");
     let journal = fs::read(home.path().join("state.db")).unwrap();
     let wal = fs::read(home.path().join("state.db-wal")).unwrap();
-    let has_secret = |bytes: &[u8]| bytes.windows(5).any(|five| five == b"quiet");
     assert!(
-        !has_secret(&journal) && !has_secret(&wal),
+        !has(&journal, b"quiet") && !has(&wal, b"quiet"),
         "a secret is in the journal"
     );
+}
+
+#[tokio::test]
+async fn a_restored_journal_starts_a_job_again_whose_folder_was_deleted() {
+    let mut home = Home::with(&ONE);
+    let client = home.client();
+    let ran = home.path().join("ran");
+    let times = || fs::read_to_string(&ran).map_or(0, |lines| lines.lines().count());
+    let mut blocker = half("exec sleep 1000");
+    blocker.amount = Some(Amount::Whole { count: 1 });
+    client.submit(&blocker).await.unwrap();
+    in_state(&client, "1", JobState::Running).await;
+    let line = format!("echo >> {}", ran.display());
+    client.submit(&half(&line)).await.unwrap();
+    let copy = done(&home.run(&["admin", "journal", "copy", "-o", "json"]));
+    client.cancel("1").await.unwrap();
+    ended(&client, "2").await;
+    assert_eq!(times(), 1);
+    home.kill();
+    // As a daemon does after `--keep`.
+    fs::remove_dir_all(home.path().join("jobs/2")).unwrap();
+    let restored = home.run(&["admin", "journal", "restore", &copy.path]);
+    assert!(restored.status.success(), "{}", said(&restored));
+    home.start(&ONE);
+    ended(&home.client(), "2").await;
+    assert_eq!(times(), 2);
 }
 
 #[tokio::test]

@@ -420,6 +420,8 @@ fn roles_are_as_the_file_says() {
         client.cancel(&id).await.unwrap();
         assert_eq!(ended(&client, &id).await.state, JobState::Ended);
     });
+    // The next daemon reads the file again, and not this one.
+    fs::write(&access, "others = \"admin\"\n").unwrap();
     as_user(&home, 60_199, async |client| {
         let error = client.node().await.unwrap_err();
         assert_eq!(error.code, ErrorCode::NotAllowed);

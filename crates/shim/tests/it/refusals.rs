@@ -163,6 +163,23 @@ fn a_full_gpu_is_told_from_a_full_slice() {
 }
 
 #[test]
+fn the_free_memory_of_a_gpu_is_known_only_where_the_threads_context_is_on_it() {
+    let rig = Rig::new(1, ROOM);
+    let mut probe = rig.ready(Way::Handle);
+    assert_eq!(probe.ask(&format!("take vmm {ROOM}")), [0, 0]);
+    assert_eq!(probe.ask("vmm on 0"), [OUT_OF_MEMORY]);
+    assert_eq!(probe.ask("context 1"), [0]);
+    assert_eq!(probe.ask("vmm on 0"), [OUT_OF_MEMORY]);
+    let denials = denials(&rig);
+    let told = denials.iter().map(|denial| {
+        let is_known = denial.gpu_free > 0 && denial.gpu_total > 0;
+        (denial.gpu, denial.cause, is_known)
+    });
+    let expected = [true, false].map(|is_known| (Some(0), Cause::SliceFull, is_known));
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+}
+
+#[test]
 fn a_gpu_outside_the_slice_is_called_so() {
     let rig = Rig::new(1, ROOM);
     let mut probe = rig.inside(Way::Handle);

@@ -241,6 +241,50 @@ fn external_memory_is_charged_until_neither_the_import_nor_a_mapping_is_left() {
 }
 
 #[test]
+fn external_memory_is_charged_to_the_gpu_of_the_context_also_where_another_gpu_has_it() {
+    let rig = Rig::new(1, ROOM);
+    let both = rig.path("both");
+    Control::create(&both, &rig.spec(&rig.uuids, rig.limit)).expect("a slice of both GPUs");
+    let mut command = rig.limited(&Probe::handle_program());
+    let mut probe = Probe::start(command.env("DIVVY_SLICE", &both));
+    for line in ["init", "context 1", "context 0"] {
+        assert_eq!(probe.ask(line), [0]);
+    }
+    assert_eq!(probe.ask(&format!("exportable {SIZE}")), [0]);
+    let charged = || {
+        let slice = Slice::open(&both).expect("a sound slice");
+        [0, 1].map(|gpu| slice.usage(gpu).expect("a sound slice").used() - CONTEXT)
+    };
+    for (context, imported) in [(0, [SIZE, 0]), (1, [SIZE, SIZE])] {
+        assert_eq!(charged(), [SIZE, 0]);
+        assert_eq!(probe.ask(&format!("context {context}")), [0]);
+        assert_eq!(probe.ask(&format!("externally {SIZE}")), [0]);
+        assert_eq!((charged(), rig.truth()), (imported, CONTEXT + SIZE));
+        assert_eq!(probe.ask("endexternal"), [0]);
+    }
+    probe.ends_silently();
+}
+
+#[test]
+fn an_allocation_of_its_own_pool_that_a_process_imports_is_counted_once() {
+    let rig = Rig::new(1, ROOM);
+    let mut probe = rig.ready(Way::Handle);
+    let mailbox = rig.path("mailbox").display().to_string();
+    assert_eq!(probe.ask(&format!("mailbox {mailbox}")), [0]);
+    assert_eq!(probe.ask("sharedpool"), [0]);
+    assert_eq!(probe.ask(&format!("take pool {SIZE}")), [0, 0]);
+    assert_eq!(probe.ask(&format!("sendpool {mailbox}")), [0, 0]);
+    assert_eq!(probe.ask("poolreceive"), [0]);
+    let open = named(&mut probe, "pooled");
+    assert_eq!(probe.ask(&open), [0, 0]);
+    assert_eq!(probe.ask("sync"), [0]);
+    let _ = probe.info();
+    let all = CONTEXT + SIZE;
+    assert_eq!((rig.charged(), rig.truth()), (all, all));
+    probe.ends_silently();
+}
+
+#[test]
 fn allocations_of_a_shared_pool_are_counted_once_also_when_their_maker_is_gone() {
     let rig = Rig::new(2, ROOM);
     let (mut maker, mut user) = (rig.ready(Way::Handle), rig.ready(Way::Handle));

@@ -139,6 +139,14 @@ static int sharing_command(const char *line) {
         printf("%d\n", answer ? answer : cuMemMap(mapped, a, 0, blocks[held - 1].address, 0));
     } else if (!strncmp(line, "unmapit", 7)) {
         printf("%d\n", cuMemUnmap(mapped, mapped_size));
+    } else if (sscanf(line, "externally %llu", &a) == 1) { /* the last block, by another interface */
+        int descriptor = -1;
+        external_memory of = {.type = 1, .size = a};
+        result answer = cuMemExportToShareableHandle(&descriptor, blocks[held - 1].address, 1, 0);
+        of.handle[0] = descriptor;
+        if (!answer) answer = cuImportExternalMemory(&external, &of);
+        if (answer) close(descriptor);
+        printf("%d\n", answer);
     } else if (sscanf(line, "external %llu", &a) == 1) {
         void *got = (void *)UNTOUCHED;
         int descriptor = memfd_create("external", MFD_CLOEXEC);

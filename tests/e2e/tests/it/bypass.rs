@@ -178,6 +178,24 @@ fn a_process_without_the_limiter_is_told() {
     assert_eq!(count(&home, "divvy_bypasses_total{kind=\"unlimited\"}"), 5);
 }
 
+#[test]
+fn without_a_daemon_a_process_without_the_limiter_is_not_told() {
+    let home = preloaded("a100-80gb:1");
+    home.open("go");
+    let (probe, bytes, gate) = (
+        home.program("cudarc_probe"),
+        TAKEN.to_string(),
+        home.gate("go"),
+    );
+    let run = ["run", "--no-daemon", "--gpu-memory", "2G", "--"];
+    let outside = ["env", "-u", "LD_PRELOAD"];
+    let hold = [&probe, "hold", "--bytes", &bytes, "--until-file", &gate];
+    let said = home.divvy(&[&run[..], &outside, &hold].concat()).ok();
+    let held = format!("\"held_bytes\":{TAKEN}");
+    assert!(said.stdout.contains(&held), "{}", said.stdout);
+    assert_eq!(said.stderr, "");
+}
+
 /// A figure of the metrics page.
 #[track_caller]
 fn count(home: &Home, name: &str) -> u64 {

@@ -240,6 +240,7 @@ fn words_that_mean_nothing_are_usage_errors() {
         &["wait"],
         &["run", "--gpu-memory", "1G", "-g", "0.5", "--", "true"],
         &["daemon", "--sim", "a100-80gb:1", "--sim", "x"],
+        &["docker", "compose", "up"],
     ] {
         says(&home.divvy(words).exits(2), &["error"]);
     }

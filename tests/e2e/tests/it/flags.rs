@@ -810,6 +810,32 @@ fn without_signals_attach_ends_alone_and_what_is_followed_is_told_to_its_end() {
 }
 
 #[test]
+fn of_an_array_64_logs_are_followed_at_once() {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    let script = format!(
+        "echo hi; [ $DIVVY_ARRAY_INDEX = 65 ] || until test -e {}; do sleep 0.01; done",
+        home.gate("go")
+    );
+    let flags = ["-g", "0.25", "--array", "1-65", "--hold"];
+    let id = home.submit(&flags, &["sh", "-c", &script]);
+    let (first, last) = (format!("{id}_1"), format!("{id}_65"));
+    let _ = home.divvy(&["release", &last]).ok();
+    let _ = home.ended(&last);
+    let mut command = home.divvy_command(&["logs", "-f", &id]);
+    let mut log = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let lines = BufReader::new(log.stdout.take().expect("piped")).lines();
+    let mut lines = lines.map(|line| line.expect("text"));
+    // The last has ended and the 64 before it are held: its log is not followed before one of theirs has ended.
+    let _ = home.divvy(&["release", &first]).ok();
+    assert_eq!(lines.next(), Some(format!("{first}  | hi")));
+    home.open("go");
+    assert_eq!(lines.next(), Some(format!("{last} | hi")));
+    log.kill().expect("it is our child");
+    log.wait_bounded().expect("it is our child");
+}
+
+#[test]
 fn usage_is_of_the_time_between_and_forgotten_after_what_is_kept() {
     let home = Home::new("a100-80gb:1");
     let daemon = home.daemon(&[]);

@@ -86,6 +86,28 @@ async fn killed_at_any_point_of_giving_one_back_it_goes_and_its_room_is_the_next
 }
 
 #[tokio::test]
+async fn after_a_lost_journal_a_claim_is_held_as_it_was() {
+    let mut home = machine("a100-80gb:1", "");
+    start(&mut home);
+    let client = home.client();
+    let body = claim(vec![ClaimDevice::part(gpu(&client, 0).await, 60 * GIB)]);
+    let before = client.put_claim("u-1", &body).await.unwrap();
+    home.kill();
+    for file in ["state.db", "state.db-wal", "state.db-shm"] {
+        let _ = fs::remove_file(home.path().join(file));
+    }
+    start(&mut home);
+    let client = home.client();
+    let after = client.claims().await.unwrap().remove(0);
+    assert_eq!((&after.uid, &after.job), (&before.uid, &before.job));
+    let again = client.put_claim("u-1", &body).await.unwrap();
+    one_is_held(&home, &client, &again, "a lost journal").await;
+    assert_eq!(again.cdi_device, before.cdi_device);
+    client.delete_claim("u-1").await.unwrap();
+    assert!(devices(&home).is_empty() && home.slices().is_empty());
+}
+
+#[tokio::test]
 async fn after_a_reboot_claims_are_gone_and_their_instances_made_again_for_whoever_asks() {
     if !is_root() {
         return;

@@ -232,6 +232,48 @@ async fn what_a_restarted_daemon_finds_is_what_it_left() {
 }
 
 #[tokio::test]
+async fn after_a_lost_journal_a_job_has_its_instance_and_an_idle_one_is_unmanaged() {
+    let Some((mut home, client)) = divided() else {
+        return;
+    };
+    let submit = on("2g.10gb", &["sleep", "600"]);
+    let job = client.submit(&submit).await.unwrap();
+    in_state(&client, &job.id, JobState::Running).await;
+    run(&client, "1g.5gb").await;
+    let there = driver::layout(&home, 0);
+    home.kill();
+    for file in ["state.db", "state.db-wal", "state.db-shm"] {
+        let _ = std::fs::remove_file(home.path().join(file));
+    }
+    home.start(&["--sim", "a100-40gb:1"]);
+    let client = home.client();
+    let state = |all: &[(String, u8, MigState)], profile: &str| {
+        let one = all.iter().find(|one| one.0 == profile);
+        one.map(|one| one.2)
+    };
+    let is_seen = |all: &Vec<(String, u8, MigState)>| state(all, "1g.5gb").is_some();
+    let all = until("both instances are seen", || shown(&client), is_seen).await;
+    assert_eq!(state(&all, "1g.5gb"), Some(MigState::Unmanaged), "{all:?}");
+    assert_eq!(state(&all, "2g.10gb"), Some(MigState::InUse), "{all:?}");
+    client.cancel(&job.id).await.unwrap();
+    ended(&client, &job.id).await;
+    run(&client, "2g.10gb").await;
+    assert_eq!(driver::layout(&home, 0), there, "its instance was reused");
+}
+
+#[test]
+fn without_a_daemon_no_job_gets_an_instance_or_a_part_of_a_divided_gpu() {
+    let home = machine("a100-40gb:1", ENABLED);
+    for amount in [["--mig-profile", "1g.5gb"], ["-g", "0.25"]] {
+        let run = ["run", "--no-daemon", "--sim", "a100-40gb:1"];
+        let refused = home.run(&[&run[..], &amount, &["--", "true"]].concat());
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(5), "{said}");
+        assert!(said.contains("no GPU here is managed"), "{said}");
+    }
+}
+
+#[tokio::test]
 async fn idle_instances_are_given_back_when_asked() {
     let Some((home, client)) = divided() else {
         return;
