@@ -351,14 +351,30 @@ fn flooding(tenants: &mut [Tenant; 2], tenths: std::ops::Range<usize>) -> [f64; 
     })
 }
 
-/// Ranks that were kept apart at the end of a turn would stand still until nobody waits for their work any more: a second (the core's
-/// `LONGEST_DRAIN`), and at every such end, so that next to none of what they do alone would be left. Of a machine that is itself
-/// slow to wake them the one may be said, and not both.
-fn get_on(part: f64, longest: u64) {
-    assert!(
-        part >= 1.0 / 6.0 || longest < 1_000,
-        "{part:.3} of the speed without floods; {longest} ms without a collective"
-    );
+/// Whether ranks make progress beside floods, and each flood has a quarter of the time.
+///
+/// Ranks that were kept apart at the end of a lease would wait until no process waits for their work: a second (the
+/// core's `LONGEST_DRAIN`) at every such end, so that next to none of their speed alone would be left. A machine that is
+/// itself slow to wake them can miss one of the two figures.
+fn progress(part: f64, longest: u64, used: u64, of: u64) -> Result<(), String> {
+    if (part >= 1.0 / 6.0 || longest < 1_000) && used * 4 >= of {
+        return Ok(());
+    }
+    Err(format!(
+        "{part:.3} of the speed without floods; {longest} ms without a collective; a flood used {used} of {of} ms"
+    ))
+}
+
+/// One of three measurements has to succeed: a busy machine spoils one, a scheduler that keeps ranks apart all of them.
+fn in_one_of_three(mut measure: impl FnMut() -> Result<(), String>) {
+    let mut failed = Vec::new();
+    for _ in 0..3 {
+        match measure() {
+            Ok(()) => return,
+            Err(why) => failed.push(why),
+        }
+    }
+    panic!("{}", failed.join("\n"));
 }
 
 #[test]
@@ -367,18 +383,17 @@ fn ranks_that_wait_for_each_other_get_on_beside_a_flood() {
     let _daemon = home.daemon(&[]);
     let mut flood = Tenant::run(&home, &["-g", "0.5", "--gpus-on", "0"]);
     let mut ranks = Tenant::run(&home, &["-g", "2x0.5"]);
-    let alone = ranks.ask("ranks 300 2000")[0];
-    flood.begin(FLOOD, 0);
-    let start = ranks.clock();
-    let beside = ranks.ask("ranks 300 3000")[0];
-    let end = ranks.clock();
-    let used = flood.stop()[0] * 2;
-    assert!(used * 4 >= end - start, "the flood used {used} ms");
-    let speed = |made: u64, ms: u64| made as f64 / ms as f64;
-    get_on(
-        speed(beside, end - start) / speed(alone, 2_000),
-        ranks.gap(start, end),
-    );
+    in_one_of_three(|| {
+        let alone = ranks.ask("ranks 300 2000")[0];
+        flood.begin(FLOOD, 0);
+        let start = ranks.clock();
+        let beside = ranks.ask("ranks 300 3000")[0];
+        let end = ranks.clock();
+        let used = flood.stop()[0] * 2;
+        let speed = |made: u64, ms: u64| made as f64 / ms as f64;
+        let part = speed(beside, end - start) / speed(alone, 2_000);
+        progress(part, ranks.gap(start, end), used, end - start)
+    });
 }
 
 /// How long two ranks, each a process with a GPU of its own, take for so many collectives, and the longest time without one; in
@@ -400,14 +415,14 @@ fn ranks_in_two_processes_get_on_beside_a_flood_on_each_of_their_gpus() {
     let first = Tenant::run(&home, &["-g", "2x0.5"]);
     let mut ranks = [first, Tenant::inside(&home, "1", 1)];
     let mut floods = ["0", "1"].map(|gpu| Tenant::run(&home, &["-g", "0.5", "--gpus-on", gpu]));
-    let (alone, _) = meet(&mut ranks, 300);
-    for flood in &mut floods {
-        flood.begin(FLOOD, 0);
-    }
-    let (beside, longest) = meet(&mut ranks, 300);
-    for flood in &mut floods {
-        let used = flood.stop()[0] * 2;
-        assert!(used * 4 >= beside, "a flood used {used} of {beside} ms");
-    }
-    get_on(alone as f64 / beside as f64, longest);
+    in_one_of_three(|| {
+        let (alone, _) = meet(&mut ranks, 300);
+        for flood in &mut floods {
+            flood.begin(FLOOD, 0);
+        }
+        let (beside, longest) = meet(&mut ranks, 300);
+        let used = floods.each_mut().map(|flood| flood.stop()[0] * 2);
+        let least = used.into_iter().min().unwrap_or_default();
+        progress(alone as f64 / beside as f64, longest, least, beside)
+    });
 }
