@@ -7,31 +7,38 @@ use super::View;
 use crate::table::{self, Column};
 use crate::text;
 
-/// One row an event, the oldest on top.
+/// One row an event, the oldest on top: its age, and in a wide table its local time as well.
 pub fn events(events: &[Event], view: View) -> String {
     if events.is_empty() {
         return String::new();
     }
-    let columns = [
+    let mut columns = vec![
         Column::Right("SEQ"),
-        Column::Fixed("TIME"),
+        Column::Right("AGE"),
         Column::Fixed("JOB"),
         Column::Fixed("EVENT"),
         Column::Text("TEXT"),
     ];
+    if view.wide {
+        columns.insert(2, Column::Fixed("TIME"));
+    }
     let rows: Vec<Vec<String>> = events.iter().map(|event| row(event, view)).collect();
     table::render(&columns, &rows, view.fit())
 }
 
 fn row(event: &Event, view: View) -> Vec<String> {
     let [job, kind, text] = words(event);
-    vec![
+    let mut cells = vec![
         event.seq.to_string(),
-        text::time(event.at, (view.zone)()),
+        text::elapsed(event.at, view.now),
         job,
         kind,
         text,
-    ]
+    ];
+    if view.wide {
+        cells.insert(2, text::time(event.at, (view.zone)()));
+    }
+    cells
 }
 
 /// One event on its own line, in columns wide enough for most, with the time of day in `zone`.

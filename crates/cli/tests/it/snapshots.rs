@@ -232,6 +232,10 @@ fn events() {
         list(&events, Format::Table, 80, render::events)
     );
     assert_snapshot!(
+        "events_wide",
+        list(&events, Format::Wide, 80, render::events)
+    );
+    assert_snapshot!(
         "events_ndjson",
         list(&events, Format::Ndjson, 80, render::events)
     );
