@@ -40,7 +40,7 @@ pub fn fork(child: impl FnOnce() -> u8) -> io::Result<u32> {
     // have made it.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
-        0 => be(child),
+        0 => run_child(child),
         pid => Ok(pid.unsigned_abs()),
     }
 }
@@ -64,7 +64,7 @@ pub fn fork_into(group: BorrowedFd<'_>, child: impl FnOnce() -> u8) -> io::Resul
     // `args` is as large as said and lives until the call returns.
     match unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of_val(&args)) } {
         -1 => Err(io::Error::last_os_error()),
-        0 => be(child),
+        0 => run_child(child),
         pid => u32::try_from(pid).map_err(io::Error::other),
     }
 }
@@ -81,7 +81,7 @@ fn only_thread() -> io::Result<()> {
 }
 
 /// Is the copy, to its end.
-fn be(child: impl FnOnce() -> u8) -> ! {
+fn run_child(child: impl FnOnce() -> u8) -> ! {
     let code = catch_unwind(AssertUnwindSafe(child)).map_or(PANICKED, i32::from);
     // SAFETY: _exit(2) ends the process, and asks nothing of it.
     unsafe { libc::_exit(code) }

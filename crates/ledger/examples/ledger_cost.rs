@@ -7,7 +7,7 @@ use std::io::{Read, Write, pipe};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use divvy_ledger::{Control, GpuSpec, Slice, SliceSpec, Slot};
+use divvy_ledger::{Control, GpuSpec, ProcessSlot, Slice, SliceSpec};
 
 const LIMIT: u64 = 1 << 36;
 const PAIRS: u32 = 200_000;
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout();
 
     let mut slots = vec![slice.join()?];
-    let first = |slots: &[Slot]| best(|| pairs(&slots[0]), PAIRS);
+    let first = |slots: &[ProcessSlot]| best(|| pairs(&slots[0]), PAIRS);
     writeln!(out, "ledger_pair_1_process {:.1} ns", first(&slots))?;
     let denied = best(|| denials(&slots[0]), PAIRS / 100);
     writeln!(out, "ledger_denial_1_process {denied:.1} ns")?;
@@ -89,7 +89,7 @@ fn best(work: impl Fn(), count: u32) -> f64 {
     (0..7).map(go).fold(f64::INFINITY, f64::min)
 }
 
-fn pairs(slot: &Slot) {
+fn pairs(slot: &ProcessSlot) {
     for _ in 0..PAIRS {
         slot.reserve(0, 2 << 20)
             .expect("an empty slice has room")
@@ -98,7 +98,7 @@ fn pairs(slot: &Slot) {
     }
 }
 
-fn denials(slot: &Slot) {
+fn denials(slot: &ProcessSlot) {
     slot.reserve(0, LIMIT)
         .expect("an empty slice has room")
         .commit();
@@ -108,13 +108,13 @@ fn denials(slot: &Slot) {
     slot.release(0, LIMIT);
 }
 
-fn frees(slot: &Slot) {
+fn frees(slot: &ProcessSlot) {
     for _ in 0..PAIRS {
         std::hint::black_box(slot.free(0));
     }
 }
 
-fn infos(slot: &Slot) {
+fn infos(slot: &ProcessSlot) {
     for _ in 0..PAIRS {
         std::hint::black_box(slot.usage(0));
     }

@@ -10,9 +10,9 @@
 //! While the grant is open, a launch reads one word and writes nothing. Otherwise each process keeps, per GPU, when its work should
 //! be done, in a chain through one word of the slice, since its processes share the GPU.
 
+mod demand;
 mod gate;
-mod lookout;
 
+pub use demand::{Demand, DemandReader, Waker, wait_for_demand};
 pub(crate) use gate::forget;
-pub use gate::{Grant, KEEPER_GONE_NS, LONGEST_WAIT_NS, Watching};
-pub use lookout::{Bell, Demand, Lookout, wait_for_demand};
+pub use gate::{Grant, MAX_GATE_WAIT_NS, SCHEDULER_TIMEOUT_NS, WorkWaitGuard};

@@ -25,7 +25,7 @@ pub struct SliceSpec {
     pub id: String,
     /// Tells this slice from earlier ones in the same folder.
     pub generation: u64,
-    pub mode: Mode,
+    pub mode: SharingMode,
     /// 1 to 16; the position is the `gpu` argument everywhere in this crate.
     pub gpus: Vec<GpuSpec>,
 }
@@ -48,14 +48,14 @@ pub struct GpuSpec {
 
 /// How compute time is shared between slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
+pub enum SharingMode {
     #[default]
     Fair,
     Strict,
     None,
 }
 
-impl Mode {
+impl SharingMode {
     fn to_word(self) -> u32 {
         match self {
             Self::Fair => 0,
@@ -264,7 +264,7 @@ impl Control {
     }
 
     /// Changes how the slice takes part in the division of compute time.
-    pub fn set_mode(&self, mode: Mode) {
+    pub fn set_mode(&self, mode: SharingMode) {
         if self.is_whole() {
             self.file.mode.store(mode.to_word(), SeqCst);
         }
@@ -314,7 +314,7 @@ impl Control {
 
     /// Whether this is the file that lies in the slice's folder. `false` also where none does.
     pub fn lies_in(&self, dir: &Path) -> bool {
-        let lies = map::Identity::at(&dir.join(CONTROL_NAME));
+        let lies = map::FileIdentity::at(&dir.join(CONTROL_NAME));
         let is = self.descriptor.metadata();
         matches!((lies, is), (Ok(lies), Ok(is)) if lies.is_same_file(&is))
     }
@@ -494,7 +494,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<SliceSpec, &'static str> {
         .unwrap_or_default();
     let id = id.split(|byte| *byte == 0).next().unwrap_or_default();
     let id = std::str::from_utf8(id).map_err(|_| "id")?.to_owned();
-    let mode = Mode::from_word(word(bytes, offset_of!(ControlFile, mode)) as u32).ok_or("mode")?;
+    let mode =
+        SharingMode::from_word(word(bytes, offset_of!(ControlFile, mode)) as u32).ok_or("mode")?;
     let count = word(bytes, offset_of!(ControlFile, gpu_count)) as u32 as usize;
     if count == 0 || count > GPUS {
         return Err("GPU count");

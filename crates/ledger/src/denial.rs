@@ -17,9 +17,9 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::layout::{DENIALS, DenialLine, DenialLog, SlotsFile};
 use crate::map::{self, OpenError, word};
-use crate::process::{Owner, boot_time_ns};
+use crate::process::{ProcessIdentity, boot_time_ns};
 use crate::slice::Slice;
-use crate::slot::Slot;
+use crate::slot::ProcessSlot;
 use line::{Words, at, decode, encode, line_of};
 
 /// Most allocations, and most other processes, that a record names.
@@ -27,7 +27,7 @@ pub const NAMED: usize = 8;
 
 /// Why a process did not get memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Cause {
+pub enum DenialCause {
     /// It would have taken the slice beyond its limit.
     #[default]
     SliceFull,
@@ -41,7 +41,7 @@ pub enum Cause {
 
 /// What kind of call made an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum Kind {
+pub enum AllocationKind {
     /// `cuMemAlloc` and its kin.
     #[default]
     Linear,
@@ -61,11 +61,11 @@ pub enum Kind {
 
 /// Allocations of one size and kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Live {
+pub struct AllocationGroup {
     /// Bytes of each.
     pub bytes: u64,
     pub count: u32,
-    pub kind: Kind,
+    pub kind: AllocationKind,
 }
 
 /// Another process of the slice.
@@ -114,19 +114,19 @@ impl<const BYTES: usize> fmt::Debug for Text<BYTES> {
 
 /// What a process says of its refusal.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Refusal<'a> {
+pub struct DenialReport<'a> {
     /// The function that the program called.
     pub api: &'a [u8],
     /// The GPU's place in the slice; `None` for a GPU that is not in it.
     pub gpu: Option<usize>,
     /// Bytes asked for.
-    pub asked: u64,
-    pub cause: Cause,
+    pub requested: u64,
+    pub cause: DenialCause,
     /// What the driver says is free on the GPU, and what it has, in bytes; 0 of a GPU that has 0: not known.
     pub gpu_free: u64,
     pub gpu_total: u64,
     /// This process's largest allocations on the GPU, largest first.
-    pub largest: &'a [Live],
+    pub largest: &'a [AllocationGroup],
     /// How many allocations it has there.
     pub allocations: u64,
     /// Refusals of this process since its last record, without this one.
@@ -140,13 +140,13 @@ pub struct Denial {
     pub number: u64,
     /// CLOCK_BOOTTIME, nanoseconds.
     pub at: u64,
-    pub owner: Owner,
+    pub owner: ProcessIdentity,
     /// The program's name as the kernel has it.
     pub program: Text<16>,
     pub api: Text<40>,
     pub gpu: Option<usize>,
-    pub cause: Cause,
-    pub asked: u64,
+    pub cause: DenialCause,
+    pub requested: u64,
     /// Of the slice on that GPU.
     pub limit: u64,
     /// What the slice used of it, and how much of that this process.
@@ -158,14 +158,14 @@ pub struct Denial {
     pub gpu_total: u64,
     pub skipped: u64,
     pub allocations: u64,
-    pub largest: Vec<Live>,
+    pub largest: Vec<AllocationGroup>,
     /// Other processes of the slice with memory on that GPU, largest first.
     pub peers: Vec<Peer>,
     /// How many there were; the smallest are not named.
     pub peer_count: u64,
 }
 
-impl Slot {
+impl ProcessSlot {
     /// Counts a refusal that the program was told of.
     pub fn count_denial(&self, gpu: usize, asked: u64) {
         let Some(cell) = self.cell(gpu) else { return };
@@ -179,7 +179,7 @@ impl Slot {
     }
 
     /// Writes down a refusal, with what the slice looks like now. Some microseconds.
-    pub fn record(&self, refusal: &Refusal<'_>) {
+    pub fn record(&self, refusal: &DenialReport<'_>) {
         if !self.is_mine() {
             return;
         }
@@ -194,7 +194,7 @@ impl Slot {
         line[at::CHECK].store(words[at::CHECK], Release);
     }
 
-    fn describe(&self, number: u64, refusal: &Refusal<'_>) -> Denial {
+    fn describe(&self, number: u64, refusal: &DenialReport<'_>) -> Denial {
         let mut denial = Denial {
             number,
             at: boot_time_ns(),
@@ -203,7 +203,7 @@ impl Slot {
             api: Text::new(refusal.api),
             gpu: refusal.gpu,
             cause: refusal.cause,
-            asked: refusal.asked,
+            requested: refusal.requested,
             gpu_free: refusal.gpu_free,
             gpu_total: refusal.gpu_total,
             skipped: refusal.skipped,

@@ -38,14 +38,14 @@ pub(crate) fn wake(word: &AtomicU32) {
 /// One word to wait for: where it is, and what it was when it was looked at. The address need not be readable; a word that
 /// the kernel cannot read makes the waiting end early.
 #[derive(Clone, Copy)]
-pub(crate) struct Awaited {
+pub(crate) struct WaitWord {
     pub address: usize,
     pub seen: u32,
 }
 
 /// Waits until one of the words (at most [`MOST`]) is woken or the time is over. False if the kernel cannot do this (before
 /// Linux 5.16) or one of the words cannot be read: then no time has passed.
-pub(crate) fn wait_any(words: &[Awaited], time: Duration) -> bool {
+pub(crate) fn wait_any(words: &[WaitWord], time: Duration) -> bool {
     #[repr(C)]
     #[derive(Clone, Copy)]
     struct FutexWaitv {

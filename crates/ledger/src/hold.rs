@@ -9,12 +9,12 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::account::{Attempt, MOST_BYTES, Memory, Outcome, Word};
 use crate::layout::{Cell, LIVE_WORDS, SHARED_WORDS, SLOTS};
 use crate::process::{boot_time_ns, clock};
-use crate::slot::Slot;
+use crate::slot::ProcessSlot;
 
 /// A reservation was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Denied {
-    pub asked: u64,
+    pub requested: u64,
     pub limit: u64,
     /// Bytes in use by all processes of the slice, without `asked`.
     pub used: u64,
@@ -22,7 +22,11 @@ pub struct Denied {
 
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { asked, limit, used } = self;
+        let Self {
+            requested: asked,
+            limit,
+            used,
+        } = self;
         write!(
             f,
             "{asked} bytes requested, but {used} of {limit} bytes are in use"
@@ -42,7 +46,7 @@ mod context {
 /// Least nanoseconds between two looks for dead processes from within refused reservations.
 const REAP_INTERVAL_NS: u64 = 5_000_000;
 
-impl Slot {
+impl ProcessSlot {
     /// Reserves bytes of a GPU before the driver is asked for them. 0 bytes are always granted.
     ///
     /// # Errors
@@ -128,7 +132,7 @@ impl Slot {
         let asked = self.context_cost(gpu);
         let Some(cell) = self.cell(gpu) else {
             return Err(Denied {
-                asked,
+                requested: asked,
                 limit: 0,
                 used: 0,
             });
@@ -145,7 +149,7 @@ impl Slot {
                 Err(_) if patience.pause(|| {}) => {}
                 Err(_) => {
                     return Err(Denied {
-                        asked,
+                        requested: asked,
                         limit: self.limit(gpu),
                         used: self.used(gpu),
                     });
@@ -186,7 +190,7 @@ impl Slot {
     fn attempt(&self, gpu: usize, bytes: u64) -> Result<u64, Denied> {
         let Some(cell) = self.cell(gpu) else {
             return Err(Denied {
-                asked: bytes,
+                requested: bytes,
                 limit: 0,
                 used: 0,
             });
@@ -197,7 +201,7 @@ impl Slot {
         // Never published: what cannot fit an empty slice would only keep others waiting.
         if bytes > self.limit_of_charges(gpu).min(MOST_BYTES) {
             return Err(Denied {
-                asked: bytes,
+                requested: bytes,
                 limit: self.limit(gpu),
                 used: self.used(gpu),
             });
@@ -213,7 +217,7 @@ impl Slot {
             Outcome::Denied { limit, used } => {
                 let unseen = self.unseen(gpu);
                 Err(Denied {
-                    asked: bytes,
+                    requested: bytes,
                     limit: limit.saturating_add(unseen),
                     used: used.saturating_add(unseen),
                 })
@@ -235,7 +239,7 @@ impl Slot {
                 .compare_exchange(last, now, Relaxed, Relaxed)
                 .is_ok();
         let freed = due && self.reap(now).is_ok_and(|reaped| reaped.freed > 0);
-        if freed && let Ok(total) = self.attempt(gpu, denied.asked) {
+        if freed && let Ok(total) = self.attempt(gpu, denied.requested) {
             return Ok(total);
         }
         Err(denied)
@@ -257,7 +261,7 @@ impl Slot {
 #[derive(Debug)]
 #[must_use = "dropping a hold gives its bytes back"]
 pub struct Hold<'a> {
-    slot: &'a Slot,
+    slot: &'a ProcessSlot,
     gpu: usize,
     bytes: u64,
     total: u64,
@@ -308,7 +312,7 @@ fn update(word: &AtomicU64, change: impl Fn(Word) -> Option<Word>) -> bool {
 
 /// The mapped words of one GPU.
 struct Words<'a> {
-    slot: &'a Slot,
+    slot: &'a ProcessSlot,
     gpu: usize,
     cell: &'a Cell,
     patience: Patience,

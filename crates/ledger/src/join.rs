@@ -8,15 +8,15 @@ use std::{fmt, io};
 
 use crate::account::Word;
 use crate::compute;
-use crate::damage::Watch;
 use crate::fork::{Epoch, Opening};
+use crate::integrity::FileWatch;
 use crate::layout::{Cell, ControlFile, SLOTS, SlotsFile, state};
 use crate::lock::{self, LockFile};
 use crate::map::{self, Map, OpenError};
-use crate::process::{Owner, boot_time_ns, image};
-use crate::recover::Listed;
+use crate::process::{ProcessIdentity, boot_time_ns, image};
+use crate::reap::Listed;
 use crate::slice::Slice;
-use crate::slot::{Slot, set_live};
+use crate::slot::{ProcessSlot, set_live};
 
 /// Why a process could not join its slice.
 #[derive(Debug)]
@@ -62,8 +62,8 @@ impl Slice {
     ///
     /// # Errors
     /// The files are not sound any more, 1024 processes are in the slice, or a system call failed.
-    pub fn join(&self) -> Result<Slot, JoinError> {
-        self.join_as(Owner::me())
+    pub fn join(&self) -> Result<ProcessSlot, JoinError> {
+        self.join_as(ProcessIdentity::current())
     }
 
     /// As [`Slice::join`], under another name than this process's own: for a simulation, in which one process stands for many.
@@ -71,11 +71,11 @@ impl Slice {
     ///
     /// # Errors
     /// As [`Slice::join`].
-    pub fn join_as(&self, owner: Owner) -> Result<Slot, JoinError> {
+    pub fn join_as(&self, owner: ProcessIdentity) -> Result<ProcessSlot, JoinError> {
         let io = |operation| move |source| JoinError::Io { operation, source };
         let epoch = Epoch::now().map_err(io("mmap"))?;
         let (control, _) = map::open(&self.control, map::CONTROL, false)?;
-        let watch = Watch::new(&control.metadata().map_err(io("fstat of control"))?);
+        let watch = FileWatch::new(&control.metadata().map_err(io("fstat of control"))?);
         let opening = Opening::begin();
         let file = self.open_slots(true)?;
         let control = Map::<ControlFile>::new(&control, false).map_err(io("mmap of control"))?;
@@ -89,7 +89,7 @@ impl Slice {
             claimed = claim_any(&slots, &lock, &owner).map_err(io("lock of a slot"))?;
         }
         let (index, claim) = claimed.ok_or(JoinError::Full { processes: SLOTS })?;
-        let slot = Slot {
+        let slot = ProcessSlot {
             slice: self.clone(),
             control,
             slots,
@@ -115,7 +115,7 @@ impl Slice {
 fn claim_any(
     slots: &SlotsFile,
     lock: &LockFile,
-    owner: &Owner,
+    owner: &ProcessIdentity,
 ) -> io::Result<Option<(usize, u64)>> {
     for index in 0..SLOTS {
         if state::of(slots.slots[index].state.load(SeqCst)) == state::FREE {
@@ -130,7 +130,12 @@ fn claim_any(
 }
 
 /// Takes one slot if it is free. Whoever is killed in here leaves it free or claimed, both locks open, nothing charged.
-fn claim(slots: &SlotsFile, file: RawFd, index: usize, owner: &Owner) -> io::Result<Option<u64>> {
+fn claim(
+    slots: &SlotsFile,
+    file: RawFd,
+    index: usize,
+    owner: &ProcessIdentity,
+) -> io::Result<Option<u64>> {
     if !lock::try_lock(file, lock::change(index))? {
         return Ok(None);
     }
@@ -198,7 +203,7 @@ fn clear(cell: &Cell) {
     }
 }
 
-impl Drop for Slot {
+impl Drop for ProcessSlot {
     fn drop(&mut self) {
         let slot = &self.slots.slots[self.index];
         let holds_nothing = |cell: &Cell| {

@@ -41,12 +41,12 @@ pub(crate) const SLOTS_MAGIC: u64 = u64::from_ne_bytes(*b"DIVVYslt");
 ///
 /// # Safety
 /// Every bit pattern is a valid value, and every field is atomic (or an array of such).
-pub(crate) unsafe trait Shared {}
+pub(crate) unsafe trait SharedMemory {}
 
 // SAFETY: only atomic integers and arrays of them, all the way down.
-unsafe impl Shared for ControlFile {}
+unsafe impl SharedMemory for ControlFile {}
 // SAFETY: as above.
-unsafe impl Shared for SlotsFile {}
+unsafe impl SharedMemory for SlotsFile {}
 
 #[repr(C, align(64))]
 pub(crate) struct Header {

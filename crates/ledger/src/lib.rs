@@ -33,38 +33,41 @@
 mod account;
 mod compute;
 mod control;
-mod damage;
 mod denial;
 mod fork;
 mod futex;
 mod hold;
+mod integrity;
 mod join;
 mod layout;
 mod lock;
 mod map;
 mod process;
 mod reader;
-mod recover;
+mod reap;
 mod shared;
 mod slice;
 mod slot;
 
 pub use compute::{
-    Bell, Demand, Grant, KEEPER_GONE_NS, LONGEST_WAIT_NS, Lookout, Watching, wait_for_demand,
+    Demand, DemandReader, Grant, MAX_GATE_WAIT_NS, SCHEDULER_TIMEOUT_NS, Waker, WorkWaitGuard,
+    wait_for_demand,
 };
-pub use control::{Control, CreateError, Field, Forgery, GpuSpec, Mode, SliceSpec};
-pub use damage::Damage;
-pub use denial::{Cause, Denial, Kind, Live, NAMED, Peer, Refusal, Text};
+pub use control::{Control, CreateError, Field, Forgery, GpuSpec, SharingMode, SliceSpec};
+pub use denial::{
+    AllocationGroup, AllocationKind, Denial, DenialCause, DenialReport, NAMED, Peer, Text,
+};
 pub use hold::{Denied, Hold};
+pub use integrity::Damage;
 pub use join::JoinError;
 pub use layout::{DENIALS, GPUS, ID_BYTES, SHARED, SLOTS, VERSION};
 pub use map::OpenError;
-pub use process::{Owner, boot_time_ns};
+pub use process::{ProcessIdentity, boot_time_ns};
 pub use reader::Reader;
-pub use recover::{Listed, RETURN_TIME_NS, Reaped};
-pub use shared::Shared;
+pub use reap::{DRIVER_RELEASE_TIMEOUT_NS, Listed, Reaped};
+pub use shared::SharedAllocation;
 pub use slice::{ProcessGpu, ProcessState, ProcessUsage, Slice, Snapshot, Usage, is_settled};
-pub use slot::Slot;
+pub use slot::ProcessSlot;
 
 /// Where a job that has a mount namespace of its own, or a container, has its slice's folder: whoever started it put it there,
 /// and what its environment says does not count.

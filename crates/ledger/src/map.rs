@@ -13,7 +13,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-use crate::layout::{self, Shared};
+use crate::layout::{self, SharedMemory};
 
 /// Why a slice cannot be used. Each prints as one line that names the file.
 #[derive(Debug)]
@@ -161,7 +161,7 @@ pub(crate) const SLOTS: Kind = Kind {
 /// What a file is by the file system's word: another one in its place, or one that was changed in any way that matters to who
 /// opens it, is another identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct FileIdentity {
     device: u64,
     inode: u64,
     mode: u32,
@@ -169,7 +169,7 @@ pub(crate) struct Identity {
     size: u64,
 }
 
-impl Identity {
+impl FileIdentity {
     /// What lies at a path now, links not followed.
     pub fn at(path: &Path) -> io::Result<Self> {
         fs::symlink_metadata(path).map(|status| Self::of(&status))
@@ -202,7 +202,7 @@ pub(crate) fn open_as(
     path: &Path,
     kind: Kind,
     write: bool,
-) -> Result<(File, u64, Identity), OpenError> {
+) -> Result<(File, u64, FileIdentity), OpenError> {
     let user = user();
     // O_NONBLOCK: a pipe put in the file's place must not hang its opener.
     let file = OpenOptions::new()
@@ -251,7 +251,7 @@ pub(crate) fn open_as(
         Err(error) => return Err(failed(path, "read", error)),
     }
     let generation = generation(path, kind, &header, status.size())?;
-    Ok((file, generation, Identity::of(&status)))
+    Ok((file, generation, FileIdentity::of(&status)))
 }
 
 /// The generation that a file of this size names which begins so.
@@ -328,14 +328,14 @@ pub(crate) fn failed(path: &Path, operation: &'static str, source: io::Error) ->
 }
 
 /// A file laid out as `T` and mapped, shared with every other process that maps it.
-pub(crate) struct Map<T: Shared>(NonNull<T>);
+pub(crate) struct Map<T: SharedMemory>(NonNull<T>);
 
 // SAFETY: `T: Shared` is atomics only; the mapping itself never changes until drop.
-unsafe impl<T: Shared> Send for Map<T> {}
+unsafe impl<T: SharedMemory> Send for Map<T> {}
 // SAFETY: as above.
-unsafe impl<T: Shared> Sync for Map<T> {}
+unsafe impl<T: SharedMemory> Sync for Map<T> {}
 
-impl<T: Shared> Map<T> {
+impl<T: SharedMemory> Map<T> {
     /// Maps a file that `open` has found to be as long as `T`. Storing through a mapping made without `write` faults:
     /// only code that asked for `write` may store.
     pub fn new(file: &File, write: bool) -> io::Result<Self> {
@@ -364,7 +364,7 @@ impl<T: Shared> Map<T> {
     }
 }
 
-impl<T: Shared> Map<T> {
+impl<T: SharedMemory> Map<T> {
     /// Puts empty memory in the place of a file that must not be touched any more.
     pub fn let_go(&self) {
         // SAFETY: replaces exactly the range that `new` mapped. Whoever is using it goes on with zeros, which are a `T`.
@@ -381,7 +381,7 @@ impl<T: Shared> Map<T> {
     }
 }
 
-impl<T: Shared> Deref for Map<T> {
+impl<T: SharedMemory> Deref for Map<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -390,7 +390,7 @@ impl<T: Shared> Deref for Map<T> {
     }
 }
 
-impl<T: Shared> Drop for Map<T> {
+impl<T: SharedMemory> Drop for Map<T> {
     fn drop(&mut self) {
         // SAFETY: exactly the range that mmap returned; borrows of it end with self.
         unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<T>()) };

@@ -19,7 +19,7 @@ pub(crate) fn clock(id: libc::clockid_t) -> u64 {
 
 /// A process, told apart from all that had or will have its pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Owner {
+pub struct ProcessIdentity {
     /// As seen in its own PID namespace.
     pub pid: u32,
     /// Field 22 of /proc/PID/stat: clock ticks since boot; 0 when it could not be found out.
@@ -29,7 +29,7 @@ pub struct Owner {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Liveness {
     Alive,
     /// Alive, and stopped by a signal: none of its threads gets on.
     Stopped,
@@ -38,9 +38,9 @@ pub(crate) enum Fate {
     Unknown,
 }
 
-impl Owner {
+impl ProcessIdentity {
     /// This process.
-    pub fn me() -> Self {
+    pub fn current() -> Self {
         // SAFETY: getpid has no preconditions.
         let pid = unsafe { libc::getpid() } as u32;
         let start_time = Stat::read(c"/proc/self/stat").map_or(0, |stat| stat.start_time);
@@ -52,27 +52,31 @@ impl Owner {
     }
 
     /// Whether the process lives, as far as this one can tell.
-    pub(crate) fn fate(&self) -> Fate {
+    pub(crate) fn liveness(&self) -> Liveness {
         if self.pid == 0 || self.pid > i32::MAX as u32 || self.pid_namespace != my_pid_namespace() {
-            return Fate::Unknown;
+            return Liveness::Unknown;
         }
         if self.pid_namespace == 0 || self.start_time == 0 {
-            return Fate::Unknown;
+            return Liveness::Unknown;
         }
         // SAFETY: signal 0 only asks.
         if unsafe { libc::kill(self.pid as libc::pid_t, 0) } != 0 {
             let missing = std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
-            return if missing { Fate::Gone } else { Fate::Alive };
+            return if missing {
+                Liveness::Gone
+            } else {
+                Liveness::Alive
+            };
         }
         // /proc may be mounted for another namespace than ours; then its numbers mean others.
         if !proc_is_ours() {
-            return Fate::Unknown;
+            return Liveness::Unknown;
         }
         let mut path = [0; 32];
         match Stat::read(stat_path(self.pid, &mut path)) {
-            Some(stat) if stat.start_time != self.start_time || stat.finished => Fate::Gone,
-            Some(stat) if stat.stopped => Fate::Stopped,
-            _ => Fate::Alive,
+            Some(stat) if stat.start_time != self.start_time || stat.finished => Liveness::Gone,
+            Some(stat) if stat.stopped => Liveness::Stopped,
+            _ => Liveness::Alive,
         }
     }
 }
@@ -249,44 +253,44 @@ mod tests {
 
     #[test]
     fn this_process_is_alive_and_the_same_pid_at_another_time_is_not() {
-        let me = Owner::me();
-        assert_eq!(me.fate(), Fate::Alive);
+        let me = ProcessIdentity::current();
+        assert_eq!(me.liveness(), Liveness::Alive);
         assert_eq!(
-            Owner {
+            ProcessIdentity {
                 start_time: me.start_time + 1,
                 ..me
             }
-            .fate(),
-            Fate::Gone
+            .liveness(),
+            Liveness::Gone
         );
     }
 
     #[test]
     fn a_process_of_another_namespace_is_not_judged() {
-        let me = Owner::me();
+        let me = ProcessIdentity::current();
         assert_eq!(
-            Owner {
+            ProcessIdentity {
                 pid_namespace: me.pid_namespace + 1,
                 ..me
             }
-            .fate(),
-            Fate::Unknown
+            .liveness(),
+            Liveness::Unknown
         );
         assert_eq!(
-            Owner {
+            ProcessIdentity {
                 pid_namespace: 0,
                 ..me
             }
-            .fate(),
-            Fate::Unknown
+            .liveness(),
+            Liveness::Unknown
         );
         assert_eq!(
-            Owner {
+            ProcessIdentity {
                 start_time: 0,
                 ..me
             }
-            .fate(),
-            Fate::Unknown
+            .liveness(),
+            Liveness::Unknown
         );
     }
 }

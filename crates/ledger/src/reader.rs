@@ -7,7 +7,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use crate::map::{self, Identity, OpenError};
+use crate::map::{self, FileIdentity, OpenError};
 use crate::slice::{Slice, Snapshot};
 
 /// A slice, with its two files open as long as they are in place.
@@ -22,7 +22,7 @@ struct Files {
     control: File,
     slots: File,
     /// What the two were when they were opened.
-    were: [Identity; 2],
+    were: [FileIdentity; 2],
 }
 
 impl Reader {
@@ -65,7 +65,7 @@ impl Reader {
 impl Files {
     fn open(
         slice: &Slice,
-        control: Option<(File, Identity)>,
+        control: Option<(File, FileIdentity)>,
         write: bool,
     ) -> Result<Self, OpenError> {
         let (control, one) = match control {
@@ -83,7 +83,7 @@ impl Files {
     }
 
     fn are_in_place(&self, slice: &Slice) -> bool {
-        let is = |path: &Path, was| Identity::at(path).is_ok_and(|is| is == was);
+        let is = |path: &Path, was| FileIdentity::at(path).is_ok_and(|is| is == was);
         is(&slice.control, self.were[0]) && is(&slice.slots, self.were[1])
     }
 }

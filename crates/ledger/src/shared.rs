@@ -34,22 +34,22 @@ use crate::layout::{
 };
 use crate::lock;
 use crate::map::word;
-use crate::slot::Slot;
+use crate::slot::ProcessSlot;
 
-/// A shared allocation that this process holds; ends with [`Slot::let_go`].
+/// A shared allocation that this process holds; ends with [`Slot::release_shared`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shared {
+pub struct SharedAllocation {
     line: usize,
     claim: u64,
 }
 
-impl Slot {
+impl ProcessSlot {
     /// Hands `bytes` of a GPU that this process was charged over to the slice, to be counted until nobody holds them. `key`
     /// names the allocation for [`Slot::import`]; where somebody shares it under that key already, this process becomes
     /// one more holder and its own charge ends.
     ///
     /// `None`: it stays this process's own, for 256 are shared already, or a process was stopped while changing the table.
-    pub fn export(&self, gpu: usize, key: u64, bytes: u64) -> Option<Shared> {
+    pub fn export(&self, gpu: usize, key: u64, bytes: u64) -> Option<SharedAllocation> {
         self.cell(gpu)?;
         let key = valid(key);
         self.changing(|| {
@@ -76,7 +76,7 @@ impl Slot {
 
     /// Becomes one more holder of an allocation that a process of this slice shares. `None`: nobody does, so its bytes are
     /// to be reserved, and may then be shared by [`Slot::export`] under the same key.
-    pub fn import(&self, gpu: usize, key: u64) -> Option<Shared> {
+    pub fn import(&self, gpu: usize, key: u64) -> Option<SharedAllocation> {
         self.cell(gpu)?;
         self.changing(|| {
             let line = self.find(gpu, valid(key))?;
@@ -95,7 +95,7 @@ impl Slot {
     }
 
     /// Ends this process's hold. With the last one the bytes are the slice's again.
-    pub fn let_go(&self, shared: Shared) {
+    pub fn release_shared(&self, shared: SharedAllocation) {
         let Some(line) = self
             .slots
             .shared
@@ -188,9 +188,9 @@ impl Slot {
         self.slots.shared[at].key.load(SeqCst) == 0 && !self.slots.shared_live.iter().any(counts)
     }
 
-    fn shared(&self, line: usize) -> Shared {
+    fn shared(&self, line: usize) -> SharedAllocation {
         let claim = self.slots.shared[line].claim.load(SeqCst);
-        Shared { line, claim }
+        SharedAllocation { line, claim }
     }
 
     fn hold_line(&self, line: usize) {

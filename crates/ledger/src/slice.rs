@@ -14,8 +14,8 @@ use crate::layout::{
     Cell, GPUS, LIVE_WORDS, SHARED_WORDS, SLOTS, SharedLine, SliceGpu, SlotLines, SlotsFile, state,
 };
 use crate::map::{self, OpenError, word};
-use crate::process::Owner;
-use crate::recover::{self, Listed, Reaped};
+use crate::process::ProcessIdentity;
+use crate::reap::{self, Listed, Reaped};
 use crate::shared;
 
 /// A slice's folder, found to be sound when it was opened.
@@ -92,7 +92,7 @@ impl ProcessState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessUsage {
     pub slot: usize,
-    pub owner: Owner,
+    pub owner: ProcessIdentity,
     pub state: ProcessState,
     /// By position in the slice; GPUs the slice does not have are zero.
     pub gpus: [ProcessGpu; GPUS],
@@ -111,7 +111,7 @@ impl Slice {
     }
 
     /// The slice as its control file has it, and that file.
-    pub(crate) fn found(dir: &Path) -> Result<(Self, (File, map::Identity)), OpenError> {
+    pub(crate) fn found(dir: &Path) -> Result<(Self, (File, map::FileIdentity)), OpenError> {
         let path = dir.join(CONTROL_NAME);
         let (file, _, was) = map::open_as(&path, map::CONTROL, false)?;
         let (spec, _) = control::read_from(&path, &file)?;
@@ -195,9 +195,13 @@ impl Slice {
     ///
     /// # Errors
     /// As [`Slice::read`].
-    pub fn reap(&self, now: u64, listed: &dyn Fn(&Owner) -> Listed) -> Result<Reaped, OpenError> {
+    pub fn reap(
+        &self,
+        now: u64,
+        listed: &dyn Fn(&ProcessIdentity) -> Listed,
+    ) -> Result<Reaped, OpenError> {
         let file = self.open_slots(true)?;
-        recover::reap(&file, 0..SLOTS, now, listed)
+        reap::reap(&file, 0..SLOTS, now, listed)
             .and_then(|reaped| shared::sweep(&file).map(|()| reaped))
             .map_err(|error| map::failed(&self.slots, "reap", error))
     }
@@ -211,7 +215,7 @@ impl Slice {
         let file = self.open_slots(true)?;
         let mut head = vec![0; offset_of!(SlotsFile, slots)];
         file.read_exact_at(&mut head, 0)
-            .and_then(|()| recover::note_ended(&file, live(&head)))
+            .and_then(|()| reap::note_ended(&file, live(&head)))
             .map_err(|error| map::failed(&self.slots, "reap", error))
     }
 
@@ -340,7 +344,7 @@ impl Snapshot {
 
     /// Whether a process of the caller's own PID namespace has a slot and is not known to be dead.
     pub fn is_member(&self, pid: u32) -> bool {
-        let namespace = Owner::me().pid_namespace;
+        let namespace = ProcessIdentity::current().pid_namespace;
         let mine = |process: &ProcessUsage| {
             process.owner.pid == pid && process.owner.pid_namespace == namespace
         };
@@ -365,7 +369,7 @@ impl Snapshot {
     fn process(&self, slot: usize, bytes: &[u8]) -> Option<ProcessUsage> {
         let field = |offset| word(bytes, offset);
         let state = ProcessState::of(field(offset_of!(SlotLines, state)))?;
-        let owner = Owner {
+        let owner = ProcessIdentity {
             pid: field(offset_of!(SlotLines, pid)) as u32,
             start_time: field(offset_of!(SlotLines, start_time)),
             pid_namespace: field(offset_of!(SlotLines, pid_namespace)),

@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
 use crate::account::Word;
-use crate::damage::Watch;
 use crate::fork::Epoch;
+use crate::integrity::FileWatch;
 use crate::layout::{Cell, ControlFile, GPUS, LIVE_WORDS, SharedLine, SlotsFile, state};
 use crate::lock::{self, LockFile};
 use crate::map::{self, Map, OpenError};
-use crate::process::{Owner, boot_time_ns};
-use crate::recover::{self, Listed, RETURN_TIME_NS, Reaped};
+use crate::process::{ProcessIdentity, boot_time_ns};
+use crate::reap::{self, DRIVER_RELEASE_TIMEOUT_NS, Listed, Reaped};
 use crate::shared;
 use crate::slice::{ProcessGpu, ProcessState, ProcessUsage, Slice, Usage};
 
@@ -22,14 +22,14 @@ use crate::slice::{ProcessGpu, ProcessState, ProcessUsage, Slice, Usage};
 /// It is worthless in a fork child: there every reservation is refused, nothing can be released, and the child must
 /// join for itself ([`Slot::is_inherited`]). Dropped with nothing charged, the slot is free at once; otherwise it
 /// stays until the process is gone, because the driver still holds what was never released.
-pub struct Slot {
+pub struct ProcessSlot {
     pub(crate) slice: Slice,
     pub(crate) control: Map<ControlFile>,
     pub(crate) slots: Map<SlotsFile>,
     pub(crate) index: usize,
     /// The slot's state word for as long as this claim lives.
     pub(crate) claim: u64,
-    pub(crate) owner: Owner,
+    pub(crate) owner: ProcessIdentity,
     pub(crate) lock: LockFile,
     pub(crate) epoch: Epoch,
     /// Per GPU: whether one of this process's threads contends for it (`account::Memory::enter`).
@@ -42,10 +42,10 @@ pub struct Slot {
     pub(crate) sharing: Mutex<()>,
     /// When this process last looked for dead ones.
     pub(crate) reaped_at: AtomicU64,
-    pub(crate) watch: Watch,
+    pub(crate) watch: FileWatch,
 }
 
-impl Slot {
+impl ProcessSlot {
     pub fn slice(&self) -> &Slice {
         &self.slice
     }
@@ -173,7 +173,7 @@ impl Slot {
                 // Its slot may be given back by now.
                 Some(ProcessState::Dead) => {
                     let since = line.dead_since.load(Relaxed);
-                    boot_time_ns().saturating_sub(since) >= RETURN_TIME_NS
+                    boot_time_ns().saturating_sub(since) >= DRIVER_RELEASE_TIMEOUT_NS
                 }
                 None => false,
             }
@@ -215,7 +215,7 @@ impl Slot {
     pub fn reap(&self, now: u64) -> Result<Reaped, OpenError> {
         let file = self.slice.open_slots(true)?;
         let others = self.live_slots().filter(|slot| *slot != self.index);
-        let reaped = recover::reap(&file, others, now, &|_| Listed::Unknown)
+        let reaped = reap::reap(&file, others, now, &|_| Listed::Unknown)
             .and_then(|reaped| shared::sweep(&file).map(|()| reaped))
             .map_err(|error| map::failed(&self.slice.slots, "reap", error))?;
         self.tidy(file.as_raw_fd());
@@ -242,7 +242,7 @@ impl Slot {
 
     fn process_in(&self, index: usize) -> Option<ProcessUsage> {
         let slot = &self.slots.slots[index];
-        let owner = Owner {
+        let owner = ProcessIdentity {
             pid: slot.pid.load(Relaxed),
             start_time: slot.start_time.load(Relaxed),
             pid_namespace: slot.pid_namespace.load(Relaxed),
@@ -363,7 +363,7 @@ fn read(cell: &Cell) -> ProcessGpu {
     .using(Word(cell.used.load(SeqCst)))
 }
 
-impl fmt::Debug for Slot {
+impl fmt::Debug for ProcessSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { index, owner, .. } = self;
         f.debug_struct("Slot")

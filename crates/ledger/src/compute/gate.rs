@@ -8,10 +8,10 @@ use crate::control::Control;
 use crate::futex;
 use crate::layout::{GPUS, SlotLines};
 use crate::process::boot_time_ns;
-use crate::slot::Slot;
+use crate::slot::ProcessSlot;
 
 /// Grants of an agent that has not been heard of for this long count for nothing, in nanoseconds.
-pub const KEEPER_GONE_NS: u64 = 1_000_000_000;
+pub const SCHEDULER_TIMEOUT_NS: u64 = 1_000_000_000;
 /// How often a process at the gate asks, in case it was overlooked, and to show that it goes on.
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// A process that looks so often and was away for longer, in nanoseconds, was stopped meanwhile, or its machine slept.
@@ -19,7 +19,7 @@ const AWAY_NS: u64 = 1_000_000_000;
 /// How often it looks whether its work has left the GPU.
 const LOOK: Duration = Duration::from_micros(200);
 /// Nobody is kept longer than this, in nanoseconds, whatever the grant says: an error of ours must not hang a program.
-pub const LONGEST_WAIT_NS: u64 = 60_000_000_000;
+pub const MAX_GATE_WAIT_NS: u64 = 60_000_000_000;
 
 /// What the processes of a slice may launch. Times are of [`boot_time_ns`], below 2^62.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +74,8 @@ impl Control {
         }
     }
 
-    /// Says that the grant still counts. Due well within [`KEEPER_GONE_NS`] while it is not open.
-    pub fn keep(&self, now: u64) {
+    /// Says that the grant still counts. Due well within [`SCHEDULER_TIMEOUT_NS`] while it is not open.
+    pub fn refresh_grant(&self, now: u64) {
         if let Some(file) = self.whole() {
             file.keeper.store(now, SeqCst);
         }
@@ -90,12 +90,12 @@ impl Control {
 }
 
 /// How long somebody stands at the gate, without the time in which he could not look.
-struct Stood {
+struct WaitTimer {
     nanos: u64,
     then: u64,
 }
 
-impl Stood {
+impl WaitTimer {
     fn since(now: u64) -> Self {
         Self {
             nanos: 0,
@@ -112,7 +112,7 @@ impl Stood {
     }
 }
 
-impl Slot {
+impl ProcessSlot {
     /// Whether everything may be launched and nothing need be said about it: one load.
     #[inline]
     pub fn is_ungated(&self) -> bool {
@@ -139,22 +139,22 @@ impl Slot {
             Grant::Peers(end) => now < end && !self.has_work(gpu) && self.is_let_in(gpu, word),
             Grant::Closed => false,
         };
-        granted || self.keeper_is_gone(now) || self.is_inherited()
+        granted || self.is_scheduler_gone(now) || self.is_inherited()
     }
 
     /// Waits until a launch on a GPU of the slice may go on; returns for how many nanoseconds. `has_drained` is asked now and
     /// then, until it says that none of this process's work is left on the GPU.
     pub fn wait_for_turn(&self, gpu: usize, has_drained: impl FnMut() -> bool) -> u64 {
-        self.wait_at_most(LONGEST_WAIT_NS, gpu, has_drained)
+        self.wait_at_most(MAX_GATE_WAIT_NS, gpu, has_drained)
     }
 
     fn wait_at_most(&self, longest: u64, gpu: usize, mut has_drained: impl FnMut() -> bool) -> u64 {
-        let mut time = Stood::since(boot_time_ns());
+        let mut time = WaitTimer::since(boot_time_ns());
         let lines = self.own();
         // The grant when this process was first seen here with nothing on the GPU; looked at before anybody is told.
         let mut idle_at = self.idle_grant(gpu);
         lines.waiting.fetch_add(1, SeqCst);
-        self.ask();
+        self.request_turn();
         let (mut drained, mut asked_at) = (false, time.then);
         loop {
             let told = self.control.told.load(SeqCst);
@@ -175,7 +175,7 @@ impl Slot {
             if !drained && has_drained() {
                 drained = true;
                 self.work_done(gpu);
-                self.ask();
+                self.request_turn();
                 asked_at = now;
             }
             let nap = if drained { ASK_AGAIN } else { LOOK };
@@ -183,7 +183,7 @@ impl Slot {
             // Whoever stands here and does not ask is taken to be stopped.
             let is_due = boot_time_ns().saturating_sub(asked_at) >= ASK_AGAIN.as_nanos() as u64;
             if is_due && self.control.told.load(SeqCst) == told {
-                self.ask();
+                self.request_turn();
                 asked_at = boot_time_ns();
             }
         }
@@ -211,11 +211,15 @@ impl Slot {
     }
 
     /// Says that work of about `cost` nanoseconds goes to a GPU now. Returns when the slice's work on it should be done.
-    pub fn put_work(&self, gpu: usize, cost: u64, now: u64) -> u64 {
+    pub fn submit_work(&self, gpu: usize, cost: u64, now: u64) -> u64 {
         let Some(shared) = self.slots.gpus.get(gpu) else {
             return now;
         };
-        let chained = |end: u64| end.max(now).saturating_add(cost).min(now + LONGEST_WAIT_NS);
+        let chained = |end: u64| {
+            end.max(now)
+                .saturating_add(cost)
+                .min(now + MAX_GATE_WAIT_NS)
+        };
         let before = shared
             .work_end
             .fetch_update(SeqCst, SeqCst, |end| Some(chained(end)))
@@ -239,10 +243,10 @@ impl Slot {
     }
 
     /// Says that a thread of this process waits for its work until the guard is dropped: what is not done then is not forgotten.
-    pub fn watch_work(&self) -> Watching<'_> {
+    pub fn watch_work(&self) -> WorkWaitGuard<'_> {
         let lines = self.own();
         lines.watching.fetch_add(1, SeqCst);
-        Watching(lines)
+        WorkWaitGuard(lines)
     }
 
     /// Adds device time that was measured, in nanoseconds, for whoever looks.
@@ -253,14 +257,14 @@ impl Slot {
     }
 
     /// Tells the keeper that this process wants something.
-    fn ask(&self) {
+    fn request_turn(&self) {
         self.own().asked.fetch_add(1, SeqCst);
         self.slots.asked.fetch_add(1, SeqCst);
         futex::wake(&self.slots.asked);
     }
 
-    fn keeper_is_gone(&self, now: u64) -> bool {
-        now.saturating_sub(self.control.keeper.load(Relaxed)) > KEEPER_GONE_NS
+    fn is_scheduler_gone(&self, now: u64) -> bool {
+        now.saturating_sub(self.control.keeper.load(Relaxed)) > SCHEDULER_TIMEOUT_NS
     }
 
     fn own(&self) -> &SlotLines {
@@ -269,9 +273,9 @@ impl Slot {
 }
 
 /// A thread waits for this process's work.
-pub struct Watching<'a>(&'a SlotLines);
+pub struct WorkWaitGuard<'a>(&'a SlotLines);
 
-impl Drop for Watching<'_> {
+impl Drop for WorkWaitGuard<'_> {
     fn drop(&mut self) {
         self.0.watching.fetch_sub(1, SeqCst);
     }
@@ -291,11 +295,11 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::{GpuSpec, Lookout, Mode, Slice, SliceSpec};
+    use crate::{DemandReader, GpuSpec, SharingMode, Slice, SliceSpec};
 
     #[test]
     fn who_was_stopped_at_the_gate_has_not_stood_there_all_the_time() {
-        let mut time = Stood::since(5);
+        let mut time = WaitTimer::since(5);
         assert_eq!(time.until(7), 2);
         let hour = 3_600 * AWAY_NS;
         assert_eq!(time.until(7 + hour), 2 + AWAY_NS);
@@ -326,11 +330,11 @@ mod tests {
         const LOOK: u64 = ASK_AGAIN.as_nanos() as u64;
         let (_folder, _control, slice) = slice();
         let (slot, other) = (slice.join().unwrap(), slice.join().unwrap());
-        let mut lookout = Lookout::new(&slice).unwrap();
+        let mut lookout = DemandReader::new(&slice).unwrap();
         let start = boot_time_ns();
         let mut looks = (1_u64..).map(|look| start + TIME / 2 + look * LOOK);
         slot.own().pid_namespace.fetch_add(1, SeqCst);
-        slot.put_work(0, LOOK, start);
+        slot.submit_work(0, LOOK, start);
         slot.own().waiting.store(1, SeqCst);
         let mut look = |what: &dyn Fn()| {
             what();
@@ -338,23 +342,27 @@ mod tests {
             (demand.waiting, demand.busy)
         };
         for _ in 0..50 {
-            let seen = look(&|| slot.ask());
+            let seen = look(&|| slot.request_turn());
             assert_eq!(seen, (true, true), "it asks, and is believed");
         }
         // That another of the slice asks is not its own word.
-        let seen: Vec<_> = (0..50).map(|_| look(&|| other.ask())).collect();
+        let seen: Vec<_> = (0..50).map(|_| look(&|| other.request_turn())).collect();
         let silent_from = seen.iter().position(|seen| *seen == (false, false));
         assert_eq!(silent_from, Some(9), "{seen:?}");
         assert!(seen[9..].iter().all(|seen| *seen == (false, false)));
-        assert_eq!(look(&|| slot.ask()), (true, true), "and it is back");
+        assert_eq!(
+            look(&|| slot.request_turn()),
+            (true, true),
+            "and it is back"
+        );
     }
 
     #[test]
     fn a_looker_that_slept_takes_nobody_for_silent() {
         let (_folder, _control, slice) = slice();
         let slot = slice.join().unwrap();
-        let mut lookout = Lookout::new(&slice).unwrap();
-        slot.put_work(0, 1, boot_time_ns());
+        let mut lookout = DemandReader::new(&slice).unwrap();
+        slot.submit_work(0, 1, boot_time_ns());
         slot.own().waiting.store(1, SeqCst);
         for hour in 1..4 {
             let now = boot_time_ns() + hour * 3_600 * AWAY_NS;
@@ -368,7 +376,7 @@ mod tests {
         let spec = SliceSpec {
             id: "job-1".into(),
             generation: 1,
-            mode: Mode::Fair,
+            mode: SharingMode::Fair,
             gpus: vec![GpuSpec {
                 uuid: [1; 16],
                 limit: 1 << 30,
@@ -388,7 +396,7 @@ mod tests {
         let slot = slice.join().unwrap();
         let now = boot_time_ns();
         // A keeper that stands by it for good.
-        control.grant(Grant::Closed, now + LONGEST_WAIT_NS * 60);
+        control.grant(Grant::Closed, now + MAX_GATE_WAIT_NS * 60);
         assert!(slot.wait_at_most(LONGEST, 0, || true) > LONGEST);
         let seen = slice.read().unwrap();
         assert_eq!(seen.alarms(), 1);

@@ -1,8 +1,8 @@
 //! A line of the denial log: what each of its words means, which refusal it is for, and whether somebody has written it whole.
 
-use super::{Cause, Denial, Kind, Live, NAMED, Peer, Text};
+use super::{AllocationGroup, AllocationKind, Denial, DenialCause, NAMED, Peer, Text};
 use crate::layout::{DENIAL_WORDS, DENIALS, GPUS};
-use crate::process::Owner;
+use crate::process::ProcessIdentity;
 
 /// Where in a line things are, in words.
 pub mod at {
@@ -49,7 +49,7 @@ pub fn encode(denial: &Denial) -> Words {
         u64::from(denial.owner.pid) | gpu << 32 | u64::from(cause_code(denial.cause)) << 48;
     words[at::START_TIME] = denial.owner.start_time;
     words[at::PID_NAMESPACE] = denial.owner.pid_namespace;
-    words[at::ASKED] = denial.asked;
+    words[at::ASKED] = denial.requested;
     words[at::LIMIT] = denial.limit;
     words[at::USED] = denial.used;
     words[at::OWN] = denial.own;
@@ -85,13 +85,13 @@ pub fn decode(words: &Words) -> Option<Denial> {
         |start: usize, index: usize| (words[start + 2 * index], words[start + 2 * index + 1]);
     let live = |index| match pair(at::LARGEST, index) {
         (_, 0) => None,
-        (bytes, rest) => Some(Live {
+        (bytes, rest) => Some(AllocationGroup {
             bytes,
             count: rest as u32,
             kind: KINDS
                 .get((rest >> 32) as usize)
                 .copied()
-                .unwrap_or(Kind::Other),
+                .unwrap_or(AllocationKind::Other),
         }),
     };
     let peer = |index| match pair(at::PEERS, index) {
@@ -104,7 +104,7 @@ pub fn decode(words: &Words) -> Option<Denial> {
     Some(Denial {
         number: words[at::NUMBER],
         at: words[at::TIME],
-        owner: Owner {
+        owner: ProcessIdentity {
             pid: place as u32,
             start_time: words[at::START_TIME],
             pid_namespace: words[at::PID_NAMESPACE],
@@ -115,8 +115,8 @@ pub fn decode(words: &Words) -> Option<Denial> {
         cause: CAUSES
             .get((place >> 48) as usize)
             .copied()
-            .unwrap_or(Cause::Other),
-        asked: words[at::ASKED],
+            .unwrap_or(DenialCause::Other),
+        requested: words[at::ASKED],
         limit: words[at::LIMIT],
         used: words[at::USED],
         own: words[at::OWN],
@@ -132,29 +132,29 @@ pub fn decode(words: &Words) -> Option<Denial> {
 }
 
 /// Their position is their code.
-const CAUSES: [Cause; 4] = [
-    Cause::SliceFull,
-    Cause::GpuFull,
-    Cause::NotInSlice,
-    Cause::Other,
+const CAUSES: [DenialCause; 4] = [
+    DenialCause::SliceFull,
+    DenialCause::GpuFull,
+    DenialCause::NotInSlice,
+    DenialCause::Other,
 ];
-const KINDS: [Kind; 9] = [
-    Kind::Linear,
-    Kind::Managed,
-    Kind::Pool,
-    Kind::Handle,
-    Kind::Array,
-    Kind::Graph,
-    Kind::Imported,
-    Kind::Context,
-    Kind::Other,
+const KINDS: [AllocationKind; 9] = [
+    AllocationKind::Linear,
+    AllocationKind::Managed,
+    AllocationKind::Pool,
+    AllocationKind::Handle,
+    AllocationKind::Array,
+    AllocationKind::Graph,
+    AllocationKind::Imported,
+    AllocationKind::Context,
+    AllocationKind::Other,
 ];
 
-fn cause_code(cause: Cause) -> u16 {
+fn cause_code(cause: DenialCause) -> u16 {
     CAUSES.iter().position(|other| *other == cause).unwrap_or(0) as u16
 }
 
-fn kind_code(kind: Kind) -> u32 {
+fn kind_code(kind: AllocationKind) -> u32 {
     KINDS.iter().position(|other| *other == kind).unwrap_or(0) as u32
 }
 
@@ -189,7 +189,7 @@ mod tests {
         Denial {
             number: u64::MAX,
             at: 1,
-            owner: Owner {
+            owner: ProcessIdentity {
                 pid: u32::MAX,
                 start_time: 2,
                 pid_namespace: 3,
@@ -197,8 +197,8 @@ mod tests {
             program: Text::new(b"python3"),
             api: Text::new(b"cuMemPoolImportFromShareableHandle"),
             gpu: Some(15),
-            cause: Cause::GpuFull,
-            asked: 4,
+            cause: DenialCause::GpuFull,
+            requested: 4,
             limit: 5,
             used: 6,
             own: 7,
@@ -208,7 +208,7 @@ mod tests {
             skipped: 11,
             allocations: 12,
             largest: (1..=NAMED as u64)
-                .map(|at| Live {
+                .map(|at| AllocationGroup {
                     bytes: 100 - at,
                     count: at as u32,
                     kind: KINDS[at as usize],
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(decode(&encode(&full())), Some(full()));
         let outside = Denial {
             gpu: None,
-            cause: Cause::NotInSlice,
+            cause: DenialCause::NotInSlice,
             largest: vec![],
             peers: vec![],
             ..full()

@@ -8,7 +8,7 @@ use std::sync::Once;
 use std::sync::atomic::AtomicI64;
 use std::sync::atomic::Ordering::SeqCst;
 
-use divvy_ledger::{Control, GpuSpec, Mode, Slice, SliceSpec};
+use divvy_ledger::{Control, GpuSpec, SharingMode, Slice, SliceSpec};
 use tempfile::TempDir;
 
 pub struct Place {
@@ -39,7 +39,7 @@ impl Place {
         let spec = SliceSpec {
             id: "job-1".into(),
             generation: 7,
-            mode: Mode::Fair,
+            mode: SharingMode::Fair,
             gpus,
         };
         let control = Control::create(dir.path(), &spec).expect("a slice is set up");

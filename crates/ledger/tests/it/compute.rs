@@ -8,29 +8,30 @@ use std::time::Duration;
 
 use common::{Barrier, Child, Place};
 use divvy_ledger::{
-    Bell, Demand, Grant, KEEPER_GONE_NS, Lookout, Slot, boot_time_ns, wait_for_demand,
+    Demand, DemandReader, Grant, ProcessSlot, SCHEDULER_TIMEOUT_NS, Waker, boot_time_ns,
+    wait_for_demand,
 };
 
 const FOREVER: Duration = Duration::from_secs(60);
 const HOUR: u64 = 3_600_000_000_000;
 
-fn demand(lookout: &mut Lookout) -> Demand {
+fn demand(lookout: &mut DemandReader) -> Demand {
     lookout.demand(boot_time_ns()).expect("a sound slice")
 }
 
 /// Waits for demand until there is some that will do.
-fn await_demand(lookout: &mut Lookout, will_do: impl Fn(&Demand) -> bool) -> Demand {
-    let bell = Bell::default();
+fn await_demand(lookout: &mut DemandReader, will_do: impl Fn(&Demand) -> bool) -> Demand {
+    let bell = Waker::default();
     loop {
         let now = demand(lookout);
         if will_do(&now) {
             return now;
         }
-        wait_for_demand(&bell, bell.seen(), [&*lookout].into_iter(), FOREVER);
+        wait_for_demand(&bell, bell.epoch(), [&*lookout].into_iter(), FOREVER);
     }
 }
 
-fn passes(slot: &Slot) -> bool {
+fn passes(slot: &ProcessSlot) -> bool {
     slot.may_launch(0, boot_time_ns())
 }
 
@@ -67,10 +68,10 @@ fn grants_that_nobody_stands_by_any_more_count_for_nothing() {
     let slot = place.slice().join().unwrap();
     let now = boot_time_ns();
     place.control.grant(Grant::Closed, now);
-    assert!(!slot.may_launch(0, now + KEEPER_GONE_NS));
-    assert!(slot.may_launch(0, now + KEEPER_GONE_NS + 1));
-    place.control.keep(now + KEEPER_GONE_NS);
-    assert!(!slot.may_launch(0, now + KEEPER_GONE_NS + 1));
+    assert!(!slot.may_launch(0, now + SCHEDULER_TIMEOUT_NS));
+    assert!(slot.may_launch(0, now + SCHEDULER_TIMEOUT_NS + 1));
+    place.control.refresh_grant(now + SCHEDULER_TIMEOUT_NS);
+    assert!(!slot.may_launch(0, now + SCHEDULER_TIMEOUT_NS + 1));
 }
 
 #[test]
@@ -84,7 +85,7 @@ fn peers_are_let_in_only_where_they_have_nothing_and_stood_before() {
     grant(&place, Grant::Closed);
     thread::scope(|scope| {
         let at_the_gate = scope.spawn(|| slot.wait_for_turn(0, || true));
-        await_demand(&mut Lookout::new(&place.slice()).unwrap(), |demand| {
+        await_demand(&mut DemandReader::new(&place.slice()).unwrap(), |demand| {
             demand.waiting
         });
         grant(&place, Grant::Peers(soon));
@@ -92,11 +93,11 @@ fn peers_are_let_in_only_where_they_have_nothing_and_stood_before() {
     });
     assert!(slot.may_launch(0, now), "and goes on while it lasts");
     assert!(!slot.may_launch(1, now), "nobody stood there");
-    slot.put_work(0, 50, now);
+    slot.submit_work(0, 50, now);
     assert!(!slot.may_launch(0, now), "it has something there");
     slot.work_done(0);
     assert!(slot.may_launch(0, now));
-    place.control.keep(soon);
+    place.control.refresh_grant(soon);
     assert!(!slot.may_launch(0, soon));
 }
 
@@ -105,19 +106,21 @@ fn a_process_at_the_gate_wakes_the_keeper_and_is_woken_by_its_grant() {
     let place = Place::with_limit(100);
     grant(&place, Grant::Closed);
     let slice = place.slice();
-    let mut lookout = Lookout::new(&slice).unwrap();
+    let mut lookout = DemandReader::new(&slice).unwrap();
     assert_eq!(demand(&mut lookout), Demand::default());
     let child = Child::fork(|| {
         let slot = slice.join().unwrap();
         assert!(slot.wait_for_turn(0, || true) > 0);
     });
     // It stands there first, and asks then.
-    let asked = await_demand(&mut lookout, |demand| demand.waiting && demand.asked >= 1);
+    let asked = await_demand(&mut lookout, |demand| {
+        demand.waiting && demand.requests >= 1
+    });
     assert!(!asked.busy);
     grant(&place, Grant::Open);
     child.finish();
     let after = demand(&mut lookout);
-    assert!(after.throttled > 0 && !after.waiting);
+    assert!(after.throttled_ns > 0 && !after.waiting);
 }
 
 #[test]
@@ -125,12 +128,12 @@ fn whoever_is_not_answered_asks_again() {
     let place = Place::with_limit(100);
     grant(&place, Grant::Closed);
     let slice = place.slice();
-    let mut lookout = Lookout::new(&slice).unwrap();
+    let mut lookout = DemandReader::new(&slice).unwrap();
     let child = Child::fork(|| {
         slice.join().unwrap().wait_for_turn(0, || true);
     });
-    let first = await_demand(&mut lookout, |demand| demand.waiting).asked;
-    await_demand(&mut lookout, |demand| demand.asked > first + 1);
+    let first = await_demand(&mut lookout, |demand| demand.waiting).requests;
+    await_demand(&mut lookout, |demand| demand.requests > first + 1);
     grant(&place, Grant::Open);
     child.finish();
 }
@@ -140,18 +143,18 @@ fn work_is_reckoned_in_a_chain_over_all_processes() {
     let place = Place::with_limit(100);
     let [one, other] = [0, 1].map(|_| place.slice().join().unwrap());
     let now = boot_time_ns();
-    assert_eq!(one.put_work(0, 1000, now), now + 1000);
-    assert_eq!(other.put_work(0, 500, now), now + 1500);
-    assert_eq!(one.put_work(0, 1, now + 5000), now + 5001);
+    assert_eq!(one.submit_work(0, 1000, now), now + 1000);
+    assert_eq!(other.submit_work(0, 500, now), now + 1500);
+    assert_eq!(one.submit_work(0, 1, now + 5000), now + 5001);
 }
 
 #[test]
 fn work_that_nobody_watches_is_done_when_it_should_be_and_watched_work_is_not() {
     let place = Place::with_limit(100);
     let slot = place.slice().join().unwrap();
-    let mut lookout = Lookout::new(&place.slice()).unwrap();
+    let mut lookout = DemandReader::new(&place.slice()).unwrap();
     let now = boot_time_ns();
-    let end = slot.put_work(0, 1_000_000, now);
+    let end = slot.submit_work(0, 1_000_000, now);
     let mut at = |time| {
         let demand = lookout.demand(time).unwrap();
         (demand.busy, demand.overdue)
@@ -172,11 +175,11 @@ fn what_a_stopped_or_killed_process_watches_is_done_when_it_should_be() {
         let place = Place::with_limit(100);
         grant(&place, Grant::Closed);
         let (slice, ready) = (place.slice(), Barrier::new(2));
-        let mut lookout = Lookout::new(&slice).unwrap();
+        let mut lookout = DemandReader::new(&slice).unwrap();
         let start = boot_time_ns();
         let mut child = Child::fork(|| {
             let slot = slice.join().unwrap();
-            slot.put_work(0, 1_000_000, boot_time_ns());
+            slot.submit_work(0, 1_000_000, boot_time_ns());
             let watching = slot.watch_work();
             ready.wait();
             if at_gate {
@@ -213,15 +216,15 @@ fn whoever_stands_at_the_gate_asks_again_with_work_on_the_gpu_too() {
     let place = Place::with_limit(100);
     grant(&place, Grant::Closed);
     let slice = place.slice();
-    let mut lookout = Lookout::new(&slice).unwrap();
+    let mut lookout = DemandReader::new(&slice).unwrap();
     let child = Child::fork(|| {
         let slot = slice.join().unwrap();
-        slot.put_work(0, 1_000_000, boot_time_ns());
+        slot.submit_work(0, 1_000_000, boot_time_ns());
         slot.wait_for_turn(0, || false);
     });
-    let asked = await_demand(&mut lookout, |demand| demand.waiting).asked;
+    let asked = await_demand(&mut lookout, |demand| demand.waiting).requests;
     for more in 1..5 {
-        let seen = await_demand(&mut lookout, |demand| demand.asked >= asked + more);
+        let seen = await_demand(&mut lookout, |demand| demand.requests >= asked + more);
         assert!(seen.waiting);
     }
     grant(&place, Grant::Open);
@@ -233,10 +236,10 @@ fn what_is_left_on_the_gpu_is_looked_at_while_waiting() {
     let place = Place::with_limit(100);
     grant(&place, Grant::Closed);
     let slice = place.slice();
-    let mut lookout = Lookout::new(&slice).unwrap();
+    let mut lookout = DemandReader::new(&slice).unwrap();
     let child = Child::fork(|| {
         let slot = slice.join().unwrap();
-        slot.put_work(0, 1_000_000_000, boot_time_ns());
+        slot.submit_work(0, 1_000_000_000, boot_time_ns());
         let mut looks = 0;
         slot.wait_for_turn(0, || {
             looks += 1;
@@ -254,7 +257,7 @@ fn the_next_owner_of_a_slot_does_not_stand_where_a_killed_one_stood() {
     let place = Place::with_limit(100);
     grant(&place, Grant::Closed);
     let slice = place.slice();
-    let mut lookout = Lookout::new(&slice).unwrap();
+    let mut lookout = DemandReader::new(&slice).unwrap();
     let mut child = Child::fork(|| {
         slice.join().unwrap().wait_for_turn(0, || true);
     });
@@ -270,13 +273,13 @@ fn the_next_owner_of_a_slot_does_not_stand_where_a_killed_one_stood() {
 
 #[test]
 fn a_ringing_bell_ends_the_waiting() {
-    let bell = Bell::default();
-    let seen = bell.seen();
+    let bell = Waker::default();
+    let seen = bell.epoch();
     let rung = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             rung.store(true, SeqCst);
-            bell.ring();
+            bell.wake();
         });
         while !rung.load(SeqCst) {
             wait_for_demand(&bell, seen, std::iter::empty(), FOREVER);
@@ -287,7 +290,7 @@ fn a_ringing_bell_ends_the_waiting() {
 #[test]
 fn a_slots_file_that_is_cut_short_is_an_error_and_no_crash() {
     let place = Place::with_limit(100);
-    let mut lookout = Lookout::new(&place.slice()).unwrap();
+    let mut lookout = DemandReader::new(&place.slice()).unwrap();
     std::fs::File::options()
         .write(true)
         .open(place.dir.path().join("slots"))
@@ -295,10 +298,10 @@ fn a_slots_file_that_is_cut_short_is_an_error_and_no_crash() {
         .set_len(0)
         .unwrap();
     assert!(lookout.demand(boot_time_ns()).is_err());
-    let bell = Bell::default();
+    let bell = Waker::default();
     wait_for_demand(
         &bell,
-        bell.seen(),
+        bell.epoch(),
         [&lookout].into_iter(),
         Duration::from_millis(1),
     );
@@ -308,11 +311,11 @@ fn a_slots_file_that_is_cut_short_is_an_error_and_no_crash() {
 fn work_that_was_put_and_done_between_two_looks_is_not_overlooked() {
     let place = Place::with_limit(100);
     let slot = place.slice().join().unwrap();
-    let mut lookout = Lookout::new(&place.slice()).unwrap();
+    let mut lookout = DemandReader::new(&place.slice()).unwrap();
     let before = demand(&mut lookout);
-    slot.put_work(0, 1, boot_time_ns());
+    slot.submit_work(0, 1, boot_time_ns());
     slot.work_done(0);
     let after = demand(&mut lookout);
     assert!(!before.busy && !after.busy);
-    assert_ne!(before.put, after.put);
+    assert_ne!(before.submitted, after.submitted);
 }

@@ -10,7 +10,9 @@ use std::os::unix::process::CommandExt;
 use std::sync::atomic::Ordering::SeqCst;
 
 use common::{Child, Dice, Place, Referee};
-use divvy_ledger::{Listed, Owner, RETURN_TIME_NS, Reaped, Slice, boot_time_ns};
+use divvy_ledger::{
+    DRIVER_RELEASE_TIMEOUT_NS, Listed, ProcessIdentity, Reaped, Slice, boot_time_ns,
+};
 
 const PROCESSES: usize = 8;
 const ROUNDS: u64 = 200;
@@ -18,11 +20,11 @@ const LIMIT: u64 = 1 << 20;
 const SECOND: u64 = 1_000_000_000;
 
 /// Who is asked about processes that nobody lists.
-fn unlisted(_: &Owner) -> Listed {
+fn unlisted(_: &ProcessIdentity) -> Listed {
     Listed::No
 }
 
-fn unknown(_: &Owner) -> Listed {
+fn unknown(_: &ProcessIdentity) -> Listed {
     Listed::Unknown
 }
 
@@ -96,7 +98,7 @@ fn whoever_is_killed_in_the_race_leaves_exactly_what_the_others_hold() {
             workers[victim].child.kill();
             // The driver has taken the dead one's memory back; only now may the ledger.
             referee.died(victim);
-            let listed = |owner: &Owner| {
+            let listed = |owner: &ProcessIdentity| {
                 if owner.pid == pid {
                     Listed::No
                 } else {
@@ -121,7 +123,9 @@ fn whoever_is_killed_in_the_race_leaves_exactly_what_the_others_hold() {
     drop(workers);
     let now = boot_time_ns();
     let first = slice.reap(now, &unknown).unwrap();
-    let second = slice.reap(now + RETURN_TIME_NS, &unknown).unwrap();
+    let second = slice
+        .reap(now + DRIVER_RELEASE_TIMEOUT_NS, &unknown)
+        .unwrap();
     assert_eq!(first.freed + first.waiting, PROCESSES);
     assert_eq!((second.freed, second.waiting), (first.waiting, 0));
     assert_eq!(slice.usage(0).unwrap().charged, 0);
@@ -194,7 +198,7 @@ fn the_bytes_of_the_dead_come_back_at_once_when_the_driver_does_not_list_them() 
             waiting: 1
         }
     );
-    let asked = |owner: &Owner| {
+    let asked = |owner: &ProcessIdentity| {
         if owner.pid == pid {
             Listed::No
         } else {
@@ -241,7 +245,7 @@ fn a_refused_reservation_looks_for_the_dead_itself() {
     assert!(slot.reserve(0, 100).is_err());
     child.kill();
     // Seen dead two seconds ago, as far as the ledger knows.
-    let past = boot_time_ns() - RETURN_TIME_NS;
+    let past = boot_time_ns() - DRIVER_RELEASE_TIMEOUT_NS;
     assert_eq!(
         slot.reap(past).unwrap(),
         Reaped {
@@ -313,7 +317,7 @@ fn a_process_of_another_pid_namespace_is_dead_only_when_its_lock_is_free_and_the
     let slice = place.slice();
     let mut child = holder(&slice);
     // Where version 2 keeps a slot's namespace: what the slot of a container's process looks like from outside.
-    let elsewhere = (Owner::me().pid_namespace + 1).to_ne_bytes();
+    let elsewhere = (ProcessIdentity::current().pid_namespace + 1).to_ne_bytes();
     let slots = OpenOptions::new()
         .write(true)
         .open(place.dir.path().join("slots"))
@@ -339,8 +343,16 @@ fn joining_starts_the_clock_of_a_dead_predecessor() {
     let before = boot_time_ns();
     let slot = slice.join().unwrap();
     let after = boot_time_ns();
-    assert_eq!(slot.reap(before + RETURN_TIME_NS - 1).unwrap().waiting, 1);
-    assert_eq!(slot.reap(after + RETURN_TIME_NS).unwrap().freed, 1);
+    assert_eq!(
+        slot.reap(before + DRIVER_RELEASE_TIMEOUT_NS - 1)
+            .unwrap()
+            .waiting,
+        1
+    );
+    assert_eq!(
+        slot.reap(after + DRIVER_RELEASE_TIMEOUT_NS).unwrap().freed,
+        1
+    );
 }
 
 #[test]
@@ -356,7 +368,7 @@ fn several_reapers_and_joiners_at_once_free_every_dead_slot_once() {
         let body = |process: usize| {
             let (slice, barrier, freed, victims) = (&slice, &barrier, &freed, &victims);
             move || {
-                let listed = |owner: &Owner| match victims.contains(&owner.pid) {
+                let listed = |owner: &ProcessIdentity| match victims.contains(&owner.pid) {
                     true => Listed::No,
                     false => Listed::Yes,
                 };
@@ -403,7 +415,7 @@ fn what_a_process_held_before_it_ran_another_program_comes_back() {
         let now = boot_time_ns();
         // Seen when it joined; charged until the driver has surely given it back.
         assert_eq!((slot.index(), slot.usage(0).charged), (1, 60));
-        assert_eq!(slot.reap(now + RETURN_TIME_NS).unwrap().freed, 1);
+        assert_eq!(slot.reap(now + DRIVER_RELEASE_TIMEOUT_NS).unwrap().freed, 1);
         return slot.reserve(0, 100).unwrap().commit();
     }
     let place = Place::with_limit(100);

@@ -7,21 +7,23 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
 use common::{Barrier, Child, Dice, Place};
-use divvy_ledger::{Cause, DENIALS, Kind, Live, Refusal, Slot};
+use divvy_ledger::{
+    AllocationGroup, AllocationKind, DENIALS, DenialCause, DenialReport, ProcessSlot,
+};
 
-fn refused(slot: &Slot, asked: u64) {
-    slot.record(&Refusal {
+fn refused(slot: &ProcessSlot, asked: u64) {
+    slot.record(&DenialReport {
         api: b"cuMemAlloc_v2",
         gpu: Some(0),
-        asked,
-        cause: Cause::SliceFull,
-        largest: &[Live {
+        requested: asked,
+        cause: DenialCause::SliceFull,
+        largest: &[AllocationGroup {
             bytes: 30,
             count: 2,
-            kind: Kind::Linear,
+            kind: AllocationKind::Linear,
         }],
         allocations: 2,
-        ..Refusal::default()
+        ..DenialReport::default()
     });
 }
 
@@ -48,7 +50,7 @@ fn a_record_tells_what_the_slice_looked_like_and_outlives_its_process() {
         (pid, "cuMemAlloc_v2")
     );
     let figures = (
-        denial.asked,
+        denial.requested,
         denial.limit,
         denial.used,
         denial.own,
@@ -66,7 +68,7 @@ fn the_first_refusals_and_the_last_ones_are_kept() {
     let slot = place.slice().join().unwrap();
     (0..100).for_each(|asked| refused(&slot, asked));
     let (denials, recorded) = place.slice().denials().unwrap();
-    let asked: Vec<u64> = denials.iter().map(|denial| denial.asked).collect();
+    let asked: Vec<u64> = denials.iter().map(|denial| denial.requested).collect();
     let half = DENIALS as u64 / 2;
     let expected: Vec<u64> = (0..half).chain(100 - half..100).collect();
     assert_eq!((asked, recorded), (expected, 100));
@@ -91,7 +93,7 @@ fn writers_at_once_never_leave_a_record_of_two() {
         .collect();
     for _ in 0..500 {
         for denial in slice.denials().unwrap().0 {
-            assert_eq!(denial.asked, 1000 * denial.own);
+            assert_eq!(denial.requested, 1000 * denial.own);
         }
     }
     children.into_iter().for_each(Child::finish);
@@ -100,7 +102,7 @@ fn writers_at_once_never_leave_a_record_of_two() {
     assert!(
         denials
             .iter()
-            .all(|denial| denial.asked == 1000 * denial.own)
+            .all(|denial| denial.requested == 1000 * denial.own)
     );
 }
 

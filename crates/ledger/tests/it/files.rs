@@ -10,7 +10,7 @@ use std::process::Command;
 
 use common::{Child, Place};
 use divvy_ledger::{
-    Control, CreateError, Damage, Field, GpuSpec, Listed, Mode, OpenError, Slice, SliceSpec,
+    Control, CreateError, Damage, Field, GpuSpec, Listed, OpenError, SharingMode, Slice, SliceSpec,
     boot_time_ns,
 };
 use divvy_test_support::Bounded as _;
@@ -265,7 +265,7 @@ fn a_slice_is_written_and_read_back_whole() {
     let spec = SliceSpec {
         id,
         generation: u64::MAX,
-        mode: Mode::Strict,
+        mode: SharingMode::Strict,
         gpus: (0..16).map(gpu).collect(),
     };
     let folder = dir.path().join("a/b");
@@ -308,7 +308,7 @@ fn decided() -> (tempfile::TempDir, Control, SliceSpec) {
     let spec = SliceSpec {
         id: "12".into(),
         generation: 3,
-        mode: Mode::Strict,
+        mode: SharingMode::Strict,
         gpus: vec![gpu(0), gpu(1)],
     };
     let control = Control::create(dir.path(), &spec).unwrap();
@@ -521,7 +521,7 @@ proptest! {
 }
 
 /// Uses a slot until it is found to stand on nothing.
-fn until_damaged(slot: &divvy_ledger::Slot) -> Damage {
+fn until_damaged(slot: &divvy_ledger::ProcessSlot) -> Damage {
     loop {
         if let Err(damage) = slot.check() {
             return damage.clone();
@@ -538,7 +538,7 @@ fn a_file_cut_short_under_its_users_grants_nothing_more() {
         slot.check().unwrap();
         broken.set_size(name, 100);
         let path = broken.path(name);
-        assert_eq!(until_damaged(&slot), Damage::Cut { path });
+        assert_eq!(until_damaged(&slot), Damage::Truncated { path });
         // Nothing here may touch what is not there any more.
         assert_eq!(slot.reserve(0, 1).unwrap_err().limit, 0, "{name}");
         slot.release(0, 60);

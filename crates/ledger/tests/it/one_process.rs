@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::{Place, uuid};
-use divvy_ledger::{Denied, Listed, Owner, Reaped, Slice, Usage, boot_time_ns};
+use divvy_ledger::{Denied, Listed, ProcessIdentity, Reaped, Slice, Usage, boot_time_ns};
 
 const GIB: u64 = 1 << 30;
 
@@ -15,7 +15,7 @@ fn the_limit_is_granted_to_the_byte_and_not_beyond() {
     assert_eq!(
         slot.reserve(0, 2).unwrap_err(),
         Denied {
-            asked: 2,
+            requested: 2,
             limit: 4 * GIB,
             used: 4 * GIB - 1
         }
@@ -24,7 +24,7 @@ fn the_limit_is_granted_to_the_byte_and_not_beyond() {
     assert_eq!(
         slot.reserve(0, 1).unwrap_err(),
         Denied {
-            asked: 1,
+            requested: 1,
             limit: 4 * GIB,
             used: 4 * GIB
         }
@@ -37,7 +37,7 @@ fn the_limit_is_granted_to_the_byte_and_not_beyond() {
 #[test]
 fn a_process_is_alive_as_long_as_it_locks_its_slot() {
     let place = Place::with_limit(100);
-    let mut elsewhere = Owner::me();
+    let mut elsewhere = ProcessIdentity::current();
     elsewhere.pid_namespace += 1;
     let slot = place.slice().join_as(elsewhere).unwrap();
     slot.reserve(0, 60).unwrap().commit();
@@ -83,10 +83,10 @@ fn every_size_there_is_has_an_answer() {
     slot.reserve(0, 0).unwrap().commit();
     let most = (1 << 48) - 1;
     for bytes in [u64::MAX, u64::MAX - 1, 1 << 63, 1 << 48] {
-        assert_eq!(slot.reserve(0, bytes).unwrap_err().asked, bytes);
+        assert_eq!(slot.reserve(0, bytes).unwrap_err().requested, bytes);
     }
     slot.reserve(0, most).unwrap().commit();
-    assert_eq!(slot.reserve(0, 1).unwrap_err().asked, 1);
+    assert_eq!(slot.reserve(0, 1).unwrap_err().requested, 1);
     slot.force(0, u64::MAX);
     assert_eq!(slot.usage(0).charged, most);
     slot.release(0, u64::MAX);
@@ -166,7 +166,7 @@ fn a_limit_below_what_is_used_refuses_and_breaks_nothing() {
     assert_eq!(
         slot.reserve(0, 1).unwrap_err(),
         Denied {
-            asked: 1,
+            requested: 1,
             limit: 50,
             used: 80
         }
@@ -192,7 +192,7 @@ fn gpus_are_told_apart_by_uuid_and_accounted_apart() {
         assert_eq!(
             slot.reserve(gpu, 1).unwrap_err(),
             Denied {
-                asked: 1,
+                requested: 1,
                 limit: 0,
                 used: 0
             }

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
 use common::{Arena, Child, Dice, Place};
-use divvy_ledger::{Listed, Owner, SHARED, Slice, Slot, boot_time_ns};
+use divvy_ledger::{Listed, ProcessIdentity, ProcessSlot, SHARED, Slice, boot_time_ns};
 
 const MIB: u64 = 1 << 20;
 
@@ -53,7 +53,7 @@ fn shown_with(slice: &Slice, pid: u32) -> u64 {
 }
 
 fn me() -> u32 {
-    Owner::me().pid
+    ProcessIdentity::current().pid
 }
 
 #[test]
@@ -68,10 +68,10 @@ fn what_is_shared_is_counted_once_until_the_last_holder_lets_go() {
         assert_eq!((usage.charged, usage.shared, usage.free), (60, 60, 40));
     }
     assert_eq!(second.reserve(0, 41).unwrap_err().used, 60);
-    first.let_go(exported);
+    first.release_shared(exported);
     assert_eq!(charged(&slice), 60);
     assert!(first.reserve(0, 41).is_err());
-    second.let_go(imported);
+    second.release_shared(imported);
     assert_eq!((charged(&slice), slice.usage(0).unwrap().shared), (0, 0));
     first.reserve(0, 100).unwrap().commit();
     assert_eq!(slice.read().unwrap().alarms(), 0);
@@ -87,7 +87,7 @@ fn nobody_finds_what_is_not_shared() {
     assert!(second.import(0, 8).is_none(), "another key");
     assert!(second.import(1, 7).is_none(), "another GPU");
     assert!(second.import(2, 7).is_none(), "no GPU of the slice");
-    first.let_go(shared);
+    first.release_shared(shared);
     assert!(second.import(0, 7).is_none(), "no more");
     assert_eq!(second.usage(1).charged, 0);
 }
@@ -103,9 +103,9 @@ fn who_shares_under_a_key_that_is_there_becomes_one_more_holder() {
     let one = first.export(0, 7, 60).unwrap();
     let other = second.export(0, 7, 60).unwrap();
     assert_eq!(charged(&slice), 60);
-    first.let_go(one);
+    first.release_shared(one);
     assert_eq!(charged(&slice), 60);
-    second.let_go(other);
+    second.release_shared(other);
     assert_eq!(charged(&slice), 0);
 }
 
@@ -126,7 +126,7 @@ fn what_an_exporter_leaves_behind_is_its_importers() {
     assert_eq!((charged(&slice), shown_with(&slice, me())), (60, 60));
     assert_eq!(slot.process(me()).unwrap().gpus[0].charged, 60);
     assert!(slot.reserve(0, 41).is_err());
-    slot.let_go(shared);
+    slot.release_shared(shared);
     assert_eq!(charged(&slice), 0);
     slot.reserve(0, 100).unwrap().commit();
 }
@@ -158,7 +158,7 @@ fn the_next_owner_of_a_slot_holds_nothing_of_the_last_ones() {
     reap(&slice);
     let heir = slice.join().unwrap();
     assert_eq!(heir.index(), 0, "the exporter's slot");
-    other.let_go(shared);
+    other.release_shared(shared);
     assert_eq!(charged(&slice), 0);
     assert!(heir.import(0, 7).is_none());
 }
@@ -190,7 +190,7 @@ fn a_full_table_leaves_an_allocation_with_its_process() {
     assert_eq!(share(1 << 40), None);
     assert_eq!(charged(&slice), 10 * (SHARED as u64 + 1));
     slot.release(0, 10);
-    slot.let_go(all.pop().unwrap());
+    slot.release_shared(all.pop().unwrap());
     assert!(slot.export(0, 1 << 41, 0).is_some(), "a line is free again");
     assert_eq!(charged(&slice), 10 * (SHARED as u64 - 1));
 }
@@ -227,7 +227,7 @@ fn what_is_shared_is_found_by_its_key_alone() {
     first.reserve(1, 60).unwrap().commit();
     let shared = first.export(1, 7, 60).unwrap();
     assert_eq!(second.gpu_of_shared(7), Some(1));
-    first.let_go(shared);
+    first.release_shared(shared);
     assert_eq!(second.gpu_of_shared(7), None);
 }
 
@@ -238,12 +238,12 @@ fn letting_go_twice_takes_nothing_from_others() {
     let slot = slice.join().unwrap();
     slot.reserve(0, 60).unwrap().commit();
     let old = slot.export(0, 7, 60).unwrap();
-    slot.let_go(old);
+    slot.release_shared(old);
     slot.reserve(0, 50).unwrap().commit();
     let new = slot.export(0, 8, 50).unwrap();
-    slot.let_go(old);
+    slot.release_shared(old);
     assert_eq!((charged(&slice), slice.read().unwrap().alarms()), (50, 1));
-    slot.let_go(new);
+    slot.release_shared(new);
     assert_eq!(charged(&slice), 0);
 }
 
@@ -287,7 +287,7 @@ fn a_process_stopped_inside_the_table_costs_others_memory_counted_twice_and_no_h
     second.reserve(0, 30).unwrap().commit();
     assert_eq!(second.export(0, 7, 30), None);
     assert_eq!(charged(&slice), 60);
-    first.let_go(shared);
+    first.release_shared(shared);
     reap(&slice);
     assert_eq!(charged(&slice), 60, "not while the table changes");
     stopped.kill();
@@ -335,10 +335,14 @@ impl Worker {
 }
 
 /// Opens or closes one allocation. Returns bytes that could not be shared and stay the process's own.
-fn burst(slot: &Slot, dice: &mut Dice, held: &mut Vec<(u64, divvy_ledger::Shared)>) -> u64 {
+fn burst(
+    slot: &ProcessSlot,
+    dice: &mut Dice,
+    held: &mut Vec<(u64, divvy_ledger::SharedAllocation)>,
+) -> u64 {
     let key = 1 + dice.below(KEYS);
     if let Some(at) = held.iter().position(|(of, _)| *of == key) {
-        slot.let_go(held.swap_remove(at).1);
+        slot.release_shared(held.swap_remove(at).1);
     } else if let Some(shared) = slot.import(0, key) {
         held.push((key, shared));
     } else if let Ok(hold) = slot.reserve(0, bytes_of(key)) {
@@ -370,7 +374,7 @@ fn whoever_is_killed_while_sharing_leaves_exactly_what_the_others_hold() {
             }
             let pid = workers[victim].child.pid();
             workers[victim].child.kill();
-            let listed = |owner: &Owner| match owner.pid == pid {
+            let listed = |owner: &ProcessIdentity| match owner.pid == pid {
                 true => Listed::No,
                 false => Listed::Unknown,
             };

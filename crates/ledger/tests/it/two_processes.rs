@@ -6,7 +6,7 @@ use crate::common;
 use std::sync::atomic::Ordering::SeqCst;
 
 use common::{Arena, Barrier, Child, Dice, Place, Referee};
-use divvy_ledger::Slot;
+use divvy_ledger::ProcessSlot;
 
 const PROCESSES: usize = 8;
 const ROUNDS: u64 = 1000;
@@ -15,7 +15,7 @@ const SMALLEST: u64 = LIMIT / 64;
 
 /// What one process holds, known to the referee.
 struct Holder<'a> {
-    slot: &'a Slot,
+    slot: &'a ProcessSlot,
     referee: &'a Referee<PROCESSES>,
     process: usize,
     held: Vec<u64>,

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::layout::{CONTROL_SIZE, SLOTS_SIZE};
-use crate::slot::Slot;
+use crate::slot::ProcessSlot;
 
 /// Between two looks, in ticks: what a look costs (two system calls) is then lost among the allocations. 4 ms at most, for no
 /// counter has less than 1 GHz; 1 ms at 4 GHz.
@@ -25,7 +25,7 @@ const INTERVAL: u64 = 4_000_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Damage {
     /// The file is shorter than its layout.
-    Cut { path: PathBuf },
+    Truncated { path: PathBuf },
     /// The file has no name any more.
     Removed { path: PathBuf },
 }
@@ -33,7 +33,7 @@ pub enum Damage {
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Cut { path } => write!(f, "{} was truncated while in use", path.display()),
+            Self::Truncated { path } => write!(f, "{} was truncated while in use", path.display()),
             Self::Removed { path } => write!(f, "{} was removed while in use", path.display()),
         }
     }
@@ -42,16 +42,16 @@ impl fmt::Display for Damage {
 impl std::error::Error for Damage {}
 
 /// What one slot knows of its files.
-pub(crate) struct Watch {
+pub(crate) struct FileWatch {
     /// Device and inode of `control`, of which no descriptor is kept.
     control: (u64, u64),
     looked_at: AtomicU64,
     found: OnceLock<Damage>,
 }
 
-impl Watch {
+impl FileWatch {
     pub fn new(control: &Metadata) -> Self {
-        Watch {
+        FileWatch {
             control: (control.dev(), control.ino()),
             looked_at: AtomicU64::new(ticks()),
             found: OnceLock::new(),
@@ -72,7 +72,7 @@ fn ticks() -> u64 {
     crate::process::clock(libc::CLOCK_MONOTONIC_COARSE)
 }
 
-impl Slot {
+impl ProcessSlot {
     /// To be called before the slot is used. From the first damage on, everything it would grant is refused.
     ///
     /// # Errors
@@ -127,5 +127,5 @@ impl Slot {
 }
 
 fn cut(path: &Path, status: &Metadata, size: usize) -> Option<Damage> {
-    (status.size() < size as u64).then(|| Damage::Cut { path: path.into() })
+    (status.size() < size as u64).then(|| Damage::Truncated { path: path.into() })
 }

@@ -12,10 +12,10 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::gate::ASK_AGAIN;
-use crate::futex::{self, Awaited};
+use crate::futex::{self, WaitWord};
 use crate::layout::{GPUS, SliceGpu, SlotLines, SlotsFile, state};
 use crate::map::{self, OpenError, word};
-use crate::process::{Fate, Owner};
+use crate::process::{Liveness, ProcessIdentity};
 use crate::slice::{Slice, live};
 
 /// Work whose end nobody watches is taken for done this long after it should have been, in nanoseconds; so is that of a process
@@ -40,40 +40,40 @@ pub struct Demand {
     /// One of them stands at the gate.
     pub waiting: bool,
     /// Moves on whenever one of them asks.
-    pub asked: u64,
+    pub requests: u64,
     /// Work of theirs is on a GPU.
     pub busy: bool,
     /// And should have been done by now.
     pub overdue: bool,
     /// Moves on with every piece of work that they put on a GPU while they are gated.
-    pub put: u64,
+    pub submitted: u64,
     /// Measured device time per GPU of the slice, in nanoseconds, since the slice was made.
     pub device_time: [u64; GPUS],
     /// Time spent at the gate, all threads together, in nanoseconds, since the slice was made.
-    pub throttled: u64,
+    pub throttled_ns: u64,
 }
 
 /// An open eye on a slice's `slots`.
-pub struct Lookout {
+pub struct DemandReader {
     slice: Slice,
     file: File,
     /// The file's first page, for the address of a word to wait for. Never read through: the job may cut the file short.
     page: Page,
     seen: u32,
     /// Those at the gate, by slot.
-    standing: BTreeMap<usize, Standing>,
+    waiting: BTreeMap<usize, GateWaiter>,
 }
 
 /// A process at the gate.
 #[derive(Clone, Copy)]
-struct Standing {
+struct GateWaiter {
     asked: u64,
     seen: u64,
     /// For how long it has not asked again, in nanoseconds.
     silent: u64,
 }
 
-impl Standing {
+impl GateWaiter {
     /// The same process at this look, having asked so often.
     fn at(before: Option<&Self>, asked: u64, now: u64) -> Self {
         let before = before.filter(|before| before.asked == asked);
@@ -88,7 +88,7 @@ impl Standing {
     }
 }
 
-impl Lookout {
+impl DemandReader {
     /// # Errors
     /// As [`Slice::open`], or the file cannot be mapped.
     pub fn new(slice: &Slice) -> Result<Self, OpenError> {
@@ -100,7 +100,7 @@ impl Lookout {
             file,
             page,
             seen: 0,
-            standing: BTreeMap::new(),
+            waiting: BTreeMap::new(),
         })
     }
 
@@ -114,18 +114,18 @@ impl Lookout {
         self.file.read_exact_at(&mut head, 0).map_err(failed)?;
         let gpus = self.slice.gpus().len();
         let mut demand = Demand {
-            throttled: word(&head, offset_of!(SlotsFile, throttled)),
+            throttled_ns: word(&head, offset_of!(SlotsFile, throttled)),
             ..Demand::default()
         };
         for gpu in 0..gpus {
             let at = offset_of!(SlotsFile, gpus) + gpu * size_of::<SliceGpu>();
             demand.device_time[gpu] = word(&head, at + offset_of!(SliceGpu, device_time));
             let end = word(&head, at + offset_of!(SliceGpu, work_end));
-            demand.put = demand.put.wrapping_add(end);
+            demand.submitted = demand.submitted.wrapping_add(end);
         }
         let mut line = [0; offset_of!(SlotLines, gpus)];
         let mut left = LOOKED_UP;
-        let stood = mem::take(&mut self.standing);
+        let stood = mem::take(&mut self.waiting);
         for slot in live(&head) {
             let at = offset_of!(SlotsFile, slots) + slot * size_of::<SlotLines>();
             self.file
@@ -134,9 +134,9 @@ impl Lookout {
             let mut is_silent = false;
             if half(&line, offset_of!(SlotLines, waiting)) != 0 {
                 let asked = word(&line, offset_of!(SlotLines, asked));
-                let standing = Standing::at(stood.get(&slot), asked, now);
+                let standing = GateWaiter::at(stood.get(&slot), asked, now);
                 is_silent = standing.silent >= SILENT_NS;
-                self.standing.insert(slot, standing);
+                self.waiting.insert(slot, standing);
             }
             demand.add(&line, gpus, now, is_silent, &mut left);
         }
@@ -153,8 +153,8 @@ impl Demand {
         }
         let waits = half(line, offset_of!(SlotLines, waiting)) != 0;
         self.waiting |= waits && !is_silent;
-        self.asked = self
-            .asked
+        self.requests = self
+            .requests
             .wrapping_add(word(line, offset_of!(SlotLines, asked)));
         let says = waits || half(line, offset_of!(SlotLines, watching)) != 0;
         let ends = || {
@@ -184,55 +184,55 @@ fn half(line: &[u8], offset: usize) -> u32 {
 /// Whether the owner of a slot is stopped or gone, and takes nothing back of what it said. Of a process of another PID namespace
 /// nobody here can tell.
 fn stands_still(line: &[u8]) -> bool {
-    let owner = Owner {
+    let owner = ProcessIdentity {
         pid: word(line, offset_of!(SlotLines, pid)) as u32,
         start_time: word(line, offset_of!(SlotLines, start_time)),
         pid_namespace: word(line, offset_of!(SlotLines, pid_namespace)),
     };
-    matches!(owner.fate(), Fate::Stopped | Fate::Gone)
+    matches!(owner.liveness(), Liveness::Stopped | Liveness::Gone)
 }
 
 /// Ends [`wait_for_demand`] from another thread.
 #[derive(Debug, Default)]
-pub struct Bell(AtomicU32);
+pub struct Waker(AtomicU32);
 
-impl Bell {
-    pub fn ring(&self) {
+impl Waker {
+    pub fn wake(&self) {
         self.0.fetch_add(1, SeqCst);
         futex::wake(&self.0);
     }
 
     /// The point from which to wait: look at it before looking at whatever the bell is rung for.
-    pub fn seen(&self) -> u32 {
+    pub fn epoch(&self) -> u32 {
         self.0.load(SeqCst)
     }
 }
 
-/// Waits until a process of one of the slices asks for something after its [`Lookout::demand`], the bell is rung after `seen`, or
+/// Waits until a process of one of the slices asks for something after its [`DemandReader::demand`], the bell is rung after `seen`, or
 /// the time is over. May return early. With more slices than the kernel can wait for, or before Linux 5.16, it sleeps a
 /// millisecond at most.
 pub fn wait_for_demand<'a>(
-    bell: &Bell,
+    bell: &Waker,
     seen: u32,
-    lookouts: impl Iterator<Item = &'a Lookout>,
+    lookouts: impl Iterator<Item = &'a DemandReader>,
     time: Duration,
 ) {
-    let own = Awaited {
+    let own = WaitWord {
         address: ptr::from_ref(&bell.0).addr(),
         seen,
     };
-    let words: Vec<Awaited> = [own]
+    let words: Vec<WaitWord> = [own]
         .into_iter()
-        .chain(lookouts.map(Lookout::awaited))
+        .chain(lookouts.map(DemandReader::wait_word))
         .collect();
     if words.len() > futex::MOST || !futex::wait_any(&words, time) {
         futex::wait(&bell.0, seen, time.min(BLIND));
     }
 }
 
-impl Lookout {
-    fn awaited(&self) -> Awaited {
-        Awaited {
+impl DemandReader {
+    fn wait_word(&self) -> WaitWord {
+        WaitWord {
             address: self.page.0 + offset_of!(SlotsFile, asked),
             seen: self.seen,
         }

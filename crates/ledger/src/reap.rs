@@ -20,11 +20,11 @@ use crate::account::Word;
 use crate::layout::{Cell, GPUS, SLOTS_SIZE, SlotLines, SlotsFile, state};
 use crate::lock;
 use crate::map::word;
-use crate::process::{self, Fate, Owner, boot_time_ns};
+use crate::process::{self, Liveness, ProcessIdentity, boot_time_ns};
 use crate::shared;
 
 /// Nanoseconds for which a dead process's bytes stay charged when nobody knows whether the driver returned them.
-pub const RETURN_TIME_NS: u64 = 2_000_000_000;
+pub const DRIVER_RELEASE_TIMEOUT_NS: u64 = 2_000_000_000;
 
 /// Whether the driver still lists a process, as far as the caller knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub(crate) fn reap(
     file: &File,
     slots: impl Iterator<Item = usize>,
     now: u64,
-    listed: &dyn Fn(&Owner) -> Listed,
+    listed: &dyn Fn(&ProcessIdentity) -> Listed,
 ) -> io::Result<Reaped> {
     let mut reaped = Reaped::default();
     if file.metadata()?.len() != SLOTS_SIZE as u64 {
@@ -57,9 +57,9 @@ pub(crate) fn reap(
     }
     for slot in slots {
         match (SlotFile { file, slot }).reap(now, listed)? {
-            Found::Nothing => {}
-            Found::Freed => reaped.freed += 1,
-            Found::Waiting => reaped.waiting += 1,
+            ReapOutcome::Nothing => {}
+            ReapOutcome::Freed => reaped.freed += 1,
+            ReapOutcome::Waiting => reaped.waiting += 1,
         }
     }
     Ok(reaped)
@@ -81,7 +81,7 @@ pub(crate) fn note_ended(file: &File, slots: impl Iterator<Item = usize>) -> io:
     Ok(())
 }
 
-enum Found {
+enum ReapOutcome {
     Nothing,
     Freed,
     Waiting,
@@ -93,9 +93,9 @@ struct SlotFile<'a> {
     slot: usize,
 }
 
-struct Identity {
+struct SlotIdentity {
     state: u64,
-    owner: Owner,
+    owner: ProcessIdentity,
     dead_since: u64,
     image: u64,
 }
@@ -107,51 +107,61 @@ fn was_replaced(image: u64) -> bool {
 }
 
 impl SlotFile<'_> {
-    fn reap(&self, now: u64, listed: &dyn Fn(&Owner) -> Listed) -> io::Result<Found> {
+    fn reap(
+        &self,
+        now: u64,
+        listed: &dyn Fn(&ProcessIdentity) -> Listed,
+    ) -> io::Result<ReapOutcome> {
         let seen = self.identity()?;
         match state::of(seen.state) {
             state::CLAIMED => {}
             state::LIVE if self.has_died(&seen, listed)? => {}
             state::DEAD => {}
-            _ => return Ok(Found::Nothing),
+            _ => return Ok(ReapOutcome::Nothing),
         }
         if !lock::try_lock(self.file.as_raw_fd(), lock::change(self.slot))? {
-            return Ok(Found::Nothing);
+            return Ok(ReapOutcome::Nothing);
         }
         let found = self.advance(&seen, now, listed);
         lock::unlock(self.file.as_raw_fd(), lock::change(self.slot));
         found
     }
 
-    fn has_died(&self, seen: &Identity, listed: &dyn Fn(&Owner) -> Listed) -> io::Result<bool> {
+    fn has_died(
+        &self,
+        seen: &SlotIdentity,
+        listed: &dyn Fn(&ProcessIdentity) -> Listed,
+    ) -> io::Result<bool> {
         if lock::is_locked(self.file.as_raw_fd(), lock::life(self.slot))? {
             return Ok(false);
         }
-        Ok(match seen.owner.fate() {
+        Ok(match seen.owner.liveness() {
             // The process itself knows what it was before it ran another program.
-            Fate::Alive | Fate::Stopped => seen.owner == Owner::me() && was_replaced(seen.image),
-            Fate::Gone => true,
-            Fate::Unknown => listed(&seen.owner) == Listed::No,
+            Liveness::Alive | Liveness::Stopped => {
+                seen.owner == ProcessIdentity::current() && was_replaced(seen.image)
+            }
+            Liveness::Gone => true,
+            Liveness::Unknown => listed(&seen.owner) == Listed::No,
         })
     }
 
     /// Moves a slot without a living owner on towards free. The change lock is held.
     fn advance(
         &self,
-        seen: &Identity,
+        seen: &SlotIdentity,
         now: u64,
-        listed: &dyn Fn(&Owner) -> Listed,
-    ) -> io::Result<Found> {
+        listed: &dyn Fn(&ProcessIdentity) -> Listed,
+    ) -> io::Result<ReapOutcome> {
         let current = self.identity()?;
         if current.state != seen.state {
-            return Ok(Found::Nothing);
+            return Ok(ReapOutcome::Nothing);
         }
         let mut dead_since = current.dead_since;
         match state::of(current.state) {
             // Its claimer held the change lock until live, so it died before it could charge anything.
             state::CLAIMED => return self.free(),
             state::LIVE => {
-                self.settle()?;
+                self.finalize_undecided()?;
                 dead_since = now;
                 self.write(offset_of!(SlotLines, dead_since), &now.to_ne_bytes())?;
                 self.write_state(state::DEAD)?;
@@ -162,13 +172,13 @@ impl SlotFile<'_> {
             dead_since = now;
             self.write(offset_of!(SlotLines, dead_since), &now.to_ne_bytes())?;
         }
-        let returned = now - dead_since >= RETURN_TIME_NS
+        let returned = now - dead_since >= DRIVER_RELEASE_TIMEOUT_NS
             || self.holds_nothing()?
             || listed(&current.owner) == Listed::No;
         if returned {
             self.free()
         } else {
-            Ok(Found::Waiting)
+            Ok(ReapOutcome::Waiting)
         }
     }
 
@@ -182,7 +192,7 @@ impl SlotFile<'_> {
     }
 
     /// What was undecided when the owner died counts as firm, so that nobody waits for it.
-    fn settle(&self) -> io::Result<()> {
+    fn finalize_undecided(&self) -> io::Result<()> {
         for gpu in 0..GPUS {
             let used = self.used(gpu)?;
             if used.undecided() > 0 {
@@ -199,19 +209,19 @@ impl SlotFile<'_> {
         Ok(Word(u64::from_ne_bytes(used)))
     }
 
-    fn free(&self) -> io::Result<Found> {
+    fn free(&self) -> io::Result<ReapOutcome> {
         const CELLS: usize = GPUS * size_of::<Cell>();
         self.write(offset_of!(SlotLines, gpus), &[0; CELLS])?;
         self.write_state(state::FREE)?;
-        Ok(Found::Freed)
+        Ok(ReapOutcome::Freed)
     }
 
-    fn identity(&self) -> io::Result<Identity> {
+    fn identity(&self) -> io::Result<SlotIdentity> {
         let mut line = [0; 64];
         self.file.read_exact_at(&mut line, self.offset(0))?;
-        Ok(Identity {
+        Ok(SlotIdentity {
             state: word(&line, offset_of!(SlotLines, state)),
-            owner: Owner {
+            owner: ProcessIdentity {
                 pid: word(&line, offset_of!(SlotLines, pid)) as u32,
                 start_time: word(&line, offset_of!(SlotLines, start_time)),
                 pid_namespace: word(&line, offset_of!(SlotLines, pid_namespace)),
