@@ -5,42 +5,43 @@ use std::time::Duration;
 
 use divvy_driver::sys::cuda::CUdeviceptr;
 use divvy_ledger::{
-    Denied, Hold, Kind, ProcessState, RETURN_TIME_NS, Slice, Slot, Usage, boot_time_ns,
+    AllocationKind, DRIVER_RELEASE_TIMEOUT_NS, Denied, Hold, ProcessSlot, ProcessState, Slice,
+    Usage, boot_time_ns,
 };
 
-use crate::charge::awaited::awaited;
+use crate::charge::breakdown::Breakdown;
 use crate::charge::graph::Graphs;
-use crate::charge::holding::{Holding, Shares};
 use crate::charge::mappings::Mappings;
-use crate::charge::pointers::{Allocation, Pointers, What};
+use crate::charge::memory_charge::{MemoryCharge, Shares};
+use crate::charge::pointers::{Allocation, AllocationBacking, Pointers};
 use crate::charge::pool::Pools;
-use crate::charge::tally::Tally;
+use crate::charge::retry::retry_while;
 use crate::compute::Compute;
 use crate::context::Contexts;
 use crate::device::Devices;
-use crate::forensics::{self, Refusals};
+use crate::oom_report::{self, ReportLimiter};
 use crate::process;
 
 /// Between two looks whether dead processes' memory has come back.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-pub struct Account {
+pub struct ProcessAccount {
     slice: Slice,
-    slot: OnceLock<Option<Slot>>,
+    slot: OnceLock<Option<ProcessSlot>>,
     pub devices: Devices,
     pub contexts: Contexts,
     pub pointers: Pointers,
     pub pools: Pools,
     pub graphs: Graphs,
-    pub refusals: Refusals,
+    pub refusals: ReportLimiter,
     pub compute: Compute,
     pub shares: Shares,
-    mappings: Mutex<Mappings<Arc<Holding>>>,
+    mappings: Mutex<Mappings<Arc<MemoryCharge>>>,
 }
 
-impl Account {
+impl ProcessAccount {
     pub fn new(slice: Slice) -> Self {
-        Account {
+        ProcessAccount {
             slice,
             slot: OnceLock::new(),
             devices: Devices::new(),
@@ -48,7 +49,7 @@ impl Account {
             pointers: Pointers::new(),
             pools: Pools::default(),
             graphs: Graphs::default(),
-            refusals: Refusals::default(),
+            refusals: ReportLimiter::default(),
             compute: Compute::default(),
             shares: Shares::default(),
             mappings: Mutex::default(),
@@ -60,27 +61,27 @@ impl Account {
     }
 
     /// This process's slot, taken now if it was not before; `None` (and one line said) when there is none to be had.
-    pub fn slot(&self) -> Option<&Slot> {
+    pub fn slot(&self) -> Option<&ProcessSlot> {
         let join = || {
             self.slice
                 .join()
                 .inspect(|slot| {
                     process::count_early(slot);
-                    process::tell_ignored_switch();
+                    process::log_ignored_switch();
                 })
-                .map_err(|error| process::tell_refusal(&error.to_string()))
+                .map_err(|error| process::log_refusal(&error.to_string()))
                 .ok()
         };
         let slot = self.slot.get_or_init(join).as_ref()?;
         slot.check()
-            .map_err(|damage| process::tell_refusal(&damage.to_string()))
+            .map_err(|damage| process::log_refusal(&damage.to_string()))
             .is_ok()
             .then_some(slot)
     }
 
     /// This process's slot, as a launch sees it: without a look at its files, which may be long gone for all it matters.
     #[inline]
-    pub fn at_gate(&self) -> Option<&Slot> {
+    pub fn slot_unchecked(&self) -> Option<&ProcessSlot> {
         match self.slot.get() {
             Some(slot) => slot.as_ref(),
             None => self.slot(),
@@ -88,21 +89,21 @@ impl Account {
     }
 
     /// This process's slot, if it has taken one and its files are whole.
-    pub fn joined(&self) -> Option<&Slot> {
+    pub fn joined(&self) -> Option<&ProcessSlot> {
         let slot = self.slot.get()?.as_ref()?;
         slot.check().is_ok().then_some(slot)
     }
 
     /// The slice's first GPU, for what is no GPU's.
-    pub fn first_place(&'static self) -> Option<Place> {
-        Some(Place {
+    pub fn first_place(&'static self) -> Option<GpuAccount> {
+        Some(GpuAccount {
             account: self,
             slot: self.slot()?,
             gpu: 0,
         })
     }
 
-    pub fn mappings(&self) -> MutexGuard<'_, Mappings<Arc<Holding>>> {
+    pub fn mappings(&self) -> MutexGuard<'_, Mappings<Arc<MemoryCharge>>> {
         self.mappings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -124,50 +125,52 @@ impl Account {
     }
 
     /// Brings a GPU's charge up to date where the driver keeps memory for this process: in pools and for graphs.
-    pub fn settle(&self, gpu: usize) {
-        self.pools.settle(gpu);
-        self.graphs.settle(gpu);
+    pub fn reconcile(&self, gpu: usize) {
+        self.pools.reconcile(gpu);
+        self.graphs.reconcile(gpu);
     }
 
     /// Says what this process has on a GPU of the slice.
-    pub fn tell(&self, gpu: usize, tally: &mut Tally) {
-        self.pointers.tell(gpu, tally);
+    pub fn add_to_breakdown(&self, gpu: usize, tally: &mut Breakdown) {
+        self.pointers.add_to_breakdown(gpu, tally);
         let mappings = self.mappings();
-        let here = |holding: &&Arc<Holding>| holding.place().gpu == gpu;
+        let here = |holding: &&Arc<MemoryCharge>| holding.place().gpu == gpu;
         for holding in mappings.backings().filter(here) {
-            tally.add(Kind::Handle, holding.bytes());
+            tally.add(AllocationKind::Handle, holding.bytes());
         }
         drop(mappings);
-        self.pools.tell(gpu, tally);
-        self.graphs.tell(gpu, tally);
-        self.contexts.tell(gpu, self.joined(), tally);
+        self.pools.add_to_breakdown(gpu, tally);
+        self.graphs.add_to_breakdown(gpu, tally);
+        self.contexts.add_to_breakdown(gpu, self.joined(), tally);
     }
 
     /// Has the driver give back what it keeps without need.
-    pub fn give_back_cached(&self, gpu: usize) {
-        self.pools.give_back_cached(gpu);
-        self.graphs.give_back_cached(gpu);
+    pub fn trim_caches(&self, gpu: usize) {
+        self.pools.trim_caches(gpu);
+        self.graphs.trim_caches(gpu);
     }
 
     /// Forgets allocations that died with their context, and gives their bytes back.
-    pub fn bury(&self, dead: Vec<Allocation>) {
+    pub fn free_context_allocations(&self, dead: Vec<Allocation>) {
         for allocation in dead {
-            self.give_back(&allocation);
+            self.release(&allocation);
         }
     }
 
     /// Gives back what one allocation was charged; what it holds together with others goes with it.
-    pub fn give_back(&self, allocation: &Allocation) {
+    pub fn release(&self, allocation: &Allocation) {
         let Some(slot) = self.joined() else { return };
         let Allocation { gpu, bytes, .. } = *allocation;
         if bytes > 0 {
             slot.release(gpu, bytes);
         }
-        match &allocation.what {
-            What::Managed => slot.note_managed(gpu, -(bytes as i64)),
-            What::Pinned(pinned) => slot.note_host(gpu, -(*pinned as i64)),
-            What::Pooled(pool) if pool.freed() => pool.end(),
-            What::Lent(pool, holding) if pool.freed_lent(holding.bytes()) => pool.end(),
+        match &allocation.backing {
+            AllocationBacking::Managed => slot.note_managed(gpu, -(bytes as i64)),
+            AllocationBacking::Pinned(pinned) => slot.note_host(gpu, -(*pinned as i64)),
+            AllocationBacking::Pooled(pool) if pool.freed() => pool.end(),
+            AllocationBacking::Lent(pool, holding) if pool.freed_lent(holding.bytes()) => {
+                pool.end()
+            }
             _ => {}
         }
     }
@@ -175,24 +178,24 @@ impl Account {
 
 /// A GPU of the slice, and the slot that is charged for what this process takes of it.
 #[derive(Clone, Copy)]
-pub struct Place {
-    pub account: &'static Account,
-    pub slot: &'static Slot,
+pub struct GpuAccount {
+    pub account: &'static ProcessAccount,
+    pub slot: &'static ProcessSlot,
     pub gpu: usize,
 }
 
-impl Place {
+impl GpuAccount {
     /// Reserves bytes. Before it gives up it takes back what this process's pools and graphs only cache, and waits for what dead
     /// processes of the slice held, so that a program may start where another has just ended.
     ///
     /// # Errors
     /// They do not fit.
     pub fn reserve(&self, bytes: u64) -> Result<Hold<'static>, Denied> {
-        forensics::asked(self, bytes);
+        oom_report::record_request(self, bytes);
         self.reserve_unnoted(bytes)
     }
 
-    /// The same for a caller that says what it has asked for ([`forensics::asked`]) when the driver has failed.
+    /// The same for a caller that says what it has asked for ([`oom_report::asked`]) when the driver has failed.
     ///
     /// # Errors
     /// They do not fit.
@@ -200,21 +203,21 @@ impl Place {
     pub fn reserve_unnoted(&self, bytes: u64) -> Result<Hold<'static>, Denied> {
         self.slot
             .reserve(self.gpu, bytes)
-            .or_else(|denied| self.reserve_harder(bytes, denied))
-            .inspect_err(|denied| forensics::refused(self, denied))
+            .or_else(|denied| self.reserve_slow(bytes, denied))
+            .inspect_err(|denied| oom_report::record_denial(self, denied))
     }
 
     #[cold]
-    fn reserve_harder(&self, bytes: u64, denied: Denied) -> Result<Hold<'static>, Denied> {
+    fn reserve_slow(&self, bytes: u64, denied: Denied) -> Result<Hold<'static>, Denied> {
         if bytes > denied.limit {
             return Err(denied);
         }
-        self.account.give_back_cached(self.gpu);
-        self.after_the_dead(denied, || self.slot.reserve(self.gpu, bytes))
+        self.account.trim_caches(self.gpu);
+        self.retry_after_reap(denied, || self.slot.reserve(self.gpu, bytes))
     }
 
-    /// Tries again, and again while dead processes' memory comes back, which the ledger awaits for [`RETURN_TIME_NS`] at most.
-    pub fn after_the_dead<T>(
+    /// Tries again, and again while dead processes' memory comes back, which the ledger awaits for [`DRIVER_RELEASE_TIMEOUT_NS`] at most.
+    pub fn retry_after_reap<T>(
         &self,
         denied: Denied,
         again: impl Fn() -> Result<T, Denied>,
@@ -224,13 +227,13 @@ impl Place {
             let now = boot_time_ns();
             let reaped = self.slot.reap(now).unwrap_or_default();
             reaped.waiting > 0
-                && now.saturating_sub(start) <= 2 * RETURN_TIME_NS
-                && self.would_fit_without_the_dead(denied.asked)
+                && now.saturating_sub(start) <= 2 * DRIVER_RELEASE_TIMEOUT_NS
+                && self.would_fit_after_reap(denied.requested)
         };
-        awaited(PATIENCE, waits, again).map_err(|_| denied)
+        retry_while(PATIENCE, waits, again).map_err(|_| denied)
     }
 
-    fn would_fit_without_the_dead(&self, bytes: u64) -> bool {
+    fn would_fit_after_reap(&self, bytes: u64) -> bool {
         let Ok(now) = self.account.slice.read() else {
             return false;
         };
@@ -246,14 +249,18 @@ impl Place {
     }
 
     /// Remembers an allocation that was charged.
-    pub fn remember(&self, address: CUdeviceptr, bytes: u64, context: usize, managed: bool) {
+    pub fn track(&self, address: CUdeviceptr, bytes: u64, context: usize, managed: bool) {
         let era = self.account.pointers.era();
         let allocation = Allocation {
             gpu: self.gpu,
             bytes,
             context,
             era,
-            what: if managed { What::Managed } else { What::Linear },
+            backing: if managed {
+                AllocationBacking::Managed
+            } else {
+                AllocationBacking::Linear
+            },
         };
         self.account.pointers.insert(address, allocation);
         if managed {

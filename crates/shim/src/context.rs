@@ -17,13 +17,13 @@ use divvy_driver::sys::cuda::{
     CUcontext, CUctxCreateParams, CUdevResourceDesc, CUdevice, CUexecAffinityParam, CUgreenCtx,
     CUresult,
 };
-use divvy_ledger::{Denied, Kind, Slot};
+use divvy_ledger::{AllocationKind, Denied, ProcessSlot};
 
-use crate::account::{Account, Place};
+use crate::account::{GpuAccount, ProcessAccount};
+use crate::charge::breakdown::Breakdown;
 use crate::charge::pointers::NO_CONTEXT;
-use crate::charge::tally::Tally;
-use crate::device::{self, Belongs};
-use crate::forensics;
+use crate::device::{self, DeviceMembership};
+use crate::oom_report;
 use crate::process;
 use crate::route::function::driver;
 use crate::route::hook::Real;
@@ -58,12 +58,12 @@ enum Charge {
     Bytes(u64),
 }
 
-impl Place {
+impl GpuAccount {
     fn charge_context(&self) -> Result<Charge, Denied> {
         let first = || self.slot.charge_overhead(self.gpu);
-        forensics::asked(self, self.slot.context_cost(self.gpu));
-        let charged = first().or_else(|denied| self.after_the_dead(denied, first));
-        if charged.inspect_err(|denied| forensics::refused(self, denied))? {
+        oom_report::record_request(self, self.slot.context_cost(self.gpu));
+        let charged = first().or_else(|denied| self.retry_after_reap(denied, first));
+        if charged.inspect_err(|denied| oom_report::record_denial(self, denied))? {
             return Ok(Charge::Overhead);
         }
         let bytes = self.slot.context_cost(self.gpu);
@@ -81,16 +81,16 @@ impl Place {
 
 impl Contexts {
     /// A context exists on that GPU, however it came to be.
-    pub fn note(&self, place: &Place) {
+    pub fn note(&self, place: &GpuAccount) {
         place.slot.force_overhead(place.gpu);
     }
 
     /// Says what this process's contexts on a GPU are charged.
-    pub fn tell(&self, gpu: usize, slot: Option<&Slot>, tally: &mut Tally) {
+    pub fn add_to_breakdown(&self, gpu: usize, slot: Option<&ProcessSlot>, tally: &mut Breakdown) {
         let Some(slot) = slot else { return };
         let process = slot.process(std::process::id());
         tally.add(
-            Kind::Context,
+            AllocationKind::Context,
             process.map_or(0, |process| process.gpus[gpu].overhead),
         );
     }
@@ -134,13 +134,13 @@ impl Contexts {
 
 pub fn primary_retain<F>(real: Real<'_, F>, _pctx: *mut CUcontext, dev: CUdevice) -> CUresult {
     match device::belongs(dev) {
-        Some(Belongs::Here(place)) => retain(&real, &place, dev),
+        Some(DeviceMembership::InSlice(place)) => retain(&real, &place, dev),
         _ => real.call(),
     }
 }
 
 /// A call that makes the primary context if there is none.
-fn retain<F>(real: &Real<'_, F>, place: &Place, dev: CUdevice) -> CUresult {
+fn retain<F>(real: &Real<'_, F>, place: &GpuAccount, dev: CUdevice) -> CUresult {
     let known = || place.account.contexts.known();
     if primary_is_active(dev) || known().primary.contains_key(&dev) {
         return real.call();
@@ -159,7 +159,9 @@ pub fn create_green<F>(
     dev: CUdevice,
     _flags: c_uint,
 ) -> CUresult {
-    let Some(Belongs::Here(place)) = device::belongs(dev).filter(|_| !context.is_null()) else {
+    let Some(DeviceMembership::InSlice(place)) =
+        device::belongs(dev).filter(|_| !context.is_null())
+    else {
         return real.call();
     };
     let result = retain(&real, &place, dev);
@@ -204,7 +206,7 @@ pub fn attach<F>(real: Real<'_, F>, pctx: *mut CUcontext, _flags: c_uint) -> CUr
 /// Ends one use of a context, and with the last one the context.
 pub fn detach<F>(real: Real<'_, F>, ctx: CUcontext) -> CUresult {
     let context = ctx as usize;
-    let used_besides = |account: &'static Account| {
+    let used_besides = |account: &'static ProcessAccount| {
         let mut known = account.contexts.known();
         let times = known
             .attached
@@ -259,7 +261,8 @@ pub fn create_v4<F>(
 }
 
 fn create_at<F>(real: &Real<'_, F>, pctx: *mut CUcontext, dev: CUdevice) -> CUresult {
-    let Some(Belongs::Here(place)) = device::belongs(dev).filter(|_| !pctx.is_null()) else {
+    let Some(DeviceMembership::InSlice(place)) = device::belongs(dev).filter(|_| !pctx.is_null())
+    else {
         return real.call();
     };
     // Before the program has the context: a thread that allocates in it finds this set.
@@ -277,7 +280,7 @@ fn create_at<F>(real: &Real<'_, F>, pctx: *mut CUcontext, dev: CUdevice) -> CUre
 }
 
 /// Charges a context and has the driver make it.
-fn make<F>(real: &Real<'_, F>, place: &Place, made: impl FnOnce(Charge)) -> CUresult {
+fn make<F>(real: &Real<'_, F>, place: &GpuAccount, made: impl FnOnce(Charge)) -> CUresult {
     let Ok(charge) = place.charge_context() else {
         return CUresult::OUT_OF_MEMORY;
     };
@@ -299,12 +302,12 @@ pub fn primary_end<F>(real: Real<'_, F>, dev: CUdevice) -> CUresult {
 }
 
 /// A call after which the primary context may be gone, or not.
-fn release<F>(real: &Real<'_, F>, account: &'static Account, dev: CUdevice) -> CUresult {
+fn release<F>(real: &Real<'_, F>, account: &'static ProcessAccount, dev: CUdevice) -> CUresult {
     let era = account.pointers.end_era();
     let result = real.call();
     if result == CUresult::SUCCESS
         && !primary_is_active(dev)
-        && let Belongs::Here(place) = account.belongs(dev)
+        && let DeviceMembership::InSlice(place) = account.belongs(dev)
     {
         let (charge, created) = {
             let mut known = account.contexts.known();
@@ -334,7 +337,7 @@ pub fn destroy<F>(real: Real<'_, F>, ctx: CUcontext) -> CUresult {
             .known()
             .created
             .insert(context, (dev, charge));
-    } else if let Belongs::Here(place) = account.belongs(dev) {
+    } else if let DeviceMembership::InSlice(place) = account.belongs(dev) {
         account.contexts.known().attached.remove(&context);
         ended(&place, dev, era, Some(charge), |of| of == context);
     }
@@ -343,7 +346,7 @@ pub fn destroy<F>(real: Real<'_, F>, ctx: CUcontext) -> CUresult {
 
 /// Gives back what died with a context that was asked to end in `era`.
 fn ended(
-    place: &Place,
+    place: &GpuAccount,
     dev: CUdevice,
     era: u64,
     charge: Option<Charge>,
@@ -351,7 +354,7 @@ fn ended(
 ) {
     let account = place.account;
     account.compute.forget(&in_it);
-    account.bury(account.pointers.take_all(|allocation| {
+    account.free_context_allocations(account.pointers.take_all(|allocation| {
         allocation.gpu == place.gpu
             && allocation.era <= era
             && allocation.context != NO_CONTEXT
@@ -361,7 +364,7 @@ fn ended(
         place.give_back_context(account.contexts.hand_over(dev, charge));
     }
     // What pools and graphs kept may have gone with it.
-    account.settle(place.gpu);
+    account.reconcile(place.gpu);
     // One that was only noticed has no charge of its own on the books.
     if !account.contexts.any_on(dev) {
         place.slot.release_overhead(place.gpu);

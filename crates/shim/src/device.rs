@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicI32, AtomicU8, Ordering::Relaxed};
 
 use divvy_driver::sys::cuda::{CUcontext, CUdevice, CUdevice_attribute, CUresult, CUuuid};
 
-use crate::account::{Account, Place};
-use crate::forensics;
-use crate::process::{self, Standing};
+use crate::account::{GpuAccount, ProcessAccount};
+use crate::oom_report;
+use crate::process::{self, LimiterState};
 use crate::route::function::driver;
 
 /// More ordinals than a machine has; others are asked for each time.
@@ -29,13 +29,13 @@ impl Devices {
 }
 
 /// Where a device belongs.
-pub enum Belongs {
+pub enum DeviceMembership {
     /// To the slice, at this place.
-    Here(Place),
+    InSlice(GpuAccount),
     /// To nobody in this slice; nothing may be allocated there.
-    Elsewhere,
+    OutsideSlice,
     /// The driver does not know such a device and will say so itself.
-    Nowhere,
+    Unknown,
 }
 
 /// What is to be done with an allocation.
@@ -45,7 +45,7 @@ pub enum Admission {
     /// It fails with OUT_OF_MEMORY.
     Refuse,
     /// It is charged there first.
-    Charge(Place),
+    Charge(GpuAccount),
 }
 
 /// Admits an allocation on the current context's device. Says why, once, when nothing at all is admitted.
@@ -65,8 +65,8 @@ pub fn admit_current() -> Admission {
 /// As [`admit_current`], for a call that the driver refuses where there is no current context. A driver with one device is not asked
 /// for it once the process has a context there, so a thread may be admitted that has no context.
 pub fn admit_with_context() -> Admission {
-    if let (Some(device), Standing::Limited(account)) = (sole(), process::standing())
-        && let Belongs::Here(place) = account.belongs(device)
+    if let (Some(device), LimiterState::Limited(account)) = (sole(), process::limiter_state())
+        && let DeviceMembership::InSlice(place) = account.belongs(device)
         && place.slot.has_overhead(place.gpu)
     {
         return Admission::Charge(place);
@@ -80,34 +80,34 @@ pub fn admit_on(device: CUdevice) -> Admission {
 }
 
 /// Where `device` belongs, for calls that allocate nothing. `None` when this process is not limited.
-pub fn belongs(device: CUdevice) -> Option<Belongs> {
-    match process::standing() {
-        Standing::Off => None,
-        Standing::Refused(refusal) if refusal.spares(Some(device)) => None,
-        Standing::Refused(_) => Some(Belongs::Elsewhere),
-        Standing::Limited(account) => Some(account.belongs(device)),
+pub fn belongs(device: CUdevice) -> Option<DeviceMembership> {
+    match process::limiter_state() {
+        LimiterState::Off => None,
+        LimiterState::Refused(refusal) if refusal.spares(Some(device)) => None,
+        LimiterState::Refused(_) => Some(DeviceMembership::OutsideSlice),
+        LimiterState::Limited(account) => Some(account.belongs(device)),
     }
 }
 
 fn admit(
     device: impl FnOnce() -> Option<CUdevice>,
-    decide: impl FnOnce(&'static Account) -> Admission,
+    decide: impl FnOnce(&'static ProcessAccount) -> Admission,
 ) -> Admission {
-    match process::standing() {
-        Standing::Limited(account) => decide(account),
-        Standing::Off => {
-            process::tell_off();
+    match process::limiter_state() {
+        LimiterState::Limited(account) => decide(account),
+        LimiterState::Off => {
+            process::log_off();
             Admission::Pass
         }
-        Standing::Refused(refusal) if refusal.spares(device()) => Admission::Pass,
-        Standing::Refused(refusal) => {
-            process::tell_refusal(&refusal.cause);
+        LimiterState::Refused(refusal) if refusal.spares(device()) => Admission::Pass,
+        LimiterState::Refused(refusal) => {
+            process::log_refusal(&refusal.cause);
             Admission::Refuse
         }
     }
 }
 
-fn admit_and_note(account: &'static Account, device: CUdevice) -> Admission {
+fn admit_and_note(account: &'static ProcessAccount, device: CUdevice) -> Admission {
     let admission = account.admit(device);
     if let Admission::Charge(place) = &admission {
         account.contexts.note(place);
@@ -115,15 +115,15 @@ fn admit_and_note(account: &'static Account, device: CUdevice) -> Admission {
     admission
 }
 
-impl Account {
+impl ProcessAccount {
     fn admit(&'static self, device: CUdevice) -> Admission {
         match self.belongs(device) {
-            Belongs::Here(place) => Admission::Charge(place),
-            Belongs::Elsewhere => {
-                forensics::elsewhere();
+            DeviceMembership::InSlice(place) => Admission::Charge(place),
+            DeviceMembership::OutsideSlice => {
+                oom_report::record_foreign_gpu();
                 Admission::Refuse
             }
-            Belongs::Nowhere => Admission::Pass,
+            DeviceMembership::Unknown => Admission::Pass,
         }
     }
 
@@ -136,7 +136,7 @@ impl Account {
     }
 
     /// Where `device` belongs. A process that can take no slot has nothing.
-    pub fn belongs(&'static self, device: CUdevice) -> Belongs {
+    pub fn belongs(&'static self, device: CUdevice) -> DeviceMembership {
         let known = usize::try_from(device)
             .ok()
             .and_then(|ordinal| self.devices.0.get(ordinal));
@@ -148,11 +148,11 @@ impl Account {
                 {
                     self.cannot_tell();
                 }
-                return Belongs::Nowhere;
+                return DeviceMembership::Unknown;
             };
             gpu = match self.slice().gpu_by_uuid(&uuid) {
                 Some(_) if is_instance(device) => {
-                    process::tell(|| INSTANCE_IN_SLICE.to_owned());
+                    process::log_once(|| INSTANCE_IN_SLICE.to_owned());
                     FOREIGN
                 }
                 found => found.map_or(FOREIGN, |gpu| gpu as i32),
@@ -162,12 +162,12 @@ impl Account {
             }
         }
         match (usize::try_from(gpu), self.slot()) {
-            (Ok(gpu), Some(slot)) => Belongs::Here(Place {
+            (Ok(gpu), Some(slot)) => DeviceMembership::InSlice(GpuAccount {
                 account: self,
                 slot,
                 gpu,
             }),
-            _ => Belongs::Elsewhere,
+            _ => DeviceMembership::OutsideSlice,
         }
     }
 }

@@ -12,13 +12,13 @@
 
 mod account;
 mod charge;
-#[cfg(test)]
-mod classes;
 mod compute;
 mod context;
+#[cfg(test)]
+mod coverage;
 mod device;
-mod forensics;
-mod notice;
+mod log;
+mod oom_report;
 #[cfg(test)]
 mod page;
 mod process;

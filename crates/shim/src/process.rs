@@ -25,12 +25,12 @@ use std::sync::atomic::{
 };
 
 use divvy_driver::sys::cuda::CUdevice;
-use divvy_ledger::{MOUNTED, Slice, Slot};
+use divvy_ledger::{MOUNTED, ProcessSlot, Slice};
 
-use crate::account::Account;
+use crate::account::ProcessAccount;
 use crate::compute;
 use crate::device;
-use crate::notice;
+use crate::log;
 use crate::route::form;
 
 const SLICE: &str = "DIVVY_SLICE";
@@ -40,14 +40,14 @@ const REMEDY: &str = "start the program with `divvy run`";
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(null_mut());
 
 pub struct Process {
-    standing: OnceLock<Standing>,
-    told: AtomicBool,
+    limiter_state: OnceLock<LimiterState>,
+    has_logged: AtomicBool,
 }
 
-pub enum Standing {
+pub enum LimiterState {
     Off,
     Refused(Refusal),
-    Limited(Box<Account>),
+    Limited(Box<ProcessAccount>),
 }
 
 /// Why a process gets no memory.
@@ -66,17 +66,17 @@ impl Refusal {
 }
 
 /// This process's standing, found out now if it was not before.
-pub fn standing() -> &'static Standing {
-    current().standing.get_or_init(find_out)
+pub fn limiter_state() -> &'static LimiterState {
+    current().limiter_state.get_or_init(find_out)
 }
 
 /// This process's account, if it is known to have one. Asks nothing and makes nothing.
-pub fn account() -> Option<&'static Account> {
+pub fn account() -> Option<&'static ProcessAccount> {
     // SAFETY: only `current` stores, and never frees what it stored.
     let process = unsafe { CURRENT.load(Acquire).as_ref() }?;
-    match process.standing.get()? {
-        Standing::Limited(account) => Some(account),
-        Standing::Off | Standing::Refused(_) => None,
+    match process.limiter_state.get()? {
+        LimiterState::Limited(account) => Some(account),
+        LimiterState::Off | LimiterState::Refused(_) => None,
     }
 }
 
@@ -85,7 +85,7 @@ static EARLY: AtomicU32 = AtomicU32::new(0);
 
 /// Counts what should not be where the agent sees it: now, or once the process has a slot. Safe inside `dlsym`.
 pub fn alarm() {
-    match account().and_then(Account::joined) {
+    match account().and_then(ProcessAccount::joined) {
         Some(slot) => slot.alarm(),
         None => {
             EARLY.fetch_add(1, Relaxed);
@@ -94,40 +94,40 @@ pub fn alarm() {
 }
 
 /// Counts the alarms of before in the slot that the process has now.
-pub fn count_early(slot: &Slot) {
+pub fn count_early(slot: &ProcessSlot) {
     for _ in 0..EARLY.swap(0, Relaxed) {
         slot.alarm();
     }
 }
 
 /// Says, once in this process, why its allocations fail, or that they are not limited.
-pub fn tell(text: impl FnOnce() -> String) {
-    if !current().told.swap(true, Relaxed) {
-        notice::say(&text());
+pub fn log_once(text: impl FnOnce() -> String) {
+    if !current().has_logged.swap(true, Relaxed) {
+        log::write_line(&text());
     }
 }
 
 /// Says that allocations are refused, once in this process.
-pub fn tell_refusal(cause: &str) {
+pub fn log_refusal(cause: &str) {
     let switch = match is_switched_off() && account().is_none() {
         true => format!("; {SWITCH}=off is ignored without a valid slice"),
         false => String::new(),
     };
-    tell(|| format!("GPU memory is refused: {cause}{switch}; {REMEDY}"));
+    log_once(|| format!("GPU memory is refused: {cause}{switch}; {REMEDY}"));
 }
 
 /// Says that this process is limited although it was told not to be, where it was. For the moment when it joins its slice.
-pub fn tell_ignored_switch() {
+pub fn log_ignored_switch() {
     if is_switched_off() {
-        notice::say(&format!(
+        log::write_line(&format!(
             "{SWITCH}=off is ignored: this user may not change the limits of the slice"
         ));
     }
 }
 
 /// Says that nothing is limited, once in this process.
-pub fn tell_off() {
-    tell(|| format!("{SWITCH}=off: GPU memory is not limited in this process"));
+pub fn log_off() {
+    log_once(|| format!("{SWITCH}=off: GPU memory is not limited in this process"));
 }
 
 fn current() -> &'static Process {
@@ -138,9 +138,9 @@ fn current() -> &'static Process {
     }
     watch_forks();
     let fresh = Box::into_raw(Box::new(Process {
-        standing: OnceLock::new(),
+        limiter_state: OnceLock::new(),
         // It is not for one that stands aside to say that nothing is limited.
-        told: AtomicBool::new(form::stands_aside()),
+        has_logged: AtomicBool::new(form::stands_aside()),
     }));
     match CURRENT.compare_exchange(null_mut(), fresh, AcqRel, Acquire) {
         // SAFETY: just made, and shared from now on.
@@ -160,24 +160,24 @@ fn is_switched_off() -> bool {
     std::env::var_os(SWITCH).is_some_and(|value| value == "off")
 }
 
-fn find_out() -> Standing {
+fn find_out() -> LimiterState {
     if form::stands_aside() {
-        return Standing::Off;
+        return LimiterState::Off;
     }
     // What was mounted for the job counts, whatever its environment says.
     let mounted = Some(PathBuf::from(MOUNTED)).filter(|folder| folder.exists());
     let is_mounted = mounted.is_some();
     let named = || std::env::var_os(SLICE).filter(|value| !value.is_empty());
     let Some(folder) = mounted.or_else(|| named().map(PathBuf::from)) else {
-        return Standing::Refused(Refusal {
+        return LimiterState::Refused(Refusal {
             cause: format!("{SLICE} is not set, so this process belongs to no slice"),
             without_slice: true,
         });
     };
     match Slice::open(&folder) {
-        Ok(slice) if is_switched_off() && !is_mounted && slice.is_own() => Standing::Off,
-        Ok(slice) => Standing::Limited(Box::new(Account::new(slice))),
-        Err(error) => Standing::Refused(Refusal {
+        Ok(slice) if is_switched_off() && !is_mounted && slice.is_own() => LimiterState::Off,
+        Ok(slice) => LimiterState::Limited(Box::new(ProcessAccount::new(slice))),
+        Err(error) => LimiterState::Refused(Refusal {
             cause: error.to_string(),
             without_slice: false,
         }),

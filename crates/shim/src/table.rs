@@ -16,7 +16,7 @@ use crate::context;
 use crate::route::hook::hooks;
 use crate::route::procaddress;
 use crate::view::nvml::{accounting, lists, smi};
-use crate::view::{info, nvml, refused};
+use crate::view::{denied, info, nvml};
 
 /// What a hook answers when this driver has no such function, by library.
 #[allow(non_upper_case_globals)]
@@ -388,157 +388,157 @@ hooks! { $
     /// Returns the private table of nvidia-smi, with the slice's process lists.
     nvml nvmlInternalGetExportTable(table: *mut *const c_void, id: *const c_void) -> nvmlReturn_t => smi::export_table;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlComputeInstanceDestroy(compute_instance: nvmlComputeInstance_t) -> nvmlReturn_t => refused::set1;
+    nvml nvmlComputeInstanceDestroy(compute_instance: nvmlComputeInstance_t) -> nvmlReturn_t => denied::set1;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceClearAccountingPids(device: nvmlDevice_t) -> nvmlReturn_t => refused::set1;
+    nvml nvmlDeviceClearAccountingPids(device: nvmlDevice_t) -> nvmlReturn_t => denied::set1;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceClearEccErrorCounts(device: nvmlDevice_t, counter_type: nvmlEccCounterType_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceClearEccErrorCounts(device: nvmlDevice_t, counter_type: nvmlEccCounterType_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceClearFieldValues(device: nvmlDevice_t, values_count: c_int, values: *mut nvmlFieldValue_t) -> nvmlReturn_t => refused::set3;
+    nvml nvmlDeviceClearFieldValues(device: nvmlDevice_t, values_count: c_int, values: *mut nvmlFieldValue_t) -> nvmlReturn_t => denied::set3;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceCreateGpuInstance(device: nvmlDevice_t, profile_id: c_uint, gpu_instance: *mut nvmlGpuInstance_t) -> nvmlReturn_t => refused::set3;
+    nvml nvmlDeviceCreateGpuInstance(device: nvmlDevice_t, profile_id: c_uint, gpu_instance: *mut nvmlGpuInstance_t) -> nvmlReturn_t => denied::set3;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceCreateGpuInstanceWithPlacement(device: nvmlDevice_t, profile_id: c_uint, placement: *const nvmlGpuInstancePlacement_t, gpu_instance: *mut nvmlGpuInstance_t) -> nvmlReturn_t => refused::set4;
+    nvml nvmlDeviceCreateGpuInstanceWithPlacement(device: nvmlDevice_t, profile_id: c_uint, placement: *const nvmlGpuInstancePlacement_t, gpu_instance: *mut nvmlGpuInstance_t) -> nvmlReturn_t => denied::set4;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceDiscoverGpus(pci_info: *mut nvmlPciInfo_t) -> nvmlReturn_t => refused::set1;
+    nvml nvmlDeviceDiscoverGpus(pci_info: *mut nvmlPciInfo_t) -> nvmlReturn_t => denied::set1;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceFreezeNvLinkUtilizationCounter(device: nvmlDevice_t, link: c_uint, counter: c_uint, freeze: nvmlEnableState_t) -> nvmlReturn_t => refused::set4;
+    nvml nvmlDeviceFreezeNvLinkUtilizationCounter(device: nvmlDevice_t, link: c_uint, counter: c_uint, freeze: nvmlEnableState_t) -> nvmlReturn_t => denied::set4;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceLockNvlinkRemapTable_v1(device: nvmlDevice_t, remap_table_lock_info: *mut nvmlNvlinkLockRemapTable_v1_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceLockNvlinkRemapTable_v1(device: nvmlDevice_t, remap_table_lock_info: *mut nvmlNvlinkLockRemapTable_v1_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceModifyDrainState(pci_info: *mut nvmlPciInfo_t, new_state: nvmlEnableState_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceModifyDrainState(pci_info: *mut nvmlPciInfo_t, new_state: nvmlEnableState_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDevicePowerSmoothingActivatePresetProfile(device: nvmlDevice_t, profile: *mut nvmlPowerSmoothingProfile_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDevicePowerSmoothingActivatePresetProfile(device: nvmlDevice_t, profile: *mut nvmlPowerSmoothingProfile_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDevicePowerSmoothingSetState(device: nvmlDevice_t, state: *mut nvmlPowerSmoothingState_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDevicePowerSmoothingSetState(device: nvmlDevice_t, state: *mut nvmlPowerSmoothingState_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDevicePowerSmoothingUpdatePresetProfileParam(device: nvmlDevice_t, profile: *mut nvmlPowerSmoothingProfile_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDevicePowerSmoothingUpdatePresetProfileParam(device: nvmlDevice_t, profile: *mut nvmlPowerSmoothingProfile_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceReadWritePRM_v1(device: nvmlDevice_t, buffer: *mut nvmlPRMTLV_v1_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceReadWritePRM_v1(device: nvmlDevice_t, buffer: *mut nvmlPRMTLV_v1_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceRemoveGpu(pci_info: *mut nvmlPciInfo_t) -> nvmlReturn_t => refused::set1;
+    nvml nvmlDeviceRemoveGpu(pci_info: *mut nvmlPciInfo_t) -> nvmlReturn_t => denied::set1;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceRemoveGpu_v2(pci_info: *mut nvmlPciInfo_t, gpu_state: nvmlDetachGpuState_t, link_state: nvmlPcieLinkState_t) -> nvmlReturn_t => refused::set3;
+    nvml nvmlDeviceRemoveGpu_v2(pci_info: *mut nvmlPciInfo_t, gpu_state: nvmlDetachGpuState_t, link_state: nvmlPcieLinkState_t) -> nvmlReturn_t => denied::set3;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceResetApplicationsClocks(device: nvmlDevice_t) -> nvmlReturn_t => refused::set1;
+    nvml nvmlDeviceResetApplicationsClocks(device: nvmlDevice_t) -> nvmlReturn_t => denied::set1;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceResetGpuLockedClocks(device: nvmlDevice_t) -> nvmlReturn_t => refused::set1;
+    nvml nvmlDeviceResetGpuLockedClocks(device: nvmlDevice_t) -> nvmlReturn_t => denied::set1;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceResetMemoryLockedClocks(device: nvmlDevice_t) -> nvmlReturn_t => refused::set1;
+    nvml nvmlDeviceResetMemoryLockedClocks(device: nvmlDevice_t) -> nvmlReturn_t => denied::set1;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceResetNvLinkErrorCounters(device: nvmlDevice_t, link: c_uint) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceResetNvLinkErrorCounters(device: nvmlDevice_t, link: c_uint) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceResetNvLinkUtilizationCounter(device: nvmlDevice_t, link: c_uint, counter: c_uint) -> nvmlReturn_t => refused::set3;
+    nvml nvmlDeviceResetNvLinkUtilizationCounter(device: nvmlDevice_t, link: c_uint, counter: c_uint) -> nvmlReturn_t => denied::set3;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetAPIRestriction(device: nvmlDevice_t, api_type: nvmlRestrictedAPI_t, is_restricted: nvmlEnableState_t) -> nvmlReturn_t => refused::set3;
+    nvml nvmlDeviceSetAPIRestriction(device: nvmlDevice_t, api_type: nvmlRestrictedAPI_t, is_restricted: nvmlEnableState_t) -> nvmlReturn_t => denied::set3;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetAccountingMode(device: nvmlDevice_t, mode: nvmlEnableState_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetAccountingMode(device: nvmlDevice_t, mode: nvmlEnableState_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetAdaptiveTgpMode_v1(device: nvmlDevice_t, mode: nvmlEnableState_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetAdaptiveTgpMode_v1(device: nvmlDevice_t, mode: nvmlEnableState_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetApplicationsClocks(device: nvmlDevice_t, mem_clock_mhz: c_uint, graphics_clock_mhz: c_uint) -> nvmlReturn_t => refused::set3;
+    nvml nvmlDeviceSetApplicationsClocks(device: nvmlDevice_t, mem_clock_mhz: c_uint, graphics_clock_mhz: c_uint) -> nvmlReturn_t => denied::set3;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetAutoBoostedClocksEnabled(device: nvmlDevice_t, enabled: nvmlEnableState_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetAutoBoostedClocksEnabled(device: nvmlDevice_t, enabled: nvmlEnableState_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetClockOffsets(device: nvmlDevice_t, info: *mut nvmlClockOffset_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetClockOffsets(device: nvmlDevice_t, info: *mut nvmlClockOffset_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetComputeMode(device: nvmlDevice_t, mode: nvmlComputeMode_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetComputeMode(device: nvmlDevice_t, mode: nvmlComputeMode_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetConfComputeUnprotectedMemSize(device: nvmlDevice_t, size_kib: c_ulonglong) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetConfComputeUnprotectedMemSize(device: nvmlDevice_t, size_kib: c_ulonglong) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetDefaultAutoBoostedClocksEnabled(device: nvmlDevice_t, enabled: nvmlEnableState_t, flags: c_uint) -> nvmlReturn_t => refused::set3;
+    nvml nvmlDeviceSetDefaultAutoBoostedClocksEnabled(device: nvmlDevice_t, enabled: nvmlEnableState_t, flags: c_uint) -> nvmlReturn_t => denied::set3;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetDefaultFanSpeed_v2(device: nvmlDevice_t, fan: c_uint) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetDefaultFanSpeed_v2(device: nvmlDevice_t, fan: c_uint) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetDramEncryptionMode(device: nvmlDevice_t, dram_encryption: *const nvmlDramEncryptionInfo_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetDramEncryptionMode(device: nvmlDevice_t, dram_encryption: *const nvmlDramEncryptionInfo_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetDriverModel(device: nvmlDevice_t, driver_model: nvmlDriverModel_t, flags: c_uint) -> nvmlReturn_t => refused::set3;
+    nvml nvmlDeviceSetDriverModel(device: nvmlDevice_t, driver_model: nvmlDriverModel_t, flags: c_uint) -> nvmlReturn_t => denied::set3;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetEccMode(device: nvmlDevice_t, ecc: nvmlEnableState_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetEccMode(device: nvmlDevice_t, ecc: nvmlEnableState_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetFanControlPolicy(device: nvmlDevice_t, fan: c_uint, policy: nvmlFanControlPolicy_t) -> nvmlReturn_t => refused::set3;
+    nvml nvmlDeviceSetFanControlPolicy(device: nvmlDevice_t, fan: c_uint, policy: nvmlFanControlPolicy_t) -> nvmlReturn_t => denied::set3;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetFanSpeed_v2(device: nvmlDevice_t, fan: c_uint, speed: c_uint) -> nvmlReturn_t => refused::set3;
+    nvml nvmlDeviceSetFanSpeed_v2(device: nvmlDevice_t, fan: c_uint, speed: c_uint) -> nvmlReturn_t => denied::set3;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetGpcClkVfOffset(device: nvmlDevice_t, offset: c_int) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetGpcClkVfOffset(device: nvmlDevice_t, offset: c_int) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetGpuLockedClocks(device: nvmlDevice_t, min_gpu_clock_mhz: c_uint, max_gpu_clock_mhz: c_uint) -> nvmlReturn_t => refused::set3;
+    nvml nvmlDeviceSetGpuLockedClocks(device: nvmlDevice_t, min_gpu_clock_mhz: c_uint, max_gpu_clock_mhz: c_uint) -> nvmlReturn_t => denied::set3;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetGpuOperationMode(device: nvmlDevice_t, mode: nvmlGpuOperationMode_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetGpuOperationMode(device: nvmlDevice_t, mode: nvmlGpuOperationMode_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetHostname_v1(device: nvmlDevice_t, hostname: *mut nvmlHostname_v1_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetHostname_v1(device: nvmlDevice_t, hostname: *mut nvmlHostname_v1_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetMemClkVfOffset(device: nvmlDevice_t, offset: c_int) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetMemClkVfOffset(device: nvmlDevice_t, offset: c_int) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetMemoryLimits_v1(device: nvmlDevice_t, limits: *mut nvmlSetMemoryLimits_v1_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetMemoryLimits_v1(device: nvmlDevice_t, limits: *mut nvmlSetMemoryLimits_v1_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetMemoryLockedClocks(device: nvmlDevice_t, min_mem_clock_mhz: c_uint, max_mem_clock_mhz: c_uint) -> nvmlReturn_t => refused::set3;
+    nvml nvmlDeviceSetMemoryLockedClocks(device: nvmlDevice_t, min_mem_clock_mhz: c_uint, max_mem_clock_mhz: c_uint) -> nvmlReturn_t => denied::set3;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetMigMode(device: nvmlDevice_t, mode: c_uint, activation_status: *mut nvmlReturn_t) -> nvmlReturn_t => refused::set3;
+    nvml nvmlDeviceSetMigMode(device: nvmlDevice_t, mode: c_uint, activation_status: *mut nvmlReturn_t) -> nvmlReturn_t => denied::set3;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetNvLinkDeviceLowPowerThreshold(device: nvmlDevice_t, info: *mut nvmlNvLinkPowerThres_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetNvLinkDeviceLowPowerThreshold(device: nvmlDevice_t, info: *mut nvmlNvLinkPowerThres_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetNvLinkUtilizationControl(device: nvmlDevice_t, link: c_uint, counter: c_uint, control: *mut nvmlNvLinkUtilizationControl_t, reset: c_uint) -> nvmlReturn_t => refused::set5;
+    nvml nvmlDeviceSetNvLinkUtilizationControl(device: nvmlDevice_t, link: c_uint, counter: c_uint, control: *mut nvmlNvLinkUtilizationControl_t, reset: c_uint) -> nvmlReturn_t => denied::set5;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetNvlinkBwMode(device: nvmlDevice_t, set_bw_mode: *mut nvmlNvlinkSetBwMode_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetNvlinkBwMode(device: nvmlDevice_t, set_bw_mode: *mut nvmlNvlinkSetBwMode_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetNvlinkBwModeAsync_v1(device: nvmlDevice_t, set_bw_mode_async: *mut nvmlNvlinkSetBwModeAsync_v1_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetNvlinkBwModeAsync_v1(device: nvmlDevice_t, set_bw_mode_async: *mut nvmlNvlinkSetBwModeAsync_v1_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetNvlinkNvleReady_v1(device: nvmlDevice_t, set_nvle_ready: *mut nvmlNvlinkSetNvleReady_v1_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetNvlinkNvleReady_v1(device: nvmlDevice_t, set_nvle_ready: *mut nvmlNvlinkSetNvleReady_v1_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetPersistenceMode(device: nvmlDevice_t, mode: nvmlEnableState_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetPersistenceMode(device: nvmlDevice_t, mode: nvmlEnableState_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetPowerManagementLimit(device: nvmlDevice_t, limit: c_uint) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetPowerManagementLimit(device: nvmlDevice_t, limit: c_uint) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetPowerManagementLimit_v2(device: nvmlDevice_t, power_value: *mut nvmlPowerValue_v2_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetPowerManagementLimit_v2(device: nvmlDevice_t, power_value: *mut nvmlPowerValue_v2_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetPowerMizerMode_v1(device: nvmlDevice_t, power_mizer_mode: *mut nvmlDevicePowerMizerModes_v1_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetPowerMizerMode_v1(device: nvmlDevice_t, power_mizer_mode: *mut nvmlDevicePowerMizerModes_v1_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetTemperatureThreshold(device: nvmlDevice_t, threshold_type: nvmlTemperatureThresholds_t, temp: *mut c_int) -> nvmlReturn_t => refused::set3;
+    nvml nvmlDeviceSetTemperatureThreshold(device: nvmlDevice_t, threshold_type: nvmlTemperatureThresholds_t, temp: *mut c_int) -> nvmlReturn_t => denied::set3;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetVgpuCapabilities(device: nvmlDevice_t, capability: nvmlDeviceVgpuCapability_t, state: nvmlEnableState_t) -> nvmlReturn_t => refused::set3;
+    nvml nvmlDeviceSetVgpuCapabilities(device: nvmlDevice_t, capability: nvmlDeviceVgpuCapability_t, state: nvmlEnableState_t) -> nvmlReturn_t => denied::set3;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetVgpuHeterogeneousMode(device: nvmlDevice_t, heterogeneous_mode: *const nvmlVgpuHeterogeneousMode_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetVgpuHeterogeneousMode(device: nvmlDevice_t, heterogeneous_mode: *const nvmlVgpuHeterogeneousMode_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetVgpuSchedulerState(device: nvmlDevice_t, scheduler_state: *mut nvmlVgpuSchedulerSetState_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetVgpuSchedulerState(device: nvmlDevice_t, scheduler_state: *mut nvmlVgpuSchedulerSetState_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetVgpuSchedulerState_v2(device: nvmlDevice_t, scheduler_state: *mut nvmlVgpuSchedulerState_v2_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetVgpuSchedulerState_v2(device: nvmlDevice_t, scheduler_state: *mut nvmlVgpuSchedulerState_v2_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetVirtualizationMode(device: nvmlDevice_t, virtual_mode: nvmlGpuVirtualizationMode_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetVirtualizationMode(device: nvmlDevice_t, virtual_mode: nvmlGpuVirtualizationMode_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceSetupNvlinkNvleEncryptionKey_v1(device: nvmlDevice_t, encryption_key: *mut nvmlNvlinkSetupNvleEncryptionKey_v1_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceSetupNvlinkNvleEncryptionKey_v1(device: nvmlDevice_t, encryption_key: *mut nvmlNvlinkSetupNvleEncryptionKey_v1_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceVgpuForceGspUnload(device: nvmlDevice_t) -> nvmlReturn_t => refused::set1;
+    nvml nvmlDeviceVgpuForceGspUnload(device: nvmlDevice_t) -> nvmlReturn_t => denied::set1;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceWorkloadPowerProfileClearRequestedProfiles(device: nvmlDevice_t, requested_profiles: *mut nvmlWorkloadPowerProfileRequestedProfiles_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceWorkloadPowerProfileClearRequestedProfiles(device: nvmlDevice_t, requested_profiles: *mut nvmlWorkloadPowerProfileRequestedProfiles_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceWorkloadPowerProfileSetRequestedProfiles(device: nvmlDevice_t, requested_profiles: *mut nvmlWorkloadPowerProfileRequestedProfiles_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceWorkloadPowerProfileSetRequestedProfiles(device: nvmlDevice_t, requested_profiles: *mut nvmlWorkloadPowerProfileRequestedProfiles_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1(device: nvmlDevice_t, update_profiles: *mut nvmlWorkloadPowerProfileUpdateProfiles_v1_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1(device: nvmlDevice_t, update_profiles: *mut nvmlWorkloadPowerProfileUpdateProfiles_v1_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlGpmSetStreamingEnabled(device: nvmlDevice_t, state: c_uint) -> nvmlReturn_t => refused::set2;
+    nvml nvmlGpmSetStreamingEnabled(device: nvmlDevice_t, state: c_uint) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlGpuInstanceCreateComputeInstance(gpu_instance: nvmlGpuInstance_t, profile_id: c_uint, compute_instance: *mut nvmlComputeInstance_t) -> nvmlReturn_t => refused::set3;
+    nvml nvmlGpuInstanceCreateComputeInstance(gpu_instance: nvmlGpuInstance_t, profile_id: c_uint, compute_instance: *mut nvmlComputeInstance_t) -> nvmlReturn_t => denied::set3;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlGpuInstanceCreateComputeInstanceWithPlacement(gpu_instance: nvmlGpuInstance_t, profile_id: c_uint, placement: *const nvmlComputeInstancePlacement_t, compute_instance: *mut nvmlComputeInstance_t) -> nvmlReturn_t => refused::set4;
+    nvml nvmlGpuInstanceCreateComputeInstanceWithPlacement(gpu_instance: nvmlGpuInstance_t, profile_id: c_uint, placement: *const nvmlComputeInstancePlacement_t, compute_instance: *mut nvmlComputeInstance_t) -> nvmlReturn_t => denied::set4;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlGpuInstanceDestroy(gpu_instance: nvmlGpuInstance_t) -> nvmlReturn_t => refused::set1;
+    nvml nvmlGpuInstanceDestroy(gpu_instance: nvmlGpuInstance_t) -> nvmlReturn_t => denied::set1;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlGpuInstanceSetVgpuHeterogeneousMode(gpu_instance: nvmlGpuInstance_t, heterogeneous_mode: *const nvmlVgpuHeterogeneousMode_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlGpuInstanceSetVgpuHeterogeneousMode(gpu_instance: nvmlGpuInstance_t, heterogeneous_mode: *const nvmlVgpuHeterogeneousMode_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlGpuInstanceSetVgpuSchedulerState(gpu_instance: nvmlGpuInstance_t, scheduler: *mut nvmlVgpuSchedulerState_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlGpuInstanceSetVgpuSchedulerState(gpu_instance: nvmlGpuInstance_t, scheduler: *mut nvmlVgpuSchedulerState_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlGpuInstanceSetVgpuSchedulerState_v2(gpu_instance: nvmlGpuInstance_t, scheduler_state: *mut nvmlVgpuSchedulerState_v2_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlGpuInstanceSetVgpuSchedulerState_v2(gpu_instance: nvmlGpuInstance_t, scheduler_state: *mut nvmlVgpuSchedulerState_v2_t) -> nvmlReturn_t => denied::set2;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlSetVgpuVersion(vgpu_version: *mut nvmlVgpuVersion_t) -> nvmlReturn_t => refused::set1;
+    nvml nvmlSetVgpuVersion(vgpu_version: *mut nvmlVgpuVersion_t) -> nvmlReturn_t => denied::set1;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlSystemSetConfComputeGpusReadyState(is_accepting_work: c_uint) -> nvmlReturn_t => refused::set1;
+    nvml nvmlSystemSetConfComputeGpusReadyState(is_accepting_work: c_uint) -> nvmlReturn_t => denied::set1;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlSystemSetConfComputeKeyRotationThresholdInfo(threshold: *mut nvmlConfComputeSetKeyRotationThresholdInfo_t) -> nvmlReturn_t => refused::set1;
+    nvml nvmlSystemSetConfComputeKeyRotationThresholdInfo(threshold: *mut nvmlConfComputeSetKeyRotationThresholdInfo_t) -> nvmlReturn_t => denied::set1;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlSystemSetNvlinkBwMode(nvlink_bw_mode: c_uint) -> nvmlReturn_t => refused::set1;
+    nvml nvmlSystemSetNvlinkBwMode(nvlink_bw_mode: c_uint) -> nvmlReturn_t => denied::set1;
     /// Refused: NVML_ERROR_NO_PERMISSION.
-    nvml nvmlUnitSetLedState(unit: nvmlUnit_t, color: nvmlLedColor_t) -> nvmlReturn_t => refused::set2;
+    nvml nvmlUnitSetLedState(unit: nvmlUnit_t, color: nvmlLedColor_t) -> nvmlReturn_t => denied::set2;
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ mod refusal;
 use std::ffi::c_uint;
 
 pub use instance::{ComputeInstance, ComputeInstanceInfo, GpuInstance, GpuInstanceInfo, MigDevice};
-pub use refusal::Refusal;
+pub use refusal::MigRefusal;
 
 use super::{Device, pfn, text_of};
 use crate::Error;
@@ -109,7 +109,7 @@ impl<'a> Device<'a> {
     /// Turns MIG on or off. Needs root, and a GPU that nobody uses.
     ///
     /// # Errors
-    /// [`Refusal::NoPermission`], [`Refusal::NotSupported`]. A GPU in use is no error but [`Activation::InUse`].
+    /// [`MigRefusal::NoPermission`], [`MigRefusal::NotSupported`]. A GPU in use is no error but [`Activation::InUse`].
     pub fn set_mig_mode(&self, on: bool) -> Result<Activation, Error> {
         let mode = if on {
             NVML_DEVICE_MIG_ENABLE
@@ -135,7 +135,7 @@ impl<'a> Device<'a> {
     /// none, so that the others can be had.
     ///
     /// # Errors
-    /// When not one can be described, why the first cannot: [`Refusal::NotSupported`] with MIG off on some drivers.
+    /// When not one can be described, why the first cannot: [`MigRefusal::NotSupported`] with MIG off on some drivers.
     pub fn gpu_instance_profiles(
         &self,
     ) -> Result<Vec<(GpuInstanceProfile, Vec<Placement>)>, Error> {
@@ -261,7 +261,7 @@ impl<'a> Device<'a> {
     ///
     /// # Errors
     /// When a list cannot be read to its end: an instance that is not seen must not be taken for one that is not there.
-    /// [`Refusal::NotSupported`] with MIG off.
+    /// [`MigRefusal::NotSupported`] with MIG off.
     pub fn gpu_instances(&self) -> Result<Vec<(GpuInstance<'a>, GpuInstanceInfo)>, Error> {
         let profiles: Vec<u32> = self
             .gpu_instance_profiles()?
@@ -287,7 +287,7 @@ impl<'a> Device<'a> {
                     Ok(())
                 }
                 // Destroyed since it was listed.
-                Err(error) if error.refusal() == Some(Refusal::Gone) => Ok(()),
+                Err(error) if error.refusal() == Some(MigRefusal::Gone) => Ok(()),
                 other => other.map(drop),
             }
         };
@@ -338,7 +338,7 @@ impl<'a> Device<'a> {
         };
         match self.call(&self.nvml.functions.nvmlDeviceGetGpuInstanceById, get) {
             Ok(()) => Ok(Some(GpuInstance::new(self, handle))),
-            Err(error) if error.refusal() == Some(Refusal::Gone) => Ok(None),
+            Err(error) if error.refusal() == Some(MigRefusal::Gone) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -346,8 +346,8 @@ impl<'a> Device<'a> {
     /// Makes a GPU instance at exactly this place. Nothing computes in it before it has a compute instance.
     ///
     /// # Errors
-    /// [`Refusal::NoRoom`] when something lies there, the profile is used up, or nothing of it may lie there;
-    /// [`Refusal::InUse`] when it would be the first and somebody uses the bare GPU; [`Refusal::NoPermission`].
+    /// [`MigRefusal::NoRoom`] when something lies there, the profile is used up, or nothing of it may lie there;
+    /// [`MigRefusal::InUse`] when it would be the first and somebody uses the bare GPU; [`MigRefusal::NoPermission`].
     pub fn create_gpu_instance(
         &self,
         profile: u32,

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use divvy_driver::nvml::mig::{Activation, GpuInstance, MigMode, Placement, Refusal};
+use divvy_driver::nvml::mig::{Activation, GpuInstance, MigMode, MigRefusal, Placement};
 use divvy_driver::nvml::{Device, Nvml};
 use divvy_test_support::Bounded as _;
 
@@ -121,10 +121,13 @@ fn made_and_found(gpu: Device<'_>) {
     assert_eq!(device.memory().unwrap().total, 19_968 << 20);
     assert_eq!(device.processes().unwrap(), []);
     let again = made.create_full_compute_instance();
-    assert_eq!(again.err().unwrap().refusal(), Some(Refusal::NoRoom));
-    assert_eq!(made.destroy().unwrap_err().refusal(), Some(Refusal::InUse));
+    assert_eq!(again.err().unwrap().refusal(), Some(MigRefusal::NoRoom));
+    assert_eq!(
+        made.destroy().unwrap_err().refusal(),
+        Some(MigRefusal::InUse)
+    );
     clear(&made);
-    assert_eq!(made.info().unwrap_err().refusal(), Some(Refusal::Gone));
+    assert_eq!(made.info().unwrap_err().refusal(), Some(MigRefusal::Gone));
     assert_eq!(layout(&gpu), [(19, 0)]);
 }
 
@@ -146,7 +149,7 @@ fn a_place_that_is_taken_or_not_listed_is_no_room_and_nothing_changes() {
                 let error = gpu.create_gpu_instance(profile, place).err().unwrap();
                 assert_eq!(
                     error.refusal(),
-                    Some(Refusal::NoRoom),
+                    Some(MigRefusal::NoRoom),
                     "{profile} {place:?}: {error}"
                 );
             }
@@ -266,7 +269,7 @@ fn a_mode_is_set_or_waits_and_is_never_an_error_for_that() {
             let mode = |current, pending| Some(MigMode { current, pending });
             assert_eq!(gpu.mig_mode().unwrap(), mode(false, false));
             let error = gpu.gpu_instances_of(&[19]).err().unwrap();
-            assert_eq!(error.refusal(), Some(Refusal::NotSupported));
+            assert_eq!(error.refusal(), Some(MigRefusal::NotSupported));
             assert_eq!(gpu.set_mig_mode(true).unwrap(), Activation::Done);
             assert_eq!(gpu.mig_mode().unwrap(), mode(true, true));
             gpu.create_gpu_instance(19, at(0, 1)).unwrap();
@@ -289,7 +292,7 @@ fn a_gpu_without_mig_has_no_mode() {
     on("l4-24gb", "", "a_gpu_without_mig_has_no_mode", |gpu| {
         assert_eq!(gpu.mig_mode().unwrap(), None);
         let error = gpu.set_mig_mode(true).unwrap_err();
-        assert_eq!(error.refusal(), Some(Refusal::NotSupported));
+        assert_eq!(error.refusal(), Some(MigRefusal::NotSupported));
     });
 }
 
@@ -303,11 +306,11 @@ fn who_may_not_is_told_what_he_needs() {
         |gpu| {
             let error = gpu.create_gpu_instance(19, at(0, 1)).err().unwrap();
             let refusal = error.refusal().unwrap();
-            assert_eq!(refusal, Refusal::NoPermission);
+            assert_eq!(refusal, MigRefusal::NoPermission);
             assert!(refusal.hint().contains("root"));
             // Whoever may not change instances may not see them either.
             let error = gpu.gpu_instances().err().unwrap();
-            assert_eq!(error.refusal(), Some(Refusal::NoPermission));
+            assert_eq!(error.refusal(), Some(MigRefusal::NoPermission));
         },
     );
 }

@@ -12,13 +12,13 @@ use divvy_driver::sys::cuda::{
     CUDA_ARRAY3D_SPARSE, CUarray, CUdevice, CUmipmappedArray, CUresult,
 };
 
-use crate::account::{Account, Place};
+use crate::account::{GpuAccount, ProcessAccount};
 use crate::charge::binding::Unbinding;
+use crate::charge::driver_cache::relaxed;
 use crate::charge::extent;
 use crate::charge::memory;
 use crate::charge::oversize;
-use crate::charge::pointers::{Allocation, What, key};
-use crate::charge::stock::relaxed;
+use crate::charge::pointers::{Allocation, AllocationBacking, key};
 use crate::device::{self, Admission};
 use crate::process;
 use crate::route::function::driver;
@@ -149,19 +149,19 @@ fn charged<F, A: Copy>(
     if result == CUresult::SUCCESS {
         let bytes = hold.bytes();
         hold.commit();
-        remember(&place, key(), bytes);
+        track(&place, key(), bytes);
     }
     result
 }
 
-fn remember(place: &Place, key: u64, bytes: u64) {
+fn track(place: &GpuAccount, key: u64, bytes: u64) {
     let pointers = &place.account.pointers;
     let allocation = Allocation {
         gpu: place.gpu,
         bytes,
         context: device::current_context() as usize,
         era: pointers.era(),
-        what: What::Array,
+        backing: AllocationBacking::Array,
     };
     pointers.insert(key, allocation);
 }
@@ -177,7 +177,7 @@ pub fn destroy_mipmapped<F>(real: Real<'_, F>, array: CUmipmappedArray) -> CUres
 /// Gives back what the array was charged, and what was bound to it.
 fn end<F>(real: &Real<'_, F>, key: u64) -> CUresult {
     let unbinding = process::account().map(|account| Unbinding::all(account, key));
-    let result = memory::release(real, key, Account::give_back);
+    let result = memory::release(real, key, ProcessAccount::release);
     if let Some(unbinding) = unbinding {
         unbinding.end(result);
     }

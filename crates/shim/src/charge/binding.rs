@@ -9,28 +9,28 @@ use divvy_driver::sys::cuda::{
     CUmulticastObjectProp, CUresourcetype, CUresult, CUstream,
 };
 
-use crate::account::Account;
-use crate::charge::holding::Holding;
-use crate::charge::mappings::{Bound, Part};
+use crate::account::ProcessAccount;
+use crate::charge::mappings::{BindingRegion, Bound};
+use crate::charge::memory_charge::MemoryCharge;
 use crate::charge::pointers::key;
-use crate::device::Belongs;
+use crate::device::DeviceMembership;
 use crate::process;
 use crate::route::hook::Real;
 
 /// What is to be unbound, taken out before the driver is asked.
 pub struct Unbinding {
-    account: &'static Account,
+    account: &'static ProcessAccount,
     resource: u64,
     bound: Bound,
 }
 
 impl Unbinding {
     /// Everything that is bound to a resource: an array's key, or a multicast object's handle.
-    pub fn all(account: &'static Account, resource: u64) -> Self {
+    pub fn all(account: &'static ProcessAccount, resource: u64) -> Self {
         Self::part(account, resource, None)
     }
 
-    fn part(account: &'static Account, resource: u64, part: Option<Part>) -> Self {
+    fn part(account: &'static ProcessAccount, resource: u64, part: Option<BindingRegion>) -> Self {
         Unbinding {
             account,
             resource,
@@ -88,15 +88,15 @@ fn resource_of(one: &CUarrayMapInfo) -> u64 {
     }
 }
 
-fn part_of(one: &CUarrayMapInfo) -> Part {
+fn part_of(one: &CUarrayMapInfo) -> BindingRegion {
     let [a, b, c, d] = one.subresource;
     [one.subresourceType.0.into(), a, b, c, d]
 }
 
 fn bind(
-    account: &'static Account,
+    account: &'static ProcessAccount,
     resource: u64,
-    part: Part,
+    part: BindingRegion,
     handle: CUmemGenericAllocationHandle,
 ) {
     let dead = account.mappings().bind(resource, part, handle);
@@ -116,7 +116,9 @@ pub fn create_multicast<F>(
     {
         // SAFETY: the driver has just written the handle.
         let handle = unsafe { handle.read() };
-        let old = account.mappings().create(handle, Holding::nothing(place));
+        let old = account
+            .mappings()
+            .create(handle, MemoryCharge::nothing(place));
         drop(old);
     }
     result
@@ -179,7 +181,7 @@ fn bound<F>(
     real: &Real<'_, F>,
     to: CUmemGenericAllocationHandle,
     at: usize,
-    handle: impl FnOnce(&'static Account) -> Option<CUmemGenericAllocationHandle>,
+    handle: impl FnOnce(&'static ProcessAccount) -> Option<CUmemGenericAllocationHandle>,
 ) -> CUresult {
     let result = real.call();
     if result == CUresult::SUCCESS
@@ -198,7 +200,7 @@ fn bound<F>(
 }
 
 /// The part of a multicast object that a GPU has there.
-fn on(gpu: usize, at: usize) -> Part {
+fn on(gpu: usize, at: usize) -> BindingRegion {
     [gpu as u64, at as u64, 0, 0, 0]
 }
 
@@ -210,7 +212,7 @@ pub fn unbind<F>(
     _size: usize,
 ) -> CUresult {
     let unbinding = match process::account().map(|account| (account, account.belongs(device))) {
-        Some((account, Belongs::Here(place))) => {
+        Some((account, DeviceMembership::InSlice(place))) => {
             let part = on(place.gpu, at);
             Some(Unbinding::part(account, key::multicast(from), Some(part)))
         }

@@ -11,11 +11,11 @@ use divvy_driver::sys::cuda::{
     CUexternalMemoryHandleType, CUmipmappedArray, CUresult,
 };
 
-use crate::account::Account;
-use crate::charge::holding::Holding;
-use crate::charge::mark;
+use crate::account::ProcessAccount;
+use crate::charge::descriptor_tag;
 use crate::charge::memory;
-use crate::charge::pointers::{Allocation, What, key};
+use crate::charge::memory_charge::MemoryCharge;
+use crate::charge::pointers::{Allocation, AllocationBacking, key};
 use crate::device::{self, Admission};
 use crate::process;
 use crate::route::hook::Real;
@@ -37,10 +37,10 @@ pub fn import<F>(
     let is_descriptor = of.type_ == CUexternalMemoryHandleType::OPAQUE_FD;
     // The descriptor is the low half of the union.
     let key = is_descriptor
-        .then(|| mark::get(of.handle[0] as c_int))
+        .then(|| descriptor_tag::get(of.handle[0] as c_int))
         .flatten()
         .map(|mark| mark.key);
-    let Ok(holding) = Holding::import(place, key, of.size) else {
+    let Ok(holding) = MemoryCharge::import(place, key, of.size) else {
         return CUresult::OUT_OF_MEMORY;
     };
     let result = real.call();
@@ -48,7 +48,13 @@ pub fn import<F>(
         // SAFETY: not null, and the driver has just written the handle.
         let key = key::external(unsafe { memory.read() });
         let context = device::current_context() as usize;
-        remember(place.account, key, place.gpu, context, What::Held(holding));
+        track(
+            place.account,
+            key,
+            place.gpu,
+            context,
+            AllocationBacking::Held(holding),
+        );
     }
     result
 }
@@ -80,26 +86,26 @@ fn mapped<F>(real: &Real<'_, F>, memory: CUexternalMemory, key: impl Fn() -> u64
     if result == CUresult::SUCCESS
         && let Some(account) = process::account()
         && let Some(whole) = account.pointers.get(key::external(memory))
-        && let What::Held(holding) = whole.what
+        && let AllocationBacking::Held(holding) = whole.backing
     {
-        let part = What::Part(Arc::clone(&holding));
+        let part = AllocationBacking::Part(Arc::clone(&holding));
         // Whatever context is current: what is mapped is believed to live as long as the context that the memory was imported in.
-        remember(account, key(), whole.gpu, whole.context, part);
+        track(account, key(), whole.gpu, whole.context, part);
     }
     result
 }
 
-fn remember(account: &Account, key: u64, gpu: usize, context: usize, what: What) {
+fn track(account: &ProcessAccount, key: u64, gpu: usize, context: usize, what: AllocationBacking) {
     let allocation = Allocation {
         gpu,
         bytes: 0,
         context,
         era: account.pointers.era(),
-        what,
+        backing: what,
     };
     account.pointers.insert(key, allocation);
 }
 
 pub fn destroy<F>(real: Real<'_, F>, memory: CUexternalMemory) -> CUresult {
-    memory::release(&real, key::external(memory), Account::give_back)
+    memory::release(&real, key::external(memory), ProcessAccount::release)
 }

@@ -26,7 +26,7 @@ use footprint::Footprint;
 use crate::charge::stream::{Flavour, LEGACY, PER_THREAD};
 use crate::compute::{self, Work};
 use crate::device::{self, Admission};
-use crate::process::{self, Standing};
+use crate::process::{self, LimiterState};
 use crate::route::hook::Real;
 
 pub fn instantiate_with_log<F>(
@@ -83,7 +83,7 @@ fn instantiated<F>(
     graph: CUgraph,
     upload: Option<(CUstream, &Flavour)>,
 ) -> CUresult {
-    if exec.is_null() || graph.is_null() || matches!(process::standing(), Standing::Off) {
+    if exec.is_null() || graph.is_null() || matches!(process::limiter_state(), LimiterState::Off) {
         return real.call();
     }
     let Ok(executable) = admitted(&Footprint::of(graph)) else {
@@ -107,7 +107,7 @@ fn instantiated<F>(
         if let Some((stream, flavour)) = upload {
             graphs.mapped(&executable, flavour.identity(stream), era);
         }
-        executable.settle();
+        executable.reconcile();
         // SAFETY: not null, and the driver has just written the handle.
         graphs.insert(unsafe { exec.read() }, executable);
     }
@@ -215,7 +215,7 @@ fn run_steady<F>(
     let _leaving = graphs.launching(executable);
     let _launching = graphs.steady(executable, stream)?;
     let result = real.call();
-    executable.settle();
+    executable.reconcile();
     if result == CUresult::SUCCESS {
         done(graphs, executable);
     }
@@ -262,7 +262,7 @@ pub fn destroy<F>(real: Real<'_, F>, exec: CUgraphExec) -> CUresult {
     };
     let result = real.call();
     if result == CUresult::SUCCESS {
-        executable.settle();
+        executable.reconcile();
     } else {
         account.graphs.insert(exec, executable);
     }

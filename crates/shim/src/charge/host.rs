@@ -7,16 +7,16 @@ use std::sync::Arc;
 use divvy_driver::sys::cuda::CUresult;
 use divvy_ledger::Hold;
 
-use crate::account::{Account, Place};
-use crate::charge::holding::Holding;
+use crate::account::{GpuAccount, ProcessAccount};
 use crate::charge::memory::{self, granted};
-use crate::charge::pointers::{Allocation, What, key};
-use crate::device::{self, Belongs};
-use crate::process::{self, Standing};
+use crate::charge::memory_charge::MemoryCharge;
+use crate::charge::pointers::{Allocation, AllocationBacking, key};
+use crate::device::{self, DeviceMembership};
+use crate::process::{self, LimiterState};
 use crate::route::hook::Real;
 
 /// What is to be done with host memory that is asked for.
-pub enum Taken {
+pub enum PinAdmission {
     /// The driver answers alone.
     Passed,
     /// It fails with OUT_OF_MEMORY.
@@ -26,47 +26,47 @@ pub enum Taken {
 
 /// Host memory, about to be pinned. Dropped, it counts for nothing.
 pub struct Pinned {
-    place: Place,
+    place: GpuAccount,
     bytes: u64,
     /// What it is charged, where it is the GPU's memory too.
     hold: Option<Hold<'static>>,
 }
 
 /// Counts host memory, with the current device, or with the slice's first where none is current.
-pub fn take(bytes: u64) -> Taken {
+pub fn take(bytes: u64) -> PinAdmission {
     let is_integrated = device::is_integrated(device::current().unwrap_or(0));
-    let account = match process::standing() {
-        Standing::Limited(account) => account,
-        Standing::Refused(refusal) if is_integrated => {
-            process::tell_refusal(&refusal.cause);
-            return Taken::Refused;
+    let account = match process::limiter_state() {
+        LimiterState::Limited(account) => account,
+        LimiterState::Refused(refusal) if is_integrated => {
+            process::log_refusal(&refusal.cause);
+            return PinAdmission::Refused;
         }
-        Standing::Off | Standing::Refused(_) => return Taken::Passed,
+        LimiterState::Off | LimiterState::Refused(_) => return PinAdmission::Passed,
     };
     let place = match device::current().map(|device| account.belongs(device)) {
-        Some(Belongs::Here(place)) => Some(place),
-        Some(Belongs::Elsewhere) if is_integrated => return Taken::Refused,
+        Some(DeviceMembership::InSlice(place)) => Some(place),
+        Some(DeviceMembership::OutsideSlice) if is_integrated => return PinAdmission::Refused,
         _ => account.first_place(),
     };
     let Some(place) = place else {
         return if is_integrated {
-            Taken::Refused
+            PinAdmission::Refused
         } else {
-            Taken::Passed
+            PinAdmission::Passed
         };
     };
     let hold = match is_integrated {
         false => None,
         true => match place.reserve(granted(bytes)) {
             Ok(hold) => Some(hold),
-            Err(_) => return Taken::Refused,
+            Err(_) => return PinAdmission::Refused,
         },
     };
-    Taken::Counted(Pinned { place, bytes, hold })
+    PinAdmission::Counted(Pinned { place, bytes, hold })
 }
 
 impl Pinned {
-    pub fn account(&self) -> &'static Account {
+    pub fn account(&self) -> &'static ProcessAccount {
         self.place.account
     }
 
@@ -76,26 +76,26 @@ impl Pinned {
         if let Some(hold) = self.hold {
             hold.commit();
         }
-        let Place { slot, gpu, .. } = self.place;
+        let GpuAccount { slot, gpu, .. } = self.place;
         slot.note_host(gpu, i64::try_from(self.bytes).unwrap_or(i64::MAX));
         charged
     }
 
     /// It was made by handle.
-    pub fn into_holding(self) -> Arc<Holding> {
+    pub fn into_holding(self) -> Arc<MemoryCharge> {
         let (place, bytes) = (self.place, self.bytes);
-        Holding::new(place, self.commit(), bytes)
+        MemoryCharge::new(place, self.commit(), bytes)
     }
 
-    fn remember(self, address: *const c_void) {
-        let Place { account, gpu, .. } = self.place;
+    fn track(self, address: *const c_void) {
+        let GpuAccount { account, gpu, .. } = self.place;
         let pinned = self.bytes;
         let allocation = Allocation {
             gpu,
             bytes: self.commit(),
             context: device::current_context() as usize,
             era: account.pointers.era(),
-            what: What::Pinned(pinned),
+            backing: AllocationBacking::Pinned(pinned),
         };
         let key = key::pinned(address as u64);
         account.pointers.insert(key, allocation);
@@ -136,18 +136,18 @@ fn pin<F>(real: &Real<'_, F>, bytes: u64, address: impl Fn() -> *mut c_void) -> 
         return real.call();
     }
     let taken = match take(bytes) {
-        Taken::Passed => return real.call(),
-        Taken::Refused => return CUresult::OUT_OF_MEMORY,
-        Taken::Counted(taken) => taken,
+        PinAdmission::Passed => return real.call(),
+        PinAdmission::Refused => return CUresult::OUT_OF_MEMORY,
+        PinAdmission::Counted(taken) => taken,
     };
     let result = real.call();
     if result == CUresult::SUCCESS {
-        taken.remember(address());
+        taken.track(address());
     }
     result
 }
 
 /// `cuMemFreeHost` and `cuMemHostUnregister`.
 pub fn free<F>(real: Real<'_, F>, p: *mut c_void) -> CUresult {
-    memory::release(&real, key::pinned(p as u64), Account::give_back)
+    memory::release(&real, key::pinned(p as u64), ProcessAccount::release)
 }

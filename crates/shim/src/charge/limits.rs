@@ -9,9 +9,9 @@ use std::sync::{Mutex, PoisonError};
 
 use divvy_driver::sys::cuda::{CUdevice, CUdevice_attribute, CUlimit, CUresult};
 
-use crate::account::Place;
+use crate::account::GpuAccount;
 use crate::charge::oversize;
-use crate::charge::pointers::{Allocation, What, key};
+use crate::charge::pointers::{Allocation, AllocationBacking, key};
 use crate::device::{self, Admission};
 use crate::route::function::driver;
 use crate::route::hook::Real;
@@ -47,7 +47,7 @@ pub fn set<F>(real: Real<'_, F>, limit: CUlimit, value: usize) -> CUresult {
     let (base, charged) = match place.account.pointers.get(key) {
         Some(Allocation {
             bytes,
-            what: What::Limit(base),
+            backing: AllocationBacking::Limit(base),
             ..
         }) => (base, bytes),
         _ => (before as u64, 0),
@@ -71,12 +71,17 @@ pub fn set<F>(real: Real<'_, F>, limit: CUlimit, value: usize) -> CUresult {
         set_back(limit, before);
         return CUresult::OUT_OF_MEMORY;
     }
-    remember(&place, key, charged + more, base);
+    track(&place, key, charged + more, base);
     result
 }
 
 /// Answers a value that does not fit: OUT_OF_MEMORY, or what the driver says of one that exceeds the GPU.
-fn refuse<F>(real: &Real<'_, F>, place: &Place, bytes: u64, set_back: impl FnOnce()) -> CUresult {
+fn refuse<F>(
+    real: &Real<'_, F>,
+    place: &GpuAccount,
+    bytes: u64,
+    set_back: impl FnOnce(),
+) -> CUresult {
     if !oversize::exceeds_gpu(place, bytes) {
         return CUresult::OUT_OF_MEMORY;
     }
@@ -121,14 +126,14 @@ fn set_back(limit: CUlimit, value: usize) {
     }
 }
 
-fn remember(place: &Place, key: u64, bytes: u64, base: u64) {
+fn track(place: &GpuAccount, key: u64, bytes: u64, base: u64) {
     let pointers = &place.account.pointers;
     let allocation = Allocation {
         gpu: place.gpu,
         bytes,
         context: device::current_context() as usize,
         era: pointers.era(),
-        what: What::Limit(base),
+        backing: AllocationBacking::Limit(base),
     };
     pointers.insert(key, allocation);
 }

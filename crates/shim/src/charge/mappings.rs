@@ -12,11 +12,11 @@ pub struct Mappings<B> {
     /// The handle mapped at each start address.
     ranges: BTreeMap<u64, u64>,
     /// What is bound to a resource, by that resource.
-    bound: HashMap<u64, Vec<(Part, u64)>>,
+    bound: HashMap<u64, Vec<(BindingRegion, u64)>>,
 }
 
 /// The part of a resource that a handle is bound to, in the words of whoever binds it.
-pub type Part = [u64; 5];
+pub type BindingRegion = [u64; 5];
 
 #[derive(Clone, Copy, Debug)]
 struct Handle<B> {
@@ -29,7 +29,7 @@ struct Handle<B> {
 /// What [`Mappings::take_bound`] took.
 #[derive(Default)]
 #[must_use]
-pub struct Bound(Vec<(Part, u64)>);
+pub struct Bound(Vec<(BindingRegion, u64)>);
 
 /// What [`Mappings::release`] took.
 #[must_use]
@@ -157,7 +157,7 @@ impl<B: Clone> Mappings<B> {
     }
 
     /// A part of a resource is backed by the handle's memory now, and by no other. Returns what has died of it.
-    pub fn bind(&mut self, resource: u64, part: Part, handle: u64) -> Vec<B> {
+    pub fn bind(&mut self, resource: u64, part: BindingRegion, handle: u64) -> Vec<B> {
         if let Some(known) = self.handles.get_mut(&handle) {
             known.mappings += 1;
         }
@@ -170,7 +170,7 @@ impl<B: Clone> Mappings<B> {
     }
 
     /// Takes out what is bound to a part of a resource, or to all of it. What is bound to a part that only overlaps it stays.
-    pub fn take_bound(&mut self, resource: u64, part: Option<Part>) -> Bound {
+    pub fn take_bound(&mut self, resource: u64, part: Option<BindingRegion>) -> Bound {
         let Some(bound) = self.bound.get_mut(&resource) else {
             return Bound::default();
         };
@@ -244,7 +244,10 @@ mod tests {
     }
 
     /// Unbinds a part of resource 1, or all of it.
-    fn end(mappings: &mut Mappings<&'static str>, part: Option<Part>) -> Vec<&'static str> {
+    fn end(
+        mappings: &mut Mappings<&'static str>,
+        part: Option<BindingRegion>,
+    ) -> Vec<&'static str> {
         let taken = mappings.take_bound(1, part);
         mappings.unbound(taken)
     }

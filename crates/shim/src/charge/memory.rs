@@ -8,11 +8,11 @@ use std::ffi::c_uint;
 
 use divvy_driver::sys::cuda::{CUdeviceptr, CUdeviceptr_v1, CUresult};
 
-use crate::account::Account;
+use crate::account::ProcessAccount;
 use crate::charge::oversize;
 use crate::charge::pointers::Allocation;
 use crate::device::{self, Admission};
-use crate::forensics;
+use crate::oom_report;
 use crate::process;
 use crate::route::hook::Real;
 use crate::table::real;
@@ -80,9 +80,9 @@ fn linear<F, P: Copy + Into<CUdeviceptr>>(
         // SAFETY: not null, and the driver has just written the address there.
         let address = unsafe { dptr.read() }.into();
         let context = place.account.contexts.of_allocation();
-        place.remember(address, bytes, context, managed);
+        place.track(address, bytes, context, managed);
     } else {
-        forensics::asked(&place, bytes);
+        oom_report::record_request(&place, bytes);
     }
     result
 }
@@ -179,23 +179,23 @@ where
         hold.commit_as(taken);
     }
     let context = place.account.contexts.of_allocation();
-    place.remember(address, taken, context, false);
+    place.track(address, taken, context, false);
     result
 }
 
 pub fn free<F>(real: Real<'_, F>, dptr: CUdeviceptr) -> CUresult {
-    release(&real, dptr, Account::give_back)
+    release(&real, dptr, ProcessAccount::release)
 }
 
 pub fn free_v1<F>(real: Real<'_, F>, dptr: CUdeviceptr_v1) -> CUresult {
-    release(&real, dptr.into(), Account::give_back)
+    release(&real, dptr.into(), ProcessAccount::release)
 }
 
 /// Memory may be freed by either kind of free, whichever allocated it. What is not ours the driver alone judges.
 pub fn release<F>(
     real: &Real<'_, F>,
     dptr: CUdeviceptr,
-    give_back: impl FnOnce(&Account, &Allocation),
+    give_back: impl FnOnce(&ProcessAccount, &Allocation),
 ) -> CUresult {
     let Some((account, allocation)) =
         process::account().and_then(|account| Some((account, account.pointers.take(dptr)?)))

@@ -6,14 +6,14 @@
 
 use divvy_driver::sys::cuda::CUresult;
 
-use crate::account::Place;
-use crate::charge::stock::relaxed;
-use crate::device::Belongs;
+use crate::account::GpuAccount;
+use crate::charge::driver_cache::relaxed;
+use crate::device::DeviceMembership;
 use crate::process;
 use crate::table::real;
 
 /// Whether a request is for more than the GPU has. The driver is asked, so this is for calls that the limit refuses.
-pub fn exceeds_gpu(place: &Place, bytes: u64) -> bool {
+pub fn exceeds_gpu(place: &GpuAccount, bytes: u64) -> bool {
     total(place).is_some_and(|total| bytes > total)
 }
 
@@ -23,7 +23,7 @@ pub fn exceeds_gpu(place: &Place, bytes: u64) -> bool {
 /// # Safety
 /// `out` may be read, and the driver would write there.
 pub unsafe fn refuse<T: Copy>(
-    place: &Place,
+    place: &GpuAccount,
     bytes: u64,
     out: *mut T,
     ask: impl FnOnce() -> CUresult,
@@ -62,12 +62,12 @@ pub unsafe fn leave_to_driver<T: Copy>(
 }
 
 /// Bytes of a GPU, as the driver reports them.
-fn total(place: &Place) -> Option<u64> {
+fn total(place: &GpuAccount) -> Option<u64> {
     let known = (0..).map(|device| (device, place.account.belongs(device)));
-    let mut known = known.take_while(|(_, belongs)| !matches!(belongs, Belongs::Nowhere));
+    let mut known = known.take_while(|(_, belongs)| !matches!(belongs, DeviceMembership::Unknown));
     let (device, _) = known.find(|(_, belongs)| match belongs {
-        Belongs::Here(found) => found.gpu == place.gpu,
-        Belongs::Elsewhere | Belongs::Nowhere => false,
+        DeviceMembership::InSlice(found) => found.gpu == place.gpu,
+        DeviceMembership::OutsideSlice | DeviceMembership::Unknown => false,
     })?;
     let ask = real::cuDeviceTotalMem_v2.get()?;
     let mut total = 0;

@@ -6,11 +6,11 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use divvy_ledger::Kind;
+use divvy_ledger::AllocationKind;
 
-use crate::charge::holding::Holding;
+use crate::charge::breakdown::Breakdown;
+use crate::charge::memory_charge::MemoryCharge;
 use crate::charge::pool::Pool;
-use crate::charge::tally::Tally;
 
 const SHARDS: usize = 64;
 
@@ -28,12 +28,12 @@ pub struct Allocation {
     pub context: usize,
     /// See [`Pointers::era`].
     pub era: u64,
-    pub what: What,
+    pub backing: AllocationBacking,
 }
 
 /// What was allocated, and with it what its end gives back beyond [`Allocation::bytes`].
 #[derive(Clone)]
-pub enum What {
+pub enum AllocationBacking {
     Linear,
     Managed,
     Array,
@@ -44,29 +44,29 @@ pub enum What {
     /// From a pool, which is charged and not its parts.
     Pooled(Arc<Pool>),
     /// From a pool, and shared with other processes.
-    Lent(Arc<Pool>, Arc<Holding>),
+    Lent(Arc<Pool>, Arc<MemoryCharge>),
     /// Shared with other processes, or imported.
-    Held(Arc<Holding>),
+    Held(Arc<MemoryCharge>),
     /// Opened by a handle of another process's, so often.
-    Opened(Arc<Holding>, u32),
+    Opened(Arc<MemoryCharge>, u32),
     /// A part of something that is held.
-    Part(#[allow(dead_code, reason = "it is held")] Arc<Holding>),
+    Part(#[allow(dead_code, reason = "it is held")] Arc<MemoryCharge>),
 }
 
-impl What {
+impl AllocationBacking {
     /// As what, and with how many bytes, it is named in the record of a refusal.
-    fn named(&self, bytes: u64) -> (Kind, u64) {
+    fn named(&self, bytes: u64) -> (AllocationKind, u64) {
         match self {
-            What::Linear => (Kind::Linear, bytes),
-            What::Managed => (Kind::Managed, bytes),
-            What::Array => (Kind::Array, bytes),
-            What::Limit(_) => (Kind::Context, bytes),
-            What::Pinned(_) => (Kind::Other, bytes),
-            What::Held(holding) | What::Opened(holding, _) | What::Lent(_, holding) => {
-                (Kind::Imported, holding.bytes())
-            }
+            AllocationBacking::Linear => (AllocationKind::Linear, bytes),
+            AllocationBacking::Managed => (AllocationKind::Managed, bytes),
+            AllocationBacking::Array => (AllocationKind::Array, bytes),
+            AllocationBacking::Limit(_) => (AllocationKind::Context, bytes),
+            AllocationBacking::Pinned(_) => (AllocationKind::Other, bytes),
+            AllocationBacking::Held(holding)
+            | AllocationBacking::Opened(holding, _)
+            | AllocationBacking::Lent(_, holding) => (AllocationKind::Imported, holding.bytes()),
             // Named with the pool, or with what they are a part of.
-            What::Pooled(_) | What::Part(_) => (Kind::Other, 0),
+            AllocationBacking::Pooled(_) | AllocationBacking::Part(_) => (AllocationKind::Other, 0),
         }
     }
 }
@@ -186,11 +186,11 @@ impl Pointers {
     }
 
     /// Says which allocations there are on a GPU.
-    pub fn tell(&self, gpu: usize, tally: &mut Tally) {
+    pub fn add_to_breakdown(&self, gpu: usize, tally: &mut Breakdown) {
         for shard in &self.shards {
             let here = |allocation: &&Allocation| allocation.gpu == gpu;
             for allocation in lock(shard).values().filter(here) {
-                let (kind, bytes) = allocation.what.named(allocation.bytes);
+                let (kind, bytes) = allocation.backing.named(allocation.bytes);
                 tally.add(kind, bytes);
             }
         }

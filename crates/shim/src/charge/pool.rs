@@ -13,27 +13,27 @@ use std::sync::atomic::{
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use divvy_driver::sys::cuda::{CUmemoryPool, CUresult};
-use divvy_ledger::Kind;
+use divvy_ledger::AllocationKind;
 
-use crate::account::Place;
-use crate::charge::holding::Holding;
-use crate::charge::stock::{Growth, Source, Stock};
-use crate::charge::stream::Mark;
-use crate::charge::tally::Tally;
+use crate::account::GpuAccount;
+use crate::charge::breakdown::Breakdown;
+use crate::charge::driver_cache::{CacheSource, DriverCache, Growth};
+use crate::charge::memory_charge::MemoryCharge;
+use crate::charge::stream::StreamMarker;
 
 #[derive(Default)]
 pub struct Pools {
     /// Whether any pool was ever seen: all that a view looks at in a program without pools.
     any: AtomicBool,
     /// Those that were seen to be made or used, by handle.
-    known: Mutex<HashMap<usize, Home>>,
+    known: Mutex<HashMap<usize, PoolLocation>>,
     /// Destroyed ones that the driver gives up when it has come so far.
-    fading: Mutex<Vec<(Arc<Pool>, Mark)>>,
+    fading: Mutex<Vec<(Arc<Pool>, StreamMarker)>>,
 }
 
 /// Where a pool's memory is.
 #[derive(Clone)]
-pub enum Home {
+pub enum PoolLocation {
     /// On a GPU of the slice.
     Here(Arc<Pool>),
     /// On another GPU, where nothing may be allocated.
@@ -46,7 +46,7 @@ pub enum Home {
 
 /// One pool on a GPU of the slice.
 pub struct Pool {
-    stock: Stock,
+    stock: DriverCache,
     life: Mutex<Life>,
 }
 
@@ -59,29 +59,29 @@ struct Life {
 
 impl Pools {
     /// The pool of that handle, if it was seen before.
-    pub fn get(&self, handle: CUmemoryPool) -> Option<Home> {
+    pub fn get(&self, handle: CUmemoryPool) -> Option<PoolLocation> {
         self.known().get(&(handle as usize)).cloned()
     }
 
     /// Remembers a pool's home, unless another thread has just done so.
-    pub fn insert(&self, handle: CUmemoryPool, home: Home) -> Home {
+    pub fn insert(&self, handle: CUmemoryPool, home: PoolLocation) -> PoolLocation {
         self.any.store(true, Release);
         self.known().entry(handle as usize).or_insert(home).clone()
     }
 
     /// Takes a pool out, before the driver destroys it: its handle may be another's at once.
-    pub fn take(&self, handle: CUmemoryPool) -> Option<Home> {
+    pub fn take(&self, handle: CUmemoryPool) -> Option<PoolLocation> {
         self.known().remove(&(handle as usize))
     }
 
     /// The last allocation of a destroyed pool was freed in the order of a stream.
-    pub fn fade(&self, pool: Arc<Pool>, mark: Mark) {
+    pub fn fade(&self, pool: Arc<Pool>, mark: StreamMarker) {
         let mut fading = self.fading.lock().unwrap_or_else(PoisonError::into_inner);
         fading.push((pool, mark));
     }
 
     /// Gives back the charges of those that are gone by now.
-    fn bury(&self) {
+    fn release_destroyed(&self) {
         let mut fading = self.fading.lock().unwrap_or_else(PoisonError::into_inner);
         fading.retain(|(pool, mark)| {
             let gone = mark.is_reached();
@@ -93,55 +93,55 @@ impl Pools {
     }
 
     /// Brings the charges of a GPU's pools up to date.
-    pub fn settle(&self, gpu: usize) {
+    pub fn reconcile(&self, gpu: usize) {
         if !self.any.load(Acquire) {
             return;
         }
-        self.bury();
+        self.release_destroyed();
         for pool in self.on(gpu) {
-            pool.stock.settle();
+            pool.stock.reconcile();
         }
     }
 
     /// Has the driver give back what the pools on a GPU keep without need.
-    pub fn give_back_cached(&self, gpu: usize) {
+    pub fn trim_caches(&self, gpu: usize) {
         for pool in self.on(gpu) {
             if pool.stock.charged() > 0 {
                 pool.stock.trim();
             }
         }
-        self.bury();
+        self.release_destroyed();
     }
 
     /// Says what the pools on a GPU are charged.
-    pub fn tell(&self, gpu: usize, tally: &mut Tally) {
+    pub fn add_to_breakdown(&self, gpu: usize, tally: &mut Breakdown) {
         for pool in self.on(gpu) {
-            tally.add(Kind::Pool, pool.stock.charged());
+            tally.add(AllocationKind::Pool, pool.stock.charged());
         }
     }
 
     fn on(&self, gpu: usize) -> Vec<Arc<Pool>> {
-        let ours = |home: &Home| match home {
-            Home::Here(pool) if pool.place().gpu == gpu => Some(pool.clone()),
+        let ours = |home: &PoolLocation| match home {
+            PoolLocation::Here(pool) if pool.place().gpu == gpu => Some(pool.clone()),
             _ => None,
         };
         self.known().values().filter_map(ours).collect()
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<usize, Home>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<usize, PoolLocation>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Pool {
-    pub fn new(handle: CUmemoryPool, place: Place) -> Arc<Self> {
+    pub fn new(handle: CUmemoryPool, place: GpuAccount) -> Arc<Self> {
         Arc::new(Pool {
-            stock: Stock::new(Source::pool(handle), place),
+            stock: DriverCache::new(CacheSource::pool(handle), place),
             life: Mutex::default(),
         })
     }
 
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &GpuAccount {
         self.stock.place()
     }
 
@@ -186,10 +186,10 @@ impl Pool {
 
     /// One allocation of that size is to be shared with other processes. Its bytes are counted by themselves until it is
     /// freed; `None` when the pool is not charged as much.
-    pub fn lend(&self, bytes: u64) -> Option<Arc<Holding>> {
+    pub fn lend(&self, bytes: u64) -> Option<Arc<MemoryCharge>> {
         self.stock
             .lend(bytes)
-            .then(|| Holding::new(*self.place(), bytes, 0))
+            .then(|| MemoryCharge::new(*self.place(), bytes, 0))
     }
 
     /// As [`Pool::freed`], of one that was shared.

@@ -5,7 +5,7 @@
 //! (`mark`). So it is counted as long as anybody holds it, whoever made it. Memory of another slice, or of a process in none, is
 //! charged to its first importer in this one; and so is what comes without a key.
 //!
-//! The importer becomes a holder before it asks the driver (`Account::hold_ahead`): another holder may free the memory at any time,
+//! The importer becomes a holder before it asks the driver (`ProcessAccount::hold_ahead`): another holder may free the memory at any time,
 //! and the slice must count it for as long as the driver keeps it. Where no process of the slice shares the memory and no mark
 //! tells how much it is, the limiter imports it first and charges it then; what does not fit is given up again before the program
 //! hears of it.
@@ -21,15 +21,15 @@ use divvy_driver::sys::cuda::{
 
 use divvy_ledger::Denied;
 
-use crate::account::{Account, Place};
-use crate::charge::holding::Holding;
-use crate::charge::mark::{self, Mark};
+use crate::account::{GpuAccount, ProcessAccount};
+use crate::charge::descriptor_tag::{self, DescriptorTag};
 use crate::charge::memory::granted;
-use crate::charge::pointers::{Allocation, NO_CONTEXT, What};
-use crate::charge::pool::Home;
+use crate::charge::memory_charge::MemoryCharge;
+use crate::charge::pointers::{Allocation, AllocationBacking, NO_CONTEXT};
+use crate::charge::pool::PoolLocation;
 use crate::charge::{memory, vmm};
-use crate::device::{self, Admission, Belongs};
-use crate::process::{self, Standing};
+use crate::device::{self, Admission, DeviceMembership};
+use crate::process::{self, LimiterState};
 use crate::route::function::driver;
 use crate::route::hook::Real;
 use crate::table::real;
@@ -60,22 +60,22 @@ pub fn export_address<F>(
     result
 }
 
-impl Account {
+impl ProcessAccount {
     /// What holds the linear memory at an address, which is made now if it was the process's plain own.
-    fn holding_of(&'static self, address: CUdeviceptr) -> Option<Arc<Holding>> {
+    fn holding_of(&'static self, address: CUdeviceptr) -> Option<Arc<MemoryCharge>> {
         let slot = self.joined()?;
         self.pointers.change(address, |allocation| {
-            if matches!(allocation.what, What::Linear) {
-                let place = Place {
+            if matches!(allocation.backing, AllocationBacking::Linear) {
+                let place = GpuAccount {
                     account: self,
                     slot,
                     gpu: allocation.gpu,
                 };
                 let own = std::mem::take(&mut allocation.bytes);
-                allocation.what = What::Held(Holding::new(place, own, 0));
+                allocation.backing = AllocationBacking::Held(MemoryCharge::new(place, own, 0));
             }
-            match &allocation.what {
-                What::Held(holding) => Some(holding.clone()),
+            match &allocation.backing {
+                AllocationBacking::Held(holding) => Some(holding.clone()),
                 _ => None,
             }
         })?
@@ -86,7 +86,7 @@ impl Account {
 fn key_of<T>(handle: &T) -> u64 {
     let (at, length) = (std::ptr::from_ref(handle).cast::<u8>(), size_of::<T>());
     // SAFETY: the callers' structures are arrays of bytes, which the driver or the program has written.
-    mark::of_bytes(unsafe { std::slice::from_raw_parts(at, length) })
+    descriptor_tag::of_bytes(unsafe { std::slice::from_raw_parts(at, length) })
 }
 
 /// Beginning and size of the allocation around an address.
@@ -124,7 +124,7 @@ pub fn open<F>(
                 unsafe { close(address) };
             }
         },
-        what: |holding| What::Opened(holding, 1),
+        what: |holding| AllocationBacking::Opened(holding, 1),
     };
     opened.run(&real, address)
 }
@@ -136,8 +136,8 @@ pub fn close<F>(real: Real<'_, F>, address: CUdeviceptr) -> CUresult {
     // Opened several times it has to be closed as often.
     let once_less = account
         .pointers
-        .change(address, |allocation| match &mut allocation.what {
-            What::Opened(_, times) if *times > 1 => {
+        .change(address, |allocation| match &mut allocation.backing {
+            AllocationBacking::Opened(_, times) if *times > 1 => {
                 *times -= 1;
                 true
             }
@@ -148,14 +148,14 @@ pub fn close<F>(real: Real<'_, F>, address: CUdeviceptr) -> CUresult {
             let result = real.call();
             if result != CUresult::SUCCESS {
                 account.pointers.change(address, |allocation| {
-                    if let What::Opened(_, times) = &mut allocation.what {
+                    if let AllocationBacking::Opened(_, times) = &mut allocation.backing {
                         *times += 1;
                     }
                 });
             }
             result
         }
-        _ => memory::release(&real, address, Account::give_back),
+        _ => memory::release(&real, address, ProcessAccount::release),
     }
 }
 
@@ -173,13 +173,13 @@ pub fn export_pooled<F>(
         // SAFETY: the driver has just written it.
         let key = key_of(unsafe { &*data });
         let lent = account.pointers.change(base, |allocation| {
-            if let What::Pooled(pool) = &allocation.what
+            if let AllocationBacking::Pooled(pool) = &allocation.backing
                 && let Some(holding) = pool.lend(size)
             {
-                allocation.what = What::Lent(pool.clone(), holding);
+                allocation.backing = AllocationBacking::Lent(pool.clone(), holding);
             }
-            match &allocation.what {
-                What::Lent(_, holding) => Some(holding.clone()),
+            match &allocation.backing {
+                AllocationBacking::Lent(_, holding) => Some(holding.clone()),
                 _ => None,
             }
         });
@@ -210,7 +210,7 @@ pub fn import_pooled<F>(
                 unsafe { free(address) };
             }
         },
-        what: What::Held,
+        what: AllocationBacking::Held,
     };
     imported.run(&real, address)
 }
@@ -223,7 +223,7 @@ struct Import<G, W> {
     what: W,
 }
 
-impl<G: Fn(CUdeviceptr), W: Fn(Arc<Holding>) -> What> Import<G, W> {
+impl<G: Fn(CUdeviceptr), W: Fn(Arc<MemoryCharge>) -> AllocationBacking> Import<G, W> {
     fn run<F>(self, real: &Real<'_, F>, address: *mut CUdeviceptr) -> CUresult {
         if address.is_null() {
             return real.call();
@@ -233,7 +233,7 @@ impl<G: Fn(CUdeviceptr), W: Fn(Arc<Holding>) -> What> Import<G, W> {
             Admission::Pass => return real.call(),
             Admission::Refuse => return CUresult::OUT_OF_MEMORY,
         };
-        let mark = Mark {
+        let mark = DescriptorTag {
             key: self.key,
             bytes: 0,
         };
@@ -258,22 +258,27 @@ impl<G: Fn(CUdeviceptr), W: Fn(Arc<Holding>) -> What> Import<G, W> {
     }
 
     /// Counts what is at that address now. Returns whether it may stay.
-    fn charge(&self, current: &Place, ahead: Option<Arc<Holding>>, at: CUdeviceptr) -> bool {
+    fn charge(
+        &self,
+        current: &GpuAccount,
+        ahead: Option<Arc<MemoryCharge>>,
+        at: CUdeviceptr,
+    ) -> bool {
         let pointers = &current.account.pointers;
         if pointers.change(at, opened_again) == Some(true) {
             return true;
         }
         // A peer's memory is its own GPU's.
         let place = match device_at(at).map(|device| current.account.belongs(device)) {
-            Some(Belongs::Here(place)) => place,
-            Some(Belongs::Elsewhere) => return false,
-            Some(Belongs::Nowhere) | None => *current,
+            Some(DeviceMembership::InSlice(place)) => place,
+            Some(DeviceMembership::OutsideSlice) => return false,
+            Some(DeviceMembership::Unknown) | None => *current,
         };
         let size = around(at).map_or(0, |(_, size)| size);
         if size == 0 {
             process::alarm();
         }
-        let mark = Mark {
+        let mark = DescriptorTag {
             key: self.key,
             bytes: granted(size),
         };
@@ -285,7 +290,7 @@ impl<G: Fn(CUdeviceptr), W: Fn(Arc<Holding>) -> What> Import<G, W> {
             bytes: 0,
             context: self.context,
             era: pointers.era(),
-            what: (self.what)(holding),
+            backing: (self.what)(holding),
         };
         // Another thread may have opened it meanwhile.
         let unneeded = pointers.insert_unless(at, allocation, opened_again);
@@ -299,20 +304,20 @@ impl<G: Fn(CUdeviceptr), W: Fn(Arc<Holding>) -> What> Import<G, W> {
 /// # Errors
 /// It is to be charged and does not fit.
 fn held(
-    ahead: Option<Arc<Holding>>,
-    place: Place,
-    mark: Option<Mark>,
-) -> Result<Arc<Holding>, Denied> {
+    ahead: Option<Arc<MemoryCharge>>,
+    place: GpuAccount,
+    mark: Option<DescriptorTag>,
+) -> Result<Arc<MemoryCharge>, Denied> {
     let bytes = mark.map_or(0, |mark| mark.bytes);
     match ahead.filter(|ahead| ahead.place().gpu == place.gpu) {
         Some(ahead) => ahead.grow(bytes).map(|()| ahead),
-        None => Holding::import(place, mark.map(|mark| mark.key), bytes),
+        None => MemoryCharge::import(place, mark.map(|mark| mark.key), bytes),
     }
 }
 
 /// One that is open already is opened once more. Returns whether it is one.
 fn opened_again(allocation: &mut Allocation) -> bool {
-    let What::Opened(_, times) = &mut allocation.what else {
+    let AllocationBacking::Opened(_, times) = &mut allocation.backing else {
         return false;
     };
     *times += 1;
@@ -336,11 +341,11 @@ pub fn export_handle<F>(
             CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR => {
                 // SAFETY: the driver has just written a descriptor there.
                 let descriptor = unsafe { shareable.cast::<c_int>().read() };
-                let mark = Mark {
-                    key: backing.key().unwrap_or_else(mark::draw),
+                let mark = DescriptorTag {
+                    key: backing.key().unwrap_or_else(descriptor_tag::draw),
                     bytes: backing.bytes(),
                 };
-                if mark::set(descriptor, mark) {
+                if descriptor_tag::set(descriptor, mark) {
                     backing.export(mark.key);
                 }
             }
@@ -360,21 +365,23 @@ pub fn import_handle<F>(
     shareable: *mut c_void,
     kind: CUmemAllocationHandleType,
 ) -> CUresult {
-    let account = match process::standing() {
-        Standing::Limited(account) if !handle.is_null() => account,
+    let account = match process::limiter_state() {
+        LimiterState::Limited(account) if !handle.is_null() => account,
         // An import is of no device; a process has those of one kind.
-        Standing::Refused(refusal) if refusal.spares(device::current().or(Some(0))) => {
+        LimiterState::Refused(refusal) if refusal.spares(device::current().or(Some(0))) => {
             return real.call();
         }
-        Standing::Refused(refusal) => {
-            process::tell_refusal(&refusal.cause);
+        LimiterState::Refused(refusal) => {
+            process::log_refusal(&refusal.cause);
             return CUresult::OUT_OF_MEMORY;
         }
-        Standing::Off | Standing::Limited(_) => return real.call(),
+        LimiterState::Off | LimiterState::Limited(_) => return real.call(),
     };
     let mark = match kind {
-        CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR => mark::get(shareable as usize as c_int),
-        CUmemAllocationHandleType::FABRIC if !shareable.is_null() => Some(Mark {
+        CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR => {
+            descriptor_tag::get(shareable as usize as c_int)
+        }
+        CUmemAllocationHandleType::FABRIC if !shareable.is_null() => Some(DescriptorTag {
             // SAFETY: not null, and the driver would read it too.
             key: key_of(unsafe { &*shareable.cast::<FabricHandle>() }),
             bytes: 0,
@@ -404,28 +411,28 @@ pub fn import_handle<F>(
     CUresult::OUT_OF_MEMORY
 }
 
-impl Account {
+impl ProcessAccount {
     /// Becomes a holder of memory that is to be imported: of the line under which the slice shares it, or else by a charge of
     /// this process's own, where the mark tells how much it is. `None`: neither is known.
     ///
     /// # Errors
     /// It is to be charged and does not fit.
-    fn hold_ahead(&'static self, mark: Mark) -> Result<Option<Arc<Holding>>, Denied> {
+    fn hold_ahead(&'static self, mark: DescriptorTag) -> Result<Option<Arc<MemoryCharge>>, Denied> {
         let Some(first) = self.first_place() else {
             return Ok(None);
         };
         let shared = first.slot.gpu_of_shared(mark.key);
         // The mark does not tell the GPU; where the guess is wrong the charge moves when the driver has answered.
         let current = || match device::current().map(|device| self.belongs(device)) {
-            Some(Belongs::Here(place)) => place,
+            Some(DeviceMembership::InSlice(place)) => place,
             _ => first,
         };
         let place = match shared {
-            Some(gpu) => Place { gpu, ..first },
+            Some(gpu) => GpuAccount { gpu, ..first },
             None if mark.bytes > 0 => current(),
             None => return Ok(None),
         };
-        let holding = Holding::import(place, Some(mark.key), mark.bytes)?;
+        let holding = MemoryCharge::import(place, Some(mark.key), mark.bytes)?;
         Ok(Some(holding).filter(|holding| holding.is_counted()))
     }
 
@@ -434,22 +441,22 @@ impl Account {
     fn hold_import(
         &'static self,
         handle: CUmemGenericAllocationHandle,
-        ahead: Option<Arc<Holding>>,
-        mark: Option<Mark>,
+        ahead: Option<Arc<MemoryCharge>>,
+        mark: Option<DescriptorTag>,
     ) -> bool {
         let device = location_of(handle).and_then(|at| vmm::device_of(&at.location));
         let place = match device.map(|device| self.belongs(device)) {
-            Some(Belongs::Here(place)) => place,
-            Some(Belongs::Elsewhere) => return false,
+            Some(DeviceMembership::InSlice(place)) => place,
+            Some(DeviceMembership::OutsideSlice) => return false,
             // Host memory, and multicast objects, which have none.
-            Some(Belongs::Nowhere) | None => match self.first_place() {
+            Some(DeviceMembership::Unknown) | None => match self.first_place() {
                 Some(place) => place,
                 None => return false,
             },
         };
         let holding = match device {
             Some(_) => held(ahead, place, mark),
-            None => Ok(Holding::nothing(place)),
+            None => Ok(MemoryCharge::nothing(place)),
         };
         let Ok(holding) = holding else {
             return false;
@@ -484,7 +491,7 @@ pub fn import_pool<F>(
         // SAFETY: the driver has just written the handle.
         let pool = unsafe { pool.read() };
         account.pools.take(pool);
-        account.pools.insert(pool, Home::Imported);
+        account.pools.insert(pool, PoolLocation::Imported);
     }
     result
 }

@@ -3,7 +3,7 @@
 
 use divvy_driver::sys::cuda::{CUdevice, CUevent, CUresult, CUstream, CUstreamCaptureStatus, pfn};
 
-use crate::charge::stock::relaxed;
+use crate::charge::driver_cache::relaxed;
 use crate::device;
 use crate::route::function::{Function, driver};
 use crate::table::real;
@@ -66,14 +66,14 @@ impl Flavour {
 }
 
 /// A place in a stream's order. It outlives the stream.
-pub struct Mark(CUevent);
+pub struct StreamMarker(CUevent);
 
 // SAFETY: an event belongs to a context and not to a thread.
-unsafe impl Send for Mark {}
+unsafe impl Send for StreamMarker {}
 
-impl Mark {
+impl StreamMarker {
     /// Behind all that was asked of the stream so far; `None` when the driver will not have it.
-    pub fn behind(stream: CUstream, flavour: &Flavour) -> Option<Mark> {
+    pub fn behind(stream: CUstream, flavour: &Flavour) -> Option<StreamMarker> {
         const DISABLE_TIMING: u32 = 2;
         let mut event = std::ptr::null_mut();
         let create = driver::cuEventCreate.get()?;
@@ -81,7 +81,7 @@ impl Mark {
         if relaxed(|| unsafe { create(&mut event, DISABLE_TIMING) }) != CUresult::SUCCESS {
             return None;
         }
-        let mark = Mark(event);
+        let mark = StreamMarker(event);
         // SAFETY: the event just made, and the program's stream, which is not captured: it has just done something.
         let recorded = relaxed(|| unsafe { Some(flavour.record.get()?(event, stream)) });
         (recorded == Some(CUresult::SUCCESS)).then_some(mark)
@@ -95,7 +95,7 @@ impl Mark {
     }
 }
 
-impl Drop for Mark {
+impl Drop for StreamMarker {
     fn drop(&mut self) {
         if let Some(destroy) = driver::cuEventDestroy_v2.get() {
             // SAFETY: an event of our own, of which nobody else knows.

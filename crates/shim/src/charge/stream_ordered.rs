@@ -6,14 +6,14 @@ use divvy_driver::sys::cuda::{
     CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUresult, CUstream, pfn,
 };
 
+use crate::charge::driver_cache::{CacheSource, attribute_of};
 use crate::charge::oversize;
-use crate::charge::pointers::{Allocation, NO_CONTEXT, What};
-use crate::charge::pool::{Home, Pool};
-use crate::charge::stock::{Source, attribute_of};
-use crate::charge::stream::{self, Flavour, LEGACY, Mark, PER_THREAD};
+use crate::charge::pointers::{Allocation, AllocationBacking, NO_CONTEXT};
+use crate::charge::pool::{Pool, PoolLocation};
+use crate::charge::stream::{self, Flavour, LEGACY, PER_THREAD, StreamMarker};
 use crate::charge::{memory, vmm};
-use crate::device::{self, Admission, Belongs};
-use crate::process::{self, Standing};
+use crate::device::{self, Admission, DeviceMembership};
+use crate::process::{self, LimiterState};
 use crate::route::function::{Function, driver};
 use crate::route::hook::Real;
 
@@ -80,7 +80,7 @@ fn from_current<F>(
     let pools = &place.account.pools;
     let home = pools
         .get(handle)
-        .unwrap_or_else(|| pools.insert(handle, Home::Here(Pool::new(handle, place))));
+        .unwrap_or_else(|| pools.insert(handle, PoolLocation::Here(Pool::new(handle, place))));
     allocate(real, dptr, bytes as u64, home, stream, flavour)
 }
 
@@ -100,10 +100,10 @@ fn from_pool<F>(
     let home = match known {
         Some(home) => home,
         // What is no pool is the driver's to refuse.
-        None if Source::pool(handle).reserved().is_none() => return uncounted(real),
+        None if CacheSource::pool(handle).reserved().is_none() => return uncounted(real),
         None => match home_of(handle).map_or(Admission::Pass, device::admit_on) {
             Admission::Charge(place) => {
-                let home = Home::Here(Pool::new(handle, place));
+                let home = PoolLocation::Here(Pool::new(handle, place));
                 place.account.pools.insert(handle, home)
             }
             Admission::Pass => return real.call(),
@@ -126,14 +126,14 @@ fn allocate<F>(
     real: &Real<'_, F>,
     dptr: *mut CUdeviceptr,
     bytes: u64,
-    home: Home,
+    home: PoolLocation,
     stream: CUstream,
     flavour: &Flavour,
 ) -> CUresult {
     let pool = match home {
-        Home::Here(pool) => pool,
-        Home::Host | Home::Imported => return real.call(),
-        Home::Elsewhere => return CUresult::OUT_OF_MEMORY,
+        PoolLocation::Here(pool) => pool,
+        PoolLocation::Host | PoolLocation::Imported => return real.call(),
+        PoolLocation::Elsewhere => return CUresult::OUT_OF_MEMORY,
     };
     if flavour.captures(stream) {
         return real.call();
@@ -174,7 +174,7 @@ fn allocate<F>(
         bytes: 0,
         context: NO_CONTEXT,
         era: pointers.era(),
-        what: What::Pooled(pool.clone()),
+        backing: AllocationBacking::Pooled(pool.clone()),
     };
     pointers.insert(address, allocation);
     result
@@ -197,15 +197,15 @@ fn free_in<F>(
     flavour: &Flavour,
 ) -> CUresult {
     memory::release(real, dptr, |account, allocation| {
-        let (pool, gone) = match &allocation.what {
-            What::Pooled(pool) => (pool, pool.freed()),
-            What::Lent(pool, holding) => (pool, pool.freed_lent(holding.bytes())),
-            _ => return account.give_back(allocation),
+        let (pool, gone) = match &allocation.backing {
+            AllocationBacking::Pooled(pool) => (pool, pool.freed()),
+            AllocationBacking::Lent(pool, holding) => (pool, pool.freed_lent(holding.bytes())),
+            _ => return account.release(allocation),
         };
         if !gone {
             return;
         }
-        match Mark::behind(stream, flavour).filter(|mark| !mark.is_reached()) {
+        match StreamMarker::behind(stream, flavour).filter(|mark| !mark.is_reached()) {
             Some(mark) => account.pools.fade(pool.clone(), mark),
             None => pool.end(),
         }
@@ -222,15 +222,17 @@ pub fn create<F>(
     if result == CUresult::SUCCESS
         && !pool.is_null()
         && !props.is_null()
-        && let Standing::Limited(account) = process::standing()
+        && let LimiterState::Limited(account) = process::limiter_state()
     {
         // SAFETY: neither is null; the driver has read one and written the other.
         let (handle, kind, location) =
             unsafe { (pool.read(), (*props).allocType, (*props).location) };
         let home = match charged_on(kind, &location).map(|device| account.belongs(device)) {
-            Some(Belongs::Here(place)) => Home::Here(Pool::new(handle, place)),
-            Some(Belongs::Elsewhere | Belongs::Nowhere) => Home::Elsewhere,
-            None => Home::Host,
+            Some(DeviceMembership::InSlice(place)) => PoolLocation::Here(Pool::new(handle, place)),
+            Some(DeviceMembership::OutsideSlice | DeviceMembership::Unknown) => {
+                PoolLocation::Elsewhere
+            }
+            None => PoolLocation::Host,
         };
         // What was known by that handle has ended without a word.
         account.pools.take(handle);
@@ -245,8 +247,8 @@ pub fn destroy<F>(real: Real<'_, F>, pool: CUmemoryPool) -> CUresult {
         return real.call();
     };
     let result = match &home {
-        Home::Here(known) => known.destroy(|| real.call()),
-        Home::Elsewhere | Home::Host | Home::Imported => real.call(),
+        PoolLocation::Here(known) => known.destroy(|| real.call()),
+        PoolLocation::Elsewhere | PoolLocation::Host | PoolLocation::Imported => real.call(),
     };
     if result != CUresult::SUCCESS {
         account.pools.insert(pool, home);
@@ -256,7 +258,8 @@ pub fn destroy<F>(real: Real<'_, F>, pool: CUmemoryPool) -> CUresult {
 
 pub fn trim_to<F>(real: Real<'_, F>, pool: CUmemoryPool, _keep: usize) -> CUresult {
     let result = real.call();
-    if let Some(Home::Here(known)) = process::account().and_then(|account| account.pools.get(pool))
+    if let Some(PoolLocation::Here(known)) =
+        process::account().and_then(|account| account.pools.get(pool))
     {
         known.trimmed();
     }

@@ -9,9 +9,9 @@ use divvy_driver::sys::cuda::{
 };
 
 use crate::charge::binding::Unbinding;
-use crate::charge::holding::Holding;
 use crate::charge::host;
 use crate::charge::memory::granted;
+use crate::charge::memory_charge::MemoryCharge;
 use crate::charge::oversize;
 use crate::charge::pointers::key;
 use crate::device::{self, Admission};
@@ -58,7 +58,7 @@ pub fn create<F>(
     let result = real.call();
     if result == CUresult::SUCCESS {
         hold.commit();
-        let holding = Holding::new(place, bytes, 0);
+        let holding = MemoryCharge::new(place, bytes, 0);
         // SAFETY: not null, and the driver has just written the handle.
         let old = place
             .account
@@ -76,9 +76,9 @@ fn on_host<F>(
     bytes: u64,
 ) -> CUresult {
     let taken = match host::take(bytes) {
-        host::Taken::Passed => return real.call(),
-        host::Taken::Refused => return CUresult::OUT_OF_MEMORY,
-        host::Taken::Counted(taken) => taken,
+        host::PinAdmission::Passed => return real.call(),
+        host::PinAdmission::Refused => return CUresult::OUT_OF_MEMORY,
+        host::PinAdmission::Counted(taken) => taken,
     };
     let result = real.call();
     if result == CUresult::SUCCESS {

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use divvy_driver::sys::cuda::{CUcontext, CUevent, CUresult, CUstream};
 
-use crate::charge::stock::relaxed;
+use crate::charge::driver_cache::relaxed;
 use crate::charge::stream::Flavour;
 use crate::compute::forecast::{Forecast, Work};
 use crate::route::function::driver;
@@ -27,7 +27,7 @@ const SAMPLES: usize = 64;
 pub struct Lane {
     pub context: CUcontext,
     pub stream: CUstream,
-    pub name: Name,
+    pub name: StreamId,
     /// The per-thread flavour of the functions was called.
     pub per_thread: bool,
     pub gpu: usize,
@@ -35,13 +35,13 @@ pub struct Lane {
 
 /// What tells a context's streams apart, whichever flavour of a function they are used with.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Name {
+pub struct StreamId {
     stream: usize,
     /// The thread whose default stream it is; 0 for streams that all threads mean.
     thread: usize,
 }
 
-impl Name {
+impl StreamId {
     /// The calling thread's word for a stream.
     pub fn of(stream: CUstream, flavour: &Flavour) -> Self {
         /// `CU_STREAM_LEGACY` of `cuda.h`.
@@ -82,7 +82,7 @@ impl Lane {
     }
 }
 
-struct Mark {
+struct WorkMarker {
     event: CUevent,
     cost: u64,
     set_at: u64,
@@ -90,7 +90,7 @@ struct Mark {
 
 struct Track {
     lane: Lane,
-    marks: VecDeque<Mark>,
+    marks: VecDeque<WorkMarker>,
     /// Work behind the last mark.
     behind: u64,
     used_at: u64,
@@ -104,7 +104,7 @@ struct Sample {
 }
 
 #[derive(Default)]
-pub struct Flight {
+pub struct InFlightWork {
     tracks: Vec<Track>,
     samples: Vec<Sample>,
     spare: Vec<(CUcontext, CUevent)>,
@@ -113,9 +113,9 @@ pub struct Flight {
 }
 
 // SAFETY: handles of the driver, which may be used from any thread; they are passed to it and not followed.
-unsafe impl Send for Flight {}
+unsafe impl Send for InFlightWork {}
 
-impl Flight {
+impl InFlightWork {
     /// Begins a launch: what is on the GPU already gets a mark if it was never counted.
     pub fn enter(&mut self, lane: Lane, now: u64) {
         let event = match self.tracks.iter_mut().find(|track| track.lane.is(&lane)) {
@@ -129,7 +129,7 @@ impl Flight {
         if let Some(event) = event
             && lane.record(event)
         {
-            track.marks.push_back(Mark {
+            track.marks.push_back(WorkMarker {
                 event,
                 cost: WINDOW,
                 set_at: now,
@@ -166,7 +166,7 @@ impl Flight {
         let ahead: u64 = on_gpu()
             .map(|track| track.behind + track.marks.iter().map(|mark| mark.cost).sum::<u64>())
             .sum();
-        let is_old = |mark: &Mark| now.saturating_sub(mark.set_at) > WINDOW;
+        let is_old = |mark: &WorkMarker| now.saturating_sub(mark.set_at) > WINDOW;
         let any_old = on_gpu().any(|track| track.marks.front().is_some_and(is_old));
         !any_old && ahead.saturating_add(cost) <= WINDOW
             || on_gpu().all(|track| track.marks.is_empty())
@@ -216,7 +216,7 @@ impl Flight {
             if lane.record(event) {
                 let track = self.track(lane, now);
                 let cost = std::mem::take(&mut track.behind);
-                track.marks.push_back(Mark {
+                track.marks.push_back(WorkMarker {
                     event,
                     cost,
                     set_at: now,
@@ -334,7 +334,7 @@ mod tests {
         Lane {
             context: std::ptr::dangling_mut::<u64>().cast(),
             stream,
-            name: Name::of(stream, flavour),
+            name: StreamId::of(stream, flavour),
             per_thread: false,
             gpu: 0,
         }
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn streams_that_are_not_used_any_more_are_forgotten_with_what_was_put_there() {
-        let (mut flight, forecast) = (Flight::default(), Forecast::default());
+        let (mut flight, forecast) = (InFlightWork::default(), Forecast::default());
         for stream in 0..1000 {
             let lane = lane(0x1000 + stream, &LEGACY);
             flight.track(lane, stream as u64).behind += SPACING / 2;
@@ -365,7 +365,7 @@ mod tests {
         assert!(is(0, 2, &PER_THREAD, &LEGACY));
         assert!(is(0, 1, &LEGACY, &PER_THREAD));
         assert!(!is(0, 0, &LEGACY, &PER_THREAD));
-        let names = || [Name::of(NULL, &PER_THREAD), Name::of(NULL, &LEGACY)];
+        let names = || [StreamId::of(NULL, &PER_THREAD), StreamId::of(NULL, &LEGACY)];
         let elsewhere = std::thread::scope(|scope| scope.spawn(names).join());
         let [own, all] = elsewhere.expect("it does not panic");
         assert!(own != names()[0] && all == names()[1]);

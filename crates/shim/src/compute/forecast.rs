@@ -71,22 +71,22 @@ const FIRST: u64 = 3;
 const LATER: u64 = 16;
 
 #[derive(Default)]
-struct Place {
+struct DurationEntry {
     key: AtomicU64,
     nanos: AtomicU64,
     launches: AtomicU64,
 }
 
-pub struct Forecast([Place; PLACES]);
+pub struct Forecast([DurationEntry; PLACES]);
 
 impl Default for Forecast {
     fn default() -> Self {
-        Forecast(std::array::from_fn(|_| Place::default()))
+        Forecast(std::array::from_fn(|_| DurationEntry::default()))
     }
 }
 
 impl Forecast {
-    fn place(&self, key: u64) -> &Place {
+    fn place(&self, key: u64) -> &DurationEntry {
         &self.0[key as usize % PLACES]
     }
 

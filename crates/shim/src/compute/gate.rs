@@ -9,15 +9,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use divvy_driver::sys::cuda::{CUresult, CUstream};
-use divvy_ledger::{LONGEST_WAIT_NS, Slot, boot_time_ns};
+use divvy_ledger::{MAX_GATE_WAIT_NS, ProcessSlot, boot_time_ns};
 
-use crate::account::Account;
+use crate::account::ProcessAccount;
 use crate::charge::stream::Flavour;
-use crate::compute::flight::{Flight, Lane, Name, SPACING};
+use crate::compute::flight::{InFlightWork, Lane, SPACING, StreamId};
 use crate::compute::forecast::{Forecast, Work};
 use crate::device;
-use crate::device::Belongs;
-use crate::process::{self, Standing};
+use crate::device::DeviceMembership;
+use crate::process::{self, LimiterState};
 use crate::route::function::driver;
 
 /// Between two looks whether there is room on the GPU.
@@ -31,14 +31,14 @@ const GIVE_UP: u64 = 500_000_000;
 #[derive(Default)]
 pub struct Compute {
     forecast: Forecast,
-    flight: Mutex<Flight>,
+    flight: Mutex<InFlightWork>,
     /// Of so many launches that need not wait, one is looked at.
     stride: AtomicU32,
     launches: AtomicU32,
 }
 
 impl Compute {
-    fn flight(&self) -> MutexGuard<'_, Flight> {
+    fn flight(&self) -> MutexGuard<'_, InFlightWork> {
         self.flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -64,7 +64,7 @@ impl Compute {
     }
 
     /// After a call that waited for work: tells what is done.
-    pub fn synchronised(&self, slot: &Slot, of: impl Fn(&Lane) -> bool) {
+    pub fn synchronised(&self, slot: &ProcessSlot, of: impl Fn(&Lane) -> bool) {
         let mut flight = self.flight();
         flight.settle(&self.forecast, boot_time_ns());
         flight.synchronised(of);
@@ -93,13 +93,13 @@ pub fn forget_slot() {
 
 /// This process's account and slot, if turns are taken.
 #[inline]
-pub fn gated() -> Option<(&'static Account, &'static Slot)> {
+pub fn gated() -> Option<(&'static ProcessAccount, &'static ProcessSlot)> {
     let remember = |gate: &'static AtomicU64| GATE.store(ptr::from_ref(gate).cast_mut(), Release);
-    let Standing::Limited(account) = process::standing() else {
+    let LimiterState::Limited(account) = process::limiter_state() else {
         remember(&ALWAYS_OPEN);
         return None;
     };
-    let slot: &'static Slot = account.at_gate()?;
+    let slot: &'static ProcessSlot = account.slot_unchecked()?;
     remember(slot.gate());
     (!slot.is_ungated()).then_some((account, slot))
 }
@@ -121,8 +121,8 @@ pub fn pass(
 
 #[cold]
 fn in_turn(
-    account: &'static Account,
-    slot: &Slot,
+    account: &'static ProcessAccount,
+    slot: &ProcessSlot,
     stream: CUstream,
     flavour: &Flavour,
     work: Work,
@@ -143,7 +143,7 @@ fn in_turn(
         compute.flight().enter(lane, boot_time_ns());
     }
     let now = wait(compute, slot, lane, is_current, cost);
-    slot.put_work(lane.gpu, cost, now);
+    slot.submit_work(lane.gpu, cost, now);
     slot.add_device_time(lane.gpu, cost);
     if !is_current {
         return launch();
@@ -158,7 +158,7 @@ fn in_turn(
 }
 
 /// Waits for the turn, and for room; returns the time then.
-fn wait(compute: &Compute, slot: &Slot, lane: Lane, is_current: bool, cost: u64) -> u64 {
+fn wait(compute: &Compute, slot: &ProcessSlot, lane: Lane, is_current: bool, cost: u64) -> u64 {
     let drained = || {
         let mut flight = compute.flight();
         if is_current {
@@ -172,7 +172,7 @@ fn wait(compute: &Compute, slot: &Slot, lane: Lane, is_current: bool, cost: u64)
     loop {
         let now = boot_time_ns();
         if !slot.may_launch(lane.gpu, now) {
-            if slot.wait_for_turn(lane.gpu, drained) >= LONGEST_WAIT_NS {
+            if slot.wait_for_turn(lane.gpu, drained) >= MAX_GATE_WAIT_NS {
                 return boot_time_ns();
             }
             continue;
@@ -191,7 +191,11 @@ fn wait(compute: &Compute, slot: &Slot, lane: Lane, is_current: bool, cost: u64)
 }
 
 /// Where a launch goes, and whether events can be recorded there: only the current context's can.
-fn lane(account: &'static Account, stream: CUstream, flavour: &Flavour) -> Option<(Lane, bool)> {
+fn lane(
+    account: &'static ProcessAccount,
+    stream: CUstream,
+    flavour: &Flavour,
+) -> Option<(Lane, bool)> {
     /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD` of `cuda.h` are no streams of the program's making.
     const SPECIAL: usize = 2;
     let current = device::current_context();
@@ -201,13 +205,13 @@ fn lane(account: &'static Account, stream: CUstream, flavour: &Flavour) -> Optio
         unsafe { driver::cuStreamGetCtx.get()?(stream, &mut context) };
     }
     let device = crate::charge::stream::device_of(stream)?;
-    let Belongs::Here(place) = account.belongs(device) else {
+    let DeviceMembership::InSlice(place) = account.belongs(device) else {
         return None;
     };
     let lane = Lane {
         context,
         stream,
-        name: Name::of(stream, flavour),
+        name: StreamId::of(stream, flavour),
         per_thread: flavour.identity(std::ptr::null_mut()).is_none(),
         gpu: place.gpu,
     };

@@ -4,7 +4,7 @@
 use divvy_driver::sys::cuda::{CUcontext, CUevent, CUresult, CUstream};
 
 use crate::charge::stream::{LEGACY, PER_THREAD};
-use crate::compute::flight::{Lane, Name};
+use crate::compute::flight::{Lane, StreamId};
 use crate::compute::gate::gated;
 use crate::device;
 use crate::route::hook::Real;
@@ -29,7 +29,7 @@ pub fn context_v2<F>(real: Real<'_, F>, context: CUcontext) -> CUresult {
     watched(&real, |lane| lane.context == context)
 }
 
-fn of_stream<F>(real: &Real<'_, F>, name: Name) -> CUresult {
+fn of_stream<F>(real: &Real<'_, F>, name: StreamId) -> CUresult {
     // A stream of another context that is named by its handle is told apart by that.
     watched(real, |lane| {
         lane.name == name && (lane.is_made() || lane.context == device::current_context())
@@ -37,11 +37,11 @@ fn of_stream<F>(real: &Real<'_, F>, name: Name) -> CUresult {
 }
 
 pub fn stream<F>(real: Real<'_, F>, stream: CUstream) -> CUresult {
-    of_stream(&real, Name::of(stream, &LEGACY))
+    of_stream(&real, StreamId::of(stream, &LEGACY))
 }
 
 pub fn stream_ptsz<F>(real: Real<'_, F>, stream: CUstream) -> CUresult {
-    of_stream(&real, Name::of(stream, &PER_THREAD))
+    of_stream(&real, StreamId::of(stream, &PER_THREAD))
 }
 
 pub fn event<F>(real: Real<'_, F>, _event: CUevent) -> CUresult {

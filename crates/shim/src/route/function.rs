@@ -101,13 +101,13 @@ impl Library {
 const ABSENT: *mut c_void = std::ptr::without_provenance_mut(1);
 
 /// The place of one function's address: null until it was looked for.
-pub struct Slot {
+pub struct LazySymbol {
     pub(crate) name: &'static CStr,
     library: Library,
     address: AtomicPtr<c_void>,
 }
 
-impl Slot {
+impl LazySymbol {
     /// The driver's function; `None` when this driver has none of that name.
     pub fn address(&self) -> Option<*mut c_void> {
         let mut known = self.address.load(Acquire);
@@ -145,7 +145,7 @@ impl Slot {
 
 /// One function of the driver; `F` is its `pfn` alias.
 pub struct Function<F> {
-    slot: Slot,
+    slot: LazySymbol,
     signature: PhantomData<F>,
 }
 
@@ -157,7 +157,7 @@ impl<F: Copy> Function<F> {
             panic!("a name ends with NUL and has no other")
         };
         Function {
-            slot: Slot {
+            slot: LazySymbol {
                 name,
                 library,
                 address: AtomicPtr::new(null_mut()),
@@ -166,7 +166,7 @@ impl<F: Copy> Function<F> {
         }
     }
 
-    pub const fn slot(&self) -> &Slot {
+    pub const fn slot(&self) -> &LazySymbol {
         &self.slot
     }
 

@@ -10,12 +10,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use divvy_driver::sys::cuda::CUresult;
 
 use crate::process;
-use crate::route::function::Slot;
+use crate::route::function::LazySymbol;
 use crate::table::HOOKS;
 
 /// One row of the table.
 pub struct Hook {
-    pub(crate) real: &'static Slot,
+    pub(crate) real: &'static LazySymbol,
     pub(crate) function: Address,
     /// What the reference page says about it.
     #[cfg_attr(not(test), allow(dead_code))]
@@ -140,7 +140,7 @@ macro_rules! hooks {
                 $(if $straight() {
                     return call();
                 })?
-                $crate::forensics::watched(real::$name.slot().name, || {
+                $crate::oom_report::watched(real::$name.slot().name, || {
                     $crate::route::hook::guarded(function, call, |real| $handler(real, $($argument),*))
                 })
             }

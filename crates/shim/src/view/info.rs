@@ -6,8 +6,8 @@ use std::ffi::c_uint;
 
 use divvy_driver::sys::cuda::{CUdevice, CUresult};
 
-use crate::account::Place;
-use crate::device::{self, Belongs};
+use crate::account::GpuAccount;
+use crate::device::{self, DeviceMembership};
 use crate::route::hook::Real;
 
 /// A GPU's memory as the slice sees it, in bytes.
@@ -60,14 +60,14 @@ fn info<F, N: Copy + TryInto<u64> + TryFrom<u64>>(
         free: real_free,
     };
     let view = match belongs {
-        Belongs::Here(place) => {
+        DeviceMembership::InSlice(place) => {
             place.account.contexts.note(&place);
-            place.account.settle(place.gpu);
-            let Place { slot, gpu, .. } = place;
+            place.account.reconcile(place.gpu);
+            let GpuAccount { slot, gpu, .. } = place;
             View::of(slot.limit(gpu), slot.used_by_living(gpu), real)
         }
-        Belongs::Elsewhere => View { free: 0, ..real },
-        Belongs::Nowhere => return result,
+        DeviceMembership::OutsideSlice => View { free: 0, ..real },
+        DeviceMembership::Unknown => return result,
     };
     // SAFETY: as above. Neither number grew, so both still fit.
     unsafe {
@@ -93,7 +93,7 @@ fn total<F, N: Copy + TryInto<u64> + TryFrom<u64>>(
     let result = real.call();
     if result == CUresult::SUCCESS
         && !bytes.is_null()
-        && let Some(Belongs::Here(place)) = device::belongs(dev)
+        && let Some(DeviceMembership::InSlice(place)) = device::belongs(dev)
     {
         // SAFETY: not null, and the driver has just written it.
         let whole = unsafe { bytes.read() };

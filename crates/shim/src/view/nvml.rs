@@ -18,14 +18,14 @@ use std::ffi::{CStr, c_char, c_uint};
 
 use divvy_driver::sys::nvml::{NVML_DEVICE_UUID_V2_BUFFER_SIZE, nvmlDevice_t, nvmlReturn_t};
 
-use crate::account::Account;
-use crate::process::{self, Standing};
+use crate::account::ProcessAccount;
+use crate::process::{self, LimiterState};
 use crate::route::function::driver;
 
-fn limited() -> Option<&'static Account> {
-    match process::standing() {
-        Standing::Limited(account) => Some(account),
-        Standing::Off | Standing::Refused(_) => None,
+fn limited() -> Option<&'static ProcessAccount> {
+    match process::limiter_state() {
+        LimiterState::Limited(account) => Some(account),
+        LimiterState::Off | LimiterState::Refused(_) => None,
     }
 }
 
@@ -39,7 +39,7 @@ fn filled<'a, T>(result: nvmlReturn_t, place: *mut T) -> Option<&'a mut T> {
 }
 
 /// The GPU's place in the slice.
-fn gpu_of(account: &Account, device: nvmlDevice_t) -> Option<usize> {
+fn gpu_of(account: &ProcessAccount, device: nvmlDevice_t) -> Option<usize> {
     account.slice().gpu_by_uuid(&uuid_of(device)?)
 }
 

@@ -105,12 +105,12 @@ fn a_launch_that_waits_in_a_locked_process_keeps_its_turn_no_longer_than_it_shou
     // It asks, finds that nothing of its is on the GPU, and asks again: from then on it waits without the driver.
     let (mut put, mut first) = (0, None);
     gate.await_demand(|demand| {
-        put = demand.put;
-        demand.waiting && demand.asked >= *first.get_or_insert(demand.asked) + 3
+        put = demand.submitted;
+        demand.waiting && demand.requests >= *first.get_or_insert(demand.requests) + 3
     });
     do_to(&tenant, &mut driver, &["Lock"]);
     gate.set(Grant::Until(boot_time_ns() + 60_000_000_000));
-    gate.await_demand(|demand| demand.put != put && !demand.waiting && !demand.busy);
+    gate.await_demand(|demand| demand.submitted != put && !demand.waiting && !demand.busy);
     do_to(&tenant, &mut driver, &["Checkpoint", "Restore", "Unlock"]);
     assert_eq!(tenant.hear(), [0]);
     assert_eq!(tenant.ask("sync"), [0]);

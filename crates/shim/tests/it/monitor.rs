@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use divvy_ledger::Slot;
+use divvy_ledger::ProcessSlot;
 use divvy_test_support::Bounded as _;
 
 use divvy_test_support::written;
@@ -38,7 +38,7 @@ fn setters() -> PathBuf {
 /// A machine with the fake NVML, and a slice of which this very process is a member that holds 10 MiB.
 struct Scene {
     rig: Rig,
-    slot: Slot,
+    slot: ProcessSlot,
     folders: [PathBuf; 2],
 }
 
@@ -254,7 +254,10 @@ fn processes_of_inner_pid_namespaces_are_listed_by_their_numbers_here() {
     assert_eq!(inner.ask("init"), [0]);
     assert_eq!(inner.ask("context 0"), [0]);
     let owner = rig.slice().read().expect("a slice").processes()[0].owner;
-    assert_ne!(owner.pid_namespace, divvy_ledger::Owner::me().pid_namespace);
+    assert_ne!(
+        owner.pid_namespace,
+        divvy_ledger::ProcessIdentity::current().pid_namespace
+    );
     let mut monitor = rig.inside(crate::support::Way::Handle);
     let said = monitor.ask("processes 0 3 8");
     assert_eq!(said[..2], [0, 1], "{said:?}");

@@ -1,6 +1,6 @@
 //! Requests for more than a whole GPU has: the program gets the code that the driver has for them, and no record speaks of a limit.
 
-use divvy_ledger::{Cause, Denial};
+use divvy_ledger::{Denial, DenialCause};
 
 use crate::support::{CONTEXT, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, compiled};
 
@@ -127,8 +127,8 @@ fn a_request_that_exceeds_the_gpu_passes_under_no_limit() {
         refused(&mut actor, &format!("cuMemAlloc_v2 & {TIB}")),
         OUT_OF_MEMORY
     );
-    let causes: Vec<Cause> = denials(&rig).iter().map(|denial| denial.cause).collect();
-    assert_eq!(causes, [Cause::GpuFull], "the driver refused it");
+    let causes: Vec<DenialCause> = denials(&rig).iter().map(|denial| denial.cause).collect();
+    assert_eq!(causes, [DenialCause::GpuFull], "the driver refused it");
     // What a GPU can have is the limit's to refuse, as before.
     assert_eq!(
         refused(&mut actor, &format!("cuMemAlloc_v2 & {}", 60u64 << 30)),
@@ -136,7 +136,7 @@ fn a_request_that_exceeds_the_gpu_passes_under_no_limit() {
     );
     assert_eq!(
         denials(&rig).last().map(|denial| denial.cause),
-        Some(Cause::SliceFull)
+        Some(DenialCause::SliceFull)
     );
     assert_eq!(rig.usage().denied, 1);
 }

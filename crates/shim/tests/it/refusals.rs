@@ -1,6 +1,6 @@
 //! What is written down when a program gets OUT_OF_MEMORY.
 
-use divvy_ledger::{Cause, Denial, Kind};
+use divvy_ledger::{AllocationKind, Denial, DenialCause};
 
 use crate::support::{CONTEXT, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, Way};
 
@@ -15,7 +15,7 @@ fn record(rig: &Rig) -> Denial {
     all.remove(0)
 }
 
-fn sizes(denial: &Denial) -> Vec<(u64, u32, Kind)> {
+fn sizes(denial: &Denial) -> Vec<(u64, u32, AllocationKind)> {
     let named = denial.largest.iter();
     named
         .map(|live| (live.bytes, live.count, live.kind))
@@ -37,7 +37,7 @@ fn a_refusal_says_who_asked_for_how_much_and_what_there_was() {
     let denial = record(&rig);
     assert_eq!(
         (denial.api.as_str(), denial.cause),
-        ("cuMemAlloc_v2", Cause::SliceFull)
+        ("cuMemAlloc_v2", DenialCause::SliceFull)
     );
     assert_eq!(
         (denial.gpu, u64::from(denial.owner.pid)),
@@ -45,16 +45,16 @@ fn a_refusal_says_who_asked_for_how_much_and_what_there_was() {
     );
     assert_eq!(denial.program.as_str(), "probe-handle");
     let used = CONTEXT + 310 * MIB;
-    assert_eq!((denial.asked, denial.limit), (ROOM, rig.limit));
+    assert_eq!((denial.requested, denial.limit), (ROOM, rig.limit));
     assert_eq!(
         (denial.used, denial.own, denial.peer_count),
         (used, used, 0)
     );
     let expected = [
-        (CONTEXT, 1, Kind::Context),
-        (40 * MIB, 3, Kind::Linear),
-        (100 * MIB, 1, Kind::Linear),
-        (90 * MIB, 1, Kind::Managed),
+        (CONTEXT, 1, AllocationKind::Context),
+        (40 * MIB, 3, AllocationKind::Linear),
+        (100 * MIB, 1, AllocationKind::Linear),
+        (90 * MIB, 1, AllocationKind::Managed),
     ];
     assert_eq!(sizes(&denial), expected);
     assert_eq!(denial.allocations, 6);
@@ -69,10 +69,10 @@ fn a_refusal_says_who_asked_for_how_much_and_what_there_was() {
 #[test]
 fn every_kind_of_allocation_is_named_by_the_function_that_was_called() {
     for (kind, api, found) in [
-        ("linear", "cuMemAlloc_v2", Kind::Linear),
-        ("managed", "cuMemAllocManaged", Kind::Managed),
-        ("vmm", "cuMemCreate", Kind::Handle),
-        ("async", "cuMemAllocAsync", Kind::Pool),
+        ("linear", "cuMemAlloc_v2", AllocationKind::Linear),
+        ("managed", "cuMemAllocManaged", AllocationKind::Managed),
+        ("vmm", "cuMemCreate", AllocationKind::Handle),
+        ("async", "cuMemAllocAsync", AllocationKind::Pool),
     ] {
         let rig = Rig::new(1, ROOM);
         let mut probe = rig.ready(Way::Handle);
@@ -87,13 +87,16 @@ fn every_kind_of_allocation_is_named_by_the_function_that_was_called() {
             "{kind}"
         );
         let denial = record(&rig);
-        assert_eq!((denial.api.as_str(), denial.cause), (api, Cause::SliceFull));
+        assert_eq!(
+            (denial.api.as_str(), denial.cause),
+            (api, DenialCause::SliceFull)
+        );
         assert!(
             sizes(&denial).contains(&(64 * MIB, 1, found)),
             "{kind}: {denial:?}"
         );
         assert!(
-            denial.used + denial.asked > denial.limit,
+            denial.used + denial.requested > denial.limit,
             "{kind}: {denial:?}"
         );
     }
@@ -131,8 +134,8 @@ fn a_context_that_does_not_fit_is_written_down_too() {
     let denial = record(&rig);
     assert_eq!(denial.api.as_str(), "cuDevicePrimaryCtxRetain");
     assert_eq!(
-        (denial.asked, denial.cause, denial.own),
-        (CONTEXT, Cause::SliceFull, 0)
+        (denial.requested, denial.cause, denial.own),
+        (CONTEXT, DenialCause::SliceFull, 0)
     );
 }
 
@@ -152,8 +155,11 @@ fn a_full_gpu_is_told_from_a_full_slice() {
         [OUT_OF_MEMORY, 1]
     );
     let denial = record(&rig);
-    assert_eq!((denial.cause, denial.asked), (Cause::GpuFull, 200 * MIB));
-    assert!(denial.used + denial.asked <= denial.limit, "{denial:?}");
+    assert_eq!(
+        (denial.cause, denial.requested),
+        (DenialCause::GpuFull, 200 * MIB)
+    );
+    assert!(denial.used + denial.requested <= denial.limit, "{denial:?}");
     assert!(
         denial.gpu_free < 200 * MIB && denial.gpu_total > 70 << 30,
         "{denial:?}"
@@ -175,7 +181,7 @@ fn the_free_memory_of_a_gpu_is_known_only_where_the_threads_context_is_on_it() {
         let is_known = denial.gpu_free > 0 && denial.gpu_total > 0;
         (denial.gpu, denial.cause, is_known)
     });
-    let expected = [true, false].map(|is_known| (Some(0), Cause::SliceFull, is_known));
+    let expected = [true, false].map(|is_known| (Some(0), DenialCause::SliceFull, is_known));
     assert_eq!(told.collect::<Vec<_>>(), expected);
 }
 
@@ -188,7 +194,7 @@ fn a_gpu_outside_the_slice_is_called_so() {
     }
     assert_eq!(probe.ask("take linear 4096"), [OUT_OF_MEMORY, 1]);
     let denial = record(&rig);
-    assert_eq!((denial.cause, denial.gpu), (Cause::NotInSlice, None));
+    assert_eq!((denial.cause, denial.gpu), (DenialCause::NotInSlice, None));
 }
 
 #[test]
@@ -202,8 +208,8 @@ fn a_driver_without_memory_of_another_kind_is_told_from_both() {
     assert_eq!(probe.ask(&format!("vmm map {}", 2 * MIB)), [OUT_OF_MEMORY]);
     let denial = record(&rig);
     assert_eq!(
-        (denial.api.as_str(), denial.cause, denial.asked),
-        ("cuMemMap", Cause::Other, 0)
+        (denial.api.as_str(), denial.cause, denial.requested),
+        ("cuMemMap", DenialCause::Other, 0)
     );
     assert_eq!(rig.usage().denied, 0);
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use divvy_ledger::{Bell, Control, Demand, Grant, Lookout, boot_time_ns, wait_for_demand};
+use divvy_ledger::{Control, Demand, DemandReader, Grant, Waker, boot_time_ns, wait_for_demand};
 
 use crate::support::{Probe, ROOM, Rig, compiled};
 
@@ -14,7 +14,7 @@ fn tenant() -> PathBuf {
 /// The slice's gate, kept by this process.
 pub struct Gate {
     control: Control,
-    lookout: Lookout,
+    lookout: DemandReader,
 }
 
 /// Longer than any test, in nanoseconds.
@@ -24,7 +24,7 @@ impl Gate {
     pub fn of(rig: &Rig) -> Self {
         Gate {
             control: Control::open_writable(&rig.slice_folder()).expect("a slice"),
-            lookout: Lookout::new(&rig.slice()).expect("a slice"),
+            lookout: DemandReader::new(&rig.slice()).expect("a slice"),
         }
     }
 
@@ -34,17 +34,17 @@ impl Gate {
     }
 
     pub fn await_demand(&mut self, mut will_do: impl FnMut(&Demand) -> bool) {
-        let bell = Bell::default();
+        let bell = Waker::default();
         while !will_do(&self.lookout.demand(boot_time_ns()).expect("a sound slice")) {
             let eyes = [&self.lookout].into_iter();
-            wait_for_demand(&bell, bell.seen(), eyes, Duration::from_millis(20));
+            wait_for_demand(&bell, bell.epoch(), eyes, Duration::from_millis(20));
         }
     }
 
     /// For how long the slice's calls have stood here, in nanoseconds.
     pub fn waited(&mut self) -> u64 {
         let demand = self.lookout.demand(boot_time_ns());
-        demand.expect("a sound slice").throttled
+        demand.expect("a sound slice").throttled_ns
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, c_uint};
 
-use super::{Placement, Refusal};
+use super::{MigRefusal, Placement};
 use crate::Error;
 use crate::load::Function;
 use crate::nvml::pfn;
@@ -13,7 +13,7 @@ use crate::sys::nvml::*;
 const COMPUTE_IDS: c_uint = 8;
 
 /// A part of a GPU with memory of its own. The handle is none any more once the instance is destroyed or the GPU is reset: calls
-/// then answer [`Refusal::Gone`].
+/// then answer [`MigRefusal::Gone`].
 #[derive(Clone, Copy)]
 pub struct GpuInstance<'a> {
     nvml: &'a Nvml,
@@ -66,7 +66,7 @@ impl<'a> GpuInstance<'a> {
     /// What it is, and where.
     ///
     /// # Errors
-    /// [`Refusal::Gone`] once it is destroyed.
+    /// [`MigRefusal::Gone`] once it is destroyed.
     pub fn info(&self) -> Result<GpuInstanceInfo, Error> {
         let mut info = nvmlGpuInstanceInfo_t::default();
         // SAFETY: a handle that NVML gave out, which it knows again or refuses; fills the structure.
@@ -100,12 +100,12 @@ impl<'a> GpuInstance<'a> {
                     handle,
                     index: self.index,
                 },
-                Err(error) if error.refusal() == Some(Refusal::Gone) => continue,
+                Err(error) if error.refusal() == Some(MigRefusal::Gone) => continue,
                 Err(error) => return Err(error),
             };
             match instance.info() {
                 Ok(info) => found.push((instance, info)),
-                Err(error) if error.refusal() == Some(Refusal::Gone) => {}
+                Err(error) if error.refusal() == Some(MigRefusal::Gone) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -116,7 +116,7 @@ impl<'a> GpuInstance<'a> {
     /// memory that is 7, and not 0 (seen on GH200).
     ///
     /// # Errors
-    /// [`Refusal::NoRoom`] when there is one already, [`Refusal::NotSupported`] when the driver offers none.
+    /// [`MigRefusal::NoRoom`] when there is one already, [`MigRefusal::NotSupported`] when the driver offers none.
     pub fn create_full_compute_instance(&self) -> Result<ComputeInstance<'a>, Error> {
         let profile = self.full_compute_profile()?;
         let mut handle = std::ptr::null_mut();
@@ -170,7 +170,7 @@ impl<'a> GpuInstance<'a> {
     /// Destroys it. Its compute instances have to be destroyed before.
     ///
     /// # Errors
-    /// [`Refusal::InUse`] while a compute instance or a process is in it; then nothing has changed.
+    /// [`MigRefusal::InUse`] while a compute instance or a process is in it; then nothing has changed.
     pub fn destroy(&self) -> Result<(), Error> {
         // SAFETY: a handle that NVML gave out, which it knows again or refuses.
         let destroy = |destroy: pfn::nvmlGpuInstanceDestroy| unsafe { destroy(self.handle) };
@@ -190,7 +190,7 @@ impl<'a> ComputeInstance<'a> {
     /// What it is, and which device.
     ///
     /// # Errors
-    /// [`Refusal::Gone`] once it is destroyed.
+    /// [`MigRefusal::Gone`] once it is destroyed.
     pub fn info(&self) -> Result<ComputeInstanceInfo, Error> {
         let info = self.raw_info()?;
         Ok(ComputeInstanceInfo {
@@ -207,7 +207,7 @@ impl<'a> ComputeInstance<'a> {
     /// The device that it is.
     ///
     /// # Errors
-    /// [`Refusal::Gone`] once it is destroyed.
+    /// [`MigRefusal::Gone`] once it is destroyed.
     pub fn device(&self) -> Result<MigDevice<'a>, Error> {
         self.device_of(&self.raw_info()?)
     }
@@ -236,7 +236,7 @@ impl<'a> ComputeInstance<'a> {
             match named.call(&f.nvmlDeviceGetMigDeviceHandleByIndex, get) {
                 Ok(()) => {}
                 // A hole.
-                Err(error) if error.refusal() == Some(Refusal::Gone) => continue,
+                Err(error) if error.refusal() == Some(MigRefusal::Gone) => continue,
                 Err(error) => return Err(error),
             }
             let device = MigDevice(self.as_device(handle));
@@ -276,7 +276,7 @@ impl<'a> ComputeInstance<'a> {
     /// Destroys it.
     ///
     /// # Errors
-    /// [`Refusal::InUse`] while a process is in it, or somebody has leaked a handle of it, who may not be listed.
+    /// [`MigRefusal::InUse`] while a process is in it, or somebody has leaked a handle of it, who may not be listed.
     pub fn destroy(&self) -> Result<(), Error> {
         // SAFETY: a handle that NVML gave out, which it knows again or refuses.
         let destroy = |destroy: pfn::nvmlComputeInstanceDestroy| unsafe { destroy(self.handle) };
@@ -291,7 +291,7 @@ impl Nvml {
     /// The MIG device of this UUID (`MIG-…`), and the GPU that it is on.
     ///
     /// # Errors
-    /// [`Refusal::Gone`] when there is none.
+    /// [`MigRefusal::Gone`] when there is none.
     pub fn mig_device(&self, uuid: &str) -> Result<(MigDevice<'_>, Device<'_>), Error> {
         let f = &self.functions;
         let text = CString::new(uuid).unwrap_or_default();

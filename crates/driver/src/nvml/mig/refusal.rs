@@ -5,7 +5,7 @@ use crate::sys::nvml::nvmlReturn_t;
 
 /// Why the driver does not do what it was asked to, as far as somebody can do something about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum MigRefusal {
     /// A process, an instance inside, or a handle that somebody leaked is in the way.
     InUse,
     /// Something lies there, or there are as many of it as there may be.
@@ -20,7 +20,7 @@ pub enum Refusal {
     Gone,
 }
 
-impl Refusal {
+impl MigRefusal {
     /// What to do, in one line.
     pub fn hint(self) -> &'static str {
         match self {
@@ -48,10 +48,10 @@ impl Refusal {
 impl Error {
     /// What kind of refusal this is, if it is one. An unlisted place is answered in either of two ways (nvml.h allows both), which
     /// mean the same here.
-    pub fn refusal(&self) -> Option<Refusal> {
+    pub fn refusal(&self) -> Option<MigRefusal> {
         let Error::Nvml { function, code, .. } = self else {
             return match self {
-                _ if self.is_unsupported() => Some(Refusal::NotSupported),
+                _ if self.is_unsupported() => Some(MigRefusal::NotSupported),
                 _ => None,
             };
         };
@@ -60,13 +60,15 @@ impl Error {
             "nvmlGpuInstanceCreateComputeInstance",
         ];
         Some(match *code {
-            nvmlReturn_t::IN_USE => Refusal::InUse,
-            nvmlReturn_t::INSUFFICIENT_RESOURCES => Refusal::NoRoom,
-            nvmlReturn_t::INVALID_ARGUMENT if makes.contains(function) => Refusal::NoRoom,
-            nvmlReturn_t::NO_PERMISSION => Refusal::NoPermission,
-            nvmlReturn_t::NOT_SUPPORTED | nvmlReturn_t::FUNCTION_NOT_FOUND => Refusal::NotSupported,
-            nvmlReturn_t::RESET_REQUIRED => Refusal::ResetRequired,
-            nvmlReturn_t::NOT_FOUND | nvmlReturn_t::INVALID_ARGUMENT => Refusal::Gone,
+            nvmlReturn_t::IN_USE => MigRefusal::InUse,
+            nvmlReturn_t::INSUFFICIENT_RESOURCES => MigRefusal::NoRoom,
+            nvmlReturn_t::INVALID_ARGUMENT if makes.contains(function) => MigRefusal::NoRoom,
+            nvmlReturn_t::NO_PERMISSION => MigRefusal::NoPermission,
+            nvmlReturn_t::NOT_SUPPORTED | nvmlReturn_t::FUNCTION_NOT_FOUND => {
+                MigRefusal::NotSupported
+            }
+            nvmlReturn_t::RESET_REQUIRED => MigRefusal::ResetRequired,
+            nvmlReturn_t::NOT_FOUND | nvmlReturn_t::INVALID_ARGUMENT => MigRefusal::Gone,
             _ => return None,
         })
     }
@@ -92,7 +94,7 @@ mod tests {
             nvmlReturn_t::INVALID_ARGUMENT,
             nvmlReturn_t::INSUFFICIENT_RESOURCES,
         ] {
-            assert_eq!(error(create, code).refusal(), Some(Refusal::NoRoom));
+            assert_eq!(error(create, code).refusal(), Some(MigRefusal::NoRoom));
         }
     }
 
@@ -100,7 +102,7 @@ mod tests {
     fn a_stale_handle_and_a_missing_id_are_both_gone() {
         for code in [nvmlReturn_t::INVALID_ARGUMENT, nvmlReturn_t::NOT_FOUND] {
             let error = error("nvmlGpuInstanceGetInfo", code);
-            assert_eq!(error.refusal(), Some(Refusal::Gone));
+            assert_eq!(error.refusal(), Some(MigRefusal::Gone));
         }
     }
 

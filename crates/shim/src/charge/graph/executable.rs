@@ -16,12 +16,12 @@ use std::sync::{
 use std::time::Duration;
 
 use divvy_driver::sys::cuda::{CUdevice, CUgraphExec};
-use divvy_ledger::{Kind, RETURN_TIME_NS, boot_time_ns};
+use divvy_ledger::{AllocationKind, DRIVER_RELEASE_TIMEOUT_NS, boot_time_ns};
 
-use crate::account::Place;
-use crate::charge::awaited::awaited;
-use crate::charge::stock::{self, Growth, Source, Stock};
-use crate::charge::tally::Tally;
+use crate::account::GpuAccount;
+use crate::charge::breakdown::Breakdown;
+use crate::charge::driver_cache::{self, CacheSource, DriverCache, Growth};
+use crate::charge::retry::retry_while;
 
 /// Between two looks whether a stream's work has come to its end.
 const PATIENCE: Duration = Duration::from_millis(1);
@@ -45,7 +45,7 @@ pub struct Graphs {
     /// Whether there is a stock: all that a view looks at in a program whose graphs take no memory.
     any: AtomicBool,
     /// By the GPU's place in the slice.
-    stocks: Mutex<HashMap<usize, Arc<Stock>>>,
+    stocks: Mutex<HashMap<usize, Arc<DriverCache>>>,
     /// How often a graph was launched that leaves allocations behind, and how many such launches are under way.
     leavings: AtomicU64,
     leaving: AtomicUsize,
@@ -62,7 +62,7 @@ pub struct Executable {
 
 /// What a run may take from one stock, in bytes.
 pub struct Need {
-    pub stock: Arc<Stock>,
+    pub stock: Arc<DriverCache>,
     pub bytes: u64,
 }
 
@@ -104,30 +104,30 @@ impl Graphs {
     }
 
     /// What graphs take of a device.
-    pub fn stock(&self, place: &Place, device: CUdevice) -> Arc<Stock> {
-        let new = || Arc::new(Stock::new(Source::Graphs(device), *place));
+    pub fn stock(&self, place: &GpuAccount, device: CUdevice) -> Arc<DriverCache> {
+        let new = || Arc::new(DriverCache::new(CacheSource::Graphs(device), *place));
         self.any.store(true, Release);
         self.stocks().entry(place.gpu).or_insert_with(new).clone()
     }
 
     /// Brings a GPU's charge up to date.
-    pub fn settle(&self, gpu: usize) {
+    pub fn reconcile(&self, gpu: usize) {
         if !self.any.load(Acquire) {
             return;
         }
         if let Some(stock) = self.on(gpu) {
-            stock.settle();
+            stock.reconcile();
         }
     }
 
     /// Has the driver give back what no graph uses. Not while a steady launch is under way: it needs what it has.
-    pub fn give_back_cached(&self, gpu: usize) {
+    pub fn trim_caches(&self, gpu: usize) {
         if let Some(stock) = self.on(gpu)
             && stock.charged() > 0
         {
             match self.between_launches() {
                 Some(_alone) => stock.trim(),
-                None => stock.settle(),
+                None => stock.reconcile(),
             }
         }
     }
@@ -154,7 +154,7 @@ impl Graphs {
             stock.gave_back();
             // What such a launch is about to take again stays charged; it settles when it returns.
             if alone.is_some() {
-                stock.settle();
+                stock.reconcile();
             }
         }
         result
@@ -171,8 +171,8 @@ impl Graphs {
         leave()
             .or_else(|()| {
                 let start = boot_time_ns();
-                let waits = || boot_time_ns().saturating_sub(start) < RETURN_TIME_NS;
-                awaited(PATIENCE, waits, leave)
+                let waits = || boot_time_ns().saturating_sub(start) < DRIVER_RELEASE_TIMEOUT_NS;
+                retry_while(PATIENCE, waits, leave)
             })
             .ok()
     }
@@ -225,18 +225,18 @@ impl Graphs {
         }
     }
 
-    fn on(&self, gpu: usize) -> Option<Arc<Stock>> {
+    fn on(&self, gpu: usize) -> Option<Arc<DriverCache>> {
         self.stocks().get(&gpu).cloned()
     }
 
     /// Says what graphs are charged on a GPU.
-    pub fn tell(&self, gpu: usize, tally: &mut Tally) {
+    pub fn add_to_breakdown(&self, gpu: usize, tally: &mut Breakdown) {
         if let Some(stock) = self.stocks().get(&gpu) {
-            tally.add(Kind::Graph, stock.charged());
+            tally.add(AllocationKind::Graph, stock.charged());
         }
     }
 
-    fn stocks(&self) -> MutexGuard<'_, HashMap<usize, Arc<Stock>>> {
+    fn stocks(&self) -> MutexGuard<'_, HashMap<usize, Arc<DriverCache>>> {
         self.stocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -270,18 +270,18 @@ impl Executable {
         }
         let start = boot_time_ns();
         let waits = || {
-            boot_time_ns().saturating_sub(start) < RETURN_TIME_NS
+            boot_time_ns().saturating_sub(start) < DRIVER_RELEASE_TIMEOUT_NS
                 && self.needs.iter().all(Need::could_fit)
                 && is_busy()
         };
         let again = || {
             for need in &self.needs {
-                graphs.give_back_cached(need.stock.place().gpu);
+                graphs.trim_caches(need.stock.place().gpu);
             }
             let fits = self.needs.iter().all(Need::fits);
             fits.then(|| self.begin_now()).flatten().ok_or(())
         };
-        awaited(PATIENCE, waits, again).ok()
+        retry_while(PATIENCE, waits, again).ok()
     }
 
     fn begin_now(&self) -> Option<Vec<Growth>> {
@@ -306,7 +306,7 @@ impl Executable {
     }
 
     /// Agrees with the driver.
-    pub fn settle(&self) {
+    pub fn reconcile(&self) {
         for need in &self.needs {
             need.stock.changed();
         }
@@ -319,23 +319,23 @@ impl Executable {
 
 impl Need {
     fn is_within_limit(&self) -> bool {
-        let Place { slot, gpu, .. } = *self.stock.place();
-        stock::most(self.bytes) <= slot.limit(gpu)
+        let GpuAccount { slot, gpu, .. } = *self.stock.place();
+        driver_cache::most(self.bytes) <= slot.limit(gpu)
     }
 
     /// Whether it would fit if nothing but other graphs' memory were given back. What is charged is looked at first: what is given back then is
     /// counted twice and not missed.
     fn could_fit(&self) -> bool {
         let charged = self.stock.charged();
-        self.free().saturating_add(charged) >= stock::most(self.bytes)
+        self.free().saturating_add(charged) >= driver_cache::most(self.bytes)
     }
 
     fn fits(&self) -> bool {
-        self.free() >= stock::most(self.bytes)
+        self.free() >= driver_cache::most(self.bytes)
     }
 
     fn free(&self) -> u64 {
-        let Place { slot, gpu, .. } = *self.stock.place();
+        let GpuAccount { slot, gpu, .. } = *self.stock.place();
         slot.free(gpu)
     }
 }

@@ -6,7 +6,7 @@ use divvy_driver::sys::nvml::{
     nvmlAccountingStats_t, nvmlAccountingStats_v2_t, nvmlDevice_t, nvmlReturn_t,
 };
 
-use super::lists::{Entry, List, Room, everyone};
+use super::lists::{Entry, List, OutputList, everyone};
 use super::members::{Member, Members};
 use super::{filled, gpu_of, limited};
 use crate::route::hook::Real;
@@ -28,7 +28,7 @@ pub fn pids(
     let Some(account) = limited() else {
         return real.call();
     };
-    let Some(mut room) = Room::of(count, pids) else {
+    let Some(mut room) = OutputList::of(count, pids) else {
         return real.call();
     };
     // SAFETY: room for `count` numbers.

@@ -14,7 +14,7 @@ use divvy_driver::sys::nvml::{
 
 use super::members::Members;
 use super::{gpu_of, limited};
-use crate::account::Account;
+use crate::account::ProcessAccount;
 use crate::route::hook::Real;
 
 /// Room for new entries between two calls.
@@ -137,7 +137,7 @@ fn list<E: Entry>(
     let Some(account) = limited() else {
         return real.call();
     };
-    let Some(mut room) = Room::of(count, infos) else {
+    let Some(mut room) = OutputList::of(count, infos) else {
         return real.call();
     };
     // SAFETY: room for `count` entries of the function's own version.
@@ -162,7 +162,7 @@ pub fn details(
     let (Some(account), Some(list)) = (limited(), list) else {
         return real.call();
     };
-    let Some(mut room) = Room::of(&raw mut list.numProcArrayEntries, list.procArray) else {
+    let Some(mut room) = OutputList::of(&raw mut list.numProcArrayEntries, list.procArray) else {
         return real.call();
     };
     let (mode, mut own) = (list.mode, *list);
@@ -189,7 +189,7 @@ pub fn utilization(
     let Some(account) = limited() else {
         return real.call();
     };
-    let Some(mut room) = Room::of(count, samples) else {
+    let Some(mut room) = OutputList::of(count, samples) else {
         return real.call();
     };
     // SAFETY: room for `count` samples.
@@ -212,7 +212,8 @@ pub fn utilization_info(
     let (Some(account), Some(info)) = (limited(), info) else {
         return real.call();
     };
-    let Some(mut room) = Room::of(&raw mut info.processSamplesCount, info.procUtilArray) else {
+    let Some(mut room) = OutputList::of(&raw mut info.processSamplesCount, info.procUtilArray)
+    else {
         return real.call();
     };
     let mut own = *info;
@@ -231,7 +232,7 @@ pub fn utilization_info(
 
 /// What the slice may see of what the driver lists.
 fn ours<E: Entry>(
-    account: &Account,
+    account: &ProcessAccount,
     device: nvmlDevice_t,
     mut all: Vec<E>,
     complete: bool,
@@ -279,13 +280,13 @@ pub fn everyone<E: Entry>(
 }
 
 /// Where the program wants its list.
-pub struct Room<E> {
+pub struct OutputList<E> {
     count: *mut c_uint,
     entries: *mut E,
     room: usize,
 }
 
-impl<E: Copy> Room<E> {
+impl<E: Copy> OutputList<E> {
     /// `None` where the driver shall say itself that this is no place for a list.
     pub fn of(count: *mut c_uint, entries: *mut E) -> Option<Self> {
         if count.is_null() {
@@ -293,7 +294,7 @@ impl<E: Copy> Room<E> {
         }
         // SAFETY: not null; the driver would read it too.
         let room = unsafe { count.read() } as usize;
-        (room == 0 || !entries.is_null()).then_some(Room {
+        (room == 0 || !entries.is_null()).then_some(OutputList {
             count,
             entries,
             room,

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use divvy_ledger::{Owner, ProcessState, ProcessUsage};
+use divvy_ledger::{ProcessIdentity, ProcessState, ProcessUsage};
 
-use crate::account::Account;
+use crate::account::ProcessAccount;
 
 /// One process of the slice, over all of its slots: it has several where it has loaded the driver in several namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,10 +43,10 @@ impl Member {
 pub struct Members(BTreeMap<u32, Member>);
 
 impl Members {
-    pub fn of(account: &Account) -> Self {
+    pub fn of(account: &ProcessAccount) -> Self {
         let mut members: BTreeMap<u32, Member> = BTreeMap::new();
         let mut elsewhere = None;
-        let here = Owner::me().pid_namespace;
+        let here = ProcessIdentity::current().pid_namespace;
         account.note_ended();
         let processes = account.slice().read().map(|now| now.processes());
         for process in processes.unwrap_or_default() {
@@ -112,7 +112,7 @@ mod tests {
         };
         ProcessUsage {
             slot: 0,
-            owner: Owner::default(),
+            owner: ProcessIdentity::default(),
             state,
             gpus,
         }

@@ -45,7 +45,7 @@ pub fn memory_v2<F>(
 fn view(device: nvmlDevice_t, total: u64, free: u64) -> Option<View> {
     let account = limited()?;
     let gpu = gpu_of(account, device)?;
-    account.settle(gpu);
+    account.reconcile(gpu);
     account.note_ended();
     let usage = account.usage(gpu)?;
     Some(View::of(

@@ -20,7 +20,7 @@ use divvy_driver::sys::nvml::{NO_INSTANCE, nvmlDevice_t, nvmlProcessInfo_t, nvml
 
 use super::lists::{self, Entry, List, everyone};
 use super::{limited, uuid_of};
-use crate::notice;
+use crate::log;
 use crate::process;
 use crate::route::elf;
 use crate::route::hook::{Real, guarded};
@@ -87,22 +87,22 @@ impl Entry for Row {
 type Unknown = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> nvmlReturn_t;
 
 /// One slot that is replaced: where it is in the table, what is put there, and what was there before.
-struct Slot {
+struct PatchedEntry {
     index: usize,
     replacement: Unknown,
     original: AtomicPtr<c_void>,
 }
 
-static SLOTS: [Slot; 4] = [
-    Slot::new(20, reset),
-    Slot::new(213, compute),
-    Slot::new(214, graphics),
-    Slot::new(215, mps),
+static SLOTS: [PatchedEntry; 4] = [
+    PatchedEntry::new(20, reset),
+    PatchedEntry::new(213, compute),
+    PatchedEntry::new(214, graphics),
+    PatchedEntry::new(215, mps),
 ];
 
-impl Slot {
+impl PatchedEntry {
     const fn new(index: usize, replacement: Unknown) -> Self {
-        Slot {
+        PatchedEntry {
             index,
             replacement,
             original: AtomicPtr::new(std::ptr::null_mut()),
@@ -154,11 +154,11 @@ fn replace(table: *mut *mut c_void) -> bool {
         return false;
     }
     // SAFETY: the table is that long.
-    let place = |slot: &Slot| unsafe { table.add(slot.index) };
+    let place = |slot: &PatchedEntry| unsafe { table.add(slot.index) };
     // SAFETY: inside the table.
-    let found = |slot: &Slot| unsafe { place(slot).read() };
-    let is_ours = |slot: &Slot| found(slot) == slot.replacement as *mut c_void;
-    let replace = |slot: &Slot| {
+    let found = |slot: &PatchedEntry| unsafe { place(slot).read() };
+    let is_ours = |slot: &PatchedEntry| found(slot) == slot.replacement as *mut c_void;
+    let replace = |slot: &PatchedEntry| {
         is_ours(slot)
             || while_writable(place(slot), || {
                 slot.original.store(found(slot), Release);
@@ -167,7 +167,7 @@ fn replace(table: *mut *mut c_void) -> bool {
                     .store(slot.replacement as *mut c_void, Release);
             })
     };
-    let known = |slot: &Slot| is_ours(slot) || is_neighbour(table, found(slot));
+    let known = |slot: &PatchedEntry| is_ours(slot) || is_neighbour(table, found(slot));
     SLOTS.iter().all(known) && SLOTS.iter().all(replace)
 }
 
@@ -314,7 +314,7 @@ fn tell(what: &str) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     process::alarm();
     if !TOLD.swap(true, Relaxed) {
-        notice::say(&format!(
+        log::write_line(&format!(
             "this driver {what}, so nvidia-smi also lists processes of other slices"
         ));
     }

@@ -16,10 +16,10 @@ use divvy_driver::sys::cuda::{
     CUdevice, CUgraphMem_attribute, CUmemPool_attribute, CUmemoryPool, CUresult,
     CUstreamCaptureMode,
 };
-use divvy_ledger::{RETURN_TIME_NS, boot_time_ns};
+use divvy_ledger::{DRIVER_RELEASE_TIMEOUT_NS, boot_time_ns};
 
-use crate::account::Place;
-use crate::forensics;
+use crate::account::GpuAccount;
+use crate::oom_report;
 use crate::route::function::driver;
 use crate::table::real;
 
@@ -35,26 +35,26 @@ const PATIENCE: Duration = Duration::from_millis(1);
 
 /// Whose figures the driver is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum CacheSource {
     /// A pool, by handle (`CUmemoryPool`).
     Pool(usize),
     /// The memory of this process's graphs on a device.
     Graphs(CUdevice),
 }
 
-impl Source {
+impl CacheSource {
     pub fn pool(handle: CUmemoryPool) -> Self {
-        Source::Pool(handle as usize)
+        CacheSource::Pool(handle as usize)
     }
 
     /// Bytes that the driver has taken of the GPU for it; `None` when it knows no such thing, or cannot be asked.
     pub fn reserved(self) -> Option<u64> {
         match self {
-            Source::Pool(pool) => {
+            CacheSource::Pool(pool) => {
                 let attribute = CUmemPool_attribute::RESERVED_MEM_CURRENT;
                 attribute_of(pool as CUmemoryPool, attribute, 0u64)
             }
-            Source::Graphs(device) => {
+            CacheSource::Graphs(device) => {
                 graph_attribute_of(device, CUgraphMem_attribute::RESERVED_MEM_CURRENT)
             }
         }
@@ -63,11 +63,11 @@ impl Source {
     /// Bytes of those that allocations, or graphs, have.
     fn used(self) -> Option<u64> {
         match self {
-            Source::Pool(pool) => {
+            CacheSource::Pool(pool) => {
                 let attribute = CUmemPool_attribute::USED_MEM_CURRENT;
                 attribute_of(pool as CUmemoryPool, attribute, 0u64)
             }
-            Source::Graphs(device) => {
+            CacheSource::Graphs(device) => {
                 graph_attribute_of(device, CUgraphMem_attribute::USED_MEM_CURRENT)
             }
         }
@@ -76,14 +76,14 @@ impl Source {
     /// Has the driver give back what is not in use.
     fn trim(self) {
         match self {
-            Source::Pool(pool) => {
+            CacheSource::Pool(pool) => {
                 let Some(trim) = real::cuMemPoolTrimTo.get() else {
                     return;
                 };
                 // SAFETY: a pool that the program has not destroyed; the driver keeps what is in use.
                 relaxed(|| unsafe { trim(pool as CUmemoryPool, 0) });
             }
-            Source::Graphs(device) => {
+            CacheSource::Graphs(device) => {
                 let Some(trim) = real::cuDeviceGraphMemTrim.get() else {
                     return;
                 };
@@ -95,9 +95,9 @@ impl Source {
 }
 
 /// One stock on a GPU of the slice.
-pub struct Stock {
-    source: Source,
-    place: Place,
+pub struct DriverCache {
+    source: CacheSource,
+    place: GpuAccount,
     balance: Mutex<Balance>,
     turn: Mutex<()>,
     shrinks: AtomicU64,
@@ -123,7 +123,7 @@ struct Balance {
 
 /// What a call holds of a stock while the driver is at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum GrowthClaim {
     /// Charged: the most that the stock may grow by.
     Reserved(u64),
     /// Not charged: there is room for so much, and the stock should not grow.
@@ -134,7 +134,7 @@ enum Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a growth that was begun has to be finished"]
 pub struct Growth {
-    part: Part,
+    claim: GrowthClaim,
     /// [`Balance::forced`] when it began.
     forced: u64,
 }
@@ -155,7 +155,7 @@ enum Correction {
 impl Balance {
     /// The driver reserves `reserved`, read when `changes` was `seen`. A stale figure is worth another look: it never lowers the charge, and
     /// raises it only when it is the last that there is.
-    fn settle(&mut self, reserved: u64, seen: u64, is_last: bool) -> Correction {
+    fn reconcile(&mut self, reserved: u64, seen: u64, is_last: bool) -> Correction {
         let reserved = reserved.saturating_sub(self.lent);
         let most = reserved.saturating_add(self.in_flight);
         let is_fresh = self.changes == seen;
@@ -173,23 +173,26 @@ impl Balance {
         }
     }
 
-    fn begin(&mut self, part: Part) -> Growth {
+    fn begin(&mut self, part: GrowthClaim) -> Growth {
         match part {
-            Part::Reserved(bytes) => {
+            GrowthClaim::Reserved(bytes) => {
                 self.charged += bytes;
                 self.in_flight += bytes;
             }
-            Part::Promised(bytes) => self.promised += bytes,
+            GrowthClaim::Promised(bytes) => self.promised += bytes,
         }
         self.changes += 1;
         let forced = self.forced;
-        Growth { part, forced }
+        Growth {
+            claim: part,
+            forced,
+        }
     }
 
     fn finish(&mut self, growth: Growth) {
-        match growth.part {
-            Part::Reserved(bytes) => self.in_flight -= bytes,
-            Part::Promised(bytes) => self.promised -= bytes,
+        match growth.claim {
+            GrowthClaim::Reserved(bytes) => self.in_flight -= bytes,
+            GrowthClaim::Promised(bytes) => self.promised -= bytes,
         }
         self.changes += 1;
     }
@@ -201,9 +204,9 @@ impl Balance {
     }
 }
 
-impl Stock {
-    pub fn new(source: Source, place: Place) -> Self {
-        Stock {
+impl DriverCache {
+    pub fn new(source: CacheSource, place: GpuAccount) -> Self {
+        DriverCache {
             source,
             place,
             balance: Mutex::default(),
@@ -213,7 +216,7 @@ impl Stock {
         }
     }
 
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &GpuAccount {
         &self.place
     }
 
@@ -237,7 +240,7 @@ impl Stock {
     }
 
     /// Agrees with the driver.
-    pub fn settle(&self) {
+    pub fn reconcile(&self) {
         if let Some(_open) = self.open() {
             self.settle_open();
         }
@@ -256,7 +259,7 @@ impl Stock {
                 self.shrinks.fetch_add(1, SeqCst);
             }
             balance.reserved = reserved;
-            match balance.settle(reserved, seen, tries_left == 0) {
+            match balance.reconcile(reserved, seen, tries_left == 0) {
                 Correction::Force(bytes) => return place.slot.force(place.gpu, bytes),
                 Correction::Release(bytes) => return place.slot.release(place.gpu, bytes),
                 Correction::None if balance.changes != seen => {}
@@ -274,7 +277,7 @@ impl Stock {
     /// Something happened that may have changed what the driver reserves: agrees with it.
     pub fn changed(&self) {
         self.balance().changes += 1;
-        self.settle();
+        self.reconcile();
     }
 
     /// One allocation's bytes are counted by itself from now on. Returns whether the stock was charged for them.
@@ -311,7 +314,7 @@ impl Stock {
             self.source.trim();
             drop(open);
             self.gave_back();
-            self.settle();
+            self.reconcile();
         }
     }
 
@@ -334,23 +337,23 @@ impl Stock {
     /// Charges as much as a call that needs `bytes` may make the stock grow; `None` when that cannot be had.
     pub fn begin(&self, bytes: u64) -> Option<Growth> {
         let most = most(bytes);
-        forensics::asked(&self.place, most);
+        oom_report::record_request(&self.place, most);
         self.begin_now(most).or_else(|| self.begin_in_turn(most))
     }
 
     /// Charges it if it fits now. Whoever sees that it is not free any more sees that it is in flight, too.
     fn begin_now(&self, most: u64) -> Option<Growth> {
-        let Place { slot, gpu, .. } = self.place;
+        let GpuAccount { slot, gpu, .. } = self.place;
         if slot.free(gpu) < most {
             return None;
         }
         let mut balance = self.balance();
         slot.reserve(gpu, most).ok()?.commit();
-        Some(balance.begin(Part::Reserved(most)))
+        Some(balance.begin(GrowthClaim::Reserved(most)))
     }
 
     /// When the slice has nothing left, what the stock has left may do: charging nothing then relies on the driver to use
-    /// that. Should it grow all the same, [`Stock::finish`] tells, and the call is to be undone.
+    /// that. Should it grow all the same, [`DriverCache::finish`] tells, and the call is to be undone.
     pub fn begin_within(&self, bytes: u64) -> Option<Growth> {
         let mut tries_left = TRIES;
         loop {
@@ -369,8 +372,8 @@ impl Stock {
                 return None;
             }
             // What was refused is not needed after all.
-            forensics::forget();
-            return Some(balance.begin(Part::Promised(bytes)));
+            oom_report::clear_attempt();
+            return Some(balance.begin(GrowthClaim::Promised(bytes)));
         }
     }
 
@@ -379,7 +382,7 @@ impl Stock {
     /// way. They wait as long as what the others hold would do, two seconds at most; before they sleep, what is only cached is
     /// given back.
     fn begin_in_turn(&self, most: u64) -> Option<Growth> {
-        let Place { slot, gpu, account } = self.place;
+        let GpuAccount { slot, gpu, account } = self.place;
         let start = boot_time_ns();
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         for looks in 0.. {
@@ -391,27 +394,27 @@ impl Stock {
             // And after it: what a call has taken since is not free, but held by it.
             let in_flight = in_flight.max(self.balance().in_flight);
             let would_do = in_flight > 0 && slot.free(gpu).saturating_add(in_flight) >= most;
-            if !would_do || boot_time_ns().saturating_sub(start) > RETURN_TIME_NS {
+            if !would_do || boot_time_ns().saturating_sub(start) > DRIVER_RELEASE_TIMEOUT_NS {
                 break;
             }
             match looks {
                 ..YIELDS => std::thread::yield_now(),
-                YIELDS => account.give_back_cached(gpu),
+                YIELDS => account.trim_caches(gpu),
                 _ => std::thread::sleep(PATIENCE),
             }
         }
         self.place.reserve(most).ok()?.commit();
-        Some(self.balance().begin(Part::Reserved(most)))
+        Some(self.balance().begin(GrowthClaim::Reserved(most)))
     }
 
     /// Ends what was begun. Returns whether the driver took more than could be charged within the limit.
     pub fn finish(&self, growth: Growth) -> bool {
         self.balance().finish(growth);
-        self.settle();
-        let Place { slot, gpu, .. } = self.place;
+        self.reconcile();
+        let GpuAccount { slot, gpu, .. } = self.place;
         let over = self.balance().has_outgrown(growth) && slot.used(gpu) > slot.limit(gpu);
         if over {
-            forensics::over();
+            oom_report::record_over_limit();
         }
         over
     }
@@ -458,20 +461,20 @@ mod tests {
 
     impl Balance {
         /// What a call does that the driver gives everything it was charged for, or promised.
-        fn call(&mut self, part: Part) {
+        fn call(&mut self, part: GrowthClaim) {
             let growth = self.begin(part);
             self.finish(growth);
         }
 
         fn settle_now(&mut self, reserved: u64) -> Correction {
-            self.settle(reserved, self.changes, false)
+            self.reconcile(reserved, self.changes, false)
         }
     }
 
     #[test]
     fn a_stock_is_charged_what_the_driver_reserves() {
         let mut stock = Balance::default();
-        stock.call(Part::Reserved(4));
+        stock.call(GrowthClaim::Reserved(4));
         assert_eq!(stock.settle_now(2), Correction::Release(2));
         assert_eq!(stock.settle_now(5), Correction::Force(3));
         assert_eq!(stock.settle_now(5), Correction::None);
@@ -481,30 +484,30 @@ mod tests {
     fn a_figure_read_before_another_call_lowers_nothing() {
         let mut stock = Balance::default();
         let seen = stock.changes;
-        let growth = stock.begin(Part::Reserved(4));
-        assert_eq!(stock.settle(0, seen, false), Correction::None);
+        let growth = stock.begin(GrowthClaim::Reserved(4));
+        assert_eq!(stock.reconcile(0, seen, false), Correction::None);
         stock.finish(growth);
-        assert_eq!(stock.settle(0, seen, true), Correction::None);
+        assert_eq!(stock.reconcile(0, seen, true), Correction::None);
         assert_eq!(stock.charged, 4);
     }
 
     #[test]
     fn a_figure_read_before_another_call_raises_nothing_while_there_may_be_a_newer_one() {
         let mut stock = Balance::default();
-        stock.call(Part::Reserved(4));
+        stock.call(GrowthClaim::Reserved(4));
         let seen = stock.changes;
         // Another thread has the driver give all of it back.
         stock.changes += 1;
         assert_eq!(stock.settle_now(0), Correction::Release(4));
-        assert_eq!(stock.settle(4, seen, false), Correction::None);
+        assert_eq!(stock.reconcile(4, seen, false), Correction::None);
         assert_eq!((stock.charged, stock.forced), (0, 0));
-        assert_eq!(stock.settle(4, seen, true), Correction::Force(4));
+        assert_eq!(stock.reconcile(4, seen, true), Correction::Force(4));
     }
 
     #[test]
     fn what_is_in_flight_stays_charged_until_its_own_call_settles() {
         let mut stock = Balance::default();
-        let [small, large] = [4, 8].map(|bytes| stock.begin(Part::Reserved(bytes)));
+        let [small, large] = [4, 8].map(|bytes| stock.begin(GrowthClaim::Reserved(bytes)));
         stock.finish(small);
         assert_eq!(stock.settle_now(4), Correction::None);
         stock.finish(large);
@@ -515,7 +518,7 @@ mod tests {
     #[test]
     fn what_is_lent_is_not_charged_twice() {
         let mut stock = Balance::default();
-        stock.call(Part::Reserved(8));
+        stock.call(GrowthClaim::Reserved(8));
         (stock.charged, stock.lent) = (5, 3);
         assert_eq!(stock.settle_now(8), Correction::None);
         assert_eq!(stock.settle_now(4), Correction::Release(4));
@@ -526,7 +529,7 @@ mod tests {
     #[test]
     fn a_promise_charges_nothing() {
         let mut stock = Balance::default();
-        let growth = stock.begin(Part::Promised(4));
+        let growth = stock.begin(GrowthClaim::Promised(4));
         assert_eq!((stock.charged, stock.promised), (0, 4));
         stock.finish(growth);
         assert_eq!(stock.settle_now(0), Correction::None);
@@ -536,14 +539,14 @@ mod tests {
     #[test]
     fn a_call_hears_that_the_driver_took_more_whoever_was_first_to_notice() {
         let mut stock = Balance::default();
-        let growth = stock.begin(Part::Promised(4));
+        let growth = stock.begin(GrowthClaim::Promised(4));
         assert!(!stock.has_outgrown(growth));
         // Another thread looks after the driver has done the call, and before the call is finished.
         assert_eq!(stock.settle_now(4), Correction::Force(4));
         stock.finish(growth);
         assert_eq!(stock.settle_now(4), Correction::None);
         assert!(stock.has_outgrown(growth));
-        let next = stock.begin(Part::Promised(1));
+        let next = stock.begin(GrowthClaim::Promised(1));
         assert!(!stock.has_outgrown(next));
     }
 }

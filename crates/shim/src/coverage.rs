@@ -1,4 +1,4 @@
-//! What is done about every function of the driver, hooked or not: `classes.toml`, held to the table of hooks and to the symbols
+//! What is done about every function of the driver, hooked or not: `coverage.toml`, held to the table of hooks and to the symbols
 //! of NVIDIA's headers. Nothing of it is in the library.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use serde::Deserialize;
 use crate::page;
 use crate::table::HOOKS;
 
-const FILE: &str = include_str!("../classes.toml");
+const FILE: &str = include_str!("../coverage.toml");
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -195,7 +195,7 @@ fn every_name_that_a_genuine_library_exports_is_in_one_class() {
         let wrong = not_in_one_row(names.iter().map(String::as_str));
         assert!(
             wrong.is_empty(),
-            "{}: not in exactly one row of classes.toml: {wrong:?}",
+            "{}: not in exactly one row of coverage.toml: {wrong:?}",
             library.display()
         );
     }
@@ -311,7 +311,7 @@ fn as_markdown() -> String {
 
 #[test]
 fn the_reference_page_says_what_is_done_about_memory() {
-    page::holds("crates/shim/classes.toml", &as_markdown());
+    page::holds("crates/shim/coverage.toml", &as_markdown());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Tries until it succeeds, or until there is nothing to wait for. Whether there is, is asked *before* each try: what comes back after the
 /// question, whoever sees to it, is found by the try or by the next one. Asked after it, "nothing" may be the word for what has just come back.
-pub fn awaited<T, E>(
+pub fn retry_while<T, E>(
     nap: Duration,
     mut waits: impl FnMut() -> bool,
     mut attempt: impl FnMut() -> Result<T, E>,
@@ -34,7 +34,7 @@ mod tests {
             true => Ok(looks.get()),
             false => Err(()),
         };
-        awaited(Duration::ZERO, || !is_back(), attempt).ok()
+        retry_while(Duration::ZERO, || !is_back(), attempt).ok()
     }
 
     #[test]
@@ -55,7 +55,7 @@ mod tests {
             tries.set(tries.get() + 1);
             Err::<(), _>("full")
         };
-        assert_eq!(awaited(Duration::ZERO, || false, attempt), Err("full"));
+        assert_eq!(retry_while(Duration::ZERO, || false, attempt), Err("full"));
         assert_eq!(tries.get(), 1);
     }
 }

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use divvy_ledger::{Kind, Live, NAMED};
+use divvy_ledger::{AllocationGroup, AllocationKind, NAMED};
 
 #[derive(Default)]
-pub struct Tally(HashMap<(u64, Kind), u64>);
+pub struct Breakdown(HashMap<(u64, AllocationKind), u64>);
 
-impl Tally {
+impl Breakdown {
     /// One allocation.
-    pub fn add(&mut self, kind: Kind, bytes: u64) {
+    pub fn add(&mut self, kind: AllocationKind, bytes: u64) {
         if bytes > 0 {
             *self.0.entry((bytes, kind)).or_default() += 1;
         }
@@ -21,11 +21,11 @@ impl Tally {
     }
 
     /// The sizes that come to the most bytes, most first.
-    pub fn largest(&self) -> Vec<Live> {
+    pub fn largest(&self) -> Vec<AllocationGroup> {
         let mut all: Vec<_> = self
             .0
             .iter()
-            .map(|((bytes, kind), count)| Live {
+            .map(|((bytes, kind), count)| AllocationGroup {
                 bytes: *bytes,
                 count: u32::try_from(*count).unwrap_or(u32::MAX),
                 kind: *kind,
@@ -46,20 +46,20 @@ mod tests {
 
     #[test]
     fn sizes_are_named_by_what_they_come_to() {
-        let mut tally = Tally::default();
-        tally.add(Kind::Linear, 100);
-        (0..30).for_each(|_| tally.add(Kind::Pool, 4));
-        (0..3).for_each(|_| tally.add(Kind::Linear, 4));
-        tally.add(Kind::Handle, 0);
+        let mut tally = Breakdown::default();
+        tally.add(AllocationKind::Linear, 100);
+        (0..30).for_each(|_| tally.add(AllocationKind::Pool, 4));
+        (0..3).for_each(|_| tally.add(AllocationKind::Linear, 4));
+        tally.add(AllocationKind::Handle, 0);
         let named: Vec<_> = tally
             .largest()
             .iter()
             .map(|live| (live.bytes, live.count, live.kind))
             .collect();
         let expected = [
-            (4, 30, Kind::Pool),
-            (100, 1, Kind::Linear),
-            (4, 3, Kind::Linear),
+            (4, 30, AllocationKind::Pool),
+            (100, 1, AllocationKind::Linear),
+            (4, 3, AllocationKind::Linear),
         ];
         assert_eq!(named, expected);
         assert_eq!(tally.count(), 34);
@@ -67,8 +67,8 @@ mod tests {
 
     #[test]
     fn no_more_are_named_than_a_record_holds() {
-        let mut tally = Tally::default();
-        (1..100).for_each(|bytes| tally.add(Kind::Linear, bytes));
+        let mut tally = Breakdown::default();
+        (1..100).for_each(|bytes| tally.add(AllocationKind::Linear, bytes));
         let largest = tally.largest();
         assert_eq!((largest.len(), largest[0].bytes), (NAMED, 99));
     }

@@ -10,13 +10,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use divvy_ledger::{Denied, Shared};
+use divvy_ledger::{Denied, SharedAllocation};
 
-use crate::account::Place;
+use crate::account::GpuAccount;
 
 /// Given back when it is dropped.
-pub struct Holding {
-    place: Place,
+pub struct MemoryCharge {
+    place: GpuAccount,
     origin: Origin,
     has: Mutex<Has>,
 }
@@ -46,9 +46,9 @@ impl Has {
 
 /// The lines that this process holds: by GPU and key, how many things here do.
 #[derive(Default)]
-pub struct Shares(Mutex<HashMap<(usize, u64), (Shared, u32)>>);
+pub struct Shares(Mutex<HashMap<(usize, u64), (SharedAllocation, u32)>>);
 
-type Held<'a> = MutexGuard<'a, HashMap<(usize, u64), (Shared, u32)>>;
+type Held<'a> = MutexGuard<'a, HashMap<(usize, u64), (SharedAllocation, u32)>>;
 
 impl Shares {
     fn held(&self) -> Held<'_> {
@@ -56,9 +56,9 @@ impl Shares {
     }
 }
 
-impl Holding {
-    fn of(place: Place, origin: Origin, has: Has) -> Self {
-        Holding {
+impl MemoryCharge {
+    fn of(place: GpuAccount, origin: Origin, has: Has) -> Self {
+        MemoryCharge {
             place,
             origin,
             has: Mutex::new(has),
@@ -66,7 +66,7 @@ impl Holding {
     }
 
     /// Bytes that this process was charged, and of host memory.
-    pub fn new(place: Place, own: u64, pinned: u64) -> Arc<Self> {
+    pub fn new(place: GpuAccount, own: u64, pinned: u64) -> Arc<Self> {
         let has = Has {
             own,
             pinned,
@@ -76,7 +76,7 @@ impl Holding {
     }
 
     /// Of something that has no memory of its own.
-    pub fn nothing(place: Place) -> Arc<Self> {
+    pub fn nothing(place: GpuAccount) -> Arc<Self> {
         Self::new(place, 0, 0)
     }
 
@@ -85,7 +85,7 @@ impl Holding {
     ///
     /// # Errors
     /// It is to be charged and does not fit.
-    pub fn import(place: Place, key: Option<u64>, bytes: u64) -> Result<Arc<Self>, Denied> {
+    pub fn import(place: GpuAccount, key: Option<u64>, bytes: u64) -> Result<Arc<Self>, Denied> {
         let holding = Self::of(place, Origin::Imported(key), Has::default());
         if !key.is_some_and(|key| holding.join(key, bytes)) {
             holding.grow(bytes)?;
@@ -136,7 +136,7 @@ impl Holding {
 
     /// Becomes one more holder of what is shared under that key, if something is.
     fn join(&self, key: u64, bytes: u64) -> bool {
-        let Place { account, slot, gpu } = self.place;
+        let GpuAccount { account, slot, gpu } = self.place;
         let mut held = account.shares.held();
         if let Some((_, here)) = held.get_mut(&(gpu, key)) {
             *here += 1;
@@ -152,14 +152,14 @@ impl Holding {
     /// Memory of this process's own may be imported by others under that key from now on; what they find there is counted once.
     /// Where it is shared under another key, or something else is under this one, whoever imports it is charged for himself.
     pub fn export(&self, key: u64) {
-        let Place { account, slot, gpu } = self.place;
+        let GpuAccount { account, slot, gpu } = self.place;
         let has = *self.has();
         if has.own == 0 || has.shared.is_some() || account.shares.held().contains_key(&(gpu, key)) {
             return;
         }
         // A key that had been another allocation's, which somebody still holds.
         if let Some(other) = slot.import(gpu, key) {
-            slot.let_go(other);
+            slot.release_shared(other);
             return;
         }
         self.share(key);
@@ -167,7 +167,7 @@ impl Holding {
 
     /// Hands the own bytes over to a line of the slice's, if it has one left.
     fn share(&self, key: u64) {
-        let Place { account, slot, gpu } = self.place;
+        let GpuAccount { account, slot, gpu } = self.place;
         let mut held = account.shares.held();
         let mut has = self.has();
         let bytes = has.own;
@@ -197,7 +197,7 @@ impl Holding {
         self.has().bytes()
     }
 
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &GpuAccount {
         &self.place
     }
 
@@ -206,9 +206,9 @@ impl Holding {
     }
 }
 
-impl Drop for Holding {
+impl Drop for MemoryCharge {
     fn drop(&mut self) {
-        let Place { account, slot, gpu } = self.place;
+        let GpuAccount { account, slot, gpu } = self.place;
         let has = *self.has();
         if has.own > 0 {
             slot.release(gpu, has.own);
@@ -223,7 +223,7 @@ impl Drop for Holding {
         };
         *here -= 1;
         if *here == 0 {
-            slot.let_go(*shared);
+            slot.release_shared(*shared);
             held.remove(&(gpu, key));
         }
     }

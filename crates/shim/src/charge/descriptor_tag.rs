@@ -20,7 +20,7 @@ const MOST_PAGES: u64 = 1 << 48;
 
 /// Memory that goes from process to process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct DescriptorTag {
     pub key: u64,
     /// How much it is, in bytes; 0 where the mark does not tell.
     pub bytes: u64,
@@ -35,7 +35,7 @@ pub fn draw() -> u64 {
 }
 
 /// Marks what a descriptor stands for. Returns whether it could be.
-pub fn set(descriptor: RawFd, mark: Mark) -> bool {
+pub fn set(descriptor: RawFd, mark: DescriptorTag) -> bool {
     // SAFETY: all zeros are valid.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_RDLCK as libc::c_short;
@@ -47,19 +47,19 @@ pub fn set(descriptor: RawFd, mark: Mark) -> bool {
 }
 
 /// The mark on what a descriptor stands for.
-pub fn get(descriptor: RawFd) -> Option<Mark> {
+pub fn get(descriptor: RawFd) -> Option<DescriptorTag> {
     let told = fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}")).ok()?;
     told.lines().find_map(mark_in)
 }
 
 /// `lock:\t1: OFDLCK ADVISORY  READ -1 00:06:3 4611686018427387 4611686018427387`
-fn mark_in(line: &str) -> Option<Mark> {
+fn mark_in(line: &str) -> Option<DescriptorTag> {
     let mut words = line.strip_prefix("lock:")?.split_whitespace().skip(1);
     let (kind, _, access) = (words.next()?, words.next()?, words.next()?);
     let (start, end): (u64, u64) = (words.nth(2)?.parse().ok()?, words.next()?.parse().ok()?);
     let pages = end.checked_sub(start)?;
     let is_mark = kind == "OFDLCK" && access == "READ" && pages <= MOST_PAGES;
-    let mark = Mark {
+    let mark = DescriptorTag {
         key: start,
         bytes: pages * PAGE,
     };
@@ -91,7 +91,7 @@ mod tests {
             let file = File::open(path).unwrap();
             let copy = file.try_clone().unwrap();
             let other = File::open(path).unwrap();
-            let mark = Mark {
+            let mark = DescriptorTag {
                 key: draw(),
                 bytes: 6 << 20,
             };
@@ -102,7 +102,7 @@ mod tests {
             assert_eq!(get(copy.as_raw_fd()), Some(mark));
             assert_eq!(get(other.as_raw_fd()), None);
         }
-        let of_unknown_size = Mark {
+        let of_unknown_size = DescriptorTag {
             key: draw(),
             bytes: 0,
         };
@@ -114,7 +114,7 @@ mod tests {
     fn a_mark_tells_any_size() {
         let file = File::open("/dev/null").unwrap();
         for bytes in [0, 4096, 2 << 20, (1 << 60) - (2 << 20), 1 << 60] {
-            let mark = Mark {
+            let mark = DescriptorTag {
                 key: PLACES - 1,
                 bytes,
             };
@@ -127,7 +127,7 @@ mod tests {
     fn locks_of_others_are_no_marks() {
         let mark =
             "lock:\t1: OFDLCK ADVISORY  READ -1 00:06:3 1311768467294899695 1311768467294899696";
-        let told = Mark {
+        let told = DescriptorTag {
             key: 1_311_768_467_294_899_695,
             bytes: 4096,
         };

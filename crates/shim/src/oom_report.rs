@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use divvy_driver::sys::cuda::CUresult;
 use divvy_driver::sys::nvml::nvmlReturn_t;
-use divvy_ledger::{Cause, Denied, Refusal, Slot, boot_time_ns};
+use divvy_ledger::{DenialCause, DenialReport, Denied, ProcessSlot, boot_time_ns};
 
-use crate::account::{Account, Place};
+use crate::account::{GpuAccount, ProcessAccount};
+use crate::charge::breakdown::Breakdown;
+use crate::charge::driver_cache::relaxed;
 use crate::charge::oversize;
-use crate::charge::stock::relaxed;
-use crate::charge::tally::Tally;
-use crate::device::{self, Belongs};
+use crate::device::{self, DeviceMembership};
 use crate::process;
 use crate::table::real;
 
@@ -32,29 +32,29 @@ const AT_ONCE: u64 = 4;
 
 /// What the call that runs in this thread asked the account for.
 #[derive(Clone, Copy)]
-struct Note {
+struct AllocationAttempt {
     /// Its place in the slice; `None` for a GPU that is not in it.
     gpu: Option<usize>,
     bytes: u64,
-    cause: Cause,
+    cause: DenialCause,
 }
 
 thread_local! {
-    static NOTE: Cell<Option<Note>> = const { Cell::new(None) };
+    static NOTE: Cell<Option<AllocationAttempt>> = const { Cell::new(None) };
 }
 
 /// How many threads have a note: most calls find that none has, and need not look for this thread's. A thread that ends with a note
 /// stays counted, which costs the others a look.
 static NOTES: AtomicUsize = AtomicUsize::new(0);
 
-fn note(note: Note) {
+fn note(note: AllocationAttempt) {
     if NOTE.replace(Some(note)).is_none() {
         NOTES.fetch_add(1, Relaxed);
     }
 }
 
 /// Takes this thread's note.
-fn taken() -> Option<Note> {
+fn taken() -> Option<AllocationAttempt> {
     if NOTES.load(Relaxed) == 0 {
         return None;
     }
@@ -87,69 +87,70 @@ pub fn watched<R: Answer>(name: &'static CStr, hook: impl FnOnce() -> R) -> R {
     if !R::WATCHED {
         return hook();
     }
-    forget();
+    clear_attempt();
     let answer = hook();
     if answer.is_out_of_memory() {
-        write_down(name);
+        report(name);
     }
     answer
 }
 
 /// Bytes of a GPU are asked for, or were, and the driver has failed. If the call fails all the same, it was the driver that had none.
-pub fn asked(place: &Place, bytes: u64) {
-    note(Note {
+pub fn record_request(place: &GpuAccount, bytes: u64) {
+    note(AllocationAttempt {
         gpu: Some(place.gpu),
         bytes,
-        cause: Cause::GpuFull,
+        cause: DenialCause::GpuFull,
     });
 }
 
 /// The account has no room for them. What exceeds the GPU no limit could grant: the driver refuses it.
-pub fn refused(place: &Place, denied: &Denied) {
-    let exceeds_gpu = denied.asked > denied.limit && oversize::exceeds_gpu(place, denied.asked);
-    note(Note {
+pub fn record_denial(place: &GpuAccount, denied: &Denied) {
+    let exceeds_gpu =
+        denied.requested > denied.limit && oversize::exceeds_gpu(place, denied.requested);
+    note(AllocationAttempt {
         gpu: Some(place.gpu),
-        bytes: denied.asked,
+        bytes: denied.requested,
         cause: if exceeds_gpu {
-            Cause::GpuFull
+            DenialCause::GpuFull
         } else {
-            Cause::SliceFull
+            DenialCause::SliceFull
         },
     });
 }
 
 /// The driver has given what was asked for and more, beyond the limit: it has to be given back.
-pub fn over() {
+pub fn record_over_limit() {
     if let Some(asked) = taken() {
-        note(Note {
-            cause: Cause::SliceFull,
+        note(AllocationAttempt {
+            cause: DenialCause::SliceFull,
             ..asked
         });
     }
 }
 
 /// The GPU is not one of the slice's.
-pub fn elsewhere() {
-    note(Note {
+pub fn record_foreign_gpu() {
+    note(AllocationAttempt {
         gpu: None,
         bytes: 0,
-        cause: Cause::NotInSlice,
+        cause: DenialCause::NotInSlice,
     });
 }
 
 /// What was refused is not needed after all.
-pub fn forget() {
+pub fn clear_attempt() {
     taken();
 }
 
 /// When this process may write its next record, and what it has not written since the last one.
 #[derive(Default)]
-pub struct Refusals {
+pub struct ReportLimiter {
     due: AtomicU64,
     skipped: AtomicU64,
 }
 
-impl Refusals {
+impl ReportLimiter {
     /// Whether this refusal is to be written down; then, how many were not since the last one.
     fn admit(&self, now: u64) -> Option<u64> {
         let next = |due: u64| {
@@ -165,22 +166,22 @@ impl Refusals {
 }
 
 #[cold]
-fn write_down(name: &CStr) {
+fn report(name: &CStr) {
     let Some(account) = process::account() else {
         return;
     };
     let Some(slot) = account.joined() else {
         return;
     };
-    let note = taken().unwrap_or(Note {
+    let note = taken().unwrap_or(AllocationAttempt {
         gpu: device::current().and_then(|device| match account.belongs(device) {
-            Belongs::Here(place) => Some(place.gpu),
-            Belongs::Elsewhere | Belongs::Nowhere => None,
+            DeviceMembership::InSlice(place) => Some(place.gpu),
+            DeviceMembership::OutsideSlice | DeviceMembership::Unknown => None,
         }),
         bytes: 0,
-        cause: Cause::Other,
+        cause: DenialCause::Other,
     });
-    if let (Some(gpu), Cause::SliceFull) = (note.gpu, note.cause) {
+    if let (Some(gpu), DenialCause::SliceFull) = (note.gpu, note.cause) {
         slot.count_denial(gpu, note.bytes);
     }
     if let Some(skipped) = account.refusals.admit(boot_time_ns()) {
@@ -188,23 +189,29 @@ fn write_down(name: &CStr) {
     }
 }
 
-fn record(account: &'static Account, slot: &Slot, name: &CStr, note: &Note, skipped: u64) {
-    let mut tally = Tally::default();
+fn record(
+    account: &'static ProcessAccount,
+    slot: &ProcessSlot,
+    name: &CStr,
+    note: &AllocationAttempt,
+    skipped: u64,
+) {
+    let mut tally = Breakdown::default();
     let (mut gpu_free, mut gpu_total) = (0, 0);
     if let Some(gpu) = note.gpu {
-        account.tell(gpu, &mut tally);
+        account.add_to_breakdown(gpu, &mut tally);
         let is_current = |device| match account.belongs(device) {
-            Belongs::Here(place) => place.gpu == gpu,
-            Belongs::Elsewhere | Belongs::Nowhere => false,
+            DeviceMembership::InSlice(place) => place.gpu == gpu,
+            DeviceMembership::OutsideSlice | DeviceMembership::Unknown => false,
         };
         if device::current().is_some_and(is_current) {
             (gpu_free, gpu_total) = memory_of_current().unwrap_or_default();
         }
     }
-    slot.record(&Refusal {
+    slot.record(&DenialReport {
         api: name.to_bytes(),
         gpu: note.gpu,
-        asked: note.bytes,
+        requested: note.bytes,
         cause: note.cause,
         gpu_free,
         gpu_total,
@@ -229,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_loop_of_refusals_is_written_down_four_times_and_then_ten_times_a_second() {
-        let refusals = Refusals::default();
+        let refusals = ReportLimiter::default();
         let start = 1_000 * INTERVAL_NS;
         let written = (0..100).filter(|_| refusals.admit(start).is_some()).count();
         assert_eq!(written, 4);
@@ -244,7 +251,7 @@ mod tests {
 
     #[test]
     fn after_a_pause_four_are_written_again() {
-        let refusals = Refusals::default();
+        let refusals = ReportLimiter::default();
         for start in [INTERVAL_NS, 50 * INTERVAL_NS] {
             let written = (0..10).filter(|_| refusals.admit(start).is_some()).count();
             assert_eq!(written, 4);

@@ -5,13 +5,13 @@
 
 use divvy_driver::sys::nvml::nvmlReturn_t;
 
-use crate::process::{self, Standing};
+use crate::process::{self, LimiterState};
 use crate::route::hook::Real;
 
 fn refuse<F>(real: &Real<'_, F, nvmlReturn_t>) -> nvmlReturn_t {
-    match process::standing() {
-        Standing::Off => real.call(),
-        Standing::Limited(_) | Standing::Refused(_) => nvmlReturn_t::NO_PERMISSION,
+    match process::limiter_state() {
+        LimiterState::Off => real.call(),
+        LimiterState::Limited(_) | LimiterState::Refused(_) => nvmlReturn_t::NO_PERMISSION,
     }
 }
 
