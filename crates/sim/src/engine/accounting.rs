@@ -1,7 +1,7 @@
 //! What processes did on a GPU: of those that are there, and of those that are gone while the accounting mode was on.
 
 use super::seat::instance_of;
-use super::slots::Slot;
+use super::slots::ProcessSlot;
 use super::state::{Locked, State};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ pub const RECORDS: usize = 256;
 
 /// What one process did on one GPU, from its first context to now or to its last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Account {
+pub struct AccountingStats {
     /// As the process itself has it, or as the asking one has it while it runs.
     pub pid: u32,
     pub is_running: bool,
@@ -24,7 +24,7 @@ pub struct Account {
     pub peak: u64,
 }
 
-impl Account {
+impl AccountingStats {
     /// Of the time it lasted.
     pub fn busy_percent(&self) -> u32 {
         let lasted = self.lasted_ns.max(1);
@@ -51,7 +51,7 @@ pub struct Records {
 }
 
 impl Records {
-    fn push(&self, account: &Account) {
+    fn push(&self, account: &AccountingStats) {
         let written = self.written.load(SeqCst);
         let record = &self.ring[(written % RECORDS as u64) as usize];
         record.began_us.store(account.began_us, SeqCst);
@@ -67,12 +67,12 @@ impl Records {
     }
 
     /// Newest first.
-    fn all(&self) -> impl Iterator<Item = Account> {
+    fn all(&self) -> impl Iterator<Item = AccountingStats> {
         let written = self.written.load(SeqCst);
         let kept = written.min(RECORDS as u64);
         (written - kept..written).rev().map(|at| {
             let record = &self.ring[(at % RECORDS as u64) as usize];
-            Account {
+            AccountingStats {
                 pid: record.pid.load(SeqCst) as u32,
                 is_running: false,
                 began_us: record.began_us.load(SeqCst),
@@ -91,9 +91,15 @@ pub fn wall_clock_us() -> u64 {
 }
 
 impl State {
-    fn account(&self, index: usize, slot: &Slot, gpu: usize, pid: u32) -> Option<Account> {
+    fn account(
+        &self,
+        index: usize,
+        slot: &ProcessSlot,
+        gpu: usize,
+        pid: u32,
+    ) -> Option<AccountingStats> {
         let (began_us, began_ns) = slot.began(gpu)?;
-        Some(Account {
+        Some(AccountingStats {
             pid,
             is_running: true,
             began_us,
@@ -119,7 +125,7 @@ impl Locked<'_> {
     }
 
     /// Running processes first, then ended ones from the newest on.
-    pub fn accounts(&self, gpu: usize) -> Vec<Account> {
+    pub fn accounts(&self, gpu: usize) -> Vec<AccountingStats> {
         let slots = self.slots().iter().enumerate();
         let running = slots
             .filter(|(_, slot)| slot.is_live() && slot.has_context(gpu))

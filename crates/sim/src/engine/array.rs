@@ -17,7 +17,7 @@ use self::binding::Bound;
 use self::layout::{Grid, Shape, UNIT};
 use super::context::{Context, Current};
 use super::handles::{Handle, Handles};
-use super::memory::Kind;
+use super::memory::AllocationKind;
 use super::process::{Done, Objects, Process};
 use super::transfer::{End, Extent, Side};
 use divvy_driver::sys::cuda::{
@@ -289,8 +289,14 @@ impl Process {
     fn storage(&self, objects: &mut Objects, size: u64, backed: bool) -> Done<Storage> {
         let Current { context, gpu } = self.current(objects)?;
         let charged = if backed { size } else { 0 };
-        let base =
-            self.allocate_exactly(objects, Some(context), gpu, size, charged, Kind::Array)?;
+        let base = self.allocate_exactly(
+            objects,
+            Some(context),
+            gpu,
+            size,
+            charged,
+            AllocationKind::Array,
+        )?;
         Ok(Storage {
             gpu,
             context,

@@ -10,7 +10,7 @@
 //! (nvidia-modprobe) and stay. Here whoever changes instances makes them too, unless the configuration says `without_modprobe`; they are plain files.
 //! Shapes and modes: nv-caps.c of NVIDIA's open kernel modules, and the MIG user guide, "Device Nodes and Capabilities".
 
-use super::mig::Place;
+use super::mig::MigInstanceId;
 use super::mig::identity::{compute_instance_minor, gpu_instance_minor};
 use super::seat::{COMPUTE_INSTANCES, GPU_INSTANCES};
 use super::state::{Locked, State};
@@ -68,7 +68,7 @@ impl Root {
     }
 
     /// Whether this process has the rights to a compute instance: its own file and that of its GPU instance can be opened.
-    pub fn may_use(&self, gpu: usize, place: Place) -> bool {
+    pub fn may_use(&self, gpu: usize, place: MigInstanceId) -> bool {
         let gpu = gpu as u32;
         let minors = [
             gpu_instance_minor(gpu, place.gpu_instance),
@@ -163,7 +163,7 @@ fn all_minors() -> String {
             let minor = gpu_instance_minor(gpu, gpu_instance);
             text.push_str(&format!("gpu{gpu}/gi{gpu_instance}/access {minor}\n"));
             for compute_instance in 0..COMPUTE_INSTANCES as u32 {
-                let place = Place {
+                let place = MigInstanceId {
                     gpu_instance,
                     compute_instance,
                 };

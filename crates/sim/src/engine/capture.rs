@@ -17,7 +17,7 @@ use super::graph::node::{Dependency, Edge, Node, Operation};
 use super::graph::{Graph, Owner};
 use super::handles::Handle;
 use super::process::{Done, Objects, Process};
-use super::stream::{Place, Stream, Target};
+use super::stream::{Destination, Stream, Target};
 use divvy_driver::sys::cuda::{
     CUgraphEdgeData, CUresult, CUstream_flags, CUstreamCaptureMode as Mode,
     CUstreamCaptureStatus as Status,
@@ -207,20 +207,20 @@ impl Process {
     }
 
     /// Where work for a stream goes: to the GPU, or into the graph that the stream is captured into.
-    pub fn place(&self, stream: usize) -> Done<Place> {
+    pub fn destination(&self, stream: usize) -> Done<Destination> {
         let (target, current) = self.target(stream)?;
         if !self.has_captures() {
-            return Ok(Place::Issue(target, current));
+            return Ok(Destination::Issue(target, current));
         }
         let mut objects = self.objects();
         match target {
             Target::Default => {
                 self.check_legacy(&mut objects, current)?;
-                Ok(Place::Issue(target, current))
+                Ok(Destination::Issue(target, current))
             }
             Target::Own(stream) => match objects.capture_of(stream) {
-                None => Ok(Place::Issue(target, current)),
-                Some((_, capture)) if capture.is_valid => Ok(Place::Capture(stream)),
+                None => Ok(Destination::Issue(target, current)),
+                Some((_, capture)) if capture.is_valid => Ok(Destination::Capture(stream)),
                 Some(_) => Err(CUresult::STREAM_CAPTURE_INVALIDATED),
             },
         }
@@ -228,9 +228,9 @@ impl Process {
 
     /// The same for work that cannot be captured, and for waiting and asking.
     pub fn uncaptured(&self, stream: usize) -> Done<(Target, Current)> {
-        match self.place(stream)? {
-            Place::Issue(target, current) => Ok((target, current)),
-            Place::Capture(stream) => Err(self.objects().refuse_capture(stream)),
+        match self.destination(stream)? {
+            Destination::Issue(target, current) => Ok((target, current)),
+            Destination::Capture(stream) => Err(self.objects().refuse_capture(stream)),
         }
     }
 

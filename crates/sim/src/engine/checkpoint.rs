@@ -5,8 +5,8 @@
 
 use super::pids;
 use super::process::{Done, Process};
-use super::slots::Awaited;
-use super::standing::{Kept, Phase, Stuck};
+use super::slots::QueuePosition;
+use super::standing::{CheckpointError, Phase, RestoreError};
 use super::state::Locked;
 use divvy_driver::sys::cuda::{CUprocessState, CUresult};
 
@@ -68,7 +68,7 @@ impl Process {
             if !target.lives(&locked) {
                 return Err(CUresult::OPERATING_SYSTEM);
             }
-            let phase = locked.settle(target.slot, goes_on);
+            let phase = locked.advance_lock(target.slot, goes_on);
             if let Some(answer) = act(&locked, goes_on, phase) {
                 locked.slots()[self.slot].set_awaited(None);
                 return answer;
@@ -87,7 +87,7 @@ impl Process {
         let Target { slot, .. } = target;
         let awaited = locked.unfinished(slot).map(|gpu| {
             let ticket = locked.queue(slot, gpu).newest();
-            Awaited { slot, gpu, ticket }
+            QueuePosition { slot, gpu, ticket }
         });
         locked.slots()[self.slot].set_awaited(awaited);
         awaited.is_some() && locked.jump()
@@ -135,7 +135,7 @@ impl Process {
             Phase::Running => {
                 locked.begin_lock(target.slot, patience);
                 asked = true;
-                match locked.settle(target.slot, goes_on) {
+                match locked.advance_lock(target.slot, goes_on) {
                     Phase::Locked => Some(Ok(())),
                     _ => None,
                 }
@@ -151,9 +151,9 @@ impl Process {
     /// (NVIDIA/cuda-checkpoint issue 42). The process stays locked then.
     pub fn checkpoint_process(&self, pid: i32) -> Done {
         self.drive_from(pid, Phase::Locked, |locked, slot| {
-            locked.put_aside(slot).map_err(|kept| match kept {
-                Kept::Unsupported => CUresult::NOT_SUPPORTED,
-                Kept::Divided => CUresult::OUT_OF_MEMORY,
+            locked.checkpoint(slot).map_err(|kept| match kept {
+                CheckpointError::Unsupported => CUresult::NOT_SUPPORTED,
+                CheckpointError::Divided => CUresult::OUT_OF_MEMORY,
             })
         })
     }
@@ -162,12 +162,12 @@ impl Process {
     pub fn restore_process(&self, pid: i32) -> Done {
         let once = self.machine.config.checkpoint.failed_restore_is_final;
         self.drive_from(pid, Phase::Checkpointed, |locked, slot| {
-            locked.bring_back(slot, once).map_err(|stuck| match stuck {
-                Stuck::NoRoom => CUresult::OUT_OF_MEMORY,
-                Stuck::NotAllowed => CUresult::DEVICE_UNAVAILABLE,
-                Stuck::Gone => CUresult::INVALID_DEVICE,
-                Stuck::Lost => CUresult::UNKNOWN,
-                Stuck::Spoiled => CUresult::OPERATING_SYSTEM,
+            locked.restore(slot, once).map_err(|stuck| match stuck {
+                RestoreError::NoRoom => CUresult::OUT_OF_MEMORY,
+                RestoreError::NotAllowed => CUresult::DEVICE_UNAVAILABLE,
+                RestoreError::Gone => CUresult::INVALID_DEVICE,
+                RestoreError::Lost => CUresult::UNKNOWN,
+                RestoreError::EarlierRestoreFailed => CUresult::OPERATING_SYSTEM,
             })
         })
     }

@@ -54,43 +54,43 @@ const fn begins(name: &[u8], beginning: &[u8]) -> bool {
 }
 
 /// A call that is under way.
-pub struct Inside(Option<&'static Process>);
+pub struct CallGuard(Option<&'static Process>);
 
 /// Begins a call: at once, or when the process is unlocked. Before `cuInit` there is nothing to wait for.
-pub fn enter() -> Inside {
+pub fn enter() -> CallGuard {
     let Ok(process) = process() else {
-        return Inside(None);
+        return CallGuard(None);
     };
     let depth = DEPTH.get();
     DEPTH.set(depth + 1);
     if depth == 0 {
-        process.step_in();
+        process.wait_until_unlocked();
     }
-    Inside(Some(process))
+    CallGuard(Some(process))
 }
 
-impl Drop for Inside {
+impl Drop for CallGuard {
     fn drop(&mut self) {
         let Some(process) = self.0 else {
             return;
         };
         DEPTH.set(DEPTH.get() - 1);
-        if DEPTH.get() == 0 && process.standing().step_out() {
+        if DEPTH.get() == 0 && process.checkpoint_state().end_call() {
             process.state().notify();
         }
     }
 }
 
 impl Process {
-    fn step_in(&self) {
-        let (state, standing) = (self.state(), self.standing());
+    fn wait_until_unlocked(&self) {
+        let (state, standing) = (self.state(), self.checkpoint_state());
         loop {
             let epoch = state.epoch();
-            if standing.step_in() {
+            if standing.begin_call() {
                 return;
             }
             if standing.phase() == Phase::Locking {
-                state.lock().settle(self.slot, true);
+                state.lock().advance_lock(self.slot, true);
             }
             state.sleep(epoch, LOOK_AGAIN_NS);
         }

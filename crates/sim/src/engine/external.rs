@@ -7,7 +7,7 @@
 use super::array::Mipmap;
 use super::context::Context;
 use super::handles::{Handle, Handles};
-use super::memory::Kind;
+use super::memory::AllocationKind;
 use super::process::{Done, Objects, Process};
 use super::sharing::Piece;
 use divvy_driver::sys::cuda::{CUDA_ARRAY3D_DESCRIPTOR, CUdeviceptr, CUresult};
@@ -102,7 +102,7 @@ impl Process {
             key,
             gpu,
         };
-        let mapped = self.map_piece(objects, &piece, Some(context), Kind::External);
+        let mapped = self.map_piece(objects, &piece, Some(context), AllocationKind::External);
         mapped.inspect_err(|_| self.release_share(objects, key))
     }
 

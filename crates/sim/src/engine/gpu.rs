@@ -2,7 +2,9 @@
 
 use super::accounting::Records;
 use super::mig::Mig;
-use super::seat::{COMPUTE_INSTANCES, GPU_INSTANCES, SEATS, SEATS_OF_GPU, Site, instance_of};
+use super::seat::{
+    COMPUTE_INSTANCES, ComputeUnit, GPU_INSTANCES, MAX_PARTITIONS, PARTITIONS_PER_GPU, instance_of,
+};
 use super::settings::Settings;
 use super::state::{Locked, fill_text, text};
 use super::time::Engine;
@@ -17,7 +19,7 @@ pub struct Gpu {
     pci_bus: u32,
     lost: AtomicU32,
     /// Bytes taken by all processes, on the whole GPU and in each of its GPU instances: derived from the slots and the shares, see [`Locked::sum_up`].
-    used: [AtomicU64; SEATS_OF_GPU],
+    used: [AtomicU64; PARTITIONS_PER_GPU],
     pub settings: Settings,
     pub mig: Mig,
     pub records: Records,
@@ -66,8 +68,8 @@ impl Gpu {
     }
 
     /// What runs the work of a site.
-    pub(super) fn engine_at(&self, site: Site) -> &Engine {
-        match instance_of(site.seat) {
+    pub(super) fn engine_at(&self, site: ComputeUnit) -> &Engine {
+        match instance_of(site.partition) {
             Some(instance) => &self.compute_instances[instance as usize][site.compute as usize],
             None => &self.engine,
         }
@@ -146,16 +148,17 @@ impl Locked<'_> {
 
     /// Computes every GPU's sum again from what its processes hold.
     pub fn sum_up(&self) {
-        let mut sums = [0; SEATS];
+        let mut sums = [0; MAX_PARTITIONS];
         for slot in self.slots().iter().filter(|slot| slot.is_live()) {
-            slot.seats().for_each(|seat| sums[seat] += slot.used(seat));
+            slot.partitions()
+                .for_each(|seat| sums[seat] += slot.used(seat));
         }
         for share in self.shares() {
             if let Some(seat) = share.gpu() {
                 sums[seat] += share.bytes();
             }
         }
-        for seat in self.seats() {
+        for seat in self.partitions() {
             self.gpu(seat).sum_at(seat).store(sums[seat], SeqCst);
         }
     }

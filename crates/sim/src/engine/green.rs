@@ -13,14 +13,14 @@ use super::stream::{Stream, Target};
 use super::{context, stream};
 use divvy_driver::sys::cuda::CUresult;
 
-pub struct Greens {
-    parts: Handles<Part>,
-    greens: Handles<Green>,
+pub struct GreenContexts {
+    parts: Handles<SmResource>,
+    greens: Handles<GreenContext>,
 }
 
-impl Default for Greens {
+impl Default for GreenContexts {
     fn default() -> Self {
-        Greens {
+        GreenContexts {
             parts: Handles::new(0x7b),
             greens: Handles::new(0x7c),
         }
@@ -29,32 +29,32 @@ impl Default for Greens {
 
 /// Multiprocessors of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
+pub struct SmResource {
     pub gpu: usize,
     pub multiprocessors: u32,
 }
 
-pub struct Green {
-    pub part: Part,
+pub struct GreenContext {
+    pub part: SmResource,
     /// The context that stands for it.
     pub context: Handle<Context>,
     pub id: u64,
 }
 
-impl Greens {
-    pub fn green(&self, handle: Handle<Green>) -> Done<&Green> {
+impl GreenContexts {
+    pub fn green(&self, handle: Handle<GreenContext>) -> Done<&GreenContext> {
         self.greens.get(handle).ok_or(CUresult::INVALID_CONTEXT)
     }
 
     /// The green context that a context stands for.
-    pub fn of(&self, context: Handle<Context>) -> Option<Handle<Green>> {
+    pub fn of(&self, context: Handle<Context>) -> Option<Handle<GreenContext>> {
         let mut greens = self.greens.iter();
         let found = greens.find(|(_, green)| green.context == context);
         found.map(|(handle, _)| handle)
     }
 
     /// A description that green contexts can be made from, as often as one likes.
-    pub fn describe(&mut self, part: Part) -> Handle<Part> {
+    pub fn describe(&mut self, part: SmResource) -> Handle<SmResource> {
         self.parts.insert(part)
     }
 }
@@ -64,15 +64,15 @@ impl Process {
         Rules::of(self.model(gpu).compute_capability)
     }
 
-    pub fn whole(&self, gpu: usize) -> Part {
-        Part {
+    pub fn whole(&self, gpu: usize) -> SmResource {
+        SmResource {
             gpu,
             multiprocessors: self.model(gpu).multiprocessors as u32,
         }
     }
 
     /// What a context has: its part for a green one, everything for another.
-    pub fn part_of(&self, context: Handle<Context>) -> Done<Part> {
+    pub fn part_of(&self, context: Handle<Context>) -> Done<SmResource> {
         let objects = self.objects();
         let gpu = objects.context(context)?.gpu;
         match objects.greens.of(context) {
@@ -81,7 +81,11 @@ impl Process {
         }
     }
 
-    pub fn create_green(&self, described: Handle<Part>, gpu: usize) -> Done<Handle<Green>> {
+    pub fn create_green(
+        &self,
+        described: Handle<SmResource>,
+        gpu: usize,
+    ) -> Done<Handle<GreenContext>> {
         let part = self.objects().greens.parts.get(described).copied();
         let part = part.ok_or(CUresult::INVALID_VALUE)?;
         if part.gpu != gpu {
@@ -91,10 +95,13 @@ impl Process {
         let mut objects = self.objects();
         let context = self.lead_to(&mut objects, primary);
         let id = self.next_id();
-        Ok(objects.greens.greens.insert(Green { part, context, id }))
+        Ok(objects
+            .greens
+            .greens
+            .insert(GreenContext { part, context, id }))
     }
 
-    pub fn destroy_green(&self, handle: Handle<Green>) -> Done {
+    pub fn destroy_green(&self, handle: Handle<GreenContext>) -> Done {
         let mut objects = self.objects();
         let green = objects.greens.greens.remove(handle);
         let green = green.ok_or(CUresult::INVALID_CONTEXT)?;
@@ -110,7 +117,7 @@ impl Process {
 
     pub fn create_green_stream(
         &self,
-        handle: Handle<Green>,
+        handle: Handle<GreenContext>,
         priority: i32,
     ) -> Done<Handle<Stream>> {
         let mut objects = self.objects();
@@ -124,7 +131,7 @@ impl Process {
     }
 
     /// The green context of a stream, or of the current context for a default stream.
-    pub fn green_of_stream(&self, value: usize) -> Done<Option<Handle<Green>>> {
+    pub fn green_of_stream(&self, value: usize) -> Done<Option<Handle<GreenContext>>> {
         let (target, _) = self.target(value)?;
         let objects = self.objects();
         Ok(match target {

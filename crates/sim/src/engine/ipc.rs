@@ -3,7 +3,7 @@
 //! The importer opens the exporter's file through `/proc`, so the exporter must be alive when a handle is opened, as with the real driver; what is
 //! open stays when it is gone. Inferred: a handle of an address inside an allocation is one of the whole allocation.
 
-use super::memory::{Kind, backing::Found};
+use super::memory::{AllocationKind, backing::BackingLocation};
 use super::pids::Own;
 use super::process::{Done, Objects, Process};
 use super::sharing::Piece;
@@ -66,7 +66,7 @@ impl Process {
         let mut objects = self.objects();
         self.current(&objects)?;
         let found = objects.memory.containing(address);
-        let found = found.filter(|allocation| allocation.kind == Kind::Device);
+        let found = found.filter(|allocation| allocation.kind == AllocationKind::Device);
         let allocation = *found.ok_or(CUresult::INVALID_VALUE)?;
         self.collect_ended(&mut objects);
         let file = objects
@@ -82,7 +82,7 @@ impl Process {
                 key
             }
         };
-        let Found {
+        let BackingLocation {
             descriptor,
             inode,
             offset,
@@ -157,7 +157,12 @@ impl Process {
             key: handle.key,
             gpu,
         };
-        self.map_piece(objects, &piece, Some(current.context), Kind::Opened)
+        self.map_piece(
+            objects,
+            &piece,
+            Some(current.context),
+            AllocationKind::Opened,
+        )
     }
 
     /// Closes what was opened at `pointer`, once.

@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::handles::Handle;
 use super::kernel::{self, Geometry, Parameters, Reader};
-use super::module::{Function, Home};
+use super::module::{CodeOrigin, Function};
 use super::process::{Done, Objects, Process};
 use super::time::Work;
 use divvy_driver::sys::cuda::{CUkernelNodeAttrValue, CUresult};
@@ -129,8 +129,8 @@ pub fn layout(function: &Function) -> Option<Vec<(usize, usize)>> {
 /// The context a function belongs to; None for a library's, which belongs to whichever it is launched in.
 pub fn home(objects: &Objects, function: &Function) -> Option<Handle<Context>> {
     match function.home {
-        Home::Module(module) => objects.modules.get(module).map(|module| module.context),
-        Home::Library(_) => None,
+        CodeOrigin::Module(module) => objects.modules.get(module).map(|module| module.context),
+        CodeOrigin::Library(_) => None,
     }
 }
 

@@ -3,15 +3,15 @@
 //! An event with an interprocess handle has a mark. Whoever records it writes down the place in its queue, and whoever asks or waits looks at that
 //! queue. The mark goes with the event it was made for.
 
-use super::slots::Awaited;
+use super::slots::QueuePosition;
 use super::state::{Locked, State};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-pub const MARKS: usize = 1024;
+pub const MAX_IPC_EVENTS: usize = 1024;
 
 /// Zeroed memory is nobody's.
 #[repr(C)]
-pub struct Mark {
+pub struct IpcEvent {
     /// Slot of the process whose event it is, plus one.
     owner: AtomicU64,
     /// Counts its owners, so that old handles find nothing.
@@ -24,27 +24,27 @@ pub struct Mark {
 
 /// Which mark, and of which owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MarkId {
+pub struct IpcEventId {
     pub index: u32,
     pub generation: u64,
 }
 
 impl State {
-    fn mark(&self, id: MarkId) -> Option<&Mark> {
+    fn mark(&self, id: IpcEventId) -> Option<&IpcEvent> {
         let mark = self.marks().get(id.index as usize)?;
         let is_it = mark.owner.load(SeqCst) != 0 && mark.generation.load(SeqCst) == id.generation;
         is_it.then_some(mark)
     }
 
     /// Whether the event it was made for is still there.
-    pub fn has_mark(&self, id: MarkId) -> bool {
+    pub fn has_ipc_event(&self, id: IpcEventId) -> bool {
         self.mark(id).is_some()
     }
 
     /// What one has to wait for; None when it was never recorded, or the mark is gone.
-    pub fn awaited_mark(&self, id: MarkId) -> Option<Awaited> {
+    pub fn ipc_event_position(&self, id: IpcEventId) -> Option<QueuePosition> {
         let mark = self.mark(id)?;
-        Some(Awaited {
+        Some(QueuePosition {
             slot: (mark.recorder.load(SeqCst) as usize).checked_sub(1)?,
             gpu: mark.gpu.load(SeqCst) as usize,
             ticket: mark.ticket.load(SeqCst),
@@ -54,24 +54,24 @@ impl State {
 
 impl Locked<'_> {
     /// A mark for an event of a slot's; None when all are taken.
-    pub fn take_mark(&self, slot: usize) -> Option<MarkId> {
+    pub fn allocate_ipc_event(&self, slot: usize) -> Option<IpcEventId> {
         let mut marks = self.marks().iter().enumerate();
         let (index, mark) = marks.find(|(_, mark)| mark.owner.load(SeqCst) == 0)?;
         mark.recorder.store(0, SeqCst);
         let generation = mark.generation.fetch_add(1, SeqCst) + 1;
         mark.owner.store(slot as u64 + 1, SeqCst);
         let index = index as u32;
-        Some(MarkId { index, generation })
+        Some(IpcEventId { index, generation })
     }
 
-    pub fn give_mark(&self, id: MarkId) {
+    pub fn free_ipc_event(&self, id: IpcEventId) {
         if let Some(mark) = self.mark(id) {
             mark.owner.store(0, SeqCst);
         }
     }
 
     /// The event was recorded at a place in a queue.
-    pub fn set_mark(&self, id: MarkId, at: Awaited) {
+    pub fn record_ipc_event(&self, id: IpcEventId, at: QueuePosition) {
         if let Some(mark) = self.mark(id) {
             mark.gpu.store(at.gpu as u64, SeqCst);
             mark.ticket.store(at.ticket, SeqCst);

@@ -29,7 +29,7 @@ pub fn charged(size: u64) -> Option<u64> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum AllocationKind {
     Device,
     Managed,
     /// Pinned host memory from `cuMemHostAlloc`; the flags it was made with.
@@ -56,7 +56,7 @@ pub enum Kind {
 pub struct Allocation {
     pub base: CUdeviceptr,
     pub size: u64,
-    pub kind: Kind,
+    pub kind: AllocationKind,
     pub gpu: usize,
     /// The context it dies with; None for libraries' variables.
     pub context: Option<Handle<Context>>,
@@ -67,7 +67,10 @@ pub struct Allocation {
 
 impl Allocation {
     pub fn is_host(&self) -> bool {
-        matches!(self.kind, Kind::Host(_) | Kind::Registered(_))
+        matches!(
+            self.kind,
+            AllocationKind::Host(_) | AllocationKind::Registered(_)
+        )
     }
 }
 
@@ -177,7 +180,7 @@ fn reserve() -> Option<(u64, u64)> {
 
 impl Process {
     /// Allocates in the current context. Nothing changes when it fails.
-    pub fn allocate(&self, size: u64, kind: Kind) -> Done<CUdeviceptr> {
+    pub fn allocate(&self, size: u64, kind: AllocationKind) -> Done<CUdeviceptr> {
         self.check_unsafe()?;
         let mut objects = self.objects();
         let Current { context, gpu } = self.current(&objects)?;
@@ -190,22 +193,22 @@ impl Process {
         context: Option<Handle<Context>>,
         gpu: usize,
         size: u64,
-        kind: Kind,
+        kind: AllocationKind,
     ) -> Done<CUdeviceptr> {
         if size == 0 {
             return Err(CUresult::INVALID_VALUE);
         }
         let charged = match kind {
-            Kind::Managed
+            AllocationKind::Managed
                 if self.machine.config.oversubscribes && size > self.model(gpu).memory_usable() =>
             {
                 0
             }
-            Kind::Device | Kind::Managed | Kind::Variable => {
+            AllocationKind::Device | AllocationKind::Managed | AllocationKind::Variable => {
                 charged(size).ok_or(CUresult::OUT_OF_MEMORY)?
             }
             // An integrated GPU has no other memory than the host's (inferred to be counted as the device's).
-            Kind::Host(_) if self.machine.config.integrated => {
+            AllocationKind::Host(_) if self.machine.config.integrated => {
                 charged(size).ok_or(CUresult::OUT_OF_MEMORY)?
             }
             _ => 0,
@@ -221,7 +224,7 @@ impl Process {
         gpu: usize,
         size: u64,
         charged: u64,
-        kind: Kind,
+        kind: AllocationKind,
     ) -> Done<CUdeviceptr> {
         self.take_bytes(gpu, charged)?;
         let base = objects
@@ -237,14 +240,14 @@ impl Process {
             id: self.next_id(),
             charged,
         });
-        if kind == Kind::Managed {
-            self.standing().add_managed();
+        if kind == AllocationKind::Managed {
+            self.checkpoint_state().add_managed();
         }
         Ok(base)
     }
 
     /// Frees what begins at `base` if `wanted` agrees to its kind; anything else is an invalid value.
-    pub fn free(&self, base: CUdeviceptr, wanted: impl Fn(Kind) -> bool) -> Done {
+    pub fn free(&self, base: CUdeviceptr, wanted: impl Fn(AllocationKind) -> bool) -> Done {
         let mut objects = self.objects();
         if objects.memory.at(base).is_none() && objects.graphs.memory.holds(base, 1) {
             // A launch that allocates it may be waiting behind a host function.
@@ -259,7 +262,7 @@ impl Process {
             .filter(|allocation| wanted(allocation.kind))
             .ok_or(CUresult::INVALID_VALUE)?;
         self.check_gpu(found.gpu)?;
-        if found.kind == Kind::Graph {
+        if found.kind == AllocationKind::Graph {
             return self.free_graph_allocation(&mut objects, base);
         }
         self.free_allocation(&mut objects, base);
@@ -270,13 +273,15 @@ impl Process {
         let Some(allocation) = objects.memory.remove(base) else {
             return;
         };
-        if allocation.kind == Kind::Managed {
-            self.standing().remove_managed();
+        if allocation.kind == AllocationKind::Managed {
+            self.checkpoint_state().remove_managed();
         }
         match allocation.kind {
-            Kind::Registered(_) => {}
-            Kind::Pooled(pool) => self.give_back_piece(objects, pool, &allocation),
-            Kind::Opened | Kind::External | Kind::PoolPointer => self.unmap_piece(objects, base),
+            AllocationKind::Registered(_) => {}
+            AllocationKind::Pooled(pool) => self.give_back_piece(objects, pool, &allocation),
+            AllocationKind::Opened | AllocationKind::External | AllocationKind::PoolPointer => {
+                self.unmap_piece(objects, base)
+            }
             _ => match objects.sharing.exported.remove(&base) {
                 // The bytes are the share's.
                 Some(key) => return self.end_exported(objects, key, &allocation),
@@ -292,7 +297,10 @@ impl Process {
         // Pooled memory belongs to the device's pool and outlives the context.
         let doomed = |allocation: &Allocation| {
             allocation.context == Some(context)
-                && !matches!(allocation.kind, Kind::Pooled(_) | Kind::PoolPointer)
+                && !matches!(
+                    allocation.kind,
+                    AllocationKind::Pooled(_) | AllocationKind::PoolPointer
+                )
         };
         for base in objects.memory.find(doomed) {
             self.free_allocation(objects, base);

@@ -12,7 +12,7 @@ pub mod identity;
 mod mode;
 pub mod placement;
 
-pub use change::Refused;
+pub use change::MigError;
 pub use mode::Activation;
 
 use self::identity::{IdMap, mig_uuid};
@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 /// A compute instance of a GPU: where a process is, and what a MIG device is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct MigInstanceId {
     pub gpu_instance: u32,
     pub compute_instance: u32,
 }
@@ -83,7 +83,7 @@ pub struct GpuInstance {
 /// A compute instance as it is now. `start` and `size` count compute slices of its GPU instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ComputeInstance {
-    pub place: Place,
+    pub place: MigInstanceId,
     pub profile: u32,
     pub start: u32,
     pub size: u32,
@@ -142,7 +142,7 @@ impl Mig {
         (0..GPU_INSTANCES as u32).filter_map(|id| self.gpu_instance(id))
     }
 
-    pub fn compute_instance(&self, place: Place) -> Option<ComputeInstance> {
+    pub fn compute_instance(&self, place: MigInstanceId) -> Option<ComputeInstance> {
         self.gpu_instance(place.gpu_instance)?;
         let record = &self.instances[place.gpu_instance as usize]
             .compute
@@ -160,7 +160,7 @@ impl Mig {
     /// Those of one GPU instance.
     pub fn compute_instances_of(&self, gpu_instance: u32) -> impl Iterator<Item = ComputeInstance> {
         (0..COMPUTE_INSTANCES as u32).filter_map(move |compute_instance| {
-            self.compute_instance(Place {
+            self.compute_instance(MigInstanceId {
                 gpu_instance,
                 compute_instance,
             })
@@ -190,7 +190,7 @@ impl State {
     }
 
     /// The profile that a compute instance has.
-    pub fn compute_profile(&self, gpu: usize, place: Place) -> Option<ComputeProfile> {
+    pub fn compute_profile(&self, gpu: usize, place: MigInstanceId) -> Option<ComputeProfile> {
         let mig = &self.gpus()[gpu].mig;
         let within = self.gpu_profile(gpu, mig.gpu_instance(place.gpu_instance)?.profile)?;
         let wanted = mig.compute_instance(place)?.profile;
@@ -205,33 +205,33 @@ impl State {
         profile.map_or(0, |profile| profile.memory() + self.mig_extra_memory())
     }
 
-    pub fn mig_uuid(&self, gpu: usize, place: Place) -> Option<[u8; 16]> {
+    pub fn mig_uuid(&self, gpu: usize, place: MigInstanceId) -> Option<[u8; 16]> {
         let instance = self.gpus()[gpu].mig.compute_instance(place)?;
         let uuid = self.gpus()[gpu].uuid();
         Some(mig_uuid(uuid, place.gpu_instance, instance.start))
     }
 
     /// `MIG-` and the UUID of a MIG device in groups.
-    pub fn mig_uuid_text(&self, gpu: usize, place: Place) -> Option<String> {
+    pub fn mig_uuid_text(&self, gpu: usize, place: MigInstanceId) -> Option<String> {
         let uuid = self.mig_uuid(gpu, place)?;
         Some(format!("MIG-{}", grouped(&uuid)))
     }
 
     /// What a MIG device is called: its board and its profile, "NVIDIA B200 MIG 3g.90gb" (seen in published outputs).
-    pub fn mig_name(&self, gpu: usize, place: Place) -> Option<String> {
+    pub fn mig_name(&self, gpu: usize, place: MigInstanceId) -> Option<String> {
         let profile = self.compute_profile(gpu, place)?;
         Some(format!("{} MIG {}", self.model(gpu).name, profile.name))
     }
 
     /// The MIG device of this name: `MIG-<uuid>`, or `MIG-GPU-<uuid of the GPU>/gi/ci` as drivers before 470 wrote it.
-    pub fn find_mig_device(&self, text: &str) -> Option<(usize, Place)> {
+    pub fn find_mig_device(&self, text: &str) -> Option<(usize, MigInstanceId)> {
         let text = text.to_ascii_lowercase();
         let name = text.strip_prefix("mig-")?;
         let devices = (0..self.gpu_count()).flat_map(|gpu| {
             let instances = self.gpus()[gpu].mig.compute_instances();
             instances.map(move |instance| (gpu, instance.place))
         });
-        let is = |gpu: usize, place: Place| match name.strip_prefix("gpu-") {
+        let is = |gpu: usize, place: MigInstanceId| match name.strip_prefix("gpu-") {
             Some(rest) => {
                 let uuid = self.gpus()[gpu].uuid_text().to_ascii_lowercase();
                 let (of, in_it) = (place.gpu_instance, place.compute_instance);

@@ -3,7 +3,7 @@
 use super::context::{Context, Current};
 use super::handles::Handle;
 use super::image::{BadImage, Image, Kernel};
-use super::memory::Kind;
+use super::memory::AllocationKind;
 use super::process::{Done, Objects, Process};
 use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
 use std::ffi::CString;
@@ -30,14 +30,14 @@ struct Variable {
 
 /// Where a function came from.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Home {
+pub enum CodeOrigin {
     Module(Handle<Module>),
     Library(Handle<Library>),
 }
 
 /// A CUfunction or a CUkernel; both are launched the same way.
 pub struct Function {
-    pub home: Home,
+    pub home: CodeOrigin,
     pub kernel: Kernel,
     /// The name for those who want a C string; lives as long as the function.
     pub c_name: CString,
@@ -95,7 +95,7 @@ impl Process {
                 Some(current.context),
                 current.gpu,
                 global.bytes,
-                Kind::Variable,
+                AllocationKind::Variable,
             );
             let address = made.inspect_err(|_| self.free_variables(objects, &variables))?;
             variables.push(Variable {
@@ -126,7 +126,7 @@ impl Process {
     fn end_module(&self, objects: &mut Objects, handle: Handle<Module>) -> Option<()> {
         let module = objects.modules.remove(handle)?;
         self.free_variables(objects, &module.variables);
-        end_functions(objects, Home::Module(handle));
+        end_functions(objects, CodeOrigin::Module(handle));
         Some(())
     }
 
@@ -152,7 +152,7 @@ impl Process {
         for module in library.modules {
             self.end_module(&mut objects, module);
         }
-        end_functions(&mut objects, Home::Library(handle));
+        end_functions(&mut objects, CodeOrigin::Library(handle));
         Ok(())
     }
 
@@ -182,7 +182,7 @@ impl Process {
     }
 
     /// A function by name; asked twice, the same handle.
-    pub fn function(&self, home: Home, name: &str) -> Done<Handle<Function>> {
+    pub fn function(&self, home: CodeOrigin, name: &str) -> Done<Handle<Function>> {
         let mut objects = self.objects();
         let image = image_of(&objects, home)?;
         let kernel = image.kernel(name).ok_or(CUresult::NOT_FOUND)?;
@@ -190,7 +190,7 @@ impl Process {
     }
 
     /// All functions of an image, in its order.
-    pub fn functions(&self, home: Home) -> Done<Vec<Handle<Function>>> {
+    pub fn functions(&self, home: CodeOrigin) -> Done<Vec<Handle<Function>>> {
         let mut objects = self.objects();
         let image = image_of(&objects, home)?;
         Ok(image
@@ -215,13 +215,13 @@ impl Process {
     }
 }
 
-fn image_of(objects: &Objects, home: Home) -> Done<Arc<Image>> {
+fn image_of(objects: &Objects, home: CodeOrigin) -> Done<Arc<Image>> {
     let image = match home {
-        Home::Module(module) => objects
+        CodeOrigin::Module(module) => objects
             .modules
             .get(module)
             .map(|module| module.image.clone()),
-        Home::Library(library) => objects
+        CodeOrigin::Library(library) => objects
             .libraries
             .get(library)
             .map(|library| library.image.clone()),
@@ -229,7 +229,7 @@ fn image_of(objects: &Objects, home: Home) -> Done<Arc<Image>> {
     image.ok_or(CUresult::INVALID_HANDLE)
 }
 
-fn function_for(objects: &mut Objects, home: Home, kernel: Kernel) -> Handle<Function> {
+fn function_for(objects: &mut Objects, home: CodeOrigin, kernel: Kernel) -> Handle<Function> {
     let known = objects
         .functions
         .iter()
@@ -247,7 +247,7 @@ fn function_for(objects: &mut Objects, home: Home, kernel: Kernel) -> Handle<Fun
     })
 }
 
-fn end_functions(objects: &mut Objects, home: Home) {
+fn end_functions(objects: &mut Objects, home: CodeOrigin) {
     for function in objects.functions.find(|function| function.home == home) {
         objects.functions.remove(function);
     }

@@ -11,7 +11,7 @@ use super::vmm::PhysicalId;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
 
 /// What makes physical memory a multicast object.
-pub struct Team {
+pub struct MulticastObject {
     size: usize,
     gpus: Vec<usize>,
     bound: Vec<Bound>,
@@ -24,7 +24,7 @@ struct Bound {
     physical: PhysicalId,
 }
 
-impl Team {
+impl MulticastObject {
     pub fn is_complete(&self) -> bool {
         self.gpus.len() == self.size
     }
@@ -63,7 +63,7 @@ impl Process {
         {
             return Err(CUresult::NOT_SUPPORTED);
         }
-        let team = Team {
+        let team = MulticastObject {
             size: gpus as usize,
             gpus: Vec::new(),
             bound: Vec::new(),

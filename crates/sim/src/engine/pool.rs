@@ -10,9 +10,9 @@ use self::shared::{Imported, Shareable};
 use super::addresses::Addresses;
 use super::context::Current;
 use super::handles::{Handle, Handles};
-use super::memory::{Allocation, Kind, LARGE, SMALL};
+use super::memory::{Allocation, AllocationKind, LARGE, SMALL};
 use super::process::{Done, Objects, Process};
-use super::seat::SEATS;
+use super::seat::MAX_PARTITIONS;
 use divvy_driver::sys::cuda::{
     CUdeviceptr, CUmemAllocationHandleType, CUmemAllocationType, CUmemPool_attribute, CUresult,
 };
@@ -22,16 +22,16 @@ const SEGMENT: u64 = 32 << 20;
 pub struct Pools {
     pools: Handles<Pool>,
     /// Each GPU's default pool, once someone has asked for it, and the one `cuMemAllocAsync` uses.
-    default: [Option<Handle<Pool>>; SEATS],
-    current: [Option<Handle<Pool>>; SEATS],
+    default: [Option<Handle<Pool>>; MAX_PARTITIONS],
+    current: [Option<Handle<Pool>>; MAX_PARTITIONS],
 }
 
 impl Default for Pools {
     fn default() -> Self {
         Pools {
             pools: Handles::new(0x57),
-            default: [None; SEATS],
-            current: [None; SEATS],
+            default: [None; MAX_PARTITIONS],
+            current: [None; MAX_PARTITIONS],
         }
     }
 }
@@ -46,13 +46,13 @@ pub struct Pool {
     /// Whether each of the three kinds of reuse is wished; kept, without effect.
     reuse: [i32; 3],
     segments: Vec<Segment>,
-    home: Home,
+    home: PoolKind,
     /// Destroyed by the program, but pieces of it are still in use.
     ending: bool,
 }
 
 /// What the memory of a pool is.
-enum Home {
+enum PoolKind {
     /// Of this process alone.
     Own,
     /// The same, managed: at home on the GPU that the program names, or with no preference. It counts on the GPU either way, as all managed
@@ -100,7 +100,7 @@ fn piece(size: u64) -> Done<u64> {
 }
 
 impl Pool {
-    fn new(gpu: usize, max_size: u64, home: Home) -> Pool {
+    fn new(gpu: usize, max_size: u64, home: PoolKind) -> Pool {
         let (reserved, used) = (Level::default(), Level::default());
         Pool {
             gpu,
@@ -118,25 +118,25 @@ impl Pool {
     /// How it can be sent to other processes.
     pub fn handle_types(&self) -> CUmemAllocationHandleType {
         match self.home {
-            Home::Own | Home::Managed { .. } => CUmemAllocationHandleType::NONE,
+            PoolKind::Own | PoolKind::Managed { .. } => CUmemAllocationHandleType::NONE,
             _ => CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR,
         }
     }
 
     pub fn allocation_type(&self) -> CUmemAllocationType {
         match self.home {
-            Home::Managed { .. } => CUmemAllocationType::MANAGED,
+            PoolKind::Managed { .. } => CUmemAllocationType::MANAGED,
             _ => CUmemAllocationType::PINNED,
         }
     }
 
     /// Where its memory is to be; `None` for a managed pool without a preference.
     pub fn location(&self) -> Option<usize> {
-        (!matches!(self.home, Home::Managed { located: false })).then_some(self.gpu)
+        (!matches!(self.home, PoolKind::Managed { located: false })).then_some(self.gpu)
     }
 
     fn is_imported(&self) -> bool {
-        matches!(self.home, Home::Imported(_))
+        matches!(self.home, PoolKind::Imported(_))
     }
 
     /// Where an address of a piece is in the pool's file.
@@ -182,23 +182,23 @@ impl Pools {
 
     pub fn create(&mut self, gpu: usize, max_size: u64, shareable: bool) -> Done<Handle<Pool>> {
         let home = if shareable {
-            Home::Shareable(Shareable::new()?)
+            PoolKind::Shareable(Shareable::new()?)
         } else {
-            Home::Own
+            PoolKind::Own
         };
         Ok(self.pools.insert(Pool::new(gpu, max_size, home)))
     }
 
     pub fn create_managed(&mut self, gpu: usize, located: bool) -> Handle<Pool> {
         self.pools
-            .insert(Pool::new(gpu, 0, Home::Managed { located }))
+            .insert(Pool::new(gpu, 0, PoolKind::Managed { located }))
     }
 
     pub fn default_of(&mut self, gpu: usize) -> Handle<Pool> {
         match self.default[gpu] {
             Some(pool) => pool,
             None => {
-                let pool = self.pools.insert(Pool::new(gpu, 0, Home::Own));
+                let pool = self.pools.insert(Pool::new(gpu, 0, PoolKind::Own));
                 self.default[gpu] = Some(pool);
                 pool
             }
@@ -302,7 +302,7 @@ impl Process {
         objects.memory.insert(Allocation {
             base,
             size,
-            kind: Kind::Pooled(pool),
+            kind: AllocationKind::Pooled(pool),
             gpu,
             context: Some(context),
             id,
@@ -329,7 +329,7 @@ impl Process {
             .inspect_err(|_| self.return_bytes(gpu, size))?;
         let pool = objects.pools.get_mut(handle)?;
         let place = match &mut pool.home {
-            Home::Shareable(home) => match home.place(base, size) {
+            PoolKind::Shareable(home) => match home.place(base, size) {
                 Ok(place) => Some(place),
                 Err(error) => {
                     objects.memory.give_addresses(base, size);
@@ -346,8 +346,8 @@ impl Process {
             place,
         });
         pool.reserved.add(size);
-        if matches!(pool.home, Home::Managed { .. }) {
-            self.standing().add_managed();
+        if matches!(pool.home, PoolKind::Managed { .. }) {
+            self.checkpoint_state().add_managed();
         }
         self.account_for_pool(pool, size, 0);
         Ok(())
@@ -372,9 +372,9 @@ impl Process {
         });
         for (base, size, place) in given {
             let again = match (&mut pool.home, place) {
-                (Home::Shareable(home), Some(place)) => home.leave(base, size, place),
-                (Home::Managed { .. }, _) => {
-                    self.standing().remove_managed();
+                (PoolKind::Shareable(home), Some(place)) => home.leave(base, size, place),
+                (PoolKind::Managed { .. }, _) => {
+                    self.checkpoint_state().remove_managed();
                     true
                 }
                 _ => true,

@@ -4,14 +4,14 @@ use super::array::Arrays;
 use super::context::{Context, Primary};
 use super::external::Externals;
 use super::graph::Graphs;
-use super::green::Greens;
+use super::green::GreenContexts;
 use super::handles::{Handle, Handles};
 use super::memory::Memory;
 use super::module::{Function, Library, Module};
 use super::pool::Pools;
-use super::seat::{SEATS, gpu_of};
+use super::seat::{MAX_PARTITIONS, gpu_of};
 use super::sharing::Sharing;
-use super::standing::Standing;
+use super::standing::CheckpointState;
 use super::state::State;
 use super::stream::{Event, Issue, Stream};
 use super::texture::Textures;
@@ -32,7 +32,7 @@ pub struct Process {
     devices: Vec<Device>,
     objects: Mutex<Objects>,
     /// Taken by whoever appends work for a GPU, which may mean waiting until its queue has room.
-    pub(super) issue: [Mutex<Issue>; SEATS],
+    pub(super) issue: [Mutex<Issue>; MAX_PARTITIONS],
     next_id: AtomicU64,
     /// How many captures there are, so that calls without any need not look.
     pub(super) captures: AtomicUsize,
@@ -41,7 +41,7 @@ pub struct Process {
 /// Everything handles and addresses refer to.
 pub struct Objects {
     pub contexts: Handles<Context>,
-    pub primary: [Primary; SEATS],
+    pub primary: [Primary; MAX_PARTITIONS],
     pub memory: Memory,
     pub virtual_memory: VirtualMemory,
     pub pools: Pools,
@@ -55,7 +55,7 @@ pub struct Objects {
     pub textures: Textures,
     pub sharing: Sharing,
     pub externals: Externals,
-    pub greens: Greens,
+    pub greens: GreenContexts,
 }
 
 static PROCESS: OnceLock<Process> = OnceLock::new();
@@ -94,7 +94,7 @@ pub fn init() -> Done {
         return Err(CUresult::NO_DEVICE);
     }
     for device in &devices {
-        locked.enter(slot, device.seat, device.compute);
+        locked.enter(slot, device.partition, device.compute);
     }
     drop(locked);
     PROCESS.get_or_init(|| Process {
@@ -117,7 +117,7 @@ pub fn init() -> Done {
             textures: Textures::default(),
             sharing: Sharing::default(),
             externals: Externals::default(),
-            greens: Greens::default(),
+            greens: GreenContexts::default(),
         }),
         issue: std::array::from_fn(|_| Mutex::default()),
         next_id: AtomicU64::new(1),
@@ -158,27 +158,30 @@ impl Process {
         let ordinal = usize::try_from(device).map_err(|_| CUresult::INVALID_DEVICE)?;
         let device = self.devices.get(ordinal);
         device
-            .map(|device| device.seat)
+            .map(|device| device.partition)
             .ok_or(CUresult::INVALID_DEVICE)
     }
 
     /// The ordinal of a seat.
     pub fn device(&self, gpu: usize) -> CUdevice {
-        let mut seats = self.seats();
+        let mut seats = self.partitions();
         seats
             .position(|seat| seat == gpu)
             .map_or(-1, |ordinal| ordinal as CUdevice)
     }
 
     /// Its seats in the order of their ordinals.
-    pub fn seats(&self) -> impl Iterator<Item = usize> + '_ {
-        self.devices.iter().map(|device| device.seat)
+    pub fn partitions(&self) -> impl Iterator<Item = usize> + '_ {
+        self.devices.iter().map(|device| device.partition)
     }
 
     /// The compute instance it uses on a seat.
     pub fn instance(&self, gpu: usize) -> Option<&Instance> {
         let mut devices = self.devices.iter();
-        devices.find(|device| device.seat == gpu)?.instance.as_ref()
+        devices
+            .find(|device| device.partition == gpu)?
+            .instance
+            .as_ref()
     }
 
     /// What the device is like: the GPU's model, with the figures of the instance where it is one.
@@ -203,8 +206,8 @@ impl Process {
         }
     }
 
-    pub(super) fn standing(&self) -> &Standing {
-        &self.state().slots()[self.slot].standing
+    pub(super) fn checkpoint_state(&self) -> &CheckpointState {
+        &self.state().slots()[self.slot].checkpoint_state
     }
 
     /// Takes device memory for this process.

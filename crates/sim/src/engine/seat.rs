@@ -14,9 +14,9 @@ pub const GPU_INSTANCES: usize = 15;
 pub const COMPUTE_INSTANCES: usize = 8;
 
 /// Seats of one GPU.
-pub const SEATS_OF_GPU: usize = 1 + GPU_INSTANCES;
+pub const PARTITIONS_PER_GPU: usize = 1 + GPU_INSTANCES;
 /// Seats of a machine with as many GPUs as one can have.
-pub const SEATS: usize = MAX_GPUS * SEATS_OF_GPU;
+pub const MAX_PARTITIONS: usize = MAX_GPUS * PARTITIONS_PER_GPU;
 
 /// A GPU instance's seat.
 pub fn of_instance(gpu: usize, gpu_instance: u32) -> usize {
@@ -36,19 +36,19 @@ pub fn instance_of(seat: usize) -> Option<u32> {
 }
 
 /// The seats of a GPU: itself first.
-pub fn seats_of(gpu: usize) -> impl Iterator<Item = usize> {
-    (0..SEATS_OF_GPU).map(move |part| gpu + MAX_GPUS * part)
+pub fn partitions_of(gpu: usize) -> impl Iterator<Item = usize> {
+    (0..PARTITIONS_PER_GPU).map(move |part| gpu + MAX_GPUS * part)
 }
 
 /// The first GPU's is 0, its instances follow, then the next GPU's: without gaps, for arrays in the state file.
 pub(super) fn position(seat: usize) -> usize {
-    gpu_of(seat) * SEATS_OF_GPU + seat / MAX_GPUS
+    gpu_of(seat) * PARTITIONS_PER_GPU + seat / MAX_GPUS
 }
 
 /// What has compute time of its own: a whole GPU, or a compute instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Site {
-    pub seat: usize,
+pub struct ComputeUnit {
+    pub partition: usize,
     /// Its id; 0 on a whole GPU.
     pub compute: u32,
 }
@@ -72,20 +72,26 @@ impl State {
     }
 
     /// All seats of the machine.
-    pub fn seats(&self) -> impl Iterator<Item = usize> + use<> {
-        (0..self.gpu_count()).flat_map(seats_of)
+    pub fn partitions(&self) -> impl Iterator<Item = usize> + use<> {
+        (0..self.gpu_count()).flat_map(partitions_of)
     }
 }
 
 impl Locked<'_> {
     /// Everything with compute time of its own that anybody may use: all whole GPUs, and the compute instances that live processes have entered.
-    pub(super) fn sites(&self) -> impl Iterator<Item = Site> + use<> {
-        let whole = (0..self.gpu_count()).map(|seat| Site { seat, compute: 0 });
+    pub(super) fn compute_units(&self) -> impl Iterator<Item = ComputeUnit> + use<> {
+        let whole = (0..self.gpu_count()).map(|seat| ComputeUnit {
+            partition: seat,
+            compute: 0,
+        });
         let mut instances = BTreeSet::new();
         for slot in self.slots().iter().filter(|slot| slot.is_live()) {
-            let entered = slot.seats().skip(MAX_GPUS).filter_map(|seat| {
+            let entered = slot.partitions().skip(MAX_GPUS).filter_map(|seat| {
                 let compute = slot.entered(seat)?;
-                Some(Site { seat, compute })
+                Some(ComputeUnit {
+                    partition: seat,
+                    compute,
+                })
             });
             instances.extend(entered);
         }
@@ -93,19 +99,23 @@ impl Locked<'_> {
     }
 
     /// The compute instances of a GPU instance that live processes have entered.
-    pub(super) fn sites_of(&self, seat: usize) -> impl Iterator<Item = Site> + use<> {
+    pub(super) fn compute_units_of(
+        &self,
+        seat: usize,
+    ) -> impl Iterator<Item = ComputeUnit> + use<> {
         let live = self.slots().iter().filter(|slot| slot.is_live());
         let computes: BTreeSet<u32> = live.filter_map(|slot| slot.entered(seat)).collect();
-        computes
-            .into_iter()
-            .map(move |compute| Site { seat, compute })
+        computes.into_iter().map(move |compute| ComputeUnit {
+            partition: seat,
+            compute,
+        })
     }
 
     /// Seats whose queues a slot may have used.
-    pub(super) fn seats_in_use(&self, slot: usize) -> impl Iterator<Item = usize> {
+    pub(super) fn partitions_in_use(&self, slot: usize) -> impl Iterator<Item = usize> {
         let (slot, gpus) = (&self.slots()[slot], self.gpu_count());
         let in_use = move |seat: &usize| *seat < gpus || slot.entered(*seat).is_some();
-        slot.seats().filter(in_use)
+        slot.partitions().filter(in_use)
     }
 }
 
@@ -120,15 +130,15 @@ mod tests {
             for instance in 0..GPU_INSTANCES as u32 {
                 let seat = of_instance(gpu, instance);
                 assert_eq!((gpu_of(seat), instance_of(seat)), (gpu, Some(instance)));
-                assert!(seat < SEATS);
+                assert!(seat < MAX_PARTITIONS);
             }
         }
     }
 
     #[test]
     fn positions_have_no_gaps() {
-        let mut positions: Vec<usize> = (0..3).flat_map(seats_of).map(position).collect();
+        let mut positions: Vec<usize> = (0..3).flat_map(partitions_of).map(position).collect();
         positions.sort_unstable();
-        assert_eq!(positions, (0..3 * SEATS_OF_GPU).collect::<Vec<_>>());
+        assert_eq!(positions, (0..3 * PARTITIONS_PER_GPU).collect::<Vec<_>>());
     }
 }

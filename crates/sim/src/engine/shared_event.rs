@@ -1,10 +1,10 @@
 //! Interprocess handles of events. What an event that has one stands for is its mark in the state file (see [`super::mark`]).
 
 use super::handles::Handle;
-use super::mark::MarkId;
+use super::mark::IpcEventId;
 use super::process::{Done, Objects, Process};
-use super::slots::Awaited;
-use super::stream::{Event, Last, Target};
+use super::slots::QueuePosition;
+use super::stream::{Event, EventState, Target};
 use divvy_driver::sys::cuda::{CU_IPC_HANDLE_SIZE, CUevent_flags, CUipcEventHandle, CUresult};
 
 const SHAREABLE: u32 = CUevent_flags::INTERPROCESS.0 | CUevent_flags::DISABLE_TIMING.0;
@@ -33,9 +33,11 @@ impl Process {
             Some(mark) => mark,
             None => {
                 let locked = self.state().lock();
-                let mark = locked.take_mark(self.slot).ok_or(CUresult::OUT_OF_MEMORY)?;
-                if let Last::Recorded(record) = &found.last {
-                    locked.set_mark(mark, record.awaited(self.slot));
+                let mark = locked
+                    .allocate_ipc_event(self.slot)
+                    .ok_or(CUresult::OUT_OF_MEMORY)?;
+                if let EventState::Recorded(record) = &found.last {
+                    locked.record_ipc_event(mark, record.awaited(self.slot));
                 }
                 found.mark = Some(mark);
                 mark
@@ -56,12 +58,12 @@ impl Process {
         let handle = unsafe { std::mem::transmute::<CUipcEventHandle, EventHandle>(handle) };
         let mut objects = self.objects();
         let context = self.current(&objects)?.context;
-        let mark = MarkId {
+        let mark = IpcEventId {
             index: u32::try_from(handle.index).map_err(|_| CUresult::INVALID_HANDLE)?,
             generation: handle.generation,
         };
         self.state().lock().reap();
-        if handle.machine != self.machine_mark() || !self.state().has_mark(mark) {
+        if handle.machine != self.machine_mark() || !self.state().has_ipc_event(mark) {
             return Err(CUresult::INVALID_HANDLE);
         }
         let is_it = |event: &Event| event.mark == Some(mark) && !event.imported;
@@ -71,7 +73,7 @@ impl Process {
         Ok(objects.events.insert(Event {
             context,
             flags: SHAREABLE,
-            last: Last::Never,
+            last: EventState::Never,
             mark: Some(mark),
             imported: true,
         }))
@@ -82,20 +84,22 @@ impl Process {
         let gone = objects.events.remove(event);
         let gone = gone.ok_or(CUresult::INVALID_HANDLE)?;
         if let Some(mark) = gone.mark.filter(|_| !gone.imported) {
-            self.state().lock().give_mark(mark);
+            self.state().lock().free_ipc_event(mark);
         }
         Ok(())
     }
 
     /// Where an event that several processes know was recorded last; None for one that is known here alone, or was never recorded.
-    pub fn marked(&self, event: Handle<Event>) -> Done<Option<Awaited>> {
+    pub fn marked(&self, event: Handle<Event>) -> Done<Option<QueuePosition>> {
         let objects = self.objects();
         let event = objects.events.get(event).ok_or(CUresult::INVALID_HANDLE)?;
-        Ok(event.mark.and_then(|mark| self.state().awaited_mark(mark)))
+        Ok(event
+            .mark
+            .and_then(|mark| self.state().ipc_event_position(mark)))
     }
 
     /// Makes what is issued to a GPU later wait for an event that another process recorded.
-    pub fn wait_for_marked(&'static self, gpu: usize, target: Target, at: Awaited) -> Done {
+    pub fn wait_for_marked(&'static self, gpu: usize, target: Target, at: QueuePosition) -> Done {
         if at.slot == self.slot && at.gpu == gpu
             || self.state().queue(at.slot, at.gpu).is_done(at.ticket)
         {

@@ -10,7 +10,7 @@
 use super::context::Context;
 use super::handles::Handle;
 use super::memory::backing::{map_anonymous, map_file};
-use super::memory::{Allocation, Kind, LARGE};
+use super::memory::{Allocation, AllocationKind, LARGE};
 use super::process::{Done, Objects, Process};
 use super::seat::instance_of;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
@@ -96,7 +96,7 @@ impl Process {
         objects: &mut Objects,
         piece: &Piece<'_>,
         context: Option<Handle<Context>>,
-        kind: Kind,
+        kind: AllocationKind,
     ) -> Done<CUdeviceptr> {
         let first = piece.offset & !(PAGE - 1);
         let end = piece.offset.checked_add(piece.size);

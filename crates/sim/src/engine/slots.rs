@@ -4,11 +4,11 @@
 //! whatever PID namespace it runs; dead slots are collected before every reading of memory, processes or utilisation.
 
 use super::accounting::wall_clock_us;
-use super::mig::Place;
+use super::mig::MigInstanceId;
 use super::pids::Own;
-use super::seat::{SEATS, gpu_of, instance_of};
+use super::seat::{MAX_PARTITIONS, gpu_of, instance_of};
 use super::settings::ComputeMode;
-use super::standing::Standing;
+use super::standing::CheckpointState;
 use super::state::{Locked, State};
 use crate::model::MAX_GPUS;
 use std::io;
@@ -20,7 +20,7 @@ pub const SLOTS: usize = 1024;
 
 /// A place in the queue of a process on a GPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Awaited {
+pub struct QueuePosition {
     pub slot: usize,
     pub gpu: usize,
     pub ticket: u64,
@@ -34,7 +34,7 @@ pub struct NotAllowed;
 const LOCK_BASE: i64 = 1 << 40;
 
 #[repr(C)]
-pub struct Slot {
+pub struct ProcessSlot {
     live: AtomicU32,
     pid: AtomicU32,
     start_time: AtomicU64,
@@ -45,9 +45,9 @@ pub struct Slot {
     awaited_slot: AtomicU64,
     /// Whether it has entered GPU instances at all.
     in_instances: AtomicU64,
-    pub standing: Standing,
+    pub checkpoint_state: CheckpointState,
     /// By seat.
-    gpus: [Holding; SEATS],
+    gpus: [Holding; MAX_PARTITIONS],
 }
 
 /// What a process holds on one seat.
@@ -64,7 +64,7 @@ struct Holding {
     began_ns: AtomicU64,
 }
 
-impl Slot {
+impl ProcessSlot {
     pub fn is_live(&self) -> bool {
         self.live.load(SeqCst) != 0
     }
@@ -81,20 +81,20 @@ impl Slot {
 
     /// Bytes that it takes alone.
     pub fn used(&self, gpu: usize) -> u64 {
-        match self.standing.is_checkpointed() {
+        match self.checkpoint_state.is_checkpointed() {
             true => 0,
-            false => self.put_aside(gpu),
+            false => self.checkpointed_bytes(gpu),
         }
     }
 
     /// Bytes that it takes, or would take if it were not checkpointed.
-    pub(super) fn put_aside(&self, gpu: usize) -> u64 {
+    pub(super) fn checkpointed_bytes(&self, gpu: usize) -> u64 {
         self.gpus[gpu].used.load(SeqCst)
     }
 
     /// Whether it has anything on a GPU, or would have.
-    pub(super) fn has_put_aside(&self, gpu: usize) -> bool {
-        self.put_aside(gpu) != 0 || self.gpus[gpu].contexts.load(SeqCst) != 0
+    pub(super) fn has_checkpointed(&self, gpu: usize) -> bool {
+        self.checkpointed_bytes(gpu) != 0 || self.gpus[gpu].contexts.load(SeqCst) != 0
     }
 
     pub(super) fn change_used(&self, gpu: usize, more: u64, less: u64) {
@@ -107,17 +107,17 @@ impl Slot {
 
     /// Whether it has a context there that is not put aside.
     pub fn has_context(&self, gpu: usize) -> bool {
-        !self.standing.is_checkpointed() && self.gpus[gpu].contexts.load(SeqCst) != 0
+        !self.checkpoint_state.is_checkpointed() && self.gpus[gpu].contexts.load(SeqCst) != 0
     }
 
     fn has_any_context(&self) -> bool {
-        self.seats().any(|seat| self.has_context(seat))
+        self.partitions().any(|seat| self.has_context(seat))
     }
 
     /// All whole GPUs, and GPU instances where it has entered any.
-    pub(super) fn seats(&self) -> Range<usize> {
+    pub(super) fn partitions(&self) -> Range<usize> {
         0..if self.is_in_instances() {
-            SEATS
+            MAX_PARTITIONS
         } else {
             MAX_GPUS
         }
@@ -156,8 +156,8 @@ impl Slot {
     }
 
     /// The compute instance it uses on a seat; None on a whole GPU, and where it has not initialised CUDA.
-    pub fn place(&self, seat: usize) -> Option<Place> {
-        Some(Place {
+    pub fn mig_instance(&self, seat: usize) -> Option<MigInstanceId> {
+        Some(MigInstanceId {
             gpu_instance: instance_of(seat)?,
             compute_instance: self.entered(seat)?,
         })
@@ -169,16 +169,16 @@ impl Slot {
         holding.peak.store(holding.used.load(SeqCst), SeqCst);
     }
 
-    pub(super) fn set_awaited(&self, awaited: Option<Awaited>) {
-        let Awaited { slot, gpu, ticket } = awaited.unwrap_or_default();
+    pub(super) fn set_awaited(&self, awaited: Option<QueuePosition>) {
+        let QueuePosition { slot, gpu, ticket } = awaited.unwrap_or_default();
         self.awaited_slot.store(slot as u64, SeqCst);
         self.awaited_gpu.store(gpu as u64, SeqCst);
         self.awaited.store(ticket, SeqCst);
     }
 
-    fn awaited(&self) -> Option<Awaited> {
+    fn awaited(&self) -> Option<QueuePosition> {
         let ticket = self.awaited.load(SeqCst);
-        (ticket != 0).then(|| Awaited {
+        (ticket != 0).then(|| QueuePosition {
             slot: self.awaited_slot.load(SeqCst) as usize,
             gpu: self.awaited_gpu.load(SeqCst) as usize,
             ticket,
@@ -186,7 +186,7 @@ impl Slot {
     }
 
     fn empty(&self) {
-        for holding in &self.gpus[self.seats()] {
+        for holding in &self.gpus[self.partitions()] {
             holding.entered.store(0, SeqCst);
             holding.used.store(0, SeqCst);
             holding.contexts.store(0, SeqCst);
@@ -194,7 +194,7 @@ impl Slot {
             holding.began_us.store(0, SeqCst);
         }
         self.in_instances.store(0, SeqCst);
-        self.standing.clear();
+        self.checkpoint_state.clear();
         self.set_awaited(None);
     }
 }
@@ -321,7 +321,10 @@ impl Locked<'_> {
             for gpu in 0..self.gpu_count() {
                 self.close_account(index, gpu);
             }
-            for seat in slot.seats().filter(|seat| slot.entered(*seat).is_some()) {
+            for seat in slot
+                .partitions()
+                .filter(|seat| slot.entered(*seat).is_some())
+            {
                 self.queue(index, seat).clear();
             }
             slot.empty();
@@ -340,7 +343,7 @@ impl Locked<'_> {
             .enumerate()
             .filter(|(_, slot)| slot.is_live() && slot.has_any_context());
         live.into_iter().all(|(_, slot)| {
-            slot.standing.is_still()
+            slot.checkpoint_state.is_still()
                 || slot
                     .awaited()
                     .is_some_and(|at| !self.queue(at.slot, at.gpu).is_done(at.ticket))

@@ -11,7 +11,7 @@
 
 use super::gpu::NoRoom;
 use super::settings::ComputeMode;
-use super::slots::Slot;
+use super::slots::ProcessSlot;
 use super::state::{Locked, monotonic_ns};
 use crate::model::MAX_GPUS;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -27,21 +27,21 @@ pub enum Phase {
 
 /// Zeroed memory is a process that runs.
 #[repr(C)]
-pub struct Standing {
+pub struct CheckpointState {
     phase: AtomicU32,
     /// A restore has failed, and no other one will succeed.
-    spoiled: AtomicU32,
+    restore_failed: AtomicU32,
     /// Calls under way that change what is on a GPU.
-    inside: AtomicU64,
+    calls_in_flight: AtomicU64,
     /// Pieces of managed memory.
     managed: AtomicU64,
     /// How long a lock is tried, in nanoseconds; 0 is without end.
-    patience: AtomicU64,
+    lock_timeout: AtomicU64,
     /// When it is given up (monotonic nanoseconds); 0 until the process was seen going on.
     deadline: AtomicU64,
 }
 
-impl Standing {
+impl CheckpointState {
     pub fn phase(&self) -> Phase {
         match self.phase.load(SeqCst) {
             0 => Phase::Running,
@@ -61,21 +61,21 @@ impl Standing {
 
     /// Whether nothing can come of the process's own doing: its calls wait.
     pub fn is_still(&self) -> bool {
-        self.phase() != Phase::Running && self.inside.load(SeqCst) == 0
+        self.phase() != Phase::Running && self.calls_in_flight.load(SeqCst) == 0
     }
 
     /// A call begins, unless calls wait: then it has to be tried again.
-    pub fn step_in(&self) -> bool {
-        self.inside.fetch_add(1, SeqCst);
+    pub fn begin_call(&self) -> bool {
+        self.calls_in_flight.fetch_add(1, SeqCst);
         self.phase() == Phase::Running || {
-            self.step_out();
+            self.end_call();
             false
         }
     }
 
     /// A call has ended. True for the last one that somebody waits for.
-    pub fn step_out(&self) -> bool {
-        self.inside.fetch_sub(1, SeqCst) == 1 && self.phase() != Phase::Running
+    pub fn end_call(&self) -> bool {
+        self.calls_in_flight.fetch_sub(1, SeqCst) == 1 && self.phase() != Phase::Running
     }
 
     pub fn add_managed(&self) {
@@ -90,16 +90,21 @@ impl Standing {
 
     pub(super) fn clear(&self) {
         self.set_phase(Phase::Running);
-        for word in [&self.inside, &self.managed, &self.patience, &self.deadline] {
+        for word in [
+            &self.calls_in_flight,
+            &self.managed,
+            &self.lock_timeout,
+            &self.deadline,
+        ] {
             word.store(0, SeqCst);
         }
-        self.spoiled.store(0, SeqCst);
+        self.restore_failed.store(0, SeqCst);
     }
 }
 
 /// Why a process is not put aside.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum CheckpointError {
     /// Managed memory, or memory that other processes know.
     Unsupported,
     /// Its devices are GPU instances.
@@ -108,7 +113,7 @@ pub enum Kept {
 
 /// Why what was put aside does not come back.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Stuck {
+pub enum RestoreError {
     NoRoom,
     /// A GPU's mode forbids it a context.
     NotAllowed,
@@ -116,36 +121,36 @@ pub enum Stuck {
     Gone,
     Lost,
     /// An earlier attempt has failed.
-    Spoiled,
+    EarlierRestoreFailed,
 }
 
-impl From<NoRoom> for Stuck {
-    fn from(_: NoRoom) -> Stuck {
-        Stuck::NoRoom
+impl From<NoRoom> for RestoreError {
+    fn from(_: NoRoom) -> RestoreError {
+        RestoreError::NoRoom
     }
 }
 
 impl Locked<'_> {
-    pub fn standing(&self, slot: usize) -> &Standing {
-        &self.slots()[slot].standing
+    pub fn checkpoint_state(&self, slot: usize) -> &CheckpointState {
+        &self.slots()[slot].checkpoint_state
     }
 
     /// From now on the process's calls wait. The lock is given up `patience` nanoseconds after the process was first seen going on; 0 is never.
     pub fn begin_lock(&self, slot: usize, patience: u64) {
-        let standing = self.standing(slot);
-        standing.patience.store(patience, SeqCst);
+        let standing = self.checkpoint_state(slot);
+        standing.lock_timeout.store(patience, SeqCst);
         standing.deadline.store(0, SeqCst);
         standing.set_phase(Phase::Locking);
     }
 
     /// A lock that is asked for comes about, or is given up. `goes_on` is false for a stopped process, to which neither happens.
-    pub fn settle(&self, slot: usize, goes_on: bool) -> Phase {
-        let standing = self.standing(slot);
+    pub fn advance_lock(&self, slot: usize, goes_on: bool) -> Phase {
+        let standing = self.checkpoint_state(slot);
         if standing.phase() != Phase::Locking || !goes_on {
             return standing.phase();
         }
         let now = monotonic_ns();
-        let patience = standing.patience.load(SeqCst);
+        let patience = standing.lock_timeout.load(SeqCst);
         if standing.deadline.load(SeqCst) == 0 && patience != 0 {
             standing
                 .deadline
@@ -166,7 +171,7 @@ impl Locked<'_> {
 
     /// A seat where a process has work that is not done; what a lost GPU has is never done, and nobody waits for it.
     pub fn unfinished(&self, slot: usize) -> Option<usize> {
-        let mut seats = self.seats_in_use(slot);
+        let mut seats = self.partitions_in_use(slot);
         seats.find(|seat| {
             let queue = self.queue(slot, *seat);
             !queue.is_done(queue.newest()) && !self.gpu(*seat).is_lost()
@@ -174,13 +179,13 @@ impl Locked<'_> {
     }
 
     /// What a locked process holds counts no longer.
-    pub fn put_aside(&self, slot: usize) -> Result<(), Kept> {
-        let (held, standing) = (&self.slots()[slot], self.standing(slot));
+    pub fn checkpoint(&self, slot: usize) -> Result<(), CheckpointError> {
+        let (held, standing) = (&self.slots()[slot], self.checkpoint_state(slot));
         if held.is_in_instances() {
-            return Err(Kept::Divided);
+            return Err(CheckpointError::Divided);
         }
         if standing.managed.load(SeqCst) != 0 || self.shares_anything(slot) {
-            return Err(Kept::Unsupported);
+            return Err(CheckpointError::Unsupported);
         }
         standing.set_phase(Phase::Checkpointed);
         self.sum_up();
@@ -189,18 +194,18 @@ impl Locked<'_> {
     }
 
     /// What was put aside counts again, all of it or nothing. With `once` a failure for want of room is the last word.
-    pub fn bring_back(&self, slot: usize, once: bool) -> Result<(), Stuck> {
+    pub fn restore(&self, slot: usize, once: bool) -> Result<(), RestoreError> {
         self.reap();
-        let (held, standing) = (&self.slots()[slot], self.standing(slot));
-        if standing.spoiled.load(SeqCst) != 0 {
-            return Err(Stuck::Spoiled);
+        let (held, standing) = (&self.slots()[slot], self.checkpoint_state(slot));
+        if standing.restore_failed.load(SeqCst) != 0 {
+            return Err(RestoreError::EarlierRestoreFailed);
         }
         let seats = 0..self.gpu_count().min(MAX_GPUS);
-        for seat in seats.filter(|seat| held.has_put_aside(*seat)) {
-            if let Err(stuck) = self.can_bring_back(slot, held, seat) {
+        for seat in seats.filter(|seat| held.has_checkpointed(*seat)) {
+            if let Err(stuck) = self.check_restore(slot, held, seat) {
                 standing
-                    .spoiled
-                    .store(u32::from(once && stuck == Stuck::NoRoom), SeqCst);
+                    .restore_failed
+                    .store(u32::from(once && stuck == RestoreError::NoRoom), SeqCst);
                 return Err(stuck);
             }
         }
@@ -210,22 +215,27 @@ impl Locked<'_> {
         Ok(())
     }
 
-    fn can_bring_back(&self, slot: usize, held: &Slot, seat: usize) -> Result<(), Stuck> {
+    fn check_restore(
+        &self,
+        slot: usize,
+        held: &ProcessSlot,
+        seat: usize,
+    ) -> Result<(), RestoreError> {
         let gpu = &self.gpus()[seat];
         if gpu.is_lost() {
-            return Err(Stuck::Lost);
+            return Err(RestoreError::Lost);
         }
         if gpu.mig.is_on() {
-            return Err(Stuck::Gone);
+            return Err(RestoreError::Gone);
         }
         match gpu.settings.compute_mode() {
-            ComputeMode::Prohibited => return Err(Stuck::NotAllowed),
+            ComputeMode::Prohibited => return Err(RestoreError::NotAllowed),
             ComputeMode::ExclusiveProcess if self.has_others(slot, seat) => {
-                return Err(Stuck::NotAllowed);
+                return Err(RestoreError::NotAllowed);
             }
             _ => {}
         }
-        if held.put_aside(seat) > self.free(seat) {
+        if held.checkpointed_bytes(seat) > self.free(seat) {
             return Err(NoRoom.into());
         }
         Ok(())
@@ -233,7 +243,7 @@ impl Locked<'_> {
 
     /// The process's calls go on.
     pub fn end_lock(&self, slot: usize) {
-        self.standing(slot).set_phase(Phase::Running);
+        self.checkpoint_state(slot).set_phase(Phase::Running);
         self.notify();
     }
 }
@@ -243,13 +253,13 @@ mod tests {
     use super::*;
 
     /// Zeroed memory, as in a new state file.
-    fn fresh() -> Standing {
-        Standing {
+    fn fresh() -> CheckpointState {
+        CheckpointState {
             phase: AtomicU32::new(0),
-            spoiled: AtomicU32::new(0),
-            inside: AtomicU64::new(0),
+            restore_failed: AtomicU32::new(0),
+            calls_in_flight: AtomicU64::new(0),
             managed: AtomicU64::new(0),
-            patience: AtomicU64::new(0),
+            lock_timeout: AtomicU64::new(0),
             deadline: AtomicU64::new(0),
         }
     }
@@ -272,11 +282,11 @@ mod tests {
     #[test]
     fn a_call_steps_in_while_the_process_runs_and_the_last_one_out_is_waited_for() {
         let standing = fresh();
-        assert!(standing.step_in() && standing.step_in());
+        assert!(standing.begin_call() && standing.begin_call());
         assert!(!standing.is_still(), "it runs");
         standing.set_phase(Phase::Locking);
-        assert!(!standing.step_in(), "calls wait");
-        assert!(!standing.step_out() && !standing.is_still());
-        assert!(standing.step_out() && standing.is_still());
+        assert!(!standing.begin_call(), "calls wait");
+        assert!(!standing.end_call() && !standing.is_still());
+        assert!(standing.end_call() && standing.is_still());
     }
 }

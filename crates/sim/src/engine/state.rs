@@ -12,11 +12,11 @@ mod file;
 
 use self::file::{Identity, UnnamedFile, map_shared, open_existing, raised};
 use super::gpu::Gpu;
-use super::mark::{MARKS, Mark};
-use super::seat::{SEATS_OF_GPU, Site, gpu_of, instance_of, position};
+use super::mark::{IpcEvent, MAX_IPC_EVENTS};
+use super::seat::{ComputeUnit, PARTITIONS_PER_GPU, gpu_of, instance_of, position};
 use super::share::{NUMBERED, SHARES, Share};
-use super::slots::{SLOTS, Slot};
-use super::time::{self, Lane, Part, Queue};
+use super::slots::{ProcessSlot, SLOTS};
+use super::time::{self, ActiveEngine, Lane, Queue};
 use crate::config::{Clock, Config, ConfigError, InstanceConfig, MigConfig};
 use crate::model::mig::{GpuProfile, Table};
 use crate::model::{self, MAX_GPUS, Model, SpecError};
@@ -98,16 +98,16 @@ impl Layout {
         let page = |at: usize| at.next_multiple_of(PAGE);
         let gpus = page(size_of::<Header>());
         let slots = page(gpus + gpu_count * size_of::<Gpu>());
-        let shares = page(slots + SLOTS * size_of::<Slot>());
+        let shares = page(slots + SLOTS * size_of::<ProcessSlot>());
         let marks = page(shares + SHARES * size_of::<Share>());
-        let queues = page(marks + MARKS * size_of::<Mark>());
+        let queues = page(marks + MAX_IPC_EVENTS * size_of::<IpcEvent>());
         Layout {
             gpus,
             slots,
             shares,
             marks,
             queues,
-            size: page(queues + SLOTS * gpu_count * SEATS_OF_GPU * size_of::<Queue>()),
+            size: page(queues + SLOTS * gpu_count * PARTITIONS_PER_GPU * size_of::<Queue>()),
         }
     }
 }
@@ -272,14 +272,14 @@ impl State {
     }
 
     /// All slots that were ever used.
-    pub fn slots(&self) -> &[Slot] {
+    pub fn slots(&self) -> &[ProcessSlot] {
         self.part(
             self.layout.slots,
             (self.header().high_water.load(SeqCst) as usize).min(SLOTS),
         )
     }
 
-    pub(super) fn all_slots(&self) -> &[Slot] {
+    pub(super) fn all_slots(&self) -> &[ProcessSlot] {
         self.part(self.layout.slots, SLOTS)
     }
 
@@ -291,12 +291,12 @@ impl State {
         self.part(self.layout.shares, SHARES)
     }
 
-    pub fn marks(&self) -> &[Mark] {
-        self.part(self.layout.marks, MARKS)
+    pub fn marks(&self) -> &[IpcEvent] {
+        self.part(self.layout.marks, MAX_IPC_EVENTS)
     }
 
     pub fn queue(&self, slot: usize, seat: usize) -> &Queue {
-        let seats = self.gpu_count() * SEATS_OF_GPU;
+        let seats = self.gpu_count() * PARTITIONS_PER_GPU;
         &self.part::<Queue>(self.layout.queues, SLOTS * seats)[slot * seats + position(seat)]
     }
 
@@ -451,7 +451,7 @@ impl Drop for Locked<'_> {
 impl Locked<'_> {
     fn repair(&self) {
         for slot in 0..self.slots().len() {
-            for seat in self.seats_in_use(slot) {
+            for seat in self.partitions_in_use(slot) {
                 self.queue(slot, seat).repair();
             }
         }
@@ -459,7 +459,13 @@ impl Locked<'_> {
     }
 
     /// The queues of all live processes on a whole GPU, or in a compute instance.
-    fn lanes(&self, Site { seat, compute }: Site) -> impl Iterator<Item = Lane<'_>> {
+    fn lanes(
+        &self,
+        ComputeUnit {
+            partition: seat,
+            compute,
+        }: ComputeUnit,
+    ) -> impl Iterator<Item = Lane<'_>> {
         let everybody = instance_of(seat).is_none();
         let live = self.slots().iter().enumerate().filter(move |(_, slot)| {
             slot.is_live() && (everybody || slot.entered(seat) == Some(compute))
@@ -471,9 +477,9 @@ impl Locked<'_> {
     }
 
     /// What has time of its own, with its queues.
-    pub(super) fn running(&self, site: Site) -> Part<'_> {
-        let engine = self.gpu(site.seat).engine_at(site);
-        Part::new(engine, self.lanes(site))
+    pub(super) fn running(&self, site: ComputeUnit) -> ActiveEngine<'_> {
+        let engine = self.gpu(site.partition).engine_at(site);
+        ActiveEngine::new(engine, self.lanes(site))
     }
 
     /// Brings a seat to the present, and all of them where queues may meet.
@@ -482,9 +488,13 @@ impl Locked<'_> {
             return self.advance_all();
         }
         if instance_of(seat).is_none() {
-            return self.advance_site(Site { seat, compute: 0 });
+            return self.advance_site(ComputeUnit {
+                partition: seat,
+                compute: 0,
+            });
         }
-        self.sites_of(seat).for_each(|site| self.advance_site(site));
+        self.compute_units_of(seat)
+            .for_each(|site| self.advance_site(site));
     }
 
     /// Moves a virtual clock on.
@@ -495,16 +505,21 @@ impl Locked<'_> {
         self.notify();
     }
 
-    fn advance_site(&self, site: Site) {
+    fn advance_site(&self, site: ComputeUnit) {
         time::advance(&[self.running(site)], self.now());
     }
 
     /// Brings everything to the present.
     pub fn advance_all(&self) {
         if self.header().meetings.load(SeqCst) == 0 {
-            return self.sites().for_each(|site| self.advance_site(site));
+            return self
+                .compute_units()
+                .for_each(|site| self.advance_site(site));
         }
-        let parts: Vec<Part<'_>> = self.sites().map(|site| self.running(site)).collect();
+        let parts: Vec<ActiveEngine<'_>> = self
+            .compute_units()
+            .map(|site| self.running(site))
+            .collect();
         time::advance(&parts, self.now());
     }
 }

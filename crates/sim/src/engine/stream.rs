@@ -6,11 +6,11 @@
 use super::capture::{Capture, Member};
 use super::context::{Context, Current};
 use super::graph::node::Node;
-use super::green::Green;
+use super::green::GreenContext;
 use super::handles::Handle;
-use super::mark::MarkId;
+use super::mark::IpcEventId;
 use super::process::{Done, Objects, Process, process};
-use super::slots::Awaited;
+use super::slots::QueuePosition;
 use super::time::{DEPTH, Queue, Work};
 use divvy_driver::sys::cuda::CUresult;
 use std::cell::{Cell, RefCell};
@@ -30,7 +30,7 @@ pub struct Stream {
     /// While its work becomes nodes of a graph.
     pub capture: Option<Member>,
     /// Whose it is, if it was made under one.
-    pub green: Option<Handle<Green>>,
+    pub green: Option<Handle<GreenContext>>,
 }
 
 /// `CU_STREAM_NON_BLOCKING`.
@@ -39,32 +39,32 @@ pub const NON_BLOCKING: u32 = 1;
 pub struct Event {
     pub context: Handle<Context>,
     pub flags: u32,
-    pub last: Last,
+    pub last: EventState,
     /// Where other processes find it.
-    pub mark: Option<MarkId>,
+    pub mark: Option<IpcEventId>,
     /// It is another process's.
     pub imported: bool,
 }
 
 /// What an event stands for: where it was recorded last.
 #[derive(Clone)]
-pub enum Last {
+pub enum EventState {
     Never,
-    Recorded(Record),
+    Recorded(EventRecord),
     /// In a captured stream: the nodes it had come to.
     Captured(Handle<Capture>, Vec<Handle<Node>>),
 }
 
 #[derive(Clone)]
-pub struct Record {
+pub struct EventRecord {
     gpu: usize,
-    mark: Arc<Mark>,
+    mark: Arc<TimePoint>,
 }
 
-impl Record {
+impl EventRecord {
     /// The same place, for other processes.
-    pub fn awaited(&self, slot: usize) -> Awaited {
-        Awaited {
+    pub fn awaited(&self, slot: usize) -> QueuePosition {
+        QueuePosition {
             slot,
             gpu: self.gpu,
             ticket: self.mark.ticket,
@@ -73,13 +73,13 @@ impl Record {
 }
 
 /// A point in a queue whose time someone may ask for later.
-struct Mark {
+struct TimePoint {
     ticket: u64,
     /// When it was passed, in simulated nanoseconds; 0 until that is known.
     passed: AtomicU64,
 }
 
-impl Mark {
+impl TimePoint {
     /// Takes the time over from the queue, which forgets it after [`DEPTH`] further entries.
     fn passed(&self, queue: &Queue) -> Option<u64> {
         if let Some(end) = queue.ended_at(self.ticket) {
@@ -92,7 +92,7 @@ impl Mark {
 /// What must be looked after while work is appended to one GPU's queue.
 #[derive(Default)]
 pub struct Issue {
-    marks: VecDeque<Arc<Mark>>,
+    marks: VecDeque<Arc<TimePoint>>,
     /// The newest host function that may not have returned.
     host_function: Option<u64>,
 }
@@ -107,7 +107,7 @@ pub enum Target {
 
 /// Where work for a stream goes.
 #[derive(Clone, Copy)]
-pub enum Place {
+pub enum Destination {
     Issue(Target, Current),
     /// Into the graph the stream is captured into.
     Capture(Handle<Stream>),
@@ -208,7 +208,7 @@ impl Process {
         context: Handle<Context>,
         flags: u32,
         priority: i32,
-        green: Option<Handle<Green>>,
+        green: Option<Handle<GreenContext>>,
     ) -> Stream {
         Stream {
             context,
@@ -256,7 +256,7 @@ impl Process {
         target: Target,
         work: Work,
         marked: bool,
-    ) -> (u64, Option<Arc<Mark>>) {
+    ) -> (u64, Option<Arc<TimePoint>>) {
         if matches!(work, Work::Meet { .. }) {
             self.state().expect_meetings();
         }
@@ -285,7 +285,7 @@ impl Process {
             issue.host_function = Some(ticket);
         }
         let mark = marked.then(|| {
-            Arc::new(Mark {
+            Arc::new(TimePoint {
                 ticket,
                 passed: AtomicU64::new(0),
             })
@@ -348,11 +348,11 @@ impl Process {
 
     fn is_done(&self, gpu: usize, ticket: u64) -> Done {
         let slot = self.slot;
-        self.is_done_at(Awaited { slot, gpu, ticket })
+        self.is_done_at(QueuePosition { slot, gpu, ticket })
     }
 
-    fn is_done_at(&self, at: Awaited) -> Done {
-        let Awaited { slot, gpu, ticket } = at;
+    fn is_done_at(&self, at: QueuePosition) -> Done {
+        let QueuePosition { slot, gpu, ticket } = at;
         let queue = self.state().queue(slot, gpu);
         if !queue.is_done(ticket) {
             self.state().lock().advance(gpu);
@@ -370,7 +370,7 @@ impl Process {
         Ok(objects.events.insert(Event {
             context,
             flags,
-            last: Last::Never,
+            last: EventState::Never,
             mark: None,
             imported: false,
         }))
@@ -383,24 +383,24 @@ impl Process {
             .ok_or(CUresult::INVALID_HANDLE)?;
         let (_, mark) = self.issue_marked(gpu, target, Work::Delay(0), true);
         if let (Some(event), Some(mark)) = (self.objects().events.get_mut(event), mark) {
-            let record = Record { gpu, mark };
+            let record = EventRecord { gpu, mark };
             if let Some(mark) = event.mark {
                 let at = record.awaited(self.slot);
-                self.state().lock().set_mark(mark, at);
+                self.state().lock().record_ipc_event(mark, at);
             }
-            event.last = Last::Recorded(record);
+            event.last = EventState::Recorded(record);
         }
         Ok(())
     }
 
     /// The point an event was last recorded at; None for one that never was.
-    fn record(&self, event: Handle<Event>) -> Done<Option<Record>> {
+    fn record(&self, event: Handle<Event>) -> Done<Option<EventRecord>> {
         let objects = self.objects();
         let event = objects.events.get(event).ok_or(CUresult::INVALID_HANDLE)?;
         match &event.last {
-            Last::Never => Ok(None),
-            Last::Recorded(record) => Ok(Some(record.clone())),
-            Last::Captured(..) => Err(CUresult::CAPTURED_EVENT),
+            EventState::Never => Ok(None),
+            EventState::Recorded(record) => Ok(Some(record.clone())),
+            EventState::Captured(..) => Err(CUresult::CAPTURED_EVENT),
         }
     }
 

@@ -16,7 +16,7 @@
 mod together;
 mod windows;
 
-pub use self::together::{Part, advance};
+pub use self::together::{ActiveEngine, advance};
 pub use self::windows::Windows;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
 
@@ -308,7 +308,7 @@ pub struct Engine {
 }
 
 /// The next stretch of time in which nothing changes.
-struct Step {
+struct Interval {
     runs: Option<usize>,
     new_turn: bool,
     ns: u64,
@@ -341,7 +341,7 @@ impl Engine {
         }
     }
 
-    fn next_step(&self, lanes: &[Lane<'_>]) -> Option<Step> {
+    fn next_step(&self, lanes: &[Lane<'_>]) -> Option<Interval> {
         let now = self.now();
         let heads: Vec<Option<Head>> = lanes.iter().map(|lane| lane.queue.head()).collect();
         let runnable =
@@ -370,10 +370,10 @@ impl Engine {
             Kind::Busy | Kind::Gate | Kind::Meet { .. } => None,
         });
         let ns = own.into_iter().chain(others).min()?;
-        Some(Step { runs, new_turn, ns })
+        Some(Interval { runs, new_turn, ns })
     }
 
-    fn take(&self, lanes: &[Lane<'_>], step: &Step, ns: u64) {
+    fn take(&self, lanes: &[Lane<'_>], step: &Interval, ns: u64) {
         let now = self.now();
         for (at, lane) in lanes.iter().enumerate() {
             let Some(head) = lane.queue.head().filter(|head| head.arrival <= now) else {

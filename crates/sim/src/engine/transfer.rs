@@ -6,7 +6,7 @@
 use super::context::Current;
 use super::handles::Handle;
 use super::process::{Done, Objects, Process};
-use super::stream::{Place, Target};
+use super::stream::{Destination, Target};
 use super::time::Work;
 use divvy_driver::sys::cuda::{
     CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUarray, CUmemorytype, CUresult,
@@ -343,9 +343,9 @@ impl Process {
     pub unsafe fn transfer(&self, moves: &[Move], when: When) -> Done {
         let (target, current) = match when {
             When::Now => self.synchronous()?,
-            When::InStream(stream) => match self.place(stream)? {
-                Place::Issue(target, current) => (target, current),
-                Place::Capture(stream) => return self.capture_moves(stream, moves),
+            When::InStream(stream) => match self.destination(stream)? {
+                Destination::Issue(target, current) => (target, current),
+                Destination::Capture(stream) => return self.capture_moves(stream, moves),
             },
         };
         // SAFETY: by contract.

@@ -5,7 +5,7 @@
 //! the rights to them.
 
 use super::capabilities::{Root, root};
-use super::mig::Place;
+use super::mig::MigInstanceId;
 use super::seat::{gpu_of, instance_of, of_instance};
 use super::state::State;
 use crate::model::Model;
@@ -15,7 +15,7 @@ const MOST_INSTANCES: usize = 64;
 
 /// What a process has for a device.
 pub struct Device {
-    pub seat: usize,
+    pub partition: usize,
     /// The compute instance's id; 0 on a whole GPU.
     pub compute: u32,
     pub instance: Option<Instance>,
@@ -30,29 +30,29 @@ pub struct Instance {
 
 /// A device before anything is known but where it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Spot {
-    seat: usize,
+struct DeviceLocation {
+    partition: usize,
     compute: u32,
 }
 
-impl Spot {
-    fn whole(gpu: usize) -> Spot {
-        Spot {
-            seat: gpu,
+impl DeviceLocation {
+    fn whole(gpu: usize) -> DeviceLocation {
+        DeviceLocation {
+            partition: gpu,
             compute: 0,
         }
     }
 
-    fn instance(gpu: usize, place: Place) -> Spot {
-        Spot {
-            seat: of_instance(gpu, place.gpu_instance),
+    fn instance(gpu: usize, place: MigInstanceId) -> DeviceLocation {
+        DeviceLocation {
+            partition: of_instance(gpu, place.gpu_instance),
             compute: place.compute_instance,
         }
     }
 
     /// Where in its GPU it is.
-    fn place(self) -> Option<Place> {
-        instance_of(self.seat).map(|gpu_instance| Place {
+    fn place(self) -> Option<MigInstanceId> {
+        instance_of(self.partition).map(|gpu_instance| MigInstanceId {
             gpu_instance,
             compute_instance: self.compute,
         })
@@ -70,7 +70,7 @@ pub fn devices(state: &State) -> Vec<Device> {
         }),
         None => first_of_each(&usable),
     };
-    let instances = |spot: &Spot| instance_of(spot.seat).is_some();
+    let instances = |spot: &DeviceLocation| instance_of(spot.partition).is_some();
     let beyond = chosen.iter().filter(|spot| instances(spot));
     let beyond = beyond.count().saturating_sub(MOST_INSTANCES);
     let kept = chosen.len() - beyond;
@@ -94,26 +94,29 @@ fn ordered(state: &State, by_bus: bool) -> Vec<usize> {
 }
 
 /// Everything that the process may use: whole GPUs, and compute instances by their ids.
-fn usable(state: &State, gpus: &[usize], root: Option<&Root>) -> Vec<Spot> {
+fn usable(state: &State, gpus: &[usize], root: Option<&Root>) -> Vec<DeviceLocation> {
     let mut usable = Vec::new();
     for gpu in gpus.iter().copied() {
         let mig = &state.gpus()[gpu].mig;
         if !mig.is_on() {
-            usable.push(Spot::whole(gpu));
+            usable.push(DeviceLocation::whole(gpu));
             continue;
         }
         let places = mig.compute_instances().map(|instance| instance.place);
         let permitted = places.filter(|place| root.is_none_or(|root| root.may_use(gpu, *place)));
-        usable.extend(permitted.map(|place| Spot::instance(gpu, place)));
+        usable.extend(permitted.map(|place| DeviceLocation::instance(gpu, place)));
     }
     usable
 }
 
 /// One compute instance of each GPU instance.
-fn first_of_each(usable: &[Spot]) -> Vec<Spot> {
-    let mut devices: Vec<Spot> = Vec::new();
+fn first_of_each(usable: &[DeviceLocation]) -> Vec<DeviceLocation> {
+    let mut devices: Vec<DeviceLocation> = Vec::new();
     for spot in usable {
-        if !devices.iter().any(|device| device.seat == spot.seat) {
+        if !devices
+            .iter()
+            .any(|device| device.partition == spot.partition)
+        {
             devices.push(*spot);
         }
     }
@@ -121,8 +124,8 @@ fn first_of_each(usable: &[Spot]) -> Vec<Spot> {
 }
 
 /// What a device can be called: its UUID as NVML writes it, and the older form that names GPU and ids.
-fn names(state: &State, spot: Spot) -> Vec<String> {
-    let (gpu, place) = (gpu_of(spot.seat), spot.place());
+fn names(state: &State, spot: DeviceLocation) -> Vec<String> {
+    let (gpu, place) = (gpu_of(spot.partition), spot.place());
     let uuid = state.gpus()[gpu].uuid_text();
     let Some(place) = place else {
         return vec![uuid];
@@ -140,10 +143,10 @@ fn names(state: &State, spot: Spot) -> Vec<String> {
 /// A device named twice leaves none at all; of several compute instances of one GPU instance the first counts.
 fn choose(
     list: &str,
-    all: &[Spot],
-    usable: &[Spot],
-    names: impl Fn(Spot) -> Vec<String>,
-) -> Vec<Spot> {
+    all: &[DeviceLocation],
+    usable: &[DeviceLocation],
+    names: impl Fn(DeviceLocation) -> Vec<String>,
+) -> Vec<DeviceLocation> {
     let named = |entry: &str| {
         let entry = entry.to_ascii_lowercase();
         let fits = |name: String| name.to_ascii_lowercase().starts_with(&entry);
@@ -151,7 +154,7 @@ fn choose(
             .iter()
             .filter(|spot| names(**spot).into_iter().any(fits));
         let first = fitting.next().copied();
-        let exact = |spot: &Spot| {
+        let exact = |spot: &DeviceLocation| {
             let own = names(*spot);
             own.iter().any(|name| name.eq_ignore_ascii_case(&entry))
         };
@@ -160,7 +163,7 @@ fn choose(
             Some(_) => usable.iter().copied().find(exact),
         }
     };
-    let mut chosen: Vec<Spot> = Vec::new();
+    let mut chosen: Vec<DeviceLocation> = Vec::new();
     for entry in list.split(',').map(str::trim) {
         let spot = if entry.starts_with("GPU-") || entry.starts_with("MIG-") {
             named(entry)
@@ -172,19 +175,19 @@ fn choose(
         if chosen.contains(&spot) {
             return Vec::new();
         }
-        if !chosen.iter().any(|other| other.seat == spot.seat) {
+        if !chosen.iter().any(|other| other.partition == spot.partition) {
             chosen.push(spot);
         }
     }
     chosen
 }
 
-fn described(state: &State, spot: Spot) -> Device {
+fn described(state: &State, spot: DeviceLocation) -> Device {
     let instance = spot
         .place()
-        .and_then(|place| instance(state, gpu_of(spot.seat), place));
+        .and_then(|place| instance(state, gpu_of(spot.partition), place));
     Device {
-        seat: spot.seat,
+        partition: spot.partition,
         compute: spot.compute,
         instance,
     }
@@ -192,7 +195,7 @@ fn described(state: &State, spot: Spot) -> Device {
 
 /// The GPU's figures, cut to the instance's. Cache and bus go with the memory (guessed); an instance has what its profile says for itself, and nothing
 /// is reserved in it.
-fn instance(state: &State, gpu: usize, place: Place) -> Option<Instance> {
+fn instance(state: &State, gpu: usize, place: MigInstanceId) -> Option<Instance> {
     let (whole, profile) = (state.model(gpu), state.compute_profile(gpu, place)?);
     let memory = state.mig_memory(gpu, place.gpu_instance);
     let part = |figure: i32| {
@@ -221,9 +224,11 @@ mod tests {
 
     /// Of GPUs 2, 0 and 1, in this order.
     fn chosen(list: &str) -> Vec<usize> {
-        let all = [2, 0, 1].map(Spot::whole);
-        let chosen = choose(list, &all, &all, |spot| vec![UUIDS[spot.seat].to_owned()]);
-        chosen.into_iter().map(|spot| spot.seat).collect()
+        let all = [2, 0, 1].map(DeviceLocation::whole);
+        let chosen = choose(list, &all, &all, |spot| {
+            vec![UUIDS[spot.partition].to_owned()]
+        });
+        chosen.into_iter().map(|spot| spot.partition).collect()
     }
 
     #[test]
@@ -248,14 +253,19 @@ mod tests {
     /// Compute instances 0 and 1 of GPU instance 1, and 0 of GPU instance 10, all on GPU 0; then GPU 1.
     fn among_instances(list: &str) -> Vec<(usize, u32)> {
         let spot = |gpu_instance, compute_instance| {
-            let place = Place {
+            let place = MigInstanceId {
                 gpu_instance,
                 compute_instance,
             };
-            Spot::instance(0, place)
+            DeviceLocation::instance(0, place)
         };
-        let usable = [spot(1, 0), spot(1, 1), spot(10, 0), Spot::whole(1)];
-        let names = |at: Spot| match at.place() {
+        let usable = [
+            spot(1, 0),
+            spot(1, 1),
+            spot(10, 0),
+            DeviceLocation::whole(1),
+        ];
+        let names = |at: DeviceLocation| match at.place() {
             None => vec!["GPU-bb33".to_owned()],
             Some(place) => {
                 let (of, within) = (place.gpu_instance, place.compute_instance);
@@ -266,7 +276,7 @@ mod tests {
             }
         };
         let chosen = choose(list, &first_of_each(&usable), &usable, names);
-        let read = |spot: Spot| (spot.seat, spot.compute);
+        let read = |spot: DeviceLocation| (spot.partition, spot.compute);
         chosen.into_iter().map(read).collect()
     }
 

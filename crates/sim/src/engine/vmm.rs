@@ -7,7 +7,7 @@
 use super::addresses::Addresses;
 use super::memory::LARGE;
 use super::memory::backing::memfd;
-use super::multicast::Team;
+use super::multicast::MulticastObject;
 use super::process::{Done, Objects, Process};
 use divvy_driver::sys::cuda::{CUdeviceptr, CUmemAllocationHandleType, CUresult};
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ pub struct Physical {
     /// Inode of the memfd, once other processes may hold the memory too.
     shared: Option<u64>,
     /// What it is instead of memory of a GPU.
-    team: Option<Team>,
+    team: Option<MulticastObject>,
 }
 
 impl Physical {
@@ -110,7 +110,7 @@ impl VirtualMemory {
     }
 
     /// What makes it a multicast object, which it has to be.
-    pub fn team(&mut self, id: PhysicalId) -> Done<&mut Team> {
+    pub fn team(&mut self, id: PhysicalId) -> Done<&mut MulticastObject> {
         self.physical(id)?;
         let team = self.physical_mut(id)?.team.as_mut();
         team.ok_or(CUresult::INVALID_VALUE)
@@ -281,7 +281,7 @@ impl Process {
     }
 
     /// A multicast object: addresses can be mapped to it, and no GPU has its bytes.
-    pub fn create_team(&self, size: u64, team: Team) -> Done<PhysicalId> {
+    pub fn create_team(&self, size: u64, team: MulticastObject) -> Done<PhysicalId> {
         let gpu = self.gpu(0)?;
         let mut objects = self.objects();
         let (backing, offset) = back(&mut objects.virtual_memory, size, 0, "")
@@ -504,7 +504,7 @@ impl Process {
         let path = std::fs::read_link(path).ok()?;
         let path = path.to_str()?.strip_prefix("/memfd:divvy-sim ")?;
         let name = path.split(' ').next()?;
-        let mut seats = self.state().seats();
+        let mut seats = self.state().partitions();
         seats.find(|seat| self.state().name_of(*seat) == name)
     }
 

@@ -1,6 +1,6 @@
 //! Waiting for simulated work: in real time by sleeping as long as the work needs at least, on a virtual clock by making time jump.
 
-use super::slots::Awaited;
+use super::slots::QueuePosition;
 use super::state::{Locked, State};
 
 /// Longest sleep between two looks: a lost GPU or a killed neighbour is noticed within it.
@@ -14,12 +14,12 @@ const NAP_NS: u64 = 20_000;
 impl State {
     /// Blocks until this process's queue on `gpu` has done `ticket`, or the GPU is lost.
     pub fn wait(&self, slot: usize, gpu: usize, ticket: u64) {
-        self.wait_for(slot, Awaited { slot, gpu, ticket });
+        self.wait_for(slot, QueuePosition { slot, gpu, ticket });
     }
 
     /// The same for the process of `waiter` and whoever's queue.
-    pub fn wait_for(&self, waiter: usize, at: Awaited) {
-        let Awaited { slot, gpu, ticket } = at;
+    pub fn wait_for(&self, waiter: usize, at: QueuePosition) {
+        let QueuePosition { slot, gpu, ticket } = at;
         let queue = self.queue(slot, gpu);
         loop {
             let epoch = self.epoch();
@@ -68,7 +68,7 @@ impl Locked<'_> {
             return false;
         }
         let events = self
-            .sites()
+            .compute_units()
             .filter_map(|site| self.running(site).until_next_event());
         let Some(ns) = events.min() else { return false };
         self.set_virtual_now(self.now() + ns);

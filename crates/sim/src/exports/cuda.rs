@@ -28,14 +28,14 @@ mod texture;
 mod vmm;
 
 use crate::engine::process::Done;
-use crate::exports::place::Place;
+use crate::exports::place::OutPtr;
 use divvy_driver::sys::cuda::CUresult;
 use std::ffi::{CStr, c_char};
 
-type Out<T> = Place<T, CUresult>;
+type Out<T> = OutPtr<T, CUresult>;
 
 fn out<T>(place: *mut T) -> Done<Out<T>> {
-    Place::new(place)
+    OutPtr::new(place)
 }
 
 /// Writes where the caller gave a place and does nothing where it did not.

@@ -17,7 +17,7 @@ mod table;
 
 use crate::engine::gpu::Gpu;
 use crate::engine::state::{Locked, State};
-use crate::exports::place::Place;
+use crate::exports::place::OutPtr;
 use crate::machine::machine;
 use crate::model::Model;
 use divvy_driver::sys::nvml::{nvmlDevice_t, nvmlReturn_t};
@@ -108,10 +108,10 @@ impl Device {
     }
 }
 
-type Out<T> = Place<T, nvmlReturn_t>;
+type Out<T> = OutPtr<T, nvmlReturn_t>;
 
 fn out<T>(place: *mut T) -> Done<Out<T>> {
-    Place::new(place)
+    OutPtr::new(place)
 }
 
 /// Writes a text with its end into a buffer of `length` characters.

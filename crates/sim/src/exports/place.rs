@@ -4,19 +4,19 @@ use crate::trace::Answer;
 use std::marker::PhantomData;
 
 /// Checked before anything is done, written when all has succeeded.
-pub struct Place<T, A> {
+pub struct OutPtr<T, A> {
     at: *mut T,
     answer: PhantomData<A>,
 }
 
-impl<T, A: Answer> Place<T, A> {
+impl<T, A: Answer> OutPtr<T, A> {
     /// NULL is an argument that cannot be.
     pub fn new(at: *mut T) -> Result<Self, A> {
         if at.is_null() {
             return Err(A::INVALID);
         }
         let answer = PhantomData;
-        Ok(Place { at, answer })
+        Ok(OutPtr { at, answer })
     }
 
     pub fn set(self, value: T) -> Result<(), A> {

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 /// What a tile is a part of.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
+enum Subresource {
     /// All of a deferred array.
     Whole,
     /// Mip level and layer.
@@ -26,7 +26,7 @@ enum Part {
 
 /// Physical memory by part and tile.
 #[derive(Default)]
-pub struct Bound(BTreeMap<(Part, u64), u64>);
+pub struct Bound(BTreeMap<(Subresource, u64), u64>);
 
 impl Bound {
     pub fn is_empty(&self) -> bool {
@@ -73,7 +73,7 @@ impl Resource {
     }
 
     /// Tiles that an operation is about.
-    fn tiles(&self, objects: &Objects, info: &CUarrayMapInfo) -> Done<(Part, Vec<u64>)> {
+    fn tiles(&self, objects: &Objects, info: &CUarrayMapInfo) -> Done<(Subresource, Vec<u64>)> {
         let (shape, levels) = match self {
             Resource::Array(handle) => (&objects.arrays.array(*handle)?.shape, 1),
             Resource::Mipmap(handle) => {
@@ -82,7 +82,7 @@ impl Resource {
             }
         };
         if shape.is_deferred() {
-            return Ok((Part::Whole, vec![0]));
+            return Ok((Subresource::Whole, vec![0]));
         }
         if !shape.is_sparse() {
             return Err(CUresult::INVALID_VALUE);
@@ -130,7 +130,11 @@ fn layers(shape: &Shape) -> u64 {
     }
 }
 
-fn tiles_of_level(shape: &Shape, levels: usize, info: &CUarrayMapInfo) -> Done<(Part, Vec<u64>)> {
+fn tiles_of_level(
+    shape: &Shape,
+    levels: usize,
+    info: &CUarrayMapInfo,
+) -> Done<(Subresource, Vec<u64>)> {
     let region = sparse_level(info);
     let tile = layout::tile(shape);
     let flat = shape.is_layered() || shape.extent[2] == 0;
@@ -167,10 +171,10 @@ fn tiles_of_level(shape: &Shape, levels: usize, info: &CUarrayMapInfo) -> Done<(
             tiles.extend((first[0]..last[0]).map(|x| (z * counts[1] + y) * counts[0] + x));
         }
     }
-    Ok((Part::Level(region.level, region.layer), tiles))
+    Ok((Subresource::Level(region.level, region.layer), tiles))
 }
 
-fn tiles_of_tail(shape: &Shape, size: u64, info: &CUarrayMapInfo) -> Done<(Part, Vec<u64>)> {
+fn tiles_of_tail(shape: &Shape, size: u64, info: &CUarrayMapInfo) -> Done<(Subresource, Vec<u64>)> {
     let tail = miptail(info);
     let end = tail.offset.checked_add(tail.size);
     let fits = end.is_some_and(|end| end <= size) && tail.size > 0;
@@ -180,7 +184,7 @@ fn tiles_of_tail(shape: &Shape, size: u64, info: &CUarrayMapInfo) -> Done<(Part,
     }
     let first = tail.offset / UNIT;
     let tiles = first..first + tail.size / UNIT;
-    Ok((Part::Tail(tail.layer), tiles.collect()))
+    Ok((Subresource::Tail(tail.layer), tiles.collect()))
 }
 
 impl Process {
@@ -211,13 +215,13 @@ impl Process {
         objects: &mut Objects,
         resource: &Resource,
         info: &CUarrayMapInfo,
-        part: Part,
+        part: Subresource,
         tiles: &[u64],
     ) -> Done {
         let (_, storage) = resource.storage(objects)?;
         let (gpu, size) = (storage.gpu, storage.size);
         let needed = match part {
-            Part::Whole => size,
+            Subresource::Whole => size,
             _ => tiles.len() as u64 * UNIT,
         };
         let physical = objects.virtual_memory.physical(info.memHandle)?;
@@ -242,7 +246,7 @@ impl Process {
         &self,
         objects: &mut Objects,
         resource: &Resource,
-        part: Part,
+        part: Subresource,
         tiles: &[u64],
     ) -> Done {
         for tile in tiles {

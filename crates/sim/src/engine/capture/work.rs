@@ -5,7 +5,7 @@ use crate::engine::graph::node::{Allocate, Dependency, Edge, Node, Operation};
 use crate::engine::handles::Handle;
 use crate::engine::pool::Pool;
 use crate::engine::process::{Done, Process};
-use crate::engine::stream::{Event, Last, Place, Stream, Target};
+use crate::engine::stream::{Destination, Event, EventState, Stream, Target};
 use crate::engine::transfer::Move;
 use divvy_driver::sys::cuda::{
     CUDA_MEM_ALLOC_NODE_PARAMS, CUdeviceptr, CUmemAllocationType, CUmemLocation, CUmemLocationType,
@@ -85,7 +85,7 @@ impl Process {
             .get(stream)
             .and_then(|it| it.capture.as_ref());
         let member = member.ok_or(CUresult::ILLEGAL_STATE)?;
-        let last = Last::Captured(
+        let last = EventState::Captured(
             member.capture,
             member.dependencies.iter().map(|on| on.on).collect(),
         );
@@ -96,19 +96,20 @@ impl Process {
 
     /// Makes a stream wait for an event, which inside of a capture is how streams join and leave each other.
     pub fn wait_event(&'static self, event: Handle<Event>, stream: usize) -> Done {
-        let place = self.place(stream)?;
-        if let (Place::Issue(target, current), Some(at)) = (place, self.marked(event)?) {
+        let place = self.destination(stream)?;
+        if let (Destination::Issue(target, current), Some(at)) = (place, self.marked(event)?) {
             return self.wait_for_marked(current.gpu, target, at);
         }
         let mut objects = self.objects();
         let found = objects.events.get(event).ok_or(CUresult::INVALID_HANDLE)?;
         match (place, found.last.clone()) {
             // Work is carried out in issue order, so what the event stands for comes first in any case.
-            (Place::Issue(..), Last::Never | Last::Recorded(_)) | (_, Last::Never) => Ok(()),
-            (Place::Capture(stream), Last::Recorded(_)) => {
+            (Destination::Issue(..), EventState::Never | EventState::Recorded(_))
+            | (_, EventState::Never) => Ok(()),
+            (Destination::Capture(stream), EventState::Recorded(_)) => {
                 Err(objects.spoil(stream, CUresult::STREAM_CAPTURE_ISOLATION))
             }
-            (Place::Capture(stream), Last::Captured(capture, nodes)) => {
+            (Destination::Capture(stream), EventState::Captured(capture, nodes)) => {
                 let own = objects.capture_of(stream).map(|(own, _)| own);
                 if own != Some(capture) {
                     objects.invalidate(capture);
@@ -120,7 +121,7 @@ impl Process {
                 }
                 Ok(())
             }
-            (Place::Issue(target, _), Last::Captured(capture, nodes)) => {
+            (Destination::Issue(target, _), EventState::Captured(capture, nodes)) => {
                 let found = objects.graphs.captures.get(capture);
                 let is_valid = found.ok_or(CUresult::CAPTURED_EVENT)?.is_valid;
                 match target {
@@ -145,7 +146,7 @@ impl Process {
     pub fn check_event(&self, event: Handle<Event>) -> Done {
         let mut objects = self.objects();
         let found = objects.events.get(event).ok_or(CUresult::INVALID_HANDLE)?;
-        let Last::Captured(capture, _) = found.last else {
+        let EventState::Captured(capture, _) = found.last else {
             drop(objects);
             return self.check_unsafe();
         };

@@ -6,13 +6,13 @@
 
 use super::memory;
 use super::node::{Node, Operation};
-use super::plan::{Mismatch, Plan, Step};
+use super::plan::{Mismatch, Plan, PlanStep};
 use super::user::References;
 use super::{Graph, Handle, Owner};
 use crate::engine::context::{Context, Current};
 use crate::engine::launch::break_context;
 use crate::engine::process::{Done, Objects, Process};
-use crate::engine::stream::{Event, HostCall, Place, Stream, Target};
+use crate::engine::stream::{Destination, Event, HostCall, Stream, Target};
 use crate::engine::time::Work;
 use divvy_driver::sys::cuda::{
     CUgraphExecUpdateResult as Verdict, CUgraphInstantiate_flags as Flags, CUresult,
@@ -38,15 +38,15 @@ pub struct Exec {
 }
 
 /// Why a graph cannot be instantiated.
-pub enum Refusal {
+pub enum InstantiateError {
     /// One of the nodes that stand in a circle.
     Circle(Handle<Node>),
     Other(CUresult),
 }
 
-impl From<CUresult> for Refusal {
+impl From<CUresult> for InstantiateError {
     fn from(error: CUresult) -> Self {
-        Refusal::Other(error)
+        InstantiateError::Other(error)
     }
 }
 
@@ -78,7 +78,11 @@ impl Segment {
 }
 
 impl Process {
-    pub fn instantiate(&self, graph: Handle<Graph>, flags: u64) -> Result<Handle<Exec>, Refusal> {
+    pub fn instantiate(
+        &self,
+        graph: Handle<Graph>,
+        flags: u64,
+    ) -> Result<Handle<Exec>, InstantiateError> {
         let known = Flags::AUTO_FREE_ON_LAUNCH.0
             | Flags::UPLOAD.0
             | Flags::DEVICE_LAUNCH.0
@@ -101,7 +105,7 @@ impl Process {
         if !others.is_empty() && objects.graphs.touches_allocations(graph)? {
             return Err(CUresult::INVALID_VALUE.into());
         }
-        let plan = Plan::of(&objects.graphs, graph)?.map_err(Refusal::Circle)?;
+        let plan = Plan::of(&objects.graphs, graph)?.map_err(InstantiateError::Circle)?;
         let addresses = allocations(&plan);
         for base in addresses {
             objects.graphs.memory.hold(base);
@@ -143,9 +147,9 @@ impl Process {
     }
 
     pub fn launch_graph(&'static self, exec: Handle<Exec>, stream: usize) -> Done {
-        let (target, current) = match self.place(stream)? {
-            Place::Issue(target, current) => (target, current),
-            Place::Capture(stream) => return self.capture_launch(exec, stream),
+        let (target, current) = match self.destination(stream)? {
+            Destination::Issue(target, current) => (target, current),
+            Destination::Capture(stream) => return self.capture_launch(exec, stream),
         };
         self.after_host_functions(current.gpu);
         let segments = self.prepare(exec, target, current)?;
@@ -380,7 +384,7 @@ impl Process {
 }
 
 /// The step of an executable graph that is made of a node, which its graph must still have.
-fn step_of(objects: &mut Objects, exec: Handle<Exec>, node: Handle<Node>) -> Done<&mut Step> {
+fn step_of(objects: &mut Objects, exec: Handle<Exec>, node: Handle<Node>) -> Done<&mut PlanStep> {
     objects.graphs.node(node)?;
     let exec = objects.graphs.execs.get_mut(exec);
     let plan = &mut exec.ok_or(CUresult::INVALID_VALUE)?.plan;

@@ -14,24 +14,24 @@ use super::exec::Exec;
 use super::node::{Allocate, Dependency, Operation};
 use super::plan::Plan;
 use super::{Graph, Graphs, Handle};
-use crate::engine::memory::{Allocation, Kind, LARGE, SMALL};
+use crate::engine::memory::{Allocation, AllocationKind, LARGE, SMALL};
 use crate::engine::pool::Level;
 use crate::engine::process::{Done, Objects, Process};
-use crate::engine::seat::SEATS;
+use crate::engine::seat::MAX_PARTITIONS;
 use crate::engine::stream::Target;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUgraphMem_attribute as Attribute, CUresult};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub struct GraphMemory {
     regions: BTreeMap<CUdeviceptr, Region>,
-    pools: [Pool; SEATS],
+    pools: [GraphPool; MAX_PARTITIONS],
 }
 
 impl Default for GraphMemory {
     fn default() -> Self {
         GraphMemory {
             regions: BTreeMap::new(),
-            pools: std::array::from_fn(|_| Pool::default()),
+            pools: std::array::from_fn(|_| GraphPool::default()),
         }
     }
 }
@@ -68,7 +68,7 @@ impl Region {
 }
 
 #[derive(Default)]
-struct Pool {
+struct GraphPool {
     reserved: Level,
     /// Bytes that graphs have mapped.
     used: Level,
@@ -355,7 +355,7 @@ impl Process {
 
     /// A graph is gone: what only it had mapped is used no longer, and stays reserved.
     pub fn unmap_graphs(&self, objects: &mut Objects) {
-        for gpu in self.seats() {
+        for gpu in self.partitions() {
             let demand = self.graph_demand(objects, gpu, |_| true);
             let used = &mut objects.graphs.memory.pools[gpu].used;
             used.now = used.now.min(demand);
@@ -387,7 +387,7 @@ impl Process {
         objects.memory.insert(Allocation {
             base,
             size,
-            kind: Kind::Graph,
+            kind: AllocationKind::Graph,
             gpu: region.gpu,
             context: None,
             id: self.next_id(),
@@ -415,7 +415,7 @@ impl Process {
                 exec.bound.remove(&gpu);
             }
         }
-        let Pool { reserved, used } = &mut objects.graphs.memory.pools[gpu];
+        let GraphPool { reserved, used } = &mut objects.graphs.memory.pools[gpu];
         let surplus = reserved.now.saturating_sub(keep);
         reserved.now -= surplus;
         used.now = used.now.min(keep);
@@ -424,7 +424,7 @@ impl Process {
 
     pub fn graph_memory(&self, gpu: usize, attribute: Attribute) -> Done<u64> {
         let objects = self.objects();
-        let Pool { reserved, used } = &objects.graphs.memory.pools[gpu];
+        let GraphPool { reserved, used } = &objects.graphs.memory.pools[gpu];
         match attribute {
             Attribute::USED_MEM_CURRENT => Ok(used.now),
             Attribute::USED_MEM_HIGH => Ok(used.high),
@@ -437,7 +437,7 @@ impl Process {
     /// A high mark becomes what there is now, which the API calls resetting it to 0.
     pub fn reset_graph_memory(&self, gpu: usize, attribute: Attribute) -> Done {
         let mut objects = self.objects();
-        let Pool { reserved, used } = &mut objects.graphs.memory.pools[gpu];
+        let GraphPool { reserved, used } = &mut objects.graphs.memory.pools[gpu];
         match attribute {
             Attribute::USED_MEM_HIGH => used.high = used.now,
             Attribute::RESERVED_MEM_HIGH => reserved.high = reserved.now,

@@ -11,12 +11,12 @@ use std::sync::Arc;
 /// Steps in the order their nodes were added.
 #[derive(Default)]
 pub struct Plan {
-    pub steps: Vec<Step>,
+    pub steps: Vec<PlanStep>,
     /// Indices of the steps, each after those it depends on.
     order: Vec<usize>,
 }
 
-pub struct Step {
+pub struct PlanStep {
     /// The node it was made of.
     pub node: Handle<Node>,
     pub operation: Arc<Operation>,
@@ -55,7 +55,7 @@ impl Plan {
                 _ => None,
             };
             let on = node.dependencies.iter();
-            steps.push(Step {
+            steps.push(PlanStep {
                 node: handle,
                 operation: node.operation.clone(),
                 child,
@@ -70,7 +70,7 @@ impl Plan {
     }
 
     /// Shows every step that does something, in an order in which they can run, those of child graphs in the place of their node.
-    pub fn visit<'a>(&'a self, show: &mut impl FnMut(&'a Step)) {
+    pub fn visit<'a>(&'a self, show: &mut impl FnMut(&'a PlanStep)) {
         for at in &self.order {
             let step = &self.steps[*at];
             match &step.child {
@@ -93,7 +93,7 @@ impl Plan {
     }
 
     /// The step made of a node, in this plan or a child's.
-    pub fn step_of(&mut self, node: Handle<Node>) -> Option<&mut Step> {
+    pub fn step_of(&mut self, node: Handle<Node>) -> Option<&mut PlanStep> {
         self.steps.iter_mut().find_map(|step| {
             if step.node == node {
                 return Some(step);
@@ -104,7 +104,7 @@ impl Plan {
 
     /// Whether the plan can be changed to do what `new` does: nodes are compared in the order they were added.
     pub fn compare(&self, new: &Plan) -> Result<(), Mismatch> {
-        let mismatch = |verdict, node: Option<&Step>, from: Option<&Step>| Mismatch {
+        let mismatch = |verdict, node: Option<&PlanStep>, from: Option<&PlanStep>| Mismatch {
             verdict,
             node: node.map(|step| step.node),
             from: from.map(|step| step.node),
@@ -154,7 +154,7 @@ impl Plan {
     }
 }
 
-impl Step {
+impl PlanStep {
     /// Gives the step other parameters.
     pub fn change(&mut self, operation: Operation) -> Done {
         if !self.operation.may_become(&operation) {

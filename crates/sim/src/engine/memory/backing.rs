@@ -22,7 +22,7 @@ pub struct Backing {
 
 /// Where others find bytes of this process: in the file of this inode, which has this descriptor here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
+pub struct BackingLocation {
     pub descriptor: i32,
     pub inode: u64,
     pub offset: u64,
@@ -90,7 +90,7 @@ unsafe fn map(
 
 impl Memory {
     /// Puts the file behind everything in the blocks that a range lies in. The bytes stay what they are; nobody may write meanwhile.
-    pub fn back_with_file(&mut self, start: u64, length: u64) -> io::Result<Found> {
+    pub fn back_with_file(&mut self, start: u64, length: u64) -> io::Result<BackingLocation> {
         let range = self.range.clone().ok_or(io::ErrorKind::NotFound)?;
         let origin = *range.start();
         let backing = match &mut self.backing {
@@ -109,7 +109,7 @@ impl Memory {
                 backing.blocks.insert(block);
             }
         }
-        Ok(Found {
+        Ok(BackingLocation {
             descriptor: backing.file.as_raw_fd(),
             inode: backing.file.metadata()?.ino(),
             offset: start - origin,

@@ -2,7 +2,7 @@
 
 use super::identity::gpu_instance_id;
 use super::placement::{Choice, choose, legal_starts};
-use super::{ComputeInstance, ComputeRecord, GpuInstance, GpuRecord, Mig, Place};
+use super::{ComputeInstance, ComputeRecord, GpuInstance, GpuRecord, Mig, MigInstanceId};
 use crate::engine::capabilities;
 use crate::engine::seat::{COMPUTE_INSTANCES, of_instance};
 use crate::engine::state::Locked;
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 /// Why nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
+pub enum MigError {
     /// The GPU cannot be divided, or is not.
     Off,
     /// There is no such profile, or it never lies there.
@@ -24,7 +24,7 @@ pub enum Refused {
 }
 
 impl Mig {
-    fn tell(&self) {
+    fn count_change(&self) {
         self.changes.fetch_add(1, SeqCst);
     }
 
@@ -36,7 +36,7 @@ impl Mig {
         &self.instances[id as usize]
     }
 
-    pub(super) fn compute_record(&self, place: Place) -> &ComputeRecord {
+    pub(super) fn compute_record(&self, place: MigInstanceId) -> &ComputeRecord {
         &self.record(place.gpu_instance).compute[place.compute_instance as usize]
     }
 
@@ -57,14 +57,14 @@ impl Locked<'_> {
 
     /// Tells those who watch, and has the capability files follow.
     pub(super) fn changed(&self, gpu: usize) {
-        self.mig(gpu).tell();
+        self.mig(gpu).count_change();
         capabilities::follow(self);
     }
 
     /// Whether a process has the seat among its CUDA devices, and is not put aside. The dead must have been collected.
     pub(super) fn anyone_in(&self, seat: usize) -> bool {
         let mut live = self.slots().iter().filter(|slot| slot.is_live());
-        live.any(|slot| slot.entered(seat).is_some() && !slot.standing.is_checkpointed())
+        live.any(|slot| slot.entered(seat).is_some() && !slot.checkpoint_state.is_checkpointed())
     }
 
     fn anyone_at(&self, seat: usize, compute_instance: u32) -> bool {
@@ -73,12 +73,12 @@ impl Locked<'_> {
     }
 
     /// The table of a GPU that is divided.
-    fn divided(&self, gpu: usize) -> Result<&Table, Refused> {
-        let table = self.mig_table(gpu).ok_or(Refused::Off)?;
+    fn divided(&self, gpu: usize) -> Result<&Table, MigError> {
+        let table = self.mig_table(gpu).ok_or(MigError::Off)?;
         if self.mig(gpu).is_on() {
             Ok(table)
         } else {
-            Err(Refused::Off)
+            Err(MigError::Off)
         }
     }
 
@@ -94,15 +94,15 @@ impl Locked<'_> {
         gpu: usize,
         profile: u32,
         at: Result<(u32, u32), Choice>,
-    ) -> Result<GpuInstance, Refused> {
+    ) -> Result<GpuInstance, MigError> {
         let table = self.divided(gpu)?;
-        let profile = table.profile(profile).ok_or(Refused::Invalid)?;
+        let profile = table.profile(profile).ok_or(MigError::Invalid)?;
         let mig = self.mig(gpu);
         let placed = mig.placed();
         let start = match at {
             Ok((start, size)) => {
                 if size != profile.size || !profile.starts.contains(&start) {
-                    return Err(Refused::Invalid);
+                    return Err(MigError::Invalid);
                 }
                 let legal = legal_starts(table, &placed, profile);
                 legal.contains(&start).then_some(start)
@@ -110,9 +110,9 @@ impl Locked<'_> {
             Err(choice) => choose(table, &placed, profile, choice),
         };
         if mig.is_empty() && self.is_used_whole(gpu) {
-            return Err(Refused::InUse);
+            return Err(MigError::InUse);
         }
-        let start = start.ok_or(Refused::NoRoom)?;
+        let start = start.ok_or(MigError::NoRoom)?;
         let id = gpu_instance_id(table.memory_slices, start, profile.size, mig.id_map());
         let record = mig.record(id);
         record.profile.store(profile.id, SeqCst);
@@ -121,17 +121,17 @@ impl Locked<'_> {
         record.generation.store(mig.next_generation(), SeqCst);
         record.used.store(1, SeqCst);
         self.changed(gpu);
-        mig.gpu_instance(id).ok_or(Refused::NotFound)
+        mig.gpu_instance(id).ok_or(MigError::NotFound)
     }
 
-    pub fn destroy_gpu_instance(&self, gpu: usize, id: u32) -> Result<(), Refused> {
+    pub fn destroy_gpu_instance(&self, gpu: usize, id: u32) -> Result<(), MigError> {
         self.divided(gpu)?;
         let mig = self.mig(gpu);
-        mig.gpu_instance(id).ok_or(Refused::NotFound)?;
+        mig.gpu_instance(id).ok_or(MigError::NotFound)?;
         self.reap();
         let entered = self.anyone_in(of_instance(gpu, id));
         if entered || mig.compute_instances_of(id).next().is_some() {
-            return Err(Refused::InUse);
+            return Err(MigError::InUse);
         }
         mig.record(id).used.store(0, SeqCst);
         self.changed(gpu);
@@ -139,16 +139,20 @@ impl Locked<'_> {
     }
 
     /// The kinds of compute instances that a GPU instance can have.
-    pub fn compute_profiles_of(&self, gpu: usize, id: u32) -> Result<Vec<ComputeProfile>, Refused> {
+    pub fn compute_profiles_of(
+        &self,
+        gpu: usize,
+        id: u32,
+    ) -> Result<Vec<ComputeProfile>, MigError> {
         let table = self.divided(gpu)?;
         let within = self.gpu_profile_of(gpu, id)?;
         Ok(table.compute_profiles(within))
     }
 
-    fn gpu_profile_of(&self, gpu: usize, id: u32) -> Result<&GpuProfile, Refused> {
-        let instance = self.mig(gpu).gpu_instance(id).ok_or(Refused::NotFound)?;
+    fn gpu_profile_of(&self, gpu: usize, id: u32) -> Result<&GpuProfile, MigError> {
+        let instance = self.mig(gpu).gpu_instance(id).ok_or(MigError::NotFound)?;
         let profile = self.gpu_profile(gpu, instance.profile);
-        profile.ok_or(Refused::Invalid)
+        profile.ok_or(MigError::Invalid)
     }
 
     /// Starts at which a further compute instance may lie.
@@ -181,30 +185,30 @@ impl Locked<'_> {
         id: u32,
         profile: u32,
         at: Option<(u32, u32)>,
-    ) -> Result<ComputeInstance, Refused> {
+    ) -> Result<ComputeInstance, MigError> {
         let profiles = self.compute_profiles_of(gpu, id)?;
         let wanted = profiles.iter().find(|known| known.id == profile);
-        let wanted = wanted.ok_or(Refused::Invalid)?;
+        let wanted = wanted.ok_or(MigError::Invalid)?;
         let free = self.free_compute_starts(gpu, id, wanted);
         let start = match at {
             Some((start, size)) => {
                 if size != wanted.compute_slices || !wanted.starts.contains(&start) {
-                    return Err(Refused::Invalid);
+                    return Err(MigError::Invalid);
                 }
                 free.contains(&start).then_some(start)
             }
             None => free.first().copied(),
         };
-        let start = start.ok_or(Refused::NoRoom)?;
+        let start = start.ok_or(MigError::NoRoom)?;
         let mig = self.mig(gpu);
-        let places = (0..COMPUTE_INSTANCES as u32).map(|compute_instance| Place {
+        let places = (0..COMPUTE_INSTANCES as u32).map(|compute_instance| MigInstanceId {
             gpu_instance: id,
             compute_instance,
         });
         let place = places
             .into_iter()
             .find(|place| mig.compute_instance(*place).is_none())
-            .ok_or(Refused::NoRoom)?;
+            .ok_or(MigError::NoRoom)?;
         let record = mig.compute_record(place);
         record.profile.store(wanted.id, SeqCst);
         record.start.store(start, SeqCst);
@@ -214,36 +218,40 @@ impl Locked<'_> {
         record.generation.store(mig.next_generation(), SeqCst);
         record.used.store(1, SeqCst);
         self.changed(gpu);
-        mig.compute_instance(place).ok_or(Refused::NotFound)
+        mig.compute_instance(place).ok_or(MigError::NotFound)
     }
 
     /// Makes a GPU instance of this name at `start`, and the compute instance that has all of it.
-    pub fn make_whole_instance(&self, gpu: usize, name: &str, start: u32) -> Result<(), Refused> {
+    pub fn make_whole_instance(&self, gpu: usize, name: &str, start: u32) -> Result<(), MigError> {
         if gpu >= self.gpu_count() {
-            return Err(Refused::Invalid);
+            return Err(MigError::Invalid);
         }
         let mut profiles = self.divided(gpu)?.profiles.iter();
         let profile = profiles.find(|profile| profile.name == name);
-        let profile = profile.ok_or(Refused::Invalid)?;
+        let profile = profile.ok_or(MigError::Invalid)?;
         let made = self.make_gpu_instance(gpu, profile.id, Ok((start, profile.size)))?;
         let all = self.compute_profiles_of(gpu, made.id)?;
         let whole = all
             .iter()
             .find(|own| own.compute_slices == profile.compute_slices);
-        let whole = whole.ok_or(Refused::Invalid)?;
+        let whole = whole.ok_or(MigError::Invalid)?;
         self.make_compute_instance(gpu, made.id, whole.id, None)?;
         Ok(())
     }
 
-    pub fn destroy_compute_instance(&self, gpu: usize, place: Place) -> Result<(), Refused> {
+    pub fn destroy_compute_instance(
+        &self,
+        gpu: usize,
+        place: MigInstanceId,
+    ) -> Result<(), MigError> {
         self.divided(gpu)?;
         let mig = self.mig(gpu);
-        mig.compute_instance(place).ok_or(Refused::NotFound)?;
+        mig.compute_instance(place).ok_or(MigError::NotFound)?;
         self.reap();
         let leaked = mig.compute_record(place).leaked.load(SeqCst) != 0;
         let seat = of_instance(gpu, place.gpu_instance);
         if leaked || self.anyone_at(seat, place.compute_instance) {
-            return Err(Refused::InUse);
+            return Err(MigError::InUse);
         }
         mig.compute_record(place).used.store(0, SeqCst);
         self.changed(gpu);

@@ -1,6 +1,6 @@
 //! What an instance is called: ids by place, UUIDs, minors of its capability files.
 
-use super::Place;
+use super::MigInstanceId;
 use sha1_smol::Sha1;
 
 /// Which half of a GPU has instance 1. Boards differ: on some A100 a 4g at the left is 1, on others 2.
@@ -52,7 +52,7 @@ pub fn gpu_instance_minor(gpu: u32, gpu_instance: u32) -> u32 {
 }
 
 /// The minor of the capability file of a compute instance.
-pub fn compute_instance_minor(gpu: u32, place: Place) -> u32 {
+pub fn compute_instance_minor(gpu: u32, place: MigInstanceId) -> u32 {
     gpu_instance_minor(gpu, place.gpu_instance) + 1 + place.compute_instance
 }
 
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn minors_of_capability_files_follow_the_drivers_formula() {
         let of = |gpu, gpu_instance, compute_instance| {
-            let place = Place {
+            let place = MigInstanceId {
                 gpu_instance,
                 compute_instance,
             };

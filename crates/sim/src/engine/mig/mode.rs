@@ -1,8 +1,8 @@
 //! The mode of a GPU, and what takes all instances at once: resets, reloads of the driver, reboots.
 
-use super::change::Refused;
-use super::{Mig, Place};
-use crate::engine::seat::seats_of;
+use super::change::MigError;
+use super::{Mig, MigInstanceId};
+use crate::engine::seat::partitions_of;
 use crate::engine::state::Locked;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -37,7 +37,7 @@ impl Mig {
 impl Locked<'_> {
     /// Whether anyone uses the GPU or a part of it.
     fn is_used(&self, gpu: usize) -> bool {
-        self.is_used_whole(gpu) || seats_of(gpu).any(|seat| self.anyone_in(seat))
+        self.is_used_whole(gpu) || partitions_of(gpu).any(|seat| self.anyone_in(seat))
     }
 
     /// Sets the mode. Turning it off needs a GPU without instances; both need one that nobody uses. Where `needs_reset`, it waits for one.
@@ -46,8 +46,8 @@ impl Locked<'_> {
         gpu: usize,
         on: bool,
         needs_reset: bool,
-    ) -> Result<Activation, Refused> {
-        self.mig_table(gpu).ok_or(Refused::Off)?;
+    ) -> Result<Activation, MigError> {
+        self.mig_table(gpu).ok_or(MigError::Off)?;
         let mig = self.mig(gpu);
         mig.pending.store(u32::from(on), SeqCst);
         if mig.is_on() == on {
@@ -70,9 +70,9 @@ impl Locked<'_> {
     }
 
     /// Resets a GPU that nobody uses: the pending mode becomes the current one, and all instances are gone.
-    pub fn reset(&self, gpu: usize) -> Result<(), Refused> {
+    pub fn reset(&self, gpu: usize) -> Result<(), MigError> {
         if self.is_used(gpu) {
-            return Err(Refused::InUse);
+            return Err(MigError::InUse);
         }
         self.restart_gpu(gpu, self.mig(gpu).will_be_on());
         Ok(())
@@ -80,11 +80,11 @@ impl Locked<'_> {
 
     /// Loads the driver anew, or restarts the machine: all instances are gone, and the mode as well where it does not `keep` it. No process may
     /// have them among its devices any more; what else held on to GPUs is gone.
-    pub fn restart(&self, keep: impl Fn(usize) -> bool) -> Result<(), Refused> {
+    pub fn restart(&self, keep: impl Fn(usize) -> bool) -> Result<(), MigError> {
         self.reap();
         let gpus = || 0..self.gpu_count();
-        if gpus().any(|gpu| seats_of(gpu).any(|seat| self.anyone_in(seat))) {
-            return Err(Refused::InUse);
+        if gpus().any(|gpu| partitions_of(gpu).any(|seat| self.anyone_in(seat))) {
+            return Err(MigError::InUse);
         }
         for gpu in gpus() {
             self.mig(gpu).held.store(0, SeqCst);
@@ -101,12 +101,17 @@ impl Locked<'_> {
     }
 
     /// Somebody who is no process of the machine uses the GPU as a whole, or a compute instance, from now on, or does not any more.
-    pub fn hold(&self, gpu: usize, place: Option<Place>, held: bool) -> Result<(), Refused> {
+    pub fn hold(
+        &self,
+        gpu: usize,
+        place: Option<MigInstanceId>,
+        held: bool,
+    ) -> Result<(), MigError> {
         let mig = self.mig(gpu);
         let word = match place {
             None => &mig.held,
             Some(place) => {
-                mig.compute_instance(place).ok_or(Refused::NotFound)?;
+                mig.compute_instance(place).ok_or(MigError::NotFound)?;
                 &mig.compute_record(place).leaked
             }
         };

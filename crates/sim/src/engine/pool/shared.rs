@@ -3,11 +3,11 @@
 //! Once exported, all that the pool has taken from the GPU is one share: it stays while the pool, an import of it or an imported pointer is there
 //! (inferred). An importer maps the pieces whose place its peer tells it, and cannot allocate from the pool.
 
-use super::{Home, Pool};
+use super::{Pool, PoolKind};
 use crate::engine::addresses::Addresses;
 use crate::engine::handles::Handle;
 use crate::engine::memory::backing::{map_anonymous, map_file, memfd};
-use crate::engine::memory::{Kind, LARGE};
+use crate::engine::memory::{AllocationKind, LARGE};
 use crate::engine::process::{Done, Objects, Process};
 use crate::engine::sharing::Piece;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUmemPoolPtrExportData, CUresult};
@@ -88,13 +88,13 @@ impl Process {
         let mut objects = self.objects();
         let pool = objects.pools.get_mut(handle)?;
         let (gpu, bytes) = (pool.gpu, pool.reserved.now);
-        let Home::Shareable(home) = &mut pool.home else {
+        let PoolKind::Shareable(home) = &mut pool.home else {
             return Err(CUresult::INVALID_VALUE);
         };
         let (file, key, is_new) = (home.file.clone(), home.key, !home.exported);
         home.exported = true;
         if is_new && self.add_share(&mut objects, gpu, bytes, key).is_err() {
-            if let Home::Shareable(home) = &mut objects.pools.get_mut(handle)?.home {
+            if let PoolKind::Shareable(home) = &mut objects.pools.get_mut(handle)?.home {
                 home.exported = false;
             }
             return Err(CUresult::OUT_OF_MEMORY);
@@ -121,7 +121,7 @@ impl Process {
         };
         let (gpu, _) = held.ok_or(CUresult::INVALID_VALUE)?;
         let file = Arc::new(file);
-        let home = Home::Imported(Imported { file, key });
+        let home = PoolKind::Imported(Imported { file, key });
         Ok(objects.pools.pools.insert(Pool::new(gpu, 0, home)))
     }
 
@@ -130,10 +130,12 @@ impl Process {
         let objects = self.objects();
         let found = objects.memory.containing(address);
         let (allocation, pool) = match found.map(|found| (found, found.kind)) {
-            Some((allocation, Kind::Pooled(pool))) => (allocation, objects.pools.get(pool)?),
+            Some((allocation, AllocationKind::Pooled(pool))) => {
+                (allocation, objects.pools.get(pool)?)
+            }
             _ => return Err(CUresult::INVALID_VALUE),
         };
-        let Home::Shareable(home) = &pool.home else {
+        let PoolKind::Shareable(home) = &pool.home else {
             return Err(CUresult::INVALID_VALUE);
         };
         let place = pool.place_of(allocation.base).filter(|_| home.exported);
@@ -156,7 +158,7 @@ impl Process {
         let data = unsafe { std::mem::transmute::<CUmemPoolPtrExportData, PointerData>(data) };
         let mut objects = self.objects();
         let pool = objects.pools.get(handle)?;
-        let Home::Imported(home) = &pool.home else {
+        let PoolKind::Imported(home) = &pool.home else {
             return Err(CUresult::INVALID_VALUE);
         };
         let end = data.offset.checked_add(data.size);
@@ -174,14 +176,14 @@ impl Process {
             key: data.key,
             gpu,
         };
-        let mapped = self.map_piece(&mut objects, &piece, None, Kind::PoolPointer);
+        let mapped = self.map_piece(&mut objects, &piece, None, AllocationKind::PoolPointer);
         mapped.inspect_err(|_| self.release_share(&mut objects, data.key))
     }
 
     /// A pool has taken `more` bytes of the GPU, or given `less` back, which it had taken or will have to return.
     pub(super) fn account_for_pool(&self, pool: &Pool, more: u64, less: u64) {
         match &pool.home {
-            Home::Shareable(home) if home.exported => {
+            PoolKind::Shareable(home) if home.exported => {
                 let locked = self.state().lock();
                 locked.change_share(self.slot, home.key, more, less);
             }
@@ -193,8 +195,8 @@ impl Process {
     /// The pool is no more: what it held of a share is let go of.
     pub(super) fn leave_pool(&self, objects: &mut Objects, pool: &Pool) {
         match &pool.home {
-            Home::Shareable(home) if home.exported => self.release_share(objects, home.key),
-            Home::Imported(home) => self.release_share(objects, home.key),
+            PoolKind::Shareable(home) if home.exported => self.release_share(objects, home.key),
+            PoolKind::Imported(home) => self.release_share(objects, home.key),
             _ => {}
         }
     }

@@ -29,8 +29,8 @@ impl Bench {
             .map(|(id, queue)| Lane { id, queue })
     }
 
-    fn part(&self) -> Part<'_> {
-        Part::new(&self.engine, self.lanes())
+    fn part(&self) -> ActiveEngine<'_> {
+        ActiveEngine::new(&self.engine, self.lanes())
     }
 
     fn advance(&self, to: u64) {
@@ -299,7 +299,7 @@ fn meetings_across_gpus_end_at_one_time_and_repeat() {
     gpus[1].advance(MS);
     let parts = || {
         gpus.each_ref()
-            .map(|bench| Part::new(&bench.engine, bench.lanes()))
+            .map(|bench| ActiveEngine::new(&bench.engine, bench.lanes()))
     };
     for to in [2, 3, 50] {
         advance(&parts(), to * MS);

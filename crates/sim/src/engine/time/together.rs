@@ -1,18 +1,18 @@
 //! Several GPUs (or compute instances) brought to the present together, and what queues that meet do to each other.
 
-use super::{Engine, Kind, Lane, Stage, Step};
+use super::{Engine, Interval, Kind, Lane, Stage};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// One GPU and its queues that have work, in the order of their slots.
-pub struct Part<'a> {
+pub struct ActiveEngine<'a> {
     pub(super) engine: &'a Engine,
     pub(super) lanes: Vec<Lane<'a>>,
 }
 
-impl<'a> Part<'a> {
-    pub fn new(engine: &'a Engine, lanes: impl IntoIterator<Item = Lane<'a>>) -> Part<'a> {
+impl<'a> ActiveEngine<'a> {
+    pub fn new(engine: &'a Engine, lanes: impl IntoIterator<Item = Lane<'a>>) -> ActiveEngine<'a> {
         let lanes = lanes.into_iter().filter(|lane| lane.queue.has_work());
-        Part {
+        ActiveEngine {
             engine,
             lanes: lanes.collect(),
         }
@@ -31,8 +31,8 @@ impl<'a> Part<'a> {
 }
 
 /// Brings GPUs to time `to` together, so that whoever meets across them does so at one time. The caller holds the lock.
-pub fn advance(parts: &[Part<'_>], to: u64) {
-    for Part { engine, .. } in parts {
+pub fn advance(parts: &[ActiveEngine<'_>], to: u64) {
+    for ActiveEngine { engine, .. } in parts {
         if to < engine.now() {
             // The machine was restarted: the monotonic clock began anew.
             engine.now.store(to, Relaxed);
@@ -46,11 +46,11 @@ pub fn advance(parts: &[Part<'_>], to: u64) {
 }
 
 /// The parts stand at the same time.
-fn advance_in_step(parts: &[Part<'_>], to: u64) {
+fn advance_in_step(parts: &[ActiveEngine<'_>], to: u64) {
     let now = || parts.first().map_or(to, |part| part.engine.now());
     loop {
         settle(parts);
-        let steps: Vec<Option<Step>> = parts
+        let steps: Vec<Option<Interval>> = parts
             .iter()
             .map(|part| part.engine.next_step(&part.lanes))
             .collect();
@@ -59,20 +59,20 @@ fn advance_in_step(parts: &[Part<'_>], to: u64) {
             break;
         };
         let ns = ns.min(to - now());
-        for (Part { engine, lanes }, step) in parts.iter().zip(&steps) {
+        for (ActiveEngine { engine, lanes }, step) in parts.iter().zip(&steps) {
             match step {
                 Some(step) => engine.take(lanes, step, ns),
                 None => engine.now.store(engine.now() + ns, Relaxed),
             }
         }
     }
-    for Part { engine, .. } in parts {
+    for ActiveEngine { engine, .. } in parts {
         engine.now.store(to, Relaxed);
     }
 }
 
 /// Ends what is over at this moment: entries that have had their time, and meetings all of whose parties run or have run.
-fn settle(parts: &[Part<'_>]) {
+fn settle(parts: &[ActiveEngine<'_>]) {
     loop {
         for part in parts {
             part.engine.finish_heads(&part.lanes);
@@ -87,7 +87,7 @@ fn settle(parts: &[Part<'_>]) {
 }
 
 /// What the lane whose turn it is does about its meeting, if it has one; whether anybody got on by it.
-fn meet(part: &Part<'_>, all: &[Part<'_>]) -> bool {
+fn meet(part: &ActiveEngine<'_>, all: &[ActiveEngine<'_>]) -> bool {
     let heads = || all.iter().flat_map(|part| &part.lanes);
     let spins = |lane: &&Lane<'_>| {
         let head = lane.queue.head();

@@ -4,7 +4,7 @@ use super::out;
 use crate::engine::array::{Array, Mipmap};
 use crate::engine::handles::Handle;
 use crate::engine::process::{Done, process};
-use crate::engine::stream::Place;
+use crate::engine::stream::Destination;
 use divvy_driver::sys::cuda::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_DESCRIPTOR_v1, CUDA_ARRAY_MEMORY_REQUIREMENTS,
     CUDA_ARRAY_SPARSE_PROPERTIES, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR_v1, CUarray,
@@ -234,7 +234,7 @@ fn destroy_mipmap(mipmap: CUmipmappedArray) -> Done {
 
 unsafe fn bind(list: *mut CUarrayMapInfo, count: u32, stream: CUstream) -> Done {
     let process = process()?;
-    let Place::Issue(_, current) = process.place(stream.addr())? else {
+    let Destination::Issue(_, current) = process.destination(stream.addr())? else {
         return Err(CUresult::STREAM_CAPTURE_UNSUPPORTED);
     };
     if count > 0 {

@@ -3,7 +3,7 @@
 use super::module::function_handle;
 use super::{out, set_if_wanted};
 use crate::engine::kernel;
-use crate::engine::module::{Function, Home};
+use crate::engine::module::{CodeOrigin, Function};
 use crate::engine::process::{Done, process};
 use divvy_driver::sys::cuda::{
     CUdevice, CUfunc_cache, CUfunction, CUfunction_attribute as Attribute, CUfunctionLoadingState,
@@ -94,8 +94,8 @@ fn set_shared_config(function: CUfunction, _config: CUsharedconfig) -> Done {
 fn module_of(module: *mut CUmodule, function: CUfunction) -> Done {
     let module = out(module)?;
     let found = match look(function.addr(), |function| Ok(function.home))? {
-        Home::Module(module) => module,
-        Home::Library(library) => process()?.module_of(library)?,
+        CodeOrigin::Module(module) => module,
+        CodeOrigin::Library(library) => process()?.module_of(library)?,
     };
     module.set(without_provenance_mut(found.value()))
 }

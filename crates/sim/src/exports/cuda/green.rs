@@ -6,7 +6,7 @@ use super::context::{from_handle as context_handle, to_handle as to_context};
 use super::out;
 use super::stream::event_handle;
 use crate::engine::green::split::{BadSplit, Rules};
-use crate::engine::green::{Green, Part};
+use crate::engine::green::{GreenContext, SmResource};
 use crate::engine::handles::Handle;
 use crate::engine::process::{Done, Process, process};
 use crate::engine::stream::Target;
@@ -36,18 +36,18 @@ exports! { cuda {
     cuStreamGetGreenCtx: (stream, green) => of_a_stream;
 } }
 
-fn to_green(green: CUgreenCtx) -> Handle<Green> {
+fn to_green(green: CUgreenCtx) -> Handle<GreenContext> {
     Handle::from_value(green.addr())
 }
 
-fn from_green(green: Handle<Green>) -> CUgreenCtx {
+fn from_green(green: Handle<GreenContext>) -> CUgreenCtx {
     without_provenance_mut(green.value())
 }
 
 /// Multiprocessors as they travel in a `CUdevResource`.
 #[derive(Clone, Copy)]
 struct Resource {
-    part: Part,
+    part: SmResource,
     rules: Rules,
     /// Which split made it; 0 for what was asked for, which alone can be split.
     split: u64,
@@ -89,7 +89,7 @@ impl Resource {
             return Err(CUresult::INVALID_VALUE);
         }
         Ok(Resource {
-            part: Part {
+            part: SmResource {
                 gpu,
                 multiprocessors,
             },
@@ -100,7 +100,7 @@ impl Resource {
 
     fn with(self, multiprocessors: u32, split: u64) -> Resource {
         Resource {
-            part: Part {
+            part: SmResource {
                 multiprocessors,
                 ..self.part
             },
@@ -118,7 +118,7 @@ fn refused(bad: BadSplit) -> CUresult {
 }
 
 /// Work queues are not simulated.
-fn tell(resource: *mut CUdevResource, kind: CUdevResourceType, part: Part) -> Done {
+fn tell(resource: *mut CUdevResource, kind: CUdevResourceType, part: SmResource) -> Done {
     let resource = out(resource)?;
     if kind != CUdevResourceType::SM {
         return Err(CUresult::INVALID_RESOURCE_TYPE);

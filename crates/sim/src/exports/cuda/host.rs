@@ -1,7 +1,7 @@
 //! Pinned host memory: the driver's own, and the program's registered. It takes nothing of any GPU.
 
 use super::out;
-use crate::engine::memory::{Allocation, Kind};
+use crate::engine::memory::{Allocation, AllocationKind};
 use crate::engine::process::{Done, process};
 use divvy_driver::sys::cuda::{
     CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED,
@@ -45,7 +45,7 @@ fn allocate_with_flags(pointer: *mut *mut c_void, size: usize, flags: u32) -> Do
     if flags & !ALLOC_FLAGS != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    let address = process.allocate(size as u64, Kind::Host(flags))?;
+    let address = process.allocate(size as u64, AllocationKind::Host(flags))?;
     pointer.set(with_exposed_provenance_mut(address as usize))
 }
 
@@ -55,7 +55,9 @@ fn free(pointer: *mut c_void) -> Done {
         return Ok(());
     }
     process.check_unsafe()?;
-    process.free(pointer.addr() as u64, |kind| matches!(kind, Kind::Host(_)))
+    process.free(pointer.addr() as u64, |kind| {
+        matches!(kind, AllocationKind::Host(_))
+    })
 }
 
 fn pinned(pointer: *mut c_void) -> Done<Allocation> {
@@ -81,7 +83,7 @@ fn device_pointer(address: *mut CUdeviceptr, pointer: *mut c_void, flags: u32) -
 fn flags(flags: *mut u32, pointer: *mut c_void) -> Done {
     match pinned(pointer)?.kind {
         // CUDA answers the flags as if mapping had been asked for, since it always happens.
-        Kind::Host(given) => out(flags)?.set(given | CU_MEMHOSTALLOC_DEVICEMAP),
+        AllocationKind::Host(given) => out(flags)?.set(given | CU_MEMHOSTALLOC_DEVICEMAP),
         _ => Err(CUresult::INVALID_VALUE),
     }
 }
@@ -112,7 +114,7 @@ fn register(pointer: *mut c_void, size: usize, flags: u32) -> Done {
     objects.memory.insert(Allocation {
         base,
         size,
-        kind: Kind::Registered(flags),
+        kind: AllocationKind::Registered(flags),
         gpu: current.gpu,
         context: Some(current.context),
         id: process.next_id(),
@@ -129,7 +131,7 @@ fn is_mapped(base: u64, end: u64) -> bool {
 }
 
 fn unregister(pointer: *mut c_void) -> Done {
-    let registered = |kind| matches!(kind, Kind::Registered(_));
+    let registered = |kind| matches!(kind, AllocationKind::Registered(_));
     process()?
         .free(pointer.addr() as u64, registered)
         .map_err(|error| match error {

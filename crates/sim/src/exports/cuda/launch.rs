@@ -6,7 +6,7 @@ use crate::engine::graph::node::Operation;
 use crate::engine::kernel::{self, Geometry, Parameters, Reader};
 use crate::engine::launch::{self, Arguments, Launch, Shape};
 use crate::engine::process::{Done, process};
-use crate::engine::stream::Place;
+use crate::engine::stream::Destination;
 use divvy_driver::sys::cuda::{
     CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchConfig,
     CUresult, CUstream,
@@ -67,8 +67,8 @@ pub(super) unsafe fn carry_out(
     attributes: &[CUlaunchAttribute],
 ) -> Done {
     let process = process()?;
-    match process.place(stream.addr())? {
-        Place::Issue(target, current) => {
+    match process.destination(stream.addr())? {
+        Destination::Issue(target, current) => {
             let (work, has_effect) = {
                 let objects = process.objects();
                 let work = process.check_launch(&objects, current.gpu, shape)?;
@@ -83,7 +83,7 @@ pub(super) unsafe fn carry_out(
             }
             process.issue(current.gpu, target, work);
         }
-        Place::Capture(captured) => {
+        Destination::Capture(captured) => {
             let (_, current) = process.target(stream.addr())?;
             let mut objects = process.objects();
             process.check_launch(&objects, current.gpu, shape)?;

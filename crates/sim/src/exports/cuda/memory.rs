@@ -2,7 +2,7 @@
 
 use super::context::from_handle;
 use super::{out, set_if_wanted};
-use crate::engine::memory::{Allocation, Kind};
+use crate::engine::memory::{Allocation, AllocationKind};
 use crate::engine::process::{Done, process};
 use divvy_driver::sys::cuda::{
     CU_DEVICE_CPU, CUcontext, CUdevice, CUdeviceptr, CUmem_advise, CUmemLocation, CUmemorytype,
@@ -41,7 +41,7 @@ fn info(free: *mut usize, total: *mut usize) -> Done {
 
 fn allocate(address: *mut CUdeviceptr, size: usize) -> Done {
     let (process, address) = (process()?, out(address)?);
-    address.set(process.allocate(size as u64, Kind::Device)?)
+    address.set(process.allocate(size as u64, AllocationKind::Device)?)
 }
 
 fn allocate_pitch(
@@ -60,7 +60,7 @@ fn allocate_pitch(
         .checked_next_multiple_of(PITCH)
         .ok_or(CUresult::OUT_OF_MEMORY)?;
     let size = pitch.checked_mul(height).ok_or(CUresult::OUT_OF_MEMORY)?;
-    address.set(process.allocate(size as u64, Kind::Device)?)?;
+    address.set(process.allocate(size as u64, AllocationKind::Device)?)?;
     place.set(pitch)
 }
 
@@ -70,7 +70,7 @@ fn allocate_managed(address: *mut CUdeviceptr, size: usize, flags: u32) -> Done 
     if flags != 1 && flags != 2 {
         return Err(CUresult::INVALID_VALUE);
     }
-    address.set(process.allocate(size as u64, Kind::Managed)?)
+    address.set(process.allocate(size as u64, AllocationKind::Managed)?)
 }
 
 fn free(address: CUdeviceptr) -> Done {
@@ -82,12 +82,12 @@ fn free(address: CUdeviceptr) -> Done {
     process.free(address, |kind| {
         matches!(
             kind,
-            Kind::Device
-                | Kind::Managed
-                | Kind::Pooled(_)
-                | Kind::Graph
-                | Kind::External
-                | Kind::PoolPointer
+            AllocationKind::Device
+                | AllocationKind::Managed
+                | AllocationKind::Pooled(_)
+                | AllocationKind::Graph
+                | AllocationKind::External
+                | AllocationKind::PoolPointer
         )
     })
 }
@@ -154,7 +154,7 @@ fn check_managed(address: CUdeviceptr, size: usize) -> Done {
     objects
         .memory
         .containing(address)
-        .filter(|allocation| allocation.kind == Kind::Managed)
+        .filter(|allocation| allocation.kind == AllocationKind::Managed)
         .map(drop)
         .ok_or(CUresult::INVALID_VALUE)
 }
@@ -223,13 +223,13 @@ unsafe fn write_attribute(
                 CUmemorytype::DEVICE
             }),
             Attribute::DEVICE_POINTER => data.cast::<CUdeviceptr>().write(address),
-            Attribute::HOST_POINTER if is_host || kind == Some(Kind::Managed) => {
+            Attribute::HOST_POINTER if is_host || kind == Some(AllocationKind::Managed) => {
                 data.cast::<CUdeviceptr>().write(address)
             }
             Attribute::HOST_POINTER => return Err(CUresult::INVALID_VALUE),
             Attribute::IS_LEGACY_CUDA_IPC_CAPABLE => data
                 .cast::<u8>()
-                .write(u8::from(kind == Some(Kind::Device))),
+                .write(u8::from(kind == Some(AllocationKind::Device))),
             Attribute::SYNC_MEMOPS | Attribute::IS_GPU_DIRECT_RDMA_CAPABLE => {
                 data.cast::<u8>().write(0)
             }
@@ -238,7 +238,7 @@ unsafe fn write_attribute(
                 .write(linear.map_or(base, |allocation| allocation.id)),
             Attribute::IS_MANAGED => data
                 .cast::<u8>()
-                .write(u8::from(kind == Some(Kind::Managed))),
+                .write(u8::from(kind == Some(AllocationKind::Managed))),
             Attribute::DEVICE_ORDINAL => data.cast::<i32>().write(process.device(gpu)),
             Attribute::RANGE_START_ADDR | Attribute::MAPPING_BASE_ADDR => {
                 data.cast::<CUdeviceptr>().write(base)
@@ -254,7 +254,7 @@ unsafe fn write_attribute(
                 .cast::<u32>()
                 .write(objects.virtual_memory.access(address).unwrap_or(3)),
             Attribute::MEMPOOL_HANDLE => data.cast::<usize>().write(match kind {
-                Some(Kind::Pooled(pool)) => pool.value(),
+                Some(AllocationKind::Pooled(pool)) => pool.value(),
                 _ => 0,
             }),
             Attribute::MEMORY_BLOCK_ID => data

@@ -4,7 +4,7 @@ use super::function::{parameter, parameter_count};
 use super::{name, out, set_if_wanted};
 use crate::engine::handles::Handle;
 use crate::engine::image::Image;
-use crate::engine::module::{Function, Home, Library, Module};
+use crate::engine::module::{CodeOrigin, Function, Library, Module};
 use crate::engine::process::{Done, process};
 use divvy_driver::sys::cuda::{
     CUdeviceptr, CUfunction, CUjit_option, CUkernel, CUlibrary, CUlibraryOption, CUmodule,
@@ -104,7 +104,7 @@ fn function(function: *mut CUfunction, module: CUmodule, text: *const c_char) ->
     let function = out(function)?;
     function.set(without_provenance_mut(
         process()?
-            .function(Home::Module(module_handle(module)), name(text)?)?
+            .function(CodeOrigin::Module(module_handle(module)), name(text)?)?
             .value(),
     ))
 }
@@ -112,14 +112,14 @@ fn function(function: *mut CUfunction, module: CUmodule, text: *const c_char) ->
 fn function_count(count: *mut u32, module: CUmodule) -> Done {
     out(count)?.set(
         process()?
-            .functions(Home::Module(module_handle(module)))?
+            .functions(CodeOrigin::Module(module_handle(module)))?
             .len() as u32,
     )
 }
 
 /// # Safety
 /// `places` has room for `room` handles.
-unsafe fn enumerate<T>(places: *mut *mut T, room: u32, home: Home) -> Done {
+unsafe fn enumerate<T>(places: *mut *mut T, room: u32, home: CodeOrigin) -> Done {
     out(places)?;
     for (at, function) in process()?
         .functions(home)?
@@ -139,7 +139,7 @@ unsafe fn enumerate<T>(places: *mut *mut T, room: u32, home: Home) -> Done {
 
 unsafe fn enumerate_functions(functions: *mut CUfunction, room: u32, module: CUmodule) -> Done {
     // SAFETY: the caller's array.
-    unsafe { enumerate(functions, room, Home::Module(module_handle(module))) }
+    unsafe { enumerate(functions, room, CodeOrigin::Module(module_handle(module))) }
 }
 
 fn global(
@@ -200,7 +200,7 @@ fn kernel(kernel: *mut CUkernel, library: CUlibrary, text: *const c_char) -> Don
     let kernel = out(kernel)?;
     kernel.set(without_provenance_mut(
         process()?
-            .function(Home::Library(library_handle(library)), name(text)?)?
+            .function(CodeOrigin::Library(library_handle(library)), name(text)?)?
             .value(),
     ))
 }
@@ -208,14 +208,14 @@ fn kernel(kernel: *mut CUkernel, library: CUlibrary, text: *const c_char) -> Don
 fn kernel_count(count: *mut u32, library: CUlibrary) -> Done {
     out(count)?.set(
         process()?
-            .functions(Home::Library(library_handle(library)))?
+            .functions(CodeOrigin::Library(library_handle(library)))?
             .len() as u32,
     )
 }
 
 unsafe fn enumerate_kernels(kernels: *mut CUkernel, room: u32, library: CUlibrary) -> Done {
     // SAFETY: the caller's array.
-    unsafe { enumerate(kernels, room, Home::Library(library_handle(library))) }
+    unsafe { enumerate(kernels, room, CodeOrigin::Library(library_handle(library))) }
 }
 
 fn module_of(module: *mut CUmodule, library: CUlibrary) -> Done {
@@ -236,7 +236,7 @@ fn library_global(
     global(address, size, without_provenance_mut(module.value()), text)
 }
 
-fn home_of(kernel: CUkernel) -> Done<Home> {
+fn home_of(kernel: CUkernel) -> Done<CodeOrigin> {
     let objects = process()?.objects();
     objects
         .functions
@@ -248,7 +248,7 @@ fn home_of(kernel: CUkernel) -> Done<Home> {
 /// The context-dependent function of a kernel: the same handle, after making sure that the current context has the code.
 fn kernel_function(function: *mut CUfunction, kernel: CUkernel) -> Done {
     let function = out(function)?;
-    if let Home::Library(library) = home_of(kernel)? {
+    if let CodeOrigin::Library(library) = home_of(kernel)? {
         process()?.module_of(library)?;
     }
     function.set(kernel.cast())
@@ -256,8 +256,8 @@ fn kernel_function(function: *mut CUfunction, kernel: CUkernel) -> Done {
 
 fn kernel_library(library: *mut CUlibrary, kernel: CUkernel) -> Done {
     match home_of(kernel)? {
-        Home::Library(found) => out(library)?.set(without_provenance_mut(found.value())),
-        Home::Module(_) => Err(CUresult::INVALID_HANDLE),
+        CodeOrigin::Library(found) => out(library)?.set(without_provenance_mut(found.value())),
+        CodeOrigin::Module(_) => Err(CUresult::INVALID_HANDLE),
     }
 }
 

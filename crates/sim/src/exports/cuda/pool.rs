@@ -3,10 +3,10 @@
 use super::out;
 use crate::engine::graph::node::Operation;
 use crate::engine::handles::Handle;
-use crate::engine::memory::Kind;
+use crate::engine::memory::AllocationKind;
 use crate::engine::pool::Pool;
 use crate::engine::process::{Done, Process, process};
-use crate::engine::stream::Place;
+use crate::engine::stream::Destination;
 use divvy_driver::sys::cuda::{
     CUdevice, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType,
     CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPool_attribute as Attribute,
@@ -44,11 +44,11 @@ pub(super) fn from_handle(pool: Handle<Pool>) -> CUmemoryPool {
 
 fn allocate(address: *mut CUdeviceptr, size: usize, stream: CUstream) -> Done {
     let (process, address) = (process()?, out(address)?);
-    match process.place(stream.addr())? {
-        Place::Issue(_, stream) => {
+    match process.destination(stream.addr())? {
+        Destination::Issue(_, stream) => {
             address.set(process.allocate_pooled(stream, size as u64, None)?)
         }
-        Place::Capture(stream) => {
+        Destination::Capture(stream) => {
             let pool = None;
             address.set(process.capture_allocation(stream, size as u64, pool)?)
         }
@@ -63,11 +63,11 @@ fn allocate_from(
 ) -> Done {
     let (process, address) = (process()?, out(address)?);
     let pool = Some(to_handle(pool));
-    match process.place(stream.addr())? {
-        Place::Issue(_, stream) => {
+    match process.destination(stream.addr())? {
+        Destination::Issue(_, stream) => {
             address.set(process.allocate_pooled(stream, size as u64, pool)?)
         }
-        Place::Capture(stream) => {
+        Destination::Capture(stream) => {
             address.set(process.capture_allocation(stream, size as u64, pool)?)
         }
     }
@@ -75,16 +75,19 @@ fn allocate_from(
 
 fn free(address: CUdeviceptr, stream: CUstream) -> Done {
     let process = process()?;
-    let place = process.place(stream.addr())?;
+    let place = process.destination(stream.addr())?;
     if address == 0 {
         return Ok(());
     }
     match place {
-        Place::Issue(..) => process.free(address, |kind| {
-            matches!(kind, Kind::Pooled(_) | Kind::Graph | Kind::PoolPointer)
+        Destination::Issue(..) => process.free(address, |kind| {
+            matches!(
+                kind,
+                AllocationKind::Pooled(_) | AllocationKind::Graph | AllocationKind::PoolPointer
+            )
         }),
         // Only what a graph allocates can be freed by one.
-        Place::Capture(stream) => {
+        Destination::Capture(stream) => {
             let captured = process.objects().capture(stream, Operation::Free(address));
             captured.map(drop)
         }

@@ -5,7 +5,7 @@ use super::out;
 use crate::engine::graph::node::Operation;
 use crate::engine::handles::Handle;
 use crate::engine::process::{Done, process};
-use crate::engine::stream::{Event, HostCall, Place, Stream, Target};
+use crate::engine::stream::{Destination, Event, HostCall, Stream, Target};
 use divvy_driver::sys::cuda::{
     CUcontext, CUdevice, CUdeviceptr, CUevent, CUhostFn, CUresult, CUstream, CUstreamCallback,
 };
@@ -92,7 +92,7 @@ fn add_event_node(
     operation: impl FnOnce(Handle<Event>) -> Operation,
 ) -> Done {
     let process = process()?;
-    let Place::Capture(stream) = process.place(stream.addr())? else {
+    let Destination::Capture(stream) = process.destination(stream.addr())? else {
         return Err(CUresult::INVALID_VALUE);
     };
     let (mut objects, event) = (process.objects(), event_handle(event));
@@ -134,11 +134,11 @@ fn host_function(stream: CUstream, function: CUhostFn, data: *mut c_void) -> Don
     let process = process()?;
     let function = function.ok_or(CUresult::INVALID_VALUE)?;
     let call = HostCall { function, data };
-    match process.place(stream.addr())? {
-        Place::Issue(target, current) => {
+    match process.destination(stream.addr())? {
+        Destination::Issue(target, current) => {
             process.issue_host_function(current.gpu, target, move || call.call())
         }
-        Place::Capture(stream) => {
+        Destination::Capture(stream) => {
             let captured = process.objects().capture(stream, Operation::Host(call));
             captured.map(drop)
         }
@@ -213,9 +213,9 @@ fn destroy_event(event: CUevent) -> Done {
 
 pub(super) fn record(event: CUevent, stream: CUstream) -> Done {
     let (process, event) = (process()?, event_handle(event));
-    match process.place(stream.addr())? {
-        Place::Issue(target, current) => process.issue_record(event, target, current.gpu),
-        Place::Capture(stream) => process.capture_record(event, stream),
+    match process.destination(stream.addr())? {
+        Destination::Issue(target, current) => process.issue_record(event, target, current.gpu),
+        Destination::Capture(stream) => process.capture_record(event, stream),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::scope::undivided;
 use super::setting::{changeable, is_on, state_of};
 use super::{Device, Done, out, set_list};
-use crate::engine::accounting::{Account, RECORDS};
+use crate::engine::accounting::{AccountingStats, RECORDS};
 use crate::engine::time::WINDOW_NS;
 use crate::machine::machine;
 use divvy_driver::sys::nvml::*;
@@ -64,14 +64,14 @@ unsafe fn pids(device: nvmlDevice_t, count: *mut u32, pids: *mut u32) -> Done {
 }
 
 /// The newest account of a pid.
-fn account(device: nvmlDevice_t, pid: u32) -> Done<Account> {
+fn account(device: nvmlDevice_t, pid: u32) -> Done<AccountingStats> {
     let device = accounting(device)?;
     let accounts = device.fresh().accounts(device.index);
     let mut of_pid = accounts.into_iter().filter(|account| account.pid == pid);
     of_pid.next().ok_or(nvmlReturn_t::NOT_FOUND)
 }
 
-fn peak(account: &Account) -> u64 {
+fn peak(account: &AccountingStats) -> u64 {
     let hidden = machine().is_some_and(|machine| machine.config.hide_process_memory);
     if hidden {
         MEMORY_NOT_AVAILABLE
@@ -81,7 +81,7 @@ fn peak(account: &Account) -> u64 {
 }
 
 /// Milliseconds, when it is over.
-fn time(account: &Account) -> u64 {
+fn time(account: &AccountingStats) -> u64 {
     if account.is_running {
         0
     } else {

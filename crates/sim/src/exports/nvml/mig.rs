@@ -12,7 +12,7 @@ mod mode;
 mod profile;
 
 use super::{Device, Done, state};
-use crate::engine::mig::{ComputeInstance, GpuInstance, Place, Refused};
+use crate::engine::mig::{ComputeInstance, GpuInstance, MigError, MigInstanceId};
 use crate::engine::state::State;
 use crate::machine::machine;
 use crate::model::mig::Table;
@@ -29,7 +29,7 @@ const KIND_MASK: usize = !0xff_ffff_ffff;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Named {
     gpu: usize,
-    place: Place,
+    place: MigInstanceId,
     generation: usize,
 }
 
@@ -37,7 +37,7 @@ const GENERATION_MASK: usize = 0xff_ffff;
 
 impl Named {
     fn value(self, kind: usize) -> usize {
-        let Place {
+        let MigInstanceId {
             gpu_instance,
             compute_instance,
         } = self.place;
@@ -51,7 +51,7 @@ impl Named {
         let part = |shift: u32| (value >> shift) & 0xf;
         let named = Named {
             gpu: part(12),
-            place: Place {
+            place: MigInstanceId {
                 gpu_instance: part(8) as u32,
                 compute_instance: part(4) as u32,
             },
@@ -72,12 +72,12 @@ impl Named {
 pub(super) struct MigDevice {
     pub state: &'static State,
     pub gpu: usize,
-    pub place: Place,
+    pub place: MigInstanceId,
 }
 
 /// A GPU instance behind its handle.
 #[derive(Clone, Copy)]
-struct Part {
+struct GpuInstanceRef {
     state: &'static State,
     gpu: usize,
     id: u32,
@@ -167,10 +167,10 @@ impl MigDevice {
     }
 }
 
-impl Part {
-    fn of(handle: nvmlGpuInstance_t) -> Done<Part> {
+impl GpuInstanceRef {
+    fn of(handle: nvmlGpuInstance_t) -> Done<GpuInstanceRef> {
         let (state, named) = named(handle.addr(), GPU_INSTANCES)?;
-        let part = Part {
+        let part = GpuInstanceRef {
             state,
             gpu: named.gpu,
             id: named.place.gpu_instance,
@@ -184,8 +184,8 @@ impl Part {
     }
 
     /// One that the caller may look into and change.
-    fn changeable(handle: nvmlGpuInstance_t) -> Done<Part> {
-        let part = Part::of(handle)?;
+    fn changeable(handle: nvmlGpuInstance_t) -> Done<GpuInstanceRef> {
+        let part = GpuInstanceRef::of(handle)?;
         super::setting::permitted()?;
         Ok(part)
     }
@@ -198,7 +198,7 @@ impl Part {
     fn handle(&self) -> Done<nvmlGpuInstance_t> {
         let named = Named {
             gpu: self.gpu,
-            place: Place {
+            place: MigInstanceId {
                 gpu_instance: self.id,
                 compute_instance: 0,
             },
@@ -232,13 +232,13 @@ fn divided(device: nvmlDevice_t) -> Done<(Device, &'static Table)> {
     }
 }
 
-fn refused(why: Refused) -> nvmlReturn_t {
+fn refused(why: MigError) -> nvmlReturn_t {
     match why {
-        Refused::Off => nvmlReturn_t::NOT_SUPPORTED,
-        Refused::Invalid => nvmlReturn_t::INVALID_ARGUMENT,
-        Refused::NoRoom => nvmlReturn_t::INSUFFICIENT_RESOURCES,
-        Refused::InUse => nvmlReturn_t::IN_USE,
-        Refused::NotFound => nvmlReturn_t::NOT_FOUND,
+        MigError::Off => nvmlReturn_t::NOT_SUPPORTED,
+        MigError::Invalid => nvmlReturn_t::INVALID_ARGUMENT,
+        MigError::NoRoom => nvmlReturn_t::INSUFFICIENT_RESOURCES,
+        MigError::InUse => nvmlReturn_t::IN_USE,
+        MigError::NotFound => nvmlReturn_t::NOT_FOUND,
     }
 }
 
@@ -250,7 +250,7 @@ mod tests {
     fn handles_come_back_and_those_of_another_kind_do_not() {
         let named = Named {
             gpu: 15,
-            place: Place {
+            place: MigInstanceId {
                 gpu_instance: 14,
                 compute_instance: 7,
             },

@@ -4,8 +4,8 @@ use super::scope::{Scope, undivided};
 use super::{Device, Done, out, set_list};
 use crate::config::Config;
 use crate::engine::accounting::wall_clock_us;
-use crate::engine::mig::Place;
-use crate::engine::slots::Slot;
+use crate::engine::mig::MigInstanceId;
+use crate::engine::slots::ProcessSlot;
 use crate::machine::machine;
 use divvy_driver::sys::nvml::*;
 
@@ -55,7 +55,7 @@ fn rows_of(scope: &Scope) -> Vec<Row> {
     let configured = |of: fn(&Config) -> bool| machine().is_some_and(|machine| of(&machine.config));
     let hidden = configured(|config| config.hide_process_memory);
     let imports_count = configured(|config| config.charge_imports);
-    let row = |(index, slot, seat, place): (usize, &Slot, usize, Option<Place>)| {
+    let row = |(index, slot, seat, place): (usize, &ProcessSlot, usize, Option<MigInstanceId>)| {
         let shared = |imported| locked.shared_bytes_of(index, seat, imported);
         let imported = if imports_count { shared(true) } else { 0 };
         let used = slot.used(seat) + shared(false) + imported;

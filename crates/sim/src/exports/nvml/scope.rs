@@ -4,16 +4,16 @@ use super::mig::MigDevice;
 use super::setting::permitted;
 use super::{Device, Done};
 use crate::engine::capabilities;
-use crate::engine::mig::Place;
-use crate::engine::seat::{of_instance, seats_of};
-use crate::engine::slots::Slot;
+use crate::engine::mig::MigInstanceId;
+use crate::engine::seat::{of_instance, partitions_of};
+use crate::engine::slots::ProcessSlot;
 use divvy_driver::sys::nvml::{nvmlDevice_t, nvmlReturn_t};
 
 /// A GPU that answers, and the place of the MIG device on it that was named, if one was.
 #[derive(Clone, Copy)]
 pub(super) struct Scope {
     pub device: Device,
-    pub place: Option<Place>,
+    pub place: Option<MigInstanceId>,
 }
 
 impl Scope {
@@ -38,14 +38,14 @@ impl Scope {
     /// Where a process is counted in: with its instance there, if it is in one.
     pub fn seats_of<'a>(
         &'a self,
-        slot: &'a Slot,
-    ) -> impl Iterator<Item = (usize, Option<Place>)> + 'a {
+        slot: &'a ProcessSlot,
+    ) -> impl Iterator<Item = (usize, Option<MigInstanceId>)> + 'a {
         let gpu = self.device.index;
-        let here = seats_of(gpu).filter_map(move |seat| {
+        let here = partitions_of(gpu).filter_map(move |seat| {
             if !slot.has_context(seat) {
                 return None;
             }
-            let place = slot.place(seat);
+            let place = slot.mig_instance(seat);
             Some((seat, place))
         });
         here.filter(|(_, place)| self.place.is_none() || *place == self.place)

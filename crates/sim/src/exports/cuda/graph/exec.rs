@@ -3,7 +3,7 @@
 use super::node::{self, newer_of};
 use super::parameters::keep_attributes;
 use super::{graph_handle, node_handle, to_node};
-use crate::engine::graph::exec::{Exec, Refusal};
+use crate::engine::graph::exec::{Exec, InstantiateError};
 use crate::engine::graph::node::Operation;
 use crate::engine::graph::plan::Mismatch;
 use crate::engine::handles::Handle;
@@ -48,7 +48,11 @@ fn exec_handle(exec: CUgraphExec) -> Handle<Exec> {
     Handle::from_value(exec.addr())
 }
 
-fn make(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Result<Handle<Exec>, Refusal> {
+fn make(
+    exec: *mut CUgraphExec,
+    graph: CUgraph,
+    flags: u64,
+) -> Result<Handle<Exec>, InstantiateError> {
     let (process, exec) = (process()?, out(exec)?);
     let made = process.instantiate(graph_handle(graph), flags)?;
     exec.set(without_provenance_mut(made.value()))?;
@@ -56,10 +60,10 @@ fn make(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Result<Handle<Exe
 }
 
 /// A circle is an invalid value.
-fn code(refusal: Refusal) -> CUresult {
+fn code(refusal: InstantiateError) -> CUresult {
     match refusal {
-        Refusal::Circle(_) => CUresult::INVALID_VALUE,
-        Refusal::Other(error) => error,
+        InstantiateError::Circle(_) => CUresult::INVALID_VALUE,
+        InstantiateError::Other(error) => error,
     }
 }
 
@@ -76,7 +80,7 @@ unsafe fn instantiate_with_log(
         set_if_wanted(log, 0);
     }
     make(exec, graph, 0).map(drop).map_err(|refusal| {
-        if let Refusal::Circle(at) = refusal {
+        if let InstantiateError::Circle(at) = refusal {
             set_if_wanted(node, to_node(at));
         }
         code(refusal)
@@ -112,8 +116,8 @@ unsafe fn instantiate_with(
     });
     made.map_err(|refusal| {
         (parameters.hErrNode_out, parameters.result_out) = match &refusal {
-            Refusal::Circle(node) => (to_node(*node), Outcome::INVALID_STRUCTURE),
-            Refusal::Other(_) => (null_mut(), Outcome::ERROR),
+            InstantiateError::Circle(node) => (to_node(*node), Outcome::INVALID_STRUCTURE),
+            InstantiateError::Other(_) => (null_mut(), Outcome::ERROR),
         };
         code(refusal)
     })

@@ -1,7 +1,7 @@
 //! What happens to a machine beside its API: resets, restarts, GPUs that fall off the bus, and users of a GPU that are no processes of the machine. One function that no driver
 //! has, for tests; docs/simulator.md says what it understands.
 
-use super::{Place, refused};
+use super::{MigInstanceId, refused};
 use crate::exports::nvml::{Done, name};
 use crate::machine::machine;
 use crate::model::Architecture;
@@ -17,12 +17,12 @@ extern "C" fn divvy_sim_control(order: *const c_char) -> nvmlReturn_t {
 }
 
 /// `0` is a GPU, `0/1/2` its GPU instance 1's compute instance 2.
-fn target(text: &str) -> Option<(usize, Option<Place>)> {
+fn target(text: &str) -> Option<(usize, Option<MigInstanceId>)> {
     let numbers: Option<Vec<u32>> = text.split('/').map(|part| part.parse().ok()).collect();
     match numbers?[..] {
         [gpu] => Some((gpu as usize, None)),
         [gpu, gpu_instance, compute_instance] => {
-            let place = Place {
+            let place = MigInstanceId {
                 gpu_instance,
                 compute_instance,
             };

@@ -1,7 +1,7 @@
 //! Instances: made, found, destroyed. Each call stands alone, as in NVML: what others do in between is theirs.
 
-use super::{COMPUTE_INSTANCES, MigDevice, Part, divided, refused};
-use crate::engine::mig::Place;
+use super::{COMPUTE_INSTANCES, GpuInstanceRef, MigDevice, divided, refused};
+use crate::engine::mig::MigInstanceId;
 use crate::exports::nvml::{Device, Done, out, to_handle};
 use crate::machine::machine;
 use divvy_driver::sys::nvml::*;
@@ -22,8 +22,8 @@ exports! { nvml {
     nvmlComputeInstanceGetInfo_v2: (compute, info) => compute_info;
 } }
 
-fn part(device: &Device, id: u32) -> Part {
-    Part {
+fn part(device: &Device, id: u32) -> GpuInstanceRef {
+    GpuInstanceRef {
         state: device.state,
         gpu: device.index,
         id,
@@ -53,7 +53,7 @@ unsafe fn create_at(
 }
 
 fn destroy(instance: nvmlGpuInstance_t) -> Done {
-    let part = Part::changeable(instance)?;
+    let part = GpuInstanceRef::changeable(instance)?;
     let locked = part.state.lock();
     let done = locked.destroy_gpu_instance(part.gpu, part.id);
     done.map_err(refused)
@@ -102,7 +102,7 @@ fn by_id(device: nvmlDevice_t, id: u32, instance: *mut nvmlGpuInstance_t) -> Don
 }
 
 fn info(instance: nvmlGpuInstance_t, info: *mut nvmlGpuInstanceInfo_t) -> Done {
-    let part = Part::of(instance)?;
+    let part = GpuInstanceRef::of(instance)?;
     let found = part.instance()?;
     out(info)?.set(nvmlGpuInstanceInfo_t {
         device: to_handle(part.gpu),
@@ -115,11 +115,11 @@ fn info(instance: nvmlGpuInstance_t, info: *mut nvmlGpuInstanceInfo_t) -> Done {
     })
 }
 
-fn compute(part: Part, compute_instance: u32) -> MigDevice {
+fn compute(part: GpuInstanceRef, compute_instance: u32) -> MigDevice {
     MigDevice {
         state: part.state,
         gpu: part.gpu,
-        place: Place {
+        place: MigInstanceId {
             gpu_instance: part.id,
             compute_instance,
         },
@@ -127,7 +127,7 @@ fn compute(part: Part, compute_instance: u32) -> MigDevice {
 }
 
 fn make_compute(
-    part: Part,
+    part: GpuInstanceRef,
     profile: u32,
     at: Option<(u32, u32)>,
     place: *mut nvmlComputeInstance_t,
@@ -143,7 +143,12 @@ fn create_compute(
     profile: u32,
     compute: *mut nvmlComputeInstance_t,
 ) -> Done {
-    make_compute(Part::changeable(instance)?, profile, None, compute)
+    make_compute(
+        GpuInstanceRef::changeable(instance)?,
+        profile,
+        None,
+        compute,
+    )
 }
 
 unsafe fn create_compute_at(
@@ -152,7 +157,7 @@ unsafe fn create_compute_at(
     placement: *const nvmlComputeInstancePlacement_t,
     compute: *mut nvmlComputeInstance_t,
 ) -> Done {
-    let part = Part::changeable(instance)?;
+    let part = GpuInstanceRef::changeable(instance)?;
     // SAFETY: null or the caller's structure.
     let at = unsafe { placement.as_ref() }.ok_or(nvmlReturn_t::INVALID_ARGUMENT)?;
     make_compute(part, profile, Some((at.start, at.size)), compute)
@@ -176,7 +181,7 @@ unsafe fn list_compute(
     computes: *mut nvmlComputeInstance_t,
     count: *mut u32,
 ) -> Done {
-    let part = Part::changeable(instance)?;
+    let part = GpuInstanceRef::changeable(instance)?;
     let locked = part.state.lock();
     let profiles = locked
         .compute_profiles_of(part.gpu, part.id)
@@ -195,7 +200,7 @@ unsafe fn list_compute(
 }
 
 fn compute_by_id(instance: nvmlGpuInstance_t, id: u32, place: *mut nvmlComputeInstance_t) -> Done {
-    let (part, place) = (Part::changeable(instance)?, out(place)?);
+    let (part, place) = (GpuInstanceRef::changeable(instance)?, out(place)?);
     let handle = compute(part, id).compute_handle();
     place.set(handle.map_err(|_| nvmlReturn_t::NOT_FOUND)?)
 }
@@ -204,7 +209,7 @@ fn compute_by_id(instance: nvmlGpuInstance_t, id: u32, place: *mut nvmlComputeIn
 fn compute_info(handle: nvmlComputeInstance_t, info: *mut nvmlComputeInstanceInfo_t) -> Done {
     let compute = compute_of(handle)?;
     let found = compute.instance()?;
-    let part = Part {
+    let part = GpuInstanceRef {
         state: compute.state,
         gpu: compute.gpu,
         id: compute.place.gpu_instance,

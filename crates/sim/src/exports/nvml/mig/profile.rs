@@ -1,6 +1,6 @@
 //! What a GPU can be divided into, and how much of it there is still room for.
 
-use super::{Part, dividable, divided, partitionable, refused};
+use super::{GpuInstanceRef, dividable, divided, partitionable, refused};
 use crate::engine::mig::placement::remaining;
 use crate::exports::nvml::{Device, Done, out};
 use crate::machine::machine;
@@ -210,7 +210,7 @@ fn capacity(device: nvmlDevice_t, id: u32, count: *mut u32) -> Done {
     count.set(remaining(table, &device.gpu().mig.placed(), profile) as u32)
 }
 
-fn compute_profiles(part: Part) -> Done<Vec<ComputeProfile>> {
+fn compute_profiles(part: GpuInstanceRef) -> Done<Vec<ComputeProfile>> {
     let locked = part.state.lock();
     let profiles = locked.compute_profiles_of(part.gpu, part.id);
     profiles.map_err(refused)
@@ -218,7 +218,7 @@ fn compute_profiles(part: Part) -> Done<Vec<ComputeProfile>> {
 
 /// A compute profile by nvml.h's numbers.
 fn compute_numbered(handle: nvmlGpuInstance_t, number: u32, engines: u32) -> Done<ComputeProfile> {
-    let profiles = compute_profiles(Part::of(handle)?)?;
+    let profiles = compute_profiles(GpuInstanceRef::of(handle)?)?;
     if number >= NVML_COMPUTE_INSTANCE_PROFILE_COUNT
         || engines != NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
     {
@@ -229,7 +229,7 @@ fn compute_numbered(handle: nvmlGpuInstance_t, number: u32, engines: u32) -> Don
     found.ok_or(nvmlReturn_t::NOT_SUPPORTED)
 }
 
-fn compute_known(part: Part, id: u32) -> Done<ComputeProfile> {
+fn compute_known(part: GpuInstanceRef, id: u32) -> Done<ComputeProfile> {
     let mut profiles = compute_profiles(part)?.into_iter();
     let found = profiles.find(|profile| profile.id == id);
     found.ok_or(nvmlReturn_t::INVALID_ARGUMENT)
@@ -316,7 +316,7 @@ unsafe fn compute_placements(
     places: *mut nvmlComputeInstancePlacement_t,
     count: *mut u32,
 ) -> Done {
-    let profile = compute_known(Part::changeable(handle)?, id)?;
+    let profile = compute_known(GpuInstanceRef::changeable(handle)?, id)?;
     let starts = profile.starts.iter();
     let list: Vec<_> = starts
         .map(|start| nvmlComputeInstancePlacement_t {
@@ -329,7 +329,7 @@ unsafe fn compute_placements(
 }
 
 fn compute_capacity(handle: nvmlGpuInstance_t, id: u32, count: *mut u32) -> Done {
-    let (part, count) = (Part::changeable(handle)?, out(count)?);
+    let (part, count) = (GpuInstanceRef::changeable(handle)?, out(count)?);
     let profile = compute_known(part, id)?;
     let locked = part.state.lock();
     count.set(locked.remaining_compute(part.gpu, part.id, &profile) as u32)
