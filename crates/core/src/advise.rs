@@ -26,7 +26,7 @@ const MARGIN: Bytes = Bytes::mib(256);
 
 /// What one ended run is remembered by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Run {
+pub struct RunUsage {
     /// Its limit on each GPU, the largest of them.
     pub limit: Bytes,
     /// The most it used of one GPU.
@@ -37,7 +37,7 @@ pub struct Run {
     pub sufficient: Bytes,
 }
 
-impl Run {
+impl RunUsage {
     /// What it would have needed.
     pub fn need(&self) -> Bytes {
         self.peak.max(self.sufficient)
@@ -63,9 +63,9 @@ pub struct Advice {
 }
 
 /// What to ask for, from runs with the newest first; `None` from none that used memory.
-pub fn advise(runs: &[Run]) -> Option<Advice> {
-    let used = |run: &&Run| run.need() > Bytes::ZERO;
-    let runs: Vec<&Run> = runs.iter().filter(used).take(RUNS).collect();
+pub fn advise(runs: &[RunUsage]) -> Option<Advice> {
+    let used = |run: &&RunUsage| run.need() > Bytes::ZERO;
+    let runs: Vec<&RunUsage> = runs.iter().filter(used).take(RUNS).collect();
     let newest = runs.first()?;
     let most = runs.iter().map(|run| run.need()).max()?;
     let mut peaks: Vec<Bytes> = runs.iter().map(|run| run.peak).collect();
@@ -168,11 +168,11 @@ pub fn matches(pattern: &str, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn run(limit: u64, peak: u64) -> Run {
-        Run {
+    fn run(limit: u64, peak: u64) -> RunUsage {
+        RunUsage {
             limit: Bytes::mib(limit),
             peak: Bytes::mib(peak),
-            ..Run::default()
+            ..RunUsage::default()
         }
     }
 
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_run_that_was_refused_memory_needed_more_than_it_had() {
-        let refused = Run {
+        let refused = RunUsage {
             denied: 3,
             sufficient: Bytes::mib(9000),
             ..run(8192, 8000)

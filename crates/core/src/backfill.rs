@@ -19,8 +19,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::board::{Releases, Tile};
-use crate::fit::{Need, Size, size};
+use crate::board::{GpuUsage, Releases};
+use crate::fit::{GrantSize, RequestShape, size};
 use crate::placement::Offer;
 use crate::request::Request;
 use crate::units::Bytes;
@@ -29,17 +29,17 @@ use crate::units::Bytes;
 const MOST_SUMS: usize = 1024;
 
 /// Whether `new` on this GPU could ever keep the job `ahead` from it.
-pub(crate) fn disturbs(tile: &Tile<'_>, new: &Offer, ahead: &Request) -> bool {
+pub(crate) fn delays_reserved(tile: &GpuUsage<'_>, new: &Offer, ahead: &Request) -> bool {
     let Ok(needed) = size(tile, ahead) else {
         return false;
     };
-    if let (Some(seats), Some(seat), Some(profile)) = (&tile.seats, &new.seat, needed.profile) {
-        return seats.spoils(seat.grant.placement, profile);
+    if let (Some(seats), Some(seat), Some(profile)) = (&tile.mig, &new.mig, needed.profile) {
+        return seats.may_block(seat.grant.placement, profile);
     }
-    match Need::of(ahead.amount) {
+    match RequestShape::of(ahead.amount) {
         // It could use this GPU once every holder is gone, and not beside a new one.
-        Need::Whole { .. } => true,
-        Need::Parts { .. } => {
+        RequestShape::Whole { .. } => true,
+        RequestShape::Parts { .. } => {
             let Some(releases) = tile.releases(releases) else {
                 return true;
             };
@@ -50,20 +50,25 @@ pub(crate) fn disturbs(tile: &Tile<'_>, new: &Offer, ahead: &Request) -> bool {
 }
 
 /// Whether `needed` fits after this release, once enough foreign memory is gone too, and not beside `new` as it is.
-fn takes_away(tile: &Tile<'_>, (share, memory): (u64, Bytes), new: Size, needed: Size) -> bool {
+fn takes_away(
+    tile: &GpuUsage<'_>,
+    (share, memory): (u64, Bytes),
+    new: GrantSize,
+    needed: GrantSize,
+) -> bool {
     let (free_share, unheld) = (
         tile.free_share() + share,
-        tile.unheld_memory().saturating_add(memory),
+        tile.unallocated_memory().saturating_add(memory),
     );
     let [needed_share, new_share] = [needed, new].map(|size| u64::from(size.share.thousandths()));
     let fits = needed_share <= free_share && needed.memory <= unheld;
     let beside = needed_share + new_share <= free_share
-        && needed.memory.saturating_add(new.memory) <= unheld.saturating_sub(tile.foreign);
+        && needed.memory.saturating_add(new.memory) <= unheld.saturating_sub(tile.unmanaged);
     fits && !beside
 }
 
 /// Every sum of share and memory that some set of holders could give back; `None` when there are too many.
-fn releases(tile: &Tile<'_>) -> Option<Releases> {
+fn releases(tile: &GpuUsage<'_>) -> Option<Releases> {
     let mut sums = BTreeSet::from([(0, Bytes::ZERO)]);
     for holder in &tile.holders {
         let (share, memory) = (
@@ -85,7 +90,7 @@ fn releases(tile: &Tile<'_>) -> Option<Releases> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::board::Board;
+    use crate::board::NodeUsage;
     use crate::gpu::Gpu;
     use crate::ids::{JobId, QueueName};
     use crate::placement::place;
@@ -102,18 +107,18 @@ mod tests {
             ..Gpu::sample(0, Bytes::gib(80))
         };
         let gpus = [gpu];
-        let mut board = Board::empty(&gpus);
+        let mut board = NodeUsage::empty(&gpus);
         for (job, text) in (1..).zip(held) {
             let offers = place(&board, &request(text), |_, _| true).unwrap();
-            board.give(JobId(job), &QueueName::default_queue(), &offers);
+            board.assign(JobId(job), &QueueName::default_queue(), &offers);
         }
-        board.tiles[0].foreign = foreign;
+        board.gpus[0].unmanaged = foreign;
         let new = Offer {
-            tile: 0,
-            size: size(&board.tiles[0], &request(new)).unwrap(),
-            seat: None,
+            position: 0,
+            size: size(&board.gpus[0], &request(new)).unwrap(),
+            mig: None,
         };
-        super::disturbs(&board.tiles[0], &new, &request(ahead))
+        super::delays_reserved(&board.gpus[0], &new, &request(ahead))
     }
 
     #[test]

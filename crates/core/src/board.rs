@@ -6,26 +6,26 @@ use std::collections::BTreeSet;
 use crate::gpu::{Gpu, Mode};
 use crate::ids::{GpuUuid, JobId, QueueName};
 use crate::mig::Placement;
-use crate::placement::{Offer, Seat};
-use crate::seats::Seats;
+use crate::placement::{MigPlacementChoice, Offer};
+use crate::seats::MigOccupancy;
 use crate::slice::{Grant, label};
-use crate::snapshot::{Held, Snapshot};
+use crate::snapshot::{AllocatedJob, Snapshot};
 use crate::units::Bytes;
 
 /// Every GPU, by index.
 #[derive(Clone)]
-pub(crate) struct Board<'a> {
-    pub(crate) tiles: Vec<Tile<'a>>,
+pub(crate) struct NodeUsage<'a> {
+    pub(crate) gpus: Vec<GpuUsage<'a>>,
 }
 
 /// One GPU and who holds it.
 #[derive(Clone)]
-pub(crate) struct Tile<'a> {
+pub(crate) struct GpuUsage<'a> {
     pub(crate) gpu: &'a Gpu,
-    pub(crate) foreign: Bytes,
+    pub(crate) unmanaged: Bytes,
     pub(crate) holders: Vec<Holder>,
     /// What lies where, in MIG mode; `None` also where the driver does not say what it can be cut into.
-    pub(crate) seats: Option<Seats<'a>>,
+    pub(crate) mig: Option<MigOccupancy<'a>>,
     /// Sums over the holders, those who are to go on among them: they may come to more than there is.
     used_share: u64,
     used_memory: Bytes,
@@ -43,45 +43,45 @@ pub(crate) struct Holder {
     pub(crate) queue: QueueName,
     pub(crate) grant: Grant,
     /// It is kept for the job, which is to go on.
-    pub(crate) due: bool,
+    pub(crate) is_reserved: bool,
 }
 
 /// What a job gets, and the idle MIG instances that are removed for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Given {
+pub(crate) struct Assignment {
     pub(crate) grants: Vec<Grant>,
     pub(crate) reclaim: Vec<(GpuUuid, Placement)>,
 }
 
-impl<'a> Board<'a> {
+impl<'a> NodeUsage<'a> {
     /// Nobody holds anything, and no foreign process runs: what there will ever be at most.
     pub(crate) fn empty(gpus: &'a [Gpu]) -> Self {
-        let tile = |gpu: &'a Gpu| Tile {
+        let tile = |gpu: &'a Gpu| GpuUsage {
             gpu,
-            foreign: Bytes::ZERO,
+            unmanaged: Bytes::ZERO,
             holders: Vec::new(),
-            seats: (gpu.mig.as_ref())
+            mig: (gpu.mig.as_ref())
                 .filter(|_| gpu.mode == Mode::Mig)
-                .map(Seats::empty),
+                .map(MigOccupancy::empty),
             used_share: 0,
             used_memory: Bytes::ZERO,
             releases: OnceCell::new(),
         };
-        let mut tiles: Vec<Tile<'a>> = gpus.iter().map(tile).collect();
+        let mut tiles: Vec<GpuUsage<'a>> = gpus.iter().map(tile).collect();
         tiles.sort_by(|a, b| (a.gpu.index, &a.gpu.uuid).cmp(&(b.gpu.index, &b.gpu.uuid)));
-        Self { tiles }
+        Self { gpus: tiles }
     }
 
     /// As observed. What is held of GPUs that are not there any more counts nowhere.
     pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
         let mut board = Self::empty(&snapshot.gpus);
-        for tile in &mut board.tiles {
-            tile.foreign = tile.gpu.foreign;
-            if let (Some(seats), Some(carving)) = (&mut tile.seats, &tile.gpu.mig) {
-                *seats = Seats::of(carving);
+        for tile in &mut board.gpus {
+            tile.unmanaged = tile.gpu.foreign;
+            if let (Some(seats), Some(carving)) = (&mut tile.mig, &tile.gpu.mig) {
+                *seats = MigOccupancy::of(carving);
             }
         }
-        for Held {
+        for AllocatedJob {
             job,
             queue,
             grants,
@@ -90,17 +90,22 @@ impl<'a> Board<'a> {
         } in &snapshot.held
         {
             for grant in grants {
-                board.hold(*job, queue, grant.clone(), due.is_some());
+                board.add_holder(*job, queue, grant.clone(), due.is_some());
             }
         }
         board
     }
 
     /// Gives a job what was offered, with labels.
-    pub(crate) fn give(&mut self, job: JobId, queue: &QueueName, offers: &[Offer]) -> Given {
-        let mut given = Given::default();
-        for Offer { tile, size, seat } in offers {
-            let tile = &mut self.tiles[*tile];
+    pub(crate) fn assign(&mut self, job: JobId, queue: &QueueName, offers: &[Offer]) -> Assignment {
+        let mut given = Assignment::default();
+        for Offer {
+            position: tile,
+            size,
+            mig: seat,
+        } in offers
+        {
+            let tile = &mut self.gpus[*tile];
             let taken = |label: &str| {
                 let mut holders = tile.holders.iter();
                 holders.any(|holder| holder.grant.label == label)
@@ -117,7 +122,8 @@ impl<'a> Board<'a> {
                 },
                 mig: seat.as_ref().map(|seat| seat.grant),
             };
-            if let (Some(seats), Some(Seat { candidate, .. })) = (&mut tile.seats, seat) {
+            if let (Some(seats), Some(MigPlacementChoice { candidate, .. })) = (&mut tile.mig, seat)
+            {
                 for placement in &candidate.reclaim {
                     seats.remove(*placement);
                     given.reclaim.push((grant.gpu.clone(), *placement));
@@ -126,7 +132,7 @@ impl<'a> Board<'a> {
             given.grants.push(grant);
         }
         for grant in &given.grants {
-            self.hold(job, queue, grant.clone(), false);
+            self.add_holder(job, queue, grant.clone(), false);
         }
         given
     }
@@ -135,10 +141,10 @@ impl<'a> Board<'a> {
     pub(crate) fn without(&self, gone: &BTreeSet<JobId>) -> Self {
         let mut board = self.clone();
         let mut stay = Vec::new();
-        for tile in &mut board.tiles {
+        for tile in &mut board.gpus {
             (tile.used_share, tile.used_memory) = (0, Bytes::ZERO);
             tile.releases.take();
-            if let Some(seats) = &mut tile.seats {
+            if let Some(seats) = &mut tile.mig {
                 seats.vacate();
             }
             stay.append(&mut tile.holders);
@@ -147,11 +153,11 @@ impl<'a> Board<'a> {
             job,
             queue,
             grant,
-            due,
+            is_reserved: due,
         } in stay
         {
             if !gone.contains(&job) {
-                board.hold(job, &queue, grant, due);
+                board.add_holder(job, &queue, grant, due);
             }
         }
         board
@@ -159,34 +165,30 @@ impl<'a> Board<'a> {
 
     /// What a job holds.
     pub(crate) fn held_by(&self, job: JobId) -> Vec<Grant> {
-        let holders = self.tiles.iter().flat_map(|tile| &tile.holders);
+        let holders = self.gpus.iter().flat_map(|tile| &tile.holders);
         let its = holders.filter(|holder| holder.job == job);
         its.map(|holder| holder.grant.clone()).collect()
     }
 
-    fn hold(&mut self, job: JobId, queue: &QueueName, grant: Grant, due: bool) {
-        if let Some(tile) = self
-            .tiles
-            .iter_mut()
-            .find(|tile| tile.gpu.uuid == grant.gpu)
-        {
+    fn add_holder(&mut self, job: JobId, queue: &QueueName, grant: Grant, due: bool) {
+        if let Some(tile) = self.gpus.iter_mut().find(|tile| tile.gpu.uuid == grant.gpu) {
             tile.releases.take();
             tile.used_share += u64::from(grant.share.thousandths());
             tile.used_memory = tile.used_memory.saturating_add(grant.memory);
-            if let (Some(seats), Some(mig)) = (&mut tile.seats, grant.mig) {
+            if let (Some(seats), Some(mig)) = (&mut tile.mig, grant.mig) {
                 seats.hold(job, mig.placement);
             }
             tile.holders.push(Holder {
                 job,
                 queue: queue.clone(),
                 grant,
-                due,
+                is_reserved: due,
             });
         }
     }
 }
 
-impl Tile<'_> {
+impl GpuUsage<'_> {
     /// Thousandths of the GPU that are held, or kept for who is to go on.
     pub(crate) fn used_share(&self) -> u64 {
         self.used_share.min(1000)
@@ -194,14 +196,14 @@ impl Tile<'_> {
 
     /// Thousandths that are held.
     pub(crate) fn held_share(&self) -> u64 {
-        let held = self.holders.iter().filter(|holder| !holder.due);
+        let held = self.holders.iter().filter(|holder| !holder.is_reserved);
         held.map(|holder| u64::from(holder.grant.share.thousandths()))
             .sum()
     }
 
     /// For whom room is kept.
-    pub(crate) fn due(&self) -> impl Iterator<Item = JobId> {
-        let due = self.holders.iter().filter(|holder| holder.due);
+    pub(crate) fn reserved_for(&self) -> impl Iterator<Item = JobId> {
+        let due = self.holders.iter().filter(|holder| holder.is_reserved);
         due.map(|holder| holder.job)
     }
 
@@ -212,11 +214,11 @@ impl Tile<'_> {
 
     /// Memory that nobody holds, slice or foreign process.
     pub(crate) fn free_memory(&self) -> Bytes {
-        self.unheld_memory().saturating_sub(self.foreign)
+        self.unallocated_memory().saturating_sub(self.unmanaged)
     }
 
     /// Memory that no slice holds.
-    pub(crate) fn unheld_memory(&self) -> Bytes {
+    pub(crate) fn unallocated_memory(&self) -> Bytes {
         self.gpu.usable().saturating_sub(self.used_memory)
     }
 
@@ -229,9 +231,9 @@ impl Tile<'_> {
     }
 
     /// In MIG mode, a job whose slice is no instance.
-    pub(crate) fn old_slice(&self) -> Option<JobId> {
+    pub(crate) fn slice_before_mig(&self) -> Option<JobId> {
         let mut holders = self.holders.iter();
-        self.seats.as_ref()?;
+        self.mig.as_ref()?;
         let old = holders.find(|holder| holder.grant.mig.is_none())?;
         Some(old.job)
     }

@@ -1,13 +1,15 @@
 //! Whether a request can ever be served by these GPUs, once everybody else is gone.
 
-use crate::board::Board;
-use crate::fit::{Miss, Need, Part, size};
+use crate::board::NodeUsage;
+use crate::fit::{Fraction, RequestShape, UnmetConstraint, size};
 use crate::gpu::{GRANULE, Gpu, Mode};
 use crate::isolation::Isolation;
 use crate::placement::place;
 use crate::reason::indices;
 use crate::request::{Amount, Request};
-use crate::smaller::{carved, largest_memory, memory_of, shared, smaller, with_room};
+use crate::smaller::{
+    largest_memory, memory_of, mig_gpus, placeable_profiles, shared_gpus, smaller_requests,
+};
 use crate::units::Bytes;
 
 /// Whether these GPUs, empty and with no foreign process on them, can serve the request.
@@ -15,7 +17,7 @@ use crate::units::Bytes;
 /// # Errors
 /// [`NeverFits`], with the nearest request that can.
 pub fn can_ever_fit(gpus: &[Gpu], request: &Request) -> Result<(), NeverFits> {
-    let board = Board::empty(gpus);
+    let board = NodeUsage::empty(gpus);
     let absent: Vec<u32> = {
         let there = |index: &u32| gpus.iter().any(|gpu| gpu.index == *index);
         request
@@ -28,7 +30,7 @@ pub fn can_ever_fit(gpus: &[Gpu], request: &Request) -> Result<(), NeverFits> {
     if absent.is_empty() {
         return fits_empty(&board, request);
     }
-    let there: Vec<u32> = board.tiles.iter().map(|tile| tile.gpu.index).collect();
+    let there: Vec<u32> = board.gpus.iter().map(|tile| tile.gpu.index).collect();
     let there = match there[..] {
         [] => "there are none".to_owned(),
         _ => format!("there are {}", indices(&there)),
@@ -52,7 +54,7 @@ pub fn can_ever_fit(gpus: &[Gpu], request: &Request) -> Result<(), NeverFits> {
 }
 
 /// [`can_ever_fit`] on a board that is empty already, where GPUs asked for may have gone as long as enough are left.
-pub(crate) fn fits_empty(empty: &Board<'_>, request: &Request) -> Result<(), NeverFits> {
+pub(crate) fn fits_empty(empty: &NodeUsage<'_>, request: &Request) -> Result<(), NeverFits> {
     let fits = |request: &Request| place(empty, request, |_, _| true).is_some();
     if fits(request) {
         return Ok(());
@@ -64,7 +66,7 @@ pub(crate) fn fits_empty(empty: &Board<'_>, request: &Request) -> Result<(), Nev
         isolation: Isolation::Any,
         ..request.clone()
     };
-    let kept = smaller(empty, request);
+    let kept = smaller_requests(empty, request);
     let nearest = kept.into_iter().chain([free]).find(fits);
     Err(NeverFits {
         message: message(empty, request),
@@ -77,20 +79,20 @@ pub(crate) fn fits_empty(empty: &Board<'_>, request: &Request) -> Result<(), Nev
 }
 
 /// What a context takes where it takes least, if the parts asked for fail for want of that alone.
-fn smallest_context(empty: &Board<'_>, request: &Request) -> Option<Bytes> {
+fn smallest_context(empty: &NodeUsage<'_>, request: &Request) -> Option<Bytes> {
     let misses = empty
-        .tiles
+        .gpus
         .iter()
         .filter_map(|tile| size(tile, request).err());
-    let context = |misses: Vec<Miss>| match misses[..] {
-        [Miss::Context { context, .. }] => Some(context),
+    let context = |misses: Vec<UnmetConstraint>| match misses[..] {
+        [UnmetConstraint::Context { context, .. }] => Some(context),
         _ => None,
     };
     misses.filter_map(context).min()
 }
 
 /// The part is smaller than what a context alone takes.
-fn below_context(empty: &Board<'_>, request: &Request, context: Bytes) -> NeverFits {
+fn below_context(empty: &NodeUsage<'_>, request: &Request, context: Bytes) -> NeverFits {
     // Room for some data besides, in a round figure.
     let enough = context
         .saturating_add(Bytes::new(1))
@@ -103,7 +105,7 @@ fn below_context(empty: &Board<'_>, request: &Request, context: Bytes) -> NeverF
     NeverFits {
         message: format!(
             "{} requested, but a CUDA context alone takes {} of it here",
-            request.amount.words(),
+            request.amount.describe(),
             context.human()
         ),
         nearest: nearest.find(|request| place(empty, request, |_, _| true).is_some()),
@@ -112,9 +114,9 @@ fn below_context(empty: &Board<'_>, request: &Request, context: Bytes) -> NeverF
 }
 
 /// Amounts of the same kind that have this much memory on some GPU, the smallest first.
-fn with_memory(empty: &Board<'_>, request: &Request, memory: Bytes) -> Vec<Amount> {
+fn with_memory(empty: &NodeUsage<'_>, request: &Request, memory: Bytes) -> Vec<Amount> {
     let shares = || {
-        let shares = shared(empty, request).filter_map(|tile| tile.gpu.share_of(memory));
+        let shares = shared_gpus(empty, request).filter_map(|tile| tile.gpu.share_of(memory));
         let mut shares: Vec<_> = shares.collect();
         shares.sort_unstable();
         shares.dedup();
@@ -131,7 +133,7 @@ fn with_memory(empty: &Board<'_>, request: &Request, memory: Bytes) -> Vec<Amoun
 }
 
 /// `4 whole GPUs requested, but only 3 GPUs here are managed`.
-fn message(empty: &Board<'_>, request: &Request) -> String {
+fn message(empty: &NodeUsage<'_>, request: &Request) -> String {
     let (none, some) = match request.on[..] {
         [] => ("no GPU here is".to_owned(), "here"),
         [one] => (format!("GPU {one} is not"), "requested"),
@@ -141,7 +143,7 @@ fn message(empty: &Board<'_>, request: &Request) -> String {
         ),
     };
     let asked_for = || {
-        let tiles = empty.tiles.iter();
+        let tiles = empty.gpus.iter();
         tiles.filter(|tile| request.allows(tile.gpu.index))
     };
     let managed = asked_for()
@@ -153,55 +155,55 @@ fn message(empty: &Board<'_>, request: &Request) -> String {
     };
     let in_mode = |mode: Mode| asked_for().filter(|tile| tile.gpu.mode == mode).count();
     let (parts, instances) = (
-        shared(empty, request).count(),
-        carved(empty, request).count(),
+        shared_gpus(empty, request).count(),
+        mig_gpus(empty, request).count(),
     );
     let cut = if instances == 0 {
         "shared"
     } else {
         "in MIG mode"
     };
-    let cause = match Need::of(request.amount) {
+    let cause = match RequestShape::of(request.amount) {
         _ if managed == 0 => format!("{none} managed"),
-        Need::Whole { .. } if in_mode(Mode::Mig) == managed => {
+        RequestShape::Whole { .. } if in_mode(Mode::Mig) == managed => {
             format!("{none} available as a whole: all are in MIG mode")
         }
-        Need::Whole { .. } if in_mode(Mode::Mig) > 0 => {
+        RequestShape::Whole { .. } if in_mode(Mode::Mig) > 0 => {
             only(managed - in_mode(Mode::Mig), "available as a whole")
         }
-        Need::Whole { .. } => only(managed, "managed"),
-        Need::Parts {
-            part: Part::Profile(_),
+        RequestShape::Whole { .. } => only(managed, "managed"),
+        RequestShape::Parts {
+            part: Fraction::Profile(_),
             ..
         } if in_mode(Mode::Mig) == 0 => format!("{none} in MIG mode"),
-        Need::Parts { .. } if parts + instances == 0 => match request.isolation {
+        RequestShape::Parts { .. } if parts + instances == 0 => match request.isolation {
             Isolation::Any => format!("{none} shared: all are exclusive"),
             Isolation::Cooperative => format!("{none} shared, which cooperative isolation needs"),
             wish => format!("{none} in MIG mode, which {wish} isolation needs"),
         },
-        Need::Parts {
-            part: Part::Profile(_),
+        RequestShape::Parts {
+            part: Fraction::Profile(_),
             ..
         } => profiles(empty, request),
-        Need::Parts {
-            part: Part::Memory(_),
+        RequestShape::Parts {
+            part: Fraction::Memory(_),
             ..
         } => most_memory(empty, request, some),
-        Need::Parts { count, .. }
+        RequestShape::Parts { count, .. }
             if usize::try_from(count).is_ok_and(|count| count <= parts.max(instances)) =>
         {
             "that is less than 2 MiB of memory".to_owned()
         }
-        Need::Parts { .. } if parts > 0 && instances > 0 => format!(
+        RequestShape::Parts { .. } if parts > 0 && instances > 0 => format!(
             "a job gets either shared GPUs or MIG instances, and {some} {parts} are shared and {instances} in MIG mode"
         ),
-        Need::Parts { .. } => only(parts + instances, cut),
+        RequestShape::Parts { .. } => only(parts + instances, cut),
     };
     let with = match request.isolation {
         Isolation::Any => String::new(),
         wish => format!(" with {wish} isolation"),
     };
-    let what = request.amount.words();
+    let what = request.amount.describe();
     let away = asked_for().filter(|tile| tile.gpu.away);
     match away.map(|tile| tile.gpu.index).collect::<Vec<_>>()[..] {
         [] => format!("{what}{with} requested, but {cause}"),
@@ -214,8 +216,8 @@ fn message(empty: &Board<'_>, request: &Request) -> String {
 }
 
 /// What profiles there are instead.
-fn profiles(empty: &Board<'_>, request: &Request) -> String {
-    let there = carved(empty, request).flat_map(with_room);
+fn profiles(empty: &NodeUsage<'_>, request: &Request) -> String {
+    let there = mig_gpus(empty, request).flat_map(placeable_profiles);
     let mut there: Vec<_> = there
         .map(|profile| (profile.memory, profile.name))
         .collect();
@@ -229,9 +231,9 @@ fn profiles(empty: &Board<'_>, request: &Request) -> String {
 }
 
 /// The most memory that one GPU gives, shared or as an instance, in figures that differ from the request's.
-fn most_memory(empty: &Board<'_>, request: &Request, some: &str) -> String {
-    let part = shared(empty, request).map(largest_memory).max();
-    let instances = carved(empty, request).flat_map(with_room);
+fn most_memory(empty: &NodeUsage<'_>, request: &Request, some: &str) -> String {
+    let part = shared_gpus(empty, request).map(largest_memory).max();
+    let instances = mig_gpus(empty, request).flat_map(placeable_profiles);
     let instance = instances.max_by_key(|profile| memory_of(profile, request));
     let words = |most: Bytes| match request.amount {
         Amount::Memory(needs) => most.human_beside(needs)[0].clone(),

@@ -5,41 +5,41 @@
 
 use std::fmt;
 
-use crate::board::{Board, Tile};
-use crate::fit::{Miss, Size, part_misses, whole_misses};
+use crate::board::{GpuUsage, NodeUsage};
+use crate::fit::{GrantSize, UnmetConstraint, fraction_constraints, whole_gpu_constraints};
 use crate::gpu::Mode;
 use crate::ids::JobId;
-use crate::project::{Overdraft, Use, beyond};
+use crate::project::{QuotaExceeded, Resources, quota_exceeded_by};
 use crate::slice::{Grant, label};
 use crate::snapshot::Snapshot;
 use crate::units::{Bytes, Share};
 
 /// What a job that is to go on waits for. `Display` goes on after `waits for`: `room on GPU 0: 0.25 free, 0.5 needed; held by #7`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lacks {
-    Room(Vec<Full>),
-    Quota(Overdraft),
+pub enum ResumeBlocked {
+    Room(Vec<GpuBlocked>),
+    Quota(QuotaExceeded),
 }
 
 /// A GPU that has no room for what the job had there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Full {
+pub struct GpuBlocked {
     pub index: u32,
     /// Every cause.
     pub why: Vec<String>,
     /// It is given to nobody, or is not there.
-    pub unserved: bool,
+    pub is_unavailable: bool,
     /// Who holds something there, or goes on before.
-    pub by: Vec<JobId>,
+    pub holders: Vec<JobId>,
 }
 
-impl Lacks {
+impl ResumeBlocked {
     /// Whether only room is wanting, on GPUs that will have it: then it is kept. For who waits for something else, perhaps without end,
     /// nothing is.
     pub fn keeps_room(&self) -> bool {
         match self {
             Self::Quota(_) => false,
-            Self::Room(full) => full.iter().all(|gpu| !gpu.unserved),
+            Self::Room(full) => full.iter().all(|gpu| !gpu.is_unavailable),
         }
     }
 }
@@ -48,85 +48,95 @@ impl Lacks {
 /// taken meanwhile are new ones.
 ///
 /// # Errors
-/// [`Lacks`], for one that has no room yet; without a cause for one that is not to go on.
-pub fn come_back(snapshot: &Snapshot, job: JobId, uses: &[Bytes]) -> Result<Vec<Grant>, Lacks> {
+/// [`ResumeBlocked`], for one that has no room yet; without a cause for one that is not to go on.
+pub fn plan_resume(
+    snapshot: &Snapshot,
+    job: JobId,
+    uses: &[Bytes],
+) -> Result<Vec<Grant>, ResumeBlocked> {
     let held = snapshot.held.iter().find(|held| held.job == job);
     let Some((held, since)) = held.and_then(|held| Some((held, held.due?))) else {
-        return Err(Lacks::Room(Vec::new()));
+        return Err(ResumeBlocked::Room(Vec::new()));
     };
     let mut others = snapshot.clone();
     others.held.retain(|other| {
         let is_before = |theirs| (theirs, other.job) < (since, job);
         other.job != job && other.due.is_none_or(is_before)
     });
-    if let Some(overdraft) = beyond(&others, job, &held.owner, Use::of(&held.grants)) {
-        return Err(Lacks::Quota(overdraft));
+    if let Some(overdraft) =
+        quota_exceeded_by(&others, job, &held.owner, Resources::of(&held.grants))
+    {
+        return Err(ResumeBlocked::Quota(overdraft));
     }
-    let board = Board::of(&others);
+    let board = NodeUsage::of(&others);
     let mut full = Vec::new();
     let mut grants = Vec::new();
     for (nth, grant) in held.grants.iter().enumerate() {
         let uses = uses.get(nth).copied().unwrap_or(grant.memory);
-        let tile = board.tiles.iter().find(|tile| tile.gpu.uuid == grant.gpu);
-        match misses(tile, grant, uses) {
+        let tile = board.gpus.iter().find(|tile| tile.gpu.uuid == grant.gpu);
+        match unmet_constraints(tile, grant, uses) {
             None => grants.push(named(tile, grant)),
-            Some(why) => full.push(Full {
+            Some(why) => full.push(GpuBlocked {
                 index: grant.index,
                 why,
-                unserved: !tile.is_some_and(is_served),
-                by: tile.map(holders).unwrap_or_default(),
+                is_unavailable: !tile.is_some_and(is_served),
+                holders: tile.map(holders).unwrap_or_default(),
             }),
         }
     }
     match full.is_empty() {
         true => Ok(grants),
-        false => Err(Lacks::Room(full)),
+        false => Err(ResumeBlocked::Room(full)),
     }
 }
 
 /// Why this GPU does not take it back.
-fn misses(tile: Option<&Tile<'_>>, grant: &Grant, uses: Bytes) -> Option<Vec<String>> {
+fn unmet_constraints(
+    tile: Option<&GpuUsage<'_>>,
+    grant: &Grant,
+    uses: Bytes,
+) -> Option<Vec<String>> {
     let unserved = || Some(vec!["it is no longer available to jobs".to_owned()]);
     let Some(tile) = tile else { return unserved() };
     let is_whole = grant.share == Share::FULL;
     let misses = match tile.gpu.mode {
         Mode::Unmanaged | Mode::Mig => return unserved(),
-        Mode::Exclusive if !is_whole => vec![Miss::Exclusive],
+        Mode::Exclusive if !is_whole => vec![UnmetConstraint::Exclusive],
         Mode::Exclusive | Mode::Shared if is_whole => {
-            let mut misses = whole_misses(tile);
+            let mut misses = whole_gpu_constraints(tile);
             // Of a whole GPU it had what was free then, and has to have what it uses.
             if misses.is_empty() && uses > tile.free_memory() {
-                misses.push(Miss::Memory {
+                misses.push(UnmetConstraint::Memory {
                     free: tile.free_memory(),
                     needs: uses,
                 });
             }
             misses
         }
-        Mode::Exclusive | Mode::Shared => part_misses(
+        Mode::Exclusive | Mode::Shared => fraction_constraints(
             tile,
-            Size {
+            GrantSize {
                 share: grant.share,
                 memory: grant.memory,
                 profile: None,
             },
         ),
     };
-    let words = || misses.iter().map(Miss::to_string).collect();
+    let words = || misses.iter().map(UnmetConstraint::to_string).collect();
     (!misses.is_empty()).then(words)
 }
 
-fn is_served(tile: &Tile<'_>) -> bool {
+fn is_served(tile: &GpuUsage<'_>) -> bool {
     !matches!(tile.gpu.mode, Mode::Unmanaged | Mode::Mig)
 }
 
-fn holders(tile: &Tile<'_>) -> Vec<JobId> {
+fn holders(tile: &GpuUsage<'_>) -> Vec<JobId> {
     let mut jobs: Vec<JobId> = tile.holders.iter().map(|holder| holder.job).collect();
     jobs.sort_unstable();
     jobs
 }
 
-fn named(tile: Option<&Tile<'_>>, grant: &Grant) -> Grant {
+fn named(tile: Option<&GpuUsage<'_>>, grant: &Grant) -> Grant {
     let holders = tile.map_or(&[][..], |tile| &tile.holders);
     let taken = |label: &str| holders.iter().any(|holder| holder.grant.label == label);
     let label = match taken(&grant.label) {
@@ -139,22 +149,22 @@ fn named(tile: Option<&Tile<'_>>, grant: &Grant) -> Grant {
     }
 }
 
-impl fmt::Display for Lacks {
+impl fmt::Display for ResumeBlocked {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Quota(overdraft) => write!(out, "its project: {overdraft}"),
             Self::Room(full) => {
-                let words: Vec<String> = full.iter().map(Full::to_string).collect();
+                let words: Vec<String> = full.iter().map(GpuBlocked::to_string).collect();
                 out.write_str(&words.join("; "))
             }
         }
     }
 }
 
-impl fmt::Display for Full {
+impl fmt::Display for GpuBlocked {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "room on GPU {}: {}", self.index, self.why.join(", "))?;
-        let by: Vec<String> = self.by.iter().map(|job| format!("#{job}")).collect();
+        let by: Vec<String> = self.holders.iter().map(|job| format!("#{job}")).collect();
         match by[..] {
             [] => Ok(()),
             _ => write!(out, " (there: {})", by.join(", ")),
@@ -169,10 +179,10 @@ mod tests {
     use crate::ids::QueueName;
     use crate::invariants;
     use crate::plan::plan;
-    use crate::project::{Owner, Project, Quota};
+    use crate::project::{Project, Quota, SchedulingClass};
     use crate::queue::QueueSpec;
     use crate::request::{Amount, Request};
-    use crate::snapshot::{Held, Queue, Waiting};
+    use crate::snapshot::{AllocatedJob, PendingJob, Queue};
     use crate::units::Gpus;
     use crate::why::why;
 
@@ -197,11 +207,11 @@ mod tests {
         let queue = QueueName::default_queue();
         let held = (1..).zip(held).map(|(job, text)| {
             let grants = text.split(',').map(grant).collect();
-            Held::new(JobId(job), queue.clone(), grants)
+            AllocatedJob::new(JobId(job), queue.clone(), grants)
         });
         let held = held.collect();
         let asks = |(job, text): (u64, &&str)| {
-            Waiting::new(JobId(job), Amount::from_gpu_flag(text).unwrap().into())
+            PendingJob::new(JobId(job), Amount::from_gpu_flag(text).unwrap().into())
         };
         Snapshot {
             gpus,
@@ -224,7 +234,7 @@ mod tests {
     }
 
     fn comes_back(node: &Snapshot, job: u64) -> Result<String, String> {
-        let grants = come_back(node, JobId(job), &[]).map_err(|lacks| lacks.to_string())?;
+        let grants = plan_resume(node, JobId(job), &[]).map_err(|lacks| lacks.to_string())?;
         let labels: Vec<&str> = grants.iter().map(|grant| grant.label.as_str()).collect();
         Ok(labels.join(" "))
     }
@@ -236,7 +246,7 @@ mod tests {
             comes_back(&node, 1).unwrap_err(),
             "room on GPU 0: 0.25 free, 0.5 needed, 20.0 GiB free, 40.0 GiB needed (there: #2)"
         );
-        let lacks = come_back(&node, JobId(1), &[]).unwrap_err();
+        let lacks = plan_resume(&node, JobId(1), &[]).unwrap_err();
         assert!(lacks.keeps_room());
         let mut ended = node.clone();
         ended.held.pop();
@@ -276,10 +286,10 @@ mod tests {
         // Where only its place is kept, nothing is in use.
         let kept = due(node(&["0:0.5"], &["1"]), &[1]);
         let whole = Request::from(Amount::ONE_GPU);
-        let board = Board::of(&kept);
+        let board = NodeUsage::of(&kept);
         assert_eq!(
-            crate::fit::fit(&board.tiles[0], &whole).unwrap_err(),
-            [Miss::Due(JobId(1))]
+            crate::fit::fit(&board.gpus[0], &whole).unwrap_err(),
+            [UnmetConstraint::Reserved(JobId(1))]
         );
         assert_eq!(plan(&kept).starts[0].grants[0].index, 1);
     }
@@ -306,7 +316,7 @@ mod tests {
         node.gpus[0].foreign = Bytes::ZERO;
         // Of a whole GPU the job has to have what it used, and may come to less than it had.
         node.gpus[1].foreign = Bytes::gib(2);
-        let uses = |gib| come_back(&node, JobId(2), &[Bytes::gib(gib)]).is_ok();
+        let uses = |gib| plan_resume(&node, JobId(2), &[Bytes::gib(gib)]).is_ok();
         assert!(uses(78) && !uses(79));
     }
 
@@ -323,7 +333,7 @@ mod tests {
             assert_eq!(said, "room on GPU 0: it is no longer available to jobs");
             let mut changed = parked.clone();
             changed.gpus[0].mode = unserved;
-            let lacks = come_back(&changed, JobId(1), &[]).unwrap_err();
+            let lacks = plan_resume(&changed, JobId(1), &[]).unwrap_err();
             assert!(!lacks.keeps_room());
         }
         assert!(
@@ -347,10 +357,10 @@ mod tests {
         };
         vision.limit.gpus = Some(Gpus::whole(1));
         node.projects = vec![vision];
-        let owner = Owner {
+        let owner = SchedulingClass {
             project: Some("vision".parse().unwrap()),
             preemptible: true,
-            ..Owner::default()
+            ..SchedulingClass::default()
         };
         for held in &mut node.held {
             held.owner = owner.clone();
@@ -360,7 +370,7 @@ mod tests {
             comes_back(&parked, 1).unwrap_err(),
             "its project: vision's limit is 1 GPU; 1 in use, 0.5 more needed"
         );
-        let lacks = come_back(&parked, JobId(1), &[]).unwrap_err();
+        let lacks = plan_resume(&parked, JobId(1), &[]).unwrap_err();
         assert!(!lacks.keeps_room(), "it may lack that without end");
         let stopped: Vec<u64> = plan(&parked).preempts.iter().map(|one| one.job.0).collect();
         assert!(!stopped.contains(&1), "{stopped:?}");

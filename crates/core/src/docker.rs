@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use flags::{Flag, Rule};
+use flags::{Flag, FlagRule};
 
 /// Flags of `docker run` as a container's specification has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,7 +136,7 @@ pub enum Pull {
 
 /// Why words are no container that may be started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum ContainerOptionError {
     #[error("{flag}: Divvy does not support this flag of `docker run`")]
     Unknown { flag: String },
     #[error("{flag} {why}")]
@@ -152,7 +152,7 @@ pub enum Refused {
     NoImage,
 }
 
-impl Refused {
+impl ContainerOptionError {
     /// Whether it is refused for what it would do, and not for how it is written.
     pub fn is_escape(&self) -> bool {
         matches!(self, Self::Escape { .. })
@@ -173,14 +173,14 @@ impl Refused {
 
 /// One flag as it was given.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Given<'a> {
+struct ParsedFlag<'a> {
     flag: &'static Flag,
     value: &'a str,
 }
 
 /// A line of `docker run`, taken apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Line {
+pub struct RunCommand {
     /// Flags that the caller said are its own, as they were written.
     pub own: Vec<String>,
     /// All other flags.
@@ -193,8 +193,11 @@ pub struct Line {
 ///
 /// # Errors
 /// [`Refused`] for a flag that is in neither list, and where no image follows; the flags' values are not judged yet.
-pub fn split(words: &[String], own: &[(&str, bool)]) -> Result<Line, Refused> {
-    let mut line = Line::default();
+pub fn parse_command_line(
+    words: &[String],
+    own: &[(&str, bool)],
+) -> Result<RunCommand, ContainerOptionError> {
+    let mut line = RunCommand::default();
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
         if word == "--" || !word.starts_with('-') || word == "-" {
@@ -203,7 +206,7 @@ pub fn split(words: &[String], own: &[(&str, bool)]) -> Result<Line, Refused> {
             } else {
                 Some(word)
             };
-            line.image = image.cloned().ok_or(Refused::NoImage)?;
+            line.image = image.cloned().ok_or(ContainerOptionError::NoImage)?;
             line.command = rest.cloned().collect();
             return Ok(line);
         }
@@ -219,11 +222,11 @@ pub fn split(words: &[String], own: &[(&str, bool)]) -> Result<Line, Refused> {
             list.push(value.clone());
         }
     }
-    Err(Refused::NoImage)
+    Err(ContainerOptionError::NoImage)
 }
 
 /// The flags that these words are.
-fn given(arguments: &[String]) -> Result<Vec<Given<'_>>, Refused> {
+fn parse_flags(arguments: &[String]) -> Result<Vec<ParsedFlag<'_>>, ContainerOptionError> {
     let mut found = Vec::new();
     let mut rest = arguments.iter();
     while let Some(word) = rest.next() {
@@ -241,14 +244,16 @@ fn given(arguments: &[String]) -> Result<Vec<Given<'_>>, Refused> {
 ///
 /// # Errors
 /// [`Refused`], for the first word that is.
-pub fn options(arguments: &[String]) -> Result<Options, Refused> {
+pub fn options(arguments: &[String]) -> Result<Options, ContainerOptionError> {
     let mut options = Options::default();
-    for Given { flag, value } in given(arguments)? {
+    for ParsedFlag { flag, value } in parse_flags(arguments)? {
         match &flag.rule {
-            Rule::Take(take) => take(&mut options, value).map_err(|fault| fault.of(flag, value))?,
-            Rule::Pass => {}
-            Rule::Refuse { why, hint } => {
-                return Err(Refused::Escape {
+            FlagRule::Take(take) => {
+                take(&mut options, value).map_err(|fault| fault.of(flag, value))?
+            }
+            FlagRule::Pass => {}
+            FlagRule::Refuse { why, hint } => {
+                return Err(ContainerOptionError::Escape {
                     flag: flag.written(value),
                     why,
                     hint,
@@ -264,8 +269,8 @@ pub fn options(arguments: &[String]) -> Result<Options, Refused> {
 ///
 /// # Errors
 /// As [`options`], as far as words are no flags.
-pub fn without_env(arguments: &[String]) -> Result<Vec<String>, Refused> {
-    let words = given(arguments)?;
+pub fn without_env(arguments: &[String]) -> Result<Vec<String>, ContainerOptionError> {
+    let words = parse_flags(arguments)?;
     let others = words.iter().filter(|given| !given.flag.is_env());
     Ok(others
         .map(|given| given.flag.written(given.value))
@@ -276,12 +281,12 @@ pub fn without_env(arguments: &[String]) -> Result<Vec<String>, Refused> {
 ///
 /// # Errors
 /// [`Refused::Escape`] for those that say which GPUs there are and which libraries are loaded.
-pub fn env_name(name: &str) -> Result<(), Refused> {
+pub fn env_name(name: &str) -> Result<(), ContainerOptionError> {
     values::env_name(name).map_err(|fault| fault.named("-e", name))
 }
 
-fn no_value(word: &str) -> Refused {
-    Refused::Wrong {
+fn no_value(word: &str) -> ContainerOptionError {
+    ContainerOptionError::Wrong {
         flag: word.to_owned(),
         why: "needs a value".to_owned(),
     }

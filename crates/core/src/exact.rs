@@ -3,15 +3,15 @@
 
 use std::fmt;
 
-use crate::board::{Board, Given, Tile};
-use crate::fit::{Miss, Size, fit, part_misses, size, unmanaged};
+use crate::board::{Assignment, GpuUsage, NodeUsage};
+use crate::fit::{GrantSize, UnmetConstraint, fit, fraction_constraints, size, unmanaged};
 use crate::gpu::{GRANULE, Mode};
 use crate::ids::{GpuUuid, JobId, QueueName};
 use crate::isolation::Isolation;
 use crate::mig::{MigProfile, Placement, Profile};
-use crate::placement::{Offer, Seat};
+use crate::placement::{MigPlacementChoice, Offer};
 use crate::request::{Amount, Request};
-use crate::seats::Seats;
+use crate::seats::MigOccupancy;
 use crate::slice::{Grant, MigGrant};
 use crate::snapshot::Snapshot;
 use crate::units::{Bytes, Share};
@@ -42,7 +42,7 @@ impl Device {
 
 /// What is held, in the order asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Placed {
+pub struct PinnedAllocation {
     pub grants: Vec<Grant>,
     /// Idle MIG instances in the way: to be removed before.
     pub reclaim: Vec<(GpuUuid, Placement)>,
@@ -50,7 +50,7 @@ pub struct Placed {
 
 /// Why devices cannot be held as they are.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misfit {
+pub enum AllocationError {
     #[error("the claim requests no device")]
     Nothing,
     #[error("the claim mixes MIG instances with parts of shared GPUs: one claim uses either")]
@@ -59,39 +59,42 @@ pub enum Misfit {
     NoGpu(GpuUuid),
     /// They are in each other's way.
     #[error("the requested devices do not fit together on GPU {0}")]
-    Together(u32),
+    Conflict(u32),
     /// However much others give back.
     #[error("GPU {index}: {why}")]
     Never { index: u32, why: String },
     #[error("GPU {index}: {why}")]
-    Now { index: u32, why: String },
+    Unavailable { index: u32, why: String },
 }
 
 /// Holds these devices beside everybody of the snapshot, all or none.
 ///
 /// # Errors
-/// [`Misfit`], for the first that cannot be held.
-pub fn place_exactly(snapshot: &Snapshot, devices: &[Device]) -> Result<Placed, Misfit> {
+/// [`AllocationError`], for the first that cannot be held.
+pub fn allocate_pinned(
+    snapshot: &Snapshot,
+    devices: &[Device],
+) -> Result<PinnedAllocation, AllocationError> {
     let devices = added_up(devices);
     let is_instance = |device: &&Device| matches!(device, Device::Instance { .. });
     let instances = devices.iter().filter(is_instance).count();
     if devices.is_empty() {
-        return Err(Misfit::Nothing);
+        return Err(AllocationError::Nothing);
     }
     if ![0, devices.len()].contains(&instances) {
-        return Err(Misfit::Mixed);
+        return Err(AllocationError::Mixed);
     }
-    let others = Board::of(snapshot);
+    let others = NodeUsage::of(snapshot);
     let mut board = others.clone();
-    let mut placed = Placed::default();
+    let mut placed = PinnedAllocation::default();
     for device in &devices {
         let offer = offer(&board, device).map_err(|misfit| match offer(&others, device) {
             // It is not the others that are in the way.
-            Ok(offer) => Misfit::Together(others.tiles[offer.tile].gpu.index),
+            Ok(offer) => AllocationError::Conflict(others.gpus[offer.position].gpu.index),
             Err(_) => misfit,
         })?;
-        let Given { grants, reclaim } =
-            board.give(OURSELVES, &QueueName::default_queue(), &[offer]);
+        let Assignment { grants, reclaim } =
+            board.assign(OURSELVES, &QueueName::default_queue(), &[offer]);
         placed.grants.extend(grants);
         placed.reclaim.extend(reclaim);
     }
@@ -118,11 +121,11 @@ fn added_up(devices: &[Device]) -> Vec<Device> {
     all
 }
 
-fn offer(board: &Board<'_>, device: &Device) -> Result<Offer, Misfit> {
-    let at = |tile: &Tile<'_>| tile.gpu.uuid == *device.gpu();
-    let place = board.tiles.iter().position(at);
-    let place = place.ok_or_else(|| Misfit::NoGpu(device.gpu().clone()))?;
-    let tile = &board.tiles[place];
+fn offer(board: &NodeUsage<'_>, device: &Device) -> Result<Offer, AllocationError> {
+    let at = |tile: &GpuUsage<'_>| tile.gpu.uuid == *device.gpu();
+    let place = board.gpus.iter().position(at);
+    let place = place.ok_or_else(|| AllocationError::NoGpu(device.gpu().clone()))?;
+    let tile = &board.gpus[place];
     let (size, seat) = match device {
         Device::Part { memory, .. } => (part(tile, *memory)?, None),
         Device::Whole { .. } => (whole(tile)?, None),
@@ -132,14 +135,14 @@ fn offer(board: &Board<'_>, device: &Device) -> Result<Offer, Misfit> {
         }
     };
     Ok(Offer {
-        tile: place,
+        position: place,
         size,
-        seat,
+        mig: seat,
     })
 }
 
 /// A part with as much of the share as there is: whatever memory fits is had, however shares have been rounded.
-fn part(tile: &Tile<'_>, memory: Bytes) -> Result<Size, Misfit> {
+fn part(tile: &GpuUsage<'_>, memory: Bytes) -> Result<GrantSize, AllocationError> {
     let gpu = tile.gpu;
     if gpu.mode == Mode::Mig {
         return Err(never(
@@ -148,12 +151,12 @@ fn part(tile: &Tile<'_>, memory: Bytes) -> Result<Size, Misfit> {
         ));
     }
     let memory = memory.round_up(GRANULE);
-    let request = on(tile, Amount::Memory(memory));
+    let request = request_on(tile, Amount::Memory(memory));
     let mut misses = size(tile, &request).err().unwrap_or_default();
     // The other scheduler has chosen; the agent warns of a part that is too small for a context.
-    misses.retain(|miss| !matches!(miss, Miss::Context { .. }));
+    misses.retain(|miss| !matches!(miss, UnmetConstraint::Context { .. }));
     if !misses.is_empty() {
-        return Err(of(tile, &misses));
+        return Err(to_error(tile, &misses));
     }
     // Rounded down, where a job's is rounded up: the sum over a full GPU is no more than 1.
     let exact = u128::from(memory.get()) * 1000 / u128::from(gpu.usable().get().max(1));
@@ -162,27 +165,31 @@ fn part(tile: &Tile<'_>, memory: Bytes) -> Result<Size, Misfit> {
     let share = u16::try_from(thousandths)
         .ok()
         .and_then(Share::from_thousandths);
-    let size = Size {
+    let size = GrantSize {
         share: share.unwrap_or(Share::FULL),
         memory,
         profile: None,
     };
-    match part_misses(tile, size) {
+    match fraction_constraints(tile, size) {
         misses if misses.is_empty() => Ok(size),
-        misses => Err(now(tile, words(&misses))),
+        misses => Err(unavailable(tile, describe(&misses))),
     }
 }
 
-fn whole(tile: &Tile<'_>) -> Result<Size, Misfit> {
-    let request = on(tile, Amount::ONE_GPU);
-    size(tile, &request).map_err(|misses| of(tile, &misses))?;
-    fit(tile, &request).map_err(|misses| now(tile, words(&misses)))
+fn whole(tile: &GpuUsage<'_>) -> Result<GrantSize, AllocationError> {
+    let request = request_on(tile, Amount::ONE_GPU);
+    size(tile, &request).map_err(|misses| to_error(tile, &misses))?;
+    fit(tile, &request).map_err(|misses| unavailable(tile, describe(&misses)))
 }
 
-fn instance(tile: &Tile<'_>, name: MigProfile, start: u8) -> Result<(Size, Seat), Misfit> {
-    let seats: &Seats<'_> = match (&tile.seats, tile.gpu.mode) {
+fn instance(
+    tile: &GpuUsage<'_>,
+    name: MigProfile,
+    start: u8,
+) -> Result<(GrantSize, MigPlacementChoice), AllocationError> {
+    let seats: &MigOccupancy<'_> = match (&tile.mig, tile.gpu.mode) {
         (Some(seats), Mode::Mig) => seats,
-        (_, Mode::Unmanaged) => return Err(of(tile, &[unmanaged(tile.gpu)])),
+        (_, Mode::Unmanaged) => return Err(to_error(tile, &[unmanaged(tile.gpu)])),
         (_, Mode::Mig) => {
             return Err(never(
                 tile,
@@ -203,8 +210,11 @@ fn instance(tile: &Tile<'_>, name: MigProfile, start: u8) -> Result<(Size, Seat)
         );
         return Err(never(tile, why));
     }
-    if let Some(old) = tile.old_slice() {
-        return Err(now(tile, Miss::OldSlice(old).to_string()));
+    if let Some(old) = tile.slice_before_mig() {
+        return Err(unavailable(
+            tile,
+            UnmetConstraint::SliceBeforeMig(old).to_string(),
+        ));
     }
     let candidates = seats.candidates(profile.id).into_iter();
     let mut there = candidates.filter(|candidate| candidate.placement.start == start);
@@ -215,12 +225,12 @@ fn instance(tile: &Tile<'_>, name: MigProfile, start: u8) -> Result<(Size, Seat)
         };
         let obstacle = crate::obstacle::Obstacle {
             // It is to lie there and nowhere else.
-            by_layout: false,
+            is_fragmentation: false,
             ..seats.obstacle(&only)
         };
-        return Err(now(tile, obstacle.to_string()));
+        return Err(unavailable(tile, obstacle.to_string()));
     };
-    let size = Size {
+    let size = GrantSize {
         share: table.share(profile),
         memory: profile.memory.round_down(GRANULE),
         profile: Some(profile.id),
@@ -229,11 +239,11 @@ fn instance(tile: &Tile<'_>, name: MigProfile, start: u8) -> Result<(Size, Seat)
         profile: profile.name,
         placement: candidate.placement,
     };
-    Ok((size, Seat { grant, candidate }))
+    Ok((size, MigPlacementChoice { grant, candidate }))
 }
 
 /// A request for so much of this GPU.
-fn on(tile: &Tile<'_>, amount: Amount) -> Request {
+fn request_on(tile: &GpuUsage<'_>, amount: Amount) -> Request {
     Request {
         on: vec![tile.gpu.index],
         isolation: Isolation::Any,
@@ -242,27 +252,27 @@ fn on(tile: &Tile<'_>, amount: Amount) -> Request {
 }
 
 /// What keeps it from being had whoever gives back what; one that is given to nobody now may come back.
-fn of(tile: &Tile<'_>, misses: &[Miss]) -> Misfit {
+fn to_error(tile: &GpuUsage<'_>, misses: &[UnmetConstraint]) -> AllocationError {
     match misses.contains(&unmanaged(tile.gpu)) {
-        true => now(tile, words(misses)),
-        false => never(tile, words(misses)),
+        true => unavailable(tile, describe(misses)),
+        false => never(tile, describe(misses)),
     }
 }
 
-fn words(misses: &[Miss]) -> String {
+fn describe(misses: &[UnmetConstraint]) -> String {
     let all: Vec<String> = misses.iter().map(ToString::to_string).collect();
     all.join("; ")
 }
 
-fn never(tile: &Tile<'_>, why: impl fmt::Display) -> Misfit {
-    Misfit::Never {
+fn never(tile: &GpuUsage<'_>, why: impl fmt::Display) -> AllocationError {
+    AllocationError::Never {
         index: tile.gpu.index,
         why: why.to_string(),
     }
 }
 
-fn now(tile: &Tile<'_>, why: String) -> Misfit {
-    Misfit::Now {
+fn unavailable(tile: &GpuUsage<'_>, why: String) -> AllocationError {
+    AllocationError::Unavailable {
         index: tile.gpu.index,
         why,
     }
@@ -273,8 +283,8 @@ mod tests {
 
     use super::*;
     use crate::gpu::Gpu;
-    use crate::mig::{Carving, Instance, Standing, Table};
-    use crate::snapshot::Held;
+    use crate::mig::{MigInventory, ProfileTable, UnallocatedInstance, UnallocatedState};
+    use crate::snapshot::AllocatedJob;
 
     fn uuid(index: u32) -> GpuUuid {
         GpuUuid::from_bytes([u8::try_from(index).unwrap(); 16])
@@ -283,8 +293,8 @@ mod tests {
     fn gpu(index: u32, mode: Mode) -> Gpu {
         Gpu {
             mode,
-            mig: (mode == Mode::Mig).then(|| Carving {
-                table: Table::of_model("a100-40gb").unwrap(),
+            mig: (mode == Mode::Mig).then(|| MigInventory {
+                table: ProfileTable::of_model("a100-40gb").unwrap(),
                 instances: Vec::new(),
             }),
             ..Gpu::sample(u8::try_from(index).unwrap(), Bytes::mib(40_960))
@@ -314,17 +324,17 @@ mod tests {
         }
     }
 
-    fn hold(node: &mut Snapshot, devices: &[Device]) -> Placed {
-        let placed = place_exactly(node, devices).unwrap();
+    fn hold(node: &mut Snapshot, devices: &[Device]) -> PinnedAllocation {
+        let placed = allocate_pinned(node, devices).unwrap();
         let job = JobId(node.held.len() as u64 + 1);
-        let held = Held::new(job, QueueName::default_queue(), placed.grants.clone());
+        let held = AllocatedJob::new(job, QueueName::default_queue(), placed.grants.clone());
         node.held.push(held);
         crate::invariants::check(node).unwrap();
         placed
     }
 
     fn refused(node: &Snapshot, devices: &[Device]) -> String {
-        place_exactly(node, devices).unwrap_err().to_string()
+        allocate_pinned(node, devices).unwrap_err().to_string()
     }
 
     #[test]
@@ -423,22 +433,22 @@ mod tests {
             profile: one,
             start: 3,
         };
-        carving.instances.push(Instance {
+        carving.instances.push(UnallocatedInstance {
             placement: place,
-            standing: Standing::Idle,
+            standing: UnallocatedState::Idle,
         });
-        let reused = place_exactly(&node, &[instance("1g.5gb", 3)]).unwrap();
+        let reused = allocate_pinned(&node, &[instance("1g.5gb", 3)]).unwrap();
         assert_eq!(reused.reclaim, []);
-        let over = place_exactly(&node, &[instance("2g.10gb", 2)]).unwrap();
+        let over = allocate_pinned(&node, &[instance("2g.10gb", 2)]).unwrap();
         assert_eq!(over.reclaim, [(uuid(0), place)]);
         // A stranger's makes none.
-        node.gpus[0].mig.as_mut().unwrap().instances[0].standing = Standing::Foreign;
+        node.gpus[0].mig.as_mut().unwrap().instances[0].standing = UnallocatedState::Foreign;
         assert!(refused(&node, &[instance("2g.10gb", 2)]).contains("foreign 1g.5gb"));
     }
 
     #[test]
     fn what_can_never_be_is_told_from_what_cannot_be_now() {
-        let of = |mode, device: Device| place_exactly(&node(&[mode]), &[device]).unwrap_err();
+        let of = |mode, device: Device| allocate_pinned(&node(&[mode]), &[device]).unwrap_err();
         for (mode, device) in [
             (Mode::Mig, part(0, 2)),
             (Mode::Mig, Device::Whole { gpu: uuid(0) }),
@@ -450,19 +460,25 @@ mod tests {
         ] {
             let misfit = of(mode, device.clone());
             assert!(
-                matches!(misfit, Misfit::Never { .. }),
+                matches!(misfit, AllocationError::Never { .. }),
                 "{device:?}: {misfit}"
             );
         }
         for device in [part(0, 2), instance("1g.5gb", 0)] {
             let misfit = of(Mode::Unmanaged, device);
-            assert!(matches!(misfit, Misfit::Now { .. }), "{misfit}");
+            assert!(
+                matches!(misfit, AllocationError::Unavailable { .. }),
+                "{misfit}"
+            );
         }
-        assert_eq!(of(Mode::Shared, part(7, 2)), Misfit::NoGpu(uuid(7)));
+        assert_eq!(
+            of(Mode::Shared, part(7, 2)),
+            AllocationError::NoGpu(uuid(7))
+        );
         let mixed = [part(0, 2), instance("1g.5gb", 0)];
         let node = node(&[Mode::Shared]);
-        assert_eq!(place_exactly(&node, &mixed), Err(Misfit::Mixed));
-        assert_eq!(place_exactly(&node, &[]), Err(Misfit::Nothing));
+        assert_eq!(allocate_pinned(&node, &mixed), Err(AllocationError::Mixed));
+        assert_eq!(allocate_pinned(&node, &[]), Err(AllocationError::Nothing));
     }
 
     #[test]

@@ -2,45 +2,45 @@
 
 use std::fmt;
 
-use crate::board::Tile;
+use crate::board::GpuUsage;
 use crate::gpu::{GRANULE, Gpu, Mode};
 use crate::ids::JobId;
 use crate::isolation::Isolation;
 use crate::mig::{MigProfile, Profile};
 use crate::obstacle::Obstacle;
 use crate::request::{Amount, Request};
-use crate::seats::Seats;
+use crate::seats::MigOccupancy;
 use crate::units::{Bytes, Share, gpus};
 
 /// The two shapes that every amount has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum RequestShape {
     /// As many whole GPUs as are free, within limits.
     Whole { min: u32, max: u32 },
     /// The same part of `count` different GPUs.
-    Parts { count: u32, part: Part },
+    Parts { count: u32, part: Fraction },
 }
 
 /// A part of one GPU, by the sum that decides its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum Fraction {
     Share(Share),
     Memory(Bytes),
     /// A MIG instance of this profile.
     Profile(MigProfile),
 }
 
-impl Need {
+impl RequestShape {
     pub(crate) fn of(amount: Amount) -> Self {
         match amount {
             Amount::Share(Share::FULL) => Self::Whole { min: 1, max: 1 },
             Amount::Share(share) => Self::Parts {
                 count: 1,
-                part: Part::Share(share),
+                part: Fraction::Share(share),
             },
             Amount::Memory(memory) => Self::Parts {
                 count: 1,
-                part: Part::Memory(memory),
+                part: Fraction::Memory(memory),
             },
             Amount::Whole(count) => Self::Whole {
                 min: count.get(),
@@ -59,11 +59,11 @@ impl Need {
             },
             Amount::Shares { count, share } => Self::Parts {
                 count: count.get(),
-                part: Part::Share(share),
+                part: Fraction::Share(share),
             },
             Amount::Mig(profile) => Self::Parts {
                 count: 1,
-                part: Part::Profile(profile),
+                part: Fraction::Profile(profile),
             },
         }
     }
@@ -71,7 +71,7 @@ impl Need {
 
 /// Share and memory of one GPU, as they would be granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size {
+pub(crate) struct GrantSize {
     pub(crate) share: Share,
     pub(crate) memory: Bytes,
     /// The id of the MIG profile that gives them.
@@ -80,31 +80,31 @@ pub(crate) struct Size {
 
 /// A cause why a GPU cannot serve a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Miss {
+pub(crate) enum UnmetConstraint {
     /// The request names other GPUs.
     NotAskedFor,
     Unmanaged,
     /// It does not answer.
-    Away,
+    Unresponsive,
     /// Exclusive, and the request is for a part.
     Exclusive,
     /// In MIG mode, and the request is for whole GPUs; the largest instance there is.
-    Carved {
+    InMigMode {
         largest: Option<MigProfile>,
     },
     /// Not in MIG mode, and the request is for an instance.
-    NotCarved,
+    NotInMigMode,
     /// What would hold the limit here is not what was asked for.
     Isolation(Isolation),
     /// No MIG profile here gives so much, or is called so; the largest there is.
     NoProfile {
-        wanted: Part,
+        wanted: Fraction,
         largest: Option<(MigProfile, Bytes)>,
     },
     /// There is no place for the MIG instance.
     Slots(Obstacle),
     /// It was put in MIG mode, and a job holds a part of it from before.
-    OldSlice(JobId),
+    SliceBeforeMig(JobId),
     /// The part is larger than the GPU, or so small that it rounds down to no memory.
     Size {
         needs: Bytes,
@@ -118,7 +118,7 @@ pub(crate) enum Miss {
     /// One job holds all of it.
     Held(JobId),
     /// Room is kept for this job, which is to go on.
-    Due(JobId),
+    Reserved(JobId),
     /// A whole GPU is needed, and something is held.
     InUse {
         used: u64,
@@ -132,7 +132,7 @@ pub(crate) enum Miss {
         needs: Bytes,
     },
     /// It would fit, were it not for processes that belong to no slice.
-    Foreign {
+    UnmanagedMemory {
         foreign: Bytes,
         tolerated: Bytes,
     },
@@ -142,23 +142,26 @@ pub(crate) enum Miss {
 ///
 /// # Errors
 /// Why it never gets anything there.
-pub(crate) fn size(tile: &Tile<'_>, request: &Request) -> Result<Size, Vec<Miss>> {
+pub(crate) fn size(
+    tile: &GpuUsage<'_>,
+    request: &Request,
+) -> Result<GrantSize, Vec<UnmetConstraint>> {
     let gpu = tile.gpu;
-    let need = Need::of(request.amount);
+    let need = RequestShape::of(request.amount);
     let mut misses = Vec::new();
     if !request.allows(gpu.index) {
-        misses.push(Miss::NotAskedFor);
+        misses.push(UnmetConstraint::NotAskedFor);
     }
     let wish = request.isolation;
     match (gpu.mode, need) {
         (Mode::Unmanaged, _) => misses.push(unmanaged(gpu)),
-        (Mode::Exclusive, Need::Parts { .. }) => misses.push(Miss::Exclusive),
-        (Mode::Mig, Need::Whole { .. }) => misses.push(Miss::Carved {
-            largest: largest(tile.seats.as_ref()).map(|profile| profile.name),
+        (Mode::Exclusive, RequestShape::Parts { .. }) => misses.push(UnmetConstraint::Exclusive),
+        (Mode::Mig, RequestShape::Whole { .. }) => misses.push(UnmetConstraint::InMigMode {
+            largest: largest(tile.mig.as_ref()).map(|profile| profile.name),
         }),
-        (Mode::Mig, Need::Parts { part, .. }) => {
+        (Mode::Mig, RequestShape::Parts { part, .. }) => {
             if !wish.takes_instances() {
-                misses.push(Miss::Isolation(wish));
+                misses.push(UnmetConstraint::Isolation(wish));
             }
             match instance(tile, part, request.exact) {
                 Ok(size) if misses.is_empty() => return Ok(size),
@@ -168,43 +171,43 @@ pub(crate) fn size(tile: &Tile<'_>, request: &Request) -> Result<Size, Vec<Miss>
         }
         (
             Mode::Shared,
-            Need::Parts {
-                part: Part::Profile(_),
+            RequestShape::Parts {
+                part: Fraction::Profile(_),
                 ..
             },
-        ) => misses.push(Miss::NotCarved),
-        (Mode::Shared, Need::Parts { .. }) if !wish.takes_parts() => {
-            misses.push(Miss::Isolation(wish));
+        ) => misses.push(UnmetConstraint::NotInMigMode),
+        (Mode::Shared, RequestShape::Parts { .. }) if !wish.takes_parts() => {
+            misses.push(UnmetConstraint::Isolation(wish));
         }
-        (Mode::Exclusive, Need::Whole { .. }) | (Mode::Shared, _) => {}
+        (Mode::Exclusive, RequestShape::Whole { .. }) | (Mode::Shared, _) => {}
     }
     let usable = gpu.usable();
     let (share, memory) = match need {
         // An instance is weighed above, and nothing else has a profile.
         _ if gpu.mode == Mode::Mig => return Err(misses),
-        Need::Whole { .. } => (Some(Share::FULL), usable.round_down(GRANULE)),
-        Need::Parts { part, .. } => match part {
-            Part::Share(share) => (Some(share), gpu.memory_of(share)),
-            Part::Memory(memory) => (gpu.share_of(memory), memory.round_up(GRANULE)),
-            Part::Profile(_) => return Err(misses),
+        RequestShape::Whole { .. } => (Some(Share::FULL), usable.round_down(GRANULE)),
+        RequestShape::Parts { part, .. } => match part {
+            Fraction::Share(share) => (Some(share), gpu.memory_of(share)),
+            Fraction::Memory(memory) => (gpu.share_of(memory), memory.round_up(GRANULE)),
+            Fraction::Profile(_) => return Err(misses),
         },
     };
     match share.filter(|_| Bytes::ZERO < memory && memory <= usable) {
-        Some(_) if memory < gpu.context && matches!(need, Need::Parts { .. }) => {
-            misses.push(Miss::Context {
+        Some(_) if memory < gpu.context && matches!(need, RequestShape::Parts { .. }) => {
+            misses.push(UnmetConstraint::Context {
                 needs: memory,
                 context: gpu.context,
             });
         }
         Some(share) if misses.is_empty() => {
-            return Ok(Size {
+            return Ok(GrantSize {
                 share,
                 memory,
                 profile: None,
             });
         }
         Some(_) => {}
-        None => misses.push(Miss::Size {
+        None => misses.push(UnmetConstraint::Size {
             needs: memory,
             usable,
         }),
@@ -213,23 +216,27 @@ pub(crate) fn size(tile: &Tile<'_>, request: &Request) -> Result<Size, Vec<Miss>
 }
 
 /// Why one that is unmanaged is given to nobody.
-pub(crate) fn unmanaged(gpu: &Gpu) -> Miss {
+pub(crate) fn unmanaged(gpu: &Gpu) -> UnmetConstraint {
     match gpu.away {
-        true => Miss::Away,
-        false => Miss::Unmanaged,
+        true => UnmetConstraint::Unresponsive,
+        false => UnmetConstraint::Unmanaged,
     }
 }
 
 /// The smallest instance that gives so much.
-fn instance(tile: &Tile<'_>, part: Part, exact: bool) -> Result<Size, Miss> {
-    let seats = tile.seats.as_ref();
-    let none = || Miss::NoProfile {
+fn instance(
+    tile: &GpuUsage<'_>,
+    part: Fraction,
+    exact: bool,
+) -> Result<GrantSize, UnmetConstraint> {
+    let seats = tile.mig.as_ref();
+    let none = || UnmetConstraint::NoProfile {
         wanted: part,
         largest: largest(seats).map(|profile| (profile.name, profile.memory)),
     };
     let seats = seats.ok_or_else(none)?;
     let profile = seats.profile(part, exact).ok_or_else(none)?;
-    Ok(Size {
+    Ok(GrantSize {
         share: seats.table().share(profile),
         memory: profile.memory.round_down(GRANULE),
         profile: Some(profile.id),
@@ -237,7 +244,7 @@ fn instance(tile: &Tile<'_>, part: Part, exact: bool) -> Result<Size, Miss> {
 }
 
 /// The largest profile without attributes.
-fn largest<'a>(seats: Option<&Seats<'a>>) -> Option<&'a Profile> {
+fn largest<'a>(seats: Option<&MigOccupancy<'a>>) -> Option<&'a Profile> {
     seats?.table().plain().last()
 }
 
@@ -245,19 +252,22 @@ fn largest<'a>(seats: Option<&Seats<'a>>) -> Option<&'a Profile> {
 ///
 /// # Errors
 /// Every cause why it gets nothing.
-pub(crate) fn fit(tile: &Tile<'_>, request: &Request) -> Result<Size, Vec<Miss>> {
+pub(crate) fn fit(
+    tile: &GpuUsage<'_>,
+    request: &Request,
+) -> Result<GrantSize, Vec<UnmetConstraint>> {
     let size = size(tile, request)?;
-    let is_whole = matches!(Need::of(request.amount), Need::Whole { .. });
+    let is_whole = matches!(RequestShape::of(request.amount), RequestShape::Whole { .. });
     let misses = match size.profile {
         Some(profile) => instance_misses(tile, profile),
-        None if is_whole => whole_misses(tile),
-        None => part_misses(tile, size),
+        None if is_whole => whole_gpu_constraints(tile),
+        None => fraction_constraints(tile, size),
     };
     if !misses.is_empty() {
         return Err(misses);
     }
     Ok(match is_whole {
-        true => Size {
+        true => GrantSize {
             memory: tile.free_memory().round_down(GRANULE),
             ..size
         },
@@ -265,33 +275,33 @@ pub(crate) fn fit(tile: &Tile<'_>, request: &Request) -> Result<Size, Vec<Miss>>
     })
 }
 
-fn held_whole(tile: &Tile<'_>) -> Option<Miss> {
-    let mut holders = tile.holders.iter().filter(|holder| !holder.due);
+fn held_whole(tile: &GpuUsage<'_>) -> Option<UnmetConstraint> {
+    let mut holders = tile.holders.iter().filter(|holder| !holder.is_reserved);
     let holder = holders.find(|holder| holder.grant.share == Share::FULL)?;
-    Some(Miss::Held(holder.job))
+    Some(UnmetConstraint::Held(holder.job))
 }
 
-pub(crate) fn whole_misses(tile: &Tile<'_>) -> Vec<Miss> {
+pub(crate) fn whole_gpu_constraints(tile: &GpuUsage<'_>) -> Vec<UnmetConstraint> {
     let mut misses = Vec::new();
-    if tile.holders.iter().any(|holder| !holder.due) {
-        misses.push(held_whole(tile).unwrap_or(Miss::InUse {
+    if tile.holders.iter().any(|holder| !holder.is_reserved) {
+        misses.push(held_whole(tile).unwrap_or(UnmetConstraint::InUse {
             used: tile.held_share(),
         }));
     }
-    misses.extend(tile.due().map(Miss::Due));
-    let (foreign, tolerated) = (tile.foreign, tile.gpu.foreign_tolerated());
+    misses.extend(tile.reserved_for().map(UnmetConstraint::Reserved));
+    let (foreign, tolerated) = (tile.unmanaged, tile.gpu.unmanaged_tolerated());
     if foreign > tolerated {
-        misses.push(Miss::Foreign { foreign, tolerated });
+        misses.push(UnmetConstraint::UnmanagedMemory { foreign, tolerated });
     }
     misses
 }
 
 /// Memory of strangers is no matter here: an instance has its own.
-fn instance_misses(tile: &Tile<'_>, profile: u32) -> Vec<Miss> {
-    if let Some(old) = tile.old_slice() {
-        return vec![Miss::OldSlice(old)];
+fn instance_misses(tile: &GpuUsage<'_>, profile: u32) -> Vec<UnmetConstraint> {
+    if let Some(old) = tile.slice_before_mig() {
+        return vec![UnmetConstraint::SliceBeforeMig(old)];
     }
-    let seats = tile.seats.as_ref();
+    let seats = tile.mig.as_ref();
     let (Some(seats), Some(profile)) = (
         seats,
         seats.and_then(|seats| seats.table().profile(profile)),
@@ -300,57 +310,57 @@ fn instance_misses(tile: &Tile<'_>, profile: u32) -> Vec<Miss> {
     };
     match seats.has_room(profile.id) {
         true => Vec::new(),
-        false => vec![Miss::Slots(seats.obstacle(profile))],
+        false => vec![UnmetConstraint::Slots(seats.obstacle(profile))],
     }
 }
 
-pub(crate) fn part_misses(tile: &Tile<'_>, size: Size) -> Vec<Miss> {
+pub(crate) fn fraction_constraints(tile: &GpuUsage<'_>, size: GrantSize) -> Vec<UnmetConstraint> {
     if let Some(held) = held_whole(tile) {
         return vec![held];
     }
     let mut misses = Vec::new();
     if u64::from(size.share.thousandths()) > tile.free_share() {
-        misses.push(Miss::Share {
+        misses.push(UnmetConstraint::Share {
             free: tile.free_share(),
             needs: size.share,
         });
     }
     if size.memory > tile.free_memory() {
-        misses.push(Miss::Memory {
+        misses.push(UnmetConstraint::Memory {
             free: tile.free_memory(),
             needs: size.memory,
         });
-        if size.memory <= tile.unheld_memory() {
-            let tolerated = tile.unheld_memory().saturating_sub(size.memory);
-            misses.push(Miss::Foreign {
-                foreign: tile.foreign,
+        if size.memory <= tile.unallocated_memory() {
+            let tolerated = tile.unallocated_memory().saturating_sub(size.memory);
+            misses.push(UnmetConstraint::UnmanagedMemory {
+                foreign: tile.unmanaged,
                 tolerated,
             });
         }
     }
     if !misses.is_empty() {
-        misses.extend(tile.due().map(Miss::Due));
+        misses.extend(tile.reserved_for().map(UnmetConstraint::Reserved));
     }
     misses
 }
 
-impl fmt::Display for Miss {
+impl fmt::Display for UnmetConstraint {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotAskedFor => out.write_str("not among the requested GPUs"),
             Self::Unmanaged => out.write_str("unmanaged"),
-            Self::Away => out.write_str("it does not respond"),
+            Self::Unresponsive => out.write_str("it does not respond"),
             Self::Exclusive => out.write_str("exclusive: whole GPUs only"),
-            Self::Carved { largest: None } => {
+            Self::InMigMode { largest: None } => {
                 out.write_str("in MIG mode: not available as a whole")
             }
-            Self::Carved {
+            Self::InMigMode {
                 largest: Some(profile),
             } => write!(
                 out,
                 "in MIG mode: not available as a whole; its largest profile is {profile}"
             ),
-            Self::NotCarved => out.write_str("not in MIG mode"),
+            Self::NotInMigMode => out.write_str("not in MIG mode"),
             Self::Isolation(Isolation::Cooperative) => {
                 out.write_str("in MIG mode, but cooperative isolation is requested")
             }
@@ -361,7 +371,7 @@ impl fmt::Display for Miss {
                 out.write_str("in MIG mode, and its profiles are unknown")
             }
             Self::NoProfile {
-                wanted: Part::Profile(wanted),
+                wanted: Fraction::Profile(wanted),
                 ..
             } => write!(out, "it has no MIG profile {wanted}"),
             Self::NoProfile {
@@ -373,7 +383,7 @@ impl fmt::Display for Miss {
                 memory.human()
             ),
             Self::Slots(obstacle) => obstacle.fmt(out),
-            Self::OldSlice(job) => {
+            Self::SliceBeforeMig(job) => {
                 write!(
                     out,
                     "#{job} still holds a slice from before the change to MIG mode"
@@ -394,19 +404,18 @@ impl fmt::Display for Miss {
                 )
             }
             Self::Held(job) => write!(out, "whole GPU held by #{job}"),
-            Self::Due(job) => write!(out, "room is reserved for #{job}, which is resuming"),
+            Self::Reserved(job) => write!(out, "room is reserved for #{job}, which is resuming"),
             Self::InUse { used } => write!(out, "{} in use, a whole GPU needed", gpus(*used)),
             Self::Share { free, needs } => write!(out, "{} free, {needs} needed", gpus(*free)),
             Self::Memory { free, needs } => {
                 let [free, needs] = free.human_beside(*needs);
                 write!(out, "{free} free, {needs} needed")
             }
-            Self::Foreign { foreign, tolerated } => {
+            Self::UnmanagedMemory { foreign, tolerated } => {
+                let [foreign, tolerated] = foreign.human_beside(*tolerated);
                 write!(
                     out,
-                    "processes outside Divvy hold {}, {} allowed",
-                    foreign.human(),
-                    tolerated.human()
+                    "processes outside Divvy hold {foreign}, {tolerated} allowed"
                 )
             }
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::ids::JobId;
 use crate::plan::plan;
-use crate::snapshot::{Held, Snapshot};
+use crate::snapshot::{AllocatedJob, Snapshot};
 
 /// So many ends are looked ahead at most, and so many waiting jobs asked over all of them: it bounds the time that an
 /// answer takes.
@@ -17,7 +17,7 @@ const MOST_ASKED: usize = 50_000;
 /// In how many seconds a job starts; 0 for one that starts now, `None` where that cannot be said.
 ///
 /// `left`: how many seconds each job has still to run, or runs once it has started, for those of which it is known.
-pub fn starts_in(snapshot: &Snapshot, job: JobId, left: &BTreeMap<JobId, u64>) -> Option<u64> {
+pub fn estimate_start(snapshot: &Snapshot, job: JobId, left: &BTreeMap<JobId, u64>) -> Option<u64> {
     let mut state = snapshot.clone();
     let mut now = 0;
     let mut ends: BTreeMap<JobId, u64> = state
@@ -43,12 +43,13 @@ pub fn starts_in(snapshot: &Snapshot, job: JobId, left: &BTreeMap<JobId, u64>) -
             if let Some(left) = left.get(&start.job) {
                 ends.insert(start.job, now.saturating_add(*left));
             }
-            state.held.push(Held {
+            state.held.push(AllocatedJob {
                 owner,
-                ..Held::new(start.job, start.queue, start.grants)
+                ..AllocatedJob::new(start.job, start.queue, start.grants)
             });
         }
-        let stopped = |held: &Held| plan.preempts.iter().any(|preempt| preempt.job == held.job);
+        let stopped =
+            |held: &AllocatedJob| plan.preempts.iter().any(|preempt| preempt.job == held.job);
         let before = state.held.len();
         state.held.retain(|held| !stopped(held) && !held.leaving);
         if state.held.len() < before {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::GpuUuid;
-use crate::mig::Carving;
+use crate::mig::MigInventory;
 use crate::units::{Bytes, Share};
 
 /// One GPU, as observed.
@@ -31,7 +31,7 @@ pub struct Gpu {
     pub context: Bytes,
     /// What it can be cut into and which instances nobody holds, while its mode is MIG.
     #[serde(default)]
-    pub mig: Option<Carving>,
+    pub mig: Option<MigInventory>,
 }
 
 /// Memory is promised in steps of the driver's large page, 2 MiB.
@@ -63,7 +63,7 @@ impl Gpu {
     }
 
     /// Foreign memory that a whole job tolerates: a tenth of the usable memory, for a display server or a forgotten shell.
-    pub fn foreign_tolerated(&self) -> Bytes {
+    pub fn unmanaged_tolerated(&self) -> Bytes {
         Bytes::new(self.usable().get() / 10)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::gpu::{GRANULE, Gpu};
 use crate::ids::{GpuUuid, JobId, QueueName};
-use crate::mig::{Layout, Placement, Table};
+use crate::mig::{Layout, Placement, ProfileTable};
 use crate::slice::Grant;
 use crate::snapshot::Snapshot;
 use crate::units::{Bytes, Share, gpus};
@@ -122,7 +122,11 @@ fn check_grants(gpu: Option<&Gpu>, grants: &[&Grant]) -> Result<(), Violation> {
 }
 
 /// Jobs' instances lie where the driver could have put them: in places of their own, no more of a kind than there may be.
-fn check_instances(table: &Table, index: u32, placements: &[Placement]) -> Result<(), Violation> {
+fn check_instances(
+    table: &ProfileTable,
+    index: u32,
+    placements: &[Placement],
+) -> Result<(), Violation> {
     let mut layout = Layout::EMPTY;
     for placement in placements {
         layout = layout
@@ -177,7 +181,7 @@ mod tests {
     use crate::queue::QueueSpec;
     use crate::request::Amount;
     use crate::slice::MigGrant;
-    use crate::snapshot::{Held, Queue, Waiting};
+    use crate::snapshot::{AllocatedJob, PendingJob, Queue};
 
     fn uuid(index: u32) -> GpuUuid {
         GpuUuid::from_bytes([u8::try_from(index).unwrap(); 16])
@@ -212,13 +216,13 @@ mod tests {
         let default = QueueName::default_queue();
         let held = (1..)
             .zip(held)
-            .map(|(job, grants)| Held::new(JobId(job), default.clone(), grants));
+            .map(|(job, grants)| AllocatedJob::new(JobId(job), default.clone(), grants));
         Snapshot {
             gpus: vec![gpu(0), gpu(1)],
             held: held.collect(),
             queues: vec![Queue {
                 spec: QueueSpec::open(default.clone()),
-                waiting: vec![Waiting::new(JobId(99), Amount::ONE_GPU.into())],
+                waiting: vec![PendingJob::new(JobId(99), Amount::ONE_GPU.into())],
             }],
             ..Snapshot::default()
         }
@@ -306,7 +310,7 @@ mod tests {
     #[test]
     fn instances_lie_beside_each_other_and_no_more_of_a_kind_than_there_may_be() {
         let instance = |name: &str, start: u8| {
-            let table = Table::of_model("a100-40gb").unwrap();
+            let table = ProfileTable::of_model("a100-40gb").unwrap();
             let profile = table.named(name.parse().unwrap()).unwrap();
             let mig = MigGrant {
                 profile: profile.name,
@@ -324,8 +328,8 @@ mod tests {
         let on_a_cut_gpu = |grants: Vec<Grant>| {
             let mut cut = snapshot(grants.into_iter().map(|grant| vec![grant]).collect());
             cut.gpus[0].mode = Mode::Mig;
-            cut.gpus[0].mig = Some(crate::mig::Carving {
-                table: Table::of_model("a100-40gb").unwrap(),
+            cut.gpus[0].mig = Some(crate::mig::MigInventory {
+                table: ProfileTable::of_model("a100-40gb").unwrap(),
                 instances: Vec::new(),
             });
             check(&cut).map_err(|violation| violation.to_string())

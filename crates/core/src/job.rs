@@ -30,7 +30,7 @@ use crate::slice::Grant;
 /// A job, with what its state needs and nothing more. In JSON: `{"state":"running","grants":[…],"process":{…}}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
-pub enum Job {
+pub enum JobState {
     /// Waits for its turn and its GPUs.
     Queued,
     /// Has its grants; its supervisor is being started.
@@ -47,7 +47,7 @@ pub enum Job {
         grants: Vec<Grant>,
         process: Option<Process>,
         #[serde(default)]
-        why: Stop,
+        why: StopReason,
     },
     /// Holds nothing, for good.
     Ended { outcome: Outcome },
@@ -56,7 +56,7 @@ pub enum Job {
 /// Why a job is to stop. A later cause takes an earlier one's place, never the reverse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stop {
+pub enum StopReason {
     /// What it was on is not there any more.
     GpuLost,
     /// A job that is within its project's quota starts in its place; it goes back into its queue.
@@ -74,7 +74,7 @@ pub enum Stop {
     Cancel,
 }
 
-impl Stop {
+impl StopReason {
     pub const ALL: [Self; 7] = [
         Self::GpuLost,
         Self::Preempt,
@@ -99,12 +99,12 @@ impl Stop {
     }
 
     /// Whether the job goes back into its queue.
-    pub fn comes_back(self) -> bool {
+    pub fn requeues(self) -> bool {
         matches!(self, Self::Preempt | Self::Requeue)
     }
 
     /// What becomes of a job that was stopped, once its program has left like this.
-    fn end(self, gone: Gone) -> Job {
+    fn end(self, gone: ProgramExit) -> JobState {
         let outcome = match (self, gone) {
             (Self::Cancel, _) => Outcome::Cancelled,
             (Self::Release, _) => Outcome::Released,
@@ -112,10 +112,10 @@ impl Stop {
             (Self::Idle, _) => Outcome::Idle,
             (Self::GpuLost, _) => Outcome::GpuLost,
             // It would not be started the next time either, and is not wanted any more.
-            (_, gone @ (Gone::LaunchFailed(_) | Gone::Bypass)) => gone.into(),
-            (Self::Preempt | Self::Requeue, _) => return Job::Queued,
+            (_, gone @ (ProgramExit::LaunchFailed(_) | ProgramExit::Bypass)) => gone.into(),
+            (Self::Preempt | Self::Requeue, _) => return JobState::Queued,
         };
-        Job::Ended { outcome }
+        JobState::Ended { outcome }
     }
 }
 
@@ -170,11 +170,11 @@ pub enum Event {
     /// It holds these from now on.
     Resized(Vec<Grant>),
     /// It is to stop.
-    Stop(Stop),
+    Stop(StopReason),
     /// Its program is gone, or never came to be; told by the exit record or by its absence.
-    Gone(Gone),
+    Gone(ProgramExit),
     /// The same, and it had left before it was told to stop.
-    GoneBefore(Gone),
+    GoneBefore(ProgramExit),
     /// Its program failed, and it may try again.
     Failed,
     /// A job that it was to run after did not end well.
@@ -184,7 +184,7 @@ pub enum Event {
 /// How a program left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Gone {
+pub enum ProgramExit {
     Exited(i32),
     Signaled(i32),
     LaunchFailed(String),
@@ -194,15 +194,15 @@ pub enum Gone {
     GpuLost,
 }
 
-impl Job {
+impl JobState {
     /// The one transition function.
     ///
     /// # Errors
     /// [`Refused`], with the job as it was, for an event that its state knows no answer to.
-    pub fn on(self, event: Event) -> Result<Self, Refused> {
+    pub fn on(self, event: Event) -> Result<Self, InvalidTransition> {
         match (self, event) {
             (Self::Queued, Event::Placed(grants)) => Ok(Self::Starting { grants }),
-            (Self::Queued, Event::Stop(Stop::Cancel)) => Ok(Self::Ended {
+            (Self::Queued, Event::Stop(StopReason::Cancel)) => Ok(Self::Ended {
                 outcome: Outcome::Cancelled,
             }),
             (Self::Queued, Event::DependencyFailed(on)) => Ok(Self::Ended {
@@ -254,7 +254,7 @@ impl Job {
                     process: None, why, ..
                 },
                 Event::NeverStarted,
-            ) => Ok(why.end(Gone::SupervisorLost)),
+            ) => Ok(why.end(ProgramExit::SupervisorLost)),
             (
                 Self::Stopping {
                     grants,
@@ -271,10 +271,11 @@ impl Job {
             (Self::Stopping { why, .. }, Event::Gone(gone)) => Ok(why.end(gone)),
             (
                 Self::Stopping {
-                    why: Stop::Cancel, ..
+                    why: StopReason::Cancel,
+                    ..
                 },
                 Event::GoneBefore(gone),
-            ) => Ok(Stop::Cancel.end(gone)),
+            ) => Ok(StopReason::Cancel.end(gone)),
             (Self::Stopping { .. }, Event::GoneBefore(gone)) => Ok(Self::Ended {
                 outcome: gone.into(),
             }),
@@ -282,7 +283,8 @@ impl Job {
             (Self::Starting { .. } | Self::Running { .. }, Event::Failed) => Ok(Self::Queued),
             (
                 Self::Stopping {
-                    why: Stop::GpuLost, ..
+                    why: StopReason::GpuLost,
+                    ..
                 },
                 Event::Failed,
             ) => Ok(Self::Queued),
@@ -291,7 +293,7 @@ impl Job {
                 outcome: gone.into(),
             }),
 
-            (job, event) => Err(Refused { job, event }),
+            (job, event) => Err(InvalidTransition { job, event }),
         }
     }
 
@@ -335,15 +337,15 @@ impl Job {
     }
 }
 
-impl From<Gone> for Outcome {
-    fn from(gone: Gone) -> Self {
+impl From<ProgramExit> for Outcome {
+    fn from(gone: ProgramExit) -> Self {
         match gone {
-            Gone::Exited(code) => Self::Exited(code),
-            Gone::Signaled(signal) => Self::Signaled(signal),
-            Gone::LaunchFailed(why) => Self::LaunchFailed(why),
-            Gone::SupervisorLost => Self::SupervisorLost,
-            Gone::Bypass => Self::Bypass,
-            Gone::GpuLost => Self::GpuLost,
+            ProgramExit::Exited(code) => Self::Exited(code),
+            ProgramExit::Signaled(signal) => Self::Signaled(signal),
+            ProgramExit::LaunchFailed(why) => Self::LaunchFailed(why),
+            ProgramExit::SupervisorLost => Self::SupervisorLost,
+            ProgramExit::Bypass => Self::Bypass,
+            ProgramExit::GpuLost => Self::GpuLost,
         }
     }
 }
@@ -376,13 +378,13 @@ impl Event {
             Self::Lent => "lent",
             Self::NeverStarted => "declared never started",
             Self::Resized(_) => "resized",
-            Self::Stop(Stop::Cancel) => "cancelled",
-            Self::Stop(Stop::Release) => "released",
-            Self::Stop(Stop::Preempt) => "preempted",
-            Self::Stop(Stop::Requeue) => "requeued",
-            Self::Stop(Stop::TimeLimit) => "stopped by its time limit",
-            Self::Stop(Stop::Idle) => "stopped by its idle rule",
-            Self::Stop(Stop::GpuLost) => "stopped after the loss of its GPU",
+            Self::Stop(StopReason::Cancel) => "cancelled",
+            Self::Stop(StopReason::Release) => "released",
+            Self::Stop(StopReason::Preempt) => "preempted",
+            Self::Stop(StopReason::Requeue) => "requeued",
+            Self::Stop(StopReason::TimeLimit) => "stopped by its time limit",
+            Self::Stop(StopReason::Idle) => "stopped by its idle rule",
+            Self::Stop(StopReason::GpuLost) => "stopped after the loss of its GPU",
             Self::Gone(_) | Self::GoneBefore(_) => "reported as ended",
             Self::Failed => "retried",
             Self::DependencyFailed(_) => "ended by its dependency",
@@ -393,8 +395,8 @@ impl Event {
 /// The event does not belong to the job's state; the job is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a job that is {} cannot be {}", job.state(), event.name())]
-pub struct Refused {
-    pub job: Job,
+pub struct InvalidTransition {
+    pub job: JobState,
     pub event: Event,
 }
 
@@ -420,26 +422,26 @@ mod tests {
         }]
     }
 
-    fn states() -> Vec<Job> {
+    fn states() -> Vec<JobState> {
         vec![
-            Job::Queued,
-            Job::Starting { grants: grants() },
-            Job::Running {
+            JobState::Queued,
+            JobState::Starting { grants: grants() },
+            JobState::Running {
                 grants: grants(),
                 process: PROCESS,
             },
-            Job::Lent { grants: grants() },
-            Job::Stopping {
+            JobState::Lent { grants: grants() },
+            JobState::Stopping {
                 grants: grants(),
                 process: None,
-                why: Stop::Cancel,
+                why: StopReason::Cancel,
             },
-            Job::Stopping {
+            JobState::Stopping {
                 grants: grants(),
                 process: Some(PROCESS),
-                why: Stop::Cancel,
+                why: StopReason::Cancel,
             },
-            Job::Ended {
+            JobState::Ended {
                 outcome: Outcome::Exited(0),
             },
         ]
@@ -452,28 +454,28 @@ mod tests {
             Event::Lent,
             Event::NeverStarted,
             Event::Resized(Vec::new()),
-            Event::Stop(Stop::Cancel),
-            Event::Stop(Stop::Preempt),
-            Event::Stop(Stop::Requeue),
-            Event::Stop(Stop::TimeLimit),
-            Event::Stop(Stop::Idle),
-            Event::Stop(Stop::Release),
-            Event::Stop(Stop::GpuLost),
-            Event::GoneBefore(Gone::Exited(0)),
+            Event::Stop(StopReason::Cancel),
+            Event::Stop(StopReason::Preempt),
+            Event::Stop(StopReason::Requeue),
+            Event::Stop(StopReason::TimeLimit),
+            Event::Stop(StopReason::Idle),
+            Event::Stop(StopReason::Release),
+            Event::Stop(StopReason::GpuLost),
+            Event::GoneBefore(ProgramExit::Exited(0)),
             Event::Failed,
             Event::DependencyFailed(JobId(1)),
-            Event::Gone(Gone::Exited(3)),
-            Event::Gone(Gone::Signaled(9)),
-            Event::Gone(Gone::LaunchFailed("no such file".to_owned())),
-            Event::Gone(Gone::SupervisorLost),
-            Event::Gone(Gone::Bypass),
-            Event::Gone(Gone::GpuLost),
+            Event::Gone(ProgramExit::Exited(3)),
+            Event::Gone(ProgramExit::Signaled(9)),
+            Event::Gone(ProgramExit::LaunchFailed("no such file".to_owned())),
+            Event::Gone(ProgramExit::SupervisorLost),
+            Event::Gone(ProgramExit::Bypass),
+            Event::Gone(ProgramExit::GpuLost),
         ]
     }
 
     #[test]
     fn a_job_runs_and_keeps_its_grants_until_it_ends() {
-        let job = Job::Queued.on(Event::Placed(grants())).unwrap();
+        let job = JobState::Queued.on(Event::Placed(grants())).unwrap();
         assert_eq!(
             (job.state(), job.grants(), job.process()),
             ("starting", &grants()[..], None)
@@ -483,7 +485,7 @@ mod tests {
             (job.state(), job.grants(), job.process()),
             ("running", &grants()[..], Some(PROCESS))
         );
-        let job = job.on(Event::Gone(Gone::Exited(3))).unwrap();
+        let job = job.on(Event::Gone(ProgramExit::Exited(3))).unwrap();
         assert_eq!(
             (job.state(), job.grants(), job.outcome()),
             ("ended", &[][..], Some(&Outcome::Exited(3)))
@@ -493,7 +495,7 @@ mod tests {
     #[test]
     fn a_job_ends_exactly_once() {
         for event in events() {
-            let ended = Job::Ended {
+            let ended = JobState::Ended {
                 outcome: Outcome::Exited(0),
             };
             let refused = ended.clone().on(event.clone()).unwrap_err();
@@ -505,7 +507,7 @@ mod tests {
     fn a_job_that_runs_can_be_resized_and_one_that_ends_cannot() {
         for job in states() {
             let (state, process) = (job.state(), job.process());
-            let is_lent = matches!(job, Job::Lent { .. });
+            let is_lent = matches!(job, JobState::Lent { .. });
             let resized = job.on(Event::Resized(Vec::new()));
             match state {
                 "starting" | "running" if !is_lent => {
@@ -520,12 +522,12 @@ mod tests {
 
     #[test]
     fn a_job_that_never_started_goes_back_to_the_queue_unless_it_was_cancelled() {
-        let starting = Job::Starting { grants: grants() };
+        let starting = JobState::Starting { grants: grants() };
         assert_eq!(
             starting.clone().on(Event::NeverStarted).unwrap(),
-            Job::Queued
+            JobState::Queued
         );
-        let stopping = starting.on(Event::Stop(Stop::Cancel)).unwrap();
+        let stopping = starting.on(Event::Stop(StopReason::Cancel)).unwrap();
         assert_eq!(
             stopping.on(Event::NeverStarted).unwrap().outcome(),
             Some(&Outcome::Cancelled)
@@ -535,14 +537,14 @@ mod tests {
     #[test]
     fn a_job_whose_program_was_seen_is_never_put_back() {
         for job in [
-            Job::Running {
+            JobState::Running {
                 grants: grants(),
                 process: PROCESS,
             },
-            Job::Stopping {
+            JobState::Stopping {
                 grants: grants(),
                 process: Some(PROCESS),
-                why: Stop::Cancel,
+                why: StopReason::Cancel,
             },
         ] {
             assert!(job.on(Event::NeverStarted).is_err());
@@ -555,10 +557,10 @@ mod tests {
             .into_iter()
             .filter(|event| matches!(event, Event::Gone(_)))
         {
-            let stopping = Job::Stopping {
+            let stopping = JobState::Stopping {
                 grants: grants(),
                 process: Some(PROCESS),
-                why: Stop::Cancel,
+                why: StopReason::Cancel,
             };
             assert_eq!(
                 stopping.on(event).unwrap().outcome(),
@@ -570,41 +572,47 @@ mod tests {
     #[test]
     fn whoever_is_preempted_or_requeued_waits_again_and_a_cancel_is_the_last_word() {
         let stopping = |why| {
-            let running = Job::Running {
+            let running = JobState::Running {
                 grants: grants(),
                 process: PROCESS,
             };
             running.on(Event::Stop(why)).unwrap()
         };
-        for why in [Stop::Preempt, Stop::Requeue] {
-            assert!(why.comes_back());
-            for gone in [Gone::Exited(0), Gone::Signaled(15), Gone::SupervisorLost] {
+        for why in [StopReason::Preempt, StopReason::Requeue] {
+            assert!(why.requeues());
+            for gone in [
+                ProgramExit::Exited(0),
+                ProgramExit::Signaled(15),
+                ProgramExit::SupervisorLost,
+            ] {
                 let back = stopping(why).on(Event::Gone(gone)).unwrap();
-                assert_eq!(back, Job::Queued);
+                assert_eq!(back, JobState::Queued);
             }
-            let spent = stopping(why).on(Event::Gone(Gone::LaunchFailed(String::new())));
+            let spent = stopping(why).on(Event::Gone(ProgramExit::LaunchFailed(String::new())));
             assert!(spent.unwrap().outcome().is_some());
             // Whoever was done already is done.
             let done = stopping(why)
-                .on(Event::GoneBefore(Gone::Exited(0)))
+                .on(Event::GoneBefore(ProgramExit::Exited(0)))
                 .unwrap();
             assert_eq!(done.outcome(), Some(&Outcome::Exited(0)));
-            let cancelled = stopping(why).on(Event::Stop(Stop::Cancel)).unwrap();
-            let cancelled = cancelled.on(Event::Stop(Stop::Preempt)).unwrap();
-            let ended = cancelled.on(Event::Gone(Gone::Exited(0))).unwrap();
+            let cancelled = stopping(why).on(Event::Stop(StopReason::Cancel)).unwrap();
+            let cancelled = cancelled.on(Event::Stop(StopReason::Preempt)).unwrap();
+            let ended = cancelled.on(Event::Gone(ProgramExit::Exited(0))).unwrap();
             assert_eq!(ended.outcome(), Some(&Outcome::Cancelled));
         }
-        let late = stopping(Stop::TimeLimit);
+        let late = stopping(StopReason::TimeLimit);
         assert_eq!(
-            late.on(Event::Gone(Gone::Signaled(9))).unwrap().outcome(),
+            late.on(Event::Gone(ProgramExit::Signaled(9)))
+                .unwrap()
+                .outcome(),
             Some(&Outcome::TimeLimit)
         );
         // Whoever was to come back anyway does, and finds another GPU; and so does who may try again.
-        let gone = Event::Gone(Gone::Signaled(15));
-        let preempted = stopping(Stop::Preempt).on(Event::Stop(Stop::GpuLost));
-        assert_eq!(preempted.unwrap().on(gone.clone()), Ok(Job::Queued));
-        let lost = stopping(Stop::GpuLost);
-        assert_eq!(lost.clone().on(Event::Failed), Ok(Job::Queued));
+        let gone = Event::Gone(ProgramExit::Signaled(15));
+        let preempted = stopping(StopReason::Preempt).on(Event::Stop(StopReason::GpuLost));
+        assert_eq!(preempted.unwrap().on(gone.clone()), Ok(JobState::Queued));
+        let lost = stopping(StopReason::GpuLost);
+        assert_eq!(lost.clone().on(Event::Failed), Ok(JobState::Queued));
         assert_eq!(lost.on(gone).unwrap().outcome(), Some(&Outcome::GpuLost));
     }
 
@@ -614,7 +622,8 @@ mod tests {
             let state = job.state();
             let given_up = job.clone().on(Event::DependencyFailed(JobId(1)));
             assert_eq!(given_up.is_ok(), state == "queued", "{state}");
-            let runs = matches!(state, "starting" | "running") && !matches!(job, Job::Lent { .. });
+            let runs =
+                matches!(state, "starting" | "running") && !matches!(job, JobState::Lent { .. });
             let again = job.on(Event::Failed);
             assert_eq!(again.is_ok(), runs, "{state}");
         }
@@ -624,7 +633,7 @@ mod tests {
     fn every_state_can_be_cancelled_but_the_last() {
         for job in states() {
             let ended = job.outcome().is_some();
-            assert_eq!(job.on(Event::Stop(Stop::Cancel)).is_err(), ended);
+            assert_eq!(job.on(Event::Stop(StopReason::Cancel)).is_err(), ended);
         }
     }
 
@@ -640,7 +649,7 @@ mod tests {
             };
             let kept = after.grants() == before.grants();
             assert!(
-                kept || placed || matches!(after, Job::Queued | Job::Ended { .. }),
+                kept || placed || matches!(after, JobState::Queued | JobState::Ended { .. }),
                 "{before:?} to {after:?}"
             );
         }
@@ -648,7 +657,9 @@ mod tests {
 
     #[test]
     fn what_is_lent_ends_when_it_is_given_back_and_by_nothing_that_ends_programs() {
-        let lent = Job::Starting { grants: grants() }.on(Event::Lent).unwrap();
+        let lent = JobState::Starting { grants: grants() }
+            .on(Event::Lent)
+            .unwrap();
         assert_eq!(
             (lent.state(), lent.grants(), lent.process()),
             ("running", &grants()[..], None)
@@ -657,18 +668,18 @@ mod tests {
             let is_stop = matches!(event, Event::Stop(_));
             assert_eq!(lent.clone().on(event.clone()).is_ok(), is_stop, "{event:?}");
         }
-        let stopping = lent.on(Event::Stop(Stop::Release)).unwrap();
+        let stopping = lent.on(Event::Stop(StopReason::Release)).unwrap();
         assert_eq!(stopping.grants(), grants());
-        let ended = stopping.on(Event::Gone(Gone::Exited(0))).unwrap();
+        let ended = stopping.on(Event::Gone(ProgramExit::Exited(0))).unwrap();
         assert_eq!(ended.outcome(), Some(&Outcome::Released));
     }
 
     #[test]
     fn a_refusal_names_the_state_and_the_event() {
-        let refused = Job::Ended {
+        let refused = JobState::Ended {
             outcome: Outcome::Cancelled,
         }
-        .on(Event::Stop(Stop::Cancel))
+        .on(Event::Stop(StopReason::Cancel))
         .unwrap_err();
         assert_eq!(
             refused.to_string(),

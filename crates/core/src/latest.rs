@@ -20,15 +20,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::board::{Board, Tile};
+use crate::board::{GpuUsage, NodeUsage};
 use crate::capacity::fits_empty;
-use crate::fit::{Need, Size, fit, size};
+use crate::fit::{GrantSize, RequestShape, fit, size};
 use crate::ids::JobId;
 use crate::placement::place;
-use crate::plan::turns;
+use crate::plan::queue_order;
 use crate::queue::Order;
 use crate::request::Request;
-use crate::snapshot::{Snapshot, Waiting};
+use crate::snapshot::{PendingJob, Snapshot};
 
 /// So many GPUs are looked at, over all jobs, moments and different requests, before the answer is that nothing is known: it
 /// bounds the time that it takes to well below a second.
@@ -42,51 +42,51 @@ const NEVER: u64 = u64::MAX;
 
 /// What is known of the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct JobBounds {
     /// In how many seconds each job that holds something is gone at the latest, and how long each that waits holds what it
     /// gets, for those of which it is known.
-    pub left: BTreeMap<JobId, u64>,
+    pub remaining_s: BTreeMap<JobId, u64>,
     /// Whose ends each job waits for before it stands in its queue at all. In the snapshot such jobs stand where they will.
-    pub after: BTreeMap<JobId, Vec<JobId>>,
+    pub dependencies: BTreeMap<JobId, Vec<JobId>>,
 }
 
 /// In how many seconds a waiting job starts at the latest, if nobody else comes; 0 for one that starts now, `None` where that
 /// cannot be said, or would take too long to find out.
-pub fn starts_by(snapshot: &Snapshot, job: JobId, known: &Known) -> Option<u64> {
+pub fn latest_start(snapshot: &Snapshot, job: JobId, known: &JobBounds) -> Option<u64> {
     if !snapshot.projects.is_empty() {
         return None;
     }
-    let empty = Board::empty(&snapshot.gpus);
+    let empty = NodeUsage::empty(&snapshot.gpus);
     let order = order(snapshot, job)?;
     let kinds: BTreeSet<&Request> = order.iter().map(|waiting| &waiting.request).collect();
     let fits = |request: &&Request| fits_empty(&empty, request).is_ok();
     let ever: BTreeSet<&Request> = kinds.into_iter().filter(fits).collect();
-    let never = |waiting: &&Waiting| !ever.contains(&waiting.request);
-    let joins = |waiting: &&Waiting| known.after.contains_key(&waiting.job);
+    let never = |waiting: &&PendingJob| !ever.contains(&waiting.request);
+    let joins = |waiting: &&PendingJob| known.dependencies.contains_key(&waiting.job);
     // Whoever comes into a queue or is passed over in it changes whose turn it is.
     if snapshot.order == Order::Fairness && (order.iter().any(never) || order.iter().any(joins)) {
         return None;
     }
     // Who never starts is in nobody's way.
-    let order: Vec<&Waiting> = order.into_iter().filter(|one| !never(one)).collect();
+    let order: Vec<&PendingJob> = order.into_iter().filter(|one| !never(one)).collect();
     let place = order.iter().position(|waiting| waiting.job == job)?;
     if snapshot.order == Order::Fairness && snapshot.backfill && place > 0 {
         return None;
     }
-    Search {
+    StartBoundSearch {
         snapshot,
         known,
         looks: 0,
-        board: (0, Board::of(snapshot)),
+        board: (0, NodeUsage::of(snapshot)),
         held: held(snapshot, known),
     }
     .latest(&order, place)
 }
 
 /// All that wait, in the order in which they are asked; `None` where the job is not among them.
-fn order(snapshot: &Snapshot, job: JobId) -> Option<Vec<&Waiting>> {
+fn order(snapshot: &Snapshot, job: JobId) -> Option<Vec<&PendingJob>> {
     snapshot.place_of(job)?;
-    let turns = turns(snapshot).into_iter();
+    let turns = queue_order(snapshot).into_iter();
     Some(
         turns
             .map(|(queue, place)| &snapshot.queues[queue].waiting[place])
@@ -95,8 +95,8 @@ fn order(snapshot: &Snapshot, job: JobId) -> Option<Vec<&Waiting>> {
 }
 
 /// Who holds something, by when it is gone at the latest.
-fn held(snapshot: &Snapshot, known: &Known) -> Vec<(u64, JobId)> {
-    let end = |job: &JobId| known.left.get(job).copied().unwrap_or(NEVER);
+fn held(snapshot: &Snapshot, known: &JobBounds) -> Vec<(u64, JobId)> {
+    let end = |job: &JobId| known.remaining_s.get(job).copied().unwrap_or(NEVER);
     let held = snapshot.held.iter();
     let mut held: Vec<(u64, JobId)> = held.map(|held| (end(&held.job), held.job)).collect();
     held.sort_unstable();
@@ -106,23 +106,23 @@ fn held(snapshot: &Snapshot, known: &Known) -> Vec<(u64, JobId)> {
 /// One that may lie anywhere, and is gone by then at the latest.
 type Loose<'a> = (u64, &'a Request);
 
-struct Search<'a> {
+struct StartBoundSearch<'a> {
     snapshot: &'a Snapshot,
-    known: &'a Known,
+    known: &'a JobBounds,
     looks: usize,
     /// Those who hold something and are not gone at a moment, for the last that was looked at.
-    board: (u64, Board<'a>),
+    board: (u64, NodeUsage<'a>),
     held: Vec<(u64, JobId)>,
 }
 
-impl<'a> Search<'a> {
-    fn latest(mut self, order: &[&'a Waiting], wanted: usize) -> Option<u64> {
+impl<'a> StartBoundSearch<'a> {
+    fn latest(mut self, order: &[&'a PendingJob], wanted: usize) -> Option<u64> {
         let mut gone: BTreeMap<JobId, u64> =
             self.held.iter().map(|(end, job)| (*job, *end)).collect();
         let mut started: Vec<Loose<'a>> = Vec::new();
         let mut at = 0;
         for (nth, waiting) in order.iter().enumerate() {
-            let joins = self.known.after.get(&waiting.job);
+            let joins = self.known.dependencies.get(&waiting.job);
             for other in joins.into_iter().flatten() {
                 at = at.max(gone.get(other).copied().filter(|end| *end < NEVER)?);
             }
@@ -146,7 +146,7 @@ impl<'a> Search<'a> {
 
     /// When one is gone that starts then.
     fn end(&self, start: u64, job: JobId) -> u64 {
-        let left = self.known.left.get(&job);
+        let left = self.known.remaining_s.get(&job);
         left.map_or(NEVER, |left| start.saturating_add(*left))
     }
 
@@ -180,7 +180,7 @@ impl<'a> Search<'a> {
             let gone = self.held.iter().filter(|(end, _)| *end <= moment);
             let gone: BTreeSet<JobId> = gone.map(|(_, job)| *job).collect();
             self.looks += self.held.len();
-            self.board = (moment, Board::of(self.snapshot).without(&gone));
+            self.board = (moment, NodeUsage::of(self.snapshot).without(&gone));
         }
         if self.looks > MOST_LOOKS {
             return None;
@@ -189,26 +189,26 @@ impl<'a> Search<'a> {
         if kinds.is_empty() {
             return Some(place(board, request, |_, _| true).is_some());
         }
-        let open = board.tiles.iter();
-        let open: Vec<&Tile<'_>> = open.filter(|tile| fit(tile, request).is_ok()).collect();
-        let carved = open.iter().filter(|tile| tile.seats.is_some()).count();
+        let open = board.gpus.iter();
+        let open: Vec<&GpuUsage<'_>> = open.filter(|tile| fit(tile, request).is_ok()).collect();
+        let carved = open.iter().filter(|tile| tile.mig.is_some()).count();
         let parts: Vec<Vec<u64>> = open
             .iter()
             .map(|tile| parts(tile, request, kinds.keys().copied()))
             .collect();
         let filled = kinds.iter().enumerate().map(|(kind, (other, count))| {
             let most = parts.iter().map(|parts| parts[kind]).max().unwrap_or(0);
-            let grants = match Need::of(other.amount) {
-                Need::Whole { max, .. } => max,
-                Need::Parts { count, .. } => count,
+            let grants = match RequestShape::of(other.amount) {
+                RequestShape::Whole { max, .. } => max,
+                RequestShape::Parts { count, .. } => count,
             };
             let grants = u64::from(grants).min(open.len() as u64);
             most.saturating_mul(grants).saturating_mul(*count)
         });
         let filled = filled.fold(0, u64::saturating_add) / WHOLE;
-        let needed = match Need::of(request.amount) {
-            Need::Whole { min, .. } => u64::from(min),
-            Need::Parts { count, .. } => u64::from(count),
+        let needed = match RequestShape::of(request.amount) {
+            RequestShape::Whole { min, .. } => u64::from(min),
+            RequestShape::Parts { count, .. } => u64::from(count),
         };
         // One job gets parts of shared GPUs or instances, never both.
         let most = carved.max(open.len() - carved) as u64;
@@ -219,17 +219,17 @@ impl<'a> Search<'a> {
 /// Of a GPU that has room for the request: which part of what keeps the request off it each of these would bring there; 0 for one
 /// that never lies there.
 fn parts<'r>(
-    tile: &Tile<'_>,
+    tile: &GpuUsage<'_>,
     request: &Request,
     others: impl Iterator<Item = &'r Request>,
 ) -> Vec<u64> {
-    let sizes: Vec<Option<Size>> = others.map(|other| size(tile, other).ok()).collect();
+    let sizes: Vec<Option<GrantSize>> = others.map(|other| size(tile, other).ok()).collect();
     let there = || sizes.iter().flatten();
     let needs = match size(tile, request) {
-        Ok(needs) if tile.seats.is_none() && !is_whole(request) => needs,
+        Ok(needs) if tile.mig.is_none() && !is_whole(request) => needs,
         // Anything at all keeps a whole one off, and where instances would lie is not foreseen.
         _ => {
-            let part = |size: &Option<Size>| size.map_or(0, |_| WHOLE);
+            let part = |size: &Option<GrantSize>| size.map_or(0, |_| WHOLE);
             return sizes.iter().map(part).collect();
         }
     };
@@ -247,7 +247,7 @@ fn parts<'r>(
         let part = (u128::from(part) * u128::from(WHOLE)).div_ceil(u128::from(all));
         u64::try_from(part).unwrap_or(WHOLE).min(WHOLE)
     };
-    let part = |size: &Option<Size>| {
+    let part = |size: &Option<GrantSize>| {
         size.map_or(0, |size| {
             of(size.share.thousandths().into(), share).max(of(size.memory.get(), memory))
         })
@@ -256,7 +256,7 @@ fn parts<'r>(
 }
 
 fn is_whole(request: &Request) -> bool {
-    matches!(Need::of(request.amount), Need::Whole { .. })
+    matches!(RequestShape::of(request.amount), RequestShape::Whole { .. })
 }
 
 fn gcd(a: u64, b: u64) -> u64 {

@@ -33,7 +33,7 @@
 //! `fair` shares go to whoever wants them, and what one does not want the others get. A `strict` tenant also earns its time,
 //! at the rate of its share, and holds only while it has some. `none` takes no part: its launches are the driver's to order.
 //!
-//! What the tenants do is told by [`Event`]s; [`Keeper::turn`] answers with the grants that change and when to ask again. Times are
+//! What the tenants do is told by [`Event`]s; [`Arbiter::decide`] answers with the grants that change and when to ask again. Times are
 //! since one fixed instant. Reading the tenants' accounts and writing their grants is the agent's business.
 
 mod keeper;
@@ -44,7 +44,7 @@ use std::time::Duration;
 
 use crate::units::{ComputeMode, Share};
 
-pub use keeper::{Keeper, Turn};
+pub use keeper::{Arbiter, Decision};
 
 /// Half of a quantum: how far ahead of the others a holder may get, in its own time on the GPU. Two equal tenants hold
 /// for twice this in turn.
@@ -78,7 +78,7 @@ pub type Tenant = u64;
 
 /// On what terms a tenant takes part.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct TenantConfig {
     /// The GPUs it uses, by a number of the caller's choice; never empty, none twice.
     pub gpus: Vec<u32>,
     /// Its part of each of them.
@@ -96,7 +96,7 @@ pub struct Activity {
     /// That work takes longer than they reckoned: it may wait for something that stands at the gate.
     pub overdue: bool,
     /// Moves on whenever one of them asks at the gate, for the first time or again.
-    pub asked: u64,
+    pub requests: u64,
     /// Device time that they reckon they used, ever, on all GPUs together.
     pub used: Duration,
 }
@@ -110,20 +110,20 @@ impl Activity {
 
 /// What the keeper is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum TenantEvent {
     /// A tenant is there, or its terms are others than before.
-    Terms(Tenant, Terms),
+    Configured(Tenant, TenantConfig),
     /// What its processes are seen to do.
-    Seen(Tenant, Activity),
+    Observed(Tenant, Activity),
     /// It is gone, with everything it held.
     Left(Tenant),
     /// So much of the time since about the last time, in thousandths, a GPU was used, as its driver says.
-    Used(u32, u32),
+    DriverUtilisation(u32, u32),
 }
 
 /// What a tenant may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grant {
+pub enum Lease {
     /// Launch nothing.
     Closed,
     /// Launch until then.

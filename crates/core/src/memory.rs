@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 /// Where it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Memory {
+pub enum MemoryResidency {
     /// On its GPUs.
     #[default]
     Kept,
@@ -34,7 +34,7 @@ pub enum Memory {
 
 /// What somebody wants of it, or what has become of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Move {
+pub enum MemoryEvent {
     /// The job is to be suspended without its GPUs.
     Release,
     /// The job is to be suspended.
@@ -44,7 +44,7 @@ pub enum Move {
     /// The same, where its processes may be locked though their memory stayed.
     Recall,
     /// All of it is in the host's memory, and nothing of the job runs.
-    Saved,
+    Offloaded,
     /// It stays where it is: nothing was done to it.
     Refused,
     /// Something was done, and not all.
@@ -55,34 +55,34 @@ pub enum Move {
     Restored,
 }
 
-impl Memory {
+impl MemoryResidency {
     /// The one transition function. What comes too late changes nothing: something else was asked for meanwhile.
     #[must_use]
-    pub fn on(self, then: Move) -> Self {
-        use Memory::{Aside, Due, Kept, Leaving, Returning};
+    pub fn on(self, then: MemoryEvent) -> Self {
+        use MemoryResidency::{Aside, Due, Kept, Leaving, Returning};
         match (self, then) {
-            (Kept | Returning { .. }, Move::Release) => Leaving,
-            (Due, Move::Release | Move::Suspend) => Aside,
-            (Returning { .. }, Move::Suspend) => Returning { goes_on: false },
-            (Kept, Move::Recall) => Returning { goes_on: true },
-            (Leaving | Returning { .. }, Move::Resume) => Returning { goes_on: true },
-            (Aside, Move::Resume) => Due,
-            (Leaving, Move::Saved) => Aside,
-            (Leaving, Move::Refused) => Kept,
-            (Leaving, Move::Failed) => Returning { goes_on: false },
-            (Due, Move::Fits) => Returning { goes_on: true },
-            (Returning { .. }, Move::Restored) => Kept,
+            (Kept | Returning { .. }, MemoryEvent::Release) => Leaving,
+            (Due, MemoryEvent::Release | MemoryEvent::Suspend) => Aside,
+            (Returning { .. }, MemoryEvent::Suspend) => Returning { goes_on: false },
+            (Kept, MemoryEvent::Recall) => Returning { goes_on: true },
+            (Leaving | Returning { .. }, MemoryEvent::Resume) => Returning { goes_on: true },
+            (Aside, MemoryEvent::Resume) => Due,
+            (Leaving, MemoryEvent::Offloaded) => Aside,
+            (Leaving, MemoryEvent::Refused) => Kept,
+            (Leaving, MemoryEvent::Failed) => Returning { goes_on: false },
+            (Due, MemoryEvent::Fits) => Returning { goes_on: true },
+            (Returning { .. }, MemoryEvent::Restored) => Kept,
             (memory, _) => memory,
         }
     }
 
     /// Whether the job holds its GPUs.
-    pub fn holds(self) -> bool {
+    pub fn holds_gpus(self) -> bool {
         !matches!(self, Self::Aside | Self::Due)
     }
 
     /// Whether it is being copied, or is about to be.
-    pub fn moves(self) -> bool {
+    pub fn is_copying(self) -> bool {
         matches!(self, Self::Leaving | Self::Returning { .. })
     }
 }
@@ -102,7 +102,7 @@ pub enum ProcessState {
 
 /// What is to be done next, to the process at this place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum CheckpointStep {
     Lock(usize),
     Save(usize),
     Restore(usize),
@@ -114,65 +114,81 @@ pub enum Step {
 
 /// The next step towards having the memory of all of these aside: nobody's is saved before all are locked, as they may wait for each
 /// other. `None`: it did not say.
-pub fn put_aside(states: &[Option<ProcessState>]) -> Step {
+pub fn next_offload_step(states: &[Option<ProcessState>]) -> CheckpointStep {
     let at = |state| states.iter().position(|one| *one == state);
     let stuck = at(None).or(at(Some(ProcessState::Failed)));
-    let lock = || at(Some(ProcessState::Running)).map(Step::Lock);
-    let save = || at(Some(ProcessState::Locked)).map(Step::Save);
-    (stuck.map(Step::Stuck).or_else(lock).or_else(save)).unwrap_or(Step::Done)
+    let lock = || at(Some(ProcessState::Running)).map(CheckpointStep::Lock);
+    let save = || at(Some(ProcessState::Locked)).map(CheckpointStep::Save);
+    (stuck.map(CheckpointStep::Stuck).or_else(lock).or_else(save)).unwrap_or(CheckpointStep::Done)
 }
 
 /// The next step towards having all of these run, with their memory where it was. Nobody goes on before all memory that is known of is
 /// back; one that does not say how it is may wait for one that is locked, so the others come first.
-pub fn bring_back(states: &[Option<ProcessState>]) -> Step {
+pub fn next_restore_step(states: &[Option<ProcessState>]) -> CheckpointStep {
     let at = |state| states.iter().position(|one| *one == state);
-    let restore = at(Some(ProcessState::Checkpointed)).map(Step::Restore);
-    let unlock = || at(Some(ProcessState::Locked)).map(Step::Unlock);
-    let stuck = || (at(None).or(at(Some(ProcessState::Failed)))).map(Step::Stuck);
-    (restore.or_else(unlock).or_else(stuck)).unwrap_or(Step::Done)
+    let restore = at(Some(ProcessState::Checkpointed)).map(CheckpointStep::Restore);
+    let unlock = || at(Some(ProcessState::Locked)).map(CheckpointStep::Unlock);
+    let stuck = || (at(None).or(at(Some(ProcessState::Failed)))).map(CheckpointStep::Stuck);
+    (restore.or_else(unlock).or_else(stuck)).unwrap_or(CheckpointStep::Done)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ALL: [Memory; 6] = [
-        Memory::Kept,
-        Memory::Leaving,
-        Memory::Aside,
-        Memory::Due,
-        Memory::Returning { goes_on: false },
-        Memory::Returning { goes_on: true },
+    const ALL: [MemoryResidency; 6] = [
+        MemoryResidency::Kept,
+        MemoryResidency::Leaving,
+        MemoryResidency::Aside,
+        MemoryResidency::Due,
+        MemoryResidency::Returning { goes_on: false },
+        MemoryResidency::Returning { goes_on: true },
     ];
 
-    const MOVES: [Move; 9] = [
-        Move::Release,
-        Move::Suspend,
-        Move::Resume,
-        Move::Recall,
-        Move::Saved,
-        Move::Refused,
-        Move::Failed,
-        Move::Fits,
-        Move::Restored,
+    const MOVES: [MemoryEvent; 9] = [
+        MemoryEvent::Release,
+        MemoryEvent::Suspend,
+        MemoryEvent::Resume,
+        MemoryEvent::Recall,
+        MemoryEvent::Offloaded,
+        MemoryEvent::Refused,
+        MemoryEvent::Failed,
+        MemoryEvent::Fits,
+        MemoryEvent::Restored,
     ];
 
     #[test]
     fn memory_goes_aside_and_comes_back_by_room() {
-        let way = [Move::Release, Move::Saved, Move::Resume, Move::Fits];
-        let met: Vec<Memory> = way
+        let way = [
+            MemoryEvent::Release,
+            MemoryEvent::Offloaded,
+            MemoryEvent::Resume,
+            MemoryEvent::Fits,
+        ];
+        let met: Vec<MemoryResidency> = way
             .iter()
-            .scan(Memory::Kept, |memory, then| {
+            .scan(MemoryResidency::Kept, |memory, then| {
                 *memory = memory.on(*then);
                 Some(*memory)
             })
             .collect();
-        let back = Memory::Returning { goes_on: true };
-        assert_eq!(met, [Memory::Leaving, Memory::Aside, Memory::Due, back]);
-        assert_eq!(back.on(Move::Restored), Memory::Kept);
-        let undone = Memory::Leaving.on(Move::Failed);
-        assert_eq!(undone, Memory::Returning { goes_on: false });
-        assert_eq!(Memory::Leaving.on(Move::Refused), Memory::Kept);
+        let back = MemoryResidency::Returning { goes_on: true };
+        assert_eq!(
+            met,
+            [
+                MemoryResidency::Leaving,
+                MemoryResidency::Aside,
+                MemoryResidency::Due,
+                back
+            ]
+        );
+        assert_eq!(back.on(MemoryEvent::Restored), MemoryResidency::Kept);
+        let undone = MemoryResidency::Leaving.on(MemoryEvent::Failed);
+        assert_eq!(undone, MemoryResidency::Returning { goes_on: false });
+        assert_eq!(
+            MemoryResidency::Leaving.on(MemoryEvent::Refused),
+            MemoryResidency::Kept
+        );
     }
 
     #[test]
@@ -180,11 +196,14 @@ mod tests {
         for memory in ALL {
             for then in MOVES {
                 let after = memory.on(then);
-                if !memory.holds() && after.holds() {
-                    assert_eq!((memory, then), (Memory::Due, Move::Fits));
+                if !memory.holds_gpus() && after.holds_gpus() {
+                    assert_eq!((memory, then), (MemoryResidency::Due, MemoryEvent::Fits));
                 }
-                if memory.holds() && !after.holds() {
-                    assert_eq!((memory, then), (Memory::Leaving, Move::Saved));
+                if memory.holds_gpus() && !after.holds_gpus() {
+                    assert_eq!(
+                        (memory, then),
+                        (MemoryResidency::Leaving, MemoryEvent::Offloaded)
+                    );
                 }
             }
         }
@@ -192,37 +211,47 @@ mod tests {
 
     #[test]
     fn what_comes_to_its_end_after_another_wish_changes_nothing() {
-        let resumed = Memory::Leaving.on(Move::Resume);
-        assert_eq!(resumed, Memory::Returning { goes_on: true });
-        for late in [Move::Saved, Move::Refused, Move::Failed] {
+        let resumed = MemoryResidency::Leaving.on(MemoryEvent::Resume);
+        assert_eq!(resumed, MemoryResidency::Returning { goes_on: true });
+        for late in [
+            MemoryEvent::Offloaded,
+            MemoryEvent::Refused,
+            MemoryEvent::Failed,
+        ] {
             assert_eq!(resumed.on(late), resumed);
         }
-        let released = resumed.on(Move::Release);
-        assert_eq!(released, Memory::Leaving);
-        assert_eq!(released.on(Move::Restored), Memory::Leaving);
-        assert_eq!(Memory::Due.on(Move::Suspend), Memory::Aside);
+        let released = resumed.on(MemoryEvent::Release);
+        assert_eq!(released, MemoryResidency::Leaving);
+        assert_eq!(released.on(MemoryEvent::Restored), MemoryResidency::Leaving);
+        assert_eq!(
+            MemoryResidency::Due.on(MemoryEvent::Suspend),
+            MemoryResidency::Aside
+        );
     }
 
     #[test]
     fn a_wish_can_be_had_from_everywhere() {
         for memory in ALL {
-            let mut going = memory.on(Move::Resume);
-            for then in [Move::Fits, Move::Restored] {
+            let mut going = memory.on(MemoryEvent::Resume);
+            for then in [MemoryEvent::Fits, MemoryEvent::Restored] {
                 going = going.on(then);
             }
-            assert_eq!(going, Memory::Kept, "{memory:?}");
-            assert_eq!(memory.on(Move::Release).on(Move::Saved), Memory::Aside);
+            assert_eq!(going, MemoryResidency::Kept, "{memory:?}");
+            assert_eq!(
+                memory.on(MemoryEvent::Release).on(MemoryEvent::Offloaded),
+                MemoryResidency::Aside
+            );
         }
     }
 
     /// What the driver makes of a step (CUDA driver API, group CHECKPOINT).
-    fn carry_out(states: &mut [Option<ProcessState>], step: Step) {
+    fn carry_out(states: &mut [Option<ProcessState>], step: CheckpointStep) {
         let (at, from, to) = match step {
-            Step::Lock(at) => (at, ProcessState::Running, ProcessState::Locked),
-            Step::Save(at) => (at, ProcessState::Locked, ProcessState::Checkpointed),
-            Step::Restore(at) => (at, ProcessState::Checkpointed, ProcessState::Locked),
-            Step::Unlock(at) => (at, ProcessState::Locked, ProcessState::Running),
-            Step::Stuck(_) | Step::Done => panic!("{step:?}"),
+            CheckpointStep::Lock(at) => (at, ProcessState::Running, ProcessState::Locked),
+            CheckpointStep::Save(at) => (at, ProcessState::Locked, ProcessState::Checkpointed),
+            CheckpointStep::Restore(at) => (at, ProcessState::Checkpointed, ProcessState::Locked),
+            CheckpointStep::Unlock(at) => (at, ProcessState::Locked, ProcessState::Running),
+            CheckpointStep::Stuck(_) | CheckpointStep::Done => panic!("{step:?}"),
         };
         assert_eq!(states[at], Some(from), "{step:?} is refused by the driver");
         states[at] = Some(to);
@@ -248,13 +277,13 @@ mod tests {
 
     fn to_the_end(
         mut states: [Option<ProcessState>; 3],
-        next: fn(&[Option<ProcessState>]) -> Step,
-    ) -> ([Option<ProcessState>; 3], Vec<Step>) {
+        next: fn(&[Option<ProcessState>]) -> CheckpointStep,
+    ) -> ([Option<ProcessState>; 3], Vec<CheckpointStep>) {
         let mut steps = Vec::new();
         loop {
             let step = next(&states);
             steps.push(step);
-            if matches!(step, Step::Stuck(_) | Step::Done) {
+            if matches!(step, CheckpointStep::Stuck(_) | CheckpointStep::Done) {
                 return (states, steps);
             }
             assert!(steps.len() < 20, "{steps:?}");
@@ -268,28 +297,34 @@ mod tests {
             let is_stuck =
                 |one: &Option<ProcessState>| matches!(one, None | Some(ProcessState::Failed));
             let stuck = states.iter().any(is_stuck);
-            let (saved, steps) = to_the_end(states, put_aside);
+            let (saved, steps) = to_the_end(states, next_offload_step);
             match stuck {
                 true => assert_eq!((saved, steps.len()), (states, 1), "nothing is begun"),
                 false => assert_eq!(saved, [Some(ProcessState::Checkpointed); 3]),
             }
-            let last_lock = steps.iter().rposition(|one| matches!(one, Step::Lock(_)));
-            let first_save = steps.iter().position(|one| matches!(one, Step::Save(_)));
+            let last_lock = steps
+                .iter()
+                .rposition(|one| matches!(one, CheckpointStep::Lock(_)));
+            let first_save = steps
+                .iter()
+                .position(|one| matches!(one, CheckpointStep::Save(_)));
             if let (Some(lock), Some(save)) = (last_lock, first_save) {
                 assert!(lock < save, "{steps:?}");
             }
-            let (back, steps) = to_the_end(states, bring_back);
+            let (back, steps) = to_the_end(states, next_restore_step);
             let healthy = back.iter().filter(|one| !is_stuck(one));
             assert!(
                 healthy
                     .clone()
                     .all(|one| *one == Some(ProcessState::Running))
             );
-            assert_eq!(steps.last() == Some(&Step::Done), !stuck);
+            assert_eq!(steps.last() == Some(&CheckpointStep::Done), !stuck);
             let restored = steps
                 .iter()
-                .rposition(|one| matches!(one, Step::Restore(_)));
-            let unlocked = steps.iter().position(|one| matches!(one, Step::Unlock(_)));
+                .rposition(|one| matches!(one, CheckpointStep::Restore(_)));
+            let unlocked = steps
+                .iter()
+                .position(|one| matches!(one, CheckpointStep::Unlock(_)));
             if let (Some(restored), Some(unlocked)) = (restored, unlocked) {
                 assert!(restored < unlocked, "{steps:?}");
             }

@@ -33,14 +33,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-pub use batch::{Packing, Placed, pack};
-pub use choose::{Need, Size, smallest, sufficient};
+pub use batch::{PackedInstance, Packing, pack};
+pub use choose::{InstanceRequirement, InstanceSize, smallest, sufficient};
 pub use known::{Model, models};
 pub use layout::{Layout, sets};
 pub use name::{Attribute, MigProfile, MigProfileError};
-pub use place::{Candidate, Policy, Rank, Site, everywhere, place};
+pub use place::{Candidate, MigGpu, PlacementPolicy, Rank, all_placements, place};
 pub use repack::{Repack, fits, pool_fits};
-pub use table::{Profile, Table, TableError};
+pub use table::{Profile, ProfileTable, ProfileTableError};
 pub use uuid::{MigUuid, MigUuidError};
 
 /// A profile at a start: with the GPU's UUID, the key of a slot. An instance that is destroyed and made again in the same slot
@@ -62,15 +62,15 @@ impl fmt::Display for Placement {
 
 /// An instance that no job holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Instance {
+pub struct UnallocatedInstance {
     pub placement: Placement,
-    pub standing: Standing,
+    pub standing: UnallocatedState,
 }
 
 /// How an instance stands that no job holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+pub enum UnallocatedState {
     /// Ours, empty, and kept: handed to the next job that wants its profile, destroyed when its slices are needed.
     Idle,
     /// Somebody else made it; never touched.
@@ -83,7 +83,7 @@ pub enum Standing {
     Coming,
 }
 
-impl Standing {
+impl UnallocatedState {
     /// The word for it in JSON and tables.
     pub fn name(self) -> &'static str {
         match self {
@@ -96,7 +96,7 @@ impl Standing {
     }
 }
 
-impl fmt::Display for Standing {
+impl fmt::Display for UnallocatedState {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.name())
     }
@@ -105,23 +105,23 @@ impl fmt::Display for Standing {
 /// A GPU in MIG mode: what it offers, and the instances on it that no job holds. Those that jobs hold are known from the
 /// grants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Carving {
-    pub table: Arc<Table>,
-    pub instances: Vec<Instance>,
+pub struct MigInventory {
+    pub table: Arc<ProfileTable>,
+    pub instances: Vec<UnallocatedInstance>,
 }
 
-impl Carving {
+impl MigInventory {
     /// Placements of the idle instances, in order.
     pub fn idle(&self) -> Vec<Placement> {
-        self.placements(|standing| standing == Standing::Idle)
+        self.placements(|standing| standing == UnallocatedState::Idle)
     }
 
     /// Placements of the instances that are neither a job's nor idle, in order: they cannot be given away or destroyed.
     pub fn fixed(&self) -> Vec<Placement> {
-        self.placements(|standing| standing != Standing::Idle)
+        self.placements(|standing| standing != UnallocatedState::Idle)
     }
 
-    fn placements(&self, wanted: impl Fn(Standing) -> bool) -> Vec<Placement> {
+    fn placements(&self, wanted: impl Fn(UnallocatedState) -> bool) -> Vec<Placement> {
         let mut placements: Vec<Placement> = self
             .instances
             .iter()

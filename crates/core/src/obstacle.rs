@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::ids::JobId;
-use crate::mig::{MigProfile, Standing};
+use crate::mig::{MigProfile, UnallocatedState};
 
 /// Why an instance of a profile finds no place on a GPU now. `Display` goes on after the GPU: `3g.20gb needs memory slices
 /// 0-3 or 4-7; #11 1g.5gb lies at 1, #12 1g.5gb at 5`.
@@ -16,13 +16,13 @@ pub struct Obstacle {
     /// What lies where it could, by place; empty where only the kinds of what is there forbid it.
     pub blockers: Vec<Blocker>,
     /// The same instances and this one would fit together, if they lay otherwise.
-    pub by_layout: bool,
+    pub is_fragmentation: bool,
 }
 
 /// An instance in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
-    pub who: Who,
+    pub who: BlockerOwner,
     /// `1g.5gb`.
     pub profile: String,
     pub start: u8,
@@ -31,10 +31,10 @@ pub struct Blocker {
 
 /// Whose an instance is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum BlockerOwner {
     Job(JobId),
     /// Nobody's, and not to be taken.
-    Nobody(Standing),
+    Unallocated(UnallocatedState),
 }
 
 impl fmt::Display for Obstacle {
@@ -59,7 +59,7 @@ impl fmt::Display for Obstacle {
             let place = run(blocker.start, blocker.slices);
             write!(out, "{before} {blocker}{verb} at {place}")?;
         }
-        if self.by_layout {
+        if self.is_fragmentation {
             out.write_str("; another layout of the instances would have room")?;
         }
         Ok(())
@@ -70,8 +70,8 @@ impl fmt::Display for Blocker {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let profile = &self.profile;
         match self.who {
-            Who::Job(job) => write!(out, "#{job} {profile}"),
-            Who::Nobody(standing) => write!(out, "{standing} {profile}"),
+            BlockerOwner::Job(job) => write!(out, "#{job} {profile}"),
+            BlockerOwner::Unallocated(standing) => write!(out, "{standing} {profile}"),
         }
     }
 }
@@ -97,7 +97,7 @@ fn or(parts: &[String]) -> String {
 mod tests {
     use super::*;
 
-    fn blocker(who: Who, profile: &str, start: u8, slices: u8) -> Blocker {
+    fn blocker(who: BlockerOwner, profile: &str, start: u8, slices: u8) -> Blocker {
         Blocker {
             who,
             profile: profile.to_owned(),
@@ -113,10 +113,15 @@ mod tests {
             slices: 4,
             starts: vec![0, 4],
             blockers: vec![
-                blocker(Who::Job(JobId(11)), "1g.5gb", 1, 1),
-                blocker(Who::Nobody(Standing::Foreign), "2g.10gb", 4, 2),
+                blocker(BlockerOwner::Job(JobId(11)), "1g.5gb", 1, 1),
+                blocker(
+                    BlockerOwner::Unallocated(UnallocatedState::Foreign),
+                    "2g.10gb",
+                    4,
+                    2,
+                ),
             ],
-            by_layout: true,
+            is_fragmentation: true,
         };
         assert_eq!(
             obstacle.to_string(),
@@ -130,8 +135,8 @@ mod tests {
             profile: "1g.6gb".parse().unwrap(),
             slices: 1,
             starts: vec![0, 1, 2],
-            blockers: vec![blocker(Who::Job(JobId(1)), "4g.24gb", 0, 4)],
-            by_layout: false,
+            blockers: vec![blocker(BlockerOwner::Job(JobId(1)), "4g.24gb", 0, 4)],
+            is_fragmentation: false,
         };
         assert_eq!(
             obstacle.to_string(),
@@ -146,7 +151,7 @@ mod tests {
             slices: 1,
             starts: vec![0],
             blockers: Vec::new(),
-            by_layout: false,
+            is_fragmentation: false,
         };
         assert_eq!(
             obstacle.to_string(),

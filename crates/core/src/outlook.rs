@@ -3,15 +3,15 @@
 
 use std::collections::BTreeSet;
 
-use crate::board::{Board, Tile};
+use crate::board::{GpuUsage, NodeUsage};
 use crate::ids::GpuUuid;
-use crate::mig::{MigProfile, Packing, Placement, Site, pack};
+use crate::mig::{MigGpu, MigProfile, Packing, Placement, pack};
 use crate::snapshot::Snapshot;
 use crate::units::Bytes;
 
 /// Where one instance of a batch would go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Laid {
+pub struct PlannedInstance {
     pub profile: MigProfile,
     pub gpu: GpuUuid,
     pub index: u32,
@@ -27,7 +27,7 @@ pub struct Laid {
 
 /// They do not all fit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoRoom {
+pub enum PreviewError {
     #[error("no GPU here is in MIG mode")]
     NoGpu,
     /// Of these profiles.
@@ -45,20 +45,20 @@ pub enum NoRoom {
 ///
 /// # Errors
 /// [`NoRoom`], with those that are left over of a packing that has as many as possible.
-pub fn outlook(
+pub fn preview(
     snapshot: &Snapshot,
     wanted: &[MigProfile],
     on: &[u32],
-) -> Result<Vec<Laid>, NoRoom> {
-    let (board, empty) = (Board::of(snapshot), Board::empty(&snapshot.gpus));
-    let tiles = carved(&board, on);
+) -> Result<Vec<PlannedInstance>, PreviewError> {
+    let (board, empty) = (NodeUsage::of(snapshot), NodeUsage::empty(&snapshot.gpus));
+    let tiles = mig_gpus(&board, on);
     if tiles.is_empty() {
-        return Err(NoRoom::NoGpu);
+        return Err(PreviewError::NoGpu);
     }
     let is_offered = |name: &&MigProfile| {
         let mut tables = tiles
             .iter()
-            .filter_map(|tile| Some(tile.seats.as_ref()?.table()));
+            .filter_map(|tile| Some(tile.mig.as_ref()?.table()));
         tables.any(|table| table.named(**name).is_some())
     };
     let unknown: BTreeSet<MigProfile> = wanted
@@ -67,32 +67,32 @@ pub fn outlook(
         .copied()
         .collect();
     if !unknown.is_empty() {
-        return Err(NoRoom::Unknown(unknown.into_iter().collect()));
+        return Err(PreviewError::Unknown(unknown.into_iter().collect()));
     }
     let packing = packed(&tiles, wanted);
     let left = left_over(&packing, wanted);
     if left.is_empty() {
-        return Ok(laid(&tiles, wanted, &packing));
+        return Ok(planned_instances(&tiles, wanted, &packing));
     }
-    let ever = left_over(&packed(&carved(&empty, on), wanted), wanted);
+    let ever = left_over(&packed(&mig_gpus(&empty, on), wanted), wanted);
     Err(match ever.is_empty() {
-        true => NoRoom::Now(left, wanted.len()),
-        false => NoRoom::Never(ever, wanted.len()),
+        true => PreviewError::Now(left, wanted.len()),
+        false => PreviewError::Never(ever, wanted.len()),
     })
 }
 
-fn carved<'b, 'a>(board: &'b Board<'a>, on: &[u32]) -> Vec<&'b Tile<'a>> {
-    let asked_for = |tile: &&Tile<'_>| on.is_empty() || on.contains(&tile.gpu.index);
-    let tiles = board.tiles.iter().filter(asked_for);
+fn mig_gpus<'b, 'a>(board: &'b NodeUsage<'a>, on: &[u32]) -> Vec<&'b GpuUsage<'a>> {
+    let asked_for = |tile: &&GpuUsage<'_>| on.is_empty() || on.contains(&tile.gpu.index);
+    let tiles = board.gpus.iter().filter(asked_for);
     tiles
-        .filter(|tile| tile.seats.is_some() && tile.old_slice().is_none())
+        .filter(|tile| tile.mig.is_some() && tile.slice_before_mig().is_none())
         .collect()
 }
 
-fn packed(tiles: &[&Tile<'_>], wanted: &[MigProfile]) -> Packing {
-    let sites: Vec<Site<'_>> = tiles
+fn packed(tiles: &[&GpuUsage<'_>], wanted: &[MigProfile]) -> Packing {
+    let sites: Vec<MigGpu<'_>> = tiles
         .iter()
-        .filter_map(|tile| Some(tile.seats.as_ref()?.site()))
+        .filter_map(|tile| Some(tile.mig.as_ref()?.site()))
         .collect();
     pack(&sites, wanted)
 }
@@ -105,12 +105,16 @@ fn left_over(packing: &Packing, wanted: &[MigProfile]) -> Vec<MigProfile> {
         .collect()
 }
 
-fn laid(tiles: &[&Tile<'_>], wanted: &[MigProfile], packing: &Packing) -> Vec<Laid> {
+fn planned_instances(
+    tiles: &[&GpuUsage<'_>],
+    wanted: &[MigProfile],
+    packing: &Packing,
+) -> Vec<PlannedInstance> {
     let mut reclaim = packing.reclaim.clone();
-    let one = |(name, placed): (&MigProfile, &Option<crate::mig::Placed>)| {
+    let one = |(name, placed): (&MigProfile, &Option<crate::mig::PackedInstance>)| {
         let placed = (*placed)?;
         let tile = tiles[placed.site];
-        let table = tile.seats.as_ref()?.table();
+        let table = tile.mig.as_ref()?.table();
         let profile = table.profile(placed.placement.profile)?;
         let in_the_way = reclaim.extract_if(.., |(site, idle)| {
             let slices = table
@@ -119,7 +123,7 @@ fn laid(tiles: &[&Tile<'_>], wanted: &[MigProfile], packing: &Packing) -> Vec<La
             let (start, end) = (placed.placement.start, profile.memory_slices);
             *site == placed.site && idle.start < start + end && start < idle.start + slices
         });
-        Some(Laid {
+        Some(PlannedInstance {
             profile: *name,
             gpu: tile.gpu.uuid.clone(),
             index: tile.gpu.index,
@@ -173,21 +177,21 @@ fn beside(left: &[MigProfile], all: usize) -> String {
 mod tests {
     use super::*;
     use crate::gpu::{Gpu, Mode};
-    use crate::mig::{Carving, Instance, Standing, Table};
+    use crate::mig::{MigInventory, ProfileTable, UnallocatedInstance, UnallocatedState};
 
     /// An A100 40GB in MIG mode with these idle instances.
     fn node(idle: &[(u32, u8)]) -> Snapshot {
-        let instance = |(profile, start): &(u32, u8)| Instance {
+        let instance = |(profile, start): &(u32, u8)| UnallocatedInstance {
             placement: Placement {
                 profile: *profile,
                 start: *start,
             },
-            standing: Standing::Idle,
+            standing: UnallocatedState::Idle,
         };
         let gpu = Gpu {
             mode: Mode::Mig,
-            mig: Some(Carving {
-                table: Table::of_model("a100-40gb").unwrap(),
+            mig: Some(MigInventory {
+                table: ProfileTable::of_model("a100-40gb").unwrap(),
                 instances: idle.iter().map(instance).collect(),
             }),
             ..Gpu::sample(0, Bytes::gib(40))
@@ -200,8 +204,8 @@ mod tests {
 
     fn laid(node: &Snapshot, names: &[&str]) -> Result<Vec<String>, String> {
         let wanted: Vec<MigProfile> = names.iter().map(|name| name.parse().unwrap()).collect();
-        let laid = outlook(node, &wanted, &[]).map_err(|error| error.to_string())?;
-        let text = |one: &Laid| {
+        let laid = preview(node, &wanted, &[]).map_err(|error| error.to_string())?;
+        let text = |one: &PlannedInstance| {
             let reclaim = one.reclaim.join(" ");
             let how = if one.reuse { "idle" } else { reclaim.as_str() };
             format!("{}@{} {how}", one.profile, one.placement.start)
@@ -241,12 +245,12 @@ mod tests {
         );
         let mut held = node(&[]);
         if let Some(carving) = &mut held.gpus[0].mig {
-            carving.instances.push(Instance {
+            carving.instances.push(UnallocatedInstance {
                 placement: Placement {
                     profile: 9,
                     start: 4,
                 },
-                standing: Standing::Foreign,
+                standing: UnallocatedState::Foreign,
             });
         }
         assert_eq!(

@@ -1,8 +1,8 @@
 //! Which GPUs a request gets: whole GPUs by lowest index; parts by best fit, so that large gaps stay large; MIG instances
 //! where they take least from those to come.
 
-use crate::board::{Board, Tile};
-use crate::fit::{Need, Size, fit};
+use crate::board::{GpuUsage, NodeUsage};
+use crate::fit::{GrantSize, RequestShape, fit};
 use crate::mig::Candidate;
 use crate::request::Request;
 use crate::slice::MigGrant;
@@ -11,15 +11,15 @@ use crate::slice::MigGrant;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
     /// Place on the board.
-    pub(crate) tile: usize,
-    pub(crate) size: Size,
+    pub(crate) position: usize,
+    pub(crate) size: GrantSize,
     /// The MIG instance that gives it.
-    pub(crate) seat: Option<Seat>,
+    pub(crate) mig: Option<MigPlacementChoice>,
 }
 
 /// A MIG instance, and what it costs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seat {
+pub(crate) struct MigPlacementChoice {
     pub(crate) grant: MigGrant,
     pub(crate) candidate: Candidate,
 }
@@ -31,26 +31,26 @@ pub(crate) struct Seat {
 /// instance comes first, then the place with the least [rank](crate::mig::Rank), then the lowest index. A part is never spread over GPUs, and equal
 /// parts go to different ones, all shared or all in MIG mode.
 pub(crate) fn place(
-    board: &Board<'_>,
+    board: &NodeUsage<'_>,
     request: &Request,
-    admit: impl Fn(&Tile<'_>, &Offer) -> bool,
+    admit: impl Fn(&GpuUsage<'_>, &Offer) -> bool,
 ) -> Option<Vec<Offer>> {
-    let tiles = board.tiles.iter().enumerate();
+    let tiles = board.gpus.iter().enumerate();
     let mut offers: Vec<Offer> = tiles
         .filter_map(|(tile, on)| offer(tile, on, request, &admit))
         .collect();
-    let (least, most) = match Need::of(request.amount) {
-        Need::Whole { min, max } => (min, max),
-        Need::Parts { count, .. } => {
+    let (least, most) = match RequestShape::of(request.amount) {
+        RequestShape::Whole { min, max } => (min, max),
+        RequestShape::Parts { count, .. } => {
             let (mut instances, mut parts): (Vec<Offer>, Vec<Offer>) =
-                offers.into_iter().partition(|offer| offer.seat.is_some());
+                offers.into_iter().partition(|offer| offer.mig.is_some());
             // Stable, and the board is in order of index.
             parts.sort_by_key(|offer| {
-                let tile = &board.tiles[offer.tile];
+                let tile = &board.gpus[offer.position];
                 let share = tile.free_share() - u64::from(offer.size.share.thousandths());
                 (share, tile.free_memory().saturating_sub(offer.size.memory))
             });
-            instances.sort_by_key(|offer| offer.seat.as_ref().map(|seat| seat.candidate.rank));
+            instances.sort_by_key(|offer| offer.mig.as_ref().map(|seat| seat.candidate.rank));
             // One job is held by the limiter or by instances, never by both.
             let enough =
                 |offers: &[Offer]| u32::try_from(offers.len()).is_ok_and(|found| found >= count);
@@ -69,17 +69,21 @@ pub(crate) fn place(
 /// What this GPU would give.
 fn offer(
     tile: usize,
-    on: &Tile<'_>,
+    on: &GpuUsage<'_>,
     request: &Request,
-    admit: impl Fn(&Tile<'_>, &Offer) -> bool,
+    admit: impl Fn(&GpuUsage<'_>, &Offer) -> bool,
 ) -> Option<Offer> {
     let size = fit(on, request).ok()?;
-    let offer = |seat| Offer { tile, size, seat };
-    let (Some(seats), Some(id)) = (&on.seats, size.profile) else {
+    let offer = |seat| Offer {
+        position: tile,
+        size,
+        mig: seat,
+    };
+    let (Some(seats), Some(id)) = (&on.mig, size.profile) else {
         return Some(offer(None)).filter(|offer| admit(on, offer));
     };
     let name = seats.table().profile(id)?.name;
-    let seat = |candidate: Candidate| Seat {
+    let seat = |candidate: Candidate| MigPlacementChoice {
         grant: MigGrant {
             profile: name,
             placement: candidate.placement,

@@ -9,18 +9,21 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::backfill::disturbs;
-use crate::board::{Board, Given, Tile};
+use crate::backfill::delays_reserved;
+use crate::board::{Assignment, GpuUsage, NodeUsage};
 use crate::capacity::fits_empty;
 use crate::ids::{GpuUuid, JobId, QueueName};
 use crate::mig::Placement;
 use crate::placement::{Offer, place};
-use crate::project::{Books, Found, QuotaAhead, Reclaims, Rule, Turns, Use, hinders, reclaim};
+use crate::project::{
+    PendingPreemption, QuotaAhead, QuotaLedger, QuotaRule, Resources, SchedulingOrder, Victims,
+    delays_same_project, find_victims,
+};
 use crate::queue::Order;
-use crate::reason::{Ahead, Reason, Shortage};
+use crate::reason::{JobAhead, Reason, Shortage};
 use crate::request::Request;
 use crate::slice::Grant;
-use crate::snapshot::{Held, Snapshot, Waiting};
+use crate::snapshot::{AllocatedJob, PendingJob, Snapshot};
 
 /// What to do now. Every waiting job of the snapshot is in exactly one of the two lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +35,7 @@ pub struct Plan {
     /// Who is to be stopped, so that somebody within quota can start. They hold what they have until they are gone.
     pub preempts: Vec<Preempt>,
     /// After so many seconds the plan may be another one, though nothing else has changed.
-    pub again_in_s: Option<u64>,
+    pub replan_in_s: Option<u64>,
     /// For the next snapshot.
     pub cursor: usize,
     /// With projects, the first job that waits for room. For the next snapshot; where it is another one than before, the
@@ -45,7 +48,7 @@ pub struct Plan {
 pub struct Preempt {
     pub job: JobId,
     /// Who is to start in its place.
-    pub by: JobId,
+    pub preemptor: JobId,
 }
 
 /// A job that starts, and what it gets.
@@ -74,7 +77,7 @@ pub fn plan(snapshot: &Snapshot) -> Plan {
 }
 
 /// The plan, and the board with the plan carried out.
-pub(crate) fn plan_on_board(snapshot: &Snapshot) -> (Plan, Board<'_>) {
+pub(crate) fn plan_on_board(snapshot: &Snapshot) -> (Plan, NodeUsage<'_>) {
     let (plan, board, _) = decide(snapshot, true, None);
     (plan, board)
 }
@@ -88,19 +91,23 @@ pub(crate) fn starts(snapshot: &Snapshot, job: JobId) -> (bool, usize) {
 
 /// `reclaims`: whether others may be made to give way; `until`: nobody is asked after this one. Answers how many GPUs were looked
 /// at, too.
-fn decide(snapshot: &Snapshot, reclaims: bool, until: Option<JobId>) -> (Plan, Board<'_>, usize) {
-    let empty = Board::empty(&snapshot.gpus);
+fn decide(
+    snapshot: &Snapshot,
+    reclaims: bool,
+    until: Option<JobId>,
+) -> (Plan, NodeUsage<'_>, usize) {
+    let empty = NodeUsage::empty(&snapshot.gpus);
     let mut pass = Pass {
         snapshot,
-        reclaims,
+        may_preempt: reclaims,
         started: Vec::new(),
-        board: Board::of(snapshot),
-        books: Books::of(snapshot, &empty),
+        board: NodeUsage::of(snapshot),
+        quota: QuotaLedger::of(snapshot, &empty),
         empty,
         backfill: snapshot.backfill,
         ahead: Vec::new(),
-        held_back: BTreeMap::new(),
-        found: BTreeMap::new(),
+        blocked_by_quota: BTreeMap::new(),
+        known_reasons: BTreeMap::new(),
         preempts: Vec::new(),
         again_in_s: None,
         work: Cell::new(0),
@@ -110,15 +117,15 @@ fn decide(snapshot: &Snapshot, reclaims: bool, until: Option<JobId>) -> (Plan, B
         ..Plan::default()
     };
     let mut places = vec![0; snapshot.queues.len()];
-    let mut turns = Turns::new(snapshot, turns(snapshot), pass.books.as_ref());
-    while let Some((queue, place)) = turns.next(snapshot, pass.books.as_ref()) {
+    let mut turns = SchedulingOrder::new(snapshot, queue_order(snapshot), pass.quota.as_ref());
+    while let Some((queue, place)) = turns.next(snapshot, pass.quota.as_ref()) {
         let waiting = &snapshot.queues[queue].waiting[place];
         let job = waiting.job;
         let name = snapshot.queues[queue].spec.name.clone();
         let unobstructed = pass.ahead.is_empty();
         pass.work.update(|work| work + 1);
-        match pass.ask(waiting, &name) {
-            Ok(Given { grants, reclaim }) => {
+        match pass.consider(waiting, &name) {
+            Ok(Assignment { grants, reclaim }) => {
                 if unobstructed && snapshot.order == Order::Fairness {
                     plan.cursor = (queue + 1) % snapshot.queues.len();
                 }
@@ -148,8 +155,8 @@ fn decide(snapshot: &Snapshot, reclaims: bool, until: Option<JobId>) -> (Plan, B
         }
     }
     let first = pass.ahead.first().map(|(waiting, _)| waiting.job);
-    plan.head = first.filter(|_| pass.books.is_some());
-    (plan.preempts, plan.again_in_s) = (pass.preempts, pass.again_in_s);
+    plan.head = first.filter(|_| pass.quota.is_some());
+    (plan.preempts, plan.replan_in_s) = (pass.preempts, pass.again_in_s);
     (plan, pass.board, pass.work.get())
 }
 
@@ -157,7 +164,7 @@ fn decide(snapshot: &Snapshot, reclaims: bool, until: Option<JobId>) -> (Plan, B
 ///
 /// Strict: queue by queue, for after each start it is the first queue's turn again. Fair: the first job of each queue
 /// from the cursor on, then the second of each, and so on; an empty queue loses its turn.
-pub(crate) fn turns(snapshot: &Snapshot) -> Vec<(usize, usize)> {
+pub(crate) fn queue_order(snapshot: &Snapshot) -> Vec<(usize, usize)> {
     let queues = snapshot.queues.iter().enumerate();
     let mut turns: Vec<_> = queues
         .flat_map(|(queue, on)| (0..on.waiting.len()).map(move |place| (queue, place)))
@@ -177,20 +184,20 @@ const DEEPEST_BACKFILL: usize = 64;
 /// A pass over the waiting jobs.
 struct Pass<'a> {
     snapshot: &'a Snapshot,
-    reclaims: bool,
+    may_preempt: bool,
     /// With projects, who has started.
-    started: Vec<Held>,
-    board: Board<'a>,
-    empty: Board<'a>,
+    started: Vec<AllocatedJob>,
+    board: NodeUsage<'a>,
+    empty: NodeUsage<'a>,
     /// `None` without projects.
-    books: Option<Books<'a>>,
+    quota: Option<QuotaLedger<'a>>,
     backfill: bool,
     /// The jobs that did not fit, one for each different request; the first of them is the head.
-    ahead: Vec<(&'a Waiting, Arc<Ahead>)>,
+    ahead: Vec<(&'a PendingJob, Arc<JobAhead>)>,
     /// The first job of each project that the project's own rules keep from starting.
-    held_back: BTreeMap<Kind, Arc<QuotaAhead>>,
+    blocked_by_quota: BTreeMap<Kind, Arc<QuotaAhead>>,
     /// Why the next job of this kind with this request waits. Nothing is released during a pass, so it stays true.
-    found: BTreeMap<(Kind, &'a Request), Reason>,
+    known_reasons: BTreeMap<(Kind, &'a Request), Reason>,
     preempts: Vec<Preempt>,
     again_in_s: Option<u64>,
     /// GPUs looked at.
@@ -202,49 +209,56 @@ type Kind = (usize, bool);
 
 impl<'a> Pass<'a> {
     /// Starts the job, or says why not.
-    fn ask(&mut self, waiting: &'a Waiting, queue: &QueueName) -> Result<Given, Reason> {
-        let Waiting {
+    fn consider(
+        &mut self,
+        waiting: &'a PendingJob,
+        queue: &QueueName,
+    ) -> Result<Assignment, Reason> {
+        let PendingJob {
             job,
             request,
             owner,
             ..
         } = waiting;
-        let account = self.books.as_ref().map_or(0, |books| books.account(owner));
+        let account = self
+            .quota
+            .as_ref()
+            .map_or(0, |books| books.project_index(owner));
         let kind = (account, owner.preemptible);
-        if let Some(reason) = self.found.get(&(kind, request)) {
+        if let Some(reason) = self.known_reasons.get(&(kind, request)) {
             return Err(reason.clone());
         }
         if let Err(never) = fits_empty(&self.empty, request) {
             let reason = Reason::Never(Arc::new(never));
-            self.found.insert((kind, request), reason.clone());
+            self.known_reasons.insert((kind, request), reason.clone());
             return Err(reason);
         }
-        if let Some(reason) = self.by_the_rules(kind, waiting, queue) {
+        if let Some(reason) = self.quota_block(kind, waiting, queue) {
             return Err(reason);
         }
         if let Some((_, head)) = self.ahead.first()
             && !(self.backfill && self.ahead.len() < DEEPEST_BACKFILL)
         {
             let reason = Reason::Behind(Arc::clone(head));
-            self.found.insert((kind, request), reason.clone());
+            self.known_reasons.insert((kind, request), reason.clone());
             return Err(reason);
         }
-        if let Some(offers) = self.place_sparing(&self.ahead, waiting) {
-            let given = self.board.give(*job, queue, &offers);
-            if let Some(books) = &mut self.books {
-                books.start(*job, owner, Use::of(&given.grants));
-                self.started.push(Held {
+        if let Some(offers) = self.place_without_delaying(&self.ahead, waiting) {
+            let given = self.board.assign(*job, queue, &offers);
+            if let Some(books) = &mut self.quota {
+                books.add_starting(*job, owner, Resources::of(&given.grants));
+                self.started.push(AllocatedJob {
                     owner: owner.clone(),
-                    ..Held::new(*job, queue.clone(), given.grants.clone())
+                    ..AllocatedJob::new(*job, queue.clone(), given.grants.clone())
                 });
             }
             return Ok(given);
         }
         let short = Arc::new(Shortage::of(&self.board, request));
-        let reclaims = self.reclaim(waiting);
-        let reason = match (&reclaims, self.in_the_way(waiting)) {
-            (Some(reclaims), _) => Reason::Reclaims(Arc::clone(reclaims)),
-            (None, Some(ahead)) => Reason::Yields(ahead),
+        let reclaims = self.preempt_for(waiting);
+        let reason = match (&reclaims, self.delayed_job(waiting)) {
+            (Some(reclaims), _) => Reason::Preempting(Arc::clone(reclaims)),
+            (None, Some(ahead)) => Reason::WouldDelay(ahead),
             (None, None) => Reason::Short(Arc::clone(&short)),
         };
         let this = self.head(waiting, queue, short);
@@ -253,18 +267,18 @@ impl<'a> Pass<'a> {
         } else {
             Reason::Behind(this)
         };
-        self.found.insert((kind, request), next);
+        self.known_reasons.insert((kind, request), next);
         Err(reason)
     }
 
     /// Notes that a job is waited behind.
     fn head(
         &mut self,
-        waiting: &'a Waiting,
+        waiting: &'a PendingJob,
         queue: &QueueName,
         short: Arc<Shortage>,
-    ) -> Arc<Ahead> {
-        let ahead = Arc::new(Ahead {
+    ) -> Arc<JobAhead> {
+        let ahead = Arc::new(JobAhead {
             job: waiting.job,
             queue: queue.clone(),
             short,
@@ -274,84 +288,88 @@ impl<'a> Pass<'a> {
     }
 
     /// Why the rules of its project keep a job from starting, whatever there is room for.
-    fn by_the_rules(
+    fn quota_block(
         &mut self,
         kind: Kind,
-        waiting: &'a Waiting,
+        waiting: &'a PendingJob,
         queue: &QueueName,
     ) -> Option<Reason> {
-        let Waiting {
+        let PendingJob {
             job,
             request,
             owner,
             ..
         } = waiting;
-        let books = self.books.as_ref()?;
-        let need = books.need(request);
-        if let Some(never) = books.never(owner, need) {
+        let books = self.quota.as_ref()?;
+        let need = books.cost(request);
+        if let Some(never) = books.never_within_quota(owner, need) {
             let reason = Reason::Quota(Arc::new(never));
-            self.found.insert((kind, request), reason.clone());
+            self.known_reasons.insert((kind, request), reason.clone());
             return Some(reason);
         }
-        if let Some(ahead) = self.held_back.get(&kind) {
+        if let Some(ahead) = self.blocked_by_quota.get(&kind) {
             return Some(Reason::BehindQuota(Arc::clone(ahead)));
         }
-        let overdraft = Arc::new(books.overdraft(&books.claimant(waiting))?);
+        let overdraft = Arc::new(books.quota_exceeded(&books.quota_request(waiting))?);
         let ahead = Arc::new(QuotaAhead {
             job: *job,
             overdraft: Arc::clone(&overdraft),
         });
         // It may displace others of its own project.
-        if overdraft.rule == Rule::Limit
-            && let Some(reclaims) = self.reclaim(waiting)
+        if overdraft.rule == QuotaRule::Limit
+            && let Some(reclaims) = self.preempt_for(waiting)
         {
             let short = Arc::new(Shortage::of(&self.board, request));
             self.head(waiting, queue, short);
-            return Some(Reason::Reclaims(reclaims));
+            return Some(Reason::Preempting(reclaims));
         }
         // Who may be preempted may go beyond the quota, and is displaced by whoever waits for it.
-        if overdraft.rule == Rule::Limit {
-            self.held_back
+        if overdraft.rule == QuotaRule::Limit {
+            self.blocked_by_quota
                 .entry((kind.0, !kind.1))
                 .or_insert_with(|| Arc::clone(&ahead));
         }
-        self.held_back.insert(kind, ahead);
+        self.blocked_by_quota.insert(kind, ahead);
         Some(Reason::Quota(overdraft))
     }
 
     /// Who gives way to the first job that does not fit, and notes it.
-    fn reclaim(&mut self, waiting: &Waiting) -> Option<Arc<Reclaims>> {
-        let books = self.books.as_ref()?;
-        if !self.reclaims || !self.ahead.is_empty() {
+    fn preempt_for(&mut self, waiting: &PendingJob) -> Option<Arc<PendingPreemption>> {
+        let books = self.quota.as_ref()?;
+        if !self.may_preempt || !self.ahead.is_empty() {
             return None;
         }
-        let claimant = books.claimant(waiting);
-        let found = reclaim(&self.board, books, &claimant);
-        if found == Found::Nothing || !self.helps(waiting.job, found.jobs()) {
+        let claimant = books.quota_request(waiting);
+        let found = find_victims(&self.board, books, &claimant);
+        if found == Victims::Nothing
+            || !self.would_start_after_preemption(waiting.job, found.jobs())
+        {
             return None;
         }
         let (stopped, in_s) = match found {
-            Found::Nothing => return None,
-            Found::Leaving(jobs) => (jobs, None),
-            Found::Stop(jobs) => {
+            Victims::Nothing => return None,
+            Victims::AlreadyStopping(jobs) => (jobs, None),
+            Victims::Preempt(jobs) => {
                 let preempt = |job: &JobId| Preempt {
                     job: *job,
-                    by: waiting.job,
+                    preemptor: waiting.job,
                 };
                 self.preempts.extend(jobs.iter().map(preempt));
                 (jobs, None)
             }
-            Found::Later(jobs, in_s) => {
+            Victims::PreemptLater(jobs, in_s) => {
                 self.again_in_s = Some(in_s);
                 (jobs, Some(in_s))
             }
         };
-        Some(Arc::new(books.reclaims(&claimant, stopped, in_s)?))
+        Some(Arc::new(
+            books.pending_preemption(&claimant, stopped, in_s)?,
+        ))
     }
 
     /// Whether a job starts once these are gone, and those who are leaving. It does not where another is asked before it
     /// whom their going sets free as well.
-    fn helps(&self, job: JobId, gone: &[JobId]) -> bool {
+    fn would_start_after_preemption(&self, job: JobId, gone: &[JobId]) -> bool {
         let mut after = self.snapshot.clone();
         after
             .held
@@ -372,12 +390,15 @@ impl<'a> Pass<'a> {
     }
 
     /// The job ahead for whose sake this request is not started, if it fits.
-    fn in_the_way(&self, waiting: &Waiting) -> Option<Arc<Ahead>> {
-        let fits = |first: usize| self.place_sparing(&self.ahead[..first], waiting).is_some();
+    fn delayed_job(&self, waiting: &PendingJob) -> Option<Arc<JobAhead>> {
+        let fits = |first: usize| {
+            self.place_without_delaying(&self.ahead[..first], waiting)
+                .is_some()
+        };
         if !fits(0) {
             return None;
         }
-        let stopper = match &self.books {
+        let stopper = match &self.quota {
             // The more are spared, the less is left.
             None => {
                 let counts: Vec<usize> = (1..=self.ahead.len()).collect();
@@ -391,23 +412,23 @@ impl<'a> Pass<'a> {
     }
 
     /// Places the job where it disturbs none of these, within what its project may take beside them.
-    fn place_sparing(
+    fn place_without_delaying(
         &self,
-        ahead: &[(&Waiting, Arc<Ahead>)],
-        waiting: &Waiting,
+        ahead: &[(&PendingJob, Arc<JobAhead>)],
+        waiting: &PendingJob,
     ) -> Option<Vec<Offer>> {
-        let looks = self.board.tiles.len() * (1 + ahead.len());
+        let looks = self.board.gpus.len() * (1 + ahead.len());
         self.work.update(|so_far| so_far + looks);
         let ahead = || ahead.iter().map(|(ahead, _)| *ahead);
-        let spares = |tile: &Tile<'_>, offer: &Offer| {
-            !ahead().any(|ahead| disturbs(tile, offer, &ahead.request))
+        let spares = |tile: &GpuUsage<'_>, offer: &Offer| {
+            !ahead().any(|ahead| delays_reserved(tile, offer, &ahead.request))
         };
-        match &self.books {
+        match &self.quota {
             None => place(&self.board, &waiting.request, spares),
             Some(books) => {
-                let (claimant, nobody) = (books.claimant(waiting), BTreeSet::new());
+                let (claimant, nobody) = (books.quota_request(waiting), BTreeSet::new());
                 let offers = books.place(&self.board, &claimant, &nobody, spares)?;
-                let hinders = |ahead| hinders(books, &claimant, &offers, ahead);
+                let hinders = |ahead| delays_same_project(books, &claimant, &offers, ahead);
                 (!ahead().any(hinders)).then_some(offers)
             }
         }

@@ -30,14 +30,14 @@ use crate::ids::ProjectName;
 use crate::slice::Grant;
 use crate::units::{Bytes, Gpus};
 
-pub(crate) use books::Books;
-pub use books::{Standing, standings};
-pub use owner::Owner;
-pub use reason::{OutOfQuota, Overdraft, QuotaAhead, Reclaims, Rule};
-pub(crate) use reclaim::{Claimant, Found, reclaim};
-pub(crate) use rules::beyond;
-pub use rules::{outgrown, refusal};
-pub(crate) use turns::{Turns, hinders};
+pub(crate) use books::QuotaLedger;
+pub use books::{QuotaStatus, quota_status};
+pub use owner::SchedulingClass;
+pub use reason::{OutOfQuota, PendingPreemption, QuotaAhead, QuotaExceeded, QuotaRule};
+pub(crate) use reclaim::{QuotaRequest, Victims, find_victims};
+pub(crate) use rules::quota_exceeded_by;
+pub use rules::{check_quota, quota_exceeded_by_resize};
+pub(crate) use turns::{SchedulingOrder, delays_same_project};
 
 /// A group of people and what they may have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,12 +107,12 @@ impl Project {
 
 /// An amount of both resources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Use {
+pub struct Resources {
     pub gpus: Gpus,
     pub memory: Bytes,
 }
 
-impl Use {
+impl Resources {
     pub fn of(grants: &[Grant]) -> Self {
         Self {
             gpus: grants.iter().map(|grant| Gpus::from(grant.share)).sum(),
@@ -131,14 +131,14 @@ impl Use {
 
 impl Quota {
     /// Whether it holds so much.
-    pub fn holds(&self, used: Use) -> bool {
+    pub fn holds(&self, used: Resources) -> bool {
         used.gpus <= self.gpus && self.memory.is_none_or(|memory| used.memory <= memory)
     }
 }
 
 impl Limit {
     /// Whether it allows so much.
-    pub fn holds(&self, used: Use) -> bool {
+    pub fn holds(&self, used: Resources) -> bool {
         self.gpus.is_none_or(|gpus| used.gpus <= gpus)
             && self.memory.is_none_or(|memory| used.memory <= memory)
     }
@@ -175,7 +175,7 @@ mod tests {
             gpus: Gpus::whole(2),
             memory: Some(Bytes::gib(80)),
         };
-        let used = |gpus, gib| Use {
+        let used = |gpus, gib| Resources {
             gpus: Gpus::whole(gpus),
             memory: Bytes::gib(gib),
         };

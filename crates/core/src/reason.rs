@@ -3,15 +3,15 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::board::Board;
+use crate::board::NodeUsage;
 use crate::capacity::NeverFits;
-use crate::fit::{Miss, Need, Part, fit, size};
+use crate::fit::{Fraction, RequestShape, UnmetConstraint, fit, size};
 use crate::ids::{JobId, QueueName};
 use crate::isolation::Isolation;
-use crate::obstacle::{Obstacle, Who};
-use crate::project::{Overdraft, QuotaAhead, Reclaims};
+use crate::obstacle::{BlockerOwner, Obstacle};
+use crate::project::{PendingPreemption, QuotaAhead, QuotaExceeded};
 use crate::request::{Amount, Request};
-use crate::smaller::{carved, largest_memories, largest_shares, with_room};
+use crate::smaller::{largest_memories, largest_shares, mig_gpus, placeable_profiles};
 use crate::units::{Bytes, Share, gpus};
 
 /// Why a job waits. `Display` is one line: `needs 1 whole GPU; 2.75 of 3 GPUs in use`. Cheap to clone.
@@ -20,22 +20,22 @@ pub enum Reason {
     /// It is its turn, and it does not fit.
     Short(Arc<Shortage>),
     /// It waits for its turn.
-    Behind(Arc<Ahead>),
+    Behind(Arc<JobAhead>),
     /// It fits, and starting it now might delay a job ahead.
-    Yields(Arc<Ahead>),
+    WouldDelay(Arc<JobAhead>),
     /// The GPUs that it needs are not there any more. It holds nobody up.
     Never(Arc<NeverFits>),
     /// Its project may not take so much, whatever there is room for. It holds up none but its project's.
-    Quota(Arc<Overdraft>),
+    Quota(Arc<QuotaExceeded>),
     /// A job of its project waits for that.
     BehindQuota(Arc<QuotaAhead>),
     /// It is within its project's quota, and others that are over quota give way to it.
-    Reclaims(Arc<Reclaims>),
+    Preempting(Arc<PendingPreemption>),
 }
 
 /// A job that others wait behind, and what it lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ahead {
+pub struct JobAhead {
     pub job: JobId,
     pub queue: QueueName,
     pub short: Arc<Shortage>,
@@ -58,35 +58,33 @@ pub struct Shortage {
     /// The largest part of one of them that it could have, for a request of one part.
     pub most: Option<Amount>,
     /// Jobs that are to go on, for whom room is kept on them.
-    pub due: Vec<JobId>,
+    pub resuming: Vec<JobId>,
     /// GPUs where it would fit, were it not for memory held outside Divvy: index and that memory.
-    pub foreign: Vec<(u32, Bytes)>,
+    pub unmanaged: Vec<(u32, Bytes)>,
     /// GPUs in MIG mode where it would fit if instances lay otherwise, or some that are nobody's were gone.
-    pub layout: Vec<(u32, Obstacle)>,
+    pub fragmented: Vec<(u32, Obstacle)>,
 }
 
 impl Shortage {
-    pub(crate) fn of(board: &Board<'_>, request: &Request) -> Self {
+    pub(crate) fn of(board: &NodeUsage<'_>, request: &Request) -> Self {
         let (mut used, mut count) = (0, 0);
         let (mut divided, mut shared) = (0, 0);
         let (mut foreign, mut layout) = (Vec::new(), Vec::new());
         let mut due = Vec::new();
-        for tile in board
-            .tiles
-            .iter()
-            .filter(|tile| size(tile, request).is_ok())
-        {
+        for tile in board.gpus.iter().filter(|tile| size(tile, request).is_ok()) {
             used += tile.used_share();
             count += 1;
-            due.extend(tile.due());
+            due.extend(tile.reserved_for());
             match fit(tile, request) {
-                Ok(_) if tile.seats.is_some() => divided += 1,
+                Ok(_) if tile.mig.is_some() => divided += 1,
                 Ok(_) => shared += 1,
                 Err(misses) => {
                     for miss in misses {
                         match miss {
-                            Miss::Foreign { .. } => foreign.push((tile.gpu.index, tile.foreign)),
-                            Miss::Slots(obstacle) if is_telling(&obstacle) => {
+                            UnmetConstraint::UnmanagedMemory { .. } => {
+                                foreign.push((tile.gpu.index, tile.unmanaged))
+                            }
+                            UnmetConstraint::Slots(obstacle) if is_telling(&obstacle) => {
                                 layout.push((tile.gpu.index, obstacle));
                             }
                             _ => {}
@@ -95,34 +93,34 @@ impl Shortage {
                 }
             }
         }
-        let most = match Need::of(request.amount) {
-            Need::Parts {
+        let most = match RequestShape::of(request.amount) {
+            RequestShape::Parts {
                 count: 1,
-                part: Part::Share(_),
+                part: Fraction::Share(_),
             } => largest_shares(board, request, Share::FULL)
                 .first()
                 .copied()
                 .map(Amount::Share),
-            Need::Parts {
+            RequestShape::Parts {
                 count: 1,
-                part: Part::Memory(_),
+                part: Fraction::Memory(_),
             } => largest_memories(board, request, Bytes::new(u64::MAX))
                 .first()
                 .copied()
                 .map(Amount::Memory),
-            Need::Parts {
+            RequestShape::Parts {
                 count: 1,
-                part: Part::Profile(_),
-            } => carved(board, request)
-                .flat_map(with_room)
+                part: Fraction::Profile(_),
+            } => mig_gpus(board, request)
+                .flat_map(placeable_profiles)
                 .max_by_key(|profile| profile.memory)
                 .map(|profile| Amount::Mig(profile.name)),
-            Need::Parts { .. } | Need::Whole { .. } => None,
+            RequestShape::Parts { .. } | RequestShape::Whole { .. } => None,
         };
         due.sort_unstable();
         due.dedup();
         Self {
-            due,
+            resuming: due,
             amount: request.amount,
             on: request.on.clone(),
             isolation: request.isolation,
@@ -130,17 +128,17 @@ impl Shortage {
             gpus: count,
             room: u32::max(divided, shared),
             most,
-            foreign,
-            layout,
+            unmanaged: foreign,
+            fragmented: layout,
         }
     }
 }
 
 /// Whether it says more than that the GPU is full.
 fn is_telling(obstacle: &Obstacle) -> bool {
-    let is_nobodys = |who: Who| matches!(who, Who::Nobody(_));
+    let is_nobodys = |who: BlockerOwner| matches!(who, BlockerOwner::Unallocated(_));
     let mut blockers = obstacle.blockers.iter();
-    obstacle.by_layout || blockers.any(|blocker| is_nobodys(blocker.who))
+    obstacle.is_fragmentation || blockers.any(|blocker| is_nobodys(blocker.who))
 }
 
 impl fmt::Display for Reason {
@@ -148,16 +146,16 @@ impl fmt::Display for Reason {
         match self {
             Self::Short(short) => short.fmt(out),
             Self::Behind(ahead) => write!(out, "behind {ahead}"),
-            Self::Yields(ahead) => write!(out, "would fit, but could delay {ahead}"),
+            Self::WouldDelay(ahead) => write!(out, "would fit, but could delay {ahead}"),
             Self::Never(never) => never.fmt(out),
             Self::Quota(overdraft) => overdraft.fmt(out),
             Self::BehindQuota(ahead) => write!(out, "behind {ahead}"),
-            Self::Reclaims(reclaims) => reclaims.fmt(out),
+            Self::Preempting(reclaims) => reclaims.fmt(out),
         }
     }
 }
 
-impl fmt::Display for Ahead {
+impl fmt::Display for JobAhead {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             out,
@@ -170,7 +168,7 @@ impl fmt::Display for Ahead {
 impl fmt::Display for Shortage {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = |count| if count == 1 { "" } else { "s" };
-        write!(out, "needs {}", self.amount.words())?;
+        write!(out, "needs {}", self.amount.describe())?;
         if self.isolation != Isolation::Any {
             write!(out, " with {} isolation", self.isolation)?;
         }
@@ -186,26 +184,26 @@ impl fmt::Display for Shortage {
         )?;
         match self.most {
             Some(Amount::Memory(most)) => {
-                write!(out, ", at most {} free on one GPU", most.words())?;
+                write!(out, ", at most {} free on one GPU", most.spaced())?;
             }
             Some(most) => write!(out, ", at most {most} free on one GPU")?,
             None if self.room > 0 => write!(out, ", room on {}", self.room)?,
             None => {}
         }
-        for job in &self.due {
+        for job in &self.resuming {
             write!(out, "; room is reserved for #{job}, which is resuming")?;
         }
-        for (index, memory) in &self.foreign {
+        for (index, memory) in &self.unmanaged {
             write!(
                 out,
                 "; processes outside Divvy hold {} of GPU {index}",
                 memory.human()
             )?;
         }
-        if let Some((index, obstacle)) = self.layout.first() {
+        if let Some((index, obstacle)) = self.fragmented.first() {
             write!(out, "; on GPU {index} {obstacle}")?;
         }
-        match self.layout.len() {
+        match self.fragmented.len() {
             0 | 1 => Ok(()),
             count => write!(out, "; likewise on {} more GPUs", count - 1),
         }

@@ -18,8 +18,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-pub use granted::Granted;
-pub use watchlist::{Change, Moment, Watchlist};
+pub use granted::GrantHistory;
+pub use watchlist::{BootNanos, BypassChange, Watchlist};
 
 use crate::ids::JobId;
 use crate::job::Process;
@@ -35,24 +35,24 @@ pub const HONEST: Bytes = Bytes::mib(512);
 
 /// One GPU at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sight {
+pub struct Sample {
     /// In use by everybody, by the driver's word.
     pub used: Bytes,
     /// What a context costs a process before its first allocation.
     pub context: Bytes,
-    pub slices: Vec<SliceSight>,
-    pub processes: Vec<ProcessSight>,
+    pub slices: Vec<SliceSample>,
+    pub processes: Vec<ProcessSample>,
 }
 
 /// A slice that has a part of the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SliceSight {
+pub struct SliceSample {
     pub job: JobId,
     /// What the planner counts as its: memory beyond this is no part of it, and is not given out.
     pub granted: Bytes,
-    /// The most that it was granted lately ([`Granted`]): what it may hold without being accused. `None` while its memory is put
+    /// The most that it was granted lately ([`GrantHistory`]): what it may hold without being accused. `None` while its memory is put
     /// aside or on its way: then no process of it is accused.
-    pub lately: Option<Bytes>,
+    pub granted_recently: Option<Bytes>,
     /// Its job was seen to write over its limit.
     pub tampered: bool,
     /// What its account says of living processes, listed by the driver or not.
@@ -61,32 +61,32 @@ pub struct SliceSight {
 
 /// A process that the driver lists on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProcessSight {
+pub struct ProcessSample {
     pub process: Process,
     /// `None` where the driver does not say.
     pub used: Option<Bytes>,
-    pub of: Of,
+    pub owner: ProcessOwner,
 }
 
 /// Whose a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Of {
+pub enum ProcessOwner {
     /// No job's.
-    Nobody,
+    Unmanaged,
     /// It has ended, or was not there yet when the driver was asked: what is listed under its pid is another's, or on
     /// its way out.
-    Departed,
+    Exited,
     Job {
         job: JobId,
         /// What its slot in the job's slice says of this GPU; `None` without one.
-        account: Option<Account>,
+        account: Option<LedgerEntry>,
         limiter: Limiter,
     },
 }
 
 /// What a process's slot says of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Account {
+pub struct LedgerEntry {
     pub charged: Bytes,
     /// Nothing was added between a look before the driver was asked and one after: only then do the two figures speak
     /// of one moment.
@@ -107,30 +107,30 @@ pub enum Limiter {
 
 /// What became of one GPU's sight.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Balance {
+pub struct Comparison {
     /// Held by no slice, or by a slice beyond what it may have: not to be given out.
-    pub foreign: Bytes,
-    /// In the order of [`Sight::slices`].
-    pub slices: Vec<SliceBalance>,
+    pub unmanaged: Bytes,
+    /// In the order of [`Sample::slices`].
+    pub slices: Vec<SliceComparison>,
     pub suspects: Vec<Suspect>,
     /// Processes whose account moved while the driver was asked: nothing new is known of them.
-    pub unsure: Vec<Process>,
+    pub inconclusive: Vec<Process>,
 }
 
 /// One slice on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SliceBalance {
+pub struct SliceComparison {
     pub job: JobId,
     /// What its processes hold by the driver's word; `None` where it does not say.
     pub driver: Option<Bytes>,
     pub charged: Bytes,
     /// What the limit has to count besides the account.
-    pub unseen: Bytes,
+    pub uncounted: Bytes,
     /// All figures speak of one moment; else `unseen` is a lower bound and the difference says nothing.
     pub steady: bool,
 }
 
-impl SliceBalance {
+impl SliceComparison {
     /// The account's error: the driver's figure less its own, in bytes.
     pub fn mismatch(&self) -> Option<i64> {
         let driver = self.driver.filter(|_| self.steady)?;
@@ -144,7 +144,7 @@ impl SliceBalance {
 pub struct Suspect {
     pub job: JobId,
     pub process: Process,
-    pub way: Way,
+    pub kind: BypassKind,
     pub used: Option<Bytes>,
     pub charged: Bytes,
     /// Others lose by it: the GPU is not its slice's, it has no account, or its slice holds more than it was granted.
@@ -154,7 +154,7 @@ pub struct Suspect {
 /// How memory is held past the limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Way {
+pub enum BypassKind {
     /// It has no slot in its slice: the limiter is not loaded, or is switched off, or never saw it.
     Unlimited,
     /// It uses a GPU that its job does not hold.
@@ -165,7 +165,7 @@ pub enum Way {
     Overdrawn,
 }
 
-impl Way {
+impl BypassKind {
     pub const ALL: [Self; 4] = [
         Self::Unlimited,
         Self::OtherGpu,
@@ -186,7 +186,7 @@ impl Way {
 
 impl Limiter {
     /// What it says about a process that has no slot.
-    pub fn in_words(self) -> &'static str {
+    pub fn describe(self) -> &'static str {
         match self {
             Self::Loaded => "the limiter is loaded, but the program bypassed it",
             Self::Off => "the limiter is switched off by DIVVY_SHIM=off",
@@ -199,7 +199,7 @@ impl Limiter {
 /// What is done about a bypass, from the least to the most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Policy {
+pub enum BypassPolicy {
     /// It is told, and counted against the slice.
     #[default]
     Warn,
@@ -209,7 +209,7 @@ pub enum Policy {
     Kill,
 }
 
-impl Policy {
+impl BypassPolicy {
     pub const ALL: [Self; 3] = [Self::Warn, Self::Deny, Self::Kill];
 
     /// The word for it on the command line and in JSON.
@@ -223,7 +223,7 @@ impl Policy {
 
     /// What this policy does about one suspect. Memory that no call shows looks like two of them, and for these it kills no process:
     /// an understated account while its slice holds no more than it was granted, and a small excess that the account does not show.
-    pub fn about(self, suspect: &Suspect) -> Self {
+    pub fn action_for(self, suspect: &Suspect) -> Self {
         match self {
             Self::Kill if !suspect.harmful => Self::Deny,
             policy => policy,
@@ -231,29 +231,29 @@ impl Policy {
     }
 }
 
-impl fmt::Display for Policy {
+impl fmt::Display for BypassPolicy {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.name())
     }
 }
 
-impl FromStr for Policy {
-    type Err = PolicyError;
+impl FromStr for BypassPolicy {
+    type Err = BypassPolicyError;
 
-    fn from_str(text: &str) -> Result<Self, PolicyError> {
+    fn from_str(text: &str) -> Result<Self, BypassPolicyError> {
         Self::ALL
             .into_iter()
             .find(|policy| policy.name() == text)
-            .ok_or_else(|| PolicyError(text.to_owned()))
+            .ok_or_else(|| BypassPolicyError(text.to_owned()))
     }
 }
 
 /// The word is not a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown policy for bypasses `{0}`")]
-pub struct PolicyError(String);
+pub struct BypassPolicyError(String);
 
-impl PolicyError {
+impl BypassPolicyError {
     /// What to write instead.
     pub fn hint(&self) -> String {
         "write warn, deny or kill".to_owned()
@@ -261,13 +261,13 @@ impl PolicyError {
 }
 
 /// Weighs one GPU.
-pub fn balance(sight: &Sight) -> Balance {
-    let mut tally = Tally::default();
+pub fn compare(sight: &Sample) -> Comparison {
+    let mut tally = Totals::default();
     for seen in &sight.processes {
-        match seen.of {
-            Of::Departed => {}
-            Of::Nobody => tally.stranger(seen.used),
-            Of::Job {
+        match seen.owner {
+            ProcessOwner::Exited => {}
+            ProcessOwner::Unmanaged => tally.stranger(seen.used),
+            ProcessOwner::Job {
                 job,
                 account,
                 limiter,
@@ -275,7 +275,7 @@ pub fn balance(sight: &Sight) -> Balance {
                 Some(_) => tally.member(sight, seen, job, account, limiter),
                 None => {
                     tally.stranger(seen.used);
-                    tally.suspect(seen, job, Way::OtherGpu, Bytes::ZERO, true);
+                    tally.suspect(seen, job, BypassKind::OtherGpu, Bytes::ZERO, true);
                 }
             },
         }
@@ -285,7 +285,7 @@ pub fn balance(sight: &Sight) -> Balance {
 
 /// What adds up while the list is read.
 #[derive(Default)]
-struct Tally {
+struct Totals {
     strangers: Bytes,
     /// A stranger's size is not known.
     strangers_unknown: bool,
@@ -310,8 +310,8 @@ impl Members {
     /// Whether they hold more than their slice was granted, and if so whether it is beyond doubt that others lose by it. `at_most`:
     /// what the GPU's own figure leaves for them. Memory that no call shows may take a slice beyond its grant by as much as an honest
     /// account may be short of.
-    fn overdraw(&self, slice: &SliceSight, at_most: Bytes) -> Option<bool> {
-        let granted = slice.lately?;
+    fn overdraw(&self, slice: &SliceSample, at_most: Bytes) -> Option<bool> {
+        let granted = slice.granted_recently?;
         let honest = if slice.tampered { SLACK } else { HONEST };
         let excess = self.held.min(at_most).saturating_sub(granted);
         let admitted = self.admitted.saturating_sub(granted);
@@ -321,7 +321,7 @@ impl Members {
     }
 }
 
-impl Tally {
+impl Totals {
     fn stranger(&mut self, used: Option<Bytes>) {
         self.strangers_unknown |= used.is_none();
         self.strangers = self.strangers.saturating_add(used.unwrap_or_default());
@@ -329,16 +329,16 @@ impl Tally {
 
     fn suspect(
         &mut self,
-        seen: &ProcessSight,
+        seen: &ProcessSample,
         job: JobId,
-        way: Way,
+        way: BypassKind,
         charged: Bytes,
         harmful: bool,
     ) {
         self.suspects.push(Suspect {
             job,
             process: seen.process,
-            way,
+            kind: way,
             used: seen.used,
             charged,
             harmful,
@@ -347,10 +347,10 @@ impl Tally {
 
     fn member(
         &mut self,
-        sight: &Sight,
-        seen: &ProcessSight,
+        sight: &Sample,
+        seen: &ProcessSample,
         job: JobId,
-        account: Option<Account>,
+        account: Option<LedgerEntry>,
         limiter: Limiter,
     ) {
         let members = self.members.entry(job).or_default();
@@ -373,36 +373,36 @@ impl Tally {
             Some(_) => {
                 let honest = HONEST.max(Bytes::new(seen.used.unwrap_or_default().get() / 4));
                 if beyond > honest {
-                    self.suspect(seen, job, Way::Understated, charged, false);
+                    self.suspect(seen, job, BypassKind::Understated, charged, false);
                 }
             }
             // The runtime has a private way to a context, which is charged with the first allocation in it.
             None if limiter == Limiter::Loaded
                 && beyond <= sight.context.saturating_add(HONEST) => {}
-            None => self.suspect(seen, job, Way::Unlimited, charged, true),
+            None => self.suspect(seen, job, BypassKind::Unlimited, charged, true),
         }
     }
 
     /// Accuses every process that holds memory for an overdrawn slice: the driver does not say which of them is the one too many.
-    fn accuse_all(&mut self, sight: &Sight, of: JobId, harmful: bool) {
+    fn accuse_all(&mut self, sight: &Sample, of: JobId, harmful: bool) {
         for seen in &sight.processes {
-            let Of::Job { job, account, .. } = seen.of else {
+            let ProcessOwner::Job { job, account, .. } = seen.owner else {
                 continue;
             };
             let charged = account.map_or(Bytes::ZERO, |account| account.charged);
             let is_suspect = |suspect: &Suspect| suspect.process == seen.process;
             let holds = seen.used.unwrap_or(charged) > Bytes::ZERO;
             if job == of && holds && !self.suspects.iter().any(is_suspect) {
-                self.suspect(seen, job, Way::Overdrawn, charged, harmful);
+                self.suspect(seen, job, BypassKind::Overdrawn, charged, harmful);
             }
         }
     }
 
-    fn finish(mut self, sight: &Sight) -> Balance {
+    fn finish(mut self, sight: &Sample) -> Comparison {
         let mut excess = Bytes::ZERO;
         let held = self.members.values().map(|members| members.held);
         let by_processes = held.fold(self.strangers, Bytes::saturating_add);
-        let slices: Vec<SliceBalance> = sight
+        let slices: Vec<SliceComparison> = sight
             .slices
             .iter()
             .map(|slice| {
@@ -414,25 +414,26 @@ impl Tally {
                     .used
                     .saturating_sub(by_processes.saturating_sub(members.held));
                 let overdraw = members.overdraw(slice, at_most);
-                let is_beyond = members.held.min(at_most) > slice.lately.unwrap_or(slice.granted);
+                let is_beyond =
+                    members.held.min(at_most) > slice.granted_recently.unwrap_or(slice.granted);
                 for suspect in &mut self.suspects {
                     suspect.harmful |= suspect.job == slice.job && is_beyond;
                 }
                 if let Some(harmful) = overdraw {
                     self.accuse_all(sight, slice.job, harmful);
                 }
-                SliceBalance {
+                SliceComparison {
                     job: slice.job,
                     driver,
                     charged: slice.charged,
-                    unseen: members.unseen,
+                    uncounted: members.unseen,
                     steady: !members.unsteady,
                 }
             })
             .collect();
         let foreign = if self.strangers_unknown {
             // Where a stranger is named but not its memory, all that is not ours must be taken for its.
-            let ours = |slice: &SliceBalance| slice.driver.unwrap_or(slice.charged);
+            let ours = |slice: &SliceComparison| slice.driver.unwrap_or(slice.charged);
             let ours = slices
                 .iter()
                 .map(ours)
@@ -441,11 +442,11 @@ impl Tally {
         } else {
             self.strangers
         };
-        Balance {
-            foreign: foreign.saturating_add(excess),
+        Comparison {
+            unmanaged: foreign.saturating_add(excess),
             slices,
             suspects: self.suspects,
-            unsure: self.unsure,
+            inconclusive: self.unsure,
         }
     }
 }

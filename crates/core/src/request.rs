@@ -193,12 +193,12 @@ impl Amount {
     }
 
     /// The amount in a sentence after "needs": `1 whole GPU`, `0.25 of a GPU`, `4 GiB on one GPU`.
-    pub fn words(&self) -> impl fmt::Display {
+    pub fn describe(&self) -> impl fmt::Display {
         let s = |count: NonZeroU32| if count == NonZeroU32::MIN { "" } else { "s" };
         fmt::from_fn(move |out| match self {
-            Self::Share(Share::FULL) => write!(out, "{}", Self::ONE_GPU.words()),
+            Self::Share(Share::FULL) => write!(out, "{}", Self::ONE_GPU.describe()),
             Self::Share(share) => write!(out, "{share} of a GPU"),
-            Self::Memory(memory) => write!(out, "{} on one GPU", memory.words()),
+            Self::Memory(memory) => write!(out, "{} on one GPU", memory.spaced()),
             Self::Whole(count) => write!(out, "{count} whole GPU{}", s(*count)),
             Self::Range { min, max } => write!(out, "{min} to {max} whole GPUs"),
             Self::Shares { count, share } => {

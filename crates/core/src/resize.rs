@@ -6,9 +6,9 @@
 //! More is given at once, if it is there. Less is a goal: memory in use cannot be taken away, so the job holds what it held
 //! until it uses no more than the goal ([`reached`]); only then it is anybody else's. A running job keeps its GPUs.
 
-use crate::board::{Board, Tile};
+use crate::board::{GpuUsage, NodeUsage};
 use crate::capacity::fits_empty;
-use crate::fit::{Miss, Size, fit, part_misses, size};
+use crate::fit::{GrantSize, UnmetConstraint, fit, fraction_constraints, size};
 use crate::gpu::Mode;
 use crate::ids::JobId;
 use crate::request::{Amount, Request};
@@ -23,12 +23,12 @@ pub struct Resized {
     /// From now on.
     pub grant: Grant,
     /// Once it uses no more memory than this; `None` when that is what it holds.
-    pub goal: Option<Goal>,
+    pub target: Option<ResizeTarget>,
 }
 
 /// What a job is to hold of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Goal {
+pub struct ResizeTarget {
     pub memory: Bytes,
     pub share: Share,
 }
@@ -92,10 +92,10 @@ pub fn resize(
     }
     let each = each(amount, u32::try_from(grants.len()).unwrap_or(u32::MAX))?;
     let others = without(snapshot, job);
-    let (board, empty) = (Board::of(&others), Board::empty(&snapshot.gpus));
-    let at = |board: &Board<'_>, grant: &Grant| {
+    let (board, empty) = (NodeUsage::of(&others), NodeUsage::empty(&snapshot.gpus));
+    let at = |board: &NodeUsage<'_>, grant: &Grant| {
         board
-            .tiles
+            .gpus
             .iter()
             .position(|tile| tile.gpu.uuid == grant.gpu)
     };
@@ -106,16 +106,21 @@ pub fn resize(
             let (here, alone) = at(&board, grant)
                 .zip(at(&empty, grant))
                 .ok_or(ResizeError::NotServed { index })?;
-            one(&board.tiles[here], &empty.tiles[alone], grant, each)
+            one(&board.gpus[here], &empty.gpus[alone], grant, each)
         })
         .collect()
 }
 
 /// What a job holds of a GPU whose goal it has reached.
-pub fn reached(snapshot: &Snapshot, job: JobId, grant: &Grant, goal: Goal) -> Grant {
+pub fn grant_at_target(
+    snapshot: &Snapshot,
+    job: JobId,
+    grant: &Grant,
+    goal: ResizeTarget,
+) -> Grant {
     let others = without(snapshot, job);
-    let board = Board::of(&others);
-    let tile = board.tiles.iter().find(|tile| tile.gpu.uuid == grant.gpu);
+    let board = NodeUsage::of(&others);
+    let tile = board.gpus.iter().find(|tile| tile.gpu.uuid == grant.gpu);
     granted(tile, grant, goal)
 }
 
@@ -146,8 +151,8 @@ fn each(amount: Amount, has: u32) -> Result<Amount, ResizeError> {
 }
 
 fn one(
-    tile: &Tile<'_>,
-    empty: &Tile<'_>,
+    tile: &GpuUsage<'_>,
+    empty: &GpuUsage<'_>,
     grant: &Grant,
     each: Amount,
 ) -> Result<Resized, ResizeError> {
@@ -159,7 +164,7 @@ fn one(
     if each == Amount::ONE_GPU && grant.share == Share::FULL {
         return Ok(Resized {
             grant: grant.clone(),
-            goal: None,
+            target: None,
         });
     }
     let wanted = size(tile, &request).map_err(|misses| never(empty, each, &misses))?;
@@ -170,34 +175,34 @@ fn one(
         }
         _ => wanted,
     };
-    let from_now = Size {
+    let from_now = GrantSize {
         share: wanted.share.max(grant.share),
         memory: wanted.memory.max(grant.memory),
         profile: None,
     };
     let grows = from_now.share > grant.share || from_now.memory > grant.memory;
     if grows && each != Amount::ONE_GPU {
-        let misses = part_misses(tile, from_now);
+        let misses = fraction_constraints(tile, from_now);
         if !misses.is_empty() {
             return Err(no_room(tile, grant, each, &misses));
         }
     }
-    let goal = Goal {
+    let goal = ResizeTarget {
         memory: wanted.memory,
         share: wanted.share,
     };
-    let now = Goal {
+    let now = ResizeTarget {
         memory: from_now.memory,
         share: from_now.share,
     };
     Ok(Resized {
         grant: granted(Some(tile), grant, now),
-        goal: (goal != now).then_some(goal),
+        target: (goal != now).then_some(goal),
     })
 }
 
 /// The grant with another size, and with a label that says it.
-fn granted(tile: Option<&Tile<'_>>, grant: &Grant, size: Goal) -> Grant {
+fn granted(tile: Option<&GpuUsage<'_>>, grant: &Grant, size: ResizeTarget) -> Grant {
     let taken = |label: &str| {
         let holders = tile.map_or(&[][..], |tile| &tile.holders);
         holders.iter().any(|holder| holder.grant.label == label)
@@ -214,9 +219,9 @@ fn granted(tile: Option<&Tile<'_>>, grant: &Grant, size: Goal) -> Grant {
     }
 }
 
-fn never(empty: &Tile<'_>, each: Amount, misses: &[Miss]) -> ResizeError {
-    if let [Miss::Context { .. }] = misses {
-        let alone = Board::empty(std::slice::from_ref(empty.gpu));
+fn never(empty: &GpuUsage<'_>, each: Amount, misses: &[UnmetConstraint]) -> ResizeError {
+    if let [UnmetConstraint::Context { .. }] = misses {
+        let alone = NodeUsage::empty(std::slice::from_ref(empty.gpu));
         if let Err(never) = fits_empty(&alone, &each.into()) {
             return ResizeError::Never {
                 hint: never.hint(),
@@ -231,9 +236,9 @@ fn never(empty: &Tile<'_>, each: Amount, misses: &[Miss]) -> ResizeError {
     ResizeError::Never {
         message: format!(
             "{} requested, but GPU {} is too small: {}",
-            each.words(),
+            each.describe(),
             empty.gpu.index,
-            words(misses)
+            describe(misses)
         ),
         hint: most.map_or_else(
             || "divvy gpus".to_owned(),
@@ -243,15 +248,20 @@ fn never(empty: &Tile<'_>, each: Amount, misses: &[Miss]) -> ResizeError {
 }
 
 /// `tile`: what the others hold of the GPU.
-fn no_room(tile: &Tile<'_>, grant: &Grant, each: Amount, misses: &[Miss]) -> ResizeError {
-    let (index, wanted) = (grant.index, each.words());
-    let have = |miss: &Miss| match miss {
-        Miss::Memory { free, needs } => format!(
-            "{} more needed, {} free",
-            needs.saturating_sub(grant.memory).human(),
-            free.saturating_sub(grant.memory).human()
-        ),
-        Miss::Share { free, needs } => {
+fn no_room(
+    tile: &GpuUsage<'_>,
+    grant: &Grant,
+    each: Amount,
+    misses: &[UnmetConstraint],
+) -> ResizeError {
+    let (index, wanted) = (grant.index, each.describe());
+    let have = |miss: &UnmetConstraint| match miss {
+        UnmetConstraint::Memory { free, needs } => {
+            let [free, needs] = [free, needs].map(|size| size.saturating_sub(grant.memory));
+            let [free, needs] = free.human_beside(needs);
+            format!("{needs} more needed, {free} free")
+        }
+        UnmetConstraint::Share { free, needs } => {
             let held = u64::from(grant.share.thousandths());
             format!(
                 "{} more of the GPU needed, {} free",
@@ -281,7 +291,10 @@ fn no_room(tile: &Tile<'_>, grant: &Grant, each: Amount, misses: &[Miss]) -> Res
         (None, true) => "divvy gpus".to_owned(),
     };
     let verb = match misses {
-        [Miss::Memory { .. } | Miss::Share { .. }, ..] => "requested:",
+        [
+            UnmetConstraint::Memory { .. } | UnmetConstraint::Share { .. },
+            ..,
+        ] => "requested:",
         _ => "is not possible now:",
     };
     ResizeError::NoRoom {
@@ -290,10 +303,10 @@ fn no_room(tile: &Tile<'_>, grant: &Grant, each: Amount, misses: &[Miss]) -> Res
     }
 }
 
-fn words(misses: &[Miss]) -> String {
+fn describe(misses: &[UnmetConstraint]) -> String {
     misses
         .iter()
-        .map(Miss::to_string)
+        .map(UnmetConstraint::to_string)
         .collect::<Vec<_>>()
         .join("; ")
 }
@@ -310,7 +323,7 @@ mod tests {
     use super::*;
     use crate::gpu::Gpu;
     use crate::ids::QueueName;
-    use crate::snapshot::Held;
+    use crate::snapshot::AllocatedJob;
 
     /// GPUs of 80 GiB and one job for each text, `GPU:SHARE` or several joined by commas.
     fn node(gpus: u8, jobs: &[&str]) -> Snapshot {
@@ -335,7 +348,7 @@ mod tests {
         };
         let held = jobs.iter().zip(1..).map(|(grants, job)| {
             let grants = grants.split(',').map(&mut grant).collect();
-            Held::new(JobId(job), QueueName::default_queue(), grants)
+            AllocatedJob::new(JobId(job), QueueName::default_queue(), grants)
         });
         Snapshot {
             held: held.collect(),
@@ -362,7 +375,7 @@ mod tests {
                     ..
                 } = &one.grant;
                 let goal = one
-                    .goal
+                    .target
                     .map(|goal| format!(" -> {} {}", goal.memory, goal.share));
                 format!("{memory} {share} {label}{}", goal.unwrap_or_default())
             })
@@ -397,12 +410,12 @@ mod tests {
     fn less_is_a_goal() {
         let node = node(1, &["0:0.5", "0:0.25"]);
         assert_eq!(resized(&node, "10G"), ["40GiB 0.5 gpu00.5a -> 10GiB 0.125"]);
-        let goal = Goal {
+        let goal = ResizeTarget {
             memory: Bytes::gib(20),
             share: "0.25".parse().unwrap(),
         };
         let grant = &node.held[0].grants[0];
-        let after = reached(&node, JobId(1), grant, goal);
+        let after = grant_at_target(&node, JobId(1), grant, goal);
         assert_eq!(
             (after.memory, after.label.as_str()),
             (Bytes::gib(20), "gpu0.25a")

@@ -3,13 +3,13 @@
 //! Which placements are legal and which are best is [`mig`](crate::mig)'s to say; here it is kept who lies where. Idle
 //! instances are room: the next job takes them over or has them removed.
 
-use crate::fit::Part;
+use crate::fit::Fraction;
 use crate::ids::JobId;
 use crate::mig::{
-    Candidate, Carving, Instance, Layout, MigProfile, Placement, Policy, Profile, Site, Size,
-    Standing, Table, fits, pool_fits, smallest,
+    Candidate, InstanceSize, Layout, MigGpu, MigInventory, MigProfile, Placement, PlacementPolicy,
+    Profile, ProfileTable, UnallocatedInstance, UnallocatedState, fits, pool_fits, smallest,
 };
-use crate::obstacle::{Blocker, Obstacle, Who};
+use crate::obstacle::{Blocker, BlockerOwner, Obstacle};
 
 /// More instances of one profile than this of which any may go, and backfill leaves a GPU alone. No GPU known has more than eight
 /// (data/mig.toml).
@@ -17,31 +17,31 @@ const MOST_ALIKE: usize = 10;
 
 /// What lies on a GPU.
 #[derive(Clone)]
-pub(crate) struct Seats<'a> {
-    table: &'a Table,
+pub(crate) struct MigOccupancy<'a> {
+    table: &'a ProfileTable,
     held: Vec<(JobId, Placement)>,
     idle: Vec<Placement>,
     /// Neither a job's nor to be had.
-    others: Vec<Instance>,
+    unavailable: Vec<UnallocatedInstance>,
 }
 
-impl<'a> Seats<'a> {
+impl<'a> MigOccupancy<'a> {
     /// Nothing lies there.
-    pub(crate) fn empty(carving: &'a Carving) -> Self {
+    pub(crate) fn empty(carving: &'a MigInventory) -> Self {
         Self {
             table: &carving.table,
             held: Vec::new(),
             idle: Vec::new(),
-            others: Vec::new(),
+            unavailable: Vec::new(),
         }
     }
 
     /// What lies there as observed, less what jobs hold.
-    pub(crate) fn of(carving: &'a Carving) -> Self {
-        let is_idle = |instance: &&Instance| instance.standing == Standing::Idle;
+    pub(crate) fn of(carving: &'a MigInventory) -> Self {
+        let is_idle = |instance: &&UnallocatedInstance| instance.standing == UnallocatedState::Idle;
         Self {
             idle: carving.idle(),
-            others: carving
+            unavailable: carving
                 .instances
                 .iter()
                 .filter(|instance| !is_idle(instance))
@@ -54,7 +54,8 @@ impl<'a> Seats<'a> {
     /// A job's instance, new or taken over.
     pub(crate) fn hold(&mut self, job: JobId, placement: Placement) {
         self.idle.retain(|idle| *idle != placement);
-        self.others.retain(|other| other.placement != placement);
+        self.unavailable
+            .retain(|other| other.placement != placement);
         self.held.push((job, placement));
     }
 
@@ -68,29 +69,29 @@ impl<'a> Seats<'a> {
         self.held.clear();
     }
 
-    pub(crate) fn table(&self) -> &'a Table {
+    pub(crate) fn table(&self) -> &'a ProfileTable {
         self.table
     }
 
     /// The smallest profile that gives so much; `exact` takes memory by what an instance has.
-    pub(crate) fn profile(&self, part: Part, exact: bool) -> Option<&'a Profile> {
+    pub(crate) fn profile(&self, part: Fraction, exact: bool) -> Option<&'a Profile> {
         let size = match part {
-            Part::Share(share) => Size::Share(share),
-            Part::Memory(memory) if exact => Size::Exact(memory),
-            Part::Memory(memory) => Size::Memory(memory),
-            Part::Profile(name) => Size::Named(name),
+            Fraction::Share(share) => InstanceSize::Share(share),
+            Fraction::Memory(memory) if exact => InstanceSize::Exact(memory),
+            Fraction::Memory(memory) => InstanceSize::Memory(memory),
+            Fraction::Profile(name) => InstanceSize::Named(name),
         };
         smallest(self.table, size)
     }
 
     /// Where an instance of this profile could go now, the best first.
     pub(crate) fn candidates(&self, profile: u32) -> Vec<Candidate> {
-        self.site().candidates(profile, Policy::LeastLoss)
+        self.site().candidates(profile, PlacementPolicy::LeastLoss)
     }
 
     /// The GPU as [`mig`](crate::mig) sees it.
-    pub(crate) fn site(&self) -> Site<'_> {
-        Site::new(self.table, self.taken(), &self.idle)
+    pub(crate) fn site(&self) -> MigGpu<'_> {
+        MigGpu::new(self.table, self.taken(), &self.idle)
     }
 
     /// Whether there is a place for one of this profile now.
@@ -105,16 +106,21 @@ impl<'a> Seats<'a> {
             instance.start < start + profile.memory_slices
                 && start < instance.start + self.slices(instance)
         };
-        let jobs = self.held.iter().map(|(job, at)| (Who::Job(*job), *at));
-        let nobodys = |other: &Instance| (Who::Nobody(other.standing), other.placement);
-        let mut there: Vec<_> = jobs.chain(self.others.iter().map(nobodys)).collect();
+        let jobs = self
+            .held
+            .iter()
+            .map(|(job, at)| (BlockerOwner::Job(*job), *at));
+        let nobodys = |other: &UnallocatedInstance| {
+            (BlockerOwner::Unallocated(other.standing), other.placement)
+        };
+        let mut there: Vec<_> = jobs.chain(self.unavailable.iter().map(nobodys)).collect();
         there.sort_by_key(|(_, at)| (at.start, at.profile));
         let is_blocked = |start: &u8| there.iter().any(|(_, at)| reaches(*at, *start));
         let blockers = there
             .iter()
             .filter(|_| profile.starts.iter().all(is_blocked))
             .filter(|(_, at)| profile.starts.iter().any(|start| reaches(*at, *start)));
-        let blocker = |(who, at): &(Who, Placement)| Blocker {
+        let blocker = |(who, at): &(BlockerOwner, Placement)| Blocker {
             who: *who,
             profile: self.table.profile(at.profile).map_or_else(
                 || at.profile.to_string(),
@@ -128,13 +134,13 @@ impl<'a> Seats<'a> {
             slices: profile.memory_slices,
             starts: profile.starts.clone(),
             blockers: blockers.map(blocker).collect(),
-            by_layout: self.fits_anew(profile.id),
+            is_fragmentation: self.fits_after_repack(profile.id),
         }
     }
 
     /// Whether jobs' instances and one more of this profile would fit if they lay otherwise, around what is not ours.
-    fn fits_anew(&self, profile: u32) -> bool {
-        let others = self.others.iter().map(|other| other.placement);
+    fn fits_after_repack(&self, profile: u32) -> bool {
+        let others = self.unavailable.iter().map(|other| other.placement);
         let held = self.held.iter().map(|(_, at)| at.profile);
         let wanted: Vec<u32> = held.chain([profile]).collect();
         fits(self.table, Layout::of(self.table, others), &wanted)
@@ -145,7 +151,7 @@ impl<'a> Seats<'a> {
     ///
     /// The more stay, the less room there is beside the new one. So of all that may stay while a place is open, the most are
     /// looked at, place by place, and not every set there is.
-    pub(crate) fn spoils(&self, new: Placement, ahead: u32) -> bool {
+    pub(crate) fn may_block(&self, new: Placement, ahead: u32) -> bool {
         let there = self.taken();
         let Some(wanted) = self.table.profile(ahead) else {
             return false;
@@ -192,7 +198,7 @@ impl<'a> Seats<'a> {
     /// What is not to be had now, whoever's it is.
     fn taken(&self) -> Vec<Placement> {
         let held = self.held.iter().map(|(_, at)| *at);
-        let others = self.others.iter().map(|other| other.placement);
+        let others = self.unavailable.iter().map(|other| other.placement);
         let mut taken: Vec<Placement> = held.chain(others).collect();
         taken.sort_unstable();
         taken.dedup();
@@ -208,18 +214,18 @@ impl<'a> Seats<'a> {
 
 /// Whether what jobs hold on these GPUs of one kind and one more instance of this profile would fit if all of it could be laid
 /// anew, on whichever of them, around what is not ours. Not so where that is too much to try.
-pub(crate) fn fit_anew_together(all: &[&Seats<'_>], profile: MigProfile) -> bool {
-    let site = |seats: &&Seats<'_>| {
-        let others = seats.others.iter().map(|other| other.placement);
-        Site::new(all[0].table, others, &[])
+pub(crate) fn fit_anew_together(all: &[&MigOccupancy<'_>], profile: MigProfile) -> bool {
+    let site = |seats: &&MigOccupancy<'_>| {
+        let others = seats.unavailable.iter().map(|other| other.placement);
+        MigGpu::new(all[0].table, others, &[])
     };
-    let held = |seats: &&Seats<'_>| -> Vec<Option<MigProfile>> {
+    let held = |seats: &&MigOccupancy<'_>| -> Vec<Option<MigProfile>> {
         let name = |at: &Placement| Some(seats.table.profile(at.profile)?.name);
         seats.held.iter().map(|(_, at)| name(at)).collect()
     };
     let wanted: Option<Vec<MigProfile>> =
         all.iter().flat_map(held).chain([Some(profile)]).collect();
-    let sites: Vec<Site<'_>> = all.iter().map(site).collect();
+    let sites: Vec<MigGpu<'_>> = all.iter().map(site).collect();
     let alike = all.iter().all(|seats| seats.table == all[0].table);
     alike && wanted.is_some_and(|wanted| pool_fits(&sites, &wanted) == Some(true))
 }
@@ -231,8 +237,8 @@ mod tests {
 
     use super::*;
 
-    /// What [`Seats::spoils`] says, by trying every set of instances that may be gone.
-    fn spoils_by_trying(seats: &Seats<'_>, new: Placement, ahead: u32) -> bool {
+    /// What [`MigOccupancy::may_block`] says, by trying every set of instances that may be gone.
+    fn spoils_by_trying(seats: &MigOccupancy<'_>, new: Placement, ahead: u32) -> bool {
         let there = seats.taken();
         let has_room = |layout: Layout| layout.starts(seats.table, ahead).next().is_some();
         (0..1_u32 << there.len()).any(|gone| {
@@ -253,13 +259,13 @@ mod tests {
             new in (any::<Index>(), any::<Index>()),
             stranger in any::<bool>(),
         ) {
-            let table = Table::of_model(model).expect("a model of data/mig.toml");
+            let table = ProfileTable::of_model(model).expect("a model of data/mig.toml");
             let placement = |(profile, start): &(Index, Index)| {
                 let profile = profile.get(&table.profiles);
                 Placement { profile: profile.id, start: *start.get(&profile.starts) }
             };
-            let carving = Carving { table: table.clone(), instances: Vec::new() };
-            let mut seats = Seats::empty(&carving);
+            let carving = MigInventory { table: table.clone(), instances: Vec::new() };
+            let mut seats = MigOccupancy::empty(&carving);
             if stranger {
                 // Of a profile that the table does not have: it is taken to cover everything.
                 seats.hold(JobId(99), Placement { profile: u32::MAX, start: 0 });
@@ -273,7 +279,7 @@ mod tests {
             }
             for ahead in &table.profiles {
                 prop_assert_eq!(
-                    seats.spoils(placement(&new), ahead.id),
+                    seats.may_block(placement(&new), ahead.id),
                     spoils_by_trying(&seats, placement(&new), ahead.id),
                     "{} ahead, {:?} there", ahead.name, seats.taken()
                 );

@@ -24,6 +24,6 @@ mod random;
 pub use arrivals::{Arrivals, rate};
 pub use estimate::Estimate;
 pub use exact::{Exact, OneGpu};
-pub use mix::{Asked, Demand, Mix, MixError, Shipped, shipped};
+pub use mix::{BuiltinMix, Demand, Mix, MixError, ProfileSelector, builtin_mixes};
 pub use policy::{Policy, PolicyError};
-pub use pool::{Arrival, Pool, PoolError, Run, Tally};
+pub use pool::{Arrival, Pool, PoolError, RunResult, Tally};

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::num::NonZeroU32;
 
-use crate::board::{Board, Tile};
+use crate::board::{GpuUsage, NodeUsage};
 use crate::gpu::{GRANULE, Mode};
 use crate::mig::{Attribute, MigProfile, Profile};
 use crate::request::{Amount, Request};
@@ -12,8 +12,8 @@ use crate::units::{Bytes, Share};
 /// Smaller requests that may find room where this one does not, nearest first. For a part, one whole GPU comes last, in
 /// case exclusive GPUs are all that is left; for a whole GPU, the largest MIG instance comes before a part. Being listed
 /// promises nothing: place it.
-pub(crate) fn smaller(board: &Board<'_>, request: &Request) -> Vec<Request> {
-    let there = u32::try_from(board.tiles.len()).unwrap_or(u32::MAX);
+pub(crate) fn smaller_requests(board: &NodeUsage<'_>, request: &Request) -> Vec<Request> {
+    let there = u32::try_from(board.gpus.len()).unwrap_or(u32::MAX);
     let fewer = |count: NonZeroU32| {
         (1..=there.min(count.get() - 1))
             .rev()
@@ -46,7 +46,7 @@ pub(crate) fn smaller(board: &Board<'_>, request: &Request) -> Vec<Request> {
         }
         Amount::Whole(count) | Amount::Range { min: count, .. } => {
             amounts.extend(fewer(count).map(Amount::Whole));
-            let instances = carved(board, request).flat_map(with_room);
+            let instances = mig_gpus(board, request).flat_map(placeable_profiles);
             let largest = instances.max_by_key(|profile| profile.memory);
             amounts.extend(largest.map(|profile| Amount::Mig(profile.name)));
             amounts.extend(shares(less_than(Share::FULL)));
@@ -64,34 +64,38 @@ pub(crate) fn smaller(board: &Board<'_>, request: &Request) -> Vec<Request> {
 }
 
 /// The GPUs that the request may have parts of.
-pub(crate) fn shared<'b, 'a>(
-    board: &'b Board<'a>,
+pub(crate) fn shared_gpus<'b, 'a>(
+    board: &'b NodeUsage<'a>,
     request: &'b Request,
-) -> impl Iterator<Item = &'b Tile<'a>> {
-    let may = |tile: &&Tile<'_>| {
+) -> impl Iterator<Item = &'b GpuUsage<'a>> {
+    let may = |tile: &&GpuUsage<'_>| {
         tile.gpu.mode == Mode::Shared
             && request.isolation.takes_parts()
             && request.allows(tile.gpu.index)
     };
-    board.tiles.iter().filter(may)
+    board.gpus.iter().filter(may)
 }
 
 /// The GPUs that the request may have MIG instances of.
-pub(crate) fn carved<'b, 'a>(
-    board: &'b Board<'a>,
+pub(crate) fn mig_gpus<'b, 'a>(
+    board: &'b NodeUsage<'a>,
     request: &'b Request,
-) -> impl Iterator<Item = &'b Tile<'a>> {
-    let may = |tile: &&Tile<'_>| {
+) -> impl Iterator<Item = &'b GpuUsage<'a>> {
+    let may = |tile: &&GpuUsage<'_>| {
         tile.gpu.mode == Mode::Mig
             && request.isolation.takes_instances()
             && request.allows(tile.gpu.index)
     };
-    board.tiles.iter().filter(may)
+    board.gpus.iter().filter(may)
 }
 
 /// Profiles without attributes that a GPU in MIG mode has a place for now.
-pub(crate) fn with_room<'a>(tile: &Tile<'a>) -> Vec<&'a Profile> {
-    let Some(seats) = tile.seats.as_ref().filter(|_| tile.old_slice().is_none()) else {
+pub(crate) fn placeable_profiles<'a>(tile: &GpuUsage<'a>) -> Vec<&'a Profile> {
+    let Some(seats) = tile
+        .mig
+        .as_ref()
+        .filter(|_| tile.slice_before_mig().is_none())
+    else {
         return Vec::new();
     };
     let plain = |profile: &&Profile| profile.name.attribute() == Attribute::None;
@@ -110,9 +114,13 @@ pub(crate) fn memory_of(profile: &Profile, request: &Request) -> Bytes {
 }
 
 /// Amounts of memory below this that may fit one GPU now, the largest first.
-pub(crate) fn largest_memories(board: &Board<'_>, request: &Request, below: Bytes) -> Vec<Bytes> {
-    let parts = shared(board, request).map(largest_memory).max();
-    let instances = carved(board, request).flat_map(with_room);
+pub(crate) fn largest_memories(
+    board: &NodeUsage<'_>,
+    request: &Request,
+    below: Bytes,
+) -> Vec<Bytes> {
+    let parts = shared_gpus(board, request).map(largest_memory).max();
+    let instances = mig_gpus(board, request).flat_map(placeable_profiles);
     let instances = instances.map(|profile| memory_of(profile, request));
     let mut all: Vec<Bytes> = parts.into_iter().chain(instances).collect();
     all.retain(|memory| (Bytes::new(1)..below).contains(memory));
@@ -122,13 +130,16 @@ pub(crate) fn largest_memories(board: &Board<'_>, request: &Request, below: Byte
 }
 
 /// Shares up to this one that may fit one GPU now, the largest first.
-pub(crate) fn largest_shares(board: &Board<'_>, request: &Request, most: Share) -> Vec<Share> {
-    let parts = shared(board, request).filter_map(largest_share).max();
+pub(crate) fn largest_shares(board: &NodeUsage<'_>, request: &Request, most: Share) -> Vec<Share> {
+    let parts = shared_gpus(board, request).filter_map(largest_share).max();
     let of_tile = |tile| {
         let share = |profile: &Profile| tile_share(tile, profile);
-        with_room(tile).into_iter().map(share).collect::<Vec<_>>()
+        placeable_profiles(tile)
+            .into_iter()
+            .map(share)
+            .collect::<Vec<_>>()
     };
-    let instances = carved(board, request).flat_map(of_tile);
+    let instances = mig_gpus(board, request).flat_map(of_tile);
     let mut all: Vec<Share> = parts
         .map(|share| share.min(most))
         .into_iter()
@@ -139,18 +150,18 @@ pub(crate) fn largest_shares(board: &Board<'_>, request: &Request, most: Share) 
     all
 }
 
-fn tile_share(tile: &Tile<'_>, profile: &Profile) -> Option<Share> {
-    let seats = tile.seats.as_ref()?;
+fn tile_share(tile: &GpuUsage<'_>, profile: &Profile) -> Option<Share> {
+    let seats = tile.mig.as_ref()?;
     Some(seats.table().share(profile))
 }
 
 /// Other profiles that have a place: the next smaller ones first where some GPU has the wanted one, else the next larger ones.
-fn other_profiles(board: &Board<'_>, request: &Request, wanted: MigProfile) -> Vec<Amount> {
-    let is_known = carved(board, request)
-        .filter_map(|tile| tile.seats.as_ref())
+fn other_profiles(board: &NodeUsage<'_>, request: &Request, wanted: MigProfile) -> Vec<Amount> {
+    let is_known = mig_gpus(board, request)
+        .filter_map(|tile| tile.mig.as_ref())
         .any(|seats| seats.table().named(wanted).is_some());
     let order = |name: MigProfile| (name.nominal(), name.compute_slices());
-    let there = carved(board, request).flat_map(with_room);
+    let there = mig_gpus(board, request).flat_map(placeable_profiles);
     let mut there: Vec<MigProfile> = there.map(|profile| profile.name).collect();
     there.retain(|name| *name != wanted);
     there.sort_unstable_by_key(|name| order(*name));
@@ -171,7 +182,7 @@ fn less_than(share: Share) -> Option<Share> {
 }
 
 /// The largest share that fits the GPU now.
-pub(crate) fn largest_share(tile: &Tile<'_>) -> Option<Share> {
+pub(crate) fn largest_share(tile: &GpuUsage<'_>) -> Option<Share> {
     let fits = |share: &Share| {
         let memory = tile.gpu.memory_of(*share);
         Bytes::ZERO < memory && memory <= tile.free_memory()
@@ -184,7 +195,7 @@ pub(crate) fn largest_share(tile: &Tile<'_>) -> Option<Share> {
 }
 
 /// The largest amount of memory, in steps of 2 MiB, that fits the GPU now; zero when nothing does.
-pub(crate) fn largest_memory(tile: &Tile<'_>) -> Bytes {
+pub(crate) fn largest_memory(tile: &GpuUsage<'_>) -> Bytes {
     let by_share = u128::from(tile.gpu.usable().get()) * u128::from(tile.free_share()) / 1000;
     let by_share = Bytes::new(u64::try_from(by_share).unwrap_or(u64::MAX));
     tile.free_memory().min(by_share).round_down(GRANULE)

@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::gpu::Gpu;
 use crate::ids::{JobId, QueueName};
-use crate::project::{Owner, Project};
+use crate::project::{Project, SchedulingClass};
 use crate::queue::{Order, QueueSpec};
 use crate::request::Request;
 use crate::slice::Grant;
-use crate::turn::Turn;
+use crate::turn::OrderKey;
 
 /// The node at one moment: what there is, who holds it, who waits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,7 +17,7 @@ pub struct Snapshot {
     pub gpus: Vec<Gpu>,
     /// Every job from the moment it was placed until its program is gone, but for those whose memory is aside; those of them that are
     /// to go on are there again.
-    pub held: Vec<Held>,
+    pub held: Vec<AllocatedJob>,
     /// In priority order, first served first.
     pub queues: Vec<Queue>,
     pub order: Order,
@@ -49,12 +49,12 @@ pub enum Preemption {
 
 /// A job that holds a slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct AllocatedJob {
     pub job: JobId,
     pub queue: QueueName,
     pub grants: Vec<Grant>,
     #[serde(default)]
-    pub owner: Owner,
+    pub owner: SchedulingClass,
     /// How long it has run, in seconds.
     #[serde(default)]
     pub ran_s: u64,
@@ -67,14 +67,14 @@ pub struct Held {
     pub due: Option<i64>,
 }
 
-impl Held {
+impl AllocatedJob {
     /// Of a job outside all projects that has only just started.
     pub fn new(job: JobId, queue: QueueName, grants: Vec<Grant>) -> Self {
         Self {
             job,
             queue,
             grants,
-            owner: Owner::default(),
+            owner: SchedulingClass::default(),
             ran_s: 0,
             leaving: false,
             due: None,
@@ -86,30 +86,30 @@ impl Held {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queue {
     pub spec: QueueSpec,
-    /// In the order in which they are served ([`in_turn`](crate::turn::in_turn)).
-    pub waiting: Vec<Waiting>,
+    /// In the order in which they are served ([`sort_queue`](crate::turn::in_turn)).
+    pub waiting: Vec<PendingJob>,
 }
 
 /// A job in a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Waiting {
+pub struct PendingJob {
     pub job: JobId,
     pub request: Request,
     #[serde(default)]
-    pub owner: Owner,
+    pub owner: SchedulingClass,
     /// Where it stands among others of its queue.
     #[serde(default)]
-    pub turn: Turn,
+    pub turn: OrderKey,
 }
 
-impl Waiting {
+impl PendingJob {
     /// A job outside all projects.
     pub fn new(job: JobId, request: Request) -> Self {
         Self {
             job,
             request,
-            owner: Owner::default(),
-            turn: Turn::default(),
+            owner: SchedulingClass::default(),
+            turn: OrderKey::default(),
         }
     }
 }

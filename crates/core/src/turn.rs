@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::Waiting;
+use crate::snapshot::PendingJob;
 
 /// What decides a job's place in its queue besides its priority and its age.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Turn {
+pub struct OrderKey {
     /// Number of the user whose job it is.
     pub user: u32,
     /// It had to leave its GPUs, so it comes before its equals.
@@ -62,8 +62,8 @@ impl Top {
 }
 
 /// The place of a job, before users' jobs exchange theirs.
-fn key(waiting: &Waiting) -> impl Ord + use<> {
-    let Turn { requeued, top, .. } = waiting.turn;
+fn key(waiting: &PendingJob) -> impl Ord + use<> {
+    let OrderKey { requeued, top, .. } = waiting.turn;
     let priority = Reverse(waiting.owner.priority);
     (priority, Reverse(top.of_queue()), !requeued, waiting.job)
 }
@@ -71,13 +71,13 @@ fn key(waiting: &Waiting) -> impl Ord + use<> {
 /// Jobs of a user that may exchange their places.
 type Alike = (u32, i32, u64);
 
-fn alike(waiting: &Waiting) -> Alike {
-    let Turn { user, top, .. } = waiting.turn;
+fn alike(waiting: &PendingJob) -> Alike {
+    let OrderKey { user, top, .. } = waiting.turn;
     (user, waiting.owner.priority, top.of_queue())
 }
 
 /// Brings the waiting jobs of one queue into the order in which they are served.
-pub fn in_turn(waiting: &mut [Waiting]) {
+pub fn sort_queue(waiting: &mut [PendingJob]) {
     waiting.sort_by_cached_key(key);
     let topped = waiting.iter().filter(|one| one.turn.top.of_user() > 0);
     let mut places: BTreeMap<Alike, Vec<usize>> =
@@ -91,7 +91,7 @@ pub fn in_turn(waiting: &mut [Waiting]) {
         }
     }
     for own in places.into_values() {
-        let mut jobs: Vec<Waiting> = own.iter().map(|place| waiting[*place].clone()).collect();
+        let mut jobs: Vec<PendingJob> = own.iter().map(|place| waiting[*place].clone()).collect();
         jobs.sort_by_key(|one| Reverse(one.turn.top.of_user()));
         for (place, job) in own.into_iter().zip(jobs) {
             waiting[place] = job;
@@ -125,26 +125,26 @@ mod tests {
 
     use super::*;
     use crate::ids::JobId;
-    use crate::project::Owner;
+    use crate::project::SchedulingClass;
     use crate::request::Amount;
 
-    fn job(id: u64, user: u32, priority: i32, requeued: bool, top: Top) -> Waiting {
-        Waiting {
-            owner: Owner {
+    fn job(id: u64, user: u32, priority: i32, requeued: bool, top: Top) -> PendingJob {
+        PendingJob {
+            owner: SchedulingClass {
                 priority,
-                ..Owner::default()
+                ..SchedulingClass::default()
             },
-            turn: Turn {
+            turn: OrderKey {
                 user,
                 requeued,
                 top,
             },
-            ..Waiting::new(JobId(id), Amount::ONE_GPU.into())
+            ..PendingJob::new(JobId(id), Amount::ONE_GPU.into())
         }
     }
 
-    fn ordered(mut jobs: Vec<Waiting>) -> Vec<u64> {
-        in_turn(&mut jobs);
+    fn ordered(mut jobs: Vec<PendingJob>) -> Vec<u64> {
+        sort_queue(&mut jobs);
         jobs.iter().map(|one| one.job.0).collect()
     }
 
@@ -195,7 +195,7 @@ mod tests {
         ]
     }
 
-    fn queues() -> impl Strategy<Value = Vec<Waiting>> {
+    fn queues() -> impl Strategy<Value = Vec<PendingJob>> {
         vec((0..3_u32, -1..2_i32, any::<bool>(), tops()), 0..12).prop_map(|jobs| {
             let jobs = (1..).zip(jobs);
             jobs.map(|(id, (user, priority, requeued, top))| job(id, user, priority, requeued, top))
@@ -203,12 +203,12 @@ mod tests {
         })
     }
 
-    fn order(waiting: &[Waiting]) -> Vec<JobId> {
+    fn order(waiting: &[PendingJob]) -> Vec<JobId> {
         waiting.iter().map(|one| one.job).collect()
     }
 
     /// What stands on each place, without saying which of a user's jobs.
-    fn users(jobs: &[Waiting]) -> Vec<Alike> {
+    fn users(jobs: &[PendingJob]) -> Vec<Alike> {
         jobs.iter().map(alike).collect()
     }
 
@@ -216,22 +216,22 @@ mod tests {
         #[test]
         fn the_order_has_every_job_once_and_depends_on_no_order_before(jobs in queues(), rotate in 0..12_usize) {
             let mut one = jobs.clone();
-            in_turn(&mut one);
+            sort_queue(&mut one);
             let mut ids = order(&one);
             ids.sort_unstable();
             prop_assert_eq!(ids, order(&jobs));
             let mut other = jobs.clone();
             other.rotate_left(rotate.min(jobs.len()));
-            in_turn(&mut other);
+            sort_queue(&mut other);
             prop_assert_eq!(&one, &other);
-            in_turn(&mut other);
+            sort_queue(&mut other);
             prop_assert_eq!(one, other);
         }
 
         #[test]
         fn no_job_stands_before_one_of_a_higher_priority(jobs in queues()) {
             let mut jobs = jobs;
-            in_turn(&mut jobs);
+            sort_queue(&mut jobs);
             let before = jobs.windows(2).all(|pair| pair[0].owner.priority >= pair[1].owner.priority);
             prop_assert!(before);
         }
@@ -239,16 +239,16 @@ mod tests {
         #[test]
         fn a_users_tops_change_no_other_users_place(jobs in queues(), user in 0..3_u32) {
             let mut with = jobs.clone();
-            in_turn(&mut with);
+            sort_queue(&mut with);
             let mut without = jobs;
             for one in without.iter_mut().filter(|one| one.turn.user == user) {
                 if one.turn.top.of_user() > 0 {
                     one.turn.top = Top::No;
                 }
             }
-            in_turn(&mut without);
+            sort_queue(&mut without);
             prop_assert_eq!(users(&with), users(&without));
-            let others = |jobs: &[Waiting]| -> Vec<(usize, JobId)> {
+            let others = |jobs: &[PendingJob]| -> Vec<(usize, JobId)> {
                 let all = jobs.iter().enumerate();
                 all.filter(|(_, one)| one.turn.user != user).map(|(place, one)| (place, one.job)).collect()
             };

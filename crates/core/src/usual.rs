@@ -11,26 +11,26 @@ const LEAST: usize = 3;
 
 /// What earlier runs took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usual {
+pub struct RuntimeEstimate {
     /// The middle one of their lengths, in seconds; of the two in the middle the shorter.
     pub median_s: u64,
     /// How many they were.
     pub runs: usize,
 }
 
-impl Usual {
+impl RuntimeEstimate {
     /// In how many seconds one ends that has run for so long and takes what is usual; `None` where it has taken longer already.
-    pub fn left_s(self, ran_s: u64) -> Option<u64> {
+    pub fn remaining_s(self, ran_s: u64) -> Option<u64> {
         self.median_s.checked_sub(ran_s)
     }
 }
 
 /// What is usual, from the lengths of runs in seconds, the newest first; `None` where there are too few.
-pub fn usual(lengths: impl IntoIterator<Item = u64>) -> Option<Usual> {
+pub fn estimate_runtime(lengths: impl IntoIterator<Item = u64>) -> Option<RuntimeEstimate> {
     let mut lengths: Vec<u64> = lengths.into_iter().take(RUNS).collect();
     lengths.sort_unstable();
     let runs = lengths.len();
-    (runs >= LEAST).then(|| Usual {
+    (runs >= LEAST).then(|| RuntimeEstimate {
         median_s: lengths[(runs - 1) / 2],
         runs,
     })
@@ -44,17 +44,20 @@ mod tests {
     fn the_middle_one_is_usual_whatever_the_order_and_however_long_the_longest() {
         for lengths in [[60, 90, 7000], [7000, 60, 90], [90, 7000, 60]] {
             let (median_s, runs) = (90, 3);
-            assert_eq!(usual(lengths), Some(Usual { median_s, runs }));
+            assert_eq!(
+                estimate_runtime(lengths),
+                Some(RuntimeEstimate { median_s, runs })
+            );
         }
-        let even = usual([10, 40, 20, 30]).map(|usual| usual.median_s);
+        let even = estimate_runtime([10, 40, 20, 30]).map(|usual| usual.median_s);
         assert_eq!(even, Some(20), "the shorter of the two in the middle");
     }
 
     #[test]
     fn from_two_runs_nothing_follows() {
-        assert_eq!(usual([]), None);
-        assert_eq!(usual([60, 60]), None);
-        assert!(usual([60, 60, 60]).is_some());
+        assert_eq!(estimate_runtime([]), None);
+        assert_eq!(estimate_runtime([60, 60]), None);
+        assert!(estimate_runtime([60, 60, 60]).is_some());
     }
 
     #[test]
@@ -62,16 +65,19 @@ mod tests {
         let new = std::iter::repeat_n(60, RUNS);
         let old = std::iter::repeat_n(7000, 10 * RUNS);
         let (median_s, runs) = (60, RUNS);
-        assert_eq!(usual(new.chain(old)), Some(Usual { median_s, runs }));
+        assert_eq!(
+            estimate_runtime(new.chain(old)),
+            Some(RuntimeEstimate { median_s, runs })
+        );
     }
 
     #[test]
     fn of_one_that_has_taken_longer_nothing_is_said() {
-        let usual = Usual {
+        let usual = RuntimeEstimate {
             median_s: 60,
             runs: 3,
         };
-        let left = [0, 59, 60, 61].map(|ran| usual.left_s(ran));
+        let left = [0, 59, 60, 61].map(|ran| usual.remaining_s(ran));
         assert_eq!(left, [Some(60), Some(1), Some(0), None]);
     }
 }

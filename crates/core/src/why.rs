@@ -8,21 +8,21 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::board::{Board, Holder, Tile};
-use crate::fit::{Need, fit, size};
+use crate::board::{GpuUsage, Holder, NodeUsage};
+use crate::fit::{RequestShape, fit, size};
 use crate::ids::{GpuUuid, JobId, QueueName};
 use crate::isolation::Isolation;
-use crate::mig::Standing;
+use crate::mig::UnallocatedState;
 use crate::mig::{MigProfile, Placement};
-use crate::plan::{self, Wait, plan_on_board, turns};
+use crate::plan::{self, Wait, plan_on_board, queue_order};
 use crate::queue::Order;
 use crate::reason::Reason;
 use crate::request::{Amount, Request};
-use crate::seats::{Seats, fit_anew_together};
+use crate::seats::{MigOccupancy, fit_anew_together};
 use crate::slice::Grant;
-use crate::smaller::smaller;
-use crate::snapshot::{Held, Snapshot, Waiting};
-use crate::turn::{Top, in_turn};
+use crate::smaller::smaller_requests;
+use crate::snapshot::{AllocatedJob, PendingJob, Snapshot};
+use crate::turn::{Top, sort_queue};
 use crate::units::{Bytes, Share};
 
 /// All that is known about a job's wait.
@@ -33,36 +33,36 @@ pub struct Why {
     /// Every GPU of the node, by index; empty when the job does not wait.
     pub gpus: Vec<WhyGpu>,
     /// The waiting jobs that are served before it, in that order.
-    pub behind: Vec<JobId>,
+    pub jobs_ahead: Vec<JobId>,
     /// Changes that would start it now, cheapest first: `would start now with -g 0.25`.
-    pub sooner: Vec<Sooner>,
+    pub suggestions: Vec<Suggestion>,
 }
 
 /// Something that would start a job now, in words, and the change of the job that it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sooner {
+pub struct Suggestion {
     pub text: String,
     /// `None` for what is no change of the job: the end of another, or another way to start the daemon.
-    pub change: Option<Change>,
+    pub change: Option<SuggestedChange>,
 }
 
 /// A change of a waiting job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum SuggestedChange {
     /// It asks for this amount.
     Amount(Amount),
     /// It waits in this queue, at the place that its age gives it there, and asks for this amount.
     Queue(QueueName, Amount),
 }
 
-impl Sooner {
+impl Suggestion {
     /// What no change of the job brings about.
     fn other(text: String) -> Self {
         Self { text, change: None }
     }
 }
 
-impl fmt::Display for Sooner {
+impl fmt::Display for Suggestion {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.text)
     }
@@ -85,7 +85,7 @@ pub struct WhyHolder {
     pub queue: QueueName,
     pub grant: Grant,
     /// It holds nothing yet: the room is kept for it, as it is to go on.
-    pub due: bool,
+    pub is_resuming: bool,
 }
 
 impl WhyHolder {
@@ -100,7 +100,7 @@ impl WhyHolder {
 
 impl fmt::Display for WhyHolder {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let due = if self.due { ", resuming" } else { "" };
+        let due = if self.is_resuming { ", resuming" } else { "" };
         write!(out, "#{} {} {}{due}", self.job, self.queue, self.size())
     }
 }
@@ -129,16 +129,16 @@ pub fn why(snapshot: &Snapshot, job: JobId) -> Option<Why> {
     }
     let reason = &plan.waits.iter().find(|wait| wait.job == job)?.reason;
     let (queue, place) = snapshot.place_of(job)?;
-    let Waiting { request, .. } = &snapshot.queues[queue].waiting[place];
+    let PendingJob { request, .. } = &snapshot.queues[queue].waiting[place];
     Some(Why {
         summary: format!("{reason}{}", disorder(&board, request, reason)),
         gpus: board
-            .tiles
+            .gpus
             .iter()
             .map(|tile| why_gpu(tile, request, reason))
             .collect(),
-        behind: behind(&plan.waits, job),
-        sooner: sooner(snapshot, &board, job, request),
+        jobs_ahead: behind(&plan.waits, job),
+        suggestions: suggestions(snapshot, &board, job, request),
     })
 }
 
@@ -151,23 +151,27 @@ fn labels(grants: &[Grant]) -> String {
 }
 
 /// Where no GPU has room however its instances lay, whether all of them together would have.
-fn disorder(board: &Board<'_>, request: &Request, reason: &Reason) -> &'static str {
-    let (Reason::Short(short), Need::Parts { count: 1, .. }) = (reason, Need::of(request.amount))
+fn disorder(board: &NodeUsage<'_>, request: &Request, reason: &Reason) -> &'static str {
+    let (Reason::Short(short), RequestShape::Parts { count: 1, .. }) =
+        (reason, RequestShape::of(request.amount))
     else {
         return "";
     };
-    let carved: Vec<(&Seats<'_>, MigProfile)> = board
-        .tiles
+    let carved: Vec<(&MigOccupancy<'_>, MigProfile)> = board
+        .gpus
         .iter()
         .filter_map(|tile| {
-            let (seats, id) = (tile.seats.as_ref()?, size(tile, request).ok()?.profile?);
+            let (seats, id) = (tile.mig.as_ref()?, size(tile, request).ok()?.profile?);
             Some((seats, seats.table().profile(id)?.name))
         })
         .collect();
-    let seats: Vec<&Seats<'_>> = carved.iter().map(|(seats, _)| *seats).collect();
+    let seats: Vec<&MigOccupancy<'_>> = carved.iter().map(|(seats, _)| *seats).collect();
     match carved.first() {
         Some((_, profile))
-            if !short.layout.iter().any(|(_, obstacle)| obstacle.by_layout)
+            if !short
+                .fragmented
+                .iter()
+                .any(|(_, obstacle)| obstacle.is_fragmentation)
                 && fit_anew_together(&seats, *profile) =>
         {
             "; another layout of the instances over the GPUs would have room"
@@ -190,17 +194,17 @@ fn behind(waits: &[Wait], job: JobId) -> Vec<JobId> {
         .collect()
 }
 
-fn why_gpu(tile: &Tile<'_>, request: &Request, reason: &Reason) -> WhyGpu {
+fn why_gpu(tile: &GpuUsage<'_>, request: &Request, reason: &Reason) -> WhyGpu {
     let failed = match (fit(tile, request), reason) {
         (Err(misses), _) => misses.iter().map(ToString::to_string).collect(),
-        (Ok(_), Reason::Yields(ahead)) => vec![format!("reserved for #{}", ahead.job)],
+        (Ok(_), Reason::WouldDelay(ahead)) => vec![format!("reserved for #{}", ahead.job)],
         (Ok(_), _) => Vec::new(),
     };
     let holder = |holder: &Holder| WhyHolder {
         job: holder.job,
         queue: holder.queue.clone(),
         grant: holder.grant.clone(),
-        due: holder.due,
+        is_resuming: holder.is_reserved,
     };
     WhyGpu {
         index: tile.gpu.index,
@@ -242,7 +246,7 @@ impl Trials {
 fn up_to(snapshot: &Snapshot, job: JobId) -> Snapshot {
     let mut shorter = snapshot.clone();
     if snapshot.order == Order::Strict && snapshot.projects.is_empty() {
-        let mut turns = turns(snapshot).into_iter();
+        let mut turns = queue_order(snapshot).into_iter();
         let mut counts = vec![0; snapshot.queues.len()];
         for (queue, place) in &mut turns {
             counts[queue] = place + 1;
@@ -258,7 +262,12 @@ fn up_to(snapshot: &Snapshot, job: JobId) -> Snapshot {
 }
 
 /// Changes that start the job, cheapest first: to its request, to its queue, to the daemon, to other jobs.
-fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request) -> Vec<Sooner> {
+fn suggestions(
+    snapshot: &Snapshot,
+    board: &NodeUsage<'_>,
+    job: JobId,
+    request: &Request,
+) -> Vec<Suggestion> {
     let trials = Trials {
         job,
         left: Cell::new(MOST_TRIED),
@@ -268,12 +277,12 @@ fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request)
     let snapshot = &up_to(snapshot, job);
     let mut texts = Vec::new();
 
-    let found = smaller(board, request)
+    let found = smaller_requests(board, request)
         .into_iter()
         .find(|other| starts(&asking(snapshot, job, other)));
-    texts.extend(found.map(|other| Sooner {
+    texts.extend(found.map(|other| Suggestion {
         text: format!("would start now with {}", other.amount.flag()),
-        change: Some(Change::Amount(other.amount)),
+        change: Some(SuggestedChange::Amount(other.amount)),
     }));
 
     if !request.on.is_empty() {
@@ -282,7 +291,7 @@ fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request)
             ..request.clone()
         };
         if starts(&asking(snapshot, job, &anywhere)) {
-            texts.push(Sooner::other(
+            texts.push(Suggestion::other(
                 "would start now without --gpus-on".to_owned(),
             ));
         }
@@ -295,7 +304,7 @@ fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request)
         };
         if starts_with(&any) {
             let text = format!("would start now without --isolation {}", request.isolation);
-            texts.push(Sooner::other(text));
+            texts.push(Suggestion::other(text));
         }
     }
     if request.exact {
@@ -305,7 +314,7 @@ fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request)
         };
         if starts_with(&nominal) {
             let text = "would start now without --gpu-memory-exact".to_owned();
-            texts.push(Sooner::other(text));
+            texts.push(Suggestion::other(text));
         }
     }
     for (index, queue) in snapshot.queues.iter().enumerate() {
@@ -313,11 +322,11 @@ fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request)
         if starts(&moved(whole, job, index, &request.with_amount(amount))) {
             let name = &queue.spec.name;
             let text = match amount != request.amount {
-                true => format!("would start now in queue {name} ({})", amount.words()),
+                true => format!("would start now in queue {name} ({})", amount.describe()),
                 false => format!("would start now in queue {name}"),
             };
-            let change = Some(Change::Queue(name.clone(), amount));
-            texts.push(Sooner { text, change });
+            let change = Some(SuggestedChange::Queue(name.clone(), amount));
+            texts.push(Suggestion { text, change });
         }
     }
     if !snapshot.backfill
@@ -327,24 +336,28 @@ fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request)
         })
     {
         let text = "would start now if the daemon ran with --backfill".to_owned();
-        texts.push(Sooner::other(text));
+        texts.push(Suggestion::other(text));
     }
-    texts.extend(ends(snapshot, board, starts).map(Sooner::other));
-    texts.extend(gone(snapshot, starts).into_iter().map(Sooner::other));
+    texts.extend(ends(snapshot, board, starts).map(Suggestion::other));
+    texts.extend(
+        blocking_instances(snapshot, starts)
+            .into_iter()
+            .map(Suggestion::other),
+    );
     if trials.is_over() {
         let text = "there may be other ways: too many jobs to try all of them".to_owned();
-        texts.push(Sooner::other(text));
+        texts.push(Suggestion::other(text));
     }
     texts
 }
 
 /// The MIG instances that nobody here holds and that are in the way: each whose going is enough.
-fn gone(snapshot: &Snapshot, starts: impl Fn(&Snapshot) -> bool) -> Vec<String> {
+fn blocking_instances(snapshot: &Snapshot, starts: impl Fn(&Snapshot) -> bool) -> Vec<String> {
     let mut texts = Vec::new();
     for (at, gpu) in snapshot.gpus.iter().enumerate() {
         let Some(carving) = &gpu.mig else { continue };
         let others = carving.instances.iter().enumerate();
-        for (nth, other) in others.filter(|(_, other)| other.standing != Standing::Idle) {
+        for (nth, other) in others.filter(|(_, other)| other.standing != UnallocatedState::Idle) {
             let mut changed = snapshot.clone();
             let left = changed.gpus[at].mig.as_mut();
             left.map(|left| left.instances.remove(nth));
@@ -361,10 +374,10 @@ fn gone(snapshot: &Snapshot, starts: impl Fn(&Snapshot) -> bool) -> Vec<String> 
 }
 
 /// What a job holds of one GPU.
-type Part = (GpuUuid, Share, Bytes, Option<Placement>);
+type HeldPart = (GpuUuid, Share, Bytes, Option<Placement>);
 
-fn parts(held: &Held) -> Vec<Part> {
-    let part = |grant: &Grant| -> Part {
+fn parts(held: &AllocatedJob) -> Vec<HeldPart> {
+    let part = |grant: &Grant| -> HeldPart {
         let placement = grant.mig.map(|mig| mig.placement);
         (grant.gpu.clone(), grant.share, grant.memory, placement)
     };
@@ -374,15 +387,15 @@ fn parts(held: &Held) -> Vec<Part> {
 /// The ends of other jobs that start it: of any one, else of some together.
 fn ends(
     snapshot: &Snapshot,
-    board: &Board<'_>,
+    board: &NodeUsage<'_>,
     starts: impl Fn(&Snapshot) -> bool,
 ) -> Option<String> {
     let start_it = |jobs: &BTreeSet<JobId>| starts(&without(snapshot, jobs));
     let mut held: Vec<JobId> = snapshot.held.iter().map(|held| held.job).collect();
     held.sort_unstable();
     // Outside of projects it is all the same who holds something.
-    let mut tried: BTreeMap<Vec<Part>, bool> = BTreeMap::new();
-    let mut is_enough = |held: &Held| {
+    let mut tried: BTreeMap<Vec<HeldPart>, bool> = BTreeMap::new();
+    let mut is_enough = |held: &AllocatedJob| {
         let starts = || start_it(&BTreeSet::from([held.job]));
         match snapshot.projects.is_empty() {
             true => *tried.entry(parts(held)).or_insert_with(starts),
@@ -429,10 +442,10 @@ fn ends(
 }
 
 /// Among how many holders a job is on the fullest of its GPUs.
-fn crowd(board: &Board<'_>, job: JobId) -> usize {
-    let holds = |tile: &&Tile<'_>| tile.holders.iter().any(|holder| holder.job == job);
+fn crowd(board: &NodeUsage<'_>, job: JobId) -> usize {
+    let holds = |tile: &&GpuUsage<'_>| tile.holders.iter().any(|holder| holder.job == job);
     board
-        .tiles
+        .gpus
         .iter()
         .filter(holds)
         .map(|tile| tile.holders.len())
@@ -482,7 +495,7 @@ fn moved(snapshot: &Snapshot, job: JobId, to: usize, request: &Request) -> Snaps
     waiting.request = request.clone();
     let its = &mut changed.queues[to].waiting;
     its.push(waiting);
-    in_turn(its);
+    sort_queue(its);
     changed
 }
 

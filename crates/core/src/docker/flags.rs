@@ -1,7 +1,7 @@
 //! The table of flags: what each is called, whether it takes a value, and what becomes of it.
 
-use super::values::{self, Fault};
-use super::{Given, Options, Refused};
+use super::values::{self, ValueError};
+use super::{ContainerOptionError, Options, ParsedFlag};
 
 /// One flag of `docker run`.
 #[derive(Debug)]
@@ -10,7 +10,7 @@ pub struct Flag {
     pub short: Option<char>,
     /// Without one it is a switch, which may be followed by `=true` or `=false`.
     pub takes_value: bool,
-    pub rule: Rule,
+    pub rule: FlagRule,
 }
 
 impl PartialEq for Flag {
@@ -21,8 +21,8 @@ impl PartialEq for Flag {
 
 /// What becomes of a flag.
 #[derive(Debug)]
-pub enum Rule {
-    Take(fn(&mut Options, &str) -> Result<(), Fault>),
+pub enum FlagRule {
+    Take(fn(&mut Options, &str) -> Result<(), ValueError>),
     /// It says what is so anyway, or what only the engine's own command line would do.
     Pass,
     Refuse {
@@ -46,7 +46,7 @@ impl Flag {
     }
 }
 
-const fn switch(long: &'static str, short: Option<char>, rule: Rule) -> Flag {
+const fn switch(long: &'static str, short: Option<char>, rule: FlagRule) -> Flag {
     Flag {
         long,
         short,
@@ -55,7 +55,7 @@ const fn switch(long: &'static str, short: Option<char>, rule: Rule) -> Flag {
     }
 }
 
-const fn valued(long: &'static str, short: Option<char>, rule: Rule) -> Flag {
+const fn valued(long: &'static str, short: Option<char>, rule: FlagRule) -> Flag {
     Flag {
         long,
         short,
@@ -66,66 +66,66 @@ const fn valued(long: &'static str, short: Option<char>, rule: Rule) -> Flag {
 
 macro_rules! set {
     ($field:ident: flag) => {
-        Rule::Take(|options, value| {
+        FlagRule::Take(|options, value| {
             options.$field = values::switch(value)?;
             Ok(())
         })
     };
     ($field:ident: text) => {
-        Rule::Take(|options, value| {
+        FlagRule::Take(|options, value| {
             options.$field = Some(value.to_owned());
             Ok(())
         })
     };
     ($field:ident: many) => {
-        Rule::Take(|options, value| {
+        FlagRule::Take(|options, value| {
             options.$field.push(value.to_owned());
             Ok(())
         })
     };
     ($field:ident: pairs) => {
-        Rule::Take(|options, value| {
+        FlagRule::Take(|options, value| {
             let (name, value) = value.split_once('=').unwrap_or((value, ""));
             options.$field.insert(name.to_owned(), value.to_owned());
             Ok(())
         })
     };
     ($field:ident: $read:path) => {
-        Rule::Take(|options, value| {
+        FlagRule::Take(|options, value| {
             options.$field = Some($read(value)?);
             Ok(())
         })
     };
     ($field:ident: each $read:path) => {
-        Rule::Take(|options, value| {
+        FlagRule::Take(|options, value| {
             options.$field.push($read(value)?);
             Ok(())
         })
     };
 }
 
-const fn refuse(why: &'static str, hint: &'static str) -> Rule {
-    Rule::Refuse { why, hint }
+const fn refuse(why: &'static str, hint: &'static str) -> FlagRule {
+    FlagRule::Refuse { why, hint }
 }
 
 /// What a job's GPUs are is said to Divvy.
-const GPUS: Rule = refuse(
+const GPUS: FlagRule = refuse(
     "it would give the container GPUs outside its slice",
     "use -g or --gpu-memory before the image; Divvy adds the devices",
 );
-const DEVICES: Rule = refuse(
+const DEVICES: FlagRule = refuse(
     "a device of the host would bypass the limiter",
     "leave it out: the GPU's devices come with the slice",
 );
-const ANOTHERS: Rule = refuse(
+const ANOTHERS: FlagRule = refuse(
     "it adds the mounts of another container, which Divvy cannot check",
     "name the folders themselves with -v",
 );
-const LOGS: Rule = refuse(
+const LOGS: FlagRule = refuse(
     "Divvy keeps the job's output",
     "leave it out; `divvy logs JOB` shows it",
 );
-const CGROUP: Rule = refuse(
+const CGROUP: FlagRule = refuse(
     "Divvy identifies the container's processes by their control group",
     "leave it out",
 );
@@ -151,7 +151,7 @@ pub const FLAGS: &[Flag] = &[
     ),
     valued("cap-drop", None, set!(cap_drop: many)),
     valued("cgroup-parent", None, CGROUP),
-    valued("cgroupns", None, Rule::Take(values::cgroupns)),
+    valued("cgroupns", None, FlagRule::Take(values::cgroupns)),
     valued("cpu-period", None, set!(cpu_period: values::number)),
     valued("cpu-quota", None, set!(cpu_quota: values::number)),
     valued("cpu-shares", Some('c'), set!(cpu_shares: values::number)),
@@ -161,7 +161,7 @@ pub const FLAGS: &[Flag] = &[
     switch("detach", Some('d'), set!(detach: flag)),
     valued("device", None, DEVICES),
     valued("device-cgroup-rule", None, DEVICES),
-    switch("disable-content-trust", None, Rule::Pass),
+    switch("disable-content-trust", None, FlagRule::Pass),
     valued("dns", None, set!(dns: many)),
     valued("dns-opt", None, set!(dns_options: many)),
     valued("dns-option", None, set!(dns_options: many)),
@@ -176,8 +176,8 @@ pub const FLAGS: &[Flag] = &[
     valued("hostname", Some('h'), set!(hostname: text)),
     switch("init", None, set!(init: flag)),
     switch("interactive", Some('i'), set!(interactive: flag)),
-    valued("ipc", None, Rule::Take(values::ipc)),
-    valued("label", Some('l'), Rule::Take(values::label)),
+    valued("ipc", None, FlagRule::Take(values::ipc)),
+    valued("label", Some('l'), FlagRule::Take(values::label)),
     valued("log-driver", None, LOGS),
     valued("log-opt", None, LOGS),
     valued("memory", Some('m'), set!(memory: values::size)),
@@ -192,8 +192,8 @@ pub const FLAGS: &[Flag] = &[
         set!(memory_swap: values::size_or_unlimited),
     ),
     valued("mount", None, set!(mounts: each values::mount)),
-    valued("network", None, Rule::Take(values::network)),
-    valued("net", None, Rule::Take(values::network)),
+    valued("network", None, FlagRule::Take(values::network)),
+    valued("net", None, FlagRule::Take(values::network)),
     switch("no-healthcheck", None, set!(no_healthcheck: flag)),
     valued(
         "pid",
@@ -214,11 +214,11 @@ pub const FLAGS: &[Flag] = &[
     ),
     valued("publish", Some('p'), set!(publish: each values::port)),
     switch("publish-all", Some('P'), set!(publish_all: flag)),
-    valued("pull", None, Rule::Take(values::pull)),
-    switch("quiet", Some('q'), Rule::Pass),
+    valued("pull", None, FlagRule::Take(values::pull)),
+    switch("quiet", Some('q'), FlagRule::Pass),
     switch("read-only", None, set!(read_only: flag)),
-    valued("restart", None, Rule::Take(values::restart)),
-    switch("rm", None, Rule::Pass),
+    valued("restart", None, FlagRule::Take(values::restart)),
+    switch("rm", None, FlagRule::Pass),
     valued(
         "runtime",
         None,
@@ -227,9 +227,9 @@ pub const FLAGS: &[Flag] = &[
             "leave it out",
         ),
     ),
-    valued("security-opt", None, Rule::Take(values::security)),
+    valued("security-opt", None, FlagRule::Take(values::security)),
     valued("shm-size", None, set!(shm_size: values::size)),
-    switch("sig-proxy", None, Rule::Pass),
+    switch("sig-proxy", None, FlagRule::Pass),
     valued("stop-signal", None, set!(stop_signal: text)),
     valued("sysctl", None, set!(sysctls: pairs)),
     valued("tmpfs", None, set!(mounts: each values::tmpfs)),
@@ -273,13 +273,13 @@ fn short(letter: char) -> Option<&'static Flag> {
 /// A word of flags, as pflag reads it: `--name`, `--name=value`, `-x`, `-xvalue`, `-x=value`, `-xyz`.
 enum Word<'a> {
     /// Switches, each with what was written behind it.
-    Switches(Vec<Given<'a>>),
+    Switches(Vec<ParsedFlag<'a>>),
     /// Switches, and a flag whose value is there, or is the next word.
-    Valued(Vec<Given<'a>>, &'static Flag, Option<&'a str>),
+    Valued(Vec<ParsedFlag<'a>>, &'static Flag, Option<&'a str>),
 }
 
-fn word(text: &str) -> Result<Word<'_>, Refused> {
-    let unknown = |flag: &str| Refused::Unknown {
+fn word(text: &str) -> Result<Word<'_>, ContainerOptionError> {
+    let unknown = |flag: &str| ContainerOptionError::Unknown {
         flag: flag.to_owned(),
     };
     if let Some(name) = text.strip_prefix("--") {
@@ -290,7 +290,7 @@ fn word(text: &str) -> Result<Word<'_>, Refused> {
         let flag = long(name).ok_or_else(|| unknown(&format!("--{name}")))?;
         return Ok(match flag.takes_value {
             true => Word::Valued(Vec::new(), flag, value),
-            false => Word::Switches(vec![Given {
+            false => Word::Switches(vec![ParsedFlag {
                 flag,
                 value: value.unwrap_or("true"),
             }]),
@@ -307,10 +307,10 @@ fn word(text: &str) -> Result<Word<'_>, Refused> {
             return Ok(Word::Valued(switches, flag, value));
         }
         if let Some(value) = behind.strip_prefix('=') {
-            switches.push(Given { flag, value });
+            switches.push(ParsedFlag { flag, value });
             break;
         }
-        switches.push(Given {
+        switches.push(ParsedFlag {
             flag,
             value: "true",
         });
@@ -319,17 +319,17 @@ fn word(text: &str) -> Result<Word<'_>, Refused> {
 }
 
 /// Whether the word after this one belongs to it.
-pub fn wants_next(text: &str) -> Result<bool, Refused> {
+pub fn wants_next(text: &str) -> Result<bool, ContainerOptionError> {
     Ok(matches!(word(text)?, Word::Valued(_, _, None)))
 }
 
 /// The flags of one word; `next` gives the word after it.
 pub fn read<'a>(
     text: &'a str,
-    next: &mut dyn FnMut() -> Result<&'a str, Refused>,
-) -> Result<Vec<Given<'a>>, Refused> {
+    next: &mut dyn FnMut() -> Result<&'a str, ContainerOptionError>,
+) -> Result<Vec<ParsedFlag<'a>>, ContainerOptionError> {
     if !text.starts_with('-') || text.len() < 2 {
-        return Err(Refused::Unknown {
+        return Err(ContainerOptionError::Unknown {
             flag: text.to_owned(),
         });
     }
@@ -340,7 +340,7 @@ pub fn read<'a>(
                 Some(value) => value,
                 None => next()?,
             };
-            switches.push(Given { flag, value });
+            switches.push(ParsedFlag { flag, value });
             Ok(switches)
         }
     }

@@ -11,14 +11,14 @@ fn asked(line: &str) -> Options {
 }
 
 #[track_caller]
-fn refused(line: &str) -> Refused {
+fn refused(line: &str) -> ContainerOptionError {
     options(&words(line)).expect_err(line)
 }
 
 #[test]
 fn a_line_is_split_at_its_image() {
     let own = [("--gpu-memory", true), ("-g", true), ("--no-wait", false)];
-    let line = split(
+    let line = parse_command_line(
         &words("--gpu-memory 8G -it --rm -v /a:/b --no-wait -e A=1 u22:latest python -c 'x y' -g"),
         &own,
     )
@@ -27,7 +27,7 @@ fn a_line_is_split_at_its_image() {
     assert_eq!(line.arguments, ["-it", "--rm", "-v", "/a:/b", "-e", "A=1"]);
     assert_eq!(line.image, "u22:latest");
     assert_eq!(line.command, ["python", "-c", "x y", "-g"]);
-    let line = split(
+    let line = parse_command_line(
         &words("-g=0.5 --name=x -- img"),
         &[("-g", true), ("--name", true)],
     )
@@ -35,19 +35,19 @@ fn a_line_is_split_at_its_image() {
     assert_eq!((line.own.len(), line.image.as_str()), (2, "img"));
     assert!(line.command.is_empty());
     for (line, error) in [
-        ("-it", Refused::NoImage),
-        ("-it --", Refused::NoImage),
-        ("", Refused::NoImage),
+        ("-it", ContainerOptionError::NoImage),
+        ("-it --", ContainerOptionError::NoImage),
+        ("", ContainerOptionError::NoImage),
     ] {
-        assert_eq!(split(&words(line), &own), Err(error), "{line}");
+        assert_eq!(parse_command_line(&words(line), &own), Err(error), "{line}");
     }
     assert!(matches!(
-        split(&words("--nonsense img"), &own),
-        Err(Refused::Unknown { .. })
+        parse_command_line(&words("--nonsense img"), &own),
+        Err(ContainerOptionError::Unknown { .. })
     ));
     assert!(matches!(
-        split(&words("-v"), &own),
-        Err(Refused::Wrong { .. })
+        parse_command_line(&words("-v"), &own),
+        Err(ContainerOptionError::Wrong { .. })
     ));
 }
 
@@ -333,7 +333,7 @@ proptest! {
     fn no_words_at_all_make_the_parser_panic_and_what_passes_touches_nothing_kept(
         line in prop::collection::vec("(-[a-zA-Z]{1,3}|--[a-z-]{2,12}|[ -~]{0,24})", 0..6)
     ) {
-        let _ = split(&line, &[]);
+        let _ = parse_command_line(&line, &[]);
         if let Ok(options) = options(&line) {
             for mount in &options.mounts {
                 prop_assert!(paths::target(mount.target()).is_ok());

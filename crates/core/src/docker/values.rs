@@ -4,11 +4,11 @@ use std::path::Path;
 
 use super::flags::Flag;
 use super::paths::{self, Kept};
-use super::{Mount, Options, Port, Pull, Refused, Ulimit};
+use super::{ContainerOptionError, Mount, Options, Port, Pull, Ulimit};
 
 /// What is wrong with a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum ValueError {
     Wrong(String),
     Escape {
         why: &'static str,
@@ -16,49 +16,49 @@ pub enum Fault {
     },
 }
 
-impl Fault {
-    pub fn of(self, flag: &Flag, value: &str) -> Refused {
+impl ValueError {
+    pub fn of(self, flag: &Flag, value: &str) -> ContainerOptionError {
         match self {
-            Self::Wrong(why) => Refused::Wrong {
+            Self::Wrong(why) => ContainerOptionError::Wrong {
                 flag: flag.written(value),
                 why,
             },
-            Self::Escape { why, hint } => Refused::Escape {
-                flag: flag.written(&shown(flag, value)),
+            Self::Escape { why, hint } => ContainerOptionError::Escape {
+                flag: flag.written(&redacted_value(flag, value)),
                 why,
                 hint,
             },
         }
     }
 
-    pub fn named(self, flag: &str, value: &str) -> Refused {
+    pub fn named(self, flag: &str, value: &str) -> ContainerOptionError {
         let flag = format!("{flag} {value}");
         match self {
-            Self::Wrong(why) => Refused::Wrong { flag, why },
-            Self::Escape { why, hint } => Refused::Escape { flag, why, hint },
+            Self::Wrong(why) => ContainerOptionError::Wrong { flag, why },
+            Self::Escape { why, hint } => ContainerOptionError::Escape { flag, why, hint },
         }
     }
 }
 
 /// A refusal names a variable and keeps its value to itself.
-fn shown(flag: &Flag, value: &str) -> String {
+fn redacted_value(flag: &Flag, value: &str) -> String {
     match flag.is_env() {
         true => value.split('=').next().unwrap_or_default().to_owned(),
         false => value.to_owned(),
     }
 }
 
-impl From<Kept> for Fault {
+impl From<Kept> for ValueError {
     fn from(Kept { why, hint }: Kept) -> Self {
         Self::Escape { why, hint }
     }
 }
 
-fn wrong(why: impl Into<String>) -> Fault {
-    Fault::Wrong(why.into())
+fn wrong(why: impl Into<String>) -> ValueError {
+    ValueError::Wrong(why.into())
 }
 
-pub fn switch(text: &str) -> Result<bool, Fault> {
+pub fn switch(text: &str) -> Result<bool, ValueError> {
     match text {
         "true" | "TRUE" | "True" | "1" | "t" | "T" => Ok(true),
         "false" | "FALSE" | "False" | "0" | "f" | "F" => Ok(false),
@@ -66,12 +66,12 @@ pub fn switch(text: &str) -> Result<bool, Fault> {
     }
 }
 
-pub fn number(text: &str) -> Result<i64, Fault> {
+pub fn number(text: &str) -> Result<i64, ValueError> {
     text.parse().map_err(|_| wrong("needs a number"))
 }
 
 /// `1.5` CPUs in thousand-millionths, without floating point.
-pub fn nano_cpus(text: &str) -> Result<i64, Fault> {
+pub fn nano_cpus(text: &str) -> Result<i64, ValueError> {
     let fault = || wrong("needs a number of CPUs, as in 1.5");
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -87,7 +87,7 @@ pub fn nano_cpus(text: &str) -> Result<i64, Fault> {
 }
 
 /// Host memory as the engine's command line has it: `512m`, `8g`, a bare number of bytes.
-pub fn size(text: &str) -> Result<i64, Fault> {
+pub fn size(text: &str) -> Result<i64, ValueError> {
     let fault = || wrong("needs a size, as in 512m or 8g");
     let lower = text.to_ascii_lowercase();
     let digits = lower.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
@@ -106,7 +106,7 @@ pub fn size(text: &str) -> Result<i64, Fault> {
     number.checked_mul(1 << shift).ok_or_else(fault)
 }
 
-pub fn size_or_unlimited(text: &str) -> Result<i64, Fault> {
+pub fn size_or_unlimited(text: &str) -> Result<i64, ValueError> {
     match text {
         "-1" => Ok(-1),
         text => size(text),
@@ -114,26 +114,26 @@ pub fn size_or_unlimited(text: &str) -> Result<i64, Fault> {
 }
 
 /// Variables that say which GPUs there are, which libraries a program gets, and whether it is limited.
-pub fn env_name(name: &str) -> Result<(), Fault> {
+pub fn env_name(name: &str) -> Result<(), ValueError> {
     const GPUS: &[&str] = &["NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"];
     const LOADER: &[&str] = &["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT"];
     if name.is_empty() || name.contains('\0') {
         return Err(wrong("needs a name: NAME=VALUE"));
     }
     if GPUS.contains(&name) {
-        return Err(Fault::Escape {
+        return Err(ValueError::Escape {
             why: "the slice determines the container's GPUs",
             hint: "leave it out",
         });
     }
     if LOADER.contains(&name) {
-        return Err(Fault::Escape {
+        return Err(ValueError::Escape {
             why: "it could load libraries before the limiter",
             hint: "set it inside the container: sh -c 'LD_PRELOAD=… program'",
         });
     }
     if name.starts_with("DIVVY_") {
-        return Err(Fault::Escape {
+        return Err(ValueError::Escape {
             why: "this variable is reserved for Divvy",
             hint: "leave it out",
         });
@@ -141,7 +141,7 @@ pub fn env_name(name: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-pub fn env(text: &str) -> Result<(String, Option<String>), Fault> {
+pub fn env(text: &str) -> Result<(String, Option<String>), ValueError> {
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name, Some(value.to_owned())),
         None => (text, None),
@@ -150,13 +150,13 @@ pub fn env(text: &str) -> Result<(String, Option<String>), Fault> {
     Ok((name.to_owned(), value))
 }
 
-pub fn label(options: &mut Options, text: &str) -> Result<(), Fault> {
+pub fn label(options: &mut Options, text: &str) -> Result<(), ValueError> {
     let (name, value) = text.split_once('=').unwrap_or((text, ""));
     if name.is_empty() {
         return Err(wrong("needs a name: NAME=VALUE"));
     }
     if name == "divvy" || name.starts_with("divvy.") {
-        return Err(Fault::Escape {
+        return Err(ValueError::Escape {
             why: "this label is reserved for Divvy",
             hint: "use another name",
         });
@@ -165,23 +165,23 @@ pub fn label(options: &mut Options, text: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-pub fn cgroupns(_: &mut Options, text: &str) -> Result<(), Fault> {
+pub fn cgroupns(_: &mut Options, text: &str) -> Result<(), ValueError> {
     match text {
         "private" => Ok(()),
-        _ => Err(Fault::Escape {
+        _ => Err(ValueError::Escape {
             why: "the host's control groups are not available to containers",
             hint: "leave it out",
         }),
     }
 }
 
-pub fn ipc(options: &mut Options, text: &str) -> Result<(), Fault> {
+pub fn ipc(options: &mut Options, text: &str) -> Result<(), ValueError> {
     match text {
         "" | "private" | "none" | "shareable" => {
             options.ipc = Some(text.to_owned()).filter(|text| !text.is_empty());
             Ok(())
         }
-        _ => Err(Fault::Escape {
+        _ => Err(ValueError::Escape {
             why: "Divvy cannot count memory that several containers share",
             hint: "use --shm-size to enlarge the container's own shared memory",
         }),
@@ -190,9 +190,9 @@ pub fn ipc(options: &mut Options, text: &str) -> Result<(), Fault> {
 
 /// A mode of the engine's, or a user's own network by name. `container:ID` and Podman's `ns:PATH` join what others run in. Options of Podman's
 /// other modes (`pasta:--pcap,FILE`) are words for a program of the host.
-pub fn network(options: &mut Options, text: &str) -> Result<(), Fault> {
+pub fn network(options: &mut Options, text: &str) -> Result<(), ValueError> {
     const OWN: &str = "make a network for both (`docker network create`) and name that";
-    let escape = |why, hint| Err(Fault::Escape { why, hint });
+    let escape = |why, hint| Err(ValueError::Escape { why, hint });
     match text.split_once(':') {
         Some(("container", _)) => escape(
             "it joins the network of another container, possibly of another user",
@@ -221,7 +221,7 @@ fn is_name(text: &str) -> bool {
     first.is_some_and(|letter| letter.is_ascii_alphanumeric()) && text.chars().all(plain)
 }
 
-pub fn pull(options: &mut Options, text: &str) -> Result<(), Fault> {
+pub fn pull(options: &mut Options, text: &str) -> Result<(), ValueError> {
     options.pull = match text {
         "always" => Pull::Always,
         "missing" => Pull::Missing,
@@ -231,30 +231,30 @@ pub fn pull(options: &mut Options, text: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-pub fn restart(_: &mut Options, text: &str) -> Result<(), Fault> {
+pub fn restart(_: &mut Options, text: &str) -> Result<(), ValueError> {
     match text {
         "" | "no" => Ok(()),
-        _ => Err(Fault::Escape {
+        _ => Err(ValueError::Escape {
             why: "a job runs once",
             hint: "leave it out, and submit the job again when it has ended",
         }),
     }
 }
 
-pub fn security(options: &mut Options, text: &str) -> Result<(), Fault> {
+pub fn security(options: &mut Options, text: &str) -> Result<(), ValueError> {
     match text {
         "no-new-privileges" | "no-new-privileges:true" | "no-new-privileges=true" => {
             options.no_new_privileges = true;
             Ok(())
         }
-        _ => Err(Fault::Escape {
+        _ => Err(ValueError::Escape {
             why: "a weaker profile lets a program remove its limits",
             hint: "leave it out; only no-new-privileges is allowed",
         }),
     }
 }
 
-pub fn ulimit(text: &str) -> Result<Ulimit, Fault> {
+pub fn ulimit(text: &str) -> Result<Ulimit, ValueError> {
     let fault = || wrong("needs NAME=SOFT or NAME=SOFT:HARD");
     let (name, limits) = text.split_once('=').ok_or_else(fault)?;
     let (soft, hard) = limits.split_once(':').unwrap_or((limits, limits));
@@ -270,7 +270,7 @@ pub fn ulimit(text: &str) -> Result<Ulimit, Fault> {
 }
 
 /// `8888`, `8888/udp`.
-pub fn exposed(text: &str) -> Result<String, Fault> {
+pub fn exposed(text: &str) -> Result<String, ValueError> {
     let (number, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
     if !matches!(protocol, "tcp" | "udp" | "sctp") || number.parse::<u16>().is_err() {
         return Err(wrong("needs a port, as in 8888 or 8888/udp"));
@@ -279,7 +279,7 @@ pub fn exposed(text: &str) -> Result<String, Fault> {
 }
 
 /// `[[IP:][HOST]:]CONTAINER[/PROTOCOL]`; ranges are not taken.
-pub fn port(text: &str) -> Result<Port, Fault> {
+pub fn port(text: &str) -> Result<Port, ValueError> {
     let (before, container) = match text.rsplit_once(':') {
         Some((before, container)) => (Some(before), container),
         None => (None, text),
@@ -304,7 +304,7 @@ pub fn port(text: &str) -> Result<Port, Fault> {
     })
 }
 
-fn bind(source: &str, target: &str, read_only: bool) -> Result<Mount, Fault> {
+fn bind(source: &str, target: &str, read_only: bool) -> Result<Mount, ValueError> {
     if source.starts_with('/') {
         paths::source(Path::new(source), &[])?;
     } else if !source.starts_with('.') {
@@ -318,7 +318,7 @@ fn bind(source: &str, target: &str, read_only: bool) -> Result<Mount, Fault> {
 }
 
 /// `-v [SOURCE:]TARGET[:OPTIONS]`.
-pub fn volume(text: &str) -> Result<Mount, Fault> {
+pub fn volume(text: &str) -> Result<Mount, ValueError> {
     let parts: Vec<&str> = text.split(':').collect();
     let (source, target, options) = match parts[..] {
         [target] => (None, target, ""),
@@ -346,7 +346,7 @@ pub fn volume(text: &str) -> Result<Mount, Fault> {
     }
 }
 
-fn named(name: &str, target: &str, read_only: bool) -> Result<Mount, Fault> {
+fn named(name: &str, target: &str, read_only: bool) -> Result<Mount, ValueError> {
     if !is_name(name) {
         return Err(wrong("names an invalid volume"));
     }
@@ -357,7 +357,7 @@ fn named(name: &str, target: &str, read_only: bool) -> Result<Mount, Fault> {
     })
 }
 
-pub fn tmpfs(text: &str) -> Result<Mount, Fault> {
+pub fn tmpfs(text: &str) -> Result<Mount, ValueError> {
     let (target, options) = text.split_once(':').unwrap_or((text, ""));
     paths::target(target)?;
     Ok(Mount::Tmpfs {
@@ -367,7 +367,7 @@ pub fn tmpfs(text: &str) -> Result<Mount, Fault> {
 }
 
 /// `--mount type=bind,source=/a,target=/b,readonly`.
-pub fn mount(text: &str) -> Result<Mount, Fault> {
+pub fn mount(text: &str) -> Result<Mount, ValueError> {
     let (mut kind, mut source, mut target) = ("volume", None, None);
     let (mut read_only, mut tmpfs) = (false, Vec::new());
     for field in text.split(',') {
@@ -381,7 +381,7 @@ pub fn mount(text: &str) -> Result<Mount, Fault> {
             "tmpfs-mode" => tmpfs.push(format!("mode={value}")),
             "volume-nocopy" => {}
             "volume-opt" | "volume-driver" => {
-                return Err(Fault::Escape {
+                return Err(ValueError::Escape {
                     why: "a volume driver can mount any folder of the host",
                     hint: "create the volume first with `docker volume create`, and name it here",
                 });

@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::meter::Meter;
-use super::tenant::{Phase, Standing, Virtual};
-use company::Passing;
+use super::tenant::{Phase, TenantState, Virtual};
+use company::Charging;
 
 use super::{
-    Event, Grant, HALF_QUANTUM, LEAD, LONGEST_DRAIN, LONGEST_HOLD, POLL, SHORTEST_HOLD, Tenant,
-    VISIT,
+    HALF_QUANTUM, LEAD, LONGEST_DRAIN, LONGEST_HOLD, Lease, POLL, SHORTEST_HOLD, Tenant,
+    TenantEvent, VISIT,
 };
 
 /// A grant is changed for at least this much; less is not worth telling.
@@ -19,9 +19,9 @@ const WORTH_TELLING: Duration = Duration::from_micros(100);
 
 /// Holds the leases of all tenants.
 #[derive(Debug, Default)]
-pub struct Keeper {
+pub struct Arbiter {
     now: Duration,
-    tenants: BTreeMap<Tenant, Standing>,
+    tenants: BTreeMap<Tenant, TenantState>,
     /// Where a GPU's tenants stand: the least virtual time among those that want it. Never goes back.
     clocks: BTreeMap<u32, Virtual>,
     meters: BTreeMap<u32, Meter>,
@@ -29,50 +29,50 @@ pub struct Keeper {
 
 /// What follows from a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Turn {
+pub struct Decision {
     /// Every grant that is another than before.
-    pub grants: Vec<(Tenant, Grant)>,
+    pub leases: Vec<(Tenant, Lease)>,
     /// When to ask again if nothing is seen before; never, if nobody wants what another has.
-    pub again: Option<Duration>,
+    pub wake_at: Option<Duration>,
 }
 
-impl Keeper {
+impl Arbiter {
     /// Takes note of something. Times never go back; one that does is taken for the latest one seen.
-    pub fn on(&mut self, now: Duration, event: Event) {
+    pub fn handle(&mut self, now: Duration, event: TenantEvent) {
         self.advance(now);
         match event {
-            Event::Terms(tenant, terms) => {
+            TenantEvent::Configured(tenant, terms) => {
                 let standing = self
                     .tenants
                     .entry(tenant)
-                    .or_insert_with(|| Standing::new(terms.clone(), now));
+                    .or_insert_with(|| TenantState::new(terms.clone(), now));
                 standing.accept(terms);
             }
-            Event::Seen(tenant, activity) => {
+            TenantEvent::Observed(tenant, activity) => {
                 let now = self.now;
                 if let Some(standing) = self.tenants.get_mut(&tenant) {
-                    standing.see(activity, now, &self.clocks);
+                    standing.observe(activity, now, &self.clocks);
                 }
             }
-            Event::Left(tenant) => {
+            TenantEvent::Left(tenant) => {
                 self.tenants.remove(&tenant);
             }
-            Event::Used(gpu, thousandths) => {
+            TenantEvent::DriverUtilisation(gpu, thousandths) => {
                 let reported = self.reported(gpu);
                 let meter = self.meters.entry(gpu).or_default();
                 meter.read(self.now, reported, thousandths);
             }
         }
-        self.level();
+        self.advance_clocks();
     }
 
     /// Decides who holds what from now on.
-    pub fn turn(&mut self, now: Duration) -> Turn {
+    pub fn decide(&mut self, now: Duration) -> Decision {
         self.advance(now);
         // A holder whose time is up at once makes room for another; each tenant can be closed and granted once.
         for _ in 0..=self.tenants.len() {
             self.end_turns();
-            self.level();
+            self.advance_clocks();
             self.begin_turns();
             let over = self.set_ends();
             self.renew_shares();
@@ -80,9 +80,9 @@ impl Keeper {
                 break;
             }
         }
-        Turn {
-            grants: self.tell(),
-            again: self.again(),
+        Decision {
+            leases: self.changed_leases(),
+            wake_at: self.next_wakeup(),
         }
     }
 
@@ -93,32 +93,34 @@ impl Keeper {
             return;
         }
         self.now = now;
-        let all: Vec<Passing> = self
+        let all: Vec<Charging> = self
             .tenants
             .keys()
-            .map(|tenant| self.passing(*tenant))
+            .map(|tenant| self.charging(*tenant))
             .collect();
         for (standing, passing) in self.tenants.values_mut().zip(all) {
             standing.earn(passed);
             if passing.is_charged {
                 let own = u32::from(standing.terms.share.thousandths());
                 let part = passed * own / passing.shares;
-                match passing.is_together {
+                match passing.is_co_scheduled {
                     true => standing.charge_in_company(part, &self.clocks),
                     false => standing.charge(part, &self.clocks),
                 }
             }
-            if !passing.is_together {
-                standing.settle();
+            if !passing.is_co_scheduled {
+                standing.clear_uncharged();
             }
-            standing.duty.pass(passed, passing.is_alone);
-            standing.together.pass(passed, passing.is_together);
+            standing.utilisation.pass(passed, passing.is_alone);
+            standing
+                .shared_utilisation
+                .pass(passed, passing.is_co_scheduled);
         }
-        self.level();
+        self.advance_clocks();
     }
 
     /// Moves the clocks on, and puts whoever has just begun to want something level with the others.
-    fn level(&mut self) {
+    fn advance_clocks(&mut self) {
         for standing in self.tenants.values_mut() {
             let active = standing.is_active();
             if active && !standing.active {
@@ -155,7 +157,7 @@ impl Keeper {
                     Phase::Closed
                 }),
                 Phase::Holding { .. } => {
-                    let late = standing.loses_turn_at().is_some_and(|end| end <= now);
+                    let late = standing.idle_deadline().is_some_and(|end| end <= now);
                     if late && self.is_waited_for(*tenant) {
                         absent.push(*tenant);
                     }
@@ -190,11 +192,11 @@ impl Keeper {
         }
         for (tenant, phase) in over {
             let standing = self.standing_mut(tenant);
-            standing.visits &= standing.activity.is_idle();
+            standing.is_interactive &= standing.activity.is_idle();
             standing.phase = phase;
         }
         for tenant in absent {
-            self.standing_mut(tenant).give_up();
+            self.standing_mut(tenant).forfeit_turn();
         }
     }
 
@@ -277,7 +279,7 @@ impl Keeper {
     fn end_of(
         &self,
         tenant: Tenant,
-        standing: &Standing,
+        standing: &TenantState,
         since: Duration,
         no_later: Option<Duration>,
     ) -> Option<Duration> {
@@ -293,7 +295,7 @@ impl Keeper {
     }
 
     /// How far a tenant is ahead of the furthest behind, on the GPU where it is most ahead.
-    fn lead(&self, standing: &Standing) -> Virtual {
+    fn lead(&self, standing: &TenantState) -> Virtual {
         let ahead = |(gpu, time): (&u32, &Virtual)| time - self.clocks.get(gpu).unwrap_or(time);
         standing.virtual_time.iter().map(ahead).max().unwrap_or(0)
     }
@@ -312,7 +314,7 @@ impl Keeper {
     }
 
     /// The others that share a GPU with this tenant.
-    fn beside(&self, tenant: Tenant) -> impl Iterator<Item = &Standing> {
+    fn beside(&self, tenant: Tenant) -> impl Iterator<Item = &TenantState> {
         let gpus = &self.tenants[&tenant].terms.gpus;
         self.tenants
             .iter()
@@ -323,7 +325,7 @@ impl Keeper {
     }
 
     /// Those of them that wait for it.
-    fn rivals(&self, tenant: Tenant) -> impl Iterator<Item = &Standing> {
+    fn rivals(&self, tenant: Tenant) -> impl Iterator<Item = &TenantState> {
         self.beside(tenant).filter(|other| other.is_candidate())
     }
 
@@ -332,7 +334,7 @@ impl Keeper {
     }
 
     /// Whoever holds the GPU, or has work on it still.
-    fn holder(&self, gpu: u32) -> Option<&Standing> {
+    fn holder(&self, gpu: u32) -> Option<&TenantState> {
         self.tenants
             .values()
             .find(|standing| standing.has_turn() && standing.terms.gpus.contains(&gpu))
@@ -348,7 +350,7 @@ impl Keeper {
         }
     }
 
-    fn tell(&mut self) -> Vec<(Tenant, Grant)> {
+    fn changed_leases(&mut self) -> Vec<(Tenant, Lease)> {
         let alone: Vec<bool> = self
             .tenants
             .keys()
@@ -365,10 +367,10 @@ impl Keeper {
         changed
     }
 
-    fn again(&self) -> Option<Duration> {
+    fn next_wakeup(&self) -> Option<Duration> {
         let moments = self.tenants.iter().filter_map(|(tenant, standing)| {
             let is_waited_for = self.is_waited_for(*tenant);
-            let watched = is_waited_for.then(|| self.now + standing.looked_at_every());
+            let watched = is_waited_for.then(|| self.now + standing.poll_interval());
             match standing.phase {
                 Phase::Holding {
                     until: Some(until), ..
@@ -394,7 +396,7 @@ impl Keeper {
             .unwrap_or(until)
     }
 
-    fn standing_mut(&mut self, tenant: Tenant) -> &mut Standing {
+    fn standing_mut(&mut self, tenant: Tenant) -> &mut TenantState {
         self.tenants
             .get_mut(&tenant)
             .expect("a tenant just listed is there")

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Part of the time that GPUs are used, by what is reported of it: the mean of the last stretches.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Duty {
+pub struct Utilisation {
     passed: Duration,
     /// Of this stretch and, where more was reported than fits into one, of the next.
     used: Duration,
@@ -12,7 +12,7 @@ pub struct Duty {
     thousandths: Option<u32>,
 }
 
-impl Duty {
+impl Utilisation {
     /// So long is a stretch: a few turns.
     const STRETCH: Duration = Duration::from_millis(100);
     /// Work reported at once counts for no longer than this.
@@ -33,7 +33,7 @@ impl Duty {
         }
     }
 
-    pub fn used(&mut self, time: Duration) {
+    pub fn record(&mut self, time: Duration) {
         if self.counts {
             self.used = (self.used + time).min(Self::LONGEST);
         }
@@ -62,7 +62,7 @@ pub struct Meter {
     /// How often in a row the driver saw more than was reported.
     excesses: u32,
     /// Until then nothing that is reported is believed.
-    doubted: Duration,
+    distrusted_until: Duration,
 }
 
 impl Meter {
@@ -90,12 +90,12 @@ impl Meter {
         let is_excess = u128::from(thousandths) > said + Self::TOLERANCE;
         self.excesses = if is_excess { self.excesses + 1 } else { 0 };
         if self.excesses >= Self::EXCESSES {
-            self.doubted = now + Self::DOUBT;
+            self.distrusted_until = now + Self::DOUBT;
         }
     }
 
-    pub fn is_believed(&self, now: Duration) -> bool {
-        now >= self.doubted
+    pub fn is_trusted(&self, now: Duration) -> bool {
+        now >= self.distrusted_until
     }
 }
 
@@ -107,9 +107,9 @@ mod tests {
 
     #[test]
     fn work_reported_at_once_counts_for_as_long_as_it_takes() {
-        let mut duty = Duty::default();
+        let mut duty = Utilisation::default();
         duty.pass(Duration::ZERO, true);
-        duty.used(Duration::from_millis(500));
+        duty.record(Duration::from_millis(500));
         for _ in 0..5 {
             duty.pass(Duration::from_millis(100), true);
             assert_eq!(duty.thousandths(), Some(1000));
@@ -120,9 +120,9 @@ mod tests {
 
     #[test]
     fn time_that_does_not_count_tells_nothing() {
-        let mut duty = Duty::default();
+        let mut duty = Utilisation::default();
         duty.pass(Duration::from_secs(1), false);
-        duty.used(Duration::from_secs(1));
+        duty.record(Duration::from_secs(1));
         assert_eq!(duty.thousandths(), None);
         duty.pass(Duration::from_millis(100), true);
         assert_eq!(duty.thousandths(), Some(0));
@@ -135,12 +135,12 @@ mod tests {
         for thousandths in [900, 900, 900, 300, 900, 900, 900] {
             (now, reported) = (now + QUARTER, reported + QUARTER / 5);
             meter.read(now, reported, thousandths);
-            assert!(meter.is_believed(now));
+            assert!(meter.is_trusted(now));
         }
         (now, reported) = (now + QUARTER, reported + QUARTER / 5);
         meter.read(now, reported, 900);
-        assert!(!meter.is_believed(now));
-        assert!(meter.is_believed(now + Meter::DOUBT));
+        assert!(!meter.is_trusted(now));
+        assert!(meter.is_trusted(now + Meter::DOUBT));
     }
 
     #[test]
@@ -150,7 +150,7 @@ mod tests {
         for nanos in 0..10 {
             let now = now + Duration::from_nanos(nanos);
             meter.read(now, QUARTER / 5, 900);
-            assert!(meter.is_believed(now));
+            assert!(meter.is_trusted(now));
         }
     }
 }

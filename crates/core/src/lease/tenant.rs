@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::meter::Duty;
+use super::meter::Utilisation;
 use super::{
-    Activity, GRACE, Grant, HALF_QUANTUM, LARGEST_DEBT, LONGEST_HOLD, POLL, STEADY_POLL, Terms,
-    WAKING,
+    Activity, GRACE, HALF_QUANTUM, LARGEST_DEBT, LONGEST_HOLD, Lease, POLL, STEADY_POLL,
+    TenantConfig, WAKING,
 };
 use crate::units::ComputeMode;
 
@@ -21,32 +21,32 @@ const STRICT_ARREARS: Duration = Duration::from_millis(250);
 const STEADY: u32 = 900;
 
 #[derive(Debug)]
-pub struct Standing {
-    pub terms: Terms,
+pub struct TenantState {
+    pub terms: TenantConfig,
     pub activity: Activity,
     /// Since when it has had no work on a GPU and could have had.
     pub quiet_since: Duration,
     /// It was given its GPUs and did not come, though it stood at the gate when this was its last time to ask.
-    pub absent: Option<u64>,
+    pub missed_request: Option<u64>,
     /// So often in a row it did not come.
     misses: u32,
     pub phase: Phase,
     /// It comes and goes: its last turn, or visit, ended because it wanted nothing more.
-    pub visits: bool,
+    pub is_interactive: bool,
     /// How much of the time it used its GPUs while it had them to itself.
-    pub duty: Duty,
+    pub utilisation: Utilisation,
     /// The same for the time in which it shared them.
-    pub together: Duty,
+    pub shared_utilisation: Utilisation,
     /// Whether it counted among those that want a GPU at the last moment.
     pub active: bool,
     /// Where it stands on each of its GPUs.
     pub virtual_time: BTreeMap<u32, Virtual>,
     /// Nanoseconds that a strict tenant may still use; below zero after an overrun.
-    earned: i128,
+    credit_ns: i128,
     /// Nanoseconds that it used in company, by its own word, beyond those that it was charged for there by the clock; below
     /// zero where it used less.
-    unpaid: i128,
-    pub granted: Grant,
+    uncharged_ns: i128,
+    pub granted: Lease,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,34 +73,35 @@ pub enum Phase {
     },
 }
 
-impl Standing {
-    pub fn new(terms: Terms, now: Duration) -> Self {
+impl TenantState {
+    pub fn new(terms: TenantConfig, now: Duration) -> Self {
         Self {
             virtual_time: BTreeMap::new(),
             terms,
             activity: Activity::default(),
             quiet_since: now,
-            absent: None,
+            missed_request: None,
             misses: 0,
             phase: Phase::Closed,
-            visits: false,
-            duty: Duty::default(),
-            together: Duty::default(),
+            is_interactive: false,
+            utilisation: Utilisation::default(),
+            shared_utilisation: Utilisation::default(),
             active: false,
-            earned: nanos(STRICT_START),
-            unpaid: 0,
-            granted: Grant::Closed,
+            credit_ns: nanos(STRICT_START),
+            uncharged_ns: 0,
+            granted: Lease::Closed,
         }
     }
 
     /// Goes on under other terms. On other GPUs it begins anew.
-    pub fn accept(&mut self, terms: Terms) {
+    pub fn accept(&mut self, terms: TenantConfig) {
         if terms.gpus != self.terms.gpus || terms.mode == ComputeMode::None {
             self.phase = Phase::Closed;
             self.active = false;
         }
         if terms.gpus != self.terms.gpus {
-            (self.duty, self.together) = (Duty::default(), Duty::default());
+            (self.utilisation, self.shared_utilisation) =
+                (Utilisation::default(), Utilisation::default());
         }
         self.terms = terms;
         self.virtual_time
@@ -109,16 +110,16 @@ impl Standing {
 
     /// What its processes do now. For what they do on a visit they are charged, and a strict one in company for what it uses
     /// there beyond its part of the time.
-    pub fn see(&mut self, activity: Activity, now: Duration, clocks: &BTreeMap<u32, Virtual>) {
+    pub fn observe(&mut self, activity: Activity, now: Duration, clocks: &BTreeMap<u32, Virtual>) {
         let used = activity.used.saturating_sub(self.activity.used) / self.gpus();
-        self.duty.used(used);
-        self.together.used(used);
+        self.utilisation.record(used);
+        self.shared_utilisation.record(used);
         if matches!(self.phase, Phase::Visiting { .. }) {
             self.charge(used, clocks);
-        } else if self.together.counts() {
-            let before = self.unpaid.max(0);
-            self.unpaid += nanos(used);
-            self.spend(self.unpaid.max(0) - before);
+        } else if self.shared_utilisation.counts() {
+            let before = self.uncharged_ns.max(0);
+            self.uncharged_ns += nanos(used);
+            self.spend(self.uncharged_ns.max(0) - before);
         }
         if activity.busy || self.activity.busy {
             self.quiet_since = now;
@@ -126,8 +127,8 @@ impl Standing {
         if activity.busy && self.has_turn() {
             self.misses = 0;
         }
-        if self.absent != Some(activity.asked) {
-            self.absent = None;
+        if self.missed_request != Some(activity.requests) {
+            self.missed_request = None;
         }
         self.activity = activity;
     }
@@ -142,18 +143,21 @@ impl Standing {
     }
 
     /// When a holder that does nothing loses its turn to another; none while it does something.
-    pub fn loses_turn_at(&self) -> Option<Duration> {
+    pub fn idle_deadline(&self) -> Option<Duration> {
         let patience = match self.activity.waiting {
             true => (WAKING * 2_u32.saturating_pow(self.misses)).min(LONGEST_HOLD),
-            false if self.visits => Duration::ZERO,
+            false if self.is_interactive => Duration::ZERO,
             false => GRACE,
         };
         (!self.activity.busy).then(|| self.quiet_since + patience)
     }
 
     /// How long between two looks at a holder that another waits for.
-    pub fn looked_at_every(&self) -> Duration {
-        let is_steady = self.duty.thousandths().is_some_and(|used| used >= STEADY);
+    pub fn poll_interval(&self) -> Duration {
+        let is_steady = self
+            .utilisation
+            .thousandths()
+            .is_some_and(|used| used >= STEADY);
         match self.activity.busy && is_steady {
             true => STEADY_POLL,
             false => POLL,
@@ -161,10 +165,10 @@ impl Standing {
     }
 
     /// Ends its turn because it did nothing.
-    pub fn give_up(&mut self) {
+    pub fn forfeit_turn(&mut self) {
         self.phase = Phase::Closed;
-        self.visits = !self.activity.waiting;
-        self.absent = self.activity.waiting.then_some(self.activity.asked);
+        self.is_interactive = !self.activity.waiting;
+        self.missed_request = self.activity.waiting.then_some(self.activity.requests);
         if self.activity.waiting {
             self.misses = self.misses.saturating_add(1);
         }
@@ -185,7 +189,9 @@ impl Standing {
         match self.phase {
             _ if self.terms.mode == ComputeMode::None => false,
             Phase::Closed => {
-                self.activity.waiting && self.absent.is_none() && self.until_earned().is_none()
+                self.activity.waiting
+                    && self.missed_request.is_none()
+                    && self.until_earned().is_none()
             }
             _ => !self.activity.is_idle(),
         }
@@ -212,19 +218,19 @@ impl Standing {
 
     /// Charges for a part of time in company; what was paid for by what it said it used is not paid for twice.
     pub fn charge_in_company(&mut self, time: Duration, clocks: &BTreeMap<u32, Virtual>) {
-        let before = self.unpaid.max(0);
-        self.unpaid -= nanos(time);
-        self.spend(self.unpaid.max(0) - before);
+        let before = self.uncharged_ns.max(0);
+        self.uncharged_ns -= nanos(time);
+        self.spend(self.uncharged_ns.max(0) - before);
         self.charge(time, clocks);
     }
 
     /// It is in company no longer.
-    pub fn settle(&mut self) {
-        self.unpaid = 0;
+    pub fn clear_uncharged(&mut self) {
+        self.uncharged_ns = 0;
     }
 
     fn spend(&mut self, nanos_used: i128) {
-        self.earned = (self.earned - nanos_used).max(-nanos(LARGEST_DEBT));
+        self.credit_ns = (self.credit_ns - nanos_used).max(-nanos(LARGEST_DEBT));
     }
 
     /// What a strict tenant gets for time that passed.
@@ -233,43 +239,43 @@ impl Standing {
             true => STRICT_START,
             false => STRICT_ARREARS,
         };
-        let most = nanos(most).max(self.earned);
-        self.earned = (self.earned + nanos(passed) * self.thousandths() / 1000).min(most);
+        let most = nanos(most).max(self.credit_ns);
+        self.credit_ns = (self.credit_ns + nanos(passed) * self.thousandths() / 1000).min(most);
     }
 
     /// How long until a strict tenant has earned enough to begin; none if it may.
     pub fn until_earned(&self) -> Option<Duration> {
-        let missing = nanos(STRICT_START) - self.earned;
+        let missing = nanos(STRICT_START) - self.credit_ns;
         (self.is_capped() && missing > 0)
             .then(|| duration((missing * 1000).div_euclid(self.thousandths()) + 1))
     }
 
     /// A strict tenant that has used up what it earned.
     pub fn is_spent(&self) -> bool {
-        self.is_capped() && self.earned <= 0
+        self.is_capped() && self.credit_ns <= 0
     }
 
     /// How long a strict tenant may hold with what it has earned and earns meanwhile.
     pub fn earned_hold(&self) -> Option<Duration> {
         self.is_capped()
-            .then(|| duration(self.earned * 1000 / (1000 - self.thousandths())))
+            .then(|| duration(self.credit_ns * 1000 / (1000 - self.thousandths())))
     }
 
     /// What it may do; `alone` on its GPUs or not.
-    pub fn grant(&self, alone: bool) -> Grant {
+    pub fn grant(&self, alone: bool) -> Lease {
         match self.phase {
-            _ if self.terms.mode == ComputeMode::None => Grant::Open,
-            Phase::Holding { until: None, .. } if alone => Grant::Open,
-            Phase::Holding { until: None, .. } => Grant::Bounded,
+            _ if self.terms.mode == ComputeMode::None => Lease::Open,
+            Phase::Holding { until: None, .. } if alone => Lease::Open,
+            Phase::Holding { until: None, .. } => Lease::Bounded,
             Phase::Holding {
                 until: Some(until), ..
-            } => Grant::Until(until),
+            } => Lease::Until(until),
             Phase::Draining {
                 open_until: Some(until),
                 ..
-            } => Grant::Peers(until),
-            Phase::Visiting { until } | Phase::Sharing { until } => Grant::Visit(until),
-            Phase::Closed | Phase::Draining { .. } => Grant::Closed,
+            } => Lease::Peers(until),
+            Phase::Visiting { until } | Phase::Sharing { until } => Lease::Visit(until),
+            Phase::Closed | Phase::Draining { .. } => Lease::Closed,
         }
     }
 

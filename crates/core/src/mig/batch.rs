@@ -7,14 +7,14 @@
 use std::collections::BTreeMap;
 
 use super::layout::Layout;
-use super::place::{Policy, Site, place};
+use super::place::{MigGpu, PlacementPolicy, place};
 use super::{MigProfile, Placement};
 
 /// Where the instances of a batch go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packing {
     /// For each that was wanted, in order.
-    pub placed: Vec<Option<Placed>>,
+    pub placed: Vec<Option<PackedInstance>>,
     /// Idle instances that have to be destroyed before, by the GPU's place in the sites.
     pub reclaim: Vec<(usize, Placement)>,
     /// No packing has more. Not so where the batch was too large to try everything; then the largest profiles went first, each
@@ -24,7 +24,7 @@ pub struct Packing {
 
 /// Where one instance of a batch goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Placed {
+pub struct PackedInstance {
     /// The GPU's place in the sites.
     pub site: usize,
     pub placement: Placement,
@@ -47,7 +47,7 @@ const STEPS: usize = 1 << 23;
 /// models have the same ids for different profiles. Of several packings that have as many, the one that has the first wanted
 /// ones; then as for one instance: the most idle ones taken as they are, the least loss, the fewest reclaimed, the fullest
 /// and the first GPUs.
-pub fn pack(sites: &[Site<'_>], wanted: &[MigProfile]) -> Packing {
+pub fn pack(sites: &[MigGpu<'_>], wanted: &[MigProfile]) -> Packing {
     let batch = Batch::of(wanted);
     batch
         .search(sites)
@@ -66,7 +66,7 @@ struct Batch<'a> {
 }
 
 /// What a GPU could give: one for each combination of numbers that it has room for, the best of those.
-struct Offer {
+struct Combination {
     /// Of each kind.
     counts: Vec<usize>,
     placements: Vec<Placement>,
@@ -110,14 +110,14 @@ impl<'a> Batch<'a> {
     }
 
     /// Every combination over every GPU, or `None` when these are too many.
-    fn search(&self, sites: &[Site<'_>]) -> Option<Packing> {
+    fn search(&self, sites: &[MigGpu<'_>]) -> Option<Packing> {
         let states = self.states.filter(|states| *states <= STEPS)?;
         let mut steps = STEPS;
         // GPUs that are alike offer alike.
-        let mut offers: Vec<Vec<Offer>> = Vec::new();
+        let mut offers: Vec<Vec<Combination>> = Vec::new();
         let mut offers_of: Vec<usize> = Vec::new();
         for (at, site) in sites.iter().enumerate() {
-            let like = |before: &Site<'_>| {
+            let like = |before: &MigGpu<'_>| {
                 before.held == site.held && before.idle == site.idle && before.table == site.table
             };
             match sites[..at].iter().position(like) {
@@ -166,7 +166,7 @@ impl<'a> Batch<'a> {
     }
 
     /// What the GPU could give of what is wanted, the empty offer left out.
-    fn offers(&self, site: &Site<'_>) -> Vec<Offer> {
+    fn offers(&self, site: &MigGpu<'_>) -> Vec<Combination> {
         let profiles: Vec<Option<u32>> = self
             .kinds
             .iter()
@@ -181,7 +181,7 @@ impl<'a> Batch<'a> {
         };
         let counts = vec![0; self.kinds.len()];
         grow.from(site.held, &counts, &[]);
-        let offer = |(counts, (cost, placements))| Offer {
+        let offer = |(counts, (cost, placements))| Combination {
             counts,
             placements,
             cost,
@@ -231,7 +231,7 @@ impl<'a> Batch<'a> {
     /// Walks back from the last state over all GPUs, and hands each placement to the first of the wanted that waits for it.
     fn packing<'o>(
         &self,
-        sites: &[Site<'_>],
+        sites: &[MigGpu<'_>],
         mut state: usize,
         way: impl Fn(usize, usize) -> Option<(usize, &'o [Placement])>,
     ) -> Packing {
@@ -245,13 +245,13 @@ impl<'a> Batch<'a> {
         let mut placed = vec![None; self.wanted.len()];
         let mut reclaim = Vec::new();
         for (site, placements) in by_site.into_iter().enumerate() {
-            let Site { table, held, idle } = &sites[site];
+            let MigGpu { table, held, idle } = &sites[site];
             for placement in placements {
                 let name = table.profile(placement.profile).map(|profile| profile.name);
                 let mut waiting = (0..self.wanted.len())
                     .filter(|at| Some(self.wanted[*at]) == name && placed[*at].is_none());
                 let first = waiting.next().expect("no more is placed than is wanted");
-                placed[first] = Some(Placed {
+                placed[first] = Some(PackedInstance {
                     site,
                     placement: *placement,
                     reuse: idle.contains(placement),
@@ -277,7 +277,7 @@ impl<'a> Batch<'a> {
 /// The search of one GPU.
 struct Grow<'a> {
     batch: &'a Batch<'a>,
-    site: &'a Site<'a>,
+    site: &'a MigGpu<'a>,
     /// The id of each kind, where the GPU has it.
     profiles: Vec<Option<u32>>,
     before: u32,
@@ -314,7 +314,7 @@ impl Grow<'_> {
     }
 
     fn cost(&self, after: Layout, set: &[Placement]) -> Cost {
-        let Site { table, held, idle } = self.site;
+        let MigGpu { table, held, idle } = self.site;
         let count = |number: usize| u32::try_from(number).expect("a GPU has at most 32 instances");
         let others = idle.iter().filter(|idle| !set.contains(idle));
         let (_, clash) = after.beside(table, others.copied());
@@ -341,7 +341,7 @@ impl std::ops::Add for Cost {
 }
 
 /// The largest first, each where it takes away least.
-fn one_by_one(sites: &[Site<'_>], wanted: &[MigProfile]) -> Packing {
+fn one_by_one(sites: &[MigGpu<'_>], wanted: &[MigProfile]) -> Packing {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     let size = |at: &usize| {
         let sizes = sites
@@ -359,22 +359,22 @@ fn one_by_one(sites: &[Site<'_>], wanted: &[MigProfile]) -> Packing {
         exact: false,
     };
     for at in order {
-        let now: Vec<Site<'_>> = (0..sites.len())
-            .map(|site| Site {
+        let now: Vec<MigGpu<'_>> = (0..sites.len())
+            .map(|site| MigGpu {
                 table: sites[site].table,
                 held: held[site],
                 idle: &idle[site],
             })
             .collect();
         let profile = |site: usize| Some(sites[site].table.named(wanted[at])?.id);
-        let Some((site, chosen)) = place(&now, profile, Policy::LeastLoss) else {
+        let Some((site, chosen)) = place(&now, profile, PlacementPolicy::LeastLoss) else {
             continue;
         };
         held[site] = held[site].and(sites[site].table, chosen.placement);
         idle[site].retain(|idle| *idle != chosen.placement && !chosen.reclaim.contains(idle));
         let gone = chosen.reclaim.iter().map(|placement| (site, *placement));
         packing.reclaim.extend(gone);
-        packing.placed[at] = Some(Placed {
+        packing.placed[at] = Some(PackedInstance {
             site,
             placement: chosen.placement,
             reuse: chosen.reuse,

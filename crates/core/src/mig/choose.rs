@@ -1,12 +1,12 @@
 //! Which profile a request gets: the smallest that is enough.
 
-use super::{Attribute, MigProfile, Profile, Table};
+use super::{Attribute, MigProfile, Profile, ProfileTable};
 use crate::units::{Bytes, Share};
 
 /// What an instance has to be at least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Need {
-    pub size: Size,
+pub struct InstanceRequirement {
+    pub size: InstanceSize,
     /// Of the instance; 0 for any. A profile whose multiprocessors are not known has too few for any other number.
     pub multiprocessors: u32,
     /// Profiles with an attribute are for those who ask for it.
@@ -15,7 +15,7 @@ pub struct Need {
 
 /// How large an instance has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Size {
+pub enum InstanceSize {
     /// This profile and no other; its attribute is the name's.
     Named(MigProfile),
     /// At least this part of the GPU's memory slices. A quarter is 1g.10gb on an A100 40GB, 1g.6gb on an A30.
@@ -26,11 +26,13 @@ pub enum Size {
     Exact(Bytes),
 }
 
-impl From<Size> for Need {
-    fn from(size: Size) -> Self {
+impl From<InstanceSize> for InstanceRequirement {
+    fn from(size: InstanceSize) -> Self {
         let attribute = match size {
-            Size::Named(name) => name.attribute(),
-            Size::Share(_) | Size::Memory(_) | Size::Exact(_) => Attribute::None,
+            InstanceSize::Named(name) => name.attribute(),
+            InstanceSize::Share(_) | InstanceSize::Memory(_) | InstanceSize::Exact(_) => {
+                Attribute::None
+            }
         };
         Self {
             size,
@@ -40,14 +42,14 @@ impl From<Size> for Need {
     }
 }
 
-impl Need {
+impl InstanceRequirement {
     /// Whether an instance of the profile is enough.
-    pub fn is_met_by(&self, table: &Table, profile: &Profile) -> bool {
+    pub fn is_met_by(&self, table: &ProfileTable, profile: &Profile) -> bool {
         let size = match self.size {
-            Size::Named(name) => profile.name == name,
-            Size::Share(share) => table.share(profile) >= share,
-            Size::Memory(memory) => profile.memory.max(profile.name.nominal()) >= memory,
-            Size::Exact(memory) => profile.memory >= memory,
+            InstanceSize::Named(name) => profile.name == name,
+            InstanceSize::Share(share) => table.share(profile) >= share,
+            InstanceSize::Memory(memory) => profile.memory.max(profile.name.nominal()) >= memory,
+            InstanceSize::Exact(memory) => profile.memory >= memory,
         };
         size && profile.name.attribute() == self.attribute
             && profile.multiprocessors >= self.multiprocessors
@@ -55,7 +57,10 @@ impl Need {
 }
 
 /// The profiles that are enough, the smallest first: by memory, then compute slices, memory slices, id.
-pub fn sufficient(table: &Table, need: Need) -> impl Iterator<Item = &Profile> {
+pub fn sufficient(
+    table: &ProfileTable,
+    need: InstanceRequirement,
+) -> impl Iterator<Item = &Profile> {
     // The table is in that order.
     let enough = move |profile: &&Profile| need.is_met_by(table, profile);
     table.profiles.iter().filter(enough)
@@ -63,6 +68,6 @@ pub fn sufficient(table: &Table, need: Need) -> impl Iterator<Item = &Profile> {
 
 /// The smallest profile that is enough; `None` where the GPU has none. One that does not fit now is waited for: a larger one is
 /// not taken in its place, for that would starve others.
-pub fn smallest(table: &Table, need: impl Into<Need>) -> Option<&Profile> {
+pub fn smallest(table: &ProfileTable, need: impl Into<InstanceRequirement>) -> Option<&Profile> {
     sufficient(table, need.into()).next()
 }

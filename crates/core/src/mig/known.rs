@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use serde::Deserialize;
 
-use super::{MigProfile, Profile, Table};
+use super::{MigProfile, Profile, ProfileTable};
 use crate::units::Bytes;
 
 /// A GPU model whose profiles and placements are known.
@@ -16,7 +16,7 @@ pub struct Model {
     pub pci_devices: Vec<u16>,
     /// Names the driver gives it.
     pub names: Vec<String>,
-    pub table: Arc<Table>,
+    pub table: Arc<ProfileTable>,
 }
 
 /// All known models, in the order of the file.
@@ -30,7 +30,7 @@ static MODELS: LazyLock<Vec<Model>> = LazyLock::new(|| {
     file.model.into_iter().map(Row::model).collect()
 });
 
-impl Table {
+impl ProfileTable {
     /// The table of a model by its key, `a100-40gb`.
     pub fn of_model(key: &str) -> Option<Arc<Self>> {
         let model = models().iter().find(|model| model.key == key)?;
@@ -77,7 +77,7 @@ struct ProfileRow {
 impl Row {
     fn model(self) -> Model {
         let profiles = self.profile.into_iter().map(ProfileRow::profile).collect();
-        let table = Table::new(profiles)
+        let table = ProfileTable::new(profiles)
             .unwrap_or_else(|error| panic!("{} in data/mig.toml: {error}", self.key));
         assert_eq!(
             (table.compute_slices, table.memory_slices),

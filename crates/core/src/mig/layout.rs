@@ -7,7 +7,7 @@
 //! than the GPU.
 
 use super::table::MOST_PROFILES;
-use super::{Attribute, Placement, Profile, Table};
+use super::{Attribute, Placement, Profile, ProfileTable};
 
 /// What lies on a GPU, as far as it decides what else may: the memory slices taken, and how many instances there are of each
 /// profile. Small, and copied freely. It belongs to one table; with another it means nothing.
@@ -31,7 +31,7 @@ impl Layout {
 
     /// What lies there, as observed: nothing is checked. An instance that the table does not have is taken to cover the whole
     /// GPU, so that nothing is put beside what is not understood.
-    pub fn of(table: &Table, placements: impl IntoIterator<Item = Placement>) -> Self {
+    pub fn of(table: &ProfileTable, placements: impl IntoIterator<Item = Placement>) -> Self {
         placements
             .into_iter()
             .fold(Self::EMPTY, |layout, placement| {
@@ -41,7 +41,7 @@ impl Layout {
 
     /// With one more instance, legal or not.
     #[must_use]
-    pub(super) fn and(mut self, table: &Table, placement: Placement) -> Self {
+    pub(super) fn and(mut self, table: &ProfileTable, placement: Placement) -> Self {
         let found = table
             .profiles
             .iter()
@@ -60,19 +60,23 @@ impl Layout {
 
     /// With one more instance; `None` if it may not lie there.
     #[must_use]
-    pub fn with(self, table: &Table, placement: Placement) -> Option<Self> {
+    pub fn with(self, table: &ProfileTable, placement: Placement) -> Option<Self> {
         self.allows(table, placement)
             .then(|| self.and(table, placement))
     }
 
     /// Whether an instance may lie there, beside what does.
-    pub fn allows(&self, table: &Table, placement: Placement) -> bool {
+    pub fn allows(&self, table: &ProfileTable, placement: Placement) -> bool {
         self.starts(table, placement.profile)
             .any(|start| start == placement.start)
     }
 
     /// Where one more instance of the profile may start, ascending; nowhere for a profile that the table does not have.
-    pub fn starts<'a>(&self, table: &'a Table, profile: u32) -> impl Iterator<Item = u8> + use<'a> {
+    pub fn starts<'a>(
+        &self,
+        table: &'a ProfileTable,
+        profile: u32,
+    ) -> impl Iterator<Item = u8> + use<'a> {
         let found = table
             .profiles
             .iter()
@@ -99,7 +103,7 @@ impl Layout {
     }
 
     /// How many more instances of the profile there could be, of that profile alone: what NVML calls its remaining capacity.
-    pub fn remaining(&self, table: &Table, profile: u32) -> u8 {
+    pub fn remaining(&self, table: &ProfileTable, profile: u32) -> u8 {
         let mut layout = *self;
         let mut count = 0;
         // The lowest start first leaves the most room for others of the same size.
@@ -112,7 +116,7 @@ impl Layout {
 
     /// How much is still possible: the plain profiles, each counted at every start where one more of it may lie. What the loss
     /// of a placement is measured in.
-    pub fn possible(&self, table: &Table) -> u32 {
+    pub fn possible(&self, table: &ProfileTable) -> u32 {
         let spots = table.plain.iter();
         let open = spots.filter(|spot| {
             spot.mask & self.taken == 0 && self.admits(spot.profile, &table.profiles[spot.profile])
@@ -121,7 +125,7 @@ impl Layout {
     }
 
     /// The same over all profiles, those with attributes too.
-    pub fn possible_of_all(&self, table: &Table) -> u32 {
+    pub fn possible_of_all(&self, table: &ProfileTable) -> u32 {
         table
             .profiles
             .iter()
@@ -131,7 +135,7 @@ impl Layout {
 
     /// The same in thousandths of a weight for each profile, by id: a profile that can lie everywhere counts its weight in full,
     /// however many starts it has.
-    pub fn possible_by_weight(&self, table: &Table, weights: &[(u32, u32)]) -> u64 {
+    pub fn possible_by_weight(&self, table: &ProfileTable, weights: &[(u32, u32)]) -> u64 {
         let open = |(id, weight): &(u32, u32)| {
             let profile = table.profile(*id)?;
             let open = self.starts(table, *id).map(|_| 1).sum::<u64>();
@@ -144,7 +148,7 @@ impl Layout {
     /// With those of the others that may lie beside, in their order; and those that may not.
     pub(super) fn beside(
         self,
-        table: &Table,
+        table: &ProfileTable,
         others: impl IntoIterator<Item = Placement>,
     ) -> (Self, Vec<Placement>) {
         let mut clash = Vec::new();
@@ -158,12 +162,12 @@ impl Layout {
     }
 
     /// Memory slices that nothing lies on.
-    pub fn free_slices(&self, table: &Table) -> u32 {
+    pub fn free_slices(&self, table: &ProfileTable) -> u32 {
         u32::from(table.memory_slices).saturating_sub(self.taken.count_ones())
     }
 
     /// How many instances there are of each profile: id and number, in the table's order, none left out that is there.
-    pub fn counts<'a>(&'a self, table: &'a Table) -> impl Iterator<Item = (u32, u8)> + 'a {
+    pub fn counts<'a>(&'a self, table: &'a ProfileTable) -> impl Iterator<Item = (u32, u8)> + 'a {
         let counted = table.profiles.iter().zip(self.counts);
         counted
             .filter(|(_, count)| *count > 0)
@@ -177,7 +181,7 @@ fn bit(attribute: Attribute) -> u8 {
 
 /// Every legal set of instances of these profiles on an empty GPU, the empty set included, each in order, all in order: 298 for
 /// the five plain profiles of a GPU with seven compute slices.
-pub fn sets(table: &Table, profiles: &[u32]) -> Vec<Vec<Placement>> {
+pub fn sets(table: &ProfileTable, profiles: &[u32]) -> Vec<Vec<Placement>> {
     let mut all = Vec::new();
     extend(table, profiles, Layout::EMPTY, Vec::new(), &mut all);
     all.sort_unstable();
@@ -186,7 +190,7 @@ pub fn sets(table: &Table, profiles: &[u32]) -> Vec<Vec<Placement>> {
 
 /// Adds the set, and all that it grows to in ascending order, which meets each set once.
 fn extend(
-    table: &Table,
+    table: &ProfileTable,
     profiles: &[u32],
     layout: Layout,
     set: Vec<Placement>,

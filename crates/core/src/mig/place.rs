@@ -14,11 +14,11 @@ use std::cmp::Reverse;
 
 use super::layout::Layout;
 use super::table::is_plain;
-use super::{Attribute, Placement, Table};
+use super::{Attribute, Placement, ProfileTable};
 
 /// How a place is chosen. The planner's is `LeastLoss`; the others are for comparison, and do not look for idle instances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy<'a> {
+pub enum PlacementPolicy<'a> {
     /// The first GPU with room, its lowest start.
     FirstFit,
     /// The emptiest GPU, its lowest start.
@@ -37,8 +37,8 @@ pub enum Policy<'a> {
 
 /// A GPU on which an instance could go.
 #[derive(Clone, Copy, Debug)]
-pub struct Site<'a> {
-    pub table: &'a Table,
+pub struct MigGpu<'a> {
+    pub table: &'a ProfileTable,
     /// What stays: jobs' instances, and all others that are not idle.
     pub held: Layout,
     /// Ours, and nobody's.
@@ -73,10 +73,10 @@ pub struct Rank {
     free: u32,
 }
 
-impl<'a> Site<'a> {
+impl<'a> MigGpu<'a> {
     /// A GPU with these instances on it.
     pub fn new(
-        table: &'a Table,
+        table: &'a ProfileTable,
         held: impl IntoIterator<Item = Placement>,
         idle: &'a [Placement],
     ) -> Self {
@@ -85,7 +85,7 @@ impl<'a> Site<'a> {
     }
 
     /// Every place where an instance of the profile can go now, the best first.
-    pub fn candidates(&self, profile: u32, policy: Policy<'_>) -> Vec<Candidate> {
+    pub fn candidates(&self, profile: u32, policy: PlacementPolicy<'_>) -> Vec<Candidate> {
         let before = policy.measure(self.table, &self.held);
         let starts = self.held.starts(self.table, profile);
         let mut found: Vec<Candidate> = starts
@@ -100,22 +100,22 @@ impl<'a> Site<'a> {
     }
 
     /// The parts of the rank that can be told without looking at idle instances that would have to go.
-    fn rank(&self, placement: Placement, policy: Policy<'_>, before: u64) -> Rank {
+    fn rank(&self, placement: Placement, policy: PlacementPolicy<'_>, before: u64) -> Rank {
         let after = self.held.and(self.table, placement);
         let loss = before.saturating_sub(policy.measure(self.table, &after));
         let free = after.free_slices(self.table);
         match policy {
-            Policy::FirstFit => Rank::default(),
-            Policy::Spread => Rank {
+            PlacementPolicy::FirstFit => Rank::default(),
+            PlacementPolicy::Spread => Rank {
                 free: u32::MAX - free,
                 ..Rank::default()
             },
-            Policy::DriverDefault => Rank {
+            PlacementPolicy::DriverDefault => Rank {
                 new: is_last_resort(self.table, placement),
                 loss,
                 ..Rank::default()
             },
-            Policy::LeastLoss | Policy::DemandWeighted(_) => Rank {
+            PlacementPolicy::LeastLoss | PlacementPolicy::DemandWeighted(_) => Rank {
                 new: !self.idle.contains(&placement),
                 loss,
                 free,
@@ -124,7 +124,12 @@ impl<'a> Site<'a> {
         }
     }
 
-    fn candidate(&self, placement: Placement, policy: Policy<'_>, mut rank: Rank) -> Candidate {
+    fn candidate(
+        &self,
+        placement: Placement,
+        policy: PlacementPolicy<'_>,
+        mut rank: Rank,
+    ) -> Candidate {
         let reuse = self.idle.contains(&placement);
         let mut reclaim = Vec::new();
         if !reuse && !self.idle.is_empty() {
@@ -150,9 +155,9 @@ impl<'a> Site<'a> {
 /// The best place over all GPUs for an instance of the profile that `profile` names for each, by its place in `sites`: on which
 /// GPU, and where. `None` where none has room.
 pub fn place(
-    sites: &[Site<'_>],
+    sites: &[MigGpu<'_>],
     profile: impl Fn(usize) -> Option<u32>,
-    policy: Policy<'_>,
+    policy: PlacementPolicy<'_>,
 ) -> Option<(usize, Candidate)> {
     let mut best: Option<(usize, Candidate)> = None;
     for (at, site) in sites.iter().enumerate() {
@@ -188,15 +193,15 @@ pub fn place(
 
 /// Every place of every profile on an empty GPU: profile by profile, the smallest first, and of each the place first that would be
 /// taken first.
-pub fn everywhere(table: &Table) -> Vec<Placement> {
-    let site = Site::new(table, [], &[]);
-    let of = |profile: &super::Profile| site.candidates(profile.id, Policy::default());
+pub fn all_placements(table: &ProfileTable) -> Vec<Placement> {
+    let site = MigGpu::new(table, [], &[]);
+    let of = |profile: &super::Profile| site.candidates(profile.id, PlacementPolicy::default());
     let candidates = table.profiles.iter().flat_map(of);
     candidates.map(|candidate| candidate.placement).collect()
 }
 
-impl Policy<'_> {
-    fn measure(self, table: &Table, layout: &Layout) -> u64 {
+impl PlacementPolicy<'_> {
+    fn measure(self, table: &ProfileTable, layout: &Layout) -> u64 {
         match self {
             Self::FirstFit | Self::Spread => 0,
             Self::DriverDefault => u64::from(layout.possible_of_all(table)),
@@ -217,7 +222,7 @@ impl Policy<'_> {
 }
 
 /// The last start of the profile with double memory.
-fn is_last_resort(table: &Table, placement: Placement) -> bool {
+fn is_last_resort(table: &ProfileTable, placement: Placement) -> bool {
     table.profile(placement.profile).is_some_and(|profile| {
         profile.name.attribute() == Attribute::None
             && !is_plain(profile, &table.profiles)

@@ -24,7 +24,7 @@ use crate::ids::JobId;
 /// How far an instance of ours has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stage {
+pub enum InstanceState {
     /// About to be made, or partly made.
     Creating,
     /// There, held by a job or kept for the next.
@@ -35,7 +35,7 @@ pub enum Stage {
     Quarantined,
 }
 
-impl Stage {
+impl InstanceState {
     pub const ALL: [Self; 4] = [
         Self::Creating,
         Self::Ready,
@@ -56,18 +56,18 @@ impl Stage {
 
 /// What we wrote down of one of our instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct InstanceRecord {
     pub placement: Placement,
-    pub stage: Stage,
+    pub state: InstanceState,
     /// The kernel's id of the boot in which it was written.
     pub boot: String,
     /// Known once it was made.
-    pub made: Option<Made>,
+    pub created: Option<CreatedInstance>,
 }
 
 /// What the driver said of an instance that we had made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct CreatedInstance {
     /// The GPU instance's id.
     pub id: u32,
     pub uuid: MigUuid,
@@ -75,15 +75,15 @@ pub struct Made {
 
 /// A GPU instance that is there, whoever made it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ObservedInstance {
     pub placement: Placement,
     pub id: u32,
-    pub inside: Inside,
+    pub compute_instances: ComputeInstances,
 }
 
 /// The compute instances of a GPU instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Inside {
+pub enum ComputeInstances {
     /// None, so that no MIG device shows it.
     Nothing,
     /// One, that has all of it: what we make.
@@ -94,7 +94,7 @@ pub enum Inside {
 
 /// A job that holds a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct InstanceHolder {
     pub job: JobId,
     /// Its program was started, and may use the instance.
     pub launched: bool,
@@ -106,7 +106,7 @@ pub enum Action {
     /// It is as the record says.
     Adopt,
     /// It is complete, and the record is not: that is to be written down.
-    Finish(Made),
+    Finish(CreatedInstance),
     /// It is ours, and not of use: to be destroyed.
     Remove,
     /// It is not there, and nobody needs it: the record goes.
@@ -116,12 +116,12 @@ pub enum Action {
     /// It is not there, and the job's program was started in it: the record goes, and that is told.
     Lost(JobId),
     /// It is there and not what we made: to be left alone.
-    Quarantine(Oddity),
+    Quarantine(Anomaly),
 }
 
 /// What is the matter with an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Oddity {
+pub enum Anomaly {
     /// Its compute instance was destroyed, not by us.
     Emptied,
     /// Its compute slices were divided, not by us.
@@ -130,9 +130,9 @@ pub enum Oddity {
     Known,
 }
 
-impl Oddity {
+impl Anomaly {
     /// In words.
-    pub fn words(self) -> &'static str {
+    pub fn describe(self) -> &'static str {
         match self {
             Self::Emptied => "another program destroyed its compute instance",
             Self::Divided => "another program divided its compute slices",
@@ -145,16 +145,16 @@ impl Oddity {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     pub actions: BTreeMap<Placement, Action>,
-    pub foreign: Vec<Placement>,
+    pub unmanaged: Vec<Placement>,
 }
 
 /// Compares the records of one GPU with the instances on it, in the boot `boot`. At most one record and one instance may lie at a
 /// placement.
 pub fn recover(
-    records: &[Record],
-    seen: &[Seen],
+    records: &[InstanceRecord],
+    seen: &[ObservedInstance],
     boot: &str,
-    holders: &BTreeMap<Placement, Holder>,
+    holders: &BTreeMap<Placement, InstanceHolder>,
 ) -> Recovered {
     let mut recovered = Recovered::default();
     let mut ours = Vec::new();
@@ -173,52 +173,59 @@ pub fn recover(
     let mut foreign: Vec<Placement> = seen.iter().map(|seen| seen.placement).collect();
     foreign.retain(|placement| !ours.contains(placement));
     foreign.sort_unstable();
-    recovered.foreign = foreign;
+    recovered.unmanaged = foreign;
     recovered
 }
 
 /// Whether what lies in a record's place can be what the record is of.
-fn is_of(record: &Record, seen: &Seen, boot: &str) -> bool {
+fn is_of(record: &InstanceRecord, seen: &ObservedInstance, boot: &str) -> bool {
     if record.boot != boot {
         return false;
     }
-    let Some(made) = &record.made else {
+    let Some(made) = &record.created else {
         // We never divide one, so it was not us who made this.
-        return seen.inside != Inside::Divided;
+        return seen.compute_instances != ComputeInstances::Divided;
     };
-    let same_device = match &seen.inside {
-        Inside::Whole(uuid) => *uuid == made.uuid,
-        Inside::Nothing | Inside::Divided => true,
+    let same_device = match &seen.compute_instances {
+        ComputeInstances::Whole(uuid) => *uuid == made.uuid,
+        ComputeInstances::Nothing | ComputeInstances::Divided => true,
     };
     made.id == seen.id && same_device
 }
 
-fn present(record: &Record, seen: &Seen, holder: Option<Holder>) -> Action {
-    match (record.stage, &seen.inside) {
-        (Stage::Quarantined, _) => Action::Quarantine(Oddity::Known),
-        (_, Inside::Divided) => Action::Quarantine(Oddity::Divided),
-        (Stage::Creating, Inside::Whole(uuid)) => Action::Finish(Made {
-            id: seen.id,
-            uuid: uuid.clone(),
-        }),
-        (Stage::Ready, Inside::Whole(_)) => Action::Adopt,
-        (Stage::Ready, Inside::Nothing) if holder.is_some_and(|holder| holder.launched) => {
-            Action::Quarantine(Oddity::Emptied)
+fn present(
+    record: &InstanceRecord,
+    seen: &ObservedInstance,
+    holder: Option<InstanceHolder>,
+) -> Action {
+    match (record.state, &seen.compute_instances) {
+        (InstanceState::Quarantined, _) => Action::Quarantine(Anomaly::Known),
+        (_, ComputeInstances::Divided) => Action::Quarantine(Anomaly::Divided),
+        (InstanceState::Creating, ComputeInstances::Whole(uuid)) => {
+            Action::Finish(CreatedInstance {
+                id: seen.id,
+                uuid: uuid.clone(),
+            })
         }
-        (Stage::Creating | Stage::Ready, Inside::Nothing) | (Stage::Destroying, _) => {
-            Action::Remove
+        (InstanceState::Ready, ComputeInstances::Whole(_)) => Action::Adopt,
+        (InstanceState::Ready, ComputeInstances::Nothing)
+            if holder.is_some_and(|holder| holder.launched) =>
+        {
+            Action::Quarantine(Anomaly::Emptied)
         }
+        (InstanceState::Creating | InstanceState::Ready, ComputeInstances::Nothing)
+        | (InstanceState::Destroying, _) => Action::Remove,
     }
 }
 
-fn absent(holder: Option<Holder>) -> Action {
+fn absent(holder: Option<InstanceHolder>) -> Action {
     match holder {
         None => Action::Drop,
-        Some(Holder {
+        Some(InstanceHolder {
             job,
             launched: false,
         }) => Action::Recreate(job),
-        Some(Holder {
+        Some(InstanceHolder {
             job,
             launched: true,
         }) => Action::Lost(job),
@@ -241,42 +248,46 @@ mod tests {
             .unwrap()
     }
 
-    fn made() -> Made {
-        Made {
+    fn made() -> CreatedInstance {
+        CreatedInstance {
             id: 10,
             uuid: uuid(1),
         }
     }
 
-    fn record(stage: Stage) -> Record {
-        Record {
+    fn record(stage: InstanceState) -> InstanceRecord {
+        InstanceRecord {
             placement: AT,
-            stage,
+            state: stage,
             boot: BOOT.into(),
-            made: (stage != Stage::Creating).then(made),
+            created: (stage != InstanceState::Creating).then(made),
         }
     }
 
-    fn seen(inside: Inside) -> Seen {
-        Seen {
+    fn seen(inside: ComputeInstances) -> ObservedInstance {
+        ObservedInstance {
             placement: AT,
             id: 10,
-            inside,
+            compute_instances: inside,
         }
     }
 
-    fn whole() -> Inside {
-        Inside::Whole(uuid(1))
+    fn whole() -> ComputeInstances {
+        ComputeInstances::Whole(uuid(1))
     }
 
-    fn action(record: &Record, seen: &[Seen], holder: Option<Holder>) -> Action {
+    fn action(
+        record: &InstanceRecord,
+        seen: &[ObservedInstance],
+        holder: Option<InstanceHolder>,
+    ) -> Action {
         let holders = holder.map(|holder| (AT, holder)).into_iter().collect();
         let mut found = recover(std::slice::from_ref(record), seen, BOOT, &holders);
         found.actions.remove(&AT).unwrap()
     }
 
-    fn holder(launched: bool) -> Option<Holder> {
-        Some(Holder {
+    fn holder(launched: bool) -> Option<InstanceHolder> {
+        Some(InstanceHolder {
             job: JobId(7),
             launched,
         })
@@ -284,21 +295,29 @@ mod tests {
 
     #[test]
     fn an_instance_as_the_record_says_is_adopted() {
-        let found = action(&record(Stage::Ready), &[seen(whole())], holder(true));
+        let found = action(
+            &record(InstanceState::Ready),
+            &[seen(whole())],
+            holder(true),
+        );
         assert_eq!(found, Action::Adopt);
     }
 
     #[test]
     fn what_was_made_and_not_written_down_is_finished() {
-        let found = action(&record(Stage::Creating), &[seen(whole())], None);
+        let found = action(&record(InstanceState::Creating), &[seen(whole())], None);
         assert_eq!(found, Action::Finish(made()));
     }
 
     #[test]
     fn a_gpu_instance_of_ours_without_a_compute_instance_is_removed() {
-        for stage in [Stage::Creating, Stage::Destroying, Stage::Ready] {
+        for stage in [
+            InstanceState::Creating,
+            InstanceState::Destroying,
+            InstanceState::Ready,
+        ] {
             for holder in [None, holder(false)] {
-                let found = action(&record(stage), &[seen(Inside::Nothing)], holder);
+                let found = action(&record(stage), &[seen(ComputeInstances::Nothing)], holder);
                 assert_eq!(found, Action::Remove, "{stage:?}");
             }
         }
@@ -306,13 +325,13 @@ mod tests {
 
     #[test]
     fn what_was_to_be_destroyed_is_never_handed_out_again() {
-        let found = action(&record(Stage::Destroying), &[seen(whole())], None);
+        let found = action(&record(InstanceState::Destroying), &[seen(whole())], None);
         assert_eq!(found, Action::Remove);
     }
 
     #[test]
     fn a_record_without_an_instance_goes_and_whoever_holds_it_hears_of_it() {
-        for stage in Stage::ALL {
+        for stage in InstanceState::ALL {
             let record = record(stage);
             assert_eq!(action(&record, &[], None), Action::Drop);
             let again = Action::Recreate(JobId(7));
@@ -323,15 +342,19 @@ mod tests {
 
     #[test]
     fn nothing_of_an_earlier_boot_is_ours() {
-        for stage in Stage::ALL {
-            for inside in [whole(), Inside::Nothing, Inside::Divided] {
-                let record = Record {
+        for stage in InstanceState::ALL {
+            for inside in [
+                whole(),
+                ComputeInstances::Nothing,
+                ComputeInstances::Divided,
+            ] {
+                let record = InstanceRecord {
                     boot: "b0".into(),
                     ..record(stage)
                 };
                 let found = recover(&[record], &[seen(inside)], BOOT, &BTreeMap::new());
                 assert_eq!(found.actions[&AT], Action::Drop);
-                assert_eq!(found.foreign, [AT]);
+                assert_eq!(found.unmanaged, [AT]);
             }
         }
     }
@@ -339,14 +362,18 @@ mod tests {
     #[test]
     fn an_instance_of_another_device_in_our_place_is_somebody_elses() {
         let others = [
-            Seen {
+            ObservedInstance {
                 id: 9,
                 ..seen(whole())
             },
-            seen(Inside::Whole(uuid(2))),
+            seen(ComputeInstances::Whole(uuid(2))),
         ];
         for other in others {
-            for stage in [Stage::Ready, Stage::Destroying, Stage::Quarantined] {
+            for stage in [
+                InstanceState::Ready,
+                InstanceState::Destroying,
+                InstanceState::Quarantined,
+            ] {
                 let found = recover(
                     &[record(stage)],
                     std::slice::from_ref(&other),
@@ -354,103 +381,118 @@ mod tests {
                     &BTreeMap::new(),
                 );
                 assert_eq!(found.actions[&AT], Action::Drop);
-                assert_eq!(found.foreign, [AT]);
+                assert_eq!(found.unmanaged, [AT]);
             }
         }
     }
 
     #[test]
     fn one_that_somebody_divided_is_left_alone() {
-        let divided = [seen(Inside::Divided)];
-        for stage in [Stage::Ready, Stage::Destroying] {
+        let divided = [seen(ComputeInstances::Divided)];
+        for stage in [InstanceState::Ready, InstanceState::Destroying] {
             let found = action(&record(stage), &divided, None);
-            assert_eq!(found, Action::Quarantine(Oddity::Divided));
+            assert_eq!(found, Action::Quarantine(Anomaly::Divided));
         }
     }
 
     #[test]
     fn what_is_divided_in_a_place_where_nothing_is_known_to_be_made_is_somebody_elses() {
-        for stage in Stage::ALL {
-            let record = Record {
-                made: None,
+        for stage in InstanceState::ALL {
+            let record = InstanceRecord {
+                created: None,
                 ..record(stage)
             };
-            let found = recover(&[record], &[seen(Inside::Divided)], BOOT, &BTreeMap::new());
+            let found = recover(
+                &[record],
+                &[seen(ComputeInstances::Divided)],
+                BOOT,
+                &BTreeMap::new(),
+            );
             assert_eq!(found.actions[&AT], Action::Drop, "{stage:?}");
-            assert_eq!(found.foreign, [AT]);
+            assert_eq!(found.unmanaged, [AT]);
         }
     }
 
     #[test]
     fn a_running_jobs_emptied_instance_is_not_destroyed_under_it() {
         let found = action(
-            &record(Stage::Ready),
-            &[seen(Inside::Nothing)],
+            &record(InstanceState::Ready),
+            &[seen(ComputeInstances::Nothing)],
             holder(true),
         );
-        assert_eq!(found, Action::Quarantine(Oddity::Emptied));
+        assert_eq!(found, Action::Quarantine(Anomaly::Emptied));
     }
 
     #[test]
     fn quarantine_lasts_while_the_instance_does() {
-        for inside in [whole(), Inside::Nothing, Inside::Divided] {
-            let found = action(&record(Stage::Quarantined), &[seen(inside)], None);
-            assert_eq!(found, Action::Quarantine(Oddity::Known));
+        for inside in [
+            whole(),
+            ComputeInstances::Nothing,
+            ComputeInstances::Divided,
+        ] {
+            let found = action(&record(InstanceState::Quarantined), &[seen(inside)], None);
+            assert_eq!(found, Action::Quarantine(Anomaly::Known));
         }
     }
 
     #[test]
     fn instances_without_a_record_are_in_no_action() {
-        let elsewhere = Seen {
+        let elsewhere = ObservedInstance {
             placement: Placement {
                 profile: 9,
                 start: 4,
             },
-            ..seen(Inside::Nothing)
+            ..seen(ComputeInstances::Nothing)
         };
         let found = recover(
-            &[record(Stage::Ready)],
+            &[record(InstanceState::Ready)],
             &[elsewhere.clone(), seen(whole())],
             BOOT,
             &BTreeMap::new(),
         );
         assert_eq!(found.actions.keys().copied().collect::<Vec<_>>(), [AT]);
-        assert_eq!(found.foreign, [elsewhere.placement]);
+        assert_eq!(found.unmanaged, [elsewhere.placement]);
     }
 
     use proptest::prelude::*;
 
-    fn insides() -> impl Strategy<Value = Inside> {
+    fn insides() -> impl Strategy<Value = ComputeInstances> {
         prop_oneof![
-            Just(Inside::Nothing),
-            (1_u8..3).prop_map(|last| Inside::Whole(uuid(last))),
-            Just(Inside::Divided)
+            Just(ComputeInstances::Nothing),
+            (1_u8..3).prop_map(|last| ComputeInstances::Whole(uuid(last))),
+            Just(ComputeInstances::Divided)
         ]
     }
 
     /// At most one record and one instance in each of a few places.
-    fn gpus() -> impl Strategy<Value = (Vec<Record>, Vec<Seen>, BTreeMap<Placement, Holder>)> {
+    fn gpus() -> impl Strategy<
+        Value = (
+            Vec<InstanceRecord>,
+            Vec<ObservedInstance>,
+            BTreeMap<Placement, InstanceHolder>,
+        ),
+    > {
         let place = |start: u8| Placement { profile: 19, start };
         let record = move |start: u8| {
-            let stage = prop::sample::select(Stage::ALL.to_vec());
-            let made = (0_u32..2, 1_u8..3).prop_map(|(id, last)| Made {
+            let stage = prop::sample::select(InstanceState::ALL.to_vec());
+            let made = (0_u32..2, 1_u8..3).prop_map(|(id, last)| CreatedInstance {
                 id,
                 uuid: uuid(last),
             });
             (stage, any::<bool>(), prop::option::of(made)).prop_map(move |(stage, now, made)| {
-                Record {
+                InstanceRecord {
                     placement: place(start),
-                    stage,
+                    state: stage,
                     boot: if now { BOOT.into() } else { "b0".into() },
-                    made: made.filter(|_| stage != Stage::Creating),
+                    created: made.filter(|_| stage != InstanceState::Creating),
                 }
             })
         };
         let seen = move |start: u8| {
-            (0_u32..2, insides()).prop_map(move |(id, inside)| Seen {
+            (0_u32..2, insides()).prop_map(move |(id, inside)| ObservedInstance {
                 placement: place(start),
                 id,
-                inside,
+                compute_instances: inside,
             })
         };
         let one = move |start: u8| {
@@ -466,7 +508,7 @@ mod tests {
             for (start, (record, seen, holder)) in (0_u8..).zip([all.0, all.1, all.2]) {
                 records.extend(record);
                 there.extend(seen);
-                let holder = holder.map(|launched| Holder {
+                let holder = holder.map(|launched| InstanceHolder {
                     job: JobId(u64::from(start)),
                     launched,
                 });
@@ -478,22 +520,22 @@ mod tests {
 
     /// What the agent makes of the actions, with a driver that does all it is told.
     fn carried_out(
-        records: &[Record],
-        seen: &[Seen],
+        records: &[InstanceRecord],
+        seen: &[ObservedInstance],
         found: &Recovered,
-    ) -> (Vec<Record>, Vec<Seen>) {
+    ) -> (Vec<InstanceRecord>, Vec<ObservedInstance>) {
         let (mut after, mut there) = (Vec::new(), seen.to_vec());
         for record in records {
             let mut record = record.clone();
             match &found.actions[&record.placement] {
                 Action::Adopt => after.push(record),
                 Action::Finish(made) => {
-                    record.stage = Stage::Ready;
-                    record.made = Some(made.clone());
+                    record.state = InstanceState::Ready;
+                    record.created = Some(made.clone());
                     after.push(record);
                 }
                 Action::Quarantine(_) => {
-                    record.stage = Stage::Quarantined;
+                    record.state = InstanceState::Quarantined;
                     after.push(record);
                 }
                 Action::Remove => there.retain(|seen| seen.placement != record.placement),
@@ -511,16 +553,16 @@ mod tests {
             let (_, there) = carried_out(&records, &seen, &found);
             for seen in &seen {
                 let ours = records.iter().any(|record| {
-                    let same = match (&record.made, &seen.inside) {
-                        (None, inside) => *inside != Inside::Divided,
-                        (Some(made), Inside::Whole(uuid)) => made.id == seen.id && made.uuid == *uuid,
-                        (Some(made), Inside::Nothing | Inside::Divided) => made.id == seen.id,
+                    let same = match (&record.created, &seen.compute_instances) {
+                        (None, inside) => *inside != ComputeInstances::Divided,
+                        (Some(made), ComputeInstances::Whole(uuid)) => made.id == seen.id && made.uuid == *uuid,
+                        (Some(made), ComputeInstances::Nothing | ComputeInstances::Divided) => made.id == seen.id,
                     };
                     record.placement == seen.placement && record.boot == BOOT && same
                 });
-                let foreign = found.foreign.contains(&seen.placement);
+                let foreign = found.unmanaged.contains(&seen.placement);
                 prop_assert_eq!(ours, !foreign);
-                let stays = foreign || seen.inside == Inside::Divided;
+                let stays = foreign || seen.compute_instances == ComputeInstances::Divided;
                 prop_assert!(!stays || there.contains(seen));
             }
         }
@@ -530,13 +572,13 @@ mod tests {
             let found = recover(&records, &seen, BOOT, &holders);
             let (records, seen) = carried_out(&records, &seen, &found);
             let again = recover(&records, &seen, BOOT, &holders);
-            prop_assert_eq!(&again.foreign, &found.foreign);
+            prop_assert_eq!(&again.unmanaged, &found.unmanaged);
             for action in again.actions.values() {
-                prop_assert!(matches!(action, Action::Adopt | Action::Quarantine(Oddity::Known)));
+                prop_assert!(matches!(action, Action::Adopt | Action::Quarantine(Anomaly::Known)));
             }
             // Nothing of ours lies there without a record, and none is recorded that is not there.
             let mut places: Vec<Placement> = records.iter().map(|record| record.placement).collect();
-            places.extend(&again.foreign);
+            places.extend(&again.unmanaged);
             places.sort_unstable();
             let mut there: Vec<Placement> = seen.iter().map(|seen| seen.placement).collect();
             there.sort_unstable();

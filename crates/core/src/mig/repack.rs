@@ -10,12 +10,12 @@ use std::cmp::Reverse;
 
 use super::batch::pack;
 use super::layout::Layout;
-use super::place::Site;
-use super::{Attribute, MigProfile, Placement, Profile, Table};
+use super::place::MigGpu;
+use super::{Attribute, MigProfile, Placement, Profile, ProfileTable};
 
 /// Whether instances of these profiles would fit on one GPU together, however they have to be laid, beside what stays where it
 /// is. Exact.
-pub fn fits(table: &Table, stays: Layout, wanted: &[u32]) -> bool {
+pub fn fits(table: &ProfileTable, stays: Layout, wanted: &[u32]) -> bool {
     let slices = |id: &u32| table.profile(*id).map(|profile| profile.memory_slices);
     let Some(sizes) = wanted.iter().map(slices).collect::<Option<Vec<u8>>>() else {
         return false;
@@ -30,7 +30,7 @@ pub fn fits(table: &Table, stays: Layout, wanted: &[u32]) -> bool {
     lay(table, stays, &order, None)
 }
 
-fn lay(table: &Table, layout: Layout, wanted: &[u32], last: Option<Placement>) -> bool {
+fn lay(table: &ProfileTable, layout: Layout, wanted: &[u32], last: Option<Placement>) -> bool {
     let Some((profile, rest)) = wanted.split_first() else {
         return true;
     };
@@ -45,7 +45,7 @@ fn lay(table: &Table, layout: Layout, wanted: &[u32], last: Option<Placement>) -
 /// Whether instances of these profiles would fit on the GPUs together, however they have to be laid and on whichever they have to
 /// go, beside what is held there; idle instances are in nobody's way. `None` where neither a closed form is known nor
 /// trying everything is possible.
-pub fn pool_fits(sites: &[Site<'_>], wanted: &[MigProfile]) -> Option<bool> {
+pub fn pool_fits(sites: &[MigGpu<'_>], wanted: &[MigProfile]) -> Option<bool> {
     if let Some((first, rest)) = sites.split_first() {
         let table = first.table;
         let alike = rest.iter().all(|site| site.table == table);
@@ -66,9 +66,9 @@ pub fn pool_fits(sites: &[Site<'_>], wanted: &[MigProfile]) -> Option<bool> {
             }
         }
     }
-    let unused: Vec<Site<'_>> = sites
+    let unused: Vec<MigGpu<'_>> = sites
         .iter()
-        .map(|site| Site { idle: &[], ..*site })
+        .map(|site| MigGpu { idle: &[], ..*site })
         .collect();
     let packing = pack(&unused, wanted);
     (packing.exact || packing.is_complete()).then(|| packing.is_complete())
@@ -103,7 +103,7 @@ enum Seventh {
 impl Repack {
     /// For profiles by their ids. `None` where none is known: for profiles that may lie elsewhere, that exclude each other, or
     /// that the table does not have.
-    pub fn of(table: &Table, profiles: impl IntoIterator<Item = u32>) -> Option<Self> {
+    pub fn of(table: &ProfileTable, profiles: impl IntoIterator<Item = u32>) -> Option<Self> {
         let found: Option<Vec<&Profile>> =
             profiles.into_iter().map(|id| table.profile(id)).collect();
         let found = found?;

@@ -33,10 +33,10 @@ impl Profile {
     }
 }
 
-/// What a GPU offers. Made by [`Table::new`] or [`Table::of_model`], which check it, and held as `Arc<Table>`.
+/// What a GPU offers. Made by [`ProfileTable::new`] or [`ProfileTable::of_model`], which check it, and held as `Arc<Table>`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Profile>", into = "Vec<Profile>")]
-pub struct Table {
+pub struct ProfileTable {
     /// In order of memory, compute slices, memory slices, id: the smallest first.
     pub profiles: Vec<Profile>,
     /// Of the whole GPU: those of the largest profile.
@@ -58,19 +58,19 @@ pub(super) struct Spot {
 pub(super) const MOST_SLICES: u8 = 32;
 pub(super) const MOST_PROFILES: usize = 32;
 
-impl Table {
+impl ProfileTable {
     /// A table of these profiles, in any order: those that a driver lists, with the starts and the size it says.
     ///
     /// The GPU has as many compute slices as its largest profile, and as many memory slices as the last one reaches.
     ///
     /// # Errors
     /// What makes it no table; the GPU is then not to be cut.
-    pub fn new(mut profiles: Vec<Profile>) -> Result<Self, TableError> {
+    pub fn new(mut profiles: Vec<Profile>) -> Result<Self, ProfileTableError> {
         if profiles.is_empty() {
-            return Err(TableError::Empty);
+            return Err(ProfileTableError::Empty);
         }
         if profiles.len() > MOST_PROFILES {
-            return Err(TableError::TooMany(profiles.len()));
+            return Err(ProfileTableError::TooMany(profiles.len()));
         }
         for profile in &mut profiles {
             profile.starts.sort_unstable();
@@ -80,7 +80,7 @@ impl Table {
         profiles.sort_by_key(|p| (p.memory, p.compute_slices, p.memory_slices, p.id));
         for (at, profile) in profiles.iter().enumerate() {
             if profiles[..at].iter().any(|before| before.id == profile.id) {
-                return Err(TableError::Twice(profile.id));
+                return Err(ProfileTableError::Twice(profile.id));
             }
         }
         let ends = profiles
@@ -154,40 +154,40 @@ pub(super) fn is_plain(profile: &Profile, all: &[Profile]) -> bool {
     bare(profile) && !all.iter().any(smaller)
 }
 
-fn check(profile: &Profile) -> Result<(), TableError> {
+fn check(profile: &Profile) -> Result<(), ProfileTableError> {
     let id = profile.id;
     if profile.memory_slices == 0 || profile.compute_slices == 0 || profile.memory == Bytes::ZERO {
-        return Err(TableError::Nothing(id));
+        return Err(ProfileTableError::Nothing(id));
     }
     if profile.most == 0 || profile.starts.is_empty() {
-        return Err(TableError::Nowhere(id));
+        return Err(ProfileTableError::Nowhere(id));
     }
     let outside = |start: &&u8| {
         u16::from(**start) + u16::from(profile.memory_slices) > u16::from(MOST_SLICES)
     };
     match profile.starts.iter().find(outside) {
-        Some(start) => Err(TableError::Outside { id, start: *start }),
+        Some(start) => Err(ProfileTableError::Outside { id, start: *start }),
         None => Ok(()),
     }
 }
 
-impl TryFrom<Vec<Profile>> for Table {
-    type Error = TableError;
+impl TryFrom<Vec<Profile>> for ProfileTable {
+    type Error = ProfileTableError;
 
-    fn try_from(profiles: Vec<Profile>) -> Result<Self, TableError> {
+    fn try_from(profiles: Vec<Profile>) -> Result<Self, ProfileTableError> {
         Self::new(profiles)
     }
 }
 
-impl From<Table> for Vec<Profile> {
-    fn from(table: Table) -> Self {
+impl From<ProfileTable> for Vec<Profile> {
+    fn from(table: ProfileTable) -> Self {
         table.profiles
     }
 }
 
 /// The profiles make no table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TableError {
+pub enum ProfileTableError {
     #[error("the GPU offers no MIG profile")]
     Empty,
     #[error("the GPU offers {0} MIG profiles, but at most {MOST_PROFILES} are supported")]

@@ -1,7 +1,7 @@
 //! How much a job may take, and the best place for it within that.
 
-use super::{Limit, Use};
-use crate::board::{Board, Tile};
+use super::{Limit, Resources};
+use crate::board::{GpuUsage, NodeUsage};
 use crate::placement::{Offer, place};
 use crate::request::{Amount, Request};
 
@@ -12,7 +12,7 @@ pub(super) struct Allowance(pub(super) Limit);
 impl Allowance {
     /// What is left of it beside these.
     #[must_use]
-    pub(super) fn less(self, used: Use) -> Self {
+    pub(super) fn less(self, used: Resources) -> Self {
         let Limit { gpus, memory } = self.0;
         Self(Limit {
             gpus: gpus.map(|gpus| gpus.saturating_sub(used.gpus)),
@@ -32,9 +32,9 @@ impl Allowance {
     /// The best GPUs for a request among those admitted, within what may be taken; of a range as many as that allows.
     pub(super) fn place(
         self,
-        board: &Board<'_>,
+        board: &NodeUsage<'_>,
         request: &Request,
-        admit: impl Fn(&Tile<'_>, &Offer) -> bool,
+        admit: impl Fn(&GpuUsage<'_>, &Offer) -> bool,
     ) -> Option<Vec<Offer>> {
         let place = |request: &Request| {
             place(board, request, |tile, offer| {
@@ -59,9 +59,9 @@ impl Allowance {
 }
 
 /// What these come to.
-pub(super) fn of_offers<'a>(offers: impl IntoIterator<Item = &'a Offer>) -> Use {
-    offers.into_iter().fold(Use::default(), |sum, offer| {
-        sum.and(Use {
+pub(super) fn of_offers<'a>(offers: impl IntoIterator<Item = &'a Offer>) -> Resources {
+    offers.into_iter().fold(Resources::default(), |sum, offer| {
+        sum.and(Resources {
             gpus: offer.size.share.into(),
             memory: offer.size.memory,
         })

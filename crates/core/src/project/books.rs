@@ -3,16 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::allowance::Allowance;
-use super::fair::{Claim, fair_shares};
-use super::need::{at_most, need};
-use super::rules::never;
-use super::{Claimant, Limit, Overdraft, Owner, Project, Reclaims, Rule, Use};
-use crate::board::{Board, Tile};
+use super::fair::{ProjectDemand, fair_shares};
+use super::need::{at_most, quota_cost};
+use super::rules::never_within_quota;
+use super::{
+    Limit, PendingPreemption, Project, QuotaExceeded, QuotaRequest, QuotaRule, Resources,
+    SchedulingClass,
+};
+use crate::board::{GpuUsage, NodeUsage};
 use crate::gpu::Mode;
 use crate::ids::{JobId, ProjectName};
 use crate::placement::Offer;
 use crate::request::Request;
-use crate::snapshot::{Preemption, Snapshot, Waiting};
+use crate::snapshot::{PendingJob, Preemption, Snapshot};
 use crate::units::Gpus;
 
 /// What those outside all projects weigh together: as much as a quota of one GPU.
@@ -20,100 +23,100 @@ const OUTSIDE_WEIGHS: u64 = 1000;
 
 /// The accounts of a snapshot: one for each project, and the last for all who are outside.
 #[derive(Clone)]
-pub(crate) struct Books<'a> {
-    accounts: Vec<Account<'a>>,
+pub(crate) struct QuotaLedger<'a> {
+    projects: Vec<ProjectUsage<'a>>,
     preemption: Preemption,
     /// What each different request needs at least.
-    needs: BTreeMap<&'a Request, Use>,
+    needs: BTreeMap<&'a Request, Resources>,
 }
 
 /// One account.
 #[derive(Clone)]
-pub(crate) struct Account<'a> {
+pub(crate) struct ProjectUsage<'a> {
     /// `None`: outside.
     pub(crate) project: Option<&'a Project>,
     /// Who holds something, in no order.
-    pub(crate) members: Vec<Member>,
+    pub(crate) jobs: Vec<JobUsage>,
     /// Thousandths of GPUs.
-    pub(crate) fair: u64,
-    used: Use,
+    pub(crate) fair_share: u64,
+    used: Resources,
 }
 
 /// A job that holds something.
 #[derive(Clone, Debug)]
-pub(crate) struct Member {
+pub(crate) struct JobUsage {
     pub(crate) job: JobId,
-    pub(crate) owner: Owner,
-    pub(crate) used: Use,
+    pub(crate) owner: SchedulingClass,
+    pub(crate) used: Resources,
     pub(crate) ran_s: u64,
     /// It is being stopped.
-    pub(crate) leaving: bool,
+    pub(crate) is_stopping: bool,
     /// It starts by the plan that is being made, or is to go on: there is nothing to be stopped.
-    pub(crate) starts: bool,
+    pub(crate) is_starting: bool,
 }
 
-impl<'a> Books<'a> {
+impl<'a> QuotaLedger<'a> {
     /// `None` where the node has no projects.
-    pub(crate) fn of(snapshot: &'a Snapshot, empty: &Board<'_>) -> Option<Self> {
+    pub(crate) fn of(snapshot: &'a Snapshot, empty: &NodeUsage<'_>) -> Option<Self> {
         if snapshot.projects.is_empty() {
             return None;
         }
         let project = snapshot.projects.iter().map(Some);
-        let account = |project| Account {
+        let account = |project| ProjectUsage {
             project,
-            members: Vec::new(),
-            fair: 0,
-            used: Use::default(),
+            jobs: Vec::new(),
+            fair_share: 0,
+            used: Resources::default(),
         };
         let mut books = Self {
-            accounts: project.chain([None]).map(account).collect(),
+            projects: project.chain([None]).map(account).collect(),
             preemption: snapshot.preemption,
             needs: BTreeMap::new(),
         };
         for held in &snapshot.held {
-            books.enter(Member {
+            books.add(JobUsage {
                 job: held.job,
                 owner: held.owner.clone(),
-                used: Use::of(&held.grants),
+                used: Resources::of(&held.grants),
                 ran_s: held.ran_s,
-                leaving: held.leaving,
-                starts: held.due.is_some(),
+                is_stopping: held.leaving,
+                is_starting: held.due.is_some(),
             });
         }
-        let mut wanted = vec![(0, 0); books.accounts.len()];
+        let mut wanted = vec![(0, 0); books.projects.len()];
         for waiting in snapshot.queues.iter().flat_map(|queue| &queue.waiting) {
             let need = *books
                 .needs
                 .entry(&waiting.request)
-                .or_insert_with(|| need(empty, &waiting.request));
+                .or_insert_with(|| quota_cost(empty, &waiting.request));
             let wants = at_most(&waiting.request).unwrap_or(need.gpus).thousandths();
-            let (bound, free) = &mut wanted[books.account(&waiting.owner)];
+            let (bound, free) = &mut wanted[books.project_index(&waiting.owner)];
             *match waiting.owner.preemptible {
                 true => free,
                 false => bound,
             } += wants;
         }
         let managed = empty
-            .tiles
+            .gpus
             .iter()
             .filter(|tile| tile.gpu.mode != Mode::Unmanaged);
         let total = Gpus::whole(managed.count() as u64).thousandths();
-        let claims: Vec<Claim> = books
-            .accounts
+        let claims: Vec<ProjectDemand> = books
+            .projects
             .iter()
             .zip(wanted)
-            .map(|(account, wanted)| books.claim(account, wanted))
+            .map(|(account, wanted)| books.demand(account, wanted))
             .collect();
-        for (account, fair) in books.accounts.iter_mut().zip(fair_shares(total, &claims)) {
-            account.fair = fair;
+        for (account, fair) in books.projects.iter_mut().zip(fair_shares(total, &claims)) {
+            account.fair_share = fair;
         }
         Some(books)
     }
 
-    fn claim(&self, account: &Account<'_>, (bound, free): (u64, u64)) -> Claim {
+    fn demand(&self, account: &ProjectUsage<'_>, (bound, free): (u64, u64)) -> ProjectDemand {
         let used = account.used.gpus.thousandths();
         let Some(project) = account.project else {
-            return Claim {
+            return ProjectDemand {
                 quota: 0,
                 weight: OUTSIDE_WEIGHS,
                 wants: used + bound + free,
@@ -128,7 +131,7 @@ impl<'a> Books<'a> {
             Preemption::Off => bound,
         };
         let limit = project.limit.gpus.map_or(u64::MAX, Gpus::thousandths);
-        Claim {
+        ProjectDemand {
             quota,
             weight: project.weighs(),
             wants: (used + bound + free).min(limit),
@@ -136,85 +139,88 @@ impl<'a> Books<'a> {
         }
     }
 
-    pub(crate) fn accounts(&self) -> &[Account<'a>] {
-        &self.accounts
+    pub(crate) fn projects(&self) -> &[ProjectUsage<'a>] {
+        &self.projects
     }
 
     /// On which account a job of this owner runs.
-    pub(crate) fn account(&self, owner: &Owner) -> usize {
-        let is_its = |account: &Account<'_>| {
+    pub(crate) fn project_index(&self, owner: &SchedulingClass) -> usize {
+        let is_its = |account: &ProjectUsage<'_>| {
             account.project.map(|project| &project.name) == owner.project.as_ref()
         };
-        let outside = self.accounts.len() - 1;
-        self.accounts.iter().position(is_its).unwrap_or(outside)
+        let outside = self.projects.len() - 1;
+        self.projects.iter().position(is_its).unwrap_or(outside)
     }
 
     /// What a request of the snapshot needs at least.
-    pub(crate) fn need(&self, request: &Request) -> Use {
+    pub(crate) fn cost(&self, request: &Request) -> Resources {
         self.needs.get(request).copied().unwrap_or_default()
     }
 
     /// A job of the snapshot that asks.
-    pub(crate) fn claimant<'w>(&self, waiting: &'w Waiting) -> Claimant<'w> {
-        Claimant {
+    pub(crate) fn quota_request<'w>(&self, waiting: &'w PendingJob) -> QuotaRequest<'w> {
+        QuotaRequest {
             job: waiting.job,
             owner: &waiting.owner,
             request: &waiting.request,
-            need: self.need(&waiting.request),
+            cost: self.cost(&waiting.request),
         }
     }
 
     /// Counts a job that holds something from now on.
-    pub(crate) fn enter(&mut self, member: Member) {
-        let account = self.account(&member.owner);
-        let account = &mut self.accounts[account];
+    pub(crate) fn add(&mut self, member: JobUsage) {
+        let account = self.project_index(&member.owner);
+        let account = &mut self.projects[account];
         account.used = account.used.and(member.used);
-        account.members.push(member);
+        account.jobs.push(member);
     }
 
     /// Counts a job that starts now.
-    pub(crate) fn start(&mut self, job: JobId, owner: &Owner, used: Use) {
-        self.enter(Member {
+    pub(crate) fn add_starting(&mut self, job: JobId, owner: &SchedulingClass, used: Resources) {
+        self.add(JobUsage {
             job,
             owner: owner.clone(),
             used,
             ran_s: 0,
-            leaving: false,
-            starts: true,
+            is_stopping: false,
+            is_starting: true,
         });
     }
 
     /// The words for a claim that these give way to.
-    pub(crate) fn reclaims(
+    pub(crate) fn pending_preemption(
         &self,
-        claimant: &Claimant<'_>,
+        claimant: &QuotaRequest<'_>,
         stopped: Vec<JobId>,
         in_s: Option<u64>,
-    ) -> Option<Reclaims> {
-        let Claimant {
-            job, owner, need, ..
+    ) -> Option<PendingPreemption> {
+        let QuotaRequest {
+            job,
+            owner,
+            cost: need,
+            ..
         } = *claimant;
-        let account = &self.accounts[self.account(owner)];
+        let account = &self.projects[self.project_index(owner)];
         let before = self.before(account, job, owner, &BTreeSet::new());
         let project = account.project?;
-        Some(Reclaims {
+        Some(PendingPreemption {
             project: project.name.clone(),
             quota: project.quota.gpus,
             used: before.and(need).gpus,
-            stopped,
+            victims: stopped,
             in_s,
         })
     }
 
     /// Whether the quota of its project holds it, and all that stand before it there and are not gone.
-    pub(crate) fn is_within(
+    pub(crate) fn is_within_quota(
         &self,
         job: JobId,
-        owner: &Owner,
-        need: Use,
+        owner: &SchedulingClass,
+        need: Resources,
         gone: &BTreeSet<JobId>,
     ) -> bool {
-        let account = &self.accounts[self.account(owner)];
+        let account = &self.projects[self.project_index(owner)];
         let with = self.before(account, job, owner, gone).and(need);
         account
             .project
@@ -224,13 +230,13 @@ impl<'a> Books<'a> {
     /// What those use who stand before it in its project and are not gone.
     fn before(
         &self,
-        account: &Account<'_>,
+        account: &ProjectUsage<'_>,
         job: JobId,
-        owner: &Owner,
+        owner: &SchedulingClass,
         gone: &BTreeSet<JobId>,
-    ) -> Use {
-        let waits = || account.members.iter().all(|member| member.job != job);
-        let stands_before: &dyn Fn(&Member) -> bool = match waits() {
+    ) -> Resources {
+        let waits = || account.jobs.iter().all(|member| member.job != job);
+        let stands_before: &dyn Fn(&JobUsage) -> bool = match waits() {
             true => &|member| !owner.displaces(&member.owner),
             false => &|member| member.owner.rank(member.job) < owner.rank(job),
         };
@@ -243,18 +249,18 @@ impl<'a> Books<'a> {
     /// where there is room for it on smaller GPUs alone, of which it takes a larger part, it may go over.
     pub(crate) fn place(
         &self,
-        board: &Board<'_>,
-        claimant: &Claimant<'_>,
+        board: &NodeUsage<'_>,
+        claimant: &QuotaRequest<'_>,
         gone: &BTreeSet<JobId>,
-        admit: impl Fn(&Tile<'_>, &Offer) -> bool,
+        admit: impl Fn(&GpuUsage<'_>, &Offer) -> bool,
     ) -> Option<Vec<Offer>> {
-        let Claimant {
+        let QuotaRequest {
             job,
             owner,
             request,
-            need,
+            cost: need,
         } = *claimant;
-        let within = self.is_within(job, owner, need, gone);
+        let within = self.is_within_quota(job, owner, need, gone);
         let place = |within| {
             self.allowance(job, owner, within, gone)
                 .place(board, request, &admit)
@@ -265,17 +271,17 @@ impl<'a> Books<'a> {
     fn allowance(
         &self,
         job: JobId,
-        owner: &Owner,
+        owner: &SchedulingClass,
         within: bool,
         gone: &BTreeSet<JobId>,
     ) -> Allowance {
-        let account = &self.accounts[self.account(owner)];
+        let account = &self.projects[self.project_index(owner)];
         let Some(project) = account.project else {
             return Allowance(Limit::default());
         };
-        let stays = |member: &Member| !gone.contains(&member.job);
+        let stays = |member: &JobUsage| !gone.contains(&member.job);
         let mut allowance = Allowance(project.limit).less(account.used_by(stays));
-        if within || self.is_bound(owner) {
+        if within || self.is_bound_to_quota(owner) {
             let before = self.before(account, job, owner, gone);
             allowance = allowance.and(Allowance(project.quota.into()).less(before));
         }
@@ -283,70 +289,86 @@ impl<'a> Books<'a> {
     }
 
     /// Who cannot be preempted never borrows, as nobody could get it back.
-    pub(super) fn is_bound(&self, owner: &Owner) -> bool {
+    pub(super) fn is_bound_to_quota(&self, owner: &SchedulingClass) -> bool {
         !owner.preemptible && self.preemption == Preemption::On
     }
 
-    pub(crate) fn may_preempt(&self) -> bool {
+    pub(crate) fn is_preemption_on(&self) -> bool {
         self.preemption == Preemption::On
     }
 
     /// The rule that keeps a job from what it needs, whatever there is room for; `None` when there is none.
-    pub(crate) fn overdraft(&self, claimant: &Claimant<'_>) -> Option<Overdraft> {
-        let Claimant {
-            job, owner, need, ..
+    pub(crate) fn quota_exceeded(&self, claimant: &QuotaRequest<'_>) -> Option<QuotaExceeded> {
+        let QuotaRequest {
+            job,
+            owner,
+            cost: need,
+            ..
         } = *claimant;
-        let account = &self.accounts[self.account(owner)];
+        let account = &self.projects[self.project_index(owner)];
         let project = account.project?;
-        Overdraft::of(project, Rule::Limit, project.limit, account.used, need).or_else(|| {
-            let before = self.before(account, job, owner, &BTreeSet::new());
-            Overdraft::of(project, Rule::Quota, project.quota.into(), before, need)
-                .filter(|_| self.is_bound(owner))
-        })
+        QuotaExceeded::of(project, QuotaRule::Limit, project.limit, account.used, need).or_else(
+            || {
+                let before = self.before(account, job, owner, &BTreeSet::new());
+                QuotaExceeded::of(
+                    project,
+                    QuotaRule::Quota,
+                    project.quota.into(),
+                    before,
+                    need,
+                )
+                .filter(|_| self.is_bound_to_quota(owner))
+            },
+        )
     }
 
     /// The same if nobody of its project held anything: it would never start.
-    pub(crate) fn never(&self, owner: &Owner, need: Use) -> Option<Overdraft> {
-        let project = self.accounts[self.account(owner)].project?;
-        never(project, owner, need, self.preemption)
+    pub(crate) fn never_within_quota(
+        &self,
+        owner: &SchedulingClass,
+        need: Resources,
+    ) -> Option<QuotaExceeded> {
+        let project = self.projects[self.project_index(owner)].project?;
+        never_within_quota(project, owner, need, self.preemption)
     }
 }
 
-impl Account<'_> {
-    pub(crate) fn used_by(&self, which: impl Fn(&Member) -> bool) -> Use {
-        let members = self.members.iter().filter(|member| which(member));
-        members.fold(Use::default(), |sum, member| sum.and(member.used))
+impl ProjectUsage<'_> {
+    pub(crate) fn used_by(&self, which: impl Fn(&JobUsage) -> bool) -> Resources {
+        let members = self.jobs.iter().filter(|member| which(member));
+        members.fold(Resources::default(), |sum, member| sum.and(member.used))
     }
 
-    pub(crate) fn used(&self) -> Use {
+    pub(crate) fn used(&self) -> Resources {
         self.used
     }
 }
 
 /// Where a project stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct QuotaStatus {
     /// `None`: those outside all projects.
     pub project: Option<ProjectName>,
-    pub used: Use,
+    pub used: Resources,
     /// Held by jobs that are over quota.
-    pub over: Use,
+    pub over: Resources,
     pub fair_share: Gpus,
 }
 
 /// Where each project stands, in the order of the snapshot, and last those outside; empty where there are no projects.
-pub fn standings(snapshot: &Snapshot) -> Vec<Standing> {
-    let empty = Board::empty(&snapshot.gpus);
-    let Some(books) = Books::of(snapshot, &empty) else {
+pub fn quota_status(snapshot: &Snapshot) -> Vec<QuotaStatus> {
+    let empty = NodeUsage::empty(&snapshot.gpus);
+    let Some(books) = QuotaLedger::of(snapshot, &empty) else {
         return Vec::new();
     };
     let nobody = BTreeSet::new();
-    let standing = |account: &Account<'_>| Standing {
+    let standing = |account: &ProjectUsage<'_>| QuotaStatus {
         project: account.project.map(|project| project.name.clone()),
         used: account.used,
-        over: account
-            .used_by(|member| !books.is_within(member.job, &member.owner, member.used, &nobody)),
-        fair_share: Gpus::from_thousandths(account.fair),
+        over: account.used_by(|member| {
+            !books.is_within_quota(member.job, &member.owner, member.used, &nobody)
+        }),
+        fair_share: Gpus::from_thousandths(account.fair_share),
     };
-    books.accounts.iter().map(standing).collect()
+    books.projects.iter().map(standing).collect()
 }

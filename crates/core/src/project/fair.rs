@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 /// What one project brings to the division, in thousandths of GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Claim {
+pub struct ProjectDemand {
     pub quota: u64,
     /// Against the other weights.
     pub weight: u64,
@@ -20,23 +20,23 @@ pub struct Claim {
 
 /// Each one's fair share, in thousandths: `quota + idle × weight / Σ weights`, none more than it wants. A weight of zero
 /// gets nothing beyond its quota. Where there is less than the quotas promise, they are divided in proportion.
-pub fn fair_shares(total: u64, claims: &[Claim]) -> Vec<u64> {
-    let within: Vec<Part> = claims
+pub fn fair_shares(total: u64, claims: &[ProjectDemand]) -> Vec<u64> {
+    let within: Vec<Participant> = claims
         .iter()
-        .map(|claim| Part {
+        .map(|claim| Participant {
             weight: claim.quota,
             most: claim.quota.min(claim.wants),
         })
         .collect();
-    let mut shares = fill(total, &within);
+    let mut shares = water_fill(total, &within);
     let levels: BTreeSet<Reverse<i32>> =
         claims.iter().map(|claim| Reverse(claim.priority)).collect();
     for Reverse(level) in levels {
         let rest = total - shares.iter().sum::<u64>();
-        let over: Vec<Part> = claims
+        let over: Vec<Participant> = claims
             .iter()
             .zip(&shares)
-            .map(|(claim, share)| Part {
+            .map(|(claim, share)| Participant {
                 weight: if claim.priority == level {
                     claim.weight
                 } else {
@@ -45,7 +45,7 @@ pub fn fair_shares(total: u64, claims: &[Claim]) -> Vec<u64> {
                 most: claim.wants.saturating_sub(*share),
             })
             .collect();
-        for (share, more) in shares.iter_mut().zip(fill(rest, &over)) {
+        for (share, more) in shares.iter_mut().zip(water_fill(rest, &over)) {
             *share += more;
         }
     }
@@ -54,13 +54,13 @@ pub fn fair_shares(total: u64, claims: &[Claim]) -> Vec<u64> {
 
 /// One taker of a division.
 #[derive(Clone, Copy)]
-struct Part {
+struct Participant {
     weight: u64,
     most: u64,
 }
 
 /// Divides by weight, none more than its most: whoever is full leaves the rest to the others.
-fn fill(total: u64, parts: &[Part]) -> Vec<u64> {
+fn water_fill(total: u64, parts: &[Participant]) -> Vec<u64> {
     let mut given = vec![0; parts.len()];
     let mut rest = total;
     let mut open: Vec<usize> = (0..parts.len())
@@ -106,8 +106,8 @@ mod tests {
 
     const ENDLESS: u64 = 1_000_000;
 
-    fn claim(quota: u64, weight: u64, wants: u64) -> Claim {
-        Claim {
+    fn claim(quota: u64, weight: u64, wants: u64) -> ProjectDemand {
+        ProjectDemand {
             quota,
             weight,
             wants,
@@ -158,9 +158,9 @@ mod tests {
             total in 0..64_000_u64,
             claims in proptest::collection::vec((0..20_000_u64, 0..5000_u64, 0..40_000_u64, 0..3_i32), 0..6),
         ) {
-            let claims: Vec<Claim> = claims
+            let claims: Vec<ProjectDemand> = claims
                 .into_iter()
-                .map(|(quota, weight, wants, priority)| Claim { quota, weight, wants, priority })
+                .map(|(quota, weight, wants, priority)| ProjectDemand { quota, weight, wants, priority })
                 .collect();
             let shares = fair_shares(total, &claims);
             prop_assert!(shares.iter().zip(&claims).all(|(share, claim)| *share <= claim.wants));

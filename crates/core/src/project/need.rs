@@ -1,13 +1,13 @@
 //! What a request comes to on a project's account before it has a place.
 
-use super::Use;
-use crate::board::Board;
+use super::Resources;
+use crate::board::NodeUsage;
 use crate::fit::size;
 use crate::request::{Amount, Request};
 use crate::units::{Bytes, Gpus};
 
 /// What a request takes where it takes least: of as many GPUs as it needs at least.
-pub(super) fn need(empty: &Board<'_>, request: &Request) -> Use {
+pub(super) fn quota_cost(empty: &NodeUsage<'_>, request: &Request) -> Resources {
     let count = match request.amount {
         Amount::Whole(count) | Amount::Shares { count, .. } | Amount::Range { min: count, .. } => {
             u64::from(count.get())
@@ -15,11 +15,11 @@ pub(super) fn need(empty: &Board<'_>, request: &Request) -> Use {
         Amount::Share(_) | Amount::Memory(_) | Amount::Mig(_) => 1,
     };
     let sizes = empty
-        .tiles
+        .gpus
         .iter()
         .filter_map(|tile| size(tile, request).ok());
     let least = sizes.min_by_key(|size| (size.share, size.memory));
-    least.map_or_else(Use::default, |size| Use {
+    least.map_or_else(Resources::default, |size| Resources {
         gpus: Gpus::from_thousandths(u64::from(size.share.thousandths()) * count),
         memory: Bytes::new(size.memory.get().saturating_mul(count)),
     })

@@ -8,7 +8,7 @@ use crate::ids::{JobId, ProjectName};
 
 /// On whose account a job runs, and how it stands among others of that account.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Owner {
+pub struct SchedulingClass {
     /// `None`: outside all projects.
     #[serde(default)]
     pub project: Option<ProjectName>,
@@ -21,7 +21,7 @@ pub struct Owner {
     pub preemptible: bool,
 }
 
-impl Owner {
+impl SchedulingClass {
     /// The place of one who holds something in its project's rank: those who cannot be preempted, then by priority, then by
     /// age.
     pub(crate) fn rank(&self, job: JobId) -> impl Ord + Copy + use<> {

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Limit, Project, Use};
+use super::{Limit, Project, Resources};
 use crate::ids::{JobId, ProjectName};
 use crate::units::{Bytes, Gpus};
 
 /// Which rule a job would break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum QuotaRule {
     /// No project goes beyond its limit.
     Limit,
     /// Only jobs that may be preempted go beyond the quota.
@@ -18,10 +18,10 @@ pub enum Rule {
 
 /// A job's project has not so much left for it: `vision's limit is 4 GPUs; 3.5 in use, 1 more needed`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Overdraft {
+pub struct QuotaExceeded {
     pub project: ProjectName,
-    pub rule: Rule,
-    pub sum: Sum,
+    pub rule: QuotaRule,
+    pub resource: Sum,
 }
 
 /// The resource that is short.
@@ -39,14 +39,14 @@ pub enum Sum {
     },
 }
 
-impl Overdraft {
+impl QuotaExceeded {
     /// The first resource of which `used` and `needs` together are beyond `most`.
     pub(crate) fn of(
         project: &Project,
-        rule: Rule,
+        rule: QuotaRule,
         most: Limit,
-        used: Use,
-        needs: Use,
+        used: Resources,
+        needs: Resources,
     ) -> Option<Self> {
         let gpus = most
             .gpus
@@ -67,23 +67,23 @@ impl Overdraft {
         gpus.or(memory).map(|sum| Self {
             project: project.name.clone(),
             rule,
-            sum,
+            resource: sum,
         })
     }
 }
 
-impl fmt::Display for Overdraft {
+impl fmt::Display for QuotaExceeded {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rule = match self.rule {
-            Rule::Limit => "limit",
-            Rule::Quota => "quota",
+            QuotaRule::Limit => "limit",
+            QuotaRule::Quota => "quota",
         };
         let by = match self.rule {
-            Rule::Limit => "",
-            Rule::Quota => ", and only preemptible jobs may exceed it",
+            QuotaRule::Limit => "",
+            QuotaRule::Quota => ", and only preemptible jobs may exceed it",
         };
         write!(out, "{}'s {rule} is ", self.project)?;
-        match self.sum {
+        match self.resource {
             Sum::Gpus { most, used, needs } => {
                 let s = if most == Gpus::whole(1) { "" } else { "s" };
                 write!(out, "{most} GPU{s}; {used} in use, {needs} more needed{by}")
@@ -101,16 +101,16 @@ impl fmt::Display for Overdraft {
 /// A project could never serve a request, whoever of it ends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct OutOfQuota(pub Overdraft);
+pub struct OutOfQuota(pub QuotaExceeded);
 
 impl OutOfQuota {
     /// What to do instead.
     pub fn hint(&self) -> String {
         match self.0.rule {
-            Rule::Limit => {
+            QuotaRule::Limit => {
                 "request less, or ask an administrator for more quota: divvy projects".to_owned()
             }
-            Rule::Quota => {
+            QuotaRule::Quota => {
                 "--preemptible lets the job use quota that other projects leave".to_owned()
             }
         }
@@ -121,7 +121,7 @@ impl OutOfQuota {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaAhead {
     pub job: JobId,
-    pub overdraft: Arc<Overdraft>,
+    pub overdraft: Arc<QuotaExceeded>,
 }
 
 impl fmt::Display for QuotaAhead {
@@ -132,24 +132,24 @@ impl fmt::Display for QuotaAhead {
 
 /// A job is within its project's quota, and others that are over quota give way to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reclaims {
+pub struct PendingPreemption {
     pub project: ProjectName,
     pub quota: Gpus,
     /// What of the quota is used with it.
     pub used: Gpus,
     /// Who gives way.
-    pub stopped: Vec<JobId>,
+    pub victims: Vec<JobId>,
     /// Seconds until the last of them may be stopped, where one has not run for its minimum yet.
     pub in_s: Option<u64>,
 }
 
-impl fmt::Display for Reclaims {
+impl fmt::Display for PendingPreemption {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             project,
             quota,
             used,
-            stopped,
+            victims: stopped,
             in_s,
         } = self;
         let stopped_words = listed(stopped);

@@ -7,58 +7,62 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::books::Member;
-use super::{Books, Owner, Use};
-use crate::board::Board;
-use crate::fit::{Size, part_misses};
+use super::books::JobUsage;
+use super::{QuotaLedger, Resources, SchedulingClass};
+use crate::board::NodeUsage;
+use crate::fit::{GrantSize, fraction_constraints};
 use crate::gpu::Mode;
 use crate::ids::{JobId, QueueName};
 use crate::request::Request;
 
 /// What giving way comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum Victims {
     /// Who is being stopped already is enough.
-    Leaving(Vec<JobId>),
+    AlreadyStopping(Vec<JobId>),
     /// These are to be stopped.
-    Stop(Vec<JobId>),
+    Preempt(Vec<JobId>),
     /// These are to be stopped once the last of them has run for its minimum, in so many seconds.
-    Later(Vec<JobId>, u64),
+    PreemptLater(Vec<JobId>, u64),
     /// Nobody's leaving helps.
     Nothing,
 }
 
-impl Found {
+impl Victims {
     /// Who gives way.
     pub(crate) fn jobs(&self) -> &[JobId] {
         match self {
-            Self::Leaving(jobs) | Self::Stop(jobs) | Self::Later(jobs, _) => jobs,
+            Self::AlreadyStopping(jobs) | Self::Preempt(jobs) | Self::PreemptLater(jobs, _) => jobs,
             Self::Nothing => &[],
         }
     }
 }
 
 /// A job that does not fit, and is within its project's quota.
-pub(crate) struct Claimant<'a> {
+pub(crate) struct QuotaRequest<'a> {
     pub(crate) job: JobId,
-    pub(crate) owner: &'a Owner,
+    pub(crate) owner: &'a SchedulingClass,
     pub(crate) request: &'a Request,
-    pub(crate) need: Use,
+    pub(crate) cost: Resources,
 }
 
 /// A job that may be made to give way.
-struct Candidate<'a> {
-    member: &'a Member,
+struct VictimCandidate<'a> {
+    member: &'a JobUsage,
     /// Seconds until its minimum runtime is over.
-    young_s: u64,
+    protected_s: u64,
 }
 
 /// Finds who gives way to the claimant, if it is within its project's quota.
-pub(crate) fn reclaim(board: &Board<'_>, books: &Books<'_>, claimant: &Claimant<'_>) -> Found {
+pub(crate) fn find_victims(
+    board: &NodeUsage<'_>,
+    books: &QuotaLedger<'_>,
+    claimant: &QuotaRequest<'_>,
+) -> Victims {
     let nobody = BTreeSet::new();
-    let (job, owner, need) = (claimant.job, claimant.owner, claimant.need);
-    if !books.may_preempt() || !books.is_within(job, owner, need, &nobody) {
-        return Found::Nothing;
+    let (job, owner, need) = (claimant.job, claimant.owner, claimant.cost);
+    if !books.is_preemption_on() || !books.is_within_quota(job, owner, need, &nobody) {
+        return Victims::Nothing;
     }
     let search = Search {
         board,
@@ -67,43 +71,46 @@ pub(crate) fn reclaim(board: &Board<'_>, books: &Books<'_>, claimant: &Claimant<
     };
     let leaving: BTreeSet<JobId> = search
         .members()
-        .filter(|member| member.leaving)
+        .filter(|member| member.is_stopping)
         .map(|member| member.job)
         .collect();
     if !leaving.is_empty() && search.fits(&leaving) {
-        return Found::Leaving(leaving.into_iter().collect());
+        return Victims::AlreadyStopping(leaving.into_iter().collect());
     }
     let candidates = search.candidates();
-    let ready: Vec<&Candidate<'_>> = candidates.iter().filter(|one| one.young_s == 0).collect();
+    let ready: Vec<&VictimCandidate<'_>> = candidates
+        .iter()
+        .filter(|one| one.protected_s == 0)
+        .collect();
     if let Some(victims) = search.victims(&ready, &leaving) {
-        return Found::Stop(jobs(&victims));
+        return Victims::Preempt(jobs(&victims));
     }
-    let all: Vec<&Candidate<'_>> = candidates.iter().collect();
+    let all: Vec<&VictimCandidate<'_>> = candidates.iter().collect();
     match search.victims(&all, &leaving) {
         Some(victims) => {
-            let in_s = victims.iter().map(|victim| victim.young_s).max();
-            Found::Later(jobs(&victims), in_s.unwrap_or(0))
+            let in_s = victims.iter().map(|victim| victim.protected_s).max();
+            Victims::PreemptLater(jobs(&victims), in_s.unwrap_or(0))
         }
-        None => Found::Nothing,
+        None => Victims::Nothing,
     }
 }
 
-fn jobs(victims: &[&Candidate<'_>]) -> Vec<JobId> {
+fn jobs(victims: &[&VictimCandidate<'_>]) -> Vec<JobId> {
     let mut jobs: Vec<JobId> = victims.iter().map(|victim| victim.member.job).collect();
     jobs.sort_unstable();
     jobs
 }
 
 struct Search<'a> {
-    board: &'a Board<'a>,
-    books: &'a Books<'a>,
-    claimant: &'a Claimant<'a>,
+    board: &'a NodeUsage<'a>,
+    books: &'a QuotaLedger<'a>,
+    claimant: &'a QuotaRequest<'a>,
 }
 
 impl<'a> Search<'a> {
-    fn members(&self) -> impl Iterator<Item = &'a Member> {
-        let accounts = self.books.accounts().iter();
-        accounts.flat_map(|account| &account.members)
+    fn members(&self) -> impl Iterator<Item = &'a JobUsage> {
+        let accounts = self.books.projects().iter();
+        accounts.flat_map(|account| &account.jobs)
     }
 
     /// Whether the claimant fits once these are gone.
@@ -115,26 +122,28 @@ impl<'a> Search<'a> {
     }
 
     /// Whether a job is over its project's quota, once these are gone and the claimant is there.
-    fn is_over(&self, member: &Member, gone: &BTreeSet<JobId>) -> bool {
-        let Claimant { owner, need, .. } = *self.claimant;
-        let same = self.books.account(owner) == self.books.account(&member.owner);
+    fn is_over(&self, member: &JobUsage, gone: &BTreeSet<JobId>) -> bool {
+        let QuotaRequest {
+            owner, cost: need, ..
+        } = *self.claimant;
+        let same = self.books.project_index(owner) == self.books.project_index(&member.owner);
         let needed = match same && owner.displaces(&member.owner) {
             true => member.used.and(need),
             false => member.used,
         };
         !self
             .books
-            .is_within(member.job, &member.owner, needed, gone)
+            .is_within_quota(member.job, &member.owner, needed, gone)
     }
 
     /// Who may be stopped, cheapest first.
-    fn candidates(&self) -> Vec<Candidate<'a>> {
+    fn candidates(&self) -> Vec<VictimCandidate<'a>> {
         let mut candidates = Vec::new();
-        for account in self.books.accounts() {
-            let beyond = account.used().gpus.thousandths() > account.fair;
+        for account in self.books.projects() {
+            let beyond = account.used().gpus.thousandths() > account.fair_share;
             let least_s = account.project.map_or(0, |project| project.min_runtime_s);
-            for member in &account.members {
-                if member.owner.preemptible && !member.leaving && !member.starts {
+            for member in &account.jobs {
+                if member.owner.preemptible && !member.is_stopping && !member.is_starting {
                     let cost = (
                         !beyond,
                         member.owner.priority,
@@ -142,7 +151,13 @@ impl<'a> Search<'a> {
                         Reverse(member.job),
                     );
                     let young_s = least_s.saturating_sub(member.ran_s);
-                    candidates.push((cost, Candidate { member, young_s }));
+                    candidates.push((
+                        cost,
+                        VictimCandidate {
+                            member,
+                            protected_s: young_s,
+                        },
+                    ));
                 }
             }
         }
@@ -156,10 +171,10 @@ impl<'a> Search<'a> {
     /// The cheapest one whose leaving is enough, else some of whom none can be spared.
     fn victims<'c>(
         &self,
-        candidates: &[&'c Candidate<'a>],
+        candidates: &[&'c VictimCandidate<'a>],
         leaving: &BTreeSet<JobId>,
-    ) -> Option<Vec<&'c Candidate<'a>>> {
-        let with = |gone: &BTreeSet<JobId>, member: &Member| {
+    ) -> Option<Vec<&'c VictimCandidate<'a>>> {
+        let with = |gone: &BTreeSet<JobId>, member: &JobUsage| {
             let mut gone = gone.clone();
             gone.insert(member.job);
             gone
@@ -167,11 +182,12 @@ impl<'a> Search<'a> {
         let enough = candidates.iter().filter(|one| {
             self.is_over(one.member, leaving) && self.fits(&with(leaving, one.member))
         });
-        if let Some(one) = enough.min_by_key(|one| !self.goes_on(one.member, leaving)) {
+        if let Some(one) = enough.min_by_key(|one| !self.can_restart_elsewhere(one.member, leaving))
+        {
             return Some(vec![one]);
         }
         let mut gone = leaving.clone();
-        let mut chosen: Vec<&'c Candidate<'a>> = Vec::new();
+        let mut chosen: Vec<&'c VictimCandidate<'a>> = Vec::new();
         for one in candidates {
             if self.is_over(one.member, &gone) {
                 gone.insert(one.member.job);
@@ -198,7 +214,7 @@ impl<'a> Search<'a> {
     }
 
     /// Whether there is room for it elsewhere beside the claimant. A job on several GPUs is not looked at.
-    fn goes_on(&self, member: &Member, leaving: &BTreeSet<JobId>) -> bool {
+    fn can_restart_elsewhere(&self, member: &JobUsage, leaving: &BTreeSet<JobId>) -> bool {
         let mut gone = leaving.clone();
         gone.insert(member.job);
         let mut board = self.board.without(&gone);
@@ -209,15 +225,14 @@ impl<'a> Search<'a> {
         let [grant] = &held[..] else {
             return false;
         };
-        board.give(self.claimant.job, &QueueName::default_queue(), &offers);
-        let size = Size {
+        board.assign(self.claimant.job, &QueueName::default_queue(), &offers);
+        let size = GrantSize {
             share: grant.share,
             memory: grant.memory,
             profile: None,
         };
-        board
-            .tiles
-            .iter()
-            .any(|tile| tile.gpu.mode == Mode::Shared && part_misses(tile, size).is_empty())
+        board.gpus.iter().any(|tile| {
+            tile.gpu.mode == Mode::Shared && fraction_constraints(tile, size).is_empty()
+        })
     }
 }

@@ -1,8 +1,10 @@
 //! What a project's rules never allow, and how far a job may grow.
 
-use super::need::need;
-use super::{Books, OutOfQuota, Overdraft, Owner, Project, Rule, Use};
-use crate::board::Board;
+use super::need::quota_cost;
+use super::{
+    OutOfQuota, Project, QuotaExceeded, QuotaLedger, QuotaRule, Resources, SchedulingClass,
+};
+use crate::board::NodeUsage;
 use crate::gpu::Gpu;
 use crate::ids::JobId;
 use crate::request::Request;
@@ -10,16 +12,23 @@ use crate::slice::Grant;
 use crate::snapshot::{Preemption, Snapshot};
 
 /// The rule that keeps a job from ever starting, though nobody of its project holds anything.
-pub(super) fn never(
+pub(super) fn never_within_quota(
     project: &Project,
-    owner: &Owner,
-    need: Use,
+    owner: &SchedulingClass,
+    need: Resources,
     preemption: Preemption,
-) -> Option<Overdraft> {
-    let nobody = Use::default();
+) -> Option<QuotaExceeded> {
+    let nobody = Resources::default();
     let bound = !owner.preemptible && preemption == Preemption::On;
-    Overdraft::of(project, Rule::Limit, project.limit, nobody, need).or_else(|| {
-        Overdraft::of(project, Rule::Quota, project.quota.into(), nobody, need).filter(|_| bound)
+    QuotaExceeded::of(project, QuotaRule::Limit, project.limit, nobody, need).or_else(|| {
+        QuotaExceeded::of(
+            project,
+            QuotaRule::Quota,
+            project.quota.into(),
+            nobody,
+            need,
+        )
+        .filter(|_| bound)
     })
 }
 
@@ -27,15 +36,15 @@ pub(super) fn never(
 ///
 /// # Errors
 /// [`OutOfQuota`], with what would help.
-pub fn refusal(
+pub fn check_quota(
     gpus: &[Gpu],
     project: &Project,
-    owner: &Owner,
+    owner: &SchedulingClass,
     request: &Request,
     preemption: Preemption,
 ) -> Result<(), OutOfQuota> {
-    let need = need(&Board::empty(gpus), request);
-    match never(project, owner, need, preemption) {
+    let need = quota_cost(&NodeUsage::empty(gpus), request);
+    match never_within_quota(project, owner, need, preemption) {
         Some(overdraft) => Err(OutOfQuota(overdraft)),
         None => Ok(()),
     }
@@ -43,30 +52,34 @@ pub fn refusal(
 
 /// The rule that keeps a job from holding this instead of what it holds; `None` where there is none, and for whoever asks
 /// for no more than it has.
-pub fn outgrown(snapshot: &Snapshot, job: JobId, grants: &[Grant]) -> Option<Overdraft> {
+pub fn quota_exceeded_by_resize(
+    snapshot: &Snapshot,
+    job: JobId,
+    grants: &[Grant],
+) -> Option<QuotaExceeded> {
     let held = snapshot.held.iter().find(|held| held.job == job)?;
-    let (now, then) = (Use::of(&held.grants), Use::of(grants));
+    let (now, then) = (Resources::of(&held.grants), Resources::of(grants));
     if then.gpus <= now.gpus && then.memory <= now.memory {
         return None;
     }
-    beyond(snapshot, job, &held.owner, then)
+    quota_exceeded_by(snapshot, job, &held.owner, then)
 }
 
 /// The rule of its project that keeps a job from holding so much; `None` where there is none.
-pub(crate) fn beyond(
+pub(crate) fn quota_exceeded_by(
     snapshot: &Snapshot,
     job: JobId,
-    owner: &Owner,
-    then: Use,
-) -> Option<Overdraft> {
-    let empty = Board::empty(&snapshot.gpus);
-    let books = Books::of(snapshot, &empty)?;
-    let account = &books.accounts()[books.account(owner)];
+    owner: &SchedulingClass,
+    then: Resources,
+) -> Option<QuotaExceeded> {
+    let empty = NodeUsage::empty(&snapshot.gpus);
+    let books = QuotaLedger::of(snapshot, &empty)?;
+    let account = &books.projects()[books.project_index(owner)];
     let project = account.project?;
     let others = account.used_by(|member| member.job != job);
-    Overdraft::of(project, Rule::Limit, project.limit, others, then).or_else(|| {
+    QuotaExceeded::of(project, QuotaRule::Limit, project.limit, others, then).or_else(|| {
         let fixed = account.used_by(|member| member.job != job && !member.owner.preemptible);
-        Overdraft::of(project, Rule::Quota, project.quota.into(), fixed, then)
-            .filter(|_| books.is_bound(owner))
+        QuotaExceeded::of(project, QuotaRule::Quota, project.quota.into(), fixed, then)
+            .filter(|_| books.is_bound_to_quota(owner))
     })
 }

@@ -9,31 +9,35 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeSet, VecDeque};
 
 use super::allowance::of_offers;
-use super::{Books, Claimant, Use};
+use super::{QuotaLedger, QuotaRequest, Resources};
 use crate::placement::Offer;
-use crate::snapshot::{Snapshot, Waiting};
+use crate::snapshot::{PendingJob, Snapshot};
 use crate::units::Gpus;
 
 /// A waiting job: the number of its queue, and its place there.
-pub(crate) type Turn = (usize, usize);
+pub(crate) type QueuePosition = (usize, usize);
 
 /// Who has not been asked yet.
-pub(crate) enum Turns {
+pub(crate) enum SchedulingOrder {
     /// Without projects.
-    Queues(VecDeque<Turn>),
+    Queues(VecDeque<QueuePosition>),
     /// By account; each with its place in the order of the queues.
-    Accounts(Vec<VecDeque<(usize, Turn)>>),
+    Accounts(Vec<VecDeque<(usize, QueuePosition)>>),
 }
 
-impl Turns {
+impl SchedulingOrder {
     /// `queues`: the waiting jobs in the order in which queues are served.
-    pub(crate) fn new(snapshot: &Snapshot, queues: Vec<Turn>, books: Option<&Books<'_>>) -> Self {
+    pub(crate) fn new(
+        snapshot: &Snapshot,
+        queues: Vec<QueuePosition>,
+        books: Option<&QuotaLedger<'_>>,
+    ) -> Self {
         let Some(books) = books else {
             return Self::Queues(queues.into());
         };
-        let mut lists = vec![VecDeque::new(); books.accounts().len()];
+        let mut lists = vec![VecDeque::new(); books.projects().len()];
         for (place, turn) in queues.into_iter().enumerate() {
-            lists[books.account(&at(snapshot, turn).owner)].push_back((place, turn));
+            lists[books.project_index(&at(snapshot, turn).owner)].push_back((place, turn));
         }
         for list in &mut lists {
             let list = list.make_contiguous();
@@ -43,7 +47,11 @@ impl Turns {
     }
 
     /// Who is asked next, as things stand.
-    pub(crate) fn next(&mut self, snapshot: &Snapshot, books: Option<&Books<'_>>) -> Option<Turn> {
+    pub(crate) fn next(
+        &mut self,
+        snapshot: &Snapshot,
+        books: Option<&QuotaLedger<'_>>,
+    ) -> Option<QueuePosition> {
         match (self, books) {
             (Self::Accounts(lists), Some(books)) => {
                 let heads = lists.iter().enumerate();
@@ -76,54 +84,56 @@ impl Turns {
     }
 }
 
-fn at(snapshot: &Snapshot, (queue, place): Turn) -> &Waiting {
+fn at(snapshot: &Snapshot, (queue, place): QueuePosition) -> &PendingJob {
     &snapshot.queues[queue].waiting[place]
 }
 
 /// Whose turn it is before whose.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Precedence {
-    class: Class,
+    class: QuotaClass,
     priority: Reverse<i32>,
     /// `false` for who was first when last asked.
     comes_after: bool,
-    has: Part,
+    has: UsageRatio,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Class {
+enum QuotaClass {
     WithinQuota,
     WithinFairShare,
     Beyond,
 }
 
 impl Precedence {
-    fn of(books: &Books<'_>, account: usize, head: &Waiting, kept: bool) -> Self {
-        let class = Class::of(books, head);
-        let account = &books.accounts()[account];
+    fn of(books: &QuotaLedger<'_>, account: usize, head: &PendingJob, kept: bool) -> Self {
+        let class = QuotaClass::of(books, head);
+        let account = &books.projects()[account];
         let due = match class {
-            Class::WithinQuota => account
+            QuotaClass::WithinQuota => account
                 .project
                 .map_or(Gpus::ZERO, |project| project.quota.gpus),
-            Class::WithinFairShare | Class::Beyond => Gpus::from_thousandths(account.fair),
+            QuotaClass::WithinFairShare | QuotaClass::Beyond => {
+                Gpus::from_thousandths(account.fair_share)
+            }
         };
         Self {
             class,
             priority: Reverse(account.project.map_or(0, |project| project.priority)),
             comes_after: !kept,
-            has: Part::of(account.used(), due),
+            has: UsageRatio::of(account.used(), due),
         }
     }
 }
 
-impl Class {
-    fn of(books: &Books<'_>, waiting: &Waiting) -> Self {
-        let Waiting { job, owner, .. } = waiting;
-        let need = books.need(&waiting.request);
-        let account = &books.accounts()[books.account(owner)];
-        if books.is_within(*job, owner, need, &BTreeSet::new()) {
+impl QuotaClass {
+    fn of(books: &QuotaLedger<'_>, waiting: &PendingJob) -> Self {
+        let PendingJob { job, owner, .. } = waiting;
+        let need = books.cost(&waiting.request);
+        let account = &books.projects()[books.project_index(owner)];
+        if books.is_within_quota(*job, owner, need, &BTreeSet::new()) {
             Self::WithinQuota
-        } else if account.used().and(need).gpus <= Gpus::from_thousandths(account.fair) {
+        } else if account.used().and(need).gpus <= Gpus::from_thousandths(account.fair_share) {
             Self::WithinFairShare
         } else {
             Self::Beyond
@@ -133,29 +143,29 @@ impl Class {
 
 /// Whether a job that starts with these would cost one ahead of it on the same account its turn, or what its project may
 /// still take.
-pub(crate) fn hinders(
-    books: &Books<'_>,
-    new: &Claimant<'_>,
+pub(crate) fn delays_same_project(
+    books: &QuotaLedger<'_>,
+    new: &QuotaRequest<'_>,
     offers: &[Offer],
-    ahead: &Waiting,
+    ahead: &PendingJob,
 ) -> bool {
-    if books.account(new.owner) != books.account(&ahead.owner) {
+    if books.project_index(new.owner) != books.project_index(&ahead.owner) {
         return false;
     }
     let mut with = books.clone();
-    with.start(new.job, new.owner, of_offers(offers));
-    Class::of(&with, ahead) > Class::of(books, ahead)
-        || with.overdraft(&with.claimant(ahead)).is_some()
+    with.add_starting(new.job, new.owner, of_offers(offers));
+    QuotaClass::of(&with, ahead) > QuotaClass::of(books, ahead)
+        || with.quota_exceeded(&with.quota_request(ahead)).is_some()
 }
 
 /// `has / due`, compared without rounding. Whoever is due nothing and has nothing comes before those who have their due.
-struct Part {
+struct UsageRatio {
     has: u128,
     due: u128,
 }
 
-impl Part {
-    fn of(used: Use, due: Gpus) -> Self {
+impl UsageRatio {
+    fn of(used: Resources, due: Gpus) -> Self {
         Self {
             has: used.gpus.thousandths().into(),
             due: u128::from(due.thousandths()).max(1),
@@ -163,22 +173,22 @@ impl Part {
     }
 }
 
-impl Ord for Part {
+impl Ord for UsageRatio {
     fn cmp(&self, other: &Self) -> Ordering {
         (self.has * other.due).cmp(&(other.has * self.due))
     }
 }
 
-impl PartialOrd for Part {
+impl PartialOrd for UsageRatio {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Part {
+impl PartialEq for UsageRatio {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Part {}
+impl Eq for UsageRatio {}

@@ -1,20 +1,20 @@
 //! What a slice was granted, remembered for a while: a driver's figure that is read just after a slice was made smaller may still be of
 //! the time before.
 
-use super::watchlist::{CALM, Moment};
+use super::watchlist::{BootNanos, CALM};
 use crate::units::Bytes;
 
 /// What one slice was granted of one GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Granted {
+pub struct GrantHistory {
     now: Bytes,
     /// What it was before it was made smaller, and when that was seen.
-    before: Option<(Bytes, Moment)>,
+    before: Option<(Bytes, BootNanos)>,
 }
 
-impl Granted {
+impl GrantHistory {
     /// Takes over what is granted at `now`; answers with the most that was granted in the two seconds before.
-    pub fn lately(&mut self, now: Moment, granted: Bytes) -> Bytes {
+    pub fn record(&mut self, now: BootNanos, granted: Bytes) -> Bytes {
         if self
             .before
             .is_some_and(|(_, since)| now.saturating_sub(since) >= CALM)

@@ -10,29 +10,29 @@ fn process(pid: u32) -> Process {
     }
 }
 
-fn seen(pid: u32, used: Bytes, of: Of) -> ProcessSight {
-    ProcessSight {
+fn seen(pid: u32, used: Bytes, of: ProcessOwner) -> ProcessSample {
+    ProcessSample {
         process: process(pid),
         used: Some(used),
-        of,
+        owner: of,
     }
 }
 
-fn member(charged: Option<Bytes>) -> Of {
-    let account = charged.map(|charged| Account {
+fn member(charged: Option<Bytes>) -> ProcessOwner {
+    let account = charged.map(|charged| LedgerEntry {
         charged,
         steady: true,
     });
     let limiter = Limiter::Loaded;
-    Of::Job {
+    ProcessOwner::Job {
         job: JOB,
         account,
         limiter,
     }
 }
 
-fn bare(limiter: Limiter) -> Of {
-    Of::Job {
+fn bare(limiter: Limiter) -> ProcessOwner {
+    ProcessOwner::Job {
         job: JOB,
         account: None,
         limiter,
@@ -40,14 +40,14 @@ fn bare(limiter: Limiter) -> Of {
 }
 
 /// A GPU where job 3 has a slice of 8 GiB, and a context costs 400 MiB.
-fn gpu(charged: Bytes, processes: Vec<ProcessSight>) -> Sight {
-    Sight {
+fn gpu(charged: Bytes, processes: Vec<ProcessSample>) -> Sample {
+    Sample {
         used: Bytes::gib(40),
         context: Bytes::mib(400),
-        slices: vec![SliceSight {
+        slices: vec![SliceSample {
             job: JOB,
             granted: Bytes::gib(8),
-            lately: Some(Bytes::gib(8)),
+            granted_recently: Some(Bytes::gib(8)),
             tampered: false,
             charged,
         }],
@@ -55,18 +55,18 @@ fn gpu(charged: Bytes, processes: Vec<ProcessSight>) -> Sight {
     }
 }
 
-fn ways(balance: &Balance) -> Vec<(Way, bool)> {
-    let way = |suspect: &Suspect| (suspect.way, suspect.harmful);
+fn ways(balance: &Comparison) -> Vec<(BypassKind, bool)> {
+    let way = |suspect: &Suspect| (suspect.kind, suspect.harmful);
     balance.suspects.iter().map(way).collect()
 }
 
 #[test]
 fn an_account_that_agrees_with_the_driver_has_no_error() {
     let held = Bytes::gib(4);
-    let balance = balance(&gpu(held, vec![seen(7, held, member(Some(held)))]));
+    let balance = compare(&gpu(held, vec![seen(7, held, member(Some(held)))]));
     let slice = balance.slices[0];
-    assert_eq!((slice.mismatch(), slice.unseen), (Some(0), Bytes::ZERO));
-    assert_eq!((balance.foreign, ways(&balance)), (Bytes::ZERO, vec![]));
+    assert_eq!((slice.mismatch(), slice.uncounted), (Some(0), Bytes::ZERO));
+    assert_eq!((balance.unmanaged, ways(&balance)), (Bytes::ZERO, vec![]));
 }
 
 #[test]
@@ -74,9 +74,9 @@ fn what_the_driver_says_beyond_an_account_counts_inside_the_limit_once_it_is_mor
     let at = |extra: u64| {
         let charged = Bytes::gib(4);
         let used = charged.saturating_add(Bytes::mib(extra));
-        let balance = balance(&gpu(charged, vec![seen(7, used, member(Some(charged)))]));
+        let balance = compare(&gpu(charged, vec![seen(7, used, member(Some(charged)))]));
         assert_eq!(ways(&balance), [], "a little unseen memory is no bypass");
-        (balance.slices[0].mismatch(), balance.slices[0].unseen)
+        (balance.slices[0].mismatch(), balance.slices[0].uncounted)
     };
     assert_eq!(at(32), (Some(32 << 20), Bytes::ZERO));
     assert_eq!(at(34), (Some(34 << 20), Bytes::mib(34)));
@@ -89,19 +89,19 @@ fn an_account_that_says_too_much_hides_nobody_elses_lack() {
         seen(7, low, member(Some(high))),
         seen(8, high, member(Some(low))),
     ];
-    let balance = balance(&gpu(Bytes::gib(3), processes));
-    assert_eq!(balance.slices[0].unseen, Bytes::gib(1));
+    let balance = compare(&gpu(Bytes::gib(3), processes));
+    assert_eq!(balance.slices[0].uncounted, Bytes::gib(1));
 }
 
 #[test]
 fn a_process_without_a_slot_is_a_bypass_whatever_it_holds() {
     for limiter in [Limiter::NotLoaded, Limiter::Off, Limiter::Hidden] {
-        let balance = balance(&gpu(
+        let balance = compare(&gpu(
             Bytes::ZERO,
             vec![seen(7, Bytes::mib(400), bare(limiter))],
         ));
-        assert_eq!(ways(&balance), [(Way::Unlimited, true)]);
-        assert_eq!(balance.slices[0].unseen, Bytes::mib(400));
+        assert_eq!(ways(&balance), [(BypassKind::Unlimited, true)]);
+        assert_eq!(balance.slices[0].uncounted, Bytes::mib(400));
     }
 }
 
@@ -109,10 +109,10 @@ fn a_process_without_a_slot_is_a_bypass_whatever_it_holds() {
 fn a_limited_process_may_have_a_context_before_its_first_allocation() {
     let with = |mib| {
         let processes = vec![seen(7, Bytes::mib(mib), bare(Limiter::Loaded))];
-        ways(&balance(&gpu(Bytes::ZERO, processes)))
+        ways(&compare(&gpu(Bytes::ZERO, processes)))
     };
     assert_eq!(with(400 + 512), []);
-    assert_eq!(with(400 + 514), [(Way::Unlimited, true)]);
+    assert_eq!(with(400 + 514), [(BypassKind::Unlimited, true)]);
 }
 
 #[test]
@@ -120,62 +120,68 @@ fn an_account_much_too_small_is_harmful_only_beyond_the_limit() {
     let with = |used: u64, charged: u64| {
         let (used, charged) = (Bytes::mib(used), Bytes::mib(charged));
         let processes = vec![seen(7, used, member(Some(charged)))];
-        balance(&gpu(charged, processes))
+        compare(&gpu(charged, processes))
     };
     assert_eq!(ways(&with(512, 0)), []);
-    assert_eq!(ways(&with(514, 0)), [(Way::Understated, false)]);
+    assert_eq!(ways(&with(514, 0)), [(BypassKind::Understated, false)]);
     assert_eq!(
         ways(&with(8192, 6144)),
         [],
         "a quarter may be what no call shows"
     );
-    assert_eq!(ways(&with(8192, 6142)), [(Way::Understated, false)]);
+    assert_eq!(ways(&with(8192, 6142)), [(BypassKind::Understated, false)]);
     let beyond = with(9 << 10, 0);
-    assert_eq!(ways(&beyond), [(Way::Understated, true)]);
-    assert_eq!(beyond.foreign, Bytes::gib(1), "what it took from others");
+    assert_eq!(ways(&beyond), [(BypassKind::Understated, true)]);
+    assert_eq!(beyond.unmanaged, Bytes::gib(1), "what it took from others");
     let suspect = beyond.suspects[0];
-    assert_eq!(Policy::Kill.about(&suspect), Policy::Kill);
+    assert_eq!(BypassPolicy::Kill.action_for(&suspect), BypassPolicy::Kill);
     let within = with(2048, 0).suspects[0];
-    assert_eq!(Policy::Kill.about(&within), Policy::Deny);
-    assert_eq!(Policy::Warn.about(&within), Policy::Warn);
+    assert_eq!(BypassPolicy::Kill.action_for(&within), BypassPolicy::Deny);
+    assert_eq!(BypassPolicy::Warn.action_for(&within), BypassPolicy::Warn);
 }
 
 /// One process that holds so much of its slice of 8 GiB, in MiB, and is charged for so much.
-fn alone(used: u64, charged: u64) -> Sight {
+fn alone(used: u64, charged: u64) -> Sample {
     let (used, charged) = (Bytes::mib(used), Bytes::mib(charged));
     gpu(charged, vec![seen(7, used, member(Some(charged)))])
 }
 
 #[test]
 fn a_slice_that_holds_more_than_it_was_granted_is_overdrawn_however_true_its_account_is() {
-    let balance = balance(&alone(30 << 10, 30 << 10));
-    assert_eq!(ways(&balance), [(Way::Overdrawn, true)]);
-    assert_eq!(Policy::Kill.about(&balance.suspects[0]), Policy::Kill);
+    let balance = compare(&alone(30 << 10, 30 << 10));
+    assert_eq!(ways(&balance), [(BypassKind::Overdrawn, true)]);
     assert_eq!(
-        balance.foreign,
+        BypassPolicy::Kill.action_for(&balance.suspects[0]),
+        BypassPolicy::Kill
+    );
+    assert_eq!(
+        balance.unmanaged,
         Bytes::gib(22),
         "no neighbour is to have it"
     );
     let slice = balance.slices[0];
-    assert_eq!((slice.mismatch(), slice.unseen), (Some(0), Bytes::ZERO));
+    assert_eq!((slice.mismatch(), slice.uncounted), (Some(0), Bytes::ZERO));
 }
 
 #[test]
 fn what_an_honest_account_may_be_short_of_overdraws_nothing_and_a_little_more_is_not_killed_for() {
-    let at = |used, charged| ways(&balance(&alone(used, charged)));
+    let at = |used, charged| ways(&compare(&alone(used, charged)));
     assert_eq!(at((8 << 10) + 512, 8 << 10), []);
-    assert_eq!(at((8 << 10) + 514, 8 << 10), [(Way::Overdrawn, false)]);
+    assert_eq!(
+        at((8 << 10) + 514, 8 << 10),
+        [(BypassKind::Overdrawn, false)]
+    );
     assert_eq!(
         at(10 << 10, 8 << 10),
-        [(Way::Overdrawn, false)],
+        [(BypassKind::Overdrawn, false)],
         "a quarter"
     );
-    assert_eq!(at((10 << 10) + 2, 8 << 10), [(Way::Overdrawn, true)]);
+    assert_eq!(at((10 << 10) + 2, 8 << 10), [(BypassKind::Overdrawn, true)]);
     assert_eq!(
         at((8 << 10) + 514, (8 << 10) + 514),
-        [(Way::Overdrawn, true)]
+        [(BypassKind::Overdrawn, true)]
     );
-    let excess = balance(&alone((8 << 10) + 2, 8 << 10)).foreign;
+    let excess = compare(&alone((8 << 10) + 2, 8 << 10)).unmanaged;
     assert_eq!(excess, Bytes::mib(2), "every byte of it is not given out");
 }
 
@@ -190,17 +196,19 @@ fn memory_that_the_driver_shows_with_each_process_that_shares_it_overdraws_nothi
     let mut sight = gpu(shared, processes);
     sight.used = shared.saturating_add(Bytes::gib(1));
     assert_eq!(
-        ways(&balance(&sight)),
+        ways(&compare(&sight)),
         [],
         "the GPU's own figure has it once"
     );
     sight.used = Bytes::gib(10);
-    assert_eq!(ways(&balance(&sight)), [(Way::Overdrawn, true); 2]);
+    assert_eq!(ways(&compare(&sight)), [(BypassKind::Overdrawn, true); 2]);
     // What the others hold is not this slice's.
-    sight.processes.push(seen(9, Bytes::gib(3), Of::Nobody));
-    assert_eq!(ways(&balance(&sight)), []);
+    sight
+        .processes
+        .push(seen(9, Bytes::gib(3), ProcessOwner::Unmanaged));
+    assert_eq!(ways(&compare(&sight)), []);
     sight.used = Bytes::gib(13);
-    assert_eq!(ways(&balance(&sight)), [(Way::Overdrawn, true); 2]);
+    assert_eq!(ways(&compare(&sight)), [(BypassKind::Overdrawn, true); 2]);
 }
 
 #[test]
@@ -208,11 +216,11 @@ fn a_slice_whose_limit_was_written_over_is_given_no_such_room() {
     let at = |used| {
         let mut sight = alone(used, 8 << 10);
         sight.slices[0].tampered = true;
-        ways(&balance(&sight))
+        ways(&compare(&sight))
     };
     assert_eq!(at(8 << 10), [], "forging alone takes nothing");
     assert_eq!(at((8 << 10) + 32), []);
-    assert_eq!(at((8 << 10) + 34), [(Way::Overdrawn, true)]);
+    assert_eq!(at((8 << 10) + 34), [(BypassKind::Overdrawn, true)]);
 }
 
 #[test]
@@ -225,92 +233,98 @@ fn all_processes_of_an_overdrawn_slice_are_accused_and_no_others_processes() {
             seen(8, held, member(Some(held))),
             seen(9, Bytes::mib(600), bare(Limiter::Off)),
             seen(10, Bytes::ZERO, member(Some(Bytes::ZERO))),
-            seen(11, Bytes::gib(20), Of::Nobody),
+            seen(11, Bytes::gib(20), ProcessOwner::Unmanaged),
         ],
     );
-    let others = Of::Job {
+    let others = ProcessOwner::Job {
         job: JobId(4),
-        account: Some(Account {
+        account: Some(LedgerEntry {
             charged: held,
             steady: true,
         }),
         limiter: Limiter::Loaded,
     };
     sight.processes.push(seen(12, held, others));
-    sight.slices.push(SliceSight {
+    sight.slices.push(SliceSample {
         job: JobId(4),
         ..sight.slices[0]
     });
-    let found: Vec<(u32, Way)> = balance(&sight)
+    let found: Vec<(u32, BypassKind)> = compare(&sight)
         .suspects
         .iter()
-        .map(|suspect| (suspect.process.pid, suspect.way))
+        .map(|suspect| (suspect.process.pid, suspect.kind))
         .collect();
-    let (overdrawn, unlimited) = (Way::Overdrawn, Way::Unlimited);
+    let (overdrawn, unlimited) = (BypassKind::Overdrawn, BypassKind::Unlimited);
     assert_eq!(found, [(9, unlimited), (7, overdrawn), (8, overdrawn)]);
 }
 
 #[test]
 fn an_overdraw_is_found_though_the_account_never_rests_or_the_driver_says_nothing() {
-    let account = |steady| Of::Job {
+    let account = |steady| ProcessOwner::Job {
         job: JOB,
-        account: Some(Account {
+        account: Some(LedgerEntry {
             charged: Bytes::gib(9),
             steady,
         }),
         limiter: Limiter::Loaded,
     };
     let with = |used: Option<u64>, steady| {
-        let one = ProcessSight {
+        let one = ProcessSample {
             process: process(7),
             used: used.map(Bytes::gib),
-            of: account(steady),
+            owner: account(steady),
         };
-        let balance = balance(&gpu(Bytes::gib(9), vec![one]));
-        (ways(&balance), balance.foreign)
+        let balance = compare(&gpu(Bytes::gib(9), vec![one]));
+        (ways(&balance), balance.unmanaged)
     };
     let gib = Bytes::gib;
     assert_eq!(
         with(Some(30), false),
-        (vec![(Way::Overdrawn, true)], gib(22))
+        (vec![(BypassKind::Overdrawn, true)], gib(22))
     );
     // Each of two figures of a moving account may be of another moment.
     assert_eq!(
         with(Some(9), false),
-        (vec![(Way::Overdrawn, false)], gib(1))
+        (vec![(BypassKind::Overdrawn, false)], gib(1))
     );
-    assert_eq!(with(Some(9), true), (vec![(Way::Overdrawn, true)], gib(1)));
-    assert_eq!(with(None, true), (vec![(Way::Overdrawn, true)], gib(1)));
+    assert_eq!(
+        with(Some(9), true),
+        (vec![(BypassKind::Overdrawn, true)], gib(1))
+    );
+    assert_eq!(
+        with(None, true),
+        (vec![(BypassKind::Overdrawn, true)], gib(1))
+    );
 }
 
 #[test]
 fn a_slice_that_was_just_made_smaller_or_whose_memory_moves_is_not_accused() {
     let mut sight = alone(8 << 10, 8 << 10);
     sight.slices[0].granted = Bytes::gib(2);
-    assert_eq!(ways(&balance(&sight)), [], "8 GiB were granted lately");
-    assert_eq!(balance(&sight).foreign, Bytes::gib(6));
+    assert_eq!(ways(&compare(&sight)), [], "8 GiB were granted lately");
+    assert_eq!(compare(&sight).unmanaged, Bytes::gib(6));
     sight.slices[0].granted = Bytes::ZERO;
-    sight.slices[0].lately = None;
-    assert_eq!(ways(&balance(&sight)), [], "its memory is put aside");
-    assert_eq!(balance(&sight).foreign, Bytes::gib(8));
+    sight.slices[0].granted_recently = None;
+    assert_eq!(ways(&compare(&sight)), [], "its memory is put aside");
+    assert_eq!(compare(&sight).unmanaged, Bytes::gib(8));
 }
 
 #[test]
 fn what_was_granted_counts_for_two_seconds_after_a_slice_was_made_smaller() {
-    const SECOND: Moment = 1_000_000_000;
+    const SECOND: BootNanos = 1_000_000_000;
     let gib = Bytes::gib;
-    let mut granted = Granted::default();
-    assert_eq!(granted.lately(SECOND, gib(8)), gib(8));
-    assert_eq!(granted.lately(2 * SECOND, gib(2)), gib(8));
+    let mut granted = GrantHistory::default();
+    assert_eq!(granted.record(SECOND, gib(8)), gib(8));
+    assert_eq!(granted.record(2 * SECOND, gib(2)), gib(8));
     assert_eq!(
-        granted.lately(3 * SECOND, gib(1)),
+        granted.record(3 * SECOND, gib(1)),
         gib(8),
         "the most of them"
     );
-    assert_eq!(granted.lately(5 * SECOND - 1, gib(1)), gib(8));
-    assert_eq!(granted.lately(5 * SECOND, gib(1)), gib(1));
+    assert_eq!(granted.record(5 * SECOND - 1, gib(1)), gib(8));
+    assert_eq!(granted.record(5 * SECOND, gib(1)), gib(1));
     assert_eq!(
-        granted.lately(6 * SECOND, gib(16)),
+        granted.record(6 * SECOND, gib(16)),
         gib(16),
         "more counts at once"
     );
@@ -320,19 +334,19 @@ fn what_was_granted_counts_for_two_seconds_after_a_slice_was_made_smaller() {
 fn a_gpu_that_the_job_does_not_hold_is_a_bypass_and_what_it_takes_there_is_foreign() {
     let mut sight = gpu(Bytes::ZERO, vec![seen(7, Bytes::gib(2), member(None))]);
     sight.slices[0].job = JobId(4);
-    let balance = balance(&sight);
-    assert_eq!(ways(&balance), [(Way::OtherGpu, true)]);
-    assert_eq!(balance.foreign, Bytes::gib(2));
+    let balance = compare(&sight);
+    assert_eq!(ways(&balance), [(BypassKind::OtherGpu, true)]);
+    assert_eq!(balance.unmanaged, Bytes::gib(2));
     assert_eq!(balance.slices[0].driver, Some(Bytes::ZERO));
 }
 
 #[test]
 fn a_moving_account_accuses_nobody_and_gives_a_lower_bound() {
-    let account = Some(Account {
+    let account = Some(LedgerEntry {
         charged: Bytes::ZERO,
         steady: false,
     });
-    let of = Of::Job {
+    let of = ProcessOwner::Job {
         job: JOB,
         account,
         limiter: Limiter::Loaded,
@@ -341,12 +355,12 @@ fn a_moving_account_accuses_nobody_and_gives_a_lower_bound() {
         seen(7, Bytes::gib(6), of),
         seen(8, Bytes::gib(1), bare(Limiter::Off)),
     ];
-    let balance = balance(&gpu(Bytes::ZERO, processes));
-    assert_eq!(ways(&balance), [(Way::Unlimited, true)]);
-    assert_eq!(balance.unsure, [process(7)]);
+    let balance = compare(&gpu(Bytes::ZERO, processes));
+    assert_eq!(ways(&balance), [(BypassKind::Unlimited, true)]);
+    assert_eq!(balance.inconclusive, [process(7)]);
     let slice = balance.slices[0];
     assert_eq!(
-        (slice.unseen, slice.steady, slice.mismatch()),
+        (slice.uncounted, slice.steady, slice.mismatch()),
         (Bytes::gib(1), false, None)
     );
 }
@@ -354,30 +368,33 @@ fn a_moving_account_accuses_nobody_and_gives_a_lower_bound() {
 #[test]
 fn strangers_are_foreign_and_the_departed_are_nothing() {
     let processes = vec![
-        seen(7, Bytes::gib(2), Of::Nobody),
-        seen(8, Bytes::gib(3), Of::Nobody),
-        seen(9, Bytes::gib(4), Of::Departed),
+        seen(7, Bytes::gib(2), ProcessOwner::Unmanaged),
+        seen(8, Bytes::gib(3), ProcessOwner::Unmanaged),
+        seen(9, Bytes::gib(4), ProcessOwner::Exited),
     ];
-    let balance = balance(&gpu(Bytes::ZERO, processes));
-    assert_eq!((balance.foreign, ways(&balance)), (Bytes::gib(5), vec![]));
+    let balance = compare(&gpu(Bytes::ZERO, processes));
+    assert_eq!((balance.unmanaged, ways(&balance)), (Bytes::gib(5), vec![]));
 }
 
 #[test]
 fn a_stranger_of_unknown_size_has_all_that_is_not_ours() {
-    let unknown = |of| ProcessSight {
+    let unknown = |of| ProcessSample {
         process: process(7),
         used: None,
-        of,
+        owner: of,
     };
     let charged = Bytes::gib(4);
-    let at = |of| balance(&gpu(charged, vec![unknown(of)]));
-    assert_eq!(at(Of::Nobody).foreign, Bytes::gib(40));
+    let at = |of| compare(&gpu(charged, vec![unknown(of)]));
+    assert_eq!(at(ProcessOwner::Unmanaged).unmanaged, Bytes::gib(40));
     let ours = at(member(Some(charged)));
     assert_eq!(
-        (ours.foreign, ours.slices[0].driver, ways(&ours)),
+        (ours.unmanaged, ours.slices[0].driver, ways(&ours)),
         (Bytes::ZERO, None, vec![])
     );
-    assert_eq!(ways(&at(bare(Limiter::Off))), [(Way::Unlimited, true)]);
+    assert_eq!(
+        ways(&at(bare(Limiter::Off))),
+        [(BypassKind::Unlimited, true)]
+    );
     assert_eq!(ways(&at(bare(Limiter::Loaded))), []);
 }
 
@@ -388,41 +405,41 @@ fn who_is_seen_twice_is_accused_once_and_over_when_gone() {
         Bytes::ZERO,
         vec![seen(7, Bytes::gib(1), bare(Limiter::Off))],
     );
-    let suspect = balance(&sight).suspects[0];
+    let suspect = compare(&sight).suspects[0];
     let (seen, there) = ([(suspect, Limiter::Off)], [process(7)]);
     let mut list = Watchlist::default();
 
-    assert_eq!(list.look(100, &on, &seen, &there, &[]), []);
+    assert_eq!(list.update(100, &on, &seen, &there, &[]), []);
     assert!(list.is_curious());
-    let accused = Change::Accused {
+    let accused = BypassChange::Detected {
         gpu: on.clone(),
         suspect,
         limiter: Limiter::Off,
         since: 100,
     };
-    assert_eq!(list.look(130, &on, &seen, &there, &[]), [accused]);
+    assert_eq!(list.update(130, &on, &seen, &there, &[]), [accused]);
     assert!(!list.is_curious());
-    let goes_on = Change::GoesOn {
+    let goes_on = BypassChange::Updated {
         gpu: on.clone(),
         suspect,
     };
-    assert_eq!(list.look(160, &on, &seen, &there, &[]), [goes_on]);
+    assert_eq!(list.update(160, &on, &seen, &there, &[]), [goes_on]);
     let elsewhere = GpuUuid::from_bytes([2; 16]);
-    assert_eq!(list.look(190, &elsewhere, &[], &[], &[]), []);
-    let over = Change::Over {
+    assert_eq!(list.update(190, &elsewhere, &[], &[], &[]), []);
+    let over = BypassChange::Cleared {
         gpu: on.clone(),
         suspect,
     };
-    assert_eq!(list.look(220, &on, &[], &[], &[]), [over]);
-    assert_eq!(list.look(250, &on, &[], &[], &[]), []);
+    assert_eq!(list.update(220, &on, &[], &[], &[]), [over]);
+    assert_eq!(list.update(250, &on, &[], &[], &[]), []);
 }
 
 #[test]
 fn who_stops_for_a_moment_has_not_stopped() {
-    const SECOND: Moment = 1_000_000_000;
+    const SECOND: BootNanos = 1_000_000_000;
     let on = GpuUuid::from_bytes([1; 16]);
     let processes = vec![seen(7, Bytes::gib(1), bare(Limiter::Off))];
-    let suspect = balance(&gpu(Bytes::ZERO, processes)).suspects[0];
+    let suspect = compare(&gpu(Bytes::ZERO, processes)).suspects[0];
     let (seen, there) = ([(suspect, Limiter::Off)], [process(7)]);
     let mut list = Watchlist::default();
     let mut told = 0;
@@ -432,21 +449,21 @@ fn who_stops_for_a_moment_has_not_stopped() {
         } else {
             &[]
         };
-        let changes = list.look(now * SECOND, &on, seen, &there, &[]);
-        let tells = |change: &&Change| !matches!(change, Change::GoesOn { .. });
+        let changes = list.update(now * SECOND, &on, seen, &there, &[]);
+        let tells = |change: &&BypassChange| !matches!(change, BypassChange::Updated { .. });
         told += changes.iter().filter(tells).count();
     }
     assert_eq!(told, 1, "accused once");
     assert_eq!(
-        list.look(20 * SECOND, &on, &[], &there, &there),
+        list.update(20 * SECOND, &on, &[], &there, &there),
         [],
         "unsure"
     );
-    let over = Change::Over {
+    let over = BypassChange::Cleared {
         gpu: on.clone(),
         suspect,
     };
-    assert_eq!(list.look(21 * SECOND, &on, &[], &there, &[]), [over]);
+    assert_eq!(list.update(21 * SECOND, &on, &[], &there, &[]), [over]);
 }
 
 #[test]
@@ -456,7 +473,7 @@ fn who_is_seen_once_is_not_accused_and_neither_is_the_next_with_that_pid() {
         Bytes::ZERO,
         vec![seen(7, Bytes::gib(1), bare(Limiter::Off))],
     );
-    let first = balance(&sight).suspects[0];
+    let first = compare(&sight).suspects[0];
     let second = Suspect {
         process: Process {
             start_time: 9999,
@@ -468,7 +485,7 @@ fn who_is_seen_once_is_not_accused_and_neither_is_the_next_with_that_pid() {
     let mut look = |now, suspects: &[Suspect]| {
         let there: Vec<Process> = suspects.iter().map(|suspect| suspect.process).collect();
         let suspects: Vec<_> = suspects.iter().map(|one| (*one, Limiter::Off)).collect();
-        list.look(now, &on, &suspects, &there, &[])
+        list.update(now, &on, &suspects, &there, &[])
     };
     assert_eq!(look(1, &[first]), []);
     assert_eq!(look(2, &[second]), []);
@@ -480,14 +497,14 @@ fn who_is_seen_once_is_not_accused_and_neither_is_the_next_with_that_pid() {
 fn what_was_accused_on_a_gpu_that_is_gone_is_over() {
     let on = [1, 2].map(|byte| GpuUuid::from_bytes([byte; 16]));
     let processes = vec![seen(7, Bytes::gib(1), bare(Limiter::Off))];
-    let suspect = balance(&gpu(Bytes::ZERO, processes)).suspects[0];
+    let suspect = compare(&gpu(Bytes::ZERO, processes)).suspects[0];
     let mut list = Watchlist::default();
     for now in [1, 2] {
         for gpu in &on {
-            list.look(now, gpu, &[(suspect, Limiter::Off)], &[process(7)], &[]);
+            list.update(now, gpu, &[(suspect, Limiter::Off)], &[process(7)], &[]);
         }
     }
-    let over = Change::Over {
+    let over = BypassChange::Cleared {
         gpu: on[1].clone(),
         suspect,
     };
@@ -497,9 +514,9 @@ fn what_was_accused_on_a_gpu_that_is_gone_is_over() {
 
 #[test]
 fn a_policy_is_a_word() {
-    for policy in Policy::ALL {
+    for policy in BypassPolicy::ALL {
         assert_eq!(policy.to_string().parse(), Ok(policy));
     }
-    let error = "murder".parse::<Policy>().unwrap_err();
+    let error = "murder".parse::<BypassPolicy>().unwrap_err();
     assert!(error.hint().contains("kill"));
 }

@@ -17,10 +17,10 @@ use crate::ids::GpuUuid;
 use crate::job::Process;
 
 /// Nanoseconds since boot.
-pub type Moment = u64;
+pub type BootNanos = u64;
 
 /// How long an accused process that is still there must not be suspect.
-pub(super) const CALM: Moment = 2_000_000_000;
+pub(super) const CALM: BootNanos = 2_000_000_000;
 
 /// Suspects of all GPUs.
 #[derive(Clone, Debug, Default)]
@@ -30,8 +30,8 @@ pub struct Watchlist {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    first: Moment,
-    last: Moment,
+    first: BootNanos,
+    last: BootNanos,
     accused: bool,
     suspect: Suspect,
     limiter: Limiter,
@@ -39,31 +39,31 @@ struct Entry {
 
 /// News about one process on one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum BypassChange {
     /// It was seen for the second time in a row.
-    Accused {
+    Detected {
         gpu: GpuUuid,
         suspect: Suspect,
         limiter: Limiter,
         /// When it was seen first.
-        since: Moment,
+        since: BootNanos,
     },
     /// It was accused and does it still: its figures as they are now.
-    GoesOn { gpu: GpuUuid, suspect: Suspect },
+    Updated { gpu: GpuUuid, suspect: Suspect },
     /// It was accused, and is seen no more.
-    Over { gpu: GpuUuid, suspect: Suspect },
+    Cleared { gpu: GpuUuid, suspect: Suspect },
 }
 
 impl Watchlist {
     /// Takes over what one look at a GPU found: who was suspect there, and who else was `there`, of whom some may be `unsure`.
-    pub fn look(
+    pub fn update(
         &mut self,
-        now: Moment,
+        now: BootNanos,
         gpu: &GpuUuid,
         suspects: &[(Suspect, Limiter)],
         there: &[Process],
         unsure: &[Process],
-    ) -> Vec<Change> {
+    ) -> Vec<BypassChange> {
         let key = |process: Process| (process.pid, process.start_time, gpu.clone());
         let mut changes = Vec::new();
         let gone = self.entries.extract_if(.., |(pid, start_time, on), entry| {
@@ -80,7 +80,7 @@ impl Watchlist {
         });
         for (_, entry) in gone.collect::<Vec<_>>() {
             if entry.accused {
-                changes.push(Change::Over {
+                changes.push(BypassChange::Cleared {
                     gpu: gpu.clone(),
                     suspect: entry.suspect,
                 });
@@ -100,12 +100,12 @@ impl Watchlist {
             };
             (entry.suspect, entry.last) = (*suspect, now);
             changes.push(if std::mem::replace(&mut entry.accused, true) {
-                Change::GoesOn {
+                BypassChange::Updated {
                     gpu: gpu.clone(),
                     suspect: *suspect,
                 }
             } else {
-                Change::Accused {
+                BypassChange::Detected {
                     gpu: gpu.clone(),
                     suspect: *suspect,
                     limiter: entry.limiter,
@@ -117,7 +117,7 @@ impl Watchlist {
     }
 
     /// Puts back what an earlier agent accused, so that it is not accused again.
-    pub fn remember(&mut self, gpu: GpuUuid, suspect: Suspect, limiter: Limiter, since: Moment) {
+    pub fn restore(&mut self, gpu: GpuUuid, suspect: Suspect, limiter: Limiter, since: BootNanos) {
         let entry = Entry {
             first: since,
             last: since,
@@ -130,11 +130,11 @@ impl Watchlist {
     }
 
     /// Forgets GPUs that are not there any more; what was accused on them is over.
-    pub fn retain(&mut self, is_there: impl Fn(&GpuUuid) -> bool) -> Vec<Change> {
+    pub fn retain(&mut self, is_there: impl Fn(&GpuUuid) -> bool) -> Vec<BypassChange> {
         let gone = self.entries.extract_if(.., |(_, _, gpu), _| !is_there(gpu));
         let accused = gone.filter(|(_, entry)| entry.accused);
         accused
-            .map(|((_, _, gpu), entry)| Change::Over {
+            .map(|((_, _, gpu), entry)| BypassChange::Cleared {
                 gpu,
                 suspect: entry.suspect,
             })

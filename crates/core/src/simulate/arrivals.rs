@@ -3,7 +3,7 @@
 use super::mix::Demand;
 use super::pool::Arrival;
 use super::random::Random;
-use crate::mig::Table;
+use crate::mig::ProfileTable;
 
 /// Arrivals without end: the same seed draws the same, whatever becomes of them.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub struct Arrivals {
 
 /// Requests per unit of time that bring so much work: `load` is compute slices times holding time, as a part of all the
 /// compute slices there are.
-pub fn rate(table: &Table, demand: &Demand, gpus: u32, load: f64) -> f64 {
+pub fn rate(table: &ProfileTable, demand: &Demand, gpus: u32, load: f64) -> f64 {
     load * f64::from(gpus) * f64::from(table.compute_slices) / demand.compute_slices(table)
 }
 

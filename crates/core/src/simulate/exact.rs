@@ -7,7 +7,7 @@ use super::chain::{self, Rates};
 use super::layouts::Layouts;
 use super::mix::Demand;
 use super::policy::{Placer, Policy};
-use crate::mig::{Site, Table};
+use crate::mig::{MigGpu, ProfileTable};
 
 /// What a policy does in the long run, as parts of 1.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,7 +41,7 @@ type Choices = Vec<Vec<Option<usize>>>;
 
 impl<'a> OneGpu<'a> {
     /// `load` is the work that comes, as a part of the compute slices there are.
-    pub fn new(table: &'a Table, demand: &Demand, load: f64) -> Self {
+    pub fn new(table: &'a ProfileTable, demand: &Demand, load: f64) -> Self {
         Self {
             layouts: Layouts::of(table, demand),
             demand: demand.clone(),
@@ -60,14 +60,14 @@ impl<'a> OneGpu<'a> {
 
     fn choices(&self, placer: &Placer) -> Choices {
         let layouts = &self.layouts;
-        let choose = |site: Site<'_>, layout: usize, wanted: usize| {
+        let choose = |site: MigGpu<'_>, layout: usize, wanted: usize| {
             let (_, chosen) = placer.place(&[site], layouts.wanted[wanted].0)?;
             let mut starts = layouts.more[layout][wanted].iter();
             let next = starts.find(|(start, _)| *start == chosen.placement.start);
             Some(next.expect("a policy chooses a legal start").1)
         };
         let of_layout = |layout: usize| {
-            let site = Site::new(layouts.table, layouts.all[layout].iter().copied(), &[]);
+            let site = MigGpu::new(layouts.table, layouts.all[layout].iter().copied(), &[]);
             (0..layouts.wanted.len())
                 .map(|wanted| choose(site, layout, wanted))
                 .collect()

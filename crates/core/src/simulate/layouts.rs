@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::mix::Demand;
-use crate::mig::{Layout, Placement, Table};
+use crate::mig::{Layout, Placement, ProfileTable};
 
 /// All legal layouts of one GPU that hold nothing but wanted profiles. Number 0 is the empty one. A GPU with seven compute
 /// slices has 298 of its five plain profiles, 2319 of all that it offers without graphics.
 pub(super) struct Layouts<'a> {
-    pub table: &'a Table,
+    pub table: &'a ProfileTable,
     /// Profile and part of all requests, as the demand has them; a profile's place here is its column in what follows.
     pub wanted: Vec<(u32, f64)>,
     /// In ascending order of placements each.
@@ -37,7 +37,7 @@ impl Fitting {
 }
 
 impl<'a> Layouts<'a> {
-    pub fn of(table: &'a Table, demand: &Demand) -> Self {
+    pub fn of(table: &'a ProfileTable, demand: &Demand) -> Self {
         let wanted = demand.parts.clone();
         let mut all = vec![Vec::new()];
         let mut number = BTreeMap::from([(Vec::new(), 0)]);

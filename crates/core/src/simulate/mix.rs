@@ -6,18 +6,18 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use crate::mig::{MigProfile, Profile, Table};
+use crate::mig::{MigProfile, Profile, ProfileTable};
 
 /// Sizes and how often each is asked for, relative to the others. Written `1g=50,2g.10gb=25`, or by the name of one that is
 /// shipped ([`shipped`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mix {
-    sizes: Vec<(Asked, u32)>,
+    sizes: Vec<(ProfileSelector, u32)>,
 }
 
 /// A mix that comes with the program, from `data/mixes.toml`.
 #[derive(Clone, Debug)]
-pub struct Shipped {
+pub struct BuiltinMix {
     pub name: String,
     /// What it is like, in a few words.
     pub about: String,
@@ -26,7 +26,7 @@ pub struct Shipped {
 
 /// What is asked for: a profile, or the plain one with so many compute slices, whatever it is called on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum ProfileSelector {
     /// `2g`
     Slices(u8),
     /// `2g.10gb`
@@ -40,7 +40,7 @@ pub struct Demand {
     pub(super) parts: Vec<(u32, f64)>,
 }
 
-static SHIPPED: LazyLock<Vec<Shipped>> = LazyLock::new(|| {
+static SHIPPED: LazyLock<Vec<BuiltinMix>> = LazyLock::new(|| {
     #[derive(Deserialize)]
     struct File {
         mix: Vec<Row>,
@@ -55,7 +55,7 @@ static SHIPPED: LazyLock<Vec<Shipped>> = LazyLock::new(|| {
         .expect("data/mixes.toml is part of the program, and tests read it");
     let shipped = |row: Row| {
         let size = |(size, weight): (String, u32)| (size.parse().expect("tests read it"), weight);
-        Shipped {
+        BuiltinMix {
             name: row.name,
             about: row.about,
             mix: Mix {
@@ -67,13 +67,13 @@ static SHIPPED: LazyLock<Vec<Shipped>> = LazyLock::new(|| {
 });
 
 /// The mixes that come with the program.
-pub fn shipped() -> &'static [Shipped] {
+pub fn builtin_mixes() -> &'static [BuiltinMix] {
     &SHIPPED
 }
 
-impl Asked {
+impl ProfileSelector {
     /// The profile that it means on a GPU with this table.
-    pub fn on(self, table: &Table) -> Option<&Profile> {
+    pub fn on(self, table: &ProfileTable) -> Option<&Profile> {
         match self {
             Self::Slices(slices) => table.plain().find(|p| p.compute_slices == slices),
             Self::Profile(name) => table.named(name),
@@ -81,7 +81,7 @@ impl Asked {
     }
 }
 
-impl FromStr for Asked {
+impl FromStr for ProfileSelector {
     type Err = MixError;
 
     fn from_str(text: &str) -> Result<Self, MixError> {
@@ -94,7 +94,7 @@ impl FromStr for Asked {
     }
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for ProfileSelector {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Slices(slices) => write!(out, "{slices}g"),
@@ -108,7 +108,7 @@ impl Mix {
     ///
     /// # Errors
     /// When the table lacks a profile of the mix.
-    pub fn on(&self, table: &Table) -> Result<Demand, MixError> {
+    pub fn on(&self, table: &ProfileTable) -> Result<Demand, MixError> {
         let mut weights = vec![0_u64; table.profiles.len()];
         for (size, weight) in &self.sizes {
             let wanted = size.on(table).ok_or_else(|| MixError::Absent {
@@ -126,7 +126,7 @@ impl Mix {
 }
 
 /// What the table offers, for a message.
-fn names(table: &Table) -> String {
+fn names(table: &ProfileTable) -> String {
     let names = table
         .profiles
         .iter()
@@ -136,7 +136,7 @@ fn names(table: &Table) -> String {
 
 impl Demand {
     /// What these requests ask for, by the ids of profiles of the table; `None` without any.
-    pub fn of(table: &Table, asked: impl IntoIterator<Item = u32>) -> Option<Self> {
+    pub fn of(table: &ProfileTable, asked: impl IntoIterator<Item = u32>) -> Option<Self> {
         let mut counts = vec![0_u64; table.profiles.len()];
         for id in asked {
             let at = table.profiles.iter().position(|profile| profile.id == id);
@@ -146,7 +146,7 @@ impl Demand {
     }
 
     /// `weights` are those of the table's profiles, in its order.
-    fn weighted(table: &Table, weights: &[u64]) -> Option<Self> {
+    fn weighted(table: &ProfileTable, weights: &[u64]) -> Option<Self> {
         let total: u64 = weights.iter().sum();
         let part = |(profile, weight): (&Profile, &u64)| {
             (*weight > 0).then_some((profile.id, *weight as f64 / total as f64))
@@ -158,7 +158,10 @@ impl Demand {
     }
 
     /// The profiles, and the part of all requests that asks for each, in the order of the table.
-    pub fn parts<'a>(&'a self, table: &'a Table) -> impl Iterator<Item = (&'a Profile, f64)> {
+    pub fn parts<'a>(
+        &'a self,
+        table: &'a ProfileTable,
+    ) -> impl Iterator<Item = (&'a Profile, f64)> {
         let profile = |id| table.profile(id).expect("the demand is of this table");
         self.parts
             .iter()
@@ -166,7 +169,7 @@ impl Demand {
     }
 
     /// Compute slices that a request takes, on average.
-    pub fn compute_slices(&self, table: &Table) -> f64 {
+    pub fn compute_slices(&self, table: &ProfileTable) -> f64 {
         self.parts(table)
             .map(|(profile, part)| part * f64::from(profile.compute_slices))
             .sum()
@@ -177,7 +180,7 @@ impl FromStr for Mix {
     type Err = MixError;
 
     fn from_str(text: &str) -> Result<Self, MixError> {
-        if let Some(shipped) = shipped().iter().find(|shipped| shipped.name == text) {
+        if let Some(shipped) = builtin_mixes().iter().find(|shipped| shipped.name == text) {
             return Ok(shipped.mix.clone());
         }
         if !text.contains('=') {
@@ -222,7 +225,10 @@ pub enum MixError {
     #[error("the mix is empty")]
     Nothing,
     #[error("this GPU has no MIG profile `{size}`")]
-    Absent { size: Asked, offered: String },
+    Absent {
+        size: ProfileSelector,
+        offered: String,
+    },
 }
 
 impl MixError {
@@ -230,7 +236,10 @@ impl MixError {
     pub fn hint(&self) -> String {
         match self {
             Self::Unknown(_) | Self::Item(_) | Self::Nothing => {
-                let names: Vec<&str> = shipped().iter().map(|mix| mix.name.as_str()).collect();
+                let names: Vec<&str> = builtin_mixes()
+                    .iter()
+                    .map(|mix| mix.name.as_str())
+                    .collect();
                 format!(
                     "write {}, or sizes and weights as in 1g=50,2g=25,3g=15",
                     names.join(", ")
@@ -248,13 +257,13 @@ impl MixError {
 mod tests {
     use super::*;
 
-    fn a100() -> std::sync::Arc<Table> {
-        Table::of_model("a100-40gb").unwrap()
+    fn a100() -> std::sync::Arc<ProfileTable> {
+        ProfileTable::of_model("a100-40gb").unwrap()
     }
 
     #[test]
     fn every_shipped_mix_can_be_asked_of_a_gpu_with_seven_compute_slices() {
-        for shipped in shipped() {
+        for shipped in builtin_mixes() {
             let demand = shipped.mix.on(&a100()).unwrap();
             let total: f64 = demand.parts.iter().map(|(_, part)| part).sum();
             assert!((total - 1.0).abs() < 1e-12, "{}", shipped.name);
@@ -286,7 +295,7 @@ mod tests {
         assert_eq!(refused("1g=0"), MixError::Nothing);
         assert_eq!(refused("0g=1"), MixError::Size("0g".to_owned()));
         assert_eq!(refused("big=1"), MixError::Size("big".to_owned()));
-        let a30 = Table::of_model("a30-24gb").unwrap();
+        let a30 = ProfileTable::of_model("a30-24gb").unwrap();
         let absent = "3g=1".parse::<Mix>().unwrap().on(&a30).unwrap_err();
         assert_eq!(absent.to_string(), "this GPU has no MIG profile `3g`");
         assert!(absent.hint().contains("2g.12gb"), "{}", absent.hint());

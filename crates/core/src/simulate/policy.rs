@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::mix::Demand;
-use crate::mig::{self, Candidate, Site};
+use crate::mig::{self, Candidate, MigGpu};
 
 /// A way to place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,7 +91,7 @@ impl PolicyError {
 /// A policy that places, ready for a demand.
 #[derive(Clone, Debug)]
 pub(super) enum Placer {
-    Plain(mig::Policy<'static>),
+    Plain(mig::PlacementPolicy<'static>),
     /// By id, how often each profile is asked for, in millionths.
     Weighted(Vec<(u32, u32)>),
 }
@@ -100,10 +100,10 @@ impl Placer {
     /// `None` for what is no way to place: a bound, or what follows from a whole chain.
     pub fn of(policy: Policy, demand: &Demand) -> Option<Self> {
         Some(match policy {
-            Policy::FirstFit => Self::Plain(mig::Policy::FirstFit),
-            Policy::Spread => Self::Plain(mig::Policy::Spread),
-            Policy::DriverDefault => Self::Plain(mig::Policy::DriverDefault),
-            Policy::LeastLoss | Policy::Planner => Self::Plain(mig::Policy::LeastLoss),
+            Policy::FirstFit => Self::Plain(mig::PlacementPolicy::FirstFit),
+            Policy::Spread => Self::Plain(mig::PlacementPolicy::Spread),
+            Policy::DriverDefault => Self::Plain(mig::PlacementPolicy::DriverDefault),
+            Policy::LeastLoss | Policy::Planner => Self::Plain(mig::PlacementPolicy::LeastLoss),
             Policy::DemandWeighted => {
                 let weight = |(id, part): &(u32, f64)| (*id, (part * 1e6).round() as u32);
                 Self::Weighted(demand.parts.iter().map(weight).collect())
@@ -113,10 +113,10 @@ impl Placer {
     }
 
     /// Where an instance of the profile goes on these GPUs, by the function that places real ones.
-    pub fn place(&self, sites: &[Site<'_>], profile: u32) -> Option<(usize, Candidate)> {
+    pub fn place(&self, sites: &[MigGpu<'_>], profile: u32) -> Option<(usize, Candidate)> {
         let policy = match self {
             Self::Plain(policy) => *policy,
-            Self::Weighted(weights) => mig::Policy::DemandWeighted(weights),
+            Self::Weighted(weights) => mig::PlacementPolicy::DemandWeighted(weights),
         };
         mig::place(sites, |_| Some(profile), policy)
     }

@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 use super::layouts::{Fitting, Layouts};
 use super::mix::Demand;
 use super::policy::{Placer, Policy};
-use crate::mig::{Candidate, Layout, Placement, Repack, Site, Table};
+use crate::mig::{Candidate, Layout, MigGpu, Placement, ProfileTable, Repack};
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,7 +24,7 @@ pub struct Arrival {
 
 /// What came of one run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Run {
+pub struct RunResult {
     /// By profile, in the order of the demand.
     pub profiles: Vec<Tally>,
     /// Of the requests refused, those that would have fitted on some GPU had its instances lain otherwise.
@@ -44,7 +44,7 @@ pub struct Tally {
     pub refused: u64,
 }
 
-impl Run {
+impl RunResult {
     pub fn arrived(&self) -> u64 {
         self.profiles.iter().map(|tally| tally.arrived).sum()
     }
@@ -79,7 +79,7 @@ fn part(some: u64, all: u64) -> f64 {
 
 /// A pool of equal GPUs under one policy.
 pub struct Pool<'a> {
-    table: &'a Table,
+    table: &'a ProfileTable,
     gpus: u32,
     wanted: Vec<(u32, f64)>,
     fitting: Fitting,
@@ -121,7 +121,7 @@ impl<'a> Pool<'a> {
     /// # Errors
     /// When the policy is not known for pools, or for such profiles.
     pub fn new(
-        table: &'a Table,
+        table: &'a ProfileTable,
         gpus: u32,
         demand: &Demand,
         policy: Policy,
@@ -146,7 +146,7 @@ impl<'a> Pool<'a> {
 
     /// Lets the arrivals come, the first `skip` of them to warm up: they are served and not counted. All must ask for profiles
     /// of the demand.
-    pub fn run(&self, arrivals: impl IntoIterator<Item = Arrival>, skip: u64) -> Run {
+    pub fn run(&self, arrivals: impl IntoIterator<Item = Arrival>, skip: u64) -> RunResult {
         let empty = Gpu {
             jobs: Vec::new(),
             held: Layout::EMPTY,
@@ -161,7 +161,7 @@ impl<'a> Pool<'a> {
             slices: 0,
             now: 0.0,
             area: 0.0,
-            run: Run {
+            run: RunResult {
                 profiles: vec![Tally::default(); self.wanted.len()],
                 by_layout: 0,
                 reused: 0,
@@ -215,7 +215,7 @@ struct State<'a> {
     now: f64,
     /// Compute slices in use times time, since counting began.
     area: f64,
-    run: Run,
+    run: RunResult,
 }
 
 /// A job that will end.
@@ -297,8 +297,8 @@ impl State<'_> {
         });
     }
 
-    fn sites(&self) -> Vec<Site<'_>> {
-        let sites = self.gpus.iter().map(|gpu| Site {
+    fn sites(&self) -> Vec<MigGpu<'_>> {
+        let sites = self.gpus.iter().map(|gpu| MigGpu {
             table: self.pool.table,
             held: gpu.held,
             idle: &gpu.idle,

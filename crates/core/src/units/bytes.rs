@@ -89,18 +89,9 @@ impl Bytes {
         let tenths = (u128::from(self.0) * 10 + u128::from(unit) / 2) / u128::from(unit);
         format!("{}.{} {name}", tenths / 10, tenths % 10)
     }
-}
 
-/// Saturating, as [`Bytes::saturating_add`].
-impl Sum for Bytes {
-    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
-        iter.fold(Self::ZERO, Self::saturating_add)
-    }
-}
-
-impl Bytes {
     /// Exact, for sentences: as [`Display`](fmt::Display) with a space before the unit, `39.25 GiB`.
-    pub fn words(self) -> String {
+    pub fn spaced(self) -> String {
         let text = self.to_string();
         let digits = |letter: char| letter.is_ascii_digit() || letter == '.';
         let (number, unit) = text.split_at(text.find(|c| !digits(c)).unwrap_or(text.len()));
@@ -117,6 +108,13 @@ impl Bytes {
             .filter(differ)
             .or(Some(mib).filter(differ))
             .unwrap_or_else(|| both.map(|bytes| format!("{} B", bytes.0)))
+    }
+}
+
+/// Saturating, as [`Bytes::saturating_add`].
+impl Sum for Bytes {
+    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+        iter.fold(Self::ZERO, Self::saturating_add)
     }
 }
 

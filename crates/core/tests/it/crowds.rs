@@ -33,12 +33,14 @@ fn a_large_node_is_explained_in_full() {
     let whole = node.submit_request("default", amount("1").into());
     let why = why(&node.snapshot, divvy_core::JobId(whole)).expect("it waits");
     assert!(
-        !why.sooner.iter().any(|sooner| sooner.text.contains(CUT)),
+        !why.suggestions
+            .iter()
+            .any(|sooner| sooner.text.contains(CUT)),
         "{:?}",
-        why.sooner
+        why.suggestions
     );
     assert_eq!(why.gpus.len(), 64);
-    assert!(why.behind.len() >= 1000);
+    assert!(why.jobs_ahead.len() >= 1000);
 }
 
 #[test]
@@ -46,11 +48,11 @@ fn where_too_many_wait_for_too_many_amounts_the_explanation_says_that_it_is_cut_
     let (node, last) = crowd(true, true);
     let why = why(&node.snapshot, divvy_core::JobId(last)).expect("it waits");
     assert!(
-        why.sooner
+        why.suggestions
             .last()
             .is_some_and(|sooner| sooner.text.contains(CUT)),
         "{:?}",
-        why.sooner
+        why.suggestions
     );
 }
 

@@ -1,8 +1,10 @@
 //! Exact placement over random nodes: what is held breaks no law, and what is refused could not be held.
 
-use divvy_core::exact::{Device, Misfit, place_exactly};
-use divvy_core::mig::{Carving, Layout, Placement, Table};
-use divvy_core::{Bytes, Gpu, GpuUuid, Held, JobId, Mode, QueueName, Share, Snapshot, invariants};
+use divvy_core::exact::{AllocationError, Device, allocate_pinned};
+use divvy_core::mig::{Layout, MigInventory, Placement, ProfileTable};
+use divvy_core::{
+    AllocatedJob, Bytes, Gpu, GpuUuid, JobId, Mode, QueueName, Share, Snapshot, invariants,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -26,8 +28,8 @@ fn uuid(index: u32) -> GpuUuid {
     GpuUuid::from_bytes([u8::try_from(index).expect("few GPUs"); 16])
 }
 
-fn table() -> std::sync::Arc<Table> {
-    Table::of_model("a100-40gb").expect("a model of data/mig.toml")
+fn table() -> std::sync::Arc<ProfileTable> {
+    ProfileTable::of_model("a100-40gb").expect("a model of data/mig.toml")
 }
 
 fn node(modes: &[Mode]) -> Snapshot {
@@ -41,7 +43,7 @@ fn node(modes: &[Mode]) -> Snapshot {
         reserved: Bytes::mib(7),
         foreign: Bytes::ZERO,
         context: Bytes::ZERO,
-        mig: (*mode == Mode::Mig).then(|| Carving {
+        mig: (*mode == Mode::Mig).then(|| MigInventory {
             table: table(),
             instances: Vec::new(),
         }),
@@ -156,9 +158,9 @@ proptest! {
                 Step::Claim(wishes) => {
                     let devices: Vec<Device> = wishes.iter().map(|wish| device(wish, &node.gpus)).collect();
                     let before = node.clone();
-                    let placed = place_exactly(&node, &devices);
+                    let placed = allocate_pinned(&node, &devices);
                     prop_assert_eq!(&before, &node);
-                    prop_assert_eq!(&placed, &place_exactly(&node, &devices));
+                    prop_assert_eq!(&placed, &allocate_pinned(&node, &devices));
                     if let [one] = &devices[..] {
                         prop_assert_eq!(placed.is_ok(), could_be_held(&node, one), "{:?}: {:?}", one, placed);
                     }
@@ -171,7 +173,7 @@ proptest! {
                         }).sum();
                         prop_assert!(asked <= grant.memory, "nobody gets less than was asked");
                     }
-                    let held = Held::new(JobId(job), QueueName::default_queue(), placed.grants);
+                    let held = AllocatedJob::new(JobId(job), QueueName::default_queue(), placed.grants);
                     node.held.push(held);
                     prop_assert_eq!(invariants::check(&node), Ok(()));
                 }
@@ -183,8 +185,8 @@ proptest! {
 #[test]
 fn every_place_of_every_profile_is_listed_once_and_the_best_of_each_comes_first() {
     for model in ["a30-24gb", "a100-40gb", "h200-141gb", "b200-180gb"] {
-        let table = Table::of_model(model).expect("a model of data/mig.toml");
-        let all = divvy_core::mig::everywhere(&table);
+        let table = ProfileTable::of_model(model).expect("a model of data/mig.toml");
+        let all = divvy_core::mig::all_placements(&table);
         let count: usize = table
             .profiles
             .iter()
@@ -193,11 +195,11 @@ fn every_place_of_every_profile_is_listed_once_and_the_best_of_each_comes_first(
         assert_eq!(all.len(), count, "{model}");
         for profile in &table.profiles {
             let first = all.iter().find(|one| one.profile == profile.id);
-            let site = divvy_core::mig::Site::new(&table, [], &[]);
+            let site = divvy_core::mig::MigGpu::new(&table, [], &[]);
             let taken = divvy_core::mig::place(
                 &[site],
                 |_| Some(profile.id),
-                divvy_core::mig::Policy::default(),
+                divvy_core::mig::PlacementPolicy::default(),
             );
             assert_eq!(
                 first,
@@ -216,6 +218,9 @@ fn a_misfit_says_which_gpu_and_why() {
         gpu: uuid(0),
         memory: Bytes::gib(80),
     };
-    let misfit = place_exactly(&node, &[beyond]).expect_err("it is larger than the GPU");
-    assert!(matches!(misfit, Misfit::Never { index: 0, .. }), "{misfit}");
+    let misfit = allocate_pinned(&node, &[beyond]).expect_err("it is larger than the GPU");
+    assert!(
+        matches!(misfit, AllocationError::Never { index: 0, .. }),
+        "{misfit}"
+    );
 }

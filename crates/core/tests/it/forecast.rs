@@ -4,8 +4,8 @@ use crate::node;
 
 use std::collections::BTreeMap;
 
-use divvy_core::forecast::starts_in;
-use divvy_core::{JobId, Owner, Project};
+use divvy_core::forecast::estimate_start;
+use divvy_core::{JobId, Project, SchedulingClass};
 use node::Node;
 
 fn starts(node: &Node, job: u64, left: &[(u64, u64)]) -> Option<u64> {
@@ -13,7 +13,7 @@ fn starts(node: &Node, job: u64, left: &[(u64, u64)]) -> Option<u64> {
         .iter()
         .map(|(job, seconds)| (JobId(*job), *seconds))
         .collect();
-    starts_in(&node.snapshot, JobId(job), &left)
+    estimate_start(&node.snapshot, JobId(job), &left)
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn whoever_is_over_quota_is_gone_at_once() {
         project
     };
     node.snapshot.projects = vec![project("a", 0), project("b", 1)];
-    let owner = |name: &str| Owner {
+    let owner = |name: &str| SchedulingClass {
         project: Some(name.parse().expect("a name")),
         priority: 0,
         preemptible: true,

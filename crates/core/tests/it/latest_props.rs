@@ -4,8 +4,8 @@ use crate::node;
 
 use std::collections::BTreeMap;
 
-use divvy_core::latest::{Known, starts_by};
-use divvy_core::{JobId, Mode, Order, Waiting};
+use divvy_core::latest::{JobBounds, latest_start};
+use divvy_core::{JobId, Mode, Order, PendingJob};
 use node::{Node, amount};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -76,7 +76,7 @@ struct Run {
     tasks: BTreeMap<JobId, Task>,
     after: BTreeMap<JobId, JobId>,
     /// Who does not stand in its queue yet.
-    outside: Vec<(usize, Waiting)>,
+    outside: Vec<(usize, PendingJob)>,
     started: BTreeMap<JobId, u64>,
     ended: Vec<JobId>,
 }
@@ -139,7 +139,7 @@ impl Run {
             }
         }
         let (after, ended) = (&self.after, &self.ended);
-        let comes = |(_, waiting): &mut (usize, Waiting)| ended.contains(&after[&waiting.job]);
+        let comes = |(_, waiting): &mut (usize, PendingJob)| ended.contains(&after[&waiting.job]);
         for (queue, waiting) in self.outside.extract_if(.., comes) {
             let there = &mut self.node.snapshot.queues[queue].waiting;
             let place = there.partition_point(|other| other.job < waiting.job);
@@ -157,20 +157,20 @@ impl Run {
             let place = there.partition_point(|other| other.job < waiting.job);
             there.insert(place, waiting.clone());
         }
-        let mut known = Known::default();
+        let mut known = JobBounds::default();
         for (job, task) in &self.tasks {
             let Some(limit) = task.limit else { continue };
             let ran = self.started.get(job).map_or(0, |at| self.now - at);
-            known.left.insert(*job, limit - ran.min(limit));
+            known.remaining_s.insert(*job, limit - ran.min(limit));
         }
         for (_, waiting) in &self.outside {
             known
-                .after
+                .dependencies
                 .insert(waiting.job, vec![self.after[&waiting.job]]);
         }
         let waiting = snapshot.queues.iter().flat_map(|queue| &queue.waiting);
-        let promise = |waiting: &Waiting| {
-            let by = starts_by(&snapshot, waiting.job, &known);
+        let promise = |waiting: &PendingJob| {
+            let by = latest_start(&snapshot, waiting.job, &known);
             (waiting.job, by.map(|seconds| self.now + seconds))
         };
         waiting.map(promise).collect()
@@ -206,11 +206,11 @@ proptest! {
 /// By when a waiting job starts at the latest.
 fn by(node: &Node, job: u64, left: &[(u64, u64)]) -> Option<u64> {
     let left = left.iter().map(|(job, seconds)| (JobId(*job), *seconds));
-    let known = Known {
-        left: left.collect(),
-        ..Known::default()
+    let known = JobBounds {
+        remaining_s: left.collect(),
+        ..JobBounds::default()
     };
-    starts_by(&node.snapshot, JobId(job), &known)
+    latest_start(&node.snapshot, JobId(job), &known)
 }
 
 #[test]

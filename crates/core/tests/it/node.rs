@@ -1,11 +1,12 @@
 //! A node on paper: a snapshot that tests submit to, plan for, and carry the plan out on.
 #![allow(dead_code)] // Each test program uses its part.
 
-use divvy_core::mig::{Carving, Instance, Standing, Table};
-use divvy_core::turn::in_turn;
+use divvy_core::mig::{MigInventory, ProfileTable, UnallocatedInstance, UnallocatedState};
+use divvy_core::turn::sort_queue;
 use divvy_core::{
-    Amount, Bytes, Gpu, GpuUuid, Grant, Held, JobId, Mode, Order, Owner, Plan, Queue, QueueName,
-    QueueSpec, Request, Snapshot, Start, Turn, Waiting, invariants, parse_queues, plan,
+    AllocatedJob, Amount, Bytes, Gpu, GpuUuid, Grant, JobId, Mode, Order, OrderKey, PendingJob,
+    Plan, Queue, QueueName, QueueSpec, Request, SchedulingClass, Snapshot, Start, invariants,
+    parse_queues, plan,
 };
 
 #[derive(Clone, Debug)]
@@ -43,10 +44,10 @@ pub fn amount(text: &str) -> Amount {
 
 /// Puts a GPU in MIG mode, as this model of data/mig.toml.
 pub fn cut(gpu: &mut Gpu, model: &str) {
-    let table = Table::of_model(model).expect("a model of data/mig.toml");
+    let table = ProfileTable::of_model(model).expect("a model of data/mig.toml");
     model.clone_into(&mut gpu.model);
     gpu.mode = Mode::Mig;
-    gpu.mig = Some(Carving {
+    gpu.mig = Some(MigInventory {
         table,
         instances: Vec::new(),
     });
@@ -72,9 +73,9 @@ pub fn keep(snapshot: &mut Snapshot, grants: &[Grant]) {
         let gpu = snapshot.gpus.iter_mut().find(|gpu| gpu.uuid == grant.gpu);
         let carving = gpu.and_then(|gpu| gpu.mig.as_mut());
         if let (Some(carving), Some(mig)) = (carving, grant.mig) {
-            carving.instances.push(Instance {
+            carving.instances.push(UnallocatedInstance {
                 placement: mig.placement,
-                standing: Standing::Idle,
+                standing: UnallocatedState::Idle,
             });
         }
     }
@@ -128,33 +129,33 @@ impl Node {
     }
 
     /// The same on somebody's account; one who stands before others is put before them.
-    pub fn ask_as(&mut self, text: &str, owner: Owner) -> u64 {
+    pub fn ask_as(&mut self, text: &str, owner: SchedulingClass) -> u64 {
         let job = self.ask(text);
         let waiting = &mut self.queue("default").waiting;
         let asked = waiting.last_mut().expect("it was just put there");
         asked.owner = owner;
-        in_turn(waiting);
+        sort_queue(waiting);
         job
     }
 
     /// A job that had to leave waits again, before its equals.
-    pub fn put_back(&mut self, job: JobId, request: Request, owner: Owner) {
+    pub fn put_back(&mut self, job: JobId, request: Request, owner: SchedulingClass) {
         let waiting = &mut self.queue("default").waiting;
-        waiting.push(Waiting {
+        waiting.push(PendingJob {
             owner,
-            turn: Turn {
+            turn: OrderKey {
                 requeued: true,
-                ..Turn::default()
+                ..OrderKey::default()
             },
-            ..Waiting::new(job, request)
+            ..PendingJob::new(job, request)
         });
-        in_turn(waiting);
+        sort_queue(waiting);
     }
 
     pub fn submit_request(&mut self, queue: &str, request: Request) -> u64 {
         self.submitted += 1;
         let job = self.submitted;
-        let waiting = Waiting::new(JobId(job), request);
+        let waiting = PendingJob::new(JobId(job), request);
         self.queue(queue).waiting.push(waiting);
         job
     }
@@ -177,9 +178,9 @@ impl Node {
             let owner = waiting.last().expect("it waited").owner;
             let (queue, grants) = (start.queue.clone(), start.grants.clone());
             take(&mut self.snapshot, start);
-            self.snapshot.held.push(Held {
+            self.snapshot.held.push(AllocatedJob {
                 owner,
-                ..Held::new(start.job, queue, grants)
+                ..AllocatedJob::new(start.job, queue, grants)
             });
         }
         (self.snapshot.cursor, self.snapshot.head) = (plan.cursor, plan.head);

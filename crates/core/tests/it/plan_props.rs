@@ -5,12 +5,14 @@ use crate::node;
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 
-use divvy_core::mig::{Attribute, Instance, Layout, Placement, Profile, Standing, Table};
-use divvy_core::turn::in_turn;
+use divvy_core::mig::{
+    Attribute, Layout, Placement, Profile, ProfileTable, UnallocatedInstance, UnallocatedState,
+};
+use divvy_core::turn::sort_queue;
 use divvy_core::{
-    Amount, Bytes, Change, ComputeMode, Gpu, Grant, Held, Isolation, JobId, MigProfile, Mode,
-    Order, Plan, QueueSpec, Reason, Request, Share, Snapshot, Sooner, Start, Waiting, can_ever_fit,
-    invariants, plan, why,
+    AllocatedJob, Amount, Bytes, ComputeMode, Gpu, Grant, Isolation, JobId, MigProfile, Mode,
+    Order, PendingJob, Plan, QueueSpec, Reason, Request, Share, Snapshot, Start, SuggestedChange,
+    Suggestion, can_ever_fit, invariants, plan, why,
 };
 use node::{Node, amount};
 use proptest::collection::vec;
@@ -67,7 +69,7 @@ const MODELS: [&str; 5] = [
 
 /// Any profile of these, with attributes too.
 fn profiles() -> impl Strategy<Value = MigProfile> {
-    let of_model = |model| Table::of_model(model).expect("a model of data/mig.toml");
+    let of_model = |model| ProfileTable::of_model(model).expect("a model of data/mig.toml");
     let names = MODELS.iter().flat_map(move |model| {
         let table = of_model(model);
         let names: Vec<MigProfile> = table.profiles.iter().map(|profile| profile.name).collect();
@@ -179,12 +181,12 @@ fn other(snapshot: &mut Snapshot, gpu: Index, profile: Index, start: Index) {
     let gpu = gpu.get_mut(&mut snapshot.gpus);
     let Some(carving) = &mut gpu.mig else { return };
     let profile = profile.get(&carving.table.profiles);
-    let instance = Instance {
+    let instance = UnallocatedInstance {
         placement: Placement {
             profile: profile.id,
             start: *start.get(&profile.starts),
         },
-        standing: Standing::Foreign,
+        standing: UnallocatedState::Foreign,
     };
     let of_jobs = held.iter().filter(|grant| grant.gpu == gpu.uuid);
     let of_jobs = of_jobs.filter_map(|grant| Some(grant.mig?.placement));
@@ -194,7 +196,7 @@ fn other(snapshot: &mut Snapshot, gpu: Index, profile: Index, start: Index) {
         true => carving.instances.push(instance),
         false => carving
             .instances
-            .retain(|other| other.standing == Standing::Idle),
+            .retain(|other| other.standing == UnallocatedState::Idle),
     }
 }
 
@@ -330,7 +332,7 @@ fn is_whole(amount: Amount) -> bool {
 fn alone(snapshot: &Snapshot, job: JobId, request: &Request) -> Snapshot {
     let mut alone = snapshot.clone();
     alone.queues.truncate(1);
-    alone.queues[0].waiting = vec![Waiting::new(job, request.clone())];
+    alone.queues[0].waiting = vec![PendingJob::new(job, request.clone())];
     alone
 }
 
@@ -342,7 +344,7 @@ fn hold(snapshot: &mut Snapshot, start: &Start) {
         queue.waiting.retain(|waiting| waiting.job != job);
     }
     node::take(snapshot, start);
-    snapshot.held.push(Held::new(job, queue, grants));
+    snapshot.held.push(AllocatedJob::new(job, queue, grants));
 }
 
 fn request_of(snapshot: &Snapshot, job: JobId) -> Request {
@@ -368,7 +370,7 @@ fn served_one_by_one(snapshot: &Snapshot) -> Vec<JobId> {
             .map(|step| (from + step) % count)
             .find(|queue| !state.queues[*queue].waiting.is_empty());
         let Some(queue) = next else { return started };
-        let Waiting { job, request, .. } = state.queues[queue].waiting[0].clone();
+        let PendingJob { job, request, .. } = state.queues[queue].waiting[0].clone();
         let name = state.queues[queue].spec.name.clone();
         let Some(start) = plan(&alone(&state, job, &request)).starts.pop() else {
             return started;
@@ -445,7 +447,7 @@ proptest! {
             step.happen(&mut node);
             let mut without = node.snapshot.clone();
             for carving in without.gpus.iter_mut().filter_map(|gpu| gpu.mig.as_mut()) {
-                carving.instances.retain(|instance| instance.standing != Standing::Idle);
+                carving.instances.retain(|instance| instance.standing != UnallocatedState::Idle);
             }
             let first = |plan: &Plan| plan.starts.first().map(|start| start.job);
             let with = plan(&node.snapshot);
@@ -459,7 +461,7 @@ proptest! {
                     // By its place, or by its kind: one +me excludes another wherever it lies.
                     prop_assert!(!Layout::of(table, [*placement]).allows(table, own));
                     let idle = &gpu.mig.as_ref().expect("a GPU in MIG mode").instances;
-                    let idle_there = Instance { placement: *placement, standing: Standing::Idle };
+                    let idle_there = UnallocatedInstance { placement: *placement, standing: UnallocatedState::Idle };
                     prop_assert!(idle.contains(&idle_there));
                 }
             }
@@ -542,9 +544,9 @@ proptest! {
             let further = why.summary.strip_prefix(&wait.reason.to_string());
             prop_assert!(further.is_some_and(|more| more.is_empty() || more.starts_with("; ")), "{}", why.summary);
             prop_assert_eq!(why.gpus.len(), node.snapshot.gpus.len());
-            for Sooner { text, change } in why.sooner {
+            for Suggestion { text, change } in why.suggestions {
                 let mut changed = node.snapshot.clone();
-                if let Some(Change::Queue(name, amount)) = &change {
+                if let Some(SuggestedChange::Queue(name, amount)) = &change {
                     let mut moved = None;
                     for queue in &mut changed.queues {
                         moved = queue.waiting.extract_if(.., |waiting| waiting.job == wait.job).last().or(moved);
@@ -553,7 +555,7 @@ proptest! {
                     moved.request.amount = *amount;
                     let queue = changed.queues.iter_mut().find(|queue| queue.spec.name == *name).expect("a queue");
                     queue.waiting.push(moved);
-                    in_turn(&mut queue.waiting);
+                    sort_queue(&mut queue.waiting);
                     let starts = plan(&changed).starts;
                     prop_assert!(starts.iter().any(|start| start.job == wait.job), "{} for #{}", text, wait.job);
                     continue;

@@ -4,9 +4,10 @@ use crate::node;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use divvy_core::project::{Limit, Quota, Use, refusal, standings};
+use divvy_core::project::{Limit, Quota, Resources, check_quota, quota_status};
 use divvy_core::{
-    Gpus, Held, JobId, Mode, Owner, Preemption, Project, Snapshot, can_ever_fit, plan,
+    AllocatedJob, Gpus, JobId, Mode, Preemption, Project, SchedulingClass, Snapshot, can_ever_fit,
+    plan,
 };
 use node::{Node, amount};
 use proptest::collection::vec;
@@ -18,7 +19,7 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 /// Something that happens to a node.
 #[derive(Clone, Debug)]
 enum Step {
-    Submit(&'static str, Owner),
+    Submit(&'static str, SchedulingClass),
     End(Index),
     /// Everybody runs on for so long.
     Pass(u64),
@@ -61,7 +62,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         0..3_i32,
         any::<bool>(),
     )
-        .prop_map(|(project, priority, preemptible)| Owner {
+        .prop_map(|(project, priority, preemptible)| SchedulingClass {
             project: (project != "none").then(|| project.parse().expect("a name")),
             priority,
             preemptible,
@@ -100,7 +101,7 @@ fn happen(step: &Step, node: &mut Node, requests: &mut Requests) {
                 .iter()
                 .find(|project| Some(&project.name) == owner.project.as_ref());
             let refused = project.is_some_and(|project| {
-                refusal(
+                check_quota(
                     &node.snapshot.gpus,
                     project,
                     owner,
@@ -126,7 +127,7 @@ fn happen(step: &Step, node: &mut Node, requests: &mut Requests) {
             }
         }
         Step::Gone => {
-            let leaving = |held: &mut Held| held.leaving;
+            let leaving = |held: &mut AllocatedJob| held.leaving;
             for held in node
                 .snapshot
                 .held
@@ -162,7 +163,7 @@ fn carry_out(node: &mut Node) -> bool {
     started
 }
 
-fn rank(held: &Held) -> (bool, std::cmp::Reverse<i32>, JobId) {
+fn rank(held: &AllocatedJob) -> (bool, std::cmp::Reverse<i32>, JobId) {
     let owner = &held.owner;
     (
         owner.preemptible,
@@ -171,20 +172,20 @@ fn rank(held: &Held) -> (bool, std::cmp::Reverse<i32>, JobId) {
     )
 }
 
-fn used(snapshot: &Snapshot, which: impl Fn(&Held) -> bool) -> Use {
+fn used(snapshot: &Snapshot, which: impl Fn(&AllocatedJob) -> bool) -> Resources {
     let grants: Vec<_> = snapshot
         .held
         .iter()
         .filter(|held| which(held))
         .flat_map(|held| held.grants.clone())
         .collect();
-    Use::of(&grants)
+    Resources::of(&grants)
 }
 
 /// The rules of projects, word by word and by nothing of the planner's.
 fn check(snapshot: &Snapshot) {
     for project in &snapshot.projects {
-        let its = |held: &Held| held.owner.project.as_ref() == Some(&project.name);
+        let its = |held: &AllocatedJob| held.owner.project.as_ref() == Some(&project.name);
         assert!(project.limit.holds(used(snapshot, its)), "beyond the limit");
         let fixed = used(snapshot, |held| its(held) && !held.owner.preemptible);
         assert!(
@@ -217,7 +218,7 @@ proptest! {
             prop_assert_eq!(&plan, &divvy_core::plan(&before), "equal snapshots give equal plans");
             carry_out(&mut node);
             let victims: BTreeSet<JobId> = plan.preempts.iter().map(|preempt| preempt.job).collect();
-            let Some(by) = plan.preempts.first().map(|preempt| preempt.by) else { continue };
+            let Some(by) = plan.preempts.first().map(|preempt| preempt.preemptor) else { continue };
             let victim = |job| before.held.iter().find(|held| held.job == job).expect("it holds something");
             let claimant = before.queues[0].waiting.iter().find(|waiting| waiting.job == by).expect("it waits");
 
@@ -263,8 +264,8 @@ proptest! {
             come_to_rest(&mut node);
             // Whoever waits for room or for its project, and not for its turn, would not start if it waited alone.
             for wait in plan(&node.snapshot).waits {
-                use divvy_core::Reason::{Quota, Reclaims, Short};
-                if let Short(_) | Reclaims(_) | Quota(_) = wait.reason {
+                use divvy_core::Reason::{Quota, Preempting, Short};
+                if let Short(_) | Preempting(_) | Quota(_) = wait.reason {
                     let mut alone = node.snapshot.clone();
                     alone.queues[0].waiting.retain(|waiting| waiting.job == wait.job);
                     prop_assert!(plan(&alone).starts.is_empty(), "{} waits: {}", wait.job, wait.reason);
@@ -273,7 +274,7 @@ proptest! {
             // And while anybody waits for its turn, somebody waits for room.
             let waits = plan(&node.snapshot).waits;
             let behind = waits.iter().any(|wait| matches!(wait.reason, divvy_core::Reason::Behind(_)));
-            let first = waits.iter().any(|wait| matches!(wait.reason, divvy_core::Reason::Short(_) | divvy_core::Reason::Reclaims(_)));
+            let first = waits.iter().any(|wait| matches!(wait.reason, divvy_core::Reason::Short(_) | divvy_core::Reason::Preempting(_)));
             prop_assert!(first || !behind);
         }
     }
@@ -291,7 +292,7 @@ proptest! {
             project.limit = Limit::default();
         }
         jobs.iter_mut().for_each(|(project, text)| {
-            let owner = Owner { project: Some(project.parse().expect("a name")), priority: 0, preemptible: true };
+            let owner = SchedulingClass { project: Some(project.parse().expect("a name")), priority: 0, preemptible: true };
             node.ask_as(text, owner);
         });
         let mut left = jobs.len();
@@ -311,7 +312,7 @@ proptest! {
             happen(step, &mut node, &mut requests);
             carry_out(&mut node);
             let managed = node.snapshot.gpus.iter().filter(|gpu| gpu.mode != Mode::Unmanaged).count();
-            let standings = standings(&node.snapshot);
+            let standings = quota_status(&node.snapshot);
             let sum: u64 = standings.iter().map(|standing| standing.fair_share.thousandths()).sum();
             prop_assert!(sum <= managed as u64 * 1000);
             for standing in &standings {

@@ -2,9 +2,13 @@
 
 use crate::node;
 
-use divvy_core::project::{Limit, OutOfQuota, Quota, outgrown, refusal, standings};
+use divvy_core::project::{
+    Limit, OutOfQuota, Quota, check_quota, quota_exceeded_by_resize, quota_status,
+};
 use divvy_core::units::gpus;
-use divvy_core::{Bytes, Gpus, JobId, Owner, Preemption, Project, Reason, Waiting, plan, why};
+use divvy_core::{
+    Bytes, Gpus, JobId, PendingJob, Preemption, Project, Reason, SchedulingClass, plan, why,
+};
 use node::{Node, amount};
 
 /// A project with a quota.
@@ -35,16 +39,16 @@ fn limited(limit: &str, project: Project) -> Project {
     }
 }
 
-fn owner(project: &str) -> Owner {
-    Owner {
+fn owner(project: &str) -> SchedulingClass {
+    SchedulingClass {
         project: (!project.is_empty()).then(|| project.parse().expect("a word of the test")),
         priority: 0,
         preemptible: true,
     }
 }
 
-fn fixed(project: &str) -> Owner {
-    Owner {
+fn fixed(project: &str) -> SchedulingClass {
+    SchedulingClass {
         preemptible: false,
         ..owner(project)
     }
@@ -58,7 +62,7 @@ fn node(gpus: u32, projects: impl IntoIterator<Item = Project>) -> Node {
 }
 
 /// Submits so many jobs for this much; the last one's number.
-fn submit(node: &mut Node, count: u32, text: &str, owner: &Owner) -> u64 {
+fn submit(node: &mut Node, count: u32, text: &str, owner: &SchedulingClass) -> u64 {
     (0..count)
         .map(|_| node.ask_as(text, owner.clone()))
         .last()
@@ -130,7 +134,7 @@ fn q3_a_fair_share_is_quota_plus_idle_by_weight() {
     for name in ["x", "y", "z"] {
         submit(&mut node, 40, "1", &owner(name));
     }
-    let shares: Vec<Gpus> = standings(&node.snapshot)
+    let shares: Vec<Gpus> = quota_status(&node.snapshot)
         .iter()
         .map(|standing| standing.fair_share)
         .collect();
@@ -188,7 +192,7 @@ fn q5_priority_preempts_inside_a_project_and_never_across() {
     let low = submit(&mut node, 2, "1", &owner("a"));
     submit(&mut node, 2, "1", &owner("b"));
     node.start();
-    let urgent = Owner {
+    let urgent = SchedulingClass {
         priority: 10,
         ..owner("a")
     };
@@ -233,7 +237,7 @@ fn q7_over_quota_is_over_in_any_resource() {
     let mut node = node(2, [memory, project("b", "1")]);
     let job = submit(&mut node, 3, "40GiB", &owner("a"));
     assert_eq!(node.start().len(), 3);
-    let over = &standings(&node.snapshot)[0].over;
+    let over = &quota_status(&node.snapshot)[0].over;
     assert_eq!(
         (over.gpus, over.memory),
         ("0.5".parse().unwrap(), Bytes::gib(40))
@@ -343,7 +347,8 @@ fn outgrows(node: &Node, job: u64, share: &str) -> Option<String> {
     let held = held.find(|held| held.job.0 == job).expect("it runs");
     let mut grants = held.grants.clone();
     grants[0].share = share.parse().expect("a word of the test");
-    outgrown(&node.snapshot, JobId(job), &grants).map(|overdraft| overdraft.to_string())
+    quota_exceeded_by_resize(&node.snapshot, JobId(job), &grants)
+        .map(|overdraft| overdraft.to_string())
 }
 
 #[test]
@@ -407,9 +412,9 @@ fn c3_above_the_reservations_the_higher_priority_comes_first() {
 fn c4_what_is_larger_than_the_limit_is_refused() {
     let project = limited("2", project("a", "1"));
     let gpus: Vec<_> = (0..4).map(node::gpu).collect();
-    let ask = |text: &str, owner: &Owner| {
+    let ask = |text: &str, owner: &SchedulingClass| {
         let refused: Result<(), OutOfQuota> =
-            refusal(&gpus, &project, owner, &amount(text).into(), Preemption::On);
+            check_quota(&gpus, &project, owner, &amount(text).into(), Preemption::On);
         refused.map_err(|refused| (refused.to_string(), refused.hint()))
     };
     assert_eq!(ask("2", &owner("a")), Ok(()));
@@ -457,14 +462,14 @@ fn nobody_is_stopped_before_the_minimum_runtime() {
     node.snapshot.held[0].ran_s = 560;
     let b = submit(&mut node, 1, "1", &owner("b"));
     let young = plan(&node.snapshot);
-    assert_eq!((young.preempts.len(), young.again_in_s), (0, Some(600)));
+    assert_eq!((young.preempts.len(), young.replan_in_s), (0, Some(600)));
     node.snapshot.held[1].ran_s = 700;
     let old = plan(&node.snapshot);
     assert_eq!(
-        (old.preempts[0].job, old.preempts[0].by),
+        (old.preempts[0].job, old.preempts[0].preemptor),
         (JobId(2), JobId(b))
     );
-    assert_eq!(old.again_in_s, None);
+    assert_eq!(old.replan_in_s, None);
 }
 
 #[test]
@@ -494,7 +499,7 @@ fn jobs_that_cannot_be_preempted_stay_within_quota_and_preemptible_ones_go_on_be
         "a's quota is 1 GPU; 0.75 in use, 0.5 more needed, and only preemptible jobs may exceed it"
     );
     let said = why(&node.snapshot, JobId(waits)).unwrap();
-    assert!(said.behind.is_empty());
+    assert!(said.jobs_ahead.is_empty());
 }
 
 #[test]
@@ -538,7 +543,7 @@ fn what_others_are_stopped_for_is_not_taken_by_who_comes_after_in_the_same_proje
     let ends = submit(&mut node, 1, "0.125", &fixed("a"));
     submit(&mut node, 1, "1", &fixed("a"));
     node.start();
-    let first = Owner {
+    let first = SchedulingClass {
         priority: 2,
         ..fixed("a")
     };
@@ -552,7 +557,7 @@ fn what_others_are_stopped_for_is_not_taken_by_who_comes_after_in_the_same_proje
         [0; 0],
         "there is room for it, and not in the quota"
     );
-    assert!(matches!(reason(&node, after), Reason::Yields(_)));
+    assert!(matches!(reason(&node, after), Reason::WouldDelay(_)));
     node.end(victim);
     assert_eq!(node.start(), [head]);
     assert!(matches!(reason(&node, after), Reason::Quota(_)));
@@ -564,12 +569,12 @@ fn who_waits_first_is_not_passed_for_what_others_of_its_project_got_meanwhile() 
     let ends = submit(&mut node, 1, "2", &fixed(""));
     node.start();
     submit(&mut node, 1, "20GiB", &owner("a"));
-    let first = Owner {
+    let first = SchedulingClass {
         priority: 2,
         ..owner("a")
     };
     let head = submit(&mut node, 1, "2x0.5", &first);
-    let fits = Owner {
+    let fits = SchedulingClass {
         priority: 2,
         ..fixed("a")
     };
@@ -587,11 +592,11 @@ fn who_waits_first_is_not_passed_for_what_others_of_its_project_got_meanwhile() 
 #[test]
 fn without_projects_nothing_is_different() {
     let mut node = Node::new(1, "");
-    let waiting = Waiting {
+    let waiting = PendingJob {
         owner: fixed("unknown"),
-        ..Waiting::new(JobId(1), amount("0.5").into())
+        ..PendingJob::new(JobId(1), amount("0.5").into())
     };
     node.snapshot.queues[0].waiting.push(waiting);
     assert_eq!(node.start(), [1]);
-    assert!(standings(&node.snapshot).is_empty());
+    assert!(quota_status(&node.snapshot).is_empty());
 }

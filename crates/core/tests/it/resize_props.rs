@@ -5,7 +5,7 @@ use crate::node;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-use divvy_core::resize::{Goal, Resized, reached, resize};
+use divvy_core::resize::{ResizeTarget, Resized, grant_at_target, resize};
 use divvy_core::{Amount, Bytes, Gpu, JobId, Mode, Share, Snapshot, invariants};
 use node::Node;
 use proptest::collection::vec;
@@ -64,7 +64,7 @@ fn gpus() -> impl Strategy<Value = Vec<Gpu>> {
 }
 
 /// What jobs are to hold once they use less, by job and place.
-type Goals = BTreeMap<(JobId, usize), Goal>;
+type Goals = BTreeMap<(JobId, usize), ResizeTarget>;
 
 fn job(snapshot: &Snapshot, index: &Index) -> Option<JobId> {
     let held = &snapshot.held;
@@ -76,7 +76,7 @@ fn hold(snapshot: &mut Snapshot, goals: &mut Goals, job: JobId, all: Vec<Resized
     let held = snapshot.held.iter_mut().find(|held| held.job == job);
     let held = held.expect("a job that holds something");
     for (place, (grant, one)) in held.grants.iter_mut().zip(all).enumerate() {
-        goals.extend(one.goal.map(|goal| ((job, place), goal)));
+        goals.extend(one.target.map(|goal| ((job, place), goal)));
         *grant = one.grant;
     }
 }
@@ -86,13 +86,13 @@ fn reach(snapshot: &mut Snapshot, goals: &mut Goals, job: JobId) {
         let Some(goal) = goals.remove(&(job, place)) else {
             continue;
         };
-        let at = |held: &divvy_core::Held| held.job == job;
+        let at = |held: &divvy_core::AllocatedJob| held.job == job;
         let held = snapshot
             .held
             .iter()
             .position(at)
             .expect("it holds something");
-        let grant = reached(snapshot, job, &snapshot.held[held].grants[place], goal);
+        let grant = grant_at_target(snapshot, job, &snapshot.held[held].grants[place], goal);
         snapshot.held[held].grants[place] = grant;
     }
 }
@@ -128,7 +128,7 @@ proptest! {
                     for (old, new) in before.iter().zip(&all) {
                         prop_assert_eq!(&old.gpu, &new.grant.gpu);
                         prop_assert!(new.grant.memory >= old.memory && new.grant.share >= old.share);
-                        let goal = new.goal.map_or(new.grant.memory, |goal| goal.memory);
+                        let goal = new.target.map_or(new.grant.memory, |goal| goal.memory);
                         if let Amount::Memory(asked) = amount {
                             prop_assert!(goal >= asked, "{} of {}", goal, asked);
                         }

@@ -8,7 +8,7 @@ use crate::node;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use divvy_core::mig::{Instance, Placement, Standing};
+use divvy_core::mig::{Placement, UnallocatedInstance, UnallocatedState};
 use divvy_core::{
     Bytes, Gpu, GpuSelection, GpuUuid, JobId, Mode, Order, Plan, Request, Snapshot, can_ever_fit,
     parse_gpus, parse_queues, why,
@@ -236,7 +236,7 @@ fn queues(node: &mut Node, words: &[&str], dynamic_gpus: bool, services_mode: bo
             for spec in &specs {
                 match spec.amount {
                     None => writeln!(text, "  {}: what each job asks for", spec.name),
-                    Some(amount) => writeln!(text, "  {}: {}", spec.name, amount.words()),
+                    Some(amount) => writeln!(text, "  {}: {}", spec.name, amount.describe()),
                 }
                 .expect("text");
                 if let Some(Err(never)) = spec
@@ -288,13 +288,13 @@ fn others(gpu: &mut Gpu, standing: &str, instance: &str) {
     let carving = gpu.mig.as_mut().expect("a GPU in MIG mode");
     let profile = carving.table.named(profile.parse().expect("a profile"));
     let standing = match standing {
-        "idle" => Standing::Idle,
-        "foreign" => Standing::Foreign,
-        "quarantined" => Standing::Quarantined,
-        "leaving" => Standing::Leaving,
+        "idle" => UnallocatedState::Idle,
+        "foreign" => UnallocatedState::Foreign,
+        "quarantined" => UnallocatedState::Quarantined,
+        "leaving" => UnallocatedState::Leaving,
         _ => panic!("no such standing: {standing}"),
     };
-    carving.instances.push(Instance {
+    carving.instances.push(UnallocatedInstance {
         placement: Placement {
             profile: profile.expect("a profile of the model").id,
             start: start.parse().expect("a slot"),
@@ -358,7 +358,7 @@ fn show(snapshot: &Snapshot) -> String {
             .map(|(job, grant)| format!("#{job} {} {}", grant.label, grant.memory))
             .collect();
         let instances = gpu.mig.iter().flat_map(|carving| {
-            let label = |instance: &Instance| {
+            let label = |instance: &UnallocatedInstance| {
                 let label = carving.table.label(instance.placement);
                 format!("{} {label}", instance.standing)
             };
@@ -391,14 +391,14 @@ fn show_why(snapshot: &Snapshot, job: JobId) -> String {
         };
         writeln!(text, "    GPU {}: {failed}{holders}", gpu.index).expect("text");
     }
-    for (count, job) in why.behind.iter().enumerate() {
+    for (count, job) in why.jobs_ahead.iter().enumerate() {
         let lead = if count == 0 { "    behind" } else { "" };
         write!(text, "{lead} #{job}").expect("text");
     }
-    if !why.behind.is_empty() {
+    if !why.jobs_ahead.is_empty() {
         text.push('\n');
     }
-    for sooner in why.sooner {
+    for sooner in why.suggestions {
         writeln!(text, "    {sooner}").expect("text");
     }
     text

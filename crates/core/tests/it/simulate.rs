@@ -11,9 +11,10 @@
 
 use std::sync::Arc;
 
-use divvy_core::mig::Table;
+use divvy_core::mig::ProfileTable;
 use divvy_core::simulate::{
-    Arrival, Arrivals, Demand, Estimate, Exact, Mix, OneGpu, Policy, Pool, PoolError, Run, rate,
+    Arrival, Arrivals, Demand, Estimate, Exact, Mix, OneGpu, Policy, Pool, PoolError, RunResult,
+    rate,
 };
 
 const UNIFORM: &str = "1g=20,2g=20,3g=20,4g=20,7g=20";
@@ -21,8 +22,8 @@ const SMALL: &str = "1g=50,2g=25,3g=15,4g=7,7g=3";
 const MIDDLE: &str = "1g=30,2g=30,3g=30,4g=10";
 const THIRDS: &str = "1g=33,2g=33,3g=33";
 
-fn scene(mix: &str) -> (Arc<Table>, Demand) {
-    let table = Table::of_model("a100-40gb").unwrap();
+fn scene(mix: &str) -> (Arc<ProfileTable>, Demand) {
+    let table = ProfileTable::of_model("a100-40gb").unwrap();
     let demand = mix.parse::<Mix>().unwrap().on(&table).unwrap();
     (table, demand)
 }
@@ -111,7 +112,7 @@ fn a_gpu_with_seven_compute_slices_has_298_layouts() {
 }
 
 /// Runs with the seeds from 1, the first tenth of each to warm up.
-fn runs(row: &Row, policy: Policy, count: u64, arrivals: usize) -> Vec<Run> {
+fn runs(row: &Row, policy: Policy, count: u64, arrivals: usize) -> Vec<RunResult> {
     let (table, demand) = scene(row.mix);
     let pool = Pool::new(&table, row.gpus, &demand, policy).unwrap();
     let rate = rate(&table, &demand, row.gpus, row.load);
@@ -244,12 +245,13 @@ fn agrees(row: &Row, count: u64, arrivals: usize) {
     let mut first: Option<(Vec<f64>, f64)> = None;
     for (policy, refused, by_layout) in row.measured {
         let runs = runs(row, *policy, count, arrivals);
-        let values =
-            |of: fn(&Run) -> f64| -> Vec<f64> { runs.iter().map(|run| of(run) * 100.0).collect() };
-        let ours = values(Run::refused_part);
+        let values = |of: fn(&RunResult) -> f64| -> Vec<f64> {
+            runs.iter().map(|run| of(run) * 100.0).collect()
+        };
+        let ours = values(RunResult::refused_part);
         let mut pairs = vec![("refused", Estimate::of(&ours), *refused)];
         if let Some(by_layout) = by_layout {
-            let ours = Estimate::of(&values(Run::by_layout_part));
+            let ours = Estimate::of(&values(RunResult::by_layout_part));
             pairs.push(("by layout", ours, *by_layout));
         }
         let (baseline, measured) = first.get_or_insert((ours.clone(), *refused));
@@ -298,11 +300,12 @@ fn a_pool_of_one_agrees_with_the_exact_chain() {
             measured: &[],
         };
         let runs = runs(&row, policy, 8, 20_000);
-        let estimate =
-            |of: fn(&Run) -> f64| Estimate::of(&runs.iter().map(of).collect::<Vec<f64>>()).unwrap();
+        let estimate = |of: fn(&RunResult) -> f64| {
+            Estimate::of(&runs.iter().map(of).collect::<Vec<f64>>()).unwrap()
+        };
         let pairs = [
-            (estimate(Run::refused_part), exact.refused),
-            (estimate(Run::by_layout_part), exact.by_layout),
+            (estimate(RunResult::refused_part), exact.refused),
+            (estimate(RunResult::by_layout_part), exact.by_layout),
             (estimate(|run| run.in_use), exact.in_use),
         ];
         for (estimate, exact) in pairs {
@@ -317,8 +320,8 @@ fn a_pool_of_one_agrees_with_the_exact_chain() {
 }
 
 /// Requests for profiles by their ids, each at its time and for so long, on so many GPUs.
-fn replay(gpus: u32, policy: Policy, arrivals: &[(f64, u32, f64)]) -> Run {
-    let table = Table::of_model("a100-40gb").unwrap();
+fn replay(gpus: u32, policy: Policy, arrivals: &[(f64, u32, f64)]) -> RunResult {
+    let table = ProfileTable::of_model("a100-40gb").unwrap();
     let demand = Demand::of(&table, arrivals.iter().map(|arrival| arrival.1)).unwrap();
     let pool = Pool::new(&table, gpus, &demand, policy).unwrap();
     let arrival = |(at, profile, holding): &(f64, u32, f64)| Arrival {
@@ -394,7 +397,7 @@ fn most_requests_find_an_idle_instance() {
     let row = &SMALL_POOLS[0];
     let reused: Vec<f64> = runs(row, Policy::Planner, 8, 5_000)
         .iter()
-        .map(Run::reused_part)
+        .map(RunResult::reused_part)
         .collect();
     let reused = Estimate::of(&reused).unwrap();
     println!("reused: {reused:?}");
@@ -453,14 +456,14 @@ fn keeping_idle_instances_costs_half_a_point_and_serves_most_from_them() {
     for row in &SMALL_POOLS {
         let least_loss = runs(row, Policy::LeastLoss, 8, 300_000);
         let planner = runs(row, Policy::Planner, 8, 300_000);
-        let percent = |runs: &[Run], of: fn(&Run) -> f64| -> Vec<f64> {
+        let percent = |runs: &[RunResult], of: fn(&RunResult) -> f64| -> Vec<f64> {
             runs.iter().map(|run| of(run) * 100.0).collect()
         };
-        let refused = percent(&planner, Run::refused_part);
-        let refused_without = percent(&least_loss, Run::refused_part);
+        let refused = percent(&planner, RunResult::refused_part);
+        let refused_without = percent(&least_loss, RunResult::refused_part);
         let cost = Estimate::of_differences(&refused, &refused_without).unwrap();
         let refused = Estimate::of(&refused).unwrap();
-        let reused = Estimate::of(&percent(&planner, Run::reused_part)).unwrap();
+        let reused = Estimate::of(&percent(&planner, RunResult::reused_part)).unwrap();
         let destroyed: u64 = planner.iter().map(|run| run.destroyed).sum();
         let served: u64 = planner
             .iter()

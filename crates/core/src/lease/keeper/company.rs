@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::Keeper;
-use crate::lease::tenant::{Phase, Standing};
-use crate::lease::{GRACE, Grant, LEAD, LONGEST_HOLD, Tenant};
+use super::Arbiter;
+use crate::lease::tenant::{Phase, TenantState};
+use crate::lease::{GRACE, LEAD, LONGEST_HOLD, Lease, Tenant};
 
 /// Tenants that use no more of a GPU than this together, in thousandths, seldom get in each other's way.
 const ROOMY: u32 = 900;
@@ -12,43 +12,43 @@ const ROOMY: u32 = 900;
 const CROWDED: u32 = 950;
 
 /// What time that passes is for a tenant.
-pub struct Passing {
+pub struct Charging {
     /// It is charged for its part of it: nobody else can have that.
     pub is_charged: bool,
     /// It has its GPUs to itself, and tells what it does with them.
     pub is_alone: bool,
     /// It has them together with others.
-    pub is_together: bool,
+    pub is_co_scheduled: bool,
     /// The shares of all of these, its own one of them, added up.
     pub shares: u32,
 }
 
-impl Keeper {
-    pub fn passing(&self, tenant: Tenant) -> Passing {
+impl Arbiter {
+    pub fn charging(&self, tenant: Tenant) -> Charging {
         let standing = &self.tenants[&tenant];
         let is_idle = standing.activity.is_idle();
         let wants = !is_idle || self.now < standing.quiet_since + GRACE;
-        let is_guest = |other: &Standing| {
+        let is_guest = |other: &TenantState| {
             matches!(other.phase, Phase::Visiting { .. } | Phase::Sharing { .. })
         };
         let has_guests = || self.beside(tenant).any(is_guest);
-        let company: u32 = self.company(tenant).map(share).sum();
+        let company: u32 = self.co_scheduled(tenant).map(share).sum();
         let is_together = company > 0;
-        Passing {
+        Charging {
             is_charged: (standing.has_turn() || is_together)
                 && (!is_idle || self.is_waited_for(tenant)),
             is_alone: standing.has_turn()
                 && wants
-                && standing.granted != Grant::Open
+                && standing.granted != Lease::Open
                 && !has_guests(),
-            is_together,
+            is_co_scheduled: is_together,
             shares: company + share(standing),
         }
     }
 
     /// The others that have a GPU together with this tenant.
-    fn company(&self, tenant: Tenant) -> impl Iterator<Item = &Standing> {
-        let shares = |standing: &Standing| matches!(standing.phase, Phase::Sharing { .. });
+    fn co_scheduled(&self, tenant: Tenant) -> impl Iterator<Item = &TenantState> {
+        let shares = |standing: &TenantState| matches!(standing.phase, Phase::Sharing { .. });
         let own = &self.tenants[&tenant];
         let (holds, shares_own) = (own.has_turn(), shares(own));
         self.beside(tenant).filter(move |other| {
@@ -62,15 +62,15 @@ impl Keeper {
             .tenants
             .values()
             .filter(|standing| standing.terms.gpus.contains(&gpu));
-        on_it.map(Standing::used_on_each).sum()
+        on_it.map(TenantState::used_on_each).sum()
     }
 
     /// Whether what is reported of a tenant's GPUs is believed.
-    fn is_believed(&self, tenant: Tenant) -> bool {
+    fn are_reports_trusted(&self, tenant: Tenant) -> bool {
         let mut gpus = self.tenants[&tenant].terms.gpus.iter();
         gpus.all(|gpu| {
             let meter = self.meters.get(gpu);
-            meter.is_none_or(|meter| meter.is_believed(self.now))
+            meter.is_none_or(|meter| meter.is_trusted(self.now))
         })
     }
 
@@ -79,8 +79,8 @@ impl Keeper {
     pub fn may_visit(&self, tenant: Tenant, taken: &[u32]) -> bool {
         let standing = &self.tenants[&tenant];
         let mut holders = taken.iter().filter_map(|gpu| self.holder(*gpu));
-        standing.visits
-            && self.is_believed(tenant)
+        standing.is_interactive
+            && self.are_reports_trusted(tenant)
             && holders.all(|holder| {
                 let holds = matches!(holder.phase, Phase::Holding { .. });
                 holds && self.lead(standing) <= self.lead(holder)
@@ -90,10 +90,10 @@ impl Keeper {
     /// Whether it and all who are let onto its GPUs leave them idle at times, by what each used alone.
     pub fn may_share(&self, tenant: Tenant) -> bool {
         let mut gpus = self.tenants[&tenant].terms.gpus.iter();
-        self.is_believed(tenant)
+        self.are_reports_trusted(tenant)
             && gpus.all(|gpu| {
                 let all = self.let_in_with(tenant, *gpu);
-                let sum: Option<u32> = all.map(|each| each.duty.thousandths()).sum();
+                let sum: Option<u32> = all.map(|each| each.utilisation.thousandths()).sum();
                 sum.is_some_and(|sum| sum <= ROOMY)
             })
     }
@@ -103,13 +103,13 @@ impl Keeper {
         let mut gpus = self.tenants[&tenant].terms.gpus.iter();
         gpus.any(|gpu| {
             let all = self.let_in_with(tenant, *gpu);
-            let known = all.filter_map(|each| each.together.thousandths());
+            let known = all.filter_map(|each| each.shared_utilisation.thousandths());
             known.sum::<u32>() > CROWDED
         })
     }
 
     /// A tenant, and the others that are let onto a GPU of its.
-    fn let_in_with(&self, tenant: Tenant, gpu: u32) -> impl Iterator<Item = &Standing> {
+    fn let_in_with(&self, tenant: Tenant, gpu: u32) -> impl Iterator<Item = &TenantState> {
         let others = self
             .beside(tenant)
             .filter(move |other| other.phase != Phase::Closed && other.terms.gpus.contains(&gpu));
@@ -123,7 +123,9 @@ impl Keeper {
         let crowded: Vec<Tenant> = tenants
             .iter()
             .copied()
-            .filter(|tenant| self.company(*tenant).next().is_some() && self.is_crowded(*tenant))
+            .filter(|tenant| {
+                self.co_scheduled(*tenant).next().is_some() && self.is_crowded(*tenant)
+            })
             .collect();
         for tenant in tenants {
             if let Phase::Sharing { until } = self.tenants[&tenant].phase {
@@ -136,8 +138,8 @@ impl Keeper {
         }
         for tenant in crowded {
             let standing = self.standing_mut(tenant);
-            standing.duty.forget();
-            standing.together.forget();
+            standing.utilisation.forget();
+            standing.shared_utilisation.forget();
         }
     }
 
@@ -160,6 +162,6 @@ impl Keeper {
     }
 }
 
-fn share(standing: &Standing) -> u32 {
+fn share(standing: &TenantState) -> u32 {
     u32::from(standing.terms.share.thousandths())
 }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use divvy_core::ComputeMode::{Fair, Strict};
-use divvy_core::lease::{Grant, HALF_QUANTUM, LARGEST_DEBT, LONGEST_DRAIN, LONGEST_HOLD};
+use divvy_core::lease::{HALF_QUANTUM, LARGEST_DEBT, LONGEST_DRAIN, LONGEST_HOLD, Lease};
 
 use crate::lease::world::{Load, WINDOW, World, ms, us};
 
@@ -92,7 +92,7 @@ fn a_holder_that_is_stopped_leaves_the_whole_gpu_to_the_others() {
     let stops = world.join(500, Fair, &[(0, SMALL)]);
     let waits = world.join(500, Fair, &[(0, SMALL)]);
     world.run(seconds(1));
-    while world.players[waits].grant != Grant::Closed {
+    while world.players[waits].grant != Lease::Closed {
         world.step();
     }
     world.players[stops].processes[0].stopped = true;

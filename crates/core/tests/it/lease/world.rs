@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use divvy_core::lease::{Activity, Event, Grant, Keeper, Tenant, Terms};
+use divvy_core::lease::{Activity, Arbiter, Lease, Tenant, TenantConfig, TenantEvent};
 use divvy_core::{ComputeMode, Share};
 
 /// Kernels take at least two.
@@ -89,9 +89,9 @@ impl Process {
 }
 
 pub struct Player {
-    pub terms: Terms,
+    pub terms: TenantConfig,
     pub processes: Vec<Process>,
-    pub grant: Grant,
+    pub grant: Lease,
     /// How often that changed.
     told: u64,
     /// When it last did.
@@ -115,15 +115,15 @@ impl Player {
     /// Whether its grant lets it launch.
     pub fn holds(&self, now: Duration) -> bool {
         match self.grant {
-            Grant::Open | Grant::Bounded => true,
-            Grant::Until(end) | Grant::Visit(end) => now < end,
-            Grant::Peers(_) | Grant::Closed => false,
+            Lease::Open | Lease::Bounded => true,
+            Lease::Until(end) | Lease::Visit(end) => now < end,
+            Lease::Peers(_) | Lease::Closed => false,
         }
     }
 
     /// Whether a process that stood at the gate with nothing on its GPU may launch what work of the others may wait for.
     fn lets_peers_in(&self, now: Duration) -> bool {
-        matches!(self.grant, Grant::Peers(end) if now < end)
+        matches!(self.grant, Lease::Peers(end) if now < end)
     }
 
     /// Whether it knows its grant by now.
@@ -139,7 +139,7 @@ impl Player {
                     .processes
                     .iter()
                     .any(|process| !process.queue.is_empty()),
-            asked: self.processes.iter().map(|process| process.asked).sum(),
+            requests: self.processes.iter().map(|process| process.asked).sum(),
             used: self.put,
             overdue: self.processes.iter().any(|process| {
                 !process.queue.is_empty() && now > self.reckoned[&process.gpu] + OVERDUE
@@ -166,7 +166,7 @@ struct Gpu {
 pub struct World {
     pub now: Duration,
     pub players: Vec<Player>,
-    pub keeper: Keeper,
+    pub keeper: Arbiter,
     gpus: Vec<Gpu>,
     again: Option<Duration>,
     /// How often the keeper was asked.
@@ -182,7 +182,7 @@ impl World {
         Self {
             now: Duration::ZERO,
             players: Vec::new(),
-            keeper: Keeper::default(),
+            keeper: Arbiter::default(),
             gpus: (0..gpus).map(|_| Gpu::default()).collect(),
             again: None,
             turns: 0,
@@ -196,14 +196,16 @@ impl World {
         let mut gpus: Vec<u32> = loads.iter().map(|(gpu, _)| *gpu).collect();
         gpus.sort_unstable();
         gpus.dedup();
-        let terms = Terms {
+        let terms = TenantConfig {
             gpus,
             share: Share::from_thousandths(thousandths).expect("a share"),
             mode,
         };
         let number = self.players.len();
-        self.keeper
-            .on(self.now, Event::Terms(number as Tenant, terms.clone()));
+        self.keeper.handle(
+            self.now,
+            TenantEvent::Configured(number as Tenant, terms.clone()),
+        );
         let processes = loads.iter().map(|(gpu, load)| Process {
             gpu: *gpu,
             load: *load,
@@ -227,7 +229,7 @@ impl World {
         self.players.push(Player {
             terms,
             processes: processes.collect(),
-            grant: Grant::Closed,
+            grant: Lease::Closed,
             told: 0,
             told_at: Duration::ZERO,
             wakes_in: Duration::ZERO,
@@ -243,7 +245,8 @@ impl World {
     }
 
     pub fn leave(&mut self, number: usize) {
-        self.keeper.on(self.now, Event::Left(number as Tenant));
+        self.keeper
+            .handle(self.now, TenantEvent::Left(number as Tenant));
         self.players[number].processes.clear();
         self.turn();
     }
@@ -296,8 +299,8 @@ impl World {
         }
         for (gpu, state) in self.gpus.iter_mut().enumerate() {
             let busy = std::mem::take(&mut state.busy).as_nanos() * 1000 / LOOK.as_nanos();
-            let used = Event::Used(gpu as u32, busy as u32);
-            self.keeper.on(self.now, used);
+            let used = TenantEvent::DriverUtilisation(gpu as u32, busy as u32);
+            self.keeper.handle(self.now, used);
         }
     }
 
@@ -310,7 +313,7 @@ impl World {
             let open = ungated || awake && player.holds(now);
             let peers = awake && player.lets_peers_in(now);
             let window = match player.grant {
-                Grant::Open => OPEN_WINDOW,
+                Lease::Open => OPEN_WINDOW,
                 _ => WINDOW,
             };
             for process in &mut player.processes {
@@ -347,7 +350,8 @@ impl World {
             }
             if player.lies || player.processes.iter().any(|process| process.waiting) {
                 let activity = player.activity(now);
-                wake |= activity.asked != player.seen.asked || !activity.busy && player.seen.busy;
+                wake |=
+                    activity.requests != player.seen.requests || !activity.busy && player.seen.busy;
             }
         }
         wake
@@ -366,15 +370,15 @@ impl World {
             if activity != player.seen {
                 player.seen = activity;
                 self.keeper
-                    .on(self.now, Event::Seen(number as Tenant, activity));
+                    .handle(self.now, TenantEvent::Observed(number as Tenant, activity));
             }
         }
-        let turn = self.keeper.turn(self.now);
-        for (tenant, grant) in turn.grants {
+        let turn = self.keeper.decide(self.now);
+        for (tenant, grant) in turn.leases {
             let player = &mut self.players[tenant as usize];
             (player.grant, player.told, player.told_at) = (grant, player.told + 1, now);
         }
-        self.again = turn.again;
+        self.again = turn.wake_at;
         self.check();
     }
 
@@ -383,7 +387,7 @@ impl World {
         let mut holders = BTreeMap::new();
         for (number, player) in self.players.iter().enumerate() {
             let gated = player.terms.mode != ComputeMode::None && !player.processes.is_empty();
-            let visits = matches!(player.grant, Grant::Visit(_));
+            let visits = matches!(player.grant, Lease::Visit(_));
             if gated && !visits && player.holds(self.now) {
                 for gpu in &player.terms.gpus {
                     let other = holders.insert(*gpu, number);

@@ -3,18 +3,20 @@
 use std::collections::BTreeSet;
 
 use divvy_core::MigProfile;
-use divvy_core::mig::{Layout, Packing, Placement, Policy, Site, Table, pack, place, sets};
+use divvy_core::mig::{
+    Layout, MigGpu, Packing, Placement, PlacementPolicy, ProfileTable, pack, place, sets,
+};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
 use crate::mig::rules::{Lying, PLAIN, at, is_legal, pool, spots, table};
 
-fn sites<'a>(table: &'a Table, gpus: &'a [Lying]) -> Vec<Site<'a>> {
-    let site = |gpu: &'a Lying| Site::new(table, gpu.held.iter().copied(), &gpu.idle);
+fn sites<'a>(table: &'a ProfileTable, gpus: &'a [Lying]) -> Vec<MigGpu<'a>> {
+    let site = |gpu: &'a Lying| MigGpu::new(table, gpu.held.iter().copied(), &gpu.idle);
     gpus.iter().map(site).collect()
 }
 
-fn names(table: &Table, ids: &[u32]) -> Vec<MigProfile> {
+fn names(table: &ProfileTable, ids: &[u32]) -> Vec<MigProfile> {
     let name = |id: &u32| table.profile(*id).unwrap().name;
     ids.iter().map(name).collect()
 }
@@ -46,10 +48,10 @@ fn orders(ids: &[u32]) -> BTreeSet<Vec<u32>> {
 }
 
 /// Whether a policy that does not know what comes next finds room for all on one empty GPU.
-fn fits_one_by_one(table: &Table, order: &[u32], policy: Policy<'_>) -> bool {
+fn fits_one_by_one(table: &ProfileTable, order: &[u32], policy: PlacementPolicy<'_>) -> bool {
     let mut held = Vec::new();
     order.iter().all(|id| {
-        let site = Site::new(table, held.iter().copied(), &[]);
+        let site = MigGpu::new(table, held.iter().copied(), &[]);
         let placed = place(&[site], |_| Some(*id), policy);
         held.extend(placed.iter().map(|(_, chosen)| chosen.placement));
         placed.is_some()
@@ -80,7 +82,10 @@ fn a_batch_that_fits_is_placed_in_every_order_where_one_by_one_fails() {
         failed.count()
     };
     assert_eq!(
-        (fails(Policy::FirstFit), fails(Policy::DriverDefault)),
+        (
+            fails(PlacementPolicy::FirstFit),
+            fails(PlacementPolicy::DriverDefault)
+        ),
         (3, 9)
     );
 }
@@ -113,7 +118,10 @@ fn no_rule_that_places_one_by_one_is_safe_for_all_batches_that_fill_a_gpu() {
         failed.count()
     };
     assert_eq!(
-        (fails(Policy::FirstFit), fails(Policy::LeastLoss)),
+        (
+            fails(PlacementPolicy::FirstFit),
+            fails(PlacementPolicy::LeastLoss)
+        ),
         (22, 15)
     );
     let empty = empty(1);
@@ -167,12 +175,12 @@ fn a_batch_uses_idle_instances_and_leaves_empty_gpus_empty() {
 fn gpus_of_different_models_are_told_apart_by_the_names_of_their_profiles() {
     let (a30, a100) = (table("a30-24gb"), table("a100-40gb"));
     let sites = [
-        Site {
+        MigGpu {
             table: &a30,
             held: Layout::EMPTY,
             idle: &[],
         },
-        Site {
+        MigGpu {
             table: &a100,
             held: Layout::EMPTY,
             idle: &[],
@@ -208,7 +216,7 @@ fn a_batch_too_large_to_try_everything_is_placed_largest_first() {
 }
 
 /// Everything lies where it may, beside what is held and what idle instances are left.
-fn check(table: &Table, gpus: &[Lying], packing: &Packing) {
+fn check(table: &ProfileTable, gpus: &[Lying], packing: &Packing) {
     for (nth, gpu) in gpus.iter().enumerate() {
         let here = packing
             .placed
@@ -240,7 +248,7 @@ fn check(table: &Table, gpus: &[Lying], packing: &Packing) {
 }
 
 /// The most of these that fit, and of those the set that serves the first, by trying every place for each in turn.
-fn most(table: &Table, held: &mut [Vec<Placement>], wanted: &[u32]) -> Vec<bool> {
+fn most(table: &ProfileTable, held: &mut [Vec<Placement>], wanted: &[u32]) -> Vec<bool> {
     let Some((first, rest)) = wanted.split_first() else {
         return vec![];
     };

@@ -1,17 +1,17 @@
 //! Which profile a request gets.
 
-use divvy_core::mig::{Attribute, Need, Size, smallest};
+use divvy_core::mig::{Attribute, InstanceRequirement, InstanceSize, smallest};
 use divvy_core::{Bytes, Share};
 
 use crate::mig::rules::table;
 
-fn chosen(model: &str, need: impl Into<Need>) -> Option<(String, u64)> {
+fn chosen(model: &str, need: impl Into<InstanceRequirement>) -> Option<(String, u64)> {
     let table = table(model);
     let profile = smallest(&table, need)?;
     Some((profile.name.to_string(), profile.memory.get() >> 20))
 }
 
-fn named(model: &str, need: impl Into<Need>) -> String {
+fn named(model: &str, need: impl Into<InstanceRequirement>) -> String {
     chosen(model, need).map_or("none".to_owned(), |(name, _)| name)
 }
 
@@ -20,11 +20,11 @@ fn ten_gigabytes_by_name_are_a_little_less_in_fact_and_exactly_that_much_is_the_
     // Case C22.
     let ten = Bytes::gib(10);
     assert_eq!(
-        chosen("a100-40gb", Size::Memory(ten)),
+        chosen("a100-40gb", InstanceSize::Memory(ten)),
         Some(("1g.10gb".to_owned(), 9856))
     );
     assert_eq!(
-        chosen("a100-40gb", Size::Exact(ten)),
+        chosen("a100-40gb", InstanceSize::Exact(ten)),
         Some(("3g.20gb".to_owned(), 19968))
     );
 }
@@ -33,13 +33,13 @@ fn ten_gigabytes_by_name_are_a_little_less_in_fact_and_exactly_that_much_is_the_
 fn a_name_that_promises_more_than_there_is_does_not_count_when_memory_is_exact() {
     // Case C23.
     let wanted = Bytes::mib(22 * 1024 + 512);
-    assert_eq!(named("b200-180gb", Size::Exact(wanted)), "1g.45gb");
-    assert_eq!(named("b200-180gb", Size::Memory(wanted)), "1g.23gb");
+    assert_eq!(named("b200-180gb", InstanceSize::Exact(wanted)), "1g.45gb");
+    assert_eq!(named("b200-180gb", InstanceSize::Memory(wanted)), "1g.23gb");
 }
 
 #[test]
 fn a_share_gets_the_smallest_profile_with_that_part_of_the_memory() {
-    let share = |text: &str| Size::Share(text.parse::<Share>().unwrap());
+    let share = |text: &str| InstanceSize::Share(text.parse::<Share>().unwrap());
     assert_eq!(named("a100-40gb", share("0.25")), "1g.10gb");
     assert_eq!(named("a30-24gb", share("0.25")), "1g.6gb");
     assert_eq!(named("rtxpro6000-96gb", share("0.25")), "1g.24gb");
@@ -68,9 +68,9 @@ fn the_share_that_comes_with_a_profile_is_its_part_of_the_memory_slices() {
 
 #[test]
 fn multiprocessors_may_be_asked_for_beside_memory() {
-    let need = |multiprocessors| Need {
+    let need = |multiprocessors| InstanceRequirement {
         multiprocessors,
-        ..Need::from(Size::Memory(Bytes::gib(10)))
+        ..InstanceRequirement::from(InstanceSize::Memory(Bytes::gib(10)))
     };
     assert_eq!(named("a100-40gb", need(14)), "1g.10gb");
     assert_eq!(named("a100-40gb", need(15)), "2g.10gb");
@@ -82,9 +82,9 @@ fn multiprocessors_may_be_asked_for_beside_memory() {
 
 #[test]
 fn profiles_with_an_attribute_are_for_those_who_ask_for_it() {
-    let need = |attribute| Need {
+    let need = |attribute| InstanceRequirement {
         attribute,
-        ..Need::from(Size::Memory(Bytes::gib(30)))
+        ..InstanceRequirement::from(InstanceSize::Memory(Bytes::gib(30)))
     };
     let rtx = |attribute| named("rtxpro6000-96gb", need(attribute));
     assert_eq!(rtx(Attribute::None), "2g.48gb");
@@ -96,7 +96,7 @@ fn profiles_with_an_attribute_are_for_those_who_ask_for_it() {
 
 #[test]
 fn a_name_gets_that_profile_and_no_other() {
-    let size = |name: &str| Size::Named(name.parse().unwrap());
+    let size = |name: &str| InstanceSize::Named(name.parse().unwrap());
     assert_eq!(named("a100-40gb", size("2g.10gb")), "2g.10gb");
     assert_eq!(named("a100-40gb", size("1g.5gb+me")), "1g.5gb+me");
     assert_eq!(named("a100-40gb", size("1g.6gb")), "none");
@@ -104,7 +104,16 @@ fn a_name_gets_that_profile_and_no_other() {
 
 #[test]
 fn what_no_profile_has_is_not_given() {
-    assert_eq!(named("a100-40gb", Size::Memory(Bytes::gib(40))), "7g.40gb");
-    assert_eq!(named("a100-40gb", Size::Exact(Bytes::gib(40))), "none");
-    assert_eq!(named("a100-40gb", Size::Memory(Bytes::gib(41))), "none");
+    assert_eq!(
+        named("a100-40gb", InstanceSize::Memory(Bytes::gib(40))),
+        "7g.40gb"
+    );
+    assert_eq!(
+        named("a100-40gb", InstanceSize::Exact(Bytes::gib(40))),
+        "none"
+    );
+    assert_eq!(
+        named("a100-40gb", InstanceSize::Memory(Bytes::gib(41))),
+        "none"
+    );
 }

@@ -1,6 +1,6 @@
 //! The driver's own choice of place, against what people saw and published.
 
-use divvy_core::mig::{Policy, Site, place};
+use divvy_core::mig::{MigGpu, PlacementPolicy, place};
 
 use crate::mig::rules::{PLAIN, table};
 
@@ -9,8 +9,8 @@ fn created(model: &str, profiles: &[u32]) -> Vec<Option<u8>> {
     let table = table(model);
     let mut held = Vec::new();
     let mut create = |id: &u32| {
-        let site = Site::new(&table, held.iter().copied(), &[]);
-        let (_, chosen) = place(&[site], |_| Some(*id), Policy::DriverDefault)?;
+        let site = MigGpu::new(&table, held.iter().copied(), &[]);
+        let (_, chosen) = place(&[site], |_| Some(*id), PlacementPolicy::DriverDefault)?;
         held.push(chosen.placement);
         Some(chosen.placement.start)
     };
@@ -50,8 +50,12 @@ fn a_1g_with_double_memory_goes_last_where_only_it_fits() {
 fn on_an_empty_gpu_least_loss_goes_where_the_driver_does() {
     let table = table("a100-40gb");
     for id in PLAIN {
-        let site = Site::new(&table, [], &[]);
+        let site = MigGpu::new(&table, [], &[]);
         let by = |policy| place(&[site], |_| Some(id), policy).unwrap().1.placement;
-        assert_eq!(by(Policy::LeastLoss), by(Policy::DriverDefault), "{id}");
+        assert_eq!(
+            by(PlacementPolicy::LeastLoss),
+            by(PlacementPolicy::DriverDefault),
+            "{id}"
+        );
     }
 }

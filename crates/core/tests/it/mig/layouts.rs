@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use divvy_core::mig::{Attribute, Layout, Placement, Profile, Table, TableError, models, sets};
+use divvy_core::mig::{
+    Attribute, Layout, Placement, Profile, ProfileTable, ProfileTableError, models, sets,
+};
 use divvy_core::{Bytes, MigProfile};
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -10,7 +12,7 @@ use proptest::sample::Index;
 use crate::mig::rules::{self, MODELS, PLAIN, at, is_legal, some_set, spots, table};
 
 /// Starts, legal sets, maximal ones, and different maximal ones when it is only counted how many there are of each profile.
-fn census(table: &Table, profiles: &[u32]) -> (usize, usize, usize, usize) {
+fn census(table: &ProfileTable, profiles: &[u32]) -> (usize, usize, usize, usize) {
     let all = sets(table, profiles);
     let counts = |set: &[Placement]| {
         let mut ids: Vec<u32> = set.iter().map(|one| one.profile).collect();
@@ -38,7 +40,7 @@ fn census(table: &Table, profiles: &[u32]) -> (usize, usize, usize, usize) {
     )
 }
 
-fn maximal(table: &Table, profiles: &[u32]) -> Vec<Vec<Placement>> {
+fn maximal(table: &ProfileTable, profiles: &[u32]) -> Vec<Vec<Placement>> {
     let full = |set: &Vec<Placement>| {
         let layout = Layout::of(table, set.iter().copied());
         profiles
@@ -133,7 +135,7 @@ fn all_gpus_with_seven_compute_slices_are_laid_out_alike() {
         } = profile.clone();
         (id, memory_slices, most, starts)
     };
-    let shapes = |table: &Table| table.profiles.iter().map(shape).collect::<BTreeSet<_>>();
+    let shapes = |table: &ProfileTable| table.profiles.iter().map(shape).collect::<BTreeSet<_>>();
     let first = shapes(&table("a100-40gb"));
     let sevens: Vec<&str> = models()
         .iter()
@@ -274,27 +276,36 @@ fn what_a_driver_says_is_checked_before_it_is_believed() {
     let with = |change: fn(&mut Profile)| {
         let mut profile = profile(2);
         change(&mut profile);
-        Table::new(vec![one.clone(), profile])
+        ProfileTable::new(vec![one.clone(), profile])
     };
-    assert_eq!(with(|p| p.memory_slices = 0), Err(TableError::Nothing(2)));
-    assert_eq!(with(|p| p.compute_slices = 0), Err(TableError::Nothing(2)));
+    assert_eq!(
+        with(|p| p.memory_slices = 0),
+        Err(ProfileTableError::Nothing(2))
+    );
+    assert_eq!(
+        with(|p| p.compute_slices = 0),
+        Err(ProfileTableError::Nothing(2))
+    );
     assert_eq!(
         with(|p| p.memory = Bytes::ZERO),
-        Err(TableError::Nothing(2))
+        Err(ProfileTableError::Nothing(2))
     );
-    assert_eq!(with(|p| p.starts = vec![]), Err(TableError::Nowhere(2)));
-    assert_eq!(with(|p| p.most = 0), Err(TableError::Nowhere(2)));
-    assert_eq!(with(|p| p.id = 1), Err(TableError::Twice(1)));
-    let outside = Err(TableError::Outside { id: 2, start: 30 });
+    assert_eq!(
+        with(|p| p.starts = vec![]),
+        Err(ProfileTableError::Nowhere(2))
+    );
+    assert_eq!(with(|p| p.most = 0), Err(ProfileTableError::Nowhere(2)));
+    assert_eq!(with(|p| p.id = 1), Err(ProfileTableError::Twice(1)));
+    let outside = Err(ProfileTableError::Outside { id: 2, start: 30 });
     assert_eq!(
         with(|p| (p.starts, p.memory_slices) = (vec![30], 3)),
         outside
     );
-    let outside = Err(TableError::Outside { id: 2, start: 255 });
+    let outside = Err(ProfileTableError::Outside { id: 2, start: 255 });
     assert_eq!(with(|p| p.starts = vec![255]), outside);
-    assert_eq!(Table::new(vec![]), Err(TableError::Empty));
+    assert_eq!(ProfileTable::new(vec![]), Err(ProfileTableError::Empty));
     let many = (0..33).map(profile).collect();
-    assert_eq!(Table::new(many), Err(TableError::TooMany(33)));
+    assert_eq!(ProfileTable::new(many), Err(ProfileTableError::TooMany(33)));
     let whole = with(|p| (p.starts, p.memory_slices, p.compute_slices) = (vec![0], 32, 9)).unwrap();
     assert_eq!((whole.compute_slices, whole.memory_slices), (9, 32));
 }
@@ -304,7 +315,7 @@ fn a_table_has_its_smallest_profiles_first_however_they_were_listed() {
     let table = table("a100-40gb");
     let mut reversed = table.profiles.clone();
     reversed.reverse();
-    assert_eq!(Table::new(reversed).unwrap(), *table);
+    assert_eq!(ProfileTable::new(reversed).unwrap(), *table);
     let names: Vec<String> = table.profiles.iter().map(|p| p.name.to_string()).collect();
     assert_eq!(
         names,
@@ -322,13 +333,19 @@ fn a_table_has_its_smallest_profiles_first_however_they_were_listed() {
 
 #[test]
 fn models_are_found_by_key_and_by_pci_device() {
-    assert_eq!(Table::of_pci_device(0x20B0), Table::of_model("a100-40gb"));
     assert_eq!(
-        Table::of_pci_device(0x2BB5),
-        Table::of_model("rtxpro6000-96gb")
+        ProfileTable::of_pci_device(0x20B0),
+        ProfileTable::of_model("a100-40gb")
     );
     assert_eq!(
-        (Table::of_pci_device(0x1234), Table::of_model("gtx")),
+        ProfileTable::of_pci_device(0x2BB5),
+        ProfileTable::of_model("rtxpro6000-96gb")
+    );
+    assert_eq!(
+        (
+            ProfileTable::of_pci_device(0x1234),
+            ProfileTable::of_model("gtx")
+        ),
         (None, None)
     );
     let label = table("a100-40gb").label(at(19, 3));

@@ -1,13 +1,13 @@
 //! Where an instance goes.
 
-use divvy_core::mig::{Candidate, Layout, Placement, Policy, Site, Table, place};
+use divvy_core::mig::{Candidate, Layout, MigGpu, Placement, PlacementPolicy, ProfileTable, place};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
 use crate::mig::rules::{Lying, at, is_legal, pool, possible, slices, table};
 
-fn sites<'a>(table: &'a Table, gpus: &'a [Lying]) -> Vec<Site<'a>> {
-    let site = |gpu: &'a Lying| Site::new(table, gpu.held.iter().copied(), &gpu.idle);
+fn sites<'a>(table: &'a ProfileTable, gpus: &'a [Lying]) -> Vec<MigGpu<'a>> {
+    let site = |gpu: &'a Lying| MigGpu::new(table, gpu.held.iter().copied(), &gpu.idle);
     gpus.iter().map(site).collect()
 }
 
@@ -20,7 +20,11 @@ fn lying(held: &[Placement], idle: &[Placement]) -> Lying {
 
 fn on_a100(gpus: &[Lying], profile: u32) -> Option<(usize, Candidate)> {
     let table = table("a100-40gb");
-    place(&sites(&table, gpus), |_| Some(profile), Policy::LeastLoss)
+    place(
+        &sites(&table, gpus),
+        |_| Some(profile),
+        PlacementPolicy::LeastLoss,
+    )
 }
 
 #[test]
@@ -67,7 +71,7 @@ fn as_few_idle_instances_go_as_can() {
 fn an_instance_that_is_in_nobodys_slices_goes_when_its_kind_excludes_the_new_one() {
     let table = table("rtxpro6000-96gb");
     let gpus = [lying(&[at(67, 0)], &[at(14, 3), at(67, 6)])];
-    let found = sites(&table, &gpus)[0].candidates(65, Policy::LeastLoss);
+    let found = sites(&table, &gpus)[0].candidates(65, PlacementPolicy::LeastLoss);
     let last = found
         .iter()
         .find(|found| found.placement == at(65, 9))
@@ -92,13 +96,20 @@ fn a_gpu_that_does_not_offer_the_profile_gets_none() {
     let gpus = [lying(&[], &[]), lying(&[], &[])];
     let only = |gpu: usize| (gpu == 1).then_some(0);
     assert_eq!(
-        place(&sites(&table, &gpus), only, Policy::LeastLoss)
+        place(&sites(&table, &gpus), only, PlacementPolicy::LeastLoss)
             .unwrap()
             .0,
         1
     );
-    assert!(place(&sites(&table, &gpus), |_| None, Policy::LeastLoss).is_none());
-    assert!(place(&sites(&table, &gpus), |_| Some(99), Policy::LeastLoss).is_none());
+    assert!(place(&sites(&table, &gpus), |_| None, PlacementPolicy::LeastLoss).is_none());
+    assert!(
+        place(
+            &sites(&table, &gpus),
+            |_| Some(99),
+            PlacementPolicy::LeastLoss
+        )
+        .is_none()
+    );
 }
 
 #[test]
@@ -109,21 +120,27 @@ fn the_other_policies_do_as_they_say() {
         (gpu, chosen.placement.start)
     };
     let used_last = [lying(&[], &[]), lying(&[at(9, 4)], &[])];
-    assert_eq!(by(&used_last, Policy::FirstFit), (0, 0));
-    assert_eq!(by(&used_last, Policy::DriverDefault), (0, 6));
+    assert_eq!(by(&used_last, PlacementPolicy::FirstFit), (0, 0));
+    assert_eq!(by(&used_last, PlacementPolicy::DriverDefault), (0, 6));
     let used_first = [lying(&[at(14, 0)], &[]), lying(&[], &[])];
-    assert_eq!(by(&used_first, Policy::FirstFit), (0, 2));
-    assert_eq!(by(&used_first, Policy::Spread), (1, 0));
+    assert_eq!(by(&used_first, PlacementPolicy::FirstFit), (0, 2));
+    assert_eq!(by(&used_first, PlacementPolicy::Spread), (1, 0));
     // Where nothing but 3g is asked for, the rest of the left half is good for nothing else.
     let threes = [(9, 1)];
-    assert_eq!(by(&used_first, Policy::DemandWeighted(&threes)), (0, 2));
+    assert_eq!(
+        by(&used_first, PlacementPolicy::DemandWeighted(&threes)),
+        (0, 2)
+    );
     // Where nothing but 2g is asked for, it is good for one, and the end of the right half for none.
     let twos = [(14, 1)];
-    assert_eq!(by(&used_first, Policy::DemandWeighted(&twos)), (0, 6));
+    assert_eq!(
+        by(&used_first, PlacementPolicy::DemandWeighted(&twos)),
+        (0, 6)
+    );
 }
 
 /// The fewest of the idle instances without which the rest is legal beside what is held and the new one; each such choice.
-fn fewest(table: &Table, gpu: &Lying, new: Placement) -> Vec<Vec<Placement>> {
+fn fewest(table: &ProfileTable, gpu: &Lying, new: Placement) -> Vec<Vec<Placement>> {
     let mut found: Vec<Vec<Placement>> = Vec::new();
     for choice in 0..1_u32 << gpu.idle.len() {
         let (gone, kept): (Vec<_>, Vec<_>) =
@@ -142,7 +159,7 @@ fn fewest(table: &Table, gpu: &Lying, new: Placement) -> Vec<Vec<Placement>> {
 /// The best place by trying all: its key, GPU and start.
 type Key = (bool, i64, usize, i64, usize, usize, u8);
 
-fn best(table: &Table, gpus: &[Lying], profile: u32) -> Option<Key> {
+fn best(table: &ProfileTable, gpus: &[Lying], profile: u32) -> Option<Key> {
     let mut keys = Vec::new();
     for (nth, gpu) in gpus.iter().enumerate() {
         for start in &table.profile(profile).unwrap().starts {
@@ -180,7 +197,7 @@ proptest! {
     fn the_place_with_least_loss_is_what_trying_all_finds((model, gpus) in pool(4), draw in any::<Index>()) {
         let table = table(model);
         let profile = draw.get(&table.profiles).id;
-        let found = place(&sites(&table, &gpus), |_| Some(profile), Policy::LeastLoss);
+        let found = place(&sites(&table, &gpus), |_| Some(profile), PlacementPolicy::LeastLoss);
         let expected = best(&table, &gpus, profile);
         let seen = found.as_ref().map(|(gpu, found)| {
             (!found.reuse, found.reclaim.len(), *gpu, found.placement)
@@ -199,11 +216,11 @@ proptest! {
         let weights = [(profile, 3)];
         let sites = sites(&table, &gpus);
         for policy in [
-            Policy::FirstFit,
-            Policy::Spread,
-            Policy::DriverDefault,
-            Policy::LeastLoss,
-            Policy::DemandWeighted(&weights),
+            PlacementPolicy::FirstFit,
+            PlacementPolicy::Spread,
+            PlacementPolicy::DriverDefault,
+            PlacementPolicy::LeastLoss,
+            PlacementPolicy::DemandWeighted(&weights),
         ] {
             let placed = place(&sites, |_| Some(profile), policy);
             prop_assert_eq!(&placed, &place(&sites, |_| Some(profile), policy));
@@ -239,7 +256,7 @@ proptest! {
         for (what, which, comes) in steps {
             if comes {
                 let profile = what.get(&table.profiles).id;
-                let Some((gpu, chosen)) = place(&sites(&table, &gpus), |_| Some(profile), Policy::LeastLoss) else {
+                let Some((gpu, chosen)) = place(&sites(&table, &gpus), |_| Some(profile), PlacementPolicy::LeastLoss) else {
                     for gpu in &gpus {
                         let held = Layout::of(&table, gpu.held.iter().copied());
                         prop_assert_eq!(held.starts(&table, profile).count(), 0);

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use divvy_core::mig::{Layout, Placement, Repack, Site, Table, fits, pool_fits, sets};
+use divvy_core::mig::{Layout, MigGpu, Placement, ProfileTable, Repack, fits, pool_fits, sets};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
 use crate::mig::rules::{Lying, PLAIN, at, pool, slices, table};
 
 /// Numbers of each profile that fit on one GPU together.
-fn feasible(table: &Table, profiles: &[u32]) -> BTreeSet<Vec<u64>> {
+fn feasible(table: &ProfileTable, profiles: &[u32]) -> BTreeSet<Vec<u64>> {
     let counts = |set: &Vec<Placement>| {
         let of = |id: &u32| set.iter().map(|one| u64::from(one.profile == *id)).sum();
         profiles.iter().map(of).collect()
@@ -116,7 +116,7 @@ fn a_3g_that_lies_wrong_is_told_from_a_gpu_that_is_full() {
     // What somebody else made does not move.
     let stays = Layout::of(&table, [at(9, 0)]);
     assert!(!fits(&table, stays, &[5]));
-    let site = |held| Site {
+    let site = |held| MigGpu {
         table: &table,
         held,
         idle: &[],
@@ -151,7 +151,7 @@ fn a_pool_too_large_to_try_and_without_a_closed_form_is_not_guessed_at() {
     let ids: Vec<u32> = table.profiles.iter().map(|profile| profile.id).collect();
     let name = |id: &u32| table.profile(*id).unwrap().name;
     let wanted: Vec<_> = ids.iter().cycle().take(ids.len() * 8).map(name).collect();
-    let site = Site {
+    let site = MigGpu {
         table: &table,
         held: Layout::EMPTY,
         idle: &[],
@@ -164,12 +164,12 @@ proptest! {
     fn a_pool_with_something_on_it_is_searched((model, gpus) in pool(2), draws in proptest::collection::vec(any::<Index>(), 1..4)) {
         let table = table(model);
         let wanted: Vec<u32> = draws.iter().map(|draw| draw.get(&table.profiles).id).collect();
-        let site = |gpu: &Lying| Site {
+        let site = |gpu: &Lying| MigGpu {
             table: &table,
             held: Layout::of(&table, gpu.held.iter().copied()),
             idle: &[],
         };
-        let sites: Vec<Site<'_>> = gpus.iter().map(site).collect();
+        let sites: Vec<MigGpu<'_>> = gpus.iter().map(site).collect();
         let names: Vec<_> = wanted.iter().map(|id| table.profile(*id).unwrap().name).collect();
         let found = pool_fits(&sites, &names);
         // Each of the wanted on either GPU.

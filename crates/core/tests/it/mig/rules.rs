@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use divvy_core::mig::{Attribute, Placement, Profile, Table};
+use divvy_core::mig::{Attribute, Placement, Profile, ProfileTable};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -17,8 +17,8 @@ pub const MODELS: [&str; 5] = [
     "rtxpro6000-96gb",
 ];
 
-pub fn table(model: &str) -> Arc<Table> {
-    Table::of_model(model).unwrap()
+pub fn table(model: &str) -> Arc<ProfileTable> {
+    ProfileTable::of_model(model).unwrap()
 }
 
 pub fn at(profile: u32, start: u8) -> Placement {
@@ -26,7 +26,7 @@ pub fn at(profile: u32, start: u8) -> Placement {
 }
 
 /// Every profile at every start.
-pub fn spots(table: &Table) -> Vec<Placement> {
+pub fn spots(table: &ProfileTable) -> Vec<Placement> {
     let all = |profile: &Profile| {
         let id = profile.id;
         profile
@@ -39,13 +39,13 @@ pub fn spots(table: &Table) -> Vec<Placement> {
 }
 
 /// The memory slices an instance lies on.
-pub fn slices(table: &Table, placement: Placement) -> Vec<u8> {
+pub fn slices(table: &ProfileTable, placement: Placement) -> Vec<u8> {
     let profile = table.profile(placement.profile).unwrap();
     (placement.start..placement.start + profile.memory_slices).collect()
 }
 
 /// Whether these can be on one GPU together.
-pub fn is_legal(table: &Table, set: &[Placement]) -> bool {
+pub fn is_legal(table: &ProfileTable, set: &[Placement]) -> bool {
     let mut taken: Vec<u8> = set.iter().flat_map(|one| slices(table, *one)).collect();
     let all = taken.len();
     taken.sort_unstable();
@@ -72,7 +72,7 @@ pub fn is_legal(table: &Table, set: &[Placement]) -> bool {
 }
 
 /// The plain profiles at every start where one more of them is legal.
-pub fn possible(table: &Table, set: &[Placement]) -> i64 {
+pub fn possible(table: &ProfileTable, set: &[Placement]) -> i64 {
     let plain: Vec<u32> = table.plain().map(|profile| profile.id).collect();
     let open = spots(table)
         .into_iter()
@@ -81,7 +81,7 @@ pub fn possible(table: &Table, set: &[Placement]) -> i64 {
 }
 
 /// A legal set of any profiles, by adding what can be added until it is as full as was drawn.
-pub fn some_set(table: &Table, draws: &[Index]) -> Vec<Placement> {
+pub fn some_set(table: &ProfileTable, draws: &[Index]) -> Vec<Placement> {
     let mut set = Vec::new();
     for draw in draws {
         let open: Vec<Placement> = spots(table)

@@ -1,17 +1,19 @@
 //! What a job that waits for an instance is told of how the others lie.
 
-use divvy_core::mig::{Carving, Instance, Placement, Standing, Table};
+use divvy_core::mig::{
+    MigInventory, Placement, ProfileTable, UnallocatedInstance, UnallocatedState,
+};
 use divvy_core::slice::MigGrant;
 use divvy_core::{
-    Amount, Bytes, Gpu, GpuUuid, Grant, Held, JobId, Mode, Queue, QueueName, QueueSpec, Snapshot,
-    Waiting, why,
+    AllocatedJob, Amount, Bytes, Gpu, GpuUuid, Grant, JobId, Mode, PendingJob, Queue, QueueName,
+    QueueSpec, Snapshot, why,
 };
 
 use crate::mig::rules::at;
 
 /// A100s with these instances, each a job's, and one job that waits for a 3g.20gb.
 fn node(gpus: &[&[Placement]]) -> Snapshot {
-    let table = Table::of_model("a100-40gb").unwrap();
+    let table = ProfileTable::of_model("a100-40gb").unwrap();
     let queue = QueueName::default_queue();
     let mut snapshot = Snapshot {
         queues: vec![Queue {
@@ -19,7 +21,7 @@ fn node(gpus: &[&[Placement]]) -> Snapshot {
                 name: queue.clone(),
                 amount: None,
             },
-            waiting: vec![Waiting::new(
+            waiting: vec![PendingJob::new(
                 JobId(99),
                 Amount::Mig("3g.20gb".parse().unwrap()).into(),
             )],
@@ -44,7 +46,7 @@ fn node(gpus: &[&[Placement]]) -> Snapshot {
             let job = JobId(u64::try_from(snapshot.held.len()).unwrap() + 1);
             snapshot
                 .held
-                .push(Held::new(job, queue.clone(), vec![grant]));
+                .push(AllocatedJob::new(job, queue.clone(), vec![grant]));
         }
         snapshot.gpus.push(Gpu {
             uuid,
@@ -56,7 +58,7 @@ fn node(gpus: &[&[Placement]]) -> Snapshot {
             reserved: Bytes::ZERO,
             foreign: Bytes::ZERO,
             context: Bytes::ZERO,
-            mig: Some(Carving {
+            mig: Some(MigInventory {
                 table: table.clone(),
                 instances: vec![],
             }),
@@ -99,15 +101,15 @@ fn what_one_gpu_would_have_room_for_is_told_of_that_gpu() {
 #[test]
 fn what_is_not_ours_stays_where_it_is() {
     let mut apart = node(&[&[at(5, 0), at(19, 4)], &[at(5, 0)]]);
-    let foreign = Instance {
+    let foreign = UnallocatedInstance {
         placement: at(19, 5),
-        standing: Standing::Foreign,
+        standing: UnallocatedState::Foreign,
     };
     apart.gpus[1].mig.as_mut().unwrap().instances.push(foreign);
     assert!(summary(&apart).contains("layout of the instances over the GPUs"));
-    let also = Instance {
+    let also = UnallocatedInstance {
         placement: at(19, 4),
-        standing: Standing::Foreign,
+        standing: UnallocatedState::Foreign,
     };
     apart
         .held
