@@ -45,8 +45,8 @@ use crate::v1::{
 };
 
 pub use exec::{ExecInput, ExecOutput};
-pub use meant::{Act, Meant};
-use pulse::{Patience, Pulse};
+pub use meant::{Act, JobSelection};
+use pulse::{Liveness, Patience};
 pub use stream::{EventStream, LogStream};
 
 /// What [`Client::wait`] waits for.
@@ -82,7 +82,7 @@ pub enum Runs {
 /// Calls the agent behind one socket.
 #[derive(Debug)]
 pub struct Client {
-    pulse: Pulse,
+    pulse: Liveness,
     deadline: Option<Duration>,
     idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
 }
@@ -104,7 +104,7 @@ impl Client {
     /// A client of the agent that listens on `socket`; connects with the first call.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self {
-            pulse: Pulse::new(socket.into()),
+            pulse: Liveness::new(socket.into()),
             deadline: None,
             idle: Mutex::new(Vec::new()),
         }

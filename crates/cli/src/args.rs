@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use clap::{Args, FromArgMatches as _, Parser, Subcommand, ValueEnum, ValueHint};
 
 use divvy_api::v1::Error;
-use divvy_core::reconcile::Policy;
+use divvy_core::reconcile::BypassPolicy;
 
 use crate::script::JobFile;
 
@@ -100,7 +100,7 @@ impl Cli {
                 daemon.debug = self.debug;
                 Ok(self)
             }
-            _ => Err(crate::failure::usage(
+            _ => Err(crate::error_output::usage(
                 format!("{flag} is not a flag of this verb"),
                 "use it with `divvy daemon --clearml`; for details of the daemon, start it with DIVVY_LOG=debug",
             )),
@@ -805,7 +805,7 @@ pub enum OnBypass {
     Kill,
 }
 
-impl From<OnBypass> for Policy {
+impl From<OnBypass> for BypassPolicy {
     fn from(policy: OnBypass) -> Self {
         match policy {
             OnBypass::Warn => Self::Warn,

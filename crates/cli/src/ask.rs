@@ -13,13 +13,13 @@ use divvy_core::request::AmountErrorKind;
 use divvy_core::{Amount, Compute, GpuSelection, Isolation, parse_gpus};
 
 use crate::args::JobArgs;
-use crate::container::Asked;
-use crate::failure::{Result, usage};
+use crate::container::ContainerSpec;
+use crate::error_output::{Result, usage};
 use crate::output;
 
 /// What `run --no-daemon` starts.
 #[derive(Clone, Debug)]
-pub struct Solo {
+pub struct StandaloneRun {
     pub submit: Submit,
     /// A line `docker run …` in place of a program; the submission says what container it makes.
     pub docker: Vec<String>,
@@ -46,7 +46,7 @@ pub fn submit(args: &JobArgs, runner: Runner) -> Result<Submit> {
 /// As [`submit`].
 pub fn contained(
     args: &JobArgs,
-    asked: Asked,
+    asked: ContainerSpec,
     command: Vec<String>,
     runner: Runner,
 ) -> Result<Submit> {
@@ -253,7 +253,7 @@ mod tests {
 
     use super::*;
     use crate::args::{Verb, parse};
-    use crate::failure::from_clap;
+    use crate::error_output::from_clap;
 
     /// What `divvy submit` and these words ask for.
     fn asked(words: &[&str]) -> Result<Submit> {

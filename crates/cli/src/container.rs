@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use divvy_api::v1::{Container, Error, ErrorCode};
-use divvy_core::docker::{self, Refused, words};
+use divvy_core::docker::{self, ContainerOptionError, words};
 
-use crate::failure::{Result, usage};
+use crate::error_output::{Result, usage};
 
 /// Flags of `divvy docker run` that are the slice's, each with whether it takes a value. `-p` and `-q` are the container's.
 pub const SLICE_FLAGS: &[(&str, bool)] = &[
@@ -28,7 +28,7 @@ pub const SLICE_FLAGS: &[(&str, bool)] = &[
 
 /// A container, and the variables that its programs are given besides the image's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct ContainerSpec {
     pub container: Container,
     pub env: BTreeMap<String, String>,
     /// It is to be left to itself.
@@ -39,7 +39,7 @@ pub struct Asked {
 ///
 /// # Errors
 /// [`ErrorCode::NotAllowed`] for what would let the container out of its slice, [`ErrorCode::Usage`] for what is written wrongly.
-pub fn asked(image: &str, arguments: &[String]) -> Result<Asked> {
+pub fn asked(image: &str, arguments: &[String]) -> Result<ContainerSpec> {
     let options = docker::options(arguments).map_err(|refused| refusal(&refused))?;
     let mut env = BTreeMap::new();
     for file in &options.env_files {
@@ -56,7 +56,7 @@ pub fn asked(image: &str, arguments: &[String]) -> Result<Asked> {
     let mut kept = docker::without_env(arguments).map_err(|refused| refusal(&refused))?;
     // Whether anybody waits for it is said in another way.
     kept.retain(|word| word != "--detach");
-    Ok(Asked {
+    Ok(ContainerSpec {
         container: Container {
             image: image.to_owned(),
             arguments: kept,
@@ -100,7 +100,7 @@ pub fn unpacked(lines: &[String]) -> Result<Vec<String>> {
     Ok(all)
 }
 
-pub fn refusal(refused: &Refused) -> Error {
+pub fn refusal(refused: &ContainerOptionError) -> Error {
     let code = match refused.is_escape() {
         true => ErrorCode::NotAllowed,
         false => ErrorCode::Usage,

@@ -13,7 +13,7 @@ pub mod args;
 mod ask;
 mod complete;
 mod container;
-pub mod failure;
+pub mod error_output;
 mod manual;
 mod output;
 pub mod render;
@@ -32,7 +32,7 @@ use std::process::ExitCode;
 use divvy_api::v1::{Error, Finding, JournalFile};
 use jiff::Timestamp;
 
-pub use ask::Solo;
+pub use ask::StandaloneRun;
 pub use serve::{ClearMl, Daemon, PASSWORD_FLAG};
 
 use output::Stop;
@@ -58,7 +58,7 @@ pub struct Backend {
     /// Runs a job that waits for this client, on this terminal.
     pub run_here: fn(&Path) -> Result<Ran, Error>,
     /// Runs a program in a slice without a daemon; gives its exit code.
-    pub solo: fn(Solo) -> Result<u8, Error>,
+    pub solo: fn(StandaloneRun) -> Result<u8, Error>,
     /// Measures what a context costs on the GPU of this UUID and prints it: started by the daemon.
     pub probe_context: fn(&str) -> ExitCode,
     /// Makes one call of the driver about the process of this pid and start time, and prints what it says: started by the daemon.
@@ -83,15 +83,15 @@ pub fn main(words: impl IntoIterator<Item = OsString>, backend: Backend) -> Exit
     if let Some(code) = complete::asked(&words) {
         return code;
     }
-    let json = failure::asks_for_json(&words);
+    let json = error_output::asks_for_json(&words);
     let cli = match args::parse(&words) {
         Ok(cli) => cli,
-        Err(error) if failure::is_help(&error) => return help(&error),
-        Err(error) => return failure::report(&failure::from_clap(&error, &words), json),
+        Err(error) if error_output::is_help(&error) => return help(&error),
+        Err(error) => return error_output::report(&error_output::from_clap(&error, &words), json),
     };
     let cli = match cli.placed() {
         Ok(cli) => cli,
-        Err(error) => return failure::report(&error, json),
+        Err(error) => return error_output::report(&error, json),
     };
     let verb = match cli.verb {
         args::Verb::Submit(submit) => {
@@ -106,7 +106,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>, backend: Backend) -> Exit
         Ok(code) => code,
         // Whoever read our output has gone and wants no more, `divvy ps | head -1` for one.
         Err(Stop::Hangup) => ExitCode::SUCCESS,
-        Err(Stop::Failed(error)) => failure::report(&error, json),
+        Err(Stop::Failed(error)) => error_output::report(&error, json),
     }
 }
 

@@ -26,7 +26,7 @@ use divvy_api::v1::Script;
 use divvy_core::docker::words;
 
 use crate::args::{self, Written};
-use crate::failure::{Result, from_clap, usage};
+use crate::error_output::{Result, from_clap, usage};
 use crate::output;
 
 /// Bytes of a script, as the daemon bounds them.
@@ -190,7 +190,7 @@ fn variables(
 }
 
 /// Says what has no effect.
-fn tell(source: &Source, asked: &sbatch::Asked) {
+fn tell(source: &Source, asked: &sbatch::SbatchFlags) {
     let shown = &source.shown;
     for (why, options) in &asked.ignored {
         let s = if options.len() == 1 { "has" } else { "have" };
@@ -281,7 +281,7 @@ impl Layer {
         let mut parser = parser.clone();
         let matches = match parser.try_get_matches_from_mut(&line) {
             Ok(matches) => matches,
-            Err(error) if crate::failure::is_help(&error) => {
+            Err(error) if crate::error_output::is_help(&error) => {
                 return Err(usage(
                     "--help has no effect in a job file",
                     "divvy submit --help",

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use divvy_api::v1::{Container, Idle};
-use divvy_core::reconcile::Policy;
+use divvy_core::reconcile::BypassPolicy;
 use divvy_core::{
     Bytes, GpuSelection, Order, Preemption, QueueName, QueueSpec, parse_gpus, parse_queues,
 };
@@ -15,7 +15,7 @@ use divvy_core::{
 use crate::args::{self, OnUnlimitedImage, UserNamespaces};
 use crate::ask::terms::{idle, seconds};
 use crate::container;
-use crate::failure::{Result, usage};
+use crate::error_output::{Result, usage};
 use crate::output;
 use crate::text;
 
@@ -58,7 +58,7 @@ pub struct Daemon {
     /// Bytes that a job's log may hold; the outer `None`: as many as is usual, the inner: as many as come.
     pub log_size: Option<Option<u64>>,
     /// What is done about memory held past the limiter.
-    pub on_bypass: Policy,
+    pub on_bypass: BypassPolicy,
     /// Jobs of other users get no user namespaces.
     pub refuse_user_namespaces: bool,
     /// Serve every user of the machine.
@@ -151,11 +151,11 @@ pub fn daemon(args: &args::Daemon) -> Result<Daemon> {
 }
 
 /// What was said; else a system's daemon kills, since its users share the GPUs with others, and a user's own daemon warns.
-fn on_bypass(args: &args::Daemon) -> Policy {
+fn on_bypass(args: &args::Daemon) -> BypassPolicy {
     match (args.on_bypass, args.system) {
         (Some(said), _) => said.into(),
-        (None, true) => Policy::Kill,
-        (None, false) => Policy::Warn,
+        (None, true) => BypassPolicy::Kill,
+        (None, false) => BypassPolicy::Warn,
     }
 }
 
@@ -237,7 +237,7 @@ mod tests {
 
     use super::*;
     use crate::args::{Verb, parse};
-    use crate::failure::from_clap;
+    use crate::error_output::from_clap;
 
     /// The words as a shell would split them.
     pub(super) fn parsed(line: &str) -> Result<Daemon> {
@@ -323,10 +323,10 @@ mod tests {
     #[test]
     fn a_systems_daemon_kills_what_goes_past_the_limiter_unless_told_otherwise() {
         for (line, policy) in [
-            ("", Policy::Warn),
-            (" --on-bypass deny", Policy::Deny),
-            (" --system", Policy::Kill),
-            (" --system --on-bypass warn", Policy::Warn),
+            ("", BypassPolicy::Warn),
+            (" --on-bypass deny", BypassPolicy::Deny),
+            (" --system", BypassPolicy::Kill),
+            (" --system --on-bypass warn", BypassPolicy::Warn),
         ] {
             let daemon = parsed(&format!("divvy daemon{line}")).unwrap();
             assert_eq!(daemon.on_bypass, policy, "{line}");

@@ -16,7 +16,7 @@ use divvy_api::home::{Home, HomeError};
 use divvy_api::v1::{Error, ErrorCode, Node};
 
 use crate::args::JobArgs;
-use crate::failure::Result;
+use crate::error_output::Result;
 use crate::{output, verbs};
 
 /// How long a daemon that somebody else is starting may take to answer: measuring contexts on a cold machine takes seconds.

@@ -45,10 +45,10 @@ pub fn enforcement(name: &str) -> Cow<'_, str> {
 }
 
 /// The same after "enforced by".
-pub fn enforcer(name: &str) -> Cow<'_, str> {
+pub fn enforcer(name: &str) -> String {
     match name {
-        "interposer" => "the limiter".into(),
-        other => cleaned(other),
+        "mig" => "the driver (a MIG instance)".to_owned(),
+        other => format!("the {}", enforcement(other)),
     }
 }
 
@@ -75,7 +75,7 @@ pub fn amount(asked: &Amount) -> String {
 pub fn amount_in_words(asked: &Amount) -> String {
     in_core(asked, |amount| match amount {
         divvy_core::Amount::Memory(bytes) => format!("{} on one GPU", bytes.human()),
-        amount => amount.words().to_string(),
+        amount => amount.describe().to_string(),
     })
 }
 

@@ -1,11 +1,8 @@
 //! What each verb does: ask, draw, pass on an exit code.
 
 mod admin;
-mod apart;
 mod array_logs;
 mod attach;
-mod away;
-mod causes;
 mod docker;
 mod doctor;
 mod exec;
@@ -15,23 +12,26 @@ mod journal;
 mod oom;
 mod projects;
 mod read;
+mod reconnect;
+mod resize;
 mod run;
+mod run_remote;
 mod selftest;
-mod settle;
 mod shell;
 mod signals;
 mod simulate;
-mod size;
 mod stop;
+mod stop_reasons;
 mod submit;
 mod usage;
+mod wait;
 mod waiting;
 
 use std::future::Future;
 use std::process::ExitCode;
 use std::sync::Once;
 
-use divvy_api::client::{Client, Meant};
+use divvy_api::client::{Client, JobSelection};
 use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode, Job};
 
@@ -62,17 +62,17 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Events(args) => block_on(follow::events(args)),
         Verb::Logs(args) => block_on(follow::logs(args)),
         Verb::Oom(args) => block_on(oom::oom(args)),
-        Verb::Advise(args) => block_on(size::advise(args)),
-        Verb::Resize(args) => block_on(size::resize(args)),
+        Verb::Advise(args) => block_on(resize::advise(args)),
+        Verb::Resize(args) => block_on(resize::resize(args)),
         Verb::Move(args) => block_on(waiting::move_jobs(args)),
-        Verb::Hold(args) => block_on(settle::hold(args)),
-        Verb::Release(args) => block_on(settle::release(args)),
+        Verb::Hold(args) => block_on(wait::hold(args)),
+        Verb::Release(args) => block_on(wait::release(args)),
         Verb::Change(args) => block_on(waiting::change(args)),
-        Verb::Wait(args) => block_on(settle::wait(args)),
-        Verb::Cancel(args) => block_on(settle::cancel(args)),
-        Verb::Requeue(args) => block_on(settle::requeue(args)),
-        Verb::Suspend(args) => block_on(settle::suspend(args)),
-        Verb::Resume(args) => block_on(settle::resume(args)),
+        Verb::Wait(args) => block_on(wait::wait(args)),
+        Verb::Cancel(args) => block_on(wait::cancel(args)),
+        Verb::Requeue(args) => block_on(wait::requeue(args)),
+        Verb::Suspend(args) => block_on(wait::suspend(args)),
+        Verb::Resume(args) => block_on(wait::resume(args)),
         Verb::Daemon(args) if args.status => block_on(stop::status()),
         Verb::Daemon(args) if args.stop.is_some() => {
             block_on(stop::stop(&args.stop.unwrap_or_default()))
@@ -142,7 +142,7 @@ pub fn client_of(home: &Home) -> Client {
 
 /// The job that these words mean, where a verb takes no array.
 async fn one_job(client: &Client, text: &str) -> Result<Job, Error> {
-    let Meant { array, jobs } = client.jobs_of(reference(text)).await?;
+    let JobSelection { array, jobs } = client.jobs_of(reference(text)).await?;
     let mut jobs = array_logs::in_order(jobs).into_iter();
     match (array, jobs.next()) {
         (None, Some(job)) => Ok(job),

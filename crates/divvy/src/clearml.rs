@@ -3,14 +3,14 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use divvy_agent::Beside;
+use divvy_agent::FrontEndTask;
 use divvy_agent::home::Home;
 use divvy_api::v1::{Error, ErrorCode, FrontEnd};
 use divvy_clearml::config::ConfigError;
 use divvy_clearml::projects::{Projects, Source};
 use divvy_clearml::server::Subcode;
 use divvy_clearml::slot::daemon_id;
-use divvy_clearml::{Mode, Options, Served, ServerQueue, Settings, Stop, container};
+use divvy_clearml::{Mode, Options, Served, ServerQueue, Settings, StopSignal, container};
 use divvy_cli::ClearMl;
 use divvy_core::{Amount, QueueName, QueueSpec};
 
@@ -23,7 +23,11 @@ const ATTACHED: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// [`ErrorCode::Usage`] for a configuration that cannot be used, [`ErrorCode::NotAllowed`] for those keys.
-pub fn beside(asked: ClearMl, queues: Vec<QueueSpec>, detached: bool) -> Result<Beside, Error> {
+pub fn beside(
+    asked: ClearMl,
+    queues: Vec<QueueSpec>,
+    detached: bool,
+) -> Result<FrontEndTask, Error> {
     let settings = Settings::read(asked.config_file.as_deref()).map_err(|error| wrong(&error))?;
     let mode = match (asked.dynamic, asked.gpus) {
         (true, gpus) => Mode::Dynamic {
@@ -64,7 +68,7 @@ pub fn beside(asked: ClearMl, queues: Vec<QueueSpec>, detached: bool) -> Result<
         server: settings.api.server.clone(),
         queues: asked.queues.clone(),
     };
-    let stop = Stop::new();
+    let stop = StopSignal::new();
     let told = stop.clone();
     let work = move |home: &Home, gpus: u32| {
         let options = Options {
@@ -84,7 +88,7 @@ pub fn beside(asked: ClearMl, queues: Vec<QueueSpec>, detached: bool) -> Result<
         };
         divvy_clearml::run(options, stop).map_err(failed)
     };
-    Ok(Beside {
+    Ok(FrontEndTask {
         about,
         notice,
         run: Box::new(work),

@@ -8,7 +8,7 @@ mod stock;
 
 use std::process::ExitCode;
 
-use divvy_cli::{Backend, Daemon, Ran, Solo};
+use divvy_cli::{Backend, Daemon, Ran, StandaloneRun};
 
 fn main() -> ExitCode {
     let backend = Backend {
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         supervise: divvy_agent::supervise,
         on_terminal: divvy_agent::on_terminal,
         run_here: |dir| divvy_agent::run_client_job(dir).map(ran),
-        solo: |asked| divvy_agent::solo(solo(asked)),
+        solo: |asked| divvy_agent::run_standalone(solo(asked)),
         probe_context: divvy_agent::probe_context,
         checkpoint: divvy_agent::checkpoint,
         probe_limits: divvy_agent::probe_limits,
@@ -89,16 +89,17 @@ fn daemon(asked: Daemon) -> divvy_agent::DaemonArgs {
             Some(None) => divvy_agent::LogSize::Unbounded,
         },
         idle,
-        keep: divvy_agent::Keep {
+        keep: divvy_agent::RetentionPolicy {
             jobs_for,
-            most_jobs,
+            max_jobs: most_jobs,
             usage_for,
-            logs: keep_logs.unwrap_or(divvy_agent::Keep::default().logs),
+            max_log_bytes: keep_logs
+                .unwrap_or(divvy_agent::RetentionPolicy::default().max_log_bytes),
         },
         on_bypass,
         refuse_user_namespaces,
         all_to_one,
-        doors: divvy_agent::DoorArgs {
+        listen: divvy_agent::ListenArgs {
             system,
             beside_system,
             access,
@@ -108,18 +109,18 @@ fn daemon(asked: Daemon) -> divvy_agent::DaemonArgs {
     }
 }
 
-fn ran(ran: divvy_agent::Ran) -> Ran {
-    let divvy_agent::Ran { code, stopped } = ran;
+fn ran(ran: divvy_agent::ProgramResult) -> Ran {
+    let divvy_agent::ProgramResult { code, stopped } = ran;
     Ran { code, stopped }
 }
 
-fn solo(asked: Solo) -> divvy_agent::SoloArgs {
-    let Solo {
+fn solo(asked: StandaloneRun) -> divvy_agent::StandaloneArgs {
+    let StandaloneRun {
         submit,
         docker,
         sim,
     } = asked;
-    divvy_agent::SoloArgs {
+    divvy_agent::StandaloneArgs {
         submit,
         docker,
         sim,

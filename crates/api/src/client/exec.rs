@@ -4,7 +4,7 @@ use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 
-use super::pulse::{Patience, Pulse};
+use super::pulse::{Liveness, Patience};
 use super::{Error, internal};
 use crate::frame::{Frame, Frames, LARGEST};
 use crate::v1::ErrorCode;
@@ -14,17 +14,17 @@ use crate::v1::ErrorCode;
 pub struct ExecOutput {
     connection: ReadHalf<TokioIo<Upgraded>>,
     frames: Frames,
-    pulse: Pulse,
+    pulse: Liveness,
 }
 
 /// What it is told.
 #[derive(Debug)]
 pub struct ExecInput {
     connection: WriteHalf<TokioIo<Upgraded>>,
-    pulse: Pulse,
+    pulse: Liveness,
 }
 
-pub(super) fn split(connection: Upgraded, pulse: &Pulse) -> (ExecOutput, ExecInput) {
+pub(super) fn split(connection: Upgraded, pulse: &Liveness) -> (ExecOutput, ExecInput) {
     let (output, input) = tokio::io::split(TokioIo::new(connection));
     (
         ExecOutput {

@@ -12,14 +12,14 @@ use crate::v1::{Error, Job, JobChange, Suspend};
 
 /// What a reference meant: one job, or jobs of an array.
 #[derive(Clone, Debug)]
-pub struct Meant {
+pub struct JobSelection {
     /// What the array is referred to by.
     pub array: Option<String>,
     /// Never empty.
     pub jobs: Vec<Job>,
 }
 
-impl From<Job> for Meant {
+impl From<Job> for JobSelection {
     fn from(job: Job) -> Self {
         Self {
             array: None,
@@ -28,7 +28,7 @@ impl From<Job> for Meant {
     }
 }
 
-impl Meant {
+impl JobSelection {
     /// What refers to the same at any later time.
     pub fn reference(&self) -> String {
         let first = self.jobs.first();
@@ -71,13 +71,13 @@ impl Act {
 
 impl Client {
     /// The job that `reference` means, or all jobs of an array that are kept, oldest first.
-    pub async fn jobs_of(&self, reference: &str) -> Result<Meant, Error> {
+    pub async fn jobs_of(&self, reference: &str) -> Result<JobSelection, Error> {
         let answer = self.get(&job_path(reference, "")).await?;
-        self.meant(answer).await
+        self.selection(answer).await
     }
 
     /// Does this to what `reference` means; answers the jobs that it was done to.
-    pub async fn act(&self, reference: &str, act: Act) -> Result<Meant, Error> {
+    pub async fn act(&self, reference: &str, act: Act) -> Result<JobSelection, Error> {
         let body = Suspend {
             release_memory: act == Act::Release,
         };
@@ -88,16 +88,16 @@ impl Client {
         let body = body.map_err(|error| internal(format!("cannot write the request: {error}")))?;
         let path = job_path(reference, act.path());
         let answer = self.call(Method::POST, &path, Bytes::from(body)).await?;
-        self.meant(answer).await
+        self.selection(answer).await
     }
 
     /// Changes a job: all of it or nothing; what it answers is on disk. The same again changes nothing.
-    pub async fn change(&self, reference: &str, change: &JobChange) -> Result<Meant, Error> {
+    pub async fn change(&self, reference: &str, change: &JobChange) -> Result<JobSelection, Error> {
         let body = serde_json::to_vec(change)
             .map_err(|error| internal(format!("cannot write the request: {error}")))?;
         let path = job_path(reference, "/change");
         let answer = self.call(Method::POST, &path, Bytes::from(body)).await?;
-        self.meant(answer).await
+        self.selection(answer).await
     }
 
     /// As [`Client::wait`]. Of an array, it answers a job that has not ended, and once all have, the one with the lowest index that
@@ -107,19 +107,19 @@ impl Client {
         reference: &str,
         what: WaitFor,
         timeout: Duration,
-    ) -> Result<Meant, Error> {
+    ) -> Result<JobSelection, Error> {
         let path = job_path(reference, &what.query(timeout));
         let answer = self.get_in(Patience::Endless, &path).await?;
-        self.meant(answer).await
+        self.selection(answer).await
     }
 
-    async fn meant(&self, answer: Answer) -> Result<Meant, Error> {
+    async fn selection(&self, answer: Answer) -> Result<JobSelection, Error> {
         let array = answer.response.headers().get(ARRAY);
         let array = array.and_then(|array| Some(array.to_str().ok()?.to_owned()));
         let jobs: Vec<Job> = self.items(answer).await?;
         match jobs.is_empty() {
             true => Err(empty()),
-            false => Ok(Meant { array, jobs }),
+            false => Ok(JobSelection { array, jobs }),
         }
     }
 }

@@ -49,7 +49,7 @@ pub(super) enum Patience {
 
 /// Attends to calls of the daemon behind one socket.
 #[derive(Clone, Debug)]
-pub(super) struct Pulse {
+pub(super) struct Liveness {
     socket: PathBuf,
     say: Option<fn(&str)>,
     /// How long a [`TICK`] takes; tests are quicker.
@@ -58,7 +58,7 @@ pub(super) struct Pulse {
     peer: Arc<(AtomicU32, AtomicU32)>,
 }
 
-impl Pulse {
+impl Liveness {
     pub fn new(socket: PathBuf) -> Self {
         Self {
             socket,

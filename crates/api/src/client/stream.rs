@@ -3,7 +3,7 @@
 use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
 
-use super::pulse::{Patience, Pulse};
+use super::pulse::{Liveness, Patience};
 use super::{internal, lost};
 use crate::v1::{Error, Event};
 
@@ -12,12 +12,12 @@ use crate::v1::{Error, Event};
 pub struct LogStream {
     body: Incoming,
     patience: Patience,
-    pulse: Pulse,
+    pulse: Liveness,
     from: u64,
 }
 
 impl LogStream {
-    pub(super) fn new((body, patience): (Incoming, Patience), pulse: Pulse, from: u64) -> Self {
+    pub(super) fn new((body, patience): (Incoming, Patience), pulse: Liveness, from: u64) -> Self {
         Self {
             body,
             patience,

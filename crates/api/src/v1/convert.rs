@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use divvy_core::mig::MigProfile;
-use divvy_core::reconcile::Way;
+use divvy_core::reconcile::BypassKind;
 use divvy_core::{
     Amount as CoreAmount, Bytes, Isolation as CoreIsolation, Mode, Reason, Share, job::Outcome,
 };
@@ -154,22 +154,22 @@ impl From<&Reason> for ReasonCode {
         match reason {
             Reason::Short(_) => Self::Insufficient,
             Reason::Behind(_) => Self::Behind,
-            Reason::Yields(_) => Self::Reserved,
+            Reason::WouldDelay(_) => Self::Reserved,
             Reason::Never(_) => Self::Unsatisfiable,
             Reason::Quota(_) => Self::Quota,
             Reason::BehindQuota(_) => Self::BehindQuota,
-            Reason::Reclaims(_) => Self::Preempting,
+            Reason::Preempting(_) => Self::Preempting,
         }
     }
 }
 
-impl From<Way> for BypassWay {
-    fn from(way: Way) -> Self {
+impl From<BypassKind> for BypassWay {
+    fn from(way: BypassKind) -> Self {
         match way {
-            Way::Unlimited => Self::Unlimited,
-            Way::OtherGpu => Self::OtherGpu,
-            Way::Understated => Self::Understated,
-            Way::Overdrawn => Self::Overdrawn,
+            BypassKind::Unlimited => Self::Unlimited,
+            BypassKind::OtherGpu => Self::OtherGpu,
+            BypassKind::Understated => Self::Understated,
+            BypassKind::Overdrawn => Self::Overdrawn,
         }
     }
 }

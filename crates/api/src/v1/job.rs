@@ -832,6 +832,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_reference_lists_exactly_the_reason_codes() {
+        let page = include_str!("../../../../docs/reference.md");
+        let (_, table) = page.split_once("\n| `reason_code` |").unwrap();
+        let rows = table.lines().skip(2).take_while(|row| row.starts_with('|'));
+        let mut listed: Vec<&str> = rows.map(|row| row.split('`').nth(1).unwrap()).collect();
+        listed.sort_unstable();
+        let mut known = ReasonCode::ALL.map(ReasonCode::name);
+        known.sort_unstable();
+        assert_eq!(listed, known);
+    }
+
+    #[test]
     fn a_word_of_a_later_version_for_what_a_job_waits_for_is_none() {
         let mut job = json!({
             "id": "4", "name": "train", "user": "ana", "queue": "single_gpu", "state": "queued",

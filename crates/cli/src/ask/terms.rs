@@ -6,7 +6,7 @@ use std::path::Path;
 use divvy_api::v1::{After, Array, Idle, Submit};
 
 use crate::args::{IdleWord, TermArgs};
-use crate::failure::{Result, usage};
+use crate::error_output::{Result, usage};
 use crate::text;
 
 /// An array has fewer; the daemon says how many.

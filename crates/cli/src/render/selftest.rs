@@ -39,9 +39,10 @@ fn heading(test: &Selftest) -> String {
         Some(LimiterForm::Wrapper) => "wrapper",
         None => "not loaded",
     };
+    let holder = text::enforcer(&test.enforcement);
     let holder = match test.enforcement.as_str() {
-        "mig" => "the driver (a MIG instance)".to_owned(),
-        other => format!("the {} ({form})", text::enforcement(other)),
+        "mig" => holder,
+        _ => format!("{holder} ({form})"),
     };
     format!(
         "GPU {} {}{simulated} · driver {}, CUDA {} · limit {}, enforced by {holder}, {}\n",

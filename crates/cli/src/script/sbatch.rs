@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 use divvy_core::docker::words;
 
 use super::Line;
-use crate::failure::{Result, usage};
+use crate::error_output::{Result, usage};
 
 /// An array has fewer; the daemon says how many.
 const MOST_INDICES: usize = 100_000;
 
 /// What the lines of a script ask for.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct SbatchFlags {
     /// Flags of `divvy submit`.
     pub flags: Vec<String>,
     /// Variables that Slurm would set.
@@ -274,7 +274,7 @@ const KNOWN: &[Known] = &[
 ///
 /// # Errors
 /// [`ErrorCode::Usage`](divvy_api::v1::ErrorCode::Usage) with the number of the line and what to write.
-pub fn read(lines: &[Line], file: &str) -> Result<Asked> {
+pub fn read(lines: &[Line], file: &str) -> Result<SbatchFlags> {
     let mut state = State::default();
     for line in lines {
         let wrong = |message: String, hint: &str| {
@@ -374,7 +374,7 @@ fn find(word: &str) -> Result<Found, (String, &'static str)> {
 /// What the lines have said so far. A later option replaces an earlier one of its kind.
 #[derive(Default)]
 struct State {
-    asked: Asked,
+    asked: SbatchFlags,
     gpus: Option<u32>,
     gpus_per_task: Option<u32>,
     tasks: Option<u32>,
@@ -402,7 +402,7 @@ impl State {
     }
 
     /// GPUs are asked for in several ways, which go together.
-    fn finish(mut self) -> Result<Asked, (String, &'static str)> {
+    fn finish(mut self) -> Result<SbatchFlags, (String, &'static str)> {
         let of_tasks = match self.gpus_per_task {
             Some(each) => {
                 let tasks = self.tasks.unwrap_or(1);
@@ -645,7 +645,7 @@ mod tests {
         super::super::Header::of(text).sbatch
     }
 
-    fn read_all(text: &str) -> Result<Asked> {
+    fn read_all(text: &str) -> Result<SbatchFlags> {
         read(&lines(text), "job.sh")
     }
 

@@ -7,7 +7,7 @@ use divvy_core::{GpuSelection, QueueSpec};
 
 use crate::args;
 use crate::container;
-use crate::failure::{Result, usage};
+use crate::error_output::{Result, usage};
 
 /// Whose tasks are run, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use divvy_api::v1::{self, ErrorCode};
 
 use super::{Outcome, client};
 use crate::args::{Admin, AdminGpu, AdminMig, Format, MigGc, MigPlan};
-use crate::failure::usage;
+use crate::error_output::usage;
 use crate::output::{print, say, view};
 use crate::{Backend, ask, render};
 

@@ -9,10 +9,10 @@ use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{Error, ErrorCode, Job, JobState, Runner, Signal};
 use tokio::signal::unix::SignalKind;
 
-use super::away::Away;
 use super::follow::Log;
+use super::reconnect::Reconnect;
 use super::signals::Signals;
-use super::{Outcome, causes, client, files, one_job, settle};
+use super::{Outcome, client, files, one_job, stop_reasons, wait};
 use crate::args;
 use crate::output::{progress, say};
 
@@ -34,7 +34,7 @@ pub async fn attach(args: args::Attach) -> Outcome {
         false => format!("attached to #{id}; Ctrl-C goes to its program"),
     });
     let output = from.follow(&client, &id);
-    let requeues = causes::tell_requeues(&client, &id);
+    let requeues = stop_reasons::tell_requeues(&client, &id);
     tokio::pin!(output, requeues);
     if args.no_signals {
         tokio::select! {
@@ -93,15 +93,15 @@ fn check(job: &Job) -> Result<(), Error> {
 
 /// How the job ended, as an exit code.
 async fn verdict(client: &Client, job: &str) -> Outcome {
-    let mut away = Away::default();
+    let mut away = Reconnect::default();
     loop {
         match client.wait(job, WaitFor::Ended, POLL).await {
             Ok(job) if job.ended_at.is_some() => {
-                causes::tell_end(&job);
-                return Ok(ExitCode::from(settle::verdict(&job)?));
+                stop_reasons::tell_end(&job);
+                return Ok(ExitCode::from(wait::job_exit_code(&job)?));
             }
             Ok(_) => away.back(),
-            Err(error) => away.forgive(error).await?,
+            Err(error) => away.retry_or_fail(error).await?,
         }
     }
 }

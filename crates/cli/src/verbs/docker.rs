@@ -12,7 +12,7 @@ use divvy_core::docker::{self, words};
 use super::{Outcome, block_on, client, reference, run, submit};
 use crate::args::{self, Verb};
 use crate::container::{self, SLICE_FLAGS};
-use crate::failure::{Result, from_clap, usage};
+use crate::error_output::{Result, from_clap, usage};
 use crate::output::print;
 use crate::start::DaemonWanted;
 use crate::{Backend, ask};
@@ -30,7 +30,8 @@ fn run_container(words: &[String], backend: Backend) -> Outcome {
         print(help("run"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let line = docker::split(words, SLICE_FLAGS).map_err(|refused| container::refusal(&refused))?;
+    let line = docker::parse_command_line(words, SLICE_FLAGS)
+        .map_err(|refused| container::refusal(&refused))?;
     let job = slice_flags(&line.own)?.job;
     let asked = container::asked(&line.image, &line.arguments)?;
     let runner = match asked.detach {

@@ -85,15 +85,15 @@ async fn talk(
                 }
             },
             told = signals.next() => match told {
-                Told::Resized if is_terminal => {
+                SignalEvent::Resized if is_terminal => {
                     let Terminal { rows, columns, .. } = terminal();
                     let _ = input.send(&Frame::Size { rows, columns }).await;
                 }
-                Told::Resized => {}
-                Told::HangUp => return Ok(Ended::Signal(1)),
+                SignalEvent::Resized => {}
+                SignalEvent::HangUp => return Ok(Ended::Signal(1)),
                 // On a terminal the keys for them are keys like others, and who sends one means this client.
-                Told::Pass(number) if is_terminal => return Ok(Ended::Signal(number)),
-                Told::Pass(number) => drop(input.send(&Frame::Signal(number)).await),
+                SignalEvent::Pass(number) if is_terminal => return Ok(Ended::Signal(number)),
+                SignalEvent::Pass(number) => drop(input.send(&Frame::Signal(number)).await),
             },
         }
     }
@@ -167,18 +167,18 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> Told {
+    async fn next(&mut self) -> SignalEvent {
         tokio::select! {
-            _ = self.interrupt.recv() => Told::Pass(2),
-            _ = self.quit.recv() => Told::Pass(3),
-            _ = self.terminate.recv() => Told::Pass(15),
-            _ = self.hangup.recv() => Told::HangUp,
-            _ = self.resized.recv() => Told::Resized,
+            _ = self.interrupt.recv() => SignalEvent::Pass(2),
+            _ = self.quit.recv() => SignalEvent::Pass(3),
+            _ = self.terminate.recv() => SignalEvent::Pass(15),
+            _ = self.hangup.recv() => SignalEvent::HangUp,
+            _ = self.resized.recv() => SignalEvent::Resized,
         }
     }
 }
 
-enum Told {
+enum SignalEvent {
     /// This signal.
     Pass(u8),
     /// Whoever sits at the terminal is gone.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{EndReason, Error, ErrorCode, Job, JobState, Output, Submit};
 
-use super::away::Away;
+use super::reconnect::Reconnect;
 use crate::args;
 use crate::args::OpenMode;
 use crate::output::{Stop, print as put, say};
@@ -109,7 +109,7 @@ pub(super) async fn print(client: &Client, job: &Job, follow: bool) -> Result<bo
     let path = Path::new(stdout);
     let mut file = None;
     let mut job = job.clone();
-    let mut away = Away::default();
+    let mut away = Reconnect::default();
     loop {
         // What it wrote before it ended is there when its end is known.
         let is_over = job.state == JobState::Ended;
@@ -128,7 +128,7 @@ pub(super) async fn print(client: &Client, job: &Job, follow: bool) -> Result<bo
                 away.back();
                 job = now;
             }
-            Ok(Err(error)) => away.forgive(error).await?,
+            Ok(Err(error)) => away.retry_or_fail(error).await?,
             Err(_) => {}
         }
     }

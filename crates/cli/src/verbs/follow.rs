@@ -9,10 +9,10 @@ use divvy_api::v1::Event;
 use jiff::tz::TimeZone;
 
 use super::array_logs::{self, Lines, in_order};
-use super::away::Away;
+use super::reconnect::Reconnect;
 use super::{Outcome, client, files, reference};
 use crate::args::{Events, Format, Logs};
-use crate::failure::usage;
+use crate::error_output::usage;
 use crate::output::{Stop, print, say, view};
 use crate::render::{self, Item as _};
 use crate::text;
@@ -44,7 +44,7 @@ pub async fn logs(args: Logs) -> Outcome {
 pub(super) struct Log {
     offset: u64,
     /// When the daemon last gave nothing.
-    away: Away,
+    away: Reconnect,
     /// How it is printed, unless as it is.
     lines: Option<Lines>,
 }
@@ -53,7 +53,7 @@ impl Log {
     pub(super) fn from_start() -> Self {
         Self {
             offset: 0,
-            away: Away::default(),
+            away: Reconnect::default(),
             lines: None,
         }
     }
@@ -83,7 +83,7 @@ impl Log {
                     return print(rest.unwrap_or_default());
                 }
                 Ok(false) => {}
-                Err(Stop::Failed(error)) => self.away.forgive(error).await?,
+                Err(Stop::Failed(error)) => self.away.retry_or_fail(error).await?,
                 Err(stop) => return Err(stop),
             }
         }
@@ -141,7 +141,7 @@ pub async fn events(args: Events) -> Outcome {
         )
         .into());
     }
-    let (mut after, mut away) = (args.after, Away::default());
+    let (mut after, mut away) = (args.after, Reconnect::default());
     client.node().await?;
     loop {
         let error = match copy_events(&client, &mut after, format, &mut away).await {
@@ -151,7 +151,7 @@ pub async fn events(args: Events) -> Outcome {
             Err(stop) => return Err(stop),
         };
         if let Some(error) = error {
-            away.forgive(error).await?;
+            away.retry_or_fail(error).await?;
         }
     }
 }
@@ -161,7 +161,7 @@ async fn copy_events(
     client: &Client,
     after: &mut u64,
     format: Format,
-    away: &mut Away,
+    away: &mut Reconnect,
 ) -> Result<(), Stop> {
     let mut events = client.follow_events(*after).await?;
     away.back();

@@ -8,7 +8,7 @@ use divvy_core::{Bytes, Gpus};
 use super::{Outcome, client};
 use crate::args::{AdminProject, Format, ProjectArgs, RemoveProject};
 use crate::ask::terms::seconds;
-use crate::failure::{Result, usage};
+use crate::error_output::{Result, usage};
 use crate::output::{print, say, view};
 use crate::render;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use divvy_api::client::{Client, Meant};
+use divvy_api::client::{Client, JobSelection};
 use divvy_api::v1::Job;
 
 use super::{Outcome, client, reference};
@@ -75,7 +75,7 @@ pub async fn queues(format: Format) -> Outcome {
 }
 
 pub async fn describe(args: ReadJob) -> Outcome {
-    let Meant { array, jobs } = client()?.jobs_of(reference(&args.job)).await?;
+    let JobSelection { array, jobs } = client()?.jobs_of(reference(&args.job)).await?;
     let draw = |jobs: &[Job], view| match &array {
         None => jobs.iter().map(|job| render::describe(job, view)).collect(),
         Some(array) => render::describe_array(array, jobs, view),

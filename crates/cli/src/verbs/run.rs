@@ -10,12 +10,12 @@ use std::time::Duration;
 use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{Error, Job, JobState, Runner, Submit};
 
-use super::away::Away;
+use super::reconnect::Reconnect;
 use super::signals::Signals;
-use super::{Outcome, apart, block_on, causes, settle, submit};
+use super::{Outcome, block_on, run_remote, stop_reasons, submit, wait};
 use crate::ask::program::NoProgram;
 use crate::start::{self, DaemonWanted};
-use crate::{Backend, Solo, args, ask, failure, output, text};
+use crate::{Backend, StandaloneRun, args, ask, error_output, output, text};
 
 /// How long one question for the slice may take; shorter where a person wants to see why it waits.
 const POLL: Duration = Duration::from_secs(20);
@@ -25,7 +25,7 @@ const POLL_WATCHED: Duration = Duration::from_secs(2);
 const CAUSES: Duration = Duration::from_secs(3);
 
 /// Where waiting led.
-pub(super) enum Turn {
+pub(super) enum StartWait {
     /// The job holds its slice, and its folder says what to start.
     Start(Box<Job>),
     /// It is over, with this exit code.
@@ -40,7 +40,7 @@ pub fn run(args: &args::Run, backend: Backend) -> Outcome {
         if let Err(missing) = ask::program::look_up(&submit) {
             return Ok(ExitCode::from(refuse(&missing)));
         }
-        return Ok(ExitCode::from((backend.solo)(Solo {
+        return Ok(ExitCode::from((backend.solo)(StandaloneRun {
             submit,
             docker: Vec::new(),
             sim: args.job.sim.clone(),
@@ -51,7 +51,7 @@ pub fn run(args: &args::Run, backend: Backend) -> Outcome {
 
 /// Says what is wrong with the program; the exit code is a shell's.
 fn refuse(missing: &NoProgram) -> u8 {
-    failure::report(&missing.error, false);
+    error_output::report(&missing.error, false);
     missing.code
 }
 
@@ -60,23 +60,23 @@ pub fn on_terminal(submission: Submit, wanted: DaemonWanted<'_>, backend: Backen
     let turn = block_on(async {
         let client = wanted.client()?;
         if let Err(missing) = ask::program::check(&client, &submission, wanted).await? {
-            return Ok(Turn::Over(refuse(&missing)));
+            return Ok(StartWait::Over(refuse(&missing)));
         }
         if start::agent(&client, wanted).await?.system {
-            return apart::run(&client, submission, wanted)
+            return run_remote::run(&client, submission, wanted)
                 .await
-                .map(Turn::Away);
+                .map(StartWait::Away);
         }
         let job = submit::once(&client, submission, wanted).await?;
         Ok(wait_for_turn(&client, job).await?)
     })?;
     let code = match turn {
-        Turn::Over(code) => code,
-        Turn::Away(code) => return Ok(code),
-        Turn::Start(job) => {
+        StartWait::Over(code) => code,
+        StartWait::Away(code) => return Ok(code),
+        StartWait::Start(job) => {
             let ran = (backend.run_here)(Path::new(&job.directory))?;
             if let Some((at, why)) = &ran.stopped {
-                causes::tell(&job.id, *at, why);
+                stop_reasons::tell(&job.id, *at, why);
             }
             if ran.code != 0 {
                 tell_causes(&job.id, wanted, ran.stopped.is_some());
@@ -88,9 +88,9 @@ pub fn on_terminal(submission: Submit, wanted: DaemonWanted<'_>, backend: Backen
 }
 
 /// Waits until the job may start, and says why it waits.
-pub(super) async fn wait_for_turn(client: &Client, mut job: Job) -> Result<Turn, Error> {
+pub(super) async fn wait_for_turn(client: &Client, mut job: Job) -> Result<StartWait, Error> {
     let mut signals = Signals::that_end()?;
-    let (mut said, mut away) = (None, Away::default());
+    let (mut said, mut away) = (None, Reconnect::default());
     let poll = if output::is_watched() {
         POLL_WATCHED
     } else {
@@ -98,12 +98,12 @@ pub(super) async fn wait_for_turn(client: &Client, mut job: Job) -> Result<Turn,
     };
     loop {
         match job.state {
-            JobState::Starting => return Ok(Turn::Start(Box::new(job))),
+            JobState::Starting => return Ok(StartWait::Start(Box::new(job))),
             JobState::Queued => say_why(&job, &mut said),
             JobState::Running | JobState::Stopping => {}
             JobState::Ended => {
-                causes::tell_end(&job);
-                return settle::verdict(&job).map(Turn::Over);
+                stop_reasons::tell_end(&job);
+                return wait::job_exit_code(&job).map(StartWait::Over);
             }
         }
         tokio::select! {
@@ -113,14 +113,14 @@ pub(super) async fn wait_for_turn(client: &Client, mut job: Job) -> Result<Turn,
                 if client.cancel(&job.id).await.is_ok() {
                     output::progress(&format!("#{} was removed from queue {}", job.id, job.queue));
                 }
-                return Ok(Turn::Over(128 + number));
+                return Ok(StartWait::Over(128 + number));
             }
             answer = client.wait(&job.id, WaitFor::Starting, poll) => match answer {
                 Ok(now) => {
                     away.back();
                     job = now;
                 }
-                Err(error) => away.forgive(error).await?,
+                Err(error) => away.retry_or_fail(error).await?,
             },
         }
     }
@@ -155,7 +155,7 @@ fn tell_causes(id: &str, wanted: DaemonWanted<'_>, is_told: bool) {
     });
     let asked = asked.ok().flatten();
     if let Some(job) = asked.as_ref().filter(|_| !is_told) {
-        causes::tell_end(job);
+        stop_reasons::tell_end(job);
     }
     for slice in asked
         .iter()

@@ -12,7 +12,7 @@ use divvy_core::Amount;
 
 use super::{Outcome, block_on, client};
 use crate::args;
-use crate::failure::{Result, usage};
+use crate::error_output::{Result, usage};
 use crate::output::{self, print, view};
 use crate::{Backend, render};
 

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{Error, ErrorCode, JobState, Runner, Submit};
 
-use super::away::Away;
-use super::{Outcome, block_on, causes, client, exec, one_job, run, settle, submit};
-use crate::failure::usage;
+use super::reconnect::Reconnect;
+use super::{Outcome, block_on, client, exec, one_job, run, stop_reasons, submit, wait};
+use crate::error_output::usage;
 use crate::output::{Stop, progress};
 use crate::start::{self, DaemonWanted};
 use crate::{Backend, args, ask};
@@ -84,7 +84,7 @@ async fn held(submission: Submit, wanted: DaemonWanted<'_>, shell: Vec<String>) 
 
 async fn opened(client: &Client, id: &str, shell: Vec<String>) -> Outcome {
     let mut said = None;
-    let mut away = Away::default();
+    let mut away = Reconnect::default();
     let waiting = async {
         loop {
             match client.wait(id, WaitFor::Starting, POLL).await {
@@ -100,7 +100,7 @@ async fn opened(client: &Client, id: &str, shell: Vec<String>) -> Outcome {
                     JobState::Starting => tokio::time::sleep(Duration::from_millis(10)).await,
                     _ => {}
                 },
-                Err(error) => away.forgive(error).await?,
+                Err(error) => away.retry_or_fail(error).await?,
             }
             away.back();
         }
@@ -110,14 +110,14 @@ async fn opened(client: &Client, id: &str, shell: Vec<String>) -> Outcome {
         _ = tokio::signal::ctrl_c() => return Ok(ExitCode::from(130)),
     };
     match ended {
-        Some(job) => Ok(ExitCode::from(settle::verdict(&job)?)),
+        Some(job) => Ok(ExitCode::from(wait::job_exit_code(&job)?)),
         None => {
             let code = exec::inside(client, id, shell).await?;
             // A shell that was stopped with its job says nothing of it.
             if code != 0
                 && let Ok(job) = client.job(id).await
             {
-                causes::tell_stop(&job);
+                stop_reasons::tell_stop(&job);
             }
             Ok(ExitCode::from(code))
         }

@@ -9,12 +9,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use divvy_api::v1::{Error, ErrorCode};
-use divvy_core::mig::{Table, models};
+use divvy_core::mig::{ProfileTable, models};
 use divvy_core::simulate::{Demand, Mix, MixError, OneGpu, Policy, Pool};
 
 use super::Outcome;
 use crate::args::{self, Format};
-use crate::failure::{Result, usage};
+use crate::error_output::{Result, usage};
 use crate::output::{print, say, view};
 use crate::render::{self, Method, Ratio, Scene, Simulation};
 use trace::Trace;
@@ -64,7 +64,7 @@ pub fn simulate(args: &args::Simulate) -> Outcome {
 struct Place {
     model: String,
     gpus: u32,
-    table: Arc<Table>,
+    table: Arc<ProfileTable>,
 }
 
 impl Place {
@@ -81,7 +81,7 @@ impl Place {
             ));
         }
         let (model, count) = text.rsplit_once(':').unwrap_or((text, "1"));
-        let table = Table::of_model(model).ok_or_else(|| {
+        let table = ProfileTable::of_model(model).ok_or_else(|| {
             usage(
                 format!("--gpus {text}: unknown MIG model `{model}`"),
                 known(),

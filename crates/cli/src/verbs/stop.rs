@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{Outcome, called, client, client_called};
-use crate::failure::Result;
+use crate::error_output::Result;
 use crate::output;
 use crate::text;
 

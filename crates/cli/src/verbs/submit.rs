@@ -9,7 +9,7 @@ use divvy_api::v1::{ErrorCode, Job, Runner, Submit};
 
 use super::{Outcome, files};
 use crate::args::Format;
-use crate::failure::Result;
+use crate::error_output::Result;
 use crate::output::{print, view};
 use crate::start::DaemonWanted;
 use crate::{args, ask, container, render, start};

@@ -8,7 +8,7 @@ use jiff::{Span, SpanRelativeTo, Timestamp};
 
 use super::{Outcome, client};
 use crate::args::{Format, Usage};
-use crate::failure::{Result, usage};
+use crate::error_output::{Result, usage};
 use crate::output::{print, say, view};
 use crate::render;
 

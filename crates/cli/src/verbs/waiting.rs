@@ -2,12 +2,12 @@
 
 use divvy_api::v1::JobChange;
 
-use super::settle::each;
+use super::wait::act_on_each;
 use super::{Outcome, client};
 use crate::args::{AmountArgs, Cancel, Change, Move};
 use crate::ask;
 use crate::ask::terms;
-use crate::failure::{Result, usage};
+use crate::error_output::{Result, usage};
 
 pub async fn move_jobs(args: Move) -> Outcome {
     let change = moved(&args)?;
@@ -26,7 +26,7 @@ async fn apply(
 ) -> Outcome {
     let client = client()?;
     let jobs = Cancel { jobs, output };
-    each(jobs, async |name| client.change(name, &change).await).await
+    act_on_each(jobs, async |name| client.change(name, &change).await).await
 }
 
 /// What the words of `move` ask for.
@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
     use crate::args::{Verb, parse};
-    use crate::failure::from_clap;
+    use crate::error_output::from_clap;
 
     /// What `divvy` and these words ask for.
     fn asked(line: &str) -> Result<JobChange> {

@@ -6,7 +6,7 @@ use divvy_api::v1::{
     Finding, FindingStatus, LimiterForm, Selftest, SelftestCheck, SelftestKind, SelftestResult,
 };
 use divvy_cli::args::{self, Format};
-use divvy_cli::failure;
+use divvy_cli::error_output;
 use divvy_cli::render::{self, View};
 use insta::assert_snapshot;
 
@@ -183,7 +183,7 @@ fn words_that_do_not_go_together_are_refused() {
     let refused = |words: &[&str]| {
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
         let error = args::parse(&words).expect_err("these words mean nothing");
-        failure::render(&failure::from_clap(&error, &words), false)
+        error_output::render(&error_output::from_clap(&error, &words), false)
     };
     assert_snapshot!(
         "selftest_usage",

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use divvy_cli::args::{self, Format};
-use divvy_cli::failure;
+use divvy_cli::error_output;
 use divvy_cli::render::{
     self, Figure, Method, ProfileFigures, Ratio, Scene, Simulation, View, simulations,
 };
@@ -136,7 +136,7 @@ fn words_that_mean_nothing_are_refused() {
     let refused = |line: &str| {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         let error = args::parse(&words).expect_err("these words mean nothing");
-        failure::render(&failure::from_clap(&error, &words), false)
+        error_output::render(&error_output::from_clap(&error, &words), false)
     };
     let told: Vec<String> = [
         "divvy simulate --policy least-lost",

@@ -4,7 +4,7 @@ use crate::fixtures;
 
 use divvy_api::v1::{Error, ErrorCode, Why};
 use divvy_cli::args::{self, Format};
-use divvy_cli::failure;
+use divvy_cli::error_output;
 use divvy_cli::render::{self, Item, View};
 use insta::assert_snapshot;
 use jiff::tz::TimeZone;
@@ -385,8 +385,8 @@ fn failures() {
     )
     .hint("the nearest that can: -g 3")
     .details(serde_json::json!({"gpus": 3, "nearest": "3"}));
-    assert_snapshot!("failure_text", failure::render(&error, false));
-    assert_snapshot!("failure_json", failure::render(&error, true));
+    assert_snapshot!("failure_text", error_output::render(&error, false));
+    assert_snapshot!("failure_json", error_output::render(&error, true));
 }
 
 /// Nobody's name, reason or command may move the cursor of who reads the table.
@@ -419,7 +419,7 @@ fn control_characters_of_others_are_shown_and_not_sent() {
         render::describe(&job, view(80)),
         render::submitted(&job, false, fixtures::now()),
         render::event_line(&event, &TimeZone::UTC),
-        failure::render(&error, false),
+        error_output::render(&error, false),
     ];
     for text in texts {
         assert!(

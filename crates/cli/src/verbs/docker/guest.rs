@@ -15,14 +15,14 @@ use divvy_api::home::Home;
 use divvy_api::v1::{Container, Error, ErrorCode, JobState, Runner, Starter, Submit};
 use divvy_core::docker::{self, Mount, paths};
 
-use super::super::run::{Turn, wait_for_turn};
-use super::super::{Outcome, block_on, settle, submit};
+use super::super::run::{StartWait, wait_for_turn};
+use super::super::{Outcome, block_on, submit, wait};
 use super::{help, slice_flags};
-use crate::container::{self, Asked};
-use crate::failure::{Result, usage};
+use crate::container::{self, ContainerSpec};
+use crate::error_output::{Result, usage};
 use crate::output::{Stop, print, say};
 use crate::start::DaemonWanted;
-use crate::{Backend, Solo, args, ask, text};
+use crate::{Backend, StandaloneRun, args, ask, text};
 
 /// Flags of the line that say nothing of what the container may do.
 const OWN: &[(&str, bool)] = &[("--name", true), ("--cidfile", true)];
@@ -36,7 +36,7 @@ struct Line {
     /// `docker` or `podman`, and `run`.
     program: [String; 2],
     rest: Vec<String>,
-    asked: Asked,
+    asked: ContainerSpec,
     /// The first word of the container's command.
     first: Vec<String>,
 }
@@ -53,7 +53,7 @@ pub fn run(words: &[String], backend: Backend) -> Outcome {
         pid: std::process::id(),
         start_time: None,
     };
-    let asked = Asked {
+    let asked = ContainerSpec {
         container: Container {
             starter: Some(starter),
             ..line.asked.container
@@ -64,7 +64,7 @@ pub fn run(words: &[String], backend: Backend) -> Outcome {
     };
     let submission = ask::contained(&job, asked, line.first, Runner::Supervisor)?;
     if no_daemon {
-        let solo = Solo {
+        let solo = StandaloneRun {
             submit: submission,
             docker: line.program.into_iter().chain(line.rest).collect(),
             sim: job.sim.clone(),
@@ -94,9 +94,9 @@ async fn flags(
     let client = wanted.client()?;
     let job = submit::once(&client, submission, wanted).await?;
     Ok(match wait_for_turn(&client, job).await? {
-        Turn::Start(job) => ready(&client, &job.id).await?,
-        Turn::Over(code) => Err(ExitCode::from(code)),
-        Turn::Away(code) => Err(code),
+        StartWait::Start(job) => ready(&client, &job.id).await?,
+        StartWait::Over(code) => Err(ExitCode::from(code)),
+        StartWait::Away(code) => Err(code),
     })
 }
 
@@ -122,7 +122,7 @@ async fn ready(
                     text::clean(reason)
                 ));
             }
-            return Ok(Err(ExitCode::from(settle::verdict(&now)?)));
+            return Ok(Err(ExitCode::from(wait::job_exit_code(&now)?)));
         }
     }
 }
@@ -154,7 +154,8 @@ fn judged(words: &[String]) -> Result<Line> {
     if !matches!(name, Some("docker" | "podman")) || verb != "run" {
         return Err(no_line(&format!("`{program} {verb}` starts no container")));
     }
-    let split = docker::split(rest, OWN).map_err(|refused| container::refusal(&refused))?;
+    let split =
+        docker::parse_command_line(rest, OWN).map_err(|refused| container::refusal(&refused))?;
     let asked = container::asked(&split.image, &split.arguments)?;
     let options = docker::options(&asked.container.arguments)
         .map_err(|refused| container::refusal(&refused))?;

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use divvy_core::simulate::{
-    Arrival, Arrivals, Demand, Estimate, Policy, Pool, PoolError, Run, rate,
+    Arrival, Arrivals, Demand, Estimate, Policy, Pool, PoolError, RunResult, rate,
 };
 
 use super::Place;
-use crate::failure::{Result, usage};
+use crate::error_output::{Result, usage};
 use crate::render::{Figure, ProfileFigures, Ratio, Scene, Simulation};
 
 /// Where requests come from.
@@ -50,8 +50,8 @@ pub fn compare(
             }
         }
     });
-    let of_each: Vec<&[Run]> = all.chunks(runs).collect();
-    let told = |(policy, runs): (&Policy, &&[Run])| {
+    let of_each: Vec<&[RunResult]> = all.chunks(runs).collect();
+    let told = |(policy, runs): (&Policy, &&[RunResult])| {
         let baseline = (!std::ptr::eq(*runs, of_each[0])).then_some(of_each[0]);
         simulation(place, demand, *policy, runs, baseline, scene.clone())
     };
@@ -97,20 +97,21 @@ fn simulation(
     place: &Place,
     demand: &Demand,
     policy: Policy,
-    runs: &[Run],
-    baseline: Option<&[Run]>,
+    runs: &[RunResult],
+    baseline: Option<&[RunResult]>,
     scene: Scene,
 ) -> Simulation {
-    let values = |runs: &[Run], of: fn(&Run) -> f64| runs.iter().map(of).collect::<Vec<f64>>();
-    let figure = |of: fn(&Run) -> f64| {
+    let values =
+        |runs: &[RunResult], of: fn(&RunResult) -> f64| runs.iter().map(of).collect::<Vec<f64>>();
+    let figure = |of: fn(&RunResult) -> f64| {
         let estimate = Estimate::of(&values(runs, of));
         Figure::from(estimate.expect("no runs"))
     };
-    let difference = |baseline: &[Run]| {
-        let refused = |runs| values(runs, Run::refused_part);
+    let difference = |baseline: &[RunResult]| {
+        let refused = |runs| values(runs, RunResult::refused_part);
         Estimate::of_differences(&refused(runs), &refused(baseline)).map(Figure::from)
     };
-    let arrived: u64 = runs.iter().map(Run::arrived).sum();
+    let arrived: u64 = runs.iter().map(RunResult::arrived).sum();
     let profile = |(at, (profile, _)): (usize, (&divvy_core::mig::Profile, f64))| {
         let of = runs.iter().map(|run| run.profiles[at]);
         let (asked, refused) = of.fold((0, 0), |(asked, refused), tally| {
@@ -125,11 +126,11 @@ fn simulation(
     Simulation {
         policy: policy.name(),
         scene,
-        refused: figure(Run::refused_part),
-        by_layout: (policy != Policy::FreeRepack).then(|| figure(Run::by_layout_part)),
+        refused: figure(RunResult::refused_part),
+        by_layout: (policy != Policy::FreeRepack).then(|| figure(RunResult::by_layout_part)),
         in_use: figure(|run| run.in_use),
         difference: baseline.and_then(difference),
-        reused: policy.keeps_idle().then(|| figure(Run::reused_part)),
+        reused: policy.keeps_idle().then(|| figure(RunResult::reused_part)),
         blocked: None,
         first_by_layout: None,
         profiles: demand

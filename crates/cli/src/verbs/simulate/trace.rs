@@ -7,8 +7,8 @@
 //! Times are seconds. Whatever else a line holds is left alone.
 
 use divvy_api::v1;
-use divvy_core::mig::{self, Table};
-use divvy_core::simulate::{Arrival, Asked, MixError};
+use divvy_core::mig::{self, ProfileTable};
+use divvy_core::simulate::{Arrival, MixError, ProfileSelector};
 use divvy_core::units::BytesError;
 use divvy_core::{Amount, Bytes, Share};
 use jiff::Timestamp;
@@ -43,8 +43,8 @@ struct Request {
 
 /// How large an instance is asked for.
 enum Wanted {
-    Asked(Asked),
-    Size(mig::Size),
+    Asked(ProfileSelector),
+    Size(mig::InstanceSize),
 }
 
 /// Why a line is no request, and what would be one.
@@ -66,7 +66,7 @@ fn refusal(what: impl Into<String>, hint: impl Into<String>) -> Refusal {
 ///
 /// # Errors
 /// The first line that is no request, or asks for what the GPU does not have.
-pub fn read(text: &str, table: &Table) -> Result<Trace, TraceError> {
+pub fn read(text: &str, table: &ProfileTable) -> Result<Trace, TraceError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let said = |line: &(usize, &str)| !line.1.is_empty() && !line.1.starts_with('#');
     let lines = (1..).zip(text.lines().map(str::trim)).filter(said);
@@ -196,11 +196,11 @@ impl Job {
         let amount = Amount::try_from(self.request)
             .map_err(|error| refusal(format!("job {}: {error}", self.id), HINT))?;
         let size = match amount {
-            Amount::Share(share) => mig::Size::Share(share),
-            Amount::Memory(bytes) if self.memory_exact => mig::Size::Exact(bytes),
-            Amount::Memory(bytes) => mig::Size::Memory(bytes),
-            Amount::Mig(profile) => mig::Size::Named(profile),
-            whole if whole == Amount::ONE_GPU => mig::Size::Share(Share::FULL),
+            Amount::Share(share) => mig::InstanceSize::Share(share),
+            Amount::Memory(bytes) if self.memory_exact => mig::InstanceSize::Exact(bytes),
+            Amount::Memory(bytes) => mig::InstanceSize::Memory(bytes),
+            Amount::Mig(profile) => mig::InstanceSize::Named(profile),
+            whole if whole == Amount::ONE_GPU => mig::InstanceSize::Share(Share::FULL),
             Amount::Whole(_) | Amount::Range { .. } | Amount::Shares { .. } => return Ok(None),
         };
         Ok(Some(Request {
@@ -228,14 +228,14 @@ impl From<&str> for Memory {
 fn wanted(profile: Option<&str>, memory: Option<Memory>) -> Result<Wanted, Refusal> {
     let size = match (profile, memory) {
         (Some(name), _) => {
-            let asked: Result<Asked, MixError> = name.parse();
+            let asked: Result<ProfileSelector, MixError> = name.parse();
             return asked
                 .map(Wanted::Asked)
                 .map_err(|error| refusal(error.to_string(), error.hint()));
         }
-        (None, Some(Memory::Bytes(bytes))) => mig::Size::Memory(Bytes::new(bytes)),
+        (None, Some(Memory::Bytes(bytes))) => mig::InstanceSize::Memory(Bytes::new(bytes)),
         (None, Some(Memory::Text(text))) => match text.parse() {
-            Ok(bytes) => mig::Size::Memory(bytes),
+            Ok(bytes) => mig::InstanceSize::Memory(bytes),
             Err(error) => {
                 let error: BytesError = error;
                 return Err(refusal(format!("memory: {error}"), error.hint()));
@@ -247,7 +247,7 @@ fn wanted(profile: Option<&str>, memory: Option<Memory>) -> Result<Wanted, Refus
 }
 
 impl Request {
-    fn arrival(self, table: &Table) -> Result<Arrival, Refusal> {
+    fn arrival(self, table: &ProfileTable) -> Result<Arrival, Refusal> {
         for (name, seconds) in [("arrival", self.at), ("duration", self.duration)] {
             if !seconds.is_finite() || seconds < 0.0 {
                 let what = format!("{name} {seconds}: not a valid time");
@@ -261,9 +261,11 @@ impl Request {
         let absent = || {
             let wanted = match self.wanted {
                 Wanted::Asked(asked) => asked.to_string(),
-                Wanted::Size(mig::Size::Named(name)) => name.to_string(),
-                Wanted::Size(mig::Size::Share(share)) => format!("{share} of a GPU"),
-                Wanted::Size(mig::Size::Memory(bytes) | mig::Size::Exact(bytes)) => bytes.human(),
+                Wanted::Size(mig::InstanceSize::Named(name)) => name.to_string(),
+                Wanted::Size(mig::InstanceSize::Share(share)) => format!("{share} of a GPU"),
+                Wanted::Size(
+                    mig::InstanceSize::Memory(bytes) | mig::InstanceSize::Exact(bytes),
+                ) => bytes.human(),
             };
             let names: Vec<String> = table.profiles.iter().map(|p| p.name.to_string()).collect();
             refusal(
@@ -285,8 +287,8 @@ mod tests {
 
     use super::*;
 
-    fn a100() -> Arc<Table> {
-        Table::of_model("a100-40gb").unwrap()
+    fn a100() -> Arc<ProfileTable> {
+        ProfileTable::of_model("a100-40gb").unwrap()
     }
 
     fn arrivals(text: &str) -> Vec<(f64, String, f64)> {

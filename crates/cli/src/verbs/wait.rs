@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use divvy_api::client::{Act, Client, Meant, WaitFor};
+use divvy_api::client::{Act, Client, JobSelection, WaitFor};
 use divvy_api::v1::{EndReason, Error, ErrorCode, Job, JobState};
 
-use super::away::Away;
-use super::{Outcome, causes, client, reference};
+use super::reconnect::Reconnect;
+use super::{Outcome, client, reference, stop_reasons};
 use crate::args::{Cancel, Suspend, Wait};
-use crate::failure::{self, Result, usage};
+use crate::error_output::{self, Result, usage};
 use crate::output::{self, print, view};
 use crate::{render, text};
 
@@ -20,7 +20,7 @@ const POLL: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// When the job ended without its program's doing: it was never started, or nobody saw how it ended.
-pub fn verdict(job: &Job) -> Result<u8> {
+pub fn job_exit_code(job: &Job) -> Result<u8> {
     let reason = || {
         job.reason
             .as_deref()
@@ -79,7 +79,7 @@ pub async fn wait(args: Wait) -> Outcome {
         if args.bell {
             output::ring();
         }
-        meant.jobs.iter().for_each(causes::tell_end);
+        meant.jobs.iter().for_each(stop_reasons::tell_end);
     }
     if let Some(format) = args.output {
         let mut jobs = Vec::with_capacity(ended.len());
@@ -92,7 +92,10 @@ pub async fn wait(args: Wait) -> Outcome {
         print(render::list(&jobs, format, view(), render::jobs)?)?;
     }
     // Of an array the one that decides.
-    let mut verdicts = ended.iter().flat_map(|meant| &meant.jobs).map(verdict);
+    let mut verdicts = ended
+        .iter()
+        .flat_map(|meant| &meant.jobs)
+        .map(job_exit_code);
     Ok(ExitCode::from(
         verdicts
             .find(|verdict| !matches!(verdict, Ok(0)))
@@ -110,9 +113,13 @@ fn time(text: &str) -> Result<Duration> {
 }
 
 /// Waits for a job, or for all jobs of an array, to end.
-async fn until_ended(client: &Client, meant: &mut Meant, deadline: Option<Instant>) -> Result<()> {
-    let (reference, mut away) = (meant.reference(), Away::default());
-    let lives = |meant: &Meant| {
+async fn until_ended(
+    client: &Client,
+    meant: &mut JobSelection,
+    deadline: Option<Instant>,
+) -> Result<()> {
+    let (reference, mut away) = (meant.reference(), Reconnect::default());
+    let lives = |meant: &JobSelection| {
         let mut jobs = meant.jobs.iter();
         jobs.find(|job| job.state != JobState::Ended).cloned()
     };
@@ -136,7 +143,7 @@ async fn until_ended(client: &Client, meant: &mut Meant, deadline: Option<Instan
                 away.back();
                 *meant = now;
             }
-            Ok(Err(error)) => away.forgive(error).await?,
+            Ok(Err(error)) => away.retry_or_fail(error).await?,
             Err(_) => {}
         }
     }
@@ -151,39 +158,39 @@ pub async fn cancel(args: Cancel) -> Outcome {
 
 pub async fn requeue(args: Cancel) -> Outcome {
     let client = client()?;
-    each(args, async |name| client.act(name, Act::Requeue).await).await
+    act_on_each(args, async |name| client.act(name, Act::Requeue).await).await
 }
 
 pub async fn suspend(args: Suspend) -> Outcome {
     let client = client()?;
     match args.release_memory {
         true => {
-            each(args.jobs, async |name| {
+            act_on_each(args.jobs, async |name| {
                 released(client.act(name, Act::Release).await?)
             })
             .await
         }
-        false => each(args.jobs, async |name| client.act(name, Act::Suspend).await).await,
+        false => act_on_each(args.jobs, async |name| client.act(name, Act::Suspend).await).await,
     }
 }
 
 pub async fn resume(args: Cancel) -> Outcome {
     let client = client()?;
-    each(args, async |name| client.act(name, Act::Resume).await).await
+    act_on_each(args, async |name| client.act(name, Act::Resume).await).await
 }
 
 pub async fn hold(args: Cancel) -> Outcome {
     let client = client()?;
-    each(args, async |name| client.act(name, Act::Hold).await).await
+    act_on_each(args, async |name| client.act(name, Act::Hold).await).await
 }
 
 pub async fn release(args: Cancel) -> Outcome {
     let client = client()?;
-    each(args, async |name| client.act(name, Act::Unhold).await).await
+    act_on_each(args, async |name| client.act(name, Act::Unhold).await).await
 }
 
 /// A daemon that does not know what was asked for suspends a job, and says nothing of its memory.
-fn released(meant: Meant) -> Result<Meant> {
+fn released(meant: JobSelection) -> Result<JobSelection> {
     for job in &meant.jobs {
         if job.suspended && job.gpu_memory.is_none() {
             let id = job.reference();
@@ -218,7 +225,7 @@ fn said(job: &Job) -> String {
 }
 
 /// Does the same to several jobs and arrays, and says how each is now.
-pub(super) async fn each<T: Into<Meant>>(
+pub(super) async fn act_on_each<T: Into<JobSelection>>(
     args: Cancel,
     act: impl AsyncFn(&str) -> Result<T>,
 ) -> Outcome {
@@ -226,7 +233,7 @@ pub(super) async fn each<T: Into<Meant>>(
 }
 
 /// The same. `others`: what it says of an array's jobs to which nothing was done.
-async fn each_but<T: Into<Meant>>(
+async fn each_but<T: Into<JobSelection>>(
     args: Cancel,
     act: impl AsyncFn(&str) -> Result<T>,
     others: &str,
@@ -237,7 +244,7 @@ async fn each_but<T: Into<Meant>>(
         // Backwards, so that the exit code is that of the first that was refused.
         match act(reference(name)).await {
             Ok(meant) => changed.push(meant.into()),
-            Err(error) => outcome = failure::report(&error, json),
+            Err(error) => outcome = error_output::report(&error, json),
         }
     }
     changed.reverse();

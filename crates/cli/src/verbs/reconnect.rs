@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use divvy_api::v1::{Error, ErrorCode};
 
-use crate::failure::Result;
+use crate::error_output::Result;
 use crate::output;
 
 /// How long a daemon may be away before what follows it gives up.
@@ -13,14 +13,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Since when the daemon has been away.
 #[derive(Debug, Default)]
-pub struct Away(Option<Instant>);
+pub struct Reconnect(Option<Instant>);
 
-impl Away {
+impl Reconnect {
     /// Waits a moment when the failure is an absent daemon and patience is left.
     ///
     /// # Errors
     /// The failure itself, else.
-    pub async fn forgive(&mut self, error: Error) -> Result<()> {
+    pub async fn retry_or_fail(&mut self, error: Error) -> Result<()> {
         let since = *self.0.get_or_insert_with(|| {
             output::progress("lost the connection to the daemon; reconnecting");
             Instant::now()

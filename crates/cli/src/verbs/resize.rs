@@ -8,7 +8,7 @@ use divvy_core::advise::program;
 
 use super::{Outcome, client, reference};
 use crate::args::{Advise, Format, Resize};
-use crate::failure::usage;
+use crate::error_output::usage;
 use crate::output::{print, say, view};
 use crate::{ask, render};
 

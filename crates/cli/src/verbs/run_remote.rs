@@ -8,10 +8,10 @@ use std::time::Duration;
 use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{ErrorCode, Runner, Submit};
 
-use super::away::Away;
 use super::follow::Log;
+use super::reconnect::Reconnect;
 use super::signals::Signals;
-use super::{Outcome, causes, settle, submit};
+use super::{Outcome, stop_reasons, submit, wait};
 use crate::start::DaemonWanted;
 
 /// How long one question for the end may take.
@@ -26,7 +26,7 @@ pub async fn run(client: &Client, submission: Submit, wanted: DaemonWanted<'_>) 
     let mut signals = Signals::that_end()?;
     let output = Log::from_start().follow(client, &job.id);
     tokio::pin!(output);
-    let requeues = causes::tell_requeues(client, &job.id);
+    let requeues = stop_reasons::tell_requeues(client, &job.id);
     tokio::pin!(requeues);
     loop {
         tokio::select! {
@@ -43,15 +43,15 @@ pub async fn run(client: &Client, submission: Submit, wanted: DaemonWanted<'_>) 
             _ => {}
         }
     }
-    let mut away = Away::default();
+    let mut away = Reconnect::default();
     loop {
         match client.wait(&job.id, WaitFor::Ended, POLL).await {
             Ok(job) if job.ended_at.is_some() => {
-                causes::tell_end(&job);
-                return Ok(ExitCode::from(settle::verdict(&job)?));
+                stop_reasons::tell_end(&job);
+                return Ok(ExitCode::from(wait::job_exit_code(&job)?));
             }
             Ok(_) => away.back(),
-            Err(error) => away.forgive(error).await?,
+            Err(error) => away.retry_or_fail(error).await?,
         }
     }
 }
