@@ -19,12 +19,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use divvy_api::v1;
-use divvy_core::docker::{self, Refused};
+use divvy_core::docker::{self, ContainerOptionError};
 
 use crate::Settings;
 use crate::config::{ConfigError, Credentials};
 use crate::server::{self, Task};
-use crate::slot::Slot;
+use crate::slot::TaskSlot;
 
 use arguments::{Argument, merged, of_agent, of_task, share_memory};
 pub use files::FileError;
@@ -87,7 +87,7 @@ pub enum LaunchError {
     #[error(transparent)]
     File(#[from] FileError),
     #[error("cannot create its container: {0}")]
-    Container(#[from] Refused),
+    Container(#[from] ContainerOptionError),
 }
 
 /// How tasks are run here.
@@ -167,7 +167,7 @@ impl Runner {
     ///
     /// # Errors
     /// When its files cannot be made.
-    pub fn launch(&self, task: &Task, slot: &Slot) -> Result<Launch, LaunchError> {
+    pub fn launch(&self, task: &Task, slot: &TaskSlot) -> Result<Launch, LaunchError> {
         if !self.docker {
             return Ok(self.process(task, slot));
         }
@@ -212,7 +212,7 @@ impl Runner {
     }
 
     /// A plain process: the stock agent with the daemon's own environment.
-    fn process(&self, task: &Task, slot: &Slot) -> Launch {
+    fn process(&self, task: &Task, slot: &TaskSlot) -> Launch {
         let flags = self.execute_flags().split(' ').map(str::to_owned);
         let more = ["--id", &task.id].map(str::to_owned);
         let agent = self.agent.iter().cloned().chain(["execute".to_owned()]);
@@ -272,7 +272,7 @@ impl Runner {
     }
 
     /// The stock agent's `docker run`.
-    fn contained(&self, task: &Task, slot: &Slot, made: &Made) -> Result<Launch, LaunchError> {
+    fn contained(&self, task: &Task, slot: &TaskSlot, made: &Made) -> Result<Launch, LaunchError> {
         let setup = &self.setup;
         let asked = task.container.clone().unwrap_or_default();
         let own_image = asked
@@ -385,7 +385,7 @@ impl Runner {
     fn flags(
         &self,
         task: &Task,
-        slot: &Slot,
+        slot: &TaskSlot,
         image: &str,
         arguments: &[Argument],
         made: &Made,
@@ -474,7 +474,7 @@ fn wheel_inside(wheel: &Path) -> String {
 }
 
 /// What tells this slot's own folders from other slots': `gpu2.25a`; nothing for the daemon that runs one task at a time.
-fn own_suffix(slot: &Slot) -> Option<String> {
+fn own_suffix(slot: &TaskSlot) -> Option<String> {
     let (_, label) = slot.worker.rsplit_once(':')?;
     (slot.worker != slot.parent).then(|| label.replace([',', '/'], "-"))
 }

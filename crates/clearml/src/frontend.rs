@@ -10,29 +10,29 @@
 //! Decisions are in `mirror`, `life`, `watch`, `back`, `gate` and `log`, which are pure; the others do what those say. What of
 //! them holds for any front end is public: Kubernetes' has the same server before it.
 
-pub mod back;
-mod beat;
-mod desk;
-mod drive;
-pub mod gate;
-mod hand;
-pub mod life;
+mod context;
+mod coordinator;
+mod heartbeat;
 pub mod log;
-mod mirror;
+mod log_forwarder;
 mod poll;
-mod pump;
+pub mod pull_schedule;
 mod queue;
+mod queue_mirror;
 mod record;
+pub mod requeue;
 mod setup;
+mod task_runner;
+pub mod task_state;
 pub mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use desk::Desk;
+use coordinator::Coordinator;
 
 use crate::projects::Projects;
-use crate::{Error, Options, Stop};
+use crate::{Error, Options, StopSignal};
 
 /// How long a worker stays on the server's list unheard, seconds: the stock agent's.
 const TIMEOUT: u64 = 600;
@@ -41,10 +41,10 @@ const TIMEOUT: u64 = 600;
 const LAST_WORD: Duration = Duration::from_secs(5);
 
 /// Serves until told to stop.
-pub(crate) async fn serve(options: Options, stop: Stop) -> Result<(), Error> {
+pub(crate) async fn serve(options: Options, stop: StopSignal) -> Result<(), Error> {
     let (hand, queues, gate) = tokio::select! {
         ready = setup::set_up(&options) => ready?,
-        () = stop.said() => return Ok(()),
+        () = stop.requested() => return Ok(()),
     };
     let projects = Projects::open(&options.project_by)?;
     let hand = Arc::new(hand);
@@ -56,11 +56,11 @@ pub(crate) async fn serve(options: Options, stop: Stop) -> Result<(), Error> {
     };
     tokio::select! {
         registered = register() => registered?,
-        () = stop.said() => return Ok(()),
+        () = stop.requested() => return Ok(()),
     }
     tracing::info!(worker = %hand.daemon, queues = queues.len(), "serving queues of the ClearML server");
-    let beating = tokio::task::spawn_local(beat::beat(Arc::clone(&hand)));
-    let mut desk = Desk::new(
+    let beating = tokio::task::spawn_local(heartbeat::send_heartbeats(Arc::clone(&hand)));
+    let mut desk = Coordinator::new(
         Arc::clone(&hand),
         queues,
         gate,

@@ -26,7 +26,7 @@ use std::time::Duration;
 use divvy_core::{Amount, QueueName};
 
 pub use config::Settings;
-pub use stop::Stop;
+pub use stop::StopSignal;
 
 /// What the command line gives one run of the front end.
 #[derive(Clone, Debug)]
@@ -135,6 +135,6 @@ fn runtime() -> Result<tokio::runtime::Runtime, Error> {
 /// # Errors
 /// Before it serves, for whatever keeps it from doing so: keys that the server refuses, queues that it does not have, an agent
 /// that does not answer. After that it goes on through every failure of server and agent that can pass.
-pub fn run(options: Options, stop: Stop) -> Result<(), Error> {
+pub fn run(options: Options, stop: StopSignal) -> Result<(), Error> {
     tokio::task::LocalSet::new().block_on(&runtime()?, frontend::serve(options, stop))
 }

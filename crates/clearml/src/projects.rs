@@ -70,14 +70,14 @@ pub struct Mapping {
 
 /// The project of this node that a task is to run in.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct ProjectPlacement {
     /// `None`: outside all projects.
     pub project: Option<String>,
     /// What the mapping says instead, and does not exist here.
     pub missing: Option<String>,
 }
 
-impl Place {
+impl ProjectPlacement {
     /// What people are to know about it, in a sentence.
     #[must_use]
     pub fn note(&self) -> Option<String> {
@@ -193,17 +193,17 @@ impl Mapping {
 
     /// Where a task runs on a node with these projects. Without any, a project is a mere label.
     #[must_use]
-    pub fn place(&self, facts: &Facts, there: &BTreeSet<String>) -> Place {
+    pub fn place(&self, facts: &Facts, there: &BTreeSet<String>) -> ProjectPlacement {
         let is_there = |name: &String| there.is_empty() || there.contains(name);
         let wanted = self.wanted(facts);
         let found = wanted.iter().find(|name| is_there(name)).cloned();
         let default = || self.default.clone().filter(is_there);
         match (found, wanted.into_iter().next()) {
-            (Some(project), _) => Place {
+            (Some(project), _) => ProjectPlacement {
                 project: Some(project),
                 missing: None,
             },
-            (None, missing) => Place {
+            (None, missing) => ProjectPlacement {
                 project: default(),
                 // One that nothing maps goes where the administrator says, and misses nothing.
                 missing: missing.or_else(|| self.default.clone().filter(|name| !is_there(name))),
@@ -380,7 +380,7 @@ mod tests {
         // Where there are no projects the name is a label.
         let place = by.place(&facts("Bob", "other/a"), &BTreeSet::new());
         assert_eq!(place.project.as_deref(), Some("other/a"));
-        let lost = Place {
+        let lost = ProjectPlacement {
             project: None,
             missing: Some("x".into()),
         };

@@ -11,7 +11,7 @@ mod calls;
 mod clock;
 mod error;
 mod http;
-mod patience;
+mod retry;
 mod token;
 
 pub use body::{

@@ -6,7 +6,7 @@ use crate::Mode;
 
 /// What a claimed task was given.
 #[derive(Clone, Debug)]
-pub struct Slot {
+pub struct TaskSlot {
     /// `node1:gpu2.25a`: the worker that the task's own agent registers as.
     pub worker: String,
     /// `node1:dgpu0-2`: the daemon.
@@ -20,7 +20,7 @@ pub struct Slot {
     pub slices: Vec<Slice>,
 }
 
-impl Slot {
+impl TaskSlot {
     /// Parts of the GPUs as `CLEARML_AGENT_GPU_FRACTIONS` has them: `0.25`; `1,1` for two whole ones.
     pub fn fractions(&self) -> String {
         let part = |slice: &Slice| share_text(slice.share);

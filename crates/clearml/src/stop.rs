@@ -6,15 +6,15 @@ use tokio::sync::watch;
 
 /// Tells the front end to stop; clones are the same word.
 #[derive(Clone, Debug)]
-pub struct Stop(Arc<watch::Sender<bool>>);
+pub struct StopSignal(Arc<watch::Sender<bool>>);
 
-impl Default for Stop {
+impl Default for StopSignal {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Stop {
+impl StopSignal {
     pub fn new() -> Self {
         Self(Arc::new(watch::Sender::new(false)))
     }
@@ -24,12 +24,12 @@ impl Stop {
         self.0.send_replace(true);
     }
 
-    pub fn is_said(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         *self.0.borrow()
     }
 
     /// Returns once it was said.
-    pub async fn said(&self) {
+    pub async fn requested(&self) {
         // The sender is held by `self`, so waiting ends with the word alone.
         let _ = self.0.subscribe().wait_for(|said| *said).await;
     }
@@ -41,12 +41,12 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn the_word_reaches_every_clone_and_stays_said() {
-        let stop = Stop::new();
+        let stop = StopSignal::new();
         let other = stop.clone();
-        assert!(!other.is_said());
+        assert!(!other.is_requested());
         std::thread::spawn(move || other.stop());
-        stop.said().await;
-        assert!(stop.is_said());
-        stop.said().await;
+        stop.requested().await;
+        assert!(stop.is_requested());
+        stop.requested().await;
     }
 }

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use divvy_core::Bytes;
-use divvy_core::docker::{self, Mount, Refused};
+use divvy_core::docker::{self, ContainerOptionError, Mount};
 
 use super::setup::{Setup, expanded};
 
@@ -67,15 +67,17 @@ fn apart(words: &[String]) -> Vec<Argument> {
     while let Some(word) = rest.next() {
         let mut one = vec![word.trim().to_owned()];
         if word.trim().len() > 1 && word.trim().starts_with('-') {
-            let takes_next = match docker::split(&[one[0].clone(), "image".to_owned()], &[]) {
-                // The image was its value.
-                Err(Refused::NoImage) => true,
-                // Nobody knows; what follows and is no flag is most likely its value.
-                Err(_) => {
-                    !one[0].contains('=') && rest.peek().is_some_and(|next| !next.starts_with('-'))
-                }
-                Ok(_) => false,
-            };
+            let takes_next =
+                match docker::parse_command_line(&[one[0].clone(), "image".to_owned()], &[]) {
+                    // The image was its value.
+                    Err(ContainerOptionError::NoImage) => true,
+                    // Nobody knows; what follows and is no flag is most likely its value.
+                    Err(_) => {
+                        !one[0].contains('=')
+                            && rest.peek().is_some_and(|next| !next.starts_with('-'))
+                    }
+                    Ok(_) => false,
+                };
             if takes_next {
                 one.extend(rest.next().map(|value| value.trim().to_owned()));
             }

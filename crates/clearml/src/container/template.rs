@@ -6,12 +6,12 @@
 use serde_json::Value;
 
 use crate::server::Task;
-use crate::slot::Slot;
+use crate::slot::TaskSlot;
 
 const OPEN: &str = "${CLEARML_";
 
 /// The word with its templates filled in.
-pub fn filled(word: &str, task: &Task, slot: &Slot) -> String {
+pub fn filled(word: &str, task: &Task, slot: &TaskSlot) -> String {
     let mut out = String::with_capacity(word.len());
     let mut rest = word;
     while let Some(at) = rest.find(OPEN) {
@@ -37,7 +37,7 @@ pub fn filled(word: &str, task: &Task, slot: &Slot) -> String {
     out
 }
 
-fn value(name: &str, task: &Task, slot: &Slot) -> Option<String> {
+fn value(name: &str, task: &Task, slot: &TaskSlot) -> Option<String> {
     if let Some(path) = name.strip_prefix("TASK.") {
         return match path {
             "id" => Some(task.id.clone()),

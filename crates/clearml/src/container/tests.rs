@@ -50,7 +50,7 @@ pub(super) fn task(id: &str, image: Option<&str>, arguments: Option<&str>) -> Ta
     }
 }
 
-pub(super) fn slot() -> Slot {
+pub(super) fn slot() -> TaskSlot {
     slot_of(
         &[slice("gpu2.25a", 2, 250)],
         "node1:gpu2.25a",
@@ -58,8 +58,8 @@ pub(super) fn slot() -> Slot {
     )
 }
 
-fn slot_of(slices: &[Slice], worker: &str, parent: &str) -> Slot {
-    Slot {
+fn slot_of(slices: &[Slice], worker: &str, parent: &str) -> TaskSlot {
+    TaskSlot {
         worker: worker.to_owned(),
         parent: parent.to_owned(),
         queue_id: "q1".into(),

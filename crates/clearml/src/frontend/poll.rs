@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::drive::Sight;
-use super::hand::Hand;
+use super::context::Context;
+use super::task_runner::TaskSnapshot;
 use crate::facts::Facts;
 use crate::server::{QueueFacts, ServerError, Worker};
 use crate::slot::is_slot_of;
 
 /// What one look is to look at.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct PollRequest {
     /// Queues with how many of their tasks are wanted.
     pub queues: Vec<(String, usize)>,
     /// Tasks whose names are known.
@@ -28,14 +28,14 @@ pub struct Ask {
 
 /// What was seen; `None` where the server did not say.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct PollResult {
     pub epoch: u64,
     pub queues: Vec<Option<QueueFacts>>,
     /// Names of tasks that were not known.
     pub names: BTreeMap<String, Facts>,
     /// Names of the node's projects.
     pub projects: Option<BTreeSet<String>>,
-    pub tasks: Option<Arc<Sight>>,
+    pub tasks: Option<Arc<TaskSnapshot>>,
     pub workers: Option<Vec<Worker>>,
     /// Why something was not said: then the rest was not asked for.
     pub trouble: Option<String>,
@@ -48,8 +48,8 @@ const MOST_NAMED: usize = 200;
 const LAST_SEEN: u64 = 600;
 
 /// Looks once. What fails ends the look: a server that does not answer is not asked three things.
-pub async fn look(hand: Arc<Hand>, ask: Ask) -> Seen {
-    let mut seen = Seen {
+pub async fn poll_server(hand: Arc<Context>, ask: PollRequest) -> PollResult {
+    let mut seen = PollResult {
         epoch: ask.epoch,
         queues: vec![None; ask.queues.len()],
         names: BTreeMap::new(),
@@ -64,7 +64,7 @@ pub async fn look(hand: Arc<Hand>, ask: Ask) -> Seen {
     seen
 }
 
-async fn fill(hand: &Hand, ask: Ask, seen: &mut Seen) -> Result<(), ServerError> {
+async fn fill(hand: &Context, ask: PollRequest, seen: &mut PollResult) -> Result<(), ServerError> {
     for ((queue, most), place) in ask.queues.iter().zip(&mut seen.queues) {
         match hand.server.head(queue, *most).await {
             Ok(queue) => *place = Some(queue),
@@ -103,7 +103,7 @@ async fn fill(hand: &Hand, ask: Ask, seen: &mut Seen) -> Result<(), ServerError>
         let found = hand.server.tasks(&ask.tasks).await?;
         let mut tasks: BTreeMap<_, _> = ask.tasks.into_iter().map(|id| (id, None)).collect();
         tasks.extend(found.into_iter().map(|task| (task.id.clone(), Some(task))));
-        seen.tasks = Some(Arc::new(Sight { begun, tasks }));
+        seen.tasks = Some(Arc::new(TaskSnapshot { begun, tasks }));
     }
     if ask.workers {
         seen.workers = Some(

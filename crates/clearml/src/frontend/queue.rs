@@ -9,11 +9,11 @@ use divvy_api::v1::{Amount, Confirmation, ErrorCode, Job, JobState, Submit};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use super::hand::Hand;
-use super::mirror::{Mirror, Queued, View};
+use super::context::Context;
+use super::queue_mirror::{Mirror, Queued, View};
 use super::setup::Queue;
 use crate::facts::{Facts, beginning};
-use crate::projects::Place;
+use crate::projects::ProjectPlacement;
 
 /// Labels by which our jobs are found again.
 pub const TASK: &str = "clearml.task";
@@ -35,7 +35,7 @@ const WAIT: Duration = Duration::from_secs(30);
 
 /// How the job at a queue's head stands.
 #[derive(Debug)]
-pub enum Head {
+pub enum GrantEvent {
     Granted {
         queue: usize,
         job: String,
@@ -49,18 +49,18 @@ pub enum Head {
 
 /// A queue that is served.
 #[derive(Debug)]
-pub struct Line {
+pub struct ServedQueue {
     pub facts: Queue,
     pub view: View,
     /// Waiters for the slices of each project's first job, by job.
     waiters: BTreeMap<String, AbortHandle>,
     /// The last refusal of a job of each place, so that each is said once.
-    refused: BTreeMap<Place, String>,
+    refused: BTreeMap<ProjectPlacement, String>,
     /// What the tasks in view are called.
     pub facts_of: BTreeMap<String, Facts>,
 }
 
-impl Line {
+impl ServedQueue {
     pub fn new(facts: Queue) -> Self {
         Self {
             view: View {
@@ -75,7 +75,12 @@ impl Line {
     }
 
     /// Waits for the slice of each project's first job.
-    pub fn stand_by(&mut self, at: usize, hand: &Arc<Hand>, heads: &mpsc::UnboundedSender<Head>) {
+    pub fn stand_by(
+        &mut self,
+        at: usize,
+        hand: &Arc<Context>,
+        heads: &mpsc::UnboundedSender<GrantEvent>,
+    ) {
         let mut places = BTreeSet::new();
         let mirrors = self.view.mirrors.iter();
         let firsts = mirrors.filter(|mirror| places.insert(mirror.place.clone()));
@@ -109,7 +114,7 @@ impl Line {
         &mut self,
         entries: Vec<String>,
         is_free: impl Fn(&String) -> bool,
-        place: impl Fn(&Facts) -> Place,
+        place: impl Fn(&Facts) -> ProjectPlacement,
     ) {
         self.view.barred.clear();
         let free = entries.into_iter().filter(is_free);
@@ -128,7 +133,13 @@ impl Line {
     }
 
     /// Submits a job for a task; `true` unless the agent refuses whatever is submitted now.
-    pub async fn submit(&mut self, hand: &Hand, queued: &Queued, nonce: u64, on: &[u32]) -> bool {
+    pub async fn submit(
+        &mut self,
+        hand: &Context,
+        queued: &Queued,
+        nonce: u64,
+        on: &[u32],
+    ) -> bool {
         let submit = self.asked(queued, nonce, on);
         match hand
             .agent(async |client| client.submit(&submit).await)
@@ -196,7 +207,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for ServedQueue {
     fn drop(&mut self) {
         self.waiters.values().for_each(AbortHandle::abort);
     }
@@ -207,10 +218,10 @@ pub fn is_granted(job: &Job) -> bool {
 }
 
 async fn wait_for_slice(
-    hand: Arc<Hand>,
+    hand: Arc<Context>,
     queue: usize,
     job: String,
-    heads: mpsc::UnboundedSender<Head>,
+    heads: mpsc::UnboundedSender<GrantEvent>,
 ) {
     let mut had = None;
     let head = loop {
@@ -218,15 +229,15 @@ async fn wait_for_slice(
             .agent(async |client| client.wait(&job, WaitFor::Starting, WAIT).await)
             .await
         {
-            Ok(now) if is_granted(&now) => break Head::Granted { queue, job },
-            Ok(now) if now.state != JobState::Queued => break Head::Over { queue, job },
+            Ok(now) if is_granted(&now) => break GrantEvent::Granted { queue, job },
+            Ok(now) if now.state != JobState::Queued => break GrantEvent::Over { queue, job },
             // It had a slice while nobody looked, and has it no more.
             Ok(now) if had.is_some_and(|attempt| attempt < now.attempt) => {
-                break Head::Over { queue, job };
+                break GrantEvent::Over { queue, job };
             }
             Ok(now) => had = Some(now.attempt),
             Err(error) if error.code == ErrorCode::TimedOut => {}
-            Err(_) => break Head::Over { queue, job },
+            Err(_) => break GrantEvent::Over { queue, job },
         }
     };
     let _ = heads.send(head);

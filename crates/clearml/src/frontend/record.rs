@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::life::Mark;
+use super::task_state::ClaimPhase;
 use crate::Error;
 
 /// A task that is ours, or may be.
@@ -19,7 +19,7 @@ pub struct Record {
     pub job: String,
     /// The worker that the task runs as.
     pub worker: String,
-    pub mark: Mark,
+    pub mark: ClaimPhase,
 }
 
 /// How much of a job's log is on the server.
@@ -152,7 +152,7 @@ mod tests {
             queue_name: "half gpu".into(),
             job: "7".into(),
             worker: "node1:gpu0.5a".into(),
-            mark: Mark::Ours,
+            mark: ClaimPhase::Ours,
         }
     }
 
@@ -163,7 +163,7 @@ mod tests {
         records.save(&record("b")).unwrap();
         records.save(&record("../a")).unwrap();
         let later = Record {
-            mark: Mark::Confirmed,
+            mark: ClaimPhase::Confirmed,
             ..record("b")
         };
         records.save(&later).unwrap();

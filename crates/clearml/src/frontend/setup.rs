@@ -2,9 +2,9 @@
 
 use divvy_api::client::Client;
 
-use super::gate::Gate;
-use super::hand::{Hand, Parts};
-use super::mirror::depth;
+use super::context::{Context, Parts};
+use super::pull_schedule::Gate;
+use super::queue_mirror::depth;
 use super::record::Records;
 use crate::config::ConfigError;
 use crate::container::Runner;
@@ -32,7 +32,7 @@ pub struct Queue {
 ///
 /// # Errors
 /// [`Error`], before anything is changed on the server but for queues that are made.
-pub async fn set_up(options: &Options) -> Result<(Hand, Vec<Queue>, Gate), Error> {
+pub async fn set_up(options: &Options) -> Result<(Context, Vec<Queue>, Gate), Error> {
     let settings = options.settings.clone();
     let host = rustix::system::uname()
         .nodename()
@@ -98,7 +98,7 @@ pub async fn set_up(options: &Options) -> Result<(Hand, Vec<Queue>, Gate), Error
         .clone()
         .unwrap_or_else(|| daemon_id(&settings.worker_name, &options.mode));
     let asked = options.polling_interval;
-    let hand = Hand::new(Parts {
+    let hand = Context::new(Parts {
         poll: asked.map_or(settings.poll, |asked| {
             std::time::Duration::from_secs(asked.max(LEAST_POLL))
         }),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::life::Why;
+use super::task_state::StopReason;
 use crate::server::{Status, Task};
 
 /// A message of this word in it on a task in progress is its user's wish to end it.
@@ -23,13 +23,13 @@ const CALLBACK_DONE: &str = "_abort_callback_completed";
 
 /// What a look asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum WatchDecision {
     /// Nothing.
     Go,
     /// It is about to be stopped; this line belongs into its log.
     Wait(String),
     /// Stop it; the line, if any, belongs into its log.
-    Stop(Why, Option<String>),
+    Stop(StopReason, Option<String>),
 }
 
 /// What was seen so far.
@@ -64,7 +64,7 @@ impl Watcher {
         worker: &str,
         now: Duration,
         most: Duration,
-    ) -> Step {
+    ) -> WatchDecision {
         let ended = task.filter(|task| {
             let is_end = matches!(
                 task.status,
@@ -80,41 +80,47 @@ impl Watcher {
         // It has done what its user wished; nothing is left to wait for but its slot.
         let is_over = task.status == Status::Stopped || now.saturating_sub(since) >= OWN_END;
         match is_over {
-            true => Step::Stop(Why::Ended, None),
-            false => Step::Go,
+            true => WatchDecision::Stop(StopReason::Ended, None),
+            false => WatchDecision::Go,
         }
     }
 
     /// Looks at the task at `now`, on any clock that goes forward; `most` is how long a callback may take.
-    pub fn look(&mut self, task: Option<&Task>, now: Duration, most: Duration) -> Step {
+    pub fn look(&mut self, task: Option<&Task>, now: Duration, most: Duration) -> WatchDecision {
         let Some(task) = task else {
-            return Step::Stop(Why::Gone, None);
+            return WatchDecision::Stop(StopReason::Gone, None);
         };
         let why = match task.status {
-            Status::InProgress if is_stopping(task) => Why::Abort,
+            Status::InProgress if is_stopping(task) => StopReason::Abort,
             Status::Stopped
             | Status::Failed
             | Status::Closed
             | Status::Published
             | Status::Publishing
-            | Status::Queued => Why::Changed,
+            | Status::Queued => StopReason::Changed,
             Status::Created => {
                 self.resets += 1;
                 if self.resets < RESETS {
-                    return Step::Go;
+                    return WatchDecision::Go;
                 }
-                Why::Reset
+                StopReason::Reset
             }
             _ => {
                 self.resets = 0;
-                return Step::Go;
+                return WatchDecision::Go;
             }
         };
         self.after_callback(why, task, now, most)
     }
 
     /// A task that registered a callback is given its time for it.
-    fn after_callback(&mut self, why: Why, task: &Task, now: Duration, most: Duration) -> Step {
+    fn after_callback(
+        &mut self,
+        why: StopReason,
+        task: &Task,
+        now: Duration,
+        most: Duration,
+    ) -> WatchDecision {
         let none = Map::new();
         let runtime = task.runtime.as_ref().unwrap_or(&none);
         let is_done = runtime.get(CALLBACK_DONE).is_some_and(is_true);
@@ -126,7 +132,7 @@ impl Watcher {
                     elapsed.as_secs_f64()
                 )
             } else if elapsed < may_take {
-                return Step::Go;
+                return WatchDecision::Go;
             } else {
                 format!(
                     "### Task abort callback timed out [timeout: {}, elapsed: {:.2}] ###",
@@ -134,14 +140,14 @@ impl Watcher {
                     elapsed.as_secs_f64()
                 )
             };
-            return Step::Stop(why, Some(line));
+            return WatchDecision::Stop(why, Some(line));
         }
         let timeout = runtime
             .get(CALLBACK_TIMEOUT)
             .and_then(seconds)
             .unwrap_or_default();
         if timeout == 0.0 || is_done {
-            return Step::Stop(why, None);
+            return WatchDecision::Stop(why, None);
         }
         let poll = runtime
             .get(CALLBACK_POLL)
@@ -149,7 +155,7 @@ impl Watcher {
             .unwrap_or_default();
         let may_take = Duration::from_secs_f64((timeout + poll).min(most.as_secs_f64()));
         self.callback = Some((now, may_take));
-        Step::Wait(format!(
+        WatchDecision::Wait(format!(
             "### Task abort callback timeout set, waiting for max {} sec ###",
             may_take.as_secs_f64()
         ))
@@ -195,22 +201,22 @@ mod tests {
     fn a_task_is_left_alone_until_its_user_says_something() {
         let mut watcher = Watcher::default();
         let running = task("in_progress", "pulled by node1:gpu0.5a", Value::Null);
-        assert_eq!(watcher.look(Some(&running), at(0), MOST), Step::Go);
+        assert_eq!(watcher.look(Some(&running), at(0), MOST), WatchDecision::Go);
         let done = task("completed", "", Value::Null);
-        assert_eq!(watcher.look(Some(&done), at(5), MOST), Step::Go);
+        assert_eq!(watcher.look(Some(&done), at(5), MOST), WatchDecision::Go);
         let stopping = task("in_progress", "stopping", Value::Null);
         assert_eq!(
             watcher.look(Some(&stopping), at(10), MOST),
-            Step::Stop(Why::Abort, None)
+            WatchDecision::Stop(StopReason::Abort, None)
         );
         assert_eq!(
             watcher.look(None, at(15), MOST),
-            Step::Stop(Why::Gone, None)
+            WatchDecision::Stop(StopReason::Gone, None)
         );
         let stopped = task("stopped", "Stopped by me", Value::Null);
         assert_eq!(
             watcher.look(Some(&stopped), at(20), MOST),
-            Step::Stop(Why::Changed, None)
+            WatchDecision::Stop(StopReason::Changed, None)
         );
     }
 
@@ -227,24 +233,28 @@ mod tests {
             for second in [0, 5, 59] {
                 assert_eq!(
                     look(&mut watcher, status, own, second),
-                    Step::Go,
+                    WatchDecision::Go,
                     "{status}"
                 );
             }
             let hung = look(&mut watcher, status, own, 60);
-            assert_eq!(hung, Step::Stop(Why::Ended, None), "{status}");
+            assert_eq!(
+                hung,
+                WatchDecision::Stop(StopReason::Ended, None),
+                "{status}"
+            );
         }
         let mut watcher = Watcher::default();
-        assert_eq!(look(&mut watcher, "failed", own, 0), Step::Go);
+        assert_eq!(look(&mut watcher, "failed", own, 0), WatchDecision::Go);
         assert_eq!(
             look(&mut watcher, "in_progress", own, 50),
-            Step::Go,
+            WatchDecision::Go,
             "it was started again"
         );
-        assert_eq!(look(&mut watcher, "failed", own, 70), Step::Go);
+        assert_eq!(look(&mut watcher, "failed", own, 70), WatchDecision::Go);
         assert_eq!(
             look(&mut watcher, "stopped", own, 71),
-            Step::Stop(Why::Ended, None)
+            WatchDecision::Stop(StopReason::Ended, None)
         );
         for other in [
             "",
@@ -255,7 +265,7 @@ mod tests {
         ] {
             assert_eq!(
                 look(&mut Watcher::default(), "failed", other, 0),
-                Step::Stop(Why::Changed, None),
+                WatchDecision::Stop(StopReason::Changed, None),
                 "{other}"
             );
         }
@@ -269,15 +279,15 @@ mod tests {
             task("in_progress", "", Value::Null),
         );
         for _ in 0..4 {
-            assert_eq!(watcher.look(Some(&reset), at(0), MOST), Step::Go);
+            assert_eq!(watcher.look(Some(&reset), at(0), MOST), WatchDecision::Go);
         }
-        assert_eq!(watcher.look(Some(&running), at(0), MOST), Step::Go);
+        assert_eq!(watcher.look(Some(&running), at(0), MOST), WatchDecision::Go);
         for _ in 0..4 {
-            assert_eq!(watcher.look(Some(&reset), at(0), MOST), Step::Go);
+            assert_eq!(watcher.look(Some(&reset), at(0), MOST), WatchDecision::Go);
         }
         assert_eq!(
             watcher.look(Some(&reset), at(0), MOST),
-            Step::Stop(Why::Reset, None)
+            WatchDecision::Stop(StopReason::Reset, None)
         );
     }
 
@@ -294,27 +304,32 @@ mod tests {
         let pending = callback(Value::Null);
         assert_eq!(
             watcher.look(Some(&pending), at(100), MOST),
-            Step::Wait("### Task abort callback timeout set, waiting for max 35 sec ###".into())
+            WatchDecision::Wait(
+                "### Task abort callback timeout set, waiting for max 35 sec ###".into()
+            )
         );
-        assert_eq!(watcher.look(Some(&pending), at(134), MOST), Step::Go);
+        assert_eq!(
+            watcher.look(Some(&pending), at(134), MOST),
+            WatchDecision::Go
+        );
         let mut other = watcher.clone();
         assert_eq!(
             other.look(Some(&pending), at(135), MOST),
-            Step::Stop(
-                Why::Abort,
+            WatchDecision::Stop(
+                StopReason::Abort,
                 Some("### Task abort callback timed out [timeout: 35, elapsed: 35.00] ###".into())
             )
         );
         let done = callback(Value::Bool(true));
         assert_eq!(
             watcher.look(Some(&done), at(134), MOST),
-            Step::Stop(
-                Why::Abort,
+            WatchDecision::Stop(
+                StopReason::Abort,
                 Some("### Task abort callback completed in 34.00 seconds ###".into())
             )
         );
         let mut short = Watcher::default();
-        let Step::Wait(line) = short.look(Some(&pending), at(0), at(10)) else {
+        let WatchDecision::Wait(line) = short.look(Some(&pending), at(0), at(10)) else {
             panic!()
         };
         assert!(line.contains("max 10 sec"), "{line}");

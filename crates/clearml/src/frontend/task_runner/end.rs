@@ -3,15 +3,15 @@
 use divvy_api::v1::{ErrorCode, JobState};
 
 use super::job::{JobSight, end_of};
-use super::{Driver, Said};
-use crate::frontend::life::{Ending, Event, JobEnd, Outcome, Why, Word};
+use super::{TaskNotice, TaskRunner};
+use crate::frontend::task_state::{Ending, Event, FinalStatus, JobEnd, Outcome, StopReason};
 use crate::server::Subcode;
 
-impl Driver {
+impl TaskRunner {
     pub(super) async fn cancel(&mut self) -> Option<Event> {
         let id = self.record.job.clone();
         match self
-            .hand
+            .context
             .agent(async |client| client.cancel(&id).await)
             .await
         {
@@ -37,24 +37,24 @@ impl Driver {
         }
     }
 
-    pub(super) async fn tell(&mut self, ending: Ending) -> Option<Event> {
+    pub(super) async fn report_end(&mut self, ending: Ending) -> Option<Event> {
         // What the job wrote last comes before what is said about it.
         if let Some(pump) = self.pump.take() {
             let _ = pump.await;
         }
         let (seen, _) = self.see(false).await;
         let Some(word) = ending.word(seen) else {
-            return Some(Event::Told);
+            return Some(Event::EndReported);
         };
         let id = self.record.task.clone();
         let message = format!("Changed by divvy {}", self.record.worker);
         let trouble = std::mem::take(&mut self.trouble);
         let (line, reason) = said(ending, word, &trouble);
         self.say("DEBUG", &format!("{line}\n")).await;
-        let told = self.hand.server.ask(async |server| match word {
-            Word::Completed => server.completed(&id, &reason, &message).await,
-            Word::Failed => server.failed(&id, &reason, &message).await,
-            Word::Stopped => server.stopped(&id, &reason, &message).await,
+        let told = self.context.server.retry(async |server| match word {
+            FinalStatus::Completed => server.completed(&id, &reason, &message).await,
+            FinalStatus::Failed => server.failed(&id, &reason, &message).await,
+            FinalStatus::Stopped => server.stopped(&id, &reason, &message).await,
         });
         match told.await {
             // Somebody else was faster, and that is as well.
@@ -66,7 +66,7 @@ impl Driver {
             Err(error) => tracing::error!(task = %id, %error, "cannot report how the task ended"),
             Ok(()) => {}
         }
-        Some(Event::Told)
+        Some(Event::EndReported)
     }
 
     pub(super) async fn finish(&mut self, outcome: Outcome) {
@@ -74,7 +74,7 @@ impl Driver {
         if !matches!(&*self.job.borrow(), JobSight::Is(job) if job.state == JobState::Ended) {
             // An error says that it has ended, or is gone.
             let _ = self
-                .hand
+                .context
                 .agent(async |client| client.cancel(&id).await)
                 .await;
         }
@@ -82,24 +82,24 @@ impl Driver {
             pump.abort();
         }
         let task = self.record.task.clone();
-        self.hand.set_slot(&task, None);
+        self.context.set_slot(&task, None);
         let worker = self.record.worker.clone();
         if self.may_be_listed(outcome) {
             let gone = self
-                .hand
+                .context
                 .server
-                .ask(async |server| server.unregister(&worker).await)
+                .retry(async |server| server.unregister(&worker).await)
                 .await;
             // A worker that never was on the list cannot be taken off it.
             if let Err(error) = gone {
                 tracing::debug!(%worker, %error, "cannot unregister the worker");
             }
         }
-        if let Err(error) = self.hand.runner.clear(&task) {
+        if let Err(error) = self.context.runner.clear(&task) {
             tracing::warn!(task, %error, "cannot remove the files of an ended task");
         }
-        self.hand.records.remove(&task);
-        let _ = self.said.send(Said::Done {
+        self.context.records.remove(&task);
+        let _ = self.said.send(TaskNotice::Done {
             task,
             worker,
             outcome,
@@ -109,45 +109,45 @@ impl Driver {
     /// Whether the slot's worker may be on the server's list: since it ran, here or before a restart.
     fn may_be_listed(&self, outcome: Outcome) -> bool {
         let ran = self.reported || self.running_since.is_some();
-        ran && outcome != Outcome::NotOurs && self.record.worker != self.hand.daemon
+        ran && outcome != Outcome::NotOurs && self.record.worker != self.context.daemon
     }
 }
 
 /// The task's log and its status at the end of a run: a line, and the reason.
-fn said(ending: Ending, word: Word, trouble: &str) -> (String, String) {
+fn said(ending: Ending, word: FinalStatus, trouble: &str) -> (String, String) {
     let failed = |what: &str| (format!("Process failed: {what}"), what.to_owned());
     let because = |failure: &str| match trouble {
         "" => failure.to_owned(),
         trouble => format!("{failure}: {trouble}"),
     };
     match (word, ending) {
-        (Word::Completed, _) => (
+        (FinalStatus::Completed, _) => (
             "Process completed successfully".to_owned(),
             "worker execution done".to_owned(),
         ),
-        (Word::Stopped, Ending::Stopped(Why::Shutdown)) => (
+        (FinalStatus::Stopped, Ending::Stopped(StopReason::Shutdown)) => (
             "Process aborted: the Divvy daemon was stopped".to_owned(),
             "the Divvy daemon was stopped".to_owned(),
         ),
-        (Word::Stopped, Ending::Job(JobEnd::Cancelled)) => (
+        (FinalStatus::Stopped, Ending::Job(JobEnd::Cancelled)) => (
             "Process aborted: its job was cancelled on the worker's machine".to_owned(),
             "its job was cancelled on the worker's machine".to_owned(),
         ),
-        (Word::Stopped, _) => (
+        (FinalStatus::Stopped, _) => (
             "User aborted: stopping task: the task was stopped\nProcess aborted by user".to_owned(),
             "task was stopped by tasks.stop".to_owned(),
         ),
-        (Word::Failed, Ending::Job(JobEnd::Exited(code))) => (
+        (FinalStatus::Failed, Ending::Job(JobEnd::Exited(code))) => (
             format!("Process failed, exit code {code}"),
             format!("worker execution exit code {code}"),
         ),
-        (Word::Failed, Ending::Job(JobEnd::NotLaunched)) => {
+        (FinalStatus::Failed, Ending::Job(JobEnd::NotLaunched)) => {
             failed(&because("worker could not start the task"))
         }
-        (Word::Failed, Ending::Job(JobEnd::Lost)) => {
+        (FinalStatus::Failed, Ending::Job(JobEnd::Lost)) => {
             failed(&because("worker lost the task's process"))
         }
-        (Word::Failed, Ending::Unfit) => failed(&because("worker cannot run the task")),
-        (Word::Failed, _) => failed(&because("worker stopped the task")),
+        (FinalStatus::Failed, Ending::Unfit) => failed(&because("worker cannot run the task")),
+        (FinalStatus::Failed, _) => failed(&because("worker stopped the task")),
     }
 }

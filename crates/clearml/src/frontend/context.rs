@@ -16,7 +16,7 @@ use crate::{Mode, Settings};
 const AGENT_AGAIN: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
-pub struct Hand {
+pub struct Context {
     pub server: Server,
     pub client: Client,
     pub records: Records,
@@ -44,7 +44,7 @@ pub struct RunningSlot {
     pub shares: Vec<u16>,
 }
 
-/// What a [`Hand`] is made of.
+/// What a [`Context`] is made of.
 pub struct Parts {
     pub server: Server,
     pub client: Client,
@@ -59,7 +59,7 @@ pub struct Parts {
     pub poll: Duration,
 }
 
-impl Hand {
+impl Context {
     pub fn new(parts: Parts) -> Self {
         let Parts {
             server,

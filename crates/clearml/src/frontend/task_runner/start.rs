@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 use divvy_api::v1::{Confirm, Confirmation, ErrorCode, Job, JobState, Slice};
 use serde_json::{Value, json};
 
-use super::Driver;
-use crate::frontend::life::Event;
+use super::TaskRunner;
 use crate::frontend::queue::NOTE;
-use crate::slot::{Slot, share_text, slot_id};
+use crate::frontend::task_state::Event;
+use crate::slot::{TaskSlot, share_text, slot_id};
 
-impl Driver {
+impl TaskRunner {
     pub(super) async fn start(&mut self) -> Option<Event> {
         let (id, worker) = (self.record.task.clone(), self.record.worker.clone());
         let message = format!("pulled by {worker}");
         let started = self
-            .hand
+            .context
             .server
-            .ask(async |server| server.started(&id, &message).await)
+            .retry(async |server| server.started(&id, &message).await)
             .await;
         if let Err(error) = started {
             tracing::warn!(task = %id, %error, "cannot mark the task as started");
@@ -33,14 +33,14 @@ impl Driver {
                 self.say("WARNING", &format!("divvy: {note}\n")).await;
             }
             let mut runtime = self.task.runtime.clone().unwrap_or_default();
-            runtime.insert("_exec_agent_hostname".into(), json!(self.hand.host));
+            runtime.insert("_exec_agent_hostname".into(), json!(self.context.host));
             runtime.extend(facts(&job));
             let set = self
-                .hand
+                .context
                 .server
-                .ask(async |server| server.set_runtime(&id, &runtime).await)
+                .retry(async |server| server.set_runtime(&id, &runtime).await)
                 .await;
-            self.hand
+            self.context
                 .try_to("write the task's runtime properties", &id, set)
                 .await;
         }
@@ -50,7 +50,7 @@ impl Driver {
     /// The job as the agent has it now.
     async fn fresh_job(&self) -> Option<Job> {
         let id = &self.record.job;
-        self.hand
+        self.context
             .agent(async |client| client.job(id).await)
             .await
             .ok()
@@ -72,17 +72,17 @@ impl Driver {
         if slot.worker != self.record.worker {
             let old = std::mem::replace(&mut self.record.worker, slot.worker.clone());
             let gone = self
-                .hand
+                .context
                 .server
-                .ask(async |server| server.unregister(&old).await)
+                .retry(async |server| server.unregister(&old).await)
                 .await;
-            self.hand
+            self.context
                 .try_to("unregister a worker", &slot.worker, gone)
                 .await;
             self.saved = None;
             self.save();
         }
-        let launch = match self.hand.runner.launch(&self.task, &slot) {
+        let launch = match self.context.runner.launch(&self.task, &slot) {
             Ok(launch) => launch,
             Err(error) => {
                 self.trouble = error.to_string();
@@ -93,11 +93,11 @@ impl Driver {
         if let Some(container) = &launch.write_back {
             let id = &self.record.task;
             let set = self
-                .hand
+                .context
                 .server
-                .ask(async |server| server.set_container(id, container).await)
+                .retry(async |server| server.set_container(id, container).await)
                 .await;
-            self.hand
+            self.context
                 .try_to("write the task's container", id, set)
                 .await;
         }
@@ -105,7 +105,7 @@ impl Driver {
             Some(_) => {
                 let id = &self.record.job;
                 let args = self
-                    .hand
+                    .context
                     .agent(async |client| client.docker_args(id).await)
                     .await;
                 args.map(|args| args.flags).unwrap_or_default()
@@ -122,7 +122,7 @@ impl Driver {
         };
         let id = &self.record.job;
         match self
-            .hand
+            .context
             .agent(async |client| client.confirm(id, &confirm).await)
             .await
         {
@@ -141,14 +141,14 @@ impl Driver {
         }
     }
 
-    fn slot(&self, job: &Job) -> Slot {
-        Slot {
+    fn slot(&self, job: &Job) -> TaskSlot {
+        TaskSlot {
             worker: slot_id(
-                &self.hand.settings.worker_name,
-                &self.hand.mode,
+                &self.context.settings.worker_name,
+                &self.context.mode,
                 &job.slices,
             ),
-            parent: self.hand.daemon.clone(),
+            parent: self.context.daemon.clone(),
             queue_id: self.record.queue_id.clone(),
             queue_name: self.record.queue_name.clone(),
             job: job.id.clone(),

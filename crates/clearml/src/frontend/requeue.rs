@@ -1,11 +1,11 @@
 //! What brings a task back to the front of its queue, from wherever it is. Pure.
 
-use super::life::Seen;
+use super::task_state::TaskState;
 use crate::server::Status;
 
 /// One call of the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Back {
+pub enum RequeueStep {
     /// `queues.add_task`: into the queue, its status as it is.
     Add,
     /// `tasks.reset`: a draft again.
@@ -20,14 +20,14 @@ pub enum Back {
 
 /// The calls that are left. A task in progress cannot be made `queued` again but through a draft. What its user has made of it
 /// meanwhile stays, whatever we had meant to do.
-pub fn way(seen: Seen, listed: bool) -> &'static [Back] {
+pub fn requeue_steps(seen: TaskState, listed: bool) -> &'static [RequeueStep] {
     match seen.status {
-        Some(Status::Queued) if listed => &[Back::Front],
-        Some(Status::Queued) => &[Back::Add, Back::Front],
-        Some(Status::InProgress) if seen.stopping => &[Back::Stop],
-        Some(Status::InProgress) => &[Back::Reset, Back::Enqueue, Back::Front],
+        Some(Status::Queued) if listed => &[RequeueStep::Front],
+        Some(Status::Queued) => &[RequeueStep::Add, RequeueStep::Front],
+        Some(Status::InProgress) if seen.stopping => &[RequeueStep::Stop],
+        Some(Status::InProgress) => &[RequeueStep::Reset, RequeueStep::Enqueue, RequeueStep::Front],
         // Our own doing, halfway: a user's reset at this very moment cannot be told from it.
-        Some(Status::Created) => &[Back::Enqueue, Back::Front],
+        Some(Status::Created) => &[RequeueStep::Enqueue, RequeueStep::Front],
         _ => &[],
     }
 }

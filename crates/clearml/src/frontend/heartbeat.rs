@@ -8,7 +8,7 @@ use divvy_api::v1::Gpu;
 use serde_json::{Value, json};
 use sysinfo::{Disks, Networks, System};
 
-use super::hand::{Hand, RunningSlot};
+use super::context::{Context, RunningSlot};
 use crate::server::{Stats, StatusReport, now_ms};
 
 /// The first report after the start, as the stock agent sends it.
@@ -17,7 +17,7 @@ const FIRST: Duration = Duration::from_secs(3);
 const MIB: f64 = 1_048_576.0;
 
 /// Reports until it is dropped.
-pub async fn beat(hand: Arc<Hand>) {
+pub async fn send_heartbeats(hand: Arc<Context>) {
     let machine = Machine::new();
     let machine =
         machine.inspect_err(|error| tracing::warn!(%error, "cannot read the machine's statistics"));
@@ -53,7 +53,7 @@ pub async fn beat(hand: Arc<Hand>) {
     }
 }
 
-fn of_slots(hand: &Hand) -> Vec<StatusReport> {
+fn of_slots(hand: &Context) -> Vec<StatusReport> {
     let slots = hand.slots();
     let others = slots.iter().filter(|(_, slot)| slot.worker != hand.daemon);
     others
@@ -62,7 +62,7 @@ fn of_slots(hand: &Hand) -> Vec<StatusReport> {
 }
 
 /// What a slot holds: its part of its GPUs, so that nobody adds them up to more than there are.
-pub fn of_slot(hand: &Hand, task: &str, slot: &RunningSlot) -> StatusReport {
+pub fn of_slot(hand: &Context, task: &str, slot: &RunningSlot) -> StatusReport {
     let part = |share: &u16| json!(f64::from(*share) / 1000.0);
     let parts = slot.shares.iter().map(part).collect();
     StatusReport {

@@ -9,19 +9,19 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::drive::{Driver, Said, Sight, found};
-use super::gate::Gate;
-use super::hand::Hand;
-use super::life::{Life, Mark, Outcome};
-use super::mirror::{Mirror, Step, steps};
-use super::poll::{Ask, Seen, foreign, look};
-use super::queue::{Head, Line, QUEUE, TASK, is_granted};
+use super::context::Context;
+use super::poll::{PollRequest, PollResult, foreign, poll_server};
+use super::pull_schedule::Gate;
+use super::queue::{GrantEvent, QUEUE, ServedQueue, TASK, is_granted};
+use super::queue_mirror::{Mirror, MirrorStep, steps};
 use super::record::Record;
 use super::setup::Queue;
+use super::task_runner::{TaskNotice, TaskRunner, TaskSnapshot, found};
+use super::task_state::{ClaimPhase, Outcome, TaskLifecycle};
 use crate::projects::Projects;
 use crate::server::now_ms;
 use crate::slot::slot_id;
-use crate::{Error, Stop};
+use crate::{Error, StopSignal};
 
 /// Tasks of a queue that are looked at where each project has its own turn.
 const LOOKED_AT: usize = 256;
@@ -30,11 +30,11 @@ const LOOKED_AT: usize = 256;
 /// record, and said by the next daemon.
 const LEAVING: Duration = Duration::from_secs(60);
 
-pub struct Desk {
-    hand: Arc<Hand>,
-    lines: Vec<Line>,
+pub struct Coordinator {
+    context: Arc<Context>,
+    lines: Vec<ServedQueue>,
     gate: Gate,
-    stop: Stop,
+    stop: StopSignal,
     keep: bool,
     projects: Projects,
     /// Names of the node's projects, where the mapping asks for them.
@@ -57,25 +57,34 @@ pub struct Desk {
     away: bool,
     /// Part of the keys under which jobs are submitted: no key is used twice.
     nonce: u64,
-    tasks: watch::Sender<Option<Arc<Sight>>>,
-    said: (mpsc::UnboundedSender<Said>, mpsc::UnboundedReceiver<Said>),
-    heads: (mpsc::UnboundedSender<Head>, mpsc::UnboundedReceiver<Head>),
-    seen: (mpsc::UnboundedSender<Seen>, mpsc::UnboundedReceiver<Seen>),
+    tasks: watch::Sender<Option<Arc<TaskSnapshot>>>,
+    said: (
+        mpsc::UnboundedSender<TaskNotice>,
+        mpsc::UnboundedReceiver<TaskNotice>,
+    ),
+    heads: (
+        mpsc::UnboundedSender<GrantEvent>,
+        mpsc::UnboundedReceiver<GrantEvent>,
+    ),
+    seen: (
+        mpsc::UnboundedSender<PollResult>,
+        mpsc::UnboundedReceiver<PollResult>,
+    ),
 }
 
-impl Desk {
+impl Coordinator {
     pub fn new(
-        hand: Arc<Hand>,
+        hand: Arc<Context>,
         queues: Vec<Queue>,
         gate: Gate,
         projects: Projects,
-        stop: Stop,
+        stop: StopSignal,
         keep: bool,
     ) -> Self {
         Self {
             projects,
             there: BTreeSet::new(),
-            lines: queues.into_iter().map(Line::new).collect(),
+            lines: queues.into_iter().map(ServedQueue::new).collect(),
             driven: BTreeMap::new(),
             drivers: Vec::new(),
             epoch: 0,
@@ -91,7 +100,7 @@ impl Desk {
             said: mpsc::unbounded_channel(),
             heads: mpsc::unbounded_channel(),
             seen: mpsc::unbounded_channel(),
-            hand,
+            context: hand,
             gate,
             stop,
             keep,
@@ -104,19 +113,19 @@ impl Desk {
     /// Records that cannot be read, an agent that does not answer at all.
     pub async fn serve(&mut self) -> Result<(), Error> {
         self.recover().await?;
-        let mut beat = interval(self.hand.poll);
+        let mut beat = interval(self.context.poll);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while !self.stop.is_said() {
+        while !self.stop.is_requested() {
             tokio::select! {
-                _ = beat.tick() => self.look(),
-                Some(seen) = self.seen.1.recv() => self.saw(seen),
-                Some(said) = self.said.1.recv() => self.heard(said),
+                _ = beat.tick() => self.start_poll(),
+                Some(seen) = self.seen.1.recv() => self.apply_poll(seen),
+                Some(said) = self.said.1.recv() => self.handle_notice(said),
                 Some(head) = self.heads.1.recv() => self.granted(head),
-                () = self.stop.said() => break,
+                () = self.stop.requested() => break,
             }
             // What came at the same time is looked at together: jobs are submitted in the order of the queues.
             while let Ok(said) = self.said.1.try_recv() {
-                self.heard(said);
+                self.handle_notice(said);
             }
             self.act().await;
         }
@@ -126,9 +135,9 @@ impl Desk {
 
     /// Takes up what an earlier run of ours left.
     async fn recover(&mut self) -> Result<(), Error> {
-        let records = self.hand.records.all()?;
+        let records = self.context.records.all()?;
         let jobs: Vec<Job> = self
-            .hand
+            .context
             .agent(async |client| client.jobs(false).await)
             .await?;
         let mut known: BTreeSet<String> = BTreeSet::new();
@@ -139,14 +148,14 @@ impl Desk {
                 Some(job) => Some(job.clone()),
                 None => {
                     let id = &record.job;
-                    self.hand
+                    self.context
                         .agent(async |client| client.job(id).await)
                         .await
                         .ok()
                 }
             };
             tracing::info!(task = %record.task, job = %record.job, mark = ?record.mark, "resuming a ClearML task");
-            let life = Life::found(record.mark, found(job.as_ref()));
+            let life = TaskLifecycle::found(record.mark, found(job.as_ref()));
             self.drive(life, record, None);
         }
         let ours = |job: &&Job| job.labels.contains_key(TASK) && !known.contains(&job.id);
@@ -157,7 +166,7 @@ impl Desk {
                 // Its task was never claimed: where it still waits, it is mirrored anew.
                 let id = &job.id;
                 let _ = self
-                    .hand
+                    .context
                     .agent(async |client| client.cancel(id).await)
                     .await;
                 continue;
@@ -171,47 +180,51 @@ impl Desk {
                 queue_id: queue,
                 job: job.id.clone(),
                 worker: self.worker(job),
-                mark: Mark::Confirmed,
+                mark: ClaimPhase::Confirmed,
             };
-            self.drive(Life::found(Mark::Confirmed, found(Some(job))), record, None);
+            self.drive(
+                TaskLifecycle::found(ClaimPhase::Confirmed, found(Some(job))),
+                record,
+                None,
+            );
         }
-        self.hand.runner.clear_all_but(&living);
+        self.context.runner.clear_all_but(&living);
         Ok(())
     }
 
     fn worker(&self, job: &Job) -> String {
         slot_id(
-            &self.hand.settings.worker_name,
-            &self.hand.mode,
+            &self.context.settings.worker_name,
+            &self.context.mode,
             &job.slices,
         )
     }
 
-    fn drive(&mut self, life: Life, record: Record, queue: Option<usize>) {
+    fn drive(&mut self, life: TaskLifecycle, record: Record, queue: Option<usize>) {
         self.driven.insert(record.task.clone(), queue);
         self.ours.insert(record.worker.clone());
         let (stop, said) = ((self.stop.clone(), self.keep), self.said.0.clone());
         let sight = self.tasks.subscribe();
-        let driver = Driver::new(Arc::clone(&self.hand), life, record, sight, stop, said);
+        let driver = TaskRunner::new(Arc::clone(&self.context), life, record, sight, stop, said);
         self.drivers.retain(|driver| !driver.is_finished());
-        self.drivers.push(tokio::task::spawn_local(driver.drive()));
+        self.drivers.push(tokio::task::spawn_local(driver.run()));
     }
 
     /// Looks at the server, unless that is going on; then once more after it.
-    fn look(&mut self) {
+    fn start_poll(&mut self) {
         if std::mem::replace(&mut self.looking, true) {
             self.look_again = true;
             return;
         }
         let workers = self
             .workers_seen
-            .is_none_or(|at| at.elapsed() >= self.hand.settings.report);
+            .is_none_or(|at| at.elapsed() >= self.context.settings.report);
         if workers {
             self.workers_seen = Some(Instant::now());
         }
         let mapped = !self.projects.now().is_none();
-        let most = |line: &Line| if mapped { LOOKED_AT } else { line.facts.depth };
-        let ask = Ask {
+        let most = |line: &ServedQueue| if mapped { LOOKED_AT } else { line.facts.depth };
+        let ask = PollRequest {
             queues: self
                 .lines
                 .iter()
@@ -226,17 +239,17 @@ impl Desk {
             workers,
             epoch: self.epoch,
         };
-        let (hand, tell) = (Arc::clone(&self.hand), self.seen.0.clone());
+        let (hand, tell) = (Arc::clone(&self.context), self.seen.0.clone());
         tokio::task::spawn_local(async move {
             // Nobody listens any more when the daemon stops.
-            let _ = tell.send(look(hand, ask).await);
+            let _ = tell.send(poll_server(hand, ask).await);
         });
     }
 
-    fn saw(&mut self, seen: Seen) {
+    fn apply_poll(&mut self, seen: PollResult) {
         self.looking = false;
         if std::mem::take(&mut self.look_again) {
-            self.look();
+            self.start_poll();
         }
         match (&seen.trouble, self.away) {
             (Some(error), false) => {
@@ -278,28 +291,28 @@ impl Desk {
     }
 
     fn count_foreign(&mut self, workers: &[crate::server::Worker]) {
-        let slots = self.hand.slots();
+        let slots = self.context.slots();
         let running = slots.values().map(|slot| slot.worker.clone());
         self.ours.extend(running);
         drop(slots);
-        let ours = |id: &str| id == self.hand.daemon || self.ours.contains(id);
-        let foreign = foreign(&self.hand.settings.worker_name, workers, ours);
+        let ours = |id: &str| id == self.context.daemon || self.ours.contains(id);
+        let foreign = foreign(&self.context.settings.worker_name, workers, ours);
         if foreign != self.foreign {
             tracing::warn!(gpus = ?foreign, "other daemons with this worker name use these GPUs; this daemon does not use them");
             self.foreign = foreign;
             // Every job that waits is submitted again, for other GPUs.
             for line in &mut self.lines {
                 for mirror in line.view.mirrors.drain(..) {
-                    cancel(&self.hand, mirror);
+                    cancel(&self.context, mirror);
                 }
             }
         }
     }
 
-    fn heard(&mut self, said: Said) {
+    fn handle_notice(&mut self, said: TaskNotice) {
         self.epoch += 1;
         match said {
-            Said::PastClaim { task, popped } => {
+            TaskNotice::PastClaim { task, popped } => {
                 let Some(queue) = self.driven.get(&task).copied().flatten() else {
                     return;
                 };
@@ -309,9 +322,9 @@ impl Desk {
                     self.gone.push((task, self.epoch));
                 }
                 // The next ones move up.
-                self.look();
+                self.start_poll();
             }
-            Said::Done {
+            TaskNotice::Done {
                 task,
                 worker,
                 outcome,
@@ -322,18 +335,18 @@ impl Desk {
                 self.driven.remove(&task);
                 self.ours.insert(worker);
                 self.gone.push((task, self.epoch));
-                self.look();
+                self.start_poll();
             }
-            Said::Left { task } => {
+            TaskNotice::Left { task } => {
                 self.driven.remove(&task);
             }
         }
     }
 
-    fn granted(&mut self, head: Head) {
+    fn granted(&mut self, head: GrantEvent) {
         let (queue, job, is_granted) = match head {
-            Head::Granted { queue, job } => (queue, job, true),
-            Head::Over { queue, job } => (queue, job, false),
+            GrantEvent::Granted { queue, job } => (queue, job, true),
+            GrantEvent::Over { queue, job } => (queue, job, false),
         };
         let line = &mut self.lines[queue];
         line.heard(&job);
@@ -354,7 +367,7 @@ impl Desk {
             .extract_if(.., |mirror| mirror.job == job)
             .collect();
         for mirror in over {
-            cancel(&self.hand, mirror);
+            cancel(&self.context, mirror);
         }
     }
 
@@ -368,7 +381,7 @@ impl Desk {
         for at in 0..self.lines.len() {
             // A job may have its slice as soon as it is submitted.
             while self.step(at, &on).await {}
-            self.lines[at].stand_by(at, &self.hand, &self.heads.0);
+            self.lines[at].stand_by(at, &self.context, &self.heads.0);
         }
     }
 
@@ -378,11 +391,11 @@ impl Desk {
         let is_more = !steps.is_empty();
         for step in steps {
             match step {
-                Step::Cancel(mirror) => {
+                MirrorStep::Cancel(mirror) => {
                     self.lines[at].view.mirrors.retain(|other| *other != mirror);
-                    cancel(&self.hand, mirror);
+                    cancel(&self.context, mirror);
                 }
-                Step::Submit(queued) => {
+                MirrorStep::Submit(queued) => {
                     let line = &mut self.lines[at];
                     // The first of its project was refused, and the next ones keep their order.
                     if line.view.barred.contains(&queued.place) {
@@ -390,11 +403,11 @@ impl Desk {
                     }
                     self.nonce += 1;
                     let nonce = self.nonce;
-                    if !line.submit(&self.hand, &queued, nonce, on).await {
+                    if !line.submit(&self.context, &queued, nonce, on).await {
                         return false;
                     }
                 }
-                Step::Claim(mirror) => self.claim(at, mirror).await,
+                MirrorStep::Claim(mirror) => self.claim(at, mirror).await,
             }
         }
         is_more
@@ -406,7 +419,7 @@ impl Desk {
             return Some(Vec::new());
         }
         let gpus = self
-            .hand
+            .context
             .agent(async |client| client.gpus().await)
             .await
             .ok()?;
@@ -421,11 +434,15 @@ impl Desk {
         let line = &mut self.lines[at];
         line.view.mirrors.retain(|other| *other != mirror);
         let id = &mirror.job;
-        let Ok(job) = self.hand.agent(async |client| client.job(id).await).await else {
+        let Ok(job) = self
+            .context
+            .agent(async |client| client.job(id).await)
+            .await
+        else {
             return;
         };
         if !is_granted(&job) {
-            cancel(&self.hand, mirror);
+            cancel(&self.context, mirror);
             return;
         }
         line.view.claiming = true;
@@ -438,12 +455,12 @@ impl Desk {
             queue_name: line.facts.name.clone(),
             worker: self.worker(&job),
             job: mirror.job,
-            mark: Mark::Claiming,
+            mark: ClaimPhase::Claiming,
         };
         let life = if is_head {
-            Life::new()
+            TaskLifecycle::new()
         } else {
-            Life::passing()
+            TaskLifecycle::passing()
         };
         self.drive(life, record, Some(at));
     }
@@ -454,7 +471,7 @@ impl Desk {
             for mirror in line.view.mirrors.drain(..) {
                 let id = &mirror.job;
                 let _ = self
-                    .hand
+                    .context
                     .agent(async |client| client.cancel(id).await)
                     .await;
             }
@@ -474,7 +491,7 @@ impl Desk {
 }
 
 /// Cancels a job that stands for a task which is not claimed. An error says that it has ended.
-fn cancel(hand: &Arc<Hand>, mirror: Mirror) {
+fn cancel(hand: &Arc<Context>, mirror: Mirror) {
     let hand = Arc::clone(hand);
     tokio::task::spawn_local(async move {
         let _ = hand

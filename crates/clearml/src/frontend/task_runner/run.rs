@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use divvy_api::v1::{Confirmation, Job, JobState};
 
-use super::Driver;
+use super::TaskRunner;
 use super::job::{JobSight, end_of};
-use crate::frontend::beat::of_slot;
-use crate::frontend::hand::RunningSlot;
-use crate::frontend::life::{Event, JobEnd, Why};
-use crate::frontend::pump::pump;
-use crate::frontend::watch::Step;
+use crate::frontend::context::RunningSlot;
+use crate::frontend::heartbeat::of_slot;
+use crate::frontend::log_forwarder::forward_log;
+use crate::frontend::task_state::{Event, JobEnd, StopReason};
+use crate::frontend::watch::WatchDecision;
 
-impl Driver {
+impl TaskRunner {
     /// Waits for whatever comes first.
     pub(super) async fn watch(&mut self) -> Option<Event> {
         if self.pump.is_none() {
@@ -22,16 +22,16 @@ impl Driver {
                 self.record.job.clone(),
                 self.record.worker.clone(),
             );
-            self.pump = Some(tokio::task::spawn_local(pump(
-                Arc::clone(&self.hand),
+            self.pump = Some(tokio::task::spawn_local(forward_log(
+                Arc::clone(&self.context),
                 task,
                 job,
                 worker,
             )));
         }
         self.running_since
-            .get_or_insert_with(|| self.hand.elapsed());
-        let ping = match self.hand.settings.ping {
+            .get_or_insert_with(|| self.context.elapsed());
+        let ping = match self.context.settings.ping {
             Duration::ZERO => Duration::MAX,
             ping => ping,
         };
@@ -49,11 +49,11 @@ impl Driver {
                         return Some(event);
                     }
                 }
-                () = self.stop.said() => return None,
+                () = self.stop.requested() => return None,
                 () = tokio::time::sleep(ping) => {
                     let id = self.record.task.clone();
-                    let pinged = self.hand.server.ask(async |server| server.ping(&id).await).await;
-                    self.hand.try_to("ping", &id, pinged).await;
+                    let pinged = self.context.server.retry(async |server| server.ping(&id).await).await;
+                    self.context.try_to("ping", &id, pinged).await;
                 }
             }
         }
@@ -61,14 +61,14 @@ impl Driver {
 
     /// The slot's worker is on the server's list as soon as the task runs.
     async fn report(&mut self) {
-        let slot = self.hand.slots().get(&self.record.task).cloned();
+        let slot = self.context.slots().get(&self.record.task).cloned();
         let Some(slot) = slot.filter(|_| !self.reported) else {
             return;
         };
         self.reported = true;
-        if slot.worker != self.hand.daemon {
-            let report = of_slot(&self.hand, &self.record.task, &slot);
-            if let Err(error) = self.hand.server.report(&report).await {
+        if slot.worker != self.context.daemon {
+            let report = of_slot(&self.context, &self.record.task, &slot);
+            if let Err(error) = self.context.server.report(&report).await {
                 tracing::debug!(worker = slot.worker, %error, "cannot report a slot");
             }
         }
@@ -79,7 +79,7 @@ impl Driver {
             worker: self.record.worker.clone(),
             shares: job.slices.iter().map(|slice| slice.share).collect(),
         };
-        self.hand.set_slot(&self.record.task, Some(slot));
+        self.context.set_slot(&self.record.task, Some(slot));
     }
 
     fn job_event(&mut self) -> Option<Event> {
@@ -109,22 +109,22 @@ impl Driver {
             return None;
         }
         let task = sight.tasks.get(&self.record.task)?.as_ref();
-        let most = self.hand.settings.abort_callback_max;
-        let (worker, now) = (&self.record.worker, self.hand.elapsed());
+        let most = self.context.settings.abort_callback_max;
+        let (worker, now) = (&self.record.worker, self.context.elapsed());
         match self.watcher.look_at(task, worker, now, most) {
-            Step::Go => None,
-            Step::Wait(line) => {
+            WatchDecision::Go => None,
+            WatchDecision::Wait(line) => {
                 self.say("DEBUG", &format!("{line}\n")).await;
                 None
             }
-            Step::Stop(why, line) => {
+            WatchDecision::Stop(why, line) => {
                 if let Some(line) = line {
                     self.say("DEBUG", &format!("{line}\n")).await;
                 }
                 // What an abort comes to is said at its end, unless the task's own agent says it.
-                if matches!(why, Why::Changed | Why::Reset) {
+                if matches!(why, StopReason::Changed | StopReason::Reset) {
                     let reason = match why {
-                        Why::Reset => "the task was reset",
+                        StopReason::Reset => "the task was reset",
                         _ => "the task's status was changed",
                     };
                     self.say("ERROR", &format!("User aborted: stopping task: {reason}\n"))

@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use divvy_core::Amount;
 
-use crate::projects::Place;
+use crate::projects::ProjectPlacement;
 
 /// A task that waits on the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queued {
     pub task: String,
     /// Where the mapping of projects puts it.
-    pub place: Place,
+    pub place: ProjectPlacement,
 }
 
 /// A queue as it was last seen, and what is done about it.
@@ -29,7 +29,7 @@ pub struct View {
     /// How many of each project are mirrored at most.
     pub depth: usize,
     /// Places of tasks that the agent refused when they were last submitted: they hold up no other project's.
-    pub barred: BTreeSet<Place>,
+    pub barred: BTreeSet<ProjectPlacement>,
     /// A task of it is being claimed.
     pub claiming: bool,
 }
@@ -39,14 +39,14 @@ pub struct View {
 pub struct Mirror {
     pub task: String,
     pub job: String,
-    pub place: Place,
+    pub place: ProjectPlacement,
     /// It has its slice.
     pub granted: bool,
 }
 
 /// What is to be done, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum MirrorStep {
     /// Cancel this task's job.
     Cancel(Mirror),
     /// Submit a job for this task.
@@ -57,8 +57,8 @@ pub enum Step {
 
 /// What brings a queue's jobs to what they ought to be. A task that its project's quota holds back waits alone: the tasks of other
 /// projects pass it.
-pub fn steps(view: &View) -> Vec<Step> {
-    let mut wanted: BTreeMap<&Place, Vec<&Queued>> = BTreeMap::new();
+pub fn steps(view: &View) -> Vec<MirrorStep> {
+    let mut wanted: BTreeMap<&ProjectPlacement, Vec<&Queued>> = BTreeMap::new();
     let mut ordered = Vec::new();
     for queued in view.tasks.iter().filter(|_| view.pulls) {
         let of_place = wanted.entry(&queued.place).or_default();
@@ -68,38 +68,38 @@ pub fn steps(view: &View) -> Vec<Step> {
         }
     }
     // What stays of a project is in the order of the queue, without holes: its jobs are served as they were submitted.
-    let mut right: BTreeMap<&Place, usize> = BTreeMap::new();
-    let mut broken: BTreeSet<&Place> = BTreeSet::new();
+    let mut right: BTreeMap<&ProjectPlacement, usize> = BTreeMap::new();
+    let mut broken: BTreeSet<&ProjectPlacement> = BTreeSet::new();
     let (mut cancel, mut claim) = (Vec::new(), None);
-    let waiting: BTreeSet<(&str, &Place)> = (view.tasks.iter())
+    let waiting: BTreeSet<(&str, &ProjectPlacement)> = (view.tasks.iter())
         .map(|queued| (queued.task.as_str(), &queued.place))
         .collect();
     for mirror in &view.mirrors {
         let place = &mirror.place;
         if !waiting.contains(&(mirror.task.as_str(), place)) {
-            cancel.push(Step::Cancel(mirror.clone()));
+            cancel.push(MirrorStep::Cancel(mirror.clone()));
             continue;
         }
         let count = right.entry(place).or_default();
         let next = wanted.get(place).and_then(|tasks| tasks.get(*count));
         if broken.contains(place) || next.is_none_or(|next| next.task != mirror.task) {
             broken.insert(place);
-            cancel.push(Step::Cancel(mirror.clone()));
+            cancel.push(MirrorStep::Cancel(mirror.clone()));
             continue;
         }
         if *count == 0 && mirror.granted && claim.is_none() && !view.claiming {
-            claim = Some(Step::Claim(mirror.clone()));
+            claim = Some(MirrorStep::Claim(mirror.clone()));
         }
         *count += 1;
     }
-    let mut seen: BTreeMap<&Place, usize> = BTreeMap::new();
+    let mut seen: BTreeMap<&ProjectPlacement, usize> = BTreeMap::new();
     let submit = ordered.into_iter().filter(|queued| {
         let count = seen.entry(&queued.place).or_default();
         *count += 1;
         !view.barred.contains(&queued.place)
             && *count > right.get(&queued.place).copied().unwrap_or_default()
     });
-    let submit = submit.map(|queued| Step::Submit(queued.clone()));
+    let submit = submit.map(|queued| MirrorStep::Submit(queued.clone()));
     cancel.into_iter().chain(submit).chain(claim).collect()
 }
 
@@ -134,8 +134,8 @@ mod tests {
     use super::*;
 
     /// `a@p` is a task of project p.
-    fn place(task: &str) -> Place {
-        Place {
+    fn place(task: &str) -> ProjectPlacement {
+        ProjectPlacement {
             project: task.split_once('@').map(|(_, project)| project.to_owned()),
             missing: None,
         }
@@ -167,9 +167,9 @@ mod tests {
 
     fn said(view: &View) -> Vec<String> {
         let say = |step| match step {
-            Step::Cancel(mirror) => format!("cancel {}", mirror.task),
-            Step::Submit(queued) => format!("submit {}", queued.task),
-            Step::Claim(mirror) => format!("claim {}", mirror.task),
+            MirrorStep::Cancel(mirror) => format!("cancel {}", mirror.task),
+            MirrorStep::Submit(queued) => format!("submit {}", queued.task),
+            MirrorStep::Claim(mirror) => format!("claim {}", mirror.task),
         };
         steps(view).into_iter().map(say).collect()
     }
@@ -296,9 +296,9 @@ mod tests {
             view.pulls = pulls;
             for step in steps(&view) {
                 match step {
-                    Step::Cancel(mirror) => view.mirrors.retain(|other| *other != mirror),
-                    Step::Submit(Queued { task, place }) => view.mirrors.push(Mirror { job: task.clone(), task, place, granted: false }),
-                    Step::Claim(_) => unreachable!("nothing is granted"),
+                    MirrorStep::Cancel(mirror) => view.mirrors.retain(|other| *other != mirror),
+                    MirrorStep::Submit(Queued { task, place }) => view.mirrors.push(Mirror { job: task.clone(), task, place, granted: false }),
+                    MirrorStep::Claim(_) => unreachable!("nothing is granted"),
                 }
             }
             let have: Vec<&String> = view.mirrors.iter().map(|mirror| &mirror.task).collect();

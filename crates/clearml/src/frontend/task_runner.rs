@@ -15,12 +15,12 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::hand::Hand;
-use super::life::{Action, Event, Life, Mark, Outcome};
+use super::context::Context;
 use super::log::events;
 use super::record::Record;
+use super::task_state::{Action, ClaimPhase, Event, Outcome, TaskLifecycle};
 use super::watch::Watcher;
-use crate::Stop;
+use crate::StopSignal;
 use crate::server::{Task, now_ms};
 pub use job::found;
 use job::{JobSight, follow};
@@ -30,8 +30,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Tasks as they were seen in one look.
 #[derive(Debug)]
-pub struct Sight {
-    /// When the look began, on [`Hand::elapsed`]'s clock.
+pub struct TaskSnapshot {
+    /// When the look began, on [`Context::elapsed`]'s clock.
     pub begun: Duration,
     /// What became of each that was looked for: `None` where it has been deleted.
     pub tasks: BTreeMap<String, Option<Task>>,
@@ -39,7 +39,7 @@ pub struct Sight {
 
 /// What the rest of the front end is told.
 #[derive(Debug)]
-pub enum Said {
+pub enum TaskNotice {
     /// The queue's next task may be claimed; with whether this one is out of the queue.
     PastClaim { task: String, popped: bool },
     /// Nothing more is done for this task here.
@@ -53,12 +53,12 @@ pub enum Said {
 }
 
 /// One task's driver.
-pub struct Driver {
-    hand: Arc<Hand>,
-    life: Life,
+pub struct TaskRunner {
+    context: Arc<Context>,
+    life: TaskLifecycle,
     record: Record,
     /// The record as it is on disk.
-    saved: Option<Mark>,
+    saved: Option<ClaimPhase>,
     /// The task as it was last read.
     task: Task,
     /// What keeps it from being run, in words.
@@ -68,25 +68,25 @@ pub struct Driver {
     job: watch::Receiver<JobSight>,
     waiter: JoinHandle<()>,
     pump: Option<JoinHandle<()>>,
-    sight: watch::Receiver<Option<Arc<Sight>>>,
+    sight: watch::Receiver<Option<Arc<TaskSnapshot>>>,
     watcher: Watcher,
     /// Since when it runs: what was seen before says nothing.
     running_since: Option<Duration>,
     /// Its worker is on the server's list.
     reported: bool,
-    stop: Stop,
+    stop: StopSignal,
     keep: bool,
-    said: mpsc::UnboundedSender<Said>,
+    said: mpsc::UnboundedSender<TaskNotice>,
 }
 
-impl Driver {
+impl TaskRunner {
     pub fn new(
-        hand: Arc<Hand>,
-        life: Life,
+        hand: Arc<Context>,
+        life: TaskLifecycle,
         record: Record,
-        sight: watch::Receiver<Option<Arc<Sight>>>,
-        stop: (Stop, bool),
-        said: mpsc::UnboundedSender<Said>,
+        sight: watch::Receiver<Option<Arc<TaskSnapshot>>>,
+        stop: (StopSignal, bool),
+        said: mpsc::UnboundedSender<TaskNotice>,
     ) -> Self {
         let (tell, job) = watch::channel(JobSight::NotYet);
         let waiter = tokio::task::spawn_local(follow(Arc::clone(&hand), record.job.clone(), tell));
@@ -99,7 +99,7 @@ impl Driver {
             watcher: Watcher::default(),
             running_since: None,
             reported: false,
-            hand,
+            context: hand,
             life,
             record,
             job,
@@ -112,7 +112,7 @@ impl Driver {
     }
 
     /// Leads the task to its end, or to the daemon's.
-    pub async fn drive(mut self) {
+    pub async fn run(mut self) {
         let mut is_past = false;
         loop {
             self.save();
@@ -120,7 +120,7 @@ impl Driver {
                 is_past = true;
                 let popped = !matches!(self.life.action(), Action::Finish(Outcome::NotOurs));
                 let task = self.record.task.clone();
-                let _ = self.said.send(Said::PastClaim { task, popped });
+                let _ = self.said.send(TaskNotice::PastClaim { task, popped });
             }
             let event = match self.life.action() {
                 Action::Look => self.look(false).await,
@@ -133,15 +133,15 @@ impl Driver {
                 Action::Start => self.start().await,
                 Action::Confirm => self.confirm().await,
                 Action::Watch => {
-                    if self.keep && self.stop.is_said() {
+                    if self.keep && self.stop.is_requested() {
                         let task = self.record.task.clone();
-                        let _ = self.said.send(Said::Left { task });
+                        let _ = self.said.send(TaskNotice::Left { task });
                         break;
                     }
                     self.watch().await
                 }
                 Action::Cancel => self.cancel().await,
-                Action::Tell(ending) => self.tell(ending).await,
+                Action::ReportEnd(ending) => self.report_end(ending).await,
                 Action::PutBack => self.put_back().await,
                 Action::Finish(outcome) => {
                     self.finish(outcome).await;
@@ -152,7 +152,9 @@ impl Driver {
                 tracing::debug!(task = %self.record.task, ?event, "event of a ClearML task");
                 self.life = self.life.on(event);
             }
-            if self.stop.is_said() && !(self.keep && self.life.mark() == Some(Mark::Confirmed)) {
+            if self.stop.is_requested()
+                && !(self.keep && self.life.mark() == Some(ClaimPhase::Confirmed))
+            {
                 self.life = self.life.on(Event::Stop);
             }
         }
@@ -166,7 +168,7 @@ impl Driver {
             return;
         }
         self.record.mark = mark;
-        match self.hand.records.save(&self.record) {
+        match self.context.records.save(&self.record) {
             Ok(()) => self.saved = Some(mark),
             Err(error) => {
                 tracing::error!(task = %self.record.task, %error, "cannot write the task's record")
@@ -182,11 +184,11 @@ impl Driver {
             return;
         }
         let sent = self
-            .hand
+            .context
             .server
-            .ask(async |server| server.add_events(&events).await)
+            .retry(async |server| server.add_events(&events).await)
             .await;
-        self.hand
+        self.context
             .try_to("write to the task's log", task, sent)
             .await;
     }

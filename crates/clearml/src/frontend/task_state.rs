@@ -7,7 +7,7 @@
 //!            Unsure: the answer is lost, or we died before it came
 //! ```
 //! From `Taken` on the task is ours, and nobody else will ever look at it: every path from there leads to a state that ends it
-//! on the server, or back to the front of its queue. [`Mark`] is what of this is on disk before the action is begun.
+//! on the server, or back to the front of its queue. [`ClaimPhase`] is what of this is on disk before the action is begun.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ use crate::server::Status;
 /// How far a task is, as its record says: written down before the first action of it is begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mark {
+pub enum ClaimPhase {
     /// The server may have given it to us.
     Claiming,
     /// It has.
@@ -47,7 +47,7 @@ pub enum Action {
     /// Stop its job, and wait for its end.
     Cancel,
     /// Send what is left of its log, read it, and say how it ended.
-    Tell(Ending),
+    ReportEnd(Ending),
     /// Put it back to the front of its queue.
     PutBack,
     /// Nothing more: let go of the job, the worker and the record.
@@ -59,7 +59,7 @@ pub enum Action {
 pub enum Event {
     /// The task, and whether it is in its queue where that was asked.
     Seen {
-        seen: Seen,
+        seen: TaskState,
         listed: bool,
     },
     Popped,
@@ -78,8 +78,8 @@ pub enum Event {
     /// The job waits for its confirmation once more.
     GrantedAgain,
     JobEnded(JobEnd),
-    Verdict(Why),
-    Told,
+    Verdict(StopReason),
+    EndReported,
     PutBack,
     /// The daemon is told to stop, and its tasks with it.
     Stop,
@@ -87,7 +87,7 @@ pub enum Event {
 
 /// A task as the server has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct TaskState {
     /// `None`: there is no such task.
     pub status: Option<Status>,
     /// Its user has asked for its end.
@@ -97,7 +97,7 @@ pub struct Seen {
 /// Why a task that runs is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Why {
+pub enum StopReason {
     /// Its user stopped it.
     Abort,
     /// Somebody else has changed its status.
@@ -129,14 +129,14 @@ pub enum JobEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     Job(JobEnd),
-    Stopped(Why),
+    Stopped(StopReason),
     /// What it asks for cannot be run.
     Unfit,
 }
 
 /// What is said to the server at the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum FinalStatus {
     Completed,
     Failed,
     Stopped,
@@ -171,7 +171,7 @@ enum State {
     Preparing,
     Confirming,
     Running,
-    Stopping(Why),
+    Stopping(StopReason),
     Ending(Ending),
     Returning,
     Done(Outcome),
@@ -179,7 +179,7 @@ enum State {
 
 /// A task's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
+pub struct TaskLifecycle {
     state: State,
     /// The daemon stops: what does not run yet goes back.
     stop: bool,
@@ -189,7 +189,7 @@ pub struct Life {
 
 /// A job after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum RecoveredJob {
     /// It holds a slice and waits for its confirmation.
     Awaited,
     /// It runs, is about to, or has ended.
@@ -198,13 +198,13 @@ pub enum Found {
     Nothing,
 }
 
-impl Default for Life {
+impl Default for TaskLifecycle {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Life {
+impl TaskLifecycle {
     /// Of a task whose job has just been given its slice.
     pub fn new() -> Self {
         Self::at(State::Looking)
@@ -219,19 +219,18 @@ impl Life {
     }
 
     /// Of a task whose record was found, and its job.
-    pub fn found(mark: Mark, job: Found) -> Self {
+    pub fn found(mark: ClaimPhase, job: RecoveredJob) -> Self {
         Self::at(match (mark, job) {
-            (Mark::Claiming, _) => State::Unsure { looks: 0 },
-            (Mark::Ours, Found::Awaited) => State::Taken {
+            (ClaimPhase::Claiming, _) => State::Unsure { looks: 0 },
+            (ClaimPhase::Ours, RecoveredJob::Awaited) => State::Taken {
                 was: Status::Queued,
                 tries: 0,
             },
-            (Mark::Ours | Mark::Confirmed, Found::Nothing) | (Mark::Returning, _) => {
-                State::Returning
-            }
-            (Mark::Confirmed, Found::Awaited) => State::Preparing,
-            // Confirming comes after `Mark::Confirmed`, so that a job that has begun without it is nobody's doing.
-            (Mark::Ours | Mark::Confirmed, Found::Begun) => State::Running,
+            (ClaimPhase::Ours | ClaimPhase::Confirmed, RecoveredJob::Nothing)
+            | (ClaimPhase::Returning, _) => State::Returning,
+            (ClaimPhase::Confirmed, RecoveredJob::Awaited) => State::Preparing,
+            // Confirming comes after `ClaimPhase::Confirmed`, so that a job that has begun without it is nobody's doing.
+            (ClaimPhase::Ours | ClaimPhase::Confirmed, RecoveredJob::Begun) => State::Running,
         })
     }
 
@@ -253,22 +252,24 @@ impl Life {
             State::Confirming => Action::Confirm,
             State::Running => Action::Watch,
             State::Stopping(_) => Action::Cancel,
-            State::Ending(ending) => Action::Tell(ending),
+            State::Ending(ending) => Action::ReportEnd(ending),
             State::Returning => Action::PutBack,
             State::Done(outcome) => Action::Finish(outcome),
         }
     }
 
     /// What the record has to say before the action is begun; `None`: no record is needed yet, or any more.
-    pub fn mark(&self) -> Option<Mark> {
+    pub fn mark(&self) -> Option<ClaimPhase> {
         match self.state {
             State::Looking | State::Done(_) => None,
-            State::Claiming { .. } | State::Unsure { .. } => Some(Mark::Claiming),
-            State::Taken { .. } | State::Starting { .. } | State::Preparing => Some(Mark::Ours),
-            State::Confirming | State::Running | State::Stopping(_) | State::Ending(_) => {
-                Some(Mark::Confirmed)
+            State::Claiming { .. } | State::Unsure { .. } => Some(ClaimPhase::Claiming),
+            State::Taken { .. } | State::Starting { .. } | State::Preparing => {
+                Some(ClaimPhase::Ours)
             }
-            State::Returning => Some(Mark::Returning),
+            State::Confirming | State::Running | State::Stopping(_) | State::Ending(_) => {
+                Some(ClaimPhase::Confirmed)
+            }
+            State::Returning => Some(ClaimPhase::Returning),
         }
     }
 
@@ -317,22 +318,24 @@ impl Life {
             (State::Starting { .. }, Event::StartRefused) => State::Returning,
             (State::Preparing, Event::Seen { seen, .. }) => match seen.status {
                 Some(Status::InProgress) if seen.stopping => {
-                    State::Ending(Ending::Stopped(Why::Abort))
+                    State::Ending(Ending::Stopped(StopReason::Abort))
                 }
                 Some(Status::InProgress) if self.stop => State::Returning,
                 Some(Status::InProgress) => State::Confirming,
                 _ => State::Done(Outcome::Released),
             },
-            (State::Confirming, Event::Confirmed) if self.stop => State::Stopping(Why::Shutdown),
+            (State::Confirming, Event::Confirmed) if self.stop => {
+                State::Stopping(StopReason::Shutdown)
+            }
             (State::Confirming, Event::Confirmed) => State::Running,
             (State::Confirming, Event::NoSlice) => State::Returning,
             (State::Confirming, Event::Unfit) => State::Ending(Ending::Unfit),
             (State::Running, Event::GrantedAgain) => State::Preparing,
             (State::Running, Event::Verdict(why)) => State::Stopping(why),
-            (State::Running, Event::Stop) => State::Stopping(Why::Shutdown),
+            (State::Running, Event::Stop) => State::Stopping(StopReason::Shutdown),
             (State::Running, Event::JobEnded(end)) => State::Ending(Ending::Job(end)),
             (State::Stopping(why), Event::JobEnded(_)) => State::Ending(Ending::Stopped(why)),
-            (State::Ending(_), Event::Told) => State::Done(Outcome::Ended),
+            (State::Ending(_), Event::EndReported) => State::Done(Outcome::Ended),
             (State::Returning, Event::PutBack) => State::Done(Outcome::Returned),
             (state, _) => state,
         };
@@ -342,16 +345,18 @@ impl Life {
 }
 
 /// A task that is out of its queue by our hand, as the server has it now; `was` is what it was before.
-fn taken(was: Status, tries: u8, seen: Seen, stop: bool) -> State {
+fn taken(was: Status, tries: u8, seen: TaskState, stop: bool) -> State {
     match seen.status {
         // Popping made it `queued` again, against its user's word.
         Some(Status::Queued) if was == Status::Stopped => {
-            State::Ending(Ending::Stopped(Why::Abort))
+            State::Ending(Ending::Stopped(StopReason::Abort))
         }
         Some(Status::Queued) if stop => State::Returning,
         Some(Status::Queued) => State::Starting { tries },
         // We said that it runs, and died before that was written down.
-        Some(Status::InProgress) if seen.stopping => State::Ending(Ending::Stopped(Why::Abort)),
+        Some(Status::InProgress) if seen.stopping => {
+            State::Ending(Ending::Stopped(StopReason::Abort))
+        }
         Some(Status::InProgress) if was == Status::Queued => State::Preparing,
         _ => State::Done(Outcome::Released),
     }
@@ -359,20 +364,22 @@ fn taken(was: Status, tries: u8, seen: Seen, stop: bool) -> State {
 
 impl Ending {
     /// What is to be said to the server, if anything: a task whose status is somebody else's word is left alone.
-    pub fn word(self, seen: Seen) -> Option<Word> {
+    pub fn word(self, seen: TaskState) -> Option<FinalStatus> {
         let ours = match seen.status {
             Some(Status::InProgress) => true,
             // Aborted before it was started.
-            Some(Status::Queued) => matches!(self, Self::Stopped(Why::Abort)),
+            Some(Status::Queued) => matches!(self, Self::Stopped(StopReason::Abort)),
             _ => false,
         };
         let word = match self {
-            Self::Stopped(Why::Changed | Why::Reset | Why::Gone | Why::Ended) => return None,
-            Self::Stopped(Why::Abort | Why::Shutdown) => Word::Stopped,
-            Self::Job(_) | Self::Unfit if seen.stopping => Word::Stopped,
-            Self::Job(JobEnd::Exited(0)) => Word::Completed,
-            Self::Job(JobEnd::Cancelled) => Word::Stopped,
-            Self::Job(_) | Self::Unfit => Word::Failed,
+            Self::Stopped(
+                StopReason::Changed | StopReason::Reset | StopReason::Gone | StopReason::Ended,
+            ) => return None,
+            Self::Stopped(StopReason::Abort | StopReason::Shutdown) => FinalStatus::Stopped,
+            Self::Job(_) | Self::Unfit if seen.stopping => FinalStatus::Stopped,
+            Self::Job(JobEnd::Exited(0)) => FinalStatus::Completed,
+            Self::Job(JobEnd::Cancelled) => FinalStatus::Stopped,
+            Self::Job(_) | Self::Unfit => FinalStatus::Failed,
         };
         ours.then_some(word)
     }

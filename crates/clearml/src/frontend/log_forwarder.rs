@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::hand::Hand;
+use super::context::Context;
 use super::log::{Lines, events};
 use super::record::Sent;
 use crate::server::now_ms;
@@ -13,7 +13,7 @@ use crate::server::now_ms;
 const MUCH: usize = 1 << 20;
 
 /// Returns once the job has ended and all of its output is on the server, or once that is no longer ours to do.
-pub async fn pump(hand: Arc<Hand>, task: String, job: String, worker: String) {
+pub async fn forward_log(hand: Arc<Context>, task: String, job: String, worker: String) {
     let mut sent = hand.records.sent(&task);
     let mut beat = interval(hand.poll);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -48,7 +48,7 @@ pub async fn pump(hand: Arc<Hand>, task: String, job: String, worker: String) {
                 let events = events(&task, &worker, "DEBUG", &text, now_ms());
                 if let Err(error) = hand
                     .server
-                    .ask(async |server| server.add_events(&events).await)
+                    .retry(async |server| server.add_events(&events).await)
                     .await
                 {
                     tracing::warn!(task, %error, "lost a part of the task's log");

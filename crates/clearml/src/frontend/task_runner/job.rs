@@ -7,8 +7,8 @@ use divvy_api::client::WaitFor;
 use divvy_api::v1::{Confirmation, EndReason, ErrorCode, Job, JobState};
 use tokio::sync::watch;
 
-use crate::frontend::hand::Hand;
-use crate::frontend::life::{Found, JobEnd};
+use crate::frontend::context::Context;
+use crate::frontend::task_state::{JobEnd, RecoveredJob};
 
 /// One call that waits for a job's end; it also tells the agent that somebody stands by the job's slice.
 const WAIT: Duration = Duration::from_secs(10);
@@ -23,7 +23,7 @@ pub(super) enum JobSight {
 }
 
 /// Follows the agent's job until it has ended, and stands by its slice meanwhile.
-pub(super) async fn follow(hand: Arc<Hand>, job: String, tell: watch::Sender<JobSight>) {
+pub(super) async fn follow(hand: Arc<Context>, job: String, tell: watch::Sender<JobSight>) {
     loop {
         let waited = hand
             .agent(async |client| client.wait(&job, WaitFor::Ended, WAIT).await)
@@ -57,14 +57,14 @@ pub(super) fn end_of(job: &Job) -> JobEnd {
 }
 
 /// The life of a task whose record was found, by what has become of its job.
-pub fn found(job: Option<&Job>) -> Found {
+pub fn found(job: Option<&Job>) -> RecoveredJob {
     match job {
-        Some(job) if job.confirmation == Some(Confirmation::Awaiting) => Found::Awaited,
+        Some(job) if job.confirmation == Some(Confirmation::Awaiting) => RecoveredJob::Awaited,
         Some(job)
             if job.started_at.is_some() || job.confirmation == Some(Confirmation::Confirmed) =>
         {
-            Found::Begun
+            RecoveredJob::Begun
         }
-        _ => Found::Nothing,
+        _ => RecoveredJob::Nothing,
     }
 }

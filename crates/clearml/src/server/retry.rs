@@ -13,7 +13,7 @@ impl Server {
     ///
     /// # Errors
     /// Its no.
-    pub async fn ask<T>(
+    pub async fn retry<T>(
         &self,
         call: impl AsyncFn(&Self) -> Result<T, ServerError>,
     ) -> Result<T, ServerError> {
@@ -34,9 +34,11 @@ impl Server {
     /// # Errors
     /// A no to either call; both are made.
     pub async fn add_first(&self, queue: &str, task: &str) -> Result<(), ServerError> {
-        let added = self.ask(async |server| server.add(queue, task).await).await;
+        let added = self
+            .retry(async |server| server.add(queue, task).await)
+            .await;
         let moved = self
-            .ask(async |server| server.move_to_front(queue, task).await)
+            .retry(async |server| server.move_to_front(queue, task).await)
             .await;
         added.and(moved)
     }

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::super::back::{Back, way};
+use super::super::requeue::{RequeueStep, requeue_steps};
 use super::*;
 
 /// A server with one task, and an agent with its job.
@@ -12,7 +12,7 @@ struct World {
     job: Job,
     /// Programs started since the task was last put into its queue.
     runs: u32,
-    record: Option<Mark>,
+    record: Option<ClaimPhase>,
     /// Its user, or somebody else, has said what is to become of it.
     touched: bool,
 }
@@ -61,8 +61,8 @@ impl World {
         }
     }
 
-    fn seen(&self) -> Seen {
-        Seen {
+    fn seen(&self) -> TaskState {
+        TaskState {
             status: self.status,
             stopping: self.stopping && self.status == Some(Status::InProgress),
         }
@@ -107,29 +107,29 @@ impl World {
                 Job::Ended => Event::JobEnded(JobEnd::Exited(137)),
                 Job::Gone => Event::JobEnded(JobEnd::Cancelled),
                 Job::Awaited => Event::GrantedAgain,
-                Job::Running if seen.stopping => Event::Verdict(Why::Abort),
+                Job::Running if seen.stopping => Event::Verdict(StopReason::Abort),
                 Job::Running => match self.status {
                     Some(Status::InProgress | Status::Completed) => return None,
-                    None => Event::Verdict(Why::Gone),
-                    Some(Status::Created) => Event::Verdict(Why::Reset),
-                    Some(_) => Event::Verdict(Why::Changed),
+                    None => Event::Verdict(StopReason::Gone),
+                    Some(Status::Created) => Event::Verdict(StopReason::Reset),
+                    Some(_) => Event::Verdict(StopReason::Changed),
                 },
             },
             Action::Cancel => {
                 self.job = Job::Ended;
                 Event::JobEnded(JobEnd::Cancelled)
             }
-            Action::Tell(ending) => {
+            Action::ReportEnd(ending) => {
                 match ending.word(seen) {
-                    Some(Word::Completed) => self.status = Some(Status::Completed),
-                    Some(Word::Failed) => self.status = Some(Status::Failed),
-                    Some(Word::Stopped) => self.status = Some(Status::Stopped),
+                    Some(FinalStatus::Completed) => self.status = Some(Status::Completed),
+                    Some(FinalStatus::Failed) => self.status = Some(Status::Failed),
+                    Some(FinalStatus::Stopped) => self.status = Some(Status::Stopped),
                     None => {}
                 }
-                Event::Told
+                Event::EndReported
             }
             Action::PutBack => {
-                for step in way(seen, self.listed) {
+                for step in requeue_steps(seen, self.listed) {
                     self.step_back(*step);
                 }
                 Event::PutBack
@@ -143,13 +143,13 @@ impl World {
         })
     }
 
-    fn step_back(&mut self, step: Back) {
+    fn step_back(&mut self, step: RequeueStep) {
         match step {
-            Back::Add => self.listed = true,
-            Back::Reset => (self.status, self.runs) = (Some(Status::Created), 0),
-            Back::Enqueue => (self.status, self.listed) = (Some(Status::Queued), true),
-            Back::Front => {}
-            Back::Stop => self.status = Some(Status::Stopped),
+            RequeueStep::Add => self.listed = true,
+            RequeueStep::Reset => (self.status, self.runs) = (Some(Status::Created), 0),
+            RequeueStep::Enqueue => (self.status, self.listed) = (Some(Status::Queued), true),
+            RequeueStep::Front => {}
+            RequeueStep::Stop => self.status = Some(Status::Stopped),
         }
     }
 
@@ -183,25 +183,25 @@ impl World {
         }
     }
 
-    fn found(&self) -> Found {
+    fn found(&self) -> RecoveredJob {
         match self.job {
-            Job::Awaited => Found::Awaited,
-            Job::Running | Job::Ended => Found::Begun,
-            Job::Gone => Found::Nothing,
+            Job::Awaited => RecoveredJob::Awaited,
+            Job::Running | Job::Ended => RecoveredJob::Begun,
+            Job::Gone => RecoveredJob::Nothing,
         }
     }
 
     /// What a restart makes of it.
-    fn restarted(&self) -> Life {
+    fn restarted(&self) -> TaskLifecycle {
         self.record
-            .map_or(Life::at(State::Done(Outcome::NotOurs)), |mark| {
-                Life::found(mark, self.found())
+            .map_or(TaskLifecycle::at(State::Done(Outcome::NotOurs)), |mark| {
+                TaskLifecycle::found(mark, self.found())
             })
     }
 }
 
 /// One action of the daemon, whole or broken off.
-fn act(life: Life, world: &mut World, act: Act) -> Life {
+fn act(life: TaskLifecycle, world: &mut World, act: Act) -> TaskLifecycle {
     match act {
         Act::Do | Act::LoseAnswer | Act::DieBefore | Act::DieAfter => {
             // The record comes first, and goes last.
@@ -253,7 +253,7 @@ proptest! {
     #[test]
     fn no_task_is_lost_or_run_twice(acts in acts()) {
         let mut world = World::new();
-        let mut life = Life::new();
+        let mut life = TaskLifecycle::new();
         for what in acts {
             life = act(life, &mut world, what);
             prop_assert!(world.runs <= 1, "{what:?} {life:?} {world:?}");
@@ -272,12 +272,12 @@ proptest! {
     }
 }
 
-fn walk(life: Life, events: &[Event]) -> Life {
+fn walk(life: TaskLifecycle, events: &[Event]) -> TaskLifecycle {
     events.iter().fold(life, |life, event| life.on(*event))
 }
 
 fn seen(status: Status) -> Event {
-    let seen = Seen {
+    let seen = TaskState {
         status: Some(status),
         stopping: false,
     };
@@ -290,7 +290,7 @@ fn seen(status: Status) -> Event {
 #[test]
 fn a_task_goes_from_its_queue_to_its_end_without_a_detour() {
     let life = walk(
-        Life::new(),
+        TaskLifecycle::new(),
         &[
             seen(Status::Queued),
             Event::Popped,
@@ -301,21 +301,24 @@ fn a_task_goes_from_its_queue_to_its_end_without_a_detour() {
             Event::JobEnded(JobEnd::Exited(0)),
         ],
     );
-    assert_eq!(life.action(), Action::Tell(Ending::Job(JobEnd::Exited(0))));
     assert_eq!(
-        life.on(Event::Told).action(),
+        life.action(),
+        Action::ReportEnd(Ending::Job(JobEnd::Exited(0)))
+    );
+    assert_eq!(
+        life.on(Event::EndReported).action(),
         Action::Finish(Outcome::Ended)
     );
 }
 
 #[test]
 fn a_task_aborted_before_its_container_starts_never_has_one() {
-    let claimed = walk(Life::new(), &[seen(Status::Queued), Event::Popped]);
+    let claimed = walk(TaskLifecycle::new(), &[seen(Status::Queued), Event::Popped]);
     let released = claimed.on(seen(Status::Stopped));
     assert_eq!(released.action(), Action::Finish(Outcome::Released));
 
     let started = walk(claimed, &[seen(Status::Queued), Event::Started]);
-    let stopping = Seen {
+    let stopping = TaskState {
         status: Some(Status::InProgress),
         stopping: true,
     };
@@ -323,28 +326,34 @@ fn a_task_aborted_before_its_container_starts_never_has_one() {
         seen: stopping,
         listed: false,
     });
-    assert_eq!(aborted.action(), Action::Tell(Ending::Stopped(Why::Abort)));
     assert_eq!(
-        Ending::Stopped(Why::Abort).word(stopping),
-        Some(Word::Stopped)
+        aborted.action(),
+        Action::ReportEnd(Ending::Stopped(StopReason::Abort))
+    );
+    assert_eq!(
+        Ending::Stopped(StopReason::Abort).word(stopping),
+        Some(FinalStatus::Stopped)
     );
 }
 
 #[test]
 fn popping_a_stopped_task_does_not_bring_it_back_to_life() {
     let life = walk(
-        Life::new(),
+        TaskLifecycle::new(),
         &[seen(Status::Stopped), Event::Popped, seen(Status::Queued)],
     );
-    assert_eq!(life.action(), Action::Tell(Ending::Stopped(Why::Abort)));
+    assert_eq!(
+        life.action(),
+        Action::ReportEnd(Ending::Stopped(StopReason::Abort))
+    );
 }
 
 #[test]
 fn a_task_that_passes_others_is_taken_from_the_middle_of_its_queue() {
-    let life = walk(Life::passing(), &[seen(Status::Queued)]);
+    let life = walk(TaskLifecycle::passing(), &[seen(Status::Queued)]);
     assert_eq!(
         (life.action(), life.mark()),
-        (Action::Remove, Some(Mark::Claiming))
+        (Action::Remove, Some(ClaimPhase::Claiming))
     );
     let taken = walk(life, &[Event::Popped, seen(Status::Queued)]);
     assert_eq!(taken.action(), Action::Start);
@@ -353,7 +362,10 @@ fn a_task_that_passes_others_is_taken_from_the_middle_of_its_queue() {
 
 #[test]
 fn a_task_that_another_agent_took_while_our_answer_was_lost_is_left_to_it() {
-    let unsure = walk(Life::new(), &[seen(Status::Queued), Event::PopLost]);
+    let unsure = walk(
+        TaskLifecycle::new(),
+        &[seen(Status::Queued), Event::PopLost],
+    );
     assert_eq!(unsure.action(), Action::LookAgain);
     let theirs = walk(unsure, &[seen(Status::Queued), seen(Status::InProgress)]);
     assert_eq!(theirs.action(), Action::Finish(Outcome::NotOurs));
@@ -363,14 +375,14 @@ fn a_task_that_another_agent_took_while_our_answer_was_lost_is_left_to_it() {
 
 #[test]
 fn what_the_tasks_own_agent_has_said_is_not_said_over() {
-    let done = Seen {
+    let done = TaskState {
         status: Some(Status::Completed),
         stopping: false,
     };
     for ending in [
         Ending::Job(JobEnd::Exited(0)),
         Ending::Job(JobEnd::Lost),
-        Ending::Stopped(Why::Abort),
+        Ending::Stopped(StopReason::Abort),
     ] {
         assert_eq!(ending.word(done), None);
     }
