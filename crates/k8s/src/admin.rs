@@ -14,7 +14,7 @@ use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::Client;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 
-use crate::edge::{self, Format};
+use crate::error_output::{self, Format};
 
 #[derive(ClapArgs)]
 pub struct Args {
@@ -90,9 +90,9 @@ pub async fn run(args: &Args, client: &Client) -> Result<ExitCode, Error> {
             let slices = Api::<ResourceSlice>::all(client.clone())
                 .list(&ListParams::default())
                 .await
-                .map_err(|error| edge::of_kube(error, "list ResourceSlices"))?;
+                .map_err(|error| error_output::of_kube(error, "list ResourceSlices"))?;
             let rows = nodes::rows(&all(client).await?, &slices.items);
-            edge::print(&nodes::shown(rows, read.output)?)?;
+            error_output::print(&nodes::shown(rows, read.output)?)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -103,7 +103,7 @@ async fn change(role: &Role, set: bool, client: &Client) -> Result<(), Error> {
     let wish = match (set, asked.all_labels) {
         (true, false) => roles::Wish::Set,
         (true, true) => {
-            return Err(edge::usage(
+            return Err(error_output::usage(
                 "--all-labels works only with `remove`",
                 "leave it out: `set` writes only Divvy's own label",
             ));
@@ -117,17 +117,17 @@ async fn change(role: &Role, set: bool, client: &Client) -> Result<(), Error> {
             api.patch(&change.node, &PatchParams::default(), &Patch::Merge(patch))
                 .await
                 .map_err(|error| {
-                    edge::of_kube(error, &format!("label the node {}", change.node))
+                    error_output::of_kube(error, &format!("label the node {}", change.node))
                 })?;
         }
     }
-    edge::print(&roles::shown(&changes, asked.output)?)
+    error_output::print(&roles::shown(&changes, asked.output)?)
 }
 
 async fn all(client: &Client) -> Result<Vec<Node>, Error> {
     let nodes = Api::<Node>::all(client.clone())
         .list(&ListParams::default())
         .await
-        .map_err(|error| edge::of_kube(error, "list nodes"))?;
+        .map_err(|error| error_output::of_kube(error, "list nodes"))?;
     Ok(nodes.items)
 }

@@ -11,7 +11,7 @@ use divvy_core::units::Bytes;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::ask::Size;
+use crate::pod_request::Size;
 
 /// The driver's name, and the prefix of what it says of its devices.
 pub const DRIVER: &str = "gpu.divvy.dev";
@@ -232,7 +232,7 @@ fn hash(spec: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ask::Fraction;
+    use crate::pod_request::Fraction;
 
     fn inventory() -> Inventory {
         Inventory {

@@ -40,7 +40,7 @@ pub fn use_ring() {
 }
 
 /// What an error says, in one line, causes behind it.
-pub fn said(error: &kube::Error) -> String {
+pub fn error_message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => {
             format!(
@@ -72,7 +72,7 @@ pub fn is_missing(error: &kube::Error) -> bool {
 }
 
 /// Whether somebody made it before.
-pub fn is_there_already(error: &kube::Error) -> bool {
+pub fn is_already_exists(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists")
 }
 

@@ -11,13 +11,14 @@
 //! Two replicas answer; one keeps the device classes and templates and tells pods why they wait. All state is the cluster's: any replica
 //! may die at any point, and the next call mends what was half done. Which pod goes where is the scheduler's; what a pod gets, the node's.
 
+mod capacity;
 mod certificate;
 mod classes;
 mod health;
 mod identity;
+mod informers;
 mod inventory;
 mod lease;
-mod offered;
 mod owner;
 mod pending;
 mod reason;
@@ -28,7 +29,6 @@ mod server;
 mod templates;
 mod tls;
 mod webhook;
-mod world;
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -44,14 +44,16 @@ use tokio::time::{Instant, sleep};
 use tracing::info;
 
 pub use registration::{OPT_IN, PATH, Registration};
-pub use review::{NoReview, Question, Refused, RefusedAs, Verdict, answer, judge, question};
+pub use review::{
+    AdmissionDecision, AdmissionRequest, NoReview, RefusedAs, Rejection, answer, judge, question,
+};
 
-use crate::ask::Steps;
-use crate::carrier;
 use crate::cluster::{self, ClusterError};
+use crate::pod_request::Steps;
+use crate::reservation;
 use crate::slices::inventory_of;
-use identity::Place;
-use webhook::Way;
+use identity::CertSource;
+use webhook::SharingMode;
 
 /// How often what nodes publish is noted as being there still.
 const NOTES: Duration = Duration::from_secs(60);
@@ -158,8 +160,8 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
     let (stop, stopped) = watch::channel(false);
     let (leads, leading) = watch::channel(false);
     let ready = Arc::new(health::Ready::default());
-    let shown = Arc::new(server::Shown::default());
-    let owner = Arc::new(owner::Owner::default());
+    let shown = Arc::new(server::ServingCert::default());
+    let owner = Arc::new(owner::OwnerRef::default());
     let mut tasks = JoinSet::new();
 
     let router = health::router(Arc::clone(&ready));
@@ -168,7 +170,7 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
             tracing::error!(%error, "the health endpoint failed");
         }
     });
-    let keeper = tls::Keeper {
+    let keeper = tls::CertRotator {
         client: client.clone(),
         place: place(&args, &namespace),
         names: names(&args, &namespace),
@@ -177,12 +179,12 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
         shown: Arc::clone(&shown),
         ready: Arc::clone(&ready),
     };
-    tasks.spawn(keeper.keep());
+    tasks.spawn(keeper.run());
     let identity = args.identity.clone().unwrap_or_else(host);
     let way = match &args.carrier_image {
         Some(image) if args.carrier => {
             let (shares, seen) = (
-                carrier::controller::shares(&client, &mut tasks),
+                reservation::controller::shares(&client, &mut tasks),
                 ready.clone(),
             );
             let listed = shares.clone();
@@ -191,24 +193,24 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
                 let _ = listed.wait_until_ready().await;
                 seen.cluster();
             });
-            tasks.spawn(carrier::controller::lead(
+            tasks.spawn(reservation::controller::lead(
                 client.clone(),
                 image.clone(),
                 leading,
             ));
-            Way::Carriers(shares)
+            SharingMode::Reservations(shares)
         }
         _ => {
             let bell = watch::Sender::new(0);
-            let known = Arc::new(inventory::Known::default());
-            let seen = Arc::new(world::Seen::watch(&client, &bell, &mut tasks));
+            let known = Arc::new(inventory::SharedInventory::default());
+            let seen = Arc::new(informers::Cache::watch(&client, &bell, &mut tasks));
             tasks.spawn(note(
                 Arc::clone(&seen),
                 Arc::clone(&known),
                 bell.subscribe(),
                 Arc::clone(&ready),
             ));
-            let work = reconcile::Work {
+            let work = reconcile::LeaderContext {
                 client: client.clone(),
                 seen: Arc::clone(&seen),
                 known: Arc::clone(&known),
@@ -222,10 +224,10 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
                 seen: seen.templates.clone(),
                 owner,
             };
-            Way::Claims { known, templates }
+            SharingMode::Claims { known, templates }
         }
     };
-    let terms = lease::Terms {
+    let terms = lease::LeaseConfig {
         namespace,
         name: args.lease.clone(),
         me: identity,
@@ -233,7 +235,7 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
     };
     let mut lease = tokio::spawn(lease::keep(client, terms, leads, stopped.clone()));
     let webhook = webhook::Webhook {
-        way,
+        mode: way,
         steps: match args.any_fraction {
             true => Steps::Any,
             false => Steps::Eighths,
@@ -294,14 +296,14 @@ async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Contro
     Ok((listener, bound))
 }
 
-fn place(args: &Args, namespace: &str) -> Place {
+fn place(args: &Args, namespace: &str) -> CertSource {
     match (&args.tls_cert, &args.tls_key) {
-        (Some(certificate), Some(key)) => Place::Files {
+        (Some(certificate), Some(key)) => CertSource::Files {
             certificate: certificate.clone(),
             key: key.clone(),
             bundle: args.tls_ca.clone(),
         },
-        _ => Place::Secret {
+        _ => CertSource::Secret {
             namespace: namespace.to_owned(),
             name: args.tls_secret.clone(),
         },
@@ -327,12 +329,12 @@ fn host() -> String {
 
 /// Keeps what is known of the cluster's GPUs up to what is published.
 async fn note(
-    seen: Arc<world::Seen>,
-    known: Arc<inventory::Known>,
+    seen: Arc<informers::Cache>,
+    known: Arc<inventory::SharedInventory>,
     mut rung: watch::Receiver<u64>,
     ready: Arc<health::Ready>,
 ) {
-    seen.complete().await;
+    seen.wait_until_synced().await;
     loop {
         rung.mark_unchanged();
         let published = seen.slices.state();

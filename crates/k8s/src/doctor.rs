@@ -6,11 +6,11 @@
 //! A row says what was read for it. What the API does not show is said to be unknown, with where to look; nothing is guessed.
 
 mod access;
-mod carriers;
 mod facts;
 mod nodes;
 mod pods;
 mod published;
+mod reservations;
 mod version;
 mod webhook;
 
@@ -21,8 +21,8 @@ use kube::Client;
 use serde::Serialize;
 
 use crate::cluster;
-use crate::edge::{self, Format};
-pub use facts::{Facts, Probe, Right};
+use crate::error_output::{self, Format};
+pub use facts::{ClusterFacts, Probe, Right};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -115,7 +115,7 @@ impl Row {
 }
 
 /// Every check, in the order in which things are set up.
-pub fn rows(facts: &Facts) -> Vec<Row> {
+pub fn rows(facts: &ClusterFacts) -> Vec<Row> {
     let mut rows = vec![version::server(
         &facts.version,
         &facts.gates,
@@ -123,7 +123,7 @@ pub fn rows(facts: &Facts) -> Vec<Row> {
     )];
     rows.extend(nodes::rows(facts));
     match facts.by_carriers() {
-        true => rows.extend(carriers::rows(facts)),
+        true => rows.extend(reservations::rows(facts)),
         false => rows.extend(published::rows(facts)),
     }
     rows.extend(webhook::rows(facts));
@@ -140,7 +140,7 @@ pub async fn run(args: &Args, client: &Client) -> Result<ExitCode, Error> {
     let facts = facts::read(client, &args.namespace).await?;
     let rows = rows(&facts);
     let failed = rows.iter().any(|row| row.status == Status::Fail);
-    edge::print(&shown(rows, args.output)?)?;
+    error_output::print(&shown(rows, args.output)?)?;
     Ok(match failed {
         true => ExitCode::FAILURE,
         false => ExitCode::SUCCESS,
@@ -150,10 +150,10 @@ pub async fn run(args: &Args, client: &Client) -> Result<ExitCode, Error> {
 /// A line a check, below it what is not well, then the sum.
 ///
 /// # Errors
-/// As [`edge::json`].
+/// As [`error_output::json`].
 pub fn shown(rows: Vec<Row>, format: Format) -> Result<String, Error> {
     if format.is_json() {
-        return edge::json("Doctor", rows);
+        return error_output::json("Doctor", rows);
     }
     let lines: Vec<[String; 3]> = rows
         .iter()
@@ -165,7 +165,7 @@ pub fn shown(rows: Vec<Row>, format: Format) -> Result<String, Error> {
             ]
         })
         .collect();
-    let mut text = edge::table(["STATUS", "CHECK", "FOUND"], &lines);
+    let mut text = error_output::table(["STATUS", "CHECK", "FOUND"], &lines);
     for row in rows.iter().filter(|row| row.status != Status::Ok) {
         text.push_str(&format!("\n{}: {}\n", row.status.word(), row.check));
         for (word, line) in [
@@ -175,7 +175,7 @@ pub fn shown(rows: Vec<Row>, format: Format) -> Result<String, Error> {
             ("do", row.fix.as_str()),
         ] {
             if !line.is_empty() {
-                text.push_str(&format!("  {word:<6} {}\n", edge::clean(line)));
+                text.push_str(&format!("  {word:<6} {}\n", error_output::clean(line)));
             }
         }
     }

@@ -8,18 +8,18 @@
 //! ```
 //! It places nothing and limits nothing: a queue's template says what its pods ask of GPUs, the webhook makes that a claim, and the
 //! scheduler finds the GPU. It keeps nothing either: a task's record is a Secret in the cluster, written before what it speaks of
-//! is begun, and every look starts from what is there. Decisions are in `life`, `sight`, `pod`, `template` and `values`, which are pure.
+//! is begun, and every look starts from what is there. Decisions are in `state`, `sight`, `pod`, `template` and `values`, which are pure.
 
-mod desk;
-mod hand;
-pub mod life;
+mod context;
+mod controller;
+mod log_forwarder;
 pub mod objects;
 pub mod pod;
+pub mod pod_status;
 mod prepared;
-mod pump;
 pub mod record;
 mod setup;
-pub mod sight;
+pub mod task_state;
 pub mod template;
 pub mod values;
 
@@ -32,8 +32,8 @@ use divvy_clearml::config::ConfigError;
 use divvy_clearml::server::{ServerError, Stats, StatusReport, now_ms};
 use tracing_subscriber::EnvFilter;
 
-use desk::Desk;
-use hand::Hand;
+use context::GlueContext;
+use controller::GlueController;
 use prepared::{Prepared, prepared};
 use setup::set_up;
 use values::Wrong;
@@ -167,7 +167,7 @@ fn serve(args: &Args, prepared: Prepared) -> Result<(), GlueError> {
         };
         let hand = Rc::new(hand);
         let beating = tokio::task::spawn_local(beat(Rc::clone(&hand)));
-        let mut desk = Desk::new(Rc::clone(&hand), gate);
+        let mut desk = GlueController::new(Rc::clone(&hand), gate);
         tokio::select! {
             () = desk.serve() => {}
             () = &mut stop => {}
@@ -198,7 +198,7 @@ fn stop() -> Result<impl Future<Output = ()>, GlueError> {
 }
 
 /// The heartbeat: the glue is on the server's list of workers. It has no figures of a machine: its pods are on others.
-async fn beat(hand: Rc<Hand>) {
+async fn beat(hand: Rc<GlueContext>) {
     let every = hand.settings.report;
     tokio::time::sleep(FIRST.min(every)).await;
     loop {

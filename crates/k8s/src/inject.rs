@@ -12,10 +12,11 @@ use serde_json::{Map, Value, json};
 pub use record::{ASKED, asked};
 pub use template::strip_template;
 
-use crate::ask::{
-    Ask, GPU, HAMI_CORES, HAMI_MEMORY, HAMI_PERCENT, Refusal, Size, Steps, Untouched, ask,
-};
 use crate::claim::{Inventory, NoTemplate, Template};
+use crate::pod_request::{
+    GPU, HAMI_CORES, HAMI_MEMORY, HAMI_PERCENT, PodRequest, Refusal, Size, SkipReason, Steps,
+    parse_pod_request,
+};
 
 /// The name of the claim in a pod.
 pub const CLAIM: &str = "fraction-gpu";
@@ -52,8 +53,8 @@ pub fn inject(
     pod: &Value,
     inventory: &Inventory,
     steps: Steps,
-) -> Result<Result<Injection, Untouched>, InjectError> {
-    let ask = match ask(pod, steps)? {
+) -> Result<Result<Injection, SkipReason>, InjectError> {
+    let ask = match parse_pod_request(pod, steps)? {
         Ok(ask) => ask,
         Err(untouched) => return Ok(Err(untouched)),
     };
@@ -80,7 +81,7 @@ pub(crate) fn is_clearml_fraction(resource: &str) -> bool {
     })
 }
 
-fn claim(pod: &mut Value, ask: &Ask, template: &str) {
+fn claim(pod: &mut Value, ask: &PodRequest, template: &str) {
     if let Some(container) = pod.pointer_mut(&ask.container.pointer()) {
         let resources = entry(container, "resources", json!({}));
         drop_ours(resources);

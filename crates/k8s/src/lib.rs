@@ -12,17 +12,17 @@
 //! HAMi's `nvidia.com/gpumem`. `nvidia.com/gpu` and `nvidia.com/mig-*` alone need nothing from here: device classes serve them.
 
 pub mod admin;
-pub mod ask;
-pub mod carrier;
 pub mod claim;
 pub mod cluster;
 pub mod controller;
 pub mod doctor;
-pub mod edge;
+pub mod error_output;
 pub mod glue;
 pub mod inject;
 pub mod node;
+pub mod pod_request;
 pub mod quantity;
+pub mod reservation;
 pub mod role;
 pub mod slices;
 pub mod submit;

@@ -7,7 +7,9 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use divvy_k8s::{admin, carrier, cluster, controller, doctor, edge, glue, node, submit};
+use divvy_k8s::{
+    admin, cluster, controller, doctor, error_output, glue, node, reservation, submit,
+};
 use tracing_subscriber::EnvFilter;
 
 /// Fractions of GPUs for pods, on the stock scheduler
@@ -35,13 +37,13 @@ enum Verb {
     /// Checks that the cluster has everything that Divvy needs
     Doctor(doctor::Args),
     /// Runs a reservation pod, or prints the definition of GpuShare
-    Carrier(carrier::Args),
+    Carrier(reservation::Args),
     /// Runs the tasks of a ClearML Server's queues as pods
     Glue(glue::Args),
 }
 
 fn main() -> ExitCode {
-    match edge::parse::<Args>().verb {
+    match error_output::parse::<Args>().verb {
         Verb::Inject(args) => match show::show(&args) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
@@ -52,20 +54,20 @@ fn main() -> ExitCode {
         Verb::Node(args) => serve(node::run(args)),
         Verb::Probe(args) => serve(node::probe::run(args)),
         Verb::Controller(args) => serve(controller::run(args)),
-        Verb::Submit(args) => edge::people(args.is_json(), async || {
+        Verb::Submit(args) => error_output::people(args.is_json(), async || {
             let client = match args.needs_cluster() {
-                true => Some(edge::client().await?),
+                true => Some(error_output::client().await?),
                 false => None,
             };
             submit::run(&args, client.as_ref()).await
         }),
-        Verb::Admin(args) => edge::people(args.is_json(), async || {
-            admin::run(&args, &edge::client().await?).await
+        Verb::Admin(args) => error_output::people(args.is_json(), async || {
+            admin::run(&args, &error_output::client().await?).await
         }),
-        Verb::Doctor(args) => edge::people(args.is_json(), async || {
-            doctor::run(&args, &edge::client().await?).await
+        Verb::Doctor(args) => error_output::people(args.is_json(), async || {
+            doctor::run(&args, &error_output::client().await?).await
         }),
-        Verb::Carrier(args) => edge::people(false, async || carrier::run(&args).await),
+        Verb::Carrier(args) => error_output::people(false, async || reservation::run(&args).await),
         Verb::Glue(args) => glue::run(&args),
     }
 }

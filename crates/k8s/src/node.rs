@@ -12,7 +12,9 @@
 //! is away; pods that run have their limits from files that the agent made, and need neither.
 
 pub(crate) mod agent;
+mod agent_poll;
 mod allocation;
+mod claim_lock;
 mod events;
 mod health;
 mod healthz;
@@ -23,8 +25,6 @@ pub mod protocol;
 mod reconcile;
 mod registration;
 pub(crate) mod sockets;
-mod survey;
-mod turns;
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -38,18 +38,18 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tonic::service::Routes;
 
-use crate::carrier;
 use crate::cluster::{self, ClusterError};
+use crate::reservation;
 use crate::slices::publish::Publisher;
 use agent::Agent;
-use health::Teller;
-use plugin::{Kubelet, Plugin};
+use agent_poll::Wellness;
+use health::HealthService;
+use plugin::{DraDriver, Kubelet};
 use protocol::dra::dra_plugin_server::DraPluginServer;
 use protocol::health::dra_resource_health_server::DraResourceHealthServer;
 use protocol::registration::registration_server::RegistrationServer;
 use registration::Registrar;
 use sockets::SocketError;
-use survey::Wellness;
 
 pub use registration::{driver_socket, registration_socket};
 
@@ -100,7 +100,7 @@ pub enum NodeError {
 pub async fn run(args: Args) -> Result<(), NodeError> {
     let client = cluster::client().await?;
     let (end, stop) = watch::channel(false);
-    let mut told = Told::listen().map_err(NodeError::Signals)?;
+    let mut told = ShutdownSignals::listen().map_err(NodeError::Signals)?;
     let driver = driver_socket(&args.kubelet_dir);
     let _alone = tokio::select! {
         alone = alone(&driver) => alone?,
@@ -109,14 +109,14 @@ pub async fn run(args: Args) -> Result<(), NodeError> {
     if args.carrier {
         return carry(args, client, told).await;
     }
-    let plugin = Arc::new(Plugin::new(
+    let plugin = Arc::new(DraDriver::new(
         &args.node_name,
         client.clone(),
         Agent::new(&args.agent),
     ));
     let (lists, listed) = watch::channel(None);
     let (feels, wellness) = watch::channel(Wellness::new());
-    tokio::spawn(survey::run(Arc::clone(&plugin), lists, feels));
+    tokio::spawn(agent_poll::run(Arc::clone(&plugin), lists, feels));
     tokio::spawn(Publisher::new(client, args.node_name.clone()).run(listed));
     tokio::spawn(reconcile::run(Arc::clone(&plugin), stop.clone()));
     tokio::spawn(incidents::run(Arc::clone(&plugin), stop.clone()));
@@ -129,7 +129,7 @@ pub async fn run(args: Args) -> Result<(), NodeError> {
         told.end().await;
         end.send_replace(true);
     });
-    let teller = Teller {
+    let teller = HealthService {
         node: args.node_name,
         wellness,
         stop: stop.clone(),
@@ -139,9 +139,13 @@ pub async fn run(args: Args) -> Result<(), NodeError> {
 }
 
 /// Serves kubelet with sixteenths, in carrier mode.
-async fn carry(args: Args, client: kube::Client, mut told: Told) -> Result<(), NodeError> {
+async fn carry(
+    args: Args,
+    client: kube::Client,
+    mut told: ShutdownSignals,
+) -> Result<(), NodeError> {
     if let Some(address) = args.health_listen {
-        let sockets = [carrier::plugin_socket(&args.kubelet_dir)];
+        let sockets = [reservation::plugin_socket(&args.kubelet_dir)];
         let listening = healthz::listen(address, sockets).await;
         listening.map_err(|source| NodeError::Probes { address, source })?;
     }
@@ -151,15 +155,15 @@ async fn carry(args: Args, client: kube::Client, mut told: Told) -> Result<(), N
         end.send_replace(true);
     });
     let agent = Agent::new(&args.agent);
-    carrier::node::run(client, agent, args.node_name, &args.kubelet_dir, stop).await?;
+    reservation::node::run(client, agent, args.node_name, &args.kubelet_dir, stop).await?;
     Ok(())
 }
 
 /// Both sockets: the driver's first, as kubelet calls it as soon as it knows of it, and it last, after kubelet has been told.
 async fn serve(
     kubelet: &Path,
-    plugin: Arc<Plugin>,
-    teller: Teller,
+    plugin: Arc<DraDriver>,
+    teller: HealthService,
     stop: watch::Receiver<bool>,
 ) -> Result<(), SocketError> {
     let driver = driver_socket(kubelet);
@@ -207,12 +211,12 @@ async fn alone(driver: &Path) -> Result<File, NodeError> {
 }
 
 /// Signals that ask for a clean end.
-struct Told {
+struct ShutdownSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Told {
+impl ShutdownSignals {
     fn listen() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,

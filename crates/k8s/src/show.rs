@@ -5,9 +5,9 @@ use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
 use divvy_core::units::Bytes;
-use divvy_k8s::ask::{Refusal, Steps, Untouched};
 use divvy_k8s::claim::Inventory;
 use divvy_k8s::inject::{InjectError, inject, strip_template};
+use divvy_k8s::pod_request::{Refusal, SkipReason, Steps};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -124,9 +124,9 @@ fn become_of(object: &Value, inventory: &Inventory, steps: Steps) -> Result<Vec<
         }
         Err(untouched) => {
             let why = match untouched {
-                Untouched::Unmarked => "it requests no GPU fraction".to_owned(),
-                Untouched::Scheduler(name) => format!("it uses the scheduler {name}"),
-                Untouched::Done => "it already has its claim".to_owned(),
+                SkipReason::Unmarked => "it requests no GPU fraction".to_owned(),
+                SkipReason::Scheduler(name) => format!("it uses the scheduler {name}"),
+                SkipReason::Done => "it already has its claim".to_owned(),
             };
             eprintln!("{} is unchanged: {why}", called(object));
             Ok(vec![object.clone()])

@@ -14,11 +14,10 @@
 //! Everything but [`publish`] is pure. Which pod gets what is the scheduler's; whether it is there to be had, at the moment it
 //! is wanted, is the node agent's.
 
-mod change;
 mod class;
 mod counters;
 mod device;
-mod held;
+mod diff;
 mod inventory;
 mod name;
 mod offer;
@@ -26,15 +25,16 @@ mod order;
 mod pool;
 pub mod publish;
 mod quantity;
+mod resolve;
 
-pub use change::{Step, steps};
 pub use class::classes;
 pub(crate) use device::least;
-pub use held::{Held, NoDevice, held, names};
+pub use diff::{SliceChange, steps};
 pub use inventory::inventory_of;
 pub use offer::{Carving, Gpu, Health, Offer, Withheld, gpus};
 pub use pool::{Node, Pool, Taints, pool};
 pub use quantity::bytes;
+pub use resolve::{DeviceAllocation, NoDevice, names, resolve_device};
 
 /// Of a device: what a claim is to know of it. In CEL `device.attributes['gpu.divvy.dev'].type`.
 pub const TYPE: &str = "type";

@@ -22,12 +22,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::ask::Steps;
 use crate::claim::Inventory;
-use crate::edge::{self, Format};
+use crate::error_output::{self, Format};
 use crate::inject::{InjectError, inject};
+use crate::pod_request::Steps;
 use crate::slices;
-use object::{Amount, Kind, Wish};
+use object::{Amount, Kind, Submission};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -116,7 +116,7 @@ pub async fn run(args: &Args, client: Option<&Client>) -> Result<ExitCode, Error
         (None, Some(client)) => client.default_namespace().to_owned(),
         (None, None) => "default".to_owned(),
     };
-    let wish = Wish {
+    let wish = Submission {
         amount,
         name: args.name.clone(),
         namespace,
@@ -150,7 +150,7 @@ pub async fn run(args: &Args, client: Option<&Client>) -> Result<ExitCode, Error
         return shown(&wish, kind, &inventory, args.output);
     }
     let Some(client) = client else {
-        return Err(edge::usage(
+        return Err(error_output::usage(
             "no cluster configured",
             "set KUBECONFIG to the cluster's kubeconfig file",
         ));
@@ -162,11 +162,11 @@ pub async fn run(args: &Args, client: Option<&Client>) -> Result<ExitCode, Error
     let made = make(&wish, kind, client).await?;
     match args.follow {
         false => {
-            edge::print(&told(&made, args.output)?)?;
+            error_output::print(&told(&made, args.output)?)?;
             Ok(ExitCode::SUCCESS)
         }
         true => {
-            edge::say(&format!(
+            error_output::say(&format!(
                 "{}/{} in {}",
                 made.object, made.name, made.namespace
             ));
@@ -187,7 +187,7 @@ async fn known(client: &Client) -> Option<Inventory> {
 }
 
 /// Refuses what no GPU here could ever serve, with what there is.
-fn never_fits(wish: &Wish, inventory: &Inventory) -> Result<(), Error> {
+fn never_fits(wish: &Submission, inventory: &Inventory) -> Result<(), Error> {
     if let Amount::Mig(profile) = wish.amount
         && !inventory.profiles.contains_key(&profile)
     {
@@ -210,7 +210,7 @@ fn never_fits(wish: &Wish, inventory: &Inventory) -> Result<(), Error> {
 fn refused(error: &InjectError) -> Error {
     match error {
         InjectError::Refused(refusal) => {
-            edge::usage(refusal.to_string(), "change the flags as the message says")
+            error_output::usage(refusal.to_string(), "change the flags as the message says")
         }
         InjectError::NoTemplate(reason) => Error::new(ErrorCode::NeverFits, reason.to_string())
             .hint("`divvy-k8s admin nodes` lists the GPUs of the cluster"),
@@ -219,7 +219,7 @@ fn refused(error: &InjectError) -> Error {
 
 /// What would be made, and behind it what the webhook would make of its pod.
 fn shown(
-    wish: &Wish,
+    wish: &Submission,
     kind: Kind,
     inventory: &Inventory,
     format: Format,
@@ -228,7 +228,7 @@ fn shown(
     let mut objects = vec![wish.object(kind)];
     if let Ok(Ok(injection)) = inject(&wish.pod(), inventory, Steps::Any) {
         for warning in &injection.warnings {
-            edge::say(warning);
+            error_output::say(warning);
         }
         objects.push(injection.template.object(&wish.namespace));
         objects.push(injection.pod);
@@ -237,10 +237,10 @@ fn shown(
         }
     }
     let text = match format {
-        Format::Json => edge::json("ObjectList", objects)?,
+        Format::Json => error_output::json("ObjectList", objects)?,
         Format::Table => yaml(&objects)?,
     };
-    edge::print(&text)?;
+    error_output::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -259,7 +259,7 @@ fn yaml(objects: &[Value]) -> Result<String, Error> {
 }
 
 /// Whether the pod would be admitted, and with its limit.
-async fn try_out(wish: &Wish, client: &Client) -> Result<(), Error> {
+async fn try_out(wish: &Submission, client: &Client) -> Result<(), Error> {
     let pods = Api::<Pod>::namespaced(client.clone(), &wish.namespace);
     let dry = PostParams {
         dry_run: true,
@@ -268,7 +268,9 @@ async fn try_out(wish: &Wish, client: &Client) -> Result<(), Error> {
     let pod = pods
         .create(&dry, &typed(wish.trial())?)
         .await
-        .map_err(|error| edge::of_kube(error, &format!("create a pod in {}", wish.namespace)))?;
+        .map_err(|error| {
+            error_output::of_kube(error, &format!("create a pod in {}", wish.namespace))
+        })?;
     if wish.amount.needs_webhook() && !object::is_held(&pod) {
         let message = format!(
             "Divvy's webhook does not serve namespace {}: the pod would run without its GPU fraction; nothing was created",
@@ -283,19 +285,21 @@ async fn try_out(wish: &Wish, client: &Client) -> Result<(), Error> {
     Ok(())
 }
 
-async fn make(wish: &Wish, kind: Kind, client: &Client) -> Result<Made, Error> {
+async fn make(wish: &Submission, kind: Kind, client: &Client) -> Result<Made, Error> {
     let post = PostParams::default();
     let what = format!("create the {} in {}", kind.word(), wish.namespace);
     let metadata = match kind {
         Kind::Pod => {
             let pods = Api::<Pod>::namespaced(client.clone(), &wish.namespace);
             let pod = pods.create(&post, &typed(wish.object(kind))?).await;
-            pod.map_err(|error| edge::of_kube(error, &what))?.metadata
+            pod.map_err(|error| error_output::of_kube(error, &what))?
+                .metadata
         }
         Kind::Job => {
             let jobs = Api::<Job>::namespaced(client.clone(), &wish.namespace);
             let job = jobs.create(&post, &typed(wish.object(kind))?).await;
-            job.map_err(|error| edge::of_kube(error, &what))?.metadata
+            job.map_err(|error| error_output::of_kube(error, &what))?
+                .metadata
         }
     };
     Ok(Made {
@@ -318,7 +322,7 @@ fn typed<T: DeserializeOwned>(object: Value) -> Result<T, Error> {
 
 fn told(made: &Made, format: Format) -> Result<String, Error> {
     match format {
-        Format::Json => edge::json("SubmissionList", vec![made.clone()]),
+        Format::Json => error_output::json("SubmissionList", vec![made.clone()]),
         Format::Table => Ok(format!(
             "{}/{} created in {}\n",
             made.object, made.name, made.namespace

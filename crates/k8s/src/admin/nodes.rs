@@ -8,7 +8,7 @@ use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 use serde::Serialize;
 
 use crate::claim::DRIVER;
-use crate::edge::{self, Format};
+use crate::error_output::{self, Format};
 use crate::quantity::Quantity;
 use crate::role::{self, Role};
 
@@ -129,7 +129,7 @@ pub fn is_ready(node: &Node) -> bool {
 pub fn plugin_gpus(node: &Node) -> u64 {
     let status = node.status.as_ref();
     let allocatable = status.and_then(|status| status.allocatable.as_ref());
-    let count = allocatable.and_then(|all| all.get(crate::ask::GPU));
+    let count = allocatable.and_then(|all| all.get(crate::pod_request::GPU));
     count
         .and_then(|count| count.0.parse::<Quantity>().ok())
         .and_then(Quantity::count)
@@ -139,10 +139,10 @@ pub fn plugin_gpus(node: &Node) -> u64 {
 /// One line for each node; its last column lists problems.
 ///
 /// # Errors
-/// As [`edge::json`].
+/// As [`error_output::json`].
 pub fn shown(rows: Vec<NodeRow>, format: Format) -> Result<String, Error> {
     if format.is_json() {
-        return edge::json("NodeList", rows);
+        return error_output::json("NodeList", rows);
     }
     let lines: Vec<[String; 6]> = rows
         .iter()
@@ -161,7 +161,7 @@ pub fn shown(rows: Vec<NodeRow>, format: Format) -> Result<String, Error> {
         })
         .collect();
     let titles = ["NODE", "ROLE", "GPUS", "MODE", "PUBLISHED", "REASON"];
-    Ok(edge::table(titles, &lines))
+    Ok(error_output::table(titles, &lines))
 }
 
 fn modes(row: &NodeRow) -> String {
@@ -197,7 +197,7 @@ fn reason(row: &NodeRow) -> String {
         reasons.push(format!(
             "NVIDIA's device plugin allocates the same GPUs ({} {})",
             row.nvidia_plugin_gpus,
-            crate::ask::GPU
+            crate::pod_request::GPU
         ));
     }
     if row.role != Role::Fractions.word() && row.slices > 0 && row.gpus_carved == 0 {

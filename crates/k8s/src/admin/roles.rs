@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::edge::{self, Format};
+use crate::error_output::{self, Format};
 use crate::role::{self, DYNAMIC_MIG, Role};
 
 /// The requested change of the role.
@@ -142,10 +142,10 @@ fn quoted(names: &[&str]) -> Vec<String> {
 /// The result, one line for each node.
 ///
 /// # Errors
-/// As [`edge::json`].
+/// As [`error_output::json`].
 pub fn shown(changes: &[Change], format: Format) -> Result<String, Error> {
     if format.is_json() {
-        return edge::json("NodeRoleList", changes.to_vec());
+        return error_output::json("NodeRoleList", changes.to_vec());
     }
     Ok(changes
         .iter()

@@ -19,7 +19,7 @@ use crate::cluster::{MANAGED_BY, is_missing};
 const MANAGER: &str = "divvy-controller";
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum ClassChange {
     Write(Box<DeviceClass>),
     Remove(String),
     /// Somebody else's, by a name that is to be ours.
@@ -39,7 +39,7 @@ pub fn steps<'c>(
     owner: Option<&OwnerReference>,
     now: Timestamp,
     idle: &mut Idle,
-) -> Vec<Step> {
+) -> Vec<ClassChange> {
     let there: Vec<&DeviceClass> = there.into_iter().collect();
     let mut steps = Vec::new();
     let mut names = BTreeSet::new();
@@ -48,9 +48,9 @@ pub fn steps<'c>(
         let name = class.name_any();
         names.insert(name.clone());
         match there.iter().find(|one| one.name_any() == name) {
-            Some(one) if !is_ours(one) => steps.push(Step::Leave(name)),
+            Some(one) if !is_ours(one) => steps.push(ClassChange::Leave(name)),
             Some(one) if one.spec == class.spec && owned(one, owner) => {}
-            _ => steps.push(Step::Write(Box::new(class))),
+            _ => steps.push(ClassChange::Write(Box::new(class))),
         }
     }
     let ours = there.iter().filter(|one| is_ours(one));
@@ -62,7 +62,7 @@ pub fn steps<'c>(
     };
     let useless: Idle = useless.map(since).collect();
     let over = useless.iter().filter(|(_, since)| now >= **since + KEPT);
-    steps.extend(over.map(|(name, _)| Step::Remove(name.clone())));
+    steps.extend(over.map(|(name, _)| ClassChange::Remove(name.clone())));
     *idle = useless;
     steps
 }
@@ -108,7 +108,7 @@ fn classes_of(request: &DeviceRequest) -> Vec<String> {
         .collect()
 }
 
-impl Step {
+impl ClassChange {
     /// # Errors
     /// A call failed.
     pub async fn run(&self, client: &Client) -> Result<(), kube::Error> {
@@ -175,13 +175,17 @@ mod tests {
         there: &[DeviceClass],
         wanted: Vec<DeviceClass>,
         named: &BTreeSet<String>,
-    ) -> Vec<Step> {
+    ) -> Vec<ClassChange> {
         let (owner, start, mut idle) = (owner(), Timestamp::UNIX_EPOCH, Idle::new());
         let at = |now, idle: &mut Idle| {
             super::steps(there, wanted.clone(), named, Some(&owner), now, idle)
         };
         let first = at(start, &mut idle);
-        assert!(!first.iter().any(|step| matches!(step, Step::Remove(_))));
+        assert!(
+            !first
+                .iter()
+                .any(|step| matches!(step, ClassChange::Remove(_)))
+        );
         at(start + KEPT, &mut idle)
     }
 
@@ -189,7 +193,7 @@ mod tests {
     fn written(profiles: &[&str]) -> Vec<DeviceClass> {
         let steps = steps(&[], wanted(profiles), &BTreeSet::new());
         let written = steps.into_iter().map(|step| match step {
-            Step::Write(class) => *class,
+            ClassChange::Write(class) => *class,
             other => panic!("{other:?}"),
         });
         written.collect()
@@ -207,11 +211,11 @@ mod tests {
         let mut there = written(&[]);
         there[0].spec.selectors = None;
         let again = steps(&there, wanted(&[]), &BTreeSet::new());
-        assert!(matches!(&again[..], [Step::Write(_)]), "{again:?}");
+        assert!(matches!(&again[..], [ClassChange::Write(_)]), "{again:?}");
         let mut there = written(&[]);
         there[0].metadata.owner_references = None;
         let again = steps(&there, wanted(&[]), &BTreeSet::new());
-        assert!(matches!(&again[..], [Step::Write(_)]), "{again:?}");
+        assert!(matches!(&again[..], [ClassChange::Write(_)]), "{again:?}");
     }
 
     #[test]
@@ -228,7 +232,7 @@ mod tests {
         assert_eq!(steps(&there, wanted(&[]), &named), []);
         assert_eq!(
             steps(&there, wanted(&[]), &BTreeSet::new()),
-            [Step::Remove("mig-1g-10gb.gpu.divvy.dev".into())]
+            [ClassChange::Remove("mig-1g-10gb.gpu.divvy.dev".into())]
         );
     }
 
@@ -239,6 +243,6 @@ mod tests {
             class.metadata.labels = None;
         }
         let left = steps(&there, wanted(&[]), &BTreeSet::new());
-        assert_eq!(left, [Step::Leave("fraction.gpu.divvy.dev".into())]);
+        assert_eq!(left, [ClassChange::Leave("fraction.gpu.divvy.dev".into())]);
     }
 }

@@ -12,7 +12,7 @@ use kube::{Client, Resource as _};
 use tracing::info;
 
 use super::certificate::{Identity, MARGIN, Unfit};
-use crate::cluster::{MANAGED_BY, chain, is_conflict, is_missing, is_there_already};
+use crate::cluster::{MANAGED_BY, chain, is_already_exists, is_conflict, is_missing};
 
 const BUNDLE: &str = "ca.crt";
 const CERTIFICATE: &str = "tls.crt";
@@ -22,7 +22,7 @@ const TRIES: usize = 10;
 
 /// Where it lies.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum CertSource {
     Secret {
         namespace: String,
         name: String,
@@ -65,20 +65,20 @@ pub enum IdentityError {
 ///
 /// # Errors
 /// The Secret or the files cannot be had, or the files do not do.
-pub async fn settle(
+pub async fn ensure_identity(
     client: &Client,
-    place: &Place,
+    place: &CertSource,
     names: &[String],
     shown: Option<&Identity>,
     now: Timestamp,
 ) -> Result<Identity, IdentityError> {
     match place {
-        Place::Files {
+        CertSource::Files {
             certificate,
             key,
             bundle,
         } => from_files(certificate, key, bundle.as_ref()),
-        Place::Secret { namespace, name } => {
+        CertSource::Secret { namespace, name } => {
             let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
             from_secret(&api, name, names, shown, now).await
         }
@@ -132,8 +132,8 @@ async fn from_secret(
                 info!(secret = name, "created a certificate");
                 return Ok(made);
             }
-            Err(error) if is_there_already(&error) || is_conflict(&error) || is_missing(&error) => {
-            }
+            Err(error)
+                if is_already_exists(&error) || is_conflict(&error) || is_missing(&error) => {}
             Err(error) => return Err(failed(error)),
         }
     }

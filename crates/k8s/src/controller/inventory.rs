@@ -18,12 +18,12 @@ const REMEMBERED: Duration = Duration::from_secs(3600);
 
 /// What was last seen when.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub struct InventoryHistory {
     sizes: BTreeMap<Bytes, Instant>,
     profiles: BTreeMap<MigProfile, (Bytes, Instant)>,
 }
 
-impl Memory {
+impl InventoryHistory {
     /// Takes in what there is now.
     pub fn see(&mut self, now: Instant, published: &Inventory) {
         self.sizes
@@ -49,9 +49,9 @@ impl Memory {
 
 /// The memory, shared.
 #[derive(Debug, Default)]
-pub struct Known(RwLock<Memory>);
+pub struct SharedInventory(RwLock<InventoryHistory>);
 
-impl Known {
+impl SharedInventory {
     pub fn see(&self, now: Instant, published: &Inventory) {
         let mut memory = self
             .0
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn what_has_gone_is_remembered_for_a_while_and_no_longer() {
-        let (mut memory, start) = (Memory::default(), Instant::now());
+        let (mut memory, start) = (InventoryHistory::default(), Instant::now());
         let large = Inventory {
             sizes: [Bytes::gib(80)].into(),
             profiles: [("1g.10gb".parse().unwrap(), Bytes::mib(9728))].into(),

@@ -14,14 +14,14 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
-use crate::cluster::{is_conflict, is_missing, is_there_already, said};
+use crate::cluster::{error_message, is_already_exists, is_conflict, is_missing};
 
 /// As client-go has them: a Lease of 15 s is renewed every 2 s, and given up when that has not worked for 10 s.
 pub const LENGTH: Duration = Duration::from_secs(15);
 const RENEWS: u32 = 15 / 2;
 
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub struct LeaseConfig {
     pub namespace: String,
     pub name: String,
     /// Nobody else has it, and a restart of the same replica has it again.
@@ -31,30 +31,30 @@ pub struct Terms {
 
 /// What to do about a Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Move {
+enum LeaseAction {
     Take,
     Renew,
     Wait,
 }
 
 /// By who holds it, and for how long nothing has been heard of them.
-fn next(lease: &LeaseSpec, silent: Duration, me: &str) -> Move {
+fn next(lease: &LeaseSpec, silent: Duration, me: &str) -> LeaseAction {
     let length = lease
         .lease_duration_seconds
         .and_then(|seconds| u64::try_from(seconds).ok());
     let length = length.map_or(LENGTH, Duration::from_secs);
     match lease.holder_identity.as_deref() {
-        Some(holder) if holder == me => Move::Renew,
-        None | Some("") => Move::Take,
-        Some(_) if silent >= length => Move::Take,
-        Some(_) => Move::Wait,
+        Some(holder) if holder == me => LeaseAction::Renew,
+        None | Some("") => LeaseAction::Take,
+        Some(_) if silent >= length => LeaseAction::Take,
+        Some(_) => LeaseAction::Wait,
     }
 }
 
 /// Says over `leads` whether this replica leads, until it is told to stop; then the Lease is given back.
 pub async fn keep(
     client: Client,
-    terms: Terms,
+    terms: LeaseConfig,
     leads: watch::Sender<bool>,
     mut stop: watch::Receiver<bool>,
 ) {
@@ -73,7 +73,7 @@ pub async fn keep(
             Ok(Ok(false)) => set(&leads, false, &terms),
             Ok(Err(error)) => warn!(
                 lease = terms.name,
-                error = said(&error),
+                error = error_message(&error),
                 "cannot acquire or renew the Lease"
             ),
             Err(_) => warn!(
@@ -94,14 +94,14 @@ pub async fn keep(
         if let Err(error) = give_back(&api, &terms).await {
             warn!(
                 lease = terms.name,
-                error = said(&error),
+                error = error_message(&error),
                 "cannot release the Lease"
             );
         }
     }
 }
 
-fn set(leads: &watch::Sender<bool>, now: bool, terms: &Terms) {
+fn set(leads: &watch::Sender<bool>, now: bool, terms: &LeaseConfig) {
     let changed = leads.send_if_modified(|led| std::mem::replace(led, now) != now);
     if changed {
         info!(
@@ -116,7 +116,7 @@ fn set(leads: &watch::Sender<bool>, now: bool, terms: &Terms) {
 /// Whether the Lease is ours after this.
 async fn attempt(
     api: &Api<Lease>,
-    terms: &Terms,
+    terms: &LeaseConfig,
     seen: &mut Option<(LeaseSpec, Instant)>,
 ) -> Result<bool, kube::Error> {
     let there = match api.get(&terms.name).await {
@@ -139,7 +139,7 @@ async fn attempt(
                 _ => now,
             };
             *seen = Some((spec.clone(), since));
-            if next(&spec, now.duration_since(since), &terms.me) == Move::Wait {
+            if next(&spec, now.duration_since(since), &terms.me) == LeaseAction::Wait {
                 return Ok(false);
             }
             lease.spec = Some(ours(&spec, terms));
@@ -150,12 +150,12 @@ async fn attempt(
     match written {
         Ok(_) => Ok(true),
         // Somebody was faster.
-        Err(error) if is_conflict(&error) || is_there_already(&error) => Ok(false),
+        Err(error) if is_conflict(&error) || is_already_exists(&error) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-fn ours(before: &LeaseSpec, terms: &Terms) -> LeaseSpec {
+fn ours(before: &LeaseSpec, terms: &LeaseConfig) -> LeaseSpec {
     let now = MicroTime(Timestamp::now());
     let mine = before.holder_identity.as_deref() == Some(terms.me.as_str());
     LeaseSpec {
@@ -174,7 +174,7 @@ fn ours(before: &LeaseSpec, terms: &Terms) -> LeaseSpec {
     }
 }
 
-async fn give_back(api: &Api<Lease>, terms: &Terms) -> Result<(), kube::Error> {
+async fn give_back(api: &Api<Lease>, terms: &LeaseConfig) -> Result<(), kube::Error> {
     let mut lease = api.get(&terms.name).await?;
     let spec = lease.spec.get_or_insert_default();
     if spec.holder_identity.as_deref() == Some(terms.me.as_str()) {
@@ -200,16 +200,25 @@ mod tests {
     #[test]
     fn a_lease_is_taken_when_it_is_free_or_its_holder_silent_and_never_from_one_who_speaks() {
         let seconds = Duration::from_secs;
-        assert_eq!(next(&held_by(None), seconds(0), "a"), Move::Take);
-        assert_eq!(next(&held_by(Some("")), seconds(0), "a"), Move::Take);
-        assert_eq!(next(&held_by(Some("b")), seconds(14), "a"), Move::Wait);
-        assert_eq!(next(&held_by(Some("b")), seconds(15), "a"), Move::Take);
-        assert_eq!(next(&held_by(Some("a")), seconds(99), "a"), Move::Renew);
+        assert_eq!(next(&held_by(None), seconds(0), "a"), LeaseAction::Take);
+        assert_eq!(next(&held_by(Some("")), seconds(0), "a"), LeaseAction::Take);
+        assert_eq!(
+            next(&held_by(Some("b")), seconds(14), "a"),
+            LeaseAction::Wait
+        );
+        assert_eq!(
+            next(&held_by(Some("b")), seconds(15), "a"),
+            LeaseAction::Take
+        );
+        assert_eq!(
+            next(&held_by(Some("a")), seconds(99), "a"),
+            LeaseAction::Renew
+        );
     }
 
     #[test]
     fn a_change_of_hands_is_counted_and_a_renewal_is_not() {
-        let terms = Terms {
+        let terms = LeaseConfig {
             namespace: "n".into(),
             name: "l".into(),
             me: "a".into(),

@@ -7,10 +7,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 /// Nobody, until the configuration has been seen.
 #[derive(Debug, Default)]
-pub struct Owner(RwLock<Option<OwnerReference>>);
+pub struct OwnerRef(RwLock<Option<OwnerReference>>);
 
-impl Owner {
-    pub fn is(&self, configuration: &MutatingWebhookConfiguration) {
+impl OwnerRef {
+    pub fn set(&self, configuration: &MutatingWebhookConfiguration) {
         let metadata = &configuration.metadata;
         let (Some(name), Some(uid)) = (metadata.name.clone(), metadata.uid.clone()) else {
             return;

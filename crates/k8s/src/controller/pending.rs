@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 
-use crate::ask::Size;
 use crate::inject::{ASKED, CLAIM, asked};
+use crate::pod_request::Size;
 
 /// A pod that has not started, and claims by a template of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use divvy_core::units::Bytes;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 
-use super::offered::{Gpu, Offered, Place};
+use super::capacity::{Capacity, GpuCapacity, MigPlacementState};
 use super::pending::Pending;
-use crate::ask::Size;
 use crate::claim::{Inventory, Kind, Template};
+use crate::pod_request::Size;
 use crate::slices;
 
 /// Holders that are named; an event has room for 1024 characters (`NoteLengthLimit`, events.k8s.io).
@@ -20,7 +20,7 @@ const NAMED: usize = 5;
 pub fn why(
     pod: &Pending,
     claim: Option<&ResourceClaim>,
-    offered: &Offered,
+    offered: &Capacity,
     inventory: &Inventory,
 ) -> Option<String> {
     if pod.asked.is_empty() {
@@ -50,13 +50,13 @@ pub fn why(
 }
 
 /// What is lacking for so many GPUs of a size.
-fn lack(pod: &Pending, size: Size, count: usize, kind: Kind, offered: &Offered) -> Option<String> {
+fn lack(pod: &Pending, size: Size, count: usize, kind: Kind, offered: &Capacity) -> Option<String> {
     let gpus = offered
         .gpus
         .iter()
         .filter(|gpu| kind != Kind::Instances && has_room(gpu, size))
         .count();
-    let serves = |place: &&Place| kind != Kind::Parts && serves(place, size);
+    let serves = |place: &&MigPlacementState| kind != Kind::Parts && serves(place, size);
     let places = offered
         .places
         .iter()
@@ -102,7 +102,7 @@ fn number(gpus: usize) -> String {
     }
 }
 
-fn need(gpu: &Gpu, size: Size) -> Option<u64> {
+fn need(gpu: &GpuCapacity, size: Size) -> Option<u64> {
     let memory = gpu.memory?;
     let least = slices::least(memory).get();
     Some(match size {
@@ -113,24 +113,24 @@ fn need(gpu: &Gpu, size: Size) -> Option<u64> {
 }
 
 /// Whether it would do if it were empty.
-fn could(gpu: &Gpu, size: Size) -> bool {
+fn could(gpu: &GpuCapacity, size: Size) -> bool {
     let needed = need(gpu, size).zip(gpu.memory);
     size == Size::Whole || needed.is_some_and(|(needed, memory)| needed <= memory.get())
 }
 
-fn has_room(gpu: &Gpu, size: Size) -> bool {
+fn has_room(gpu: &GpuCapacity, size: Size) -> bool {
     match size {
         Size::Whole => gpu.is_empty(),
         _ => !gpu.withdrawn && need(gpu, size).is_some_and(|needed| needed <= gpu.room()),
     }
 }
 
-fn serves(place: &Place, size: Size) -> bool {
+fn serves(place: &MigPlacementState, size: Size) -> bool {
     matches!(size, Size::Memory(mib) if place.memory >= Bytes::mib(mib))
 }
 
 /// `most free memory on node-a, gpu-1: 20.0 GiB of 80.0 GiB, but the pod needs 40.0 GiB; train holds 60.0 GiB`.
-fn described(gpu: &Gpu, size: Size, namespace: &str) -> String {
+fn described(gpu: &GpuCapacity, size: Size, namespace: &str) -> String {
     let mut text = format!("most free memory on {}, {}", gpu.node, gpu.device);
     if let (Some(memory), Some(needed)) = (gpu.memory, need(gpu, size)) {
         let [free, needed] = Bytes::new(gpu.room()).human_beside(Bytes::new(needed));
@@ -175,7 +175,7 @@ fn described(gpu: &Gpu, size: Size, namespace: &str) -> String {
 fn outdated(
     claim: &ResourceClaim,
     counts: &BTreeMap<Size, usize>,
-    offered: &Offered,
+    offered: &Capacity,
 ) -> Option<String> {
     let requests = claim
         .spec
@@ -195,7 +195,7 @@ fn outdated(
     if sizes.is_empty() {
         return None;
     }
-    let known = |gpu: &&Gpu| {
+    let known = |gpu: &&GpuCapacity| {
         gpu.memory
             .is_some_and(|memory| sizes.contains(&(memory.get() >> 20)))
     };
@@ -203,7 +203,7 @@ fn outdated(
         .iter()
         .filter(|(size, _)| matches!(size, Size::Fraction(_)));
     for (size, count) in parts {
-        let fitting: Vec<&Gpu> = offered
+        let fitting: Vec<&GpuCapacity> = offered
             .gpus
             .iter()
             .filter(|gpu| has_room(gpu, *size))
@@ -230,9 +230,9 @@ mod tests {
     use k8s_openapi::api::resource::v1::ResourceSlice;
     use serde_json::{Value, json};
 
-    use super::super::offered::offered;
+    use super::super::capacity::capacity;
     use super::*;
-    use crate::ask::Fraction;
+    use crate::pod_request::Fraction;
 
     fn part(device: &str, memory: &str) -> Value {
         json!({
@@ -293,7 +293,7 @@ mod tests {
         claims: &[ResourceClaim],
     ) -> Option<String> {
         let inventory = crate::slices::inventory_of(slices);
-        why(pod, own, &offered(slices, claims), &inventory)
+        why(pod, own, &capacity(slices, claims), &inventory)
     }
 
     #[test]

@@ -17,14 +17,14 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
-use super::inventory::Known;
-use super::offered::offered;
-use super::owner::Owner;
+use super::capacity::capacity;
+use super::informers::{Cache, ChangeSignal, LeaderCache};
+use super::inventory::SharedInventory;
+use super::owner::OwnerRef;
 use super::pending::Pending;
 use super::reason::why;
-use super::world::{Bell, Seen, SeenByLeader};
 use super::{classes, templates};
-use crate::cluster::{chain, said};
+use crate::cluster::{chain, error_message};
 use crate::slices;
 
 /// Nothing is looked at more often than this, however much happens.
@@ -38,18 +38,18 @@ const REPORTER: &str = "gpu.divvy.dev/controller";
 
 /// What the leader works with.
 #[derive(Clone)]
-pub struct Work {
+pub struct LeaderContext {
     pub client: Client,
-    pub seen: Arc<Seen>,
-    pub known: Arc<Known>,
-    pub owner: Arc<Owner>,
+    pub seen: Arc<Cache>,
+    pub known: Arc<SharedInventory>,
+    pub owner: Arc<OwnerRef>,
     pub identity: String,
     /// Whether `nvidia.com/gpu` is served too.
     pub nvidia_gpu: bool,
 }
 
 /// Works while this replica leads.
-pub async fn lead(work: Work, bell: Bell, mut leads: watch::Receiver<bool>) {
+pub async fn lead(work: LeaderContext, bell: ChangeSignal, mut leads: watch::Receiver<bool>) {
     while leads.wait_for(|leads| *leads).await.is_ok() {
         let mut tasks = JoinSet::new();
         tokio::select! {
@@ -60,16 +60,16 @@ pub async fn lead(work: Work, bell: Bell, mut leads: watch::Receiver<bool>) {
     }
 }
 
-async fn rounds(work: &Work, bell: &Bell, tasks: &mut JoinSet<()>) {
-    let leaders = SeenByLeader::watch(&work.client, bell, tasks);
-    work.seen.complete().await;
-    leaders.complete().await;
+async fn rounds(work: &LeaderContext, bell: &ChangeSignal, tasks: &mut JoinSet<()>) {
+    let leaders = LeaderCache::watch(&work.client, bell, tasks);
+    work.seen.wait_until_synced().await;
+    leaders.wait_until_synced().await;
     let mut rung = bell.subscribe();
     let reporter = Reporter {
         controller: REPORTER.to_owned(),
         instance: Some(work.identity.clone()),
     };
-    let mut memory = Memory {
+    let mut memory = ReconcileState {
         idle_classes: classes::Idle::new(),
         idle_templates: templates::Idle::new(),
         told: BTreeMap::new(),
@@ -77,7 +77,7 @@ async fn rounds(work: &Work, bell: &Bell, tasks: &mut JoinSet<()>) {
     };
     loop {
         rung.mark_unchanged();
-        round(work, &leaders, &mut memory).await;
+        reconcile(work, &leaders, &mut memory).await;
         sleep(PAUSE).await;
         // Err says that nothing has rung.
         let _ = timeout(ROUND, rung.changed()).await;
@@ -85,7 +85,7 @@ async fn rounds(work: &Work, bell: &Bell, tasks: &mut JoinSet<()>) {
 }
 
 /// What is carried from one round to the next.
-struct Memory {
+struct ReconcileState {
     idle_classes: classes::Idle,
     idle_templates: templates::Idle,
     /// What pods, by uid, were told last, and when.
@@ -93,7 +93,7 @@ struct Memory {
     recorder: Recorder,
 }
 
-async fn round(work: &Work, leaders: &SeenByLeader, memory: &mut Memory) {
+async fn reconcile(work: &LeaderContext, leaders: &LeaderCache, memory: &mut ReconcileState) {
     let published = work.seen.slices.state();
     let published = || published.iter().map(AsRef::as_ref);
     work.known
@@ -113,7 +113,7 @@ async fn round(work: &Work, leaders: &SeenByLeader, memory: &mut Memory) {
     for step in classes::steps(there, wanted, &named, owner.as_ref(), now, idle) {
         if let Err(error) = step.run(&work.client).await {
             warn!(
-                error = said(&error),
+                error = error_message(&error),
                 ?step,
                 "cannot update a DeviceClass; retrying"
             );
@@ -126,14 +126,14 @@ async fn round(work: &Work, leaders: &SeenByLeader, memory: &mut Memory) {
     for step in templates::steps(templates(), &pods, &inventory, now, idle) {
         if let Err(error) = step.run(&work.client, &work.owner).await {
             warn!(
-                error = said(&error),
+                error = error_message(&error),
                 ?step,
                 "cannot update a ResourceClaimTemplate; retrying"
             );
         }
     }
 
-    let offered = offered(published(), claims());
+    let offered = capacity(published(), claims());
     memory.forget_others(&pods);
     for pod in &pods {
         let claim = pod.claim.as_ref().and_then(|name| {
@@ -141,18 +141,18 @@ async fn round(work: &Work, leaders: &SeenByLeader, memory: &mut Memory) {
             leaders.claims.get(&claim)
         });
         if let Some(text) = why(pod, claim.as_deref(), &offered, &inventory) {
-            memory.tell(pod, text).await;
+            memory.emit_event(pod, text).await;
         }
     }
 }
 
-impl Memory {
+impl ReconcileState {
     fn forget_others(&mut self, pods: &[Pending]) {
         let waits = |uid: &String| pods.iter().any(|pod| pod.uid == *uid);
         self.told.retain(|uid, _| waits(uid));
     }
 
-    async fn tell(&mut self, pod: &Pending, text: String) {
+    async fn emit_event(&mut self, pod: &Pending, text: String) {
         let now = Instant::now();
         if let Some((told, when)) = self.told.get(&pod.uid)
             && (*told == text || now.duration_since(*when) < BETWEEN_EVENTS)

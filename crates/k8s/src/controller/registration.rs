@@ -10,7 +10,7 @@ use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::ask::{DEVICES, FRACTION, FRACTION_LABEL, HAMI_MEMORY, HAMI_PERCENT, MEMORY};
+use crate::pod_request::{DEVICES, FRACTION, FRACTION_LABEL, HAMI_MEMORY, HAMI_PERCENT, MEMORY};
 
 /// Where the API server posts its questions.
 pub const PATH: &str = "/mutate";
@@ -152,7 +152,7 @@ fn limited(spec: &str, says: &str) -> String {
 ///
 /// # Errors
 /// A call of the API failed.
-pub async fn vouch(
+pub async fn publish_ca_bundle(
     client: &Client,
     name: &str,
     bundle: Option<&str>,

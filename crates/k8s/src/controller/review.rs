@@ -9,10 +9,10 @@ use json_patch::Patch;
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
-use crate::ask::{Refusal, Steps, Untouched};
-use crate::carrier::admission::{GateError, gate};
 use crate::claim::{Inventory, NoTemplate, Template};
 use crate::inject::{InjectError, inject, strip_template};
+use crate::pod_request::{Refusal, SkipReason, Steps};
+use crate::reservation::admission::{GateError, gate};
 
 const VERSION: &str = "admission.k8s.io/v1";
 
@@ -29,7 +29,7 @@ pub enum NoReview {
 
 /// A question.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Question {
+pub struct AdmissionRequest {
     pub uid: String,
     pub namespace: String,
     /// `Pod train`, `Pod train-7d9f-…`: for the log.
@@ -41,8 +41,8 @@ pub struct Question {
 
 /// What is answered.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Verdict {
-    pub refused: Option<Refused>,
+pub struct AdmissionDecision {
+    pub refused: Option<Rejection>,
     pub patch: Option<Patch>,
     pub warnings: Vec<String>,
     /// What has to be in the question's namespace before the answer goes out.
@@ -50,7 +50,7 @@ pub struct Verdict {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct Rejection {
     pub kind: RefusedAs,
     pub text: String,
 }
@@ -79,9 +79,9 @@ impl RefusedAs {
     }
 }
 
-impl Verdict {
+impl AdmissionDecision {
     pub fn refuse(kind: RefusedAs, text: String) -> Self {
-        let refused = Some(Refused { kind, text });
+        let refused = Some(Rejection { kind, text });
         Self {
             refused,
             ..Self::default()
@@ -93,7 +93,7 @@ impl Verdict {
 ///
 /// # Errors
 /// There is none.
-pub fn question(body: &[u8]) -> Result<Question, NoReview> {
+pub fn question(body: &[u8]) -> Result<AdmissionRequest, NoReview> {
     let mut review: Value = serde_json::from_slice(body)?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (kind, version) = (text(&review["kind"]), text(&review["apiVersion"]));
@@ -110,7 +110,7 @@ pub fn question(body: &[u8]) -> Result<Question, NoReview> {
         .as_str()
         .or(metadata["generateName"].as_str());
     let kind = text(&request["kind"]["kind"]);
-    Ok(Question {
+    Ok(AdmissionRequest {
         object_name: format!("{kind} {}", name.unwrap_or("without a name")),
         uid,
         namespace: text(&request["namespace"]),
@@ -121,7 +121,11 @@ pub fn question(body: &[u8]) -> Result<Question, NoReview> {
 }
 
 /// What to answer, before anything is made.
-pub fn judge(question: &Question, inventory: &Inventory, steps: Steps) -> Verdict {
+pub fn judge(
+    question: &AdmissionRequest,
+    inventory: &Inventory,
+    steps: Steps,
+) -> AdmissionDecision {
     match question.kind.as_str() {
         "Pod" => judge_pod(&question.object, inventory, steps),
         _ => judge_template(&question.object, &question.kind, steps),
@@ -129,18 +133,22 @@ pub fn judge(question: &Question, inventory: &Inventory, steps: Steps) -> Verdic
 }
 
 /// The same where parts of GPUs are had by carriers; `sizes` are the usable memory of the GPUs.
-pub fn judge_carried(question: &Question, sizes: &BTreeSet<Bytes>, steps: Steps) -> Verdict {
+pub fn judge_carried(
+    question: &AdmissionRequest,
+    sizes: &BTreeSet<Bytes>,
+    steps: Steps,
+) -> AdmissionDecision {
     if question.kind != "Pod" {
         return judge_template(&question.object, &question.kind, steps);
     }
     match gate(&question.object, sizes, steps) {
-        Ok(Ok(gated)) => Verdict {
+        Ok(Ok(gated)) => AdmissionDecision {
             patch: Some(gated.patch),
             warnings: gated.warnings,
-            ..Verdict::default()
+            ..AdmissionDecision::default()
         },
-        Ok(Err(Untouched::Unmarked | Untouched::Scheduler(_) | Untouched::Done)) => {
-            Verdict::default()
+        Ok(Err(SkipReason::Unmarked | SkipReason::Scheduler(_) | SkipReason::Done)) => {
+            AdmissionDecision::default()
         }
         Err(error) => {
             let kind = match &error {
@@ -148,41 +156,41 @@ pub fn judge_carried(question: &Question, sizes: &BTreeSet<Bytes>, steps: Steps)
                 GateError::NoGpus => RefusedAs::Unavailable,
                 GateError::Several(_) | GateError::TooMuch { .. } => RefusedAs::Invalid,
             };
-            Verdict::refuse(kind, error.to_string())
+            AdmissionDecision::refuse(kind, error.to_string())
         }
     }
 }
 
-fn judge_pod(pod: &Value, inventory: &Inventory, steps: Steps) -> Verdict {
+fn judge_pod(pod: &Value, inventory: &Inventory, steps: Steps) -> AdmissionDecision {
     match inject(pod, inventory, steps) {
-        Ok(Ok(injection)) => Verdict {
+        Ok(Ok(injection)) => AdmissionDecision {
             refused: None,
             patch: Some(injection.patch),
             warnings: injection.warnings,
             template: Some(injection.template),
         },
-        Ok(Err(Untouched::Unmarked | Untouched::Scheduler(_) | Untouched::Done)) => {
-            Verdict::default()
+        Ok(Err(SkipReason::Unmarked | SkipReason::Scheduler(_) | SkipReason::Done)) => {
+            AdmissionDecision::default()
         }
-        Err(error) => Verdict::refuse(kind_of(&error), error.to_string()),
+        Err(error) => AdmissionDecision::refuse(kind_of(&error), error.to_string()),
     }
 }
 
-fn judge_template(object: &Value, kind: &str, steps: Steps) -> Verdict {
+fn judge_template(object: &Value, kind: &str, steps: Steps) -> AdmissionDecision {
     // The object of a review says its kind; what is without is of the kind that the question is about.
     let mut object = object.clone();
     if object["kind"].is_null() {
         object["kind"] = json!(kind);
     }
     match strip_template(&object, steps) {
-        Ok(None) => Verdict::default(),
-        Ok(Some(stripped)) => Verdict {
+        Ok(None) => AdmissionDecision::default(),
+        Ok(Some(stripped)) => AdmissionDecision {
             patch: Some(json_patch::diff(&object, &stripped)),
-            ..Verdict::default()
+            ..AdmissionDecision::default()
         },
         Err(refusal) => {
             let error = InjectError::Refused(refusal);
-            Verdict::refuse(kind_of(&error), error.to_string())
+            AdmissionDecision::refuse(kind_of(&error), error.to_string())
         }
     }
 }
@@ -206,13 +214,13 @@ fn kind_of_refusal(refusal: &Refusal) -> RefusedAs {
 }
 
 /// The AdmissionReview that answers.
-pub fn answer(uid: &str, verdict: &Verdict) -> Value {
+pub fn answer(uid: &str, verdict: &AdmissionDecision) -> Value {
     let mut response = json!({ "uid": uid, "allowed": verdict.refused.is_none() });
     if !verdict.warnings.is_empty() {
         response["warnings"] = json!(verdict.warnings);
     }
     match &verdict.refused {
-        Some(Refused { kind, text }) => {
+        Some(Rejection { kind, text }) => {
             let (code, reason) = kind.code();
             response["status"] = json!({
                 "status": "Failure", "code": code, "reason": reason, "message": text,

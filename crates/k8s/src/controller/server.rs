@@ -35,9 +35,9 @@ const MOST_CONNECTIONS: usize = 512;
 
 /// The certificate that is shown, which may change while connections last.
 #[derive(Debug, Default)]
-pub struct Shown(RwLock<Option<Arc<CertifiedKey>>>);
+pub struct ServingCert(RwLock<Option<Arc<CertifiedKey>>>);
 
-impl Shown {
+impl ServingCert {
     pub fn show(&self, key: CertifiedKey) {
         *self
             .0
@@ -46,7 +46,7 @@ impl Shown {
     }
 }
 
-impl ResolvesServerCert for Shown {
+impl ResolvesServerCert for ServingCert {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let shown = self
             .0
@@ -59,7 +59,7 @@ impl ResolvesServerCert for Shown {
 /// Takes connections until it is told to stop, then lets those that are there finish.
 pub async fn serve(
     listener: TcpListener,
-    shown: Arc<Shown>,
+    shown: Arc<ServingCert>,
     webhook: Arc<Webhook>,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), rustls::Error> {

@@ -15,10 +15,10 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::owner::Owner;
+use super::owner::OwnerRef;
 use super::pending::Pending;
 use crate::claim::{Inventory, Template};
-use crate::cluster::{MANAGED_BY, is_conflict, is_missing, is_there_already, said};
+use crate::cluster::{MANAGED_BY, error_message, is_already_exists, is_conflict, is_missing};
 use crate::quantity::Quantity;
 
 /// When a pod was last admitted with it, RFC 3339.
@@ -36,7 +36,7 @@ const PREFIX: &str = "divvy-";
 
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
-    #[error("cannot create the claim template {name}: {}", said(error))]
+    #[error("cannot create the claim template {name}: {}", error_message(error))]
     Make {
         name: String,
         #[source]
@@ -60,7 +60,7 @@ pub enum TemplateError {
 
 /// What an existing template is to a pod that is admitted now.
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
+enum ExistingTemplate {
     Fresh,
     /// Its use is to be written down.
     Stale,
@@ -74,7 +74,7 @@ enum Found {
 pub struct Templates {
     pub client: Client,
     pub seen: Store<ResourceClaimTemplate>,
-    pub owner: Arc<Owner>,
+    pub owner: Arc<OwnerRef>,
 }
 
 impl Templates {
@@ -92,13 +92,13 @@ impl Templates {
         let seen = self.seen.get(&ObjectRef::new(name).within(namespace));
         let seen = seen.map(|seen| found(&seen, template, Timestamp::now()));
         match seen {
-            Some(Found::Fresh) => return Ok(()),
-            Some(Found::Stale) => match note(&api, name).await {
+            Some(ExistingTemplate::Fresh) => return Ok(()),
+            Some(ExistingTemplate::Stale) => match note(&api, name).await {
                 Ok(()) => return Ok(()),
                 Err(error) if is_missing(&error) => {}
                 Err(error) => return Err(failed(error)),
             },
-            Some(Found::Wrong | Found::Foreign) | None => {}
+            Some(ExistingTemplate::Wrong | ExistingTemplate::Foreign) | None => {}
         }
         if self.count(namespace) >= MOST {
             return Err(TemplateError::TooMany {
@@ -109,25 +109,25 @@ impl Templates {
             match make(&api, template, namespace, &self.owner).await {
                 Ok(made) if is_stored(template, &made) => return Ok(()),
                 Ok(_) => return Err(TemplateError::Altered { name: name.clone() }),
-                Err(error) if is_there_already(&error) => {}
+                Err(error) if is_already_exists(&error) => {}
                 Err(error) => return Err(failed(error)),
             }
             let Some(there) = api.get_opt(name).await.map_err(failed)? else {
                 continue;
             };
             match found(&there, template, Timestamp::now()) {
-                Found::Fresh => return Ok(()),
-                Found::Stale => match note(&api, name).await {
+                ExistingTemplate::Fresh => return Ok(()),
+                ExistingTemplate::Stale => match note(&api, name).await {
                     Err(error) if is_missing(&error) => {}
                     noted => return noted.map_err(failed),
                 },
-                Found::Foreign => {
+                ExistingTemplate::Foreign => {
                     return Err(TemplateError::Foreign {
                         namespace: namespace.to_owned(),
                         name: name.clone(),
                     });
                 }
-                Found::Wrong => {
+                ExistingTemplate::Wrong => {
                     tracing::warn!(
                         namespace,
                         template = name,
@@ -158,15 +158,15 @@ fn is_ours(template: &ResourceClaimTemplate) -> bool {
         .is_some_and(|found| found == value)
 }
 
-fn found(there: &ResourceClaimTemplate, wanted: &Template, now: Timestamp) -> Found {
+fn found(there: &ResourceClaimTemplate, wanted: &Template, now: Timestamp) -> ExistingTemplate {
     match (is_ours(there), is_stored(wanted, there)) {
         // Without the label the controller does not remove it; the claims made from it are the same.
-        (false, true) => Found::Fresh,
-        (false, false) => Found::Foreign,
-        (true, false) => Found::Wrong,
+        (false, true) => ExistingTemplate::Fresh,
+        (false, false) => ExistingTemplate::Foreign,
+        (true, false) => ExistingTemplate::Wrong,
         (true, true) => match last_used(there, now) {
-            Some(ago) if ago < NOTED => Found::Fresh,
-            _ => Found::Stale,
+            Some(ago) if ago < NOTED => ExistingTemplate::Fresh,
+            _ => ExistingTemplate::Stale,
         },
     }
 }
@@ -258,7 +258,7 @@ async fn make(
     api: &Api<ResourceClaimTemplate>,
     template: &Template,
     namespace: &str,
-    owner: &Owner,
+    owner: &OwnerRef,
 ) -> Result<ResourceClaimTemplate, kube::Error> {
     let mut object: Value = template.object(namespace);
     object["metadata"]["annotations"][LAST_USED] = json!(Timestamp::now().to_string());
@@ -271,7 +271,7 @@ async fn make(
 
 /// What is to be done about templates.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum TemplateChange {
     /// A pod refers to one that is not there.
     Make {
         namespace: String,
@@ -286,10 +286,10 @@ pub enum Step {
     },
 }
 
-impl Step {
+impl TemplateChange {
     /// # Errors
     /// A call failed. That somebody was faster, or has used the template meanwhile, is none.
-    pub async fn run(&self, client: &Client, owner: &Owner) -> Result<(), kube::Error> {
+    pub async fn run(&self, client: &Client, owner: &OwnerRef) -> Result<(), kube::Error> {
         match self {
             Self::Make {
                 namespace,
@@ -302,7 +302,7 @@ impl Step {
                     "created again: a pod waits for it"
                 );
                 match make(&api, template, namespace, owner).await {
-                    Err(error) if !is_there_already(&error) => Err(error),
+                    Err(error) if !is_already_exists(&error) => Err(error),
                     _ => Ok(()),
                 }
             }
@@ -337,7 +337,7 @@ pub fn steps<'t>(
     inventory: &Inventory,
     now: Timestamp,
     idle: &mut Idle,
-) -> Vec<Step> {
+) -> Vec<TemplateChange> {
     let waiting = pods.iter().filter(|pod| pod.claim.is_none());
     let mut needed: BTreeSet<(String, String)> = BTreeSet::new();
     let mut recorded: BTreeMap<(String, String), &Pending> = BTreeMap::new();
@@ -366,7 +366,7 @@ pub fn steps<'t>(
         if unused_for >= KEPT
             && let (Some(uid), Some(version)) = (template.uid(), template.resource_version())
         {
-            steps.push(Step::Remove {
+            steps.push(TemplateChange::Remove {
                 namespace: key.0.clone(),
                 name: key.1.clone(),
                 uid,
@@ -383,7 +383,7 @@ pub fn steps<'t>(
         // Under the name that the pod has, though the cluster may be another by now. What cannot be is told the pod as an event.
         if let Ok(template) = Template::of(&pod.asked, inventory) {
             let template = Template { name, ..template };
-            steps.push(Step::Make {
+            steps.push(TemplateChange::Make {
                 namespace,
                 template,
             });
@@ -397,7 +397,7 @@ mod tests {
     use divvy_core::units::Bytes;
 
     use super::*;
-    use crate::ask::Size;
+    use crate::pod_request::Size;
 
     fn inventory() -> Inventory {
         Inventory {
@@ -444,7 +444,7 @@ mod tests {
             &mut Idle::new(),
         );
         let [
-            Step::Make {
+            TemplateChange::Make {
                 namespace,
                 template,
             },
@@ -493,7 +493,7 @@ mod tests {
             "a replica that has just come waits for itself"
         );
         assert_eq!(at_minute(559, &[]), []);
-        let removed = Step::Remove {
+        let removed = TemplateChange::Remove {
             namespace: "team".into(),
             name: "divvy-abc".into(),
             uid: "t".into(),
@@ -514,12 +514,15 @@ mod tests {
         let (old, mut idle) = (template("divvy-abc", last), Idle::new());
         assert_eq!(steps([&old], &[], &inventory(), at(0), &mut idle), []);
         let after = steps([&old], &[], &inventory(), at(60), &mut idle);
-        assert!(matches!(&after[..], [Step::Remove { .. }]), "{after:?}");
+        assert!(
+            matches!(&after[..], [TemplateChange::Remove { .. }]),
+            "{after:?}"
+        );
         let wanted = Template {
             name: "divvy-abc".into(),
             spec: json!({ "spec": {} }),
         };
-        assert_eq!(found(&old, &wanted, at(0)), Found::Stale);
+        assert_eq!(found(&old, &wanted, at(0)), ExistingTemplate::Stale);
     }
 
     #[test]
@@ -532,14 +535,14 @@ mod tests {
             let there = serde_json::from_value(object).unwrap();
             found(&there, &wanted, at(1))
         };
-        assert_eq!(there(&|_| {}), Found::Fresh);
+        assert_eq!(there(&|_| {}), ExistingTemplate::Fresh);
         // As the API server writes it.
         let written = |requests: &mut Value| {
             requests[0]["exactly"]["allocationMode"] = json!("ExactCount");
             requests[1]["firstAvailable"][0]["allocationMode"] = json!("ExactCount");
             requests[1]["firstAvailable"][0]["capacity"]["requests"]["memory"] = json!("2Gi");
         };
-        assert_eq!(there(&written), Found::Fresh);
+        assert_eq!(there(&written), ExistingTemplate::Fresh);
         for change in [
             (|requests| requests[0]["exactly"]["deviceClassName"] = json!("other"))
                 as fn(&mut Value),
@@ -550,7 +553,7 @@ mod tests {
             |requests| requests[0]["exactly"]["allocationMode"] = json!("All"),
             |requests| drop(requests.as_array_mut().unwrap().pop()),
         ] {
-            assert_eq!(there(&change), Found::Wrong);
+            assert_eq!(there(&change), ExistingTemplate::Wrong);
         }
     }
 
@@ -570,13 +573,13 @@ mod tests {
         let ours = json!({ key: value });
         // The first is what 1.36.2 answers.
         for metadata in [json!({}), json!(null), json!({ "labels": {} })] {
-            assert_eq!(there(metadata, ours.clone()), Found::Fresh);
+            assert_eq!(there(metadata, ours.clone()), ExistingTemplate::Fresh);
         }
         let labelled = json!({ "labels": { "a": "b" } });
-        assert_eq!(there(labelled.clone(), ours), Found::Wrong);
+        assert_eq!(there(labelled.clone(), ours), ExistingTemplate::Wrong);
         // Another client's of the same spec serves as well, and one of another does not.
-        assert_eq!(there(json!({}), json!({})), Found::Fresh);
-        assert_eq!(there(labelled, json!({})), Found::Foreign);
+        assert_eq!(there(json!({}), json!({})), ExistingTemplate::Fresh);
+        assert_eq!(there(labelled, json!({})), ExistingTemplate::Foreign);
     }
 
     #[test]

@@ -19,11 +19,11 @@ use tracing::{error, info, warn};
 
 use super::certificate::Identity;
 use super::health::Ready;
-use super::identity::{Place, settle};
-use super::owner::Owner;
-use super::registration::vouch;
-use super::server::Shown;
-use crate::cluster::{chain, said};
+use super::identity::{CertSource, ensure_identity};
+use super::owner::OwnerRef;
+use super::registration::publish_ca_bundle;
+use super::server::ServingCert;
+use crate::cluster::{chain, error_message};
 
 /// How often it is looked whether all is as it should be; whenever the configuration changes it is looked at once.
 const ROUND: Duration = Duration::from_secs(60);
@@ -32,26 +32,26 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// For every API server to have seen whom to trust; they watch the configuration, so this is long. Inferred.
 const SPREADS: Duration = Duration::from_secs(10);
 
-pub struct Keeper {
+pub struct CertRotator {
     pub client: Client,
-    pub place: Place,
+    pub place: CertSource,
     /// What the certificate is for; first the name by which the API server calls.
     pub names: Vec<String>,
     /// The webhook's configuration.
     pub configuration: String,
-    pub owner: Arc<Owner>,
-    pub shown: Arc<Shown>,
+    pub owner: Arc<OwnerRef>,
+    pub shown: Arc<ServingCert>,
     pub ready: Arc<Ready>,
 }
 
-impl Keeper {
+impl CertRotator {
     /// For as long as the process lives.
-    pub async fn keep(self) {
+    pub async fn run(self) {
         let api: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
         let mut changes = pin!(watch_object(api, &self.configuration).default_backoff());
         let mut shows: Option<Identity> = None;
         loop {
-            let wait = match self.round(&mut shows).await {
+            let wait = match self.rotate(&mut shows).await {
                 true => ROUND,
                 false => AGAIN,
             };
@@ -66,9 +66,10 @@ impl Keeper {
     }
 
     /// Whether all is as it should be after it.
-    async fn round(&self, shows: &mut Option<Identity>) -> bool {
+    async fn rotate(&self, shows: &mut Option<Identity>) -> bool {
         let now = Timestamp::now();
-        let settled = settle(&self.client, &self.place, &self.names, shows.as_ref(), now).await;
+        let settled =
+            ensure_identity(&self.client, &self.place, &self.names, shows.as_ref(), now).await;
         let identity = match settled {
             Ok(identity) => identity,
             Err(error) => {
@@ -77,9 +78,9 @@ impl Keeper {
             }
         };
         let bundle = Some(identity.bundle.as_str()).filter(|bundle| !bundle.is_empty());
-        let told = match vouch(&self.client, &self.configuration, bundle).await {
+        let told = match publish_ca_bundle(&self.client, &self.configuration, bundle).await {
             Ok(Some(configuration)) => {
-                self.owner.is(&configuration);
+                self.owner.set(&configuration);
                 true
             }
             Ok(None) => {
@@ -92,7 +93,7 @@ impl Keeper {
             }
             Err(error) => {
                 warn!(
-                    error = said(&error),
+                    error = error_message(&error),
                     "cannot write the CA bundle into the webhook configuration"
                 );
                 false

@@ -8,33 +8,34 @@ use serde_json::Value;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::inventory::Known;
+use super::inventory::SharedInventory;
 use super::registration::TIMEOUT_SECONDS;
 use super::review::{
-    NoReview, Question, RefusedAs, Verdict, answer, judge, judge_carried, question,
+    AdmissionDecision, AdmissionRequest, NoReview, RefusedAs, answer, judge, judge_carried,
+    question,
 };
 use super::templates::{TemplateError, Templates};
-use crate::ask::Steps;
-use crate::carrier::share::GpuShare;
-use crate::carrier::world::sizes;
+use crate::pod_request::Steps;
+use crate::reservation::cluster_state::sizes;
+use crate::reservation::share::GpuShare;
 
 /// For a template to be made: so that who asks hears why it was not, before they give up.
 const PATIENCE: Duration = Duration::from_secs(TIMEOUT_SECONDS - 2);
 
 pub struct Webhook {
-    pub way: Way,
+    pub mode: SharingMode,
     pub steps: Steps,
 }
 
 /// How parts of GPUs are had in this cluster.
-pub enum Way {
+pub enum SharingMode {
     /// By claims.
     Claims {
-        known: Arc<Known>,
+        known: Arc<SharedInventory>,
         templates: Templates,
     },
     /// By carriers, of the GPUs that these are the records of.
-    Carriers(Store<GpuShare>),
+    Reservations(Store<GpuShare>),
 }
 
 impl Webhook {
@@ -44,9 +45,9 @@ impl Webhook {
     /// There is none in it.
     pub async fn review(&self, body: &[u8]) -> Result<Value, NoReview> {
         let mut question = question(body)?;
-        let judged = match &self.way {
-            Way::Claims { known, .. } => judge(&question, &known.inventory(), self.steps),
-            Way::Carriers(shares) => {
+        let judged = match &self.mode {
+            SharingMode::Claims { known, .. } => judge(&question, &known.inventory(), self.steps),
+            SharingMode::Reservations(shares) => {
                 let sizes = sizes(shares.state().iter().map(AsRef::as_ref));
                 judge_carried(&question, &sizes, self.steps)
             }
@@ -59,9 +60,13 @@ impl Webhook {
     }
 
     /// Makes the template that the pod is to claim by, unless nothing is meant to happen.
-    async fn prepare(&self, question: &Question, verdict: Verdict) -> Verdict {
+    async fn prepare(
+        &self,
+        question: &AdmissionRequest,
+        verdict: AdmissionDecision,
+    ) -> AdmissionDecision {
         let template = verdict.template.as_ref().filter(|_| !question.dry_run);
-        let (Some(template), Way::Claims { templates, .. }) = (template, &self.way) else {
+        let (Some(template), SharingMode::Claims { templates, .. }) = (template, &self.mode) else {
             return verdict;
         };
         let made = templates.ensure(&question.namespace, template);
@@ -75,21 +80,21 @@ impl Webhook {
                     }
                     TemplateError::Foreign { .. } => RefusedAs::Forbidden,
                 };
-                Verdict::refuse(kind, error.to_string())
+                AdmissionDecision::refuse(kind, error.to_string())
             }
             Err(_) => {
                 let text = format!(
                     "cannot create the claim template {}: the API server does not respond",
                     template.name
                 );
-                Verdict::refuse(RefusedAs::Failed, text)
+                AdmissionDecision::refuse(RefusedAs::Failed, text)
             }
         }
     }
 }
 
-fn report(question: &Question, verdict: &Verdict) {
-    let Question {
+fn report(question: &AdmissionRequest, verdict: &AdmissionDecision) {
+    let AdmissionRequest {
         namespace,
         object_name: object,
         dry_run,

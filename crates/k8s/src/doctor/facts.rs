@@ -18,10 +18,11 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::version;
-use crate::ask::FRACTION;
-use crate::carrier::{self, share::GpuShare};
 use crate::cluster;
-use crate::edge;
+use crate::error_output;
+use crate::pod_request::FRACTION;
+use crate::reservation;
+use crate::reservation::share::GpuShare;
 use crate::submit::object::is_held;
 
 /// What was read, or why it was not.
@@ -31,7 +32,7 @@ pub type Read<T> = Result<T, String>;
 pub const OPT_IN: (&str, &str) = ("divvy.dev/inject", "enabled");
 
 /// What the rows are made from.
-pub struct Facts {
+pub struct ClusterFacts {
     /// Where Divvy is installed.
     pub system: String,
     pub version: Read<Info>,
@@ -49,7 +50,7 @@ pub struct Facts {
     pub access: Read<Vec<(Right, bool)>>,
 }
 
-impl Facts {
+impl ClusterFacts {
     /// Whether parts of GPUs are had by carriers here.
     pub fn by_carriers(&self) -> bool {
         self.shares.as_ref().is_ok_and(|shares| !shares.is_empty())
@@ -129,15 +130,15 @@ const RIGHTS: [Right; 11] = [
 
 /// # Errors
 /// Nothing answers: then there is nothing to say of the cluster.
-pub async fn read(client: &Client, system: &str) -> Result<Facts, Error> {
+pub async fn read(client: &Client, system: &str) -> Result<ClusterFacts, Error> {
     let version = match client.apiserver_version().await {
         Ok(info) => Ok(info),
         Err(error @ kube::Error::Api(_)) => Err(said(error)),
-        Err(error) => return Err(edge::of_kube(error, "read the cluster's version")),
+        Err(error) => return Err(error_output::of_kube(error, "read the cluster's version")),
     };
     let namespaces = list::<Namespace>(client).await;
     let probe = probe(client, &namespaces).await;
-    Ok(Facts {
+    Ok(ClusterFacts {
         system: system.to_owned(),
         version,
         gates: gates(client).await,
@@ -165,7 +166,7 @@ where
 }
 
 async fn shares(client: &Client) -> Read<Vec<GpuShare>> {
-    let api = Api::<GpuShare>::namespaced(client.clone(), carrier::NAMESPACE);
+    let api = Api::<GpuShare>::namespaced(client.clone(), reservation::NAMESPACE);
     match api.list(&ListParams::default()).await {
         Ok(list) => Ok(list.items),
         Err(error) if cluster::is_missing(&error) => Ok(Vec::new()),
@@ -358,8 +359,8 @@ pub(super) mod tests {
     }
 
     /// A cluster in which all is well.
-    pub fn facts() -> Facts {
-        Facts {
+    pub fn facts() -> ClusterFacts {
+        ClusterFacts {
             system: "divvy-system".to_owned(),
             version: Ok(Info {
                 git_version: "v1.36.2".to_owned(),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
 
-use super::facts::Facts;
+use super::facts::ClusterFacts;
 use super::version::parse;
 use super::{Row, Status, few};
 use crate::admin::nodes::{Pool, plugin_gpus};
@@ -21,7 +21,7 @@ const NVIDIA_DRIVER: &str = "gpu.nvidia.com";
 /// What decides whether any pod can take GPUs by a variable, in NVIDIA's container toolkit.
 const BY_VARIABLE: &str = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED";
 
-pub fn rows(facts: &Facts) -> Vec<Row> {
+pub fn rows(facts: &ClusterFacts) -> Vec<Row> {
     let ours = match ours(facts) {
         Ok(ours) => ours,
         Err(why) => {
@@ -45,7 +45,7 @@ pub fn rows(facts: &Facts) -> Vec<Row> {
 }
 
 /// Nodes that publish for us, or on which our node part runs.
-fn ours(facts: &Facts) -> Result<Vec<&Node>, String> {
+fn ours(facts: &ClusterFacts) -> Result<Vec<&Node>, String> {
     let nodes = facts.nodes.as_ref().map_err(Clone::clone)?;
     let slices = facts.slices.as_deref().unwrap_or_default();
     let agents = node_parts(facts);
@@ -63,7 +63,7 @@ fn name(node: &Node) -> &str {
 }
 
 /// Our DaemonSet's pods: on which node, and whether ready.
-pub fn node_parts(facts: &Facts) -> Vec<(&str, bool)> {
+pub fn node_parts(facts: &ClusterFacts) -> Vec<(&str, bool)> {
     let pods = facts.pods.as_deref().unwrap_or_default();
     pods.iter()
         .filter(|pod| is_part(pod, &facts.system, "node"))
@@ -93,7 +93,7 @@ pub fn is_ready(pod: &Pod) -> bool {
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-fn present(facts: &Facts, ours: &[&Node]) -> Row {
+fn present(facts: &ClusterFacts, ours: &[&Node]) -> Row {
     const CHECK: &str = "nodes.divvy";
     const READ: &str = "nodes, pods of Divvy's DaemonSet, Divvy's ResourceSlices";
     let parts = node_parts(facts);
@@ -140,7 +140,7 @@ fn present(facts: &Facts, ours: &[&Node]) -> Row {
 }
 
 /// Whether NVIDIA's device plugin or DRA driver gives the same GPUs out.
-fn plugin(facts: &Facts, ours: &[&Node]) -> Row {
+fn plugin(facts: &ClusterFacts, ours: &[&Node]) -> Row {
     const CHECK: &str = "nodes.nvidia-plugin";
     const READ: &str =
         "allocatable resources of Divvy's nodes, DaemonSets, ResourceSlices of gpu.nvidia.com";
@@ -175,7 +175,7 @@ fn plugin(facts: &Facts, ours: &[&Node]) -> Row {
             READ,
             format!(
                 "no {} on Divvy's nodes; cannot read DaemonSets: {why}",
-                crate::ask::GPU
+                crate::pod_request::GPU
             ),
         ),
         Ok(all) => {
@@ -315,7 +315,7 @@ fn or_none(text: &str) -> &str {
 }
 
 /// Whether any pod can take all GPUs by setting a variable.
-fn variable(facts: &Facts) -> Row {
+fn variable(facts: &ClusterFacts) -> Row {
     const CHECK: &str = "nodes.gpus-by-variable";
     const READ: &str = "environment variables of the DaemonSets of NVIDIA's container toolkit";
     let means = "any pod that sets NVIDIA_VISIBLE_DEVICES=all can use every GPU of its node, without a limit";

@@ -2,12 +2,12 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::facts::Facts;
+use super::facts::ClusterFacts;
 use super::{Row, Status, few};
-use crate::ask::FRACTION_LABEL;
+use crate::pod_request::FRACTION_LABEL;
 use crate::submit::object::is_held;
 
-pub fn rows(facts: &Facts) -> Vec<Row> {
+pub fn rows(facts: &ClusterFacts) -> Vec<Row> {
     vec![host_pid(facts), past_the_claim(facts)]
 }
 
@@ -28,14 +28,14 @@ fn is_over(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-fn living(facts: &Facts, wanted: impl Fn(&Pod) -> bool) -> Vec<String> {
+fn living(facts: &ClusterFacts, wanted: impl Fn(&Pod) -> bool) -> Vec<String> {
     let pods = facts.pods.as_deref().unwrap_or_default();
     let these = pods.iter().filter(|pod| !is_over(pod) && wanted(pod));
     these.map(called).collect()
 }
 
 /// Pods of older setups that see all of their node's processes, for a reason that is gone.
-fn host_pid(facts: &Facts) -> Row {
+fn host_pid(facts: &ClusterFacts) -> Row {
     const CHECK: &str = "pods.host-pid";
     const READ: &str = "pods";
     if let Err(why) = &facts.pods {
@@ -63,7 +63,7 @@ fn host_pid(facts: &Facts) -> Row {
 }
 
 /// Pods that take GPUs by a variable, which no claim limits.
-fn past_the_claim(facts: &Facts) -> Row {
+fn past_the_claim(facts: &ClusterFacts) -> Row {
     const CHECK: &str = "pods.gpus-by-variable";
     const READ: &str = "environment variables of the pods' containers (not of their images)";
     if let Err(why) = &facts.pods {

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use super::facts::Facts;
+use super::facts::ClusterFacts;
 use super::nodes::node_parts;
 use super::{Row, Status, few};
 use crate::admin::nodes::{Pool, is_ready};
 use crate::claim::{DRIVER, FRACTION_CLASS, mig_class};
 use crate::slices;
 
-pub fn rows(facts: &Facts) -> Vec<Row> {
+pub fn rows(facts: &ClusterFacts) -> Vec<Row> {
     vec![classes(facts), slices(facts)]
 }
 
-fn classes(facts: &Facts) -> Row {
+fn classes(facts: &ClusterFacts) -> Row {
     const CHECK: &str = "published.classes";
     const READ: &str = "DeviceClasses and ResourceSlices";
     let (classes, slices) = match (&facts.classes, &facts.slices) {
@@ -47,7 +47,7 @@ fn classes(facts: &Facts) -> Row {
 }
 
 /// A slice stays when its driver dies, and pods are still given what it says.
-fn slices(facts: &Facts) -> Row {
+fn slices(facts: &ClusterFacts) -> Row {
     const CHECK: &str = "published.slices";
     const READ: &str = "Divvy's ResourceSlices, their nodes, pods of Divvy's DaemonSet";
     let (slices, nodes) = match (&facts.slices, &facts.nodes) {

@@ -2,14 +2,14 @@
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhook;
 
-use super::facts::{Facts, OPT_IN, Probe, opted_in};
+use super::facts::{ClusterFacts, OPT_IN, Probe, opted_in};
 use super::{Row, Status, few};
 
-pub fn rows(facts: &Facts) -> Vec<Row> {
+pub fn rows(facts: &ClusterFacts) -> Vec<Row> {
     vec![configuration(facts), namespaces(facts), answer(facts)]
 }
 
-fn configuration(facts: &Facts) -> Row {
+fn configuration(facts: &ClusterFacts) -> Row {
     const CHECK: &str = "webhook.configuration";
     const READ: &str = "MutatingWebhookConfigurations";
     let all = match &facts.webhooks {
@@ -62,7 +62,7 @@ fn is_pem(bytes: &[u8]) -> bool {
     bytes.windows(begins.len()).any(|window| window == begins)
 }
 
-fn namespaces(facts: &Facts) -> Row {
+fn namespaces(facts: &ClusterFacts) -> Row {
     const CHECK: &str = "webhook.namespaces";
     const READ: &str = "labels of the namespaces";
     let all = match &facts.namespaces {
@@ -89,7 +89,7 @@ fn namespaces(facts: &Facts) -> Row {
     }
 }
 
-fn answer(facts: &Facts) -> Row {
+fn answer(facts: &ClusterFacts) -> Row {
     const CHECK: &str = "webhook.answer";
     const READ: &str = "a dry run of a pod with a GPU fraction, in a namespace with Divvy's label";
     let row = |found: String| Row::ok(CHECK, READ, found);

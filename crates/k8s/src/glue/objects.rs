@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::record::{Record, name, selector};
 use crate::claim::NoTemplate;
-use crate::cluster::said;
+use crate::cluster::error_message;
 
 /// A glue's pods and Secrets.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub struct Objects {
 
 /// What is there of a task.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct TaskObjects {
     pub record: Record,
     pub pod: Option<Pod>,
 }
@@ -55,19 +55,22 @@ impl Objects {
     ///
     /// # Errors
     /// The API server's; so for every call here.
-    pub async fn found(&self) -> Result<BTreeMap<String, Found>, kube::Error> {
+    pub async fn found(&self) -> Result<BTreeMap<String, TaskObjects>, kube::Error> {
         let ours = ListParams::default().labels(&selector(&self.holder));
         // Records first: a pod is never there before its record.
         let secrets = self.secrets.list(&ours).await?;
         let pods = self.pods.list(&ours).await?;
         let records = secrets.iter().filter_map(Record::of_secret);
-        let mut found: BTreeMap<String, Found> = records
-            .map(|record| (record.task.clone(), Found { record, pod: None }))
+        let mut found: BTreeMap<String, TaskObjects> = records
+            .map(|record| (record.task.clone(), TaskObjects { record, pod: None }))
             .collect();
         for pod in pods {
             if let Some(record) = Record::of_pod(&pod) {
                 let task = record.task.clone();
-                found.entry(task).or_insert(Found { record, pod: None }).pod = Some(pod);
+                found
+                    .entry(task)
+                    .or_insert(TaskObjects { record, pod: None })
+                    .pod = Some(pod);
             }
         }
         Ok(found)
@@ -167,7 +170,7 @@ impl Objects {
             Ok(Some(there)) if Record::of_pod(&there) == Record::of_pod(pod) => Made::Made,
             Ok(Some(_)) => Made::Never(format!("another pod with the name {name} exists")),
             Ok(None) => Made::Later("its earlier pod was just deleted".to_owned()),
-            Err(error) => Made::Later(said(&error)),
+            Err(error) => Made::Later(error_message(&error)),
         }
     }
 
@@ -222,7 +225,7 @@ const REFUSALS: [&str; 3] = [
 /// Whether a pod that was not taken may be later.
 fn judged(error: &kube::Error) -> Made {
     let kube::Error::Api(status) = error else {
-        return Made::Later(said(error));
+        return Made::Later(error_message(error));
     };
     let message = status.message.clone();
     let passes = [NoTemplate::NoGpus.to_string().as_str(), "exceeded quota"]

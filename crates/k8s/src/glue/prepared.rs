@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::record::{Logged, Record, holder};
 use super::values::{Queue, Values, Wrong};
-use super::{Args, GlueError, life, pod};
-use crate::ask::{Steps, ask};
+use super::{Args, GlueError, pod, task_state};
+use crate::pod_request::{Steps, parse_pod_request};
 
 /// What the files say.
 pub struct Prepared {
@@ -48,7 +48,7 @@ pub fn prepared(args: &Args) -> Result<Prepared, GlueError> {
                 wrong,
             })?;
         // With Divvy's webhook every task of such a queue would fail; without it, it may be somebody else's language.
-        if let Err(refusal) = ask(&sample, Steps::Any) {
+        if let Err(refusal) = parse_pod_request(&sample, Steps::Any) {
             eprintln!(
                 "warning: queue {}: Divvy's webhook would refuse its pods: {refusal}",
                 queue.name
@@ -65,7 +65,7 @@ impl Prepared {
             task: "TASK".to_owned(),
             queue_id: "QUEUE".to_owned(),
             queue_name: queue.name.clone(),
-            mark: life::Mark::Ours,
+            mark: task_state::ClaimPhase::Ours,
             was_stopped: false,
             logged: Logged::Nothing,
         };

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use sha2::{Digest, Sha256};
 
-use super::life::Mark;
+use super::task_state::ClaimPhase;
 
 /// Labels of the stock agent's glue, by which its users count.
 const TASK_LABEL: &str = "clearml-task-id";
@@ -27,10 +27,10 @@ const MARK: &str = "glue.divvy.dev/mark";
 const WAS_STOPPED: &str = "glue.divvy.dev/was-stopped";
 const LOGGED: &str = "glue.divvy.dev/logged";
 
-const MARKS: [(Mark, &str); 3] = [
-    (Mark::Claiming, "claiming"),
-    (Mark::Ours, "ours"),
-    (Mark::Returning, "returning"),
+const MARKS: [(ClaimPhase, &str); 3] = [
+    (ClaimPhase::Claiming, "claiming"),
+    (ClaimPhase::Ours, "ours"),
+    (ClaimPhase::Returning, "returning"),
 ];
 
 /// A task that is ours, or may be.
@@ -39,7 +39,7 @@ pub struct Record {
     pub task: String,
     pub queue_id: String,
     pub queue_name: String,
-    pub mark: Mark,
+    pub mark: ClaimPhase,
     /// Its user had stopped it before it was popped.
     pub was_stopped: bool,
     pub logged: Logged,
@@ -191,7 +191,7 @@ impl Record {
             task: said.get(TASK)?.clone(),
             queue_id: said.get(QUEUE)?.clone(),
             queue_name: said.get(QUEUE_NAME).cloned().unwrap_or_default(),
-            mark: mark.map_or(Mark::Ours, |(mark, _)| *mark),
+            mark: mark.map_or(ClaimPhase::Ours, |(mark, _)| *mark),
             was_stopped: said.get(WAS_STOPPED).is_some_and(|flag| flag == "true"),
             logged: Logged::of(said.get(LOGGED)),
         })
@@ -207,7 +207,7 @@ mod tests {
             task: "9e3779b97f4a7c15".into(),
             queue_id: "q1".into(),
             queue_name: "half GPU (new)".into(),
-            mark: Mark::Claiming,
+            mark: ClaimPhase::Claiming,
             was_stopped: true,
             logged: Logged::UpTo("2026-01-01T00:00:00.000000001Z".into()),
         }
@@ -220,7 +220,7 @@ mod tests {
         for logged in [Logged::Nothing, Logged::All] {
             let record = Record {
                 logged,
-                mark: Mark::Returning,
+                mark: ClaimPhase::Returning,
                 ..record.clone()
             };
             assert_eq!(Record::of_secret(&record.secret("h")), Some(record));
@@ -237,7 +237,7 @@ mod tests {
             },
             ..Pod::default()
         };
-        assert_eq!(Record::of_pod(&pod).unwrap().mark, Mark::Ours);
+        assert_eq!(Record::of_pod(&pod).unwrap().mark, ClaimPhase::Ours);
     }
 
     #[test]

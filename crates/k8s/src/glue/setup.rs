@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use divvy_clearml::Settings;
 use divvy_clearml::config::Credentials;
 use divvy_clearml::container::Setup;
-use divvy_clearml::frontend::gate::Gate;
+use divvy_clearml::frontend::pull_schedule::Gate;
 use divvy_clearml::server::Server;
 use serde_json::{Value, json};
 
-use super::hand::{Hand, Served};
+use super::context::{GlueContext, ServedQueue};
 use super::objects::Objects;
 use super::prepared::Prepared;
 use super::record::holder;
@@ -19,7 +19,7 @@ use super::{Args, GlueError, TIMEOUT};
 ///
 /// # Errors
 /// [`GlueError`], before anything is changed but for queues that are made.
-pub async fn set_up(args: &Args, prepared: Prepared) -> Result<(Hand, Gate), GlueError> {
+pub async fn set_up(args: &Args, prepared: Prepared) -> Result<(GlueContext, Gate), GlueError> {
     let Prepared { values, manifest } = prepared;
     let mut vars: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -60,7 +60,7 @@ pub async fn set_up(args: &Args, prepared: Prepared) -> Result<(Hand, Gate), Glu
     for queue in &values.queues {
         let facts = server.find_queue(&queue.name, create).await?;
         let facts = facts.ok_or_else(|| GlueError::NoQueue(queue.name.clone()))?;
-        queues.push(Served {
+        queues.push(ServedQueue {
             id: facts.id,
             queue: queue.clone(),
         });
@@ -70,7 +70,7 @@ pub async fn set_up(args: &Args, prepared: Prepared) -> Result<(Hand, Gate), Glu
         .register(&worker, &ids, TIMEOUT, &settings.worker_tags)
         .await?;
     tracing::info!(%worker, queues = queues.len(), namespace, "serving queues of the ClearML server");
-    let hand = Hand {
+    let hand = GlueContext {
         objects: Objects::new(client, &namespace, &holder(&worker)),
         config: config(&settings, &vars).to_string(),
         token: match &settings.api.credentials {

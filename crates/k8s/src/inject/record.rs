@@ -1,6 +1,6 @@
 //! What was understood of a pod, written into it: people see it, and a claim template that was lost is made again from it.
 
-use crate::ask::{Fraction, MOST_GPUS, Size};
+use crate::pod_request::{Fraction, MOST_GPUS, Size};
 
 /// The annotation of an admitted pod: `0.500`, `2000Mi`, or `1.000,1.000` for two whole GPUs.
 pub const ASKED: &str = "divvy.dev/gpus";

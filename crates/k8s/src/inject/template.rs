@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::is_clearml_fraction;
-use crate::ask::{CONTAINER, DEVICES, FRACTION_LABEL, GPU, Place, Refusal, Size, Steps, ask};
+use crate::pod_request::{
+    CONTAINER, ContainerRef, DEVICES, FRACTION_LABEL, GPU, Refusal, Size, Steps, parse_pod_request,
+};
 
 /// Where a kind has its pod template, as JSON pointers; `None` for kinds without.
 fn place(kind: &str) -> Option<&'static str> {
@@ -47,7 +49,7 @@ pub fn strip_template(object: &Value, steps: Steps) -> Result<Option<Value>, Ref
     if has_limits {
         unmake(template);
     }
-    let Ok(found) = ask(template, steps)? else {
+    let Ok(found) = parse_pod_request(template, steps)? else {
         return Ok(None);
     };
     let Some(container) = template.pointer_mut(&found.container.pointer()) else {
@@ -63,7 +65,7 @@ pub fn strip_template(object: &Value, steps: Steps) -> Result<Option<Value>, Ref
         make.push(("annotations", DEVICES, devices.to_string()));
     }
     // Without its limit nothing says any more which container it was, unless it lists whole GPUs.
-    if found.container != Place::Container(0)
+    if found.container != ContainerRef::Container(0)
         && container["resources"]["limits"].get(GPU).is_none()
         && let Some(name) = container["name"].as_str()
     {

@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::claim::DRIVER;
 use crate::node::protocol::dra;
-use crate::slices::{self, Held, MEMORY, NoDevice};
+use crate::slices::{self, DeviceAllocation, MEMORY, NoDevice};
 
 /// What a claim has on this node.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,7 +122,7 @@ fn of_device(
     result: &DeviceRequestAllocationResult,
     node: &str,
     gpus: &[slices::Gpu],
-) -> Result<Held, Unprepared> {
+) -> Result<DeviceAllocation, Unprepared> {
     if result.pool != node {
         return Err(Unprepared::Elsewhere {
             device: result.device.clone(),
@@ -137,7 +137,11 @@ fn of_device(
         Some(consumed) => consumed.get(MEMORY).map(|memory| bytes(result, memory)),
         None => None,
     };
-    Ok(slices::held(&result.device, consumed.transpose()?, gpus)?)
+    Ok(slices::resolve_device(
+        &result.device,
+        consumed.transpose()?,
+        gpus,
+    )?)
 }
 
 fn bytes(result: &DeviceRequestAllocationResult, quantity: &Quantity) -> Result<Bytes, Unprepared> {
@@ -148,18 +152,20 @@ fn bytes(result: &DeviceRequestAllocationResult, quantity: &Quantity) -> Result<
 }
 
 /// One slice has one limit on each GPU, so parts of the same one are added up.
-fn merged(held: Vec<Held>) -> Vec<v1::ClaimDevice> {
+fn merged(held: Vec<DeviceAllocation>) -> Vec<v1::ClaimDevice> {
     let mut parts: BTreeMap<String, u64> = BTreeMap::new();
     let mut devices = Vec::new();
     for one in held {
         match one {
-            Held::Part { gpu, memory } => *parts.entry(gpu).or_default() += memory.get(),
-            Held::Mig {
+            DeviceAllocation::Part { gpu, memory } => {
+                *parts.entry(gpu).or_default() += memory.get()
+            }
+            DeviceAllocation::Mig {
                 gpu,
                 profile,
                 start,
             } => devices.push(v1::ClaimDevice::instance(gpu, profile.to_string(), start)),
-            Held::Whole { gpu } => devices.push(v1::ClaimDevice::whole(gpu)),
+            DeviceAllocation::Whole { gpu } => devices.push(v1::ClaimDevice::whole(gpu)),
         }
     }
     let parts = parts.into_iter();

@@ -10,11 +10,11 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
+use crate::node::agent_poll::Wellness;
 use crate::node::protocol::health::dra_resource_health_server::DraResourceHealth;
 use crate::node::protocol::health::{
     DeviceHealth, DeviceIdentifier, NodeWatchResourcesRequest, NodeWatchResourcesResponse,
 };
-use crate::node::survey::Wellness;
 
 /// What kubelet has not heard of for 30 s is unknown to it (`DefaultHealthTimeout`); three times as often, so that one word may
 /// be late.
@@ -22,14 +22,14 @@ const AGAIN: Duration = Duration::from_secs(10);
 
 /// Tells kubelet.
 #[derive(Clone, Debug)]
-pub struct Teller {
+pub struct HealthService {
     pub node: String,
     pub wellness: watch::Receiver<Wellness>,
     pub stop: watch::Receiver<bool>,
 }
 
 #[tonic::async_trait]
-impl DraResourceHealth for Teller {
+impl DraResourceHealth for HealthService {
     type NodeWatchResourcesStream =
         Pin<Box<dyn Stream<Item = Result<NodeWatchResourcesResponse, Status>> + Send>>;
 
@@ -57,7 +57,7 @@ impl DraResourceHealth for Teller {
     }
 }
 
-impl Teller {
+impl HealthService {
     /// All of them each time, as kubelet wants it.
     fn word(&mut self, now: Timestamp) -> NodeWatchResourcesResponse {
         let wellness = self.wellness.borrow_and_update();

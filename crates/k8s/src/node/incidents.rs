@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::node::agent::Agent;
 use crate::node::events::{About, Kind};
-use crate::node::plugin::Plugin;
+use crate::node::plugin::DraDriver;
 
 /// Between two looks at what the claims were refused.
 const LOOK: Duration = Duration::from_secs(5);
@@ -86,21 +86,21 @@ impl ClaimRef {
 
 /// News of one claim and reason: the newest text, and how many there were.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct News {
+struct PendingIncident {
     text: String,
     count: u32,
 }
 
 /// What is to be told, and what was.
 #[derive(Debug, Default)]
-pub struct Journal {
-    news: BTreeMap<(ClaimRef, Reason), News>,
+pub struct IncidentLog {
+    news: BTreeMap<(ClaimRef, Reason), PendingIncident>,
     told: BTreeMap<(ClaimRef, Reason), Instant>,
     /// Refusals that were told, by the claim's uid.
     refused: BTreeMap<String, u64>,
 }
 
-impl Journal {
+impl IncidentLog {
     fn note(&mut self, claim: ClaimRef, reason: Reason, text: &str) {
         let key = (claim, reason);
         if self.news.len() >= MOST && !self.news.contains_key(&key) {
@@ -109,7 +109,7 @@ impl Journal {
         }
         let count = self.news.get(&key).map_or(0, |news| news.count);
         let (text, count) = (plain(text), count.saturating_add(1));
-        self.news.insert(key, News { text, count });
+        self.news.insert(key, PendingIncident { text, count });
     }
 
     /// Notes what the claims were refused since they were last looked at, and forgets claims that are held no more.
@@ -137,7 +137,7 @@ impl Journal {
         let told = &mut self.told;
         let due = self.news.extract_if(.., |key, _| !told.contains_key(key));
         let due: Vec<_> = due.collect();
-        let text = |reason: Reason, news: News| match (reason, news.count) {
+        let text = |reason: Reason, news: PendingIncident| match (reason, news.count) {
             // Its figures are of all refusals.
             (Reason::Refused, _) | (_, 1) => news.text,
             (_, count) => format!("{}; {} more since the last event", news.text, count - 1),
@@ -186,9 +186,9 @@ fn plain(text: &str) -> String {
 }
 
 /// Tells of incidents for as long as the driver runs.
-pub async fn run(plugin: Arc<Plugin>, mut stop: watch::Receiver<bool>) {
+pub async fn run(plugin: Arc<DraDriver>, mut stop: watch::Receiver<bool>) {
     let told = async {
-        tokio::join!(follow(&plugin), look(&plugin));
+        tokio::join!(follow(&plugin), poll_refusals(&plugin));
     };
     tokio::select! {
         _ = stop.wait_for(|stop| *stop) => {}
@@ -197,18 +197,18 @@ pub async fn run(plugin: Arc<Plugin>, mut stop: watch::Receiver<bool>) {
 }
 
 /// Notes refusals, and tells what is due.
-async fn look(plugin: &Plugin) {
+async fn poll_refusals(plugin: &DraDriver) {
     loop {
         if let Ok(held) = plugin.agent().held_now().await {
             journal(plugin).count(&held);
         }
-        tell(plugin).await;
+        emit_due(plugin).await;
         sleep(LOOK).await;
     }
 }
 
 /// Follows the agent's events, over its restarts.
-async fn follow(plugin: &Plugin) {
+async fn follow(plugin: &DraDriver) {
     let mut after = 0;
     let mut since = Timestamp::now() - BEFORE;
     loop {
@@ -236,10 +236,10 @@ async fn is_kept(agent: &Agent, number: u64) -> bool {
     }
 }
 
-async fn follow_once(plugin: &Plugin, after: &mut u64, since: Timestamp) -> Result<(), Error> {
+async fn follow_once(plugin: &DraDriver, after: &mut u64, since: Timestamp) -> Result<(), Error> {
     let mut events = plugin.agent().follow_events(*after).await?;
     while let Some(event) = events.next().await? {
-        let heard = hear(plugin, &event, since).await;
+        let heard = handle_event(plugin, &event, since).await;
         // An agent that went away meanwhile is asked again.
         if !matches!(&heard, Err(error) if error.code == ErrorCode::NoDaemon) {
             *after = event.seq;
@@ -249,14 +249,14 @@ async fn follow_once(plugin: &Plugin, after: &mut u64, since: Timestamp) -> Resu
     Ok(())
 }
 
-async fn hear(plugin: &Plugin, event: &Event, since: Timestamp) -> Result<(), Error> {
+async fn handle_event(plugin: &DraDriver, event: &Event, since: Timestamp) -> Result<(), Error> {
     let reason = Reason::of(&event.kind).filter(|_| event.at >= since);
     let (Some(reason), Some(job)) = (reason, &event.job) else {
         return Ok(());
     };
     if let Some(claim) = claim_of(plugin.agent(), job).await? {
         journal(plugin).note(claim, reason, &event.text);
-        tell(plugin).await;
+        emit_due(plugin).await;
     }
     Ok(())
 }
@@ -275,7 +275,7 @@ async fn claim_of(agent: &Agent, job: &str) -> Result<Option<ClaimRef>, Error> {
 }
 
 /// A claim is about to be let go: what it was refused since the last look is told.
-pub async fn last_look(plugin: &Arc<Plugin>, uid: &str) {
+pub async fn last_look(plugin: &Arc<DraDriver>, uid: &str) {
     let Ok(held) = plugin.agent().held_now().await else {
         return;
     };
@@ -290,14 +290,14 @@ pub async fn last_look(plugin: &Arc<Plugin>, uid: &str) {
     }
 }
 
-fn journal(plugin: &Plugin) -> MutexGuard<'_, Journal> {
-    let journal: &Mutex<Journal> = plugin.incidents();
+fn journal(plugin: &DraDriver) -> MutexGuard<'_, IncidentLog> {
+    let journal: &Mutex<IncidentLog> = plugin.incidents();
     journal
         .lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-async fn tell(plugin: &Plugin) {
+async fn emit_due(plugin: &DraDriver) {
     let due = journal(plugin).due(Instant::now());
     for (of, reason, text) in due {
         tell_one(plugin, &of, reason, text).await;
@@ -305,7 +305,7 @@ async fn tell(plugin: &Plugin) {
 }
 
 /// An event on each pod that the claim is reserved for; on the claim where these are not known.
-async fn tell_one(plugin: &Plugin, claim: &ClaimRef, reason: Reason, text: String) {
+async fn tell_one(plugin: &DraDriver, claim: &ClaimRef, reason: Reason, text: String) {
     let found = plugin.claim_at_hand(&claim.namespace, &claim.name).await;
     let found = found.ok().flatten();
     let pods = found.map_or_else(Vec::new, |found| pods(&found, &claim.uid));
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn refusals_are_told_once_with_figures_and_again_when_there_are_more() {
-        let (mut journal, now) = (Journal::default(), Instant::now());
+        let (mut journal, now) = (IncidentLog::default(), Instant::now());
         journal.count(&[held("a", 0)]);
         assert_eq!(journal.due(now), []);
         journal.count(&[held("a", 3)]);
@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_storm_of_bypasses_is_one_event_a_minute_that_counts_them() {
-        let (mut journal, now) = (Journal::default(), Instant::now());
+        let (mut journal, now) = (IncidentLog::default(), Instant::now());
         let mut told = 0;
         for second in 0..120 {
             for pid in 0..50 {
@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn news_has_a_bound_in_number_and_length_and_no_control_characters() {
-        let (mut journal, now) = (Journal::default(), Instant::now());
+        let (mut journal, now) = (IncidentLog::default(), Instant::now());
         for claim in 0..MOST + 10 {
             journal.note(
                 of(&claim.to_string()),
@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn the_last_look_at_a_claim_tells_what_is_left_within_the_minute() {
-        let mut journal = Journal::default();
+        let mut journal = IncidentLog::default();
         journal.count(&[held("a", 1)]);
         assert_eq!(journal.due(Instant::now()).len(), 1);
         assert_eq!(journal.last(&held("a", 1)), []);

@@ -18,33 +18,33 @@ use tonic::{Request, Response, Status};
 use crate::cluster;
 use crate::node::agent::Agent;
 use crate::node::allocation::{self, Unprepared};
+use crate::node::claim_lock::KeyedMutex;
 use crate::node::events::{About, Events, Kind};
-use crate::node::incidents::{self, Journal};
+use crate::node::incidents::{self, IncidentLog};
 use crate::node::protocol::dra::dra_plugin_server::DraPlugin;
 use crate::node::protocol::dra::{
     Claim, Device, NodePrepareResourceResponse, NodePrepareResourcesRequest,
     NodePrepareResourcesResponse, NodeUnprepareResourceResponse, NodeUnprepareResourcesRequest,
     NodeUnprepareResourcesResponse,
 };
-use crate::node::turns::Turns;
 use crate::slices;
 
 /// The driver on a node.
-pub struct Plugin {
+pub struct DraDriver {
     node: String,
     client: Client,
     agent: Agent,
     events: Events,
-    turns: Turns,
-    incidents: Mutex<Journal>,
+    claim_lock: KeyedMutex,
+    incidents: Mutex<IncidentLog>,
 }
 
 /// Why a claim is not prepared or unprepared; kubelet shows it in an event of the pod and tries again.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum PrepareError {
     #[error("claim {0} does not exist")]
     NoClaim(String),
-    #[error("cannot read the claim: {}", cluster::said(.0))]
+    #[error("cannot read the claim: {}", cluster::error_message(.0))]
     Unread(kube::Error),
     #[error(transparent)]
     Unprepared(#[from] Unprepared),
@@ -54,14 +54,14 @@ enum Failure {
     Broken(#[from] tokio::task::JoinError),
 }
 
-impl Plugin {
+impl DraDriver {
     pub fn new(node: &str, client: Client, agent: Agent) -> Self {
         Self {
             node: node.to_owned(),
             events: Events::new(client.clone(), node),
             client,
             agent,
-            turns: Turns::default(),
+            claim_lock: KeyedMutex::default(),
             incidents: Mutex::default(),
         }
     }
@@ -78,11 +78,11 @@ impl Plugin {
         &self.events
     }
 
-    pub(super) fn turns(&self) -> &Turns {
-        &self.turns
+    pub(super) fn claim_lock(&self) -> &KeyedMutex {
+        &self.claim_lock
     }
 
-    pub(super) fn incidents(&self) -> &Mutex<Journal> {
+    pub(super) fn incidents(&self) -> &Mutex<IncidentLog> {
         &self.incidents
     }
 
@@ -111,12 +111,12 @@ impl Plugin {
         }
     }
 
-    async fn prepare(&self, asked: &Claim) -> Result<Vec<Device>, Failure> {
-        let _turn = self.turns.of(&asked.uid).await;
+    async fn prepare(&self, asked: &Claim) -> Result<Vec<Device>, PrepareError> {
+        let _turn = self.claim_lock.lock(&asked.uid).await;
         let claim = self.claim(&asked.namespace, &asked.name).await;
         let claim = claim
-            .map_err(Failure::Unread)?
-            .ok_or_else(|| Failure::NoClaim(format!("{}/{}", asked.namespace, asked.name)))?;
+            .map_err(PrepareError::Unread)?
+            .ok_or_else(|| PrepareError::NoClaim(format!("{}/{}", asked.namespace, asked.name)))?;
         let gpus = slices::gpus(&self.agent.gpus().await?);
         let allocation = allocation::of(&claim, &asked.uid, &self.node, &gpus)?;
         let held = self.agent.hold(&asked.uid, &allocation.claim).await?;
@@ -144,8 +144,8 @@ impl Plugin {
         Ok(allocation.devices(&held.cdi_device))
     }
 
-    async fn unprepare(self: &Arc<Self>, asked: &Claim) -> Result<(), Failure> {
-        let _turn = self.turns.of(&asked.uid).await;
+    async fn unprepare(self: &Arc<Self>, asked: &Claim) -> Result<(), PrepareError> {
+        let _turn = self.claim_lock.lock(&asked.uid).await;
         incidents::last_look(self, &asked.uid).await;
         self.agent.release(&asked.uid).await?;
         tracing::info!("claim {}/{} is released", asked.namespace, asked.name);
@@ -162,7 +162,7 @@ fn spoken(error: &v1::Error) -> String {
 }
 
 /// Kubelet's calls.
-pub struct Kubelet(pub Arc<Plugin>);
+pub struct Kubelet(pub Arc<DraDriver>);
 
 #[tonic::async_trait]
 impl DraPlugin for Kubelet {
@@ -176,7 +176,7 @@ impl DraPlugin for Kubelet {
             let uid = claim.uid.clone();
             whole(uid, async move { plugin.prepare(&claim).await })
         });
-        let answer = |(uid, prepared): (String, Result<Vec<Device>, Failure>)| {
+        let answer = |(uid, prepared): (String, Result<Vec<Device>, PrepareError>)| {
             let (devices, error) = match prepared {
                 Ok(devices) => (devices, String::new()),
                 Err(failure) => (Vec::new(), told("prepared", &uid, &failure)),
@@ -197,7 +197,7 @@ impl DraPlugin for Kubelet {
             let uid = claim.uid.clone();
             whole(uid, async move { plugin.unprepare(&claim).await })
         });
-        let answer = |(uid, unprepared): (String, Result<(), Failure>)| {
+        let answer = |(uid, unprepared): (String, Result<(), PrepareError>)| {
             let failure = unprepared.err();
             let error = failure.map(|failure| told("unprepared", &uid, &failure));
             let error = error.unwrap_or_default();
@@ -211,14 +211,14 @@ impl DraPlugin for Kubelet {
 /// Work for a claim, to its end: in a task of its own, as a call that kubelet gives up waiting for is dropped where it stands.
 async fn whole<T: Send + 'static>(
     uid: String,
-    work: impl Future<Output = Result<T, Failure>> + Send + 'static,
-) -> (String, Result<T, Failure>) {
+    work: impl Future<Output = Result<T, PrepareError>> + Send + 'static,
+) -> (String, Result<T, PrepareError>) {
     let done = tokio::spawn(work).await;
     (uid, done.unwrap_or_else(|error| Err(error.into())))
 }
 
 /// What kubelet is told, with the causes.
-fn told(done: &str, uid: &str, failure: &Failure) -> String {
+fn told(done: &str, uid: &str, failure: &PrepareError) -> String {
     let text = failure.to_string();
     tracing::warn!("claim {uid} is not {done}: {text}");
     text

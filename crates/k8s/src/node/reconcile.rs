@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use crate::node::allocation;
 use crate::node::events::{About, Kind};
-use crate::node::plugin::Plugin;
+use crate::node::plugin::DraDriver;
 
 /// Between two comparisons: nothing waits for them but what is leaked.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -48,7 +48,7 @@ pub fn judge(uid: &str, claim: Option<&ResourceClaim>, node: &str) -> Option<Lea
 }
 
 /// Compares at once, and then again and again.
-pub async fn run(plugin: Arc<Plugin>, mut stop: watch::Receiver<bool>) {
+pub async fn run(plugin: Arc<DraDriver>, mut stop: watch::Receiver<bool>) {
     loop {
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
@@ -57,7 +57,7 @@ pub async fn run(plugin: Arc<Plugin>, mut stop: watch::Receiver<bool>) {
     }
 }
 
-async fn compare(plugin: &Plugin) {
+async fn compare(plugin: &DraDriver) {
     let held = match plugin.agent().held().await {
         Ok(held) => held,
         Err(error) => {
@@ -72,7 +72,7 @@ async fn compare(plugin: &Plugin) {
     }
 }
 
-async fn look_into(plugin: &Plugin, held: &HeldClaim) {
+async fn look_into(plugin: &DraDriver, held: &HeldClaim) {
     let HeldClaim {
         uid,
         namespace,
@@ -91,7 +91,7 @@ async fn look_into(plugin: &Plugin, held: &HeldClaim) {
         return;
     }
     // Whatever kubelet asks of this claim comes before or after.
-    let _turn = plugin.turns().of(uid).await;
+    let _turn = plugin.claim_lock().lock(uid).await;
     let Some(leak) = judged(plugin.claim(namespace, name).await) else {
         return;
     };

@@ -16,7 +16,7 @@ use divvy_core::mig::MigProfile;
 /// The classes of a cluster with this inventory: one for parts and whole GPUs, one for each profile. `nvidia_gpu` is whether
 /// `nvidia.com/gpu` is ours to serve too, which it is not while NVIDIA's device plugin or driver serves it.
 pub fn classes(inventory: &Inventory, nvidia_gpu: bool) -> Vec<DeviceClass> {
-    let gpu = nvidia_gpu.then(|| crate::ask::GPU.to_owned());
+    let gpu = nvidia_gpu.then(|| crate::pod_request::GPU.to_owned());
     let kinds = format!("{} in ['{FRACTION}', '{WHOLE}']", attribute(TYPE));
     let fraction = class(FRACTION_CLASS.to_owned(), gpu, &kinds);
     let profiles = inventory.profiles.keys().map(|profile| {

@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use divvy_core::mig::{Attribute, Placement, Profile, Table};
+use divvy_core::mig::{Attribute, Placement, Profile, ProfileTable};
 use k8s_openapi::api::resource::v1::{Counter, CounterSet, DeviceCounterConsumption};
 
 use super::name;
@@ -25,7 +25,7 @@ use super::quantity::of_count;
 pub(super) const MOST_COUNTERS: usize = 32;
 
 /// What a GPU that can be cut has.
-pub(super) fn of(table: &Table) -> BTreeMap<String, u32> {
+pub(super) fn of(table: &ProfileTable) -> BTreeMap<String, u32> {
     let slices = 0..table.memory_slices;
     let mut counters: BTreeMap<String, u32> = slices.map(|slice| (memory(slice), 1)).collect();
     counters.insert(COMPUTE.to_owned(), u32::from(table.compute_slices));
@@ -48,7 +48,11 @@ pub(super) fn of(table: &Table) -> BTreeMap<String, u32> {
 }
 
 /// What an instance there takes of them.
-pub(super) fn taken(table: &Table, profile: &Profile, place: Placement) -> BTreeMap<String, u32> {
+pub(super) fn taken(
+    table: &ProfileTable,
+    profile: &Profile,
+    place: Placement,
+) -> BTreeMap<String, u32> {
     let has = of(table);
     let covers = place.start..place.start + profile.memory_slices;
     let mut taken: BTreeMap<String, u32> = covers.map(|slice| (memory(slice), 1)).collect();

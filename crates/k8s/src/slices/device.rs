@@ -47,7 +47,7 @@ pub(super) fn fraction(gpu: &Gpu, name: &str, carving: Option<&Carving>) -> Devi
     }
 }
 
-/// The least part of a GPU with so much memory. A node gives every part at least a thousandth of the GPU's time (`Share`), so
+/// The least part of a GPU with so much memory. A node gives every part at least a thousandth of the GPU's time (`SharedGpu`), so
 /// smaller parts would use the time up while the scheduler, which counts memory, still has room.
 pub fn least(memory: Bytes) -> Bytes {
     // What is published is rounded down, by less than a step.

@@ -1,7 +1,7 @@
 //! What a node's agent says of its GPUs, as what can be given out of them.
 
 use divvy_api::v1;
-use divvy_core::mig::{MigProfileError, Placement, Profile, Table, TableError};
+use divvy_core::mig::{MigProfileError, Placement, Profile, ProfileTable, ProfileTableError};
 use divvy_core::units::Bytes;
 
 use super::counters;
@@ -39,7 +39,7 @@ pub enum Offer {
 /// What a GPU can be cut into.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Carving {
-    pub table: Table,
+    pub table: ProfileTable,
     /// What lies there for good, as far as this node is concerned: others' instances, and those that are given to nobody.
     pub taken: Vec<Placement>,
 }
@@ -74,7 +74,7 @@ pub enum Withheld {
     #[error("cannot parse the name of one of its MIG profiles")]
     Name(#[source] MigProfileError),
     #[error("its table of MIG placements is inconsistent")]
-    Table(#[source] TableError),
+    Table(#[source] ProfileTableError),
     #[error("its MIG placements need {0} counters, but a counter set has at most {most}", most = counters::MOST_COUNTERS)]
     Counters(usize),
     #[error("its UUID `{0}` is not a valid device name")]
@@ -128,7 +128,7 @@ fn offer(listed: &v1::Gpu) -> Result<Offer, Withheld> {
 fn carving(mig: &v1::Mig) -> Result<Carving, Withheld> {
     let profiles = mig.profiles.iter().map(profile);
     let profiles = profiles.collect::<Result<Vec<_>, _>>();
-    let table = Table::new(profiles.map_err(Withheld::Name)?).map_err(Withheld::Table)?;
+    let table = ProfileTable::new(profiles.map_err(Withheld::Name)?).map_err(Withheld::Table)?;
     let count = counters::of(&table).len();
     if count > counters::MOST_COUNTERS {
         return Err(Withheld::Counters(count));

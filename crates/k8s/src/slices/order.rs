@@ -1,6 +1,6 @@
 //! In which order devices stand: the scheduler takes the first that fits, so this is how GPUs are filled.
 
-use divvy_core::mig::{Placement, Policy, Site};
+use divvy_core::mig::{MigGpu, Placement, PlacementPolicy};
 
 use super::offer::{Carving, Gpu, Offer};
 
@@ -33,8 +33,10 @@ pub(super) fn places(carving: &Carving) -> Vec<Placement> {
             continue;
         }
         let candidates = |laid: &[Placement]| {
-            let site = Site::new(table, carving.taken.iter().chain(laid).copied(), &[]);
-            let found = site.candidates(profile.id, Policy::LeastLoss).into_iter();
+            let site = MigGpu::new(table, carving.taken.iter().chain(laid).copied(), &[]);
+            let found = site
+                .candidates(profile.id, PlacementPolicy::LeastLoss)
+                .into_iter();
             found.map(|candidate| candidate.placement)
         };
         let mut places: Vec<Placement> = Vec::new();

@@ -10,7 +10,7 @@
 //! half a minute after a driver has gone, and anybody with the right may edit them; both show up here as events. Nothing is
 //! deleted at the end: the kubelet does that, and a driver that is only restarted goes on.
 
-mod pace;
+mod backoff;
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -27,11 +27,11 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use pace::Pace;
+use backoff::Backoff;
 
-use super::change::is_ours;
+use super::diff::is_ours;
 use super::offer::{Gpu, Withheld, gpus};
-use super::{Node, Pool, Step, Taints, pool, steps};
+use super::{Node, Pool, SliceChange, Taints, pool, steps};
 use crate::claim::DRIVER;
 use crate::cluster::{chain, is_missing};
 use crate::role::{self, Role};
@@ -98,7 +98,7 @@ impl Publisher {
         let mut nodes = pin!(events(self.nodes.clone(), named));
         let mut own: Option<Own> = None;
         let mut offered: Option<Vec<Gpu>> = None;
-        let mut pace = Pace::new(Instant::now());
+        let mut pace = Backoff::new(Instant::now());
         listed.mark_changed();
         loop {
             tokio::select! {
@@ -167,16 +167,16 @@ impl Publisher {
     }
 
     /// Does these, until the API server keeps less of a slice than it was sent: then the feature gate that it lacks.
-    async fn apply(&self, steps: &[Step]) -> Result<Option<&'static str>, PublishError> {
+    async fn apply(&self, steps: &[SliceChange]) -> Result<Option<&'static str>, PublishError> {
         for step in steps {
             let how = PostParams::default();
             let (slice, kept) = match step {
-                Step::Create(slice) => (slice, self.slices.create(&how, slice).await),
-                Step::Replace(slice) => {
+                SliceChange::Create(slice) => (slice, self.slices.create(&how, slice).await),
+                SliceChange::Replace(slice) => {
                     let kept = self.slices.replace(&name(slice), &how, slice).await;
                     (slice, kept)
                 }
-                Step::Delete(slice) => {
+                SliceChange::Delete(slice) => {
                     self.delete(slice).await?;
                     continue;
                 }

@@ -15,7 +15,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 
 use super::object::{CONTAINER, Kind};
 use super::stage::{Stage, stage};
-use crate::edge;
+use crate::error_output;
 
 /// Between two looks at a pod whose output ended and whose state does not say so yet; the kubelet tells once a second.
 const STATUS_LAG: Duration = Duration::from_secs(1);
@@ -50,13 +50,13 @@ pub async fn follow(
             }
             Ok(watcher::Event::Init | watcher::Event::InitDone) => continue,
             Err(error) => {
-                edge::say(&format!("lost the watch of the pod, retrying: {error}"));
+                error_output::say(&format!("lost the watch of the pod, retrying: {error}"));
                 continue;
             }
         };
         match stage(&pod) {
             Stage::Waits(why) if why != told => {
-                edge::say(&format!("waits: {why}"));
+                error_output::say(&format!("waits: {why}"));
                 told = why;
             }
             Stage::Waits(_) => {}
@@ -111,7 +111,9 @@ async fn output(
         Ok(stream) => stream,
         Err(error) => {
             // Its exit code counts whether its output can be read or not.
-            edge::say(&edge::of_kube(error, &format!("read the output of {name}")).message);
+            error_output::say(
+                &error_output::of_kube(error, &format!("read the output of {name}")).message,
+            );
             return Ok(());
         }
     };
@@ -124,11 +126,11 @@ async fn output(
             Ok(0) => return Ok(()),
             Ok(_) => {
                 if let Some(text) = unseen(&line, before, last) {
-                    edge::print_bytes(text)?;
+                    error_output::print_bytes(text)?;
                 }
             }
             Err(error) => {
-                edge::say(&format!(
+                error_output::say(&format!(
                     "the output was interrupted, reading it again: {error}"
                 ));
                 return Ok(());

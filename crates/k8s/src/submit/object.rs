@@ -9,11 +9,11 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::stem;
-use crate::ask::{FRACTION, Fraction, GPU, MEMORY};
-use crate::carrier;
-use crate::edge::usage;
+use crate::error_output::usage;
 use crate::inject::CLAIM;
+use crate::pod_request::{FRACTION, Fraction, GPU, MEMORY};
 use crate::quantity::Quantity;
+use crate::reservation;
 
 /// The container's name, which logs are asked by.
 pub const CONTAINER: &str = "main";
@@ -150,7 +150,7 @@ pub fn mig_resource(profile: MigProfile) -> String {
 
 /// A submission.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wish {
+pub struct Submission {
     pub amount: Amount,
     pub name: Option<String>,
     pub namespace: String,
@@ -163,7 +163,7 @@ pub struct Wish {
     pub root: bool,
 }
 
-impl Wish {
+impl Submission {
     /// # Errors
     /// A word is none that Kubernetes takes.
     pub fn check(&self) -> Result<(), Error> {
@@ -347,7 +347,7 @@ pub fn is_held(pod: &Pod) -> bool {
     let claims = spec.resource_claims.iter().flatten();
     let gates = spec.scheduling_gates.iter().flatten();
     claims.into_iter().any(|claim| claim.name == CLAIM)
-        || gates.into_iter().any(|gate| gate.name == carrier::GATE)
+        || gates.into_iter().any(|gate| gate.name == reservation::GATE)
 }
 
 #[cfg(test)]

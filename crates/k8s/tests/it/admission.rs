@@ -1,9 +1,9 @@
 //! What becomes of pods in all the languages that people have for parts of GPUs.
 
 use divvy_core::units::Bytes;
-use divvy_k8s::ask::{Steps, Untouched};
 use divvy_k8s::claim::Inventory;
 use divvy_k8s::inject::{Injection, inject, strip_template};
+use divvy_k8s::pod_request::{SkipReason, Steps};
 use serde_json::{Value, json};
 
 fn yaml(text: &str) -> Value {
@@ -17,7 +17,7 @@ fn inventory() -> Inventory {
     }
 }
 
-fn admit(pod: &Value) -> Result<Result<Injection, Untouched>, String> {
+fn admit(pod: &Value) -> Result<Result<Injection, SkipReason>, String> {
     inject(pod, &inventory(), Steps::Eighths).map_err(|error| error.to_string())
 }
 
@@ -240,7 +240,7 @@ fn a7_replicas_asked_for_an_older_injector_are_not_counted() {
 #[test]
 fn a8_twice_is_once() {
     let once = injected(&queue_pod()).pod;
-    assert_eq!(admit(&once), Ok(Err(Untouched::Done)));
+    assert_eq!(admit(&once), Ok(Err(SkipReason::Done)));
 }
 
 #[test]
@@ -374,15 +374,15 @@ fn a12_pods_of_other_schedulers_are_left_alone() {
     theirs["spec"]["schedulerName"] = json!("kai-scheduler");
     assert_eq!(
         admit(&theirs),
-        Ok(Err(Untouched::Scheduler("kai-scheduler".to_owned())))
+        Ok(Err(SkipReason::Scheduler("kai-scheduler".to_owned())))
     );
     assert_eq!(
         admit(&limited(&json!({ "nvidia.com/gpu": 1 }))),
-        Ok(Err(Untouched::Unmarked))
+        Ok(Err(SkipReason::Unmarked))
     );
     assert_eq!(
         admit(&limited(&json!({ "nvidia.com/mig-1g.10gb": 1 }))),
-        Ok(Err(Untouched::Unmarked))
+        Ok(Err(SkipReason::Unmarked))
     );
 }
 

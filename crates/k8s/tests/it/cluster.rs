@@ -14,7 +14,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::json;
 
 use apiserver::ApiServer;
-use divvy_k8s::cluster::{self, is_conflict, is_missing, is_there_already};
+use divvy_k8s::cluster::{self, is_already_exists, is_conflict, is_missing};
 
 fn config_map(name: &str) -> ConfigMap {
     serde_json::from_value(
@@ -37,7 +37,7 @@ async fn errors_tell_apart_what_is_missing_what_is_there_and_what_has_changed() 
         .create(&PostParams::default(), &config_map("one"))
         .await
         .unwrap_err();
-    assert!(is_there_already(&there) && !is_conflict(&there));
+    assert!(is_already_exists(&there) && !is_conflict(&there));
     let mut first = made.clone();
     first.data = Some([("a".to_owned(), "2".to_owned())].into());
     maps.replace("one", &PostParams::default(), &first)
@@ -47,11 +47,11 @@ async fn errors_tell_apart_what_is_missing_what_is_there_and_what_has_changed() 
         .replace("one", &PostParams::default(), &first)
         .await
         .unwrap_err();
-    assert!(is_conflict(&late) && !is_there_already(&late));
+    assert!(is_conflict(&late) && !is_already_exists(&late));
     assert!(
-        cluster::said(&late).contains("409"),
+        cluster::error_message(&late).contains("409"),
         "{}",
-        cluster::said(&late)
+        cluster::error_message(&late)
     );
 }
 

@@ -5,9 +5,9 @@ use std::io::Write as _;
 use std::process::{Command, Output};
 
 use divvy_core::units::Bytes;
-use divvy_k8s::ask::{Steps, Untouched};
 use divvy_k8s::claim::Inventory;
 use divvy_k8s::inject::inject;
+use divvy_k8s::pod_request::{SkipReason, Steps};
 use divvy_test_support::Bounded as _;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -298,7 +298,7 @@ fn the_queues_of_mig_are_read_though_their_indentation_is_lost() {
         let untouched = inject(pod, &Inventory::default(), Steps::Eighths).unwrap();
         assert_eq!(
             untouched.unwrap_err(),
-            Untouched::Unmarked,
+            SkipReason::Unmarked,
             "a device class serves it"
         );
     }

@@ -8,9 +8,9 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Output, Stdio};
 
 use divvy_core::units::Bytes;
-use divvy_k8s::ask::Steps;
 use divvy_k8s::claim::{DRIVER, FRACTION_CLASS, Inventory};
 use divvy_k8s::inject::inject;
+use divvy_k8s::pod_request::Steps;
 use divvy_test_support::Bounded as _;
 use serde_json::{Value, json};
 

@@ -7,10 +7,10 @@
 mod standards;
 
 use divvy_core::units::Bytes;
-use divvy_k8s::ask::{Steps, Untouched, ask};
 use divvy_k8s::claim::Inventory;
-use divvy_k8s::controller::{NoReview, Registration, Verdict, answer, judge, question};
+use divvy_k8s::controller::{AdmissionDecision, NoReview, Registration, answer, judge, question};
 use divvy_k8s::inject::strip_template;
+use divvy_k8s::pod_request::{SkipReason, Steps, parse_pod_request};
 use k8s_openapi::ByteString;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -57,7 +57,7 @@ fn review(case: &Case) -> Value {
     })
 }
 
-fn judged(review: &Value) -> (Verdict, Value) {
+fn judged(review: &Value) -> (AdmissionDecision, Value) {
     let question = question(review.to_string().as_bytes()).expect("a question");
     let verdict = judge(&question, &inventory(), Steps::Eighths);
     let answer = answer(&question.uid, &verdict);
@@ -293,8 +293,8 @@ impl Conditions {
 /// Whether a pod is for the webhook, as Rust says it: refused or not.
 fn is_marked(pod: &Value) -> bool {
     !matches!(
-        ask(pod, Steps::Eighths),
-        Ok(Err(Untouched::Unmarked | Untouched::Scheduler(_)))
+        parse_pod_request(pod, Steps::Eighths),
+        Ok(Err(SkipReason::Unmarked | SkipReason::Scheduler(_)))
     )
 }
 

@@ -2,11 +2,11 @@ use super::*;
 use crate::doctor::facts::tests::{facts, node, node_part, slice};
 use serde_json::{Value, json};
 
-fn status(facts: &Facts, check: &str) -> Status {
+fn status(facts: &ClusterFacts, check: &str) -> Status {
     found(facts, check).status
 }
 
-fn found(facts: &Facts, check: &str) -> Row {
+fn found(facts: &ClusterFacts, check: &str) -> Row {
     rows(facts)
         .into_iter()
         .find(|row| row.check == check)

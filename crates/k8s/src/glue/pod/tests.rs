@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
-use super::super::life::Mark;
 use super::super::record::{Logged, holder};
+use super::super::task_state::ClaimPhase;
 use super::super::template::check as template;
 use super::*;
 
@@ -10,7 +10,7 @@ fn record() -> Record {
         task: "abc".into(),
         queue_id: "q1".into(),
         queue_name: "half".into(),
-        mark: Mark::Ours,
+        mark: ClaimPhase::Ours,
         was_stopped: false,
         logged: Logged::Nothing,
     }

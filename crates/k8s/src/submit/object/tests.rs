@@ -1,10 +1,10 @@
 use super::*;
-use crate::ask::Steps;
 use crate::claim::Inventory;
 use crate::inject::inject;
+use crate::pod_request::Steps;
 
-fn wish(amount: Amount) -> Wish {
-    Wish {
+fn wish(amount: Amount) -> Submission {
+    Submission {
         amount,
         name: Some("train".to_owned()),
         namespace: "team".to_owned(),
@@ -104,7 +104,7 @@ fn a_pod_passes_the_restricted_level_unless_it_has_to_be_root() {
     for key in ["hostPID", "volumes", "nodeName", "schedulerName"] {
         assert_eq!(spec.get(key), None);
     }
-    let root = Wish {
+    let root = Submission {
         root: true,
         ..wish(Amount::Whole(1))
     };
@@ -135,7 +135,7 @@ fn without_a_name_it_is_called_after_its_image() {
         ("host:5000/x@sha256:abc", "x-"),
         ("___", "job-"),
     ] {
-        let wish = Wish {
+        let wish = Submission {
             name: None,
             image: image.to_owned(),
             ..wish(Amount::Whole(1))
@@ -148,23 +148,23 @@ fn without_a_name_it_is_called_after_its_image() {
 
 #[test]
 fn what_kubernetes_would_not_take_is_said_before_it_is_asked() {
-    let check = |wish: Wish| wish.check().unwrap_err().message;
+    let check = |wish: Submission| wish.check().unwrap_err().message;
     let good = wish(Amount::Whole(1));
     assert!(good.check().is_ok());
     for name in ["Train", "-x", "x-", "", "a.b", &"x".repeat(64)] {
-        let wish = Wish {
+        let wish = Submission {
             name: Some((*name).to_owned()),
             ..good.clone()
         };
         assert!(check(wish).starts_with("--name: "), "{name}");
     }
-    let wish = Wish {
+    let wish = Submission {
         memory: Some("8 gigs".to_owned()),
         ..good.clone()
     };
     assert!(check(wish).starts_with("--memory: "));
     assert!(
-        check(Wish {
+        check(Submission {
             image: " ".to_owned(),
             ..good
         })

@@ -1,6 +1,6 @@
 //! What is written to the cluster, until what is there is what is to be.
 
-use divvy_k8s::slices::{Gpu, Health, Node, Pool, Step, steps};
+use divvy_k8s::slices::{Gpu, Health, Node, Pool, SliceChange, steps};
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -10,7 +10,7 @@ use crate::allocator::gpus::{cut, either, node, pool_of, shared};
 use crate::allocator::shape;
 
 /// A cluster's slices, after these steps.
-fn after(found: &[ResourceSlice], steps: &[Step]) -> Vec<ResourceSlice> {
+fn after(found: &[ResourceSlice], steps: &[SliceChange]) -> Vec<ResourceSlice> {
     let mut all = found.to_vec();
     let at = |all: &[ResourceSlice], slice: &ResourceSlice| {
         let mut found = all.iter();
@@ -18,11 +18,11 @@ fn after(found: &[ResourceSlice], steps: &[Step]) -> Vec<ResourceSlice> {
     };
     for step in steps {
         match step {
-            Step::Create(slice) => {
+            SliceChange::Create(slice) => {
                 assert_eq!(at(&all, slice), None, "it is there already");
                 all.push(slice.clone());
             }
-            Step::Replace(slice) => {
+            SliceChange::Replace(slice) => {
                 let found = at(&all, slice).expect("it is there");
                 assert_eq!(
                     all[found].metadata.resource_version,
@@ -34,7 +34,7 @@ fn after(found: &[ResourceSlice], steps: &[Step]) -> Vec<ResourceSlice> {
                 );
                 all[found] = slice.clone();
             }
-            Step::Delete(slice) => {
+            SliceChange::Delete(slice) => {
                 let found = at(&all, slice).expect("it is there");
                 all.remove(found);
             }
@@ -67,7 +67,11 @@ fn many() -> Vec<Gpu> {
 fn at_first_everything_is_made_and_then_nothing_is_done() {
     let (pool, node) = (pool_of(&many()), node("a"));
     let first = steps(&pool, &node, &[]);
-    assert!(first.iter().all(|step| matches!(step, Step::Create(_))));
+    assert!(
+        first
+            .iter()
+            .all(|step| matches!(step, SliceChange::Create(_)))
+    );
     let all = after(&[], &first);
     assert!(all.iter().all(|slice| slice.spec.pool.generation == 1));
     is_published(&all, &pool, &node);
@@ -100,7 +104,7 @@ fn what_was_deleted_comes_back_as_it_was() {
     let (pool, node) = (pool_of(&many()), node("a"));
     let mut all = pool.slices(&node, 5);
     let gone = all.remove(1);
-    assert_eq!(steps(&pool, &node, &all), [Step::Create(gone)]);
+    assert_eq!(steps(&pool, &node, &all), [SliceChange::Create(gone)]);
 }
 
 #[test]
@@ -264,7 +268,7 @@ proptest! {
         is_published(&all, &pool, &node);
         // The scheduler may know what was there: nothing that is written pretends to be it and is not.
         for step in &steps {
-            if let Step::Replace(slice) = step {
+            if let SliceChange::Replace(slice) = step {
                 prop_assert!(Some(slice.spec.pool.generation) > newest);
             }
         }

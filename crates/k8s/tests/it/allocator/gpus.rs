@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use divvy_core::mig::{MigProfile, Placement, Table};
+use divvy_core::mig::{MigProfile, Placement, ProfileTable};
 use divvy_core::units::Bytes;
-use divvy_k8s::ask::{Fraction, Size};
 use divvy_k8s::claim::Template;
+use divvy_k8s::pod_request::{Fraction, Size};
 use divvy_k8s::role::Role;
 use divvy_k8s::slices::{
     Carving, Gpu, Health, Node, Offer, Pool, Taints, classes, inventory_of, pool,
@@ -40,16 +40,16 @@ pub fn cut(index: u32, model: &str) -> Gpu {
 
 pub fn carving(model: &str) -> Carving {
     Carving {
-        table: Table::clone(&table(model)),
+        table: ProfileTable::clone(&table(model)),
         taken: Vec::new(),
     }
 }
 
-pub fn table(model: &str) -> Arc<Table> {
-    Table::of_model(model).unwrap()
+pub fn table(model: &str) -> Arc<ProfileTable> {
+    ProfileTable::of_model(model).unwrap()
 }
 
-pub fn place(table: &Table, profile: &str, start: u8) -> Placement {
+pub fn place(table: &ProfileTable, profile: &str, start: u8) -> Placement {
     Placement {
         profile: table.named(name(profile)).unwrap().id,
         start,

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use divvy_core::mig::{Layout, Placement, Table, models};
+use divvy_core::mig::{Layout, Placement, ProfileTable, models};
 use divvy_core::units::Bytes;
-use divvy_k8s::ask::Size;
-use divvy_k8s::slices::{Carving, Gpu, Held, Offer, held};
+use divvy_k8s::pod_request::Size;
+use divvy_k8s::slices::{Carving, DeviceAllocation, Gpu, Offer, resolve_device};
 use proptest::prelude::*;
 
 use crate::allocator::gpus::{asks, carving, cluster, gpu, part, pool_of, slices};
@@ -77,7 +77,7 @@ fn gpus() -> impl Strategy<Value = Vec<Gpu>> {
     })
 }
 
-fn all_places(table: &Table) -> Vec<Placement> {
+fn all_places(table: &ProfileTable) -> Vec<Placement> {
     let places = table.profiles.iter().flat_map(|profile| {
         let starts = profile.starts.iter();
         starts.map(|start| Placement {
@@ -107,10 +107,13 @@ fn loads(gpus: &[Gpu], given: &[Given]) -> BTreeMap<String, Load> {
     let mut loads: BTreeMap<String, Load> = BTreeMap::new();
     for given in given {
         let consumed = given.consumed.as_ref().map(|all| Bytes::new(all["memory"]));
-        match held(&given.device, consumed, gpus).expect("what was published can be held") {
-            Held::Part { gpu, memory } => loads.entry(gpu).or_default().parts += memory.get(),
-            Held::Whole { gpu } => loads.entry(gpu).or_default().wholes += 1,
-            Held::Mig {
+        match resolve_device(&given.device, consumed, gpus).expect("what was published can be held")
+        {
+            DeviceAllocation::Part { gpu, memory } => {
+                loads.entry(gpu).or_default().parts += memory.get()
+            }
+            DeviceAllocation::Whole { gpu } => loads.entry(gpu).or_default().wholes += 1,
+            DeviceAllocation::Mig {
                 gpu,
                 profile,
                 start,
@@ -287,8 +290,8 @@ proptest! {
             let profile = model.table.profile(place.profile).unwrap();
             let device = pool.devices.iter().find(|device| {
                 matches!(
-                    held(&device.name, None, &gpus),
-                    Ok(Held::Mig { profile: name, start, .. })
+                    resolve_device(&device.name, None, &gpus),
+                    Ok(DeviceAllocation::Mig { profile: name, start, .. })
                         if name == profile.name && start == place.start
                 )
             });

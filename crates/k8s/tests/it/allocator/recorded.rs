@@ -100,7 +100,11 @@ fn lies(given: Option<Vec<Given>>) -> Option<(String, u8)> {
     Some((profile.to_owned(), start.parse().unwrap()))
 }
 
-fn ask(cluster: &mut Cluster, pod: &str, size: divvy_k8s::ask::Size) -> Option<(usize, u64)> {
+fn ask(
+    cluster: &mut Cluster,
+    pod: &str,
+    size: divvy_k8s::pod_request::Size,
+) -> Option<(usize, u64)> {
     let spec = asks(cluster, &[size]).unwrap();
     let given = cluster.pod(pod, &spec).unwrap();
     on(cluster, given)

@@ -7,8 +7,8 @@ use divvy_core::units::Bytes;
 use divvy_core::{JobId, Mode, QueueName, Snapshot, exact, snapshot};
 use divvy_k8s::role::Role;
 use divvy_k8s::slices::{
-    Carving, Gpu, Health, Held, NoDevice, Offer, Taints, Withheld, bytes, held, inventory_of,
-    names, pool,
+    Carving, DeviceAllocation, Gpu, Health, NoDevice, Offer, Taints, Withheld, bytes, inventory_of,
+    names, pool, resolve_device,
 };
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 
@@ -144,11 +144,14 @@ fn a_node_holds_as_many_of_the_smallest_parts_as_the_scheduler_gives_out() {
             ..Snapshot::default()
         };
         for job in 1..=published.get() / least.get() {
-            let placed = exact::place_exactly(&node, std::slice::from_ref(&there));
+            let placed = exact::allocate_pinned(&node, std::slice::from_ref(&there));
             let placed = placed.unwrap_or_else(|why| panic!("part {job} of {least}: {why}"));
             let queue = QueueName::default_queue();
-            node.held
-                .push(snapshot::Held::new(JobId(job), queue, placed.grants));
+            node.held.push(snapshot::AllocatedJob::new(
+                JobId(job),
+                queue,
+                placed.grants,
+            ));
         }
     }
 }
@@ -346,9 +349,9 @@ fn places(devices: &[Device], gpu: &Gpu) -> Vec<Placement> {
     let gpus = std::slice::from_ref(gpu);
     let held = devices
         .iter()
-        .filter_map(|device| held(&device.name, None, gpus).ok());
+        .filter_map(|device| resolve_device(&device.name, None, gpus).ok());
     let place = |held| match held {
-        Held::Mig { profile, start, .. } => Some(Placement {
+        DeviceAllocation::Mig { profile, start, .. } => Some(Placement {
             profile: carving.table.named(profile).unwrap().id,
             start,
         }),
@@ -391,25 +394,31 @@ fn what_was_given_is_what_is_held() {
     ];
     let all = gpus.each_ref().map(|gpu| names(gpu)[0].clone());
     let uuid = |at: usize| gpus[at].uuid.clone();
-    let part = Held::Part {
+    let part = DeviceAllocation::Part {
         gpu: uuid(0),
         memory: Bytes::gib(20),
     };
-    assert_eq!(held(&all[0], Some(Bytes::gib(20)), &gpus), Ok(part));
+    assert_eq!(
+        resolve_device(&all[0], Some(Bytes::gib(20)), &gpus),
+        Ok(part)
+    );
     for consumed in [Some(Bytes::gib(80)), None] {
         assert_eq!(
-            held(&all[0], consumed, &gpus),
-            Ok(Held::Whole { gpu: uuid(0) })
+            resolve_device(&all[0], consumed, &gpus),
+            Ok(DeviceAllocation::Whole { gpu: uuid(0) })
         );
     }
-    assert_eq!(held(&all[2], None, &gpus), Ok(Held::Whole { gpu: uuid(2) }));
-    let instance = Held::Mig {
+    assert_eq!(
+        resolve_device(&all[2], None, &gpus),
+        Ok(DeviceAllocation::Whole { gpu: uuid(2) })
+    );
+    let instance = DeviceAllocation::Mig {
         gpu: uuid(1),
         profile: name("3g.40gb"),
         start: 4,
     };
     let place = format!("{}-mig-3g-40gb-4", all[1]);
-    assert_eq!(held(&place, None, &gpus), Ok(instance));
+    assert_eq!(resolve_device(&place, None, &gpus), Ok(instance));
 }
 
 #[test]
@@ -417,7 +426,7 @@ fn what_the_node_does_not_have_is_not_held() {
     let gpus = [shared(0, 80), cut(1, "h100-80gb")];
     let all = gpus.each_ref().map(|gpu| names(gpu)[0].clone());
     for memory in [Bytes::ZERO, Bytes::gib(81)] {
-        let refused = held(&all[0], Some(memory), &gpus);
+        let refused = resolve_device(&all[0], Some(memory), &gpus);
         assert!(
             matches!(refused, Err(NoDevice::TooMuch { .. })),
             "{refused:?}"
@@ -425,7 +434,7 @@ fn what_the_node_does_not_have_is_not_held() {
     }
     // The mode was changed since.
     for device in [&all[1], &format!("{}-mig-1g-10gb-0", all[0])] {
-        let refused = held(device, Some(Bytes::gib(1)), &gpus);
+        let refused = resolve_device(device, Some(Bytes::gib(1)), &gpus);
         assert!(
             matches!(refused, Err(NoDevice::Changed { .. })),
             "{refused:?}"
@@ -433,7 +442,7 @@ fn what_the_node_does_not_have_is_not_held() {
     }
     let (one, far) = (format!("{}-mig-3g-40gb-1", all[1]), format!("{}0", all[1]));
     for device in [one.as_str(), &far, "gpu-0", ""] {
-        let refused = held(device, None, &gpus);
+        let refused = resolve_device(device, None, &gpus);
         assert!(matches!(refused, Err(NoDevice::Unknown(_))), "{refused:?}");
     }
 }

@@ -1,0 +1,229 @@
+//! What nodes offer of their GPUs, and what of it has been given out: from slices and claims.
+//!
+//! A summary for people, who want to know why a pod waits. Who gets what is the scheduler's.
+
+use std::collections::BTreeMap;
+
+use divvy_core::mig::MigProfile;
+use divvy_core::units::Bytes;
+use k8s_openapi::api::resource::v1::{Device, ResourceClaim, ResourceSlice};
+use kube::ResourceExt as _;
+
+use crate::claim::DRIVER;
+use crate::slices::{FRACTION, MEMORY, MIG, TYPE, bytes};
+
+/// A GPU that is given out in parts, or as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuCapacity {
+    pub node: String,
+    pub device: String,
+    /// `None` for one that is only given out whole.
+    pub memory: Option<Bytes>,
+    pub taken: u64,
+    pub held: Vec<GpuAllocation>,
+    /// Nothing new is to be put there, whatever is free.
+    pub withdrawn: bool,
+}
+
+/// A place of a MIG instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MigPlacementState {
+    pub profile: MigProfile,
+    pub memory: Bytes,
+    pub free: bool,
+}
+
+/// What a claim has of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuAllocation {
+    pub namespace: String,
+    /// The pod that the claim is for, else the claim.
+    pub name: String,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Capacity {
+    pub gpus: Vec<GpuCapacity>,
+    pub places: Vec<MigPlacementState>,
+}
+
+impl GpuCapacity {
+    /// Bytes that are free for a new claim.
+    pub fn room(&self) -> u64 {
+        match self.memory {
+            Some(memory) if !self.withdrawn => memory.get().saturating_sub(self.taken),
+            _ => 0,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        !self.withdrawn && self.held.is_empty()
+    }
+}
+
+/// A device by pool and name, a counter by pool, set and name.
+type Of<'a> = (&'a str, &'a str);
+type Counters<'a> = BTreeMap<(&'a str, &'a str, &'a str), u64>;
+
+/// Of each pool the newest generation counts.
+pub fn capacity<'s>(
+    slices: impl IntoIterator<Item = &'s ResourceSlice>,
+    claims: impl IntoIterator<Item = &'s ResourceClaim>,
+) -> Capacity {
+    let slices: Vec<&ResourceSlice> = newest(slices);
+    let mut given: BTreeMap<Of<'_>, Vec<GpuAllocation>> = BTreeMap::new();
+    for claim in claims {
+        let allocation = claim
+            .status
+            .as_ref()
+            .and_then(|status| status.allocation.as_ref());
+        let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
+        let results = devices.and_then(|devices| devices.results.as_ref());
+        for result in results
+            .into_iter()
+            .flatten()
+            .filter(|result| result.driver == DRIVER)
+        {
+            let consumed = result
+                .consumed_capacity
+                .as_ref()
+                .and_then(|all| all.get(MEMORY));
+            let held = given.entry((&result.pool, &result.device)).or_default();
+            held.push(GpuAllocation {
+                namespace: claim.namespace().unwrap_or_default(),
+                name: holder(claim),
+                bytes: consumed.and_then(bytes).map_or(u64::MAX, Bytes::get),
+            });
+        }
+    }
+    let left = counters(&slices, &given);
+    let mut offered = Capacity::default();
+    for slice in &slices {
+        let pool = slice.spec.pool.name.as_str();
+        for device in slice.spec.devices.iter().flatten() {
+            let held = given
+                .get(&(pool, device.name.as_str()))
+                .cloned()
+                .unwrap_or_default();
+            add(&mut offered, pool, device, held, &left);
+        }
+    }
+    offered
+}
+
+fn newest<'s>(slices: impl IntoIterator<Item = &'s ResourceSlice>) -> Vec<&'s ResourceSlice> {
+    let ours: Vec<_> = slices
+        .into_iter()
+        .filter(|slice| slice.spec.driver == DRIVER)
+        .collect();
+    let mut generations: BTreeMap<&str, i64> = BTreeMap::new();
+    for slice in &ours {
+        let pool = &slice.spec.pool;
+        let newest = generations.entry(&pool.name).or_insert(pool.generation);
+        *newest = pool.generation.max(*newest);
+    }
+    let is_newest = |slice: &&ResourceSlice| {
+        let pool = &slice.spec.pool;
+        generations.get(pool.name.as_str()) == Some(&pool.generation)
+    };
+    ours.into_iter().filter(is_newest).collect()
+}
+
+/// What is left of every counter: a device that is given out charges its counters once, however many have a part of it.
+fn counters<'a>(
+    slices: &[&'a ResourceSlice],
+    given: &BTreeMap<Of<'_>, Vec<GpuAllocation>>,
+) -> Counters<'a> {
+    let value =
+        |counter: &k8s_openapi::api::resource::v1::Counter| counter.value.0.parse().unwrap_or(0);
+    let mut left = Counters::new();
+    for slice in slices {
+        let pool = slice.spec.pool.name.as_str();
+        for set in slice.spec.shared_counters.iter().flatten() {
+            let each = set.counters.iter();
+            left.extend(
+                each.map(|(name, counter)| {
+                    ((pool, set.name.as_str(), name.as_str()), value(counter))
+                }),
+            );
+        }
+    }
+    for slice in slices {
+        let pool = slice.spec.pool.name.as_str();
+        let devices = slice.spec.devices.iter().flatten();
+        for device in devices.filter(|device| given.contains_key(&(pool, device.name.as_str()))) {
+            for consumed in device.consumes_counters.iter().flatten() {
+                for (name, counter) in &consumed.counters {
+                    if let Some(left) =
+                        left.get_mut(&(pool, consumed.counter_set.as_str(), name.as_str()))
+                    {
+                        *left = left.saturating_sub(value(counter));
+                    }
+                }
+            }
+        }
+    }
+    left
+}
+
+fn fits(pool: &str, device: &Device, left: &Counters<'_>) -> bool {
+    let consumed = device.consumes_counters.iter().flatten();
+    let mut needs = consumed.flat_map(|consumed| {
+        let each = consumed.counters.iter();
+        each.map(move |(name, counter)| (consumed.counter_set.as_str(), name.as_str(), counter))
+    });
+    needs.all(|(set, name, counter)| {
+        let needed = counter.value.0.parse().unwrap_or(0);
+        left.get(&(pool, set, name))
+            .is_some_and(|left| *left >= needed)
+    })
+}
+
+fn add(
+    offered: &mut Capacity,
+    pool: &str,
+    device: &Device,
+    held: Vec<GpuAllocation>,
+    left: &Counters<'_>,
+) {
+    let text = |name: &str| device.attributes.as_ref()?.get(name)?.string.as_deref();
+    let memory = device.capacity.as_ref().and_then(|all| all.get(MEMORY));
+    let memory = memory.and_then(|capacity| bytes(&capacity.value));
+    let tainted = device.taints.iter().flatten().next().is_some();
+    let room = !held.is_empty() || fits(pool, device, left);
+    match (text(TYPE), memory) {
+        (Some(MIG), Some(memory)) => {
+            if let Some(Ok(profile)) = text("profile").map(str::parse) {
+                offered.places.push(MigPlacementState {
+                    profile,
+                    memory,
+                    free: held.is_empty() && room && !tainted,
+                });
+            }
+        }
+        (Some(MIG), None) => {}
+        (kind, memory) => offered.gpus.push(GpuCapacity {
+            node: pool.to_owned(),
+            device: device.name.clone(),
+            memory: memory.filter(|_| kind == Some(FRACTION)),
+            taken: held
+                .iter()
+                .fold(0, |sum: u64, held| sum.saturating_add(held.bytes)),
+            held,
+            withdrawn: tainted || !room,
+        }),
+    }
+}
+
+fn holder(claim: &ResourceClaim) -> String {
+    let reserved = claim
+        .status
+        .as_ref()
+        .and_then(|status| status.reserved_for.as_ref());
+    let pod = reserved
+        .into_iter()
+        .flatten()
+        .find(|consumer| consumer.resource == "pods");
+    pod.map_or_else(|| claim.name_any(), |pod| pod.name.clone())
+}

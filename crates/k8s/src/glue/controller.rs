@@ -1,0 +1,347 @@
+//! The loop: looks at the cluster and the server, does what `state` says about each task, and claims those that there is room for.
+
+mod claim;
+mod create_pod;
+mod report;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use divvy_clearml::frontend::pull_schedule::Gate;
+use divvy_clearml::frontend::watch::{WatchDecision as Verdict, Watcher, is_stopping};
+use divvy_clearml::server::{QueueFacts, ServerError, Status, Subcode, Task};
+use tokio::task::JoinHandle;
+
+use super::context::GlueContext;
+use super::log_forwarder::forward_log;
+use super::objects::TaskObjects;
+use super::pod_status::{PodState, pod_status};
+use super::record::{Logged, Record};
+use super::task_state::{ClaimPhase, TaskFacts, TaskStep, next};
+
+/// Tasks of a queue that one look asks for, beyond those that are known.
+const HEAD: usize = 64;
+
+/// What went wrong, in words, by the id of the task or queue that it was with.
+type Troubles = BTreeMap<String, String>;
+
+/// What a trouble is of that is no one task's or queue's.
+const EVERYTHING: &str = "";
+
+/// Between two looks while one thing follows another.
+const BREATH: Duration = Duration::from_millis(20);
+
+pub struct GlueController {
+    context: Rc<GlueContext>,
+    gate: Gate,
+    started: Instant,
+    tasks: BTreeMap<String, Memory>,
+    /// Those of the last look, so that each is said once.
+    troubles: Troubles,
+}
+
+/// What is known of a task beyond what can be seen; nothing of it has to be.
+#[derive(Default)]
+struct Memory {
+    looks: u8,
+    watcher: Watcher,
+    /// What was last said of its waiting.
+    said: Option<String>,
+    pump: Option<JoinHandle<()>>,
+    pinged: Option<Instant>,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Some(pump) = &self.pump {
+            pump.abort();
+        }
+    }
+}
+
+/// What keeps a step from being done now.
+#[derive(Debug, thiserror::Error)]
+enum OperationError {
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    #[error("the Kubernetes API: {}", crate::cluster::error_message(.0))]
+    Cluster(#[from] kube::Error),
+}
+
+impl OperationError {
+    /// Whether it is what somebody said to this one call; otherwise the next would have no answer either.
+    fn is_answer(&self) -> bool {
+        match self {
+            Self::Server(error) => !matches!(
+                error,
+                ServerError::Unreachable { .. } | ServerError::NotClearml { .. }
+            ),
+            Self::Cluster(error) => matches!(error, kube::Error::Api(_)),
+        }
+    }
+}
+
+impl GlueController {
+    pub fn new(hand: Rc<GlueContext>, gate: Gate) -> Self {
+        Self {
+            context: hand,
+            gate,
+            started: Instant::now(),
+            tasks: BTreeMap::new(),
+            troubles: Troubles::new(),
+        }
+    }
+
+    /// Serves for ever. It may be stopped anywhere: whoever comes next goes on there.
+    pub async fn serve(&mut self) {
+        loop {
+            let is_more = match self.reconcile().await {
+                Ok(is_more) => is_more,
+                Err(trouble) => {
+                    let text = self.log_failure(EVERYTHING, &trouble);
+                    self.troubles.insert(EVERYTHING.to_owned(), text);
+                    false
+                }
+            };
+            tokio::time::sleep(if is_more {
+                BREATH.min(self.context.poll)
+            } else {
+                self.context.poll
+            })
+            .await;
+        }
+    }
+
+    /// One look, and what follows from it; `true`: something has changed by it.
+    async fn reconcile(&mut self) -> Result<bool, OperationError> {
+        let hand = Rc::clone(&self.context);
+        let found = hand.objects.found().await?;
+        self.tasks.retain(|task, _| found.contains_key(task));
+        let ids: Vec<String> = found.keys().cloned().collect();
+        let tasks = match ids.is_empty() {
+            true => Vec::new(),
+            false => hand.server.tasks(&ids).await?,
+        };
+        let tasks: BTreeMap<String, Task> = tasks
+            .into_iter()
+            .map(|task| (task.id.clone(), task))
+            .collect();
+        let mut heads = BTreeMap::new();
+        let mut troubles = Troubles::new();
+        for served in &hand.queues {
+            let head = hand.server.head(&served.id, HEAD + ids.len()).await;
+            let is_gone = |error: &ServerError| error.refusal() == Some(Subcode::NoQueue);
+            // A queue that was deleted holds nothing any more.
+            let gone = head.as_ref().is_err_and(is_gone);
+            let head = self.taken(
+                &mut troubles,
+                &served.id,
+                head.map_err(OperationError::from),
+            )?;
+            let head = head.or_else(|| gone.then(QueueFacts::default));
+            heads.extend(head.map(|head| (served.id.clone(), head)));
+        }
+        let mut is_more = false;
+        for (id, found) in &found {
+            let queue = &found.record.queue_id;
+            if hand.served(queue).is_some() && !heads.contains_key(queue) {
+                // Whether it is still in its queue cannot be said.
+                continue;
+            }
+            let facts = self.facts(found, tasks.get(id), &heads).await;
+            let done = self.step(found, &facts).await;
+            is_more |= self.taken(&mut troubles, id, done)?.unwrap_or_default();
+        }
+        for served in &hand.queues {
+            if let Some(head) = heads.get(&served.id) {
+                let done = self.claim(served, head, &found).await;
+                let done = self.taken(&mut troubles, &served.id, done)?;
+                is_more |= done.unwrap_or_default();
+            }
+        }
+        if self.troubles.contains_key(EVERYTHING) {
+            tracing::info!("server and cluster respond again");
+        }
+        self.troubles = troubles;
+        Ok(is_more)
+    }
+
+    /// What came of a task's or a queue's turn; nothing where just that was refused, and the others' turns go on.
+    ///
+    /// # Errors
+    /// Nobody answers, whoever's turn it is.
+    fn taken<T>(
+        &self,
+        troubles: &mut Troubles,
+        of: &str,
+        done: Result<T, OperationError>,
+    ) -> Result<Option<T>, OperationError> {
+        match done {
+            Ok(done) => Ok(Some(done)),
+            Err(trouble) if trouble.is_answer() => {
+                troubles.insert(of.to_owned(), self.log_failure(of, &trouble));
+                Ok(None)
+            }
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    /// A trouble in words, which are logged unless the last look had the same.
+    fn log_failure(&self, of: &str, trouble: &OperationError) -> String {
+        let text = trouble.to_string();
+        if self.troubles.get(of) != Some(&text) {
+            tracing::warn!(of, error = text, "an operation failed; retrying");
+        }
+        text
+    }
+
+    async fn facts(
+        &mut self,
+        found: &TaskObjects,
+        task: Option<&Task>,
+        heads: &BTreeMap<String, QueueFacts>,
+    ) -> TaskFacts {
+        let hand = Rc::clone(&self.context);
+        let record = &found.record;
+        let memory = self.tasks.entry(record.task.clone()).or_default();
+        let pod = found.pod.as_ref().map(pod_status);
+        let state = pod.as_ref().map(|pod| &pod.state);
+        let writes = matches!(state, Some(PodState::Runs | PodState::Ended(_)));
+        let mut is_logged = record.logged == Logged::All;
+        if let (Some(pod), true, false) = (&found.pod, writes, is_logged) {
+            let pump = memory.pump.get_or_insert_with(|| {
+                tokio::task::spawn_local(forward_log(Rc::clone(&hand), record.clone(), pod.clone()))
+            });
+            is_logged = pump.is_finished();
+        }
+        let is_listed =
+            |facts: &QueueFacts| facts.entries.iter().any(|entry| entry.task == record.task);
+        let listed = match heads.get(&record.queue_id) {
+            Some(facts) => is_listed(facts),
+            // One that is not served any more is asked for only where that says something.
+            None if record.mark == ClaimPhase::Claiming => {
+                let found = hand
+                    .server
+                    .head(&record.queue_id, usize::from(u16::MAX))
+                    .await;
+                found.is_ok_and(|facts| is_listed(&facts))
+            }
+            None => false,
+        };
+        let queue = task.and_then(|task| task.rest.get("execution")?.get("queue")?.as_str());
+        let most = hand.settings.abort_callback_max;
+        // Whether it is queued is looked at by `state`: it is while its pod waits.
+        let verdict = match task.map(|task| task.status) {
+            Some(Status::Queued | Status::Unknown) => false,
+            _ => match memory.watcher.look(task, self.started.elapsed(), most) {
+                Verdict::Go => false,
+                Verdict::Wait(line) => {
+                    hand.append_to_log(&record.task, "DEBUG", &format!("{line}\n"))
+                        .await;
+                    false
+                }
+                Verdict::Stop(..) => true,
+            },
+        };
+        TaskFacts {
+            mark: record.mark,
+            is_logged,
+            status: task.map(|task| task.status),
+            stopping: task.is_some_and(is_stopping),
+            was_stopped: record.was_stopped,
+            listed,
+            elsewhere: queue.is_some_and(|queue| queue != record.queue_id),
+            served: hand.served(&record.queue_id).is_some(),
+            looks: memory.looks,
+            verdict,
+            pod,
+        }
+    }
+
+    /// Does the next step of a task; `true`: another may follow at once.
+    async fn step(
+        &mut self,
+        found: &TaskObjects,
+        facts: &TaskFacts,
+    ) -> Result<bool, OperationError> {
+        let (hand, record) = (Rc::clone(&self.context), &found.record);
+        let id = record.task.as_str();
+        let Some(memory) = self.tasks.get_mut(id) else {
+            return Ok(false);
+        };
+        let step = next(facts);
+        if !matches!(step, TaskStep::Nothing | TaskStep::ReportWaiting(_)) {
+            tracing::debug!(task = id, ?step, ?facts, "ClearML task");
+        }
+        match step {
+            TaskStep::Nothing => {
+                if facts.status == Some(Status::InProgress) {
+                    self.ping(id).await;
+                }
+                return Ok(false);
+            }
+            TaskStep::LookAgain => {
+                memory.looks += 1;
+                return Ok(false);
+            }
+            TaskStep::Forget => {
+                if record.mark == ClaimPhase::Ours {
+                    // Its agent has done so itself, unless it was killed. While the record is there: behind it nobody comes back.
+                    let _ = hand.server.unregister(&hand.child(id)).await;
+                    tracing::info!(task = id, status = ?facts.status, "ClearML task: ended");
+                }
+                hand.objects.remove_record(id).await?;
+            }
+            TaskStep::Return => {
+                let record = Record {
+                    mark: ClaimPhase::Returning,
+                    ..record.clone()
+                };
+                hand.objects.write_mark(&record).await?;
+            }
+            TaskStep::PutBack => {
+                self.put_back(record, facts).await?;
+                hand.objects.remove_record(id).await?;
+                tracing::info!(task = id, "ClearML task: back in its queue");
+            }
+            TaskStep::Make => return self.make(record).await,
+            TaskStep::Delete => {
+                if let Some(pod) = &found.pod {
+                    hand.objects.delete(pod).await?;
+                }
+            }
+            TaskStep::ReportWaiting(why) => {
+                self.wait(id, &why).await?;
+                return Ok(false);
+            }
+            TaskStep::Start => {
+                // What its user has done to it since it was looked at would be undone.
+                let now = hand.server.task(id).await?;
+                let Some(task) = now.filter(|task| task.status == Status::Queued) else {
+                    return Ok(true);
+                };
+                let message = format!("pulled by {}", hand.worker);
+                hand.server.started(id, &message).await?;
+                self.show(&task).await;
+            }
+            TaskStep::ReportEnd(word) => return self.report_end(id, facts, &word).await,
+        }
+        Ok(true)
+    }
+
+    /// Keeps the server from taking the task for a lost one.
+    async fn ping(&mut self, task: &str) {
+        let every = self.context.settings.ping;
+        let Some(memory) = self.tasks.get_mut(task) else {
+            return;
+        };
+        if every.is_zero() || memory.pinged.is_some_and(|at| at.elapsed() < every) {
+            return;
+        }
+        memory.pinged = Some(Instant::now());
+        if let Err(error) = self.context.server.ping(task).await {
+            tracing::debug!(task, %error, "pinging");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! A task's pod, and the Secret that it reads.
+
+use std::rc::Rc;
+
+use divvy_clearml::server::{Container, Status, Task};
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{GlueController, OperationError};
+use crate::glue::context::ServedQueue;
+use crate::glue::objects::Made;
+use crate::glue::pod::{self, Asked, arguments, secret_data};
+use crate::glue::record::{Record, name};
+
+impl GlueController {
+    /// Makes a task's pod, behind the Secret that it reads.
+    pub(super) async fn make(&mut self, record: &Record) -> Result<bool, OperationError> {
+        let hand = Rc::clone(&self.context);
+        let (Some(task), Some(served)) = (
+            hand.server.task(&record.task).await?,
+            hand.served(&record.queue_id),
+        ) else {
+            return Ok(false);
+        };
+        let made = match self.dress(record, served, &task).await? {
+            Ok(pod) => hand.objects.make_pod(&pod).await,
+            Err(why) => Made::Never(why),
+        };
+        match made {
+            Made::Made => {
+                tracing::info!(
+                    task = record.task,
+                    queue = served.queue.name,
+                    "ClearML task: created its pod"
+                );
+                Ok(true)
+            }
+            Made::Later(why) => {
+                tracing::warn!(
+                    task = record.task,
+                    error = why,
+                    "cannot create the pod yet; retrying"
+                );
+                self.wait(&record.task, &why).await?;
+                Ok(false)
+            }
+            Made::Never(why) => {
+                let why = format!("Kubernetes rejected the task's pod: {why}");
+                let seen = task.status;
+                let message = format!("Changed by divvy {}", hand.worker);
+                hand.append_to_log(&record.task, "ERROR", &format!("{why}\n"))
+                    .await;
+                if seen == Status::Queued {
+                    hand.server
+                        .failed_unstarted(&record.task, &why, &message)
+                        .await?;
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// The pod of a task, and its Secret is there; or why there can be none.
+    async fn dress(
+        &self,
+        record: &Record,
+        served: &ServedQueue,
+        task: &Task,
+    ) -> Result<Result<Pod, String>, OperationError> {
+        let (hand, setup) = (&self.context, &self.context.setup);
+        let wants = task.container.clone().unwrap_or_default();
+        let own = wants
+            .image
+            .as_deref()
+            .map(str::trim)
+            .filter(|image| !image.is_empty() && !setup.no_override);
+        let (env, left_out) = match own {
+            Some(_) => arguments(wants.arguments.as_deref().unwrap_or_default()),
+            None => arguments(&setup.arguments.join(" ")),
+        };
+        let files = hand.values.files(&served.queue);
+        let child = hand.child(&record.task);
+        let asked = Asked {
+            record,
+            holder: &hand.objects.holder,
+            image: own,
+            default_image: &setup.image,
+            env: &env,
+            worker: &child,
+            files: &files,
+            token: hand.token.is_some(),
+            pull: setup.pull,
+        };
+        let pod = match pod::pod(&hand.manifest, &hand.values.layers(&served.queue), &asked) {
+            Ok(pod) => pod,
+            Err(wrong) => return Ok(Err(wrong.to_string())),
+        };
+        let script = hand.script(&record.task, wants.setup_shell_script.as_deref());
+        let token = hand.token.as_ref().map(|token| token.expose());
+        let data = secret_data(script, hand.config.clone(), token, &files);
+        if let Made::Never(why) = hand.objects.fill(record, data).await? {
+            return Ok(Err(format!("its Secret: {why}")));
+        }
+        let image = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.containers.first()?.image.clone());
+        let mut line = format!(
+            "task {} pulled from {} by worker {}\nRunning Task {} in pod {}/{}: {}\n",
+            record.task,
+            record.queue_id,
+            hand.worker,
+            record.task,
+            hand.objects.namespace,
+            name(&record.task),
+            image.as_deref().unwrap_or_default(),
+        );
+        if !left_out.is_empty() {
+            let words = left_out.join(" ");
+            line.push_str(&format!(
+                "ignored container arguments (a pod supports only -e and --env): {words}\n"
+            ));
+        }
+        hand.append_to_log(&record.task, "INFO", &line).await;
+        if own.is_none() {
+            let container = Container { image, ..wants };
+            if let Err(error) = hand.server.set_container(&record.task, &container).await {
+                tracing::warn!(task = record.task, %error, "cannot write the task's container");
+            }
+        }
+        Ok(Ok(pod))
+    }
+}

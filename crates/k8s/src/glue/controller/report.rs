@@ -1,0 +1,132 @@
+//! What the server is told of a task: why it waits, where it runs, how it ended, that it is back.
+
+use divvy_clearml::frontend::requeue::{RequeueStep, requeue_steps};
+use divvy_clearml::frontend::task_state::TaskState;
+use divvy_clearml::server::{Status, Subcode, Task};
+
+use super::{GlueController, OperationError};
+use crate::glue::record::{Record, name};
+use crate::glue::task_state::{FinalStatus, TaskFacts};
+
+impl GlueController {
+    /// What the task's page shows of its pod.
+    pub(super) async fn show(&self, task: &Task) {
+        let objects = &self.context.objects;
+        let mut runtime = task.runtime.clone().unwrap_or_default();
+        let pod = format!("{}/{}", objects.namespace, name(&task.id));
+        runtime.insert("_divvy_pod".to_owned(), pod.into());
+        if let Err(error) = self.context.server.set_runtime(&task.id, &runtime).await {
+            tracing::warn!(task = task.id, %error, "cannot write the task's runtime properties");
+        }
+    }
+
+    /// Says why a task waits, once.
+    pub(super) async fn wait(&mut self, task: &str, why: &str) -> Result<(), OperationError> {
+        let Some(memory) = self.tasks.get_mut(task) else {
+            return Ok(());
+        };
+        if memory.said.as_deref() == Some(why) {
+            return Ok(());
+        }
+        self.context
+            .server
+            .say_status(task, &format!("waiting in Kubernetes: {why}"))
+            .await?;
+        memory.said = Some(why.to_owned());
+        self.context
+            .append_to_log(task, "INFO", &format!("waiting in Kubernetes: {why}\n"))
+            .await;
+        Ok(())
+    }
+
+    pub(super) async fn report_end(
+        &mut self,
+        id: &str,
+        facts: &TaskFacts,
+        word: &FinalStatus,
+    ) -> Result<bool, OperationError> {
+        let hand = &self.context;
+        let message = format!("Changed by divvy {}", hand.worker);
+        let line = match word {
+            FinalStatus::Completed => "Process completed successfully".to_owned(),
+            FinalStatus::Stopped => "Process aborted by user".to_owned(),
+            FinalStatus::Failed(why) => format!("Process failed: {why}"),
+        };
+        hand.append_to_log(id, "DEBUG", &format!("{line}\n")).await;
+        let told = match word {
+            FinalStatus::Completed => {
+                hand.server
+                    .completed(id, "worker execution exit code 0", &message)
+                    .await
+            }
+            FinalStatus::Stopped => {
+                hand.server
+                    .stopped(id, "task was stopped by tasks.stop", &message)
+                    .await
+            }
+            FinalStatus::Failed(why) => {
+                let reason = format!("worker execution: {why}");
+                match facts.status {
+                    // From `queued` there is no way to `failed` but this.
+                    Some(Status::Queued) => {
+                        hand.server.failed_unstarted(id, &reason, &message).await
+                    }
+                    _ => hand.server.failed(id, &reason, &message).await,
+                }
+            }
+        };
+        match told {
+            // Somebody else was faster: the next look shows what they said.
+            Err(error)
+                if matches!(
+                    error.refusal(),
+                    Some(Subcode::StatusChange | Subcode::NoTask)
+                ) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+            Ok(()) => {
+                tracing::info!(task = id, ?word, "ClearML task");
+                Ok(true)
+            }
+        }
+    }
+
+    pub(super) async fn put_back(
+        &self,
+        record: &Record,
+        facts: &TaskFacts,
+    ) -> Result<(), OperationError> {
+        let (server, queue, task) = (&self.context.server, &record.queue_id, &record.task);
+        // The queue may be one that is not served, and was not looked at.
+        let head = server.head(queue, usize::from(u16::MAX)).await;
+        let listed = head.is_ok_and(|facts| facts.entries.iter().any(|entry| entry.task == *task));
+        let seen = TaskState {
+            status: facts.status,
+            stopping: facts.stopping,
+        };
+        for step in requeue_steps(seen, listed) {
+            let done = match step {
+                RequeueStep::Add => server.add(queue, task).await,
+                RequeueStep::Reset => server.reset(task).await,
+                RequeueStep::Enqueue => server.enqueue(queue, task).await,
+                RequeueStep::Front => server.move_to_front(queue, task).await,
+                RequeueStep::Stop => {
+                    let message = format!("Changed by divvy {}", self.context.worker);
+                    server
+                        .stopped(task, "task was stopped by tasks.stop", &message)
+                        .await
+                }
+            };
+            match done {
+                Err(error) if error.passes() => return Err(error.into()),
+                Err(error) if error.refusal() != Some(Subcode::AlreadyQueued) => {
+                    tracing::warn!(task, %error, "cannot put the task back into its queue");
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

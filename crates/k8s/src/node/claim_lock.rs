@@ -1,0 +1,57 @@
+//! One thing at a time for each claim.
+//!
+//! A prepare that kubelet gave up waiting for is still on its way when the pod is deleted and the claim is to be unprepared:
+//! the other way round, what is prepared last would be held by nobody.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
+
+/// Whose turn it is, by the claim's uid.
+#[derive(Debug, Default)]
+pub struct KeyedMutex(Mutex<HashMap<String, Weak<Turn<()>>>>);
+
+impl KeyedMutex {
+    /// Waits for all who asked for this claim before.
+    pub async fn lock(&self, claim: &str) -> OwnedMutexGuard<()> {
+        let turn = {
+            let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            turns.retain(|_, turn| turn.strong_count() > 0);
+            let known = turns.get(claim).and_then(Weak::upgrade);
+            known.unwrap_or_else(|| {
+                let turn = Arc::new(Turn::new(()));
+                turns.insert(claim.to_owned(), Arc::downgrade(&turn));
+                turn
+            })
+        };
+        turn.lock_owned().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_claim_has_one_turn_at_a_time_and_others_do_not_wait() {
+        let turns = KeyedMutex::default();
+        let first = turns.lock("a").await;
+        assert!(turns.lock("a").now_or_never().is_none());
+        assert!(turns.lock("b").now_or_never().is_some());
+        drop(first);
+        assert!(turns.lock("a").now_or_never().is_some());
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn claims_that_nobody_asks_for_are_forgotten() {
+        let turns = KeyedMutex::default();
+        for claim in ["a", "b", "c"] {
+            drop(turns.lock(claim).await);
+        }
+        let _d = turns.lock("d").await;
+        assert_eq!(turns.0.lock().unwrap().len(), 1);
+    }
+}

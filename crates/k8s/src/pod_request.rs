@@ -1,0 +1,142 @@
+//! What a pod asks for, in whichever of the known languages, or why that cannot be.
+//!
+//! Limits count before the label, and the label before annotations; where two of them are there they must agree, for the
+//! one that is not followed would be believed by somebody. A pod that is for another scheduler is none of ours.
+
+mod fraction;
+mod read;
+
+use serde_json::Value;
+
+pub use fraction::{Fraction, FractionError, Steps};
+pub use read::parse_pod_request;
+
+/// The label of ClearML's injector: a fraction, or a count of whole GPUs.
+pub const FRACTION_LABEL: &str = "clearml-injector/fraction";
+/// Run:ai's and KAI's annotations.
+pub const FRACTION: &str = "gpu-fraction";
+pub const MEMORY: &str = "gpu-memory";
+pub const DEVICES: &str = "gpu-fraction-num-devices";
+pub const CONTAINER: &str = "gpu-fraction-container-name";
+/// What whole GPUs are asked by.
+pub const GPU: &str = "nvidia.com/gpu";
+/// HAMi's: MiB, percent of a GPU's memory, and percent of its cores.
+pub const HAMI_MEMORY: &str = "nvidia.com/gpumem";
+pub const HAMI_PERCENT: &str = "nvidia.com/gpumem-percentage";
+pub const HAMI_CORES: &str = "nvidia.com/gpucores";
+
+/// As many devices as one claim may ask for, and be given (`DeviceRequestsMaxSize`, `AllocationResultsMaxSize`,
+/// resource.k8s.io/v1).
+pub(crate) const MOST_GPUS: usize = 32;
+
+/// What a pod asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodRequest {
+    pub container: ContainerRef,
+    /// One for each GPU, each another one.
+    pub gpus: Vec<Size>,
+    /// What is not done, though the pod asks for it, or need not be asked for.
+    pub warnings: Vec<String>,
+}
+
+/// How much of one GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Size {
+    Whole,
+    Fraction(Fraction),
+    /// MiB of its memory.
+    Memory(u64),
+}
+
+/// Which container of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContainerRef {
+    Container(usize),
+    InitContainer(usize),
+}
+
+impl ContainerRef {
+    /// Where it is in a pod, as a JSON pointer.
+    pub fn pointer(self) -> String {
+        match self {
+            Self::Container(index) => format!("/spec/containers/{index}"),
+            Self::InitContainer(index) => format!("/spec/initContainers/{index}"),
+        }
+    }
+}
+
+/// Why a pod is left as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SkipReason {
+    /// It asks for no part of a GPU.
+    Unmarked,
+    /// It is for this scheduler, which has its own way.
+    Scheduler(String),
+    /// It has its claim already.
+    Done,
+}
+
+/// Why a pod is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("{from}: {error}")]
+    Fraction { from: String, error: FractionError },
+    #[error(
+        "the label {FRACTION_LABEL} requests {label}, but {from} requests {other}; use the same value, or remove one of them"
+    )]
+    Contradiction {
+        label: String,
+        from: String,
+        other: String,
+    },
+    #[error(
+        "{from}: cannot have both a GPU fraction request and a whole GPU resource request or limit; remove {GPU}"
+    )]
+    FractionAndWhole { from: &'static str },
+    #[error("cannot request both GPU fraction and GPU memory: {0} and {1}; remove one of them")]
+    Both(&'static str, &'static str),
+    #[error("{MEMORY}: `{0}` is not a positive whole number of MiB, such as 2000")]
+    Memory(String),
+    #[error("{from}: `{value}` is not a positive whole number")]
+    Count { from: String, value: String },
+    #[error("{from}: a pod can have fractions of at most {MOST_GPUS} GPUs")]
+    TooMany { from: String },
+    #[error(
+        "{DEVICES}: cannot request multiple fractional devices without a fraction or memory; add {FRACTION} or {MEMORY}"
+    )]
+    DevicesAlone,
+    #[error("{CONTAINER}: the pod has no container `{0}`")]
+    NoContainer(String),
+    #[error(
+        "containers `{0}` and `{1}` both request GPUs; only one container of a pod can have a GPU fraction"
+    )]
+    TwoContainers(String, String),
+    #[error(
+        "container `{0}` is privileged, so it could use every GPU of its node; remove `privileged`"
+    )]
+    Privileged(String),
+    #[error("container `{container}` has {what}, which lets it remove its GPU limit; leave it out")]
+    Unheld { container: String, what: String },
+    #[error(
+        "spec.nodeName is set, so the pod would bypass the scheduler, which allocates fractions; use a nodeSelector"
+    )]
+    NodeName,
+    #[error(
+        "container `{container}` sets {variable}, but its claim decides which GPU it sees; remove the variable"
+    )]
+    Visible {
+        container: String,
+        variable: &'static str,
+    },
+    #[error(
+        "a pod template can request several GPUs only as fractions of the same size; use equal fractions, or separate pods"
+    )]
+    Unequal,
+    #[error("the pod has no containers")]
+    Empty,
+}
+
+/// The value at a key of the metadata's labels or annotations.
+fn text<'a>(object: &'a Value, map: &str, key: &str) -> Option<&'a str> {
+    object.get("metadata")?.get(map)?.get(key)?.as_str()
+}

@@ -1,0 +1,406 @@
+//! Reading a pod.
+
+use serde_json::Value;
+
+use super::fraction::Portion;
+use super::{
+    CONTAINER, ContainerRef, DEVICES, FRACTION, FRACTION_LABEL, Fraction, GPU, HAMI_CORES,
+    HAMI_MEMORY, HAMI_PERCENT, MEMORY, MOST_GPUS, PodRequest, Refusal, Size, SkipReason, Steps,
+    text,
+};
+use crate::inject::{CLAIM, is_clearml_fraction};
+use crate::quantity::Quantity;
+
+/// Annotations and a variable that ask for more than the guarantee where there is room; nobody gets that here.
+const BURSTS: [&str; 3] = ["gpu-fraction-limit", "gpu-memory.limit", "gpu-memory-limit"];
+const BURST_VARIABLE: &str = "RUNAI_GPU_MEMORY_LIMIT";
+/// What decides, with NVIDIA's runtime, which GPUs a container sees.
+const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+
+/// A container, and what it lists of ours.
+struct Container<'a> {
+    place: ContainerRef,
+    name: &'a str,
+    object: &'a Value,
+}
+
+/// What a pod asks for, or why it is left as it is.
+///
+/// # Errors
+/// It asks for something that cannot be, or that would not be held.
+pub fn parse_pod_request(
+    pod: &Value,
+    steps: Steps,
+) -> Result<Result<PodRequest, SkipReason>, Refusal> {
+    let containers = containers(pod);
+    if !is_marked(pod, &containers) {
+        return Ok(Err(SkipReason::Unmarked));
+    }
+    let spec = &pod["spec"];
+    match spec["schedulerName"].as_str() {
+        None | Some("" | "default-scheduler") => {}
+        Some(other) => return Ok(Err(SkipReason::Scheduler(other.to_owned()))),
+    }
+    let claims = spec["resourceClaims"].as_array();
+    if claims.is_some_and(|claims| claims.iter().any(|claim| claim["name"] == CLAIM)) {
+        return Ok(Err(SkipReason::Done));
+    }
+    let container = requesting_container(pod, &containers)?;
+    let gpus = sizes(pod, container, &containers, steps)?;
+    check(spec, &containers)?;
+    Ok(Ok(PodRequest {
+        container: container.place,
+        gpus,
+        warnings: warnings(pod, &containers),
+    }))
+}
+
+fn containers(pod: &Value) -> Vec<Container<'_>> {
+    let list = |key: &str, place: fn(usize) -> ContainerRef| {
+        let objects = pod["spec"][key].as_array().into_iter().flatten();
+        objects
+            .enumerate()
+            .map(move |(index, object)| Container {
+                place: place(index),
+                name: object["name"].as_str().unwrap_or_default(),
+                object,
+            })
+            .collect::<Vec<_>>()
+    };
+    let mut all = list("containers", ContainerRef::Container);
+    all.extend(list("initContainers", ContainerRef::InitContainer));
+    all
+}
+
+impl<'a> Container<'a> {
+    /// What it lists, each resource once: the API has limits and requests of these be the same.
+    fn resources(&self) -> impl Iterator<Item = (&'a str, &'a Value)> + use<'a> {
+        let resources = &self.object["resources"];
+        let limits = resources["limits"].as_object();
+        let requests = resources["requests"].as_object();
+        let more = requests.into_iter().flatten();
+        let more = more.filter(move |(key, _)| !limits.is_some_and(|has| has.contains_key(*key)));
+        let all = limits.into_iter().flatten().chain(more);
+        all.map(|(key, value)| (key.as_str(), value))
+    }
+
+    fn resource(&self, name: &str) -> Option<&'a Value> {
+        self.resources()
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| value)
+    }
+
+    /// Its `clear.ml/fraction-N`, in the order of N.
+    fn fractions(&self) -> Vec<(&'a str, &'a Value)> {
+        let ours = self.resources().filter(|(key, _)| is_clearml_fraction(key));
+        let mut fractions: Vec<_> = ours.collect();
+        fractions.sort_by_key(|(key, _)| (key.len(), *key));
+        fractions
+    }
+
+    fn asks_for_a_part(&self) -> bool {
+        let parts = [HAMI_MEMORY, HAMI_PERCENT];
+        self.resources()
+            .any(|(key, _)| is_clearml_fraction(key) || parts.contains(&key))
+    }
+}
+
+fn is_marked(pod: &Value, containers: &[Container<'_>]) -> bool {
+    let annotations = [FRACTION, MEMORY, DEVICES];
+    text(pod, "labels", FRACTION_LABEL).is_some()
+        || annotations
+            .iter()
+            .any(|key| text(pod, "annotations", key).is_some())
+        || containers.iter().any(Container::asks_for_a_part)
+}
+
+/// The container that lists GPUs, else the one that is named, else the first.
+fn requesting_container<'c, 'a>(
+    pod: &Value,
+    containers: &'c [Container<'a>],
+) -> Result<&'c Container<'a>, Refusal> {
+    let mut listing = containers
+        .iter()
+        .filter(|one| one.asks_for_a_part() || one.resource(GPU).is_some());
+    if let Some(one) = listing.next() {
+        return match listing.next() {
+            Some(other) => Err(Refusal::TwoContainers(
+                one.name.to_owned(),
+                other.name.to_owned(),
+            )),
+            None => Ok(one),
+        };
+    }
+    match text(pod, "annotations", CONTAINER) {
+        Some(name) => containers
+            .iter()
+            .find(|one| one.name == name)
+            .ok_or_else(|| Refusal::NoContainer(name.to_owned())),
+        None => containers.first().ok_or(Refusal::Empty),
+    }
+}
+
+fn sizes(
+    pod: &Value,
+    container: &Container<'_>,
+    containers: &[Container<'_>],
+    steps: Steps,
+) -> Result<Vec<Size>, Refusal> {
+    let label = text(pod, "labels", FRACTION_LABEL);
+    let fraction = text(pod, "annotations", FRACTION);
+    let memory = text(pod, "annotations", MEMORY);
+    let devices = devices(
+        pod,
+        label.is_some() || fraction.is_some() || memory.is_some(),
+    )?;
+    let read = |from: &str, value: &str| {
+        Portion::read(value, steps).map_err(|error| Refusal::Fraction {
+            from: from.to_owned(),
+            error,
+        })
+    };
+    let label = match label {
+        Some(value) => Some((value, read(&format!("the label {FRACTION_LABEL}"), value)?)),
+        None => None,
+    };
+    if fraction.is_some() && memory.is_some() {
+        return Err(Refusal::Both(FRACTION, MEMORY));
+    }
+    let limits = container.fractions();
+    if let Some(sizes) = hami(container)? {
+        return match (label, fraction, memory, &limits[..]) {
+            (None, None, None, []) => Ok(sizes),
+            (Some(_), ..) => Err(Refusal::Both(FRACTION_LABEL, HAMI_MEMORY)),
+            (_, Some(_), ..) => Err(Refusal::Both(FRACTION, HAMI_MEMORY)),
+            (_, _, Some(_), _) => Err(Refusal::Both(MEMORY, HAMI_MEMORY)),
+            _ => Err(Refusal::Both("clear.ml/fraction", HAMI_MEMORY)),
+        };
+    }
+    let agrees = |from: String, other: &str, portion: Portion| match label {
+        Some((value, label)) if label != portion => Err(Refusal::Contradiction {
+            label: value.to_owned(),
+            from,
+            other: other.to_owned(),
+        }),
+        _ => Ok(()),
+    };
+    if !limits.is_empty() {
+        let mut sizes = Vec::new();
+        for (key, value) in limits {
+            let shown = value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned);
+            let from = format!("the limit {key}");
+            let portion = read(&from, &shown)?;
+            agrees(from.clone(), &shown, portion)?;
+            add(&mut sizes, portion, 1, &from)?;
+        }
+        return Ok(sizes);
+    }
+    let annotated = match (fraction, memory) {
+        (Some(text), _) => Some((FRACTION, Size::Fraction(annotated_fraction(text)?))),
+        (None, Some(text)) => Some((MEMORY, Size::Memory(annotated_memory(text)?))),
+        (None, None) => None,
+    };
+    if let Some((_, label)) = label {
+        match (annotated, fraction) {
+            (Some((_, Size::Fraction(part))), Some(text)) => {
+                agrees(
+                    format!("the annotation {FRACTION}"),
+                    text,
+                    Portion::Part(part),
+                )?;
+            }
+            (Some((from, _)), _) => return Err(Refusal::Both(FRACTION_LABEL, from)),
+            (None, _) => {}
+        }
+        let mut sizes = Vec::new();
+        add(
+            &mut sizes,
+            label,
+            devices,
+            &format!("the label {FRACTION_LABEL}"),
+        )?;
+        return Ok(sizes);
+    }
+    let (from, size) = annotated.ok_or(Refusal::DevicesAlone)?;
+    if containers.iter().any(|one| one.resource(GPU).is_some()) {
+        return Err(Refusal::FractionAndWhole { from });
+    }
+    Ok(vec![size; devices])
+}
+
+/// So many of a portion more; counted before there is room made for them, for a count can be anything.
+fn add(sizes: &mut Vec<Size>, portion: Portion, times: usize, from: &str) -> Result<(), Refusal> {
+    let (size, count) = match portion {
+        Portion::Whole(count) => (Size::Whole, usize::try_from(count).unwrap_or(usize::MAX)),
+        Portion::Part(part) => (Size::Fraction(part), 1),
+    };
+    let more = count.saturating_mul(times);
+    if sizes.len().saturating_add(more) > MOST_GPUS {
+        return Err(Refusal::TooMany {
+            from: from.to_owned(),
+        });
+    }
+    sizes.extend(std::iter::repeat_n(size, more));
+    Ok(())
+}
+
+fn annotated_fraction(text: &str) -> Result<Fraction, Refusal> {
+    Fraction::between_none_and_one(text).map_err(|error| Refusal::Fraction {
+        from: format!("the annotation {FRACTION}"),
+        error,
+    })
+}
+
+fn annotated_memory(text: &str) -> Result<u64, Refusal> {
+    let mib = text.parse().ok().filter(|mib| *mib > 0);
+    mib.ok_or_else(|| Refusal::Memory(text.to_owned()))
+}
+
+/// How many GPUs a fraction or memory by label or annotation is wanted of.
+fn devices(pod: &Value, has_size: bool) -> Result<usize, Refusal> {
+    let Some(text) = text(pod, "annotations", DEVICES) else {
+        return Ok(1);
+    };
+    if !has_size {
+        return Err(Refusal::DevicesAlone);
+    }
+    let count = text
+        .parse()
+        .ok()
+        .filter(|count| (1..=MOST_GPUS).contains(count));
+    count.ok_or_else(|| Refusal::Count {
+        from: DEVICES.to_owned(),
+        value: text.to_owned(),
+    })
+}
+
+/// HAMi's own: `nvidia.com/gpu` GPUs with so much memory of each.
+fn hami(container: &Container<'_>) -> Result<Option<Vec<Size>>, Refusal> {
+    let count = |name: &str| match container.resource(name) {
+        None => Ok(None),
+        Some(value) => {
+            let count = Quantity::of(value).ok().and_then(Quantity::count);
+            let count = count.filter(|count| *count > 0);
+            count.map(Some).ok_or_else(|| Refusal::Count {
+                from: name.to_owned(),
+                value: value
+                    .as_str()
+                    .map_or_else(|| value.to_string(), str::to_owned),
+            })
+        }
+    };
+    let size = match (count(HAMI_MEMORY)?, count(HAMI_PERCENT)?) {
+        (Some(_), Some(_)) => return Err(Refusal::Both(HAMI_MEMORY, HAMI_PERCENT)),
+        (Some(mib), None) => Size::Memory(mib),
+        (None, Some(100)) => Size::Whole,
+        (None, Some(percent)) => {
+            let part = Fraction::percent(percent).ok_or_else(|| Refusal::Count {
+                from: HAMI_PERCENT.to_owned(),
+                value: percent.to_string(),
+            })?;
+            Size::Fraction(part)
+        }
+        (None, None) => return Ok(None),
+    };
+    let gpus = count(GPU)?.unwrap_or(1);
+    let gpus = usize::try_from(gpus).ok().filter(|gpus| *gpus <= MOST_GPUS);
+    let gpus = gpus.ok_or_else(|| Refusal::TooMany {
+        from: format!("the limit {GPU}"),
+    })?;
+    Ok(Some(vec![size; gpus]))
+}
+
+/// Capabilities with which a container reaches its mounts or the node's memory and files: mount(2), kernel modules, /dev/mem,
+/// ptrace(2) of processes that share its PID namespace, open_by_handle_at(2). The chart's policy on pods has the same.
+const UNHELD: [&str; 6] = [
+    "ALL",
+    "SYS_ADMIN",
+    "SYS_MODULE",
+    "SYS_PTRACE",
+    "SYS_RAWIO",
+    "DAC_READ_SEARCH",
+];
+
+/// What of a security context would let its container take its mounts away.
+fn lets_go(context: &Value) -> Option<String> {
+    let added = context["capabilities"]["add"].as_array();
+    let mut added = added.into_iter().flatten().filter_map(Value::as_str);
+    // Runtimes take both spellings, in capitals or not.
+    let is_unheld = |name: &&str| {
+        let name = name.to_ascii_uppercase();
+        UNHELD.contains(&name.strip_prefix("CAP_").unwrap_or(&name))
+    };
+    if let Some(name) = added.find(is_unheld) {
+        return Some(format!("capability {name}"));
+    }
+    let mount = context["procMount"].as_str();
+    mount
+        .filter(|mount| *mount == "Unmasked")
+        .map(|mount| format!("procMount: {mount}"))
+}
+
+/// What would let a container past its limit.
+fn check(spec: &Value, containers: &[Container<'_>]) -> Result<(), Refusal> {
+    if spec["nodeName"]
+        .as_str()
+        .is_some_and(|name| !name.is_empty())
+    {
+        return Err(Refusal::NodeName);
+    }
+    for container in containers {
+        if container.object["securityContext"]["privileged"] == true {
+            return Err(Refusal::Privileged(container.name.to_owned()));
+        }
+        if let Some(what) = lets_go(&container.object["securityContext"]) {
+            return Err(Refusal::Unheld {
+                container: container.name.to_owned(),
+                what,
+            });
+        }
+        if variables(container).any(|name| name == VISIBLE) {
+            return Err(Refusal::Visible {
+                container: container.name.to_owned(),
+                variable: VISIBLE,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn variables<'a>(container: &Container<'a>) -> impl Iterator<Item = &'a str> {
+    let variables = container.object["env"].as_array().into_iter().flatten();
+    variables.filter_map(|variable| variable["name"].as_str())
+}
+
+fn warnings(pod: &Value, containers: &[Container<'_>]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if pod["spec"]["hostPID"] == true {
+        warnings.push(
+            "hostPID is not needed for GPU fractions, and Pod Security Standards reject it; remove it"
+                .to_owned(),
+        );
+    }
+    let annotated = BURSTS
+        .into_iter()
+        .filter(|key| text(pod, "annotations", key).is_some());
+    let set = containers
+        .iter()
+        .any(|one| variables(one).any(|name| name == BURST_VARIABLE))
+        .then_some(BURST_VARIABLE);
+    for key in annotated.chain(set) {
+        warnings.push(format!(
+            "{key} has no effect: bursting above the requested fraction is not supported"
+        ));
+    }
+    if containers
+        .iter()
+        .any(|one| one.resource(HAMI_CORES).is_some())
+    {
+        warnings.push(format!(
+            "{HAMI_CORES} has no effect: the share of compute time equals the share of memory"
+        ));
+    }
+    warnings
+}

@@ -1,0 +1,380 @@
+//! The controller's loop in carrier mode: look, plan, take the steps; on whatever goes wrong, look again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Client;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use super::assign::{Failed, ReservationStep, is_empty, plan};
+use super::cluster_state::cluster_state;
+use super::pod::{RESERVATION_LABEL, reservation_pod, ungated};
+use super::share::{Assignment, GpuShare};
+use super::{LABEL, NAMESPACE};
+use crate::cluster;
+
+/// At least so often it is looked, as time passes without events: a fraction of what an empty GPU lingers.
+const TICK: Duration = Duration::from_secs(10);
+/// After a step that failed; longer each time.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// What cannot be done, and is tried again.
+#[derive(Debug, thiserror::Error)]
+enum StepError {
+    #[error("{}: {}", what, cluster::error_message(source))]
+    Cluster { what: String, source: kube::Error },
+    #[error("{0} no longer exists")]
+    Gone(String),
+}
+
+/// What the loop sees.
+struct ReservationCache {
+    pods: Store<Pod>,
+    carriers: Store<Pod>,
+    shares: Store<GpuShare>,
+    nodes: Store<Node>,
+    changed: Arc<Notify>,
+}
+
+/// The records of all GPUs, kept up to date.
+pub(crate) fn shares(client: &Client, tasks: &mut JoinSet<()>) -> Store<GpuShare> {
+    let api = Api::namespaced(client.clone(), NAMESPACE);
+    watched(api, watcher::Config::default(), &Arc::default(), tasks)
+}
+
+/// Works while this replica leads.
+pub(crate) async fn lead(
+    client: Client,
+    image: String,
+    mut leads: tokio::sync::watch::Receiver<bool>,
+) {
+    while leads.wait_for(|leads| *leads).await.is_ok() {
+        tokio::select! {
+            () = run(client.clone(), image.clone()) => {}
+            _ = leads.wait_for(|leads| !*leads) => {}
+        }
+    }
+}
+
+/// Keeps carriers and assignments as pods want them, for good. `image` is what carriers run: this program's own.
+async fn run(client: Client, image: String) {
+    let changed = Arc::new(Notify::new());
+    // What they watch for ends with this.
+    let tasks = &mut JoinSet::new();
+    let carriers = Api::namespaced(client.clone(), NAMESPACE);
+    let shares = Api::namespaced(client.clone(), NAMESPACE);
+    let labelled =
+        |(key, value): (&str, &str)| watcher::Config::default().labels(&format!("{key}={value}"));
+    let sight = ReservationCache {
+        pods: watched(Api::all(client.clone()), labelled(LABEL), &changed, tasks),
+        carriers: watched(carriers, labelled(RESERVATION_LABEL), &changed, tasks),
+        shares: watched(shares, watcher::Config::default(), &changed, tasks),
+        nodes: watched(
+            Api::all(client.clone()),
+            watcher::Config::default(),
+            &changed,
+            tasks,
+        ),
+        changed,
+    };
+    sight.ready().await;
+    let mut empty_since = BTreeMap::new();
+    let mut pause = AGAIN;
+    loop {
+        let now = Timestamp::now();
+        let seen = cluster_state(
+            &sight.pods.state(),
+            &sight.carriers.state(),
+            &sight.shares.state(),
+            &sight.nodes.state(),
+        );
+        empty_since = seen
+            .shares
+            .iter()
+            .filter(|share| is_empty(share))
+            .map(|share| {
+                (
+                    share.name.clone(),
+                    *empty_since.get(&share.name).unwrap_or(&now),
+                )
+            })
+            .collect();
+        let steps = plan(&seen, &empty_since, now);
+        let wait = match apply_steps(&client, &sight, &steps, &image).await {
+            true => {
+                pause = AGAIN;
+                TICK
+            }
+            false => {
+                // What was looked at is old, and the news is on its way; or it is refused for good.
+                tokio::time::sleep(AGAIN).await;
+                pause = (pause * 2).min(TICK);
+                pause
+            }
+        };
+        tokio::select! {
+            () = sight.changed.notified() => {}
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+impl ReservationCache {
+    /// Waits until everything was listed once: what was not seen is not to be taken for gone.
+    async fn ready(&self) {
+        // An error says that the watch was dropped, and it never is.
+        let _ = self.pods.wait_until_ready().await;
+        let _ = self.carriers.wait_until_ready().await;
+        let _ = self.shares.wait_until_ready().await;
+        let _ = self.nodes.wait_until_ready().await;
+    }
+
+    fn pod(&self, uid: &str) -> Result<Arc<Pod>, StepError> {
+        let found = self
+            .pods
+            .find(|pod| pod.metadata.uid.as_deref() == Some(uid));
+        found.ok_or_else(|| StepError::Gone(format!("pod {uid}")))
+    }
+}
+
+fn watched<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    changed: &Arc<Notify>,
+    tasks: &mut JoinSet<()>,
+) -> Store<K>
+where
+    K: kube::Resource<DynamicType = ()>
+        + Clone
+        + std::fmt::Debug
+        + DeserializeOwned
+        + Send
+        + Sync
+        + 'static,
+{
+    let (store, writer) = reflector::store();
+    let changed = Arc::clone(changed);
+    let events = watcher(api, config).default_backoff().reflect(writer);
+    tasks.spawn(async move {
+        let mut events = std::pin::pin!(events);
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(_) => changed.notify_one(),
+                Err(error) => {
+                    tracing::warn!("a watch failed and restarts: {}", cluster::chain(&error))
+                }
+            }
+        }
+    });
+    store
+}
+
+/// Takes the steps in their order, but for those that one that failed stops; whether none failed.
+async fn apply_steps(
+    client: &Client,
+    sight: &ReservationCache,
+    steps: &[ReservationStep],
+    image: &str,
+) -> bool {
+    // A share that was written here is newer than the one that was looked at.
+    let mut written = BTreeMap::new();
+    let mut failed = Failed::default();
+    let mut whole = true;
+    for step in steps {
+        if failed.stops(step) {
+            continue;
+        }
+        tracing::info!("{step}");
+        if let Err(error) = apply_step(client, sight, &mut written, step, image).await {
+            tracing::info!("{error}; retrying");
+            failed.add(step);
+            whole = false;
+        }
+    }
+    whole
+}
+
+async fn apply_step(
+    client: &Client,
+    sight: &ReservationCache,
+    written: &mut BTreeMap<String, GpuShare>,
+    step: &ReservationStep,
+    image: &str,
+) -> Result<(), StepError> {
+    match step {
+        ReservationStep::Unassign { share, uid } => {
+            write(client, sight, written, share, |spec| {
+                spec.assignments.retain(|one| one.uid != *uid);
+            })
+            .await?;
+        }
+        ReservationStep::Assign { share, seeker } => {
+            let assignment = Assignment {
+                uid: seeker.uid.clone(),
+                namespace: seeker.namespace.clone(),
+                name: seeker.name.clone(),
+                units: i64::from(seeker.units),
+            };
+            write(client, sight, written, share, |spec| {
+                spec.assignments.push(assignment)
+            })
+            .await?;
+        }
+        ReservationStep::Drain { share, draining } => {
+            write(client, sight, written, share, |spec| {
+                spec.draining = *draining
+            })
+            .await?;
+        }
+        ReservationStep::Ungate { seeker, node } => {
+            lift(client, &*sight.pod(&seeker.uid)?, node).await?
+        }
+        ReservationStep::Reserve { name, seeker } => {
+            let pod = sight.pod(&seeker.uid)?;
+            if let Some(spec) = &pod.spec {
+                make(
+                    client,
+                    name,
+                    serde_json::from_value(reservation_pod(name, spec, image)).ok(),
+                )
+                .await?;
+            }
+        }
+        ReservationStep::DeleteShare { share } => {
+            let shares = Api::<GpuShare>::namespaced(client.clone(), NAMESPACE);
+            match shares.delete(share, &DeleteParams::default()).await {
+                Err(error) if !cluster::is_missing(&error) => {
+                    return Err(failed(format!("cannot delete {share}"), error));
+                }
+                _ => {}
+            }
+        }
+        ReservationStep::Delete { carrier } => {
+            let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
+            match pods.delete(carrier, &DeleteParams::default()).await {
+                Err(error) if !cluster::is_missing(&error) => {
+                    return Err(failed(format!("cannot delete {carrier}"), error));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn failed(what: String, source: kube::Error) -> StepError {
+    StepError::Cluster { what, source }
+}
+
+/// Writes a share as it was looked at, changed; if anybody has written it since, that fails.
+async fn write(
+    client: &Client,
+    sight: &ReservationCache,
+    written: &mut BTreeMap<String, GpuShare>,
+    name: &str,
+    change: impl FnOnce(&mut super::share::GpuShareSpec),
+) -> Result<(), StepError> {
+    let seen = || {
+        sight
+            .shares
+            .find(|share| share.metadata.name.as_deref() == Some(name))
+    };
+    let mut share = match written.remove(name) {
+        Some(share) => share,
+        None => (*seen().ok_or_else(|| StepError::Gone(name.to_owned()))?).clone(),
+    };
+    change(&mut share.spec);
+    let api = Api::<GpuShare>::namespaced(client.clone(), NAMESPACE);
+    let share = api.replace(name, &PostParams::default(), &share).await;
+    let share = share.map_err(|error| failed(format!("cannot write {name}"), error))?;
+    written.insert(name.to_owned(), share);
+    Ok(())
+}
+
+/// For this very pod, as it was looked at.
+async fn lift(client: &Client, pod: &Pod, node: &str) -> Result<(), StepError> {
+    let (namespace, name) = (pod.metadata.namespace.clone(), pod.metadata.name.clone());
+    let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
+    let spec = ungated(pod, node).spec.unwrap_or_default();
+    let patch = json!({
+        "metadata": { "uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version },
+        "spec": { "schedulingGates": spec.scheduling_gates, "affinity": spec.affinity },
+    });
+    let pods = Api::<Pod>::namespaced(client.clone(), &namespace);
+    let patched = pods
+        .patch(&name, &PatchParams::default(), &Patch::Merge(&patch))
+        .await;
+    patched.map(drop).map_err(|error| {
+        failed(
+            format!("cannot remove the scheduling gate of {namespace}/{name}"),
+            error,
+        )
+    })
+}
+
+async fn make(client: &Client, name: &str, pod: Option<Pod>) -> Result<(), StepError> {
+    let Some(pod) = pod else {
+        return Err(StepError::Gone(format!(
+            "the pod that {name} was created for"
+        )));
+    };
+    let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
+    match pods.create(&PostParams::default(), &pod).await {
+        Err(error) if !cluster::is_already_exists(&error) => {
+            Err(failed(format!("cannot create {name}"), error))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl std::fmt::Display for ReservationStep {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unassign { share, uid } => {
+                write!(out, "{share}: removing the assignment of pod {uid}")
+            }
+            Self::Assign { share, seeker } => write!(
+                out,
+                "{share}: assigning {}/16 to {}/{}",
+                seeker.units, seeker.namespace, seeker.name
+            ),
+            Self::Ungate { seeker, node } => {
+                write!(
+                    out,
+                    "{}/{}: scheduling on {node}",
+                    seeker.namespace, seeker.name
+                )
+            }
+            Self::Reserve { name, seeker } => {
+                write!(
+                    out,
+                    "{name}: creating the reservation pod for {}/{}",
+                    seeker.namespace, seeker.name
+                )
+            }
+            Self::Drain {
+                share,
+                draining: true,
+            } => write!(
+                out,
+                "{share}: no longer accepts pods, its GPU will be released"
+            ),
+            Self::Drain {
+                share,
+                draining: false,
+            } => write!(out, "{share}: accepts pods again"),
+            Self::Delete { carrier } => write!(out, "{carrier}: deleting the reservation pod"),
+            Self::DeleteShare { share } => write!(out, "{share}: deleting, its node is gone"),
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! The node part in carrier mode: what kubelet and the agent say, to the shares; what shares say, to kubelet and the agent.
+//!
+//! It has no state that counts. Which carrier has which GPU and which pod has which sixteenths is kubelet's word
+//! (pod-resources); what is held is the agent's; who is to have what is the shares'. Each look puts the three together.
+
+mod observation;
+mod report;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use divvy_api::v1::{Claim, ClaimDevice, ErrorCode};
+use divvy_core::units::Bytes;
+use kube::Client;
+use kube::api::Api;
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep};
+use tonic::service::Routes;
+
+use super::assignment::{self, AllocateError, AssignedPod, Ids, PREFIX, PodDevices};
+use super::plugin::DevicePluginService;
+use super::protocol::plugin::device_plugin_server::DevicePluginServer;
+use super::share::GpuShare;
+use super::units::{Unit, memory};
+use super::{NAMESPACE, registration};
+use crate::cluster;
+use crate::node::agent::Agent;
+use crate::node::sockets::{self, SocketError};
+use observation::{NodeObservation, agent_claims, assigned_pods, list, of_kubelet};
+use report::{offers, statuses};
+
+/// Between two looks: a carrier that has started is to be used soon, and a look is three local calls.
+const LOOK: Duration = Duration::from_secs(2);
+/// How long kubelet is kept waiting for an assignment that is on its way, or for the agent to be done with who was there before.
+/// It waits without end, but for one pod at a time.
+const PATIENCE: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// What the node part works with.
+pub struct ReservationNode {
+    node: String,
+    client: Client,
+    agent: Agent,
+    resources: PathBuf,
+    shares: Store<GpuShare>,
+    offers: watch::Sender<Vec<Unit>>,
+    /// Claims are made and released by one at a time.
+    turn: tokio::sync::Mutex<()>,
+    again: Notify,
+}
+
+/// Serves kubelet until told to stop. What is held stays held.
+///
+/// # Errors
+/// Kubelet's folders cannot be written.
+pub(crate) async fn run(
+    client: Client,
+    agent: Agent,
+    node: String,
+    kubelet: &Path,
+    stop: watch::Receiver<bool>,
+) -> Result<(), SocketError> {
+    let (shares, writer) = reflector::store();
+    let part = Arc::new(ReservationNode {
+        node,
+        agent,
+        resources: kubelet.join("pod-resources/kubelet.sock"),
+        shares,
+        offers: watch::Sender::new(Vec::new()),
+        turn: tokio::sync::Mutex::new(()),
+        again: Notify::new(),
+        client: client.clone(),
+    });
+    let api = Api::<GpuShare>::namespaced(client, NAMESPACE);
+    let events = watcher(api, watcher::Config::default())
+        .default_backoff()
+        .reflect(writer);
+    let told = Arc::clone(&part);
+    tokio::spawn(async move {
+        use futures_util::StreamExt as _;
+        let mut events = std::pin::pin!(events);
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(_) => told.again.notify_one(),
+                Err(error) => tracing::warn!(
+                    "the watch of GpuShares failed and restarts: {}",
+                    cluster::chain(&error)
+                ),
+            }
+        }
+    });
+    tokio::spawn(watch_over(Arc::clone(&part)));
+    let (made, makes) = watch::channel(0_u64);
+    tokio::spawn(registration::keep(kubelet.to_owned(), makes));
+    let routes = Routes::new(DevicePluginServer::new(DevicePluginService(part)));
+    let there = || made.send_modify(|count| *count += 1);
+    sockets::serve(&registration::plugin_socket(kubelet), routes, there, stop).await
+}
+
+async fn watch_over(part: Arc<ReservationNode>) {
+    // An error says that the watch was dropped, and it never is.
+    let _ = part.shares.wait_until_ready().await;
+    let mut told = String::new();
+    loop {
+        match part.reconcile().await {
+            Ok(()) => told.clear(),
+            Err(error) if error != told => {
+                tracing::warn!("{error}");
+                told = error;
+            }
+            Err(_) => {}
+        }
+        tokio::select! {
+            () = sleep(LOOK) => {}
+            () = part.again.notified() => sleep(PAUSE).await,
+        }
+    }
+}
+
+impl ReservationNode {
+    /// The sixteenths that kubelet may give out, as they change.
+    pub fn offered(&self) -> watch::Receiver<Vec<Unit>> {
+        self.offers.subscribe()
+    }
+
+    /// As [`assignment::prefer`].
+    pub async fn prefer(&self, available: &[String], must: &[String], size: usize) -> Vec<String> {
+        let Ok(seen) = self.observe().await else {
+            return Vec::new();
+        };
+        let seats = self.seats();
+        assignment::prefer(
+            available,
+            must,
+            size,
+            &assignment::unfilled_assignments(&seats, &agent_claims(&seen), &seen.shown),
+        )
+    }
+
+    /// Holds a part of a GPU for whoever these ids are for; answers its CDI device.
+    ///
+    /// # Errors
+    /// They are for nobody, or the agent cannot hold it.
+    pub async fn allocate(&self, ids: &[String]) -> Result<String, String> {
+        let ids = Ids::read(ids).map_err(|error| error.to_string())?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let turn = self.turn.lock().await;
+            let done = self.try_allocate(&ids).await;
+            drop(turn);
+            match done {
+                Ok(device) => {
+                    self.again.notify_one();
+                    return Ok(device);
+                }
+                Err(AllocationFailure { passes: true, .. }) if Instant::now() < until => {
+                    sleep(PAUSE).await
+                }
+                Err(trouble) => return Err(trouble.text),
+            }
+        }
+    }
+
+    async fn try_allocate(&self, ids: &Ids) -> Result<String, AllocationFailure> {
+        let claim = ids.claim();
+        let mut seen = self.observe().await.map_err(AllocationFailure::passing)?;
+        if seen.claims.iter().any(|held| held.uid == claim) {
+            // Kubelet gives ids out again only when whoever had them is over.
+            self.release(&claim).await?;
+            seen.claims.retain(|held| held.uid != claim);
+        }
+        let open =
+            assignment::unfilled_assignments(&self.seats(), &agent_claims(&seen), &seen.shown);
+        assignment::choose(ids, &open).map_err(|error| AllocationFailure {
+            // The assignment may be on its way here.
+            passes: matches!(error, AllocateError::NoneOpen { .. }),
+            text: error.to_string(),
+        })?;
+        self.hold(ids, &seen).await
+    }
+
+    /// Has what these ids stand for held, which a reboot may have ended: kubelet does not give the same ids out anew.
+    ///
+    /// # Errors
+    /// As [`Self::give`].
+    pub async fn ensure(&self, ids: &[String]) -> Result<(), String> {
+        let read = Ids::read(ids).map_err(|error| error.to_string())?;
+        let turn = self.turn.lock().await;
+        let seen = self.observe().await?;
+        if seen.claims.iter().any(|held| held.uid == read.claim()) {
+            return Ok(());
+        }
+        let seats = self.seats();
+        let has = |pod: &&PodDevices| {
+            let has = |id: &String| pod.units.iter().any(|unit| unit.to_string() == *id);
+            ids.iter().all(has)
+        };
+        let pod = seen.shown.iter().find(has);
+        let assigned = pod.is_some_and(|pod| {
+            let same =
+                |seat: &&AssignedPod| seat.namespace == pod.namespace && seat.name == pod.name;
+            seats.iter().find(same).is_some()
+        });
+        if assigned {
+            let held = self.hold(&read, &seen).await;
+            return held.map(drop).map_err(|trouble| trouble.text);
+        }
+        drop(turn);
+        self.allocate(ids).await.map(drop)
+    }
+
+    async fn hold(&self, ids: &Ids, seen: &NodeObservation) -> Result<String, AllocationFailure> {
+        let gpu = seen.gpus.iter().find(|gpu| gpu.uuid == ids.gpu);
+        let gpu = gpu.ok_or_else(|| {
+            AllocationFailure::passing(format!("the daemon has no GPU {}", ids.gpu))
+        })?;
+        let uid = ids.claim();
+        let limit = memory(ids.units(), Bytes::new(gpu.memory_usable_bytes));
+        let claim = Claim {
+            namespace: NAMESPACE.to_owned(),
+            name: uid.clone(),
+            // Whose it is kubelet says once it has answered.
+            pods: Vec::new(),
+            devices: vec![ClaimDevice::part(&ids.gpu, limit.get())],
+            compute: None,
+        };
+        let held = self
+            .agent
+            .hold(&uid, &claim)
+            .await
+            .map_err(AllocationFailure::of)?;
+        Ok(held.cdi_device)
+    }
+
+    async fn release(&self, claim: &str) -> Result<(), AllocationFailure> {
+        self.agent
+            .release(claim)
+            .await
+            .map_err(AllocationFailure::of)
+    }
+
+    fn mine(&self) -> Vec<Arc<GpuShare>> {
+        let mut mine = self.shares.state();
+        mine.retain(|share| share.spec.node == self.node);
+        mine.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        mine
+    }
+
+    fn seats(&self) -> Vec<AssignedPod> {
+        self.mine()
+            .iter()
+            .flat_map(|share| assigned_pods(share))
+            .collect()
+    }
+
+    async fn observe(&self) -> Result<NodeObservation, String> {
+        let said = |error: divvy_api::v1::Error| format!("the node's daemon: {}", error.message);
+        let gpus = self.agent.gpus().await.map_err(said)?;
+        let mut claims = self.agent.held().await.map_err(said)?;
+        claims.retain(|claim| claim.uid.starts_with(PREFIX));
+        let listed = list(&self.resources).await;
+        let listed =
+            listed.map_err(|error| format!("cannot read kubelet's pod-resources: {error}"))?;
+        let (shown, carriers) = of_kubelet(&listed);
+        Ok(NodeObservation {
+            gpus,
+            claims,
+            shown,
+            carriers,
+        })
+    }
+
+    /// Lets go of what nobody has, and tells kubelet and the shares what is so.
+    async fn reconcile(&self) -> Result<(), String> {
+        let turn = self.turn.lock().await;
+        let mut seen = self.observe().await?;
+        let seats = self.seats();
+        for claim in assignment::orphaned_claims(&seats, &agent_claims(&seen), &seen.shown) {
+            tracing::info!("{claim}: releasing, no pod uses it");
+            self.release(&claim).await.map_err(|trouble| trouble.text)?;
+            seen.claims.retain(|held| held.uid != claim);
+        }
+        self.record_holders(&seats, &mut seen).await?;
+        drop(turn);
+        let offers = offers(&seen);
+        self.offers.send_if_modified(|offered| {
+            let changed = *offered != offers;
+            *offered = offers;
+            changed
+        });
+        self.publish_statuses(&statuses(&seen, &seats)).await
+    }
+
+    /// Writes down at the agent for whom each claim turned out to be.
+    async fn record_holders(
+        &self,
+        seats: &[AssignedPod],
+        seen: &mut NodeObservation,
+    ) -> Result<(), String> {
+        let all = agent_claims(seen);
+        for (claim, held) in seen.claims.iter_mut().zip(all) {
+            let Some(uid) = held.holder(seats, &seen.shown) else {
+                continue;
+            };
+            if held.pod.as_ref() == Some(&uid) {
+                continue;
+            }
+            let body = Claim {
+                namespace: claim.namespace.clone(),
+                name: claim.name.clone(),
+                pods: vec![uid],
+                devices: claim.devices.clone(),
+                compute: None,
+            };
+            let held = self.agent.hold(&claim.uid, &body).await;
+            *claim = held.map_err(|error| format!("the node's daemon: {}", error.message))?;
+        }
+        Ok(())
+    }
+}
+
+/// What keeps ids from being given out.
+struct AllocationFailure {
+    text: String,
+    /// It may be gone in a moment.
+    passes: bool,
+}
+
+impl AllocationFailure {
+    fn passing(text: String) -> Self {
+        Self { text, passes: true }
+    }
+
+    fn of(error: divvy_api::v1::Error) -> Self {
+        let passes = [
+            ErrorCode::Conflict,
+            ErrorCode::WouldWait,
+            ErrorCode::NoDaemon,
+            ErrorCode::Unresponsive,
+        ];
+        Self {
+            passes: passes.contains(&error.code),
+            text: format!("the node's daemon: {}", error.message),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! When the node's slices are looked at: at once when something else is to be published, and ever more slowly while somebody undoes
+//! what is written or the API server refuses it.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// A watch can lose what it should have told. Chosen so that nobody waits long for it and nobody notices the list.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// From one try to the next, while they fail or while somebody keeps undoing what is written: doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// When to look next.
+pub(super) struct Backoff {
+    pub(super) due: Instant,
+    /// Until then only a change of what is to be published is a reason to write.
+    quiet: Instant,
+    pause: Duration,
+}
+
+impl Backoff {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            due: now,
+            quiet: now,
+            pause: FIRST_PAUSE,
+        }
+    }
+
+    /// What is to be published has changed.
+    pub(super) fn now(&mut self, now: Instant) {
+        self.due = now;
+    }
+
+    /// What is published has changed.
+    pub(super) fn soon(&mut self, now: Instant) {
+        self.due = self.due.min(self.quiet.max(now));
+    }
+
+    pub(super) fn settled(&mut self, now: Instant) {
+        self.due = now + LOOK_AGAIN;
+    }
+
+    pub(super) fn wrote(&mut self, now: Instant) {
+        self.slow_down(now);
+        self.due = now + LOOK_AGAIN;
+    }
+
+    pub(super) fn failed(&mut self, now: Instant) {
+        self.slow_down(now);
+        self.due = self.quiet;
+    }
+
+    fn slow_down(&mut self, now: Instant) {
+        let calm = self.quiet + LOOK_AGAIN < now;
+        self.pause = match calm {
+            true => FIRST_PAUSE,
+            false => (self.pause * 2).min(LONGEST_PAUSE),
+        };
+        self.quiet = now + self.pause;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_somebody_keeps_undoing_is_put_back_ever_more_slowly() {
+        let start = Instant::now();
+        let mut pace = Backoff::new(start);
+        let mut now = start;
+        let mut pauses = Vec::new();
+        for _ in 0..10 {
+            pace.wrote(now);
+            // Undone at once.
+            pace.soon(now);
+            pauses.push(pace.due - now);
+            now = pace.due;
+        }
+        assert!(pauses[0] < Duration::from_secs(1), "{pauses:?}");
+        assert!(pauses.windows(2).all(|two| two[0] <= two[1]), "{pauses:?}");
+        assert_eq!(pauses.last(), Some(&LONGEST_PAUSE));
+        // After a while without trouble it is quick again.
+        now += LOOK_AGAIN * 2;
+        pace.soon(now);
+        assert!(pace.due <= now);
+        pace.wrote(now);
+        pace.soon(now);
+        assert_eq!(pace.due - now, FIRST_PAUSE);
+    }
+
+    #[test]
+    fn what_is_to_be_published_does_not_wait() {
+        let now = Instant::now();
+        let mut pace = Backoff::new(now);
+        pace.failed(now);
+        assert!(pace.due > now);
+        pace.now(now);
+        assert_eq!(pace.due, now);
+    }
+}
