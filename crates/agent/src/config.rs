@@ -1,19 +1,21 @@
 //! What one run of the agent is given: nothing in it changes while the agent lives.
 
+pub mod simulated_gpus;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use divvy_api::home::Home;
 use divvy_api::v1::{Container, FrontEnd};
-use divvy_core::reconcile::Policy;
+use divvy_core::reconcile::BypassPolicy;
 use divvy_core::{Order, Preemption, QueueSpec};
 
-use crate::access::Rules;
+use crate::auth::Rules;
 use crate::container::OnUnlimited;
-use crate::idle::Rule;
-use crate::keep::Keep;
-use crate::supervise::form::{Wish, Wrapper};
+use crate::model::idle::Rule;
+use crate::model::retention::RetentionPolicy;
+use crate::supervisor::injection::{InjectionPolicy, Wrapper};
 
 /// In which form jobs get their limiter.
 const FORM: &str = "DIVVY_FORM";
@@ -23,11 +25,11 @@ pub const GRACE: Duration = Duration::from_secs(10);
 
 /// Jobs of one user that have not ended, unless a daemon says otherwise: ten of the largest arrays. One user's mistake in a loop is not to
 /// fill the memory that everybody's jobs are kept in.
-pub const MOST_JOBS: u32 = 100_000;
+pub const DEFAULT_MAX_JOBS: u32 = 100_000;
 
 /// Bytes of texts of one user's jobs that have not ended, unless a daemon says otherwise: as many as the largest array
 /// brings. The journal holds them, and the daemon's memory holds the commands as well.
-pub const MOST_TEXTS: u64 = 64 << 20;
+pub const DEFAULT_MAX_TEXT_BYTES: u64 = 64 << 20;
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -39,17 +41,17 @@ pub struct Config {
     pub preemption: Preemption,
     /// So many jobs of one user that have not ended.
     pub max_jobs: u32,
-    /// So many bytes of texts of them ([`crate::intake::budget`]).
+    /// So many bytes of texts of them ([`crate::model::validate::budget`]).
     pub max_texts: u64,
     pub grace: Duration,
     /// Bytes that a job's log may hold; `None`: as many as come.
-    pub log_most: Option<u64>,
+    pub max_log_bytes: Option<u64>,
     /// How much of the past is kept.
-    pub keep: Keep,
+    pub retention: RetentionPolicy,
     /// What is done with jobs that do nothing with what they hold and have no rule of their own.
     pub idle: Option<Rule>,
     /// What is done about memory held past the limiter.
-    pub on_bypass: Policy,
+    pub on_bypass: BypassPolicy,
     /// Jobs of other users get no user namespaces.
     pub refuse_user_namespaces: bool,
     pub hostname: String,
@@ -58,7 +60,7 @@ pub struct Config {
     pub driver_version: String,
     pub containers: Containers,
     /// Where jobs get their control groups, or why they get none.
-    pub groups: Result<PathBuf, String>,
+    pub cgroup_parent: Result<PathBuf, String>,
     /// Who may what.
     pub rules: Arc<Rules>,
     /// What brings jobs from elsewhere.
@@ -84,7 +86,7 @@ pub struct Programs {
     pub preload: PathBuf,
     /// Its other form, or why there is none to be had.
     pub wrappers: Result<Wrappers, String>,
-    pub form: WantedForm,
+    pub injection_preference: InjectionPreference,
 }
 
 /// The two libraries that lie in front of the driver's.
@@ -96,14 +98,14 @@ pub struct Wrappers {
 
 /// What `DIVVY_FORM` asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WantedForm {
+pub enum InjectionPreference {
     #[default]
     Best,
     Preload,
     Wrapper,
 }
 
-impl WantedForm {
+impl InjectionPreference {
     /// # Errors
     /// With a value that means none of them.
     pub fn from_env() -> Result<Self, String> {
@@ -129,15 +131,15 @@ impl Programs {
     }
 
     /// In which form a job's limiter is to be.
-    pub fn wish(&self, slice: &Path, simulated: Option<&Simulated>) -> Wish {
-        let wrappers = match (&self.wrappers, self.form) {
-            (_, WantedForm::Preload) => {
-                return Wish::Preload {
+    pub fn choose_injection(&self, slice: &Path, simulated: Option<&Simulated>) -> InjectionPolicy {
+        let wrappers = match (&self.wrappers, self.injection_preference) {
+            (_, InjectionPreference::Preload) => {
+                return InjectionPolicy::Preload {
                     because: format!("{FORM}=preload"),
                 };
             }
             (Err(missing), _) => {
-                return Wish::Preload {
+                return InjectionPolicy::Preload {
                     because: missing.clone(),
                 };
             }
@@ -150,9 +152,11 @@ impl Programs {
             slice: slice.to_owned(),
             simulated: simulated.map(|simulated| simulated.lib.clone()),
         };
-        match self.form {
-            WantedForm::Wrapper => Wish::Wrapper(wrapper),
-            WantedForm::Best | WantedForm::Preload => Wish::Best(wrapper),
+        match self.injection_preference {
+            InjectionPreference::Wrapper => InjectionPolicy::Wrapper(wrapper),
+            InjectionPreference::Best | InjectionPreference::Preload => {
+                InjectionPolicy::Best(wrapper)
+            }
         }
     }
 }

@@ -10,29 +10,28 @@
 //! SIGTERM to stop ────────────► the stop signal, after the grace SIGKILL ─► ends
 //!                               exit, synced; takes the container away
 //! ```
-//! The supervisor is the one of [`crate::supervise`], with a container where others have a program. A container does not die with it:
+//! The supervisor is the one of [`crate::supervisor`], with a container where others have a program. A container does not die with it:
 //! the agent starts another supervisor, which finds the container by its name and goes on. A container that was never started is
 //! started then, and one that was is not: the engine knows which.
 //!
-//! [`edits`] says what is added, as plain data; [`body`], [`cdi`] and `divvy docker args` write that down in three ways.
+//! [`edits`] says what is added, as plain data; [`create_request`], [`cdi`] and `divvy docker args` write that down in three ways.
 
-mod archive;
-pub mod asked;
-mod body;
-mod call;
 pub mod cdi;
-pub mod cover;
+mod create_request;
 pub mod driver;
 pub mod edits;
 mod elf;
 pub mod engine;
 pub mod exec;
-mod found;
+pub mod gc;
 mod image;
-mod leads;
-pub mod plan;
+mod inspect;
+pub mod job_files;
+pub mod options;
+mod path_stat;
+mod raw_api;
+mod resolve_mounts;
 pub mod run;
-pub mod sweep;
 mod terminal;
 
-pub use plan::{OnUnlimited, Plan};
+pub use crate::job_dir::container_spec::{OnUnlimited, Plan};

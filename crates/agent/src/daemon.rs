@@ -3,11 +3,12 @@
 //! The order matters: nothing is written before the arguments are found sound, nothing is opened before the home is
 //! locked, and nobody is answered before the journal and the world agree.
 
-mod beside;
+pub mod bootstrap;
 mod detach;
-mod doors;
-mod notify;
+mod front_end;
+mod listen;
 mod stderr;
+mod systemd;
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use divvy_api::home::{Home, HomeError};
 use divvy_api::v1::{Container, Error, ErrorCode, Idle, JournalFile};
-use divvy_core::reconcile::Policy;
+use divvy_core::reconcile::BypassPolicy;
 use divvy_core::{
     Amount, GpuSelection, GpuUuid, JobId, Mode, Order, Preemption, QueueName, QueueSpec,
     can_ever_fit,
@@ -32,33 +33,37 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, oneshot};
 use tracing_subscriber::EnvFilter;
 
-use crate::config::{Config, Containers, GRACE, MOST_JOBS, MOST_TEXTS, Simulated};
-use crate::container::{OnUnlimited, engine, plan, sweep};
-use crate::copies::{self, Copies};
-use crate::cycle::{Cycle, Parts};
-use crate::gpu::{Device, Observation, Observed};
+use crate::compute::ComputeScheduler;
+use crate::config::simulated_gpus;
+use crate::config::{
+    Config, Containers, DEFAULT_MAX_JOBS, DEFAULT_MAX_TEXT_BYTES, GRACE, Simulated,
+};
+use crate::container::{OnUnlimited, engine, gc};
+use crate::controller::mailbox::{Mailbox, Message, mailbox};
+use crate::controller::{Controller, ControllerParts};
+use crate::daemon::bootstrap::NodeInventory;
+use crate::gpu::mig::Workers;
+use crate::gpu::mig::mode::effective_mode;
+use crate::gpu::{Device, Observation, ObservedGpu};
+use crate::host::cgroup;
+use crate::host::log_trim;
+use crate::host::process::Process;
 use crate::http::socket::Socket;
 use crate::http::{self, Api};
-use crate::idle::Rule;
-use crate::keep::Keep;
-use crate::keeper::Keeper;
-use crate::log;
-use crate::mailbox::{Mailbox, Message, mailbox};
-use crate::mig::Workers;
-use crate::mig::mode::effective;
-use crate::node::Node;
-use crate::process::Process;
-use crate::pruner::Pruner;
-use crate::recover;
-use crate::simulated;
-use crate::store::{self, Store, StoreError};
-use crate::supervise::{cgroup, chain};
-use crate::watch::Watch;
-pub use beside::Beside;
-use beside::Working;
-pub use doors::DoorArgs;
-use doors::Doors;
-use notify::Notify;
+use crate::job_dir::container_spec;
+use crate::journal::backup::{self, Backups};
+use crate::journal::recover;
+use crate::journal::retention::Pruner;
+use crate::journal::{self, Store, StoreError};
+use crate::model::idle::Rule;
+use crate::model::retention::RetentionPolicy;
+use crate::supervisor::error_chain;
+use crate::supervisor::watch::Watch;
+pub use front_end::FrontEndTask;
+use front_end::RunningFrontEnd;
+pub use listen::ListenArgs;
+use listen::Listeners;
+use systemd::Notify;
 
 /// How long the lock of a daemon that is dead may still be held.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
@@ -91,13 +96,13 @@ pub struct DaemonArgs {
     pub order: Order,
     pub backfill: bool,
     pub preemption: Preemption,
-    /// So many jobs of one user that have not ended; [`MOST_JOBS`] unless said.
+    /// So many jobs of one user that have not ended; [`DEFAULT_MAX_JOBS`] unless said.
     pub max_jobs: Option<u32>,
-    /// So many bytes of their texts; [`MOST_TEXTS`] unless said.
+    /// So many bytes of their texts; [`DEFAULT_MAX_TEXT_BYTES`] unless said.
     pub max_texts: Option<u64>,
     /// Return once it answers, and leave it running.
     pub detached: bool,
-    pub doors: DoorArgs,
+    pub listen: ListenArgs,
     /// Jobs run in containers.
     pub docker: bool,
     /// The container of submitted jobs that name none; without it they run as plain processes.
@@ -115,9 +120,9 @@ pub struct DaemonArgs {
     /// What is done with jobs that do nothing with their GPUs.
     pub idle: Option<Idle>,
     /// How much of the past is kept.
-    pub keep: Keep,
+    pub keep: RetentionPolicy,
     /// What is done about memory held past the limiter.
-    pub on_bypass: Policy,
+    pub on_bypass: BypassPolicy,
     /// Jobs of other users get no user namespaces.
     pub refuse_user_namespaces: bool,
     /// Jobs of queues that name no amount get all GPUs, so that there is one at a time.
@@ -129,7 +134,7 @@ pub struct DaemonArgs {
 /// # Errors
 /// [`ErrorCode::Conflict`] when this home has a daemon, [`ErrorCode::Usage`] and [`ErrorCode::NeverFits`] for arguments
 /// that do not fit the node, [`ErrorCode::Internal`] for what the machine lacks.
-pub fn daemon(args: DaemonArgs, beside: Option<Beside>) -> Result<(), Error> {
+pub fn daemon(args: DaemonArgs, beside: Option<FrontEndTask>) -> Result<(), Error> {
     // Before anything is started: what a shell or a script left open reaches no supervisor, job or detached daemon.
     divvy_fork::mark_close_on_exec().map_err(|error| {
         internal(
@@ -137,17 +142,17 @@ pub fn daemon(args: DaemonArgs, beside: Option<Beside>) -> Result<(), Error> {
             &error,
         )
     })?;
-    let doors = Doors::of(&args.doors)?;
-    let home = doors::home(&args.doors)?;
+    let doors = Listeners::of(&args.listen)?;
+    let home = listen::home(&args.listen)?;
     if args.detached {
         return detach::start(&home);
     }
-    let simulated = simulated::from(args.sim.as_deref(), &home);
+    let simulated = simulated_gpus::requested(args.sim.as_deref(), &home);
     if let Some(simulated) = &simulated {
-        simulated::enter(simulated)?;
+        simulated_gpus::ensure_environment(simulated)?;
     }
-    if simulated.is_none() && !args.doors.beside_system {
-        refuse_beside_system(&home)?;
+    if simulated.is_none() && !args.listen.beside_system {
+        refuse_if_system_daemon(&home)?;
     }
     log_to_stderr();
     if let Some(beside) = &beside {
@@ -166,15 +171,15 @@ fn serve(
     args: DaemonArgs,
     home: Home,
     simulated: Option<Simulated>,
-    (doors, beside): (Doors, Option<Beside>),
+    (doors, beside): (Listeners, Option<FrontEndTask>),
 ) -> Result<(), Error> {
     let (store, recovered) =
-        open_journal(&home).map_err(|error| copies::unusable(&home, &error))?;
+        open_journal(&home).map_err(|error| backup::unusable(&home, &error))?;
     let living = store.living().map_err(|error| from_store(&error))?;
-    let in_use = living.iter().any(|job| !job.life.grants().is_empty());
-    let node = Node::open(simulated, in_use)?;
-    if args.doors.system && node.simulated.is_some() {
-        simulated::share(&home)
+    let in_use = living.iter().any(|job| !job.state.grants().is_empty());
+    let node = NodeInventory::open(simulated, in_use)?;
+    if args.listen.system && node.simulated.is_some() {
+        simulated_gpus::share(&home)
             .map_err(|error| internal("cannot share the simulated GPUs", &error))?;
     }
     let managed = select(&args.gpus, &node.observation)?;
@@ -186,14 +191,14 @@ fn serve(
     });
     check_queues(&queues, &devices)?;
     let observer = Arc::new(node.observer());
-    let Node {
+    let NodeInventory {
         programs,
         simulated,
         source,
         driver_version,
         ..
     } = node;
-    if let Err(error) = log::can_be_cut(home.state()) {
+    if let Err(error) = log_trim::can_punch_holes(home.state()) {
         let what =
             "cannot limit job logs to --log-size: the file system does not support holes in files";
         tracing::warn!(%error, "{what}");
@@ -203,16 +208,16 @@ fn serve(
         order: args.order,
         backfill: args.backfill,
         preemption: args.preemption,
-        max_jobs: args.max_jobs.unwrap_or(MOST_JOBS),
-        max_texts: args.max_texts.unwrap_or(MOST_TEXTS),
+        max_jobs: args.max_jobs.unwrap_or(DEFAULT_MAX_JOBS),
+        max_texts: args.max_texts.unwrap_or(DEFAULT_MAX_TEXT_BYTES),
         grace: args.grace.unwrap_or(GRACE),
-        log_most: match args.log {
-            LogSize::Usual => Some(log::USUAL),
+        max_log_bytes: match args.log {
+            LogSize::Usual => Some(log_trim::DEFAULT_LIMIT),
             LogSize::AtMost(most) => Some(most),
             LogSize::Unbounded => None,
         },
         idle: args.idle.map(Rule::of).transpose()?,
-        keep: args.keep,
+        retention: args.keep,
         on_bypass: args.on_bypass,
         refuse_user_namespaces: args.refuse_user_namespaces,
         hostname: rustix::system::uname()
@@ -230,7 +235,7 @@ fn serve(
             },
             cdi: args.cdi_dir,
         },
-        groups: cgroup::stem(&plan::instance(home.state())),
+        cgroup_parent: cgroup::job_cgroup_prefix(&container_spec::instance(home.state())),
         home,
         rules: Arc::clone(&doors.rules),
         front_end: beside.as_ref().map(|beside| beside.about.clone()),
@@ -239,18 +244,18 @@ fn serve(
     let (mailbox, messages) = mailbox();
     let events = broadcast::Sender::new(EVENT_BACKLOG);
     let news = mailbox.clone();
-    let watch = Watch::start(move |told| news.post(Message::News(told)));
+    let watch = Watch::start(move |told| news.post(Message::Watch(told)));
     let watch = watch
         .inspect_err(
             |error| tracing::warn!(%error, "cannot watch job folders; the daemon notices the end of jobs later"),
         )
         .ok();
     let workers = Workers::new(source, mailbox.clone(), config.home.migs());
-    let pruner = Pruner::new(config.home.clone(), config.keep, mailbox.clone());
+    let pruner = Pruner::new(config.home.clone(), config.retention, mailbox.clone());
     let home = Arc::new(config.home.clone());
-    let keeper =
-        Keeper::start().map_err(|error| internal("cannot start the compute scheduler", &error))?;
-    let parts = Parts {
+    let keeper = ComputeScheduler::start()
+        .map_err(|error| internal("cannot start the compute scheduler", &error))?;
+    let parts = ControllerParts {
         config,
         store,
         watch,
@@ -261,8 +266,8 @@ fn serve(
         workers,
         recovered: u32::try_from(recovered.len()).unwrap_or(u32::MAX),
     };
-    let mut cycle = Cycle::new(parts).map_err(|error| from_store(&error))?;
-    if let Some(job) = cycle.earlier() {
+    let mut cycle = Controller::new(parts).map_err(|error| from_store(&error))?;
+    if let Some(job) = cycle.job_of_earlier_build() {
         let why = format!(
             "job {job} still runs, and this build cannot read its record: an earlier build of Divvy started it"
         );
@@ -275,7 +280,7 @@ fn serve(
     let tcp = doors.bind_tcp()?;
     let (socket, listener) = doors.bind(&home)?;
     let resumed = match cycle.resume() {
-        Err(error) if error.is_full() => return Err(start_anew(&error)),
+        Err(error) if error.is_full() => return Err(reexec(&error)),
         resumed => resumed.map_err(|error| from_store(&error))?,
     };
     sweep_containers(&cycle, &home)?;
@@ -283,18 +288,18 @@ fn serve(
         gpus = managed.len(),
         queued = resumed.queued,
         adopted = resumed.adopted,
-        settled = resumed.settled,
+        settled = resumed.finalized,
         recovered = recovered.len(),
         socket = %home.socket().display(),
         "serving"
     );
     Arc::clone(&observer)
-        .report(mailbox.clone())
+        .spawn(mailbox.clone())
         .map_err(|error| internal("cannot start a thread", &error))?;
     pruner
         .start()
         .map_err(|error| internal("cannot start a thread", &error))?;
-    Copies::of(&home)
+    Backups::of(&home)
         .start()
         .map_err(|error| internal("cannot start a thread", &error))?;
     let (done, cycle_end) = oneshot::channel();
@@ -316,9 +321,9 @@ fn serve(
         .build();
     let runtime = runtime.map_err(|error| internal("cannot start the server", &error))?;
     // Its calls wait in the socket until they are heard.
-    let beside = Working::start(beside, &home, count)
+    let beside = RunningFrontEnd::start(beside, &home, count)
         .map_err(|error| internal("cannot start a thread", &error))?;
-    let ended = runtime.block_on(until_told(
+    let ended = runtime.block_on(serve_until_stopped(
         api,
         ((socket.clone(), listener), tcp),
         mailbox,
@@ -333,32 +338,32 @@ fn serve(
         ));
     }
     match ended? {
-        Ended::Told => Ok(()),
-        Ended::Full(error) => Err(start_anew(&error)),
+        ServeEnd::Stopped => Ok(()),
+        ServeEnd::JournalFull(error) => Err(reexec(&error)),
     }
 }
 
 /// Why the daemon serves no longer.
-enum Ended {
-    Told,
+enum ServeEnd {
+    Stopped,
     /// The journal took no more, even in its reserve. What it has is sound.
-    Full(StoreError),
+    JournalFull(StoreError),
 }
 
 /// Replaces the process by one that reads the journal and the world anew, as after a crash: what was decided and not journaled
 /// is in this one's memory. Returns only why that cannot be.
-fn start_anew(full: &StoreError) -> Error {
+fn reexec(full: &StoreError) -> Error {
     tracing::error!(
-        why = chain(full),
+        why = error_chain(full),
         "cannot write to the journal; restarting the daemon"
     );
     std::thread::sleep(REST);
-    simulated::exec(|_| ())
+    simulated_gpus::exec(|_| ())
 }
 
 /// Opens the journal and completes it from the records of jobs.
 fn open_journal(home: &Home) -> Result<(Store, BTreeSet<JobId>), StoreError> {
-    let torn = store::torn(&home.database());
+    let torn = journal::torn(&home.database());
     if torn > 0 {
         let what = "the journal's write-ahead log ends within a frame; unless a daemon was killed while writing, the \
                     last changes are missing";
@@ -375,7 +380,7 @@ fn open_journal(home: &Home) -> Result<(Store, BTreeSet<JobId>), StoreError> {
 /// # Errors
 /// [`ErrorCode::NotFound`] where there is no journal, [`ErrorCode::Internal`] for one that cannot be copied.
 pub fn copy_journal(system: bool) -> Result<JournalFile, Error> {
-    copies::write(&home_of(system)?)
+    backup::write(&home_of(system)?)
 }
 
 /// Puts a copy in the place of the journal. The next daemon takes what has happened since from the records of jobs.
@@ -386,7 +391,7 @@ pub fn copy_journal(system: bool) -> Result<JournalFile, Error> {
 pub fn restore_journal(system: bool, file: &Path) -> Result<JournalFile, Error> {
     let home = home_of(system)?;
     let _lock = lock(&home)?;
-    copies::restore(&home, file)
+    backup::restore(&home, file)
 }
 
 fn home_of(system: bool) -> Result<Home, Error> {
@@ -394,29 +399,29 @@ fn home_of(system: bool) -> Result<Home, Error> {
         let why = "the journal of the system's daemon belongs to root".to_owned();
         return Err(Error::new(ErrorCode::NotAllowed, why).hint("run it as root"));
     }
-    doors::home(&DoorArgs {
+    listen::home(&ListenArgs {
         system,
-        ..DoorArgs::default()
+        ..ListenArgs::default()
     })
 }
 
 /// Takes away what is left of containers whose jobs have ended, where an engine listens.
-fn sweep_containers(cycle: &Cycle, home: &Home) -> Result<(), Error> {
+fn sweep_containers(cycle: &Controller, home: &Home) -> Result<(), Error> {
     let Ok(socket) = engine::socket() else {
         return Ok(());
     };
-    let sweep = cycle.sweep_of_containers();
+    let sweep = cycle.container_gc();
     let sweep = sweep.map_err(|error| from_store(&error))?;
-    sweep::start(socket, plan::instance(home.state()), sweep)
+    gc::start(socket, container_spec::instance(home.state()), sweep)
         .map_err(|error| internal("cannot start a thread", &error))
 }
 
-async fn until_told(
+async fn serve_until_stopped(
     api: Api,
     (local, tcp): ((Socket, StdListener), Option<StdTcpListener>),
     mailbox: Mailbox,
-    (mut cycle_end, mut beside): (oneshot::Receiver<Result<(), StoreError>>, Working),
-) -> Result<Ended, Error> {
+    (mut cycle_end, mut beside): (oneshot::Receiver<Result<(), StoreError>>, RunningFrontEnd),
+) -> Result<ServeEnd, Error> {
     let tcp = tcp.map(TcpListener::from_std).transpose();
     let tcp = tcp.map_err(|error| internal("cannot serve", &error))?;
     let watch = |kind| signal(kind).map_err(|error| internal("cannot wait for signals", &error));
@@ -436,7 +441,7 @@ async fn until_told(
     };
     let mut serving = std::pin::pin!(http::serve(api, local, tcp));
     let (by, left) = tokio::select! {
-        () = notify.watch(mailbox.clone()) => return Ok(Ended::Told),
+        () = notify.watch(mailbox.clone()) => return Ok(ServeEnd::Stopped),
         served = &mut serving => return stopped(served),
         ended = &mut cycle_end => return journal_failed(ended),
         left = beside.ended() => ("end of the front end", Some(left)),
@@ -456,7 +461,7 @@ async fn until_told(
         },
     };
     mailbox.post(Message::Stop);
-    if let full @ Ended::Full(_) = journal_failed(cycle_end.await)? {
+    if let full @ ServeEnd::JournalFull(_) = journal_failed(cycle_end.await)? {
         return Ok(full);
     }
     left?;
@@ -464,15 +469,15 @@ async fn until_told(
         by,
         "stopped; running jobs continue, and the next daemon adopts them"
     );
-    Ok(Ended::Told)
+    Ok(ServeEnd::Stopped)
 }
 
 fn journal_failed(
     ended: Result<Result<(), StoreError>, oneshot::error::RecvError>,
-) -> Result<Ended, Error> {
+) -> Result<ServeEnd, Error> {
     match ended {
-        Ok(Ok(())) | Err(_) => Ok(Ended::Told),
-        Ok(Err(error)) if error.is_full() => Ok(Ended::Full(error)),
+        Ok(Ok(())) | Err(_) => Ok(ServeEnd::Stopped),
+        Ok(Err(error)) if error.is_full() => Ok(ServeEnd::JournalFull(error)),
         Ok(Err(error)) => Err(from_store(&error).hint(
             "running jobs continue, and no confirmed change is lost; start the daemon again",
         )),
@@ -506,33 +511,33 @@ fn with_default(mut queues: Vec<QueueSpec>) -> Vec<QueueSpec> {
 }
 
 /// The GPUs to serve, and those that jobs of an earlier daemon still hold: seen, shown, never given out.
-fn devices(node: &Node, store: &Store, managed: &[u32]) -> Result<Vec<Device>, Error> {
+fn devices(node: &NodeInventory, store: &Store, managed: &[u32]) -> Result<Vec<Device>, Error> {
     let living = store.living().map_err(|error| from_store(&error))?;
     let held = |uuid: &GpuUuid| {
         living
             .iter()
-            .flat_map(|job| &job.holdings)
+            .flat_map(|job| &job.allocations)
             .any(|holding| holding.grant.gpu == *uuid)
     };
     let wanted = store.modes().map_err(|error| from_store(&error))?;
-    let mode = |gpu: &Observed| {
+    let mode = |gpu: &ObservedGpu| {
         let wanted = wanted.get(&gpu.uuid).map(|wanted| wanted.mode);
-        effective(wanted, gpu.mig.as_ref().map(|mig| mig.mode))
+        effective_mode(wanted, gpu.mig.as_ref().map(|mig| mig.mode))
     };
     let mut devices = node.devices(store, |gpu| match managed.contains(&gpu.index) {
         true => Some(mode(gpu)),
         false => held(&gpu.uuid).then_some(Mode::Unmanaged),
     })?;
     for device in &mut devices {
-        device.managed = managed.contains(&device.gpu.index);
-        device.wanted = wanted.get(&device.gpu.uuid).copied();
+        device.is_managed = managed.contains(&device.gpu.index);
+        device.requested_mode = wanted.get(&device.gpu.uuid).copied();
     }
     Ok(devices)
 }
 
 /// A queue whose jobs could never start would block every queue after it for ever.
 fn check_queues(queues: &[QueueSpec], devices: &[Device]) -> Result<(), Error> {
-    let gpus: Vec<_> = devices.iter().map(Device::empty).collect();
+    let gpus: Vec<_> = devices.iter().map(Device::unoccupied).collect();
     for QueueSpec { name, amount } in queues {
         let Some(amount) = amount else { continue };
         can_ever_fit(&gpus, &(*amount).into()).map_err(|never| {
@@ -551,7 +556,7 @@ fn check_queues(queues: &[QueueSpec], devices: &[Device]) -> Result<(), Error> {
 }
 
 /// Refuses the machine's GPUs while its system daemon serves them from another home: neither counts what the other gives out.
-pub(crate) fn refuse_beside_system(home: &Home) -> Result<(), Error> {
+pub(crate) fn refuse_if_system_daemon(home: &Home) -> Result<(), Error> {
     if home.is_systems() {
         return Ok(());
     }
@@ -648,7 +653,7 @@ pub(crate) fn from_home(error: &HomeError) -> Error {
 }
 
 pub(crate) fn from_store(error: &StoreError) -> Error {
-    Error::new(ErrorCode::Internal, chain(error))
+    Error::new(ErrorCode::Internal, error_chain(error))
 }
 
 pub(crate) fn internal(what: &str, error: &io::Error) -> Error {

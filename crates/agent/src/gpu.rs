@@ -1,51 +1,52 @@
 //! GPUs as the agent sees them: what the driver tells, and what of it belongs to whom.
 
-mod abroad;
-pub mod kin;
-pub mod look;
+pub mod attribution;
+pub mod mig;
 mod observer;
 pub mod overhead;
-pub mod roster;
+mod pid_namespaces;
+pub mod sample;
 pub mod slice;
 mod source;
-mod work;
+mod utilisation;
+pub mod watched_jobs;
 
 use std::sync::Arc;
 
-use divvy_core::mig::{Carving, Table};
+use divvy_core::mig::{MigInventory, ProfileTable};
 use divvy_core::{Bytes, Gpu, GpuUuid, Mode};
 use divvy_driver::nvml::mig::MigMode;
 
-pub use observer::{IDLE, INTERVAL, Observer};
+pub use observer::{IDLE_INTERVAL, INTERVAL, Observer};
 pub use source::{Source, SourceError};
 
-use crate::mig::sight::Offer;
-use crate::mig::{Sight, Wanted};
-use crate::usage::meter::Worked;
+use crate::gpu::mig::discover::MigCapabilities;
+use crate::gpu::mig::{GpuMigState, RequestedMode};
+use crate::model::usage::meter::UtilisationSample;
 
-use look::Seen;
+use sample::GpuSample;
 
 /// What the driver told about all GPUs of the node, at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Observation {
-    pub gpus: Vec<Observed>,
-    pub troubles: Vec<Trouble>,
+    pub gpus: Vec<ObservedGpu>,
+    pub troubles: Vec<FaultyGpu>,
 }
 
 /// A GPU that does not answer, or not sensibly.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct FaultyGpu {
     pub index: u32,
     /// Which it was when it answered last.
     pub uuid: Option<GpuUuid>,
     /// It has fallen off the bus or needs a reset: what was on it is lost.
-    pub lost: bool,
-    pub what: String,
+    pub is_lost: bool,
+    pub message: String,
 }
 
 /// One GPU, in the driver's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Observed {
+pub struct ObservedGpu {
     pub uuid: GpuUuid,
     pub index: u32,
     pub model: String,
@@ -57,21 +58,21 @@ pub struct Observed {
     pub utilization_percent: Option<u32>,
     pub temperature_celsius: Option<u32>,
     /// What was done on it, where it was asked this time and is told.
-    pub worked: Option<Worked>,
+    pub utilization: Option<UtilisationSample>,
     pub processes: Vec<GpuProcess>,
     /// `None` for a GPU that knows no MIG.
-    pub mig: Option<Sight>,
+    pub mig: Option<GpuMigState>,
 }
 
-impl Observed {
+impl ObservedGpu {
     /// Its MIG side, while MIG is on.
-    pub fn divided(&self) -> Option<&Sight> {
+    pub fn active_mig(&self) -> Option<&GpuMigState> {
         self.mig.as_ref().filter(|mig| mig.mode.current)
     }
 
     /// Whether it is in MIG mode and its instances were not read: who is in them is listed with them.
-    pub fn hides_who_is_there(&self) -> bool {
-        self.divided().is_some_and(|mig| mig.epoch.is_none())
+    pub fn hides_processes(&self) -> bool {
+        self.active_mig().is_some_and(|mig| mig.epoch.is_none())
     }
 }
 
@@ -85,7 +86,7 @@ pub struct GpuProcess {
 
 /// What is on a GPU, and nothing else of it: for whoever asks between two looks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Occupied {
+pub struct GpuOccupancy {
     pub uuid: GpuUuid,
     pub index: u32,
     pub free: Bytes,
@@ -118,25 +119,25 @@ pub struct Device {
     /// The largest error of one account so far.
     pub mismatch_max: Bytes,
     /// The driver says how much each process holds.
-    pub says_who: bool,
+    pub reports_process_memory: bool,
     /// The mode it has while it answers.
     pub assigned: Mode,
     /// It does not answer ([`Gpu::away`]) and will not: at the last look it had fallen off the bus, or needed a reset.
-    pub gone: bool,
+    pub is_lost: bool,
     /// It is one of those that the daemon serves; others are only seen.
-    pub managed: bool,
+    pub is_managed: bool,
     /// What an administrator made of it.
-    pub wanted: Option<Wanted>,
+    pub requested_mode: Option<RequestedMode>,
     /// Its MIG mode; `None` where it knows none.
     pub mig: Option<MigMode>,
     /// What it offers in MIG mode, once that was seen.
-    pub offer: Option<Arc<Offer>>,
+    pub mig_capabilities: Option<Arc<MigCapabilities>>,
     /// The driver is being told to change its MIG mode.
-    pub switching: bool,
+    pub is_switching_mode: bool,
 }
 
 impl Device {
-    pub fn new(observed: &Observed, mode: Mode, overhead: Bytes) -> Self {
+    pub fn new(observed: &ObservedGpu, mode: Mode, overhead: Bytes) -> Self {
         let gpu = Gpu {
             uuid: observed.uuid.clone(),
             index: observed.index,
@@ -159,37 +160,40 @@ impl Device {
             unmanaged: Vec::new(),
             mismatch: None,
             mismatch_max: Bytes::ZERO,
-            says_who: true,
+            reports_process_memory: true,
             assigned: mode,
-            gone: false,
-            managed: mode != Mode::Unmanaged,
-            wanted: None,
+            is_lost: false,
+            is_managed: mode != Mode::Unmanaged,
+            requested_mode: None,
             mig: observed.mig.as_ref().map(|mig| mig.mode),
-            offer: observed.mig.as_ref().and_then(|mig| mig.offer.clone()),
-            switching: false,
+            mig_capabilities: observed
+                .mig
+                .as_ref()
+                .and_then(|mig| mig.capabilities.clone()),
+            is_switching_mode: false,
         }
     }
 
     /// What it can be cut into, while it is in MIG mode.
-    pub fn table(&self) -> Option<Arc<Table>> {
-        self.offer.as_ref()?.table.clone().ok()
+    pub fn profile_table(&self) -> Option<Arc<ProfileTable>> {
+        self.mig_capabilities.as_ref()?.table.clone().ok()
     }
 
     /// The GPU with nothing on it: what it can ever be asked for.
-    pub fn empty(&self) -> Gpu {
-        let carving = |table| Carving {
+    pub fn unoccupied(&self) -> Gpu {
+        let carving = |table| MigInventory {
             table,
             instances: Vec::new(),
         };
         Gpu {
-            mig: self.table().map(carving),
+            mig: self.profile_table().map(carving),
             ..self.gpu.clone()
         }
     }
 
     /// Takes over what was seen, `foreign` being what is not to be given out. True when a plan depends on the change.
-    pub fn update(&mut self, seen: &Seen, foreign: Bytes) -> bool {
-        let Observed {
+    pub fn update(&mut self, seen: &GpuSample, unmanaged: Bytes) -> bool {
+        let ObservedGpu {
             used,
             utilization_percent,
             temperature_celsius,
@@ -199,14 +203,14 @@ impl Device {
         } = &seen.observed;
         self.used = *used;
         self.mig = mig.as_ref().map(|mig| mig.mode);
-        let offer = mig.as_ref().and_then(|mig| mig.offer.clone());
-        let offers_another = self.offer != offer;
-        self.offer = offer;
+        let offer = mig.as_ref().and_then(|mig| mig.capabilities.clone());
+        let offers_another = self.mig_capabilities != offer;
+        self.mig_capabilities = offer;
         self.utilization_percent = *utilization_percent;
         self.temperature_celsius = *temperature_celsius;
-        self.unmanaged.clone_from(&seen.strangers);
-        self.says_who = processes.iter().all(|process| process.used.is_some());
-        std::mem::replace(&mut self.gpu.foreign, foreign) != foreign || offers_another
+        self.unmanaged.clone_from(&seen.unmanaged);
+        self.reports_process_memory = processes.iter().all(|process| process.used.is_some());
+        std::mem::replace(&mut self.gpu.foreign, unmanaged) != unmanaged || offers_another
     }
 }
 
@@ -216,12 +220,12 @@ mod tests {
     use divvy_core::reconcile;
 
     /// A look at a GPU in MIG mode that offers this.
-    fn seen(offer: Option<Arc<Offer>>) -> Seen {
+    fn seen(offer: Option<Arc<MigCapabilities>>) -> GpuSample {
         let on = MigMode {
             current: true,
             pending: true,
         };
-        let observed = Observed {
+        let observed = ObservedGpu {
             uuid: GpuUuid::from_bytes([1; 16]),
             index: 0,
             model: "A100".into(),
@@ -231,21 +235,21 @@ mod tests {
             used: Bytes::ZERO,
             utilization_percent: None,
             temperature_celsius: None,
-            worked: None,
+            utilization: None,
             processes: Vec::new(),
-            mig: Some(Sight {
+            mig: Some(GpuMigState {
                 mode: on,
-                offer,
+                capabilities: offer,
                 epoch: Some(0),
                 instances: Vec::new(),
-                trouble: None,
+                error: None,
             }),
         };
-        Seen {
+        GpuSample {
             observed,
-            sight: reconcile::Sight::default(),
-            strangers: Vec::new(),
-            tenants: Vec::new(),
+            sample: reconcile::Sample::default(),
+            unmanaged: Vec::new(),
+            mig_processes: Vec::new(),
         }
     }
 
@@ -254,14 +258,14 @@ mod tests {
         let before = seen(None);
         let mut device = Device::new(&before.observed, Mode::Mig, Bytes::ZERO);
         let offer = || {
-            Some(Arc::new(Offer {
-                table: Ok(Table::of_model("a100-40gb").unwrap()),
-                ids: Vec::new(),
+            Some(Arc::new(MigCapabilities {
+                table: Ok(ProfileTable::of_model("a100-40gb").unwrap()),
+                profile_ids: Vec::new(),
             }))
         };
         assert!(!device.update(&before, Bytes::ZERO));
         assert!(device.update(&seen(offer()), Bytes::ZERO));
         assert!(!device.update(&seen(offer()), Bytes::ZERO));
-        assert!(device.table().is_some());
+        assert!(device.profile_table().is_some());
     }
 }

@@ -4,25 +4,25 @@
 //! goes away its handler is dropped, and the cycle answers nobody.
 
 mod arrays;
+mod auth;
 mod body;
 mod claims;
-mod crowd;
+mod connection_limit;
 mod deadline;
 mod events;
 mod exec;
-mod gate;
 mod health;
-mod listing;
+mod list_writer;
 mod log;
 mod metrics;
+mod pending;
+mod redact;
 mod server;
-mod share;
 pub mod socket;
 pub mod token;
 mod upload;
 mod usage;
-mod veil;
-mod waiting;
+mod user_permits;
 
 use std::os::unix::net::UnixListener as StdListener;
 use std::sync::Arc;
@@ -40,25 +40,25 @@ use serde::Deserialize;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, broadcast};
 
-use crate::access::{Caller, Rules, Verb};
-use crate::account::Account;
-use crate::advice::{self, Runs};
-use crate::cycle::reference::Meant;
+use crate::auth::{Caller, Rules, Verb};
+use crate::controller::mailbox::{ArrayAct, Mailbox, Message, Milestone, ProjectAct, Reply};
+use crate::controller::query::reference::JobRef;
 use crate::gpu::Observer;
-use crate::intake::bounds;
-use crate::mailbox::{ArrayAct, Mailbox, Message, Milestone, ProjectAct, Reply};
-use crate::store;
-use crate::supervise::chain;
-use crate::terms::check_priority;
-use arrays::{Asks, meant};
-use body::{Body, Failure, Path, Query};
-use crowd::Stranger;
-pub use metrics::{Books, Page};
+use crate::host::account::UserAccount;
+use crate::journal;
+use crate::model::policy::check_priority;
+use crate::model::recommend::{self, RunFilter};
+use crate::model::validate::limits;
+use crate::supervisor::error_chain;
+use arrays::{CallContext, resolve};
+use body::{ApiError, Body, Path, Query};
+use connection_limit::TcpConn;
+pub use metrics::{DaemonStats, Page};
+use redact::Visibility;
 use server::Server;
 use socket::Socket;
 use token::Token;
 use upload::{LARGE, Uploads};
-use veil::Sight;
 
 /// Longest long poll. Clients ask again.
 const POLL_LIMIT: Duration = Duration::from_secs(300);
@@ -79,7 +79,7 @@ pub struct Api {
     pub observer: Arc<Observer>,
     pub rules: Arc<Rules>,
     /// The daemon's own user.
-    pub me: Account,
+    pub me: UserAccount,
     /// Whose bearer may call over TCP.
     pub token: Option<Token>,
 }
@@ -110,7 +110,7 @@ pub async fn serve(
             "/v1/projects/{project}",
             post(add_project).patch(set_project).delete(remove_project),
         )
-        .route("/v1/jobs", get(listing::jobs).post(submit))
+        .route("/v1/jobs", get(list_writer::jobs).post(submit))
         .route("/v1/jobs/{job}", get(job))
         .route("/v1/jobs/{job}/why", get(why))
         .route("/v1/jobs/{job}/wait", get(wait))
@@ -121,9 +121,9 @@ pub async fn serve(
         .route("/v1/jobs/{job}/suspend", post(suspend))
         .route("/v1/jobs/{job}/resume", post(resume))
         .route("/v1/jobs/{job}/resize", post(resize))
-        .route("/v1/jobs/{job}/change", post(waiting::change))
-        .route("/v1/jobs/{job}/hold", post(waiting::hold))
-        .route("/v1/jobs/{job}/release", post(waiting::release))
+        .route("/v1/jobs/{job}/change", post(pending::change))
+        .route("/v1/jobs/{job}/hold", post(pending::hold))
+        .route("/v1/jobs/{job}/release", post(pending::release))
         .route("/v1/jobs/{job}/exec", post(exec::exec))
         .route("/v1/jobs/{job}/signal", post(exec::signal))
         .route("/v1/jobs/{job}/docker", get(docker))
@@ -139,7 +139,7 @@ pub async fn serve(
         .with_state(api.clone());
     let me = api.me.uid;
     // Outside of the routes, so that it decides also what a path means.
-    let gate = middleware::from_fn_with_state((api, Uploads::new(me)), gate::gate);
+    let gate = middleware::from_fn_with_state((api, Uploads::new(me)), auth::authorize_request);
     let server = Server::new(Router::new().fallback_service(routes).layer(gate));
     let listener = UnixListener::from_std(listener)?;
     let is_counted = move |uid| uid != 0 && uid != me;
@@ -161,11 +161,11 @@ enum Peer {
         gid: u32,
     },
     /// It came over TCP, and has to say it with a token.
-    Token(Stranger),
+    Token(TcpConn),
     Unknown,
 }
 
-async fn missing(request: Request) -> Failure {
+async fn missing(request: Request) -> ApiError {
     Error::new(
         ErrorCode::NotFound,
         format!("unknown path {}", request.uri().path()),
@@ -173,7 +173,7 @@ async fn missing(request: Request) -> Failure {
     .into()
 }
 
-async fn wrong_method(request: Request) -> Failure {
+async fn wrong_method(request: Request) -> ApiError {
     let why = format!(
         "{} does not support the method {}",
         request.uri().path(),
@@ -182,7 +182,7 @@ async fn wrong_method(request: Request) -> Failure {
     Error::new(ErrorCode::Usage, why).into()
 }
 
-type Answer<T> = Result<Body<List<T>>, Failure>;
+type Answer<T> = Result<Body<List<T>>, ApiError>;
 
 fn list<T>(kind: &str, items: Vec<T>) -> Answer<T> {
     Ok(Body(List::new(kind, items)))
@@ -191,13 +191,16 @@ fn list<T>(kind: &str, items: Vec<T>) -> Answer<T> {
 async fn node(State(api): State<Api>) -> Answer<v1::Node> {
     list(
         "Node",
-        vec![api.mailbox.read(|cycle| Ok(cycle.node())).await?],
+        vec![api.mailbox.query(|cycle| Ok(cycle.node())).await?],
     )
 }
 
 async fn gpus(State(api): State<Api>) -> Answer<v1::Gpu> {
-    api.observer.fresh().await;
-    list("GpuList", api.mailbox.read(|cycle| Ok(cycle.gpus())).await?)
+    api.observer.wait_for_fresh_sample().await;
+    list(
+        "GpuList",
+        api.mailbox.query(|cycle| Ok(cycle.gpus())).await?,
+    )
 }
 
 async fn change_gpu(
@@ -206,18 +209,18 @@ async fn change_gpu(
     Body(change): Body<v1::GpuChange>,
 ) -> Answer<v1::GpuChanged> {
     // Who uses the GPU now decides whether it can be done.
-    api.observer.fresh().await;
+    api.observer.wait_for_fresh_sample().await;
     let changed = api
         .mailbox
-        .ask(|reply| Message::GpuMode { gpu, change, reply });
+        .request(|reply| Message::GpuMode { gpu, change, reply });
     list("GpuChange", vec![changed.await?])
 }
 
 async fn mig(State(api): State<Api>) -> Answer<v1::MigInstance> {
-    api.observer.fresh().await;
+    api.observer.wait_for_fresh_sample().await;
     list(
         "MigInstanceList",
-        api.mailbox.read(|cycle| Ok(cycle.mig_instances())).await?,
+        api.mailbox.query(|cycle| Ok(cycle.mig_instances())).await?,
     )
 }
 
@@ -225,11 +228,11 @@ async fn mig_plan(
     State(api): State<Api>,
     Body(wanted): Body<v1::MigWanted>,
 ) -> Answer<v1::MigPlanned> {
-    api.observer.fresh().await;
+    api.observer.wait_for_fresh_sample().await;
     list(
         "MigPlan",
         api.mailbox
-            .read(move |cycle| cycle.mig_plan(&wanted))
+            .query(move |cycle| cycle.preview_mig(&wanted))
             .await?,
     )
 }
@@ -238,7 +241,7 @@ async fn mig_gc(State(api): State<Api>, Body(gc): Body<v1::MigGc>) -> Answer<v1:
     list(
         "MigInstanceList",
         api.mailbox
-            .ask(|reply| Message::MigGc { gc, reply })
+            .request(|reply| Message::MigGc { gc, reply })
             .await?,
     )
 }
@@ -246,21 +249,21 @@ async fn mig_gc(State(api): State<Api>, Body(gc): Body<v1::MigGc>) -> Answer<v1:
 async fn queues(State(api): State<Api>) -> Answer<v1::Queue> {
     list(
         "QueueList",
-        api.mailbox.read(|cycle| Ok(cycle.queues_shown())).await?,
+        api.mailbox.query(|cycle| Ok(cycle.list_queues())).await?,
     )
 }
 
 async fn projects(State(api): State<Api>) -> Answer<v1::Project> {
     list(
         "ProjectList",
-        api.mailbox.read(|cycle| Ok(cycle.projects_shown())).await?,
+        api.mailbox.query(|cycle| Ok(cycle.list_projects())).await?,
     )
 }
 
 async fn tend(api: &Api, name: String, act: ProjectAct) -> Answer<v1::Project> {
     let tended = api
         .mailbox
-        .ask(|reply| Message::Project { name, act, reply });
+        .request(|reply| Message::Project { name, act, reply });
     list("ProjectList", vec![tended.await?])
 }
 
@@ -286,60 +289,62 @@ async fn remove_project(State(api): State<Api>, Path(name): Path<String>) -> Ans
 
 async fn job(
     State(api): State<Api>,
-    Extension(sight): Extension<Sight>,
+    Extension(sight): Extension<Visibility>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
-) -> Result<Response, Failure> {
-    let asks = Asks {
+) -> Result<Response, ApiError> {
+    let asks = CallContext {
         api: &api,
-        sight,
+        visibility: sight,
         caller: &caller,
     };
-    match meant(&api, &reference).await? {
-        Meant::Array(array) => asks.jobs(array).await,
+    match resolve(&api, &reference).await? {
+        JobRef::Array(array) => asks.jobs(array).await,
         job => {
-            let job = foreseen(&api, job.to_string()).await?;
+            let job = job_with_start_estimate(&api, job.to_string()).await?;
             Ok(list("JobList", vec![job])?.into_response())
         }
     }
 }
 
 /// A job, and when it starts if it waits.
-async fn foreseen(api: &Api, reference: String) -> Result<v1::Job, Failure> {
+async fn job_with_start_estimate(api: &Api, reference: String) -> Result<v1::Job, ApiError> {
     let read = api
         .mailbox
-        .read(move |cycle| cycle.job_foreseen(&reference));
+        .query(move |cycle| cycle.job_with_estimate(&reference));
     let (mut job, foresight) = read.await?;
     let Some(foresight) = foresight else {
         return Ok(job);
     };
-    in_turn(move || {
-        foresight.tell(&mut job);
+    run_heavy(move || {
+        foresight.estimate_start(&mut job);
         job
     })
     .await
 }
 
 /// Does what takes longer than anybody else should wait for.
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|error| internal(&error))
 }
 
 /// The same for what is heavy.
-async fn in_turn<T: Send + 'static>(
+async fn run_heavy<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Failure> {
-    in_turn_of(&HEAVY, work).await
+) -> Result<T, ApiError> {
+    run_limited(&HEAVY, work).await
 }
 
 /// Waits for a turn of these. It lasts until the work is done, whether or not anybody still waits for that.
-async fn in_turn_of<T: Send + 'static>(
+async fn run_limited<T: Send + 'static>(
     turns: &'static Semaphore,
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Failure> {
+) -> Result<T, ApiError> {
     let turn = turns.acquire().await;
-    aside(move || {
+    run_blocking(move || {
         let _turn = turn;
         work()
     })
@@ -348,18 +353,21 @@ async fn in_turn_of<T: Send + 'static>(
 
 async fn why(
     State(api): State<Api>,
-    Extension(sight): Extension<Sight>,
+    Extension(sight): Extension<Visibility>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
 ) -> Answer<v1::Why> {
-    let inquiry = api.mailbox.read(move |cycle| cycle.why(&reference)).await?;
-    let (mut why, tries) = in_turn(move || inquiry.answer(|owner| sight.sees(owner))).await?;
+    let inquiry = api
+        .mailbox
+        .query(move |cycle| cycle.why(&reference))
+        .await?;
+    let (mut why, tries) = run_heavy(move || inquiry.answer(|owner| sight.can_see(owner))).await?;
     if !tries.is_empty() {
         // What the daemon would refuse from this caller is no advice.
         let commands = api
             .mailbox
-            .read(move |cycle| Ok(cycle.commands(&tries, &caller)));
-        why.suggested_changes = waiting::with_commands(&why.suggestions, commands.await?);
+            .query(move |cycle| Ok(cycle.commands(&tries, &caller)));
+        why.suggested_changes = pending::with_commands(&why.suggestions, commands.await?);
     }
     list("Why", vec![why])
 }
@@ -372,14 +380,14 @@ async fn submit(
     check_priority(submit.priority, &caller)?;
     // Without jobs looks are seldom, and the first one must not be placed by what strangers held two seconds ago.
     if !api.observer.is_busy() {
-        api.observer.fresh().await;
+        api.observer.wait_for_fresh_sample().await;
     }
     let (submit, by) = (Box::new(submit), Box::new(caller));
     list(
         "JobList",
         vec![
             api.mailbox
-                .ask(|reply| Message::Submit { submit, by, reply })
+                .request(|reply| Message::Submit { submit, by, reply })
                 .await?,
         ],
     )
@@ -387,17 +395,17 @@ async fn submit(
 
 async fn cancel(
     State(api): State<Api>,
-    Extension(sight): Extension<Sight>,
+    Extension(sight): Extension<Visibility>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
-) -> Result<Response, Failure> {
-    let asks = Asks {
+) -> Result<Response, ApiError> {
+    let asks = CallContext {
         api: &api,
-        sight,
+        visibility: sight,
         caller: &caller,
     };
     let by = Box::new(caller.clone());
-    acts(asks, &reference, ArrayAct::Cancel, |reference, reply| {
+    act_on_jobs(asks, &reference, ArrayAct::Cancel, |reference, reply| {
         Message::Cancel {
             reference,
             by,
@@ -408,16 +416,19 @@ async fn cancel(
 }
 
 /// Does something to one job, or to every job of an array that it can be done to.
-async fn acts(
-    asks: Asks<'_>,
+async fn act_on_jobs(
+    asks: CallContext<'_>,
     reference: &str,
     act: ArrayAct,
     one: impl FnOnce(String, Reply<v1::Job>) -> Message,
-) -> Result<Response, Failure> {
-    match meant(asks.api, reference).await? {
-        Meant::Array(array) => asks.act(array, act).await,
+) -> Result<Response, ApiError> {
+    match resolve(asks.api, reference).await? {
+        JobRef::Array(array) => asks.act(array, act).await,
         job => {
-            let ask = asks.api.mailbox.ask(|reply| one(job.to_string(), reply));
+            let ask = asks
+                .api
+                .mailbox
+                .request(|reply| one(job.to_string(), reply));
             Ok(list("JobList", vec![ask.await?])?.into_response())
         }
     }
@@ -430,7 +441,7 @@ async fn confirm(
     Body(confirm): Body<v1::Confirm>,
 ) -> Answer<v1::Job> {
     let (confirm, by) = (Box::new(confirm), Box::new(caller));
-    let confirm = api.mailbox.ask(|reply| Message::Confirm {
+    let confirm = api.mailbox.request(|reply| Message::Confirm {
         reference,
         confirm,
         by,
@@ -442,27 +453,27 @@ async fn confirm(
 /// Whoever sends nothing wants nothing besides.
 async fn suspend(
     State(api): State<Api>,
-    Extension(sight): Extension<Sight>,
+    Extension(sight): Extension<Visibility>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
     how: Option<Body<v1::Suspend>>,
-) -> Result<Response, Failure> {
-    let asks = Asks {
+) -> Result<Response, ApiError> {
+    let asks = CallContext {
         api: &api,
-        sight,
+        visibility: sight,
         caller: &caller,
     };
     let how = how.map(|Body(how)| how).unwrap_or_default();
     if !how.release_memory {
         return pause(asks, &reference, true).await;
     }
-    match meant(&api, &reference).await? {
-        Meant::Array(array) => asks.release(array).await,
+    match resolve(&api, &reference).await? {
+        JobRef::Array(array) => asks.release(array).await,
         job => {
             let reference = job.to_string();
             let release = api
                 .mailbox
-                .ask(|reply| Message::Release { reference, reply });
+                .request(|reply| Message::Offload { reference, reply });
             Ok(list("JobList", vec![release.await?])?.into_response())
         }
     }
@@ -470,24 +481,28 @@ async fn suspend(
 
 async fn resume(
     State(api): State<Api>,
-    Extension(sight): Extension<Sight>,
+    Extension(sight): Extension<Visibility>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
-) -> Result<Response, Failure> {
-    let asks = Asks {
+) -> Result<Response, ApiError> {
+    let asks = CallContext {
         api: &api,
-        sight,
+        visibility: sight,
         caller: &caller,
     };
     pause(asks, &reference, false).await
 }
 
-async fn pause(asks: Asks<'_>, reference: &str, suspend: bool) -> Result<Response, Failure> {
+async fn pause(
+    asks: CallContext<'_>,
+    reference: &str,
+    suspend: bool,
+) -> Result<Response, ApiError> {
     let act = match suspend {
         true => ArrayAct::Suspend,
         false => ArrayAct::Resume,
     };
-    acts(asks, reference, act, |reference, reply| Message::Pause {
+    act_on_jobs(asks, reference, act, |reference, reply| Message::Pause {
         reference,
         suspend,
         reply,
@@ -497,17 +512,17 @@ async fn pause(asks: Asks<'_>, reference: &str, suspend: bool) -> Result<Respons
 
 async fn requeue(
     State(api): State<Api>,
-    Extension(sight): Extension<Sight>,
+    Extension(sight): Extension<Visibility>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
-) -> Result<Response, Failure> {
-    let asks = Asks {
+) -> Result<Response, ApiError> {
+    let asks = CallContext {
         api: &api,
-        sight,
+        visibility: sight,
         caller: &caller,
     };
     let by = Box::new(caller.clone());
-    acts(asks, &reference, ArrayAct::Requeue, |reference, reply| {
+    act_on_jobs(asks, &reference, ArrayAct::Requeue, |reference, reply| {
         Message::Requeue {
             reference,
             by,
@@ -523,8 +538,8 @@ async fn resize(
     Body(resize): Body<v1::Resize>,
 ) -> Answer<v1::Job> {
     // What others hold now decides whether there is room.
-    api.observer.fresh().await;
-    let resize = api.mailbox.ask(|reply| Message::Resize {
+    api.observer.wait_for_fresh_sample().await;
+    let resize = api.mailbox.request(|reply| Message::Resize {
         reference,
         resize,
         reply,
@@ -533,14 +548,20 @@ async fn resize(
 }
 
 async fn docker(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::DockerArgs> {
-    let added = api.mailbox.read(move |cycle| cycle.docker_args(&reference));
+    let added = api
+        .mailbox
+        .query(move |cycle| cycle.docker_args(&reference));
     list("DockerArgs", vec![added.await?])
 }
 
 async fn oom(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::Oom> {
     list(
         "Oom",
-        vec![api.mailbox.read(move |cycle| cycle.oom(&reference)).await?],
+        vec![
+            api.mailbox
+                .query(move |cycle| cycle.oom(&reference))
+                .await?,
+        ],
     )
 }
 
@@ -564,50 +585,50 @@ async fn advice(
             program: None,
         } => {
             let by = caller.account.uid;
-            let read = api.mailbox.read(move |cycle| {
-                let (meant, owner) = cycle.job_of(&reference, by)?;
+            let read = api.mailbox.query(move |cycle| {
+                let (meant, owner) = cycle.resolve_for_caller(&reference, by)?;
                 Ok((owner, cycle.program(meant)?))
             });
             let (owner, program) = read.await?;
-            if !caller.sees(owner) {
-                caller.may(Verb::Read, caller.whose(owner))?;
+            if !caller.can_see(owner) {
+                caller.authorize(Verb::Read, caller.whose(owner))?;
             }
-            Runs::Of(program)
+            RunFilter::Of(program)
         }
         WhichRuns {
             job: None,
             name: Some(pattern),
             program: None,
         } => {
-            bounds::pattern(&pattern)?;
-            Runs::Named(pattern)
+            limits::pattern(&pattern)?;
+            RunFilter::Named(pattern)
         }
         WhichRuns {
             job: None,
             name: None,
             program: Some(program),
         } => {
-            bounds::program(&program)?;
-            Runs::Of(program)
+            limits::program(&program)?;
+            RunFilter::Of(program)
         }
         WhichRuns {
             job: None,
             name: None,
             program: None,
-        } => Runs::All,
+        } => RunFilter::All,
         _ => {
             let error = Error::new(ErrorCode::Usage, "job, name and program exclude each other");
             return Err(error.hint("give at most one of them").into());
         }
     };
-    let gpus = api.mailbox.read(|cycle| Ok(cycle.served())).await?;
+    let gpus = api.mailbox.query(|cycle| Ok(cycle.served())).await?;
     let database = api.home.database();
     // Advice names programs, so it looks only at jobs that show their commands to the caller.
-    let uid = (!caller.sees_everybody()).then_some(caller.account.uid);
-    let advised = in_turn_of(&ADVICE, move || {
-        let jobs = store::ended_of(&database, uid)?;
-        let sufficient = store::sufficient(&database)?;
-        Ok::<_, store::StoreError>(advice::advice(&runs, jobs, &sufficient, &gpus))
+    let uid = (!caller.can_see_all_users()).then_some(caller.account.uid);
+    let advised = run_limited(&ADVICE, move || {
+        let jobs = journal::ended_of(&database, uid)?;
+        let sufficient = journal::sufficient(&database)?;
+        Ok::<_, journal::StoreError>(recommend::advice(&runs, jobs, &sufficient, &gpus))
     });
     let advised = advised.await?;
     list("AdviceList", advised.map_err(|error| internal(&error))?)
@@ -643,31 +664,31 @@ async fn wait(
     State(api): State<Api>,
     Path(reference): Path<String>,
     Query(until): Query<Until>,
-) -> Result<Response, Failure> {
+) -> Result<Response, ApiError> {
     let milestone = match until.state {
         WaitState::Starting => Milestone::Starting,
         WaitState::Ended => Milestone::Ended,
     };
     let patience = Duration::from_secs(until.timeout_s).min(POLL_LIMIT);
-    let reference = match meant(&api, &reference).await? {
-        Meant::Array(array) => return arrays::wait(&api, array, milestone, patience).await,
+    let reference = match resolve(&api, &reference).await? {
+        JobRef::Array(array) => return arrays::wait(&api, array, milestone, patience).await,
         job => job.to_string(),
     };
     let wanted = reference.clone();
-    let wait = api.mailbox.ask(|reply| Message::Wait {
+    let wait = api.mailbox.request(|reply| Message::Wait {
         reference: wanted,
         milestone,
         reply,
     });
     let job = match tokio::time::timeout(patience, wait).await {
         Ok(job) => job?,
-        Err(_) => foreseen(&api, reference).await?,
+        Err(_) => job_with_start_estimate(&api, reference).await?,
     };
     Ok(list("JobList", vec![job])?.into_response())
 }
 
-fn internal(error: &dyn std::error::Error) -> Failure {
-    Error::new(ErrorCode::Internal, chain(error)).into()
+fn internal(error: &dyn std::error::Error) -> ApiError {
+    Error::new(ErrorCode::Internal, error_chain(error)).into()
 }
 
 #[cfg(test)]
@@ -679,15 +700,15 @@ mod tests {
     #[tokio::test]
     async fn calls_for_advice_take_turns_and_hold_up_nothing_else() {
         let (end, ended) = oneshot::channel::<()>();
-        let first = tokio::spawn(in_turn_of(&ADVICE, move || ended.blocking_recv().unwrap()));
+        let first = tokio::spawn(run_limited(&ADVICE, move || ended.blocking_recv().unwrap()));
         divvy_test_support::until_async("the first has the turn", async || {
             (ADVICE.available_permits() == 0).then_some(())
         })
         .await;
-        let second = tokio::spawn(in_turn_of(&ADVICE, || ()));
+        let second = tokio::spawn(run_limited(&ADVICE, || ()));
         tokio::task::yield_now().await;
         assert!(!second.is_finished());
-        in_turn(|| ()).await.unwrap();
+        run_heavy(|| ()).await.unwrap();
         end.send(()).unwrap();
         first.await.unwrap().unwrap();
         second.await.unwrap().unwrap();
@@ -698,7 +719,7 @@ mod tests {
         let turns = HEAVY.available_permits();
         let (begin, begun) = oneshot::channel();
         let (end, ended) = oneshot::channel::<()>();
-        let asks = tokio::spawn(in_turn(move || {
+        let asks = tokio::spawn(run_heavy(move || {
             begin.send(()).unwrap();
             ended.blocking_recv().unwrap();
         }));

@@ -11,59 +11,25 @@
 //! is what happens in time: journal, processes, signals, restarts.
 #![forbid(unsafe_code)]
 
-mod access;
-mod account;
-mod advice;
-mod aside;
-mod ask;
-mod bypass;
-mod cause;
-mod claim;
-mod clock;
+mod auth;
+mod checkpoint;
+mod compute;
 mod config;
 mod container;
-mod copies;
-mod counted;
-mod cycle;
+mod controller;
 mod daemon;
-mod descriptors;
-mod disk;
-mod doctor;
-mod environment;
-mod failpoint;
+mod diagnostics;
+mod exec;
 mod gpu;
-mod guest;
+mod host;
 mod http;
-mod idle;
-mod intake;
-mod job;
-mod keep;
-mod keeper;
-mod kin;
-mod log;
-mod mailbox;
-mod mig;
-mod node;
-mod nursery;
-mod oom;
-mod output;
-mod process;
-mod pruner;
-mod records;
-mod recover;
-mod script;
-mod secrets;
-mod selftest;
-mod simulated;
+mod job_dir;
+mod journal;
+mod model;
 #[cfg(test)]
 mod simulation;
-mod solo;
-mod store;
-mod supervise;
-mod terms;
-mod usage;
-mod user;
-mod watch;
+mod standalone;
+mod supervisor;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -71,31 +37,33 @@ use std::time::Duration;
 
 use divvy_api::v1::{Error, ErrorCode};
 
-pub use access::rules::RulesError;
-pub use access::{Caller, Role, Rules};
-pub use account::{Account, Group};
-pub use daemon::{Beside, DaemonArgs, DoorArgs, LogSize, copy_journal, daemon, restore_journal};
+pub use auth::rules::RulesError;
+pub use auth::{Caller, Role, Rules};
+pub use daemon::{
+    DaemonArgs, FrontEndTask, ListenArgs, LogSize, copy_journal, daemon, restore_journal,
+};
+pub use diagnostics::doctor::doctor;
+pub use diagnostics::doctor::machine::probe_driver;
+pub use diagnostics::selftest::probe_limits;
 pub use divvy_api::home;
-pub use doctor::doctor;
-pub use doctor::machine::probe_driver;
-pub use guest::terminal::on_terminal;
-pub use keep::Keep;
-pub use selftest::probe_limits;
-pub use solo::{SoloArgs, solo};
-pub use supervise::supervise;
+pub use exec::terminal::on_terminal;
+pub use host::account::{Group, UserAccount};
+pub use model::retention::RetentionPolicy;
+pub use standalone::{StandaloneArgs, run_standalone};
+pub use supervisor::supervise;
 
 /// How a program ended that this process ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ran {
+pub struct ProgramResult {
     /// As a shell would say it.
     pub code: u8,
     /// When and why Divvy stopped it, where Divvy did: `its time limit of 2h was reached`.
     pub stopped: Option<(jiff::Timestamp, String)>,
 }
 
-impl Ran {
+impl ProgramResult {
     /// What the records of this job say besides the code.
-    fn of(dir: &records::JobDir, code: i32) -> Self {
+    fn of(dir: &job_dir::JobDir, code: i32) -> Self {
         let stopped = dir.stopped();
         Self {
             code: u8::try_from(code & 0xff).unwrap_or(125),
@@ -108,19 +76,19 @@ impl Ran {
 ///
 /// # Errors
 /// [`ErrorCode::LaunchFailed`] when the job must not be started by this process; then nothing was.
-pub fn run_client_job(dir: &Path) -> Result<Ran, Error> {
-    let dir = records::JobDir::new(dir);
-    let code = supervise::run_client_job(&dir);
+pub fn run_client_job(dir: &Path) -> Result<ProgramResult, Error> {
+    let dir = job_dir::JobDir::new(dir);
+    let code = supervisor::run_client_job(&dir);
     let code =
-        code.map_err(|error| Error::new(ErrorCode::LaunchFailed, supervise::chain(&error)))?;
-    Ok(Ran::of(&dir, code))
+        code.map_err(|error| Error::new(ErrorCode::LaunchFailed, supervisor::error_chain(&error)))?;
+    Ok(ProgramResult::of(&dir, code))
 }
 
 /// `divvy probe-context UUID`: measures what a context costs on a GPU and prints it.
 pub fn probe_context(uuid: &str) -> ExitCode {
     let simulated = home::Home::from_env()
         .ok()
-        .and_then(|home| simulated::from(None, &home));
+        .and_then(|home| config::simulated_gpus::requested(None, &home));
     gpu::overhead::probe(
         uuid,
         simulated.as_ref().map(|simulated| simulated.lib.as_path()),
@@ -134,7 +102,7 @@ pub fn checkpoint(
     within_ms: u64,
     library: Option<&Path>,
 ) -> ExitCode {
-    aside::helper::checkpoint(act, process, Duration::from_millis(within_ms), library)
+    checkpoint::helper::checkpoint(act, process, Duration::from_millis(within_ms), library)
 }
 
 /// Indices of this machine's GPUs, or of the simulated ones that `sim` (or the environment) names.
@@ -144,12 +112,12 @@ pub fn checkpoint(
 pub fn gpu_indices(sim: Option<&str>) -> Result<Vec<u32>, Error> {
     let home = home::Home::from_env().map_err(|error| daemon::from_home(&error))?;
     home.create().map_err(|error| daemon::from_home(&error))?;
-    let simulated = simulated::from(sim, &home);
+    let simulated = config::simulated_gpus::requested(sim, &home);
     if let Some(simulated) = &simulated {
-        simulated::enter(simulated)?;
+        config::simulated_gpus::ensure_environment(simulated)?;
     }
     // Jobs may hold simulated GPUs.
-    let node = node::Node::open(simulated, true)?;
+    let node = daemon::bootstrap::NodeInventory::open(simulated, true)?;
     let gpus = node.observation.gpus.iter();
     Ok(gpus.map(|gpu| gpu.index).collect())
 }

@@ -14,20 +14,20 @@ mod accounts;
 mod arrays;
 mod claims;
 pub mod clock;
-mod contained;
+mod container_supervisor;
 pub mod daemon;
-mod dice;
 pub mod driver;
 pub mod engine;
 pub mod gpus;
+mod invariants;
 pub mod kernel;
-mod laws;
 pub mod mig;
 mod program;
+mod rng;
 mod run;
 mod steps;
 mod supervisor;
-mod wishes;
+mod workload;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,12 +41,12 @@ use divvy_api::home::Home;
 use divvy_core::JobId;
 use divvy_core::mig::MigUuid;
 
-use dice::Dice;
 use engine::Engine;
 use gpus::Health;
 use kernel::Proc;
-use mig::Divided;
+use mig::MigGpu;
 use program::Program;
+use rng::Rng;
 use run::Run;
 use steps::Step;
 
@@ -69,12 +69,12 @@ pub struct World {
     /// Those that have answered this daemon.
     known: BTreeSet<usize>,
     /// Their MIG sides.
-    divided: Vec<Divided>,
+    divided: Vec<MigGpu>,
     /// Devices that somebody else has taken away.
     meddled: BTreeSet<MigUuid>,
     /// A thread of MIG is; what happens meanwhile is chance.
     at_work: bool,
-    luck: Dice,
+    luck: Rng,
     /// Whom the driver has listed.
     listed: BTreeSet<u32>,
     /// When the driver was asked last what was done on each.
@@ -116,7 +116,7 @@ impl World {
         self.broken.get_or_insert(what);
     }
 
-    fn say(&mut self, what: impl FnOnce() -> String) {
+    fn trace(&mut self, what: impl FnOnce() -> String) {
         self.told.push(what());
     }
 
@@ -143,7 +143,7 @@ impl World {
             self.has_its_device(job, &program.tenant, device);
         }
         let (owner, devices) = (program.tenant.clone(), program.devices.len());
-        self.say(|| format!("  job {job} of {owner} starts in {devices} devices"));
+        self.trace(|| format!("  job {job} of {owner} starts in {devices} devices"));
         if let Err(what) = self.is_of_its_owner(program) {
             self.broken(what);
         }
@@ -172,7 +172,7 @@ impl World {
                 program.uid
             ));
         }
-        let secret = wishes::secret_of(owner);
+        let secret = workload::secret_of(owner);
         if program.secret.as_ref().is_some_and(|said| *said != secret) {
             return Err(format!("job {job} of {owner} has another's secret"));
         }
@@ -446,7 +446,7 @@ fn claims_of_a_run_are_held_and_given_back() {
     let mut run = Run::new(1);
     run.all(&steps.collect::<Vec<_>>())
         .expect("nothing is broken");
-    let events = crate::store::events_after(&run.home.database(), 0, 1000).expect("a journal");
+    let events = crate::journal::events_after(&run.home.database(), 0, 1000).expect("a journal");
     let told = |kind: &str, word: &str| {
         let mut events = events.iter();
         events.any(|event| event.kind == kind && event.text.contains(word))

@@ -12,8 +12,8 @@ use divvy_core::GpuUuid;
 use divvy_driver::load::{CUDA, NVML};
 use serde::{Deserialize, Serialize};
 
-use crate::mig::nodes::{NodeError, Which};
-use crate::supervise::loader;
+use crate::gpu::mig::device_nodes::{ComputeInstanceId, DeviceNodeError};
+use crate::supervisor::ldso;
 
 /// Where the driver tells of its GPUs (driver README, "The /proc/driver/nvidia Interface").
 const GPUS: &str = "/proc/driver/nvidia/gpus";
@@ -68,7 +68,7 @@ impl Device {
 
 /// A GPU that a container is to have, or an instance of it: the ids of its GPU instance and its compute instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct GpuDevice {
     pub gpu: GpuUuid,
     pub instance: Option<(u32, u32)>,
 }
@@ -81,7 +81,7 @@ pub enum DriverError {
     #[error("{GPUS} does not list the device file of GPU {0}")]
     NoDevice(GpuUuid),
     #[error(transparent)]
-    Rights(#[from] NodeError),
+    Rights(#[from] DeviceNodeError),
 }
 
 impl Driver {
@@ -89,14 +89,14 @@ impl Driver {
     ///
     /// # Errors
     /// [`DriverError`].
-    pub fn installed(version: &str, parts: &[Part]) -> Result<Self, DriverError> {
-        let first = |name| loader::files(name, None).into_iter().next();
+    pub fn installed(version: &str, parts: &[GpuDevice]) -> Result<Self, DriverError> {
+        let first = |name| ldso::find_library(name, None).into_iter().next();
         let cuda = first(CUDA).ok_or(DriverError::NoCuda)?;
         let known = minors(Path::new(GPUS));
         Ok(Self::Installed {
             cuda,
             nvml: first(NVML),
-            others: others(version, loader::every()),
+            others: others(version, ldso::all_entries()),
             programs: PROGRAMS
                 .iter()
                 .map(PathBuf::from)
@@ -149,7 +149,7 @@ fn minor(information: &str) -> Option<(String, u32)> {
 
 /// `root`: `/`, but for tests.
 fn devices(
-    parts: &[Part],
+    parts: &[GpuDevice],
     known: &[(String, u32)],
     root: &Path,
 ) -> Result<Vec<Device>, DriverError> {
@@ -164,12 +164,12 @@ fn devices(
             .ok_or_else(|| DriverError::NoDevice(part.gpu.clone()))?;
         devices.push(Device::new(format!("/dev/nvidia{minor}"), "rw"));
         if let Some((instance, compute)) = part.instance {
-            let which = Which {
+            let which = ComputeInstanceId {
                 minor,
                 instance,
                 compute,
             };
-            for node in which.nodes(root)?.device_nodes() {
+            for node in which.find_nodes(root)?.device_nodes() {
                 devices.push(Device::new(node.path, &node.permissions));
             }
         }
@@ -185,8 +185,8 @@ mod tests {
 
     const INFORMATION: &str = "Model: \t\t NVIDIA A100-SXM4-40GB\nIRQ:   \t\t 35\nGPU UUID: \t GPU-01010101-0101-0101-0101-010101010101\nVideo BIOS: \t 92\nBus Location: \t 0000:07:00.0\nDevice Minor: \t 3\nGPU Excluded:\t No\n";
 
-    fn part(byte: u8, instance: Option<(u32, u32)>) -> Part {
-        Part {
+    fn part(byte: u8, instance: Option<(u32, u32)>) -> GpuDevice {
+        GpuDevice {
             gpu: GpuUuid::from_bytes([byte; 16]),
             instance,
         }

@@ -20,7 +20,7 @@ use divvy_driver::load::{BEHIND, CUDA, CUDA_BEHIND, NVML, NVML_BEHIND};
 use divvy_ledger::MOUNTED;
 
 use super::driver::{Device, Driver};
-use super::plan::Held;
+use crate::job_dir::container_spec::ContainerSlice;
 
 /// Folders that glibc's loader searches by itself.
 pub const LIBRARY_FOLDERS: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
@@ -41,12 +41,12 @@ pub struct Edits {
     pub variables: BTreeMap<String, String>,
     pub devices: Vec<Device>,
     /// Folders before what lies in them.
-    pub mounts: Vec<Bind>,
+    pub mounts: Vec<BindMount>,
 }
 
 /// A file or folder of the host, and where it lies in the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bind {
+pub struct BindMount {
     pub host: PathBuf,
     pub container: PathBuf,
     pub read_only: bool,
@@ -54,14 +54,14 @@ pub struct Bind {
 
 /// Two things that the job's folder has to hold for its container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Files {
+pub struct JobFiles {
     /// Mounted at [`BEHIND`]: empty files, over which others are mounted.
     pub folder: PathBuf,
     /// Mounted as `/etc/ld.so.preload`.
     pub preload_list: PathBuf,
 }
 
-impl Files {
+impl JobFiles {
     /// Below a job's folder.
     pub fn of(job: &Path) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl Files {
 }
 
 /// What a container needs for this slice.
-pub fn edits(held: &Held, files: &Files) -> Edits {
+pub fn edits(held: &ContainerSlice, files: &JobFiles) -> Edits {
     let mut mounts = Mounts(Vec::new());
     let behind = |name: &str| format!("{BEHIND}/{name}");
     mounts.read_only(&files.folder, BEHIND);
@@ -149,7 +149,7 @@ pub fn edits(held: &Held, files: &Files) -> Edits {
     }
 }
 
-struct Mounts(Vec<Bind>);
+struct Mounts(Vec<BindMount>);
 
 impl Mounts {
     fn read_only(&mut self, host: &Path, container: impl Into<PathBuf>) {
@@ -161,7 +161,7 @@ impl Mounts {
     }
 
     fn add(&mut self, host: &Path, container: impl Into<PathBuf>, read_only: bool) {
-        self.0.push(Bind {
+        self.0.push(BindMount {
             host: host.to_owned(),
             container: container.into(),
             read_only,
@@ -195,14 +195,14 @@ impl Edits {
 pub mod tests {
     use super::*;
     use crate::container::driver::Library;
-    use crate::container::plan::Limiter;
+    use crate::job_dir::container_spec::Limiter;
 
-    pub fn files() -> Files {
-        Files::of(Path::new("/state/jobs/7"))
+    pub fn files() -> JobFiles {
+        JobFiles::of(Path::new("/state/jobs/7"))
     }
 
-    pub fn simulated() -> Held {
-        Held {
+    pub fn simulated() -> ContainerSlice {
+        ContainerSlice {
             limiter: Some(Limiter {
                 slice: "/run/divvy/slices/7".into(),
                 preload: "/lib/divvy/libdivvy_preload.so".into(),
@@ -226,8 +226,8 @@ pub mod tests {
         }
     }
 
-    pub fn installed() -> Held {
-        Held {
+    pub fn installed() -> ContainerSlice {
+        ContainerSlice {
             driver: Driver::Installed {
                 cuda: "/usr/lib/x86_64-linux-gnu/libcuda.so.580.65".into(),
                 nvml: Some("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.65".into()),

@@ -83,38 +83,38 @@ pub async fn connect(socket: &Path) -> Result<Docker, Error> {
 
 /// What an engine did not do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum EngineFailure {
     /// Nobody answers, or breaks off in the middle: it may be back.
-    Away(String),
+    Unavailable(String),
     /// It answers that it does not, or something else stands in the way.
     Refused(String),
 }
 
-impl Trouble {
-    pub fn words(&self) -> &str {
+impl EngineFailure {
+    pub fn message(&self) -> &str {
         match self {
-            Self::Away(words) | Self::Refused(words) => words,
+            Self::Unavailable(words) | Self::Refused(words) => words,
         }
     }
 }
 
-impl From<String> for Trouble {
+impl From<String> for EngineFailure {
     fn from(words: String) -> Self {
         Self::Refused(words)
     }
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for EngineFailure {
     fn from(error: Error) -> Self {
-        match is_away(&error) {
-            true => Self::Away(words(&error)),
-            false => Self::Refused(words(&error)),
+        match is_unavailable(&error) {
+            true => Self::Unavailable(describe_error(&error)),
+            false => Self::Refused(describe_error(&error)),
         }
     }
 }
 
 /// Whether nobody knows what has become of a call: there was no answer, or not all of one.
-pub fn is_away(error: &Error) -> bool {
+pub fn is_unavailable(error: &Error) -> bool {
     let is_broken_off = matches!(
         error,
         Error::HyperResponseError { .. }
@@ -138,14 +138,14 @@ fn is_denied(error: &(dyn std::error::Error + 'static)) -> bool {
 }
 
 /// The engine's own words, without the library's.
-pub fn words(error: &Error) -> String {
+pub fn describe_error(error: &Error) -> String {
     match error {
         // An answer to HEAD has none.
         Error::DockerResponseServerError { message, .. } if !message.trim().is_empty() => {
             message.trim().to_owned()
         }
         Error::DockerStreamError { error } => error.trim().to_owned(),
-        other => crate::supervise::chain(other),
+        other => crate::supervisor::error_chain(other),
     }
 }
 
@@ -160,7 +160,7 @@ pub fn status(error: &Error) -> Option<u16> {
 /// Whether what was to be made has a name that is given. Podman's own words count as well: with them it answers 500, in releases before
 /// it answered 409.
 pub fn is_name_given(error: &Error) -> bool {
-    status(error) == Some(409) || words(error).contains("that name is already in use")
+    status(error) == Some(409) || describe_error(error).contains("that name is already in use")
 }
 
 /// The release of Podman, its first two numbers, by the answer to `GET /version`; `None` for other engines.
@@ -188,8 +188,8 @@ mod tests {
     #[test]
     fn who_is_not_let_in_does_not_wait_to_be() {
         let of = |kind: io::ErrorKind| Error::from(io::Error::from(kind));
-        assert!(is_away(&of(io::ErrorKind::ConnectionRefused)));
-        assert!(!is_away(&of(io::ErrorKind::PermissionDenied)));
+        assert!(is_unavailable(&of(io::ErrorKind::ConnectionRefused)));
+        assert!(!is_unavailable(&of(io::ErrorKind::PermissionDenied)));
     }
 
     #[test]

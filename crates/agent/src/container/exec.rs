@@ -18,8 +18,8 @@ use tokio::task::JoinSet;
 
 use super::engine;
 use super::run::code;
-use crate::guest::relay::{QUEUE, Ways, room, type_in};
-use crate::process::Process;
+use crate::exec::proxy::{ClientStreams, QUEUE, reserve_input, write_input};
+use crate::host::process::Process;
 
 /// Between two questions whether a program has ended; the engine tells nobody by itself.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -28,7 +28,7 @@ const AGAIN: Duration = Duration::from_millis(20);
 const TIMES: u32 = 500;
 
 /// A program that the engine has started in a container.
-pub struct Guest {
+pub struct ContainerExec {
     program: Program,
     words: Pin<Box<dyn Stream<Item = Result<LogOutput, EngineError>> + Send>>,
     keys: Pin<Box<dyn AsyncWrite + Send>>,
@@ -48,7 +48,7 @@ pub async fn start(
     socket: &Path,
     container: &str,
     exec: &Exec,
-) -> Result<Result<Guest, ExecEnd>, Error> {
+) -> Result<Result<ContainerExec, ExecEnd>, Error> {
     let docker = engine::connect(socket)
         .await
         .map_err(|error| away(&error))?;
@@ -64,7 +64,7 @@ pub async fn start(
         ..CreateExecOptions::default()
     };
     let failed = |error: EngineError| {
-        let message = engine::words(&error);
+        let message = engine::describe_error(&error);
         ExecEnd {
             exit_code: code(&message),
             message: Some(message),
@@ -90,7 +90,7 @@ pub async fn start(
     if let Some(terminal) = &exec.terminal {
         program.resize(terminal.rows, terminal.columns).await;
     }
-    Ok(Ok(Guest {
+    Ok(Ok(ContainerExec {
         program,
         words,
         keys,
@@ -112,7 +112,7 @@ pub async fn signal(socket: &Path, container: &str, signal: Signal) -> Result<()
     sent.map_err(|error| {
         let why = format!(
             "the container engine cannot send the signal: {}",
-            engine::words(&error)
+            engine::describe_error(&error)
         );
         Error::new(ErrorCode::Conflict, why)
     })
@@ -121,15 +121,18 @@ pub async fn signal(socket: &Path, container: &str, signal: Signal) -> Result<()
 fn away(error: &EngineError) -> Error {
     let why = format!(
         "the container engine does not respond: {}",
-        engine::words(error)
+        engine::describe_error(error)
     );
     Error::new(ErrorCode::Internal, why)
 }
 
-impl Guest {
+impl ContainerExec {
     /// Sees to it until it has ended, or its client is gone.
-    pub async fn attend(self, ways: Ways) {
-        let Ways { mut told, said } = ways;
+    pub async fn run(self, ways: ClientStreams) {
+        let ClientStreams {
+            from_client: mut told,
+            to_client: said,
+        } = ways;
         let Self {
             program,
             mut words,
@@ -138,7 +141,7 @@ impl Guest {
         // A program that says something before it reads on is heard meanwhile. It ends with this function, whichever way that ends.
         let (typed, input) = mpsc::channel(QUEUE);
         let mut typing = JoinSet::new();
-        typing.spawn(type_in(keys, input));
+        typing.spawn(write_input(keys, input));
         let mut typed = Some(typed);
         // What it has not taken yet. Until it has, nothing else is heard of its client but that he is gone.
         let mut waiting = None;
@@ -160,7 +163,7 @@ impl Guest {
                     Some(Err(_)) | None => break,
                 },
                 () = said.closed() => return program.hang_up().await,
-                room = room(keys.as_ref()), if waiting.is_some() => match (room, waiting.take()) {
+                room = reserve_input(keys.as_ref()), if waiting.is_some() => match (room, waiting.take()) {
                     (Some(room), Some(bytes)) => room.send(bytes),
                     // Who reads nothing any more gets nothing any more.
                     _ => typed = None,
@@ -239,7 +242,7 @@ mod tests {
     use tokio::io::AsyncReadExt as _;
 
     use super::*;
-    use crate::guest::relay::ways;
+    use crate::exec::proxy::client_streams;
 
     #[tokio::test]
     async fn a_program_that_answers_before_it_reads_on_is_given_all_and_heard_to_its_end() {
@@ -265,13 +268,13 @@ mod tests {
             Some((words.recv().await?, words))
         });
         let id = "exec".to_owned();
-        let guest = Guest {
+        let guest = ContainerExec {
             program: Program { docker, id },
             words: Box::pin(words),
             keys: Box::pin(keys),
         };
-        let (told, mut said, ways) = ways();
-        let attended = tokio::spawn(guest.attend(ways));
+        let (told, mut said, ways) = client_streams();
+        let attended = tokio::spawn(guest.run(ways));
         let given: Vec<u8> = (0..=255).cycle().take(64 << 10).collect();
         let input = given.clone();
         tokio::spawn(async move {

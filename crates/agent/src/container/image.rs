@@ -10,10 +10,10 @@ use bollard::models::ImageConfig;
 use bollard::query_parameters::DownloadFromContainerOptions;
 use futures_util::StreamExt as _;
 
-use super::archive::{There, bracketed, is_pattern, there};
 use super::elf::{self, Program};
 use super::engine;
-use super::leads::{Leads, Of, Way};
+use super::path_stat::{PathKind, bracketed, is_pattern, stat_path};
+use super::resolve_mounts::{MountContext, Resolved, Walk};
 
 /// Where glibc and its companions lie.
 const FOLDERS: [&str; 6] = [
@@ -60,7 +60,7 @@ pub struct Runs<'a> {
 }
 
 /// A container whose files can be read.
-pub struct Files<'a> {
+pub struct ContainerFiles<'a> {
     /// Where the engine listens.
     pub socket: &'a Path,
     pub docker: &'a Docker,
@@ -72,7 +72,7 @@ pub struct Files<'a> {
 ///
 /// # Errors
 /// When the engine fails; that something is not there is no failure.
-pub async fn look(files: &Files<'_>, runs: &Runs<'_>) -> Result<Seen, Error> {
+pub async fn inspect_image(files: &ContainerFiles<'_>, runs: &Runs<'_>) -> Result<Seen, Error> {
     let unlimited = match libraries(files, runs.needs).await? {
         Some(why) => Some(why),
         None => program(files, runs).await?,
@@ -84,7 +84,10 @@ pub async fn look(files: &Files<'_>, runs: &Runs<'_>) -> Result<Seen, Error> {
 }
 
 /// What of the limiter's own needs the image lacks.
-async fn libraries(files: &Files<'_>, needs: Option<u32>) -> Result<Option<String>, Error> {
+async fn libraries(
+    files: &ContainerFiles<'_>,
+    needs: Option<u32>,
+) -> Result<Option<String>, Error> {
     if files.find(LOADER).await?.is_none() {
         let why = match files.find(MUSL).await? {
             Some(_) => "its programs are built for musl",
@@ -115,7 +118,7 @@ async fn libraries(files: &Files<'_>, needs: Option<u32>) -> Result<Option<Strin
 }
 
 /// Why its first program cannot be held; `None` also where it is not found: then it will not start.
-async fn program(files: &Files<'_>, runs: &Runs<'_>) -> Result<Option<String>, Error> {
+async fn program(files: &ContainerFiles<'_>, runs: &Runs<'_>) -> Result<Option<String>, Error> {
     let Some(mut name) = first_word(runs) else {
         return Ok(None);
     };
@@ -159,7 +162,7 @@ fn variable<'a>(image: &'a ImageConfig, name: &str) -> Option<&'a str> {
         .map(|(_, value)| value)
 }
 
-async fn user(files: &Files<'_>, runs: &Runs<'_>) -> Result<Option<u32>, Error> {
+async fn user(files: &ContainerFiles<'_>, runs: &Runs<'_>) -> Result<Option<u32>, Error> {
     let text = runs.user.or(runs.image.user.as_deref()).unwrap_or_default();
     let name = text.split(':').next().unwrap_or_default();
     if name.is_empty() {
@@ -182,28 +185,34 @@ fn uid(passwd: &str, name: &str) -> Option<u32> {
     found.nth(1)?.parse().ok()
 }
 
-impl Files<'_> {
+impl ContainerFiles<'_> {
     /// Where the path of a mount leads, link by link; what is not there leads nowhere else.
     ///
     /// # Errors
     /// When the engine fails, or would answer about something else.
-    pub async fn leads(&self, path: &Path, is_alone: bool) -> Result<Leads, Error> {
+    pub async fn resolve_mount(&self, path: &Path, is_alone: bool) -> Result<Resolved, Error> {
         let podman = self.podman;
-        let mut way = Way::new(path, Of { podman, is_alone });
+        let mut way = Walk::new(
+            path,
+            MountContext {
+                podman,
+                is_only_mount: is_alone,
+            },
+        );
         while let Some((next, is_own)) = way.next() {
             let next = next.display().to_string();
             let there = match podman && is_own {
                 true => {
                     let pattern = bracketed(&next).ok_or_else(|| unsaid(&next))?;
-                    there(self.socket, self.docker, self.container, &pattern).await?
+                    stat_path(self.socket, self.docker, self.container, &pattern).await?
                 }
                 false => self.there(&next).await?,
             };
-            if let Some(leads) = way.hear(there) {
+            if let Some(leads) = way.visit(there) {
                 return Ok(leads);
             }
         }
-        Ok(Leads::Itself)
+        Ok(Resolved::Unchanged)
     }
 
     /// Where a path leads, if it leads anywhere.
@@ -211,19 +220,19 @@ impl Files<'_> {
         let mut path = path.to_owned();
         for _ in 0..LINKS {
             match self.there(&path).await? {
-                There::Itself => return Ok(Some(path)),
-                There::Link(target) => path = target,
-                There::Nothing => return Ok(None),
+                PathKind::FileOrDir => return Ok(Some(path)),
+                PathKind::Symlink(target) => path = target,
+                PathKind::Missing => return Ok(None),
             }
         }
         Ok(None)
     }
 
-    async fn there(&self, path: &str) -> Result<There, Error> {
+    async fn there(&self, path: &str) -> Result<PathKind, Error> {
         if self.podman && is_pattern(path) {
             return Err(unsaid(path));
         }
-        there(self.socket, self.docker, self.container, path).await
+        stat_path(self.socket, self.docker, self.container, path).await
     }
 
     /// The beginning of a file.

@@ -4,12 +4,12 @@
 //! it by its name. What the container says is copied into the job's log from the engine's own, so nothing of it is lost between two
 //! supervisors.
 
-mod ending;
+mod adopt;
 mod follow;
-mod guest;
 mod make;
 mod output;
 mod signals;
+mod stop;
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -17,15 +17,15 @@ use std::time::Duration;
 use bollard::Docker;
 use bollard::query_parameters::RemoveContainerOptions;
 
-use super::engine::Trouble;
+use super::engine::EngineFailure;
 use super::{Plan, cdi, engine};
-use crate::clock::now;
-use crate::failpoint::reach;
-use crate::process::Process;
-use crate::records::{Begun, JobDir, Outcome, Spec};
-use crate::supervise::{Place, SuperviseError, finish, report, say};
+use crate::host::clock::now;
+use crate::host::failpoint::reach;
+use crate::host::process::Process;
+use crate::job_dir::{JobDir, LaunchSpec, RunOutcome, StartRecord};
+use crate::supervisor::{StdioMode, SuperviseError, finish, log_record_error, write_stderr};
 use output::Attached;
-use signals::{Signals, Told};
+use signals::{SignalEvent, Signals};
 
 /// Between two questions to an engine that does not answer.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -34,11 +34,11 @@ const AGAIN: Duration = Duration::from_millis(500);
 const LOOKS: u32 = 3;
 
 /// One job, for as long as this process supervises it.
-struct Job<'a> {
+struct ContainerJob<'a> {
     dir: &'a JobDir,
-    spec: &'a Spec,
+    spec: &'a LaunchSpec,
     plan: &'a Plan,
-    place: Place,
+    place: StdioMode,
     me: Process,
     /// The engine was asked for its container, and there may be one whose number nobody was told.
     asked: Cell<bool>,
@@ -49,7 +49,7 @@ struct Job<'a> {
 }
 
 /// A container, and the engine that has it.
-struct Made {
+struct CreatedContainer {
     docker: Docker,
     id: String,
 }
@@ -60,15 +60,15 @@ struct Made {
 /// When nothing was started, and nothing will be by this process.
 pub fn run(
     dir: &JobDir,
-    spec: &Spec,
+    spec: &LaunchSpec,
     plan: &Plan,
-    place: Place,
-) -> Result<Outcome, SuperviseError> {
+    place: StdioMode,
+) -> Result<RunOutcome, SuperviseError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(SuperviseError::Setup)?;
-    let job = Job {
+    let job = ContainerJob {
         dir,
         spec,
         plan,
@@ -82,7 +82,7 @@ pub fn run(
         // From here on a signal is heard and ends nobody.
         let mut signals = Signals::new(place).map_err(SuperviseError::Setup)?;
         let (outcome, made) = match &plan.starter {
-            Some(starter) => job.host(starter, &mut signals).await?,
+            Some(starter) => job.adopt(starter, &mut signals).await?,
             None => job.live(&mut signals).await?,
         };
         reach("container.ended");
@@ -95,8 +95,11 @@ pub fn run(
     Ok(outcome)
 }
 
-impl Job<'_> {
-    async fn live(&self, signals: &mut Signals) -> Result<(Outcome, Option<Made>), SuperviseError> {
+impl ContainerJob<'_> {
+    async fn live(
+        &self,
+        signals: &mut Signals,
+    ) -> Result<(RunOutcome, Option<CreatedContainer>), SuperviseError> {
         if self.dir.launch()?.is_some() {
             return self.go_on(signals).await;
         }
@@ -109,7 +112,7 @@ impl Job<'_> {
             Err(outcome) => return Ok((outcome, Some(made))),
         };
         reach("container.made");
-        if self.dir.is_to_stop() {
+        if self.dir.is_stop_requested() {
             return Ok((withdrawn(), Some(made)));
         }
         self.dir.write_launch(&self.begun(self.me))?;
@@ -120,10 +123,10 @@ impl Job<'_> {
                 self.follow(&made, attached, signals).await
             }
             // It may have been heard, and its answer lost.
-            Err(error) if engine::is_away(&error) => {
-                self.tell(&format!(
+            Err(error) if engine::is_unavailable(&error) => {
+                self.print(&format!(
                     "{}; waiting until the container engine reports whether the container started",
-                    engine::words(&error)
+                    engine::describe_error(&error)
                 ));
                 self.start_unless_started(&made, attached, signals).await?
             }
@@ -136,13 +139,13 @@ impl Job<'_> {
     async fn go_on(
         &self,
         signals: &mut Signals,
-    ) -> Result<(Outcome, Option<Made>), SuperviseError> {
+    ) -> Result<(RunOutcome, Option<CreatedContainer>), SuperviseError> {
         // Who is to be told to stop, from now on.
         self.dir.write_launch(&self.begun(self.me))?;
         let Some(docker) = self.engine_again().await else {
             return Ok((lost(), None));
         };
-        let made = Made {
+        let made = CreatedContainer {
             docker,
             id: self.plan.name.clone(),
         };
@@ -157,29 +160,29 @@ impl Job<'_> {
     /// When whoever sits before it gave up.
     async fn start_unless_started(
         &self,
-        made: &Made,
+        made: &CreatedContainer,
         attached: Option<Attached>,
         signals: &mut Signals,
-    ) -> Result<Outcome, SuperviseError> {
+    ) -> Result<RunOutcome, SuperviseError> {
         loop {
             match self.state(made).await {
-                follow::State::Fresh if self.dir.is_to_stop() => return Ok(withdrawn()),
+                follow::State::Created if self.dir.is_stop_requested() => return Ok(withdrawn()),
                 // The terminal's streams to it broke off as well.
-                follow::State::Fresh if self.place != Place::Background => {
+                follow::State::Created if self.place != StdioMode::Background => {
                     let why =
                         "the container engine stopped responding before it started the container";
                     return Ok(launch_failed(125, why));
                 }
-                follow::State::Fresh => match made.docker.start_container(&made.id, None).await {
+                follow::State::Created => match made.docker.start_container(&made.id, None).await {
                     Ok(()) => break,
-                    Err(error) if engine::is_away(&error) => {}
+                    Err(error) if engine::is_unavailable(&error) => {}
                     Err(error) => return Ok(start_failed(&error)),
                 },
                 follow::State::Unknown => {}
                 follow::State::Gone => return Ok(lost()),
                 follow::State::Running { .. } | follow::State::Ended(_) => break,
             }
-            if self.is_forsaken() {
+            if self.is_abandoned() {
                 return Ok(lost());
             }
             tokio::select! {
@@ -191,16 +194,18 @@ impl Job<'_> {
     }
 
     /// What a signal means before anybody knows whether there is something to pass it on to.
-    fn is_given_up(&self, told: Told) -> Result<(), SuperviseError> {
-        let is_before_it = self.place != Place::Background;
+    fn is_given_up(&self, told: SignalEvent) -> Result<(), SuperviseError> {
+        let is_before_it = self.place != StdioMode::Background;
         match told {
-            Told::Pass(_) if is_before_it => {}
-            Told::Stop => {}
-            Told::Pass(_) | Told::Resized => return Ok(()),
+            SignalEvent::Pass(_) if is_before_it => {}
+            SignalEvent::Stop => {}
+            SignalEvent::Pass(_) | SignalEvent::Resized => return Ok(()),
         }
-        self.dir.mark_to_stop()?;
+        self.dir.request_stop()?;
         match is_before_it {
-            true => Err(SuperviseError::Unsaid(self.plan.name.clone())),
+            true => Err(SuperviseError::ContainerStateUnknown(
+                self.plan.name.clone(),
+            )),
             false => Ok(()),
         }
     }
@@ -210,24 +215,24 @@ impl Job<'_> {
         loop {
             match engine::connect(&self.plan.socket).await {
                 Ok(docker) => return Some(docker),
-                Err(_) if self.is_forsaken() => return None,
+                Err(_) if self.is_abandoned() => return None,
                 Err(_) => tokio::time::sleep(AGAIN).await,
             }
         }
     }
 
     /// The job's folder was taken away: nobody waits for a record of it.
-    fn is_forsaken(&self) -> bool {
+    fn is_abandoned(&self) -> bool {
         !self.dir.path().is_dir()
     }
 
     /// Whether an engine that is away may be waited for: nobody sits before this job, and it is still wanted.
     fn may_wait(&self) -> bool {
-        self.place == Place::Background && !self.is_forsaken()
+        self.place == StdioMode::Background && !self.is_abandoned()
     }
 
-    fn begun(&self, process: Process) -> Begun {
-        Begun {
+    fn begun(&self, process: Process) -> StartRecord {
+        StartRecord {
             process,
             at: now(),
             // Another supervisor may write it down again, long after the container started.
@@ -236,26 +241,26 @@ impl Job<'_> {
     }
 
     /// Takes the container away, and what was made for it.
-    async fn clear(&self, made: Option<&Made>) {
+    async fn clear(&self, made: Option<&CreatedContainer>) {
         while let Err(trouble) = self.take_away(made).await {
             // Nobody waits for a supervisor in the background.
-            if matches!(trouble, Trouble::Away(_)) && self.may_wait() {
+            if matches!(trouble, EngineFailure::Unavailable(_)) && self.may_wait() {
                 tokio::time::sleep(AGAIN).await;
                 continue;
             }
-            let (name, why) = (&self.plan.name, trouble.words());
-            self.tell(&format!("cannot remove the container {name}: {why}"));
+            let (name, why) = (&self.plan.name, trouble.message());
+            self.print(&format!("cannot remove the container {name}: {why}"));
             break;
         }
         if let Some(folder) = &self.plan.cdi
             && let Err(error) = cdi::remove(folder, &self.plan.name)
         {
-            self.tell(&format!("cannot remove the container's CDI file: {error}"));
+            self.print(&format!("cannot remove the container's CDI file: {error}"));
         }
     }
 
     /// The container, or what became of asking for one.
-    async fn take_away(&self, made: Option<&Made>) -> Result<(), Trouble> {
+    async fn take_away(&self, made: Option<&CreatedContainer>) -> Result<(), EngineFailure> {
         if let Some(made) = made {
             remove(&made.docker, &made.id).await?;
         } else if self.asked.get() {
@@ -273,14 +278,14 @@ impl Job<'_> {
 
     /// Says something to whoever sits at the terminal. What a job's log holds after its start is the container's alone: it is how
     /// the next supervisor knows where to go on.
-    fn tell(&self, text: &str) {
-        if self.place != Place::Background || self.dir.exit().is_ok_and(|exit| exit.is_some()) {
-            say(text);
+    fn print(&self, text: &str) {
+        if self.place != StdioMode::Background || self.dir.exit().is_ok_and(|exit| exit.is_some()) {
+            write_stderr(text);
         }
     }
 
     fn started(&self, process: Process) {
-        report(self.dir.write_started(&self.begun(process)));
+        log_record_error(self.dir.write_started(&self.begun(process)));
     }
 }
 
@@ -302,24 +307,24 @@ async fn remove(docker: &Docker, id: &str) -> Result<(), bollard::errors::Error>
 }
 
 /// It was to end before anything of it ran.
-fn withdrawn() -> Outcome {
-    Outcome::Withdrawn {
+fn withdrawn() -> RunOutcome {
+    RunOutcome::Withdrawn {
         withdrawn: "the job was stopped before it started".to_owned(),
     }
 }
 
 /// It could not be made or started; nothing has run.
-fn launch_failed(code: i32, why: impl Into<String>) -> Outcome {
-    Outcome::Launch {
+fn launch_failed(code: i32, why: impl Into<String>) -> RunOutcome {
+    RunOutcome::Launch {
         launch_error: why.into(),
         exit_code: code,
     }
 }
 
 /// With the code that a shell gives.
-fn start_failed(error: &bollard::errors::Error) -> Outcome {
-    let why = engine::words(error);
-    say(&why);
+fn start_failed(error: &bollard::errors::Error) -> RunOutcome {
+    let why = engine::describe_error(error);
+    write_stderr(&why);
     launch_failed(code(&why), why)
 }
 
@@ -339,8 +344,8 @@ pub fn code(why: &str) -> i32 {
     }
 }
 
-fn lost() -> Outcome {
-    Outcome::Lost {
+fn lost() -> RunOutcome {
+    RunOutcome::Lost {
         lost: "the exit code is unknown: the container was removed, or the container engine has no record of its end".to_owned(),
     }
 }

@@ -10,116 +10,122 @@ use std::time::{Duration, Instant};
 use divvy_core::JobId;
 use tokio::sync::watch;
 
-use super::kin::Kin;
-use super::look::{self, Look};
-use super::roster::{Entry, Roster};
+use super::attribution::Attribution;
+use super::sample::{self, NodeSample};
 use super::source::{Source, SourceError};
-use super::{Occupied, Power};
-use crate::mailbox::{Mailbox, Message};
-use crate::process::Process;
-use crate::process::inside::Marks;
-use crate::supervise::chain;
+use super::watched_jobs::{WatchedJob, WatchedJobs};
+use super::{GpuOccupancy, Power};
+use crate::controller::mailbox::{Mailbox, Message};
+use crate::host::process::Process;
+use crate::host::process::evidence::KnownFiles;
+use crate::supervisor::error_chain;
 
 /// Between two looks while there are jobs.
 pub const INTERVAL: Duration = Duration::from_millis(250);
 
 /// Between two looks while there are none: then only what strangers hold can change.
-pub const IDLE: Duration = Duration::from_secs(2);
+pub const IDLE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// After a look that made somebody suspect: long enough for a process that is just leaving to have left.
 const AGAIN: Duration = Duration::from_millis(25);
 
 /// How long who asks for a fresh look waits for it; then what the last one showed has to do.
-const PATIENCE: Duration = Duration::from_secs(2);
+const FRESH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Who looks, and at what.
 pub struct Observer {
     source: Arc<Source>,
-    marks: Marks,
+    marks: KnownFiles,
     /// Copied only by who changes it while somebody looks.
-    roster: Mutex<Arc<Roster>>,
+    roster: Mutex<Arc<WatchedJobs>>,
     /// Never held while the driver is asked.
-    kin: Mutex<Kin>,
-    pace: Mutex<Pace>,
+    kin: Mutex<Attribution>,
+    schedule: Mutex<PollSchedule>,
     changed: Condvar,
     /// How many of the looks that were asked for the cycle has been told of.
-    told: watch::Sender<u64>,
+    completed: watch::Sender<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Pace {
-    busy: bool,
-    hurry: bool,
+struct PollSchedule {
+    is_busy: bool,
+    is_urgent: bool,
     /// How many looks were asked for, ever.
-    asked: u64,
+    requested: u64,
     /// How many of them a look was begun for.
-    begun: u64,
+    started: u64,
     /// Since when the driver is asked.
-    since: Option<Instant>,
+    in_flight_since: Option<Instant>,
 }
 
-impl Pace {
+impl PollSchedule {
     /// From one look to the next.
-    fn due(self) -> Duration {
+    fn interval(self) -> Duration {
         match self {
-            Self { asked, begun, .. } if asked > begun => Duration::ZERO,
-            Self { hurry: true, .. } => AGAIN,
-            Self { busy: true, .. } => INTERVAL,
-            Self { busy: false, .. } => IDLE,
+            Self {
+                requested: asked,
+                started: begun,
+                ..
+            } if asked > begun => Duration::ZERO,
+            Self {
+                is_urgent: true, ..
+            } => AGAIN,
+            Self { is_busy: true, .. } => INTERVAL,
+            Self { is_busy: false, .. } => IDLE_INTERVAL,
         }
     }
 }
 
 impl Observer {
-    pub fn new(source: Arc<Source>, marks: Marks) -> Self {
+    pub fn new(source: Arc<Source>, marks: KnownFiles) -> Self {
         Self {
             source,
             marks,
             roster: Mutex::default(),
             kin: Mutex::default(),
-            pace: Mutex::default(),
+            schedule: Mutex::default(),
             changed: Condvar::new(),
-            told: watch::Sender::default(),
+            completed: watch::Sender::default(),
         }
     }
 
     /// A slice is to be looked at from now on.
-    pub fn enlist(&self, job: JobId, entry: Entry) {
-        Arc::make_mut(&mut *lock(&self.roster)).enlist(job, entry);
+    pub fn register(&self, job: JobId, entry: WatchedJob) {
+        Arc::make_mut(&mut *lock(&self.roster)).register(job, entry);
     }
 
     /// A process that the job's tree grows from.
-    pub fn root(&self, job: JobId, root: Process) {
-        Arc::make_mut(&mut *lock(&self.roster)).root(job, root);
+    pub fn add_root(&self, job: JobId, root: Process) {
+        Arc::make_mut(&mut *lock(&self.roster)).add_root(job, root);
     }
 
     /// The control group that a job's processes are born in.
-    pub fn group(&self, job: JobId, group: PathBuf) {
-        Arc::make_mut(&mut *lock(&self.roster)).group(job, group);
+    pub fn set_cgroup(&self, job: JobId, group: PathBuf) {
+        Arc::make_mut(&mut *lock(&self.roster)).set_cgroup(job, group);
     }
 
     /// A slice is no more.
-    pub fn strike(&self, job: JobId) {
-        Arc::make_mut(&mut *lock(&self.roster)).strike(job);
+    pub fn unregister(&self, job: JobId) {
+        Arc::make_mut(&mut *lock(&self.roster)).unregister(job);
     }
 
     /// The nearest job above a living process, by the kernel's word.
     pub fn job_of(&self, process: Process) -> Option<JobId> {
         let roster = Arc::clone(&lock(&self.roster));
-        lock(&self.kin).descent(process, &roster)
+        lock(&self.kin).owning_job(process, &roster)
     }
 
     /// Looks now.
     ///
     /// # Errors
     /// When the driver cannot be asked.
-    pub fn look(&self) -> Result<Look, SourceError> {
+    pub fn observe(&self) -> Result<NodeSample, SourceError> {
         let roster = Arc::clone(&lock(&self.roster));
-        let before = look::before(&roster);
-        let at = look::now();
+        let before = sample::read_ledgers(&roster);
+        let at = sample::now();
         let observation = self.source.observe()?;
         let mut kin = lock(&self.kin);
-        Ok(look::put_together(
+        Ok(sample::build_sample(
             at,
             observation,
             before,
@@ -130,29 +136,32 @@ impl Observer {
     }
 
     /// Waits until the cycle has been told of a look that began after this call; of a driver that does not answer, not for long.
-    pub async fn fresh(&self) {
-        if self.is_silent() {
+    pub async fn wait_for_fresh_sample(&self) {
+        if self.is_unresponsive() {
             return;
         }
-        let mut told = self.told.subscribe();
+        let mut told = self.completed.subscribe();
         let asked = {
-            let mut pace = lock(&self.pace);
-            pace.asked += 1;
+            let mut pace = lock(&self.schedule);
+            pace.requested += 1;
             self.changed.notify_all();
-            pace.asked
+            pace.requested
         };
         // Late is as good as never here: who asked goes by the look before.
-        let _ = tokio::time::timeout(PATIENCE, told.wait_for(|told| *told >= asked)).await;
+        let _ = tokio::time::timeout(FRESH_TIMEOUT, told.wait_for(|told| *told >= asked)).await;
     }
 
     /// Whether what is known of the GPUs is older than who asked for a fresh look has waited for one.
-    pub fn is_silent(&self) -> bool {
-        self.silent_for().is_some_and(|silent| silent >= PATIENCE)
+    pub fn is_unresponsive(&self) -> bool {
+        self.unresponsive_for()
+            .is_some_and(|silent| silent >= FRESH_TIMEOUT)
     }
 
     /// For how long the driver has been asked without an answer.
-    pub fn silent_for(&self) -> Option<Duration> {
-        lock(&self.pace).since.map(|since| since.elapsed())
+    pub fn unresponsive_for(&self) -> Option<Duration> {
+        lock(&self.schedule)
+            .in_flight_since
+            .map(|since| since.elapsed())
     }
 
     /// What GPUs draw, by index.
@@ -164,40 +173,40 @@ impl Observer {
     ///
     /// # Errors
     /// When the driver cannot be asked.
-    pub fn occupied(&self) -> Result<Vec<Occupied>, SourceError> {
-        self.source.occupied()
+    pub fn occupancy(&self) -> Result<Vec<GpuOccupancy>, SourceError> {
+        self.source.occupancy()
     }
 
     /// Whether there is anything to look at often.
     pub fn set_busy(&self, busy: bool) {
-        let mut pace = lock(&self.pace);
-        if std::mem::replace(&mut pace.busy, busy) != busy {
+        let mut pace = lock(&self.schedule);
+        if std::mem::replace(&mut pace.is_busy, busy) != busy {
             self.changed.notify_all();
         }
     }
 
     pub fn is_busy(&self) -> bool {
-        lock(&self.pace).busy
+        lock(&self.schedule).is_busy
     }
 
     /// The next look is to come soon.
-    pub fn hurry(&self) {
-        lock(&self.pace).hurry = true;
+    pub fn sample_soon(&self) {
+        lock(&self.schedule).is_urgent = true;
         self.changed.notify_all();
     }
 
     /// Tells the cycle what there is, for as long as the process lives.
-    pub fn report(self: Arc<Self>, mailbox: Mailbox) -> std::io::Result<()> {
+    pub fn spawn(self: Arc<Self>, mailbox: Mailbox) -> std::io::Result<()> {
         let run = move || {
             loop {
-                let begun = self.wait(Instant::now());
-                let message = match self.look() {
-                    Ok(look) => Message::Looked(Box::new(look)),
-                    Err(error) => Message::Blind(chain(&error)),
+                let begun = self.wait_until_due(Instant::now());
+                let message = match self.observe() {
+                    Ok(look) => Message::Sampled(Box::new(look)),
+                    Err(error) => Message::ObservationFailed(error_chain(&error)),
                 };
-                lock(&self.pace).since = None;
+                lock(&self.schedule).in_flight_since = None;
                 mailbox.post(message);
-                self.told.send_replace(begun);
+                self.completed.send_replace(begun);
             }
         };
         std::thread::Builder::new()
@@ -207,15 +216,15 @@ impl Observer {
     }
 
     /// Waits until the next look is due, after one that was at `last`; for how many that were asked for it is.
-    fn wait(&self, last: Instant) -> u64 {
-        let mut pace = lock(&self.pace);
+    fn wait_until_due(&self, last: Instant) -> u64 {
+        let mut pace = lock(&self.schedule);
         loop {
-            let left = pace.due().saturating_sub(last.elapsed());
+            let left = pace.interval().saturating_sub(last.elapsed());
             if left.is_zero() {
-                pace.hurry = false;
-                pace.begun = pace.asked;
-                pace.since = Some(Instant::now());
-                return pace.begun;
+                pace.is_urgent = false;
+                pace.started = pace.requested;
+                pace.in_flight_since = Some(Instant::now());
+                return pace.started;
             }
             let waited = self.changed.wait_timeout(pace, left);
             pace = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -235,12 +244,12 @@ mod tests {
     #[test]
     fn while_there_are_jobs_a_second_look_comes_well_within_a_second() {
         for hurry in [true, false] {
-            let pace = Pace {
-                busy: true,
-                hurry,
-                ..Pace::default()
+            let pace = PollSchedule {
+                is_busy: true,
+                is_urgent: hurry,
+                ..PollSchedule::default()
             };
-            assert!(pace.due() * 2 < Duration::from_secs(1), "{pace:?}");
+            assert!(pace.interval() * 2 < Duration::from_secs(1), "{pace:?}");
         }
         assert!(AGAIN < INTERVAL, "and sooner where something is suspicious");
     }

@@ -10,11 +10,11 @@ use divvy_core::Bytes;
 use divvy_driver::cuda::{self, ContextOverhead};
 use serde::{Deserialize, Serialize};
 
-use super::Observed;
+use super::ObservedGpu;
 use super::source::simulated_libraries;
-use crate::ask::{answer, complaint};
-use crate::store::{Store, StoreError};
-use crate::supervise::chain;
+use crate::host::child_timeout::{failure_message, wait_with_timeout};
+use crate::journal::{Store, StoreError};
+use crate::supervisor::error_chain;
 
 /// Taken where it cannot be measured: more than a data-centre GPU is believed to take (300 to 500 MB; docs/hardware.md).
 const ASSUMED: Bytes = Bytes::mib(600);
@@ -35,7 +35,7 @@ impl Overhead {
 }
 
 /// How long a probe may take; the first context after a boot takes seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What a probe prints.
 #[derive(Debug, Serialize, Deserialize)]
@@ -62,7 +62,7 @@ pub fn probe(uuid: &str, simulated: Option<&Path>) -> ExitCode {
             }
         }
         Err(error) => {
-            eprintln!("divvy: {}", chain(error.as_ref()));
+            eprintln!("divvy: {}", error_chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }
@@ -86,7 +86,7 @@ pub fn overheads(
     divvy: &Path,
     store: &Store,
     driver: &str,
-    gpus: &[&Observed],
+    gpus: &[&ObservedGpu],
 ) -> Result<Vec<Overhead>, StoreError> {
     let mut by_model: BTreeMap<&str, Overhead> = BTreeMap::new();
     let mut probes: BTreeMap<&str, io::Result<Child>> = BTreeMap::new();
@@ -103,11 +103,11 @@ pub fn overheads(
                 },
             )),
             // A context on the bare GPU would be in the way of its first instance, and costs no limit anything.
-            None if gpu.divided().is_some() => {}
+            None if gpu.active_mig().is_some() => {}
             None => drop(probes.insert(&gpu.model, start(divvy, gpu.uuid.as_str()))),
         }
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PROBE_TIMEOUT;
     for (model, probe) in probes {
         let overhead = match probe.and_then(|child| finish(child, deadline)) {
             Ok(measured) => {
@@ -159,11 +159,11 @@ fn start(divvy: &Path, uuid: &str) -> io::Result<Child> {
 
 fn finish(child: Child, deadline: Instant) -> io::Result<Measured> {
     let left = deadline.saturating_duration_since(Instant::now());
-    let output = answer(child, left)?;
+    let output = wait_with_timeout(child, left)?;
     if !output.status.success() {
         return Err(io::Error::other(format!(
             "the probe ended with {}",
-            complaint(&output)
+            failure_message(&output)
         )));
     }
     let text = String::from_utf8_lossy(&output.stdout);

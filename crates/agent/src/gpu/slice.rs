@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use divvy_core::{Bytes, Compute, ComputeMode, Grant};
 use divvy_ledger::{
-    Control, CreateError, Denial, Forgery, GpuSpec, Listed, Mode, OpenError, Owner, Reader, Slice,
-    SliceSpec, Snapshot,
+    Control, CreateError, Denial, Forgery, GpuSpec, Listed, OpenError, ProcessIdentity, Reader,
+    SharingMode, Slice, SliceSpec, Snapshot,
 };
 
-use super::roster::{Account, Entry};
-use crate::clock::boot_ns;
-use crate::job::Traces;
-use crate::process::inside::{Mark, has_mapped};
-use crate::process::{self, Process};
-use crate::supervise::identity::Identity;
+use super::watched_jobs::{SliceLedger, WatchedJob};
+use crate::host::clock::boot_ns;
+use crate::host::process::evidence::{KnownFile, has_mapped};
+use crate::host::process::{self, Process};
+use crate::host::run_as::Identity;
+use crate::model::job::AllocationStats;
 
 /// A slice's account, read under what the agent has granted: the slice's own control file may be its job's to write.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ pub struct HeldSlice {
     control: Control,
     reader: Arc<GrantedSlice>,
     /// Its slots file, which every process that has joined has mapped.
-    slots: Mark,
+    slots: KnownFile,
 }
 
 /// Why a slice cannot be made or adopted.
@@ -119,7 +119,7 @@ pub enum SliceError {
 }
 
 /// What is cut for one job.
-pub struct Cut<'a> {
+pub struct SliceConfig<'a> {
     pub job: &'a str,
     /// Tells this slice from an earlier one of the same job.
     pub generation: u64,
@@ -129,7 +129,7 @@ pub struct Cut<'a> {
     pub overheads: &'a [Bytes],
 }
 
-impl Cut<'_> {
+impl SliceConfig<'_> {
     fn spec(&self) -> SliceSpec {
         let gpu = |(grant, overhead): (&Grant, &Bytes)| {
             let (weight, cap) = weight_and_cap(grant, self.compute);
@@ -153,7 +153,7 @@ impl Cut<'_> {
 
 impl HeldSlice {
     /// Makes the slice anew; what an attempt cut short has left there is replaced.
-    pub fn create(folder: &Path, cut: &Cut<'_>) -> Result<Box<Self>, SliceError> {
+    pub fn create(folder: &Path, cut: &SliceConfig<'_>) -> Result<Box<Self>, SliceError> {
         remove(folder)?;
         let spec = cut.spec();
         let control = Control::create(folder, &spec)?;
@@ -162,7 +162,7 @@ impl HeldSlice {
 
     /// Takes over a slice that an earlier agent made, with what the journal says of it: its job may have written into it since.
     /// What that agent had the limit count besides is in no journal, and is believed as far as the job loses by it alone.
-    pub fn adopt(folder: &Path, cut: &Cut<'_>) -> Result<Box<Self>, SliceError> {
+    pub fn adopt(folder: &Path, cut: &SliceConfig<'_>) -> Result<Box<Self>, SliceError> {
         let mut spec = cut.spec();
         let found = Slice::open(folder).map(|slice| slice.spec().clone());
         for (gpu, found) in spec
@@ -193,7 +193,7 @@ impl HeldSlice {
             folder: folder.to_owned(),
             control,
             reader: Arc::new(GrantedSlice::open(folder, spec)?),
-            slots: Mark::of(&folder.join("slots")),
+            slots: KnownFile::of(&folder.join("slots")),
         }))
     }
 
@@ -202,7 +202,7 @@ impl HeldSlice {
     ///
     /// # Errors
     /// When another file lies in its place and the right one cannot be put there.
-    pub fn mend(&mut self) -> Result<Option<Tampering>, SliceError> {
+    pub fn repair(&mut self) -> Result<Option<Tampering>, SliceError> {
         let spec = self.reader.granted();
         let forged = self.control.mend(&spec).map(Tampering::Forged);
         if self.control.lies_in(&self.folder) || !self.folder.join("control").exists() {
@@ -213,7 +213,7 @@ impl HeldSlice {
     }
 
     /// Whether both of its files lie there.
-    pub fn is_there(folder: &Path) -> bool {
+    pub fn exists(folder: &Path) -> bool {
         ["control", "slots"]
             .iter()
             .all(|name| folder.join(name).is_file())
@@ -225,12 +225,12 @@ impl HeldSlice {
     }
 
     /// Its account, for whoever reads it elsewhere.
-    pub fn account(&self) -> Arc<GrantedSlice> {
+    pub fn ledger(&self) -> Arc<GrantedSlice> {
         Arc::clone(&self.reader)
     }
 
     /// Tells the slice's processes that the agent lives.
-    pub fn beat(&self) {
+    pub fn heartbeat(&self) {
         self.control.heartbeat(boot_ns());
     }
 
@@ -257,7 +257,7 @@ impl HeldSlice {
     }
 
     /// What the limit of one of its GPUs counts besides what is charged.
-    pub fn set_unseen(&self, gpu: usize, bytes: Bytes) {
+    pub fn set_unaccounted(&self, gpu: usize, bytes: Bytes) {
         self.reader.change(|spec| {
             if let Some(gpu) = spec.gpus.get_mut(gpu) {
                 gpu.unseen = bytes.get();
@@ -267,28 +267,28 @@ impl HeldSlice {
     }
 
     /// The slice as looks know it, with the processes that its job's tree grows from as far as they are known.
-    pub fn entry(&self, roots: Vec<Process>) -> Entry {
-        Entry {
-            slice: Some(Account {
+    pub fn to_watched_job(&self, roots: Vec<Process>) -> WatchedJob {
+        WatchedJob {
+            ledger: Some(SliceLedger {
                 slice: Arc::clone(&self.reader),
                 slots: self.slots.clone(),
             }),
             roots,
-            mounted: None,
-            group: None,
+            mount: None,
+            cgroup: None,
         }
     }
 
     /// Gives back what dead processes held once the driver has let go of it. Looks at every slot, so only called when there
     /// is a dead one.
-    pub fn reap(&self, listed: &dyn Fn(&Owner) -> Listed) -> Result<(), OpenError> {
+    pub fn reap(&self, listed: &dyn Fn(&ProcessIdentity) -> Listed) -> Result<(), OpenError> {
         let now = boot_ns();
         self.reader.slice().reap(now, listed).map(drop)
     }
 
     /// Processes of the slice that live. A slot is the job's word, and a job could name anybody's pid in it: who has really
     /// joined has the slice mapped. So has this process, which holds nothing.
-    pub fn living(&self, snapshot: &Snapshot) -> Vec<Process> {
+    pub fn live_processes(&self, snapshot: &Snapshot) -> Vec<Process> {
         processes(snapshot)
             .filter(|process| process.pid != std::process::id())
             .filter(|process| process.is_alive() && has_mapped(process.pid, &self.slots))
@@ -300,11 +300,11 @@ impl HeldSlice {
     }
 }
 
-fn mode(compute: Compute) -> Mode {
+fn mode(compute: Compute) -> SharingMode {
     match compute.mode {
-        ComputeMode::Fair => Mode::Fair,
-        ComputeMode::Strict => Mode::Strict,
-        ComputeMode::None => Mode::None,
+        ComputeMode::Fair => SharingMode::Fair,
+        ComputeMode::Strict => SharingMode::Strict,
+        ComputeMode::None => SharingMode::None,
     }
 }
 
@@ -319,7 +319,7 @@ fn weight_and_cap(grant: &Grant, compute: Compute) -> (u16, u16) {
 
 /// Processes of this PID namespace that hold a slot, dead or alive.
 fn processes(snapshot: &Snapshot) -> impl Iterator<Item = Process> {
-    let here = process::here();
+    let here = process::own_pid_namespace();
     let owners = snapshot
         .processes()
         .into_iter()
@@ -332,10 +332,10 @@ fn processes(snapshot: &Snapshot) -> impl Iterator<Item = Process> {
 }
 
 /// What the slice will be remembered by on one of its GPUs.
-pub fn traces(snapshot: &Snapshot, gpu: usize) -> Traces {
+pub fn allocation_stats(snapshot: &Snapshot, gpu: usize) -> AllocationStats {
     let usage = snapshot.usage(gpu);
     let last_denied = (usage.denied > 0).then_some(Bytes::new(usage.last_denied_size));
-    Traces {
+    AllocationStats {
         peak: Bytes::new(usage.peak),
         denied: usage.denied,
         last_denied,
@@ -344,7 +344,7 @@ pub fn traces(snapshot: &Snapshot, gpu: usize) -> Traces {
 }
 
 /// Lets a slice be used by the programs of another user: the account is theirs to write, the limits stay the agent's.
-pub fn hand_over(folder: &Path, user: &Identity) -> Result<(), SliceError> {
+pub fn chown_to_user(folder: &Path, user: &Identity) -> Result<(), SliceError> {
     let slots = folder.join("slots");
     let give = || -> io::Result<()> {
         lchown(&slots, Some(user.uid), Some(user.gid))?;
@@ -360,7 +360,7 @@ pub fn hand_over(folder: &Path, user: &Identity) -> Result<(), SliceError> {
 
 /// Lets programs of any user use a slice of root's: they get at the account alone, where it is mounted for them, for nobody else passes
 /// through the folder. Only root's own may be writable by everybody.
-pub fn open_to_everybody(folder: &Path) -> Result<(), SliceError> {
+pub fn make_world_accessible(folder: &Path) -> Result<(), SliceError> {
     let slots = folder.join("slots");
     if !rustix::process::geteuid().is_root() {
         return Ok(());
@@ -411,11 +411,11 @@ mod tests {
         let me = Process::this().unwrap();
         assert!(processes(&snapshot).any(|process| process == me));
         assert!(has_mapped(me.pid, &held.slots), "as every agent has");
-        assert_eq!(held.living(&snapshot), []);
+        assert_eq!(held.live_processes(&snapshot), []);
     }
 
-    fn cut<'a>(grants: &'a [Grant], overheads: &'a [Bytes]) -> Cut<'a> {
-        Cut {
+    fn cut<'a>(grants: &'a [Grant], overheads: &'a [Bytes]) -> SliceConfig<'a> {
+        SliceConfig {
             job: "3",
             generation: 1,
             compute: Compute::default(),
@@ -454,22 +454,22 @@ mod tests {
         let (grants, overheads) = ([grant()], [Bytes::mib(400)]);
         let mut held = HeldSlice::create(&folder, &cut(&grants, &overheads)).unwrap();
         let granted = held.read().unwrap().spec().clone();
-        assert_eq!(held.mend().unwrap(), None);
+        assert_eq!(held.repair().unwrap(), None);
         for at in [148, 256, 264, 272, 280, 288, 296] {
             forge(&folder, at, u64::from(u32::MAX) * 3);
-            let said = held.account().read().map(|said| said.spec().clone());
+            let said = held.ledger().read().map(|said| said.spec().clone());
             assert!(
                 said.is_err() || said.is_ok_and(|said| said == granted),
                 "byte {at}"
             );
-            let found = held.mend().unwrap();
+            let found = held.repair().unwrap();
             assert!(
                 matches!(found, Some(Tampering::Forged(_))),
                 "byte {at}: {found:?}"
             );
         }
         forge(&folder, 272, 40 << 30);
-        let told = held.mend().unwrap().unwrap().to_string();
+        let told = held.repair().unwrap().unwrap().to_string();
         assert_eq!(told, "limit of its GPU 0: 40.0 GiB instead of 8.0 GiB");
         // What the agent changes itself is no forgery.
         held.resize(
@@ -479,8 +479,8 @@ mod tests {
             }],
             Compute::default(),
         );
-        held.set_unseen(0, Bytes::gib(1));
-        assert_eq!(held.mend().unwrap(), None);
+        held.set_unaccounted(0, Bytes::gib(1));
+        assert_eq!(held.repair().unwrap(), None);
         assert_eq!(limit(&folder), Bytes::gib(2));
     }
 
@@ -493,11 +493,11 @@ mod tests {
         fs::copy(folder.join("control"), folder.join("other")).unwrap();
         fs::rename(folder.join("other"), folder.join("control")).unwrap();
         forge(&folder, 272, 40 << 30);
-        assert_eq!(held.mend().unwrap(), Some(Tampering::Replaced));
+        assert_eq!(held.repair().unwrap(), Some(Tampering::Replaced));
         assert_eq!(limit(&folder), Bytes::gib(8));
-        assert_eq!(held.mend().unwrap(), None);
+        assert_eq!(held.repair().unwrap(), None);
         fs::remove_file(folder.join("control")).unwrap();
-        assert_eq!(held.mend().unwrap(), None);
+        assert_eq!(held.repair().unwrap(), None);
         assert!(!folder.join("control").exists(), "its job gets no memory");
     }
 

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use divvy_core::{Bytes, GpuUuid};
 use divvy_driver::nvml::{Device, Nvml};
 
-use super::work::Samples;
-use super::{GpuProcess, Observation, Observed, Occupied, Power, Trouble};
-use crate::mig::driver::Gpu;
-use crate::mig::sight::{self, Offer, SightError};
-use crate::mig::{Epochs, Sight};
-use crate::supervise::chain;
+use super::utilisation::UtilizationSampler;
+use super::{FaultyGpu, GpuOccupancy, GpuProcess, Observation, ObservedGpu, Power};
+use crate::gpu::mig::discover::{self, MigCapabilities, MigStateError};
+use crate::gpu::mig::driver::Gpu;
+use crate::gpu::mig::{Epochs, GpuMigState};
+use crate::supervisor::error_chain;
 
 /// The driver, loaded.
 pub struct Source {
@@ -20,10 +20,10 @@ pub struct Source {
     /// When each GPU's instances were changed last, by us.
     pub epochs: Epochs,
     /// What GPUs in MIG mode offer.
-    offers: Mutex<BTreeMap<GpuUuid, Arc<Offer>>>,
+    mig_capabilities: Mutex<BTreeMap<GpuUuid, Arc<MigCapabilities>>>,
     /// Which GPU had which index when it answered last.
     known: Mutex<BTreeMap<u32, GpuUuid>>,
-    samples: Samples,
+    samples: UtilizationSampler,
 }
 
 enum Origin {
@@ -41,7 +41,7 @@ pub enum SourceError {
     #[error("the driver reports an invalid GPU UUID")]
     Uuid(#[from] divvy_core::ids::IdError),
     #[error(transparent)]
-    Mig(#[from] SightError),
+    Mig(#[from] MigStateError),
     #[cfg(test)]
     #[error("a simulated driver does not respond")]
     Simulated,
@@ -51,7 +51,7 @@ impl SourceError {
     /// One GPU is lost; others may be well.
     fn is_lost(&self) -> bool {
         match self {
-            Self::Driver(error) | Self::Mig(SightError::Driver(error)) => error.is_lost(),
+            Self::Driver(error) | Self::Mig(MigStateError::Driver(error)) => error.is_lost(),
             _ => false,
         }
     }
@@ -72,9 +72,9 @@ impl Source {
         Ok(Self {
             from: Origin::Driver(Box::new(Nvml::load(nvml.as_deref())?)),
             epochs: Epochs::default(),
-            offers: Mutex::default(),
+            mig_capabilities: Mutex::default(),
             known: Mutex::default(),
-            samples: Samples::default(),
+            samples: UtilizationSampler::default(),
         })
     }
 
@@ -83,9 +83,9 @@ impl Source {
         Self {
             from: Origin::Simulation,
             epochs: Epochs::default(),
-            offers: Mutex::default(),
+            mig_capabilities: Mutex::default(),
             known: Mutex::default(),
-            samples: Samples::default(),
+            samples: UtilizationSampler::default(),
         }
     }
 
@@ -119,7 +119,7 @@ impl Source {
         #[cfg(test)]
         if let Origin::Simulation = self.from {
             return crate::simulation::gpus::observe(|gpu, uuid, total| {
-                self.sight(&Gpu::Simulated(gpu), uuid, total)
+                self.mig_state(&Gpu::Simulated(gpu), uuid, total)
             });
         }
         let mut observation = Observation::default();
@@ -131,12 +131,12 @@ impl Source {
                     observation.gpus.push(observed);
                 }
                 Err(error) => {
-                    tracing::debug!(index, error = chain(&error), "a GPU does not respond");
-                    observation.troubles.push(Trouble {
+                    tracing::debug!(index, error = error_chain(&error), "a GPU does not respond");
+                    observation.troubles.push(FaultyGpu {
                         index,
                         uuid: lock(&self.known).get(&index).cloned(),
-                        lost: error.is_lost(),
-                        what: chain(&error),
+                        is_lost: error.is_lost(),
+                        message: error_chain(&error),
                     });
                 }
             }
@@ -144,7 +144,7 @@ impl Source {
         Ok(observation)
     }
 
-    fn observe_one(&self, device: &Device<'_>) -> Result<Observed, SourceError> {
+    fn observe_one(&self, device: &Device<'_>) -> Result<ObservedGpu, SourceError> {
         let identity = device.identity()?;
         let memory = device.memory()?;
         let process = |process: divvy_driver::nvml::Process| GpuProcess {
@@ -160,9 +160,9 @@ impl Source {
         };
         let utilization_percent = utilization.map(|utilization| utilization.gpu);
         let temperature_celsius = device.temperature().ok().flatten();
-        Ok(Observed {
-            mig: self.sight(&Gpu::Driver(*device), &uuid, total)?,
-            worked: self.samples.of(device, &uuid, utilization_percent),
+        Ok(ObservedGpu {
+            mig: self.mig_state(&Gpu::Driver(*device), &uuid, total)?,
+            utilization: self.samples.sample(device, &uuid, utilization_percent),
             uuid,
             index: identity.index,
             model: identity.name,
@@ -180,15 +180,15 @@ impl Source {
     ///
     /// # Errors
     /// When not even the number of GPUs can be told.
-    pub fn occupied(&self) -> Result<Vec<Occupied>, SourceError> {
-        let one = |device: Device<'_>| -> Result<Occupied, SourceError> {
+    pub fn occupancy(&self) -> Result<Vec<GpuOccupancy>, SourceError> {
+        let one = |device: Device<'_>| -> Result<GpuOccupancy, SourceError> {
             let (identity, memory) = (device.identity()?, device.memory()?);
             let process = |process: divvy_driver::nvml::Process| GpuProcess {
                 pid: process.pid,
                 used: process.used.map(Bytes::new),
             };
             let free = memory.total.saturating_sub(memory.reserved);
-            Ok(Occupied {
+            Ok(GpuOccupancy {
                 uuid: identity.uuid.parse()?,
                 index: identity.index,
                 free: Bytes::new(free.saturating_sub(memory.used)),
@@ -215,56 +215,58 @@ impl Source {
     }
 
     /// The GPU's instances; nothing of them while they are being changed.
-    fn sight(
+    fn mig_state(
         &self,
         gpu: &Gpu<'_>,
         uuid: &GpuUuid,
         total: Bytes,
-    ) -> Result<Option<Sight>, SourceError> {
+    ) -> Result<Option<GpuMigState>, SourceError> {
         // Before anything is asked: an answer is of this epoch, or of a later one.
-        let epoch = self.epochs.settled(uuid);
+        let epoch = self.epochs.stable(uuid);
         let Some(mode) = gpu.mig_mode()? else {
             return Ok(None);
         };
-        let mut sight = Sight {
+        let mut sight = GpuMigState {
             mode,
-            offer: None,
+            capabilities: None,
             epoch,
             instances: Vec::new(),
-            trouble: None,
+            error: None,
         };
         if !mode.current || sight.epoch.is_none() {
-            sight.offer = self.known_offer(uuid).filter(|_| mode.current);
+            sight.capabilities = self.cached_capabilities(uuid).filter(|_| mode.current);
             return Ok(Some(sight));
         }
-        let offer = match self.known_offer(uuid) {
+        let offer = match self.cached_capabilities(uuid) {
             Some(offer) => offer,
             None => {
-                let offer = Arc::new(sight::offer(gpu, total).map_err(SightError::Driver)?);
-                lock(&self.offers).insert(uuid.clone(), Arc::clone(&offer));
+                let offer = Arc::new(
+                    discover::read_capabilities(gpu, total).map_err(MigStateError::Driver)?,
+                );
+                lock(&self.mig_capabilities).insert(uuid.clone(), Arc::clone(&offer));
                 offer
             }
         };
-        let looked = sight::look(gpu, &offer);
-        sight.offer = Some(offer);
-        if self.epochs.settled(uuid) != sight.epoch {
+        let looked = discover::list_instances(gpu, &offer);
+        sight.capabilities = Some(offer);
+        if self.epochs.stable(uuid) != sight.epoch {
             // What it met half-way is no error either.
             sight.epoch = None;
             return Ok(Some(sight));
         }
         match looked {
             Ok(instances) => sight.instances = instances,
-            Err(SightError::Driver(error)) if error.is_lost() => return Err(error.into()),
+            Err(MigStateError::Driver(error)) if error.is_lost() => return Err(error.into()),
             Err(error) => {
                 sight.epoch = None;
-                sight.trouble = Some(chain(&error));
+                sight.error = Some(error_chain(&error));
             }
         }
         Ok(Some(sight))
     }
 
-    fn known_offer(&self, uuid: &GpuUuid) -> Option<Arc<Offer>> {
-        lock(&self.offers).get(uuid).cloned()
+    fn cached_capabilities(&self, uuid: &GpuUuid) -> Option<Arc<MigCapabilities>> {
+        lock(&self.mig_capabilities).get(uuid).cloned()
     }
 }
 

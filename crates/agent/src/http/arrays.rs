@@ -11,75 +11,77 @@ use divvy_api::v1::{self, ErrorCode};
 use divvy_core::JobId;
 use tokio::task::JoinSet;
 
-use super::body::Failure;
-use super::veil::Sight;
-use super::{Api, aside, internal, list, listing};
-use crate::access::Caller;
-use crate::cycle::glance::Glance;
-use crate::cycle::reference::Meant;
-use crate::mailbox::{ArrayAct, Message, Milestone};
-use crate::store;
+use super::body::ApiError;
+use super::redact::Visibility;
+use super::{Api, internal, list, list_writer, run_blocking};
+use crate::auth::Caller;
+use crate::controller::mailbox::{ArrayAct, Message, Milestone};
+use crate::controller::query::reference::JobRef;
+use crate::controller::query::summary::JobSummary;
+use crate::journal;
 
 /// The array that a reference meant.
 const ARRAY: HeaderName = HeaderName::from_static(divvy_api::route::ARRAY);
 
 /// Who asks.
-pub struct Asks<'a> {
+pub struct CallContext<'a> {
     pub api: &'a Api,
-    pub sight: Sight,
+    pub visibility: Visibility,
     pub caller: &'a Caller,
 }
 
-impl Asks<'_> {
+impl CallContext<'_> {
     /// All jobs of an array that are kept, oldest first.
-    pub async fn jobs(self, array: JobId) -> Result<Response, Failure> {
-        let turn = listing::turn_of(self.caller).await?;
+    pub async fn jobs(self, array: JobId) -> Result<Response, ApiError> {
+        let turn = list_writer::turn_of(self.caller).await?;
         let living = self
             .api
             .mailbox
-            .read(move |cycle| Ok(cycle.glances_of_array(array)));
+            .query(move |cycle| Ok(cycle.array_summaries(array)));
         let mut jobs = living.await?;
-        let known: BTreeSet<JobId> = jobs.iter().map(Glance::id).collect();
+        let known: BTreeSet<JobId> = jobs.iter().map(JobSummary::id).collect();
         let database = self.api.home.database();
-        let ended = aside(move || store::ended_of_array(&database, array)).await?;
+        let ended = run_blocking(move || journal::ended_of_array(&database, array)).await?;
         let mut ended = ended.map_err(|error| internal(&error))?;
         ended.retain(|job| !known.contains(&job.id));
-        let ended = self.api.mailbox.read(move |cycle| {
-            let seen = ended.iter().map(|job| cycle.seen(job, None, None));
-            Ok(seen.map(Glance::from).collect::<Vec<_>>())
+        let ended = self.api.mailbox.query(move |cycle| {
+            let seen = ended.iter().map(|job| cycle.view(job, None, None));
+            Ok(seen.map(JobSummary::from).collect::<Vec<_>>())
         });
         jobs.extend(ended.await?);
-        jobs.sort_by_key(Glance::id);
-        let answer = listing::whole(Arc::clone(&self.api.home), self.sight, jobs, turn);
+        jobs.sort_by_key(JobSummary::id);
+        let answer =
+            list_writer::job_list_response(Arc::clone(&self.api.home), self.visibility, jobs, turn);
         Ok(named(array, answer.await?))
     }
 
     /// Does the same to every job of an array that it can be done to; answers these.
-    pub async fn act(self, array: JobId, act: ArrayAct) -> Result<Response, Failure> {
-        let turn = listing::turn_of(self.caller).await?;
+    pub async fn act(self, array: JobId, act: ArrayAct) -> Result<Response, ApiError> {
+        let turn = list_writer::turn_of(self.caller).await?;
         let by = Box::new(self.caller.clone());
-        let ask = (self.api.mailbox).ask(|reply| Message::Array {
+        let ask = (self.api.mailbox).request(|reply| Message::Array {
             array,
             act,
             by,
             reply,
         });
         let jobs = ask.await?;
-        let answer = listing::whole(Arc::clone(&self.api.home), self.sight, jobs, turn);
+        let answer =
+            list_writer::job_list_response(Arc::clone(&self.api.home), self.visibility, jobs, turn);
         Ok(named(array, answer.await?))
     }
 
     /// Suspends every job of an array that runs, and has its memory put aside; answers once that is done or given up for each.
-    pub async fn release(self, array: JobId) -> Result<Response, Failure> {
+    pub async fn release(self, array: JobId) -> Result<Response, ApiError> {
         let running = self
             .api
             .mailbox
-            .read(move |cycle| Ok(cycle.running_of_array(array)));
+            .query(move |cycle| Ok(cycle.running_of_array(array)));
         let mut asked = JoinSet::new();
         for job in running.await? {
             let (mailbox, reference) = (self.api.mailbox.clone(), job.to_string());
             asked.spawn(async move {
-                let ask = mailbox.ask(|reply| Message::Release { reference, reply });
+                let ask = mailbox.request(|reply| Message::Offload { reference, reply });
                 ask.await
             });
         }
@@ -111,16 +113,16 @@ pub async fn wait(
     array: JobId,
     milestone: Milestone,
     patience: Duration,
-) -> Result<Response, Failure> {
+) -> Result<Response, ApiError> {
     let all = async {
         loop {
             let next = api
                 .mailbox
-                .read(move |cycle| Ok(cycle.next_of_array(array, milestone)));
+                .query(move |cycle| Ok(cycle.next_of_array(array, milestone)));
             let Some(next) = next.await? else {
                 return Ok(());
             };
-            let wait = api.mailbox.ask(|reply| Message::Wait {
+            let wait = api.mailbox.request(|reply| Message::Wait {
                 reference: next.to_string(),
                 milestone,
                 reply,
@@ -137,15 +139,17 @@ pub async fn wait(
         waited?;
     }
     // When a job starts is not foretold here: with thousands of jobs that takes seconds.
-    let verdict = api.mailbox.read(move |cycle| cycle.verdict_of_array(array));
+    let verdict = api
+        .mailbox
+        .query(move |cycle| cycle.verdict_of_array(array));
     let job = verdict.await?;
     Ok(named(array, list("JobList", vec![job])?.into_response()))
 }
 
 /// What a reference means.
-pub async fn meant(api: &Api, reference: &str) -> Result<Meant, Failure> {
+pub async fn resolve(api: &Api, reference: &str) -> Result<JobRef, ApiError> {
     let reference = reference.to_owned();
-    let read = api.mailbox.read(move |cycle| cycle.resolve(&reference));
+    let read = api.mailbox.query(move |cycle| cycle.resolve(&reference));
     Ok(read.await?)
 }
 

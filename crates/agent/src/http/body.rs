@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use super::internal;
 use super::upload::{LARGE, SMALL, Upload};
-use crate::intake::bounds::Bounded;
+use crate::model::validate::limits::CheckLimits;
 
 /// A JSON body, in and out; what comes in is within its bounds.
 pub struct Body<T>(pub T);
@@ -27,15 +27,15 @@ pub struct Query<T>(pub T);
 
 /// A failed call.
 #[derive(Debug)]
-pub struct Failure(Error);
+pub struct ApiError(Error);
 
-impl From<Error> for Failure {
+impl From<Error> for ApiError {
     fn from(error: Error) -> Self {
         Self(error)
     }
 }
 
-impl IntoResponse for Failure {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.code.http_status())
             .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -55,7 +55,7 @@ impl<T: Serialize> IntoResponse for Body<T> {
 }
 
 /// What a call brings.
-pub trait Brought: DeserializeOwned + Bounded {
+pub trait Brought: DeserializeOwned + CheckLimits {
     /// Bytes of it, as JSON.
     const MOST: usize;
 }
@@ -74,7 +74,7 @@ brought! {
 }
 
 /// A request's whole body, in its user's budget from now on.
-async fn bytes<T: Brought>(request: Request) -> Result<(Parts, Bytes), Failure> {
+async fn bytes<T: Brought>(request: Request) -> Result<(Parts, Bytes), ApiError> {
     let (parts, body) = request.into_parts();
     let Some(upload) = parts.extensions.get::<Upload>() else {
         return Err(internal(&std::io::Error::other(
@@ -86,24 +86,24 @@ async fn bytes<T: Brought>(request: Request) -> Result<(Parts, Bytes), Failure> 
 }
 
 impl<T: Brought, S: Send + Sync> FromRequest<S> for Body<T> {
-    type Rejection = Failure;
+    type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let (parts, bytes) = bytes::<T>(request).await?;
         let request = Request::from_parts(parts, HttpBody::from(bytes));
         let Json(body) = <Json<T> as FromRequest<S>>::from_request(request, state)
             .await
             .map_err(|error: JsonRejection| refused(&error))?;
-        body.within_bounds()?;
+        body.check_limits()?;
         Ok(Self(body))
     }
 }
 
 /// None where nothing is sent, or something that is no JSON by its type: forms, as which `curl -d` sends even nothing.
 impl<T: Brought, S: Send + Sync> OptionalFromRequest<S> for Body<T> {
-    type Rejection = Failure;
+    type Rejection = ApiError;
 
-    async fn from_request(request: Request, _state: &S) -> Result<Option<Self>, Failure> {
+    async fn from_request(request: Request, _state: &S) -> Result<Option<Self>, ApiError> {
         let named = request.headers().get(CONTENT_TYPE);
         let is_json = named.is_some_and(|named| is_json(named.as_bytes()));
         let (_, sent) = bytes::<T>(request).await?;
@@ -112,15 +112,15 @@ impl<T: Brought, S: Send + Sync> OptionalFromRequest<S> for Body<T> {
         }
         let body = Json::<T>::from_bytes(&sent);
         let Json(body) = body.map_err(|error: JsonRejection| refused(&error))?;
-        body.within_bounds()?;
+        body.check_limits()?;
         Ok(Some(Self(body)))
     }
 }
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
-    type Rejection = Failure;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let path = axum::extract::Path::from_request_parts(parts, state).await;
         path.map(|axum::extract::Path(path)| Self(path))
             .map_err(|error: PathRejection| refused(&error))
@@ -128,9 +128,9 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
 }
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
-    type Rejection = Failure;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let query = axum::extract::Query::from_request_parts(parts, state).await;
         query
             .map(|axum::extract::Query(query)| Self(query))
@@ -149,8 +149,8 @@ fn is_json(content_type: &[u8]) -> bool {
 }
 
 /// What axum refuses is a mistake in the request.
-fn refused(error: &dyn std::error::Error) -> Failure {
-    Error::new(ErrorCode::Usage, crate::supervise::chain(error)).into()
+fn refused(error: &dyn std::error::Error) -> ApiError {
+    Error::new(ErrorCode::Usage, crate::supervisor::error_chain(error)).into()
 }
 
 #[cfg(test)]
@@ -162,8 +162,8 @@ mod tests {
         const MOST: usize = SMALL;
     }
 
-    impl Bounded for bool {
-        fn within_bounds(&self) -> Result<(), Error> {
+    impl CheckLimits for bool {
+        fn check_limits(&self) -> Result<(), Error> {
             Ok(())
         }
     }
@@ -177,7 +177,7 @@ mod tests {
         let extracted = <Body<bool> as OptionalFromRequest<()>>::from_request(request, &()).await;
         match extracted {
             Ok(body) => Ok(body.map(|Body(body)| body)),
-            Err(Failure(error)) => Err(error.code.http_status()),
+            Err(ApiError(error)) => Err(error.code.http_status()),
         }
     }
 

@@ -9,15 +9,15 @@ use divvy_core::JobId;
 
 use super::body::{Body, Path};
 use super::{Answer, Api, list};
-use crate::access::Caller;
-use crate::mailbox::{Message, Milestone};
+use crate::auth::Caller;
+use crate::controller::mailbox::{Message, Milestone};
 
 /// How long an answer waits for MIG instances to be made, or for leftovers to go: less than the kubelet waits for its plugin
 /// (45 s, `PluginClientTimeout` of pkg/kubelet/cm/dra/plugin).
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub async fn claims(State(api): State<Api>) -> Answer<v1::HeldClaim> {
-    let claims = api.mailbox.read(|cycle| Ok(cycle.claims_shown()));
+    let claims = api.mailbox.query(|cycle| Ok(cycle.list_claims()));
     list("ClaimList", claims.await?)
 }
 
@@ -28,16 +28,16 @@ pub async fn hold(
     Body(claim): Body<v1::Claim>,
 ) -> Answer<v1::HeldClaim> {
     // What strangers hold now decides whether there is room.
-    api.observer.fresh().await;
+    api.observer.wait_for_fresh_sample().await;
     let (claim, by) = (Box::new(claim), Box::new(caller));
-    let held = api.mailbox.ask(|reply| Message::HoldClaim {
+    let held = api.mailbox.request(|reply| Message::HoldClaim {
         uid,
         claim,
         by,
         reply,
     });
     let id = held.await?;
-    let held = reached(&api, id, Milestone::Lent).await?;
+    let held = reached(&api, id, Milestone::Bound).await?;
     match held.state {
         JobState::Running => list("ClaimList", vec![held]),
         JobState::Queued | JobState::Starting => {
@@ -62,7 +62,7 @@ pub async fn hold(
 pub async fn release(State(api): State<Api>, Path(uid): Path<String>) -> Answer<v1::HeldClaim> {
     let released = api
         .mailbox
-        .ask(|reply| Message::ReleaseClaim { uid, reply });
+        .request(|reply| Message::ReleaseClaim { uid, reply });
     let Some(id) = released.await? else {
         return list("ClaimList", Vec::new());
     };
@@ -76,13 +76,13 @@ pub async fn placements(
     State(api): State<Api>,
     Path(gpu): Path<String>,
 ) -> Answer<v1::MigPlacement> {
-    let placements = api.mailbox.read(move |cycle| cycle.placements(&gpu));
+    let placements = api.mailbox.query(move |cycle| cycle.placements(&gpu));
     list("MigPlacementList", placements.await?)
 }
 
 /// The claim once it is there, or as it is when that takes too long.
 async fn reached(api: &Api, id: JobId, milestone: Milestone) -> Result<v1::HeldClaim, Error> {
-    let wait = api.mailbox.ask(|reply| Message::Wait {
+    let wait = api.mailbox.request(|reply| Message::Wait {
         reference: id.to_string(),
         milestone,
         reply,
@@ -90,5 +90,5 @@ async fn reached(api: &Api, id: JobId, milestone: Milestone) -> Result<v1::HeldC
     if let Ok(there) = tokio::time::timeout(PATIENCE, wait).await {
         let _job: v1::Job = there?;
     }
-    api.mailbox.read(move |cycle| cycle.claim_shown(id)).await
+    api.mailbox.query(move |cycle| cycle.get_claim(id)).await
 }

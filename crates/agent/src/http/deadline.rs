@@ -30,9 +30,9 @@ impl Deadlines {
 
 /// How many times bytes have come over a connection.
 #[derive(Clone, Default)]
-pub struct Heard(Arc<AtomicU64>);
+pub struct ReadCounter(Arc<AtomicU64>);
 
-impl Heard {
+impl ReadCounter {
     pub fn more(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -45,7 +45,7 @@ impl Heard {
 /// hyper's timer of one connection.
 pub struct HeadTimer {
     pub deadlines: Deadlines,
-    pub heard: Heard,
+    pub heard: ReadCounter,
 }
 
 impl Timer for HeadTimer {
@@ -74,7 +74,7 @@ impl Timer for HeadTimer {
 /// Waits for a request's headers. hyper looks at it after each piece of them.
 struct Head {
     head: Duration,
-    heard: Heard,
+    heard: ReadCounter,
     heard_before: u64,
     has_begun: bool,
     sleep: Pin<Box<tokio::time::Sleep>>,

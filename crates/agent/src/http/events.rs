@@ -16,10 +16,10 @@ use serde::Deserialize;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
-use super::body::{Body, Failure, Query};
+use super::body::{ApiError, Body, Query};
 use super::{Api, internal};
-use crate::access::Caller;
-use crate::store::{self, StoreError};
+use crate::auth::Caller;
+use crate::journal::{self, StoreError};
 
 /// Most events that one answer holds; the next question goes on after the last of them.
 const PAGE: u32 = 10_000;
@@ -29,7 +29,7 @@ const ALIVE: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Which {
+pub struct EventsQuery {
     #[serde(default)]
     after: u64,
     #[serde(default)]
@@ -39,15 +39,15 @@ pub struct Which {
 pub async fn events(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
-    Query(which): Query<Which>,
-) -> Result<Response, Failure> {
+    Query(which): Query<EventsQuery>,
+) -> Result<Response, ApiError> {
     is_kept(&api, which.after).await?;
-    let veil = Veil::of(&api, &caller);
+    let veil = EventRedactor::of(&api, &caller);
     if !which.follow {
         let mut page = page(&api, which.after)
             .await
             .map_err(|error| internal(&error))?;
-        veil.over(&mut page).await;
+        veil.redact(&mut page).await;
         return Ok(Body(List::new("EventList", page)).into_response());
     }
     // Listening starts before the past is read, so that nothing falls between; what comes twice is told once.
@@ -68,7 +68,7 @@ async fn follow(
     api: Api,
     mut after: u64,
     mut news: Receiver<Event>,
-    veil: Veil,
+    veil: EventRedactor,
     mut sender: Sender<Bytes, Infallible>,
 ) -> Result<(), SendError> {
     loop {
@@ -76,7 +76,7 @@ async fn follow(
         while let Ok(mut page) = page(&api, after).await
             && !page.is_empty()
         {
-            veil.over(&mut page).await;
+            veil.redact(&mut page).await;
             for event in page {
                 after = event.seq;
                 sender.send_data(text(&event)).await?;
@@ -86,7 +86,7 @@ async fn follow(
             match tokio::time::timeout(ALIVE, news.recv()).await {
                 Ok(Ok(mut event)) if event.seq > after => {
                     after = event.seq;
-                    veil.over(std::slice::from_mut(&mut event)).await;
+                    veil.redact(std::slice::from_mut(&mut event)).await;
                     sender.send_data(text(&event)).await?;
                 }
                 Ok(Ok(_)) => {}
@@ -99,20 +99,20 @@ async fn follow(
 }
 
 /// Leaves of other users' jobs that something happened, and takes out the words: they may say what runs.
-struct Veil(Option<(Api, Caller)>);
+struct EventRedactor(Option<(Api, Caller)>);
 
-impl Veil {
+impl EventRedactor {
     fn of(api: &Api, caller: &Caller) -> Self {
-        Self((!caller.sees_everybody()).then(|| (api.clone(), caller.clone())))
+        Self((!caller.can_see_all_users()).then(|| (api.clone(), caller.clone())))
     }
 
-    async fn over(&self, events: &mut [Event]) {
+    async fn redact(&self, events: &mut [Event]) {
         let Some((api, caller)) = &self.0 else { return };
         let ids = events
             .iter()
             .filter_map(|event| event.job.as_ref()?.parse().ok());
         let ids: BTreeSet<JobId> = ids.collect();
-        let owners = api.mailbox.read(move |cycle| {
+        let owners = api.mailbox.query(move |cycle| {
             let owner = |id| cycle.owner(id).ok().flatten().map(|owner| (id, owner));
             Ok(ids
                 .into_iter()
@@ -123,7 +123,7 @@ impl Veil {
         for event in events {
             let Some(job) = &event.job else { continue };
             let owner = job.parse().ok().and_then(|id: JobId| owners.get(&id));
-            if !owner.is_some_and(|owner| caller.sees(*owner)) {
+            if !owner.is_some_and(|owner| caller.can_see(*owner)) {
                 event.text.clear();
             }
         }
@@ -131,12 +131,12 @@ impl Veil {
 }
 
 /// Refuses a place in the past that is not kept any more: what happened since is not known whole.
-async fn is_kept(api: &Api, after: u64) -> Result<(), Failure> {
+async fn is_kept(api: &Api, after: u64) -> Result<(), ApiError> {
     if after == 0 {
         return Ok(());
     }
     let database = api.home.database();
-    let forgotten = tokio::task::spawn_blocking(move || store::events_forgotten(&database)).await;
+    let forgotten = tokio::task::spawn_blocking(move || journal::events_forgotten(&database)).await;
     let forgotten = forgotten
         .map_err(|error| internal(&error))?
         .map_err(|error| internal(&error))?;
@@ -157,7 +157,7 @@ async fn is_kept(api: &Api, after: u64) -> Result<(), Failure> {
 async fn page(api: &Api, after: u64) -> Result<Vec<Event>, StoreError> {
     let database = api.home.database();
     let page =
-        tokio::task::spawn_blocking(move || store::events_after(&database, after, PAGE)).await;
+        tokio::task::spawn_blocking(move || journal::events_after(&database, after, PAGE)).await;
     // It panics only if the reading does.
     page.unwrap_or_else(|_| Ok(Vec::new()))
 }

@@ -15,17 +15,17 @@ use divvy_api::v1::{self, Error, ErrorCode, ExecEnd};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use super::body::{Body, Failure, Path};
+use super::body::{ApiError, Body, Path};
 use super::{Answer, Api, internal, list};
-use crate::access::Caller;
+use crate::auth::Caller;
 use crate::container::exec as container;
-use crate::cycle::{Inside, Room};
-use crate::guest::relay::{Ours, Ways, attend, relay, ways};
-use crate::guest::{Call, Word, knock, terminal};
-use crate::intake;
-use crate::mailbox::Message;
-use crate::supervise::chain;
-use crate::supervise::identity::Identity;
+use crate::controller::mailbox::Message;
+use crate::controller::{ExecEnvironment, ExecTarget};
+use crate::exec::proxy::{AgentStdio, ClientStreams, client_streams, proxy_session, relay};
+use crate::exec::{ExecReply, ExecRequest, client, terminal};
+use crate::host::run_as::Identity;
+use crate::model::validate;
+use crate::supervisor::error_chain;
 
 /// Rows and columns of a terminal that does not say.
 const USUAL: (u16, u16) = (24, 80);
@@ -35,29 +35,29 @@ pub async fn exec(
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
     mut request: Request,
-) -> Result<Response, Failure> {
+) -> Result<Response, ApiError> {
     let upgrade = request.extensions_mut().remove::<OnUpgrade>();
     let asks = request.headers().get(UPGRADE) == Some(&HeaderValue::from_static(PROTOCOL));
     let Body(exec) = Body::<v1::Exec>::from_request(request, &()).await?;
     check(&exec)?;
     let inside = api
         .mailbox
-        .read(move |cycle| cycle.inside(&reference))
+        .query(move |cycle| cycle.exec_target(&reference))
         .await?;
     let Some(upgrade) = upgrade.filter(|_| asks) else {
         let why = "`exec` requires an upgraded connection";
         let hint = format!("send the headers `Connection: Upgrade` and `Upgrade: {PROTOCOL}`");
         return Err(Error::new(ErrorCode::Usage, why).hint(hint).into());
     };
-    let (told, said, mut ways) = ways();
-    let guest = guest(&inside, &exec, &mut ways).await?;
-    api.mailbox.post(Message::Tell {
+    let (told, said, mut ways) = client_streams();
+    let guest = start_exec(&inside, &exec, &mut ways).await?;
+    api.mailbox.post(Message::RecordEvent {
         job: inside.job,
         kind: "exec",
         text: entered(&exec, &caller),
     });
     tokio::spawn(async move {
-        let seen_to = tokio::spawn(see_to(guest, ways));
+        let seen_to = tokio::spawn(run_session(guest, ways));
         if let Ok(connection) = upgrade.await {
             relay(TokioIo::new(connection), told, said).await;
         } else {
@@ -77,7 +77,7 @@ pub async fn exec(
 /// The program alone: what it is given may be secret.
 fn entered(exec: &v1::Exec, caller: &Caller) -> String {
     let program = exec.command.first().map_or("", String::as_str);
-    let program = intake::beginning(program);
+    let program = validate::truncate_name(program);
     let account = &caller.account;
     format!("{program}, for {} (uid {})", account.name, account.uid)
 }
@@ -105,53 +105,58 @@ fn check(exec: &v1::Exec) -> Result<(), Error> {
 }
 
 /// A program that has been started in a job, or why none was.
-enum Guest {
-    Process(UnixStream, Ours),
-    Container(container::Guest),
+enum StartedExec {
+    Process(UnixStream, AgentStdio),
+    Container(container::ContainerExec),
     None(ExecEnd),
 }
 
-async fn see_to(guest: Guest, ways: Ways) {
+async fn run_session(guest: StartedExec, ways: ClientStreams) {
     match guest {
-        Guest::Process(line, ours) => {
-            if let Err(error) = attend(line, ours, ways).await {
+        StartedExec::Process(line, ours) => {
+            if let Err(error) = proxy_session(line, ours, ways).await {
                 tracing::warn!(%error, "lost the connection of an exec session");
             }
         }
-        Guest::Container(guest) => guest.attend(ways).await,
+        StartedExec::Container(guest) => guest.run(ways).await,
         // Who hung up wants no more.
-        Guest::None(end) => drop(ways.said.send(Frame::End(end)).await),
+        StartedExec::None(end) => drop(ways.to_client.send(Frame::End(end)).await),
     }
 }
 
-async fn guest(inside: &Inside, exec: &v1::Exec, _ways: &mut Ways) -> Result<Guest, Failure> {
-    match &inside.room {
-        Room::Container { socket, name } => {
+async fn start_exec(
+    inside: &ExecTarget,
+    exec: &v1::Exec,
+    _ways: &mut ClientStreams,
+) -> Result<StartedExec, ApiError> {
+    match &inside.environment {
+        ExecEnvironment::Container { socket, name } => {
             let started = container::start(socket, name, exec).await?;
-            Ok(started.map_or_else(Guest::None, Guest::Container))
+            Ok(started.map_or_else(StartedExec::None, StartedExec::Container))
         }
-        Room::Process { user } => {
+        ExecEnvironment::Process { user } => {
             let (dir, exec, user) = (inside.dir.path().to_owned(), exec.clone(), user.clone());
-            let called = tokio::task::spawn_blocking(move || call(&dir, &exec, user.as_ref()));
+            let called =
+                tokio::task::spawn_blocking(move || call_supervisor(&dir, &exec, user.as_ref()));
             let called = called.await.map_err(|error| internal(&error))?;
             let (line, ours, word) = called.map_err(|error| unheard(inside, &error))?;
             Ok(match word {
-                Word::Refused { exit_code, message } => Guest::None(ExecEnd {
+                ExecReply::Refused { exit_code, message } => StartedExec::None(ExecEnd {
                     exit_code,
                     message: Some(message),
                 }),
-                _ => Guest::Process(line, ours),
+                _ => StartedExec::Process(line, ours),
             })
         }
     }
 }
 
 /// Calls the job's supervisor with fresh descriptors, and hears whether it has started the program.
-fn call(
+fn call_supervisor(
     dir: &std::path::Path,
     exec: &v1::Exec,
     user: Option<&Identity>,
-) -> io::Result<(UnixStream, Ours, Word)> {
+) -> io::Result<(UnixStream, AgentStdio, ExecReply)> {
     let (ours, theirs, kind) = match &exec.terminal {
         Some(wanted) => {
             let (rows, columns) = match (wanted.rows, wanted.columns) {
@@ -165,13 +170,13 @@ fn call(
                 rustix::fs::fchown(&theirs, Some(uid), None)?;
             }
             let kind = wanted.kind.clone().unwrap_or_else(|| "dumb".to_owned());
-            (Ours::Terminal(ours), vec![theirs], Some(kind))
+            (AgentStdio::Terminal(ours), vec![theirs], Some(kind))
         }
         None => {
             let (their_input, input) = io::pipe()?;
             let (output, their_output) = io::pipe()?;
             let (errors, their_errors) = io::pipe()?;
-            let ours = Ours::Pipes {
+            let ours = AgentStdio::Pipes {
                 input: input.into(),
                 output: output.into(),
                 errors: errors.into(),
@@ -182,33 +187,33 @@ fn call(
         }
     };
     let theirs: Vec<_> = theirs.iter().map(|end| end.as_fd()).collect();
-    let call = Call::Enter {
+    let call = ExecRequest::Enter {
         command: exec.command.clone(),
         terminal: kind,
     };
-    let line = knock::knock(dir, &call, &theirs)?;
-    let word = knock::word(&line)?;
+    let line = client::send_request(dir, &call, &theirs)?;
+    let word = client::read_reply(&line)?;
     Ok((line, ours, word))
 }
 
 /// The supervisor did not answer as it should.
-fn unheard(inside: &Inside, error: &io::Error) -> Failure {
+fn unheard(inside: &ExecTarget, error: &io::Error) -> ApiError {
     let job = inside.job;
     let stopped = error.get_ref().and_then(|cause| cause.downcast_ref());
     let (why, hint) = match (stopped, error.kind()) {
-        (Some(knock::Stopped(pid)), _) => (
+        (Some(client::SupervisorStopped(pid)), _) => (
             format!("its supervisor, pid {pid}, is stopped (SIGSTOP)"),
             format!("kill -CONT {pid}"),
         ),
         (None, io::ErrorKind::WouldBlock | io::ErrorKind::NotFound) => (
             format!(
                 "its supervisor has not responded for {} s",
-                knock::PATIENCE.as_secs()
+                client::CONNECT_TIMEOUT.as_secs()
             ),
             format!("divvy describe {job}"),
         ),
         (None, _) => (
-            format!("its supervisor refused the call: {}", chain(error)),
+            format!("its supervisor refused the call: {}", error_chain(error)),
             format!("divvy describe {job}"),
         ),
     };
@@ -223,11 +228,13 @@ pub async fn signal(
 ) -> Answer<v1::Job> {
     let inside = api
         .mailbox
-        .read(move |cycle| cycle.inside(&reference))
+        .query(move |cycle| cycle.exec_target(&reference))
         .await?;
-    match &inside.room {
-        Room::Container { socket, name } => container::signal(socket, name, signal).await?,
-        Room::Process { .. } => {
+    match &inside.environment {
+        ExecEnvironment::Container { socket, name } => {
+            container::signal(socket, name, signal).await?
+        }
+        ExecEnvironment::Process { .. } => {
             if inside.runs_on_client {
                 let why = format!("job {} runs in the terminal of its client", inside.job);
                 return Err(Error::new(ErrorCode::Conflict, why)
@@ -235,17 +242,17 @@ pub async fn signal(
                     .into());
             }
             let dir = inside.dir.path().to_owned();
-            let call = Call::Signal {
+            let call = ExecRequest::Signal {
                 number: signal.number(),
             };
             let called = tokio::task::spawn_blocking(move || {
-                knock::knock(&dir, &call, &[]).and_then(|line| knock::word(&line))
+                client::send_request(&dir, &call, &[]).and_then(|line| client::read_reply(&line))
             });
             let called = called.await.map_err(|error| internal(&error))?;
             called.map_err(|error| unheard(&inside, &error))?;
         }
     }
     let reference = inside.job.to_string();
-    let job = api.mailbox.read(move |cycle| cycle.job(&reference));
+    let job = api.mailbox.query(move |cycle| cycle.job(&reference));
     list("JobList", vec![job.await?])
 }

@@ -18,7 +18,9 @@ pub async fn alive() -> &'static str {
 
 /// The journal can be written, and GPUs be given out: an answer comes only after a round was made durable.
 pub async fn ready(State(api): State<Api>) -> (StatusCode, String) {
-    let asked = api.mailbox.read(|cycle| Ok::<_, Error>(cycle.unready()));
+    let asked = api
+        .mailbox
+        .query(|cycle| Ok::<_, Error>(cycle.not_ready_reason()));
     let why = match tokio::time::timeout(PATIENCE, asked).await {
         Ok(Ok(None)) => return (StatusCode::OK, "ready\n".to_owned()),
         Ok(Ok(Some(why))) => why,

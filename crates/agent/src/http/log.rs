@@ -1,6 +1,6 @@
 //! A job's output: the file as it is, and with `follow` what comes until the job has ended.
 //!
-//! An offset is a byte's place in all that the job has ever said. Where the beginning is not kept any more ([`crate::log`]) the answer
+//! An offset is a byte's place in all that the job has ever said. Where the beginning is not kept any more ([`crate::host::log_trim`]) the answer
 //! starts with the first whole line that is, and a header says where that is. One that falls behind what is given back meanwhile is
 //! cut off, and asks again.
 
@@ -21,11 +21,11 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use super::body::{Failure, Path, Query};
+use super::body::{ApiError, Path, Query};
 use super::{Api, internal};
-use crate::log;
-use crate::mailbox::{Message, Milestone};
-use crate::records::{JobDir, UNMOVED};
+use crate::controller::mailbox::{Message, Milestone};
+use crate::host::log_trim;
+use crate::job_dir::{JobDir, SAFE_OPEN_FLAGS};
 
 /// The place of the answer's first byte in all that the job has said.
 const LOG_FROM: HeaderName = HeaderName::from_static(divvy_api::route::LOG_FROM);
@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Which {
+pub struct LogQuery {
     #[serde(default)]
     offset: u64,
     #[serde(default)]
@@ -60,9 +60,12 @@ enum From {
 pub async fn log(
     State(api): State<Api>,
     Path(reference): Path<String>,
-    Query(which): Query<Which>,
-) -> Result<Response, Failure> {
-    let job = api.mailbox.read(move |cycle| cycle.job(&reference)).await?;
+    Query(which): Query<LogQuery>,
+) -> Result<Response, ApiError> {
+    let job = api
+        .mailbox
+        .query(move |cycle| cycle.job(&reference))
+        .await?;
     if job.runner == Runner::Client {
         let why = format!(
             "job {} has no log: its output goes to the terminal of its client",
@@ -136,7 +139,7 @@ async fn send(
         return Ok(());
     }
     if follow {
-        let ended = api.mailbox.ask(|reply| Message::Wait {
+        let ended = api.mailbox.request(|reply| Message::Wait {
             reference: job,
             milestone: Milestone::Ended,
             reply,
@@ -186,7 +189,9 @@ impl Tail {
     async fn skip(&mut self) -> io::Result<()> {
         let offset = self.offset;
         let found = self.ask(move |file| {
-            let Some(begin) = log::begins(file, offset)?.filter(|begin| *begin > offset) else {
+            let Some(begin) =
+                log_trim::first_kept_offset(file, offset)?.filter(|begin| *begin > offset)
+            else {
                 return Ok(offset);
             };
             let mut piece = vec![0; PIECE];
@@ -212,7 +217,7 @@ impl Tail {
             let length = file.read_at(&mut piece, offset)?;
             piece.truncate(length);
             // What is given back is given back from the beginning: what begins here now was whole when it was read.
-            if length > 0 && log::begins(file, offset)? != Some(offset) {
+            if length > 0 && log_trim::first_kept_offset(file, offset)? != Some(offset) {
                 return Err(io::Error::other("the next part of the log was deleted"));
             }
             Ok(piece)
@@ -245,7 +250,7 @@ impl Tail {
 
 /// A log, if it is there yet.
 fn open(path: &std::path::Path) -> io::Result<Option<File>> {
-    match rustix::fs::open(path, OFlags::RDONLY | UNMOVED, Mode::empty()) {
+    match rustix::fs::open(path, OFlags::RDONLY | SAFE_OPEN_FLAGS, Mode::empty()) {
         Ok(log) => Ok(Some(log.into())),
         Err(Errno::NOENT) => Ok(None),
         Err(Errno::WOULDBLOCK) => Err(io::Error::new(
@@ -282,7 +287,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_not_kept_is_skipped_to_the_next_line_and_never_read_as_zeros() {
         let dir = tempfile::tempdir().unwrap();
-        if log::can_be_cut(dir.path()).is_err() {
+        if log_trim::can_punch_holes(dir.path()).is_err() {
             eprintln!("SKIPPED: no holes on this file system");
             return;
         }
@@ -301,7 +306,7 @@ mod tests {
         assert_eq!(behind.offset, 0, "all is there");
         assert!(behind.piece().await.unwrap().is_some());
         let file = File::options().write(true).open(&path).unwrap();
-        log::Bound::new(1 << 20).look(&file);
+        log_trim::LogTrimmer::new(1 << 20).trim(&file);
 
         assert!(behind.piece().await.is_err(), "it has fallen behind");
         for start in [0, 20, behind.offset] {

@@ -3,7 +3,7 @@
 //! Base units, ratios from 0 to 1, counters end in `_total`; GPU labels are spelled as dcgm-exporter spells them. Only jobs
 //! that have not ended have series. What each of them is, and why others are not told, is in docs/reference.md.
 
-mod books;
+mod daemon_stats;
 mod gpus;
 mod jobs;
 
@@ -17,17 +17,17 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use divvy_api::v1::{ComputeTime, Gpu, Job, JobClaim, JobState, Node, Queue, Runner, Slice};
 use divvy_core::Mode;
-use divvy_core::reconcile::Way;
+use divvy_core::reconcile::BypassKind;
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
-use super::body::Failure;
-use super::{Api, aside};
-use crate::cycle::Counts;
-use crate::cycle::glance::Glance;
+use super::body::ApiError;
+use super::{Api, run_blocking};
+use crate::controller::MigCounts;
+use crate::controller::query::summary::JobSummary;
 use crate::gpu::{Observer, Power};
-pub use books::Books;
+pub use daemon_stats::DaemonStats;
 
 /// How long a page waits for what only the driver knows.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -36,21 +36,21 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct Page {
     pub node: Node,
     pub gpus: Vec<Gpu>,
-    pub jobs: Vec<Told>,
+    pub jobs: Vec<JobRow>,
     /// Jobs that are still to be put into words.
-    pub glances: Vec<Glance>,
+    pub glances: Vec<JobSummary>,
     pub queues: Vec<Queue>,
-    /// Bypasses ever told, in the order of [`Way::ALL`].
-    pub bypasses: [u64; Way::ALL.len()],
+    /// Bypasses ever told, in the order of [`BypassKind::ALL`].
+    pub bypasses: [u64; BypassKind::ALL.len()],
     /// What was done to MIG instances.
-    pub migs: Counts,
+    pub migs: MigCounts,
     /// Where GPUs are on the PCI bus, by index.
     pub buses: BTreeMap<u32, String>,
     /// The driver's ids of the GPU instances that Divvy has made, by the UUIDs of their MIG devices.
     pub instances: BTreeMap<String, u32>,
     /// What GPUs draw, by index.
     pub power: BTreeMap<u32, Power>,
-    pub books: Books,
+    pub daemon_stats: DaemonStats,
     /// GPUs that do not answer, by index.
     pub lost: Vec<u32>,
     /// When this was so.
@@ -58,7 +58,7 @@ pub struct Page {
 }
 
 /// What a page shows of a job; all that there is to say of ten thousand would take ten times the room.
-pub struct Told {
+pub struct JobRow {
     id: String,
     name: String,
     user: String,
@@ -75,7 +75,7 @@ pub struct Told {
     slices: Vec<Slice>,
 }
 
-impl From<Job> for Told {
+impl From<Job> for JobRow {
     fn from(job: Job) -> Self {
         Self {
             id: job.id,
@@ -96,14 +96,14 @@ impl From<Job> for Told {
     }
 }
 
-pub async fn metrics(State(api): State<Api>) -> Result<Response, Failure> {
-    api.observer.fresh().await;
-    let mut page = api.mailbox.read(|cycle| Ok(cycle.metrics())).await?;
+pub async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
+    api.observer.wait_for_fresh_sample().await;
+    let mut page = api.mailbox.query(|cycle| Ok(cycle.metrics())).await?;
     page.power = power(Arc::clone(&api.observer)).await;
     let home = Arc::clone(&api.home);
-    let page = aside(move || {
+    let page = run_blocking(move || {
         let glances = std::mem::take(&mut page.glances).into_iter();
-        let told = glances.map(|glance| glance.seen().shown(&home).into());
+        let told = glances.map(|glance| glance.into_view().into_api(&home).into());
         page.jobs = told.collect();
         page
     })
@@ -121,7 +121,7 @@ async fn power(observer: Arc<Observer>) -> BTreeMap<u32, Power> {
             let _turn = turn;
             observer.power()
         };
-        aside(ask).await
+        run_blocking(ask).await
     };
     let told = tokio::time::timeout(PATIENCE, told).await;
     told.ok().and_then(Result::ok).unwrap_or_default()
@@ -174,7 +174,7 @@ pub fn text(page: &Page) -> String {
     families.extend(gpus::about_gpus(page));
     families.extend(gpus::about_instances(page));
     families.extend(jobs::about_jobs(page));
-    families.extend(books::about_books(page));
+    families.extend(daemon_stats::about_projects(page));
     let mut text = String::new();
     for family in families.iter().filter(|family| !family.samples.is_empty()) {
         let Family {
@@ -226,7 +226,7 @@ fn about_the_daemon(page: &Page) -> Vec<Family> {
         "counter",
         "Bypasses of the limiter by processes of jobs, by kind.",
     );
-    for (way, count) in Way::ALL.iter().zip(page.bypasses) {
+    for (way, count) in BypassKind::ALL.iter().zip(page.bypasses) {
         bypasses.sample(vec![("kind", way.name().to_owned())], count);
     }
     let mut queues = family("divvy_queue_jobs", "gauge", "Jobs of the queue, by state.");

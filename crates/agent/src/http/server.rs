@@ -28,9 +28,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 use super::Peer;
-use super::body::Failure;
-use super::crowd::{Crowd, Guest, MOST, Strangers};
-use super::deadline::{Deadlines, HeadTimer, Heard};
+use super::body::ApiError;
+use super::connection_limit::{ConnLimit, MOST, TcpConns, TrackedStream};
+use super::deadline::{Deadlines, HeadTimer, ReadCounter};
 use super::socket::Socket;
 
 /// How long a connection beyond its user's bound may take to ask. Then it is told.
@@ -68,8 +68,8 @@ impl Server {
         let local = Local {
             server: self,
             is_counted,
-            places: Crowd::of(MOST),
-            refused: Strangers::of(MOST),
+            places: ConnLimit::of(MOST),
+            refused: TcpConns::of(MOST),
         };
         let mut is_failing = false;
         let mut renewed = Box::pin(socket.renewed());
@@ -97,13 +97,13 @@ impl Server {
 
     /// Serves TCP until the future is dropped.
     pub async fn remote(self, listener: TcpListener) -> Infallible {
-        let strangers = Strangers::of(MOST);
+        let strangers = TcpConns::of(MOST);
         let mut is_failing = false;
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     is_failing = false;
-                    let stranger = strangers.enter();
+                    let stranger = strangers.accept();
                     let peer = Peer::Token(stranger.clone());
                     let served = self.connection(stream, stranger.clone(), peer);
                     tokio::spawn(async move {
@@ -130,8 +130,8 @@ impl Server {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         P: Unpin + Send + 'static,
     {
-        let heard = Heard::default();
-        let guest = Guest::new(stream, heard.clone(), place);
+        let heard = ReadCounter::default();
+        let guest = TrackedStream::new(stream, heard.clone(), place);
         let routes = self.routes.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(Body::new);
@@ -161,9 +161,9 @@ impl Server {
 struct Local<F> {
     server: Server,
     is_counted: F,
-    places: Crowd,
+    places: ConnLimit,
     /// Connections of users without a place. The oldest gives way to the newest, which asks at once.
-    refused: Strangers,
+    refused: TcpConns,
 }
 
 impl<F: Fn(u32) -> bool> Local<F> {
@@ -191,7 +191,7 @@ impl<F: Fn(u32) -> bool> Local<F> {
     /// Tells a client that its user has too many connections.
     fn refuse(&self, stream: UnixStream, uid: u32) {
         tracing::debug!(uid, "refused a connection: the user has {MOST} open ones");
-        let refused = self.refused.enter();
+        let refused = self.refused.accept();
         tokio::spawn(async move {
             tokio::select! {
                 () = refuse(stream, uid) => {}
@@ -204,7 +204,7 @@ impl<F: Fn(u32) -> bool> Local<F> {
 /// Answers one request, after it was heard: some clients take an answer before it for an error.
 async fn refuse(stream: UnixStream, uid: u32) {
     let service = service_fn(async |_| {
-        let refusal: Response = Failure::from(too_many(uid)).into_response();
+        let refusal: Response = ApiError::from(too_many(uid)).into_response();
         Ok::<_, Infallible>(refusal)
     });
     let _ = http1::Builder::new()
@@ -320,8 +320,8 @@ mod tests {
         let local = Local {
             server: server(Duration::from_secs(5), Duration::from_secs(5)),
             is_counted: |_| true,
-            places: Crowd::of(1),
-            refused: Strangers::of(1),
+            places: ConnLimit::of(1),
+            refused: TcpConns::of(1),
         };
         let begin = || {
             let (client, stream) = UnixStream::pair().unwrap();

@@ -10,7 +10,7 @@ use axum::http::HeaderValue;
 use divvy_api::v1::{Error, ErrorCode};
 use subtle::ConstantTimeEq;
 
-use crate::access::Caller;
+use crate::auth::Caller;
 
 /// A token with fewer bytes could be guessed: this is 128 bits as hexadecimal digits.
 const SHORTEST: usize = 32;
@@ -40,7 +40,7 @@ pub enum TokenError {
 
 impl From<&TokenError> for Error {
     fn from(error: &TokenError) -> Self {
-        Self::new(ErrorCode::Usage, crate::supervise::chain(error))
+        Self::new(ErrorCode::Usage, crate::supervisor::error_chain(error))
             .hint("create one: (umask 077; head -c 32 /dev/urandom | base64 -w 0 > FILE)")
     }
 }
@@ -122,11 +122,13 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::access::{Role, Rules};
-    use crate::account::Account;
+    use crate::auth::{Role, Rules};
+    use crate::host::account::UserAccount;
 
     fn caller() -> Caller {
-        Rules::open(0).caller(Account::of(0, 0).unwrap()).unwrap()
+        Rules::open(0)
+            .caller(UserAccount::lookup(0, 0).unwrap())
+            .unwrap()
     }
 
     fn file(text: &str, mode: u32) -> (tempfile::TempDir, PathBuf) {

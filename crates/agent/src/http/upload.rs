@@ -11,9 +11,9 @@ use divvy_api::v1::{Error, ErrorCode};
 use http_body_util::BodyExt as _;
 use tokio::time::{Instant, timeout_at};
 
-use super::body::Failure;
-use super::share::{Share, Shares};
-use crate::supervise::chain;
+use super::body::ApiError;
+use super::user_permits::{UserPermit, UserSemaphores};
+use crate::supervisor::error_chain;
 
 /// Bytes of a call that brings a command and an environment. Linux takes 2 MiB of them by default, and JSON writes some of
 /// their bytes as six.
@@ -30,7 +30,7 @@ const OWN_BUDGET: usize = 512 << 20;
 
 /// How long a body may take.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
+struct UploadTimeouts {
     /// Without a byte of it.
     silence: Duration,
     /// As a whole.
@@ -40,7 +40,7 @@ struct Pace {
 }
 
 /// Two minutes let the largest body through at 70 kB/s.
-const PACE: Pace = Pace {
+const PACE: UploadTimeouts = UploadTimeouts {
     silence: Duration::from_secs(10),
     whole: Duration::from_secs(120),
     room: Duration::from_secs(10),
@@ -48,10 +48,10 @@ const PACE: Pace = Pace {
 
 /// The byte budgets of the users whose calls have a body: a permit for each byte.
 pub struct Uploads {
-    shares: Arc<Shares>,
+    shares: Arc<UserSemaphores>,
     /// The daemon's own user.
     me: u32,
-    pace: Pace,
+    pace: UploadTimeouts,
 }
 
 impl Uploads {
@@ -87,7 +87,7 @@ pub struct Upload(Arc<Held>);
 struct Held {
     uploads: Arc<Uploads>,
     user: u32,
-    bytes: Mutex<Option<Share>>,
+    bytes: Mutex<Option<UserPermit>>,
 }
 
 impl Upload {
@@ -96,7 +96,7 @@ impl Upload {
     /// # Errors
     /// [`ErrorCode::Usage`] for one that is larger or breaks off, [`ErrorCode::TimedOut`] for one that does not come,
     /// [`ErrorCode::TooMany`] where the user's other calls hold too much.
-    pub async fn read(&self, mut body: Body, most: usize) -> Result<Bytes, Failure> {
+    pub async fn read(&self, mut body: Body, most: usize) -> Result<Bytes, ApiError> {
         let pace = self.0.uploads.pace;
         // Without a length it may become as long as it may be.
         let length = body.size_hint().upper();
@@ -119,7 +119,7 @@ impl Upload {
                 return Ok(bytes.into());
             };
             let frame = frame.map_err(|error| {
-                let why = format!("the request's body ended early: {}", chain(&error));
+                let why = format!("the request's body ended early: {}", error_chain(&error));
                 Error::new(ErrorCode::Usage, why)
             })?;
             let data = frame.into_data().unwrap_or_default();
@@ -130,7 +130,7 @@ impl Upload {
         }
     }
 
-    async fn reserve(&self, length: usize, patience: Duration) -> Result<(), Failure> {
+    async fn reserve(&self, length: usize, patience: Duration) -> Result<(), ApiError> {
         let Held {
             uploads,
             user,
@@ -155,13 +155,13 @@ impl Upload {
     }
 }
 
-fn too_large(length: usize, most: usize) -> Failure {
+fn too_large(length: usize, most: usize) -> ApiError {
     let why = format!("the request's body has {length} bytes, but the limit is {most}");
     let hint = "put large data into a file, and pass its path in the command";
     Error::new(ErrorCode::Usage, why).hint(hint).into()
 }
 
-fn late(came: usize, length: usize, waited: Duration) -> Failure {
+fn late(came: usize, length: usize, waited: Duration) -> ApiError {
     let why = format!(
         "the request's body did not arrive in time: {came} of at most {length} bytes in {} s",
         waited.as_secs()
@@ -188,7 +188,7 @@ mod tests {
 
     const USER: u32 = 1000;
 
-    fn hasty(pace: Pace) -> Arc<Uploads> {
+    fn hasty(pace: UploadTimeouts) -> Arc<Uploads> {
         Arc::new(Uploads {
             shares: Arc::default(),
             me: 1,
@@ -201,20 +201,20 @@ mod tests {
         (sender, Body::new(body))
     }
 
-    fn status<T>(refused: Result<T, Failure>) -> u16 {
+    fn status<T>(refused: Result<T, ApiError>) -> u16 {
         let refused = refused.err().expect("it is refused");
         refused.into_response().status().as_u16()
     }
 
     #[tokio::test]
     async fn a_body_that_does_not_come_is_given_up_and_a_slow_one_is_not() {
-        let pace = Pace {
+        let pace = UploadTimeouts {
             silence: PATIENCE,
             whole: PATIENCE,
             room: PATIENCE,
         };
         let moment = Duration::from_millis(200);
-        let uploads = hasty(Pace {
+        let uploads = hasty(UploadTimeouts {
             silence: moment,
             ..pace
         });
@@ -222,7 +222,7 @@ mod tests {
         let (_silent, stalled) = body();
         assert_eq!(status(uploads.of(USER).read(stalled, SMALL).await), 408);
         // A byte now and then, for longer than it may be silent.
-        let uploads = hasty(Pace {
+        let uploads = hasty(UploadTimeouts {
             silence: moment * 5,
             ..pace
         });
@@ -237,7 +237,7 @@ mod tests {
         send.await.unwrap();
         assert_eq!(read.len(), 6);
         // For ever.
-        let uploads = hasty(Pace {
+        let uploads = hasty(UploadTimeouts {
             whole: moment,
             ..pace
         });
@@ -253,7 +253,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_users_unanswered_calls_hold_the_budget_and_no_more_and_others_have_their_own() {
-        let uploads = hasty(Pace {
+        let uploads = hasty(UploadTimeouts {
             room: Duration::from_millis(50),
             ..PACE
         });

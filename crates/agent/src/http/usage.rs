@@ -6,20 +6,20 @@ use divvy_api::v1;
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 
-use super::body::{Failure, Query};
+use super::body::{ApiError, Query};
 use super::{Answer, Api, internal, list};
-use crate::access::{Caller, Role};
-use crate::clock::now;
-use crate::intake::usage;
-use crate::store;
-use crate::usage::{By, Report};
+use crate::auth::{Caller, Role};
+use crate::host::clock::now;
+use crate::journal;
+use crate::model::usage::{GroupBy, UsageReport};
+use crate::model::validate::usage;
 
 /// The window of who names none: a month, as it is asked for most.
 const DAYS: i64 = 30;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Which {
+pub struct UsageQuery {
     #[serde(default)]
     by: Option<String>,
     #[serde(default)]
@@ -31,9 +31,9 @@ pub struct Which {
 pub async fn usages(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
-    Query(which): Query<Which>,
+    Query(which): Query<UsageQuery>,
 ) -> Answer<v1::Usage> {
-    let by = By::parse(which.by.as_deref().unwrap_or("user,project"))?;
+    let by = GroupBy::parse(which.by.as_deref().unwrap_or("user,project"))?;
     let until = time("until", which.until.as_deref())?.unwrap_or_else(now);
     let before = until.checked_sub(SignedDuration::from_hours(24 * DAYS));
     let since = time("since", which.since.as_deref())?.or(before.ok());
@@ -46,17 +46,17 @@ pub async fn usages(
     let uid = (caller.role < Role::Operator).then_some(caller.account.uid);
     let database = api.home.database();
     let read = tokio::task::spawn_blocking(move || {
-        let mut report = Report::new(by, (since, until));
+        let mut report = UsageReport::new(by, (since, until));
         // What has not been yet is held by nobody.
         let window = (since, until.min(now()));
-        store::usage_between(&database, window, uid, |span| report.take(span))?;
-        Ok::<_, store::StoreError>(report.items())
+        journal::usage_between(&database, window, uid, |span| report.add_span(span))?;
+        Ok::<_, journal::StoreError>(report.items())
     });
     let items = read.await.map_err(|error| internal(&error))?;
     list("UsageList", items.map_err(|error| internal(&error))?)
 }
 
-fn time(name: &str, text: Option<&str>) -> Result<Option<Timestamp>, Failure> {
+fn time(name: &str, text: Option<&str>) -> Result<Option<Timestamp>, ApiError> {
     let Some(text) = text else { return Ok(None) };
     match text.parse() {
         Ok(time) => Ok(Some(time)),

@@ -1,8 +1,8 @@
 //! Who has jobs on a simulated machine: whoever started the agent, and somebody else, where files may be given to him.
 
-use crate::access::{Caller, Role};
-use crate::account::Account;
-use crate::job::Submitter;
+use crate::auth::{Caller, Role};
+use crate::host::account::UserAccount;
+use crate::model::job::Credentials;
 
 /// Whoever started the agent, and is its admin.
 pub const ME: &str = "ana";
@@ -13,7 +13,7 @@ const OTHER_UID: u32 = 40_001;
 
 /// Only root gives files away, and an agent that is not root's serves its own user alone.
 pub fn all() -> &'static [&'static str] {
-    match Submitter::me().uid {
+    match Credentials::current().uid {
         0 => &[ME, OTHER],
         _ => &[ME],
     }
@@ -22,7 +22,7 @@ pub fn all() -> &'static [&'static str] {
 pub fn uid(name: &str) -> u32 {
     match name == OTHER {
         true => OTHER_UID,
-        false => Submitter::me().uid,
+        false => Credentials::current().uid,
     }
 }
 
@@ -30,13 +30,17 @@ pub fn caller(name: &str) -> Caller {
     let is_other = name == OTHER;
     let uid = uid(name);
     Caller {
-        account: Account {
+        account: UserAccount {
             uid,
-            gid: if is_other { uid } else { Submitter::me().gid },
+            gid: if is_other {
+                uid
+            } else {
+                Credentials::current().gid
+            },
             name: name.to_owned(),
             groups: Vec::new(),
         },
         role: if is_other { Role::User } else { Role::Admin },
-        sees_all: !is_other,
+        can_see_all: !is_other,
     }
 }

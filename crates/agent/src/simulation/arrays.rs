@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use divvy_api::v1::{After, Array, Runner, Submit};
 use divvy_core::job::Outcome;
-use divvy_core::{Job as Life, JobId};
+use divvy_core::{JobId, JobState as Life};
 use tokio::sync::oneshot;
 
 use super::accounts::ME;
-use super::dice::Dice;
+use super::rng::Rng;
 use super::run::Run;
-use super::{accounts, wishes, with};
-use crate::job::Job;
-use crate::mailbox::{ArrayAct, Message};
+use super::{accounts, with, workload};
+use crate::controller::mailbox::{ArrayAct, Message};
+use crate::model::job::Job;
 
 /// What the clients of a run know of their arrays.
 #[derive(Default)]
@@ -27,8 +27,8 @@ pub struct Arrays {
 
 impl Run {
     /// An array, or something that runs after one.
-    pub fn submits_array(&mut self, dice: &mut Dice) {
-        let mut submit = wishes::plain(Runner::Supervisor, dice, &self.keys);
+    pub fn submits_array(&mut self, dice: &mut Rng) {
+        let mut submit = workload::plain(Runner::Supervisor, dice, &self.keys);
         let arrays: Vec<JobId> = self.arrays.sizes.keys().copied().collect();
         let before = dice.one(&arrays).filter(|_| dice.once_in(2));
         if let Some(array) = before {
@@ -49,7 +49,7 @@ impl Run {
     }
 
     /// Somebody does something to a whole array.
-    pub fn acts_on_array(&mut self, dice: &mut Dice) {
+    pub fn acts_on_array(&mut self, dice: &mut Rng) {
         let arrays: Vec<JobId> = self.arrays.sizes.keys().copied().collect();
         let Some(array) = dice.one(&arrays) else {
             return;
@@ -66,7 +66,7 @@ impl Run {
         let act = dice.one(&places).and_then(|place| acts.get(place).cloned());
         let act = act.unwrap_or(ArrayAct::Cancel);
         let owner = self.owners.get(&array).copied().unwrap_or(ME);
-        with(|world| world.say(|| format!("  {act:?} array {array}")));
+        with(|world| world.trace(|| format!("  {act:?} array {array}")));
         self.inbox.push(Message::Array {
             array,
             act,
@@ -128,11 +128,11 @@ impl Run {
             };
             for (other, ok) in &before {
                 let end = match living.get(other) {
-                    Some(other) => other.life.clone(),
+                    Some(other) => other.state.clone(),
                     None => {
                         let job = daemon.cycle.journal().job(*other);
                         let job = job.map_err(|error| error.to_string())?;
-                        job.map_or(Life::Queued, |job| job.life)
+                        job.map_or(Life::Queued, |job| job.state)
                     }
                 };
                 let is_right = match end.outcome() {
@@ -149,7 +149,7 @@ impl Run {
             }
             if before.len() > 1 {
                 let id = job.id;
-                with(|world| world.say(|| format!("  job {id} comes after an array")));
+                with(|world| world.trace(|| format!("  job {id} comes after an array")));
             }
             self.arrays.looked_at.insert(job.id);
         }

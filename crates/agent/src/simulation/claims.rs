@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use divvy_api::home::Home;
 use divvy_api::v1::{Claim, ClaimDevice};
-use divvy_core::{Job as Life, JobId};
+use divvy_core::{JobId, JobState as Life};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::accounts::{self, ME};
-use super::dice::Dice;
 use super::kernel::{Kind, Within};
 use super::program::Program;
+use super::rng::Rng;
 use super::run::{DIVIDED, Run};
 use super::{World, clock, gpus, mig, with};
-use crate::container::edits::Files;
-use crate::mailbox::Message;
-use crate::records::JobDir;
+use crate::container::edits::JobFiles;
+use crate::controller::mailbox::Message;
+use crate::job_dir::JobDir;
 
 /// Claims that there may be, by uid.
 pub const UIDS: [&str; 4] = ["one", "two", "three", "four"];
@@ -41,7 +41,7 @@ pub fn visible(home: &Home, uid: &str) -> Option<String> {
 
 impl Run {
     /// Another scheduler wants something held, perhaps once more, perhaps with another body.
-    pub fn claims(&mut self, gpu: usize, dice: &mut Dice) {
+    pub fn claims(&mut self, gpu: usize, dice: &mut Rng) {
         let gib = dice.one(&[4, 16, 40, 0]);
         let uid = dice.one(&UIDS).unwrap_or_default().to_owned();
         let mut devices = match gib {
@@ -95,19 +95,19 @@ impl Run {
     }
 
     /// A pod that uses a claim starts.
-    pub fn pod(&mut self, dice: &mut Dice) {
+    pub fn pod(&mut self, dice: &mut Rng) {
         let lent: Vec<JobId> = self.lent().map(|(id, _)| id).collect();
         let Some(id) = dice.one(&lent) else { return };
         let Some(job) = self.living().remove(&id) else {
             return;
         };
-        let claim = job.ask.terms.claim.as_ref();
+        let claim = job.spec.policy.claim.as_ref();
         let Some(claim) = claim.filter(|claim| !self.given_back.contains(&claim.uid)) else {
             return;
         };
         let visible = visible(&self.home, &claim.uid).unwrap_or_default();
         let dir = JobDir::new(self.home.job(&id.to_string()));
-        let mounted = Files::of(dir.path()).folder;
+        let mounted = JobFiles::of(dir.path()).folder;
         let program = Program::of_pod(id.0, &claim.namespace, &mounted, &visible);
         self.pods.insert(claim.uid.clone(), id);
         with(|world| world.pod_comes(program));
@@ -119,18 +119,18 @@ impl Run {
         let all = self.living().into_iter();
         all.filter_map(move |(id, job)| {
             let claim = job
-                .ask
-                .terms
+                .spec
+                .policy
                 .claim
                 .as_ref()
-                .filter(|_| is_lent(&job.life))?;
+                .filter(|_| is_lent(&job.state))?;
             Some((id, claim.uid.clone()))
         })
     }
 }
 
 /// One instance or two, somewhere on a GPU.
-fn instances(gpu: usize, dice: &mut Dice) -> Vec<ClaimDevice> {
+fn instances(gpu: usize, dice: &mut Rng) -> Vec<ClaimDevice> {
     let table = mig::table();
     let count = if dice.once_in(3) { 2 } else { 1 };
     let mut one = || {
@@ -152,7 +152,7 @@ impl World {
         }
         let namespace = self.engine.next_namespace();
         let within = Within { namespace, pid: 1 };
-        self.say(|| format!("  a pod of the claim of job {} starts", program.job));
+        self.trace(|| format!("  a pod of the claim of job {} starts", program.job));
         self.spawn_within(1, None, Kind::Program(Box::new(program)), Some(within));
         // Who starts and who looks are told apart by ticks of the clock, and nobody uses a GPU in his first.
         clock::advance(Duration::from_millis(20));

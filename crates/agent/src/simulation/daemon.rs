@@ -11,28 +11,28 @@ use std::time::Duration;
 
 use divvy_api::home::Home;
 use divvy_api::v1::Event;
-use divvy_core::reconcile::Policy;
+use divvy_core::reconcile::BypassPolicy;
 use divvy_core::{Bytes, JobId, Order, Preemption, QueueName, QueueSpec};
 use tokio::sync::broadcast;
 
 use super::gpus::CONTEXT;
 use super::kernel::Kind;
 use super::with;
-use crate::access::Rules;
-use crate::clock::Instant;
-use crate::config::{Config, Containers, Programs, Simulated, WantedForm};
-use crate::container::sweep::Sweep;
-use crate::cycle::{Cycle, Parts};
-use crate::disk::Room;
+use crate::auth::Rules;
+use crate::compute::ComputeScheduler;
+use crate::config::{Config, Containers, InjectionPreference, Programs, Simulated};
+use crate::container::gc::ContainerGc;
+use crate::controller::mailbox::{Inbox, Message, mailbox};
+use crate::controller::{Controller, ControllerParts};
+use crate::gpu::mig::mode::effective_mode;
+use crate::gpu::mig::{ManagedInstance, MigSlot, Workers};
 use crate::gpu::{Device, Observer, Source};
-use crate::job::{Job, Submitter};
-use crate::keeper::Keeper;
-use crate::mailbox::{Inbox, Message, mailbox};
-use crate::mig::mode::effective;
-use crate::mig::{Instance, Slot, Workers};
-use crate::process::inside::{Mark, Marks};
-use crate::recover;
-use crate::store::{Store, StoreError};
+use crate::host::clock::Instant;
+use crate::host::disk::FreeSpace;
+use crate::host::process::evidence::{KnownFile, KnownFiles};
+use crate::journal::recover;
+use crate::journal::{Store, StoreError};
+use crate::model::job::{Credentials, Job};
 
 thread_local! {
     /// How many points the agent passes before it dies; nothing while somebody else is at work.
@@ -98,10 +98,10 @@ pub fn set_fuse(points: Option<u32>) {
 }
 
 /// What the file system tells of its room; nothing outside of a simulation.
-pub fn room() -> Option<Room> {
+pub fn room() -> Option<FreeSpace> {
     with(|_| ())?;
     let mib = if LOW.get() { 1 } else { 1000 };
-    Some(Room {
+    Some(FreeSpace {
         bytes: Bytes::mib(mib),
         files: u64::MAX,
     })
@@ -130,7 +130,7 @@ pub fn call<T>(work: impl FnOnce() -> Result<T, StoreError>) -> Call<T> {
     WORKS.set(false);
     match done {
         Ok(Ok(done)) => Call::Done(done),
-        Ok(Err(error)) => Call::Dead(crate::supervise::chain(&error)),
+        Ok(Err(error)) => Call::Dead(crate::supervisor::error_chain(&error)),
         Err(payload) => match payload.downcast::<Death>() {
             Ok(death) => Call::Dead(format!("killed at {}", death.0)),
             Err(payload) => {
@@ -148,13 +148,13 @@ pub fn call<T>(work: impl FnOnce() -> Result<T, StoreError>) -> Call<T> {
 
 /// What of a job the journal has: what must be the same after a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept(Job);
+pub struct JournaledJob(Job);
 
-impl Kept {
+impl JournaledJob {
     fn of(mut job: Job) -> Self {
         // Written when they are given back, and when they were found: what happened in between is nobody's loss.
-        for holding in &mut job.holdings {
-            holding.traces = Default::default();
+        for holding in &mut job.allocations {
+            holding.stats = Default::default();
         }
         job.bypasses.clear();
         Self(job)
@@ -162,9 +162,12 @@ impl Kept {
 }
 
 /// What of one the other does not say, line by line.
-pub fn difference(one: &BTreeMap<JobId, Kept>, other: &BTreeMap<JobId, Kept>) -> String {
+pub fn difference(
+    one: &BTreeMap<JobId, JournaledJob>,
+    other: &BTreeMap<JobId, JournaledJob>,
+) -> String {
     let ids: BTreeSet<&JobId> = one.keys().chain(other.keys()).collect();
-    let lines = |of: &BTreeMap<JobId, Kept>, id: &JobId| match of.get(id) {
+    let lines = |of: &BTreeMap<JobId, JournaledJob>, id: &JobId| match of.get(id) {
         Some(kept) => format!("{kept:#?}"),
         None => "nothing".to_owned(),
     };
@@ -190,18 +193,18 @@ pub fn difference(one: &BTreeMap<JobId, Kept>, other: &BTreeMap<JobId, Kept>) ->
 }
 
 /// What an agent remembers, or its journal.
-pub type Memory = BTreeMap<JobId, Kept>;
+pub type Memory = BTreeMap<JobId, JournaledJob>;
 
 /// An agent that has been started.
 pub struct Daemon {
-    pub cycle: Cycle,
+    pub cycle: Controller,
     pub source: Arc<Source>,
     observer: Arc<Observer>,
     ticked: Instant,
     /// What it has told since it was asked last.
     pub told: broadcast::Receiver<Event>,
     /// What it does to containers that it found.
-    pub sweep: Option<Sweep>,
+    pub sweep: Option<ContainerGc>,
     /// What the threads of MIG do; a run reports it.
     pub workers: Workers,
     /// They would report here.
@@ -210,7 +213,7 @@ pub struct Daemon {
 
 /// How the agent is started, which a run decides once.
 #[derive(Clone, Copy, Debug)]
-pub struct Manner {
+pub struct DaemonOptions {
     pub order: Order,
     pub backfill: bool,
     pub preemption: Preemption,
@@ -223,10 +226,10 @@ fn rules(home: &Home) -> Rules {
     let path = home.state().join("access.toml");
     std::fs::write(&path, "containers = \"user\"").expect("a file");
     std::fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("a file of ours");
-    Rules::read(&path, Submitter::me().uid).expect("rules")
+    Rules::read(&path, Credentials::current().uid).expect("rules")
 }
 
-fn config(home: &Home, manner: Manner) -> Config {
+fn config(home: &Home, manner: DaemonOptions) -> Config {
     let queue = |text: &str| text.parse::<QueueSpec>().expect("a queue");
     let preload = with(|world| world.preload.clone()).expect("a simulation");
     Config {
@@ -240,14 +243,14 @@ fn config(home: &Home, manner: Manner) -> Config {
         order: manner.order,
         backfill: manner.backfill,
         preemption: manner.preemption,
-        max_jobs: crate::config::MOST_JOBS,
-        max_texts: crate::config::MOST_TEXTS,
+        max_jobs: crate::config::DEFAULT_MAX_JOBS,
+        max_texts: crate::config::DEFAULT_MAX_TEXT_BYTES,
         grace: Duration::from_secs(2),
         idle: None,
-        keep: crate::Keep::default(),
-        log_most: None,
+        retention: crate::RetentionPolicy::default(),
+        max_log_bytes: None,
         front_end: None,
-        on_bypass: Policy::Deny,
+        on_bypass: BypassPolicy::Deny,
         refuse_user_namespaces: false,
         hostname: "simulated".to_owned(),
         programs: Programs {
@@ -255,7 +258,7 @@ fn config(home: &Home, manner: Manner) -> Config {
             divvy: home.state().join("divvy"),
             preload,
             wrappers: Err("a simulation".to_owned()),
-            form: WantedForm::Preload,
+            injection_preference: InjectionPreference::Preload,
         },
         simulated: Some(Simulated {
             models: "a100-80gb:3".to_owned(),
@@ -267,7 +270,7 @@ fn config(home: &Home, manner: Manner) -> Config {
             cdi: Some(home.state().join("cdi")),
             ..Containers::default()
         },
-        groups: Err("a simulation".to_owned()),
+        cgroup_parent: Err("a simulation".to_owned()),
         rules: Arc::new(rules(home)),
     }
 }
@@ -275,7 +278,7 @@ fn config(home: &Home, manner: Manner) -> Config {
 impl Daemon {
     /// Starts one; it is what `crate::daemon` does, without doors. Answers what it read of the journal before it looked at the
     /// world as well; nothing where no GPU answers.
-    pub fn start(home: &Home, manner: Manner) -> Result<Option<(Self, Memory)>, StoreError> {
+    pub fn start(home: &Home, manner: DaemonOptions) -> Result<Option<(Self, Memory)>, StoreError> {
         let store = Store::open(&home.database())?;
         store.number_after(&[home.jobs(), home.slices().to_owned()])?;
         let recovered = recover::recover(&store, home)?;
@@ -290,31 +293,31 @@ impl Daemon {
             .map(|gpu| {
                 let wanted = wishes.get(&gpu.uuid).copied();
                 let mig = gpu.mig.as_ref().map(|mig| mig.mode);
-                let mode = effective(wanted.map(|wanted| wanted.mode), mig);
+                let mode = effective_mode(wanted.map(|wanted| wanted.mode), mig);
                 Device {
-                    wanted,
-                    managed: true,
+                    requested_mode: wanted,
+                    is_managed: true,
                     ..Device::new(gpu, mode, CONTEXT)
                 }
             })
             .collect();
         let preload = with(|world| world.preload.clone()).expect("a simulation");
-        let marks = Marks {
-            limiters: vec![Mark::of(&preload)],
+        let marks = KnownFiles {
+            limiters: vec![KnownFile::of(&preload)],
             driver: None,
         };
         let observer = Arc::new(Observer::new(Arc::clone(&source), marks));
         let (mailbox, reports) = mailbox();
         let workers = || Workers::new(Arc::clone(&source), mailbox.clone(), home.migs());
         let (events, told) = broadcast::channel(4096);
-        let cycle = Cycle::new(Parts {
+        let cycle = Controller::new(ControllerParts {
             config: config(home, manner),
             store,
             watch: None,
             events,
             devices,
             observer: Arc::clone(&observer),
-            keeper: Keeper::idle(),
+            keeper: ComputeScheduler::idle(),
             workers: workers(),
             recovered: u32::try_from(recovered.len()).unwrap_or(u32::MAX),
         })?;
@@ -331,28 +334,28 @@ impl Daemon {
         };
         let before = daemon.kept();
         daemon.cycle.resume()?;
-        daemon.sweep = Some(daemon.cycle.sweep_of_containers()?);
+        daemon.sweep = Some(daemon.cycle.container_gc()?);
         Ok(Some((daemon, before)))
     }
 
     /// One round of the cycle with these messages; with a look at the GPUs, if anybody looks just now.
     pub fn round(&mut self, mut messages: Vec<Message>, looks: bool) -> Result<(), StoreError> {
-        let ticks = self.ticked.elapsed() >= crate::cycle::TICK;
+        let ticks = self.ticked.elapsed() >= crate::controller::TICK;
         if ticks {
             self.ticked = Instant::now();
         }
         if looks {
-            messages.push(match self.observer.look() {
-                Ok(look) => Message::Looked(Box::new(look)),
-                Err(error) => Message::Blind(crate::supervise::chain(&error)),
+            messages.push(match self.observer.observe() {
+                Ok(look) => Message::Sampled(Box::new(look)),
+                Err(error) => Message::ObservationFailed(crate::supervisor::error_chain(&error)),
             });
         }
-        self.cycle.round(messages.into_iter(), ticks)
+        self.cycle.run_once(messages.into_iter(), ticks)
     }
 
     /// What it remembers.
-    pub fn kept(&self) -> BTreeMap<JobId, Kept> {
-        kept(self.cycle.remembered().cloned().collect())
+    pub fn kept(&self) -> BTreeMap<JobId, JournaledJob> {
+        kept(self.cycle.known_jobs().cloned().collect())
     }
 
     /// No MIG instance is its.
@@ -361,24 +364,24 @@ impl Daemon {
     }
 
     /// What its journal says.
-    pub fn journaled(&self) -> Result<BTreeMap<JobId, Kept>, StoreError> {
+    pub fn journaled(&self) -> Result<BTreeMap<JobId, JournaledJob>, StoreError> {
         Ok(kept(self.cycle.journal().living()?))
     }
 }
 
 /// Which MIG instances the journal of an agent that is dead has.
-pub fn migs(home: &Home) -> Result<BTreeMap<Slot, Instance>, StoreError> {
+pub fn migs(home: &Home) -> Result<BTreeMap<MigSlot, ManagedInstance>, StoreError> {
     Store::open(&home.database())?.migs()
 }
 
 /// What the journal of an agent that is dead says.
-pub fn read(home: &Home) -> Result<BTreeMap<JobId, Kept>, StoreError> {
+pub fn read(home: &Home) -> Result<BTreeMap<JobId, JournaledJob>, StoreError> {
     Ok(kept(Store::open(&home.database())?.living()?))
 }
 
-fn kept(jobs: Vec<Job>) -> BTreeMap<JobId, Kept> {
-    let living = jobs.into_iter().filter(|job| job.life.outcome().is_none());
-    living.map(|job| (job.id, Kept::of(job))).collect()
+fn kept(jobs: Vec<Job>) -> BTreeMap<JobId, JournaledJob> {
+    let living = jobs.into_iter().filter(|job| job.state.outcome().is_none());
+    living.map(|job| (job.id, JournaledJob::of(job))).collect()
 }
 
 /// The daemon as a process, for its supervisors to be the children of.

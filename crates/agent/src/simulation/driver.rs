@@ -1,4 +1,4 @@
-//! NVML's MIG calls on a simulated machine, behind `crate::mig::driver`. Each may fail for a reason of the driver's own, and between
+//! NVML's MIG calls on a simulated machine, behind `crate::gpu::mig::driver`. Each may fail for a reason of the driver's own, and between
 //! any two of them others may do something.
 
 use divvy_core::mig::Placement as Place;
@@ -9,9 +9,9 @@ use divvy_driver::nvml::mig::{
 use divvy_driver::nvml::{Memory, Process};
 use divvy_driver::sys::nvml::nvmlReturn_t;
 
-use super::dice::Dice;
 use super::gpus::Health;
-use super::mig::{BASELINE, Lies, table};
+use super::mig::{BASELINE, SimGpuInstance, table};
+use super::rng::Rng;
 use super::{World, with};
 
 /// A handle of a GPU instance.
@@ -48,7 +48,7 @@ fn call<T>(
     let called = with(|world| {
         world.answers(gpu)?;
         if world.at_work && world.has_fault(MEDDLES) {
-            let mut dice = Dice::new(world.luck.next());
+            let mut dice = Rng::new(world.luck.next());
             world.meddles(gpu, &mut dice);
         }
         act(world)
@@ -129,7 +129,7 @@ pub fn instances(gpu: usize) -> Result<Vec<(Instance, GpuInstanceInfo)>, Error> 
     })
 }
 
-fn info_of(id: u32, lies: &Lies) -> GpuInstanceInfo {
+fn info_of(id: u32, lies: &SimGpuInstance) -> GpuInstanceInfo {
     GpuInstanceInfo {
         id,
         profile: lies.placement.profile,
@@ -283,7 +283,7 @@ impl World {
         }
     }
 
-    fn lies(&self, instance: Instance) -> Answer<&Lies> {
+    fn lies(&self, instance: Instance) -> Answer<&SimGpuInstance> {
         let divided = &self.divided[instance.gpu];
         divided
             .instances
@@ -291,7 +291,7 @@ impl World {
             .ok_or(nvmlReturn_t::NOT_FOUND)
     }
 
-    fn part(&self, compute: Compute) -> Answer<&super::mig::Part> {
+    fn part(&self, compute: Compute) -> Answer<&super::mig::SimComputeInstance> {
         let mut parts = self.lies(compute.of)?.computes.values();
         parts
             .find(|part| part.serial == compute.serial)

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::dice::Dice;
 use super::kernel::{Kind, SIGKILL, Within};
 use super::program::Program;
+use super::rng::Rng;
 use super::{World, with};
-use crate::container::sweep::{Found, Standing, Sweep};
-use crate::records::JobDir;
+use crate::container::gc::{ContainerActivity, ContainerGc, FoundContainer};
+use crate::job_dir::JobDir;
 
 /// The engine, and what it knows.
 #[derive(Default)]
@@ -59,7 +59,7 @@ pub fn socket() -> Option<PathBuf> {
 }
 
 /// Takes away what is left over of a simulation's containers; whether there is a simulation.
-pub fn is_swept(sweep: &Sweep) -> bool {
+pub fn is_swept(sweep: &ContainerGc) -> bool {
     with(|world| world.swept(sweep)).is_some()
 }
 
@@ -113,7 +113,7 @@ pub fn shell(status: i32) -> i32 {
 
 impl World {
     /// Starts a container that was made; its program is the job's.
-    pub fn container_starts(&mut self, name: &str, dir: &JobDir, slices: &Path, dice: &mut Dice) {
+    pub fn container_starts(&mut self, name: &str, dir: &JobDir, slices: &Path, dice: &mut Rng) {
         let namespace = self.engine.next_namespace();
         let program = Program::of(dir, slices, 0, dice);
         self.ran(&program);
@@ -151,21 +151,21 @@ impl World {
     }
 
     /// What a daemon that has just started takes away, as soon as the engine answers it.
-    pub fn swept(&mut self, sweep: &Sweep) {
+    pub fn swept(&mut self, sweep: &ContainerGc) {
         if self.engine.call() == Called::Away {
             return;
         }
         let stray = |container: &Container| {
             let standing = match container.state {
-                State::Running(_) => Standing::Runs,
-                State::Created | State::Exited(_) => Standing::Rests,
+                State::Running(_) => ContainerActivity::Running,
+                State::Created | State::Exited(_) => ContainerActivity::Idle,
             };
             let job = container.job.to_string();
-            sweep.takes(Found {
+            sweep.should_remove(FoundContainer {
                 journal: container.journal.as_deref(),
                 job: Some(&job),
                 created: None,
-                standing,
+                state: standing,
             })
         };
         let all = self.engine.containers.iter();

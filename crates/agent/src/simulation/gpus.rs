@@ -7,9 +7,9 @@ use divvy_core::{Bytes, GpuUuid};
 
 use super::kernel::Kind;
 use super::{World, clock, with};
-use crate::gpu::{GpuProcess, Observation, Observed, SourceError, Trouble};
-use crate::mig::Sight;
-use crate::usage::meter::{Who, Worked};
+use crate::gpu::mig::GpuMigState;
+use crate::gpu::{FaultyGpu, GpuProcess, Observation, ObservedGpu, SourceError};
+use crate::model::usage::meter::{ReportedUtilisation, UtilisationSample};
 
 /// Of every GPU.
 pub const TOTAL: Bytes = Bytes::gib(80);
@@ -47,7 +47,7 @@ pub fn index(gpu: &GpuUuid) -> usize {
 
 /// What NVML would answer. `sight`: of the MIG side of a GPU with so much memory.
 pub fn observe(
-    sight: impl Fn(usize, &GpuUuid, Bytes) -> Result<Option<Sight>, SourceError>,
+    sight: impl Fn(usize, &GpuUuid, Bytes) -> Result<Option<GpuMigState>, SourceError>,
 ) -> Result<Observation, SourceError> {
     let mut observation = observe_all()?;
     for gpu in &mut observation.gpus {
@@ -70,11 +70,11 @@ fn observe_all() -> Result<Observation, SourceError> {
                     let observed = world.observed(gpu, index);
                     observation.gpus.push(observed);
                 }
-                Health::Ill | Health::Lost => observation.troubles.push(Trouble {
+                Health::Ill | Health::Lost => observation.troubles.push(FaultyGpu {
                     index,
                     uuid: world.known.contains(&gpu).then(|| uuid(gpu)),
-                    lost: health == Health::Lost,
-                    what: "simulated".to_owned(),
+                    is_lost: health == Health::Lost,
+                    message: "simulated".to_owned(),
                 }),
                 Health::Absent => {}
             }
@@ -85,7 +85,7 @@ fn observe_all() -> Result<Observation, SourceError> {
 }
 
 impl World {
-    fn observed(&mut self, gpu: usize, index: u32) -> Observed {
+    fn observed(&mut self, gpu: usize, index: u32) -> ObservedGpu {
         let worked = self.samples(gpu);
         let holders = self.holders(gpu);
         self.listed.extend(holders.keys());
@@ -94,7 +94,7 @@ impl World {
             pid: *pid,
             used: Some(Bytes::new(*used)),
         };
-        Observed {
+        ObservedGpu {
             uuid: uuid(gpu),
             index,
             model: "simulated".to_owned(),
@@ -110,12 +110,12 @@ impl World {
                 false => holders.iter().map(process).collect(),
             },
             mig: None,
-            worked,
+            utilization: worked,
         }
     }
 
     /// What was done since the samples were asked for last, which is not more often than they are made.
-    fn samples(&mut self, gpu: usize) -> Option<Worked> {
+    fn samples(&mut self, gpu: usize) -> Option<UtilisationSample> {
         let now = clock::boot()?;
         let before = self.sampled.get(&gpu).copied();
         let passed = before.map(|before| now.saturating_sub(before));
@@ -133,9 +133,9 @@ impl World {
                 work.insert(*pid, 50);
             }
         }
-        Some(Worked {
+        Some(UtilisationSample {
             micros: u64::try_from(passed.as_micros()).unwrap_or(u64::MAX),
-            who: Who::Processes(work),
+            utilisation: ReportedUtilisation::PerProcess(work),
         })
     }
 

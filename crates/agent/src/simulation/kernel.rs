@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
-use divvy_ledger::Owner;
+use divvy_ledger::ProcessIdentity;
 use rustix::fs::{major, minor};
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use super::program::Program;
 use super::supervisor::Supervisor;
 use super::{World, clock, with};
-use crate::process::Process;
+use crate::host::process::Process;
 
 /// Above the most that a kernel gives out (PID_MAX_LIMIT, 2^22): nobody on the machine that simulates has such a pid.
 const FIRST_PID: u32 = 5_000_000;
@@ -58,12 +58,14 @@ pub enum Kind {
 
 impl Proc {
     /// As it writes itself into a slice.
-    pub fn owner(&self) -> Owner {
+    pub fn owner(&self) -> ProcessIdentity {
         let within = self.within;
-        Owner {
+        ProcessIdentity {
             pid: within.map_or(self.process.pid, |within| within.pid),
             start_time: self.process.start_time,
-            pid_namespace: within.map_or(Owner::me().pid_namespace, |within| within.namespace),
+            pid_namespace: within.map_or(ProcessIdentity::current().pid_namespace, |within| {
+                within.namespace
+            }),
         }
     }
 }
@@ -137,7 +139,8 @@ impl World {
         let pid = FIRST_PID + self.spawned;
         self.spawned += 1;
         let boot = clock::boot().unwrap_or_default();
-        let start_time = crate::process::ticks(u64::try_from(boot.as_nanos()).unwrap_or(u64::MAX));
+        let start_time =
+            crate::host::process::ticks(u64::try_from(boot.as_nanos()).unwrap_or(u64::MAX));
         let process = Process { pid, start_time };
         let proc = Proc {
             process,
@@ -220,7 +223,7 @@ impl World {
             return;
         };
         if signal == Signal::KILL {
-            self.say(|| format!("pid {pid} is killed"));
+            self.trace(|| format!("pid {pid} is killed"));
             return self.die(pid, SIGKILL);
         }
         match signal {

@@ -1,37 +1,39 @@
 //! MIG on a simulated machine: what lies on its GPUs, the orders of the threads of MIG, and what others do. What a thread does is the
-//! real code (`crate::mig::worker`), over [`super::driver`]; it dies with its agent, at any point.
+//! real code (`crate::gpu::mig::worker`), over [`super::driver`]; it dies with its agent, at any point.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
-use divvy_core::mig::recover::Stage;
-use divvy_core::mig::{Layout, MigUuid, Placement, Table};
+use divvy_core::mig::recover::InstanceState;
+use divvy_core::mig::{Layout, MigUuid, Placement, ProfileTable};
 use divvy_core::{Bytes, Grant};
 use divvy_driver::nvml::mig::MigMode;
 
-use super::dice::Dice;
 use super::gpus::Health;
 use super::kernel::{Kind, Proc};
+use super::rng::Rng;
 use super::{World, with};
-use crate::mig::{Epochs, Instance, Made, Order, Outcome, Slot, Task};
+use crate::gpu::mig::{
+    Epochs, InstanceInfo, ManagedInstance, MigCommand, MigOutcome, MigSlot, MigTask,
+};
 
 /// What an instance has in use of it while nobody uses it.
 pub const BASELINE: Bytes = Bytes::mib(20);
 
 /// A GPU's MIG side.
-pub struct Divided {
+pub struct MigGpu {
     pub mode: MigMode,
     /// By the driver's number of the GPU instance. No number comes twice.
-    pub instances: BTreeMap<u32, Lies>,
+    pub instances: BTreeMap<u32, SimGpuInstance>,
     numbers: u32,
     /// Of the thread of this GPU; with the first it has begun.
-    orders: VecDeque<Order>,
+    orders: VecDeque<MigCommand>,
     has_begun: bool,
 }
 
 /// A GPU instance.
 #[derive(Clone, Debug)]
-pub struct Lies {
+pub struct SimGpuInstance {
     pub placement: Placement,
     /// In memory slices.
     pub size: u8,
@@ -41,7 +43,7 @@ pub struct Lies {
     /// In compute slices.
     slices: u8,
     /// Its compute instances, by the driver's number.
-    pub computes: BTreeMap<u32, Part>,
+    pub computes: BTreeMap<u32, SimComputeInstance>,
     /// The agent made it.
     pub is_made_by_us: bool,
     /// And knows that it did, or cannot tell that it did not.
@@ -58,7 +60,7 @@ pub struct Lies {
 
 /// A compute instance.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct SimComputeInstance {
     pub id: u32,
     /// No other has it.
     pub serial: u32,
@@ -69,7 +71,7 @@ pub struct Part {
     pub is_ours: bool,
 }
 
-impl Default for Divided {
+impl Default for MigGpu {
     fn default() -> Self {
         Self {
             mode: MigMode {
@@ -84,10 +86,10 @@ impl Default for Divided {
     }
 }
 
-pub fn table() -> Arc<Table> {
-    static TABLE: OnceLock<Arc<Table>> = OnceLock::new();
-    let table =
-        TABLE.get_or_init(|| Table::of_model("a100-80gb").expect("a model of data/mig.toml"));
+pub fn table() -> Arc<ProfileTable> {
+    static TABLE: OnceLock<Arc<ProfileTable>> = OnceLock::new();
+    let table = TABLE
+        .get_or_init(|| ProfileTable::of_model("a100-80gb").expect("a model of data/mig.toml"));
     Arc::clone(table)
 }
 
@@ -99,11 +101,11 @@ fn device_at(gpu: usize, placement: Placement, compute: u8) -> MigUuid {
 }
 
 /// Takes an order of the agent's, in a simulation.
-pub fn give(order: &Order) -> bool {
+pub fn dispatch(order: &MigCommand) -> bool {
     with(|world| world.ordered(order)).is_some()
 }
 
-impl Divided {
+impl MigGpu {
     fn layout(&self) -> Layout {
         let placements = self.instances.values().map(|one| one.placement);
         Layout::of(&table(), placements)
@@ -123,7 +125,7 @@ impl Divided {
         let table = table();
         let profile = table.profile(placement.profile)?;
         self.numbers += 1;
-        let lies = Lies {
+        let lies = SimGpuInstance {
             placement,
             size: profile.memory_slices,
             memory: profile.memory,
@@ -153,7 +155,7 @@ impl Divided {
         for part in 0..parts {
             self.numbers += 1;
             let start = part * size;
-            let part = Part {
+            let part = SimComputeInstance {
                 id: part.into(),
                 serial: self.numbers,
                 uuid: name
@@ -193,7 +195,7 @@ impl World {
     fn instance_of(&self, device: &MigUuid) -> Option<(usize, u32)> {
         let all = self.divided.iter().enumerate();
         let mut all = all.flat_map(|(gpu, one)| one.instances.iter().map(move |one| (gpu, one)));
-        let has = |lies: &Lies| lies.computes.values().any(|part| part.uuid == *device);
+        let has = |lies: &SimGpuInstance| lies.computes.values().any(|part| part.uuid == *device);
         let (gpu, (id, _)) = all.find(|(_, (_, lies))| has(lies))?;
         Some((gpu, *id))
     }
@@ -233,9 +235,9 @@ impl World {
     }
 
     /// The agent gives an order: never one that takes away what a job's program runs in.
-    fn ordered(&mut self, order: &Order) {
+    fn ordered(&mut self, order: &MigCommand) {
         let gpu = super::gpus::index(&order.gpu);
-        if let Task::Unmake { slot, .. } | Task::Check { slot, .. } = &order.task {
+        if let MigTask::Destroy { slot, .. } | MigTask::Check { slot, .. } = &order.task {
             let device = device_at(gpu, slot.placement, 0);
             let inside = self.processes.values().find_map(|one| match &one.kind {
                 Kind::Program(program) if program.devices.contains(&device) => {
@@ -250,7 +252,7 @@ impl World {
                 ));
             }
         }
-        self.say(|| format!("  ordered of GPU {gpu}: {:?}", order.task));
+        self.trace(|| format!("  ordered of GPU {gpu}: {:?}", order.task));
         self.divided[gpu].orders.push_back(order.clone());
     }
 
@@ -267,18 +269,18 @@ impl World {
     }
 
     /// The order that the thread of a GPU carries out now: first it takes one, so that looks see that it does something.
-    pub fn next_order(&mut self, gpu: usize, epochs: &Epochs) -> Option<Order> {
+    pub fn next_order(&mut self, gpu: usize, epochs: &Epochs) -> Option<MigCommand> {
         let divided = &mut self.divided[gpu];
         let order = divided.orders.front()?.clone();
         if !divided.has_begun {
             divided.has_begun = true;
-            epochs.step(&order.gpu);
+            epochs.advance(&order.gpu);
             return None;
         }
         divided.has_begun = false;
         divided.orders.pop_front();
         // What lies in the place of a record that says nothing of what was made cannot be told from what was.
-        if let Task::Unmake {
+        if let MigTask::Destroy {
             slot, made: None, ..
         } = &order.task
         {
@@ -288,17 +290,16 @@ impl World {
     }
 
     /// What has become of an order.
-    pub fn carried_out(&mut self, gpu: usize, outcome: &Outcome) {
-        self.say(|| format!("  GPU {gpu} reports: {outcome:?}"));
+    pub fn carried_out(&mut self, gpu: usize, outcome: &MigOutcome) {
+        self.trace(|| format!("  GPU {gpu} reports: {outcome:?}"));
         let (slot, is_left) = match outcome {
-            Outcome::Made { slot, result, .. } => (slot, result.is_err()),
-            Outcome::Checked { slot, result, .. } | Outcome::Unmade { slot, result, .. } => {
-                (slot, result.is_err())
-            }
-            Outcome::Mode { .. } => return,
+            MigOutcome::Created { slot, result, .. } => (slot, result.is_err()),
+            MigOutcome::Checked { slot, result, .. }
+            | MigOutcome::Destroyed { slot, result, .. } => (slot, result.is_err()),
+            MigOutcome::ModeSet { .. } => return,
         };
         let made = match outcome {
-            Outcome::Made { result, .. } => result.as_ref().ok(),
+            MigOutcome::Created { result, .. } => result.as_ref().ok(),
             _ => None,
         };
         let divided = &mut self.divided[gpu];
@@ -310,7 +311,7 @@ impl World {
             let is_made = made.is_some_and(|made| made.id == id);
             lies.is_known |= is_made;
             lies.is_ours |= is_made;
-            let is_as_made = |made: &&Made| {
+            let is_as_made = |made: &&InstanceInfo| {
                 let mut parts = lies.computes.values();
                 parts.any(|part| part.is_ours && part.uuid == made.uuid)
             };
@@ -323,7 +324,7 @@ impl World {
     /// The agent makes an instance where none can be. What is others', or stays against the agent's will, is in its way without its
     /// fault.
     pub fn room_was_expected(&mut self, gpu: usize, placement: Placement) {
-        let all: Vec<&Lies> = self.divided[gpu].instances.values().collect();
+        let all: Vec<&SimGpuInstance> = self.divided[gpu].instances.values().collect();
         if all.iter().all(|one| one.is_ours && !one.is_stuck) {
             let what = format!("{placement} of GPU {gpu} is to be made where no room is: {all:?}");
             self.broken(what);
@@ -336,7 +337,7 @@ impl World {
     }
 
     /// Somebody else makes an instance, divides one, leaks a handle of one, or takes one away that nobody is in.
-    pub fn meddles(&mut self, gpu: usize, dice: &mut Dice) {
+    pub fn meddles(&mut self, gpu: usize, dice: &mut Rng) {
         if !self.divided[gpu].mode.current || self.gpus[gpu] != Health::Well {
             return;
         }
@@ -344,7 +345,7 @@ impl World {
             return self.meddler_makes(gpu, dice);
         }
         let takes_ours = dice.once_in(3);
-        let is_empty = |lies: &Lies| {
+        let is_empty = |lies: &SimGpuInstance| {
             let mut parts = lies.computes.values();
             parts.all(|part| self.inside(&part.uuid).is_empty())
         };
@@ -361,7 +362,7 @@ impl World {
         lies.is_stuck = true;
         if kind == 0 {
             lies.is_open = true;
-            return self.say(|| format!("  somebody leaks a handle of {placement} of GPU {gpu}"));
+            return self.trace(|| format!("  somebody leaks a handle of {placement} of GPU {gpu}"));
         }
         if lies.is_open {
             return;
@@ -386,10 +387,10 @@ impl World {
             _ => {}
         }
         self.meddled.insert(uuid);
-        self.say(|| format!("  somebody else {what} {placement} of GPU {gpu}"));
+        self.trace(|| format!("  somebody else {what} {placement} of GPU {gpu}"));
     }
 
-    fn meddler_makes(&mut self, gpu: usize, dice: &mut Dice) {
+    fn meddler_makes(&mut self, gpu: usize, dice: &mut Rng) {
         let table = table();
         let profiles: Vec<u32> = table.profiles.iter().map(|profile| profile.id).collect();
         let Some(profile) = dice.one(&profiles) else {
@@ -410,7 +411,7 @@ impl World {
         }
         // A job that has the name from before has nothing.
         self.meddled.insert(device_at(gpu, placement, 0));
-        self.say(|| format!("  somebody else makes {placement} on GPU {gpu}, in {parts} parts"));
+        self.trace(|| format!("  somebody else makes {placement} on GPU {gpu}, in {parts} parts"));
     }
 
     /// What others made goes, also what they made in ours; nobody has a handle of anything, and a GPU is reset if it waits for that.
@@ -431,8 +432,8 @@ impl World {
 
     /// What the records of a dead agent do not tell from what it has made itself: what lies in the place of one that says nothing of what
     /// was made (`divvy_core::mig::recover`).
-    pub fn takes_what_is_recorded(&mut self, records: &BTreeMap<Slot, Instance>) {
-        for record in records.values().filter(|one| one.made.is_none()) {
+    pub fn takes_what_is_recorded(&mut self, records: &BTreeMap<MigSlot, ManagedInstance>) {
+        for record in records.values().filter(|one| one.info.is_none()) {
             let gpu = super::gpus::index(&record.slot.gpu);
             self.takes_for_its_own(gpu, record.slot.placement);
         }
@@ -471,10 +472,13 @@ impl World {
     ///
     /// # Errors
     /// What is not ours and is taken for that.
-    pub fn knows_its_own(&mut self, records: &BTreeMap<Slot, Instance>) -> Result<(), String> {
+    pub fn knows_its_own(
+        &mut self,
+        records: &BTreeMap<MigSlot, ManagedInstance>,
+    ) -> Result<(), String> {
         for record in records.values() {
             let gpu = super::gpus::index(&record.slot.gpu);
-            let Some(made) = record.made.as_ref() else {
+            let Some(made) = record.info.as_ref() else {
                 continue;
             };
             let lies = self.divided[gpu].instances.get_mut(&made.id);
@@ -483,8 +487,8 @@ impl World {
                 continue;
             };
             // An agent that was started anew may have found it made.
-            lies.is_known |= lies.is_ours && record.stage == Stage::Ready;
-            if record.stage == Stage::Ready && !lies.is_ours {
+            lies.is_known |= lies.is_ours && record.state == InstanceState::Ready;
+            if record.state == InstanceState::Ready && !lies.is_ours {
                 return Err(format!(
                     "{} is somebody else's, and is taken for ours",
                     record.label()

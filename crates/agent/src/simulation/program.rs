@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use divvy_core::JobId;
 use divvy_core::mig::MigUuid;
-use divvy_ledger::{Slice, Slot};
+use divvy_ledger::{ProcessSlot, Slice};
 
-use super::dice::Dice;
 use super::gpus::{CONTEXT, Health, uuid};
 use super::kernel::{Kind, Proc, SIGTERM};
+use super::rng::Rng;
 use super::{World, clock};
-use crate::records::JobDir;
+use crate::job_dir::JobDir;
 
 pub struct Program {
     /// The folder of the job's run that it is of.
@@ -22,7 +22,7 @@ pub struct Program {
     pub led_by: u32,
     /// It is the one whose end is the job's.
     pub is_first: bool,
-    slot: Option<Slot>,
+    slot: Option<ProcessSlot>,
     /// Of its run's slice, where that could be read.
     generation: Option<u64>,
     /// What the driver gave it, by GPU.
@@ -58,7 +58,7 @@ pub const CONFIRMED: &str = "CONFIRMED";
 const STEP_MIB: u64 = 4096;
 
 impl Program {
-    pub fn of(dir: &JobDir, slices: &Path, led_by: u32, dice: &mut Dice) -> Self {
+    pub fn of(dir: &JobDir, slices: &Path, led_by: u32, dice: &mut Rng) -> Self {
         let run = dir.path().to_owned();
         // `jobs/7`, or `jobs/7/run-1`.
         let mut names = run.iter().rev().filter_map(|name| name.to_str());
@@ -95,7 +95,7 @@ impl Program {
 
     /// Whether it is in the slice of its own run, and known by that. Who had got away from one run may join the slice of the next.
     pub fn has_joined(&self) -> bool {
-        let own = |slot: &Slot| {
+        let own = |slot: &ProcessSlot| {
             let joined = slot.slice().spec().generation;
             self.generation.is_none_or(|own| own == joined)
         };
@@ -159,17 +159,17 @@ fn devices_of(visible: &str) -> Vec<MigUuid> {
 
 /// What programs do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mood {
+pub enum Behaviour {
     Free,
     /// They end.
-    Leave,
+    Exit,
     /// They end when they are told to, but for the stubborn.
-    Obey,
+    ExitOnSigterm,
 }
 
 impl World {
     /// A program does something.
-    pub fn program_steps(&mut self, pid: u32, mood: Mood, dice: &mut Dice) {
+    pub fn program_steps(&mut self, pid: u32, mood: Behaviour, dice: &mut Rng) {
         let Some(proc) = self.processes.get(&pid) else {
             return;
         };
@@ -177,15 +177,15 @@ impl World {
         let Kind::Program(program) = &proc.kind else {
             return;
         };
-        let hears = !program.stubborn || (mood == Mood::Free && dice.once_in(20));
-        if mood == Mood::Leave || (told && hears) {
+        let hears = !program.stubborn || (mood == Behaviour::Free && dice.once_in(20));
+        if mood == Behaviour::Exit || (told && hears) {
             let status = match told && dice.once_in(2) {
                 true => SIGTERM,
                 false => 0,
             };
             return self.leave(pid, status);
         }
-        if mood == Mood::Obey {
+        if mood == Behaviour::ExitOnSigterm {
             return;
         }
         match dice.below(8) {
@@ -254,7 +254,7 @@ impl World {
         joined
     }
 
-    fn takes(&mut self, pid: u32, dice: &mut Dice) {
+    fn takes(&mut self, pid: u32, dice: &mut Rng) {
         let wanted = ((1 + dice.below(STEP_MIB / 2)) * 2) << 20;
         let which = dice.below(8);
         let devices = self.program(pid).map(|program| program.devices.clone());

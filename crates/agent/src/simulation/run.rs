@@ -17,19 +17,19 @@ use tokio::sync::oneshot;
 use super::accounts::{self, ME};
 use super::arrays::Arrays;
 use super::claims;
-use super::daemon::{self, Call, Daemon, Kept, Manner};
-use super::dice::Dice;
+use super::daemon::{self, Call, Daemon, DaemonOptions, JournaledJob};
 use super::engine::{Called, Engine, State};
 use super::gpus::{self, Health};
 use super::kernel::{self, Kind};
-use super::mig::Divided;
-use super::program::{CONFIRMED, Mood};
+use super::mig::MigGpu;
+use super::program::{Behaviour, CONFIRMED};
+use super::rng::Rng;
 use super::steps::{Step, What};
-use super::wishes;
+use super::workload;
 use super::{WORLD, World, clock, with};
-use crate::cycle::Room;
-use crate::mailbox::{Message, Milestone, ProjectAct};
-use crate::mig::Report;
+use crate::controller::ExecEnvironment;
+use crate::controller::mailbox::{Message, Milestone, ProjectAct};
+use crate::gpu::mig::MigReport;
 
 const GPUS: usize = 3;
 
@@ -64,7 +64,7 @@ enum Asked {
 pub struct Run {
     folder: TempDir,
     pub home: Home,
-    manner: Manner,
+    manner: DaemonOptions,
     pub daemon: Option<Daemon>,
     pub inbox: Vec<Message>,
     pending: Vec<Pending>,
@@ -81,7 +81,7 @@ pub struct Run {
     /// Jobs that have ended, and how.
     pub ended: BTreeMap<JobId, String>,
     /// What the agent remembered when its journal was last committed, and what it would remember if that happened now.
-    committed: BTreeMap<JobId, Kept>,
+    committed: BTreeMap<JobId, JournaledJob>,
     /// Under which rule about doing nothing they are, in seconds.
     rules: BTreeMap<String, u64>,
     /// Which of them start once they are confirmed.
@@ -129,11 +129,11 @@ impl Run {
             engine: Engine::default(),
             gpus: vec![Health::Well; GPUS],
             known: BTreeSet::new(),
-            divided: (0..GPUS).map(|_| Divided::default()).collect(),
+            divided: (0..GPUS).map(|_| MigGpu::default()).collect(),
             meddled: BTreeSet::new(),
             at_work: false,
             listed: BTreeSet::new(),
-            luck: Dice::new(seed),
+            luck: Rng::new(seed),
             sampled: BTreeMap::new(),
             worked: BTreeMap::new(),
             watched: BTreeSet::new(),
@@ -147,8 +147,8 @@ impl Run {
             broken: None,
             told: Vec::new(),
         }));
-        let mut dice = Dice::new(seed);
-        let manner = Manner {
+        let mut dice = Rng::new(seed);
+        let manner = DaemonOptions {
             order: dice
                 .one(&[Order::Strict, Order::Fairness])
                 .unwrap_or_default(),
@@ -203,16 +203,16 @@ impl Run {
     /// What did not hold.
     pub fn all(&mut self, steps: &[Step]) -> Result<(), String> {
         for step in steps {
-            with(|world| world.say(|| format!("{step}")));
+            with(|world| world.trace(|| format!("{step}")));
             self.step(*step)?;
-            self.hold()?;
+            self.check_invariants()?;
         }
         self.calm()
     }
 
     fn step(&mut self, step: Step) -> Result<(), String> {
         self.steps += 1;
-        let mut dice = Dice::new(step.number);
+        let mut dice = Rng::new(step.number);
         let gpu = usize::try_from(step.number).unwrap_or(0) % GPUS;
         match step.what {
             What::Round => self.round(true)?,
@@ -273,8 +273,8 @@ impl Run {
             }
             What::Move | What::Change => {
                 let change = match step.what {
-                    What::Move => wishes::a_move(&mut dice),
-                    _ => wishes::a_change(&mut dice),
+                    What::Move => workload::a_move(&mut dice),
+                    _ => workload::a_change(&mut dice),
                 };
                 let who = dice.one(accounts::all()).unwrap_or(ME);
                 self.asks(&mut dice, |reference, _, reply| {
@@ -317,10 +317,10 @@ impl Run {
                     }
                 }
             }
-            What::Supervisors => self.others(Mood::Free, &mut dice, |kind| {
+            What::Supervisors => self.others(Behaviour::Free, &mut dice, |kind| {
                 matches!(kind, Kind::Supervisor(_))
             }),
-            What::Programs => self.others(Mood::Free, &mut dice, |kind| {
+            What::Programs => self.others(Behaviour::Free, &mut dice, |kind| {
                 matches!(kind, Kind::Program(_))
             }),
             What::KillSupervisor | What::KillProgram => {
@@ -447,7 +447,7 @@ impl Run {
         while let Ok(event) = daemon.told.try_recv() {
             match event.kind.as_str() {
                 "disk_full" => {
-                    with(|world| world.say(|| event.text.clone()));
+                    with(|world| world.trace(|| event.text.clone()));
                     self.disk_is_full = true;
                 }
                 "disk_has_room" => self.disk_is_full = false,
@@ -476,7 +476,7 @@ impl Run {
         Ok(())
     }
 
-    fn read_journal(&self) -> Result<BTreeMap<JobId, Kept>, String> {
+    fn read_journal(&self) -> Result<BTreeMap<JobId, JournaledJob>, String> {
         daemon::read(&self.home).map_err(|error| error.to_string())
     }
 
@@ -488,7 +488,7 @@ impl Run {
             // Its keeper is gone with it.
             world.watched.clear();
             world.wanted.clear();
-            world.say(|| format!("  the agent is gone: {how}"));
+            world.trace(|| format!("  the agent is gone: {how}"));
             world.daemon_died();
         });
         self.inbox.clear();
@@ -569,13 +569,13 @@ impl Run {
         Ok(())
     }
 
-    fn submits(&mut self, runner: Runner, dice: &mut Dice) {
+    fn submits(&mut self, runner: Runner, dice: &mut Rng) {
         // Who has not been answered asks again.
         let again = dice.once_in(3).then(|| self.unanswered.iter().next());
         if let Some((key, (who, submit))) = again.flatten() {
             return self.sends(key.clone(), who, submit.clone());
         }
-        let mut submit = wishes::plain(runner, dice, &self.keys);
+        let mut submit = workload::plain(runner, dice, &self.keys);
         let (key, who) = self.next_key(dice);
         // Drawn last, so that the lists of steps that broke a law once still do what they did.
         submit.hold = runner == Runner::Supervisor && dice.once_in(16);
@@ -583,8 +583,8 @@ impl Run {
     }
 
     /// A job of one of the other kinds.
-    fn submits_more(&mut self, dice: &mut Dice) {
-        let wish = wishes::other(dice, &self.keys);
+    fn submits_more(&mut self, dice: &mut Rng) {
+        let wish = workload::other(dice, &self.keys);
         let (key, who) = self.next_key(dice);
         if wish.wants_mig {
             self.wants_mig.insert(key.clone());
@@ -599,7 +599,7 @@ impl Run {
     }
 
     /// Somebody, and a key that he has not used.
-    pub fn next_key(&mut self, dice: &mut Dice) -> (String, &'static str) {
+    pub fn next_key(&mut self, dice: &mut Rng) -> (String, &'static str) {
         let who = dice.one(accounts::all()).unwrap_or(ME);
         let submitted = self.submitted.entry(who).or_default();
         *submitted += 1;
@@ -607,7 +607,7 @@ impl Run {
     }
 
     /// Somebody confirms a job, as something.
-    fn confirms(&mut self, dice: &mut Dice) {
+    fn confirms(&mut self, dice: &mut Rng) {
         let word = format!("word-{}", dice.below(3));
         let who = dice.one(accounts::all()).unwrap_or(ME);
         let mut asked = None;
@@ -622,7 +622,7 @@ impl Run {
     }
 
     /// Somebody starts another program inside of a job: its supervisor does, or the engine.
-    fn enters(&mut self, dice: &mut Dice) -> Result<(), String> {
+    fn enters(&mut self, dice: &mut Rng) -> Result<(), String> {
         let known: Vec<JobId> = self.keys.values().copied().collect();
         let (Some(id), Some(daemon)) = (dice.one(&known), &mut self.daemon) else {
             return Ok(());
@@ -630,7 +630,8 @@ impl Run {
         for who in accounts::all() {
             let uid = accounts::uid(who);
             let has_some = self.owners.values().any(|owner| owner == who);
-            if let (true, Ok((id, owner))) = (has_some, daemon.cycle.job_of("last", uid))
+            if let (true, Ok((id, owner))) =
+                (has_some, daemon.cycle.resolve_for_caller("last", uid))
                 && owner != uid
             {
                 return Err(format!(
@@ -638,10 +639,10 @@ impl Run {
                 ));
             }
         }
-        if let Ok(inside) = daemon.cycle.inside(&id.to_string()) {
-            with(|world| match &inside.room {
-                Room::Process { .. } => world.guest_comes(inside.dir.path()),
-                Room::Container { name, .. } => world.guest_comes_into(name),
+        if let Ok(inside) = daemon.cycle.exec_target(&id.to_string()) {
+            with(|world| match &inside.environment {
+                ExecEnvironment::Process { .. } => world.guest_comes(inside.dir.path()),
+                ExecEnvironment::Container { name, .. } => world.guest_comes_into(name),
             });
         }
         Ok(())
@@ -655,7 +656,7 @@ impl Run {
     }
 
     /// The threads of MIG do something each.
-    fn mig_works(&mut self, dice: &mut Dice) -> Result<(), String> {
+    fn mig_works(&mut self, dice: &mut Rng) -> Result<(), String> {
         for gpu in 0..GPUS {
             let Some(daemon) = &self.daemon else {
                 return Ok(());
@@ -664,8 +665,8 @@ impl Run {
             let Some(order) = with(|world| world.next_order(gpu, epochs)).flatten() else {
                 continue;
             };
-            with(|world| (world.at_work, world.luck) = (true, Dice::new(dice.next())));
-            let called = daemon::call(|| Ok(daemon.workers.carry_out(order)));
+            with(|world| (world.at_work, world.luck) = (true, Rng::new(dice.next())));
+            let called = daemon::call(|| Ok(daemon.workers.execute(order)));
             with(|world| world.at_work = false);
             let result = match called {
                 Call::Done(result) => result,
@@ -678,10 +679,10 @@ impl Run {
             };
             with(|world| world.carried_out(gpu, &result));
             let gpu = gpus::uuid(gpu);
-            self.inbox.push(Message::Mig(Box::new(Report {
-                epoch: epochs.step(&gpu),
+            self.inbox.push(Message::MigReport(Box::new(MigReport {
+                epoch: epochs.advance(&gpu),
                 gpu,
-                result,
+                outcome: result,
                 took: Duration::ZERO,
             })));
         }
@@ -708,7 +709,7 @@ impl Run {
 
     pub fn sends(&mut self, key: String, who: &'static str, mut submit: Submit) {
         self.unanswered.insert(key.clone(), (who, submit.clone()));
-        wishes::owned(&mut submit, who);
+        workload::owned(&mut submit, who);
         // Others' may be the same.
         submit.idempotency_key = key.split_once('/').map(|(_, key)| key.to_owned());
         let (reply, answer) = oneshot::channel();
@@ -726,7 +727,7 @@ impl Run {
     /// Somebody wants something of a job.
     fn asks(
         &mut self,
-        dice: &mut Dice,
+        dice: &mut Rng,
         ask: impl FnOnce(String, JobId, oneshot::Sender<Result<v1::Job, Error>>) -> (Message, Asked),
     ) {
         let known: Vec<JobId> = self
@@ -743,11 +744,11 @@ impl Run {
     }
 
     /// Some of the other processes do something.
-    fn others(&mut self, mood: Mood, dice: &mut Dice, who: impl Fn(&Kind) -> bool) {
+    fn others(&mut self, mood: Behaviour, dice: &mut Rng, who: impl Fn(&Kind) -> bool) {
         with(|world| {
             for pid in world.pids(&who) {
                 let awake = world.processes.get(&pid).is_some_and(|one| !one.stopped);
-                if !awake || (mood == Mood::Free && dice.once_in(2)) {
+                if !awake || (mood == Behaviour::Free && dice.once_in(2)) {
                     continue;
                 }
                 world.supervisor_steps(pid, dice);
@@ -759,7 +760,7 @@ impl Run {
     /// No more faults: everything comes to its end, and then nothing is left.
     fn calm(&mut self) -> Result<(), String> {
         with(|world| {
-            world.say(|| "calm".to_owned());
+            world.trace(|| "calm".to_owned());
             world.driver_is_ill = false;
             world.no_processes = false;
             world.nursery_dies = false;
@@ -782,7 +783,7 @@ impl Run {
         for (key, (who, submit)) in self.unanswered.clone() {
             self.sends(key, who, submit);
         }
-        let mut dice = Dice::new(0);
+        let mut dice = Rng::new(0);
         for second in 0..CALM {
             if second % 20 == 0 {
                 self.ends_all(second % 40 == 0);
@@ -792,16 +793,16 @@ impl Run {
                 self.confirms_all();
             }
             self.round(true)?;
-            self.hold()?;
+            self.check_invariants()?;
             for _ in 0..3 {
                 let mood = match self.manner.cancels {
-                    true => Mood::Obey,
-                    false => Mood::Leave,
+                    true => Behaviour::ExitOnSigterm,
+                    false => Behaviour::Exit,
                 };
                 self.others(mood, &mut dice, |_| true);
-                self.hold()?;
+                self.check_invariants()?;
                 self.mig_works(&mut dice)?;
-                self.hold()?;
+                self.check_invariants()?;
             }
             clock::advance(Duration::from_secs(1));
             let done = self
@@ -811,7 +812,7 @@ impl Run {
             let waits = with(|world| world.has_orders()).unwrap_or(false);
             if done && !waits && self.unanswered.is_empty() && self.inbox.is_empty() {
                 self.round(true)?;
-                self.hold()?;
+                self.check_invariants()?;
                 // The next agent finds what the last supervisors left.
                 self.daemon = None;
                 self.gone("SIGTERM");
@@ -1000,7 +1001,7 @@ impl World {
     }
 
     /// A fault of the machine, or its end.
-    fn suffers(&mut self, what: What, gpu: usize, dice: &mut Dice) {
+    fn suffers(&mut self, what: What, gpu: usize, dice: &mut Rng) {
         match what {
             What::NoProcesses => self.no_processes = true,
             What::Processes => self.no_processes = false,
@@ -1039,7 +1040,7 @@ impl World {
                 if let Some(name) = name
                     && self.engine.call() == Called::Answered
                 {
-                    self.say(|| format!("  somebody takes {name} away"));
+                    self.trace(|| format!("  somebody takes {name} away"));
                     self.container_goes(name);
                 }
             }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::dice::Dice;
+use super::rng::Rng;
 
 /// One thing that happens; the number decides what is left open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +151,7 @@ const STEADY: [What; 11] = [
 /// The steps of a seed. Each has some kinds more often than others have and leaves some out, so that what is rare is met in numbers, and
 /// without what would hide it (Groce et al., Swarm Testing, 2012).
 pub fn of(seed: u64, count: usize) -> Vec<Step> {
-    let mut dice = Dice::new(seed);
+    let mut dice = Rng::new(seed);
     let mut often = |(what, _, weight): &(What, &str, u64)| {
         let times = dice.one(&[0, 1, 1, 1, 4]).unwrap_or(1);
         let times = if STEADY.contains(what) { 1 } else { times };
@@ -185,7 +185,7 @@ pub fn of(seed: u64, count: usize) -> Vec<Step> {
 
 /// Puts arrays in the place of other steps, in half of the runs, so that what a seed has in the others stays what it was.
 fn arrays(seed: u64, steps: &mut [Step]) {
-    let mut dice = Dice::new(!seed);
+    let mut dice = Rng::new(!seed);
     if dice.once_in(2) {
         return;
     }

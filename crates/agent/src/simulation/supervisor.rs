@@ -1,4 +1,4 @@
-//! What `crate::supervise` does, one step at a time, so that it can be killed between any two of them. The records are the real ones.
+//! What `crate::supervisor` does, one step at a time, so that it can be killed between any two of them. The records are the real ones.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::contained::Stage;
-use super::dice::Dice;
+use super::container_supervisor::ContainerStage;
 use super::engine::Called;
 use super::kernel::{Kind, SIGTERM};
 use super::program::Program;
+use super::rng::Rng;
 use super::{World, clock};
-use crate::clock::now;
-use crate::records::{Begun, Exit, JobDir, Outcome, Spec};
+use crate::host::clock::now;
+use crate::job_dir::{ExitRecord, JobDir, LaunchSpec, RunOutcome, StartRecord};
 
 pub struct Supervisor {
     pub dir: JobDir,
@@ -22,7 +22,7 @@ pub struct Supervisor {
     pub(super) at: At,
     pub(super) grace: Duration,
     program: Option<u32>,
-    pub(super) outcome: Option<Outcome>,
+    pub(super) outcome: Option<RunOutcome>,
     told_at: Option<Duration>,
     /// The name of its container, where its job has one.
     pub(super) container: Option<String>,
@@ -35,19 +35,19 @@ pub(super) enum At {
     Spawned,
     Watches,
     /// To a container.
-    Attends(Stage),
+    Attends(ContainerStage),
     Ends,
     /// Its container is to go.
     Clears,
 }
 
 /// From what wait(2) says.
-fn outcome(status: i32) -> Outcome {
+fn outcome(status: i32) -> RunOutcome {
     match status & 0x7f {
-        0 => Outcome::Exited {
+        0 => RunOutcome::Exited {
             exit_code: status >> 8,
         },
-        signal => Outcome::Signaled { signal },
+        signal => RunOutcome::Signaled { signal },
     }
 }
 
@@ -80,7 +80,7 @@ impl Supervisor {
 
 impl World {
     /// A supervisor does the next thing that it has to do.
-    pub fn supervisor_steps(&mut self, pid: u32, dice: &mut Dice) {
+    pub fn supervisor_steps(&mut self, pid: u32, dice: &mut Rng) {
         let Some(proc) = self.processes.get_mut(&pid) else {
             return;
         };
@@ -88,7 +88,7 @@ impl World {
         let Kind::Supervisor(supervisor) = &mut proc.kind else {
             return;
         };
-        let begun = Begun::now;
+        let begun = StartRecord::now;
         let dir = supervisor.dir.clone();
         match supervisor.at {
             // Its signal handlers are not there yet.
@@ -99,7 +99,7 @@ impl World {
                 let plan = spec.as_ref().and_then(|spec| spec.container.as_ref());
                 let spent = !matches!(dir.exit(), Ok(None)) || (launched && plan.is_none());
                 match spec.filter(|_| !spent) {
-                    Some(Spec {
+                    Some(LaunchSpec {
                         container: Some(plan),
                         grace_ms,
                         ..
@@ -107,8 +107,8 @@ impl World {
                         supervisor.grace = Duration::from_millis(grace_ms);
                         supervisor.container = Some(plan.name);
                         supervisor.at = At::Attends(match launched {
-                            true => Stage::Again,
-                            false => Stage::Make,
+                            true => ContainerStage::Again,
+                            false => ContainerStage::Make,
                         });
                     }
                     Some(spec) if dir.write_launch(&begun(process)).is_ok() => {
@@ -119,7 +119,7 @@ impl World {
                 }
             }
             At::Launched if dice.once_in(12) => {
-                supervisor.outcome = Some(Outcome::Launch {
+                supervisor.outcome = Some(RunOutcome::Launch {
                     launch_error: "no such program".to_owned(),
                     exit_code: 127,
                 });
@@ -155,11 +155,11 @@ impl World {
                 self.die(pid, 0);
             }
             At::Ends => {
-                let exit = Exit {
+                let exit = ExitRecord {
                     outcome: supervisor
                         .outcome
                         .clone()
-                        .unwrap_or(Outcome::Exited { exit_code: 0 }),
+                        .unwrap_or(RunOutcome::Exited { exit_code: 0 }),
                     at: now(),
                 };
                 // A full disk is waited out.

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use divvy_api::client::{Act, Client, Meant, WaitFor};
+use divvy_api::client::{Act, Client, JobSelection, WaitFor};
 use divvy_api::v1::{
     After, Array, EndReason, Error, ErrorCode, Exec, Job, JobState, Resize, Submit,
 };
@@ -47,7 +47,7 @@ fn after(job: &str, ok: bool) -> Vec<After> {
     }]
 }
 
-fn references(meant: &Meant) -> Vec<String> {
+fn references(meant: &JobSelection) -> Vec<String> {
     meant.jobs.iter().map(Job::reference).collect()
 }
 

@@ -6,7 +6,9 @@ use crate::harness;
 
 use divvy_api::client::{Client, Runs};
 use divvy_api::v1::{Amount, ErrorCode, JobState, OomCause, OomKind, Submit};
-use divvy_ledger::{Cause, Kind, Live, Refusal, Slice, Slot};
+use divvy_ledger::{
+    AllocationGroup, AllocationKind, DenialCause, DenialReport, ProcessSlot, Slice,
+};
 use harness::{Home, ended, in_state, quarter, refused};
 
 const MIB: u64 = 1 << 20;
@@ -14,7 +16,7 @@ const GIB: u64 = 1 << 30;
 const ONE: [&str; 2] = ["--sim", "a100-80gb:1"];
 
 /// A running job of 8 GiB that does nothing, and this process as one of its own.
-async fn member(home: &Home, client: &Client, command: &[&str]) -> (String, Slot) {
+async fn member(home: &Home, client: &Client, command: &[&str]) -> (String, ProcessSlot) {
     let submit = Submit {
         amount: Some(Amount::Memory { bytes: 8 * GIB }),
         ..quarter(command)
@@ -26,22 +28,22 @@ async fn member(home: &Home, client: &Client, command: &[&str]) -> (String, Slot
 }
 
 /// Takes some, is refused more, and gives it back.
-fn use_and_be_refused(slot: &Slot, used: u64, asked: u64) {
+fn use_and_be_refused(slot: &ProcessSlot, used: u64, asked: u64) {
     slot.reserve(0, used).unwrap().commit();
     if asked > 0 {
         assert!(slot.reserve(0, asked).is_err());
         slot.count_denial(0, asked);
-        slot.record(&Refusal {
+        slot.record(&DenialReport {
             api: b"cuMemAlloc_v2",
             gpu: Some(0),
-            asked,
-            cause: Cause::SliceFull,
+            requested: asked,
+            cause: DenialCause::SliceFull,
             gpu_free: 60 * GIB,
             gpu_total: 80 * GIB,
-            largest: &[Live {
+            largest: &[AllocationGroup {
                 bytes: used / 2,
                 count: 2,
-                kind: Kind::Pool,
+                kind: AllocationKind::Pool,
             }],
             allocations: 2,
             skipped: 4,
@@ -165,20 +167,20 @@ async fn what_a_job_writes_about_itself_stops_no_daemon() {
     let home = Home::with(&ONE);
     let client = home.client();
     let (id, slot) = member(&home, &client, &["sleep", "1000"]).await;
-    for asked in [0, MIB, u64::MAX] {
-        slot.record(&Refusal {
+    for requested in [0, MIB, u64::MAX] {
+        slot.record(&DenialReport {
             api: &[0xff; 100],
             gpu: Some(15),
-            asked,
-            cause: Cause::GpuFull,
+            requested,
+            cause: DenialCause::GpuFull,
             gpu_free: u64::MAX,
             gpu_total: u64::MAX,
             skipped: u64::MAX,
             allocations: u64::MAX,
-            largest: &[Live {
+            largest: &[AllocationGroup {
                 bytes: u64::MAX,
                 count: u32::MAX,
-                kind: Kind::Other,
+                kind: AllocationKind::Other,
             }; 12],
         });
     }

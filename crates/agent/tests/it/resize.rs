@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Amount, Error, ErrorCode, Job, JobState, Resize, Submit};
-use divvy_ledger::{Mode, Slice, Slot};
+use divvy_ledger::{ProcessSlot, SharingMode, Slice};
 use divvy_test_support::{let_pass, until_async};
 use harness::{Home, in_state, quarter, refused, until};
 
@@ -60,7 +60,7 @@ fn limit(home: &Home, id: &str) -> u64 {
 }
 
 /// This process as one of the job's, with so much memory.
-fn member(home: &Home, id: &str, gib: u64) -> Slot {
+fn member(home: &Home, id: &str, gib: u64) -> ProcessSlot {
     let slot = slice(home, id).join().unwrap();
     slot.reserve(0, gib * GIB).unwrap().commit();
     slot
@@ -282,7 +282,7 @@ async fn compute_time_is_divided_anew_also_for_the_next_daemon() {
     assert_eq!((job.compute.clone(), held(&job)), says("fair=0.75"));
     // Its share of compute is what the keeper goes by, and what its processes see.
     until("the keeper knows", || {
-        weight(&home, &id) == (750, 0, Mode::Fair)
+        weight(&home, &id) == (750, 0, SharingMode::Fair)
     });
     let told = events(&client, "resized").await;
     assert_eq!(told, ["compute: fair -> fair=0.75"]);
@@ -326,7 +326,7 @@ async fn compute_time_is_divided_anew_also_for_the_next_daemon() {
         (job.compute.as_str(), held(&job)),
         ("strict=0.125", (10, None))
     );
-    assert_eq!(weight(&home, &id), (125, 125, Mode::Strict));
+    assert_eq!(weight(&home, &id), (125, 125, SharingMode::Strict));
     // The keeper is a thread of its own, and hears of it when it comes to it.
     let kept = until_async("the job takes turns", async || {
         client.job(&id).await.unwrap().compute_time
@@ -341,7 +341,7 @@ async fn compute_time_is_divided_anew_also_for_the_next_daemon() {
 }
 
 /// Weight and cap of compute, and how it is divided, by the job's own account.
-fn weight(home: &Home, id: &str) -> (u16, u16, Mode) {
+fn weight(home: &Home, id: &str) -> (u16, u16, SharingMode) {
     let slice = slice(home, id);
     let gpu = &slice.gpus()[0];
     (gpu.weight, gpu.cap, slice.spec().mode)

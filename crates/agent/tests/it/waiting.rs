@@ -7,7 +7,7 @@ use crate::users::{LEE, as_user};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use divvy_api::client::{Act, Client, Meant};
+use divvy_api::client::{Act, Client, JobSelection};
 use divvy_api::v1::{self, Amount, Array, ErrorCode, Job, JobChange, JobState, ReasonCode, Submit};
 use harness::{Home, SEED, call, ended, in_state, quarter, refused};
 
@@ -37,7 +37,7 @@ fn part(thousandths: u16) -> Submit {
 }
 
 /// The only job that was meant.
-fn one(meant: Meant) -> Job {
+fn one(meant: JobSelection) -> Job {
     let Ok([job]) = <[Job; 1]>::try_from(meant.jobs) else {
         panic!("not one job is meant");
     };
@@ -600,7 +600,7 @@ fn users_order_and_hold_their_own_jobs_and_operators_everybodys() {
     );
     let order = || as_user(&home, LEE, async |client| order(&client, "default").await);
     assert_eq!(order(), [&one, &lees, &two].map(String::clone));
-    let not_allowed = |answer: Result<Meant, v1::Error>| {
+    let not_allowed = |answer: Result<JobSelection, v1::Error>| {
         let error = refused(answer);
         assert_eq!(error.code, ErrorCode::NotAllowed, "{error:?}");
         assert_eq!(error.code.exit_code(), 4);

@@ -10,13 +10,13 @@ use bollard::query_parameters::{
 use futures_util::StreamExt as _;
 use tokio::time::{Instant, timeout};
 
-use super::ending::{Ending, Urge, named};
 use super::output::Attached;
-use super::signals::{Signals, Told};
-use super::{AGAIN, Job, Made, lost};
-use crate::container::{engine, found, terminal};
-use crate::process::Process;
-use crate::records::Outcome;
+use super::signals::{SignalEvent, Signals};
+use super::stop::{StopRequest, StopSequence, named};
+use super::{AGAIN, ContainerJob, CreatedContainer, lost};
+use crate::container::{engine, inspect, terminal};
+use crate::host::process::Process;
+use crate::job_dir::RunOutcome;
 
 /// How long the last words of a container may take to come, once it has ended.
 const LAST_WORDS: Duration = Duration::from_secs(30);
@@ -31,21 +31,21 @@ const BELIEVED: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// It was never started.
-    Fresh,
+    Created,
     Running {
         /// Its first process, by the host's number.
         pid: Option<u32>,
     },
-    Ended(Outcome),
+    Ended(RunOutcome),
     /// It is not there, or the engine has forgotten how it ended.
     Gone,
     /// The engine does not answer.
     Unknown,
 }
 
-impl Job<'_> {
-    pub(super) async fn state(&self, made: &Made) -> State {
-        let found = match found::inspect(&self.plan.socket, &made.docker, &made.id).await {
+impl ContainerJob<'_> {
+    pub(super) async fn state(&self, made: &CreatedContainer) -> State {
+        let found = match inspect::inspect(&self.plan.socket, &made.docker, &made.id).await {
             Ok(found) => found,
             Err(error) if engine::status(&error) == Some(404) => return State::Gone,
             Err(_) => return State::Unknown,
@@ -58,7 +58,7 @@ impl Job<'_> {
             return State::Unknown;
         };
         // It ended with the machine, and with which code nobody knows; or it is the engine alone that has forgotten it.
-        if found::has_run_before(&state) {
+        if inspect::has_run_before(&state) {
             let first = self.dir.started().ok().flatten().map(|begun| begun.process);
             let first = first.filter(|first| *first != self.me && first.is_alive());
             return first.map_or(State::Gone, |first| State::Running {
@@ -66,10 +66,10 @@ impl Job<'_> {
             });
         }
         match state.status {
-            Some(ContainerStateStatusEnum::CREATED) => State::Fresh,
+            Some(ContainerStateStatusEnum::CREATED) => State::Created,
             Some(ContainerStateStatusEnum::EXITED | ContainerStateStatusEnum::DEAD) => {
                 let code = state.exit_code.and_then(|code| i32::try_from(code).ok());
-                State::Ended(Outcome::Exited {
+                State::Ended(RunOutcome::Exited {
                     exit_code: code.unwrap_or(125),
                 })
             }
@@ -85,10 +85,10 @@ impl Job<'_> {
     /// From its start to its end.
     pub(super) async fn follow(
         &self,
-        made: &Made,
+        made: &CreatedContainer,
         attached: Option<Attached>,
         signals: &mut Signals,
-    ) -> Outcome {
+    ) -> RunOutcome {
         let words = self.copy(made, attached);
         tokio::pin!(words);
         let mut said_all = false;
@@ -98,9 +98,9 @@ impl Job<'_> {
         let mut is_told = false;
         let ends = self.outcome(made);
         tokio::pin!(ends);
-        let mut ending = Ending::new(self.grace());
-        if self.dir.is_to_stop() {
-            ending.want(Instant::now());
+        let mut ending = StopSequence::new(self.grace());
+        if self.dir.is_stop_requested() {
+            ending.request(Instant::now());
         }
         let outcome = loop {
             tokio::select! {
@@ -108,9 +108,9 @@ impl Job<'_> {
                 () = &mut begins, if !is_told => is_told = true,
                 () = &mut words, if !said_all => said_all = true,
                 told = signals.next() => match told {
-                    Told::Stop => ending.want(Instant::now()),
-                    Told::Pass(signal) => { self.signal(made, signal).await; }
-                    Told::Resized => self.tell_size(made).await,
+                    SignalEvent::Stop => ending.request(Instant::now()),
+                    SignalEvent::Pass(signal) => { self.signal(made, signal).await; }
+                    SignalEvent::Resized => self.tell_size(made).await,
                 },
                 () = until(ending.due()) => self.urge(made, &mut ending).await,
             }
@@ -126,15 +126,15 @@ impl Job<'_> {
     }
 
     /// How it ended, once it has. An engine that goes away comes back.
-    async fn outcome(&self, made: &Made) -> Outcome {
+    async fn outcome(&self, made: &CreatedContainer) -> RunOutcome {
         loop {
             self.ended(made).await;
             match self.state(made).await {
                 State::Ended(outcome) => return outcome,
                 State::Gone => return lost(),
-                State::Unknown if self.is_forsaken() => return lost(),
+                State::Unknown if self.is_abandoned() => return lost(),
                 // Or has not yet noticed.
-                State::Unknown | State::Running { .. } | State::Fresh => {
+                State::Unknown | State::Running { .. } | State::Created => {
                     tokio::time::sleep(AGAIN).await;
                 }
             }
@@ -142,7 +142,7 @@ impl Job<'_> {
     }
 
     /// Returns when the container has probably ended, or is to be looked at again.
-    pub(super) async fn ended(&self, made: &Made) {
+    pub(super) async fn ended(&self, made: &CreatedContainer) {
         let options = WaitContainerOptions {
             condition: "not-running".to_owned(),
         };
@@ -156,13 +156,13 @@ impl Job<'_> {
     }
 
     /// Does what is due to bring it to its end.
-    pub(super) async fn urge(&self, made: &Made, ending: &mut Ending) {
-        match ending.urge(Instant::now()) {
-            Some(Urge::Ask) => {
+    pub(super) async fn urge(&self, made: &CreatedContainer, ending: &mut StopSequence) {
+        match ending.due_request(Instant::now()) {
+            Some(StopRequest::Terminate) => {
                 let is_heard = self.stop(made).await;
-                ending.asked(is_heard, Instant::now());
+                ending.terminate_sent(is_heard, Instant::now());
             }
-            Some(Urge::Kill) => {
+            Some(StopRequest::Kill) => {
                 self.signal(made, "SIGKILL").await;
                 ending.killed(Instant::now());
             }
@@ -171,7 +171,7 @@ impl Job<'_> {
     }
 
     /// Asks it to end, in the way that its image wants; whether it has heard of it.
-    async fn stop(&self, made: &Made) -> bool {
+    async fn stop(&self, made: &CreatedContainer) -> bool {
         if self.stop_signal.borrow().is_none() {
             // It learns which.
             let _ = timeout(PROMPT, self.state(made)).await;
@@ -183,7 +183,7 @@ impl Job<'_> {
 
     /// Has the engine send it a signal; whether it has heard of that. Gone by itself is just as well. What an engine that does not
     /// answer, or cannot, does not pass on its first process is sent from here: a signal of the host's is the same to it.
-    pub(super) async fn signal(&self, made: &Made, signal: &str) -> bool {
+    pub(super) async fn signal(&self, made: &CreatedContainer, signal: &str) -> bool {
         let options = KillContainerOptions {
             signal: signal.to_owned(),
         };
@@ -194,7 +194,7 @@ impl Job<'_> {
         match sent {
             Ok(()) => true,
             Err(error) if matches!(engine::status(&error), Some(404 | 409)) => true,
-            Err(error) => self.signal_directly(signal) || !engine::is_away(&error),
+            Err(error) => self.signal_directly(signal) || !engine::is_unavailable(&error),
         }
     }
 
@@ -209,7 +209,7 @@ impl Job<'_> {
 
     /// Writes down the container's first process, once the engine has said which it is: by it alone the container's processes are known
     /// for the job's.
-    async fn tell_start(&self, made: &Made) {
+    async fn tell_start(&self, made: &CreatedContainer) {
         loop {
             match self.first_process(made).await {
                 Some(first) => return self.started(first),
@@ -220,7 +220,7 @@ impl Job<'_> {
 
     /// The container's first process; this one for one that is gone already, none where the engine does not say. It is asked again once
     /// the process is looked up: by then its number may be another's.
-    pub(super) async fn first_process(&self, made: &Made) -> Option<Process> {
+    pub(super) async fn first_process(&self, made: &CreatedContainer) -> Option<Process> {
         let state = self.state(made).await;
         match state {
             State::Running { pid: Some(pid) } => {
@@ -228,13 +228,13 @@ impl Job<'_> {
                 (self.state(made).await == state).then_some(process)
             }
             State::Unknown => None,
-            State::Running { pid: None } | State::Fresh | State::Ended(_) | State::Gone => {
+            State::Running { pid: None } | State::Created | State::Ended(_) | State::Gone => {
                 Some(self.me)
             }
         }
     }
 
-    async fn tell_size(&self, made: &Made) {
+    async fn tell_size(&self, made: &CreatedContainer) {
         if self.plan.options.tty
             && let Some((h, w)) = terminal::size()
         {

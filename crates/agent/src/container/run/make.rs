@@ -14,28 +14,28 @@ use futures_util::StreamExt as _;
 use jiff::Timestamp;
 
 use super::signals::Signals;
-use super::{AGAIN, Job, Made, launch_failed, remove, withdrawn};
-use crate::container::body::{Around, body};
-use crate::container::edits::{Edits, Files, LD_SO_PRELOAD, edits};
-use crate::container::engine::Trouble;
+use super::{AGAIN, ContainerJob, CreatedContainer, launch_failed, remove, withdrawn};
+use crate::container::create_request::{CreateContext, create_request};
+use crate::container::edits::{Edits, JobFiles, LD_SO_PRELOAD, edits};
+use crate::container::engine::EngineFailure;
+use crate::container::gc::{FoundContainer, Journal};
 use crate::container::image::{self, Runs};
-use crate::container::leads::Leads;
-use crate::container::plan::{self, INSTANCE, JOB, JOURNAL, OnUnlimited, Plan};
-use crate::container::sweep::{Found, Journal};
-use crate::container::{cdi, cover, elf, engine, found};
-use crate::records::{Outcome, Placed};
-use crate::supervise::form::{Form, Limiter};
-use crate::supervise::{Place, chain, report, say};
+use crate::container::resolve_mounts::Resolved;
+use crate::container::{cdi, elf, engine, inspect, job_files};
+use crate::job_dir::container_spec::{self, INSTANCE, JOB, JOURNAL, OnUnlimited, Plan};
+use crate::job_dir::{ContainerRecord, RunOutcome};
+use crate::supervisor::injection::{InjectedLimiter, InjectionMode};
+use crate::supervisor::{StdioMode, error_chain, log_record_error, write_stderr};
 
 /// How often a name may be given to what an unanswered call has made, [`AGAIN`] apart: a minute. An engine may keep a name for nothing.
 const GIVEN: u32 = 120;
 
 /// How it ended before it began, and what was made by then.
-pub(super) type Ended = (Outcome, Option<Made>);
+pub(super) type Ended = (RunOutcome, Option<CreatedContainer>);
 
-impl Job<'_> {
+impl ContainerJob<'_> {
     /// A container that only has to be started.
-    pub(super) async fn make(&self, signals: &mut Signals) -> Result<Made, Ended> {
+    pub(super) async fn make(&self, signals: &mut Signals) -> Result<CreatedContainer, Ended> {
         tokio::select! {
             made = self.make_at_last() => made,
             () = self.is_unwanted(signals) => Err((withdrawn(), None)),
@@ -46,7 +46,7 @@ impl Job<'_> {
     pub(super) async fn is_unwanted(&self, signals: &mut Signals) {
         let told = signals.stop();
         tokio::pin!(told);
-        while !self.dir.is_to_stop() {
+        while !self.dir.is_stop_requested() {
             tokio::select! {
                 () = &mut told => return,
                 () = tokio::time::sleep(AGAIN) => {}
@@ -55,28 +55,30 @@ impl Job<'_> {
     }
 
     /// The same with an engine that may be away for a while. What was begun before is found by its name, and begun anew.
-    async fn make_at_last(&self) -> Result<Made, Ended> {
+    async fn make_at_last(&self) -> Result<CreatedContainer, Ended> {
         let mut told = false;
         loop {
             let (trouble, made) = match self.make_once().await {
                 Ok(made) => return Ok(made),
                 Err(failed) => failed,
             };
-            let why = trouble.words();
-            if matches!(trouble, Trouble::Away(_)) && self.may_wait() {
+            let why = trouble.message();
+            if matches!(trouble, EngineFailure::Unavailable(_)) && self.may_wait() {
                 if !told {
-                    say(&format!("{why}; waiting for the container engine"));
+                    write_stderr(&format!("{why}; waiting for the container engine"));
                     told = true;
                 }
                 tokio::time::sleep(AGAIN).await;
                 continue;
             }
-            say(why);
+            write_stderr(why);
             return Err((launch_failed(125, why), made));
         }
     }
 
-    async fn make_once(&self) -> Result<Made, (Trouble, Option<Made>)> {
+    async fn make_once(
+        &self,
+    ) -> Result<CreatedContainer, (EngineFailure, Option<CreatedContainer>)> {
         let (made, config) = self.create_anew().await.map_err(|why| (why, None))?;
         match self.look(&made, &config).await {
             Ok(()) => Ok(made),
@@ -85,17 +87,17 @@ impl Job<'_> {
     }
 
     /// The new container, and what its image says of itself.
-    async fn create_anew(&self) -> Result<(Made, ImageConfig), Trouble> {
+    async fn create_anew(&self) -> Result<(CreatedContainer, ImageConfig), EngineFailure> {
         let docker = engine::connect(&self.plan.socket).await;
         let docker = docker.map_err(|error| {
             let why = format!(
                 "the container engine at {} does not respond: {}",
                 self.plan.socket.display(),
-                engine::words(&error)
+                engine::describe_error(&error)
             );
-            match engine::is_away(&error) {
-                true => Trouble::Away(why),
-                false => Trouble::Refused(why),
+            match engine::is_unavailable(&error) {
+                true => EngineFailure::Unavailable(why),
+                false => EngineFailure::Refused(why),
             }
         })?;
         let info = docker.info().await?;
@@ -104,12 +106,12 @@ impl Job<'_> {
         }
         self.clear_leftover(&docker).await?;
         let config = self.image(&docker).await?;
-        let files = Files::of(self.dir.path());
+        let files = JobFiles::of(self.dir.path());
         let edits = edits(&self.plan.held, &files);
-        cover::lay(&edits, &files).map_err(|error| chain(&error))?;
+        job_files::write(&edits, &files).map_err(|error| error_chain(&error))?;
         let storage = storage(&info);
-        let around = Around {
-            attached: self.place != Place::Background,
+        let around = CreateContext {
+            attached: self.place != StdioMode::Background,
             by_cdi: self.plan.cdi.is_some() && engine::takes_cdi(&docker.version().await?),
             runtime: plain_runtime(&info),
             storage: &storage,
@@ -119,19 +121,19 @@ impl Job<'_> {
         }
         self.look_at_volumes(&docker, &storage).await?;
         let id = self.create(&docker, &edits, around).await?;
-        Ok((Made { docker, id }, config))
+        Ok((CreatedContainer { docker, id }, config))
     }
 
     /// Takes away what there is by the container's name and is left over; whether there was something.
-    pub(super) async fn clear_leftover(&self, docker: &Docker) -> Result<bool, Trouble> {
+    pub(super) async fn clear_leftover(&self, docker: &Docker) -> Result<bool, EngineFailure> {
         let name = &self.plan.name;
-        let found = match found::inspect(&self.plan.socket, docker, name).await {
+        let found = match inspect::inspect(&self.plan.socket, docker, name).await {
             Ok(found) => found,
             Err(error) if engine::status(&error) == Some(404) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
         let labels = found.config.and_then(|config| config.labels);
-        let has_run = found.state.as_ref().is_some_and(found::has_run_before);
+        let has_run = found.state.as_ref().is_some_and(inspect::has_run_before);
         let status = found.state.and_then(|state| state.status);
         // As it is after a restart of the machine by what newer releases of Podman say.
         let status = if has_run {
@@ -158,7 +160,7 @@ impl Job<'_> {
     }
 
     /// What the image says of itself, fetched where it is not here.
-    async fn image(&self, docker: &Docker) -> Result<ImageConfig, Trouble> {
+    async fn image(&self, docker: &Docker) -> Result<ImageConfig, EngineFailure> {
         let image = &self.plan.image;
         let pull = self.plan.options.pull;
         if pull == Pull::Always {
@@ -174,9 +176,9 @@ impl Job<'_> {
         Ok(found?.config.unwrap_or_default())
     }
 
-    async fn fetch(&self, docker: &Docker) -> Result<(), Trouble> {
+    async fn fetch(&self, docker: &Docker) -> Result<(), EngineFailure> {
         let image = &self.plan.image;
-        say(&format!("pulling the image {image}"));
+        write_stderr(&format!("pulling the image {image}"));
         // Without a tag the engine would fetch every one there is.
         let name = image.rsplit('/').next().unwrap_or(image);
         let tagged = name.contains([':', '@']);
@@ -189,8 +191,8 @@ impl Job<'_> {
         while let Some(step) = progress.next().await {
             let failed = match step {
                 Ok(step) => step.error_detail.and_then(|error| error.message),
-                Err(error) if engine::is_away(&error) => return Err(error.into()),
-                Err(error) => Some(engine::words(&error)),
+                Err(error) if engine::is_unavailable(&error) => return Err(error.into()),
+                Err(error) => Some(engine::describe_error(&error)),
             };
             if let Some(why) = failed {
                 return Err(format!("cannot pull the image {image}: {why}").into());
@@ -213,11 +215,11 @@ impl Job<'_> {
         &self,
         docker: &Docker,
         edits: &Edits,
-        around: Around<'_>,
-    ) -> Result<String, Trouble> {
+        around: CreateContext<'_>,
+    ) -> Result<String, EngineFailure> {
         let resolve = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let body =
-            body(self.spec, self.plan, edits, around, &resolve).map_err(|kept| kept.to_string())?;
+        let body = create_request(self.spec, self.plan, edits, around, &resolve)
+            .map_err(|kept| kept.to_string())?;
         let options = CreateContainerOptions {
             name: Some(self.plan.name.clone()),
             ..CreateContainerOptions::default()
@@ -228,10 +230,10 @@ impl Job<'_> {
             // The engine has heard what it did not answer, and is about to have made it.
             Err(error) if was_asked && engine::is_name_given(&error) => {
                 self.given.set(self.given.get() + 1);
-                return Err(is_given(self.given.get(), engine::words(&error)));
+                return Err(is_given(self.given.get(), engine::describe_error(&error)));
             }
             Err(error) => {
-                let is_away = engine::is_away(&error);
+                let is_away = engine::is_unavailable(&error);
                 if is_away {
                     self.given.set(0);
                 }
@@ -241,17 +243,21 @@ impl Job<'_> {
             }
         };
         for warning in made.warnings {
-            say(&warning);
+            write_stderr(&warning);
         }
         Ok(made.id)
     }
 
     /// What has to be known of it before it runs: whether the limiter can hold it, as whom it runs, where its log begins.
-    pub(super) async fn look(&self, made: &Made, config: &ImageConfig) -> Result<(), Trouble> {
+    pub(super) async fn look(
+        &self,
+        made: &CreatedContainer,
+        config: &ImageConfig,
+    ) -> Result<(), EngineFailure> {
         if let Some(limiter) = &self.plan.held.limiter {
             self.look_inside(made, config, limiter).await?;
         }
-        report(self.dir.write_container(&Placed {
+        log_record_error(self.dir.write_container(&ContainerRecord {
             name: self.plan.name.clone(),
             id: made.id.clone(),
             log_from: self.log_size(),
@@ -260,7 +266,11 @@ impl Job<'_> {
     }
 
     /// A volume may be a folder of the host by another name: what it is was said when it was made.
-    async fn look_at_volumes(&self, docker: &Docker, storage: &[PathBuf]) -> Result<(), Trouble> {
+    async fn look_at_volumes(
+        &self,
+        docker: &Docker,
+        storage: &[PathBuf],
+    ) -> Result<(), EngineFailure> {
         let all_kept = [&self.plan.kept[..], storage].concat();
         for mount in &self.plan.options.mounts {
             let Mount::Volume {
@@ -289,11 +299,11 @@ impl Job<'_> {
     }
 
     /// What is mounted by name may lie elsewhere: links of the image lead there.
-    async fn look_where_mounts_lead(
+    async fn check_mount_symlinks(
         &self,
-        files: &image::Files<'_>,
+        files: &image::ContainerFiles<'_>,
         config: &ImageConfig,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), EngineFailure> {
         let mounts = &self.plan.options.mounts;
         let own = mounts.iter().map(Mount::target);
         let images = config.volumes.iter().flatten().map(String::as_str);
@@ -314,7 +324,7 @@ impl Job<'_> {
         }
         // Where they led elsewhere, a mount could lie over that.
         for ours in [BEHIND, LD_SO_PRELOAD] {
-            if files.leads(Path::new(ours), true).await? != Leads::Itself {
+            if files.resolve_mount(Path::new(ours), true).await? != Resolved::Unchanged {
                 let why = format!(
                     "containers of {} with mounts or volumes cannot be limited: the image has a symlink in the path \
                      {ours}",
@@ -327,25 +337,25 @@ impl Job<'_> {
         for target in all {
             let plain = paths::plain(Path::new(target));
             let is_alone = filled.iter().all(|other| *other == plain);
-            judge(target, files.leads(&plain, is_alone).await?)?;
+            judge(target, files.resolve_mount(&plain, is_alone).await?)?;
         }
         Ok(())
     }
 
     async fn look_inside(
         &self,
-        made: &Made,
+        made: &CreatedContainer,
         config: &ImageConfig,
-        limiter: &plan::Limiter,
-    ) -> Result<(), Trouble> {
+        limiter: &container_spec::Limiter,
+    ) -> Result<(), EngineFailure> {
         let options = &self.plan.options;
-        let files = image::Files {
+        let files = image::ContainerFiles {
             socket: &self.plan.socket,
             docker: &made.docker,
             podman: engine::podman(&made.docker.version().await?).is_some(),
             container: &made.id,
         };
-        self.look_where_mounts_lead(&files, config).await?;
+        self.check_mount_symlinks(&files, config).await?;
         let library = fs::read(&limiter.preload).ok();
         let runs = Runs {
             image: config,
@@ -355,7 +365,7 @@ impl Job<'_> {
             workdir: options.workdir.as_deref(),
             needs: library.and_then(|library| elf::glibc(&library)),
         };
-        let seen = image::look(&files, &runs).await?;
+        let seen = image::inspect_image(&files, &runs).await?;
         if let Some(why) = &seen.unlimited {
             let why = format!(
                 "the limiter does not work in a container of {}: {why}",
@@ -368,22 +378,22 @@ impl Job<'_> {
                     );
                     return Err(why.into());
                 }
-                OnUnlimited::Warn => say(&format!("{why}; its GPU memory is not limited")),
+                OnUnlimited::Warn => write_stderr(&format!("{why}; its GPU memory is not limited")),
             }
         }
         if let Some(user) = seen.user.filter(|user| *user != 0)
             && let Err(error) = chown(limiter.slice.join("slots"), Some(user), None)
         {
-            say(&format!(
+            write_stderr(&format!(
                 "the container cannot allocate GPU memory: its user {user} cannot become the owner of the slice's \
                  ledger ({error})"
             ));
         }
         let form = match &limiter.wrappers {
-            Ok(_) => Form::Wrapper,
-            Err(_) => Form::Preload,
+            Ok(_) => InjectionMode::Wrapper,
+            Err(_) => InjectionMode::Preload,
         };
-        report(self.dir.write_limiter(&Limiter {
+        log_record_error(self.dir.write_limiter(&InjectedLimiter {
             form,
             failed: seen.unlimited.is_some(),
             because: seen.unlimited.or_else(|| limiter.wrappers.clone().err()),
@@ -396,10 +406,10 @@ impl Job<'_> {
 ///
 /// # Errors
 /// Why not.
-fn judge(target: &str, leads: Leads) -> Result<(), String> {
+fn judge(target: &str, leads: Resolved) -> Result<(), String> {
     match leads {
-        Leads::Itself => Ok(()),
-        Leads::To(path) => {
+        Resolved::Unchanged => Ok(()),
+        Resolved::Target(path) => {
             let path = path.display().to_string();
             paths::target(&path).map_err(|kept| {
                 format!(
@@ -408,11 +418,11 @@ fn judge(target: &str, leads: Leads) -> Result<(), String> {
                 )
             })
         }
-        Leads::Unsaid(None) => Err(format!(
+        Resolved::Unknown(None) => Err(format!(
             "{target} may not be mounted: it is a symlink of the image, and Podman does not report its target. Mount \
              it at the path of the target"
         )),
-        Leads::Unsaid(Some(path)) => Err(format!(
+        Resolved::Unknown(Some(path)) => Err(format!(
             "{target} may not be mounted together with other mounts: a symlink leads to {path}, and Podman does \
              not report the targets of the others. Mount it at {path}",
             path = path.display()
@@ -450,10 +460,10 @@ fn nested(mounts: &[Mount], config: &ImageConfig) -> Option<(PathBuf, PathBuf)> 
 }
 
 /// What is to be thought of an engine that gave the name away in a call it did not answer, and has said so that often.
-fn is_given(times: u32, why: String) -> Trouble {
+fn is_given(times: u32, why: String) -> EngineFailure {
     match times < GIVEN {
-        true => Trouble::Away(why),
-        false => Trouble::Refused(why),
+        true => EngineFailure::Unavailable(why),
+        false => EngineFailure::Refused(why),
     }
 }
 
@@ -468,11 +478,11 @@ fn is_left_over(
 ) -> bool {
     let says = |label: &str| labels.get(label).map(String::as_str);
     let is_ours = says(JOB) == Some(job) && says(INSTANCE) == Some(plan.instance.as_str());
-    let found = Found {
+    let found = FoundContainer {
         journal: says(JOURNAL),
         job: says(JOB),
         created,
-        standing: status.into(),
+        state: status.into(),
     };
     let journal = Journal {
         name: plan.journal.as_deref(),
@@ -535,7 +545,7 @@ mod tests {
     #[test]
     fn of_what_has_the_containers_name_only_what_is_nobodys_goes() {
         use ContainerStateStatusEnum as Status;
-        let plan = crate::container::body::tests::plan("");
+        let plan = crate::container::create_request::tests::plan("");
         let began = plan.began.unwrap();
         let made = |created, job: &str, instance: &str, journal: Option<&str>, status| {
             let journal = journal.map(|journal| (JOURNAL, journal));
@@ -610,21 +620,24 @@ mod tests {
 
     #[test]
     fn where_the_image_leads_it_decides_and_what_nobody_says_is_refused() {
-        let to = |path: &str| judge("/x", Leads::To(path.into()));
-        assert_eq!(judge("/x", Leads::Itself), Ok(()));
+        let to = |path: &str| judge("/x", Resolved::Target(path.into()));
+        assert_eq!(judge("/x", Resolved::Unchanged), Ok(()));
         assert_eq!(to("/usr/lib/mine"), Ok(()));
         assert!(to("/run/divvy-job/slice").unwrap_err().contains("limiter"));
-        assert!(judge("/x", Leads::Unsaid(None)).is_err());
-        let beside = judge("/lib/a", Leads::Unsaid(Some("/usr/lib/a".into())));
+        assert!(judge("/x", Resolved::Unknown(None)).is_err());
+        let beside = judge("/lib/a", Resolved::Unknown(Some("/usr/lib/a".into())));
         assert!(beside.unwrap_err().ends_with("Mount it at /usr/lib/a"));
     }
 
     #[test]
     fn a_name_that_is_given_for_a_minute_is_not_waited_for_any_longer() {
         let why = || "the name is in use".to_owned();
-        assert_eq!(is_given(1, why()), Trouble::Away(why()));
-        assert_eq!(is_given(GIVEN - 1, why()), Trouble::Away(why()));
-        assert_eq!(is_given(GIVEN, why()), Trouble::Refused(why()));
+        assert_eq!(is_given(1, why()), EngineFailure::Unavailable(why()));
+        assert_eq!(
+            is_given(GIVEN - 1, why()),
+            EngineFailure::Unavailable(why())
+        );
+        assert_eq!(is_given(GIVEN, why()), EngineFailure::Refused(why()));
         assert_eq!(super::AGAIN * GIVEN, std::time::Duration::from_secs(60));
     }
 

@@ -11,11 +11,11 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
 use super::follow::State;
-use super::{AGAIN, Job, Made, code, launch_failed};
+use super::{AGAIN, ContainerJob, CreatedContainer, code, launch_failed};
 use crate::container::{engine, terminal};
-use crate::log::Bound;
-use crate::records::Outcome;
-use crate::supervise::{Place, say};
+use crate::host::log_trim::LogTrimmer;
+use crate::job_dir::RunOutcome;
+use crate::supervisor::{StdioMode, write_stderr};
 
 type Words = Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>;
 
@@ -27,10 +27,13 @@ pub struct Attached {
     _raw: Option<terminal::Raw>,
 }
 
-impl Job<'_> {
+impl ContainerJob<'_> {
     /// Takes the container's streams for a person's terminal; none for a job in the background, whose log is the engine's.
-    pub(super) async fn attach(&self, made: &Made) -> Result<Option<Attached>, Outcome> {
-        if self.place == Place::Background {
+    pub(super) async fn attach(
+        &self,
+        made: &CreatedContainer,
+    ) -> Result<Option<Attached>, RunOutcome> {
+        if self.place == StdioMode::Background {
             return Ok(None);
         }
         let options = &self.plan.options;
@@ -42,12 +45,12 @@ impl Job<'_> {
             ..AttachContainerOptions::default()
         };
         let failed = |code: i32, why: String| {
-            say(&why);
+            write_stderr(&why);
             launch_failed(code, why)
         };
         // Podman makes the program ready when somebody takes its streams, and says then what other engines say at its start.
         let refused = |error| {
-            let why = engine::words(&error);
+            let why = engine::describe_error(&error);
             failed(code(&why), why)
         };
         let attached = made
@@ -68,7 +71,7 @@ impl Job<'_> {
     }
 
     /// Copies until the container says nothing any more.
-    pub(super) async fn copy(&self, made: &Made, attached: Option<Attached>) {
+    pub(super) async fn copy(&self, made: &CreatedContainer, attached: Option<Attached>) {
         match attached {
             Some(Attached {
                 words, keys, _raw, ..
@@ -79,13 +82,13 @@ impl Job<'_> {
                 let _ = pour(words, 0).await;
             }
             None => {
-                let mut bound = self.spec.log_most.map(Bound::new);
+                let mut bound = self.spec.log_most.map(LogTrimmer::new);
                 tokio::select! {
                     () = self.copy_log(made) => {}
                     () = keep_to(&mut bound) => {}
                 }
                 if let Some(bound) = &mut bound {
-                    bound.look(io::stdout());
+                    bound.trim(io::stdout());
                 }
             }
         }
@@ -93,7 +96,7 @@ impl Job<'_> {
 
     /// How long the job's log is, which is this process's output; a terminal has no length.
     pub(super) fn log_size(&self) -> u64 {
-        if self.place != Place::Background {
+        if self.place != StdioMode::Background {
             return 0;
         }
         let log = rustix::fs::fstat(io::stdout());
@@ -101,7 +104,7 @@ impl Job<'_> {
     }
 
     /// The engine's log, from where the job's own ends.
-    async fn copy_log(&self, made: &Made) {
+    async fn copy_log(&self, made: &CreatedContainer) {
         let from = self.dir.container().ok().flatten();
         let from = from.map_or(0, |placed| placed.log_from);
         // Its end was known when the log was asked for last.
@@ -121,7 +124,7 @@ impl Job<'_> {
                 Ok(()) => {}
                 // A removed container has no log either, nor one whose log goes elsewhere.
                 Err(error) if matches!(engine::status(&error), Some(404 | 409 | 501)) => return,
-                Err(error) if engine::is_away(&error) => {}
+                Err(error) if engine::is_unavailable(&error) => {}
                 // What the engine does not give it gives later, perhaps; of what is over it is asked once more.
                 Err(_) if is_over => return,
                 Err(_) => is_over = matches!(self.state(made).await, State::Ended(_) | State::Gone),
@@ -131,20 +134,20 @@ impl Job<'_> {
     }
 
     /// Whether the container whose log is at its end is, too, or will be in a moment.
-    async fn has_ended(&self, made: &Made) -> bool {
+    async fn has_ended(&self, made: &CreatedContainer) -> bool {
         let _ = tokio::time::timeout(AGAIN, self.ended(made)).await;
         matches!(self.state(made).await, State::Ended(_) | State::Gone)
     }
 }
 
 /// Holds the log, which is standard output, to its bound.
-async fn keep_to(bound: &mut Option<Bound>) {
+async fn keep_to(bound: &mut Option<LogTrimmer>) {
     let Some(bound) = bound else {
         return std::future::pending().await;
     };
     loop {
-        tokio::time::sleep(bound.patience()).await;
-        bound.attend(io::stdout());
+        tokio::time::sleep(bound.until_next_check()).await;
+        bound.trim_if_due(io::stdout());
     }
 }
 

@@ -4,11 +4,11 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::supervise::Place;
+use crate::supervisor::StdioMode;
 
 /// What was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum SignalEvent {
     /// To end the job, with its grace.
     Stop,
     /// To pass this on.
@@ -17,7 +17,7 @@ pub enum Told {
     Resized,
 }
 
-/// `None` is a signal for which [`Place::hears`] says no.
+/// `None` is a signal for which [`Place::handles_signal`] says no.
 pub struct Signals {
     terminate: Signal,
     interrupt: Option<Signal>,
@@ -27,9 +27,9 @@ pub struct Signals {
 }
 
 impl Signals {
-    pub fn new(place: Place) -> io::Result<Self> {
+    pub fn new(place: StdioMode) -> io::Result<Self> {
         let if_heard = |kind: SignalKind| {
-            let is_heard = place.hears(kind.as_raw_value());
+            let is_heard = place.handles_signal(kind.as_raw_value());
             is_heard.then(|| signal(kind)).transpose()
         };
         Ok(Self {
@@ -41,19 +41,19 @@ impl Signals {
         })
     }
 
-    pub async fn next(&mut self) -> Told {
+    pub async fn next(&mut self) -> SignalEvent {
         tokio::select! {
-            _ = self.terminate.recv() => Told::Stop,
-            () = heard(&mut self.interrupt) => Told::Pass("SIGINT"),
-            () = heard(&mut self.quit) => Told::Pass("SIGQUIT"),
-            () = heard(&mut self.hangup) => Told::Pass("SIGHUP"),
-            _ = self.resized.recv() => Told::Resized,
+            _ = self.terminate.recv() => SignalEvent::Stop,
+            () = heard(&mut self.interrupt) => SignalEvent::Pass("SIGINT"),
+            () = heard(&mut self.quit) => SignalEvent::Pass("SIGQUIT"),
+            () = heard(&mut self.hangup) => SignalEvent::Pass("SIGHUP"),
+            _ = self.resized.recv() => SignalEvent::Resized,
         }
     }
 
     /// Returns once somebody wants the job to end; for the time before there is anything to pass a signal on to.
     pub async fn stop(&mut self) {
-        while self.next().await == Told::Resized {}
+        while self.next().await == SignalEvent::Resized {}
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use divvy_api::v1::Gpu;
 
-use super::books::lasted;
+use super::daemon_stats::lasted;
 use super::{Family, Page, family, ratio, word};
 
 /// A metric of a GPU, and how it is read.
@@ -195,8 +195,8 @@ fn about_changes(page: &Page) -> Vec<Family> {
         ("quarantined", counts.quarantined),
     ] {
         let labels = || vec![("change", change.to_owned())];
-        changes.sample(labels(), done.times);
-        let took = u64::try_from(done.took.as_millis()).unwrap_or(u64::MAX);
+        changes.sample(labels(), done.count);
+        let took = u64::try_from(done.total.as_millis()).unwrap_or(u64::MAX);
         seconds.sample(labels(), ratio(took, 3));
     }
     let mut results = family(
@@ -210,18 +210,18 @@ fn about_changes(page: &Page) -> Vec<Family> {
         "Seconds that it took to create or destroy a MIG instance.",
     );
     let changed = [counts.created, counts.destroyed, counts.reclaimed];
-    let done: u64 = changed.iter().map(|done| done.times).sum();
+    let done: u64 = changed.iter().map(|done| done.count).sum();
     for (result, count) in [
         ("done", done),
         (
             "refused",
-            page.books.counted.times_told("mig_create_failed"),
+            page.daemon_stats.counted.event_count("mig_create_failed"),
         ),
-        ("quarantined", counts.quarantined.times),
+        ("quarantined", counts.quarantined.count),
     ] {
         results.sample(vec![("result", result.to_owned())], count);
     }
-    let all: Duration = changed.iter().map(|done| done.took).sum();
+    let all: Duration = changed.iter().map(|done| done.total).sum();
     took.suffixed("_sum", Vec::new(), lasted(all));
     took.suffixed("_count", Vec::new(), done);
     vec![changes, seconds, results, took]

@@ -3,11 +3,11 @@
 use divvy_api::v1::{JobClaim, Slice};
 use divvy_core::ComputeMode;
 
-use super::books::seconds;
-use super::{Family, Page, Told, family, ratio, word};
+use super::daemon_stats::seconds;
+use super::{Family, JobRow, Page, family, ratio, word};
 
 /// Of a job as a whole, whatever GPUs it has.
-fn labels(job: &Told) -> Vec<(&'static str, String)> {
+fn labels(job: &JobRow) -> Vec<(&'static str, String)> {
     vec![
         ("job", job.id.clone()),
         ("name", job.name.clone()),
@@ -177,7 +177,7 @@ fn of_their_time(page: &Page) -> Vec<Family> {
         "Share of each GPU's compute time that the job used in the last 10 s while others competed, from 0 to 1.",
     );
     for job in &page.jobs {
-        if let Some(nanos) = page.books.held.get(&job.id) {
+        if let Some(nanos) = page.daemon_stats.held.get(&job.id) {
             held.sample(labels(job), seconds((*nanos).into()));
         }
         if let Some(age) = job.idle_s {

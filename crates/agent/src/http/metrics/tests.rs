@@ -43,8 +43,8 @@ fn page() -> Page {
     let queue = serde_json::json!({
         "name": "q", "priority": 1, "amount": null, "waiting": 2, "running": 1, "head": null, "reason": null,
     });
-    let mut migs = Counts::default();
-    (migs.created.times, migs.created.took) = (2, Duration::from_millis(1234));
+    let mut migs = MigCounts::default();
+    (migs.created.count, migs.created.total) = (2, Duration::from_millis(1234));
     Page {
         node: serde_json::from_value(node).unwrap(),
         gpus: vec![serde_json::from_value(gpu).unwrap()],
@@ -62,31 +62,31 @@ fn page() -> Page {
                 millijoules: Some(7),
             },
         )]),
-        books: books(),
+        daemon_stats: books(),
         lost: Vec::new(),
         now: "2026-01-02T03:05:05Z".parse().unwrap(),
     }
 }
 
-fn books() -> Books {
+fn books() -> DaemonStats {
     let project = serde_json::json!({
         "name": "vision", "quota": 2500, "quota_memory_bytes": null, "weight": null, "limit": 4000,
         "limit_memory_bytes": null, "priority": 0, "min_runtime_s": 0, "members": [], "used": 3000,
         "used_memory_bytes": 5, "over_quota": 500, "fair_share": 2750, "running": 2, "waiting": 1,
     });
-    let mut books = Books {
+    let mut books = DaemonStats {
         projects: vec![serde_json::from_value(project).unwrap()],
         held: BTreeMap::from([("3".to_owned(), 1_500_000_000)]),
         pending: BTreeMap::from([("insufficient", 2)]),
-        ..Books::default()
+        ..DaemonStats::default()
     };
     let counted = &mut books.counted;
-    counted.told.insert("suspended".into(), 2);
-    counted.told.insert("mig_create_failed".into(), 4);
-    counted.told.insert("mig_evicted".into(), 5);
-    (counted.preempted, counted.given_way) = (3, 1);
-    counted.stills.add(Duration::from_millis(3));
-    counted.unsuspended = 1;
+    counted.events.insert("suspended".into(), 2);
+    counted.events.insert("mig_create_failed".into(), 4);
+    counted.events.insert("mig_evicted".into(), 5);
+    (counted.preempted, counted.preempted_done) = (3, 1);
+    counted.suspends.add(Duration::from_millis(3));
+    counted.failed_suspends = 1;
     counted.resizes.insert(("more", "refused"), 8);
     counted.adopted = 12;
     counted.plans.add(Duration::from_micros(1500));
@@ -96,7 +96,7 @@ fn books() -> Books {
         .entry("q".into())
         .or_default()
         .add(Duration::from_secs(7));
-    let spent = crate::counted::Spent {
+    let spent = crate::model::counters::GpuTime {
         allocated: 4_000_000_000,
         used: 1,
         idle: 2,

@@ -1,0 +1,456 @@
+//! A container as the engine is asked to make it.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use bollard::models::{
+    ContainerCreateBody, DeviceMapping, DeviceRequest, HealthConfig, HostConfig,
+    HostConfigLogConfig, Mount as EngineMount, MountType, PortBinding, PortMap, ResourcesUlimits,
+    RestartPolicy, RestartPolicyNameEnum,
+};
+use divvy_core::docker::{self, Mount, Options};
+
+use super::cdi;
+use super::edits::Edits;
+use crate::job_dir::LaunchSpec;
+use crate::job_dir::container_spec::{INSTANCE, JOB, JOURNAL, Plan};
+
+/// How a container differs by who starts it and where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CreateContext<'a> {
+    /// Somebody sits at its input and output.
+    pub attached: bool,
+    /// The slice gets in as a device of the plan's CDI folder, and not by flags of the engine's.
+    pub by_cdi: bool,
+    /// The runtime to name, where the engine's own choice would be one that adds GPUs.
+    pub runtime: Option<&'a str>,
+    /// Folders of the engine's own, which no job may mount.
+    pub storage: &'a [PathBuf],
+}
+
+/// A folder of the host that a job may not have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} may not be mounted: {why}", path.display())]
+pub struct KeptSource {
+    pub path: PathBuf,
+    pub why: &'static str,
+}
+
+/// The request. `resolve` follows links of the host: where a mount's source really is.
+///
+/// # Errors
+/// [`KeptSource`].
+pub fn create_request(
+    spec: &LaunchSpec,
+    plan: &Plan,
+    edits: &Edits,
+    around: CreateContext<'_>,
+    resolve: &dyn Fn(&Path) -> PathBuf,
+) -> Result<ContainerCreateBody, KeptSource> {
+    let options = &plan.options;
+    let kept = [&plan.kept[..], around.storage].concat();
+    let (mut mounts, tmpfs) = own_mounts(options, &spec.cwd, &kept, resolve)?;
+    let mut variables: Vec<String> = spec
+        .env
+        .iter()
+        .map(|(name, value)| joined(name, value))
+        .collect();
+    let (mut devices, mut requests) = (None, None);
+    if around.by_cdi {
+        requests = Some(vec![DeviceRequest {
+            driver: Some("cdi".to_owned()),
+            device_ids: Some(vec![cdi::device(&plan.name)]),
+            ..DeviceRequest::default()
+        }]);
+    } else {
+        let slice = edits.variables.iter();
+        variables.extend(slice.map(|(name, value)| joined(name, value)));
+        mounts.extend(edits.mounts.iter().map(|bind| EngineMount {
+            typ: Some(MountType::BIND),
+            source: Some(text(&bind.host)),
+            target: Some(text(&bind.container)),
+            read_only: Some(bind.read_only),
+            ..EngineMount::default()
+        }));
+        let mapped = edits.devices.iter().map(|device| DeviceMapping {
+            path_on_host: Some(text(&device.path)),
+            path_in_container: Some(text(&device.path)),
+            cgroup_permissions: Some(device.permissions.clone()),
+        });
+        devices = Some(mapped.collect());
+    }
+    let mut labels: HashMap<String, String> = options.labels.clone().into_iter().collect();
+    labels.insert(JOB.to_owned(), spec.job.clone());
+    labels.insert(INSTANCE.to_owned(), plan.instance.clone());
+    labels.extend(plan.journal.clone().map(|name| (JOURNAL.to_owned(), name)));
+    let interactive = around.attached && options.interactive;
+    let host = HostConfig {
+        mounts: Some(mounts),
+        tmpfs: Some(tmpfs),
+        devices,
+        device_requests: requests,
+        runtime: around.runtime.map(str::to_owned),
+        // The engine's log is where the job's comes from: its way of keeping logs must be one that can be read.
+        log_config: Some(HostConfigLogConfig {
+            typ: Some("json-file".to_owned()),
+            config: None,
+        }),
+        restart_policy: Some(RestartPolicy {
+            name: Some(RestartPolicyNameEnum::NO),
+            maximum_retry_count: None,
+        }),
+        security_opt: options
+            .no_new_privileges
+            .then(|| vec!["no-new-privileges:true".to_owned()]),
+        port_bindings: Some(ports(options)),
+        ..limits(options)
+    };
+    Ok(ContainerCreateBody {
+        image: Some(plan.image.clone()),
+        cmd: filled(spec.command.clone()),
+        entrypoint: options.entrypoint.clone().map(|program| vec![program]),
+        env: Some(variables),
+        labels: Some(labels),
+        hostname: options.hostname.clone(),
+        domainname: options.domainname.clone(),
+        user: options.user.clone(),
+        working_dir: options.workdir.clone(),
+        stop_signal: options.stop_signal.clone(),
+        exposed_ports: filled(exposed(options)),
+        healthcheck: options.no_healthcheck.then(|| HealthConfig {
+            test: Some(vec!["NONE".to_owned()]),
+            ..HealthConfig::default()
+        }),
+        tty: Some(around.attached && options.tty),
+        open_stdin: Some(interactive),
+        stdin_once: Some(interactive),
+        attach_stdin: Some(interactive),
+        attach_stdout: Some(around.attached),
+        attach_stderr: Some(around.attached),
+        host_config: Some(host),
+        ..ContainerCreateBody::default()
+    })
+}
+
+/// What is passed on as it is.
+fn limits(options: &Options) -> HostConfig {
+    let ulimits = options.ulimits.iter().map(|limit| ResourcesUlimits {
+        name: Some(limit.name.clone()),
+        soft: Some(limit.soft),
+        hard: Some(limit.hard),
+    });
+    HostConfig {
+        cap_drop: filled(options.cap_drop.clone()),
+        cpu_period: options.cpu_period,
+        cpu_quota: options.cpu_quota,
+        cpu_shares: options.cpu_shares,
+        cpuset_cpus: options.cpuset_cpus.clone(),
+        cpuset_mems: options.cpuset_mems.clone(),
+        dns: filled(options.dns.clone()),
+        dns_options: filled(options.dns_options.clone()),
+        dns_search: filled(options.dns_search.clone()),
+        extra_hosts: filled(options.add_hosts.clone()),
+        group_add: filled(options.group_add.clone()),
+        init: options.init.then_some(true),
+        ipc_mode: options.ipc.clone(),
+        memory: options.memory,
+        memory_reservation: options.memory_reservation,
+        memory_swap: options.memory_swap,
+        nano_cpus: options.nano_cpus,
+        network_mode: options.network.clone(),
+        pids_limit: options.pids_limit,
+        publish_all_ports: options.publish_all.then_some(true),
+        readonly_rootfs: options.read_only.then_some(true),
+        shm_size: options.shm_size,
+        sysctls: Some(options.sysctls.clone().into_iter().collect()),
+        ulimits: filled(ulimits.collect()),
+        ..HostConfig::default()
+    }
+}
+
+type Tmpfs = HashMap<String, String>;
+
+fn own_mounts(
+    options: &Options,
+    cwd: &Path,
+    kept: &[PathBuf],
+    resolve: &dyn Fn(&Path) -> PathBuf,
+) -> Result<(Vec<EngineMount>, Tmpfs), KeptSource> {
+    let (mut mounts, mut tmpfs) = (Vec::new(), Tmpfs::new());
+    for mount in &options.mounts {
+        let common = EngineMount {
+            target: Some(mount.target().to_owned()),
+            ..EngineMount::default()
+        };
+        match mount {
+            Mount::Bind {
+                source, read_only, ..
+            } => {
+                let path = resolve(&docker::paths::normal(&cwd.join(source)));
+                docker::paths::source(&path, kept).map_err(|kept| KeptSource {
+                    path: path.clone(),
+                    why: kept.why,
+                })?;
+                mounts.push(EngineMount {
+                    typ: Some(MountType::BIND),
+                    source: Some(text(&path)),
+                    read_only: Some(*read_only),
+                    ..common
+                });
+            }
+            Mount::Volume {
+                name, read_only, ..
+            } => mounts.push(EngineMount {
+                typ: Some(MountType::VOLUME),
+                source: name.clone(),
+                read_only: Some(*read_only),
+                ..common
+            }),
+            Mount::Tmpfs { target, options } => {
+                tmpfs.insert(target.clone(), options.clone());
+            }
+        }
+    }
+    Ok((mounts, tmpfs))
+}
+
+fn ports(options: &Options) -> PortMap {
+    let mut ports = PortMap::new();
+    for port in &options.publish {
+        let binding = PortBinding {
+            host_ip: port.host_ip.clone(),
+            host_port: port.host_port.clone(),
+        };
+        ports
+            .entry(port.container.clone())
+            .or_default()
+            .get_or_insert_default()
+            .push(binding);
+    }
+    ports
+}
+
+fn exposed(options: &Options) -> Vec<String> {
+    let published = options.publish.iter().map(|port| &port.container);
+    let mut all: Vec<String> = options.expose.iter().chain(published).cloned().collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+fn filled<T>(list: Vec<T>) -> Option<Vec<T>> {
+    (!list.is_empty()).then_some(list)
+}
+
+fn joined(name: &str, value: &str) -> String {
+    format!("{name}={value}")
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+#[cfg(test)]
+pub mod tests {
+    use divvy_core::docker::{options, words};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::container::edits::{edits, tests as added};
+    use crate::job_dir::container_spec::OnUnlimited;
+
+    /// Of job 7.
+    pub fn plan(line: &str) -> Plan {
+        Plan {
+            socket: "/run/docker.sock".into(),
+            name: "divvy-0badcafe-7".into(),
+            instance: "0badcafe".into(),
+            journal: Some("11".into()),
+            began: Some(1_767_323_045),
+            image: "u22".into(),
+            options: options(&words::split(line).unwrap()).unwrap(),
+            kept: vec!["/state".into()],
+            held: added::installed(),
+            on_unlimited: OnUnlimited::Deny,
+            cdi: None,
+            starter: None,
+        }
+    }
+
+    fn spec(command: &[&str]) -> LaunchSpec {
+        LaunchSpec {
+            job: "7".into(),
+            command: command.iter().map(ToString::to_string).collect(),
+            cwd: "/home/u".into(),
+            env: [("A".to_owned(), "1".to_owned())].into(),
+            grace_ms: 1,
+            ..LaunchSpec::default()
+        }
+    }
+
+    fn asked(
+        plan: &Plan,
+        command: &[&str],
+        around: CreateContext<'_>,
+    ) -> Result<Value, KeptSource> {
+        let edits = edits(&plan.held, &added::files());
+        let body = create_request(&spec(command), plan, &edits, around, &Path::to_owned)?;
+        Ok(serde_json::to_value(body).unwrap())
+    }
+
+    #[test]
+    fn the_request_has_what_was_asked_for_and_what_holds_it() {
+        let plan = plan(
+            "-it -m 8g --shm-size=1g -v ./data:/data:ro -v vol:/v --tmpfs /t -p 8080:80 -u 7 --label a=b --rm",
+        );
+        let body = asked(&plan, &["python", "x.py"], CreateContext::default()).unwrap();
+        let host = &body["HostConfig"];
+        assert_eq!(body["Image"], "u22");
+        assert_eq!(body["Cmd"], json!(["python", "x.py"]));
+        assert_eq!(body["User"], "7");
+        assert_eq!(
+            body["Labels"],
+            json!({"a": "b", "divvy.job": "7", "divvy.instance": "0badcafe", "divvy.journal": "11"})
+        );
+        assert_eq!(
+            body["Env"],
+            json!([
+                "A=1",
+                "CUDA_VISIBLE_DEVICES=GPU-1",
+                "DIVVY_SHIM=on",
+                "DIVVY_SIM=a100-80gb:1"
+            ])
+        );
+        // Nobody sits there.
+        assert_eq!(
+            (&body["Tty"], &body["OpenStdin"]),
+            (&json!(false), &json!(false))
+        );
+        assert_eq!(host["Memory"], json!(8_u64 << 30));
+        assert_eq!(host["ShmSize"], json!(1 << 30));
+        assert_eq!(host["Tmpfs"], json!({"/t": ""}));
+        assert_eq!(
+            host["PortBindings"],
+            json!({"80/tcp": [{"HostPort": "8080"}]})
+        );
+        assert_eq!(body["ExposedPorts"], json!({"80/tcp": {}}));
+        let mounts = host["Mounts"].as_array().unwrap();
+        assert_eq!(
+            mounts[0],
+            json!({"Type": "bind", "Source": "/home/u/data", "Target": "/data", "ReadOnly": true})
+        );
+        assert_eq!(mounts[1]["Type"], "volume");
+        let preload = mounts
+            .iter()
+            .find(|mount| mount["Target"] == "/etc/ld.so.preload");
+        assert_eq!(preload.unwrap()["ReadOnly"], true);
+        let devices = host["Devices"].as_array().unwrap();
+        assert_eq!(
+            devices[2],
+            json!({"PathOnHost": "/dev/nvidia-caps/nvidia-cap12", "PathInContainer": "/dev/nvidia-caps/nvidia-cap12", "CgroupPermissions": "r"})
+        );
+        for absent in [
+            "Privileged",
+            "PidMode",
+            "CapAdd",
+            "DeviceRequests",
+            "Runtime",
+            "IpcMode",
+        ] {
+            assert!(host.get(absent).is_none(), "{absent}");
+        }
+    }
+
+    #[test]
+    fn somebody_at_the_terminal_gets_it_and_an_image_keeps_its_own_command() {
+        let around = CreateContext {
+            attached: true,
+            runtime: Some("runc"),
+            ..CreateContext::default()
+        };
+        let body = asked(&plan("-it"), &[], around).unwrap();
+        assert!(body.get("Cmd").is_none() && body.get("Entrypoint").is_none());
+        for name in [
+            "Tty",
+            "OpenStdin",
+            "StdinOnce",
+            "AttachStdin",
+            "AttachStdout",
+        ] {
+            assert_eq!(body[name], true, "{name}");
+        }
+        assert_eq!(body["HostConfig"]["Runtime"], "runc");
+        let body = asked(&plan("--entrypoint /bin/x"), &["-a"], around).unwrap();
+        assert_eq!(
+            (&body["Entrypoint"], &body["Cmd"]),
+            (&json!(["/bin/x"]), &json!(["-a"]))
+        );
+    }
+
+    #[test]
+    fn where_a_link_leads_is_what_counts() {
+        let plan = plan("-v /home/u/link:/x");
+        let edits = edits(&plan.held, &added::files());
+        for (leads, may) in [
+            ("/run/docker.sock", false),
+            ("/state/jobs", false),
+            ("/srv", true),
+        ] {
+            let resolve = |_: &Path| PathBuf::from(leads);
+            let body = create_request(
+                &spec(&[]),
+                &plan,
+                &edits,
+                CreateContext::default(),
+                &resolve,
+            );
+            assert_eq!(body.is_ok(), may, "{leads}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_mounted_from_where_the_engine_keeps_its_containers() {
+        let storage = [PathBuf::from("/data/docker")];
+        let around = CreateContext {
+            storage: &storage,
+            ..CreateContext::default()
+        };
+        for (source, may) in [
+            ("/data/docker", false),
+            ("/data/docker/overlay2", false),
+            ("/data", false),
+            ("/data/sets", true),
+            ("/data/docker-sets", true),
+        ] {
+            let plan = plan(&format!("-v {source}:/x"));
+            assert_eq!(asked(&plan, &["true"], around).is_ok(), may, "{source}");
+            assert!(asked(&plan, &["true"], CreateContext::default()).is_ok());
+        }
+    }
+
+    #[test]
+    fn by_cdi_the_slice_is_one_device_and_nothing_else_is_said() {
+        let mut plan = plan("");
+        plan.cdi = Some("/run/cdi".into());
+        let around = |by_cdi| CreateContext {
+            by_cdi,
+            ..CreateContext::default()
+        };
+        let body = asked(&plan, &["true"], around(true)).unwrap();
+        let host = &body["HostConfig"];
+        assert_eq!(
+            host["DeviceRequests"],
+            json!([{"Driver": "cdi", "DeviceIDs": ["divvy.dev/slice=divvy-0badcafe-7"]}])
+        );
+        assert_eq!(host["Mounts"], json!([]));
+        assert_eq!(body["Env"], json!(["A=1"]));
+        assert!(host.get("Devices").is_none());
+
+        // An engine that would pass over that is told the rest.
+        let body = asked(&plan, &["true"], around(false)).unwrap();
+        let host = &body["HostConfig"];
+        assert!(host.get("DeviceRequests").is_none());
+        assert!(!host["Mounts"].as_array().unwrap().is_empty());
+        assert!(host["Devices"].is_array());
+    }
+}

@@ -1,0 +1,115 @@
+//! Taking in a job that asks for a container: everything that can be refused is refused here.
+
+use std::path::Path;
+
+use divvy_api::v1::{Container, Error, ErrorCode, Runner, Submit};
+use divvy_core::docker::{self, ContainerOptionError};
+
+use super::engine::{self, NoEngine};
+use crate::host::process::Process;
+use crate::model::validate::usage;
+
+/// Judges what a submission says of its container, gives it the daemon's own where it says nothing, and takes variables to where
+/// variables are kept.
+///
+/// # Errors
+/// [`ErrorCode::NotAllowed`] for what would let the container out of its slice, [`ErrorCode::Usage`] for what is written wrongly,
+/// [`ErrorCode::LaunchFailed`] where no container engine listens.
+pub fn validate(submit: &mut Submit, default: Option<&Container>) -> Result<(), Error> {
+    if submit.container.is_none()
+        && submit.runner == Runner::Supervisor
+        && let Some(default) = default
+    {
+        submit.container = Some(default.clone());
+        // It was meant for a process of this host, whose paths and libraries are not the container's.
+        submit.env.clear();
+    }
+    let Some(container) = &mut submit.container else {
+        return Ok(());
+    };
+    if container.image.is_empty() || container.image.starts_with('-') {
+        return Err(usage(format!("{:?} is not an image name", container.image)));
+    }
+    let options = docker::options(&container.arguments).map_err(|refused| refusal(&refused))?;
+    if let Some(file) = options.env_files.first() {
+        return Err(usage(format!(
+            "--env-file {file} cannot be used: the daemon does not read the submitter's files"
+        ))
+        .hint("pass each variable: -e NAME=VALUE"));
+    }
+    for (name, value) in options.env {
+        // One without a value is the submitter's own, which it has sent along or does not have.
+        if let Some(value) = value {
+            submit.env.insert(name, value);
+        }
+    }
+    for name in submit.env.keys().chain(submit.secrets.keys()) {
+        docker::env_name(name).map_err(|refused| refusal(&refused))?;
+    }
+    if let Some(starter) = &mut container.starter {
+        if submit.runner == Runner::Client {
+            return Err(usage(
+                "a job has either a container's starter or a client that runs it, not both",
+            ));
+        }
+        let process = Process::with_pid(starter.pid).filter(|process| process.is_alive());
+        let process = process.ok_or_else(|| {
+            usage(format!(
+                "the container's starter, pid {}, does not exist",
+                starter.pid
+            ))
+            .hint("give the PID that the process has in the PID namespace of the host")
+        })?;
+        starter.start_time = Some(process.start_time);
+    }
+    container.arguments =
+        docker::without_env(&container.arguments).map_err(|refused| refusal(&refused))?;
+    engine::socket()
+        .map(drop)
+        .map_err(|error| no_engine(&error))
+}
+
+pub fn refusal(refused: &ContainerOptionError) -> Error {
+    let code = match refused.is_escape() {
+        true => ErrorCode::NotAllowed,
+        false => ErrorCode::Usage,
+    };
+    Error::new(code, refused.to_string()).hint(refused.hint())
+}
+
+fn no_engine(error: &NoEngine) -> Error {
+    Error::new(ErrorCode::LaunchFailed, error.to_string()).hint(error.hint())
+}
+
+/// What a job is called whose command is its image's own: `pytorch` of `nvcr.io/nvidia/pytorch:24.05`.
+pub fn name(image: &str) -> String {
+    let last = Path::new(image).file_name().and_then(|name| name.to_str());
+    let last = last.unwrap_or(image);
+    last.split([':', '@']).next().unwrap_or(last).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_named_after_its_image_where_it_has_no_command() {
+        for (image, expected) in [
+            ("nvcr.io/nvidia/pytorch:24.05", "pytorch"),
+            ("ubuntu", "ubuntu"),
+            ("host:5000/x@sha256:0", "x"),
+        ] {
+            assert_eq!(name(image), expected);
+        }
+    }
+
+    #[test]
+    fn an_escape_is_not_allowed_and_nonsense_is_usage() {
+        let code = |word: &str| {
+            let refused = docker::options(&[word.to_owned()]).unwrap_err();
+            refusal(&refused).code
+        };
+        assert_eq!(code("--privileged"), ErrorCode::NotAllowed);
+        assert_eq!(code("--nonsense"), ErrorCode::Usage);
+    }
+}

@@ -1,0 +1,219 @@
+//! Arrays: one submit that is many jobs, alike but for their index.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use divvy_api::v1::{self, Array, Error, ErrorCode};
+use divvy_core::{JobId, JobState as Life};
+
+use crate::auth::Caller;
+use crate::controller::Controller;
+use crate::controller::mailbox::{ArrayAct, Milestone};
+use crate::controller::query::journal_error;
+use crate::controller::query::reference::JobRef;
+use crate::journal::StoreError;
+use crate::model::job::{Job, NewJob};
+use crate::model::policy::ArrayTask;
+use crate::model::validate::limits::MOST_TASKS;
+use crate::model::validate::usage;
+
+/// The variable by which a job of an array knows its part.
+const INDEX: &str = "DIVVY_ARRAY_INDEX";
+
+/// What cannot be an array.
+pub(in crate::controller) fn check(array: &Array) -> Result<(), Error> {
+    let different: BTreeSet<u32> = array.indices.iter().copied().collect();
+    let count = array.indices.len();
+    if count == 0 || count > MOST_TASKS || different.len() < count {
+        return Err(
+            usage(format!("an array has 1 to {MOST_TASKS} different indices"))
+                .hint("write --array 0-9, --array 1,3,5 or --array 0-9%2"),
+        );
+    }
+    if array.max_running == Some(0) {
+        return Err(usage("an array with at most 0 running jobs never starts")
+            .hint("give the number of jobs that may run at once after the %: --array 0-9%2"));
+    }
+    Ok(())
+}
+
+/// One job for each index; the first has the submit's key. `array`: the number of the first, once it has one.
+pub(in crate::controller) fn task(
+    new: &NewJob,
+    array: &Array,
+    index: u32,
+    first: Option<JobId>,
+) -> NewJob {
+    let mut task = new.clone();
+    task.spec.name = format!("{}[{index}]", new.spec.name);
+    task.env.insert(INDEX.to_owned(), index.to_string());
+    task.spec.policy.array = Some(ArrayTask {
+        array: first,
+        index,
+        most: array.max_running,
+        count: u32::try_from(array.indices.len()).ok(),
+    });
+    if first.is_some() {
+        task.key = None;
+    }
+    task
+}
+
+impl Job {
+    /// The array that it belongs to, and how many of that may hold something at once.
+    fn array(&self) -> Option<(JobId, Option<u32>)> {
+        let task = self.spec.policy.array?;
+        Some((task.array.unwrap_or(self.id), task.most))
+    }
+}
+
+/// How many more of each array's jobs may be placed now.
+pub(in crate::controller) struct ArrayLimits(BTreeMap<JobId, u32>);
+
+impl Controller {
+    pub(in crate::controller) fn array_limits(&self) -> ArrayLimits {
+        let mut held: BTreeMap<JobId, u32> = BTreeMap::new();
+        let mut most = BTreeMap::new();
+        for living in self.jobs.values() {
+            let Some((array, Some(limit))) = living.job.array() else {
+                continue;
+            };
+            most.insert(array, limit);
+            if !matches!(living.job.state, Life::Queued | Life::Ended { .. }) {
+                *held.entry(array).or_default() += 1;
+            }
+        }
+        let left = |(array, most): (JobId, u32)| {
+            let held = held.get(&array).copied().unwrap_or(0);
+            (array, most.saturating_sub(held))
+        };
+        ArrayLimits(most.into_iter().map(left).collect())
+    }
+
+    /// Who of its array has to end before it may be placed; more than need to, where several may run at once.
+    pub(in crate::controller) fn array_predecessors(&self, job: &Job) -> Vec<JobId> {
+        let Some((array, Some(_))) = job.array() else {
+            return Vec::new();
+        };
+        if job.state != Life::Queued || self.waits.contains_key(&job.id) {
+            return Vec::new();
+        }
+        let before = self.jobs.range(..job.id).map(|(_, living)| &living.job);
+        let its = before.filter(|other| other.array().is_some_and(|(of, _)| of == array));
+        its.map(|other| other.id).collect()
+    }
+
+    /// Why a job waits whose array has all that may run at once.
+    pub(in crate::controller) fn array_block_reason(&self, job: &Job) -> Option<String> {
+        let (_, most) = job.array()?;
+        let waits = job.state == Life::Queued && !self.waits.contains_key(&job.id);
+        let most = most.filter(|_| waits)?;
+        let s = if most == 1 { "" } else { "s" };
+        Some(format!("its array runs at most {most} job{s} at once"))
+    }
+}
+
+impl Controller {
+    /// Does this to every job of an array that it can be done to.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Conflict`] where there is none, as for the first that has not ended.
+    pub(in crate::controller) fn act_on_array(
+        &mut self,
+        array: JobId,
+        act: &ArrayAct,
+        by: &Caller,
+    ) -> Result<Result<Vec<JobId>, Error>, StoreError> {
+        let living = self.living_of_array(array).map(|living| &living.job);
+        let living = living.filter(|job| job.state.outcome().is_none());
+        let living: Vec<JobId> = living.map(|job| job.id).collect();
+        let (mut done, mut refused) = (Vec::new(), None);
+        for id in living {
+            let result = match act {
+                ArrayAct::Cancel => self.cancel_job(id, by)?,
+                ArrayAct::Requeue => self.requeue_job(id, by)?,
+                ArrayAct::Suspend => self.pause_job(id, true)?,
+                ArrayAct::Resume => self.pause_job(id, false)?,
+                ArrayAct::Hold => self.hold_job(id, by)?,
+                ArrayAct::Release => self.unhold_job(id, by)?,
+                ArrayAct::Change(change) => self.change_job(id, change, by)?,
+            };
+            match result {
+                Ok(id) => done.push(id),
+                Err(error) => {
+                    refused.get_or_insert(error);
+                }
+            }
+        }
+        Ok(match (done.is_empty(), refused) {
+            (false, _) => Ok(done),
+            (true, Some(error)) => Err(Error {
+                message: format!("no job of array {array} was changed: {}", error.message),
+                ..error
+            }),
+            (true, None) => Err(Error::new(
+                ErrorCode::Conflict,
+                format!("all jobs of array {array} have ended already"),
+            )
+            .hint(format!("`divvy describe {array}` shows how they ended"))),
+        })
+    }
+
+    /// The job of an array to wait for next: the first that is not there yet.
+    pub fn next_of_array(&self, array: JobId, milestone: Milestone) -> Option<JobRef> {
+        let waits = |job: &Job| match milestone {
+            Milestone::Starting => job.state == Life::Queued,
+            _ => job.state.outcome().is_none(),
+        };
+        let jobs = self.living_of_array(array).map(|living| &living.job);
+        jobs.filter(|job| waits(job))
+            .min_by_key(|job| job.spec.policy.array.map(|task| task.index))
+            .map(JobRef::job)
+    }
+
+    /// The jobs of an array that run.
+    pub fn running_of_array(&self, array: JobId) -> Vec<JobRef> {
+        let jobs = self.living_of_array(array).map(|living| &living.job);
+        let running = jobs.filter(|job| matches!(job.state, Life::Running { .. }));
+        running.map(JobRef::job).collect()
+    }
+
+    /// The job that says how an array stands: one that has not ended, else the first by index without exit code 0, else the first.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotFound`] where no job of it is kept.
+    pub fn verdict_of_array(&self, array: JobId) -> Result<v1::Job, Error> {
+        if let Some(JobRef::Job { id, .. }) = self.next_of_array(array, Milestone::Ended) {
+            return self.job_to_api(id);
+        }
+        let verdict = self.store.verdict_of_array(array).map_err(journal_error)?;
+        self.job_to_api(verdict.unwrap_or(array))
+    }
+
+    /// The job of an array that `why` is about: the first that waits, else the first that has not ended, else the first.
+    pub(in crate::controller) fn representative_job(&self, array: JobId) -> Result<JobId, Error> {
+        let jobs = || self.living_of_array(array).map(|living| &living.job);
+        let waits = jobs().find(|job| job.state == Life::Queued);
+        if let Some(job) = waits.or_else(|| jobs().next()) {
+            return Ok(job.id);
+        }
+        let kept = self.first_kept(array).map_err(journal_error)?;
+        Ok(kept.map_or(array, |job| job.id))
+    }
+}
+
+impl ArrayLimits {
+    /// Whether this one may be asked for; whoever is counts.
+    pub(in crate::controller) fn admits(&mut self, job: &Job) -> bool {
+        let Some((array, Some(_))) = job.array() else {
+            return true;
+        };
+        match self.0.get_mut(&array) {
+            Some(0) => false,
+            Some(left) => {
+                *left -= 1;
+                true
+            }
+            None => true,
+        }
+    }
+}

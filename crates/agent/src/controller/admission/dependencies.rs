@@ -1,0 +1,332 @@
+//! Jobs that run after others: they wait outside the planner's sight until those have ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use divvy_api::v1::{self, Error, ErrorCode, ReasonCode};
+use divvy_core::job::{Event, Outcome};
+use divvy_core::{JobId, JobState as Life};
+
+use crate::controller::Controller;
+use crate::controller::query::reference::JobRef;
+use crate::host::clock::now;
+use crate::journal::StoreError;
+use crate::model::job::Job;
+use crate::model::policy::{Dependency, Of};
+use crate::supervisor::error_chain;
+
+/// So many ends are foreseen one by one of each job that waits for them.
+const MOST_AWAITED: usize = 256;
+
+/// Why a job does not go on that stands in no queue's turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockReason {
+    /// `None` for one that holds something, and waits for no turn.
+    pub code: Option<ReasonCode>,
+    pub message: String,
+}
+
+/// What became of a job that another runs after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::controller) enum DependencyOutcome {
+    Pending,
+    Succeeded,
+    Failed,
+}
+
+impl DependencyOutcome {
+    fn of(job: &Job) -> Self {
+        match job.state.outcome() {
+            None => Self::Pending,
+            Some(Outcome::Exited(0)) => Self::Succeeded,
+            Some(_) => Self::Failed,
+        }
+    }
+}
+
+/// What became of the jobs and arrays that were looked at in one go: thousands of jobs may run after the same array.
+#[derive(Default)]
+pub(in crate::controller) struct DependencyOutcomes(BTreeMap<(JobId, bool), DependencyOutcome>);
+
+impl Controller {
+    /// What became of a job or an array, living or not; one that was never there is not waited for. An array is open until all of
+    /// its jobs have ended, and has ended well if all of them did.
+    fn dependency_outcome(
+        &self,
+        after: &Dependency,
+        known: &mut DependencyOutcomes,
+    ) -> Result<DependencyOutcome, StoreError> {
+        let key = (after.job, matches!(after.of, Of::Array(_)));
+        if let Some(fate) = known.0.get(&key) {
+            return Ok(*fate);
+        }
+        let fate = match after.of {
+            Of::Array(count) => self.array_outcome(after.job, count)?,
+            Of::Job | Of::First(_) => self.job_outcome(after.job)?,
+        };
+        known.0.insert(key, fate);
+        Ok(fate)
+    }
+
+    fn job_outcome(&self, id: JobId) -> Result<DependencyOutcome, StoreError> {
+        if let Some(living) = self.jobs.get(&id) {
+            return Ok(DependencyOutcome::of(&living.job));
+        }
+        Ok(self
+            .store
+            .job(id)?
+            .as_ref()
+            .map_or(DependencyOutcome::Failed, DependencyOutcome::of))
+    }
+
+    fn array_outcome(&self, array: JobId, count: u32) -> Result<DependencyOutcome, StoreError> {
+        let mut living = self.living_of_array(array);
+        if living.any(|living| DependencyOutcome::of(&living.job) == DependencyOutcome::Pending) {
+            return Ok(DependencyOutcome::Pending);
+        }
+        let ends = self.store.ends_of_array(array)?;
+        // How those ended that are not there is not known.
+        Ok(match ends.badly.is_none() && ends.ended >= count {
+            true => DependencyOutcome::Succeeded,
+            false => DependencyOutcome::Failed,
+        })
+    }
+
+    /// The job by which a job or an array did not end well, where one is known.
+    fn failed_dependency(&self, after: &Dependency) -> Result<JobId, StoreError> {
+        let badly = match after.of {
+            Of::Array(_) => self.store.ends_of_array(after.job)?.badly,
+            Of::Job | Of::First(_) => None,
+        };
+        Ok(badly.unwrap_or(after.job))
+    }
+
+    /// Lets go on, or gives up, whoever runs after jobs that have just ended.
+    pub(in crate::controller) fn release_dependents(&mut self) -> Result<(), StoreError> {
+        while !self.effects.ended.is_empty() {
+            let ended: BTreeSet<JobId> = std::mem::take(&mut self.effects.ended)
+                .into_iter()
+                .collect();
+            let mut fates = DependencyOutcomes::default();
+            let mut followers = Vec::new();
+            for living in self.jobs.values() {
+                let job = &living.job;
+                let after = &job.spec.policy.after;
+                let goes_on = |after: &Dependency| {
+                    let has_ended = ended.range(after.numbers()).next().is_some();
+                    Ok(has_ended
+                        && self.dependency_outcome(after, &mut fates)?
+                            != DependencyOutcome::Pending)
+                };
+                if job.state == Life::Queued && any(after, goes_on)? {
+                    followers.push(job.id);
+                }
+            }
+            for id in followers {
+                self.check_dependencies(id, &mut fates)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The jobs and arrays that a submit says it is to run after, each once: who is named in both ways has to end well.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotFound`] for one that is not there, [`ErrorCode::Conflict`] for one that has ended badly already, and what
+    /// [`Controller::meant`] has.
+    pub(in crate::controller) fn resolve_dependencies(
+        &self,
+        asked: &[v1::After],
+    ) -> Result<Vec<Dependency>, Error> {
+        let internal = |error: StoreError| Error::new(ErrorCode::Internal, error_chain(&error));
+        let mut followed: Vec<Dependency> = Vec::new();
+        let mut places = BTreeMap::new();
+        let mut fates = DependencyOutcomes::default();
+        for v1::After { job, ok } in asked {
+            let meant = self.resolve_reference(job).map_err(internal)??;
+            let count = match meant {
+                JobRef::Array(array) => self.count_of_array(array).map_err(internal)?,
+                JobRef::Job { .. } => 1,
+            };
+            let (job, of) = meant.of(count);
+            let after = Dependency { job, ok: *ok, of };
+            if *ok
+                && self
+                    .dependency_outcome(&after, &mut fates)
+                    .map_err(internal)?
+                    == DependencyOutcome::Failed
+            {
+                let whole = match meant {
+                    JobRef::Array(_) => "array",
+                    JobRef::Job { .. } => "job",
+                };
+                let why =
+                    format!("{whole} {meant} did not succeed, so no job can wait for its success");
+                return Err(Error::new(ErrorCode::Conflict, why).hint(format!(
+                    "`divvy describe {meant}` shows how it ended; --after accepts every end"
+                )));
+            }
+            match places.get(&meant) {
+                Some(place) => {
+                    let before: &mut Dependency = &mut followed[*place];
+                    before.ok |= *ok;
+                }
+                None => {
+                    places.insert(meant, followed.len());
+                    followed.push(after);
+                }
+            }
+        }
+        Ok(followed)
+    }
+
+    /// Which of these have not ended.
+    pub(in crate::controller) fn unfinished_dependencies(
+        &self,
+        after: &[Dependency],
+    ) -> Vec<Dependency> {
+        let lives = |after: &&Dependency| match after.of {
+            Of::Array(_) => self.living_of_array(after.job).next().is_some(),
+            Of::Job | Of::First(_) => self.jobs.contains_key(&after.job),
+        };
+        after.iter().filter(lives).copied().collect()
+    }
+
+    /// The jobs whose ends a job waits for, one by one; `None` where they are too many to be looked at for each that waits.
+    pub(in crate::controller) fn awaited(&self, after: &[Dependency]) -> Option<Vec<JobId>> {
+        let mut jobs = Vec::new();
+        for after in after {
+            match after.of {
+                Of::Job | Of::First(_) => jobs.push(after.job),
+                Of::Array(_) => {
+                    let living = self.living_of_array(after.job);
+                    jobs.extend(living.take(MOST_AWAITED + 1).map(|living| living.job.id));
+                }
+            }
+            if jobs.len() > MOST_AWAITED {
+                return None;
+            }
+        }
+        Some(jobs)
+    }
+
+    /// Why a job is not even in its queue's turn.
+    pub(in crate::controller) fn block_reason(&self, job: &Job) -> Option<BlockReason> {
+        let waits = job.state == Life::Queued;
+        let after = &self.jobs.get(&job.id).filter(|_| waits)?.after;
+        let by = |code: ReasonCode| {
+            move |words: String| BlockReason {
+                code: Some(code),
+                message: words,
+            }
+        };
+        let held = job.hold_description().filter(|_| waits);
+        let held = held.map(by(ReasonCode::Held));
+        held.or_else(|| describe_dependencies(after).map(by(ReasonCode::Dependency)))
+            .or_else(|| self.array_block_reason(job).map(by(ReasonCode::ArrayLimit)))
+            .or_else(|| self.disk_is_full().map(by(ReasonCode::DiskFull)))
+    }
+
+    /// Compares what a job runs after with what has become of that.
+    pub(in crate::controller) fn check_dependencies(
+        &mut self,
+        id: JobId,
+        fates: &mut DependencyOutcomes,
+    ) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get(&id) else {
+            return Ok(());
+        };
+        let mut open = Vec::new();
+        let mut failed = None;
+        for after in &living.job.spec.policy.after {
+            match self.dependency_outcome(after, fates)? {
+                DependencyOutcome::Pending => open.push(*after),
+                DependencyOutcome::Failed if after.ok => failed = failed.or(Some(*after)),
+                DependencyOutcome::Succeeded | DependencyOutcome::Failed => {}
+            }
+        }
+        let culprit = failed
+            .map(|after| self.failed_dependency(&after))
+            .transpose()?;
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        living.after = open;
+        let failed = failed.zip(culprit);
+        let Some((after, on)) = failed.filter(|_| living.job.state == Life::Queued) else {
+            self.effects.replan = true;
+            return Ok(());
+        };
+        living.job.apply_event(Event::DependencyFailed(on));
+        living.job.ended_at = Some(now());
+        let dependency = describe_dependency(&after);
+        let by = match on == after.job {
+            true => String::new(),
+            false => format!(" (#{on})"),
+        };
+        living.job.reason = Some(format!("its dependency {dependency} did not succeed{by}"));
+        self.journal_end(id)
+    }
+}
+
+/// `#3`, `array #12`.
+fn describe_dependency(after: &Dependency) -> String {
+    match after.of {
+        Of::Array(_) => format!("array #{after}"),
+        Of::Job | Of::First(_) => format!("#{after}"),
+    }
+}
+
+/// Whether this holds for one of them.
+fn any<T>(
+    all: &[T],
+    mut holds: impl FnMut(&T) -> Result<bool, StoreError>,
+) -> Result<bool, StoreError> {
+    for one in all {
+        if holds(one)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// `runs after #3 and #4`; nothing for a job that waits for no other.
+pub(in crate::controller) fn describe_dependencies(after: &[Dependency]) -> Option<String> {
+    let (last, rest) = after.split_last()?;
+    let rest: Vec<String> = rest.iter().map(describe_dependency).collect();
+    let last = describe_dependency(last);
+    Some(match rest[..] {
+        [] => format!("runs after {last}, which has not ended"),
+        _ => format!(
+            "runs after {} and {last}, which have not ended",
+            rest.join(", ")
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whom_a_job_waits_for_is_said_in_words() {
+        assert_eq!(describe_dependencies(&[]), None);
+        let after = |job, of| Dependency {
+            job: JobId(job),
+            ok: true,
+            of,
+        };
+        let [third, fourth] = [3, 4].map(|job| after(job, Of::Job));
+        assert_eq!(
+            describe_dependencies(&[third]).unwrap(),
+            "runs after #3, which has not ended"
+        );
+        assert_eq!(
+            describe_dependencies(&[third, fourth, after(9, Of::First(2))]).unwrap(),
+            "runs after #3, #4 and #9_2, which have not ended"
+        );
+        assert_eq!(
+            describe_dependencies(&[after(12, Of::Array(4))]).unwrap(),
+            "runs after array #12, which has not ended"
+        );
+    }
+}

@@ -1,0 +1,104 @@
+//! Idempotency keys: a submit that is sent again is answered with the job that it made the first time.
+//!
+//! A key stands for a submit as it was written, not for what it meant then: a repeat may come when `last` is another job,
+//! when the job that it runs after has failed, when a project has changed. So the first job keeps a digest of the submit.
+
+use std::collections::BTreeMap;
+
+use divvy_api::v1::{Error, ErrorCode, Submit};
+use serde_json::Value;
+
+use super::submit::SubmitOutcome;
+use crate::auth::Caller;
+use crate::model::job::{Credentials, Job};
+
+/// The key as the journal has it. Keys are everybody's own: two users' may be alike.
+pub(in crate::controller) fn scoped_key(key: &str, by: &Caller) -> String {
+    match by.account.uid == Credentials::current().uid {
+        true => key.to_owned(),
+        false => format!("{}:{key}", by.account.uid),
+    }
+}
+
+/// What a submit says. Not its environment, which is another one in every shell; and of its secrets the names alone.
+/// What is absent says nothing, so that what later versions add changes no digest.
+pub(in crate::controller) fn digest(submit: &Submit) -> String {
+    let secrets = submit.secrets.keys();
+    let bare = Submit {
+        env: BTreeMap::new(),
+        secrets: secrets.map(|name| (name.clone(), String::new())).collect(),
+        idempotency_key: None,
+        no_wait: false,
+        dry_run: false,
+        ..submit.clone()
+    };
+    let mut said = serde_json::to_value(bare).expect("a submit can be written");
+    if let Value::Object(fields) = &mut said {
+        fields.retain(|_, value| !is_nothing(value));
+    }
+    sha1_smol::Sha1::from(said.to_string()).digest().to_string()
+}
+
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(value) => !value,
+        Value::Number(number) => number.as_i64() == Some(0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(values) => values.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+    }
+}
+
+/// The answer to a key that was seen before: the first job, if that is what is asked for.
+pub(in crate::controller) fn replay(before: &Job, same: bool) -> SubmitOutcome {
+    if same {
+        return SubmitOutcome::Job(before.id);
+    }
+    let error = Error::new(
+        ErrorCode::Conflict,
+        format!("the idempotency key belongs to another job, #{}", before.id),
+    )
+    .hint("use a new key for each job")
+    .details(serde_json::json!({ "job": before.id.to_string() }));
+    SubmitOutcome::Refused(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_of_what_is_asked_for_and_not_of_its_surroundings() {
+        let submit = |more: Value| -> Submit {
+            let mut all = serde_json::json!({"command": ["true"], "cwd": "/", "env": {}});
+            let fields = all.as_object_mut().unwrap();
+            fields.extend(more.as_object().unwrap().clone());
+            serde_json::from_value(all).unwrap()
+        };
+        let bare = digest(&submit(serde_json::json!({})));
+        for alike in [
+            serde_json::json!({"env": {"A": "1"}}),
+            serde_json::json!({"no_wait": true, "dry_run": true, "idempotency_key": "k"}),
+            serde_json::json!({"priority": 0, "after": [], "name": null}),
+        ] {
+            assert_eq!(digest(&submit(alike.clone())), bare, "{alike}");
+        }
+        let secret = |value: &str| digest(&submit(serde_json::json!({"secrets": {"A": value}})));
+        assert_eq!(secret("1"), secret("2"));
+        let others = [
+            serde_json::json!({"secrets": {"A": "1"}}),
+            serde_json::json!({"command": ["false"]}),
+            serde_json::json!({"priority": 1}),
+            serde_json::json!({"after": [{"job": "last"}]}),
+            serde_json::json!({"array": {"indices": [0, 1]}}),
+            serde_json::json!({"array": {"indices": [0, 1, 2]}}),
+        ];
+        let mut seen = vec![bare];
+        for other in others {
+            let digest = digest(&submit(other.clone()));
+            assert!(!seen.contains(&digest), "{other}");
+            seen.push(digest);
+        }
+    }
+}

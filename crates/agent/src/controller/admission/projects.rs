@@ -1,0 +1,289 @@
+//! Projects: what the administrator says of them, who may use them, where they stand.
+
+use divvy_api::v1::{self, Error, ErrorCode, ProjectChange};
+use divvy_core::project::{QuotaStatus, check_quota, quota_status};
+use divvy_core::{Bytes, Gpus, JobState as Life, Project, ProjectName, Request, SchedulingClass};
+
+use crate::controller::Controller;
+use crate::controller::mailbox::ProjectAct;
+use crate::host::account::UserAccount;
+use crate::journal::StoreError;
+use crate::model::job::Credentials;
+use crate::model::policy::LONGEST_S;
+use crate::model::validate::usage;
+
+impl Controller {
+    /// Every project and where it stands, by name.
+    pub fn list_projects(&self) -> Vec<v1::Project> {
+        let snapshot = self.snapshot();
+        let found = quota_status(&snapshot);
+        let projects = found.iter().zip(&snapshot.projects);
+        projects
+            .map(|(standing, project)| to_api(project, standing, self.count_jobs(&project.name)))
+            .collect()
+    }
+
+    /// How many jobs of a project hold something, and how many wait: also those that nothing is planned for yet, because
+    /// they run after others or their array has enough that run.
+    fn count_jobs(&self, name: &ProjectName) -> (u32, u32) {
+        let (mut holding, mut waiting) = (0, 0);
+        for living in self.jobs.values() {
+            let job = &living.job;
+            if job.owner().project.as_ref() != Some(name) {
+                continue;
+            }
+            match &job.state {
+                Life::Queued => waiting += 1,
+                Life::Ended { .. } => {}
+                _ => holding += 1,
+            }
+        }
+        (holding, waiting)
+    }
+
+    fn get_project(&self, name: &str) -> Result<v1::Project, Error> {
+        let mut shown = self.list_projects().into_iter();
+        shown
+            .find(|project| project.name == name)
+            .ok_or_else(|| self.no_project(name))
+    }
+
+    fn no_project(&self, name: &str) -> Error {
+        let names: Vec<&str> = self.projects.iter().map(|one| one.name.as_str()).collect();
+        let hint = match names[..] {
+            [] => "no project exists; create one: divvy admin project add".to_owned(),
+            _ => format!("the projects are {}", names.join(", ")),
+        };
+        Error::new(ErrorCode::NotFound, format!("there is no project {name}")).hint(hint)
+    }
+
+    /// Does to a project what was asked for.
+    pub(in crate::controller) fn apply_project_act(
+        &mut self,
+        name: &str,
+        act: &ProjectAct,
+    ) -> Result<Result<v1::Project, Error>, StoreError> {
+        match act {
+            ProjectAct::Add(change) => self.change_project(name, true, change),
+            ProjectAct::Set(change) => self.change_project(name, false, change),
+            ProjectAct::Remove => self.remove_project(name),
+        }
+    }
+
+    /// Makes or changes a project.
+    fn change_project(
+        &mut self,
+        name: &str,
+        new: bool,
+        change: &ProjectChange,
+    ) -> Result<Result<v1::Project, Error>, StoreError> {
+        let project = match self.changed_project(name, new, change) {
+            Ok(project) => project,
+            Err(error) => return Ok(Err(error)),
+        };
+        self.store.set_project(&project)?;
+        let kind = if new {
+            "project_added"
+        } else {
+            "project_changed"
+        };
+        self.record_event(None, kind, &describe(&project))?;
+        self.projects.retain(|before| before.name != project.name);
+        self.projects.push(project);
+        self.projects
+            .sort_by(|one, other| one.name.cmp(&other.name));
+        self.effects.replan = true;
+        Ok(self.get_project(name))
+    }
+
+    fn changed_project(
+        &self,
+        name: &str,
+        new: bool,
+        change: &ProjectChange,
+    ) -> Result<Project, Error> {
+        let named = |error: divvy_core::ids::IdError| usage(error.to_string()).hint(error.hint());
+        let parsed: ProjectName = name.parse().map_err(named)?;
+        let before = self.projects.iter().find(|project| project.name == parsed);
+        let mut project = match (before, new) {
+            (Some(_), true) => {
+                return Err(Error::new(
+                    ErrorCode::Conflict,
+                    format!("project {name} already exists"),
+                )
+                .hint(format!("`divvy admin project set {name}` changes it")));
+            }
+            (None, false) => return Err(self.no_project(name)),
+            (Some(before), false) => before.clone(),
+            (None, true) => Project::new(parsed),
+        };
+        let gpus = Gpus::from_thousandths;
+        if let Some(quota) = change.quota {
+            project.quota.gpus = gpus(quota);
+        }
+        if let Some(memory) = change.quota_memory_bytes {
+            project.quota.memory = memory.map(Bytes::new);
+        }
+        if let Some(weight) = change.weight {
+            project.weight = weight;
+        }
+        if let Some(limit) = change.limit {
+            project.limit.gpus = limit.map(gpus);
+        }
+        if let Some(memory) = change.limit_memory_bytes {
+            project.limit.memory = memory.map(Bytes::new);
+        }
+        project.priority = change.priority.unwrap_or(project.priority);
+        project.min_runtime_s = change.min_runtime_s.unwrap_or(project.min_runtime_s);
+        if let Some(members) = &change.members {
+            project.members.clone_from(members);
+        }
+        check(&project)?;
+        Ok(project)
+    }
+
+    /// Removes a project that no job belongs to any more.
+    fn remove_project(&mut self, name: &str) -> Result<Result<v1::Project, Error>, StoreError> {
+        let shown = match self.get_project(name) {
+            Ok(shown) => shown,
+            Err(error) => return Ok(Err(error)),
+        };
+        let belong = shown.running + shown.waiting;
+        if belong > 0 {
+            let jobs = if belong == 1 {
+                "job belongs"
+            } else {
+                "jobs belong"
+            };
+            let error = Error::new(
+                ErrorCode::Conflict,
+                format!("{belong} {jobs} to the project {name}"),
+            );
+            return Ok(Err(error.hint("wait for them to end, or cancel them")));
+        }
+        self.store.remove_project(name)?;
+        self.record_event(None, "project_removed", name)?;
+        self.projects
+            .retain(|project| project.name.as_str() != name);
+        self.effects.replan = true;
+        Ok(Ok(shown))
+    }
+
+    /// Whether a user may submit on a project's account. Who calls was looked up, with the groups, before the call came in;
+    /// `behalf` is the user whom the job is for. The daemon's own user says for whom it likes.
+    pub(in crate::controller) fn check_member(
+        &self,
+        owner: &SchedulingClass,
+        account: &UserAccount,
+        behalf: &str,
+    ) -> Result<(), Error> {
+        let Some(project) = self.project_of(owner)? else {
+            return Ok(());
+        };
+        let user = &account.name;
+        let vouches = behalf != user && account.uid == Credentials::current().uid;
+        let admits = vouches
+            || project.admits(user, account.group_names())
+            || (behalf != user && project.admits(behalf, []));
+        if !admits {
+            let why = format!("{user} is not a member of the project {}", project.name);
+            return Err(Error::new(ErrorCode::NotAllowed, why)
+                .hint(format!("its members are {}", project.members.join(", "))));
+        }
+        Ok(())
+    }
+
+    /// The owner's project. Where there are no projects the word is a mere label.
+    fn project_of(&self, owner: &SchedulingClass) -> Result<Option<&Project>, Error> {
+        let Some(name) = owner.project.as_ref().filter(|_| !self.projects.is_empty()) else {
+            return Ok(None);
+        };
+        let project = self.projects.iter().find(|project| project.name == *name);
+        let project = project.ok_or_else(|| self.no_project(name.as_str()))?;
+        Ok(Some(project))
+    }
+
+    /// Whether this may be had on a project's account.
+    pub(in crate::controller) fn check_project(
+        &self,
+        owner: &SchedulingClass,
+        request: &Request,
+    ) -> Result<(), Error> {
+        let Some(project) = self.project_of(owner)? else {
+            return Ok(());
+        };
+        let preemption = self.config.preemption;
+        check_quota(&self.gpus_ever(), project, owner, request, preemption).map_err(|refused| {
+            Error::new(ErrorCode::NeverFits, refused.to_string()).hint(refused.hint())
+        })
+    }
+}
+
+fn check(project: &Project) -> Result<(), Error> {
+    if !project.limit.holds(divvy_core::project::Resources {
+        gpus: project.quota.gpus,
+        memory: project.quota.memory.unwrap_or_default(),
+    }) {
+        return Err(
+            usage(format!("the limit of {} is below its quota", project.name))
+                .hint("raise the limit, or lower the quota"),
+        );
+    }
+    // What a database keeps, and more than any machine has.
+    const MOST: Gpus = Gpus::from_thousandths(1_000_000_000);
+    if project.quota.gpus > MOST || project.limit.gpus.is_some_and(|limit| limit > MOST) {
+        return Err(usage(format!(
+            "quota and limit must not exceed {MOST} GPUs"
+        )));
+    }
+    if project.min_runtime_s > LONGEST_S {
+        return Err(usage("the minimum runtime is longer than 100 years"));
+    }
+    let wrong = |member: &&String| {
+        let name = member.strip_prefix('@').unwrap_or(member);
+        name.is_empty() || name.contains(char::is_whitespace) || name.contains(char::is_control)
+    };
+    match project.members.iter().find(wrong) {
+        Some(member) => Err(
+            usage(format!("{member:?}: not a valid name of a user or a group"))
+                .hint("write users as ana, and groups as @vision"),
+        ),
+        None => Ok(()),
+    }
+}
+
+/// `vision: quota 2.5 GPUs, limit 4 GPUs`.
+fn describe(project: &Project) -> String {
+    let mut words = format!("{}: quota {} GPUs", project.name, project.quota.gpus);
+    if let Some(limit) = project.limit.gpus {
+        words += &format!(", limit {limit} GPUs");
+    }
+    if let Some(weight) = project.weight {
+        words += &format!(", weight {weight}");
+    }
+    words
+}
+
+fn to_api(
+    project: &Project,
+    standing: &QuotaStatus,
+    (running, waiting): (u32, u32),
+) -> v1::Project {
+    v1::Project {
+        name: project.name.to_string(),
+        quota: project.quota.gpus.thousandths(),
+        quota_memory_bytes: project.quota.memory.map(Bytes::get),
+        weight: project.weight,
+        limit: project.limit.gpus.map(Gpus::thousandths),
+        limit_memory_bytes: project.limit.memory.map(Bytes::get),
+        priority: project.priority,
+        min_runtime_s: project.min_runtime_s,
+        members: project.members.clone(),
+        used: standing.used.gpus.thousandths(),
+        used_memory_bytes: standing.used.memory.get(),
+        over_quota: standing.over.gpus.thousandths(),
+        fair_share: standing.fair_share.thousandths(),
+        running,
+        waiting,
+    }
+}

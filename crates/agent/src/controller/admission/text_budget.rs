@@ -1,0 +1,177 @@
+//! Accounting of texts: the bytes of each user's jobs that have not ended, held to a budget.
+//!
+//! The daemon keeps these texts in the journal, and the commands in memory. Jobs enter and leave the cycle's map
+//! here, so that the sums are right.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use divvy_api::v1::{Error, ErrorCode};
+use divvy_core::{Bytes, JobId};
+
+use crate::auth::Caller;
+use crate::controller::{ActiveJob, Controller};
+use crate::journal::StoreError;
+use crate::model::job::{Job, NewJob};
+use crate::model::validate::budget;
+
+/// The sums.
+#[derive(Debug, Default)]
+pub(in crate::controller) struct TextBudget {
+    /// Bytes, by the number of the user.
+    bytes_by_user: BTreeMap<u32, u64>,
+    /// Users with more ended jobs than are kept, none of which may be forgotten yet.
+    users_over_limit: BTreeSet<u32>,
+}
+
+impl TextBudget {
+    fn of(&self, uid: u32) -> u64 {
+        self.bytes_by_user.get(&uid).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, uid: u32, bytes: u64) {
+        *self.bytes_by_user.entry(uid).or_default() += bytes;
+    }
+
+    fn remove(&mut self, uid: u32, bytes: u64) {
+        let left = self.of(uid).saturating_sub(bytes);
+        match left {
+            0 => self.bytes_by_user.remove(&uid),
+            left => self.bytes_by_user.insert(uid, left),
+        };
+    }
+}
+
+impl Controller {
+    /// Counts the texts of the jobs that the journal has, once, when the daemon starts.
+    pub(in crate::controller) fn count_texts(&mut self) -> Result<(), StoreError> {
+        let environments = self.store.environments()?;
+        for (id, living) in &mut self.jobs {
+            let job = &living.job;
+            let environment = environments.get(id).copied().unwrap_or(0);
+            let secrets = match job.spec.secrets.is_empty() {
+                true => 0,
+                false => self.secrets.size(*id),
+            };
+            living.texts = budget::ended_job_size(&job.spec) + environment + secrets;
+            self.texts.add(job.spec.credentials.uid, living.texts);
+        }
+        Ok(())
+    }
+
+    /// Adds a job that was stored just now.
+    pub(in crate::controller) fn add_job(&mut self, job: Job, texts: u64) {
+        self.texts.add(job.spec.credentials.uid, texts);
+        let mut living = ActiveJob::new(job);
+        living.texts = texts;
+        self.jobs.insert(living.job.id, living);
+    }
+
+    /// Lets go of jobs that have ended.
+    pub(in crate::controller) fn remove_ended(&mut self) {
+        let texts = &mut self.texts;
+        self.jobs.retain(|_, living| {
+            let lives = living.job.state.outcome().is_none();
+            if !lives {
+                texts.remove(living.job.spec.credentials.uid, living.texts);
+            }
+            lives
+        });
+    }
+
+    /// A job's texts are this many bytes from now on.
+    pub(in crate::controller) fn set_texts(&mut self, id: JobId, texts: u64) {
+        if let Some(living) = self.jobs.get_mut(&id) {
+            let uid = living.job.spec.credentials.uid;
+            self.texts.remove(uid, living.texts);
+            self.texts.add(uid, texts);
+            living.texts = texts;
+        }
+    }
+
+    /// Takes the users with more ended jobs than are kept, as the pruner found them.
+    pub(in crate::controller) fn set_users_over_limit(&mut self, full: BTreeSet<u32>) {
+        self.texts.users_over_limit = full;
+    }
+
+    /// Whether this user may have jobs with so many more bytes of texts.
+    pub(in crate::controller) fn check_texts(&self, by: &Caller, more: u64) -> Result<(), Error> {
+        let (uid, name) = (by.account.uid, &by.account.name);
+        if self.texts.users_over_limit.contains(&uid) {
+            let why = format!(
+                "{name} has too many ended jobs of the last day: \
+                 the daemon keeps their idempotency keys for 24 hours"
+            );
+            return Err(Error::new(ErrorCode::NotAllowed, why).hint(
+                "submit again later; an array (`divvy submit --array 0-9999`) has one key for all its jobs",
+            ));
+        }
+        self.fits(uid, name, more, "this submission would make it")
+    }
+
+    /// Whether a job may have texts of so many bytes in place of its present ones.
+    pub(in crate::controller) fn check_amended(&self, id: JobId, texts: u64) -> Result<(), Error> {
+        let Some(living) = self.jobs.get(&id) else {
+            return Ok(());
+        };
+        let ask = &living.job.spec;
+        let more = texts.saturating_sub(living.texts);
+        self.fits(
+            ask.credentials.uid,
+            &ask.user,
+            more,
+            "the confirmation would make it",
+        )
+    }
+
+    /// Whether a job that is changed may have texts of so many bytes in place of its present ones.
+    pub(in crate::controller) fn check_changed(&self, id: JobId, texts: u64) -> Result<(), Error> {
+        let Some(living) = self.jobs.get(&id) else {
+            return Ok(());
+        };
+        let ask = &living.job.spec;
+        let more = texts.saturating_sub(living.texts);
+        self.fits(
+            ask.credentials.uid,
+            &ask.user,
+            more,
+            "the change would make it",
+        )
+    }
+
+    fn fits(&self, uid: u32, name: &str, more: u64, would: &str) -> Result<(), Error> {
+        let most = self.config.max_texts;
+        let held = self.texts.of(uid);
+        let sum = held.saturating_add(more);
+        if more == 0 || sum <= most {
+            return Ok(());
+        }
+        let human = |bytes| Bytes::new(bytes).human();
+        let why = format!(
+            "the unfinished jobs of {name} have {} of texts (commands, environments, secrets); {would} {}",
+            human(held),
+            human(sum)
+        );
+        Err(Error::new(ErrorCode::NotAllowed, why).hint(format!(
+            "the limit is {} (`divvy daemon --max-texts`): wait for some jobs to end, or cancel some",
+            human(most)
+        )))
+    }
+
+    /// Checks in debug builds that the sums equal the jobs' own figures.
+    pub(in crate::controller) fn check_sums(&self) {
+        let mut held: BTreeMap<u32, u64> = BTreeMap::new();
+        for living in self.jobs.values() {
+            *held.entry(living.job.spec.credentials.uid).or_default() += living.texts;
+        }
+        assert_eq!(
+            held, self.texts.bytes_by_user,
+            "the sums of texts differ from the jobs' own figures"
+        );
+    }
+}
+
+/// Returns the bytes of an array that is about to be stored, by its largest job.
+pub(in crate::controller) fn of_array(largest: &NewJob, first: &NewJob, tasks: usize) -> u64 {
+    let each = budget::new_job_size(largest).max(budget::new_job_size(first));
+    each.saturating_mul(tasks as u64)
+}

@@ -1,0 +1,515 @@
+//! Changes of jobs that wait: their queue, their place in it, what they ask for, their priority, time limit and name.
+//!
+//! ```text
+//! body ──► judged against the job and its caller ──► journal: all of it ──► events ──► plan
+//!               │ one part is refused
+//!               └──► nothing is changed
+//! ```
+//! What is judged is also asked without being done: `why` names only commands that the daemon takes
+//! ([`Controller::commands`]). Of a job that runs only the time limit and the name change here; its amount is `resize`'s.
+
+use std::sync::Arc;
+
+use divvy_api::v1::{Error, ErrorCode, JobChange};
+use divvy_core::ids::IdError;
+use divvy_core::turn::{is_topmost, next_number};
+use divvy_core::{Amount, JobId, JobState as Life, QueueName, QueueSpec, Top, can_ever_fit};
+
+use crate::auth::{Caller, Role};
+use crate::controller::Controller;
+use crate::journal::StoreError;
+use crate::model::job::{Job, JobSpec};
+use crate::model::policy::{check_priority, check_range, check_time_limit};
+use crate::model::validate::{self, budget, never_fits, usage};
+
+/// What a change makes of a job.
+struct ValidatedChange {
+    ask: JobSpec,
+    resized: Option<Amount>,
+    top: Top,
+    /// Bytes of its texts.
+    texts: u64,
+    /// What is told of it: kinds of events and their words. Empty where nothing changes.
+    events: Vec<(&'static str, String)>,
+}
+
+impl Controller {
+    pub(in crate::controller) fn change(
+        &mut self,
+        reference: &str,
+        change: &JobChange,
+        by: &Caller,
+    ) -> Result<Result<JobId, Error>, StoreError> {
+        match self.find(reference)? {
+            Ok(id) => self.change_job(id, change, by),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    pub(in crate::controller) fn change_job(
+        &mut self,
+        id: JobId,
+        change: &JobChange,
+        by: &Caller,
+    ) -> Result<Result<JobId, Error>, StoreError> {
+        let changed = match self.validate_change(id, change, by) {
+            Ok(changed) => changed,
+            Err(error) => return Ok(Err(error)),
+        };
+        if changed.events.is_empty() {
+            return Ok(Ok(id));
+        }
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(Ok(id));
+        };
+        let job = &mut living.job;
+        job.spec = Arc::new(changed.ask);
+        job.resized = changed.resized;
+        job.run_state.top = changed.top;
+        let job = job.clone();
+        self.store.save_changed(&job)?;
+        self.set_texts(id, changed.texts);
+        for (kind, text) in changed.events {
+            self.record_event(Some(id), kind, &text)?;
+        }
+        if job.state != Life::Queued {
+            self.effects.changed.insert(id);
+        }
+        self.effects.replan = true;
+        Ok(Ok(id))
+    }
+
+    /// What the change would make of the job.
+    ///
+    /// # Errors
+    /// What `submit` refuses of such a job, with the same codes; [`ErrorCode::Conflict`] for what its state does not
+    /// allow.
+    fn validate_change(
+        &self,
+        id: JobId,
+        change: &JobChange,
+        by: &Caller,
+    ) -> Result<ValidatedChange, Error> {
+        let job = self.not_elsewhere(id, "changed")?;
+        if *change == JobChange::default() {
+            return Err(usage("no change requested")
+                .hint("use one or more of --priority, --time, -g, --gpu-memory, --name and -q"));
+        }
+        check_state(job, change)?;
+        let mut changed = ValidatedChange {
+            ask: JobSpec::clone(&job.spec),
+            resized: job.resized,
+            top: job.run_state.top,
+            texts: 0,
+            events: Vec::new(),
+        };
+        self.validate_queue(job, change, &mut changed)?;
+        if change.top {
+            changed.top = self.top_of(job, &changed.ask.queue, by);
+            if changed.top != job.run_state.top {
+                let words = match changed.top {
+                    Top::OfUser(_) => format!(
+                        "moved before {}'s other jobs in queue {}",
+                        job.spec.user, changed.ask.queue
+                    ),
+                    Top::No | Top::OfQueue(_) => {
+                        format!("moved to the front of queue {}", changed.ask.queue)
+                    }
+                };
+                changed.events.push(("moved", words));
+            }
+        }
+        if let Some(priority) = change.priority {
+            validate_priority(job, priority, by, &mut changed)?;
+        }
+        if let Some(limit) = change.time_limit_s {
+            validate_time_limit(job, limit, by, &mut changed)?;
+        }
+        if let Some(name) = &change.name {
+            let name = validate::name(Some(name.clone()), &[])?;
+            let name = match &job.spec.policy.array {
+                Some(task) => format!("{name}[{}]", task.index),
+                None => name,
+            };
+            note_change(&mut changed, "name", &job.spec.name, &name);
+            changed.ask.name = name;
+        }
+        let before = self.jobs.get(&id).map_or(0, |living| living.texts);
+        changed.texts = (before + budget::ended_job_size(&changed.ask))
+            .saturating_sub(budget::ended_job_size(&job.spec));
+        self.check_changed(id, changed.texts)?;
+        if by.account.uid != job.spec.credentials.uid {
+            for (_, text) in &mut changed.events {
+                *text += &format!(", by {}", by.account.name);
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Where the job is to wait, and what it is to ask for.
+    fn validate_queue(
+        &self,
+        job: &Job,
+        change: &JobChange,
+        changed: &mut ValidatedChange,
+    ) -> Result<(), Error> {
+        let before = self.spec_of(&job.spec.queue);
+        let to = match &change.queue {
+            None => before.clone(),
+            Some(name) => self.served_queue(name)?,
+        };
+        if to.name != before.name {
+            let words = format!("queue: {} -> {}", before.name, to.name);
+            changed.events.push(("moved", words));
+            changed.ask.queue = to.name.clone();
+            // It was put first elsewhere.
+            changed.top = Top::No;
+        }
+        let has = job.amount();
+        let asked = change.amount.clone().map(Amount::try_from).transpose()?;
+        let is_queues_own = before.amount == Some(has) && to.name != before.name;
+        let amount = match (asked, to.amount) {
+            (Some(asked), Some(fixed)) if asked != fixed => {
+                return Err(usage(format!(
+                    "queue {} allocates {} to each of its jobs, but {} was requested",
+                    to.name,
+                    fixed.describe(),
+                    asked.describe()
+                ))
+                .hint(self.open_queue_hint(&job.reference(), asked)));
+            }
+            (Some(asked), _) => asked,
+            (None, Some(fixed)) if is_queues_own => fixed,
+            (None, Some(fixed)) if fixed != has && to.name != before.name => {
+                return Err(usage(format!(
+                    "queue {} allocates {} to each of its jobs, but job {} requests {}",
+                    to.name,
+                    fixed.describe(),
+                    job.reference(),
+                    has.describe()
+                ))
+                .hint(format!(
+                    "change its request as well: divvy move {} -q {} {}",
+                    job.reference(),
+                    to.name,
+                    fixed.flag()
+                )));
+            }
+            (None, _) => has,
+        };
+        if amount == has {
+            return Ok(());
+        }
+        let asked = job.request().with_amount(amount);
+        can_ever_fit(&self.gpus_ever(), &asked).map_err(never_fits)?;
+        self.check_project(&job.owner(), &asked)?;
+        changed.resized = Some(amount);
+        let words = format!(
+            "requests {} instead of {}",
+            amount.describe(),
+            has.describe()
+        );
+        changed.events.push(("resized", words));
+        Ok(())
+    }
+
+    /// A queue that is served, as its name is typed.
+    fn served_queue(&self, name: &str) -> Result<QueueSpec, Error> {
+        let name: QueueName =
+            (name.parse()).map_err(|error: IdError| usage(error.to_string()).hint(error.hint()))?;
+        let mut queues = self.config.queues.iter();
+        queues
+            .find(|spec| spec.name == name)
+            .cloned()
+            .ok_or_else(|| {
+                let there = self.config.queues.iter().map(|spec| spec.name.as_str());
+                let there = there.collect::<Vec<_>>().join(", ");
+                Error::new(ErrorCode::NotFound, format!("there is no queue {name}"))
+                    .hint(format!("the queues are {there}"))
+            })
+    }
+
+    /// What gives a waiting job an amount that its queue does not.
+    pub(in crate::controller) fn open_queue_hint(&self, id: &str, amount: Amount) -> String {
+        let mut queues = self.config.queues.iter();
+        match queues.find(|spec| spec.amount.is_none()) {
+            Some(open) => format!(
+                "move it to a queue without a fixed amount: divvy move {id} -q {} {}",
+                open.name,
+                amount.flag()
+            ),
+            None => "the job can be resized once it runs".to_owned(),
+        }
+    }
+
+    /// A queue in which a job waits; one of an earlier daemon has no amount of its own.
+    fn spec_of(&self, name: &QueueName) -> QueueSpec {
+        let mut queues = self.config.queues.iter();
+        let served = queues.find(|spec| spec.name == *name);
+        served
+            .cloned()
+            .unwrap_or_else(|| QueueSpec::open(name.clone()))
+    }
+
+    /// Puts a job first in this queue as far as its caller may; the same again leaves it where it is.
+    fn top_of(&self, job: &Job, queue: &QueueName, by: &Caller) -> Top {
+        let there = self.jobs.values().map(|living| &living.job);
+        let there = there.filter(|other| other.state == Life::Queued && other.spec.queue == *queue);
+        let others = there.filter(|other| other.id != job.id);
+        let is_own = |other: &&Job| other.spec.credentials.uid == job.spec.credentials.uid;
+        let of_all: Vec<Top> = others.clone().map(|other| other.run_state.top).collect();
+        let of_own: Vec<Top> = others
+            .filter(is_own)
+            .map(|other| other.run_state.top)
+            .collect();
+        let before = match *queue == job.spec.queue {
+            true => job.run_state.top,
+            false => Top::No,
+        };
+        match (by.role >= Role::Operator, before) {
+            (true, Top::OfQueue(_)) if is_topmost(before, &of_all) => before,
+            (true, _) => Top::OfQueue(next_number(&of_all)),
+            // An operator put it before more than the own jobs.
+            (false, Top::OfQueue(_)) => before,
+            (false, Top::OfUser(_)) if is_topmost(before, &of_own) => before,
+            (false, _) => Top::OfUser(next_number(&of_own)),
+        }
+    }
+
+    /// Commands that bring about these changes, word by word; none for what this caller may not do.
+    pub fn commands(&self, tries: &[Option<SuggestedChange>], by: &Caller) -> Vec<Vec<String>> {
+        let command = |a_try: &Option<SuggestedChange>| {
+            let command = a_try.as_ref().and_then(|a_try| self.command(a_try, by));
+            command.unwrap_or_default()
+        };
+        tries.iter().map(command).collect()
+    }
+
+    fn command(&self, a_try: &SuggestedChange, by: &Caller) -> Option<Vec<String>> {
+        let job = &self.jobs.get(&a_try.job)?.job;
+        let owner = job.spec.credentials.uid;
+        by.authorize(crate::auth::Verb::Change, by.whose(owner))
+            .ok()?;
+        let takes = |change: &JobChange| self.validate_change(a_try.job, change, by).is_ok();
+        let id = job.reference();
+        let words = |words: &[&str]| {
+            let all = ["divvy"].iter().chain(words);
+            all.map(ToString::to_string).collect::<Vec<String>>()
+        };
+        match &a_try.change {
+            ChangeKind::Release => {
+                (self.is_released_by(a_try.job, by)).then(|| words(&["release", &id]))
+            }
+            ChangeKind::Amount(amount) => {
+                let change = JobChange {
+                    amount: Some((*amount).into()),
+                    ..JobChange::default()
+                };
+                let flag = amount.flag().to_string();
+                let verb = match amount {
+                    Amount::Mig(_) => "change",
+                    _ => "resize",
+                };
+                let mut command = words(&[verb, &id]);
+                command.extend(flag.split(' ').map(str::to_owned));
+                takes(&change).then_some(command)
+            }
+            ChangeKind::Queue(queue, amount) => {
+                let mut change = JobChange {
+                    queue: Some(queue.to_string()),
+                    ..JobChange::default()
+                };
+                let mut command = words(&["move", &id, "-q", queue.as_str()]);
+                if self
+                    .validate_change(a_try.job, &change, by)
+                    .is_ok_and(|changed| {
+                        changed.resized.unwrap_or(changed.ask.request.amount) == *amount
+                    })
+                {
+                    return Some(command);
+                }
+                change.amount = Some((*amount).into());
+                let flag = amount.flag().to_string();
+                command.extend(flag.split(' ').map(str::to_owned));
+                takes(&change).then_some(command)
+            }
+        }
+    }
+}
+
+/// A change that would start a job, before it is known whether the caller may make it.
+pub struct SuggestedChange {
+    pub job: JobId,
+    pub change: ChangeKind,
+}
+
+/// What is tried.
+pub enum ChangeKind {
+    Release,
+    Amount(Amount),
+    Queue(QueueName, Amount),
+}
+
+impl SuggestedChange {
+    /// The change of the job that the planner found.
+    pub fn of(job: JobId, change: &divvy_core::SuggestedChange) -> Self {
+        let what = match change {
+            divvy_core::SuggestedChange::Amount(amount) => ChangeKind::Amount(*amount),
+            divvy_core::SuggestedChange::Queue(queue, amount) => {
+                ChangeKind::Queue(queue.clone(), *amount)
+            }
+        };
+        Self { job, change: what }
+    }
+}
+
+/// Of a job that runs only its time limit and its name change.
+fn check_state(job: &Job, change: &JobChange) -> Result<(), Error> {
+    let JobChange {
+        queue,
+        top,
+        amount,
+        priority,
+        time_limit_s: _,
+        name: _,
+    } = change;
+    if job.state == Life::Queued {
+        return Ok(());
+    }
+    let id = job.reference();
+    let refused = |part: &str, hint: String| {
+        let why = format!("job {id} is no longer queued, so {part} cannot change");
+        Err(Error::new(ErrorCode::Conflict, why).hint(hint))
+    };
+    let requeue = format!("`divvy requeue {id}` stops it and puts it back into its queue");
+    if queue.is_some() || *top {
+        return refused("its place in the queue", requeue);
+    }
+    if amount.is_some() {
+        return refused(
+            "its request",
+            format!("resize it: divvy resize {id} -g 0.5, or --gpu-memory 12G"),
+        );
+    }
+    if priority.is_some() {
+        return refused("its priority", requeue);
+    }
+    Ok(())
+}
+
+fn validate_priority(
+    job: &Job,
+    priority: i32,
+    by: &Caller,
+    changed: &mut ValidatedChange,
+) -> Result<(), Error> {
+    let before = job.spec.policy.priority;
+    check_range(priority)?;
+    if priority != before {
+        check_priority(priority, by)?;
+    }
+    note_change(changed, "priority", &before, &priority);
+    changed.ask.policy.priority = priority;
+    Ok(())
+}
+
+fn validate_time_limit(
+    job: &Job,
+    limit: u64,
+    by: &Caller,
+    changed: &mut ValidatedChange,
+) -> Result<(), Error> {
+    let id = job.id;
+    let (before, after) = (
+        job.spec.policy.time_limit_s,
+        Some(limit).filter(|limit| *limit > 0),
+    );
+    check_time_limit(after)?;
+    let longest = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
+    let runs = job.state != Life::Queued;
+    // Others were told when they start at the latest.
+    if runs && longest(after) > longest(before) && by.role < Role::Operator {
+        let why = format!(
+            "changing the time limit of running job {id} from {} to {} requires the role {}, but {} (uid {}) has the role {}",
+            format_duration(before),
+            format_duration(after),
+            Role::Operator.name(),
+            by.account.name,
+            by.account.uid,
+            by.role.name()
+        );
+        return Err(Error::new(ErrorCode::NotAllowed, why)
+            .hint("ask an operator; users can extend the time limit only of queued jobs"));
+    }
+    let ran = job.ran_s();
+    if let Some(limit) = after.filter(|limit| runs && after != before && *limit <= ran) {
+        let id = job.reference();
+        let why = format!(
+            "job {id} has already run for {}: the time limit {} would end it immediately",
+            format_duration(Some(ran)),
+            format_duration(Some(limit))
+        );
+        return Err(Error::new(ErrorCode::Conflict, why).hint(format!(
+            "use a longer limit, or end the job: divvy cancel {id}"
+        )));
+    }
+    note_change(
+        changed,
+        "time limit",
+        &format_duration(before),
+        &format_duration(after),
+    );
+    changed.ask.policy.time_limit_s = after;
+    Ok(())
+}
+
+/// Notes what is told of a part, if it is another one than before.
+fn note_change<T: PartialEq + ToString>(
+    changed: &mut ValidatedChange,
+    part: &str,
+    before: &T,
+    after: &T,
+) {
+    if before != after {
+        let words = format!("{part}: {} -> {}", before.to_string(), after.to_string());
+        changed.events.push(("changed", words));
+    }
+}
+
+/// `1h30m`, `90s`, `none`: as it would be typed.
+fn format_duration(limit_s: Option<u64>) -> String {
+    let Some(seconds) = limit_s else {
+        return "none".to_owned();
+    };
+    let parts = [
+        (seconds / 3600, "h"),
+        (seconds / 60 % 60, "m"),
+        (seconds % 60, "s"),
+    ];
+    let said: String = (parts.iter())
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, unit)| format!("{count}{unit}"))
+        .collect();
+    match said.is_empty() {
+        true => "0s".to_owned(),
+        false => said,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_limit_is_told_as_it_is_typed() {
+        for (seconds, said) in [
+            (None, "none"),
+            (Some(0), "0s"),
+            (Some(90), "1m30s"),
+            (Some(7200), "2h"),
+            (Some(3661), "1h1m1s"),
+        ] {
+            assert_eq!(format_duration(seconds), said);
+        }
+    }
+}

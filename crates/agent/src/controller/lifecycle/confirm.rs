@@ -1,0 +1,414 @@
+//! Jobs that start once somebody confirms it: they hold their slice meanwhile, and nothing of them exists.
+//!
+//! ```text
+//! placed ──► journal ──► granted ──► confirm ──► journal ──► answer, start
+//!    ▲                      │ nobody waits for it or confirms it
+//!    └── wait ── held ◄─────┘
+//! ```
+//! A confirmation is for one slice: whoever is placed again is confirmed again. Where the daemon is killed before anything of a
+//! job was started, the next one leaves it where it was: unconfirmed, with its slice, or to be started in the slice that it was
+//! confirmed for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use divvy_api::v1::{Confirm, Confirmation, Error, ErrorCode, ReasonCode, Submit};
+use divvy_core::{JobId, JobState as Life};
+
+use super::schedule;
+use crate::auth::Caller;
+use crate::container::options;
+use crate::controller::admission::dependencies::BlockReason;
+use crate::controller::mig::is_divided;
+use crate::controller::query::reference::has_ended;
+use crate::controller::{ActiveJob, Controller};
+use crate::host::clock::Instant;
+use crate::host::failpoint::reach;
+use crate::journal::StoreError;
+use crate::model::job::{Job, JobSpec};
+use crate::model::validate::{self, budget, limits};
+
+impl Job {
+    /// It has its slice, and is to be confirmed.
+    pub(in crate::controller) fn awaits_confirmation(&self) -> bool {
+        let starting = matches!(self.state, Life::Starting { .. });
+        starting
+            && self.spec.policy.confirm_within_s.is_some()
+            && self.run_state.confirmed.is_none()
+    }
+
+    /// How long it keeps its slice while nobody asks for it.
+    pub(in crate::controller) fn confirm_timeout(&self) -> Duration {
+        Duration::from_secs(self.spec.policy.confirm_within_s.unwrap_or_default())
+    }
+
+    /// Where it stands, if it is to be confirmed at all.
+    pub(in crate::controller) fn confirmation(&self) -> Option<Confirmation> {
+        self.spec.policy.confirm_within_s?;
+        Some(match (&self.state, &self.run_state.confirmed) {
+            (Life::Queued, _) => Confirmation::NotPlaced,
+            (_, Some(_)) => Confirmation::Confirmed,
+            (Life::Starting { .. }, None) => Confirmation::Awaiting,
+            (_, None) => Confirmation::NotPlaced,
+        })
+    }
+
+    /// It was confirmed for what it holds, and starts there or not at all. What an instance is made of is not there to be relied on.
+    pub(in crate::controller) fn keeps_placement(&self) -> bool {
+        let starting = matches!(self.state, Life::Starting { .. });
+        starting && self.run_state.confirmed.is_some() && !is_divided(self.state.grants())
+    }
+}
+
+impl Controller {
+    /// Everything that a job runs on is there: it starts, or is confirmed first.
+    pub(in crate::controller) fn ready(&mut self, id: JobId) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        self.effects.milestones_reached.push(id);
+        living.client_seen = Instant::now();
+        if !living.job.awaits_confirmation() {
+            self.effects.starts.push(id);
+            return Ok(());
+        }
+        self.effects.failpoints.push("confirm.granted");
+        let text = format!(
+            "{} reserved; the front end has {} s to confirm the job",
+            schedule::labels(&living.job),
+            living.job.confirm_timeout().as_secs()
+        );
+        self.record_event(Some(id), "granted", &text)
+    }
+
+    /// Starts a job that has its slice, perhaps as something else than was submitted.
+    pub(in crate::controller) fn confirm(
+        &mut self,
+        reference: &str,
+        confirm: &Confirm,
+        by: &Caller,
+    ) -> Result<Result<JobId, Error>, StoreError> {
+        let id = match self.find(reference)? {
+            Ok(id) => id,
+            Err(error) => return Ok(Err(error)),
+        };
+        let digest = digest(confirm);
+        let Some(living) = self.jobs.get(&id) else {
+            return Ok(Err(has_ended(id)));
+        };
+        match confirmation_state(&living.job, confirm, &digest, by) {
+            Err(error) => return Ok(Err(error)),
+            Ok(ConfirmationState::AlreadyConfirmed) => return Ok(Ok(id)),
+            Ok(ConfirmationState::Pending) => {}
+        }
+        let env = self.store.env(id)?.unwrap_or_default();
+        let before = budget::ended_job_size(&living.job.spec) + budget::written(&env);
+        let submit = match self.amended(&living.job, env, confirm, by) {
+            Ok(submit) => submit,
+            Err(error) => return Ok(Err(error)),
+        };
+        let ready = living.pending_instances.is_empty();
+        let mut ask = JobSpec::clone(&living.job.spec);
+        ask.command = submit.command;
+        ask.container = submit.container;
+        ask.policy.labels = submit.labels;
+        let after = budget::ended_job_size(&ask) + budget::written(&submit.env);
+        let texts = (living.texts + after).saturating_sub(before);
+        if let Err(error) = self.check_amended(id, texts) {
+            return Ok(Err(error));
+        }
+        let Some(ActiveJob { job, .. }) = self.jobs.get_mut(&id).map(Box::as_mut) else {
+            return Ok(Ok(id));
+        };
+        job.spec = Arc::new(ask);
+        job.run_state.confirmed = Some(digest);
+        let job = job.clone();
+        self.store.save_amended(&job, &submit.env)?;
+        self.store.save(&job)?;
+        self.set_texts(id, texts);
+        self.record_event(Some(id), "confirmed", &schedule::labels(&job))?;
+        reach("confirm.intent");
+        self.effects.failpoints.push("confirm.kept");
+        if ready {
+            self.effects.starts.push(id);
+        }
+        Ok(Ok(id))
+    }
+
+    /// What the job would have been submitted as.
+    fn amended(
+        &self,
+        job: &Job,
+        env: BTreeMap<String, String>,
+        confirm: &Confirm,
+        by: &Caller,
+    ) -> Result<Submit, Error> {
+        if confirm.container.is_some() {
+            self.config.rules.may_contain(by)?;
+        }
+        let mut submit = Submit {
+            command: confirm
+                .command
+                .clone()
+                .unwrap_or_else(|| job.spec.command.clone()),
+            container: confirm
+                .container
+                .clone()
+                .or_else(|| job.spec.container.clone()),
+            cwd: job.spec.cwd.clone(),
+            env,
+            labels: job.spec.policy.labels.clone(),
+            ..Submit::default()
+        };
+        submit.env.extend(confirm.env.clone());
+        submit.labels.extend(confirm.labels.clone());
+        limits::submit(&submit)?;
+        options::validate(&mut submit, None)?;
+        validate::check_texts(&submit)?;
+        Ok(submit)
+    }
+
+    /// Takes the slice of a job that nobody has confirmed or waited for; it is placed again once somebody waits for it.
+    pub(in crate::controller) fn expire_confirmation(
+        &mut self,
+        id: JobId,
+    ) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        living.confirmation_expired = true;
+        let within = living.job.confirm_timeout().as_secs();
+        self.requeue_unstarted(id, &format!("not confirmed within {within} s"))
+    }
+
+    /// Has a job started that was confirmed before its daemon was killed, or before its supervisor was.
+    pub(in crate::controller) fn start_in_place(
+        &mut self,
+        id: JobId,
+        why: &str,
+    ) -> Result<(), StoreError> {
+        self.free_slice(id);
+        self.effects.starts.push(id);
+        self.record_event(Some(id), "starting", &format!("starting again: {why}"))
+    }
+
+    /// Somebody waits for the job: if it lost its slice because nobody did, it is in its queue's turn again.
+    pub(in crate::controller) fn clear_confirmation_expiry(&mut self, id: JobId) {
+        if let Some(living) = self.jobs.get_mut(&id) {
+            living.client_seen = Instant::now();
+            self.effects.replan |= std::mem::take(&mut living.confirmation_expired);
+        }
+    }
+
+    /// A point on the way of a job that was confirmed.
+    pub(in crate::controller) fn pass(&self, id: JobId, point: &str) {
+        let living = self.jobs.get(&id);
+        if living.is_some_and(|living| living.job.run_state.confirmed.is_some()) {
+            reach(point);
+        }
+    }
+
+    /// What is said of one that waits for its confirmation, or was not confirmed.
+    pub(in crate::controller) fn confirmation_block_reason(
+        &self,
+        job: &Job,
+    ) -> Option<BlockReason> {
+        let unasked = self
+            .jobs
+            .get(&job.id)
+            .is_some_and(|living| living.confirmation_expired);
+        let words = if job.awaits_confirmation() {
+            "waits for its confirmation".to_owned()
+        } else if unasked && job.state == Life::Queued {
+            let within = job.confirm_timeout().as_secs();
+            format!("not confirmed within {within} s; waits until its front end asks for it again")
+        } else {
+            return None;
+        };
+        Some(BlockReason {
+            code: Some(ReasonCode::Confirmation),
+            message: words,
+        })
+    }
+}
+
+enum ConfirmationState {
+    Pending,
+    /// It was confirmed before, and in the same words.
+    AlreadyConfirmed,
+}
+
+/// Whether a job can be confirmed like this now.
+fn confirmation_state(
+    job: &Job,
+    confirm: &Confirm,
+    digest: &str,
+    by: &Caller,
+) -> Result<ConfirmationState, Error> {
+    let id = job.id;
+    let conflict = |why: String, hint: &str| Err(Error::new(ErrorCode::Conflict, why).hint(hint));
+    if job.spec.policy.confirm_within_s.is_none() {
+        let why = format!("job {id} needs no confirmation: it was submitted without `confirm`");
+        return conflict(why, "submit it with `confirm`");
+    }
+    let changes = confirm.command.is_some()
+        || confirm.container.is_some()
+        || !confirm.env.is_empty()
+        || !confirm.labels.is_empty();
+    if changes && by.account.uid != job.spec.credentials.uid {
+        let why = format!(
+            "job {id} belongs to another user, so the confirmation cannot change what it runs"
+        );
+        return Err(Error::new(ErrorCode::NotAllowed, why).hint("confirm it with an empty body"));
+    }
+    if let Some(attempt) = confirm.attempt.filter(|attempt| *attempt != job.attempt) {
+        let why = format!(
+            "the confirmation is for attempt {attempt} of job {id}, but its current attempt is {}",
+            job.attempt
+        );
+        return conflict(why, "read the job again, and confirm its current attempt");
+    }
+    match (&job.state, &job.run_state.confirmed) {
+        (Life::Queued, _) => conflict(
+            format!("job {id} has no slice yet"),
+            "confirm it after its event `granted`",
+        ),
+        (_, Some(before)) if before == digest => Ok(ConfirmationState::AlreadyConfirmed),
+        (_, Some(_)) => conflict(
+            format!("job {id} was already confirmed with other values"),
+            "cancel it, and submit a new job",
+        ),
+        (Life::Starting { .. }, None) => Ok(ConfirmationState::Pending),
+        (
+            Life::Running { .. } | Life::Lent { .. } | Life::Stopping { .. } | Life::Ended { .. },
+            None,
+        ) => conflict(format!("job {id} is being stopped"), "submit it again"),
+    }
+}
+
+/// What a confirmation says, but for values that may be secrets.
+fn digest(confirm: &Confirm) -> String {
+    let names = confirm.env.keys();
+    let said = Confirm {
+        attempt: None,
+        env: names.map(|name| (name.clone(), String::new())).collect(),
+        ..confirm.clone()
+    };
+    let said = serde_json::to_string(&said).expect("a confirmation can be written");
+    sha1_smol::Sha1::from(said).digest().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use divvy_api::v1::Runner;
+    use divvy_core::{Amount, QueueName};
+
+    use super::*;
+    use crate::auth::Role;
+    use crate::host::account::UserAccount;
+    use crate::host::clock::now;
+    use crate::model::job::{Credentials, JobSpec, NewJob};
+    use crate::model::policy::JobPolicy;
+
+    /// One that uid 1000 submitted, and that has its slice.
+    fn granted() -> Job {
+        let ask = JobSpec {
+            name: "train".into(),
+            user: "ana".into(),
+            credentials: Credentials {
+                uid: 1000,
+                gid: 1000,
+            },
+            project: None,
+            queue: QueueName::default_queue(),
+            request: Amount::ONE_GPU.into(),
+            runner: Runner::Supervisor,
+            command: vec!["true".into()],
+            container: None,
+            cwd: "/".into(),
+            policy: JobPolicy {
+                confirm_within_s: Some(60),
+                ..JobPolicy::default()
+            },
+            secrets: Vec::new(),
+        };
+        let new = NewJob {
+            spec: ask,
+            env: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+            key: None,
+            at: now(),
+            hold: None,
+        };
+        let mut job = Job::queued(JobId(1), &new);
+        job.place(Vec::new());
+        job
+    }
+
+    fn caller(uid: u32) -> Caller {
+        Caller {
+            account: UserAccount {
+                uid,
+                gid: uid,
+                name: format!("u{uid}"),
+                groups: Vec::new(),
+            },
+            role: Role::Operator,
+            can_see_all: false,
+        }
+    }
+
+    #[test]
+    fn an_operator_confirms_anothers_job_as_it_was_submitted_and_never_as_something_else() {
+        let command = Confirm {
+            command: Some(vec!["sh".into()]),
+            ..Confirm::default()
+        };
+        let env = Confirm {
+            env: BTreeMap::from([("LD_PRELOAD".into(), "/x.so".into())]),
+            ..Confirm::default()
+        };
+        for confirm in [command, env] {
+            let own = confirmation_state(&granted(), &confirm, &digest(&confirm), &caller(1000));
+            assert!(matches!(own, Ok(ConfirmationState::Pending)));
+            let others = confirmation_state(&granted(), &confirm, &digest(&confirm), &caller(1001));
+            assert_eq!(
+                others.err().map(|error| error.code),
+                Some(ErrorCode::NotAllowed)
+            );
+        }
+        let plain = Confirm::default();
+        let others = confirmation_state(&granted(), &plain, &digest(&plain), &caller(1001));
+        assert!(matches!(others, Ok(ConfirmationState::Pending)));
+    }
+
+    #[test]
+    fn a_job_is_confirmed_for_one_slice_and_asked_for_again_with_the_next() {
+        let mut job = granted();
+        assert_eq!(job.confirmation(), Some(Confirmation::Awaiting));
+        job.run_state.confirmed = Some("digest".into());
+        assert!(!job.awaits_confirmation() && job.keeps_placement());
+        job.apply_event(divvy_core::job::Event::NeverStarted);
+        assert_eq!(job.confirmation(), Some(Confirmation::NotPlaced));
+        job.place(Vec::new());
+        assert_eq!(job.confirmation(), Some(Confirmation::Awaiting));
+    }
+
+    #[test]
+    fn a_digest_tells_confirmations_apart_and_says_nothing_of_secrets() {
+        let confirm = |value: &str| Confirm {
+            env: BTreeMap::from([("KEY".into(), value.into())]),
+            ..Confirm::default()
+        };
+        assert_eq!(digest(&confirm("a")), digest(&confirm("b")));
+        assert_ne!(digest(&confirm("a")), digest(&Confirm::default()));
+        let again = Confirm {
+            attempt: Some(2),
+            ..confirm("a")
+        };
+        assert_eq!(digest(&again), digest(&confirm("a")));
+    }
+}

@@ -1,0 +1,321 @@
+//! From a job that asks for a container to the plan its supervisor makes one by.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use divvy_api::home::Home;
+use divvy_api::v1::{self, Error, ErrorCode};
+use divvy_core::JobId;
+use divvy_core::docker::{self, ContainerOptionError};
+
+use crate::config::simulated_gpus;
+use crate::config::{Config, LibraryMissing, Simulated};
+use crate::container::driver::{Driver, DriverError, GpuDevice};
+use crate::container::edits::{JobFiles, edits};
+use crate::container::engine::{self, NoEngine};
+use crate::container::gc::{self, ContainerGc};
+use crate::container::{cdi, job_files};
+use crate::controller::Controller;
+use crate::controller::mig::is_divided;
+use crate::host::clock::Instant;
+use crate::host::process::{self, Process};
+use crate::job_dir::JobDir;
+use crate::job_dir::container_spec::{self, ContainerSlice, Limiter, OnUnlimited, Plan};
+use crate::journal::StoreError;
+use crate::supervisor::error_chain;
+use crate::supervisor::injection::InjectionPolicy;
+use crate::supervisor::job_environment::{JobEnvironment, for_job};
+
+/// Between two supervisors of one container: one that dies at once is not to be followed by the next at once.
+const REST: Duration = Duration::from_secs(2);
+
+/// How long after the end of a job in a container it is looked for what is left of it: who takes that away has done so by then, or died.
+pub(in crate::controller) const CONTAINER_GC_DELAY: Duration = Duration::from_secs(60);
+
+impl Controller {
+    /// Which containers are left over from before, as of now.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub fn container_gc(&self) -> Result<ContainerGc, StoreError> {
+        // Those that have ended in this round are still there.
+        let living = self.jobs.values();
+        let living = living.filter(|living| living.job.state.outcome().is_none());
+        Ok(ContainerGc {
+            journal: self.store.name()?,
+            began: self.store.began()?,
+            living: living.map(|living| living.job.id).collect(),
+            newest: self.store.last_numbered()?,
+        })
+    }
+
+    /// Something may be left of a container, or of a CDI file, and is to be looked for this long from now at the latest.
+    pub(in crate::controller) fn schedule_container_gc(&mut self, after: Duration) {
+        let due = Instant::now() + after;
+        self.container_gc_at = Some(self.container_gc_at.map_or(due, |before| before.min(due)));
+    }
+
+    /// Looks for what is left of jobs in containers, once it is time.
+    pub(in crate::controller) fn run_container_gc(&mut self) -> Result<(), StoreError> {
+        if self.container_gc_at.is_none_or(|due| due > Instant::now()) {
+            return Ok(());
+        }
+        self.container_gc_at = None;
+        self.remove_stale_cdi_files();
+        let Ok(socket) = engine::socket() else {
+            return Ok(());
+        };
+        let instance = container_spec::instance(self.config.home.state());
+        if let Err(error) = gc::start(socket, instance, self.container_gc()?) {
+            tracing::warn!(%error, "cannot search for leftover containers");
+        }
+        Ok(())
+    }
+
+    /// Gives a container that has lost its supervisor another one, which goes on where that one was.
+    pub(in crate::controller) fn replace_supervisor(
+        &mut self,
+        id: JobId,
+    ) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        if living
+            .supervisor_replaced
+            .is_some_and(|last| last.elapsed() < REST)
+        {
+            return Ok(());
+        }
+        living.supervisor_replaced = Some(Instant::now());
+        let name = self.job_dir(id).container().ok().flatten();
+        let name = name.map_or_else(|| "its container".to_owned(), |placed| placed.name);
+        match self.try_spawn(id) {
+            Ok(()) => self.record_event(
+                Some(id),
+                "container_adopted",
+                &format!("{name} lost its supervisor; a new one supervises it"),
+            ),
+            Err(error) => {
+                tracing::error!(job = %id, error = error_chain(&error), "cannot start a new supervisor for the container");
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Controller {
+    /// What brings a container into the slice of a job that holds one.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotFound`] for no such job, [`ErrorCode::Conflict`] for one that holds nothing now.
+    pub fn docker_args(&mut self, reference: &str) -> Result<v1::DockerArgs, Error> {
+        let id = self
+            .find(reference)
+            .map_err(|error| Error::new(ErrorCode::Internal, error_chain(&error)))??;
+        let nothing = || {
+            Error::new(
+                ErrorCode::Conflict,
+                format!("job {id} holds no slice at the moment"),
+            )
+            .hint("try again while it runs; `divvy ps` lists running jobs")
+        };
+        let living = self.jobs.get(&id).ok_or_else(nothing)?;
+        let (job, grants) = (&living.job, living.job.state.grants());
+        let visible = grants.iter().map(|grant| self.migs.visible_uuid(grant));
+        let visible: Vec<String> = visible.collect::<Option<_>>().ok_or_else(nothing)?;
+        if visible.is_empty() {
+            return Err(nothing());
+        }
+        let asked = job.spec.container.as_ref();
+        let is_guest = asked.is_some_and(|asked| asked.starter.is_some());
+        // Its supervisor looks at what is to be started first.
+        if is_guest && !matches!(self.job_dir(id).launch(), Ok(Some(_))) {
+            let why = format!("job {id} is not ready for its container yet");
+            return Err(Error::new(ErrorCode::Conflict, why).hint("try again in a moment"));
+        }
+        let (config, number) = (&self.config, id.to_string());
+        let folder = config.home.slice(&number);
+        // What one that is to be confirmed will have is known before it is there.
+        let ahead = job.awaits_confirmation();
+        let has_slice = living.slice.is_some() || ahead && !is_divided(grants);
+        let around = JobEnvironment {
+            job: &number,
+            queue: &job.spec.queue,
+            visible: &visible,
+            slice: has_slice.then_some(folder.as_path()),
+            preload: &config.programs.preload,
+            simulated: config.simulated.as_ref(),
+        };
+        let wish = config
+            .programs
+            .choose_injection(&folder, config.simulated.as_ref());
+        let internal =
+            |error: &dyn std::error::Error| Error::new(ErrorCode::Internal, error_chain(error));
+        let parts: Vec<GpuDevice> = grants.iter().map(|grant| self.migs.part(grant)).collect();
+        let limiter = has_slice.then_some(&wish);
+        let held = slice_injection(&config.machine(), &around, &parts, limiter)
+            .map_err(|error| internal(&error))?;
+        let files = JobFiles::of(self.job_dir(id).path());
+        let edits = edits(&held, &files);
+        // A container job's are there; for any other they are made now.
+        if !ahead {
+            job_files::write(&edits, &files).map_err(|error| internal(&error))?;
+        }
+        let instance = container_spec::instance(config.home.state());
+        let name = container_spec::name(&instance, &number, job.run_state.runs);
+        let mut flags = edits.flags();
+        // The job's supervisor knows the container by it.
+        if is_guest {
+            flags.push(container_spec::joins(&name));
+        }
+        Ok(v1::DockerArgs {
+            job: number,
+            flags,
+            cdi_device: cdi::device(&name),
+            cdi: serde_json::to_value(cdi::cdi(&name, &edits)).unwrap_or_default(),
+        })
+    }
+}
+
+/// The processes of a job's container, where it has one: they descend from the engine, not from the supervisor.
+pub(in crate::controller) fn processes(dir: &JobDir) -> Vec<Process> {
+    let (launch, started) = (dir.launch().ok().flatten(), dir.started().ok().flatten());
+    let first = started.map(|begun| begun.process);
+    let supervisor = launch.map(|begun| begun.process);
+    match first.filter(|first| {
+        dir.container().is_ok_and(|placed| placed.is_some()) && Some(*first) != supervisor
+    }) {
+        Some(first) if first.is_alive() => {
+            let mut all = vec![first];
+            all.extend(process::descendants(first.pid));
+            all
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Why a job cannot have its container.
+#[derive(Debug, thiserror::Error)]
+pub enum ContainerError {
+    #[error(transparent)]
+    Engine(#[from] NoEngine),
+    #[error(transparent)]
+    Arguments(#[from] ContainerOptionError),
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    #[error(transparent)]
+    Simulator(#[from] LibraryMissing),
+}
+
+/// What the supervisor of a job that has its grants needs. `runs`: how often it ran before. `limiter`: in which form it is to be; none where the hardware holds it.
+pub fn plan(
+    config: &Config,
+    container: &v1::Container,
+    runs: u32,
+    around: &JobEnvironment<'_>,
+    parts: &[GpuDevice],
+    limiter: Option<&InjectionPolicy>,
+) -> Result<Plan, ContainerError> {
+    let mut plan = plan_on(
+        &config.machine(),
+        &config.home,
+        container,
+        runs,
+        around,
+        parts,
+        limiter,
+    )?;
+    plan.on_unlimited = config.containers.on_unlimited;
+    if plan.starter.is_none() {
+        plan.cdi.clone_from(&config.containers.cdi);
+    }
+    Ok(plan)
+}
+
+/// What of this machine a container is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine<'a> {
+    /// This program.
+    pub divvy: &'a Path,
+    pub simulated: Option<&'a Simulated>,
+    pub driver_version: &'a str,
+}
+
+impl Config {
+    pub(in crate::controller) fn machine(&self) -> Machine<'_> {
+        Machine {
+            divvy: &self.programs.divvy,
+            simulated: self.simulated.as_ref(),
+            driver_version: &self.driver_version,
+        }
+    }
+}
+
+/// What of the host no job may mount: Divvy's own, from where one could write limits or call the daemon as its user, and the engine.
+fn protected_paths(home: &Home, socket: &Path) -> Vec<PathBuf> {
+    let runtime = home.socket();
+    let runtime = runtime.parent().unwrap_or(&runtime).to_owned();
+    vec![
+        home.state().to_owned(),
+        home.slices().to_owned(),
+        runtime,
+        socket.to_owned(),
+    ]
+}
+
+/// The same without a daemon, whose own wishes are left at what they are by default.
+pub fn plan_on(
+    machine: &Machine<'_>,
+    home: &Home,
+    container: &v1::Container,
+    runs: u32,
+    around: &JobEnvironment<'_>,
+    parts: &[GpuDevice],
+    limiter: Option<&InjectionPolicy>,
+) -> Result<Plan, ContainerError> {
+    let instance = container_spec::instance(home.state());
+    let socket = engine::socket()?;
+    let starter = container.starter.map(|starter| {
+        container_spec::Starter::Process(Process {
+            pid: starter.pid,
+            start_time: starter.start_time.unwrap_or_default(),
+        })
+    });
+    Ok(Plan {
+        name: container_spec::name(&instance, around.job, runs),
+        image: container.image.clone(),
+        options: docker::options(&container.arguments)?,
+        kept: protected_paths(home, &socket),
+        held: slice_injection(machine, around, parts, limiter)?,
+        on_unlimited: OnUnlimited::default(),
+        cdi: None,
+        starter,
+        instance,
+        journal: None,
+        began: None,
+        socket,
+    })
+}
+
+/// What holds any container to the job's slice.
+pub fn slice_injection(
+    machine: &Machine<'_>,
+    around: &JobEnvironment<'_>,
+    parts: &[GpuDevice],
+    limiter: Option<&InjectionPolicy>,
+) -> Result<ContainerSlice, ContainerError> {
+    let driver = match machine.simulated {
+        Some(simulated) => Driver::Simulated {
+            library: simulated_gpus::library(machine.divvy)?,
+            state: simulated.state.clone(),
+        },
+        None => Driver::installed(machine.driver_version, parts)?,
+    };
+    let limiter = limiter.zip(around.slice);
+    Ok(ContainerSlice {
+        limiter: limiter.map(|(wish, slice)| Limiter::new(slice, around.preload, wish)),
+        driver,
+        variables: for_job(BTreeMap::new(), around),
+    })
+}

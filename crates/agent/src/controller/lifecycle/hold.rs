@@ -1,0 +1,215 @@
+//! Held jobs: they wait, are never placed, and hold up no job behind them until they are released.
+//!
+//! The user and operators release a job that its user holds. Operators alone release another user's job that an operator
+//! holds.
+
+use divvy_api::v1::{Error, ErrorCode};
+use divvy_core::{JobId, JobState as Life};
+
+use crate::auth::{Caller, Role};
+use crate::controller::Controller;
+use crate::controller::query::reference::has_ended;
+use crate::host::clock::now;
+use crate::journal::StoreError;
+use crate::model::job::Job;
+use crate::model::policy::Hold;
+
+/// The label of a task that the front end took from a ClearML server.
+const TASK: &str = "clearml.task";
+
+impl Hold {
+    /// A hold by this caller of a job of this user's.
+    pub(in crate::controller) fn by(caller: &Caller, owner: u32) -> Self {
+        Self {
+            by: caller.account.name.clone(),
+            operator: caller.account.uid != owner && caller.role >= Role::Operator,
+            since: now(),
+        }
+    }
+
+    /// `held by ana; …`: who lets the job go on, and how.
+    pub(in crate::controller) fn describe(&self, id: &str) -> String {
+        let by = &self.by;
+        match self.operator {
+            true => {
+                format!(
+                    "held by {by}, an operator; an operator can release it: `divvy release {id}`"
+                )
+            }
+            false => format!("held by {by}; `divvy release {id}` releases it"),
+        }
+    }
+
+    /// Whether this caller may release it.
+    fn may_release(&self, id: &str, by: &Caller) -> Result<(), Error> {
+        if !self.operator || by.role >= Role::Operator {
+            return Ok(());
+        }
+        let why = format!(
+            "job {id} is held by {}, an operator; releasing it requires the role {}, but {} (uid {}) has the role {}",
+            self.by,
+            Role::Operator.name(),
+            by.account.name,
+            by.account.uid,
+            by.role.name()
+        );
+        Err(Error::new(ErrorCode::NotAllowed, why).hint(format!(
+            "ask {} or another operator, or cancel it: `divvy cancel {id}`",
+            self.by
+        )))
+    }
+}
+
+impl Job {
+    /// Who keeps it from being placed.
+    pub fn on_hold(&self) -> Option<&Hold> {
+        (self.run_state.hold.as_ref()).filter(|_| self.state == Life::Queued)
+    }
+
+    /// The same in words.
+    pub(in crate::controller) fn hold_description(&self) -> Option<String> {
+        Some(self.on_hold()?.describe(&self.reference()))
+    }
+}
+
+impl Controller {
+    pub(in crate::controller) fn hold(
+        &mut self,
+        reference: &str,
+        by: &Caller,
+    ) -> Result<Result<JobId, Error>, StoreError> {
+        match self.find(reference)? {
+            Ok(id) => self.hold_job(id, by),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    pub(in crate::controller) fn hold_job(
+        &mut self,
+        id: JobId,
+        by: &Caller,
+    ) -> Result<Result<JobId, Error>, StoreError> {
+        let job = match self.not_elsewhere(id, "held") {
+            Ok(job) => job,
+            Err(error) => return Ok(Err(error)),
+        };
+        if job.state != Life::Queued {
+            let id = job.reference();
+            let why = format!(
+                "job {id} is {}, but only queued jobs can be held",
+                state(job)
+            );
+            let hint = format!(
+                "`divvy suspend {id}` stops its processes; `divvy requeue {id}` puts it back into its queue"
+            );
+            return Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
+        }
+        let hold = Hold::by(by, job.spec.credentials.uid);
+        let is_held = |before: &Hold| before.operator || !hold.operator;
+        if job.run_state.hold.as_ref().is_some_and(is_held) {
+            return Ok(Ok(id));
+        }
+        let words = format!("held by {}", hold.by);
+        self.set_hold(id, Some(hold))?;
+        self.record_event(Some(id), "held", &words)?;
+        Ok(Ok(id))
+    }
+
+    pub(in crate::controller) fn unhold(
+        &mut self,
+        reference: &str,
+        by: &Caller,
+    ) -> Result<Result<JobId, Error>, StoreError> {
+        match self.find(reference)? {
+            Ok(id) => self.unhold_job(id, by),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    pub(in crate::controller) fn unhold_job(
+        &mut self,
+        id: JobId,
+        by: &Caller,
+    ) -> Result<Result<JobId, Error>, StoreError> {
+        let job = match self.not_elsewhere(id, "released") {
+            Ok(job) => job,
+            Err(error) => return Ok(Err(error)),
+        };
+        if job.run_state.suspended {
+            let id = job.reference();
+            let why = format!("job {id} is suspended, not held");
+            let hint = format!("resume it: divvy resume {id}");
+            return Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
+        }
+        let Some(hold) = job.on_hold() else {
+            return Ok(Ok(id));
+        };
+        if let Err(error) = hold.may_release(&job.reference(), by) {
+            return Ok(Err(error));
+        }
+        self.set_hold(id, None)?;
+        let words = format!("released by {}", by.account.name);
+        self.record_event(Some(id), "released", &words)?;
+        Ok(Ok(id))
+    }
+
+    fn set_hold(&mut self, id: JobId, hold: Option<Hold>) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        living.job.run_state.hold = hold;
+        let job = living.job.clone();
+        self.store.save(&job)?;
+        self.effects.replan = true;
+        Ok(())
+    }
+
+    /// Whether this caller may release the job.
+    pub(in crate::controller) fn is_released_by(&self, id: JobId, by: &Caller) -> bool {
+        let job = self.not_elsewhere(id, "released").ok();
+        job.is_some_and(|job| {
+            (job.on_hold()).is_some_and(|hold| hold.may_release(&job.reference(), by).is_ok())
+        })
+    }
+
+    /// A job that has not ended, and whose queue no other scheduler owns.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Conflict`].
+    pub(in crate::controller) fn not_elsewhere(
+        &self,
+        id: JobId,
+        what: &str,
+    ) -> Result<&Job, Error> {
+        let conflict = |why: String, hint: String| Error::new(ErrorCode::Conflict, why).hint(hint);
+        let Some(living) = self.jobs.get(&id) else {
+            return Err(has_ended(id));
+        };
+        if let Some(error) = self.refuse_for_claim(id, what) {
+            return Err(error);
+        }
+        let job = &living.job;
+        if job.spec.policy.labels.contains_key(TASK) {
+            return Err(conflict(
+                format!(
+                    "job {id} is a task of a ClearML server, which owns its queue: it cannot be {what} here"
+                ),
+                "move or dequeue the task on the server; `divvy cancel` stops it".to_owned(),
+            ));
+        }
+        if matches!(job.state, Life::Stopping { .. }) {
+            return Err(conflict(
+                format!("job {id} is being stopped, and cannot be {what}"),
+                format!("`divvy describe {id}` shows its state"),
+            ));
+        }
+        Ok(job)
+    }
+}
+
+fn state(job: &Job) -> &'static str {
+    match job.state {
+        Life::Starting { .. } => "starting",
+        _ => "running",
+    }
+}

@@ -1,0 +1,132 @@
+//! Jobs that hold GPUs and do nothing with them.
+//!
+//! Who does something is known from two sides. The driver's samples say whose kernels ran. A launch itself is seen only by the
+//! limiter, and only while it is told to look: so a job that has done nothing for half of its time is looked at more closely
+//! from then on, and is idle when it was for as long. Time in which nobody looked, as the agent was stopped or the machine
+//! slept, counts for nothing. What is in a MIG instance is seen by neither, and nothing is done about it.
+
+use std::time::Duration;
+
+use divvy_api::v1::IdleAction;
+use divvy_core::job::StopReason;
+use divvy_core::{JobId, JobState as Life};
+
+use crate::controller::{ActiveJob, Controller, TICK};
+use crate::host::clock::Instant;
+use crate::journal::StoreError;
+use crate::model::cause::format_duration;
+use crate::model::idle::{Rule, rule};
+use crate::model::job::Job;
+
+/// What passes between two looks of an agent that has much to do: longer than that, nobody looked.
+const LATE: Duration = TICK.saturating_mul(4);
+
+impl ActiveJob {
+    /// It runs, and whether it does anything can be seen.
+    fn is_observable(&self) -> bool {
+        matches!(self.job.state, Life::Running { .. })
+            && !self.job.run_state.suspended
+            && self.slice.is_some()
+    }
+
+    /// For how long it has done nothing, as far as this agent has seen.
+    pub(in crate::controller) fn idle_for(&self) -> Option<Duration> {
+        self.is_observable()
+            .then(|| self.activity.last_active.elapsed())
+    }
+}
+
+impl Controller {
+    /// The rule that a job is under.
+    pub(in crate::controller) fn idle_rule(&self, job: &Job) -> Option<Rule> {
+        rule(job.spec.policy.idle, self.config.idle)
+    }
+
+    /// What the tick does about it.
+    pub(in crate::controller) fn check_idle_jobs(&mut self) -> Result<(), StoreError> {
+        let mut due = Vec::new();
+        let daemons = self.config.idle;
+        let before = std::mem::replace(&mut self.last_idle_check, Instant::now());
+        let missed = before.elapsed().saturating_sub(LATE);
+        for id in self.active_jobs() {
+            let Some(living) = self.jobs.get_mut(&id) else {
+                continue;
+            };
+            let Some(rule) = rule(living.job.spec.policy.idle, daemons) else {
+                continue;
+            };
+            living.activity.skip_unobserved(missed);
+            if !living.is_observable() {
+                // It waits, is being started, or is suspended: its time begins with its next run.
+                living.activity.mark_active(Instant::now());
+            }
+            if let Some(at) = self.compute_scheduler.last_demand(id) {
+                living.activity.mark_active(at);
+            }
+            let idle = living.activity.last_active.elapsed();
+            let after = Duration::from_secs(rule.after_s);
+            let closely = living.activity.launches_watched_since;
+            let was_watched = closely.is_some_and(|since| since.elapsed() >= after / 2);
+            if idle >= after
+                && was_watched
+                && !living.activity.idle_reported
+                && living.is_observable()
+            {
+                living.activity.idle_reported = true;
+                due.push((id, rule));
+            }
+            let wanted = living.is_observable() && idle >= after / 2;
+            if closely.is_some() != wanted {
+                let folder = self.config.home.slice(&id.to_string());
+                match wanted {
+                    true => self.compute_scheduler.watch(id, &folder),
+                    false => self.compute_scheduler.unwatch(id, &folder),
+                }
+                living.activity.launches_watched_since = wanted.then(Instant::now);
+            }
+        }
+        for (id, rule) in due {
+            self.apply_idle_rule(id, rule)?;
+        }
+        Ok(())
+    }
+
+    /// Its slice is going away.
+    pub(in crate::controller) fn stop_launch_watch(&mut self, id: JobId) {
+        if let Some(living) = self.jobs.get_mut(&id)
+            && living.activity.launches_watched_since.take().is_some()
+        {
+            let folder = self.config.home.slice(&id.to_string());
+            self.compute_scheduler.unwatch(id, &folder);
+        }
+    }
+
+    fn apply_idle_rule(&mut self, id: JobId, rule: Rule) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get(&id) else {
+            return Ok(());
+        };
+        let words = format!(
+            "it did not use its GPUs for {}",
+            format_duration(rule.after_s)
+        );
+        // The engine pauses containers, not we.
+        let action = match rule.action {
+            IdleAction::Suspend if living.job.spec.container.is_some() => IdleAction::Notify,
+            action => action,
+        };
+        tracing::info!(job = %id, ?action, "{words}");
+        let name = living.job.reference();
+        match action {
+            IdleAction::Notify => self.record_event(Some(id), "idle", &words),
+            IdleAction::Suspend => {
+                self.record_event(
+                    Some(id),
+                    "idle",
+                    &format!("{words}; resume it: divvy resume {name}"),
+                )?;
+                self.set_suspended(id, true)
+            }
+            IdleAction::Cancel => self.stop_job(id, StopReason::Idle, words),
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Notices: what users have asked to be started when a job has ended (`--notify`).
+//!
+//! The daemon takes a notice down in the transaction that ends the job, and starts it when that is durable. The journal ends a job
+//! once, so a notice is started at most once, whatever crashes. One that waits is lost with the daemon. It has a supervisor and a
+//! record of its own, in the folder `notice` of the job's, and no part of the job's slice.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::unix::fs::fchown;
+use std::time::Duration;
+
+use divvy_api::v1::EndReason;
+use divvy_core::JobId;
+
+use super::start::StartError;
+use crate::controller::Controller;
+use crate::controller::query::caller::run_as;
+use crate::host::cgroup::CgroupStatus;
+use crate::host::failpoint::reach;
+use crate::job_dir::{JobDir, LaunchSpec, NOTICE};
+use crate::journal::StoreError;
+use crate::model::job::Job;
+use crate::model::validate::budget;
+use crate::supervisor::error_chain;
+use crate::supervisor::handle::SupervisorHandle;
+use crate::supervisor::job_environment::{JobEnvironment, for_job};
+use crate::supervisor::script;
+
+/// How long a notice may run: a mail server that does not answer is given up within it.
+const TIME: Duration = Duration::from_secs(60);
+
+/// From SIGTERM to SIGKILL.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Notices that run at once, of all users and of one.
+const MOST_RUNNING: usize = 16;
+const MOST_RUNNING_OF_A_USER: usize = 4;
+
+/// Notices of one user that wait for others of theirs, and their bytes.
+const MOST_WAITING: usize = 1000;
+const MOST_BYTES: u64 = 16 << 20;
+
+/// Where a program is looked for that has no variables from a shell, as in a container's job.
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// The notices of jobs that have ended.
+#[derive(Debug, Default)]
+pub(in crate::controller) struct Notifications {
+    /// By user.
+    waiting: BTreeMap<u32, VecDeque<Notification>>,
+    running: Vec<Running>,
+}
+
+#[derive(Debug)]
+struct Notification {
+    job: JobId,
+    spec: LaunchSpec,
+    bytes: u64,
+}
+
+/// A notice whose supervisor has not been waited for.
+#[derive(Debug)]
+struct Running {
+    job: JobId,
+    uid: u32,
+    supervisor: u32,
+}
+
+impl Notifications {
+    /// Whether one more of this size fits.
+    fn admits(&self, uid: u32, bytes: u64) -> bool {
+        let waiting = self.waiting.get(&uid).map(VecDeque::as_slices);
+        let (front, back) = waiting.unwrap_or_default();
+        let held: u64 = front.iter().chain(back).map(|notice| notice.bytes).sum();
+        front.len() + back.len() < MOST_WAITING && held.saturating_add(bytes) <= MOST_BYTES
+    }
+
+    /// The next to be started, of the user with the fewest that run.
+    fn next(&mut self) -> Option<(u32, Notification)> {
+        if self.running.len() >= MOST_RUNNING {
+            return None;
+        }
+        let running = |uid: u32| self.running.iter().filter(|one| one.uid == uid).count();
+        let uid = self.waiting.keys().copied().min_by_key(|uid| running(*uid));
+        let uid = uid.filter(|uid| running(*uid) < MOST_RUNNING_OF_A_USER)?;
+        let queue = self.waiting.get_mut(&uid)?;
+        let notice = queue.pop_front();
+        if queue.is_empty() {
+            self.waiting.remove(&uid);
+        }
+        notice.map(|notice| (uid, notice))
+    }
+}
+
+impl Controller {
+    /// Takes down what is to be started for a job that has just ended, before its environment is forgotten.
+    pub(in crate::controller) fn queue_notification(
+        &mut self,
+        id: JobId,
+    ) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get(&id) else {
+            return Ok(());
+        };
+        let job = &living.job;
+        let Some(line) = job.spec.policy.notify.clone() else {
+            return Ok(());
+        };
+        let mut env = self.store.env(id)?.unwrap_or_default();
+        script::take_from_env(&mut env);
+        if !job.spec.secrets.is_empty() {
+            match self.secrets.of(id) {
+                Ok(secrets) => env.extend(secrets),
+                Err(error) => {
+                    tracing::warn!(job = %id, error = error_chain(&error), "cannot read the job's secrets; its notification runs without them");
+                }
+            }
+        }
+        let uid = job.spec.credentials.uid;
+        let spec = self.notice(job, line, env);
+        let bytes = budget::written(&spec);
+        if !self.notifications.admits(uid, bytes) {
+            let why = format!(
+                "a user can have at most {MOST_WAITING} pending notifications, with {} MiB of variables",
+                MOST_BYTES >> 20
+            );
+            return self.record_event(Some(id), "notification_dropped", &why);
+        }
+        let notice = Notification {
+            job: id,
+            spec,
+            bytes,
+        };
+        let waiting = self.notifications.waiting.entry(uid).or_default();
+        waiting.push_back(notice);
+        Ok(())
+    }
+
+    /// What a notice's supervisor starts.
+    fn notice(&self, job: &Job, line: String, env: BTreeMap<String, String>) -> LaunchSpec {
+        let id = job.id.to_string();
+        let around = JobEnvironment {
+            job: &id,
+            queue: &job.spec.queue,
+            visible: &[],
+            slice: None,
+            preload: &self.config.programs.preload,
+            simulated: None,
+        };
+        let mut env = for_job(env, &around);
+        env.entry("PATH".to_owned())
+            .or_insert_with(|| PATH.to_owned());
+        let reason = job.state.outcome().map(EndReason::from);
+        let reason = reason.and_then(|reason| serde_json::to_value(reason).ok());
+        let reason = reason.as_ref().and_then(serde_json::Value::as_str);
+        let code = job.exit_code.map(|code| code.to_string());
+        for (name, value) in [
+            ("DIVVY_JOB_NAME", job.spec.name.clone()),
+            ("DIVVY_END_REASON", reason.unwrap_or_default().to_owned()),
+            ("DIVVY_EXIT_CODE", code.unwrap_or_default()),
+        ] {
+            env.insert(name.to_owned(), value);
+        }
+        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        LaunchSpec {
+            job: id,
+            command: ["/bin/sh", "-c", &line].map(str::to_owned).into(),
+            cwd: job.spec.cwd.clone().into(),
+            env,
+            grace_ms: milliseconds(GRACE),
+            ends_after_ms: Some(milliseconds(TIME)),
+            log_most: self.config.max_log_bytes,
+            user: run_as(job),
+            refuse_user_namespaces: self.config.refuse_user_namespaces,
+            held: CgroupStatus {
+                group: None,
+                because: Some("its job has ended".to_owned()),
+                tasks: None,
+            },
+            ..LaunchSpec::default()
+        }
+    }
+
+    /// Starts the notices whose turn it is, once the ends of their jobs are durable.
+    pub(in crate::controller) fn start_notifications(&mut self) {
+        let (home, children) = (&self.config.home, &self.children);
+        self.notifications.running.retain(|running| {
+            let runs = children.iter().any(|child| child.id() == running.supervisor);
+            if !runs && let Err(error) = folder(&home.job(&running.job.to_string())).erase_spec() {
+                tracing::warn!(job = %running.job, error = error_chain(&error), "cannot delete the notification's environment from the disk");
+            }
+            runs
+        });
+        while let Some((uid, notice)) = self.notifications.next() {
+            let job = notice.job;
+            reach("notice.noted");
+            match self.give(&notice) {
+                Ok(child) => {
+                    reach("notice.given");
+                    let supervisor = child.id();
+                    self.children.push(child);
+                    self.notifications.running.push(Running {
+                        job,
+                        uid,
+                        supervisor,
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%job, error = error_chain(&error), "cannot start the notification");
+                }
+            }
+        }
+    }
+
+    fn give(&self, notice: &Notification) -> Result<SupervisorHandle, StartError> {
+        let home = self.config.home.job(&notice.job.to_string());
+        let dir = folder(&home);
+        dir.write_spec(&notice.spec)?;
+        let lock = dir.lock()?.ok_or(StartError::Locked)?;
+        let log = JobDir::new(&home).open_log()?;
+        if let Some(user) = &notice.spec.user {
+            fchown(&log, Some(user.uid), Some(user.gid)).map_err(StartError::Spawn)?;
+        }
+        let divvy = &self.config.programs.divvy;
+        SupervisorHandle::start(divvy, dir.path(), lock, log).map_err(StartError::Spawn)
+    }
+}
+
+fn folder(job: &std::path::Path) -> JobDir {
+    JobDir::new(job.join(NOTICE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(job: u64, bytes: u64) -> Notification {
+        Notification {
+            job: JobId(job),
+            spec: LaunchSpec::default(),
+            bytes,
+        }
+    }
+
+    fn running(uid: u32, count: usize) -> Vec<Running> {
+        let one = |supervisor| Running {
+            job: JobId(1),
+            uid,
+            supervisor,
+        };
+        (0..).take(count).map(one).collect()
+    }
+
+    #[test]
+    fn the_notices_of_one_user_wait_up_to_their_bounds_and_hold_up_no_other() {
+        let mut notices = Notifications::default();
+        assert!(notices.admits(1, MOST_BYTES) && !notices.admits(1, MOST_BYTES + 1));
+        let many = (0..MOST_WAITING as u64).map(|job| one(job, 1));
+        notices.waiting.insert(1, many.collect());
+        assert!(!notices.admits(1, 1));
+        assert!(notices.admits(2, 1));
+        notices.waiting.insert(2, [one(7, 1)].into());
+
+        notices.running = running(1, MOST_RUNNING_OF_A_USER);
+        let (uid, notice) = notices.next().unwrap();
+        assert_eq!((uid, notice.job), (2, JobId(7)));
+        assert!(notices.next().is_none(), "user 1 has all that may run");
+        notices.running = running(3, MOST_RUNNING);
+        assert!(notices.next().is_none(), "all that may run do");
+        notices.running = running(3, 1);
+        assert_eq!(notices.next().unwrap().1.job, JobId(0), "the oldest");
+    }
+}

@@ -1,0 +1,191 @@
+//! Jobs that go back into their queue after their program had been started: preempted, requeued, tried again.
+//!
+//! Their next run has a folder of its own, so that no record of this one is mistaken for one of that: the journal's one
+//! step from `stopping` to `queued` is also the step from one folder to the next.
+
+use divvy_core::job::{Event, ProgramExit, StopReason};
+use divvy_core::{JobId, JobState as Life};
+
+use crate::checkpoint::GpuMemoryState;
+use crate::controller::Controller;
+use crate::host::clock::Instant;
+use crate::job_dir::{ExitRecord, RunOutcome, StopRecord};
+use crate::journal::StoreError;
+use crate::model::job::Job;
+use crate::supervisor::error_chain;
+
+impl Job {
+    /// Whether a program that left like this is started again.
+    pub(in crate::controller) fn should_retry(&self, gone: &ProgramExit) -> bool {
+        let failed = match gone {
+            ProgramExit::Exited(code) => *code != 0,
+            ProgramExit::Signaled(_) | ProgramExit::SupervisorLost | ProgramExit::GpuLost => true,
+            // It would not be started the next time either; and who got past the limiter had its chance.
+            ProgramExit::LaunchFailed(_) | ProgramExit::Bypass => false,
+        };
+        failed && self.run_state.failures < self.spec.policy.retries
+    }
+
+    /// Whether its program had left before the job was told to stop.
+    pub(in crate::controller) fn exited_before_stop(&self, exit: Option<&ExitRecord>) -> bool {
+        match (self.run_state.stop, exit) {
+            (Some((_, told)), Some(exit)) => exit.at < told,
+            _ => false,
+        }
+    }
+}
+
+impl Job {
+    /// What it means for its life that its program has left like this, and whether that is a failure that it tries again
+    /// after. A job that never ran was only cancelled; every other end is one that the records tell.
+    pub(in crate::controller) fn exit_transition(
+        &self,
+        gone: ProgramExit,
+        exit: Option<&ExitRecord>,
+    ) -> (Event, bool) {
+        let withdrawn =
+            exit.is_some_and(|exit| matches!(exit.outcome, RunOutcome::Withdrawn { .. }));
+        let (had_left, again) = (self.exited_before_stop(exit), self.should_retry(&gone));
+        match &self.state {
+            Life::Stopping { process: None, .. } if withdrawn => (Event::NeverStarted, false),
+            // It comes back whatever it did, so it comes back for its own failure.
+            Life::Stopping { why, .. } if had_left && again && why.requeues() => {
+                (Event::Gone(gone), true)
+            }
+            Life::Stopping { .. } if had_left => (Event::GoneBefore(gone), false),
+            // Another GPU may do, however its program took the loss of this one.
+            Life::Stopping {
+                why: StopReason::GpuLost,
+                ..
+            } if self.should_retry(&ProgramExit::GpuLost) => (Event::Failed, true),
+            Life::Stopping { .. } => (Event::Gone(gone), false),
+            _ if again => (Event::Failed, true),
+            _ => (Event::Gone(gone), false),
+        }
+    }
+}
+
+impl Controller {
+    /// Journals that a job waits again. Its slice has been given back, and nothing of it runs.
+    pub(in crate::controller) fn requeue_after_run(
+        &mut self,
+        id: JobId,
+        kind: &str,
+        words: &str,
+    ) -> Result<(), StoreError> {
+        if let Some(watch) = &self.watch {
+            watch.remove(id);
+        }
+        if let Err(error) = self.job_dir(id).erase_spec() {
+            tracing::warn!(job = %id, error = error_chain(&error), "cannot delete the job's spec, which contains its environment");
+        }
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        assert_eq!(living.job.state, Life::Queued, "the caller has queued it");
+        let now = Instant::now();
+        (living.since, living.client_seen) = (now, now);
+        living.supervisor = None;
+        living.supervisor_end = None;
+        living.lost_since = None;
+        living.start_failure = None;
+        living.false_starts = 0;
+        living.refusals = 0;
+        living.damaged = false;
+        living.slice_usage.clear();
+        living.members.clear();
+        let job = &mut living.job;
+        job.run_state.runs += 1;
+        let (stop, cause) = (job.run_state.stop.take(), job.run_state.cause.take());
+        job.run_state.stopped_before =
+            (cause.zip(stop)).map(|(cause, (_, at))| StopRecord { cause, at });
+        job.run_state.suspended = false;
+        job.run_state.aside = GpuMemoryState::default();
+        let released = job.clone();
+        (job.started_at, job.ended_at, job.exit_code) = (None, None, None);
+        job.allocations.clear();
+        let job = job.clone();
+        self.store.release_allocations(&released)?;
+        self.store.save(&job)?;
+        self.record_event(Some(id), kind, words)?;
+        self.effects.replan = true;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::clock::now;
+    use crate::model::job::{Credentials, JobSpec, NewJob};
+    use crate::model::policy::JobPolicy;
+    use divvy_api::v1::Runner;
+    use divvy_core::{Amount, QueueName};
+    use jiff::ToSpan;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_job_that_failed_just_before_it_had_to_leave_is_tried_again() {
+        let ask = JobSpec {
+            name: "train".into(),
+            user: "ana".into(),
+            credentials: Credentials::current(),
+            project: None,
+            queue: QueueName::default_queue(),
+            request: Amount::ONE_GPU.into(),
+            runner: Runner::Supervisor,
+            command: vec!["false".into()],
+            container: None,
+            cwd: "/".into(),
+            policy: JobPolicy {
+                retries: 1,
+                ..JobPolicy::default()
+            },
+            secrets: Vec::new(),
+        };
+        let new = NewJob {
+            spec: ask,
+            env: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+            key: None,
+            at: now(),
+            hold: None,
+        };
+        let stopped = |why| {
+            let mut job = Job::queued(JobId(1), &new);
+            job.place(Vec::new());
+            job.stop(why);
+            job
+        };
+        let exit = |at| ExitRecord {
+            outcome: RunOutcome::Exited { exit_code: 1 },
+            at,
+        };
+        let (before, failed) = (exit(now() - 1.hour()), ProgramExit::Exited(1));
+        let preempted = stopped(StopReason::Preempt);
+        let tried_again = (Event::Gone(failed.clone()), true);
+        assert_eq!(
+            preempted.exit_transition(failed.clone(), Some(&before)),
+            tried_again
+        );
+        let mut again = preempted.clone();
+        again.apply_event(tried_again.0);
+        assert_eq!(again.state, Life::Queued);
+
+        let mut spent = preempted.clone();
+        spent.run_state.failures = 1;
+        let ended = (Event::GoneBefore(failed.clone()), false);
+        assert_eq!(spent.exit_transition(failed.clone(), Some(&before)), ended);
+        let cancelled = stopped(StopReason::Cancel);
+        assert_eq!(
+            cancelled.exit_transition(failed.clone(), Some(&before)),
+            ended
+        );
+        // Later than it was told: that is how it left, not a failure.
+        let after = exit(now() + 1.hour());
+        assert_eq!(
+            preempted.exit_transition(failed.clone(), Some(&after)),
+            (Event::Gone(failed), false)
+        );
+    }
+}

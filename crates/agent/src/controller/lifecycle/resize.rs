@@ -1,0 +1,456 @@
+//! Giving a job more or less while it waits or runs, and dividing its compute time in another way.
+//!
+//! ```text
+//! asked ──► journal: what it holds, and its goal where that is less ──► the slice's limits ──► uses no more than the goal?
+//!                                                                        (the goal at once)          │ yes: journal
+//! ```
+//! The limit goes down at once, so that nothing more is allocated; what is in use stays, and stays the job's, until it uses
+//! no more than its goal. The planner counts what the job holds, so nobody gets the difference before. Each arrow may be the
+//! last thing an agent does: the next one writes the limits of the journal into every slice it adopts, and looks again.
+//! Compute time is divided anew as soon as that is in the journal; it needs no room.
+
+use std::cmp::Ordering;
+
+use divvy_api::v1::{self, Error, ErrorCode};
+use divvy_core::memory::MemoryResidency;
+use divvy_core::project::quota_exceeded_by_resize;
+use divvy_core::resize::{ResizeError, Resized, grant_at_target, resize};
+use divvy_core::{Amount, Bytes, Compute, Grant, JobId, JobState as Life, can_ever_fit};
+
+use crate::controller::mailbox::Reply;
+use crate::controller::mig::is_divided;
+use crate::controller::{ActiveJob, Controller, JobReply};
+use crate::host::failpoint::reach;
+use crate::journal::StoreError;
+use crate::model::job::Job;
+use crate::model::validate::{self, never_fits, usage};
+
+impl Controller {
+    pub(in crate::controller) fn resize(
+        &mut self,
+        reference: &str,
+        resize: v1::Resize,
+        reply: Reply<v1::Job>,
+    ) -> Result<(), StoreError> {
+        let result = match checked(resize) {
+            Ok(asked) => match self.find(reference)? {
+                Ok(id) => {
+                    let before = self.size_of(id);
+                    let result = self.resize_job(id, asked)?;
+                    let counted = match &result {
+                        Ok(()) => {
+                            let way = direction(before.as_ref(), self.size_of(id).as_ref());
+                            way.map(|way| (way, "done"))
+                        }
+                        Err(error) => Some((refused(error.code), "refused")),
+                    };
+                    if let Some(counted) = counted {
+                        *self.counters.resizes.entry(counted).or_default() += 1;
+                    }
+                    result.map(|()| id)
+                }
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error),
+        };
+        self.effects.job_replies.push(JobReply { reply, result });
+        Ok(())
+    }
+
+    /// What a job has, or is to have; `None` where it is not there.
+    fn size_of(&self, id: JobId) -> Option<Size> {
+        let job = &self.jobs.get(&id)?.job;
+        let limits = job.limits();
+        Some(Size {
+            held: (!limits.is_empty()).then(|| limits.iter().map(|limit| limit.memory).sum()),
+            requested: job.request().amount,
+            compute: job.compute(),
+        })
+    }
+
+    fn resize_job(
+        &mut self,
+        id: JobId,
+        (amount, compute): (Option<Amount>, Option<Compute>),
+    ) -> Result<Result<(), Error>, StoreError> {
+        let conflict = |what: &str| {
+            let error = Error::new(ErrorCode::Conflict, format!("job {id} {what}"));
+            Ok(Err(
+                error.hint(format!("`divvy describe {id}` shows its state"))
+            ))
+        };
+        if let Some(error) = self.refuse_for_claim(id, "resized") {
+            return Ok(Err(error));
+        }
+        let living = self.jobs.get(&id);
+        if living.is_some_and(|living| living.job.run_state.aside.memory != MemoryResidency::Kept) {
+            return conflict("is suspended without its GPUs; resume it before resizing it");
+        }
+        let unconfirmed = living.is_some_and(|living| living.job.awaits_confirmation());
+        let done = match (living.map(|living| &living.job.state), amount) {
+            (Some(Life::Stopping { .. }), _) => conflict("is being stopped"),
+            (Some(Life::Ended { .. }) | None, _) => conflict("has ended already"),
+            (Some(life), _) if compute.is_some() && is_divided(life.grants()) => {
+                let what = "a MIG instance has its own compute units, so no compute mode applies";
+                Ok(Err(
+                    Error::new(ErrorCode::Conflict, what).hint("leave --compute out")
+                ))
+            }
+            (Some(_), None) => Ok(Ok(())),
+            (Some(Life::Starting { .. }), Some(_)) if unconfirmed => {
+                conflict("waits for a confirmation of its present size")
+            }
+            (Some(Life::Queued), Some(amount)) => self.resize_waiting(id, amount),
+            (Some(Life::Lent { .. }), Some(_)) => {
+                conflict("is a claim, and Divvy does not run its programs")
+            }
+            (Some(Life::Starting { .. } | Life::Running { .. }), Some(amount)) => {
+                self.resize_held(id, amount)
+            }
+        }?;
+        if let (Ok(()), Some(compute)) = (&done, compute) {
+            self.redivide(id, compute)?;
+        }
+        Ok(done)
+    }
+
+    fn redivide(&mut self, id: JobId, compute: Compute) -> Result<(), StoreError> {
+        let Some(ActiveJob { job, .. }) = self.jobs.get_mut(&id).map(Box::as_mut) else {
+            return Ok(());
+        };
+        let before = job.compute();
+        if before == compute {
+            return Ok(());
+        }
+        job.redivided = Some(compute);
+        let job = job.clone();
+        self.store.save_resized(&job)?;
+        self.record_event(
+            Some(id),
+            "resized",
+            &format!("compute: {before} -> {compute}"),
+        )?;
+        self.effects.changed.insert(id);
+        self.effects.resizes.push(id);
+        Ok(())
+    }
+
+    /// A job that waits asks for something else, and keeps its place.
+    fn resize_waiting(
+        &mut self,
+        id: JobId,
+        amount: Amount,
+    ) -> Result<Result<(), Error>, StoreError> {
+        let gpus = self.gpus_ever();
+        let Some(ActiveJob { job, .. }) = self.jobs.get(&id).map(Box::as_ref) else {
+            return Ok(Ok(()));
+        };
+        let fixed = self
+            .config
+            .queues
+            .iter()
+            .find(|spec| spec.name == job.spec.queue)
+            .and_then(|spec| spec.amount);
+        if let Some(fixed) = fixed.filter(|fixed| *fixed != amount) {
+            let error = usage(format!(
+                "queue {} allocates {fixed} to each of its jobs, but {amount} was requested",
+                job.spec.queue
+            ));
+            return Ok(Err(
+                error.hint(self.open_queue_hint(&job.reference(), amount))
+            ));
+        }
+        let before = job.request();
+        if before.amount == amount {
+            return Ok(Ok(()));
+        }
+        let asked = before.with_amount(amount);
+        if let Err(never) = can_ever_fit(&gpus, &asked) {
+            return Ok(Err(never_fits(never)));
+        }
+        if let Err(error) = self.check_project(&job.owner(), &asked) {
+            return Ok(Err(error));
+        }
+        let Some(ActiveJob { job, .. }) = self.jobs.get_mut(&id).map(Box::as_mut) else {
+            return Ok(Ok(()));
+        };
+        job.resized = Some(amount);
+        let job = job.clone();
+        self.store.save_resized(&job)?;
+        let text = format!(
+            "requests {} instead of {}",
+            amount.describe(),
+            before.amount.describe()
+        );
+        self.record_event(Some(id), "resized", &text)?;
+        self.effects.replan = true;
+        Ok(Ok(()))
+    }
+
+    fn resize_held(&mut self, id: JobId, amount: Amount) -> Result<Result<(), Error>, StoreError> {
+        let snapshot = self.snapshot();
+        let resized = match resize(&snapshot, id, amount) {
+            Ok(resized) => resized,
+            Err(error) => return Ok(Err(refusal(&error))),
+        };
+        let grants: Vec<Grant> = resized.iter().map(|one| one.grant.clone()).collect();
+        if let Some(overdraft) = quota_exceeded_by_resize(&snapshot, id, &grants) {
+            let error = Error::new(ErrorCode::WouldWait, overdraft.to_string());
+            return Ok(Err(error.hint("`divvy projects` shows limits and usage")));
+        }
+        let Some(ActiveJob { job, .. }) = self.jobs.get_mut(&id).map(Box::as_mut) else {
+            return Ok(Ok(()));
+        };
+        let is_so = |(one, holding): (&Resized, &crate::model::job::Allocation)| {
+            one.grant == holding.grant && one.target == holding.goal
+        };
+        if resized.iter().zip(&job.allocations).all(is_so) {
+            return Ok(Ok(()));
+        }
+        let text = describe_resize(job, &resized);
+        job.resized = Some(requested_amount(amount, &resized));
+        job.regrant(resized);
+        let job = job.clone();
+        self.journal_metered(id)?;
+        self.store.save_allocations(&job)?;
+        self.store.save_resized(&job)?;
+        self.record_event(Some(id), "resized", &text)?;
+        self.effects.replan = true;
+        self.effects.resizes.push(id);
+        self.effects.changed.insert(id);
+        Ok(Ok(()))
+    }
+
+    /// Writes the journal's limits into a job's slice, and tells the keeper of compute.
+    pub(in crate::controller) fn apply_limits(&self, id: JobId) {
+        let Some(ActiveJob { job, slice, .. }) = self.jobs.get(&id).map(Box::as_ref) else {
+            return;
+        };
+        // One that has none yet gets it with the journal's limits.
+        let Some(slice) = slice else { return };
+        let (limits, compute) = (job.limits(), job.compute());
+        slice.resize(&limits, compute);
+        let folder = self.config.home.slice(&id.to_string());
+        match job.holds() {
+            true => self
+                .compute_scheduler
+                .add_slice(id, &folder, &limits, compute),
+            false => self.compute_scheduler.remove_slice(id),
+        }
+    }
+
+    /// Carries out what this round has resized: the limits, and what jobs give up because they do not use it.
+    ///
+    /// # Errors
+    /// When the journal fails.
+    pub(in crate::controller) fn apply_resizes(&mut self) -> Result<(), StoreError> {
+        let resizes = std::mem::take(&mut self.effects.resizes);
+        if resizes.is_empty() {
+            return Ok(());
+        }
+        for id in resizes {
+            self.apply_limits(id);
+        }
+        reach("resize.told");
+        self.store.begin()?;
+        self.reclaim_released()?;
+        self.store.commit()
+    }
+
+    /// Looks at every job with a goal, and takes what it does not use any more.
+    pub(in crate::controller) fn reclaim_released(&mut self) -> Result<(), StoreError> {
+        let mut shrinking: Vec<JobId> = Vec::new();
+        self.for_each_active(|id, living| {
+            let mut holdings = living.job.allocations.iter();
+            if holdings.any(|holding| holding.goal.is_some()) {
+                shrinking.push(id);
+            }
+        });
+        for id in shrinking {
+            self.reclaim_from(id)?;
+        }
+        Ok(())
+    }
+
+    fn reclaim_from(&mut self, id: JobId) -> Result<(), StoreError> {
+        let snapshot = self.snapshot();
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        let (Life::Starting { .. } | Life::Running { .. }) = living.job.state else {
+            return Ok(());
+        };
+        if living.job.run_state.aside.memory != MemoryResidency::Kept {
+            return Ok(());
+        }
+        let Some(account) = living.slice.as_ref().and_then(|slice| slice.read().ok()) else {
+            return Ok(());
+        };
+        let mut taken = Vec::new();
+        let resized = living
+            .job
+            .allocations
+            .iter()
+            .enumerate()
+            .map(|(gpu, holding)| {
+                let usage = account.usage(gpu);
+                let ledger = living.slice_usage.get(gpu).copied().unwrap_or_default();
+                // A job writes its account itself; what the driver says it holds is not to be given to others either.
+                let used = Bytes::new(usage.used()).max(ledger.driver.unwrap_or_default());
+                let reached_it = |memory: Bytes| usage.limit <= memory.get() && used <= memory;
+                match holding.goal.filter(|goal| reached_it(goal.memory)) {
+                    None => Resized {
+                        grant: holding.grant.clone(),
+                        target: holding.goal,
+                    },
+                    Some(goal) => {
+                        let grant = grant_at_target(&snapshot, id, &holding.grant, goal);
+                        let released = holding.grant.memory.saturating_sub(grant.memory);
+                        taken.push(format!(
+                            "{} released {} and holds {}",
+                            grant.label,
+                            released.human(),
+                            grant.memory.human()
+                        ));
+                        Resized {
+                            grant,
+                            target: None,
+                        }
+                    }
+                }
+            });
+        let resized = resized.collect();
+        if taken.is_empty() {
+            return Ok(());
+        }
+        living.job.regrant(resized);
+        let job = living.job.clone();
+        self.journal_metered(id)?;
+        self.store.save_allocations(&job)?;
+        self.effects.changed.insert(id);
+        self.record_event(Some(id), "shrunk", &taken.join(", "))?;
+        self.effects.replan = true;
+        Ok(())
+    }
+}
+
+/// What a job has: to tell a larger one from a smaller one.
+#[derive(Clone, Debug, PartialEq)]
+struct Size {
+    /// Its limits together, once it holds something.
+    held: Option<Bytes>,
+    requested: Amount,
+    compute: Compute,
+}
+
+/// What a resize made of a job; `None` where it changed nothing.
+fn direction(before: Option<&Size>, now: Option<&Size>) -> Option<&'static str> {
+    let (before, now) = (before?, now?);
+    match now.held.cmp(&before.held) {
+        Ordering::Greater => Some("more"),
+        Ordering::Less => Some("less"),
+        Ordering::Equal if now.held.is_none() && now.requested != before.requested => {
+            Some("waiting")
+        }
+        Ordering::Equal => (now.compute != before.compute).then_some("compute"),
+    }
+}
+
+/// What was refused: only for more there is no room.
+fn refused(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::WouldWait | ErrorCode::NeverFits => "more",
+        _ => "none",
+    }
+}
+
+/// What is asked for: an amount, a division of compute time, or both.
+fn checked(resize: v1::Resize) -> Result<(Option<Amount>, Option<Compute>), Error> {
+    let amount = resize.amount.map(Amount::try_from).transpose()?;
+    let compute = resize
+        .compute
+        .as_deref()
+        .map(validate::compute)
+        .transpose()?;
+    if amount.is_none() && compute.is_none() {
+        let hint = "give an amount or a compute mode: -g 0.5, --gpu-memory 12G or --compute";
+        return Err(usage("no change requested").hint(hint));
+    }
+    Ok((amount, compute))
+}
+
+/// The amount that a job asks for from now on, as it would be asked for anew.
+fn requested_amount(amount: Amount, resized: &[Resized]) -> Amount {
+    let count = u32::try_from(resized.len()).unwrap_or(u32::MAX);
+    let several = std::num::NonZeroU32::new(count).filter(|count| count.get() > 1);
+    let share = resized
+        .iter()
+        .map(|one| one.target.map_or(one.grant.share, |goal| goal.share))
+        .max();
+    match (amount, several, share) {
+        (Amount::Memory(_) | Amount::Share(_), Some(count), Some(share)) => {
+            Amount::Shares { count, share }
+        }
+        _ => amount,
+    }
+}
+
+/// `gpu0.25a: 20.0 GiB -> 40.0 GiB`, `gpu0.5a: 40.0 GiB -> 10.0 GiB once it uses no more than that`.
+fn describe_resize(job: &Job, resized: &[Resized]) -> String {
+    let one = |(holding, one): (&crate::model::job::Allocation, &Resized)| {
+        let before = &holding.grant;
+        let memory = one.target.map_or(one.grant.memory, |goal| goal.memory);
+        let [from, to] = before.memory.human_beside(memory);
+        let later = match one.target {
+            Some(_) => " once it uses no more than that",
+            None => "",
+        };
+        format!("{}: {from} -> {to}{later}", before.label)
+    };
+    let all = job.allocations.iter().zip(resized).map(one);
+    all.collect::<Vec<_>>().join(", ")
+}
+
+fn refusal(error: &ResizeError) -> Error {
+    let code = match error {
+        ResizeError::OtherCount { .. } | ResizeError::Range => ErrorCode::Usage,
+        ResizeError::NotServed { .. } | ResizeError::Instance | ResizeError::IntoInstance => {
+            ErrorCode::Conflict
+        }
+        ResizeError::Never { .. } => ErrorCode::NeverFits,
+        ResizeError::NoRoom { .. } => ErrorCode::WouldWait,
+    };
+    Error::new(code, error.to_string()).hint(error.hint())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resize_is_counted_by_what_it_made_of_the_job() {
+        let size = |held: Option<u64>, gib, compute: &str| {
+            Some(Size {
+                held: held.map(Bytes::gib),
+                requested: Amount::Memory(Bytes::gib(gib)),
+                compute: compute.parse().unwrap(),
+            })
+        };
+        let runs = size(Some(4), 4, "fair");
+        for (now, way) in [
+            (size(Some(8), 8, "fair"), Some("more")),
+            (size(Some(2), 2, "strict"), Some("less")),
+            (size(Some(4), 4, "strict"), Some("compute")),
+            (size(Some(4), 4, "fair"), None),
+            (None, None),
+        ] {
+            assert_eq!(direction(runs.as_ref(), now.as_ref()), way, "{now:?}");
+        }
+        let waits = size(None, 4, "fair");
+        let other = size(None, 2, "fair");
+        assert_eq!(direction(waits.as_ref(), other.as_ref()), Some("waiting"));
+        assert_eq!(direction(waits.as_ref(), waits.as_ref()), None);
+        assert_eq!(refused(ErrorCode::NeverFits), "more");
+        assert_eq!(refused(ErrorCode::Conflict), "none");
+    }
+}

@@ -1,0 +1,449 @@
+//! Doing what was planned: the slice, the spec, the supervisor.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::fchown;
+use std::time::Duration;
+
+use divvy_api::home::Home;
+use divvy_api::v1::Runner;
+use divvy_core::{Bytes, Grant, JobId};
+use divvy_ledger::{CreateError, OpenError};
+use rustix::io::Errno;
+
+use super::container::{ContainerError, plan};
+use crate::container::Plan;
+use crate::container::job_files::CoverError;
+use crate::controller::mig::is_divided;
+use crate::controller::query::caller::run_as;
+use crate::controller::{ActiveJob, Controller};
+use crate::gpu::Device;
+use crate::gpu::slice::{HeldSlice, SliceConfig, SliceError, chown_to_user};
+use crate::gpu::watched_jobs::WatchedJob;
+use crate::host::cgroup::{Cgroup, CgroupStatus};
+use crate::host::clock::{Instant, now};
+use crate::host::failpoint::reach;
+use crate::job_dir::{ExitRecord, JobDir, LaunchSpec, RecordError, RunOutcome};
+use crate::journal::StoreError;
+use crate::journal::secrets::SecretsError;
+use crate::model::job::Job;
+use crate::supervisor::error_chain;
+use crate::supervisor::forkserver;
+use crate::supervisor::handle::SupervisorHandle;
+use crate::supervisor::job_environment::{JobEnvironment, for_job};
+use crate::supervisor::output::OutputFiles;
+use crate::supervisor::script;
+
+/// Why a job that has its grants could not be started.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::controller) enum StartError {
+    #[error(transparent)]
+    Slice(#[from] SliceError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Secrets(#[from] SecretsError),
+    #[error("the journal lacks the job's environment")]
+    NoEnvironment,
+    #[error("its MIG instance does not exist")]
+    NoInstance,
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+    #[error(transparent)]
+    Cover(#[from] CoverError),
+    #[error("cannot write its CDI file")]
+    Cdi(#[source] io::Error),
+    #[error("another process supervises it already")]
+    Locked,
+    #[error("cannot start its supervisor")]
+    Spawn(#[source] io::Error),
+}
+
+impl StartError {
+    /// Whether the machine lacks descriptors, processes or room on its disk now, which is no fault of the job's: it may start later.
+    fn is_shortage(&self) -> bool {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(error) = cause {
+            if error.downcast_ref().is_some_and(is_short) {
+                return true;
+            }
+            cause = error.source();
+        }
+        match self {
+            // No more processes; of a file it means something else.
+            Self::Spawn(error) => {
+                Errno::from_io_error(error) == Some(Errno::AGAIN)
+                    || forkserver::is_server_gone(error)
+            }
+            // These do not give what the kernel said as their source.
+            Self::Slice(
+                SliceError::Create(CreateError::Open(OpenError::Io { source, .. }))
+                | SliceError::Open(OpenError::Io { source, .. }),
+            ) => is_short(source),
+            _ => false,
+        }
+    }
+}
+
+fn is_short(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOSPC | Errno::DQUOT)
+    )
+}
+
+/// A start that the machine had no room for.
+pub(in crate::controller) struct Shortage {
+    pub why: String,
+    since: Instant,
+}
+
+impl Shortage {
+    /// Between two tries: each is journaled.
+    const REST: Duration = Duration::from_secs(2);
+
+    pub(in crate::controller) fn is_resting(&self) -> bool {
+        self.since.elapsed() < Self::REST
+    }
+}
+
+impl Controller {
+    pub(in crate::controller) fn job_dir(&self, id: JobId) -> JobDir {
+        match self.jobs.get(&id) {
+            Some(living) => records(&self.config.home, id, &living.job),
+            None => JobDir::new(self.config.home.job(&id.to_string())),
+        }
+    }
+
+    pub(in crate::controller) fn runs_on_client(&self, id: JobId) -> bool {
+        self.jobs
+            .get(&id)
+            .is_some_and(|living| living.job.spec.runner == Runner::Client)
+    }
+
+    /// Makes the slice and writes the spec of a job that is starting.
+    pub(in crate::controller) fn prepare(&mut self, id: JobId) {
+        self.pass(id, "confirm.answered");
+        if let Some(living) = self.jobs.get_mut(&id) {
+            living.shortage = None;
+        }
+        if let Err(error) = self.try_prepare(id) {
+            self.failed_to_start(id, &error);
+        }
+    }
+
+    /// Gives up a job that cannot be started, or has it looked at as one that nobody has started, which puts it back.
+    fn failed_to_start(&mut self, id: JobId, error: &StartError) {
+        let why = error_chain(error);
+        // A client is told in the same round that its job starts, and comes for it.
+        if !error.is_shortage() || self.runs_on_client(id) {
+            return self.fail_start(id, &why);
+        }
+        tracing::warn!(job = %id, why, "cannot start the job now; it returns to its queue");
+        if let Some(living) = self.jobs.get_mut(&id) {
+            let why = format!("it could not be started: {why}");
+            let since = Instant::now();
+            living.shortage = Some(Shortage { why, since });
+        }
+    }
+
+    fn try_prepare(&mut self, id: JobId) -> Result<(), StartError> {
+        let dir = self.job_dir(id);
+        let folder = self.config.home.slice(&id.to_string());
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        let job = &living.job;
+        let grants = job.state.grants();
+        let overheads = overheads(&self.devices, grants);
+        let compute = job.compute();
+        let slice = match is_divided(grants) {
+            true => None,
+            false => {
+                let name = id.to_string();
+                Some(HeldSlice::create(
+                    &folder,
+                    &slice_layout(&name, job, &overheads),
+                )?)
+            }
+        };
+        reach("start.slice");
+        let visible = grants.iter().map(|grant| self.migs.visible_uuid(grant));
+        let visible: Vec<String> = visible
+            .collect::<Option<_>>()
+            .ok_or(StartError::NoInstance)?;
+        let mut env = self.store.env(id)?.ok_or(StartError::NoEnvironment)?;
+        if !job.spec.secrets.is_empty() {
+            env.extend(self.secrets.of(id)?);
+        }
+        let script = script::take_from_env(&mut env);
+        if job.spec.policy.slurm_names {
+            env.extend(script::slurm_names(job));
+        }
+        let around = JobEnvironment {
+            job: &id.to_string(),
+            queue: &job.spec.queue,
+            visible: &visible,
+            slice: slice.is_some().then_some(folder.as_path()),
+            preload: &self.config.programs.preload,
+            simulated: self.config.simulated.as_ref(),
+        };
+        let limiter = slice.is_some().then(|| {
+            self.config
+                .programs
+                .choose_injection(&folder, self.config.simulated.as_ref())
+        });
+        let container = match &job.spec.container {
+            Some(container) => {
+                let parts: Vec<_> = grants.iter().map(|grant| self.migs.part(grant)).collect();
+                let config = &self.config;
+                let runs = job.run_state.runs;
+                let limiter = limiter.as_ref();
+                Some(Plan {
+                    journal: self.store.name()?,
+                    began: self.store.began()?,
+                    ..plan(config, container, runs, &around, &parts, limiter)?
+                })
+            }
+            None => None,
+        };
+        let user = run_as(job);
+        let spec = LaunchSpec {
+            job: id.to_string(),
+            command: job.spec.command.clone(),
+            cwd: job.spec.cwd.clone().into(),
+            // A container's variables are its own; the slice's are added to it with the rest.
+            env: match container {
+                Some(_) => env,
+                None => for_job(env, &around),
+            },
+            grace_ms: u64::try_from(self.config.grace.as_millis()).unwrap_or(u64::MAX),
+            script,
+            output: OutputFiles::next_run_of(job),
+            ends_after_ms: None,
+            log_most: self.config.max_log_bytes,
+            limiter,
+            container,
+            user: user.clone(),
+            refuse_user_namespaces: self.config.refuse_user_namespaces,
+            held: match &self.config.cgroup_parent {
+                Ok(stem) => CgroupStatus {
+                    group: Some(Cgroup::of(stem, id)),
+                    because: None,
+                    tasks: None,
+                },
+                Err(because) => CgroupStatus {
+                    group: None,
+                    because: Some(because.clone()),
+                    tasks: None,
+                },
+            },
+            replica: Some(self.store.replica(id)?),
+        };
+        dir.write_spec(&spec)?;
+        if let Some(user) = &user {
+            dir.grant_log_access(user)?;
+            if slice.is_some() {
+                chown_to_user(&folder, user)?;
+            }
+        }
+        match &slice {
+            Some(slice) => {
+                self.observer.register(id, slice.to_watched_job(Vec::new()));
+                // It may have been resized to less between its grants and its slice.
+                let limits = living.job.limits();
+                slice.resize(&limits, compute);
+                self.compute_scheduler
+                    .add_slice(id, &folder, &limits, compute);
+            }
+            None => self.observer.register(id, WatchedJob::without_ledger()),
+        }
+        living.slice = slice;
+        living.slice_usage.clear();
+        living.since = Instant::now();
+        living.client_seen = Instant::now();
+        self.watch_job(id);
+        Ok(())
+    }
+
+    /// Writes the rows of jobs that this round has changed into their folders.
+    ///
+    /// # Errors
+    /// When the journal fails.
+    pub(in crate::controller) fn write_replicas(&mut self) -> Result<(), StoreError> {
+        for id in std::mem::take(&mut self.effects.changed) {
+            let holds = |living: &ActiveJob| !living.job.state.grants().is_empty();
+            let dir = self.job_dir(id);
+            // A job that has no folder yet gets its record with all that it has.
+            if !self.jobs.get(&id).is_some_and(|living| holds(living)) || !dir.path().is_dir() {
+                continue;
+            }
+            if let Err(error) = dir.write_replica(&self.store.replica(id)?) {
+                tracing::warn!(job = %id, error = error_chain(&error), "cannot update the job record; it is older than the journal");
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the supervisor of a job whose slice and spec are there, and hands it the lock.
+    pub(in crate::controller) fn spawn(&mut self, id: JobId) {
+        if self
+            .jobs
+            .get(&id)
+            .is_none_or(|living| living.start_failure.is_some() || living.shortage.is_some())
+        {
+            return;
+        }
+        self.pass(id, "confirm.prepared");
+        if let Err(error) = self.try_spawn(id) {
+            self.failed_to_start(id, &error);
+        }
+        self.pass(id, "confirm.spawned");
+    }
+
+    pub(in crate::controller) fn try_spawn(&mut self, id: JobId) -> Result<(), StartError> {
+        let dir = self.job_dir(id);
+        let lock = dir.lock()?.ok_or(StartError::Locked)?;
+        // One log, however often it runs.
+        let log = JobDir::new(self.config.home.job(&id.to_string())).open_log()?;
+        if let Some(user) = self.jobs.get(&id).and_then(|living| run_as(&living.job)) {
+            fchown(&log, Some(user.uid), Some(user.gid)).map_err(StartError::Spawn)?;
+        }
+        reach("start.locked");
+        let divvy = &self.config.programs.divvy;
+        let child =
+            SupervisorHandle::start(divvy, dir.path(), lock, log).map_err(StartError::Spawn)?;
+        reach("start.spawned");
+        if let Some(living) = self.jobs.get_mut(&id) {
+            living.supervisor = Some(child.id());
+            living.supervisor_end = None;
+        }
+        if let Some(supervisor) = child.process() {
+            self.observer.add_root(id, supervisor);
+        }
+        self.children.push(child);
+        Ok(())
+    }
+
+    /// Gives up a job that could not be started; the next round journals it.
+    pub(in crate::controller) fn fail_start(&mut self, id: JobId, why: &str) {
+        if self.is_claim(id) {
+            return self.give_up_claim(id, why);
+        }
+        tracing::error!(job = %id, why, "cannot start the job");
+        let exit = ExitRecord {
+            outcome: not_started(why),
+            at: now(),
+        };
+        if let Ok(Some(lock)) = self.job_dir(id).lock() {
+            self.mark_spent(id, &exit, &lock);
+        }
+        if let Some(living) = self.jobs.get_mut(&id) {
+            living.start_failure = Some(exit);
+        }
+        self.effects.recheck.push(id);
+    }
+
+    /// Writes into the folder of a job that nobody has started, under its lock, that nobody shall: whoever comes late
+    /// finds it spent.
+    pub(in crate::controller) fn mark_spent(&self, id: JobId, exit: &ExitRecord, _lock: &File) {
+        if let Err(error) = self.job_dir(id).write_exit(exit) {
+            tracing::error!(job = %id, error = error_chain(&error), "cannot write the folder of a withdrawn job");
+        }
+    }
+
+    pub(in crate::controller) fn watch_job(&self, id: JobId) {
+        if let Some(watch) = &self.watch
+            && let Err(error) = watch.add(id, self.job_dir(id).path())
+        {
+            tracing::warn!(job = %id, %error, "cannot watch the job's folder; polling it instead");
+        }
+    }
+}
+
+/// What a job's slice is made of, by the journal.
+pub(in crate::controller) fn slice_layout<'a>(
+    name: &'a str,
+    job: &'a Job,
+    overheads: &'a [Bytes],
+) -> SliceConfig<'a> {
+    SliceConfig {
+        job: name,
+        generation: u64::from(job.attempt),
+        compute: job.compute(),
+        grants: job.state.grants(),
+        overheads,
+    }
+}
+
+/// What a context is taken to cost on each of these GPUs. A GPU that did not answer when the daemon started is none of its devices, and
+/// may answer later: there a context costs what it costs on the dearest of the others.
+pub(in crate::controller) fn overheads(devices: &[Device], grants: &[Grant]) -> Vec<Bytes> {
+    let most = devices.iter().map(|device| device.overhead).max();
+    let of = |grant: &Grant| {
+        let mut devices = devices.iter();
+        let device = devices.find(|device| device.gpu.uuid == grant.gpu);
+        device.map_or(most.unwrap_or_default(), |device| device.overhead)
+    };
+    grants.iter().map(of).collect()
+}
+
+/// The folder of a job's present run: its own for the first, one below that for each further one.
+pub(in crate::controller) fn records(home: &Home, id: JobId, job: &Job) -> JobDir {
+    let folder = home.job(&id.to_string());
+    match job.run_state.runs {
+        0 => JobDir::new(folder),
+        run => JobDir::new(folder.join(format!("run-{run}"))),
+    }
+}
+
+/// Our own failure to start a job.
+pub(in crate::controller) fn not_started(why: &str) -> RunOutcome {
+    RunOutcome::Launch {
+        launch_error: format!("divvy could not start it: {why}"),
+        exit_code: 125,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn want_of_descriptors_processes_and_room_is_no_fault_of_a_job() {
+        let of = |errno: Errno| io::Error::from(errno);
+        let slice = |errno| {
+            StartError::Slice(SliceError::Open(OpenError::Io {
+                path: "/s".into(),
+                operation: "open",
+                source: of(errno),
+            }))
+        };
+        let remove = |errno| {
+            StartError::Slice(SliceError::Remove {
+                path: "/s".into(),
+                source: of(errno),
+            })
+        };
+        for short in [
+            StartError::Spawn(of(Errno::AGAIN)),
+            StartError::Spawn(of(Errno::MFILE)),
+            slice(Errno::NFILE),
+            slice(Errno::NOSPC),
+            slice(Errno::DQUOT),
+            remove(Errno::MFILE),
+        ] {
+            assert!(short.is_shortage(), "{short:?}");
+        }
+        for other in [
+            StartError::Spawn(of(Errno::NOENT)),
+            slice(Errno::ROFS),
+            remove(Errno::AGAIN),
+            StartError::Locked,
+        ] {
+            assert!(!other.is_shortage(), "{other:?}");
+        }
+    }
+}

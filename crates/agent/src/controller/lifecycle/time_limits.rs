@@ -1,0 +1,63 @@
+//! How long jobs have run, and the end of those whose time is over.
+//!
+//! Counted from the start of the program's process by the clock that counts since boot: neither a daemon that was not
+//! there for a while nor a clock that was set changes anything. Every rounding makes a run shorter, so no job ends early.
+
+use std::time::Duration;
+
+use divvy_core::job::StopReason;
+use divvy_core::{JobId, JobState as Life};
+
+use crate::controller::Controller;
+use crate::host::clock::boot_ns;
+use crate::host::process;
+use crate::journal::StoreError;
+use crate::model::cause::format_duration;
+use crate::model::job::Job;
+
+impl Job {
+    /// How long its program has run, in whole seconds; nothing before it does.
+    pub(in crate::controller) fn ran_s(&self) -> u64 {
+        self.ran(boot_ns()).as_secs()
+    }
+
+    /// How long its process has been there at least, at this moment of CLOCK_BOOTTIME (nanoseconds).
+    fn ran(&self, now_ns: u64) -> Duration {
+        let started = self.state.process().map(|process| process.start_time);
+        started.map_or(Duration::ZERO, |start_time| {
+            process::age(start_time, now_ns)
+        })
+    }
+
+    /// The limit, in seconds, that its process has reached.
+    fn limit_reached(&self, now_ns: u64) -> Option<u64> {
+        let limit = self.spec.policy.time_limit_s?;
+        let is_over = matches!(self.state, Life::Running { .. })
+            && self.ran(now_ns) >= Duration::from_secs(limit);
+        is_over.then_some(limit)
+    }
+}
+
+impl Controller {
+    pub(in crate::controller) fn enforce_time_limits(&mut self) -> Result<(), StoreError> {
+        let now_ns = boot_ns();
+        let mut overdue: Vec<(JobId, u64)> = Vec::new();
+        self.for_each_active(|id, living| {
+            if let Some(limit) = living.job.limit_reached(now_ns) {
+                overdue.push((id, limit));
+            }
+        });
+        for (id, limit) in overdue {
+            // The process is there before its program is: a supervisor on a busy machine takes its time in between.
+            let started = self.job_dir(id).started().ok().flatten();
+            let started_ns = started.and_then(|begun| begun.boot_ns).unwrap_or(0);
+            if Duration::from_nanos(now_ns.saturating_sub(started_ns)) < Duration::from_secs(limit)
+            {
+                continue;
+            }
+            let cause = format!("its time limit of {} was reached", format_duration(limit));
+            self.stop_job(id, StopReason::TimeLimit, cause)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,404 @@
+//! The mailbox of the cycle: every request, observation and sign of life is a message to the one owner of the state.
+//!
+//! A call waits for room before it sends ([`Mailbox::request`]). There is room for 1024 messages of calls, and a large
+//! message takes several places, so that all of them together are 64 MiB of JSON at most. The daemon's own threads
+//! send without room ([`Mailbox::post`]), so that a full mailbox never keeps the cycle from an end of a job. These
+//! threads are few, and their messages are small: a watcher, an observer, the pruner, a thread for each GPU and for
+//! each suspended job.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use divvy_api::v1::{
+    Claim, Confirm, Error, ErrorCode, GpuChange, GpuChanged, Job, JobChange, MigGc, MigInstance,
+    Project, ProjectChange, Resize, Submit,
+};
+use divvy_core::JobId;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::auth::Caller;
+use crate::checkpoint;
+use crate::controller::Controller;
+use crate::controller::query::summary::JobSummary;
+use crate::gpu::mig::MigReport;
+use crate::gpu::sample::NodeSample;
+use crate::journal::retention::{PruneBatch, PruneDone};
+use crate::model::validate::budget::written;
+use crate::supervisor::watch::WatchEvent;
+
+/// Places for messages of calls: four rounds of the cycle.
+const ROOM: u32 = 1024;
+
+/// Bytes of JSON that one place holds; a larger message takes several.
+const PLACE: u64 = 64 << 10;
+
+/// Where an answer goes; whoever asked may be gone.
+pub type Reply<T> = oneshot::Sender<Result<T, Error>>;
+
+/// A question to the state.
+pub type StateQuery = Box<dyn FnOnce(&mut Controller) + Send>;
+
+/// What a waiting client waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Milestone {
+    /// It holds its slice, or has ended.
+    Starting,
+    /// It is a claim that can be used, or is one no more.
+    Bound,
+    /// It is a claim that has ended, or of which something is left.
+    Released,
+    /// Its memory is not on its way anywhere.
+    MemorySettled,
+    Ended,
+}
+
+/// What is done to every job of an array that it can be done to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ArrayAct {
+    Cancel,
+    Requeue,
+    Suspend,
+    Resume,
+    Hold,
+    Release,
+    Change(Box<JobChange>),
+}
+
+/// What is to be done to a project.
+#[derive(Clone, Debug)]
+pub enum ProjectAct {
+    Add(ProjectChange),
+    Set(ProjectChange),
+    Remove,
+}
+
+pub enum Message {
+    Submit {
+        submit: Box<Submit>,
+        by: Box<Caller>,
+        reply: Reply<Job>,
+    },
+    /// Stops all of a job's processes, or lets them go on.
+    Pause {
+        reference: String,
+        suspend: bool,
+        reply: Reply<Job>,
+    },
+    /// Stops all of a job's processes and has its GPU memory put aside; answers once that is so, or is not to be.
+    Offload {
+        reference: String,
+        reply: Reply<Job>,
+    },
+    Requeue {
+        reference: String,
+        by: Box<Caller>,
+        reply: Reply<Job>,
+    },
+    /// Does the same to the jobs of an array, all of them in one round; answers those that it was done to.
+    Array {
+        array: JobId,
+        act: ArrayAct,
+        by: Box<Caller>,
+        reply: Reply<Vec<JobSummary>>,
+    },
+    Project {
+        name: String,
+        act: ProjectAct,
+        reply: Reply<Project>,
+    },
+    Cancel {
+        reference: String,
+        by: Box<Caller>,
+        reply: Reply<Job>,
+    },
+    /// Starts a job that has its slice and was to be confirmed.
+    Confirm {
+        reference: String,
+        confirm: Box<Confirm>,
+        by: Box<Caller>,
+        reply: Reply<Job>,
+    },
+    /// Holds what another scheduler has given away; answers the job that it is.
+    HoldClaim {
+        uid: String,
+        claim: Box<Claim>,
+        by: Box<Caller>,
+        reply: Reply<JobId>,
+    },
+    /// Takes it back; answers nothing for one that is not held.
+    ReleaseClaim {
+        uid: String,
+        reply: Reply<Option<JobId>>,
+    },
+    Resize {
+        reference: String,
+        resize: Resize,
+        reply: Reply<Job>,
+    },
+    /// Changes a job: all of it or nothing.
+    Change {
+        reference: String,
+        change: Box<JobChange>,
+        by: Box<Caller>,
+        reply: Reply<Job>,
+    },
+    /// Keeps a waiting job from starting, or lets it go on.
+    Hold {
+        reference: String,
+        hold: bool,
+        by: Box<Caller>,
+        reply: Reply<Job>,
+    },
+    /// Changes how a GPU, named by index or UUID, may be used.
+    GpuMode {
+        gpu: String,
+        change: GpuChange,
+        reply: Reply<GpuChanged>,
+    },
+    /// Gives idle MIG instances back; answers which.
+    MigGc {
+        gc: MigGc,
+        reply: Reply<Vec<MigInstance>>,
+    },
+    Wait {
+        reference: String,
+        milestone: Milestone,
+        reply: Reply<Job>,
+    },
+    /// Asks the state as it is after everything before was made durable.
+    Query(StateQuery),
+    /// Puts this into the journal's events.
+    RecordEvent {
+        job: JobId,
+        kind: &'static str,
+        text: String,
+    },
+    /// Something has happened to a job.
+    Watch(WatchEvent),
+    Sampled(Box<NodeSample>),
+    /// What has become of an errand about a job's memory.
+    CheckpointReport(Box<checkpoint::CheckpointReport>),
+    /// What has become of an order about MIG.
+    MigReport(Box<MigReport>),
+    /// The GPUs could not be observed.
+    ObservationFailed(String),
+    /// What is beyond what is kept.
+    Prune {
+        past: PruneBatch,
+        done: PruneDone,
+    },
+    Stop,
+}
+
+impl Message {
+    /// Answers with this error where new work begins, which the journal would have to hold; gives back any other message. Ends, and
+    /// calls that give back, are no new work. Of a submit only the cycle knows, as a repeated one begins nothing.
+    pub fn refuse_new_work(self, error: Error) -> Option<Self> {
+        match self {
+            Self::Pause { reply, .. }
+            | Self::Offload { reply, .. }
+            | Self::Requeue { reply, .. }
+            | Self::Confirm { reply, .. }
+            | Self::Change { reply, .. }
+            | Self::Hold { reply, .. }
+            | Self::Resize { reply, .. } => drop(reply.send(Err(error))),
+            Self::Project { reply, .. } => drop(reply.send(Err(error))),
+            Self::HoldClaim { reply, .. } => drop(reply.send(Err(error))),
+            Self::Array { act, reply, .. } if act != ArrayAct::Cancel => {
+                drop(reply.send(Err(error)));
+            }
+            Self::GpuMode { reply, .. } => drop(reply.send(Err(error))),
+            Self::MigGc { reply, .. } => drop(reply.send(Err(error))),
+            other @ (Self::Submit { .. }
+            | Self::Cancel { .. }
+            | Self::Array { .. }
+            | Self::ReleaseClaim { .. }
+            | Self::Wait { .. }
+            | Self::Query(_)
+            | Self::RecordEvent { .. }
+            | Self::Watch(_)
+            | Self::Sampled(_)
+            | Self::CheckpointReport(_)
+            | Self::MigReport(_)
+            | Self::ObservationFailed(_)
+            | Self::Prune { .. }
+            | Self::Stop) => return Some(other),
+        }
+        None
+    }
+
+    /// How many places it takes.
+    fn places(&self) -> u32 {
+        let bytes = match self {
+            Self::Submit { submit, .. } => written(submit),
+            Self::Confirm { confirm, .. } => written(confirm),
+            Self::HoldClaim { claim, .. } => written(claim),
+            Self::Project {
+                act: ProjectAct::Add(change) | ProjectAct::Set(change),
+                ..
+            } => written(change),
+            // A reference has a bound of some kilobytes, and the rest is smaller.
+            _ => 0,
+        };
+        let places = u32::try_from(bytes / PLACE).unwrap_or(ROOM);
+        places.saturating_add(1).min(ROOM)
+    }
+}
+
+/// A message, and its room until the cycle takes it.
+struct Envelope {
+    message: Message,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+/// Sends messages to the cycle; cheap to clone.
+#[derive(Clone)]
+pub struct Mailbox {
+    sender: Sender<Envelope>,
+    room: Arc<Semaphore>,
+}
+
+/// The cycle's end.
+pub struct Inbox(Receiver<Envelope>);
+
+/// Both ends.
+pub fn mailbox() -> (Mailbox, Inbox) {
+    let (sender, receiver) = channel();
+    let room = Arc::new(Semaphore::new(ROOM as usize));
+    (Mailbox { sender, room }, Inbox(receiver))
+}
+
+impl Inbox {
+    /// The next message; it waits so long for one.
+    ///
+    /// # Errors
+    /// There was none, or no sender is left.
+    pub fn recv_timeout(&self, patience: Duration) -> Result<Message, RecvTimeoutError> {
+        self.0.recv_timeout(patience).map(|letter| letter.message)
+    }
+
+    /// The messages that are there.
+    pub fn try_iter(&self) -> impl Iterator<Item = Message> {
+        self.0.try_iter().map(|letter| letter.message)
+    }
+}
+
+impl Mailbox {
+    /// Sends without waiting for anything; lost when the cycle has stopped.
+    pub fn post(&self, message: Message) {
+        self.send(message, None);
+    }
+
+    fn send(&self, message: Message, room: Option<OwnedSemaphorePermit>) {
+        let _ = self.sender.send(Envelope {
+            message,
+            _room: room,
+        });
+    }
+
+    /// Sends a message that has a reply once there is room, and waits for the reply.
+    ///
+    /// # Errors
+    /// What the cycle answers; [`ErrorCode::NoDaemon`] when it has stopped.
+    pub async fn request<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> Result<T, Error> {
+        let (reply, answer) = oneshot::channel();
+        let message = message(reply);
+        let room = Arc::clone(&self.room).acquire_many_owned(message.places());
+        // It is never closed.
+        let room = room.await.ok();
+        self.send(message, room);
+        answer.await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// Reads from the cycle's state.
+    ///
+    /// # Errors
+    /// As [`Mailbox::request`].
+    pub async fn query<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&mut Controller) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.request(|reply| {
+            Message::Query(Box::new(move |cycle| {
+                let _ = reply.send(read(cycle));
+            }))
+        })
+        .await
+    }
+}
+
+fn stopping() -> Error {
+    Error::new(ErrorCode::NoDaemon, "the daemon is stopping")
+        .hint("running jobs continue; start the daemon again with `divvy daemon`")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use divvy_test_support::until_async;
+
+    use super::*;
+
+    fn ask(mailbox: &Mailbox) -> tokio::task::JoinHandle<Result<(), Error>> {
+        let mailbox = mailbox.clone();
+        tokio::spawn(async move { mailbox.query(|_| Ok(())).await })
+    }
+
+    async fn until_room(mailbox: &Mailbox, left: usize) {
+        until_async(format!("{left} places are left"), async || {
+            (mailbox.room.available_permits() == left).then_some(())
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn calls_wait_while_the_mailbox_is_full_and_the_daemons_own_threads_do_not() {
+        let (mailbox, inbox) = mailbox();
+        let asked: Vec<_> = (0..ROOM + 10).map(|_| ask(&mailbox)).collect();
+        until_room(&mailbox, 0).await;
+        assert_eq!(inbox.try_iter().take(3).count(), 3);
+        // Three of the ten have come in.
+        until_room(&mailbox, 0).await;
+        mailbox.post(Message::Stop);
+        drop(mailbox);
+        let mut taken = 3;
+        until_async("all have come in", async || {
+            taken += inbox.try_iter().count();
+            (taken == ROOM as usize + 11).then_some(())
+        })
+        .await;
+        // The cycle has stopped without an answer.
+        for asked in asked {
+            assert_eq!(asked.await.unwrap().unwrap_err().code, ErrorCode::NoDaemon);
+        }
+    }
+
+    #[test]
+    fn a_large_message_takes_as_many_places_as_it_has_bytes() {
+        let submit = |length: usize| {
+            let (reply, _) = oneshot::channel();
+            let submit = Submit {
+                env: BTreeMap::from([("A".to_owned(), "x".repeat(length))]),
+                ..Submit::default()
+            };
+            let submit = Box::new(submit);
+            let account = crate::host::account::UserAccount {
+                uid: 1000,
+                gid: 1000,
+                name: "ana".to_owned(),
+                groups: Vec::new(),
+            };
+            let by = Box::new(Caller {
+                account,
+                role: crate::auth::Role::User,
+                can_see_all: false,
+            });
+            Message::Submit { submit, by, reply }.places()
+        };
+        assert_eq!(submit(0), 1);
+        assert_eq!(submit(2 << 20), 33);
+        assert_eq!(Message::Stop.places(), 1);
+    }
+}

@@ -1,0 +1,169 @@
+//! The GPUs as a plan sees them: what lies on each, and what of that it may count on.
+
+use std::sync::Arc;
+
+use divvy_core::mig::{self, MigInventory, Placement, ProfileTable, UnallocatedState};
+use divvy_core::{Gpu, GpuUuid, Mode};
+
+use crate::controller::Controller;
+
+impl Controller {
+    /// The GPUs as a plan sees them.
+    pub(in crate::controller) fn gpus_now(&self) -> Vec<Gpu> {
+        self.devices
+            .iter()
+            .map(|device| {
+                let mut gpu = device.gpu.clone();
+                gpu.mig = None;
+                if gpu.mode == Mode::Mig {
+                    gpu.mig = device
+                        .profile_table()
+                        .map(|table| self.carving(&gpu.uuid, table));
+                    let of_gpu = self.migs.gpus.get(&gpu.uuid);
+                    // Who cannot see what lies there cannot say where there is room.
+                    let barred = of_gpu.is_some_and(|of_gpu| {
+                        of_gpu.backoff_until.contains_key(&None) || of_gpu.trouble.is_some()
+                    });
+                    if barred || gpu.mig.is_none() {
+                        gpu.mode = Mode::Unmanaged;
+                    }
+                }
+                gpu
+            })
+            .collect()
+    }
+
+    /// What lies on a GPU and is no job's. What is being destroyed for a job's sake is not shown where that job holds the place
+    /// already: whatever is planned beside it comes after it in the worker's order.
+    fn carving(&self, gpu: &GpuUuid, table: Arc<ProfileTable>) -> MigInventory {
+        let mut taken: Vec<(Placement, u8)> = Vec::new();
+        let held = self
+            .jobs
+            .values()
+            .flat_map(|living| living.job.state.grants());
+        let held = held.filter(|grant| grant.gpu == *gpu);
+        taken.extend(held.filter_map(|grant| {
+            let placement = grant.mig?.placement;
+            Some((placement, size_in(&table, placement)))
+        }));
+        let mut listed: Vec<mig::UnallocatedInstance> = Vec::new();
+        let mut list = |placement: Placement, size: u8, standing: UnallocatedState| {
+            let there = (placement, size);
+            if !taken.iter().any(|other| overlap(*other, there)) {
+                taken.push(there);
+                listed.push(mig::UnallocatedInstance {
+                    placement,
+                    standing,
+                });
+            }
+        };
+        let of_gpu = self.migs.gpus.get(gpu);
+        let barred = |placement: Placement| {
+            of_gpu.is_some_and(|of_gpu| of_gpu.backoff_until.contains_key(&Some(placement)))
+        };
+        let ours = self.migs.instances.values();
+        let ours = ours.filter(|one| one.slot.gpu == *gpu && one.job.is_none());
+        // In this order, so that what is coming hides what leaves for it.
+        let standings = [
+            UnallocatedState::Coming,
+            UnallocatedState::Idle,
+            UnallocatedState::Quarantined,
+            UnallocatedState::Leaving,
+        ];
+        for standing in standings {
+            let these = ours.clone();
+            for instance in these.filter(|one| self.migs.standing(one) == standing) {
+                let placement = instance.slot.placement;
+                let standing = match barred(placement) {
+                    // It could not be looked at.
+                    true => UnallocatedState::Quarantined,
+                    false => standing,
+                };
+                list(placement, size_in(&table, placement), standing);
+            }
+        }
+        if let Some(of_gpu) = of_gpu {
+            for (placement, size) in &of_gpu.unmanaged {
+                for placement in known_as(&table, *placement, *size) {
+                    list(
+                        placement,
+                        size_in(&table, placement),
+                        UnallocatedState::Foreign,
+                    );
+                }
+            }
+            for placement in of_gpu.backoff_until.keys().flatten() {
+                list(
+                    *placement,
+                    size_in(&table, *placement),
+                    UnallocatedState::Quarantined,
+                );
+            }
+        }
+        listed.sort_unstable();
+        MigInventory {
+            table,
+            instances: listed,
+        }
+    }
+}
+
+pub(super) fn size_in(table: &ProfileTable, placement: Placement) -> u8 {
+    let profile = table.profile(placement.profile);
+    profile.map_or(0, |profile| profile.memory_slices)
+}
+
+pub(super) fn overlap((a, long): (Placement, u8), (b, wide): (Placement, u8)) -> bool {
+    let end = |placement: Placement, size: u8| u16::from(placement.start) + u16::from(size);
+    u16::from(a.start) < end(b, wide) && u16::from(b.start) < end(a, long)
+}
+
+/// What stands for somebody else's instance of a profile that the table has not: instances of the smallest that cover it.
+fn known_as(table: &ProfileTable, placement: Placement, size: u8) -> Vec<Placement> {
+    if table.profile(placement.profile).is_some() {
+        return vec![placement];
+    }
+    let there = (placement, size);
+    let smallest = table
+        .profiles
+        .iter()
+        .min_by_key(|profile| profile.memory_slices);
+    let Some(profile) = smallest else {
+        return Vec::new();
+    };
+    let piece = |start: &u8| Placement {
+        profile: profile.id,
+        start: *start,
+    };
+    profile
+        .starts
+        .iter()
+        .map(piece)
+        .filter(|piece| overlap((*piece, profile.memory_slices), there))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(profile: u32, start: u8) -> Placement {
+        Placement { profile, start }
+    }
+
+    #[test]
+    fn side_by_side_is_no_overlap() {
+        assert!(!overlap((at(14, 0), 2), (at(14, 2), 2)));
+        assert!(overlap((at(14, 0), 2), (at(19, 1), 1)));
+        assert!(overlap((at(0, 0), 8), (at(19, 6), 1)));
+    }
+
+    #[test]
+    fn an_instance_of_an_unknown_profile_takes_its_slices() {
+        let table = ProfileTable::of_model("a100-40gb").unwrap();
+        assert_eq!(known_as(&table, at(19, 3), 1), [at(19, 3)]);
+        let covered = known_as(&table, at(77, 2), 2);
+        assert!(covered.iter().all(|piece| [2, 3].contains(&piece.start)));
+        assert_eq!(covered.len(), 2);
+    }
+}

@@ -1,0 +1,48 @@
+//! Alarms of the limiter: calls that it had to pass on without counting them or holding them up, and errors of its own. A job is
+//! told of once; how many there are is shown with it.
+
+use divvy_core::JobId;
+
+use crate::controller::Controller;
+use crate::gpu::sample::{NodeSample, SliceReading};
+use crate::journal::{StoreError, UNCOUNTED};
+
+impl Controller {
+    /// Takes over what a look found in the accounts.
+    pub(in crate::controller) fn apply_alarms(
+        &mut self,
+        look: &NodeSample,
+    ) -> Result<(), StoreError> {
+        let count = |(id, book): (&JobId, &SliceReading)| {
+            Some((*id, book.snapshots.as_ref().ok()?.alarms()))
+        };
+        let heard: Vec<(JobId, u64)> = look.ledgers.iter().filter_map(count).collect();
+        heard
+            .into_iter()
+            .try_for_each(|(id, count)| self.record_alarms(id, count))
+    }
+
+    /// A job's slice counts so many.
+    pub(in crate::controller) fn record_alarms(
+        &mut self,
+        id: JobId,
+        count: u64,
+    ) -> Result<(), StoreError> {
+        let living = self.jobs.get_mut(&id);
+        let Some(living) = living.filter(|living| count > 0 && !living.alarm_reported) else {
+            return Ok(());
+        };
+        living.alarm_reported = true;
+        // What an earlier agent has started, that one may have told of.
+        let is_news = living.supervisor.is_some() || !self.store.has_uncounted_event(id)?;
+        if !is_news {
+            return Ok(());
+        }
+        let text = format!(
+            "its limiter did not account for some calls ({count} so far: unsupported calls or internal errors); \
+             only the driver reports their memory"
+        );
+        tracing::warn!(job = %id, "{text}");
+        self.record_event(Some(id), UNCOUNTED, &text)
+    }
+}

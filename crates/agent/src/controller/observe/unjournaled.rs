@@ -1,0 +1,270 @@
+//! Unknown jobs: processes that live in a slice or under a record, while neither the journal nor the record says whose they are.
+//!
+//! Recovery ([`crate::journal::recover`]) takes over every job whose record is whole. What is left here comes of a damaged record, or of one that an
+//! earlier build wrote. The GPUs of an unknown job stay reserved until its last process has ended; its folder stays, with its log.
+
+use std::collections::BTreeMap;
+
+use divvy_api::v1::{self, Error, ErrorCode};
+use divvy_core::gpu::GRANULE;
+use divvy_core::{AllocatedJob, Bytes, Grant, JobId, JobState as Life, QueueName, Share};
+
+use crate::controller::Controller;
+use crate::controller::lifecycle::start::records;
+use crate::gpu::slice::{self, HeldSlice};
+use crate::journal::StoreError;
+use crate::journal::recover::{last_run, numbers};
+use crate::supervisor::{error_chain, survivors};
+
+/// So many of its pids are told.
+const MOST_PIDS: usize = 16;
+
+/// A job that runs and that the journal does not have.
+pub(in crate::controller) struct UnjournaledJob {
+    /// What is reserved for it.
+    grants: Vec<Grant>,
+    pids: Vec<u32>,
+}
+
+impl UnjournaledJob {
+    fn describe(&self) -> String {
+        let pids: Vec<String> = self.pids.iter().map(u32::to_string).collect();
+        let held = self.grants.iter().map(|grant| {
+            let (index, memory, share) = (grant.index, grant.memory.human(), grant.share);
+            format!("{memory} and {share} of GPU {index}")
+        });
+        let held = match held.collect::<Vec<_>>().join(", ") {
+            none if none.is_empty() => "no GPU".to_owned(),
+            held => held,
+        };
+        match pids.is_empty() {
+            true => format!("it holds {held}"),
+            false => format!("it holds {held}; pid {}", pids.join(", ")),
+        }
+    }
+}
+
+impl Controller {
+    /// Finds the jobs that live and that the journal does not know to. What they hold is measured later.
+    pub(in crate::controller) fn find_unknown(&mut self) -> Result<(), StoreError> {
+        let home = &self.config.home;
+        let ended = self.store.ended()?;
+        let mut candidates = numbers(&home.jobs());
+        candidates.retain(|id| !ended.contains(id));
+        candidates.extend(numbers(home.slices()));
+        let known = |id: &JobId| {
+            let living = self.jobs.get(id);
+            living.is_some_and(|living| living.job.state != Life::Queued)
+        };
+        candidates.retain(|id| !known(id));
+        for id in candidates {
+            if let Some(pids) = self.pids_of_unknown(id) {
+                let grants = Vec::new();
+                self.unknown.insert(id, UnjournaledJob { grants, pids });
+            }
+        }
+        Ok(())
+    }
+
+    /// Pids of a job that the journal does not know to run; `None` where nothing of it lives.
+    fn pids_of_unknown(&self, id: JobId) -> Option<Vec<u32>> {
+        let name = id.to_string();
+        let dir = last_run(&self.config.home.job(&name));
+        let launch = dir.launch().ok().flatten();
+        let is_attended = dir.has_record() && matches!(dir.lock(), Ok(None));
+        let mut processes = Vec::new();
+        if let Some(launch) = launch {
+            processes.extend(is_attended.then_some(launch.process));
+            processes.extend(survivors(&dir, launch.process).unwrap_or_default());
+        }
+        if let Ok(slice) = HeldSlice::open(&self.config.home.slice(&name))
+            && let Ok(account) = slice.read()
+        {
+            processes.extend(slice.live_processes(&account));
+        }
+        let mut pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids.truncate(MOST_PIDS);
+        (is_attended || !pids.is_empty()).then_some(pids)
+    }
+
+    /// Reserves what unknown jobs hold: their slices' limits, or whole GPUs where there is no slice to tell; at most what no job of
+    /// the journal holds.
+    pub(in crate::controller) fn reserve_for_unknown(&mut self) -> Result<(), StoreError> {
+        let ids: Vec<JobId> = self.unknown.keys().copied().collect();
+        for id in ids {
+            let grants = self.grants_of_unknown(id);
+            let Some(unknown) = self.unknown.get_mut(&id) else {
+                continue;
+            };
+            unknown.grants = grants;
+            let text = unknown.describe();
+            tracing::error!(job = %id, "the journal lacks a running job: {text}");
+            self.record_event(Some(id), "unknown_job", &text)?;
+        }
+        Ok(())
+    }
+
+    fn grants_of_unknown(&self, id: JobId) -> Vec<Grant> {
+        let folder = self.config.home.slice(&id.to_string());
+        let limits = HeldSlice::open(&folder).map(|slice| slice.ledger().granted());
+        let snapshot = self.snapshot();
+        let gpus = snapshot.gpus.iter().filter(|gpu| gpu.mig.is_none());
+        let reserve = |gpu: &divvy_core::Gpu| {
+            let wanted = match &limits {
+                Ok(spec) => {
+                    let mut parts = spec.gpus.iter();
+                    let part = parts.find(|part| part.uuid == gpu.uuid.to_bytes())?;
+                    Bytes::new(part.limit).round_up(GRANULE).min(gpu.usable())
+                }
+                Err(_) => gpu.usable(),
+            };
+            let held = snapshot.held.iter().flat_map(|held| &held.grants);
+            let held: Vec<&Grant> = held.filter(|grant| grant.gpu == gpu.uuid).collect();
+            let memory: Bytes = held.iter().map(|grant| grant.memory).sum();
+            let share: u16 = held.iter().map(|grant| grant.share.thousandths()).sum();
+            let share = gpu
+                .share_of(wanted)?
+                .thousandths()
+                .min(1000_u16.saturating_sub(share));
+            let memory = wanted
+                .min(gpu.usable().saturating_sub(memory))
+                .round_down(GRANULE);
+            let share = Share::from_thousandths(share).filter(|_| memory > Bytes::ZERO)?;
+            Some(Grant {
+                gpu: gpu.uuid.clone(),
+                index: gpu.index,
+                memory,
+                share,
+                label: format!("gpu{}-unknown{id}", gpu.index),
+                mig: None,
+            })
+        };
+        gpus.filter_map(reserve).collect()
+    }
+
+    /// What the planner is to count for unknown jobs.
+    pub(in crate::controller) fn held_by_unknown(&self) -> impl Iterator<Item = AllocatedJob> {
+        let holders = self
+            .unknown
+            .iter()
+            .filter(|(_, unknown)| !unknown.grants.is_empty());
+        holders.map(|(id, unknown)| {
+            AllocatedJob::new(*id, QueueName::default_queue(), unknown.grants.clone())
+        })
+    }
+
+    /// Lets go of unknown jobs that have ended since the last look.
+    pub(in crate::controller) fn check_unknown(&mut self) -> Result<(), StoreError> {
+        let ids: Vec<JobId> = self.unknown.keys().copied().collect();
+        for id in ids {
+            if let Some(pids) = self.pids_of_unknown(id) {
+                if let Some(unknown) = self.unknown.get_mut(&id) {
+                    unknown.pids = pids;
+                }
+                continue;
+            }
+            self.unknown.remove(&id);
+            self.effects.replan = true;
+            let log = self.config.home.job(&id.to_string());
+            if let Err(error) = slice::remove(&self.config.home.slice(&id.to_string())) {
+                tracing::warn!(job = %id, error = error_chain(&error), "cannot remove the slice of an unknown job");
+            }
+            let text = format!(
+                "its last process has ended; the daemon keeps its folder: {}",
+                log.display()
+            );
+            tracing::warn!(job = %id, "unknown job: {text}");
+            self.record_event(Some(id), "unknown_job", &text)?;
+            self.end_spent(id)?;
+        }
+        Ok(())
+    }
+
+    /// Ends a job that waits in the journal while its record says that it was started: it must not be started again.
+    pub(in crate::controller) fn end_spent(&mut self, id: JobId) -> Result<(), StoreError> {
+        let waits = |life: &Life| *life == Life::Queued;
+        let Some(living) = self
+            .jobs
+            .get_mut(&id)
+            .filter(|living| waits(&living.job.state))
+        else {
+            return Ok(());
+        };
+        if self.unknown.contains_key(&id) {
+            return Ok(());
+        }
+        let record = records(&self.config.home, id, &living.job).record();
+        let Ok(record) = record else {
+            return Ok(());
+        };
+        if record.launch.is_none() && record.exit.is_none() {
+            return Ok(());
+        }
+        living.job.place(Vec::new());
+        self.record_event(
+            Some(id),
+            "recovered",
+            "its job record shows that it was started, but the journal does not",
+        )?;
+        self.finalize(id, record.exit.as_ref())
+    }
+
+    /// The answer to a call about an unknown job.
+    pub(in crate::controller) fn refuse_unknown(&self, id: JobId) -> Option<Error> {
+        let unknown = self.unknown.get(&id)?;
+        let why = format!(
+            "job {id} runs, but the journal lacks it: {}",
+            unknown.describe()
+        );
+        let pids: Vec<String> = unknown.pids.iter().map(u32::to_string).collect();
+        let hint = match pids.is_empty() {
+            true => "`divvy doctor` explains how to restore the journal".to_owned(),
+            false => format!("end it with: kill {}", pids.join(" ")),
+        };
+        Some(Error::new(ErrorCode::Conflict, why).hint(hint))
+    }
+
+    /// Unknown jobs, for people.
+    pub(in crate::controller) fn list_unknown(&self) -> Vec<v1::UnknownJob> {
+        let shown = self.unknown.iter().map(|(id, unknown)| v1::UnknownJob {
+            job: id.to_string(),
+            pids: unknown.pids.clone(),
+            gpus: unknown.grants.iter().map(|grant| grant.index).collect(),
+        });
+        shown.collect()
+    }
+
+    /// What unknown jobs hold of a GPU.
+    pub(in crate::controller) fn slices_of_unknown(
+        &self,
+        gpu: &divvy_core::GpuUuid,
+    ) -> Vec<v1::GpuSlice> {
+        let grants = |(id, unknown): (&JobId, &UnjournaledJob)| {
+            let here = unknown.grants.iter().filter(|grant| grant.gpu == *gpu);
+            here.map(|grant| (*id, grant.clone())).collect::<Vec<_>>()
+        };
+        let shown = self
+            .unknown
+            .iter()
+            .flat_map(grants)
+            .map(|(id, grant)| v1::GpuSlice {
+                job: id.to_string(),
+                label: grant.label.clone(),
+                memory_limit_bytes: grant.memory.get(),
+                memory_used_bytes: 0,
+                share: grant.share.thousandths(),
+                memory_driver_bytes: None,
+                memory_mismatch_bytes: None,
+                compute_time: None,
+                enforcement: crate::controller::query::ENFORCEMENT.to_owned(),
+                mig: None,
+                unknown: true,
+            });
+        shown.collect()
+    }
+}
+
+/// The unknown jobs, by number.
+pub(in crate::controller) type Unknowns = BTreeMap<JobId, UnjournaledJob>;

@@ -1,0 +1,254 @@
+//! What jobs use: taken from each look, journaled now and then, and cut into rows by the hour.
+
+use std::time::Duration;
+
+use divvy_core::JobId;
+
+use crate::controller::{ActiveJob, Controller};
+use crate::gpu::sample::{GpuSample, NodeSample};
+use crate::host::clock::{Instant, now};
+use crate::journal::StoreError;
+use crate::model::counters::{Counters, GpuTime};
+use crate::model::usage::Metered;
+use crate::model::usage::meter::{Holder, metered};
+
+/// How often what was measured is journaled: what a crash may make unknown, and never what was held.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Projects that are counted apart: more series than that nobody draws.
+const PROJECTS: usize = 256;
+
+/// Use is taken to be even over one row, so that none is longer.
+const PAGE_US: i64 = 3600 * 1_000_000;
+
+/// When what was done last.
+pub(in crate::controller) struct UsageClock {
+    journaled: Instant,
+    /// When time was last counted.
+    counted: Instant,
+    /// Hours since 1970.
+    hour: i64,
+}
+
+impl UsageClock {
+    pub(in crate::controller) fn new() -> Self {
+        Self {
+            journaled: Instant::now(),
+            counted: Instant::now(),
+            hour: hour(),
+        }
+    }
+}
+
+fn hour() -> i64 {
+    now().as_microsecond().div_euclid(PAGE_US)
+}
+
+/// What a job does with what it holds.
+pub(in crate::controller) struct GpuActivity {
+    /// Measured and not yet journaled, by position in its holdings.
+    metered: Vec<Metered>,
+    /// GPU-nanoseconds that it was seen to hold.
+    pub(in crate::controller) allocated_ns: u64,
+    /// When it was last seen to want its GPUs.
+    pub(in crate::controller) last_active: Instant,
+    /// That it does nothing has been dealt with.
+    pub(in crate::controller) idle_reported: bool,
+    /// Since when its launches are watched.
+    pub(in crate::controller) launches_watched_since: Option<Instant>,
+}
+
+impl GpuActivity {
+    pub(in crate::controller) fn new() -> Self {
+        Self {
+            metered: Vec::new(),
+            allocated_ns: 0,
+            last_active: Instant::now(),
+            idle_reported: false,
+            launches_watched_since: None,
+        }
+    }
+
+    /// Nobody looked for so long, which says nothing of it.
+    pub(in crate::controller) fn skip_unobserved(&mut self, missed: Duration) {
+        let now = Instant::now();
+        for since in self
+            .launches_watched_since
+            .iter_mut()
+            .chain([&mut self.last_active])
+        {
+            *since = (*since + missed).min(now);
+        }
+    }
+
+    /// It wants its GPUs, or cannot do anything about it.
+    pub(in crate::controller) fn mark_active(&mut self, at: Instant) {
+        if at > self.last_active {
+            self.last_active = at;
+            self.idle_reported = false;
+        }
+    }
+}
+
+/// Adds to what a job's project has spent.
+fn spend(counted: &mut Counters, living: &ActiveJob, spent: GpuTime) {
+    let named = living.job.spec.project.as_deref().unwrap_or_default();
+    let is_one_too_many =
+        counted.projects.len() >= PROJECTS && !counted.projects.contains_key(named);
+    // Where there are no projects anybody may write anything.
+    let project = if is_one_too_many { "other" } else { named };
+    counted
+        .projects
+        .entry(project.to_owned())
+        .or_default()
+        .add(spent);
+}
+
+impl Controller {
+    /// Takes over what was done on the GPUs.
+    pub(in crate::controller) fn meter(&mut self, look: &NodeSample) {
+        self.count_time();
+        for seen in &look.gpus {
+            self.meter_gpu(look, seen);
+        }
+    }
+
+    /// Counts what is held for whoever draws it; what is billed is in the journal.
+    fn count_time(&mut self) {
+        let now = Instant::now();
+        let passed = now.saturating_duration_since(self.usage_clock.counted);
+        self.usage_clock.counted = now;
+        let micros = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
+        for id in self.active_jobs() {
+            let Some(living) = self.jobs.get_mut(&id) else {
+                continue;
+            };
+            if !living.job.holds() {
+                continue;
+            }
+            let grants = living.job.state.grants();
+            let shares: u64 = grants
+                .iter()
+                .map(|grant| u64::from(grant.share.thousandths()))
+                .sum();
+            if shares == 0 {
+                continue;
+            }
+            let spent = GpuTime {
+                allocated: micros.saturating_mul(shares),
+                ..GpuTime::default()
+            };
+            living.activity.allocated_ns =
+                living.activity.allocated_ns.saturating_add(spent.allocated);
+            spend(&mut self.counters, living, spent);
+        }
+    }
+
+    fn meter_gpu(&mut self, look: &NodeSample, seen: &GpuSample) {
+        let Some(worked) = &seen.observed.utilization else {
+            return;
+        };
+        let gpu = &seen.observed.uuid;
+        // Positions in holdings, beside the holders.
+        let mut places = Vec::new();
+        let mut holders = Vec::new();
+        for id in self.active_jobs() {
+            let Some(living) = self.jobs.get(&id).filter(|one| one.job.holds()) else {
+                continue;
+            };
+            let grants = living.job.state.grants();
+            if let Some(place) = grants.iter().position(|grant| grant.gpu == *gpu) {
+                places.push(place);
+                holders.push(Holder {
+                    job: id,
+                    share: grants[place].share.thousandths(),
+                });
+            }
+        }
+        if holders.is_empty() {
+            return;
+        }
+        let of = |pid: u32| {
+            look.processes
+                .get(&pid)
+                .and_then(|person| person.ownership.job())
+        };
+        let listed: Vec<(u32, Option<JobId>)> = seen
+            .observed
+            .processes
+            .iter()
+            .map(|process| (process.pid, of(process.pid)))
+            .collect();
+        for (job, metered) in metered(worked, &holders, &listed) {
+            let at = holders.iter().position(|holder| holder.job == job);
+            let place = at.and_then(|at| places.get(at));
+            if let (Some(place), Some(living)) = (place, self.jobs.get_mut(&job)) {
+                let work = &mut living.activity;
+                if metered.used > 0 {
+                    work.mark_active(Instant::now());
+                }
+                let needed = work.metered.len().max(place + 1);
+                work.metered.resize(needed, Metered::default());
+                work.metered[*place].add(metered);
+                let within = metered.used - metered.loaned;
+                let share = holders.iter().find(|holder| holder.job == job);
+                let share = share.map_or(0, |holder| u64::from(holder.share));
+                let spent = GpuTime {
+                    allocated: 0,
+                    used: metered.used,
+                    idle: metered.micros.saturating_mul(share).saturating_sub(within),
+                    loaned: metered.loaned,
+                };
+                spend(&mut self.counters, living, spent);
+            }
+        }
+    }
+
+    /// Journals what was measured of a job: before what it holds changes, and now and then.
+    pub(in crate::controller) fn journal_metered(&mut self, id: JobId) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        let metered = std::mem::take(&mut living.activity.metered);
+        match metered.is_empty() {
+            true => Ok(()),
+            false => self.store.add_metered(id, &metered),
+        }
+    }
+
+    /// Counts what a job held up to now, and begins a new row: its amount or its being suspended changes now.
+    pub(in crate::controller) fn start_usage_span(&mut self, id: JobId) -> Result<(), StoreError> {
+        self.journal_metered(id)?;
+        match self.jobs.get(&id) {
+            Some(living) if !living.job.allocations.is_empty() => {
+                self.store.split_usage(&living.job, now())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What the tick does about it.
+    pub(in crate::controller) fn flush_usage(&mut self) -> Result<(), StoreError> {
+        let hour = hour();
+        let is_new = self.usage_clock.hour != hour;
+        if !is_new && self.usage_clock.journaled.elapsed() < FLUSH_INTERVAL {
+            return Ok(());
+        }
+        self.usage_clock = UsageClock {
+            journaled: Instant::now(),
+            hour,
+            ..self.usage_clock
+        };
+        for id in self.active_jobs() {
+            let living = self.jobs.get(&id);
+            if living.is_none_or(|living| living.job.state.grants().is_empty()) {
+                continue;
+            }
+            match is_new {
+                true => self.start_usage_span(id)?,
+                false => self.journal_metered(id)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! Where other programs get into a running job.
+
+use std::path::PathBuf;
+
+use divvy_api::v1::{Error, ErrorCode, Runner};
+use divvy_core::{JobId, JobState as Life};
+
+use super::caller::run_as;
+use super::journal_error;
+use crate::controller::Controller;
+use crate::host::run_as::Identity;
+use crate::job_dir::JobDir;
+
+/// A running job, from inside.
+#[derive(Clone, Debug)]
+pub struct ExecTarget {
+    pub job: JobId,
+    /// The folder of its present run.
+    pub dir: JobDir,
+    pub environment: ExecEnvironment,
+    pub runs_on_client: bool,
+}
+
+#[derive(Clone, Debug)]
+pub enum ExecEnvironment {
+    Process {
+        /// As whom it runs, where that is not the agent's own user.
+        user: Option<Identity>,
+    },
+    Container {
+        /// The engine's socket.
+        socket: PathBuf,
+        name: String,
+    },
+}
+
+impl Controller {
+    /// The inside of a job that runs.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotFound`] for no such job, [`ErrorCode::Conflict`] for one that does not run now.
+    pub fn exec_target(&mut self, reference: &str) -> Result<ExecTarget, Error> {
+        let job = self.find(reference).map_err(journal_error)??;
+        let conflict = |why: String, hint: String| Error::new(ErrorCode::Conflict, why).hint(hint);
+        if let Some(error) = self.refuse_for_claim(job, "entered or signalled") {
+            return Err(error);
+        }
+        let Some(living) = self.jobs.get(&job) else {
+            let hint = format!("`divvy describe {job}` shows how it ended");
+            return Err(conflict(format!("job {job} has ended"), hint));
+        };
+        let (why, hint) = match &living.job.state {
+            Life::Running { .. } if living.job.run_state.suspended => (
+                "is suspended, and a new process in it would keep running",
+                format!("divvy resume {job}"),
+            ),
+            Life::Running { .. } => {
+                let dir = self.job_dir(job);
+                return Ok(ExecTarget {
+                    job,
+                    environment: exec_environment(job, &dir, run_as(&living.job))?,
+                    dir,
+                    runs_on_client: living.job.spec.runner == Runner::Client,
+                });
+            }
+            Life::Lent { .. } => (
+                "is a claim, and Divvy does not run its programs",
+                "`kubectl exec` runs a program in a pod".to_owned(),
+            ),
+            Life::Queued => (
+                "is queued",
+                format!("`divvy why {job}` shows what it waits for"),
+            ),
+            Life::Starting { .. } => ("is still starting", "try again in a moment".to_owned()),
+            Life::Stopping { .. } => ("is being stopped", format!("divvy wait {job}")),
+            Life::Ended { .. } => (
+                "has ended",
+                format!("`divvy describe {job}` shows how it ended"),
+            ),
+        };
+        Err(conflict(format!("job {job} {why}"), hint))
+    }
+}
+
+fn exec_environment(
+    job: JobId,
+    dir: &JobDir,
+    user: Option<Identity>,
+) -> Result<ExecEnvironment, Error> {
+    let unread = |error| Error::new(ErrorCode::Internal, crate::supervisor::error_chain(&error));
+    let plan = dir.spec().map_err(unread)?.and_then(|spec| spec.container);
+    let Some(plan) = plan else {
+        return Ok(ExecEnvironment::Process { user });
+    };
+    match dir.container().map_err(unread)? {
+        Some(placed) => Ok(ExecEnvironment::Container {
+            socket: plan.socket,
+            name: placed.id,
+        }),
+        None => Err(Error::new(
+            ErrorCode::Conflict,
+            format!("the container of job {job} does not exist yet"),
+        )
+        .hint("try again in a moment")),
+    }
+}

@@ -1,0 +1,71 @@
+//! Where MIG instances would go, for whoever asks before anything is submitted.
+
+use divvy_api::v1::{Error, ErrorCode, MigPlanned, MigWanted};
+use divvy_core::MigProfile;
+use divvy_core::mig::MigProfileError;
+use divvy_core::outlook::{PlannedInstance, PreviewError, preview};
+
+use crate::controller::Controller;
+use crate::model::validate::limits::CheckLimits as _;
+use crate::model::validate::usage;
+
+impl Controller {
+    /// Where instances of these profiles would go, all of them together.
+    ///
+    /// # Errors
+    /// [`ErrorCode::WouldWait`] where they do not all fit now, [`ErrorCode::NeverFits`] where they never will.
+    pub fn preview_mig(&self, wanted: &MigWanted) -> Result<Vec<MigPlanned>, Error> {
+        wanted.check_limits()?;
+        if wanted.profiles.is_empty() {
+            return Err(usage("no MIG profile given")
+                .hint("give a profile for each instance, such as 1g.5gb"));
+        }
+        let known = |index: &&u32| {
+            self.devices
+                .iter()
+                .any(|device| device.gpu.index == **index)
+        };
+        if let Some(index) = wanted.gpus_on.iter().find(|index| !known(index)) {
+            return Err(usage(format!("there is no GPU {index} here")));
+        }
+        let profiles = wanted.profiles.iter().map(|name| name.parse());
+        let profiles: Vec<MigProfile> = profiles
+            .collect::<Result<_, _>>()
+            .map_err(|error: MigProfileError| usage(error.to_string()).hint(error.hint()))?;
+        match preview(&self.snapshot(), &profiles, &wanted.gpus_on) {
+            Ok(laid) => Ok(laid.into_iter().map(planned).collect()),
+            Err(no_room) => Err(refusal(&no_room)),
+        }
+    }
+}
+
+fn planned(laid: PlannedInstance) -> MigPlanned {
+    MigPlanned {
+        profile: laid.profile.to_string(),
+        gpu_uuid: laid.gpu.to_string(),
+        gpu_index: laid.index,
+        start: laid.placement.start,
+        memory_slices: laid.slices,
+        memory_bytes: laid.memory.get(),
+        reuses: laid.reuse,
+        removes: laid.reclaim,
+    }
+}
+
+fn refusal(no_room: &PreviewError) -> Error {
+    let (code, hint) = match no_room {
+        PreviewError::NoGpu => (
+            ErrorCode::NeverFits,
+            "put a GPU into MIG mode: divvy admin gpu INDEX --mode mig",
+        ),
+        PreviewError::Unknown(_) | PreviewError::Never(..) => (
+            ErrorCode::NeverFits,
+            "`divvy gpus -o json` lists the profiles of each GPU",
+        ),
+        PreviewError::Now(..) => (
+            ErrorCode::WouldWait,
+            "`divvy admin mig ls` lists the present instances",
+        ),
+    };
+    Error::new(code, no_room.to_string()).hint(hint)
+}

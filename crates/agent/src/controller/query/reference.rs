@@ -1,0 +1,399 @@
+//! References: what `12`, `12_3`, `last`, `sweep` or `sweep[3]` means, decided here and nowhere else.
+//!
+//! ```text
+//! 12        an array, where job 12 is the first of one; else job 12
+//! 12_3      the job of array 12 with the index 3
+//! last      the newest job; the array that it belongs to
+//! sweep[3]  a job of this name
+//! sweep     a job of this name, or the array that was submitted with it
+//! ```
+//! A number of its own is enough for every job but an array's first, which is written `12_0`.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use divvy_api::v1::{Error, ErrorCode};
+use divvy_core::JobId;
+
+use super::journal_error;
+use crate::controller::{ActiveJob, Controller};
+use crate::journal::StoreError;
+use crate::model::job::{Credentials, Job};
+use crate::model::policy::{ArrayTask, Of};
+use crate::model::validate::limits::MOST_TASKS;
+
+/// What a reference means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum JobRef {
+    Job {
+        id: JobId,
+        /// Its index, where its number is also that of its array.
+        first: Option<u32>,
+    },
+    /// All jobs of an array, by the number of the first.
+    Array(JobId),
+}
+
+impl fmt::Display for JobRef {
+    /// The reference that means this and nothing else, at any later time.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Job {
+                id,
+                first: Some(index),
+            } => write!(out, "{id}_{index}"),
+            Self::Job { id, first: None } | Self::Array(id) => id.fmt(out),
+        }
+    }
+}
+
+impl JobRef {
+    pub(in crate::controller) fn job(job: &Job) -> Self {
+        Self::numbered(job.id, job.spec.policy.array)
+    }
+
+    fn numbered(id: JobId, task: Option<ArrayTask>) -> Self {
+        let first = task.filter(|task| task.array_of(id) == id);
+        Self::Job {
+            id,
+            first: first.map(|task| task.index),
+        }
+    }
+
+    /// The array of a job, where it belongs to one.
+    fn whole(job: &Job) -> Self {
+        match job.spec.policy.array {
+            Some(task) if task.count != Some(1) => Self::Array(task.array_of(job.id)),
+            _ => Self::job(job),
+        }
+    }
+
+    /// As whom another job may run after it.
+    pub(in crate::controller) fn of(self, count: u32) -> (JobId, Of) {
+        match self {
+            Self::Job { id, first: None } => (id, Of::Job),
+            Self::Job {
+                id,
+                first: Some(index),
+            } => (id, Of::First(index)),
+            Self::Array(array) => (array, Of::Array(count)),
+        }
+    }
+}
+
+/// `12_3`, `#12_3`.
+fn task_reference(reference: &str) -> Option<(JobId, u32)> {
+    let (array, index) = reference.split_once('_')?;
+    if !index.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    Some((array.parse().ok()?, index.parse().ok()?))
+}
+
+/// `sweep[3]`.
+fn task_name(reference: &str) -> Option<(&str, u32)> {
+    let (name, index) = reference.strip_suffix(']')?.rsplit_once('[')?;
+    if !index.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    Some((name, index.parse().ok()?))
+}
+
+/// Whether this name means the job, or its array.
+fn named(job: &Job, name: &str) -> Option<JobRef> {
+    let own = job.spec.name.as_str();
+    if own == name {
+        return Some(JobRef::job(job));
+    }
+    let task = job.spec.policy.array?;
+    let is_its = own.starts_with(name) && task_name(own) == Some((name, task.index));
+    is_its.then(|| JobRef::whole(job))
+}
+
+type LookupResult<T> = Result<Result<T, Error>, StoreError>;
+
+impl Controller {
+    /// The one job that a reference means.
+    pub(in crate::controller) fn find(&self, reference: &str) -> LookupResult<JobId> {
+        Ok(match self.resolve_reference(reference)? {
+            Ok(JobRef::Job { id, .. }) => Ok(id),
+            Ok(JobRef::Array(array)) => Err(self.not_one(array)?),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// What a reference means: a name means one that has not ended, else the newest.
+    pub(in crate::controller) fn resolve_reference(&self, reference: &str) -> LookupResult<JobRef> {
+        if reference == "last" {
+            let newest = self.store.newest()?;
+            return Ok(match self.whole(newest)? {
+                Some(meant) => Ok(meant),
+                None => Err(missing(reference, "no job has been submitted yet")),
+            });
+        }
+        if let Ok(id) = reference.parse::<JobId>() {
+            return self.by_number(reference, id);
+        }
+        let mut unknown = None;
+        if let Some((array, index)) = task_reference(reference)
+            && let Some(first) = self.first_kept(array)?
+        {
+            match self.task(JobRef::whole(&first), array, index)? {
+                Ok(meant) => return Ok(Ok(meant)),
+                // `2026_11` may be a name.
+                Err(error) => unknown = Some(error),
+            }
+        }
+        let living = self.named(reference, None);
+        if !living.is_empty() {
+            return Ok(exactly_one(reference, &living));
+        }
+        let job = self.named_or_keyed(reference)?;
+        let array = self.store.newest_array_named(reference)?;
+        if let Some(meant) = self.whole(array.filter(|array| Some(*array) > job))? {
+            return Ok(Ok(meant));
+        }
+        if let Some(id) = job {
+            return Ok(Ok(JobRef::numbered(id, self.task_of(id)?.flatten())));
+        }
+        if let Some((name, index)) = task_name(reference)
+            && let Ok(meant @ JobRef::Array(array)) = self.resolve_reference(name)?
+        {
+            return self.task(meant, array, index);
+        }
+        let hint = match reference.contains(['_', '[']) {
+            false => "use its number, its name or `last`; `divvy ps -a` lists them all",
+            true => {
+                "use its number, its name or `last`, or 12_3 for index 3 of array 12; `divvy ps -a` lists them all"
+            }
+        };
+        Ok(Err(unknown.unwrap_or_else(|| missing(reference, hint))))
+    }
+
+    /// What a reference means to whoever may see it all.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name that several have.
+    pub fn resolve(&self, reference: &str) -> Result<JobRef, Error> {
+        self.resolve_reference(reference).map_err(journal_error)?
+    }
+
+    fn by_number(&self, reference: &str, id: JobId) -> LookupResult<JobRef> {
+        match self.task_of(id)? {
+            Some(Some(task)) if task.array_of(id) == id && task.count != Some(1) => {
+                return Ok(Ok(JobRef::Array(id)));
+            }
+            Some(task) => return Ok(Ok(JobRef::numbered(id, task))),
+            None => {}
+        }
+        // Others of it are kept for longer than its first.
+        if self.first_kept(id)?.is_some() {
+            return Ok(Ok(JobRef::Array(id)));
+        }
+        Ok(Err(self.refuse_unknown(id).unwrap_or_else(|| {
+            missing(reference, "`divvy ps -a` lists them all")
+        })))
+    }
+
+    /// The job of an array with this index. `meant`: what the array's own reference means.
+    fn task(&self, meant: JobRef, array: JobId, index: u32) -> LookupResult<JobRef> {
+        let has = |living: &&ActiveJob| {
+            let task = living.job.spec.policy.array;
+            task.is_some_and(|task| task.index == index)
+        };
+        if let Some(living) = self.living_of_array(array).find(has) {
+            return Ok(Ok(JobRef::job(&living.job)));
+        }
+        if let Some(id) = self.store.task_of_array(array, index)? {
+            return Ok(Ok(JobRef::numbered(id, self.task_of(id)?.flatten())));
+        }
+        let of = match meant {
+            JobRef::Array(array) => format!("array {array}"),
+            job @ JobRef::Job { .. } => format!("job {job}"),
+        };
+        let why = format!("{of} has no job with the index {index}");
+        let error = Error::new(ErrorCode::NotFound, why);
+        Ok(Err(match self.store.extent_of_array(array)? {
+            Some((low, high, _)) => error.hint(format!(
+                "its jobs are {array}_{low} to {array}_{high}; `divvy ps {array}` lists them"
+            )),
+            None => error.hint("`divvy ps -a` lists all jobs"),
+        }))
+    }
+
+    /// Why an array does not do where one job is wanted.
+    fn not_one(&self, array: JobId) -> Result<Error, StoreError> {
+        let extent = self.store.extent_of_array(array)?;
+        let one = extent.map_or_else(|| array.to_string(), |(low, ..)| format!("{array}_{low}"));
+        let why = format!("{array} is an array, but a single job is required");
+        Ok(Error::new(ErrorCode::Conflict, why)
+            .hint(format!(
+                "name one of its jobs, such as {one}; `divvy ps {array}` lists them"
+            ))
+            .details(serde_json::json!({ "array": array.to_string() })))
+    }
+
+    /// What a job belongs to, living or not.
+    fn whole(&self, job: Option<JobId>) -> Result<Option<JobRef>, StoreError> {
+        let Some(id) = job else { return Ok(None) };
+        if let Some(living) = self.jobs.get(&id) {
+            return Ok(Some(JobRef::whole(&living.job)));
+        }
+        if let Some(job) = self.store.job(id)? {
+            return Ok(Some(JobRef::whole(&job)));
+        }
+        // The first of an array of which others are kept.
+        Ok(self.first_kept(id)?.map(|_| JobRef::Array(id)))
+    }
+
+    /// Which job of an array one is that is there; `None` for one that is not.
+    fn task_of(&self, id: JobId) -> Result<Option<Option<ArrayTask>>, StoreError> {
+        if let Some(living) = self.jobs.get(&id) {
+            return Ok(Some(living.job.spec.policy.array));
+        }
+        Ok(self.store.job(id)?.map(|job| job.spec.policy.array))
+    }
+
+    /// The first job of an array that is kept; `None` where this is the number of no array.
+    pub(in crate::controller) fn first_kept(
+        &self,
+        array: JobId,
+    ) -> Result<Option<Job>, StoreError> {
+        let kept = self.store.first_of_array(array)?;
+        Ok(kept.map(|(job, _)| job))
+    }
+
+    /// An array's jobs that have not ended, by number.
+    pub(in crate::controller) fn living_of_array(
+        &self,
+        array: JobId,
+    ) -> impl Iterator<Item = &ActiveJob> {
+        let below = JobId(array.0.saturating_add(MOST_TASKS as u64));
+        let living = self.jobs.range(array..below).map(|(_, living)| &**living);
+        living.filter(move |living| {
+            let task = living.job.spec.policy.array;
+            task.is_some_and(|task| task.array_of(living.job.id) == array)
+        })
+    }
+
+    /// What a name means among those that have not ended: of all users, or of this one.
+    fn named(&self, name: &str, of: Option<u32>) -> BTreeSet<JobRef> {
+        let living = self.jobs.values().map(|living| &living.job);
+        let living = living.filter(|job| of.is_none_or(|uid| job.spec.credentials.uid == uid));
+        living.filter_map(|job| named(job, name)).collect()
+    }
+
+    /// What a reference means among the caller's own, where it is not a number and means one of them.
+    pub(in crate::controller) fn find_own(
+        &self,
+        reference: &str,
+        caller: u32,
+    ) -> Result<Option<JobRef>, StoreError> {
+        if reference == "last" {
+            let by = Credentials {
+                uid: caller,
+                gid: 0,
+            };
+            return self.whole(self.store.newest_of(by)?);
+        }
+        let named = self.named(reference, Some(caller));
+        let mut named = named.into_iter();
+        Ok(match (named.next(), named.next()) {
+            (Some(meant), None) => Some(meant),
+            _ => None,
+        })
+    }
+
+    /// How many numbers an array has at most, from its first on.
+    pub(in crate::controller) fn count_of_array(&self, array: JobId) -> Result<u32, StoreError> {
+        let kept = self.store.first_of_array(array)?;
+        if let Some(count) = kept.and_then(|(_, task)| task.count) {
+            return Ok(count);
+        }
+        // Of before the count was kept: those that are known.
+        let extent = self.store.extent_of_array(array)?;
+        let last = extent.map_or(array, |(.., last)| last);
+        Ok(u32::try_from(last.0.saturating_sub(array.0) + 1).unwrap_or(u32::MAX))
+    }
+}
+
+fn missing(reference: &str, hint: &str) -> Error {
+    Error::new(ErrorCode::NotFound, format!("there is no job {reference}")).hint(hint.to_owned())
+}
+
+/// The one of these, or that there are several.
+fn exactly_one(name: &str, meant: &BTreeSet<JobRef>) -> Result<JobRef, Error> {
+    if let (Some(one), 1) = (meant.first(), meant.len()) {
+        return Ok(*one);
+    }
+    let references: Vec<String> = meant.iter().map(ToString::to_string).collect();
+    let arrays = meant.iter().filter(|one| matches!(one, JobRef::Array(_)));
+    let kinds = match arrays.count() {
+        0 => "jobs",
+        arrays if arrays == meant.len() => "arrays",
+        _ => "jobs and arrays",
+    };
+    Err(Error::new(
+        ErrorCode::Conflict,
+        format!("{} {kinds} are named {name}", meant.len()),
+    )
+    .hint(format!(
+        "use one of their numbers: {}",
+        references.join(", ")
+    ))
+    .details(serde_json::json!({ "jobs": references })))
+}
+
+/// The refusal of a change to a job that has ended.
+pub(in crate::controller) fn has_ended(id: JobId) -> Error {
+    Error::new(ErrorCode::Conflict, format!("job {id} has ended already"))
+        .hint(format!("`divvy describe {id}` shows how it ended"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_of_an_array_is_written_with_its_index() {
+        let task = |text| task_reference(text).map(|(array, index)| (array.0, index));
+        assert_eq!(task("12_3"), Some((12, 3)));
+        assert_eq!(task("#12_0"), Some((12, 0)));
+        for text in [
+            "12",
+            "12_",
+            "_3",
+            "a_3",
+            "12_-1",
+            "12_+1",
+            "12_3_4",
+            "12_99999999999",
+            "12_ 3",
+        ] {
+            assert_eq!(task(text), None, "{text}");
+        }
+        assert_eq!(task_name("sweep[3]"), Some(("sweep", 3)));
+        assert_eq!(task_name("a[1][3]"), Some(("a[1]", 3)));
+        for text in [
+            "sweep",
+            "sweep[]",
+            "sweep[x]",
+            "sweep[+1]",
+            "sweep[3] ",
+            "]",
+        ] {
+            assert_eq!(task_name(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_reference_is_written_so_that_it_means_the_same_again() {
+        let job = |first| JobRef::Job {
+            id: JobId(12),
+            first,
+        };
+        assert_eq!(job(None).to_string(), "12");
+        assert_eq!(job(Some(0)).to_string(), "12_0");
+        assert_eq!(JobRef::Array(JobId(12)).to_string(), "12");
+    }
+}

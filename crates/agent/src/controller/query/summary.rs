@@ -1,0 +1,258 @@
+//! Jobs as lists take them out of the cycle: of ten thousand that wait little more than a pointer each.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use divvy_api::v1::{Brief, EndReason, JobState};
+use divvy_core::{Amount, Compute, JobId, Reason, Wait};
+use jiff::Timestamp;
+
+use super::view::{JobView, state};
+use crate::controller::{ActiveJob, Controller};
+use crate::model::bypass::Bypass;
+use crate::model::idle::Rule;
+use crate::model::job::{Job, JobSpec};
+
+/// A job as the cycle sees it, in little room.
+pub enum JobSummary {
+    /// It waits for its turn, and nothing was done with it yet.
+    Pending {
+        id: JobId,
+        ask: Arc<JobSpec>,
+        resized: Option<Amount>,
+        redivided: Option<Compute>,
+        since: Timestamp,
+        place: usize,
+        reason: Reason,
+        idle: Option<Rule>,
+    },
+    Other(Box<JobView>),
+}
+
+/// What was put into words last: most jobs of a long list ask for the same and wait for the same.
+#[derive(Default)]
+pub struct TextCache {
+    amount: Option<(Amount, String)>,
+    reason: Option<(Reason, String)>,
+}
+
+impl From<JobView> for JobSummary {
+    fn from(seen: JobView) -> Self {
+        Self::Other(Box::new(seen))
+    }
+}
+
+impl Controller {
+    /// Jobs that have not ended, oldest first.
+    pub fn job_summaries(&self) -> Vec<JobSummary> {
+        let mut glances = Vec::with_capacity(self.jobs.len());
+        glances.extend(self.jobs.values().map(|living| self.job_summary(living)));
+        glances
+    }
+
+    /// Those of these jobs that have not ended before this round.
+    pub(in crate::controller) fn summaries_of(&self, jobs: &[JobId]) -> Vec<JobSummary> {
+        let living = jobs.iter().filter_map(|id| self.jobs.get(id));
+        living.map(|living| self.job_summary(living)).collect()
+    }
+
+    /// An array's jobs that have not ended, oldest first.
+    pub fn array_summaries(&self, array: JobId) -> Vec<JobSummary> {
+        let living = self.living_of_array(array);
+        living.map(|living| self.job_summary(living)).collect()
+    }
+
+    fn job_summary(&self, living: &ActiveJob) -> JobSummary {
+        let job = &living.job;
+        let plain = Job {
+            resized: job.resized,
+            redivided: job.redivided,
+            ..Job::waiting(job.id, Arc::clone(&job.spec), job.submitted_at)
+        };
+        match self.waits.get(&job.id) {
+            Some(wait) if *job == plain => JobSummary::Pending {
+                id: job.id,
+                ask: plain.spec,
+                resized: job.resized,
+                redivided: job.redivided,
+                since: job.submitted_at,
+                place: wait.place,
+                reason: wait.reason.clone(),
+                idle: self.idle_rule(job),
+            },
+            _ => self.active_job_view(living).into(),
+        }
+    }
+}
+
+impl JobSummary {
+    pub fn id(&self) -> JobId {
+        match self {
+            Self::Pending { id, .. } => *id,
+            Self::Other(seen) => seen.id(),
+        }
+    }
+
+    /// Number of the user whose it is.
+    pub fn owner(&self) -> u32 {
+        match self {
+            Self::Pending { ask, .. } => ask.credentials.uid,
+            Self::Other(seen) => seen.job.spec.credentials.uid,
+        }
+    }
+
+    /// All that there is to say.
+    pub fn into_view(self) -> JobView {
+        match self {
+            Self::Pending {
+                id,
+                ask,
+                resized,
+                redivided,
+                since,
+                place,
+                reason,
+                idle,
+            } => JobView {
+                wait: Some(Wait {
+                    job: id,
+                    queue: ask.queue.clone(),
+                    place,
+                    reason,
+                }),
+                job: Job {
+                    resized,
+                    redivided,
+                    ..Job::waiting(id, ask, since)
+                },
+                slices: Vec::new(),
+                compute_time: None,
+                alarm_count: None,
+                block_reason: None,
+                idle,
+                idle_s: None,
+                claim: None,
+                records: None,
+            },
+            Self::Other(seen) => *seen,
+        }
+    }
+
+    /// What a table shows. `sees`: whether whoever asks may see what it runs.
+    pub fn to_brief<'a>(&'a self, sees: bool, said: &'a mut TextCache) -> Brief<'a> {
+        match self {
+            Self::Pending {
+                id,
+                ask,
+                resized,
+                since,
+                reason,
+                ..
+            } => Brief {
+                request: cached_text(&mut said.amount, &resized.unwrap_or(ask.request.amount))
+                    .into(),
+                reason: Some(cached_text(&mut said.reason, reason).into()),
+                ..plain(*id, ask, JobState::Queued, *since)
+            },
+            Self::Other(seen) => of(seen, sees),
+        }
+    }
+}
+
+/// The words for this, which may be those that were said last.
+fn cached_text<'a, T: Clone + PartialEq + ToString>(
+    last: &'a mut Option<(T, String)>,
+    what: &T,
+) -> &'a str {
+    if last.as_ref().is_none_or(|(before, _)| before != what) {
+        *last = None;
+    }
+    &last
+        .get_or_insert_with(|| (what.clone(), what.to_string()))
+        .1
+}
+
+/// A job of which there is nothing to say.
+fn plain(id: JobId, ask: &JobSpec, state: JobState, since: Timestamp) -> Brief<'_> {
+    Brief {
+        id: id.to_string().into(),
+        task: ask.policy.array.map(|task| task.handle(id).into()),
+        name: ask.name.as_str().into(),
+        queue: ask.queue.as_str().into(),
+        request: Cow::Borrowed(""),
+        state,
+        end_reason: None,
+        exit_code: None,
+        suspended: false,
+        since,
+        slices: Cow::Borrowed(&[]),
+        reason: None,
+        bypasses: Cow::Borrowed(&[]),
+    }
+}
+
+fn of(seen: &JobView, sees: bool) -> Brief<'_> {
+    let job = &seen.job;
+    let state = state(&job.state);
+    let wait = seen.wait.as_ref().filter(|_| state == JobState::Queued);
+    let held_up = seen
+        .block_reason
+        .as_ref()
+        .map(|held_up| held_up.message.as_str());
+    let otherwise = held_up.or(job.reason.as_deref());
+    let reason = wait.map(|wait| Cow::from(wait.reason.to_string()));
+    // Why a job waits is everybody's business; what went wrong in a program is its owner's.
+    let is_told = sees || state != JobState::Ended;
+    let since = state.since(job.submitted_at, job.started_at, job.ended_at);
+    Brief {
+        request: job.amount().to_string().into(),
+        end_reason: job.state.outcome().map(EndReason::from),
+        exit_code: job.exit_code,
+        suspended: job.run_state.suspended,
+        slices: (&seen.slices).into(),
+        reason: reason
+            .or_else(|| otherwise.map(Cow::from))
+            .filter(|_| is_told),
+        bypasses: job.bypasses.iter().map(Bypass::to_api).collect(),
+        ..plain(job.id, &job.spec, state, since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::fmt;
+
+    use super::*;
+
+    #[test]
+    fn of_a_job_that_waits_little_is_taken_along() {
+        let (glance, seen) = (size_of::<JobSummary>(), size_of::<JobView>());
+        assert!(glance <= 128 && seen >= 4 * glance, "{glance} {seen}");
+    }
+
+    #[derive(Clone)]
+    struct Counted<'a>(u8, &'a Cell<u32>);
+
+    impl PartialEq for Counted<'_> {
+        fn eq(&self, other: &Self) -> bool {
+            self.0 == other.0
+        }
+    }
+
+    impl fmt::Display for Counted<'_> {
+        fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.1.set(self.1.get() + 1);
+            self.0.fmt(out)
+        }
+    }
+
+    #[test]
+    fn what_was_said_last_is_not_put_into_words_again() {
+        let (times, mut last) = (Cell::new(0), None);
+        for (what, so_far) in [(1, 1), (1, 1), (2, 2), (2, 2), (1, 3)] {
+            let said = cached_text(&mut last, &Counted(what, &times)).to_owned();
+            assert_eq!((said, times.get()), (what.to_string(), so_far));
+        }
+    }
+}

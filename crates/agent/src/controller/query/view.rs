@@ -1,0 +1,181 @@
+//! Jobs in the API's words. What only the cycle knows of one is gathered there; it is put into words elsewhere, for a list of
+//! ten thousand takes longer than a round should.
+
+use divvy_api::home::Home;
+use divvy_api::v1::{self, EndReason, JobState, ReasonCode, TaskBoundKind};
+use divvy_core::{JobId, JobState as Life, Wait};
+
+use crate::controller::admission::dependencies::BlockReason;
+use crate::controller::mig::is_divided;
+use crate::host::cgroup::CgroupStatus;
+use crate::job_dir::JobDir;
+use crate::model::bypass::Bypass;
+use crate::model::idle::Rule;
+use crate::model::job::Job;
+use crate::model::policy::{self, Hold};
+use crate::supervisor::injection::{InjectedLimiter, InjectionMode};
+use crate::supervisor::output;
+use crate::supervisor::task_limits::TaskBound;
+
+/// A job as the cycle sees it.
+pub struct JobView {
+    pub(in crate::controller) job: Job,
+    pub(in crate::controller) slices: Vec<v1::Slice>,
+    pub(in crate::controller) compute_time: Option<v1::ComputeTime>,
+    /// Alarms that its slice counts.
+    pub(in crate::controller) alarm_count: Option<u64>,
+    pub(in crate::controller) wait: Option<Wait>,
+    /// Why it is not even in its queue's turn.
+    pub(in crate::controller) block_reason: Option<BlockReason>,
+    pub(in crate::controller) idle: Option<Rule>,
+    pub(in crate::controller) idle_s: Option<u64>,
+    pub(in crate::controller) claim: Option<v1::JobClaim>,
+    /// Where its supervisor wrote down what it did, for one that has been placed.
+    pub(in crate::controller) records: Option<JobDir>,
+}
+
+impl JobView {
+    /// The job in the API's words.
+    pub fn into_api(self, home: &Home) -> v1::Job {
+        let job = self.job;
+        let id = job.id.to_string();
+        let holds = !job.state.grants().is_empty();
+        let state = state(&job.state);
+        let wait = self.wait.filter(|_| state == JobState::Queued);
+        let code = wait.as_ref().map(|wait| ReasonCode::from(&wait.reason));
+        let ask = &job.spec;
+        let stopped = job.stopped();
+        let record = self.records.and_then(|records| records.record().ok());
+        let record = record.unwrap_or_default();
+        v1::Job {
+            name: ask.name.clone(),
+            user: ask.user.clone(),
+            uid: Some(ask.credentials.uid),
+            group: record.held.map(group),
+            redacted: false,
+            project: ask.project.clone(),
+            queue: ask.queue.to_string(),
+            state,
+            end_reason: job.state.outcome().map(EndReason::from),
+            stopped_at: stopped.as_ref().map(|stopped| stopped.at),
+            ended_by: (stopped.as_ref())
+                .and_then(|stopped| stopped.cause.by.as_ref())
+                .map(v1::Asker::from),
+            end_detail: stopped.map(|stopped| stopped.cause.words),
+            exit_code: job.exit_code,
+            request: job.request().amount.into(),
+            isolation: ask.request.isolation.into(),
+            memory_exact: ask.request.exact,
+            compute: job.compute().to_string(),
+            compute_time: self.compute_time,
+            slices: self.slices,
+            reason: (wait.as_ref().map(|wait| wait.reason.to_string()))
+                .or_else(|| {
+                    self.block_reason
+                        .as_ref()
+                        .map(|held_up| held_up.message.clone())
+                })
+                .or_else(|| job.reason.clone()),
+            reason_code: code.or_else(|| self.block_reason?.code),
+            place: wait.and_then(|wait| u32::try_from(wait.place).ok()),
+            command: ask.command.clone(),
+            container: ask.container.clone(),
+            cwd: ask.cwd.clone(),
+            runner: ask.runner,
+            pid: job.state.process().map(|process| process.pid),
+            submitted_at: job.submitted_at,
+            started_at: job.started_at,
+            ended_at: job.ended_at,
+            directory: home.job(&id).display().to_string(),
+            slice_directory: (holds && !is_divided(job.state.grants()))
+                .then(|| home.slice(&id).display().to_string()),
+            bypasses: job.bypasses.iter().map(Bypass::to_api).collect(),
+            limiter: record.limiter.map(limiter),
+            uncounted_calls: self.alarm_count,
+            priority: ask.policy.priority,
+            preemptible: ask.policy.preemptible,
+            time_limit_s: ask.policy.time_limit_s,
+            after: ask
+                .policy
+                .after
+                .iter()
+                .map(policy::dependency_to_api)
+                .collect(),
+            retries: ask.policy.retries,
+            runs_before: job.run_state.runs,
+            suspended: job.run_state.suspended,
+            gpu_memory: job.memory(),
+            idle: self.idle.map(Rule::to_api),
+            idle_s: self.idle_s,
+            array: ask.policy.array.map(|task| v1::ArrayTask {
+                array: task.array_of(job.id).to_string(),
+                index: task.index,
+                count: task.count,
+                max_running: task.most,
+            }),
+            secrets: ask.secrets.clone(),
+            expected_start: None,
+            latest_start: None,
+            attempt: job.attempt,
+            confirmation: job.confirmation(),
+            labels: ask.policy.labels.clone(),
+            claim: self.claim,
+            hold: job.on_hold().map(Hold::to_api),
+            output: output::output_of(&job),
+            notify: ask.policy.notify.clone(),
+            id,
+        }
+    }
+}
+
+impl JobView {
+    pub fn id(&self) -> JobId {
+        self.job.id
+    }
+}
+
+/// What a job's supervisor wrote down of what holds its processes together.
+fn group(held: CgroupStatus) -> v1::JobGroup {
+    v1::JobGroup {
+        path: held.group.map(|path| path.display().to_string()),
+        reason: held.because,
+        bound: held.tasks.map(bound),
+    }
+}
+
+fn bound(tasks: TaskBound) -> v1::TaskBound {
+    let (by, most, uid, reason) = match tasks {
+        TaskBound::Group { most } => (TaskBoundKind::Group, Some(most), None, None),
+        TaskBound::User { uid, most, because } => {
+            (TaskBoundKind::User, Some(most), Some(uid), Some(because))
+        }
+        TaskBound::Nothing { because } => (TaskBoundKind::Nothing, None, None, Some(because)),
+    };
+    v1::TaskBound {
+        by,
+        max: most,
+        uid,
+        reason,
+    }
+}
+
+/// What a job's supervisor wrote down of its limiter.
+fn limiter(limiter: InjectedLimiter) -> v1::Limiter {
+    v1::Limiter {
+        form: match limiter.form {
+            InjectionMode::Preload => v1::LimiterForm::Preload,
+            InjectionMode::Wrapper => v1::LimiterForm::Wrapper,
+        },
+        reason: limiter.because,
+    }
+}
+
+pub(in crate::controller) fn state(life: &Life) -> JobState {
+    match life {
+        Life::Queued => JobState::Queued,
+        Life::Starting { .. } => JobState::Starting,
+        Life::Running { .. } | Life::Lent { .. } => JobState::Running,
+        Life::Stopping { .. } => JobState::Stopping,
+        Life::Ended { .. } => JobState::Ended,
+    }
+}

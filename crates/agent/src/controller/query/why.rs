@@ -1,0 +1,284 @@
+//! Why a job waits, who holds what it waits for, and what is known of their ends.
+//!
+//! ```text
+//! time limits ──► ends_by ──────► latest_start, expected_start   what may be built on
+//! earlier runs ─► usually_ends ─► usual_start                    an estimate, for people
+//! ```
+//! As with [`StartEstimator`] the cycle only copies what it knows; what is asked of the journal's past is asked elsewhere, too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use divvy_api::v1::{self, Error, JobState};
+use divvy_core::forecast::estimate_start;
+use divvy_core::turn::sort_queue;
+use divvy_core::usual::{RUNS, RuntimeEstimate, estimate_runtime};
+use divvy_core::{JobId, JobState as Life, Queue, QueueSpec, Snapshot, WhyHolder};
+use jiff::Timestamp;
+
+use super::estimate::StartEstimator;
+use super::journal_error;
+use super::reference::JobRef;
+use crate::controller::admission::dependencies::BlockReason;
+use crate::controller::lifecycle::change::{ChangeKind, SuggestedChange};
+use crate::controller::{ActiveJob, Controller};
+use crate::journal::{RuntimeHistory, StoreError};
+use crate::model::job::{Job, JobSpec};
+use crate::model::policy::Dependency;
+use crate::model::run_signature::RunSignature;
+use crate::supervisor::error_chain;
+
+/// Why a job waits: what there is to know.
+pub struct WhyQuery {
+    job: v1::Job,
+    foresight: StartEstimator,
+    /// Everybody who has not ended.
+    living: BTreeMap<JobId, Run>,
+    database: PathBuf,
+    held_up: Option<BlockReason>,
+    after: Vec<Dependency>,
+    is_ready: bool,
+    /// Of a job that is held: the state as it is once the job is released.
+    released: Option<Snapshot>,
+}
+
+/// One that runs, or will.
+struct Run {
+    ask: Arc<JobSpec>,
+    ran_s: u64,
+    /// Nothing keeps it from ending when it usually does.
+    goes_on: bool,
+}
+
+impl Run {
+    fn of(job: &Job) -> Self {
+        Self {
+            ask: Arc::clone(&job.spec),
+            ran_s: job.ran_s(),
+            goes_on: !job.run_state.suspended && !matches!(job.state, Life::Stopping { .. }),
+        }
+    }
+}
+
+/// What is usual for those of whom it is known.
+type Usuals = BTreeMap<JobId, RuntimeEstimate>;
+
+impl WhyQuery {
+    /// Takes up to seconds. `sees`: whether whoever asks sees what this user's jobs run. Where the journal's past cannot be read, nothing
+    /// is usual. Beside the answer: what would start the job, as changes of it, in the order of `sooner`.
+    pub fn answer(mut self, sees: impl Fn(u32) -> bool) -> (v1::Why, Vec<Option<SuggestedChange>>) {
+        let id = self.foresight.id;
+        let why = divvy_core::why(&self.foresight.snapshot, id).unwrap_or_default();
+        let released = self.released.take();
+        let released = released.filter(|released| divvy_core::starts_now(released, id));
+        let released = released.map(|_| ("would start now".to_owned(), Some(ChangeKind::Release)));
+        self.foresight.estimate_start(&mut self.job);
+        let usuals = self.usuals(&why, sees).unwrap_or_else(|error| {
+            let told = error_chain(&error);
+            tracing::warn!(job = %self.foresight.id, "cannot read the usual lengths of runs: {told}");
+            Usuals::new()
+        });
+        let usual_start = self.usual_start(&usuals);
+        let gpu = |gpu: &divvy_core::WhyGpu| v1::WhyGpu {
+            gpu_uuid: gpu.uuid.to_string(),
+            gpu_index: gpu.index,
+            unmet: gpu.failed.clone(),
+            holders: gpu.holders.iter().map(ToString::to_string).collect(),
+            held_by: (gpu.holders.iter())
+                .map(|holder| self.holder(holder, &usuals))
+                .collect(),
+        };
+        let gpus = why.gpus.iter().map(gpu).collect();
+        let job = self.job;
+        let ended = || (job.reason.clone()).unwrap_or_else(|| "it has ended".to_owned());
+        let release = released.map(|(text, what)| {
+            (
+                text,
+                what.map(|what| SuggestedChange {
+                    job: id,
+                    change: what,
+                }),
+            )
+        });
+        let changes = (why.suggestions.iter()).map(|one| {
+            (
+                one.text.clone(),
+                one.change
+                    .as_ref()
+                    .map(|change| SuggestedChange::of(id, change)),
+            )
+        });
+        let (sooner, tries): (Vec<String>, _) = release.into_iter().chain(changes).unzip();
+        let why = v1::Why {
+            summary: match (job.state, self.held_up) {
+                (JobState::Ended, _) => ended(),
+                (_, Some(held_up)) => held_up.message,
+                (_, None) if self.is_ready => why.summary,
+                (_, None) => format!("{}, which is not ready yet", why.summary),
+            },
+            gpus,
+            behind: (self.after.iter().map(Dependency::to_string))
+                .chain(why.jobs_ahead.iter().map(JobId::to_string))
+                .collect(),
+            suggested_changes: Vec::new(),
+            suggestions: sooner,
+            state: job.state,
+            queue: job.queue,
+            place: job.place,
+            reason_code: job.reason_code,
+            expected_start: job.expected_start,
+            latest_start: job.latest_start,
+            usual_start,
+            note: job.labels.get("note").cloned(),
+            job: job.id,
+        };
+        (why, tries)
+    }
+
+    /// What is usual for those who hold what the job waits for, and for those who wait with it.
+    fn usuals(
+        &self,
+        why: &divvy_core::Why,
+        sees: impl Fn(u32) -> bool,
+    ) -> Result<Usuals, StoreError> {
+        let mut usuals = Usuals::new();
+        if why.gpus.is_empty() {
+            return Ok(usuals);
+        }
+        let holders = why.gpus.iter().flat_map(|gpu| &gpu.holders);
+        let queues = self.foresight.snapshot.queues.iter();
+        let waiting = queues.flat_map(|queue| &queue.waiting);
+        let others = waiting.filter(|waiting| waiting.job != self.foresight.id);
+        let jobs = (holders.map(|holder| holder.job)).chain(others.map(|waiting| waiting.job));
+        let goes_on = |job| Some((job, self.living.get(&job).filter(|run| run.goes_on)?));
+        let runs: Vec<(JobId, &Run)> = jobs.filter_map(goes_on).collect();
+        let owners: BTreeSet<u32> = runs
+            .iter()
+            .map(|(_, run)| run.ask.credentials.uid)
+            .collect();
+        let mut past = RuntimeHistory::open(&self.database, owners.len())?;
+        let mut known: BTreeMap<RunSignature, Option<RuntimeEstimate>> = BTreeMap::new();
+        for (job, run) in runs {
+            let Some(kin) = RunSignature::of(&run.ask, sees(run.ask.credentials.uid)) else {
+                continue;
+            };
+            let found = match known.get(&kin) {
+                Some(found) => *found,
+                None => {
+                    let found = estimate_runtime(past.similar_runs(&kin, RUNS)?);
+                    known.insert(kin, found);
+                    found
+                }
+            };
+            usuals.extend(found.map(|usual| (job, usual)));
+        }
+        Ok(usuals)
+    }
+
+    fn holder(&self, holder: &WhyHolder, usuals: &Usuals) -> v1::WhyHolder {
+        let foresight = &self.foresight;
+        let left = foresight.known.remaining_s.get(&holder.job);
+        let ran_s = self.living.get(&holder.job).map_or(0, |run| run.ran_s);
+        let usual = usuals.get(&holder.job);
+        v1::WhyHolder {
+            job: holder.job.to_string(),
+            queue: holder.queue.to_string(),
+            size: holder.size(),
+            share: holder.grant.share.thousandths(),
+            memory_bytes: holder.grant.memory.get(),
+            reserved: holder.is_resuming,
+            ends_by: left.and_then(|left| foresight.after(*left)),
+            usually_ends: usual.and_then(|usual| match usual.remaining_s(ran_s) {
+                Some(left) => foresight.after(left),
+                None => foresight.before(ran_s - usual.median_s),
+            }),
+            usual_run: usual.map(|usual| v1::UsualRun {
+                median_s: usual.median_s,
+                runs: u32::try_from(usual.runs).unwrap_or(u32::MAX),
+            }),
+        }
+    }
+
+    /// When it starts if everybody takes what is usual. Who has taken longer already may take as long as he may.
+    fn usual_start(&self, usuals: &Usuals) -> Option<Timestamp> {
+        if usuals.is_empty() || self.job.state != JobState::Queued {
+            return None;
+        }
+        let StartEstimator {
+            known_runs: runs,
+            known,
+            ..
+        } = &self.foresight;
+        let mut left = known.remaining_s.clone();
+        left.extend(&runs.remaining_s);
+        for (job, usual) in usuals {
+            let ran_s = self.living.get(job).map_or(0, |run| run.ran_s);
+            if let Some(usually) = usual.remaining_s(ran_s) {
+                let left = left.entry(*job).or_insert(usually);
+                *left = usually.min(*left);
+            }
+        }
+        let start = estimate_start(&self.foresight.snapshot, self.foresight.id, &left);
+        start.and_then(|seconds| self.foresight.after(seconds))
+    }
+}
+
+impl Controller {
+    /// Why a job waits.
+    ///
+    /// # Errors
+    /// As [`Controller::job`].
+    pub fn why(&mut self, reference: &str) -> Result<WhyQuery, Error> {
+        let id = match self.resolve_reference(reference).map_err(journal_error)?? {
+            JobRef::Job { id, .. } => id,
+            JobRef::Array(array) => self.representative_job(array)?,
+        };
+        let living = self.jobs.get(&id);
+        let held_up = living.and_then(|living| {
+            let job = &living.job;
+            (self
+                .block_reason(job)
+                .or_else(|| self.confirmation_block_reason(job)))
+            .or_else(|| self.offload_block_reason(job))
+        });
+        let everybody = self.jobs.iter();
+        Ok(WhyQuery {
+            job: self.job_to_api(id)?,
+            foresight: self.start_estimator(id, |_| {}),
+            living: everybody
+                .map(|(id, living)| (*id, Run::of(&living.job)))
+                .collect(),
+            database: self.config.home.database(),
+            held_up,
+            after: living.map_or_else(Vec::new, |living| living.after.clone()),
+            is_ready: self.has_all_instances(id),
+            released: living.and_then(|living| self.released(living)),
+        })
+    }
+
+    /// The state once a held job is released that waits for nothing else but its turn.
+    fn released(&self, living: &ActiveJob) -> Option<Snapshot> {
+        let job = &living.job;
+        job.on_hold()?;
+        let mut after = job.clone();
+        after.run_state.hold = None;
+        if !living.after.is_empty() || self.block_reason(&after).is_some() {
+            return None;
+        }
+        let mut snapshot = self.snapshot();
+        let mut queues = snapshot.queues.iter_mut();
+        match queues.find(|queue| queue.spec.name == job.spec.queue) {
+            Some(queue) => {
+                queue.waiting.push(job.waiting_in_queue());
+                sort_queue(&mut queue.waiting);
+            }
+            // A queue of an earlier daemon.
+            None => snapshot.queues.push(Queue {
+                spec: QueueSpec::open(job.spec.queue.clone()),
+                waiting: vec![job.waiting_in_queue()],
+            }),
+        }
+        Some(snapshot)
+    }
+}

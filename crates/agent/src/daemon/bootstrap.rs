@@ -1,0 +1,229 @@
+//! What a daemon and a run without one both need before they start anything: our files, the driver, the GPUs.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use divvy_api::home::Home;
+use divvy_api::v1::{Error, ErrorCode};
+use divvy_core::Mode;
+
+use crate::config::simulated_gpus;
+use crate::config::{
+    InjectionPreference, LibraryMissing, Programs, Simulated, Wrappers, library, loadable,
+};
+use crate::daemon::{from_store, internal};
+use crate::gpu::overhead::Overhead;
+use crate::gpu::{
+    Device, FaultyGpu, INTERVAL, Observation, ObservedGpu, Observer, Source, SourceError, overhead,
+};
+use crate::host::process::evidence::{KnownFile, KnownFiles};
+use crate::journal::Store;
+use crate::supervisor::error_chain;
+
+/// The interposer's file.
+pub(crate) const PRELOAD: &str = "libdivvy_preload.so";
+/// Those of its other form.
+const WRAPPERS: [&str; 2] = ["libdivvy_cuda.so", "libdivvy_nvml.so"];
+
+/// What to do on a machine without GPUs: what this instance did before, or the first try.
+fn offer_sim() -> String {
+    let home = Home::from_env().ok();
+    match home.and_then(|home| simulated_gpus::last_models(&home.sim_state())) {
+        Some(models) => format!("to simulate the same GPUs as before, add --sim {models}"),
+        None => "to try Divvy without a GPU, add --sim a100-80gb:3".to_owned(),
+    }
+}
+
+const PLAIN_LIBRARIES: &str =
+    "put the libraries into a folder with a plain path and set DIVVY_LIB_DIR to it";
+const PLAIN_HOME: &str = "set DIVVY_HOME to a folder with a plain path";
+
+/// This machine, as the driver shows it.
+pub struct NodeInventory {
+    pub programs: Programs,
+    pub simulated: Option<Simulated>,
+    pub source: Arc<Source>,
+    pub observation: Observation,
+    pub driver_version: String,
+}
+
+impl NodeInventory {
+    /// Finds our libraries, makes the simulated GPUs ready where they are wanted, and looks at the GPUs. `in_use`: jobs
+    /// hold simulated GPUs, which must not change under them.
+    ///
+    /// # Errors
+    /// When a library is missing, or there is no GPU.
+    pub fn open(simulated: Option<Simulated>, in_use: bool) -> Result<Self, Error> {
+        let divvy = std::env::current_exe()
+            .map_err(|error| internal("cannot find the file of this program", &error))?;
+        let form =
+            InjectionPreference::from_env().map_err(|why| Error::new(ErrorCode::Usage, why))?;
+        let preload = library(PRELOAD, &divvy)
+            .map_err(|error| Error::new(ErrorCode::Internal, error_chain(&error)))?;
+        let reachable = |path: &Path, variable, hint: &str| {
+            loadable(path, variable)
+                .map_err(|error| Error::new(ErrorCode::Internal, error_chain(&error)).hint(hint))
+        };
+        reachable(&preload, "LD_PRELOAD", PLAIN_LIBRARIES)?;
+        if let Some(simulated) = &simulated {
+            reachable(&simulated.lib, "LD_LIBRARY_PATH", PLAIN_HOME)?;
+            simulated_gpus::install(simulated, &divvy, in_use)?;
+        }
+        let source = Source::load(simulated.as_ref().map(|simulated| simulated.lib.as_path()));
+        let unusable = |error: &dyn std::error::Error| match &simulated {
+            Some(simulated) => no_such_gpus(&simulated.models, error),
+            None => no_driver(error),
+        };
+        let source = source.map_err(|error| unusable(&error))?;
+        let observation = observe_with_retries(&source).map_err(|error| unusable(&error))?;
+        if observation.gpus.is_empty() {
+            return Err(no_gpu_error(&observation.troubles));
+        }
+        for FaultyGpu {
+            index,
+            message: what,
+            ..
+        } in &observation.troubles
+        {
+            tracing::warn!(
+                "GPU {index} does not respond, so this daemon does not serve it: {what}"
+            );
+        }
+        let driver_version = source.driver_version().map_err(|error| no_driver(&error))?;
+        Ok(Self {
+            programs: Programs {
+                wrappers: wrappers(&divvy),
+                injection_preference: form,
+                divvy,
+                preload,
+            },
+            simulated,
+            source: Arc::new(source),
+            observation,
+            driver_version,
+        })
+    }
+
+    /// Who looks at the GPUs from now on.
+    pub fn observer(&self) -> Observer {
+        let marks = KnownFiles {
+            limiters: self.programs.limiters().map(KnownFile::of).collect(),
+            driver: self
+                .simulated
+                .as_ref()
+                .map(|simulated| KnownFile::of(&simulated.state)),
+        };
+        Observer::new(Arc::clone(&self.source), marks)
+    }
+
+    /// The GPUs for which there is a mode, with what a context costs on each.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn devices(
+        &self,
+        store: &Store,
+        mode: impl Fn(&ObservedGpu) -> Option<Mode>,
+    ) -> Result<Vec<Device>, Error> {
+        let seen: Vec<(&ObservedGpu, Mode)> = self
+            .observation
+            .gpus
+            .iter()
+            .filter_map(|gpu| Some((gpu, mode(gpu)?)))
+            .collect();
+        // A simulated driver may claim the version of a real one, and costs something else.
+        let driver = match &self.simulated {
+            Some(_) => format!("simulated {}", self.driver_version),
+            None => self.driver_version.clone(),
+        };
+        let gpus: Vec<&ObservedGpu> = seen.iter().map(|(gpu, _)| *gpu).collect();
+        let overheads = overhead::overheads(&self.programs.divvy, store, &driver, &gpus);
+        let overheads = overheads.map_err(|error| from_store(&error))?;
+        let device = |((gpu, mode), overhead): (&(&ObservedGpu, Mode), Overhead)| {
+            let mut device = Device::new(gpu, *mode, overhead.bytes);
+            // What is assumed is more than most take, and refuses no job.
+            if overhead.is_measured {
+                device.gpu.context = overhead.bytes;
+            }
+            device
+        };
+        Ok(seen.iter().zip(overheads).map(device).collect())
+    }
+}
+
+/// So often GPUs are looked at, at the pace of later, where one does not answer: what is in the way is most often somebody who looks at
+/// it or changes it just then. One that is lost stays so.
+const OBSERVE_ATTEMPTS: u32 = 3;
+
+/// The look in which most of them answered.
+fn observe_with_retries(source: &Source) -> Result<Observation, SourceError> {
+    let may_again = |looked: &Result<Observation, SourceError>| match looked {
+        Ok(observation) => observation.troubles.iter().any(|trouble| !trouble.is_lost),
+        Err(_) => true,
+    };
+    let mut best = source.observe();
+    for _ in 1..OBSERVE_ATTEMPTS {
+        if !may_again(&best) {
+            break;
+        }
+        std::thread::sleep(INTERVAL);
+        let looked = source.observe();
+        if responding_gpus(&looked) >= responding_gpus(&best) {
+            best = looked;
+        }
+    }
+    best
+}
+
+/// How many GPUs did; none where not even their list could be had.
+fn responding_gpus(looked: &Result<Observation, SourceError>) -> Option<usize> {
+    looked.as_ref().ok().map(|seen| seen.gpus.len())
+}
+
+/// No GPU, or none that answers.
+fn no_gpu_error(troubles: &[FaultyGpu]) -> Error {
+    if troubles.is_empty() {
+        return Error::new(ErrorCode::Internal, "the NVIDIA driver lists no GPU").hint(offer_sim());
+    }
+    let told = |FaultyGpu {
+                    index,
+                    message: what,
+                    ..
+                }: &FaultyGpu| match what.starts_with("GPU ") {
+        true => what.clone(),
+        false => format!("GPU {index}: {what}"),
+    };
+    let all: Vec<String> = troubles.iter().map(told).collect();
+    Error::new(
+        ErrorCode::Internal,
+        format!("no GPU responds: {}", all.join("; ")),
+    )
+    .hint("check `nvidia-smi` and the kernel log (Xid); a lost GPU needs a reset or a reboot")
+}
+
+/// The simulator says on stderr what it does not like about them.
+fn no_such_gpus(models: &str, error: &dyn std::error::Error) -> Error {
+    let what = format!(
+        "cannot simulate the GPUs `{models}`: {}",
+        error_chain(error)
+    );
+    Error::new(ErrorCode::Usage, what).hint("use MODEL:N, as in --sim a100-80gb:3")
+}
+
+/// The wrappers, where they are installed.
+pub(crate) fn wrappers(divvy: &Path) -> Result<Wrappers, String> {
+    let [cuda, nvml] = WRAPPERS.map(|name| library(name, divvy));
+    let missing = |error: LibraryMissing| error_chain(&error);
+    Ok(Wrappers {
+        cuda: cuda.map_err(missing)?,
+        nvml: nvml.map_err(missing)?,
+    })
+}
+
+fn no_driver(error: &dyn std::error::Error) -> Error {
+    Error::new(
+        ErrorCode::Internal,
+        format!("no GPU found on this machine: {}", error_chain(error)),
+    )
+    .hint(offer_sim())
+}

@@ -1,0 +1,167 @@
+//! What a daemon is reached through, and who it lets in: its socket, a TCP listener with a token, the rules.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use divvy_api::home::Home;
+use divvy_api::v1::{Error, ErrorCode};
+
+use super::{from_home, internal};
+use crate::auth::Rules;
+use crate::host::account::{UserAccount, UserLookupError};
+use crate::host::rlimits;
+use crate::host::user;
+use crate::http::socket::Socket;
+use crate::http::token::{self, Token};
+use crate::supervisor::error_chain;
+
+/// As the command line has it.
+#[derive(Clone, Debug, Default)]
+pub struct ListenArgs {
+    /// Serve every user of the machine.
+    pub system: bool,
+    /// Serve the machine's GPUs although the system's daemon serves them too.
+    pub beside_system: bool,
+    /// The file that gives roles.
+    pub access: Option<PathBuf>,
+    /// Listen on TCP too.
+    pub listen: Option<SocketAddr>,
+    /// The token of who calls there.
+    pub token_file: Option<PathBuf>,
+}
+
+/// Everything about them that can be wrong is found before anything is opened.
+pub struct Listeners {
+    pub rules: Arc<Rules>,
+    pub me: UserAccount,
+    pub token: Option<Token>,
+    listen: Option<SocketAddr>,
+    system: bool,
+}
+
+impl Listeners {
+    /// # Errors
+    /// [`ErrorCode::Usage`] and [`ErrorCode::NotAllowed`] for what cannot be.
+    pub fn of(args: &ListenArgs) -> Result<Self, Error> {
+        let (uid, gid) = (
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw(),
+        );
+        if args.system && uid != 0 {
+            return Err(Error::new(
+                ErrorCode::NotAllowed,
+                format!("--system requires root, because it starts programs as other users; this is uid {uid}"),
+            )
+            .hint("start it as root, or leave out --system for a daemon of your own"));
+        }
+        let rules = match (&args.access, args.system) {
+            (None, false) => Rules::private(uid),
+            (None, true) => Rules::open(uid),
+            (Some(path), true) => Rules::read(path, uid).map_err(|error| Error::from(&error))?,
+            (Some(path), false) => {
+                let why = format!(
+                    "--access {} requires --system: this daemon serves its own user only",
+                    path.display()
+                );
+                return Err(
+                    Error::new(ErrorCode::Usage, why).hint("add --system, or leave out --access")
+                );
+            }
+        };
+        let unknown = |error: UserLookupError| Error::new(ErrorCode::Internal, error_chain(&error));
+        let mut me = UserAccount {
+            name: user::name(),
+            ..UserAccount::lookup(uid, gid).map_err(unknown)?
+        };
+        // Also those that this process was given by its caller alone.
+        let own = rustix::process::getgroups().unwrap_or_default();
+        me.join(own.into_iter().map(|gid| gid.as_raw()))
+            .map_err(unknown)?;
+        let token = token(args, &rules, &me)?;
+        Ok(Self {
+            rules: Arc::new(rules),
+            me,
+            token,
+            listen: args.listen,
+            system: args.system,
+        })
+    }
+
+    /// The unix socket, whose mode lets in whom the rules are to judge. Callers hold descriptors, so that there are to be as many
+    /// as may be.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn bind(&self, home: &Home) -> Result<(Socket, UnixListener), Error> {
+        rlimits::raise_nofile_limit();
+        let path = home.socket();
+        let mode = if self.system { 0o666 } else { 0o600 };
+        Socket::bind(&path, mode, &home.daemon_lock())
+            .map_err(|error| internal(&format!("cannot listen on {}", path.display()), &error))
+    }
+
+    /// The TCP listener, where one was asked for.
+    ///
+    /// # Errors
+    /// When the address is taken or not this machine's.
+    pub fn bind_tcp(&self) -> Result<Option<TcpListener>, Error> {
+        let Some(address) = self.listen else {
+            return Ok(None);
+        };
+        let bind = || -> io::Result<TcpListener> {
+            let listener = TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        };
+        let listener =
+            bind().map_err(|error| internal(&format!("cannot listen on {address}"), &error))?;
+        if let Ok(address) = listener.local_addr() {
+            tracing::info!(%address, "listening for clients with the token");
+        }
+        Ok(Some(listener))
+    }
+}
+
+/// Who has the token is the daemon's user; of a system's daemon they only look, as who could submit there would be root.
+fn token(args: &ListenArgs, rules: &Rules, me: &UserAccount) -> Result<Option<Token>, Error> {
+    match (&args.listen, &args.token_file) {
+        (None, None) => Ok(None),
+        (Some(address), Some(path)) => {
+            token::check_address(address)?;
+            let mut caller = rules.caller(me.clone())?;
+            if args.system {
+                caller.role = crate::auth::Role::Viewer;
+                caller.account.uid = u32::MAX;
+            }
+            let token = Token::read(path, caller).map_err(|error| Error::from(&error))?;
+            Ok(Some(token))
+        }
+        (Some(address), None) => Err(Error::new(
+            ErrorCode::Usage,
+            format!(
+                "--listen {address} requires --token-file: TCP connections carry no user identity"
+            ),
+        )
+        .hint("create one: (umask 077; head -c 32 /dev/urandom | base64 -w 0 > FILE)")),
+        (None, Some(path)) => Err(Error::new(
+            ErrorCode::Usage,
+            format!("--token-file {} requires --listen", path.display()),
+        )
+        .hint("add --listen 127.0.0.1:PORT, or leave out --token-file")),
+    }
+}
+
+/// The folders of what these serve.
+///
+/// # Errors
+/// As [`Home::create`].
+pub fn home(args: &ListenArgs) -> Result<Home, Error> {
+    let made = match args.system {
+        true => Home::of_system().and_then(|home| home.create_for_all().map(|()| home)),
+        false => Home::from_env().and_then(|home| home.create().map(|()| home)),
+    };
+    made.map_err(|error| from_home(&error))
+}

@@ -1,0 +1,136 @@
+//! `divvy doctor`: what is here, what of it will hold a job to its limit, and what to do about the rest.
+//!
+//! ```text
+//! machine      the driver and its GPUs, asked in a process of its own: a broken driver may hang or crash
+//! driver gpus limiter places system conflicts      each looks at facts and makes findings of them
+//! ```
+//! Nothing is changed: what has to be tried is tried in a temporary folder that is removed again. Whether a daemon serves is
+//! the command line's to find out, as any other client would.
+
+mod conflicts;
+mod driver;
+mod folders;
+mod gpus;
+mod limiter;
+pub(crate) mod machine;
+mod mig;
+mod system;
+
+use std::path::PathBuf;
+
+use divvy_api::home::Home;
+use divvy_api::v1::{Finding, FindingStatus};
+
+use crate::config::simulated_gpus;
+use crate::config::{Simulated, library};
+use crate::daemon::bootstrap::PRELOAD;
+use machine::Machine;
+
+/// Looks at everything; `sim` is what `--sim` said.
+pub fn doctor(sim: Option<&str>) -> Vec<Finding> {
+    let home = Home::from_env();
+    let simulated = SimulatedHere::make(sim);
+    let (simulated, trouble) = match &simulated {
+        Some(Ok(simulated)) => (Some(&simulated.0), None),
+        Some(Err(trouble)) => (None, Some(trouble.clone())),
+        None => (None, None),
+    };
+    let divvy = std::env::current_exe().map_err(|error| error.to_string());
+    let preload = divvy
+        .clone()
+        .and_then(|divvy| library(PRELOAD, &divvy).map_err(|error| error.to_string()));
+    let form = match (divvy, &preload) {
+        (Ok(divvy), Ok(preload)) => Some(limiter::form(&divvy, preload, simulated)),
+        _ => None,
+    };
+    let bare = Machine::probe(simulated, None);
+    let limited = preload
+        .as_ref()
+        .ok()
+        .map(|preload| Machine::probe(simulated, Some(preload)));
+
+    let mut findings = Vec::new();
+    findings.extend(trouble.map(|trouble| {
+        fail(
+            "driver.simulated",
+            trouble,
+            "the simulated GPUs were not created, so the findings describe the real machine",
+            "use MODEL:N, for example --sim a100-80gb:3",
+        )
+    }));
+    findings.extend(driver::findings(&bare, simulated.is_some()));
+    findings.extend(limiter::findings(&preload, limited.as_ref()));
+    findings.extend(form.as_ref().map(limiter::form_finding));
+    let works = findings
+        .iter()
+        .filter(|finding| finding.check.starts_with("limiter."))
+        .all(|finding| finding.status != FindingStatus::Fail);
+    let form = form.and_then(Result::ok).map(|limiter| limiter.form);
+    findings.extend(gpus::findings(
+        &bare,
+        form.filter(|_| works),
+        simulated.is_some(),
+    ));
+    findings.extend(folders::findings(&home));
+    findings.extend(system::findings());
+    findings.extend(conflicts::findings(&conflicts::HostEnvironment::here()));
+    findings
+}
+
+/// All is well.
+fn ok(check: &str, found: impl Into<String>) -> Finding {
+    finding(check, FindingStatus::Ok, found, "", "")
+}
+
+/// Divvy works, and something is worse than it could be.
+fn warn(check: &str, found: impl Into<String>, means: &str, fix: &str) -> Finding {
+    finding(check, FindingStatus::Warn, found, means, fix)
+}
+
+/// Jobs cannot run, or would not be held.
+fn fail(check: &str, found: impl Into<String>, means: &str, fix: &str) -> Finding {
+    finding(check, FindingStatus::Fail, found, means, fix)
+}
+
+fn finding(
+    check: &str,
+    status: FindingStatus,
+    found: impl Into<String>,
+    means: &str,
+    fix: &str,
+) -> Finding {
+    Finding {
+        check: check.to_owned(),
+        status,
+        found: found.into(),
+        means: means.to_owned(),
+        fix: fix.to_owned(),
+    }
+}
+
+/// A simulated machine of the doctor's own, in a temporary folder that goes with it.
+struct SimulatedHere(Simulated, PathBuf);
+
+impl SimulatedHere {
+    /// `None` where no simulated GPUs are asked for; why they cannot be made, else.
+    fn make(sim: Option<&str>) -> Option<Result<Self, String>> {
+        let folder = std::env::temp_dir().join(format!("divvy-doctor-{}", std::process::id()));
+        let home = Home::under(&folder).ok()?;
+        let simulated = simulated_gpus::requested(sim, &home)?;
+        let made = std::env::current_exe()
+            .map_err(|error| error.to_string())
+            .and_then(|divvy| {
+                let here = Self(simulated, folder);
+                simulated_gpus::install(&here.0, &divvy, false).map_err(|error| error.message)?;
+                Ok(here)
+            });
+        Some(made)
+    }
+}
+
+impl Drop for SimulatedHere {
+    fn drop(&mut self) {
+        // What is left behind lies in the folder for temporary files.
+        let _ = std::fs::remove_dir_all(&self.1);
+    }
+}

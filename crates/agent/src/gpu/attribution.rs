@@ -1,0 +1,212 @@
+//! Whose a process is that the driver lists: which job it descends from, or whose slice it has joined.
+//!
+//! Descent is the kernel's word. A job's supervisor is a subreaper, so whatever its program daemonises stays below it; once seen
+//! there, a process is the job's for as long as it lives, wherever it goes. So is whoever is in the PID namespace of a job's container,
+//! also one that the container engine started in it later, and a process in a job's control group or below it, also one that has killed
+//! its supervisor and left its session. Where no supervisor is, as with the claims of another scheduler, it is what is
+//! mounted for the process. A slot in a slice is the job's word and counts only
+//! for a process that has that slice mapped, which nobody has who did not join it.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use divvy_core::{Bytes, JobId};
+use divvy_ledger::ProcessIdentity;
+
+use super::pid_namespaces::NamespacePids;
+use super::watched_jobs::WatchedJobs;
+use crate::host::cgroup;
+use crate::host::clock::Instant;
+use crate::host::process::evidence::{self, KnownFiles, NamespacedPid, ProcessEvidence};
+use crate::host::process::{self, Process, mounts};
+
+/// A process that the driver lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttributedProcess {
+    pub process: Process,
+    pub namespaced_pid: NamespacedPid,
+    pub ownership: Ownership,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ownership {
+    None,
+    /// By the kernel's word.
+    Descendant(JobId),
+    /// Of its own will: it is in the slice, and not of the job's tree.
+    Member(JobId),
+}
+
+impl Ownership {
+    pub fn job(self) -> Option<JobId> {
+        match self {
+            Self::None => None,
+            Self::Descendant(job) | Self::Member(job) => Some(job),
+        }
+    }
+}
+
+/// What has become of a pid that the driver lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PidLookup {
+    Found(AttributedProcess),
+    /// It was here before and has ended, or its pid is somebody's who was not born when the driver was asked.
+    Exited,
+    /// Nobody here has that pid, and nobody had it before.
+    Unknown,
+}
+
+/// Everybody that the driver listed last.
+#[derive(Debug, Default)]
+pub struct Attribution {
+    known: HashMap<u32, KnownProcess>,
+    namespace_pids: NamespacePids,
+}
+
+#[derive(Clone, Debug)]
+struct KnownProcess {
+    attributed: AttributedProcess,
+    /// Version of the roster that its kinship was found by.
+    version: u64,
+    /// What was seen inside when it held so much.
+    evidence: Option<(Option<Bytes>, ProcessEvidence)>,
+}
+
+impl Attribution {
+    /// Who has `pid`. `began`: when the driver was asked, in ticks since boot.
+    pub fn lookup(&mut self, pid: u32, began: u64, roster: &WatchedJobs) -> PidLookup {
+        let known = self.known.get(&pid);
+        let Some(process) = Process::with_pid(pid).filter(|process| process.is_alive()) else {
+            return match known {
+                Some(_) => PidLookup::Exited,
+                None => PidLookup::Unknown,
+            };
+        };
+        if process.start_time >= began {
+            return PidLookup::Exited;
+        }
+        match known.filter(|known| known.attributed.process == process) {
+            Some(KnownProcess {
+                attributed: person,
+                version,
+                ..
+            }) if *version == roster.version() || person.ownership != Ownership::None => {
+                PidLookup::Found(*person)
+            }
+            known => {
+                let own = known.map_or_else(
+                    || evidence::namespaced_pid(pid),
+                    |known| known.attributed.namespaced_pid,
+                );
+                let descent = self.owning_job(process, roster);
+                let person = AttributedProcess {
+                    process,
+                    namespaced_pid: own,
+                    ownership: descent.map_or(Ownership::None, Ownership::Descendant),
+                };
+                self.insert(person, roster.version());
+                PidLookup::Found(person)
+            }
+        }
+    }
+
+    /// A process that is nobody's has a slot in the job's slice, and has that slice mapped.
+    pub fn record_member(
+        &mut self,
+        person: AttributedProcess,
+        job: JobId,
+        roster: &WatchedJobs,
+    ) -> AttributedProcess {
+        let person = AttributedProcess {
+            ownership: Ownership::Member(job),
+            ..person
+        };
+        self.insert(person, roster.version());
+        person
+    }
+
+    /// What is to be seen inside; looked at again only when it holds more or less than then.
+    pub fn evidence(
+        &mut self,
+        pid: u32,
+        used: Option<Bytes>,
+        marks: &KnownFiles,
+    ) -> ProcessEvidence {
+        let Some(known) = self.known.get_mut(&pid) else {
+            return evidence::inspect(pid, marks);
+        };
+        match known.evidence {
+            Some((then, inside)) if then == used => inside,
+            _ => {
+                let inside = evidence::inspect(pid, marks);
+                known.evidence = Some((used, inside));
+                inside
+            }
+        }
+    }
+
+    /// Those of `owners` that were of a container and have ended. `met`: namespaces that may be a container's, of which no process
+    /// is known by itself.
+    pub fn exited_in_namespaces(
+        &mut self,
+        owners: impl Iterator<Item = ProcessIdentity>,
+        met: &BTreeSet<u64>,
+        roster: &WatchedJobs,
+    ) -> HashSet<ProcessIdentity> {
+        self.namespace_pids
+            .update_exited(owners, &roster.namespaces(), met, Instant::now())
+    }
+
+    /// Forgets everybody whom the driver does not list any more.
+    pub fn retain(&mut self, listed: impl Fn(u32) -> bool) {
+        self.known.retain(|pid, _| listed(*pid));
+    }
+
+    fn insert(&mut self, person: AttributedProcess, version: u64) {
+        let known = KnownProcess {
+            attributed: person,
+            version,
+            evidence: None,
+        };
+        self.known.insert(person.process.pid, known);
+    }
+
+    /// The nearest job above a process: of one that was started by a program of another job, its own.
+    pub fn owning_job(&self, process: Process, roster: &WatchedJobs) -> Option<JobId> {
+        let line = process::ancestry(process);
+        let by_blood = line.iter().find_map(|member| {
+            let before = self
+                .known
+                .get(&member.process.pid)
+                .filter(|known| known.attributed.process == member.process);
+            let before = before.and_then(|known| match known.attributed.ownership {
+                Ownership::Descendant(job) => Some(job),
+                Ownership::None | Ownership::Member(_) => None,
+            });
+            roster
+                .job_of(member.process)
+                .or(before)
+                .or_else(|| roster.job_of_session(member.session))
+        });
+        let by_group = || {
+            let group = roster
+                .has_groups()
+                .then(|| cgroup::cgroup_of(process.pid))??;
+            // If it has ended meanwhile, another process may have its pid.
+            let is_it = Process::with_pid(process.pid) == Some(process);
+            roster.job_of_cgroup(&group).filter(|_| is_it)
+        };
+        let by_mount = || {
+            let places = roster.has_mounted().then(|| mounts::mount_sources(process));
+            roster.job_of_mount(&places?)
+        };
+        by_blood.or_else(by_group).or_else(by_mount).or_else(|| {
+            let namespace = evidence::pid_namespace(process.pid)?;
+            // A process that has ended meanwhile has left its pid to anybody.
+            line.first()
+                .and_then(|_| roster.job_of_namespace(namespace))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

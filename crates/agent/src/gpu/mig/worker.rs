@@ -1,0 +1,394 @@
+//! Threads that change MIG, one for each GPU: making and destroying take seconds, and the cycle waits for neither.
+//!
+//! ```text
+//! cycle ── Order (journaled before) ──► worker ── lock of the GPU ──► driver
+//!   ▲                                     │
+//!   └──────────── Report ─────────────────┘
+//! ```
+//! Orders for one GPU are carried out in their order, so that what is made in a place comes after what was destroyed there. A
+//! look that overlaps a change of its GPU says nothing of who is there, which [`Epochs`] tell.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use divvy_core::GpuUuid;
+use divvy_driver::nvml::mig::{Activation, MigMode};
+
+use super::driver::Gpu;
+use super::operations::{self, MigOpError};
+use super::{InstanceInfo, MigSlot};
+use crate::controller::mailbox::{Mailbox, Message};
+use crate::gpu::Source;
+use crate::host::failpoint::reach;
+use crate::supervisor::error_chain;
+
+/// What is to be done to a slot, or to a whole GPU.
+#[derive(Clone, Debug)]
+pub struct MigCommand {
+    pub gpu: GpuUuid,
+    pub task: MigTask,
+}
+
+#[derive(Clone, Debug)]
+pub enum MigTask {
+    /// Makes an instance of so many memory slices.
+    Create {
+        slot: MigSlot,
+        generation: u64,
+        size: u8,
+    },
+    /// Looks whether an idle one is clean, and changes nothing.
+    Check {
+        slot: MigSlot,
+        generation: u64,
+        made: InstanceInfo,
+    },
+    Destroy {
+        slot: MigSlot,
+        generation: u64,
+        made: Option<InstanceInfo>,
+    },
+    /// Turns MIG on or off.
+    SetMode { on: bool },
+}
+
+impl MigTask {
+    /// Which slot it is about; `None` where it is about the whole GPU.
+    pub fn slot(&self) -> Option<&MigSlot> {
+        match self {
+            Self::Create { slot, .. } | Self::Check { slot, .. } | Self::Destroy { slot, .. } => {
+                Some(slot)
+            }
+            Self::SetMode { .. } => None,
+        }
+    }
+
+    /// What has become of it, where that is a failure.
+    fn failed(self, failure: MigOpError) -> MigOutcome {
+        match self {
+            Self::Create {
+                slot, generation, ..
+            } => MigOutcome::Created {
+                slot,
+                generation,
+                result: Err(failure),
+            },
+            Self::Check {
+                slot, generation, ..
+            } => MigOutcome::Checked {
+                slot,
+                generation,
+                result: Err(failure),
+            },
+            Self::Destroy {
+                slot, generation, ..
+            } => MigOutcome::Destroyed {
+                slot,
+                generation,
+                result: Err(failure),
+            },
+            Self::SetMode { on } => MigOutcome::ModeSet {
+                on,
+                result: Err(failure),
+            },
+        }
+    }
+}
+
+/// What has become of an order.
+#[derive(Debug)]
+pub struct MigReport {
+    pub gpu: GpuUuid,
+    pub outcome: MigOutcome,
+    pub took: Duration,
+    /// Looks from before this epoch of the GPU are out of date.
+    pub epoch: u64,
+}
+
+#[derive(Debug)]
+pub enum MigOutcome {
+    Created {
+        slot: MigSlot,
+        generation: u64,
+        result: Result<InstanceInfo, MigOpError>,
+    },
+    /// Whether it is as it was made, with nobody and nothing in it.
+    Checked {
+        slot: MigSlot,
+        generation: u64,
+        result: Result<bool, MigOpError>,
+    },
+    /// Whether anything of it was there.
+    Destroyed {
+        slot: MigSlot,
+        generation: u64,
+        result: Result<bool, MigOpError>,
+    },
+    /// The driver's word on the order, and the mode as it is now.
+    ModeSet {
+        on: bool,
+        result: Result<(Activation, Option<MigMode>), MigOpError>,
+    },
+}
+
+impl MigOutcome {
+    /// Which slot it is about; `None` where it is about the whole GPU.
+    pub fn slot(&self) -> Option<&MigSlot> {
+        match self {
+            Self::Created { slot, .. }
+            | Self::Checked { slot, .. }
+            | Self::Destroyed { slot, .. } => Some(slot),
+            Self::ModeSet { .. } => None,
+        }
+    }
+}
+
+/// How often each GPU was changed: odd while it is being changed.
+#[derive(Debug, Default)]
+pub struct Epochs(Mutex<BTreeMap<GpuUuid, u64>>);
+
+impl Epochs {
+    /// The epoch of a GPU that is not being changed.
+    pub fn stable(&self, gpu: &GpuUuid) -> Option<u64> {
+        let epoch = self.lock().get(gpu).copied().unwrap_or_default();
+        epoch.is_multiple_of(2).then_some(epoch)
+    }
+
+    /// A change begins, or ends; the epoch from then on.
+    pub fn advance(&self, gpu: &GpuUuid) -> u64 {
+        let mut epochs = self.lock();
+        let epoch = epochs.entry(gpu.clone()).or_default();
+        *epoch += 1;
+        *epoch
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<GpuUuid, u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The threads, for whoever gives orders.
+pub struct Workers {
+    source: Arc<Source>,
+    mailbox: Mailbox,
+    /// Folder of the GPUs' lock files.
+    locks: PathBuf,
+    threads: BTreeMap<GpuUuid, Sender<MigTask>>,
+}
+
+impl Workers {
+    pub fn new(source: Arc<Source>, mailbox: Mailbox, locks: PathBuf) -> Self {
+        Self {
+            source,
+            mailbox,
+            locks,
+            threads: BTreeMap::new(),
+        }
+    }
+
+    /// Where reports go.
+    pub fn mailbox(&self) -> Mailbox {
+        self.mailbox.clone()
+    }
+
+    /// Has an order carried out; the mailbox gets its report.
+    pub fn dispatch(&mut self, order: MigCommand) {
+        #[cfg(test)]
+        if crate::simulation::mig::dispatch(&order) {
+            return;
+        }
+        let MigCommand { gpu, task } = order;
+        let thread = match self.threads.entry(gpu.clone()) {
+            Entry::Occupied(thread) => thread.into_mut(),
+            Entry::Vacant(none) => {
+                let worker = Worker::new(gpu, &self.source, &self.mailbox, &self.locks);
+                let (sender, tasks) = channel();
+                none.insert(match worker.start(tasks) {
+                    Ok(()) => sender,
+                    // Nobody hears the order, and so nobody will: the daemon is of no use without threads.
+                    Err(error) => panic!("cannot start a thread: {error}"),
+                })
+            }
+        };
+        // The thread ends only with this.
+        let _ = thread.send(task);
+    }
+
+    /// Carries an order out at once, as its thread would.
+    #[cfg(test)]
+    pub fn execute(&self, MigCommand { gpu, task }: MigCommand) -> MigOutcome {
+        Worker::new(gpu, &self.source, &self.mailbox, &self.locks).execute(task)
+    }
+}
+
+struct Worker {
+    gpu: GpuUuid,
+    source: Arc<Source>,
+    mailbox: Mailbox,
+    lock: PathBuf,
+}
+
+impl Worker {
+    fn new(gpu: GpuUuid, source: &Arc<Source>, mailbox: &Mailbox, locks: &Path) -> Self {
+        Self {
+            lock: locks.join(format!("{gpu}.lock")),
+            gpu,
+            source: Arc::clone(source),
+            mailbox: mailbox.clone(),
+        }
+    }
+
+    fn start(self, tasks: Receiver<MigTask>) -> io::Result<()> {
+        std::thread::Builder::new()
+            .name("mig".to_owned())
+            .spawn(move || self.run(&tasks))
+            .map(drop)
+    }
+
+    fn run(&self, tasks: &Receiver<MigTask>) {
+        for task in tasks {
+            let began = Instant::now();
+            self.source.epochs.advance(&self.gpu);
+            let result = catch_panic(task, |task| self.execute(task));
+            let report = MigReport {
+                gpu: self.gpu.clone(),
+                outcome: result,
+                took: began.elapsed(),
+                epoch: self.source.epochs.advance(&self.gpu),
+            };
+            self.mailbox.post(Message::MigReport(Box::new(report)));
+        }
+    }
+
+    fn execute(&self, task: MigTask) -> MigOutcome {
+        // Where the lock cannot be had, nothing is done.
+        let lock = lock(&self.lock).map_err(|error| {
+            MigOpError::Stuck(format!("cannot lock {}: {error}", self.lock.display()))
+        });
+        let device = || -> Result<Gpu<'_>, MigOpError> {
+            let device = self.source.device(&self.gpu);
+            device.map_err(|error| MigOpError::Stuck(error_chain(&error)))
+        };
+        match task {
+            MigTask::Create {
+                slot,
+                generation,
+                size,
+            } => {
+                let begun = lock.and_then(|lock| Ok((lock, device()?)));
+                let result =
+                    begun
+                        .map_err(MigOpError::before_anything)
+                        .and_then(|(_lock, device)| {
+                            operations::create_instance(&device, slot.placement, size)
+                        });
+                MigOutcome::Created {
+                    slot,
+                    generation,
+                    result,
+                }
+            }
+            MigTask::Check {
+                slot,
+                generation,
+                made,
+            } => {
+                let check = |_lock| {
+                    reach("mig.reuse.begin");
+                    operations::is_clean(&device()?, slot.placement, &made)
+                };
+                let result = lock.and_then(check);
+                MigOutcome::Checked {
+                    slot,
+                    generation,
+                    result,
+                }
+            }
+            MigTask::Destroy {
+                slot,
+                generation,
+                made,
+            } => {
+                let unmake =
+                    |_lock| operations::destroy_instance(&device()?, slot.placement, made.as_ref());
+                let result = lock.and_then(unmake);
+                MigOutcome::Destroyed {
+                    slot,
+                    generation,
+                    result,
+                }
+            }
+            MigTask::SetMode { on } => {
+                let set = |_lock| operations::set_mode(&device()?, on);
+                let result = lock.and_then(set);
+                MigOutcome::ModeSet { on, result }
+            }
+        }
+    }
+}
+
+/// Whoever gave an order hears of it whatever happens: what an order that ended in a panic has left is not known.
+fn catch_panic(task: MigTask, carry_out: impl FnOnce(MigTask) -> MigOutcome) -> MigOutcome {
+    let again = task.clone();
+    catch_unwind(AssertUnwindSafe(|| carry_out(task))).unwrap_or_else(|_| {
+        // Its words are in the log already.
+        again.failed(MigOpError::Stuck(
+            "an internal error interrupted the change; see the daemon's log".to_owned(),
+        ))
+    })
+}
+
+/// NVML has no lock of its own. Held until the file is closed.
+fn lock(path: &Path) -> io::Result<File> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)?;
+    file.lock()?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use divvy_core::mig::Placement;
+
+    #[test]
+    fn an_order_that_ends_in_a_panic_is_reported_as_stuck() {
+        let gpu = "GPU-00000000-0000-5000-8000-000000000001".parse().unwrap();
+        let placement = Placement {
+            profile: 19,
+            start: 3,
+        };
+        let slot = MigSlot { gpu, placement };
+        let task = MigTask::Create {
+            slot: slot.clone(),
+            generation: 7,
+            size: 1,
+        };
+        let outcome = catch_panic(task, |_| panic!("halfway"));
+        assert_eq!(outcome.slot(), Some(&slot));
+        let MigOutcome::Created {
+            generation, result, ..
+        } = outcome
+        else {
+            panic!("{outcome:?}");
+        };
+        assert_eq!(generation, 7);
+        assert!(matches!(result, Err(MigOpError::Stuck(_))), "{result:?}");
+    }
+}

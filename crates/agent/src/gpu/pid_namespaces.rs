@@ -1,0 +1,161 @@
+//! Processes that call themselves by the pids of another namespace, as those in containers do: which of them have ended?
+//!
+//! A slot says the pid that its process knows. From here such a process is found by that pid, its start time and its namespace, once;
+//! from then on by the pid it has here. Only namespaces that are seen from here are judged: those of a job's own first processes, and
+//! others once a process was seen in them. From the machine's first namespace all are seen.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::time::Duration;
+
+use divvy_ledger::ProcessIdentity;
+
+use crate::host::clock::Instant;
+use crate::host::process::{self, Process, evidence};
+
+/// Between two searches through all processes: a job can write any number of owners who never were.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Who is who.
+#[derive(Debug, Default)]
+pub struct NamespacePids {
+    host_processes: HashMap<ProcessIdentity, Process>,
+    exited: HashSet<ProcessIdentity>,
+    /// Namespaces in which somebody was seen.
+    observed_namespaces: BTreeSet<u64>,
+    last_search: Option<Instant>,
+}
+
+/// The inode of the machine's first PID namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
+const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+
+impl NamespacePids {
+    /// Those of `owners` that have ended by `now`, of the namespaces in `seen`, and of those in `met` that turn out to be seen from
+    /// here.
+    pub fn update_exited(
+        &mut self,
+        owners: impl Iterator<Item = ProcessIdentity>,
+        seen: &BTreeSet<u64>,
+        met: &BTreeSet<u64>,
+        now: Instant,
+    ) -> HashSet<ProcessIdentity> {
+        let all: BTreeSet<u64> = seen.union(met).copied().collect();
+        let owners: HashSet<ProcessIdentity> = owners
+            .filter(|owner| all.contains(&owner.pid_namespace))
+            .collect();
+        self.observed_namespaces
+            .retain(|namespace| all.contains(namespace));
+        self.host_processes
+            .retain(|owner, _| owners.contains(owner));
+        self.exited.retain(|owner| owners.contains(owner));
+        let is_new = |owner: &&ProcessIdentity| {
+            !self.host_processes.contains_key(owner) && !self.exited.contains(owner)
+        };
+        let new: Vec<ProcessIdentity> = owners.iter().filter(is_new).copied().collect();
+        let rested = self
+            .last_search
+            .is_none_or(|last| now.saturating_duration_since(last) >= SEARCH_INTERVAL);
+        if !new.is_empty() && rested {
+            self.last_search = Some(now);
+            let here = processes_in(&all);
+            let peopled = here.keys().map(|owner| owner.pid_namespace);
+            self.observed_namespaces.extend(peopled);
+            let sees_all = process::own_pid_namespace() == INITIAL_PID_NAMESPACE;
+            for owner in new {
+                let namespace = owner.pid_namespace;
+                let is_seen = sees_all
+                    || seen.contains(&namespace)
+                    || self.observed_namespaces.contains(&namespace);
+                match here.get(&owner) {
+                    Some(process) => drop(self.host_processes.insert(owner, *process)),
+                    None if is_seen => drop(self.exited.insert(owner)),
+                    // It may live where nobody is seen from here.
+                    None => {}
+                }
+            }
+        }
+        for (owner, process) in &self.host_processes {
+            if !process.is_alive() {
+                self.exited.insert(*owner);
+            }
+        }
+        self.host_processes
+            .retain(|owner, _| !self.exited.contains(owner));
+        self.exited.clone()
+    }
+}
+
+/// Everybody in these namespaces, by what they call themselves.
+fn processes_in(namespaces: &BTreeSet<u64>) -> HashMap<ProcessIdentity, Process> {
+    let mut found = HashMap::new();
+    for process in process::processes() {
+        let evidence::NamespacedPid { pid, namespace } = evidence::namespaced_pid(process.pid);
+        if let Some(namespace) = namespace.filter(|namespace| namespaces.contains(namespace)) {
+            let owner = ProcessIdentity {
+                pid,
+                start_time: process.start_time,
+                pid_namespace: namespace,
+            };
+            found.insert(owner, process);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn who_has_ended_is_told_and_who_was_never_there_too() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let process = Process::with_pid(child.id()).unwrap();
+        let own = evidence::namespaced_pid(child.id());
+        let namespace = own.namespace.unwrap();
+        let owner = ProcessIdentity {
+            pid: own.pid,
+            start_time: process.start_time,
+            pid_namespace: namespace,
+        };
+        let never = ProcessIdentity {
+            start_time: owner.start_time + 1,
+            ..owner
+        };
+        let elsewhere = ProcessIdentity {
+            pid_namespace: namespace + 1,
+            ..owner
+        };
+        let (mut abroad, seen) = (NamespacePids::default(), BTreeSet::from([namespace]));
+        let all = [owner, never, elsewhere];
+        let (none, now) = (BTreeSet::new(), Instant::now());
+        let mut gone = |owners: &[ProcessIdentity]| {
+            abroad.update_exited(owners.iter().copied(), &seen, &none, now)
+        };
+        assert_eq!(gone(&all), HashSet::from([never]));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(gone(&all), HashSet::from([never, owner]));
+        assert_eq!(gone(&[]), HashSet::new());
+        // It was searched a moment ago: whoever is new waits for the next search.
+        assert_eq!(gone(&all), HashSet::new());
+    }
+
+    #[test]
+    fn of_a_namespace_that_nobody_was_seen_in_only_the_machines_first_one_can_tell() {
+        let here = process::own_pid_namespace();
+        let of = |pid_namespace| ProcessIdentity {
+            pid: 1,
+            start_time: u64::MAX,
+            pid_namespace,
+        };
+        // This test lives in the one, and nobody in the other.
+        let (peopled, empty) = (of(here), of(u64::from(u32::MAX) + 7));
+        let met = BTreeSet::from([here, empty.pid_namespace]);
+        let owners = [peopled, empty].into_iter();
+        let gone =
+            NamespacePids::default().update_exited(owners, &BTreeSet::new(), &met, Instant::now());
+        assert!(gone.contains(&peopled));
+        assert_eq!(gone.contains(&empty), here == INITIAL_PID_NAMESPACE);
+    }
+}

@@ -1,0 +1,497 @@
+//! One look at everything: the slices' accounts, the driver, the accounts again, and who the listed processes are.
+//!
+//! ```text
+//! accounts ──► driver ──► accounts ──► /proc ──► a sight of each GPU, for `divvy_core::reconcile`
+//! ```
+//! The driver's figures are compared only with accounts that were the same before and after it was asked. Where nobody was in a slice and the
+//! driver lists nobody on its GPUs there is nothing to compare, and the account is read once.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use divvy_core::mig::Placement;
+use divvy_core::reconcile::{self, LedgerEntry, ProcessOwner, ProcessSample, Sample, SliceSample};
+use divvy_core::{Bytes, JobId};
+use divvy_ledger::{
+    OpenError, ProcessIdentity, ProcessState, ProcessUsage, SliceSpec, Snapshot, is_settled,
+};
+
+use super::attribution::{AttributedProcess, Attribution, Ownership, PidLookup};
+use super::watched_jobs::{self, WatchedJobs};
+use super::{FaultyGpu, GpuProcess, Observation, ObservedGpu};
+use crate::host::clock::boot_ns;
+use crate::host::process::evidence::{KnownFiles, ProcessEvidence, has_mapped};
+use crate::host::process::{self, Process};
+
+/// What was seen.
+#[derive(Clone, Debug, Default)]
+pub struct NodeSample {
+    /// When the driver was asked (CLOCK_BOOTTIME, nanoseconds).
+    pub at: reconcile::BootNanos,
+    pub gpus: Vec<GpuSample>,
+    /// GPUs that do not answer.
+    pub troubles: Vec<FaultyGpu>,
+    pub processes: HashMap<u32, AttributedProcess>,
+    /// What was seen inside those without an account.
+    pub evidence: HashMap<u32, ProcessEvidence>,
+    pub ledgers: BTreeMap<JobId, SliceReading>,
+    /// Processes of containers that have ended, by what they called themselves.
+    pub exited: HashSet<ProcessIdentity>,
+}
+
+/// One GPU.
+#[derive(Clone, Debug)]
+pub struct GpuSample {
+    pub observed: ObservedGpu,
+    pub sample: Sample,
+    /// Pids of those that are no job's.
+    pub unmanaged: Vec<u32>,
+    /// Who is in its MIG instances.
+    pub mig_processes: Vec<MigProcess>,
+}
+
+/// A process in a MIG instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MigProcess {
+    pub placement: Placement,
+    pub pid: u32,
+    /// The job that it is of.
+    pub job: Option<JobId>,
+}
+
+/// A slice and its account.
+#[derive(Clone, Debug)]
+pub struct SliceReading {
+    spec: SliceSpec,
+    /// Why the account cannot be read, where it cannot.
+    pub snapshots: Result<LedgerSnapshots, String>,
+}
+
+/// A slice's account around one question to the driver.
+#[derive(Clone, Debug)]
+pub struct LedgerSnapshots {
+    before: Snapshot,
+    after: Snapshot,
+    then: Vec<ProcessUsage>,
+    now: Vec<ProcessUsage>,
+    /// Somebody in it has ended, and may have something to give back.
+    pub has_dead: bool,
+}
+
+/// The accounts before the driver is asked.
+pub type LedgersBefore = BTreeMap<JobId, Result<Snapshot, OpenError>>;
+
+/// Reads the accounts of all slices.
+pub fn read_ledgers(roster: &WatchedJobs) -> LedgersBefore {
+    roster
+        .ledgers()
+        .map(|(job, account)| (job, account.slice.read()))
+        .collect()
+}
+
+/// Puts together what the driver answered at `at` and the accounts of `before`.
+pub fn build_sample(
+    at: reconcile::BootNanos,
+    observation: Observation,
+    before: LedgersBefore,
+    roster: &WatchedJobs,
+    kin: &mut Attribution,
+    marks: &KnownFiles,
+) -> NodeSample {
+    let owners = before.values().flatten().flat_map(Snapshot::processes);
+    let gone = kin.exited_in_namespaces(
+        owners.map(|process| process.owner),
+        &container_namespaces(&before, roster),
+        roster,
+    );
+    let mut look = NodeSample {
+        at,
+        ledgers: pair_ledgers(before, roster, &gone, &gpus_in_use(&observation)),
+        exited: gone,
+        ..NodeSample::default()
+    };
+    let listed = |pid: u32| {
+        let lists = |gpu: &ObservedGpu| listed_processes(gpu).any(|process| process.pid == pid);
+        observation.gpus.iter().any(lists)
+    };
+    kin.retain(listed);
+    let mut gpus = Vec::new();
+    for observed in &observation.gpus {
+        if observed.active_mig().is_some() {
+            gpus.push(look.sample_mig_gpu(observed, roster, kin));
+            continue;
+        }
+        let context = look.slices_on(observed).map(|(_, context)| context).max();
+        let mut seen = GpuSample {
+            sample: Sample {
+                used: observed.used,
+                context: context.unwrap_or_default(),
+                slices: look.slices_on(observed).map(|(slice, _)| slice).collect(),
+                processes: Vec::new(),
+            },
+            unmanaged: Vec::new(),
+            mig_processes: Vec::new(),
+            observed: observed.clone(),
+        };
+        for process in &observed.processes {
+            let sight = look.sample_process(observed, process, roster, kin, marks);
+            if sight.owner == ProcessOwner::Unmanaged {
+                seen.unmanaged.push(process.pid);
+            }
+            seen.sample.processes.push(sight);
+        }
+        gpus.push(seen);
+    }
+    look.gpus = gpus;
+    look.troubles = observation.troubles;
+    look
+}
+
+/// PID namespaces that processes of jobs without a supervisor say they are in.
+fn container_namespaces(before: &LedgersBefore, roster: &WatchedJobs) -> BTreeSet<u64> {
+    let here = process::own_pid_namespace();
+    let lent = roster.iter().filter(|(_, entry)| entry.mount.is_some());
+    let accounts = lent.filter_map(|(job, _)| before.get(&job)?.as_ref().ok());
+    let owners = accounts.flat_map(Snapshot::processes);
+    let namespaces = owners.map(|process| process.owner.pid_namespace);
+    namespaces.filter(|namespace| *namespace != here).collect()
+}
+
+/// Every process of a GPU; one that is listed for the GPU and for an instance of it comes twice.
+fn listed_processes(gpu: &ObservedGpu) -> impl Iterator<Item = &GpuProcess> {
+    let instances = gpu.active_mig().into_iter().flat_map(|mig| &mig.instances);
+    let devices = instances.flat_map(|instance| &instance.devices);
+    gpu.processes
+        .iter()
+        .chain(devices.flat_map(|device| &device.processes))
+}
+
+/// Now, as [`Look::at`] has it.
+pub fn now() -> reconcile::BootNanos {
+    boot_ns()
+}
+
+/// The GPUs on which the driver lists somebody.
+fn gpus_in_use(observation: &Observation) -> HashSet<[u8; 16]> {
+    let gpus = observation.gpus.iter();
+    gpus.filter(|gpu| listed_processes(gpu).next().is_some())
+        .map(|gpu| gpu.uuid.to_bytes())
+        .collect()
+}
+
+/// Whether an account can be compared with nothing: nobody was in it, and nobody is on its GPUs.
+fn is_unused(before: &Snapshot, inhabited: &HashSet<[u8; 16]>) -> bool {
+    let mut gpus = before.spec().gpus.iter();
+    before.is_empty() && !gpus.any(|gpu| inhabited.contains(&gpu.uuid))
+}
+
+fn pair_ledgers(
+    mut before: LedgersBefore,
+    roster: &WatchedJobs,
+    gone: &HashSet<ProcessIdentity>,
+    inhabited: &HashSet<[u8; 16]>,
+) -> BTreeMap<JobId, SliceReading> {
+    let mut book = |(job, account): (JobId, &watched_jobs::SliceLedger)| {
+        let before = before.remove(&job);
+        let after = match &before {
+            Some(Ok(before)) if is_unused(before, inhabited) => Ok(before.clone()),
+            _ => account.slice.read(),
+        };
+        let spec = account.slice.granted();
+        let pages = match (before, after) {
+            (Some(Ok(before)), Ok(after)) => Ok(LedgerSnapshots::new(before, after, gone)),
+            (_, Err(error)) | (Some(Err(error)), _) => Err(error.to_string()),
+            (None, _) => Err("the slice did not exist at the previous observation".to_owned()),
+        };
+        (
+            job,
+            SliceReading {
+                spec,
+                snapshots: pages,
+            },
+        )
+    };
+    roster.ledgers().map(&mut book).collect()
+}
+
+impl LedgerSnapshots {
+    fn new(before: Snapshot, after: Snapshot, gone: &HashSet<ProcessIdentity>) -> Self {
+        let (then, mut now) = (before.processes(), after.processes());
+        let here = process::own_pid_namespace();
+        let lives = |process: &ProcessUsage| {
+            let ProcessIdentity {
+                pid,
+                start_time,
+                pid_namespace,
+            } = process.owner;
+            process.state == ProcessState::Live
+                && match pid_namespace == here {
+                    true => Process { pid, start_time }.is_alive(),
+                    // Of the pids of other namespaces only a container's are known here.
+                    false => !gone.contains(&process.owner),
+                }
+        };
+        let all = now.len();
+        now.retain(lives);
+        Self {
+            has_dead: now.len() < all,
+            before,
+            after,
+            then,
+            now,
+        }
+    }
+
+    /// How often the limiter came upon what it could not count, or should not be.
+    pub fn alarms(&self) -> u64 {
+        self.after.alarms()
+    }
+
+    /// The slot of a process.
+    fn slot(&self, person: &AttributedProcess) -> Option<&ProcessUsage> {
+        self.now.iter().find(|slot| owns(&slot.owner, person))
+    }
+
+    /// What a slot says of a GPU.
+    fn ledger_entry(&self, slot: &ProcessUsage, gpu: usize) -> LedgerEntry {
+        let figure = |slot: &ProcessUsage| {
+            let gpu = slot.gpus.get(gpu).copied().unwrap_or_default();
+            Bytes::new(gpu.charged.saturating_add(gpu.overhead))
+        };
+        let then = self
+            .then
+            .iter()
+            .find(|then| then.slot == slot.slot && then.owner == slot.owner);
+        let words = [&self.before, &self.after].map(|snapshot| snapshot.word(slot.slot, gpu));
+        LedgerEntry {
+            charged: figure(slot).max(then.map(figure).unwrap_or_default()),
+            steady: then.is_some() && words[0] == words[1] && is_settled(words[0]),
+        }
+    }
+
+    /// What living processes are charged for.
+    fn charged(&self, gpu: usize) -> Bytes {
+        let figure = |slot: &ProcessUsage| {
+            let gpu = slot.gpus.get(gpu).copied().unwrap_or_default();
+            Bytes::new(gpu.charged.saturating_add(gpu.overhead))
+        };
+        self.now.iter().map(figure).sum()
+    }
+}
+
+/// Whether a slot's owner is this process. Its pid there is the one that it has in its own namespace.
+pub fn owns(owner: &ProcessIdentity, person: &AttributedProcess) -> bool {
+    owner.pid == person.namespaced_pid.pid
+        && owner.start_time == person.process.start_time
+        && person
+            .namespaced_pid
+            .namespace
+            .is_none_or(|namespace| namespace == owner.pid_namespace)
+}
+
+impl NodeSample {
+    /// Slices that have a part of a GPU, and what a context there is taken to cost.
+    fn slices_on(&self, gpu: &ObservedGpu) -> impl Iterator<Item = (SliceSample, Bytes)> {
+        self.ledgers.iter().filter_map(|(job, book)| {
+            let at = book.gpu_position(gpu)?;
+            let spec = book.spec.gpus.get(at)?;
+            let slice = SliceSample {
+                job: *job,
+                granted: Bytes::new(spec.limit),
+                granted_recently: Some(Bytes::new(spec.limit)),
+                tampered: false,
+                charged: book
+                    .snapshots
+                    .as_ref()
+                    .map_or(Bytes::ZERO, |pages| pages.charged(at)),
+            };
+            Some((slice, Bytes::new(spec.overhead)))
+        })
+    }
+
+    /// A GPU in MIG mode: its memory is the instances', and the hardware keeps them apart, so that there is nothing to weigh.
+    fn sample_mig_gpu(
+        &mut self,
+        gpu: &ObservedGpu,
+        roster: &WatchedJobs,
+        kin: &mut Attribution,
+    ) -> GpuSample {
+        let (mut strangers, mut tenants) = (Vec::new(), Vec::new());
+        for process in listed_processes(gpu) {
+            if let Some(None) = self.job_of(process.pid, roster, kin) {
+                strangers.push(process.pid);
+            }
+        }
+        strangers.sort_unstable();
+        strangers.dedup();
+        for instance in gpu.active_mig().iter().flat_map(|mig| &mig.instances) {
+            let processes = instance.devices.iter().flat_map(|device| &device.processes);
+            for GpuProcess { pid, .. } in processes {
+                if let Some(job) = self.job_of(*pid, roster, kin) {
+                    tenants.push(MigProcess {
+                        placement: instance.placement,
+                        pid: *pid,
+                        job,
+                    });
+                }
+            }
+        }
+        GpuSample {
+            observed: gpu.clone(),
+            sample: Sample::default(),
+            unmanaged: strangers,
+            mig_processes: tenants,
+        }
+    }
+
+    /// The job that a listed process is of, if it is of any; `None` for one that has ended.
+    fn job_of(
+        &mut self,
+        pid: u32,
+        roster: &WatchedJobs,
+        kin: &mut Attribution,
+    ) -> Option<Option<JobId>> {
+        match kin.lookup(pid, process::ticks(self.at), roster) {
+            PidLookup::Found(person) => {
+                self.processes.insert(pid, person);
+                Some(person.ownership.job().filter(|job| roster.has(*job)))
+            }
+            PidLookup::Exited => None,
+            PidLookup::Unknown => Some(None),
+        }
+    }
+
+    fn sample_process(
+        &mut self,
+        gpu: &ObservedGpu,
+        seen: &GpuProcess,
+        roster: &WatchedJobs,
+        kin: &mut Attribution,
+        marks: &KnownFiles,
+    ) -> ProcessSample {
+        let sight = |process: Process, of| ProcessSample {
+            process: process.into(),
+            used: seen.used,
+            owner: of,
+        };
+        let person = match kin.lookup(seen.pid, process::ticks(self.at), roster) {
+            PidLookup::Found(person) => person,
+            met => {
+                let nobody = Process {
+                    pid: seen.pid,
+                    start_time: 0,
+                };
+                let of = match met {
+                    PidLookup::Unknown if !self.has_slot(seen.pid) => ProcessOwner::Unmanaged,
+                    _ => ProcessOwner::Exited,
+                };
+                return sight(nobody, of);
+            }
+        };
+        let person = match person.ownership {
+            Ownership::None => self.check_membership(person, roster, kin),
+            _ => person,
+        };
+        self.processes.insert(seen.pid, person);
+        // A job that has ended has nobody left: what it could not be rid of is nobody's.
+        let job = person.ownership.job();
+        let Some(job) = job.filter(|job| roster.has(*job)) else {
+            return sight(person.process, ProcessOwner::Unmanaged);
+        };
+        let account = self.ledger_entry(job, &person, gpu);
+        let limiter = match account {
+            Some(_) => reconcile::Limiter::Loaded,
+            None => {
+                let inside = kin.evidence(seen.pid, seen.used, marks);
+                self.evidence.insert(seen.pid, inside);
+                if inside.has_driver == Some(false) {
+                    // Whoever holds this memory, it is not the process that has this pid here.
+                    return sight(person.process, ProcessOwner::Unmanaged);
+                }
+                inside.limiter
+            }
+        };
+        let of = ProcessOwner::Job {
+            job,
+            account,
+            limiter,
+        };
+        sight(person.process, of)
+    }
+
+    /// What the process's slot says; nothing, for sure, where its slice cannot be read.
+    fn ledger_entry(
+        &self,
+        job: JobId,
+        person: &AttributedProcess,
+        gpu: &ObservedGpu,
+    ) -> Option<LedgerEntry> {
+        let book = self.ledgers.get(&job)?;
+        let at = book.gpu_position(gpu)?;
+        match &book.snapshots {
+            Ok(pages) => Some(pages.ledger_entry(pages.slot(person)?, at)),
+            Err(_) => Some(LedgerEntry {
+                charged: Bytes::ZERO,
+                steady: true,
+            }),
+        }
+    }
+
+    fn check_membership(
+        &self,
+        person: AttributedProcess,
+        roster: &WatchedJobs,
+        kin: &mut Attribution,
+    ) -> AttributedProcess {
+        let joined = roster.ledgers().find(|(job, account)| {
+            self.snapshots(*job)
+                .is_some_and(|pages| pages.slot(&person).is_some())
+                && has_mapped(person.process.pid, &account.slots)
+        });
+        match joined {
+            Some((job, _)) => kin.record_member(person, job, roster),
+            None => person,
+        }
+    }
+
+    /// Whether a slot names this pid: somebody of ours who has ended.
+    fn has_slot(&self, pid: u32) -> bool {
+        let here = process::own_pid_namespace();
+        let names = |slot: &ProcessUsage| slot.owner.pid == pid && slot.owner.pid_namespace == here;
+        let pages = self.ledgers.values().flat_map(|book| &book.snapshots);
+        pages.flat_map(|pages| &pages.then).any(names)
+    }
+
+    fn snapshots(&self, job: JobId) -> Option<&LedgerSnapshots> {
+        self.ledgers.get(&job)?.snapshots.as_ref().ok()
+    }
+
+    /// Whether the driver lists the owner of a slot.
+    pub fn is_listed(&self, owner: &ProcessIdentity) -> divvy_ledger::Listed {
+        use divvy_ledger::Listed;
+        let here = process::own_pid_namespace();
+        if owner.pid_namespace == here {
+            let pid = |process: &GpuProcess| process.pid == owner.pid;
+            let listed = |gpu: &GpuSample| listed_processes(&gpu.observed).any(pid);
+            return match self.gpus.iter().any(listed) {
+                true => Listed::Yes,
+                false => Listed::No,
+            };
+        }
+        match self.processes.values().any(|person| owns(owner, person)) {
+            true => Listed::Yes,
+            false if self.exited.contains(owner) => Listed::No,
+            // It has ended or never used a GPU, or cannot be told from others.
+            false => Listed::Unknown,
+        }
+    }
+}
+
+impl SliceReading {
+    fn gpu_position(&self, gpu: &ObservedGpu) -> Option<usize> {
+        let uuid = gpu.uuid.to_bytes();
+        self.spec.gpus.iter().position(|spec| spec.uuid == uuid)
+    }
+}
+
+#[cfg(test)]
+mod tests;

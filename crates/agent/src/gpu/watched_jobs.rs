@@ -1,0 +1,172 @@
+//! The jobs that are looked at, their slices, and the processes that each job's tree grows from.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use divvy_core::JobId;
+
+use super::slice::GrantedSlice;
+use crate::host::process::evidence::{self, KnownFile};
+use crate::host::process::mounts::MountSource;
+use crate::host::process::{self, Process};
+
+/// A job that holds something.
+#[derive(Clone, Debug)]
+pub struct WatchedJob {
+    /// `None` for one whose GPUs are MIG instances: it has no account, and needs none.
+    pub ledger: Option<SliceLedger>,
+    /// Its supervisor and its program, as far as they are known; also dead ones.
+    pub roots: Vec<Process>,
+    /// What is mounted for its processes and for no others, where it has no supervisor.
+    pub mount: Option<MountSource>,
+    /// Its control group, once its supervisor has said which.
+    pub cgroup: Option<PathBuf>,
+}
+
+impl WatchedJob {
+    /// A job whose GPUs are MIG instances.
+    pub fn without_ledger() -> Self {
+        Self {
+            ledger: None,
+            roots: Vec::new(),
+            mount: None,
+            cgroup: None,
+        }
+    }
+}
+
+/// A job's slice in the ledger.
+#[derive(Clone, Debug)]
+pub struct SliceLedger {
+    pub slice: Arc<GrantedSlice>,
+    /// Its slots file, which every process that has joined has mapped.
+    pub slots: KnownFile,
+}
+
+/// All of them.
+#[derive(Clone, Debug, Default)]
+pub struct WatchedJobs {
+    entries: BTreeMap<JobId, WatchedJob>,
+    /// PID namespaces of containers, and whose they are.
+    namespaces: BTreeMap<u64, JobId>,
+    version: u64,
+}
+
+impl WatchedJobs {
+    pub fn register(&mut self, job: JobId, entry: WatchedJob) {
+        self.entries.insert(job, entry);
+        self.version += 1;
+    }
+
+    /// Adds a process that the job's tree grows from.
+    pub fn add_root(&mut self, job: JobId, root: Process) {
+        if let Some(entry) = self.entries.get_mut(&job)
+            && !entry.roots.contains(&root)
+        {
+            entry.roots.push(root);
+            self.version += 1;
+            let here = process::own_pid_namespace();
+            let own = evidence::pid_namespace(root.pid);
+            if let Some(namespace) = own.filter(|namespace| *namespace != here && root.is_alive()) {
+                self.namespaces.insert(namespace, job);
+            }
+        }
+    }
+
+    /// The control group that the job's processes are born in.
+    pub fn set_cgroup(&mut self, job: JobId, group: PathBuf) {
+        if let Some(entry) = self.entries.get_mut(&job)
+            && entry.cgroup.as_ref() != Some(&group)
+        {
+            entry.cgroup = Some(group);
+            self.version += 1;
+        }
+    }
+
+    pub fn unregister(&mut self, job: JobId) {
+        self.version += u64::from(self.entries.remove(&job).is_some());
+        self.namespaces.retain(|_, whose| *whose != job);
+    }
+
+    pub fn has(&self, job: JobId) -> bool {
+        self.entries.contains_key(&job)
+    }
+
+    /// Those that have an account.
+    pub fn ledgers(&self) -> impl Iterator<Item = (JobId, &SliceLedger)> {
+        self.iter()
+            .filter_map(|(job, entry)| Some((job, entry.ledger.as_ref()?)))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (JobId, &WatchedJob)> {
+        self.entries.iter().map(|(job, entry)| (*job, entry))
+    }
+
+    /// Changes whenever it does: what was nobody's may be somebody's then.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// PID namespaces that are a job's own.
+    pub fn namespaces(&self) -> BTreeSet<u64> {
+        self.namespaces.keys().copied().collect()
+    }
+
+    /// The job in whose container one is that is in this PID namespace.
+    pub fn job_of_namespace(&self, namespace: u64) -> Option<JobId> {
+        self.namespaces.get(&namespace).copied()
+    }
+
+    /// Whether any job is known by what is mounted for its processes.
+    pub fn has_mounted(&self) -> bool {
+        self.entries.values().any(|entry| entry.mount.is_some())
+    }
+
+    /// Whether any job is known by its control group.
+    pub fn has_groups(&self) -> bool {
+        self.entries.values().any(|entry| entry.cgroup.is_some())
+    }
+
+    /// The job in whose control group, or in a group below it, one is that is in this group.
+    pub fn job_of_cgroup(&self, group: &Path) -> Option<JobId> {
+        let above = |entry: &WatchedJob| {
+            let own = entry.cgroup.as_ref().filter(|own| group.starts_with(own))?;
+            Some(own.components().count())
+        };
+        let within = self
+            .iter()
+            .filter_map(|(job, entry)| Some((above(entry)?, job)));
+        within.max_by_key(|(deep, _)| *deep).map(|(_, job)| job)
+    }
+
+    /// The job that one of these places is mounted for.
+    pub fn job_of_mount(&self, places: &[MountSource]) -> Option<JobId> {
+        let is_its = |entry: &WatchedJob| {
+            let mounted = entry.mount.as_ref();
+            mounted.is_some_and(|place| places.contains(place))
+        };
+        let mut entries = self.iter();
+        entries.find(|(_, entry)| is_its(entry)).map(|(job, _)| job)
+    }
+
+    /// The job that a process is a root of.
+    pub fn job_of(&self, root: Process) -> Option<JobId> {
+        let mut entries = self.iter();
+        entries
+            .find(|(_, entry)| entry.roots.contains(&root))
+            .map(|(job, _)| job)
+    }
+
+    /// The job whose supervisor led this session. The kernel keeps a session's number while it has members.
+    pub fn job_of_session(&self, session: u32) -> Option<JobId> {
+        let leads = |root: &Process| {
+            let now = Process::with_pid(session);
+            root.pid == session && now.is_none_or(|now| now == *root)
+        };
+        let mut entries = self.iter();
+        entries
+            .find(|(_, entry)| entry.roots.iter().any(leads))
+            .map(|(job, _)| job)
+    }
+}

@@ -1,0 +1,140 @@
+//! Users as the machine's user database has them: NSS, so that directory services count too.
+
+use std::collections::BTreeSet;
+use std::ffi::CString;
+
+use nix::errno::Errno;
+use nix::unistd::{Gid, Group as Entry, Uid, User, getgrouplist};
+
+/// A user, and the groups they are in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserAccount {
+    pub uid: u32,
+    pub gid: u32,
+    /// Their number where they have no name.
+    pub name: String,
+    pub groups: Vec<Group>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    pub gid: u32,
+    pub name: String,
+}
+
+/// The user database does not answer: nothing is known of the user, which is not to be taken for "in no group".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot look up uid {uid} in the user database")]
+pub struct UserLookupError {
+    uid: u32,
+    source: Errno,
+}
+
+impl UserAccount {
+    /// The user of this number, who calls with this group.
+    ///
+    /// # Errors
+    /// When the database fails; that a user or a group is in none is an answer.
+    pub fn lookup(uid: u32, gid: u32) -> Result<Self, UserLookupError> {
+        let (name, gids) = looked_up(uid, gid)?;
+        let mut account = Self {
+            uid,
+            gid,
+            name: name.unwrap_or_else(|| uid.to_string()),
+            groups: Vec::new(),
+        };
+        account.join(gids)?;
+        Ok(account)
+    }
+
+    /// Adds groups that it is in besides.
+    ///
+    /// # Errors
+    /// As [`Account::lookup`].
+    pub fn join(&mut self, gids: impl IntoIterator<Item = u32>) -> Result<(), UserLookupError> {
+        let known: BTreeSet<u32> = self.groups.iter().map(|group| group.gid).collect();
+        let fresh: BTreeSet<u32> = gids
+            .into_iter()
+            .filter(|gid| !known.contains(gid))
+            .collect();
+        for gid in fresh {
+            let entry = Entry::from_gid(Gid::from_raw(gid));
+            let entry = answered(entry).map_err(|source| UserLookupError {
+                uid: self.uid,
+                source,
+            })?;
+            self.groups.push(Group {
+                gid,
+                name: entry.map_or_else(|| gid.to_string(), |entry| entry.name),
+            });
+        }
+        Ok(())
+    }
+
+    /// Names of its groups.
+    pub fn group_names(&self) -> impl Iterator<Item = &str> {
+        self.groups.iter().map(|group| group.name.as_str())
+    }
+}
+
+/// The groups that a program of this user has: those of the database, and `gid`.
+///
+/// # Errors
+/// When the database fails.
+pub fn groups(uid: u32, gid: u32) -> Result<Vec<u32>, UserLookupError> {
+    Ok(looked_up(uid, gid)?.1)
+}
+
+fn looked_up(uid: u32, gid: u32) -> Result<(Option<String>, Vec<u32>), UserLookupError> {
+    let failed = |source| UserLookupError { uid, source };
+    let user = answered(User::from_uid(Uid::from_raw(uid))).map_err(failed)?;
+    let Some(user) = user else {
+        return Ok((None, vec![gid]));
+    };
+    let name = CString::new(user.name.clone()).map_err(|_| failed(Errno::EINVAL))?;
+    let gids = getgrouplist(&name, Gid::from_raw(gid)).map_err(failed)?;
+    Ok((Some(user.name), gids.into_iter().map(Gid::as_raw).collect()))
+}
+
+/// What getpwnam(3) says of these errors: "the given name or uid was not found".
+fn answered<T>(found: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
+    match found {
+        Err(Errno::UnknownErrno | Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => {
+            Ok(None)
+        }
+        found => found,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_is_known_and_a_number_without_a_name_is_its_own() {
+        let root = UserAccount::lookup(0, 0).unwrap();
+        assert_eq!(root.name, "root");
+        assert!(root.groups.iter().any(|group| group.gid == 0));
+        let nobody = UserAccount::lookup(3_999_999_999, 3_999_999_998).unwrap();
+        assert_eq!(nobody.name, "3999999999");
+        assert_eq!(nobody.groups.len(), 1);
+        assert_eq!(groups(3_999_999_999, 7).unwrap(), [7]);
+    }
+
+    #[test]
+    fn a_database_that_fails_is_not_one_that_knows_of_no_groups() {
+        assert_eq!(answered::<User>(Err(Errno::ENOENT)), Ok(None));
+        for failed in [Errno::EIO, Errno::EMFILE, Errno::ECONNREFUSED] {
+            assert_eq!(answered::<User>(Err(failed)), Err(failed));
+        }
+    }
+
+    #[test]
+    fn groups_that_are_joined_count_once() {
+        let mut root = UserAccount::lookup(0, 0).unwrap();
+        let before = root.groups.len();
+        root.join([0, 3_999_999_998, 3_999_999_998]).unwrap();
+        assert_eq!(root.groups.len(), before + 1);
+        assert!(root.group_names().any(|name| name == "3999999998"));
+    }
+}

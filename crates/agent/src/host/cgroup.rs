@@ -1,0 +1,391 @@
+//! A control group for each job, where the kernel lets us make one (cgroups(7), version 2): what is born in it cannot leave, and all of
+//! it can be found and killed at once, also when its supervisor is gone.
+//!
+//! ```text
+//! the agent's own group, delegated to it
+//!   divvy-INSTANCE-JOB/   the program, born there, and all that descends from it; not the supervisor
+//! ```
+//! Of what the kernel can limit by them only the number of processes is: `pids` is the one controller that may be turned on in a group
+//! that has processes of its own, and the agent stays in its group (cgroup-v2, "No Internal Process Constraint" and "Threads").
+//! Elsewhere a job is its session and what its supervisor, a subreaper, takes in.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use divvy_core::JobId;
+use serde::{Deserialize, Serialize};
+
+use crate::host::process::{Process, proc_path};
+use crate::supervisor::task_limits::{self, TaskBound};
+
+/// Members of the process; `0` written to it means the writer.
+const PROCS: &str = "cgroup.procs";
+
+/// Since Linux 5.14.
+const KILL: &str = "cgroup.kill";
+
+/// Controllers that a group has, controllers of the groups below, and processes that one may have.
+const AVAILABLE: &str = "cgroup.controllers";
+const CONTROLLERS: &str = "cgroup.subtree_control";
+const PIDS: &str = "pids.max";
+
+/// How long what was killed may take to be gone.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+
+const LOOK: Duration = Duration::from_millis(2);
+
+/// What holds a job's processes together, as its supervisor found it could be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CgroupStatus {
+    /// The job's group; absent where it is a session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<PathBuf>,
+    /// Why there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub because: Option<String>,
+    /// What bounds their number. Only a supervisor says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<TaskBound>,
+}
+
+/// The group of one job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cgroup(PathBuf);
+
+/// What the groups of this instance's jobs are called, before their numbers, below the group of this process; or why there can be
+/// none.
+pub fn job_cgroup_prefix(instance: &str) -> Result<PathBuf, String> {
+    let own = delegated_parent()?;
+    let name = format!("divvy-{instance}-");
+    probe_below(&own, &format!("{name}try"))?;
+    // Where it cannot be turned on, the start of each job finds no `pids.max` and limits the job's user.
+    let _ = fs::write(own.join(CONTROLLERS), "+pids");
+    // Groups of jobs that ended unseen; one that is in use cannot be removed.
+    for left in fs::read_dir(&own).into_iter().flatten().flatten() {
+        if left.file_name().as_bytes().starts_with(name.as_bytes()) {
+            let _ = fs::remove_dir(left.path());
+        }
+    }
+    Ok(own.join(name))
+}
+
+/// The group of this process, unless it is systemd's alone; or why there can be no groups below it.
+///
+/// # Errors
+/// In words.
+pub fn delegated_parent() -> Result<PathBuf, String> {
+    let own = own().ok_or("this machine has no cgroup v2")?;
+    match Path::new("/run/systemd/system").is_dir() && !is_delegated(&own) {
+        true => Err(format!(
+            "systemd manages {}: only a unit with Delegate=yes may create groups below it",
+            own.display()
+        )),
+        false => Ok(own),
+    }
+}
+
+/// Makes a group of this name below another and removes it again: whether jobs of this process can have groups there.
+///
+/// # Errors
+/// Why not, in words.
+pub fn probe_below(own: &Path, name: &str) -> Result<(), String> {
+    let tried = own.join(name);
+    match fs::create_dir(&tried) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(format!(
+                "cannot create a group in {}: {error}",
+                own.display()
+            ));
+        }
+        _ => {}
+    }
+    let can_kill = tried.join(KILL).exists();
+    let _ = fs::remove_dir(&tried);
+    match can_kill {
+        true => Ok(()),
+        false => Err(format!("this kernel has no {KILL}, which Linux 5.14 added")),
+    }
+}
+
+/// Why the groups below this one count no processes; `None` where they can.
+pub fn pids_unavailable_reason(own: &Path) -> Option<String> {
+    let available = fs::read_to_string(own.join(AVAILABLE)).unwrap_or_default();
+    let is_there = available.split_whitespace().any(|name| name == "pids");
+    (!is_there).then(|| format!("{} has no pids controller", own.display()))
+}
+
+/// The group that a process is in, as a folder.
+pub fn cgroup_of(pid: u32) -> Option<PathBuf> {
+    seen(&proc_path(pid, "cgroup"))
+}
+
+/// The group that this process is in, or its nursery was when it was asked first: nobody moves either.
+fn own_cached() -> Option<PathBuf> {
+    static OWN_CGROUP: OnceLock<Option<PathBuf>> = OnceLock::new();
+    OWN_CGROUP.get_or_init(own).clone()
+}
+
+/// Finds out once for all copies of this process which group it is in: what the kernel says of all mounts is long.
+pub fn cache_own() {
+    let _ = own_cached();
+}
+
+/// The group that this process is in, as a folder.
+fn own() -> Option<PathBuf> {
+    seen(Path::new("/proc/self/cgroup"))
+}
+
+fn seen(groups: &Path) -> Option<PathBuf> {
+    let groups = fs::read_to_string(groups).ok()?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    find(&groups, &mounts)
+}
+
+/// By what proc(5) says of `/proc/PID/cgroup` and `/proc/PID/mountinfo`.
+fn find(groups: &str, mounts: &str) -> Option<PathBuf> {
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    mounts.lines().find_map(|line| {
+        let (place, kind) = line.split_once(" - ")?;
+        if !kind.starts_with("cgroup2 ") {
+            return None;
+        }
+        let mut fields = place.split(' ').skip(3);
+        let (root, at) = (fields.next()?, fields.next()?);
+        let below = Path::new(group).strip_prefix(root).ok()?;
+        // The root's own group is `/`, which leaves nothing to append.
+        Some(Path::new(at).join(below).components().collect())
+    })
+}
+
+/// Whether systemd gave the group away (systemd.resource-control(5), `Delegate=`): it says so in an extended attribute.
+fn is_delegated(own: &Path) -> bool {
+    let mut value = [0; 8];
+    own.ancestors().any(|group| {
+        ["trusted.delegate", "user.delegate"].iter().any(|name| {
+            rustix::fs::getxattr(group, *name, &mut value[..])
+                .is_ok_and(|length| value.get(..length) == Some(b"1"))
+        })
+    })
+}
+
+impl Cgroup {
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    /// The one of this job, by what [`stem`] answered.
+    pub fn of(stem: &Path, job: JobId) -> PathBuf {
+        let mut name = stem.as_os_str().to_owned();
+        name.push(job.to_string());
+        name.into()
+    }
+
+    /// Makes the group and opens the way into it and back. Done before anything is mounted: what a path leads to afterwards is
+    /// another matter.
+    ///
+    /// # Errors
+    /// When it cannot be made or opened.
+    pub fn create(&self) -> io::Result<CgroupEntry> {
+        let before = own_cached().ok_or(io::ErrorKind::Unsupported)?;
+        match fs::create_dir(&self.0) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let tasks = self.set_max_tasks(task_limits::max_tasks_per_job());
+        let open = || {
+            Ok(CgroupEntry {
+                group: self.clone(),
+                max_tasks: tasks,
+                folder: File::open(&self.0)?,
+                enter_procs: to_write(&self.0.join(PROCS))?,
+                leave_procs: to_write(&before.join(PROCS))?,
+            })
+        };
+        open().inspect_err(|_| self.remove_if_empty())
+    }
+
+    /// A job that forks without end must not keep others from their start. Answers how many processes the kernel lets it have; `None`
+    /// where it does not count them.
+    fn set_max_tasks(&self, most: Option<u64>) -> Option<u64> {
+        let mut file = to_write(&self.0.join(PIDS)).ok()?;
+        let most = most?;
+        file.write_all(most.to_string().as_bytes()).ok()?;
+        Some(most)
+    }
+
+    /// Removes it if nothing is in it.
+    fn remove_if_empty(&self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+
+    /// Kills all of it, also what forks meanwhile.
+    pub fn kill(&self) -> io::Result<()> {
+        to_write(&self.0.join(KILL))?.write_all(b"1")
+    }
+
+    /// Its processes that live.
+    pub fn members(&self) -> Vec<Process> {
+        let list = fs::read_to_string(self.0.join(PROCS)).unwrap_or_default();
+        let pids = list.lines().filter_map(|line| line.parse().ok());
+        pids.filter_map(Process::with_pid)
+            .filter(|process| process.is_alive())
+            .collect()
+    }
+
+    /// Removes it, with whatever is still in it.
+    pub fn remove(&self) {
+        let deadline = Instant::now() + KILL_TIMEOUT;
+        while let Err(error) = fs::remove_dir(&self.0) {
+            if error.kind() == io::ErrorKind::NotFound || Instant::now() > deadline {
+                return;
+            }
+            let _ = self.kill();
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+/// A file of the kernel's, which is there or not: neither made nor cut short.
+fn to_write(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).open(path)
+}
+
+/// The way into a group, and back.
+#[derive(Debug)]
+pub struct CgroupEntry {
+    group: Cgroup,
+    max_tasks: Option<u64>,
+    folder: File,
+    enter_procs: File,
+    leave_procs: File,
+}
+
+impl CgroupEntry {
+    /// The group, for whoever is to be born in it.
+    pub fn folder(&self) -> BorrowedFd<'_> {
+        self.folder.as_fd()
+    }
+
+    /// What bounds the number of processes in the group; or why nothing does.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn task_bound(&self) -> Result<TaskBound, String> {
+        let own = self.group.0.parent().unwrap_or(&self.group.0);
+        let refused = || format!("the pids controller cannot be enabled in {}", own.display());
+        self.max_tasks
+            .map(|most| TaskBound::Group { most })
+            .ok_or_else(|| pids_unavailable_reason(own).unwrap_or_else(refused))
+    }
+
+    /// Does this inside of the group, so that what it starts is born there. Going in waits for every processor of the machine.
+    ///
+    /// # Errors
+    /// When this process cannot get in, and then nothing was done; or not out again.
+    pub fn spawn_inside<T>(&mut self, work: impl FnOnce() -> T) -> io::Result<T> {
+        if let Err(error) = self.enter_procs.write_all(b"0") {
+            self.group.remove_if_empty();
+            return Err(error);
+        }
+        let done = work();
+        // Who may go into a group may go back to the one above it, from which it came.
+        self.leave_procs.write_all(b"0")?;
+        Ok(done)
+    }
+
+    /// Nothing is to be started.
+    pub fn give_up(self) {
+        self.group.remove_if_empty();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_whose_processes_the_kernel_counts_is_bounded_and_another_is_let_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let group = Cgroup::at(folder.path());
+        let file = folder.path().join(PIDS);
+        assert_eq!(group.set_max_tasks(Some(150)), None);
+        assert!(!file.exists(), "the controller is not on");
+        fs::write(&file, "max").unwrap();
+        assert_eq!(group.set_max_tasks(None), None);
+        assert_eq!(fs::read_to_string(&file).unwrap(), "max");
+        assert_eq!(group.set_max_tasks(Some(150)), Some(150));
+        assert_eq!(fs::read_to_string(&file).unwrap(), "150");
+    }
+
+    #[test]
+    fn a_group_without_the_controller_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        for (available, counts) in [("cpu hugetlb", false), ("cpu pids", true)] {
+            fs::write(folder.path().join(AVAILABLE), available).unwrap();
+            assert_eq!(
+                pids_unavailable_reason(folder.path()).is_none(),
+                counts,
+                "{available}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_own_group_is_found_under_whatever_is_mounted() {
+        let mounts = "30 23 0:26 / /sys/fs/cgroup rw - tmpfs none rw\n\
+                      31 30 0:27 / /sys/fs/cgroup/cpu rw shared:1 - cgroup cgroup rw,cpu\n\
+                      32 30 0:28 / /sys/fs/cgroup/unified rw shared:2 - cgroup2 none rw\n";
+        let groups = "4:memory:/m\n0::/system.slice/divvy.service\n";
+        let own = Path::new("/sys/fs/cgroup/unified/system.slice/divvy.service");
+        assert_eq!(find(groups, mounts).as_deref(), Some(own));
+        // In a container its own group is mounted alone.
+        let inner = "9 8 0:28 /a/b /sys/fs/cgroup ro - cgroup2 cgroup ro\n";
+        assert_eq!(
+            find("0::/a/b/c", inner).as_deref(),
+            Some(Path::new("/sys/fs/cgroup/c"))
+        );
+        assert_eq!(find("0::/x", inner), None);
+        assert_eq!(find("4:memory:/m\n", mounts), None);
+    }
+
+    #[test]
+    fn a_group_below_a_folder_of_no_control_group_is_refused_and_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = probe_below(folder.path(), "divvy-x-try").unwrap_err();
+        assert!(refused.contains("cgroup.kill"), "{refused}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        let missing = folder.path().join("missing");
+        let refused = probe_below(&missing, "divvy-x-try").unwrap_err();
+        assert!(refused.contains("cannot create a group"), "{refused}");
+    }
+
+    #[test]
+    fn a_jobs_group_lies_beside_those_of_others() {
+        let group = Cgroup::of(Path::new("/g/divvy-0a-"), JobId(7));
+        assert_eq!(group, Path::new("/g/divvy-0a-7"));
+    }
+
+    #[test]
+    fn what_is_no_kernels_file_is_neither_made_nor_cut_short() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("library");
+        assert!(to_write(&file).is_err());
+        assert!(!file.exists());
+        fs::write(&file, "whole").unwrap();
+        to_write(&file).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "whole");
+    }
+
+    #[test]
+    fn where_no_group_can_be_made_nothing_is_started() {
+        let group = Cgroup::at("/no/such/place/7");
+        assert!(group.create().is_err());
+        assert!(group.members().is_empty());
+        group.remove();
+    }
+}

@@ -1,0 +1,136 @@
+//! Points at which a test has the daemon die, as by `kill -9`: between two steps that a crash may fall between.
+//!
+//! `DIVVY_CRASH_AT=mig.create.gi` ends the process the first time it comes to that point, `DIVVY_CRASH_AT=journal.commit:5` the fifth
+//! time; a daemon hands the variable on to its supervisors, whose points begin with `supervise` and `container`. Debug builds only; in
+//! others a point is nothing at all. In a simulation every point is one at which its agent may die, or its disk be full.
+
+use std::io;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The variable that names a point.
+const CRASH_AT: &str = "DIVVY_CRASH_AT";
+
+/// The points there are, in the order in which a program passes them.
+pub const POINTS: &[&str] = &[
+    "journal.begin",
+    "journal.commit",
+    "journal.committed",
+    "journal.reserve",
+    "start.slice",
+    "start.prepared",
+    "start.locked",
+    "start.spawned",
+    "round.answered",
+    "stop.told",
+    "resize.told",
+    "pause.held",
+    "aside.intent",
+    "aside.noted",
+    "aside.locked",
+    "aside.saved",
+    "aside.stopped",
+    "aside.kept",
+    "back.due",
+    "back.intent",
+    "back.woken",
+    "back.restored",
+    "back.unlocked",
+    "back.done",
+    "back.kept",
+    "end.freed",
+    "end.forgotten",
+    "notice.noted",
+    "notice.given",
+    "record.new",
+    "record.written",
+    "record.there",
+    "supervise.locked",
+    "supervise.launched",
+    "supervise.spawned",
+    "supervise.started",
+    "supervise.ended",
+    "supervise.recorded",
+    "container.made",
+    "container.launched",
+    "container.started",
+    "container.ended",
+    "mig.create.intent",
+    "mig.create.begin",
+    "mig.create.gi",
+    "mig.create.ci",
+    "mig.create.done",
+    "mig.create.kept",
+    "mig.reuse.intent",
+    "mig.reuse.begin",
+    "mig.reuse.done",
+    "mig.reuse.kept",
+    "mig.destroy.intent",
+    "mig.destroy.begin",
+    "mig.destroy.ci",
+    "mig.destroy.gi",
+    "mig.destroy.done",
+    "mig.destroy.kept",
+    "mig.mode.intent",
+    "mig.mode.begin",
+    "mig.mode.set",
+    "mig.mode.done",
+    "mig.mode.kept",
+    "confirm.granted",
+    "confirm.intent",
+    "confirm.kept",
+    "confirm.answered",
+    "confirm.prepared",
+    "confirm.spawned",
+    "claim.intent",
+    "claim.kept",
+    "claim.laid",
+    "claim.cdi",
+    "claim.lent",
+    "claim.released",
+    "claim.freed",
+];
+
+/// Comes to a point.
+pub fn reach(point: &str) {
+    debug_assert!(POINTS.contains(&point), "unknown failpoint {point}");
+    #[cfg(test)]
+    crate::simulation::daemon::reach(point);
+    if cfg!(debug_assertions) && is_last(point) {
+        let _ =
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    }
+}
+
+/// Comes to a point at which something is about to be written.
+///
+/// # Errors
+/// Where a simulation's disk is full, and nowhere else.
+pub fn write(point: &str) -> io::Result<()> {
+    reach(point);
+    #[cfg(test)]
+    crate::simulation::daemon::write()?;
+    Ok(())
+}
+
+/// Has a supervisor die where the variable says, too.
+pub fn forward_to(command: &mut Command) {
+    if cfg!(debug_assertions)
+        && let Some(at) = std::env::var_os(CRASH_AT)
+    {
+        command.env(CRASH_AT, at);
+    }
+}
+
+/// Whether the process is to die here, this time.
+fn is_last(point: &str) -> bool {
+    static TIMES: AtomicU32 = AtomicU32::new(0);
+    let Ok(at) = std::env::var(CRASH_AT) else {
+        return false;
+    };
+    let (name, nth) = match at.split_once(':') {
+        Some((name, nth)) => (name, nth.parse().unwrap_or(1)),
+        None => (at.as_str(), 1),
+    };
+    name == point && TIMES.fetch_add(1, Ordering::Relaxed) + 1 == nth
+}

@@ -1,0 +1,365 @@
+//! What can be seen of a process from outside: what it has mapped and opened, its name, its pid in its own namespace.
+//!
+//! A process can keep others from looking (`prctl(PR_SET_DUMPABLE, 0)`, a set-user-id program), and what it cannot keep
+//! from showing is only what the kernel itself writes down. So nothing here is proof of innocence; it is evidence.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use divvy_core::reconcile::Limiter;
+use divvy_ledger::MOUNTED;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use super::{mounts, proc_path};
+
+/// Files that tell something when a process has them.
+#[derive(Clone, Debug, Default)]
+pub struct KnownFiles {
+    /// The limiter's.
+    pub limiters: Vec<KnownFile>,
+    /// The simulated driver's state; the real driver's devices are known by name.
+    pub driver: Option<KnownFile>,
+}
+
+/// A file that may be mapped under another name: from another mount namespace it is seen where it is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownFile {
+    path: PathBuf,
+    /// Device (major, minor) and inode.
+    id: Option<(u32, u32, u64)>,
+}
+
+impl KnownFile {
+    pub fn of(path: &Path) -> Self {
+        Self::found(path).unwrap_or_else(|_| Self {
+            path: path.to_owned(),
+            id: None,
+        })
+    }
+
+    fn found(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let file = fs::File::from(openat(CWD, path, flags, Mode::empty())?);
+        let status = file.metadata()?;
+        let device = status.dev();
+        Ok(Self {
+            // As the kernel has it in `maps`: links are followed.
+            path: fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?,
+            id: Some((
+                rustix::fs::major(device),
+                rustix::fs::minor(device),
+                status.ino(),
+            )),
+        })
+    }
+
+    fn is(&self, mapping: &Mapping<'_>) -> bool {
+        mapping.name == self.path.as_os_str().as_bytes() || self.id == Some(mapping.id)
+    }
+}
+
+/// What was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessEvidence {
+    pub limiter: Limiter,
+    /// Whether it has the driver open; `None` where that cannot be seen.
+    pub has_driver: Option<bool>,
+}
+
+/// Names of the real driver's device files begin so.
+const DEVICES: &[u8] = b"/dev/nvidia";
+
+/// The kill-switch, as it stands in an environment.
+const OFF: &[u8] = b"DIVVY_SHIM=off";
+
+/// Looks into a process.
+pub fn inspect(pid: u32, marks: &KnownFiles) -> ProcessEvidence {
+    let maps = maps(pid);
+    let files = open_files(pid);
+    let state = |mapping: &Mapping<'_>| {
+        let state = marks.driver.as_ref();
+        state.is_some_and(|state| state.is(mapping))
+    };
+    let mapped = maps.as_ref().map(|maps| {
+        mappings(maps).any(|mapping| mapping.name.starts_with(DEVICES) || state(&mapping))
+    });
+    let opened = files.as_ref().map(|files| {
+        let state = |name: &[u8]| {
+            let state = marks.driver.as_ref();
+            state.is_some_and(|state| name == state.path.as_os_str().as_bytes())
+        };
+        let is_driver = |name: &Vec<u8>| name.starts_with(DEVICES) || state(name);
+        files.iter().any(is_driver)
+    });
+    let has_driver = match (mapped, opened) {
+        (Some(true), _) | (_, Some(true)) => Some(true),
+        (Some(false), Some(false)) => Some(false),
+        _ => None,
+    };
+    let limiter = match &maps {
+        None => Limiter::Hidden,
+        Some(maps) if !mappings(maps).any(|mapping| is_limiter(&mapping, marks)) => {
+            Limiter::NotLoaded
+        }
+        Some(_) if is_off(pid) => Limiter::Off,
+        Some(_) => Limiter::Loaded,
+    };
+    ProcessEvidence {
+        limiter,
+        has_driver,
+    }
+}
+
+/// Whether a process has a file mapped.
+pub fn has_mapped(pid: u32, file: &KnownFile) -> bool {
+    maps(pid).is_some_and(|maps| mappings(&maps).any(|mapping| file.is(&mapping)))
+}
+
+/// The program's name; empty when the process is gone. At most 15 bytes, and whatever the process likes it to be.
+pub fn name(pid: u32) -> String {
+    let comm = fs::read(proc_path(pid, "comm")).unwrap_or_default();
+    String::from_utf8_lossy(&comm)
+        .trim_end_matches('\n')
+        .to_owned()
+}
+
+/// A pid as the process itself knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamespacedPid {
+    pub pid: u32,
+    /// Inode of its PID namespace; `None` where that cannot be seen.
+    pub namespace: Option<u64>,
+}
+
+/// The pid that a process has in its own namespace: `NSpid` of proc(5) lists one for each namespace it is in.
+pub fn namespaced_pid(pid: u32) -> NamespacedPid {
+    let status = fs::read_to_string(proc_path(pid, "status")).unwrap_or_default();
+    let own = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))
+        .and_then(|pids| pids.split_ascii_whitespace().next_back())
+        .and_then(|innermost| innermost.parse().ok());
+    NamespacedPid {
+        pid: own.unwrap_or(pid),
+        namespace: pid_namespace(pid),
+    }
+}
+
+/// Inode of a process's PID namespace; `None` where that cannot be seen.
+pub fn pid_namespace(pid: u32) -> Option<u64> {
+    let link = fs::read_link(proc_path(pid, "ns/pid")).ok()?;
+    // `pid:[4026531836]`
+    let number = link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?;
+    number.parse().ok()
+}
+
+fn maps(pid: u32) -> Option<Vec<u8>> {
+    fs::read(proc_path(pid, "maps")).ok()
+}
+
+/// A mapped file.
+struct Mapping<'a> {
+    name: &'a [u8],
+    id: (u32, u32, u64),
+}
+
+/// The mapped files among the lines of `/proc/PID/maps`: `from-to mode offset major:minor inode   name`.
+fn mappings(maps: &[u8]) -> impl Iterator<Item = Mapping<'_>> {
+    let mapping = |line| {
+        let mut rest: &[u8] = line;
+        let mut fields: [&[u8]; 5] = [b""; 5];
+        for field in &mut fields {
+            let end = rest.iter().position(|byte| *byte == b' ')?;
+            (*field, rest) = rest.split_at(end);
+            let start = rest.iter().position(|byte| *byte != b' ')?;
+            rest = rest.get(start..)?;
+        }
+        let (device, inode) = (
+            std::str::from_utf8(fields[3]).ok()?,
+            std::str::from_utf8(fields[4]).ok()?,
+        );
+        let (major, minor) = device.split_once(':')?;
+        let hex = |digits| u32::from_str_radix(digits, 16).ok();
+        rest.starts_with(b"/").then_some(Mapping {
+            name: rest,
+            id: (hex(major)?, hex(minor)?, inode.parse().ok()?),
+        })
+    };
+    maps.split(|byte| *byte == b'\n').filter_map(mapping)
+}
+
+/// Names of the files that the process has open; `None` where they are not to be seen.
+fn open_files(pid: u32) -> Option<Vec<Vec<u8>>> {
+    let folder = fs::read_dir(proc_path(pid, "fd")).ok()?;
+    let target = |entry: fs::DirEntry| fs::read_link(entry.path()).ok();
+    let targets = folder.flatten().filter_map(target);
+    Some(
+        targets
+            .map(|path| path.as_os_str().as_bytes().to_owned())
+            .collect(),
+    )
+}
+
+fn is_limiter(mapping: &Mapping<'_>, marks: &KnownFiles) -> bool {
+    marks.limiters.iter().any(|file| file.is(mapping))
+}
+
+/// Whether its limiter obeys `DIVVY_SHIM=off`: it does only where the limits are the process's own user's, and not mounted for it.
+/// The limits are this daemon's user's.
+fn is_off(pid: u32) -> bool {
+    is_off_in_environ(pid)
+        && effective_user(pid) == Some(rustix::process::geteuid().as_raw())
+        && !mounts::has_mount_below(pid, Path::new(MOUNTED))
+}
+
+/// The kernel gives a program no more than this of arguments and environment (`_STK_LIM / 4 * 3`, fs/exec.c). A process may move the
+/// bounds of its environment to as much memory as it likes (`PR_SET_MM`).
+const MOST_ENVIRONMENT: u64 = 6 << 20;
+
+/// Whether it was started with `DIVVY_SHIM=off`; what it sets itself later is not to be seen.
+fn is_off_in_environ(pid: u32) -> bool {
+    fs::File::open(proc_path(pid, "environ")).is_ok_and(says_off)
+}
+
+/// Whether an environment has the switch.
+fn says_off(source: impl io::Read) -> bool {
+    let mut environ = Vec::new();
+    // Of a process that ends meanwhile, what was read.
+    let _ = source.take(MOST_ENVIRONMENT).read_to_end(&mut environ);
+    environ.split(|byte| *byte == 0).any(|entry| entry == OFF)
+}
+
+/// `Uid:` of proc_pid_status(5): real, effective, saved, of the file system.
+fn effective_user(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(proc_path(pid, "status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn names_are_what_follows_the_fifth_field() {
+        let maps = b"7f0-7f1 r-xp 00000000 00:1b 12345                      /a b/c.so\n\
+            7f1-7f2 rw-p 00000000 00:00 0 \n7f2-7f3 rw-p 00000000 00:00 0     [heap]\n\
+            7f3-7f4 rw-s 00000000 00:1c 9 /dev/shm/x (deleted)\ncut";
+        let found: Vec<_> = mappings(maps)
+            .map(|mapping| (mapping.name, mapping.id))
+            .collect();
+        let expected = [
+            (&b"/a b/c.so"[..], (0, 0x1b, 12345)),
+            (b"/dev/shm/x (deleted)", (0, 0x1c, 9)),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_process_shows_what_it_has_mapped_and_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().canonicalize().unwrap().join("state");
+        fs::write(&state, "x").unwrap();
+        let this = std::env::current_exe().unwrap();
+        let me = std::process::id();
+        let marks = |limiters: &[&Path]| KnownFiles {
+            limiters: limiters.iter().map(|path| KnownFile::of(path)).collect(),
+            driver: Some(KnownFile::of(&state)),
+        };
+        let before = inspect(me, &marks(&[]));
+        assert_eq!(
+            (before.limiter, before.has_driver),
+            (Limiter::NotLoaded, Some(false))
+        );
+        let _open = fs::File::open(&state).unwrap();
+        let after = inspect(me, &marks(&[&this]));
+        assert_eq!(
+            (after.limiter, after.has_driver),
+            (Limiter::Loaded, Some(true))
+        );
+        assert!(has_mapped(me, &KnownFile::of(&this)) && !has_mapped(me, &KnownFile::of(&state)));
+    }
+
+    #[test]
+    fn the_kill_switch_is_seen_in_what_a_program_was_started_with() {
+        let start = |value| {
+            Command::new("cat")
+                .env("DIVVY_SHIM", value)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap()
+        };
+        for (value, off) in [("off", true), ("on", false)] {
+            let mut child = start(value);
+            // The kernel lays the environment out some time after `spawn` returns; who answers has one.
+            child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+            child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+            assert_eq!(is_off_in_environ(child.id()), off);
+            assert_eq!(
+                is_off(child.id()),
+                off,
+                "it has this process's user and mounts"
+            );
+            drop(child.stdin.take());
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_process_whose_limits_are_another_users_or_mounted_for_it_is_not_switched_off() {
+        let slice = tempfile::tempdir().unwrap();
+        let slice = slice.path().display();
+        let mounted = format!(
+            "mount -t tmpfs none /run && mkdir -p {MOUNTED} && mount --bind {slice} {MOUNTED} && exec cat"
+        );
+        let mounted = ["unshare", "-rm", "sh", "-c", &mounted];
+        let another = ["setpriv", "--reuid=65534", "--clear-groups", "cat"];
+        for words in [&mounted[..], &another] {
+            let mut child = Command::new(words[0])
+                .args(&words[1..])
+                .env("DIVVY_SHIM", "off")
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let answers = |child: &mut std::process::Child| {
+                child.stdin.as_mut().unwrap().write_all(b"x")?;
+                child.stdout.as_mut().unwrap().read_exact(&mut [0])
+            };
+            if answers(&mut child).is_err() {
+                eprintln!("SKIPPED: {} cannot do its work here", words[0]);
+            } else {
+                assert!(is_off_in_environ(child.id()), "{words:?}");
+                assert!(!is_off(child.id()), "{words:?}");
+            }
+            drop(child.stdin.take());
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn an_environment_without_end_is_read_as_far_as_a_program_can_be_given_one() {
+        assert!(!says_off(io::repeat(b'x')));
+        let off = [b"A=1\0".as_slice(), OFF].concat();
+        assert!(says_off(off.chain(io::repeat(0))));
+    }
+
+    #[test]
+    fn a_process_of_this_namespace_has_one_pid() {
+        let me = std::process::id();
+        let own = namespaced_pid(me);
+        assert_eq!(own.pid, me);
+        assert_eq!(
+            own.namespace,
+            Some(divvy_ledger::ProcessIdentity::current().pid_namespace)
+        );
+        assert!(!name(me).is_empty());
+    }
+}

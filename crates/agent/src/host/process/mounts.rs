@@ -1,0 +1,170 @@
+//! Whose container a process is in, by what is mounted for it: `/proc/PID/mountinfo` (proc_pid_mountinfo(5)).
+//!
+//! A bind mount shows the file system that it is of and the path in it, which are the same in every mount namespace. Who cannot
+//! mount cannot make it look otherwise; who has changed its root directory hides it, and then its ancestors still show it.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use super::{Process, ancestry, proc_path};
+
+/// A folder by the file system that it is in and its path there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountSource {
+    /// As `mountinfo` has it, `major:minor`; some file systems tell stat(2) another.
+    device: Vec<u8>,
+    path: PathBuf,
+}
+
+/// What the kernel appends to the path of what is mounted and was removed (`d_path` in fs/d_path.c).
+const REMOVED: &[u8] = b"//deleted";
+
+impl MountSource {
+    /// Of a folder or file that this process sees there.
+    pub fn of(path: &Path) -> Option<Self> {
+        let path = path.canonicalize().ok()?;
+        let info = fs::read(proc_path(std::process::id(), "mountinfo")).ok()?;
+        Self::from_mountinfo(&info, &path)
+    }
+
+    /// By the mounts of who sees `path`: what is below the longest mount point, and of several there below the last, which
+    /// hides the others.
+    fn from_mountinfo(info: &[u8], path: &Path) -> Option<Self> {
+        let above = mounts(info).filter(|mount| path.starts_with(&mount.point));
+        let mount = above.max_by_key(|mount| mount.point.as_os_str().len())?;
+        let below = path.strip_prefix(&mount.point).ok()?;
+        Some(Self {
+            device: mount.source.device,
+            path: mount.source.path.join(below),
+        })
+    }
+}
+
+/// The places that are mounted for a process, each with what is above it; nothing for one that is in this process's own mount
+/// namespace, or whose mounts are not to be seen. From the process itself up to where its container begins.
+pub fn mount_sources(process: Process) -> Vec<MountSource> {
+    let namespace = |pid| fs::read_link(proc_path(pid, "ns/mnt")).ok();
+    let Some(here) = namespace(std::process::id()) else {
+        return Vec::new();
+    };
+    let mut all = Vec::new();
+    for member in ancestry(process) {
+        let pid = member.process.pid;
+        if namespace(pid).is_none_or(|there| there == here) {
+            break;
+        }
+        let info = fs::read(proc_path(pid, "mountinfo")).unwrap_or_default();
+        all.extend(mounts(&info).map(|mount| mount.source));
+    }
+    all
+}
+
+/// Whether something is mounted for a process at a path or below it, as it sees it.
+pub fn has_mount_below(pid: u32, path: &Path) -> bool {
+    let info = fs::read(proc_path(pid, "mountinfo")).unwrap_or_default();
+    mounts(&info).any(|mount| mount.point.starts_with(path))
+}
+
+struct Mount {
+    source: MountSource,
+    point: PathBuf,
+}
+
+/// The lines `id parent major:minor root point …`.
+fn mounts(info: &[u8]) -> impl Iterator<Item = Mount> {
+    info.split(|byte| *byte == b'\n').filter_map(|line| {
+        let mut fields = line.split(|byte| *byte == b' ').skip(2);
+        let (device, root, point) = (fields.next()?, fields.next()?, fields.next()?);
+        let root = unescaped(root);
+        let root = root.strip_suffix(REMOVED).unwrap_or(&root);
+        Some(Mount {
+            source: MountSource {
+                device: device.to_owned(),
+                path: PathBuf::from(OsString::from_vec(root.to_owned())),
+            },
+            point: PathBuf::from(OsString::from_vec(unescaped(point))),
+        })
+    })
+}
+
+/// Blanks, newlines and backslashes are written as `\040` and so on.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((byte, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| *byte == b'\\');
+        let code = digits
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code {
+            Some(code) => {
+                plain.push(code);
+                rest = &after[3..];
+            }
+            None => {
+                plain.push(*byte);
+                rest = after;
+            }
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: &[u8] = b"21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
+        30 21 0:25 / /run rw,nosuid shared:5 - tmpfs tmpfs rw\n\
+        40 21 8:1 /srv/a\\040b /mnt/a\\040b rw shared:1 - ext4 /dev/sda1 rw\n\
+        41 30 0:31 / /run/divvy rw - tmpfs tmpfs rw\ncut";
+    const INSIDE: &[u8] = b"900 800 0:77 / / rw - overlay overlay rw\n\
+        901 900 8:1 /var/lib/divvy/jobs/7/container/mounts /run/divvy-job ro,nosuid master:1 - ext4 /dev/sda1 rw\n\
+        902 901 0:31 /slices/7/slots//deleted /run/divvy-job/slice/slots rw - tmpfs tmpfs rw\n";
+
+    fn place(device: &str, path: &str) -> MountSource {
+        MountSource {
+            device: device.as_bytes().to_vec(),
+            path: path.into(),
+        }
+    }
+
+    #[test]
+    fn a_path_is_found_in_its_file_system_whatever_is_mounted_where() {
+        let of = |path: &str| MountSource::from_mountinfo(HOST, Path::new(path)).unwrap();
+        assert_eq!(
+            of("/var/lib/divvy/jobs/7"),
+            place("8:1", "/var/lib/divvy/jobs/7")
+        );
+        assert_eq!(of("/run/x"), place("0:25", "/x"));
+        assert_eq!(of("/run/divvy/slices"), place("0:31", "/slices"));
+        assert_eq!(of("/mnt/a b/c"), place("8:1", "/srv/a b/c"));
+        assert_eq!(of("/runx"), place("8:1", "/runx"));
+    }
+
+    #[test]
+    fn what_is_mounted_in_a_container_is_told_as_the_host_has_it_also_when_it_was_removed() {
+        let seen: Vec<MountSource> = mounts(INSIDE).map(|mount| mount.source).collect();
+        let host =
+            MountSource::from_mountinfo(HOST, Path::new("/var/lib/divvy/jobs/7/container/mounts"));
+        assert!(seen.contains(&host.unwrap()));
+        let host = MountSource::from_mountinfo(HOST, Path::new("/run/divvy/slices/7/slots"));
+        assert!(seen.contains(&host.unwrap()));
+    }
+
+    #[test]
+    fn this_process_is_in_nobodys_container() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(MountSource::of(dir.path()).is_some());
+        assert_eq!(mount_sources(Process::this().unwrap()), []);
+        assert_eq!(MountSource::of(&dir.path().join("gone")), None);
+    }
+
+    #[test]
+    fn a_backslash_stands_for_what_follows_only_as_three_digits() {
+        assert_eq!(unescaped(b"a\\040b\\134c\\"), b"a b\\c\\");
+        assert_eq!(unescaped(b"\\zz9"), b"\\zz9");
+    }
+}

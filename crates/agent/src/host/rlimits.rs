@@ -1,0 +1,42 @@
+//! How many files the daemon may have open: as many as the system lets it, and its jobs as many as they would have had.
+//!
+//! Everybody's connections are descriptors of one process, and so is what a job is started with. A program that uses
+//! `select` cannot have more than 1024 (select(2)), which is why the usual limit is that, so children get the old one.
+
+use std::process::Child;
+use std::sync::OnceLock;
+
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
+
+/// What this process was started with.
+static INITIAL_LIMIT: OnceLock<Rlimit> = OnceLock::new();
+
+/// Lets this process open as many files as it may.
+pub fn raise_nofile_limit() {
+    let before = INITIAL_LIMIT.get_or_init(|| getrlimit(Resource::Nofile));
+    let most = Rlimit {
+        current: before.maximum,
+        maximum: before.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, most) {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+}
+
+/// Gives a child that has just been started what this process was started with. It has not started anything by then:
+/// a supervisor looks up its job's program first.
+pub fn restore_nofile_limit(child: &Child) {
+    let (Some(before), Some(pid)) = (INITIAL_LIMIT.get(), pid(child)) else {
+        return;
+    };
+    let before = Rlimit {
+        current: before.current,
+        maximum: before.maximum,
+    };
+    // One that is gone already needs none.
+    let _ = prlimit(Some(pid), Resource::Nofile, before);
+}
+
+fn pid(child: &Child) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(child.id()).ok()?)
+}

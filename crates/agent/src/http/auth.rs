@@ -1,0 +1,197 @@
+//! Who calls, and whether they may: in front of every route, so that no handler can forget it.
+//!
+//! A job is named by its number from here on, or by its array's number and index: what `last` or a name means is decided once, for
+//! the check and for the call.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{Request, State};
+use axum::http::uri::{PathAndQuery, Uri};
+use axum::http::{HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use divvy_api::v1::{Error, ErrorCode};
+
+use super::body::ApiError;
+use super::connection_limit::MOST;
+use super::redact::{AlreadyRedacted, Redactor, Visibility};
+use super::upload::Uploads;
+use super::{Api, Peer, internal};
+use crate::auth::{Caller, JobRelation, verb};
+use crate::host::account::UserAccount;
+use crate::model::validate::limits;
+use crate::supervisor::error_chain;
+
+/// Lets a call through that its caller may make.
+pub async fn authorize_request(
+    State((api, uploads)): State<(Api, Arc<Uploads>)>,
+    Extension(peer): Extension<Peer>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let caller = {
+        let given = request.headers().get(header::AUTHORIZATION).cloned();
+        authenticate(&api, &peer, given.as_ref()).await?
+    };
+    limits::target(request.uri().path(), request.uri().query())?;
+    // What the request brings is its user's until it is answered.
+    let upload = uploads.of(caller.account.uid);
+    request.extensions_mut().insert(upload.clone());
+    let path = request.uri().path().to_owned();
+    let verb = verb::for_request(request.method().as_str(), &path);
+    let Some(of) = verb::job(&path) else {
+        // Most of what there is to look at names jobs; without one it is about nobody's.
+        caller.authorize(verb, JobRelation::None)?;
+        return forward(request, caller, None, next).await;
+    };
+    if api.rules.is_private() {
+        // There is one user, whose everything is.
+        return forward(request, caller, None, next).await;
+    }
+    let reference = decoded(of.reference)?;
+    let asked_by = caller.account.uid;
+    let (meant, owner) = api
+        .mailbox
+        .query(move |cycle| cycle.resolve_for_caller(&reference, asked_by))
+        .await?;
+    caller.authorize(verb, caller.whose(owner))?;
+    rename(&mut request, &format!("/v1/jobs/{meant}{}", of.rest))?;
+    forward(request, caller, Some(owner), next).await
+}
+
+/// By the kernel's word, or by a token that was given.
+async fn authenticate(
+    api: &Api,
+    peer: &Peer,
+    given: Option<&HeaderValue>,
+) -> Result<Caller, ApiError> {
+    match *peer {
+        Peer::Local { uid, .. } if api.rules.is_private() => {
+            let me = || api.me.clone();
+            // Root acts for the daemon's user: it could be anybody.
+            let account = match uid == 0 || uid == api.me.uid {
+                true => me(),
+                false => UserAccount { uid, ..me() },
+            };
+            Ok(api.rules.caller(account)?)
+        }
+        Peer::Local { uid, gid } => {
+            // The user database may be on the network.
+            let account = tokio::task::spawn_blocking(move || UserAccount::lookup(uid, gid)).await;
+            // Whose groups are not known could be somebody whose role is less.
+            let account = account.map_err(|error| internal(&error))?.map_err(|error| {
+                Error::new(ErrorCode::Internal, error_chain(&error))
+                    .hint("check `getent passwd` and `id`; the daemon refuses all calls of this user until the user \
+                           database responds")
+            })?;
+            Ok(api.rules.caller(account)?)
+        }
+        Peer::Token(ref stranger) => {
+            let Some(token) = api.token.as_ref().filter(|token| token.is(given)) else {
+                let why = "calls over TCP require the daemon's token";
+                let hint = "send `Authorization: Bearer TOKEN` with the token from the daemon's --token-file";
+                return Err(Error::new(ErrorCode::NotAllowed, why).hint(hint).into());
+            };
+            if !stranger.mark_authenticated() {
+                let why = format!(
+                    "too many connections with the token: {MOST} are open, which is the limit"
+                );
+                let hint = "close unused connections, or use one connection for several calls";
+                return Err(Error::new(ErrorCode::TooMany, why).hint(hint).into());
+            }
+            Ok(token.caller.clone())
+        }
+        Peer::Unknown => Err(Error::new(
+            ErrorCode::NotAllowed,
+            "the kernel does not report the user of this connection",
+        )
+        .into()),
+    }
+}
+
+/// `owner` is whose job the call is about, where it is about one.
+async fn forward(
+    mut request: Request,
+    caller: Caller,
+    owner: Option<u32>,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let veiled = Redactor::of(&request, &caller, owner);
+    request.extensions_mut().insert(Visibility::of(&caller));
+    request.extensions_mut().insert(caller);
+    let response = next.run(request).await;
+    let is_drawn = response.extensions().get::<AlreadyRedacted>().is_some();
+    match veiled {
+        Some(veil) if is_json(&response) && !is_drawn => veil.redact_response(response).await,
+        _ => Ok(response),
+    }
+}
+
+fn decoded(text: &str) -> Result<String, ApiError> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || char::from(rest.next()?).to_digit(16);
+        let (Some(high), Some(low)) = (digit(), digit()) else {
+            return Err(unreadable(text));
+        };
+        bytes.push(u8::try_from(high * 16 + low).unwrap_or(0));
+    }
+    String::from_utf8(bytes).map_err(|_| unreadable(text))
+}
+
+fn unreadable(text: &str) -> ApiError {
+    Error::new(
+        ErrorCode::Usage,
+        format!("{text} is not a valid percent-encoded name"),
+    )
+    .into()
+}
+
+fn rename(request: &mut Request, path: &str) -> Result<(), ApiError> {
+    let text = match request.uri().query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_owned(),
+    };
+    let renamed = PathAndQuery::try_from(text).map_err(|error| internal(&error))?;
+    let mut parts = request.uri().clone().into_parts();
+    parts.path_and_query = Some(renamed);
+    *request.uri_mut() = Uri::from_parts(parts).map_err(|error| internal(&error))?;
+    Ok(())
+}
+
+fn is_json(response: &Response) -> bool {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    kind == Some(&HeaderValue::from_static("application/json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    #[test]
+    fn encoded_references_are_read_as_clients_write_them() {
+        assert_eq!(decoded("a%20b").unwrap(), "a b");
+        assert_eq!(decoded("gr%C3%B6%C3%9Fe").unwrap(), "größe");
+        for wrong in ["%", "%2", "%zz", "%ff"] {
+            assert!(decoded(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_renamed_call_keeps_its_query() {
+        let mut request = Request::builder()
+            .uri("/v1/jobs/last/log?offset=3&follow=true")
+            .body(Body::empty())
+            .unwrap();
+        rename(&mut request, "/v1/jobs/7/log").unwrap();
+        assert_eq!(request.uri(), "/v1/jobs/7/log?offset=3&follow=true");
+    }
+}

@@ -1,0 +1,335 @@
+//! Lists of jobs, written piece by piece: as text ten thousand of them take much more room than the cycle's state does, and whoever
+//! reads begins with the first while the next are written.
+//!
+//! A list that fits into one piece is an answer like any other.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+use std::vec;
+
+use axum::Extension;
+use axum::body::{Body as HttpBody, Bytes};
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use divvy_api::home::Home;
+use divvy_api::v1::brief::Lines;
+use divvy_api::v1::{Error, ErrorCode, List};
+use http_body_util::channel::{Channel, Sender};
+use serde::Deserialize;
+
+use super::body::{ApiError, Query};
+use super::redact::{AlreadyRedacted, Visibility};
+use super::user_permits::{UserPermit, UserSemaphores};
+use super::{Api, internal, run_blocking};
+use crate::auth::Caller;
+use crate::controller::query::summary::{JobSummary, TextCache};
+use crate::journal;
+
+/// So many bytes are written at once, and what is left of the last job in them.
+const PIECE: usize = 256 << 10;
+
+/// Lists of one user that the daemon writes at once, each until its client has read it.
+const AT_ONCE: usize = 4;
+
+/// How long another one waits for its turn.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A permit for each list: the lists of one user take neither time nor memory from another user's.
+static TURNS: LazyLock<Arc<UserSemaphores>> = LazyLock::new(Arc::default);
+
+/// A turn of this user, kept until it is dropped.
+///
+/// # Errors
+/// [`ErrorCode::TooMany`] where the user's other lists take longer than `patience`.
+async fn turn(user: u32, patience: Duration) -> Result<UserPermit, ApiError> {
+    let turn = TURNS.take(user, (1, AT_ONCE), patience).await;
+    turn.ok_or_else(|| {
+        let seconds = patience.as_secs();
+        let why = format!(
+            "too many open lists: uid {user} has had {AT_ONCE} unread lists for {seconds} s, which is the limit"
+        );
+        Error::new(ErrorCode::TooMany, why)
+            .hint("read the other answers to their end, or close their connections")
+            .into()
+    })
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListQuery {
+    /// Also jobs that have ended.
+    #[serde(default)]
+    all: bool,
+    /// Of each only what a table shows, in a line of its own.
+    #[serde(default)]
+    brief: bool,
+}
+
+/// A turn of this caller, kept until it is dropped.
+///
+/// # Errors
+/// [`ErrorCode::TooMany`] where the user's other lists take too long.
+pub async fn turn_of(caller: &Caller) -> Result<UserPermit, ApiError> {
+    turn(caller.account.uid, PATIENCE).await
+}
+
+/// The answer that has these jobs whole.
+///
+/// # Errors
+/// When a job cannot be written.
+pub async fn job_list_response(
+    home: Arc<Home>,
+    sight: Visibility,
+    jobs: Vec<JobSummary>,
+    turn: UserPermit,
+) -> Result<Response, ApiError> {
+    let write = move |job: JobSummary, text: &mut Vec<u8>| {
+        let _turn = &turn;
+        let mut job = job.into_view().into_api(&home);
+        sight.redact(&mut job);
+        serde_json::to_writer(text, &job)
+    };
+    answer(Form::List, jobs, write).await
+}
+
+pub async fn jobs(
+    State(api): State<Api>,
+    Extension(sight): Extension<Visibility>,
+    Extension(caller): Extension<Caller>,
+    Query(which): Query<ListQuery>,
+) -> Result<Response, ApiError> {
+    let turn = turn(caller.account.uid, PATIENCE).await?;
+    let jobs = listed(&api, which.all).await?;
+    if which.brief {
+        let mut said = TextCache::default();
+        let write = move |job: JobSummary, text: &mut Vec<u8>| {
+            let _turn = &turn;
+            let sees = sight.can_see(job.owner());
+            serde_json::to_writer(&mut *text, &job.to_brief(sees, &mut said))?;
+            text.push(b'\n');
+            Ok(())
+        };
+        return answer(Form::Lines, jobs, write).await;
+    }
+    job_list_response(Arc::clone(&api.home), sight, jobs, turn).await
+}
+
+/// Jobs that have not ended, and those that have if they are asked for; oldest first.
+async fn listed(api: &Api, all: bool) -> Result<Vec<JobSummary>, ApiError> {
+    let read = api.mailbox.query(move |cycle| {
+        let known = all.then(|| cycle.living_ids());
+        Ok((cycle.job_summaries(), known))
+    });
+    let (mut jobs, known) = read.await?;
+    let Some(known) = known else {
+        return Ok(jobs);
+    };
+    let database = api.home.database();
+    let ended = run_blocking(move || journal::all_but(&database, &known)).await?;
+    let ended = ended.map_err(|error| internal(&error))?;
+    let read = api.mailbox.query(move |cycle| {
+        let seen = ended.iter().map(|job| cycle.view(job, None, None));
+        Ok(seen.map(JobSummary::from).collect::<Vec<_>>())
+    });
+    jobs.extend(read.await?);
+    jobs.sort_by_key(JobSummary::id);
+    Ok(jobs)
+}
+
+/// How jobs follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// [`List`].
+    List,
+    /// Each ends its own line.
+    Lines,
+}
+
+impl Form {
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::List => "application/json",
+            Self::Lines => Lines::CONTENT_TYPE,
+        }
+    }
+
+    /// What comes before the first job and after the last.
+    fn ends(self) -> serde_json::Result<(Vec<u8>, &'static [u8])> {
+        const END: &[u8] = b"]}";
+        match self {
+            Self::Lines => Ok((Vec::new(), b"")),
+            Self::List => {
+                let mut empty = serde_json::to_vec(&List::<()>::new("JobList", Vec::new()))?;
+                empty.truncate(empty.len() - END.len());
+                Ok((empty, END))
+            }
+        }
+    }
+}
+
+/// What is still to be written.
+struct ListWriter<T, W> {
+    form: Form,
+    jobs: vec::IntoIter<T>,
+    write: W,
+    is_begun: bool,
+}
+
+impl<T, W: FnMut(T, &mut Vec<u8>) -> serde_json::Result<()>> ListWriter<T, W> {
+    fn is_done(&self) -> bool {
+        self.is_begun && self.jobs.len() == 0
+    }
+
+    /// The next piece.
+    fn piece(&mut self) -> serde_json::Result<Vec<u8>> {
+        let (begin, end) = self.form.ends()?;
+        let mut text = Vec::new();
+        let mut between = self.form == Form::List && self.is_begun;
+        if !std::mem::replace(&mut self.is_begun, true) {
+            text.extend(begin);
+        }
+        while text.len() < PIECE
+            && let Some(job) = self.jobs.next()
+        {
+            if std::mem::replace(&mut between, self.form == Form::List) {
+                text.push(b',');
+            }
+            (self.write)(job, &mut text)?;
+        }
+        if self.is_done() {
+            text.extend(end);
+        }
+        Ok(text)
+    }
+}
+
+/// Writes the jobs, the first piece before it answers: most lists are no longer.
+async fn answer<T, W>(form: Form, jobs: Vec<T>, write: W) -> Result<Response, ApiError>
+where
+    T: Send + 'static,
+    W: FnMut(T, &mut Vec<u8>) -> serde_json::Result<()> + Send + 'static,
+{
+    let scribe = ListWriter {
+        form,
+        jobs: jobs.into_iter(),
+        write,
+        is_begun: false,
+    };
+    let (scribe, first) = next(scribe).await?;
+    let first = Bytes::from(first.map_err(|error| internal(&error))?);
+    let body = if scribe.is_done() {
+        HttpBody::from(first)
+    } else {
+        let (mut sender, body) = Channel::<Bytes, String>::new(1);
+        tokio::spawn(async move {
+            // Whoever hung up wants no more.
+            if sender.send_data(first).await.is_ok() {
+                go_on(scribe, sender).await;
+            }
+        });
+        HttpBody::new(body)
+    };
+    let said = [(CONTENT_TYPE, form.content_type())];
+    Ok((said, Extension(AlreadyRedacted), body).into_response())
+}
+
+async fn go_on<T, W>(mut scribe: ListWriter<T, W>, mut sender: Sender<Bytes, String>)
+where
+    T: Send + 'static,
+    W: FnMut(T, &mut Vec<u8>) -> serde_json::Result<()> + Send + 'static,
+{
+    while !scribe.is_done() {
+        // What ends in the middle must not look whole.
+        let piece = match next(scribe).await {
+            Ok((after, Ok(piece))) => {
+                scribe = after;
+                piece
+            }
+            Ok((_, Err(error))) => return sender.abort(error.to_string()),
+            Err(_) => return sender.abort("cannot write the list".to_owned()),
+        };
+        if sender.send_data(piece.into()).await.is_err() {
+            return;
+        }
+    }
+}
+
+type Piece<T, W> = (ListWriter<T, W>, serde_json::Result<Vec<u8>>);
+
+async fn next<T, W>(mut scribe: ListWriter<T, W>) -> Result<Piece<T, W>, ApiError>
+where
+    T: Send + 'static,
+    W: FnMut(T, &mut Vec<u8>) -> serde_json::Result<()> + Send + 'static,
+{
+    run_blocking(move || {
+        let piece = scribe.piece();
+        (scribe, piece)
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pieces of a list of texts.
+    fn pieces(form: Form, jobs: Vec<String>) -> Vec<Vec<u8>> {
+        let mut scribe = ListWriter {
+            form,
+            jobs: jobs.into_iter(),
+            write: |job: String, text: &mut Vec<u8>| {
+                serde_json::to_writer(&mut *text, &job)?;
+                text.extend((form == Form::Lines).then_some(b'\n'));
+                Ok(())
+            },
+            is_begun: false,
+        };
+        let mut pieces = Vec::new();
+        while !scribe.is_done() {
+            pieces.push(scribe.piece().unwrap());
+        }
+        pieces
+    }
+
+    #[tokio::test]
+    async fn a_users_lists_take_turns_and_leave_others_theirs() {
+        let (mine, other) = (4_000_001, 4_000_002);
+        let short = Duration::from_millis(20);
+        let mut held = Vec::new();
+        for _ in 0..AT_ONCE {
+            held.push(turn(mine, PATIENCE).await.unwrap());
+        }
+        let refused = turn(mine, short).await.unwrap_err();
+        assert_eq!(refused.into_response().status().as_u16(), 429);
+        assert!(turn(other, short).await.is_ok());
+        let next = tokio::spawn(turn(mine, PATIENCE));
+        drop(held.pop());
+        assert!(next.await.unwrap().is_ok());
+    }
+
+    #[test]
+    fn a_list_is_the_same_in_one_piece_and_in_many() {
+        let long = "x".repeat(PIECE / 3);
+        for count in [0, 1, 2, 3, 7] {
+            let jobs: Vec<String> = (0..count).map(|at| format!("{at}{long}")).collect();
+            let list = pieces(Form::List, jobs.clone());
+            assert_eq!(list.len(), usize::max(1, jobs.len().div_ceil(3)), "{count}");
+            let whole = serde_json::to_vec(&List::new("JobList", jobs.clone())).unwrap();
+            assert!(list.concat() == whole, "{count}");
+            let lines = pieces(Form::Lines, jobs.clone()).concat();
+            let read = serde_json::Deserializer::from_slice(&lines).into_iter::<String>();
+            assert_eq!(read.collect::<Result<Vec<_>, _>>().unwrap(), jobs);
+        }
+    }
+
+    #[test]
+    fn no_piece_is_much_longer_than_another_however_long_the_list() {
+        let jobs = vec!["a job".to_owned(); PIECE / 2];
+        for form in [Form::List, Form::Lines] {
+            let all = pieces(form, jobs.clone());
+            assert!(all.len() > 3);
+            assert!(all.iter().all(|piece| piece.len() < PIECE + 64));
+        }
+    }
+}

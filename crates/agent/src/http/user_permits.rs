@@ -1,0 +1,66 @@
+//! Permits of each user: so many of one user's are out at once, whatever other users hold.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+/// The permits of the users who hold some or wait for some.
+#[derive(Debug, Default)]
+pub struct UserSemaphores(Mutex<HashMap<u32, Arc<Semaphore>>>);
+
+impl UserSemaphores {
+    /// Takes `many` of the `most` permits of a user; `None` where they are not free within `patience`.
+    pub async fn take(
+        self: &Arc<Self>,
+        user: u32,
+        (many, most): (u32, usize),
+        patience: Duration,
+    ) -> Option<UserPermit> {
+        let made = || Arc::new(Semaphore::new(most));
+        let permits = Arc::clone(self.lock().entry(user).or_insert_with(made));
+        // Dropped without permits where they come too late, and then nothing is kept of the user either.
+        let mut share = UserPermit {
+            shares: Arc::clone(self),
+            user,
+            permit: None,
+        };
+        let taken = timeout(patience, permits.acquire_many_owned(many)).await;
+        share.permit = Some(taken.ok()?.ok()?);
+        Some(share)
+    }
+
+    /// How many users have permits here.
+    #[cfg(test)]
+    pub fn users(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<Semaphore>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Permits of a user, free again when this is dropped.
+#[derive(Debug)]
+pub struct UserPermit {
+    shares: Arc<UserSemaphores>,
+    user: u32,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for UserPermit {
+    fn drop(&mut self) {
+        drop(self.permit.take());
+        let mut all = self.shares.lock();
+        // Each call of the user that holds or waits for permits has the semaphore too.
+        if all
+            .get(&self.user)
+            .is_some_and(|permits| Arc::strong_count(permits) == 1)
+        {
+            all.remove(&self.user);
+        }
+    }
+}

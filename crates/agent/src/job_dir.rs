@@ -1,0 +1,869 @@
+//! A job's folder: the files through which agent and supervisor speak, so that either may die at any moment.
+//!
+//! ```text
+//! record         agent       held (flock) by the supervisor as long as it lives; its first line is what to start
+//!   launch       supervisor  on disk before the program exists: from here on it may have run, so it never runs again
+//!   started      supervisor  the program's pid; not synced, as it means nothing after a reboot
+//!   limiter      supervisor  in which form the limiter got into the program; not synced
+//!   held         supervisor  what holds its processes together; not synced
+//!   container    supervisor  which container is the job's, where it has one
+//!   exit         supervisor  how it ended, on disk; nothing of the job lives any more
+//! stop           agent       the container is to be stopped, whoever supervises it by then
+//! stopped        agent       why the program is stopped, for its client; only of jobs on their client's terminal
+//! replica        agent       what the journal says since the record was begun; only of jobs that were changed, and of claims
+//! log            program     output of jobs that have no terminal
+//! script         supervisor  what the job's interpreter reads, where it has a script; its user's
+//! notice/        agent       the record of what is started when the job has ended
+//! ```
+//! The record is one file of lines, each a JSON object of one member: a file for each of them costs a job more than all the rest, as
+//! file systems take longer to make one the more were deleted lately. Whoever holds the lock appends; of two lines of a kind the
+//! later counts. A line without an end was cut short, says nothing, and is taken away by whoever appends next. The first
+//! line, which holds the environment, is made blank when the job ends.
+//!
+//! The agent writes `exit` itself, under the lock, for a job that it withdraws before anything was started.
+
+pub mod container_spec;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use divvy_core::JobId;
+use jiff::Timestamp;
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
+use serde::{Deserialize, Serialize};
+
+use crate::container::Plan;
+use crate::host::cgroup::{Cgroup, CgroupStatus};
+use crate::host::clock::{boot_ns, now};
+use crate::host::failpoint;
+use crate::host::process::Process;
+use crate::host::run_as::Identity;
+use crate::journal::Replica;
+use crate::model::cause::Cause;
+use crate::supervisor::injection::{InjectedLimiter, InjectionPolicy};
+use crate::supervisor::output::OutputFiles;
+
+/// What the agent watches for changes.
+pub const RECORD: &str = "record";
+/// A job's script, for its interpreter.
+pub const SCRIPT: &str = "script";
+/// The folder of the notice that a job has ended.
+pub const NOTICE: &str = "notice";
+const STOP: &str = "stop";
+const STOPPED: &str = "stopped";
+const LOG: &str = "log";
+const REPLICA: &str = "replica";
+/// Less than a block of most file systems leaves no hole.
+const BLOCK: usize = 4096;
+/// Bytes behind a record's first line that have room on the disk from the beginning: the supervisor's lines take a tenth of it.
+const RESERVED: u64 = 8192;
+/// Of builds that kept a file for each thing: made before the program existed, and locked by its supervisor.
+const EARLIER_LAUNCH: &str = "launch.json";
+const EARLIER_LOCK: &str = "run.lock";
+
+/// What a supervisor needs to know. Holds the job's environment, secrets included: mode 0600, deleted when the job ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchSpec {
+    pub job: String,
+    /// Program and arguments.
+    pub command: Vec<String>,
+    pub cwd: PathBuf,
+    /// The program's whole environment, slice variables included.
+    pub env: BTreeMap<String, String>,
+    /// Time between SIGTERM and SIGKILL when the job is stopped, in milliseconds.
+    pub grace_ms: u64,
+    /// The script that the command names and gives arguments to; absent: the command is a program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<String>,
+    /// Where its output goes; absent: the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<OutputFiles>,
+    /// It is stopped after so many milliseconds, also without an agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_after_ms: Option<u64>,
+    /// Bytes that the job's log may hold; `None`: as many as come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_most: Option<u64>,
+    /// `None` where the hardware holds it.
+    pub limiter: Option<InjectionPolicy>,
+    /// The container to run the command in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Plan>,
+    /// As whom the program runs; absent: as the supervisor does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<Identity>,
+    /// Whether its programs are refused user namespaces; of use with a `user`, as root needs none to mount.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub refuse_user_namespaces: bool,
+    /// Where its control group is to be, or why it gets none.
+    #[serde(default)]
+    pub held: CgroupStatus,
+    /// What the journal says of the job; absent without a journal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<Replica>,
+}
+
+/// `launch` (the supervisor) and `started` (the program).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartRecord {
+    #[serde(flatten)]
+    pub process: Process,
+    pub at: Timestamp,
+    /// The same moment of CLOCK_BOOTTIME, in nanoseconds; absent in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_ns: Option<u64>,
+}
+
+impl StartRecord {
+    /// A process that has just been started.
+    pub fn now(process: Process) -> Self {
+        Self {
+            process,
+            at: now(),
+            boot_ns: Some(boot_ns()),
+        }
+    }
+}
+
+/// `container`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerRecord {
+    pub name: String,
+    /// The engine's own name for it.
+    pub id: String,
+    /// Bytes of the job's log that are not the container's.
+    pub log_from: u64,
+}
+
+/// `exit`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitRecord {
+    #[serde(flatten)]
+    pub outcome: RunOutcome,
+    pub at: Timestamp,
+}
+
+/// `stopped`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopRecord {
+    #[serde(flatten)]
+    pub cause: Cause,
+    /// When it was told to stop.
+    pub at: Timestamp,
+}
+
+/// One line of a record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RecordLine {
+    Launch(StartRecord),
+    Started(StartRecord),
+    Limiter(InjectedLimiter),
+    Held(CgroupStatus),
+    Container(ContainerRecord),
+    Exit(ExitRecord),
+}
+
+/// All that was done, as far as it is written down.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    pub launch: Option<StartRecord>,
+    pub started: Option<StartRecord>,
+    pub limiter: Option<InjectedLimiter>,
+    pub held: Option<CgroupStatus>,
+    pub container: Option<ContainerRecord>,
+    pub exit: Option<ExitRecord>,
+}
+
+impl Record {
+    fn apply(&mut self, line: RecordLine) {
+        match line {
+            RecordLine::Launch(begun) => self.launch = Some(begun),
+            RecordLine::Started(begun) => self.started = Some(begun),
+            RecordLine::Limiter(limiter) => self.limiter = Some(limiter),
+            RecordLine::Held(held) => self.held = Some(held),
+            RecordLine::Container(placed) => self.container = Some(placed),
+            RecordLine::Exit(exit) => self.exit = Some(exit),
+        }
+    }
+
+    /// What the lines behind the first say.
+    fn parse(text: &[u8]) -> serde_json::Result<Self> {
+        let mut record = Self::default();
+        for line in complete_lines(text).split(|byte| *byte == b'\n').skip(1) {
+            if !line.is_empty() {
+                record.apply(serde_json::from_slice(line)?);
+            }
+        }
+        Ok(record)
+    }
+}
+
+/// What is left of a spec that was forgotten: blanks, or a hole.
+fn is_blank(line: &[u8]) -> bool {
+    line.iter().all(|byte| matches!(byte, b' ' | 0))
+}
+
+/// The lines that have an end.
+fn complete_lines(text: &[u8]) -> &[u8] {
+    let end = text.iter().rposition(|byte| *byte == b'\n');
+    &text[..end.map_or(0, |end| end + 1)]
+}
+
+/// How a program ended, or why there was none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum RunOutcome {
+    /// It could not be started; the code is what a shell would say (126, 127, or 125 for our own failure).
+    Launch {
+        launch_error: String,
+        exit_code: i32,
+    },
+    /// The agent withdrew it before it was started.
+    Withdrawn {
+        withdrawn: String,
+    },
+    /// Its container is gone, and nobody knows how it ended.
+    Lost {
+        lost: String,
+    },
+    Exited {
+        exit_code: i32,
+    },
+    Signaled {
+        signal: i32,
+    },
+}
+
+impl RunOutcome {
+    /// The code a shell reports: 128+N for signal N; none when there was no program.
+    pub fn code(&self) -> Option<i32> {
+        match self {
+            Self::Launch { exit_code, .. } | Self::Exited { exit_code } => Some(*exit_code),
+            Self::Signaled { signal } => Some(128 + signal),
+            Self::Withdrawn { .. } | Self::Lost { .. } => None,
+        }
+    }
+}
+
+/// A job's folder could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {verb} {path}")]
+pub struct RecordError {
+    verb: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// The folder of one job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobDir(PathBuf);
+
+impl JobDir {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.0.join(LOG)
+    }
+
+    /// Makes the folder if it is not there and begins its record with the spec. Not synced: a job whose spec a power cut takes was
+    /// not launched, and the agent writes it again from its store.
+    ///
+    /// # Errors
+    /// Also when a process holds the lock, or when the record has `launch`: the job was started, and must not be a second time.
+    pub fn write_spec(&self, spec: &LaunchSpec) -> Result<(), RecordError> {
+        let mut line =
+            serde_json::to_vec(spec).map_err(|error| self.error("write", RECORD, error.into()))?;
+        line.push(b'\n');
+        let held = || self.error("begin", RECORD, io::ErrorKind::WouldBlock.into());
+        let mut file = self.lock()?.ok_or_else(held)?;
+        let is_new = file.metadata().is_ok_and(|meta| meta.len() == 0);
+        if !is_new && self.record()?.launch.is_some() {
+            let launched = io::Error::other("the job's program was started already");
+            return Err(self.error("begin", RECORD, launched));
+        }
+        let mut write = || {
+            failpoint::write("record.new")?;
+            file.set_len(0)?;
+            file.write_all(&line)?;
+            // A full disk must not keep a supervisor from writing down how its program ended. Not every file system can.
+            let _ = fallocate(
+                &file,
+                FallocateFlags::KEEP_SIZE,
+                0,
+                line.len() as u64 + RESERVED,
+            );
+            failpoint::reach("record.written");
+            failpoint::reach("record.there");
+            Ok(())
+        };
+        write().map_err(|error| self.error("write", RECORD, error))
+    }
+
+    pub fn has_record(&self) -> bool {
+        self.0.join(RECORD).is_file()
+    }
+
+    /// Keeps the journal's rows of the job beside its record. Not synced: a power cut that takes the file also ends the job.
+    pub fn write_replica(&self, replica: &Replica) -> Result<(), RecordError> {
+        self.write_file(REPLICA, replica)
+    }
+
+    /// Writes a file beside the record. Readers see it whole or not at all.
+    fn write_file(&self, name: &str, content: &impl Serialize) -> Result<(), RecordError> {
+        let write = || -> io::Result<()> {
+            let new = self.0.join(format!("{name}.new"));
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&new)?;
+            file.write_all(&serde_json::to_vec(content)?)?;
+            fs::rename(&new, self.0.join(name))
+        };
+        write().map_err(|error| self.error("write", name, error))
+    }
+
+    /// What [`JobDir::write_replica`] kept last; `None` where there is none or it is not whole.
+    pub fn replica(&self) -> Option<Replica> {
+        let text = fs::read(self.0.join(REPLICA)).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    pub fn remove_replica(&self) {
+        // Most jobs have none.
+        let _ = fs::remove_file(self.0.join(REPLICA));
+    }
+
+    /// Lets its user reach the log by its name. The records stay the agent's.
+    pub fn grant_log_access(&self, _user: &Identity) -> Result<(), RecordError> {
+        fs::set_permissions(&self.0, fs::Permissions::from_mode(0o711))
+            .map_err(|error| self.error("open", "", error))
+    }
+
+    fn make(&self) -> Result<(), RecordError> {
+        match fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.0)
+        {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                Err(self.error("create", "", error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub fn spec(&self) -> Result<Option<LaunchSpec>, RecordError> {
+        self.spec_in(&self.text()?)
+    }
+
+    fn spec_in(&self, text: &[u8]) -> Result<Option<LaunchSpec>, RecordError> {
+        let mut lines = complete_lines(text).split(|byte| *byte == b'\n');
+        let first = lines.next().unwrap_or_default();
+        match is_blank(first) {
+            true => Ok(None),
+            false => serde_json::from_slice(first)
+                .map(Some)
+                .map_err(|error| self.error("parse", RECORD, error.into())),
+        }
+    }
+
+    /// Makes the spec blank and with it the job's environment, and removes the job's script.
+    pub fn erase_spec(&self) -> Result<(), RecordError> {
+        // Most jobs have none.
+        let _ = fs::remove_file(self.0.join(SCRIPT));
+        let forget = || {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(self.0.join(RECORD))?;
+            let mut text = Vec::new();
+            (&file).read_to_end(&mut text)?;
+            let first = text.split(|byte| *byte == b'\n').next();
+            let first = first.unwrap_or_default();
+            // One that is not whole was never begun to be carried out, and nothing comes after it.
+            match first.len() == text.len() {
+                true => file.set_len(0),
+                false if is_blank(first) => Ok(()),
+                false => {
+                    file.write_all_at(&vec![b' '; first.len()], 0)?;
+                    if first.len() >= BLOCK {
+                        // A large environment need not stay as blanks; where files have no holes it does.
+                        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                        let _ = fallocate(&file, flags, 0, first.len() as u64);
+                    }
+                    Ok(())
+                }
+            }
+        };
+        match forget() {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(self.error("delete the beginning of", RECORD, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the run lock; `None` when another process holds it. Makes the folder if it is not there: an agent may die
+    /// after it journalled the start and before it made the folder, and the job is then one that nobody has started.
+    pub fn lock(&self) -> Result<Option<File>, RecordError> {
+        let file = match self.open_lock() {
+            Err(error) if error.source.kind() == io::ErrorKind::NotFound => {
+                self.make()?;
+                self.open_lock()?
+            }
+            file => file?,
+        };
+        match file.try_lock() {
+            Ok(()) => Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(self.error("lock", RECORD, error)),
+        }
+    }
+
+    /// The lock file itself, for comparing an inherited descriptor with it.
+    pub fn open_lock(&self) -> Result<File, RecordError> {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(self.0.join(RECORD))
+            .map_err(|error| self.error("open", RECORD, error))
+    }
+
+    /// For a program to write to. It may be there from an earlier run, and is its user's then ([`SAFE_OPEN_FLAGS`]).
+    pub fn open_log(&self) -> Result<File, RecordError> {
+        let open = || {
+            let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | SAFE_OPEN_FLAGS;
+            let log = rustix::fs::open(self.log(), flags, Mode::RUSR | Mode::WUSR)?;
+            // The program's output is as it would be without.
+            rustix::fs::fcntl_setfl(&log, OFlags::APPEND)?;
+            io::Result::Ok(File::from(log))
+        };
+        open().map_err(|error| self.error("open", LOG, error))
+    }
+
+    /// All that is written down, and what is to be started, at once.
+    pub fn read_all(&self) -> Result<(Option<LaunchSpec>, Record), RecordError> {
+        let text = self.text()?;
+        Ok((self.spec_in(&text)?, self.record_in(&text)?))
+    }
+
+    /// All that is written down.
+    pub fn record(&self) -> Result<Record, RecordError> {
+        self.record_in(&self.text()?)
+    }
+
+    fn record_in(&self, text: &[u8]) -> Result<Record, RecordError> {
+        Record::parse(text).map_err(|error| self.error("parse", RECORD, error.into()))
+    }
+
+    /// Whether a build that kept other records has started the job: what it wrote is not read, and the job never started again.
+    pub fn is_from_earlier_build(&self) -> bool {
+        self.0.join(EARLIER_LAUNCH).exists()
+    }
+
+    /// Whether the supervisor that such a build gave it lives.
+    pub fn has_earlier_supervisor(&self) -> bool {
+        let lock = File::open(self.0.join(EARLIER_LOCK));
+        self.is_from_earlier_build()
+            && lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
+    }
+
+    pub fn launch(&self) -> Result<Option<StartRecord>, RecordError> {
+        Ok(self.record()?.launch)
+    }
+
+    /// On disk when this returns.
+    pub fn write_launch(&self, begun: &StartRecord) -> Result<(), RecordError> {
+        self.append(&[RecordLine::Launch(*begun)], true)
+    }
+
+    pub fn started(&self) -> Result<Option<StartRecord>, RecordError> {
+        Ok(self.record()?.started)
+    }
+
+    pub fn write_started(&self, begun: &StartRecord) -> Result<(), RecordError> {
+        self.append(&[RecordLine::Started(*begun)], false)
+    }
+
+    /// The same, with how its limiter came in, if it has one, and what holds its processes together.
+    pub fn write_started_as(
+        &self,
+        begun: &StartRecord,
+        limiter: Option<&InjectedLimiter>,
+        held: &CgroupStatus,
+    ) -> Result<(), RecordError> {
+        let limiter = limiter.cloned().map(RecordLine::Limiter);
+        let lines = [RecordLine::Held(held.clone()), RecordLine::Started(*begun)];
+        let lines: Vec<RecordLine> = limiter.into_iter().chain(lines).collect();
+        self.append(&lines, false)
+    }
+
+    pub fn limiter(&self) -> Result<Option<InjectedLimiter>, RecordError> {
+        Ok(self.record()?.limiter)
+    }
+
+    pub fn write_limiter(&self, limiter: &InjectedLimiter) -> Result<(), RecordError> {
+        self.append(&[RecordLine::Limiter(limiter.clone())], false)
+    }
+
+    /// The job's control group, where it has one.
+    pub fn group(&self) -> Option<Cgroup> {
+        Some(Cgroup::at(self.record().ok()?.held?.group?))
+    }
+
+    pub fn container(&self) -> Result<Option<ContainerRecord>, RecordError> {
+        Ok(self.record()?.container)
+    }
+
+    pub fn write_container(&self, placed: &ContainerRecord) -> Result<(), RecordError> {
+        self.append(&[RecordLine::Container(placed.clone())], false)
+    }
+
+    /// Whether somebody wants its container to end. A signal can be lost with the supervisor that it was for; this cannot.
+    pub fn is_stop_requested(&self) -> bool {
+        self.0.join(STOP).exists()
+    }
+
+    pub fn request_stop(&self) -> Result<(), RecordError> {
+        File::create(self.0.join(STOP))
+            .map(drop)
+            .map_err(|error| self.error("write", STOP, error))
+    }
+
+    /// Why its program is stopped, for its client.
+    pub fn write_stopped(&self, stopped: &StopRecord) -> Result<(), RecordError> {
+        self.write_file(STOPPED, stopped)
+    }
+
+    /// Why its program was stopped; `None` where it was not, or had ended before.
+    pub fn stopped(&self) -> Option<StopRecord> {
+        let text = fs::read(self.0.join(STOPPED)).ok()?;
+        let stopped: StopRecord = serde_json::from_slice(&text).ok()?;
+        let exit = self.exit().ok().flatten();
+        exit.is_none_or(|exit| exit.at >= stopped.at)
+            .then_some(stopped)
+    }
+
+    /// It is the last that is ever written down, so nothing else is read for it.
+    pub fn exit(&self) -> Result<Option<ExitRecord>, RecordError> {
+        self.exit_in(&self.text()?)
+    }
+
+    /// How it ended, or that it runs.
+    pub fn progress(&self) -> Result<(Option<ExitRecord>, Option<StartRecord>), RecordError> {
+        let text = self.text()?;
+        match self.exit_in(&text)? {
+            Some(exit) => Ok((Some(exit), None)),
+            None => Ok((None, self.record_in(&text)?.started)),
+        }
+    }
+
+    fn exit_in(&self, text: &[u8]) -> Result<Option<ExitRecord>, RecordError> {
+        let mut lines = complete_lines(text)
+            .trim_ascii_end()
+            .rsplit(|byte| *byte == b'\n');
+        match lines.next().filter(|line| line.starts_with(b"{\"exit\":")) {
+            Some(line) => match serde_json::from_slice(line) {
+                Ok(RecordLine::Exit(exit)) => Ok(Some(exit)),
+                Ok(_) => Ok(None),
+                Err(error) => Err(self.error("parse", RECORD, error.into())),
+            },
+            None => Ok(None),
+        }
+    }
+
+    /// On disk when this returns.
+    pub fn write_exit(&self, exit: &ExitRecord) -> Result<(), RecordError> {
+        self.append(&[RecordLine::Exit(exit.clone())], true)
+    }
+
+    /// Adds to what is written down; whoever calls holds the lock. Readers see a line whole or not at all.
+    fn append(&self, lines: &[RecordLine], durable: bool) -> Result<(), RecordError> {
+        let append = || -> io::Result<()> {
+            let mut body = Vec::new();
+            for line in lines {
+                serde_json::to_writer(&mut body, line)?;
+                body.push(b'\n');
+            }
+            failpoint::write("record.new")?;
+            let mut file = OpenOptions::new()
+                .read(true)
+                .append(true)
+                .create(true)
+                .mode(0o600)
+                .open(self.0.join(RECORD))?;
+            let mut text = Vec::new();
+            file.read_to_end(&mut text)?;
+            let (end, length) = (complete_lines(&text).len(), text.len());
+            if end < length {
+                file.set_len(end as u64)?;
+            }
+            if end == 0 {
+                // Nothing is to be started any more; the first line is the spec's all the same.
+                body.insert(0, b'\n');
+            }
+            if let Err(error) = file.write_all(&body) {
+                // What the disk did not take whole it shall not keep in part.
+                let _ = file.set_len(end as u64);
+                return Err(error);
+            }
+            failpoint::reach("record.written");
+            if durable {
+                file.sync_data()?;
+                let is_known = Record::parse(&text).is_ok_and(|record| record.launch.is_some());
+                if !is_known {
+                    File::open(&self.0)?.sync_data()?;
+                }
+            }
+            failpoint::reach("record.there");
+            Ok(())
+        };
+        append().map_err(|error| self.error("write", RECORD, error))
+    }
+
+    fn text(&self) -> Result<Vec<u8>, RecordError> {
+        match fs::read(self.0.join(RECORD)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            read => read.map_err(|error| self.error("read", RECORD, error)),
+        }
+    }
+
+    fn error(&self, verb: &'static str, name: &str, source: io::Error) -> RecordError {
+        RecordError {
+            verb,
+            path: self.0.join(name),
+            source,
+        }
+    }
+}
+
+/// How a file is opened that belongs to a job's user: nothing that the user does with it leads elsewhere or keeps the opener waiting.
+/// Under a lease (fcntl(2), `F_SETLEASE`) a plain open waits for the holder, for 45 seconds unless the machine says otherwise; with
+/// `O_NONBLOCK` it fails with `EWOULDBLOCK`.
+pub const SAFE_OPEN_FLAGS: OFlags = OFlags::NONBLOCK
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::NOCTTY)
+    .union(OFlags::CLOEXEC);
+
+/// Removes the specs that are left of jobs that have ended, with the environments in them: whoever was to remove them was killed.
+pub fn erase_leftover_specs(jobs: &Path, lives: impl Fn(JobId) -> bool) {
+    for entry in fs::read_dir(jobs).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let job = name.to_str().and_then(|name| name.parse().ok());
+        if job.is_none_or(&lives) {
+            continue;
+        }
+        let first = entry.path();
+        let again = (1..).map(|run| first.join(format!("run-{run}")));
+        let runs = [first.clone(), first.join(NOTICE)].into_iter();
+        let runs = runs.chain(again.take_while(|run| run.is_dir()));
+        for run in runs {
+            if let Err(error) = JobDir::new(run).erase_spec() {
+                tracing::warn!(%error, "cannot remove the spec of an ended job, which contains its environment");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir() -> (tempfile::TempDir, JobDir) {
+        let root = tempfile::tempdir().unwrap();
+        let dir = JobDir::new(root.path().join("7"));
+        let spec = LaunchSpec {
+            job: "7".into(),
+            command: vec!["true".into()],
+            cwd: "/".into(),
+            env: BTreeMap::from([("KEY".into(), "secret".into())]),
+            grace_ms: 10_000,
+            script: None,
+            output: None,
+            ends_after_ms: None,
+            log_most: None,
+            limiter: Some(InjectionPolicy::Preload {
+                because: "a test".into(),
+            }),
+            container: None,
+            user: None,
+            refuse_user_namespaces: false,
+            held: CgroupStatus::default(),
+            replica: None,
+        };
+        dir.write_spec(&spec).unwrap();
+        assert_eq!(dir.spec().unwrap(), Some(spec));
+        (root, dir)
+    }
+
+    #[test]
+    fn an_exit_record_has_one_field_for_how_it_ended() {
+        let at: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        let cases = [
+            (
+                RunOutcome::Exited { exit_code: 3 },
+                r#"{"exit_code":3,"at":"2026-01-02T03:04:05Z"}"#,
+                Some(3),
+            ),
+            (
+                RunOutcome::Signaled { signal: 9 },
+                r#"{"signal":9,"at":"2026-01-02T03:04:05Z"}"#,
+                Some(137),
+            ),
+            (
+                RunOutcome::Launch {
+                    launch_error: "no".into(),
+                    exit_code: 127,
+                },
+                r#"{"launch_error":"no","exit_code":127,"at":"2026-01-02T03:04:05Z"}"#,
+                Some(127),
+            ),
+            (
+                RunOutcome::Withdrawn {
+                    withdrawn: "cancelled".into(),
+                },
+                r#"{"withdrawn":"cancelled","at":"2026-01-02T03:04:05Z"}"#,
+                None,
+            ),
+            (
+                RunOutcome::Lost {
+                    lost: "gone".into(),
+                },
+                r#"{"lost":"gone","at":"2026-01-02T03:04:05Z"}"#,
+                None,
+            ),
+        ];
+        for (outcome, text, code) in cases {
+            let exit = ExitRecord { outcome, at };
+            assert_eq!(serde_json::to_string(&exit).unwrap(), text);
+            assert_eq!(serde_json::from_str::<ExitRecord>(text).unwrap(), exit);
+            assert_eq!(exit.outcome.code(), code);
+        }
+    }
+
+    #[test]
+    fn a_line_that_was_cut_short_says_nothing_and_goes() {
+        let (_root, dir) = dir();
+        let cut_short = || {
+            let file = OpenOptions::new()
+                .append(true)
+                .open(dir.path().join(RECORD));
+            file.unwrap().write_all(b"{\"exit\":{").unwrap();
+        };
+        cut_short();
+        assert_eq!(dir.record().unwrap(), Record::default());
+        assert_eq!(dir.exit().unwrap(), None);
+        let begun = StartRecord::now(Process::this().unwrap());
+        dir.write_launch(&begun).unwrap();
+        cut_short();
+        let exit = ExitRecord {
+            outcome: RunOutcome::Exited { exit_code: 0 },
+            at: Timestamp::now(),
+        };
+        dir.write_exit(&exit).unwrap();
+        assert_eq!(dir.exit().unwrap(), Some(exit.clone()));
+        let record = dir.record().unwrap();
+        assert_eq!((record.launch, record.exit), (Some(begun), Some(exit)));
+        assert!(dir.spec().unwrap().is_some());
+    }
+
+    #[test]
+    fn of_two_lines_of_a_kind_the_later_counts() {
+        let (_root, dir) = dir();
+        let begun = |pid| StartRecord {
+            process: Process { pid, start_time: 1 },
+            at: Timestamp::now(),
+            boot_ns: None,
+        };
+        let held = CgroupStatus::default();
+        for pid in [1, 2] {
+            dir.write_launch(&begun(pid)).unwrap();
+            dir.write_started_as(&begun(pid + 2), None, &held).unwrap();
+        }
+        let record = dir.record().unwrap();
+        assert_eq!(record.launch.map(|begun| begun.process.pid), Some(2));
+        assert_eq!(record.started.map(|begun| begun.process.pid), Some(4));
+        assert_eq!((record.held, record.exit), (Some(held), None));
+    }
+
+    #[test]
+    fn what_was_started_is_not_begun_again() {
+        let (_root, dir) = dir();
+        let spec = dir.spec().unwrap().unwrap();
+        let _lock = dir.lock().unwrap().expect("free");
+        dir.write_spec(&spec).unwrap_err();
+    }
+
+    #[test]
+    fn a_forgotten_spec_leaves_no_secret() {
+        let (_root, dir) = dir();
+        let begun = StartRecord::now(Process::this().unwrap());
+        dir.write_launch(&begun).unwrap();
+        dir.erase_spec().unwrap();
+        dir.erase_spec().expect("a second time changes nothing");
+        assert_eq!(dir.spec().unwrap(), None);
+        assert_eq!(dir.launch().unwrap(), Some(begun), "the rest stays");
+        for file in fs::read_dir(dir.path()).unwrap() {
+            assert!(
+                !fs::read_to_string(file.unwrap().path())
+                    .unwrap()
+                    .contains("secret")
+            );
+        }
+        // Killed while it wrote.
+        fs::write(dir.path().join(RECORD), "{\"KEY\":\"secret").unwrap();
+        dir.erase_spec().unwrap();
+        assert_eq!(fs::read(dir.path().join(RECORD)).unwrap(), b"");
+    }
+
+    #[test]
+    fn specs_of_jobs_that_ended_are_swept_with_those_of_all_their_runs() {
+        let (root, dir) = dir();
+        let run = dir.path().join("run-1");
+        fs::create_dir(&run).unwrap();
+        fs::write(run.join(RECORD), "secret").unwrap();
+        erase_leftover_specs(root.path(), |job| job == JobId(7));
+        assert!(dir.spec().unwrap().is_some(), "it lives");
+        erase_leftover_specs(root.path(), |job| job == JobId(8));
+        assert_eq!(dir.spec().unwrap(), None);
+        assert_eq!(fs::read(run.join(RECORD)).unwrap(), b"");
+    }
+
+    #[test]
+    fn a_log_is_appended_to_and_is_never_what_a_link_leads_to() {
+        let (_root, dir) = dir();
+        let log = || dir.open_log();
+        log().unwrap().write_all(b"one\n").unwrap();
+        log().unwrap().write_all(b"two\n").unwrap();
+        assert_eq!(fs::read_to_string(dir.log()).unwrap(), "one\ntwo\n");
+        let flags = rustix::fs::fcntl_getfl(log().unwrap()).unwrap();
+        assert!(flags.contains(OFlags::APPEND) && !flags.contains(OFlags::NONBLOCK));
+        fs::rename(dir.log(), dir.path().join("other")).unwrap();
+        std::os::unix::fs::symlink("other", dir.log()).unwrap();
+        assert!(log().is_err());
+    }
+
+    #[test]
+    fn the_run_lock_has_one_holder() {
+        let (_root, dir) = dir();
+        let held = dir.lock().unwrap().expect("free");
+        assert!(dir.lock().unwrap().is_none());
+        drop(held);
+        assert!(dir.lock().unwrap().is_some());
+    }
+}

@@ -1,0 +1,276 @@
+//! What survives: jobs, what they hold, events, in one SQLite file with one writer.
+//!
+//! WAL with `synchronous=FULL`: what a commit has returned for is on disk. The cycle groups what it does in one round into
+//! one transaction, so that a burst of submits costs one sync. Nothing is decided here.
+
+mod arrays;
+pub mod backup;
+mod bypasses;
+mod copy;
+mod denials;
+mod events;
+mod jobs;
+mod migs;
+mod past;
+mod projects;
+pub mod recover;
+mod replica;
+mod reserve;
+pub mod retention;
+mod rows;
+mod runtime_stats;
+pub mod secrets;
+mod usage;
+mod wal;
+
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use divvy_core::JobId;
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
+
+use crate::host::clock::now;
+use crate::host::failpoint;
+
+pub use arrays::ended_of_array;
+pub use copy::{Contents, check, copy};
+pub use denials::sufficient;
+pub use events::{UNCOUNTED, events_after};
+pub use jobs::{all_but, ended_of};
+pub use past::{
+    ReferencedJobs, RetentionLimits, UpTo, UserUpTo, cuts, ended_jobs, events_beyond,
+    events_forgotten, jobs_beyond, overfull, usage_beyond, usages_beyond,
+};
+pub use replica::Replica;
+pub use runtime_stats::RuntimeHistory;
+pub use usage::usage_between;
+pub use wal::torn;
+
+/// Schema changes in order; the file's `user_version` counts how many it has had. Append only.
+const MIGRATIONS: &[&str] = &[
+    include_str!("../migrations/0001_jobs.sql"),
+    include_str!("../migrations/0002_bypass.sql"),
+    include_str!("../migrations/0003_resize_oom.sql"),
+    include_str!("../migrations/0004_redivide.sql"),
+    include_str!("../migrations/0005_mig.sql"),
+    include_str!("../migrations/0006_projects.sql"),
+    include_str!("../migrations/0007_containers.sql"),
+    include_str!("../migrations/0008_users.sql"),
+    include_str!("../migrations/0009_usage.sql"),
+    include_str!("../migrations/0010_retention.sql"),
+    include_str!("../migrations/0011_name.sql"),
+    include_str!("../migrations/0012_uncounted.sql"),
+    include_str!("../migrations/0013_owner.sql"),
+    include_str!("../migrations/0014_aside.sql"),
+    include_str!("../migrations/0015_texts.sql"),
+    include_str!("../migrations/0016_reserve.sql"),
+    include_str!("../migrations/0017_held.sql"),
+    include_str!("../migrations/0018_event_kinds.sql"),
+];
+
+/// How long a writer waits for a reader that holds the file, which in WAL mode is only while it opens.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// How often a transaction is begun again while somebody else, a person with a shell of SQLite perhaps, has one: for a minute.
+const PATIENCE: u32 = 11;
+
+/// The store could not be opened or used.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("cannot create the database {path}")]
+    Create { path: PathBuf, source: io::Error },
+    #[error("cannot open the database {path}")]
+    Open {
+        path: PathBuf,
+        source: rusqlite::Error,
+    },
+    #[error(
+        "the database {path} has schema {found}, but this divvy supports up to {known}: a newer divvy wrote it"
+    )]
+    Newer {
+        path: PathBuf,
+        found: u32,
+        known: u32,
+    },
+    #[error("{path} is damaged: {why}")]
+    Damaged { path: PathBuf, why: String },
+    #[error("cannot upgrade the database to schema {to}")]
+    Migrate { to: u32, source: rusqlite::Error },
+    #[error("cannot {verb}")]
+    Sql {
+        verb: &'static str,
+        source: rusqlite::Error,
+    },
+    #[error("the database has an invalid entry for job {job}: {what}")]
+    Corrupt { job: JobId, what: String },
+}
+
+/// The writer's connection.
+#[derive(Debug)]
+pub struct Store {
+    db: Connection,
+}
+
+impl Store {
+    /// Opens the file, makes it (mode 0600) or brings it to the present schema.
+    ///
+    /// # Errors
+    /// [`StoreError::Newer`] for a file that a later version wrote; it is left as it is.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(|source| StoreError::Create {
+                path: path.to_owned(),
+                source,
+            })?;
+        let open = |source| StoreError::Open {
+            path: path.to_owned(),
+            source,
+        };
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut db = Connection::open_with_flags(path, flags).map_err(open)?;
+        db.busy_timeout(BUSY).map_err(open)?;
+        let found: u32 = db
+            .query_row("PRAGMA user_version", [], |row| row.get(0))
+            .map_err(open)?;
+        let known = u32::try_from(MIGRATIONS.len()).expect("few migrations");
+        if found > known {
+            return Err(StoreError::Newer {
+                path: path.to_owned(),
+                found,
+                known,
+            });
+        }
+        // Answers with the mode it has set, hence a query.
+        db.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))
+            .map_err(open)?;
+        // What is deleted, environments among it, is overwritten and not only let go of.
+        db.execute_batch(
+            "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON;",
+        )
+        .map_err(open)?;
+        // Otherwise each new value of a parameter has its statement prepared anew, to see whether another index would be better
+        // (sqlite3_db_config, `SQLITE_DBCONFIG_ENABLE_QPSG`).
+        db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
+            .map_err(open)?;
+        db.set_prepared_statement_cache_capacity(64);
+        for (to, sql) in (1..).zip(MIGRATIONS).skip(found as usize) {
+            migrate(&mut db, to, sql).map_err(|source| StoreError::Migrate { to, source })?;
+        }
+        let store = Self { db };
+        if found == 0 {
+            store.set_setting("began", &now().as_second().to_string())?;
+        }
+        Ok(store)
+    }
+
+    /// Starts a group of changes.
+    pub fn begin(&self) -> Result<(), StoreError> {
+        let begin = || {
+            failpoint::write("journal.begin").map_err(full)?;
+            self.db.execute_batch("BEGIN IMMEDIATE")
+        };
+        for _ in 0..PATIENCE {
+            match begin() {
+                Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
+                    tracing::warn!("another program has locked the journal; waiting for it");
+                }
+                begun => return begun.map_err(sql("begin a transaction")),
+            }
+        }
+        begin().map_err(sql("begin a transaction"))
+    }
+
+    /// Makes the group durable.
+    pub fn commit(&self) -> Result<(), StoreError> {
+        let commit = || {
+            failpoint::write("journal.commit").map_err(full)?;
+            self.db.execute_batch("COMMIT")
+        };
+        commit().map_err(sql("commit to the journal"))?;
+        failpoint::reach("journal.committed");
+        Ok(())
+    }
+
+    /// Rows that this connection has changed so far.
+    pub fn changes(&self) -> u64 {
+        self.db.total_changes()
+    }
+
+    /// The journal's own name, which no other one in its place has.
+    pub fn name(&self) -> Result<Option<String>, StoreError> {
+        self.setting("name")
+    }
+
+    /// When the journal began, in seconds since 1970. One that is older than this record does not know.
+    pub fn began(&self) -> Result<Option<i64>, StoreError> {
+        let began = self.setting("began")?;
+        Ok(began.and_then(|began| began.parse().ok()))
+    }
+
+    pub fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let found = self
+            .db
+            .query_row("SELECT value FROM setting WHERE name = ?1", [name], |row| {
+                row.get(0)
+            });
+        found.optional().map_err(sql("read a setting"))
+    }
+
+    pub fn set_setting(&self, name: &str, value: &str) -> Result<(), StoreError> {
+        let statement = "INSERT INTO setting VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+        self.db
+            .execute(statement, [name, value])
+            .map(drop)
+            .map_err(sql("write a setting"))
+    }
+
+    /// What a context was measured to cost on GPUs of this model under this driver, in bytes.
+    pub fn overhead(&self, model: &str, driver: &str) -> Result<Option<u64>, StoreError> {
+        let query = "SELECT bytes FROM overhead WHERE model = ?1 AND driver = ?2";
+        self.db
+            .query_row(query, [model, driver], |row| row.get(0))
+            .optional()
+            .map_err(sql("read an overhead"))
+    }
+
+    pub fn set_overhead(&self, model: &str, driver: &str, bytes: u64) -> Result<(), StoreError> {
+        let statement = "INSERT INTO overhead (model, driver, bytes) VALUES (?1, ?2, ?3) \
+                         ON CONFLICT (model, driver) DO UPDATE SET bytes = excluded.bytes";
+        self.db
+            .execute(statement, params![model, driver, bytes])
+            .map(drop)
+            .map_err(sql("write an overhead"))
+    }
+}
+
+fn migrate(db: &mut Connection, to: u32, sql: &str) -> rusqlite::Result<()> {
+    let transaction = db.transaction()?;
+    transaction.execute_batch(sql)?;
+    transaction.pragma_update(None, "user_version", to)?;
+    transaction.commit()
+}
+
+/// What SQLite says of a full disk.
+fn full(error: io::Error) -> rusqlite::Error {
+    let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
+    rusqlite::Error::SqliteFailure(code, Some(error.to_string()))
+}
+
+fn sql(verb: &'static str) -> impl Fn(rusqlite::Error) -> StoreError {
+    move |source| StoreError::Sql { verb, source }
+}
+
+#[cfg(test)]
+mod soak;
+#[cfg(test)]
+pub mod tests;
+#[cfg(test)]
+mod upgrade;

@@ -1,0 +1,166 @@
+//! Forgets what is beyond what is kept: a thread that looks now and then, takes the folders away, and has the cycle take the
+//! rows, a few at a time.
+//!
+//! Folders go first: a job whose folder is gone and whose row is not is found again, while a folder without a row would belong
+//! to nobody. Who runs after whom is looked at twice, here and by the cycle.
+
+mod logs;
+
+use std::collections::{BTreeSet, HashSet};
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use divvy_api::home::Home;
+use divvy_core::JobId;
+
+use crate::controller::mailbox::{Mailbox, Message};
+use crate::host::clock::now;
+use crate::journal::{self, StoreError, UpTo, UserUpTo};
+use crate::model::retention::{RetentionPolicy, before};
+use crate::supervisor::error_chain;
+use logs::Logs;
+
+/// How often it looks.
+const EVERY: Duration = Duration::from_secs(60);
+
+/// Jobs and rows that go in one step: each is one round of the cycle at most, of a millisecond or two.
+const JOBS: usize = 16;
+
+/// Jobs that are looked for at once.
+const FOUND: usize = 4096;
+
+const ROWS: u32 = 500;
+
+/// What the cycle is to forget.
+#[derive(Clone, Debug)]
+pub enum PruneBatch {
+    Jobs(Vec<JobId>),
+    Events(UpTo),
+    Usage(UpTo),
+    UserUsage(Vec<UserUpTo>),
+    /// Users with more ended jobs than are kept, none of which may be forgotten: they submit nothing more for now.
+    UsersOverLimit(BTreeSet<u32>),
+}
+
+/// What the thread knows.
+pub struct Pruner {
+    home: Home,
+    retention: RetentionPolicy,
+    mailbox: Mailbox,
+    /// Jobs whose folders cannot be removed, which was said.
+    undeletable: HashSet<JobId>,
+    logs: Logs,
+    /// As the cycle knows them.
+    users_over_limit: BTreeSet<u32>,
+}
+
+impl Pruner {
+    pub fn new(home: Home, keep: RetentionPolicy, mailbox: Mailbox) -> Self {
+        Self {
+            home,
+            retention: keep,
+            mailbox,
+            undeletable: HashSet::new(),
+            logs: Logs::default(),
+            users_over_limit: BTreeSet::new(),
+        }
+    }
+
+    /// Prunes for as long as the process lives.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(mut self) -> io::Result<()> {
+        let run = move || {
+            loop {
+                if let Err(error) = self.prune() {
+                    tracing::warn!(
+                        error = error_chain(&error),
+                        "cannot delete old jobs, logs and events; retrying later"
+                    );
+                }
+                std::thread::sleep(EVERY);
+            }
+        };
+        std::thread::Builder::new()
+            .name("prune".to_owned())
+            .spawn(run)
+            .map(drop)
+    }
+
+    /// Forgets all that is beyond what is kept now.
+    fn prune(&mut self) -> Result<(), StoreError> {
+        let database = self.home.database();
+        let beyond = self.retention.expired(now());
+        let cuts = journal::cuts(&database, beyond)?;
+        loop {
+            let most = FOUND + self.undeletable.len();
+            let found = journal::jobs_beyond(&database, &cuts, beyond.keys, most)?;
+            let mut are_gone = false;
+            for some in found.chunks(JOBS) {
+                let going = some.iter().copied();
+                let going: Vec<JobId> = going.filter(|id| self.remove_job_folder(*id)).collect();
+                are_gone |= !going.is_empty() && self.request_prune(PruneBatch::Jobs(going));
+            }
+            if !are_gone {
+                break;
+            }
+        }
+        let full = journal::overfull(&database, beyond)?;
+        if full != self.users_over_limit
+            && self.request_prune(PruneBatch::UsersOverLimit(full.clone()))
+        {
+            self.users_over_limit = full;
+        }
+        let ended = journal::ended_jobs(&database)?;
+        self.logs
+            .enforce_budget(&self.home, &ended, self.retention.max_log_bytes);
+        let most = self.retention.most_events();
+        while let Some(to) = journal::events_beyond(&database, beyond.ended, most, ROWS)? {
+            if !self.request_prune(PruneBatch::Events(to)) {
+                break;
+            }
+        }
+        let used = before(now(), self.retention.usage_for);
+        while let Some(to) = journal::usage_beyond(&database, used, ROWS)? {
+            if !self.request_prune(PruneBatch::Usage(to)) {
+                break;
+            }
+        }
+        let most = self.retention.most_usages();
+        loop {
+            let users = journal::usages_beyond(&database, most, ROWS)?;
+            if users.is_empty() || !self.request_prune(PruneBatch::UserUsage(users)) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what a job left; false where that cannot be, which is said once.
+    fn remove_job_folder(&mut self, id: JobId) -> bool {
+        let folder: PathBuf = self.home.job(&id.to_string());
+        match std::fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                if self.undeletable.insert(id) {
+                    let folder = folder.display();
+                    tracing::warn!(job = %id, %error, %folder, "cannot remove the files of an ended job");
+                }
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// Has the cycle forget this, and waits until it has; false when there is no cycle any more.
+    fn request_prune(&self, past: PruneBatch) -> bool {
+        let (done, waits) = channel();
+        self.mailbox.post(Message::Prune { past, done });
+        waits.recv().is_ok()
+    }
+}
+
+/// Where the cycle says that it has forgotten what it was told to.
+pub type PruneDone = Sender<()>;

@@ -1,0 +1,144 @@
+//! Which earlier runs a job is like, as far as how long they took says how long it will take.
+//!
+//! Same user, same name, same amount: that is what everybody sees of a job. A name that was only taken from the command says little
+//! (`python`), so then it is also the same program, as `divvy advise` has it (`python train.py`); but not for somebody who does not see
+//! what the job runs, who would learn of it by what is counted.
+
+use divvy_core::Amount;
+use divvy_core::advise::program;
+
+use crate::model::job::JobSpec;
+use crate::model::validate;
+
+/// What runs have in common.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RunSignature {
+    pub owner: u32,
+    /// The user whom they are shown under: a front end submits those of many as one account.
+    pub user: String,
+    pub name: RunName,
+    pub amount: Amount,
+    /// What they run; `None` where that is not asked.
+    pub program: Option<String>,
+}
+
+/// What runs are called.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RunName {
+    Plain(String),
+    /// `NAME[…]`: any job of arrays of this name.
+    Array(String),
+}
+
+impl RunSignature {
+    /// Those of a job; `None` for one that runs nothing of ours. `sees`: whether whoever asks sees what it runs.
+    pub fn of(ask: &JobSpec, sees: bool) -> Option<Self> {
+        if ask.policy.claim.is_some() {
+            return None;
+        }
+        let index = ask.policy.array.map(|task| format!("[{}]", task.index));
+        let array = index.and_then(|index| ask.name.strip_suffix(&index));
+        let name = array.unwrap_or(&ask.name);
+        let is_taken = validate::name(None, &ask.command).is_ok_and(|taken| taken == name);
+        Some(Self {
+            owner: ask.credentials.uid,
+            user: ask.user.clone(),
+            name: match array {
+                Some(name) => RunName::Array(name.to_owned()),
+                None => RunName::Plain(name.to_owned()),
+            },
+            amount: ask.request.amount,
+            program: (sees && is_taken).then(|| program(&ask.command)),
+        })
+    }
+
+    /// Whether this command is theirs.
+    pub fn matches_command(&self, command: &[String]) -> bool {
+        let wanted = self.program.as_deref();
+        wanted.is_none_or(|wanted| program(command) == wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use divvy_core::Bytes;
+
+    use super::*;
+    use crate::journal;
+    use crate::model::policy::ArrayTask;
+
+    fn ask(name: &str, command: &[&str]) -> JobSpec {
+        JobSpec {
+            name: name.to_owned(),
+            command: command.iter().map(|word| (*word).to_owned()).collect(),
+            ..journal::tests::new(None).spec
+        }
+    }
+
+    fn kin(ask: &JobSpec) -> RunSignature {
+        RunSignature::of(ask, true).unwrap()
+    }
+
+    #[test]
+    fn a_name_that_somebody_gave_is_what_counts_whatever_the_options_are() {
+        let [one, other] = ["1", "2"].map(|lr| ask("train", &["python", "t.py", "--lr", lr]));
+        assert_eq!(kin(&one), kin(&other));
+        assert!(kin(&one).matches_command(&["sh".to_owned()]));
+        let bigger = JobSpec {
+            request: Amount::Memory(Bytes::gib(8)).into(),
+            ..one.clone()
+        };
+        assert_ne!(kin(&one), kin(&bigger), "it may take less time with more");
+        let mut anothers = one.clone();
+        anothers.credentials.uid += 1;
+        assert_ne!(kin(&one), kin(&anothers));
+        let mut on_behalf = one.clone();
+        on_behalf.user = "Bob Example".to_owned();
+        assert_ne!(kin(&one), kin(&on_behalf));
+    }
+
+    #[test]
+    fn a_name_that_was_taken_from_the_command_counts_only_with_the_program() {
+        let train = ask(
+            "python",
+            &["/usr/bin/python", "-u", "train.py", "--lr", "1"],
+        );
+        let eval = ask("python", &["/usr/bin/python", "eval.py"]);
+        assert_ne!(kin(&train), kin(&eval));
+        assert!(
+            kin(&train).matches_command(&ask("", &["python", "train.py", "--lr", "2"]).command)
+        );
+        assert!(!kin(&train).matches_command(&eval.command));
+    }
+
+    #[test]
+    fn of_what_one_does_not_see_nothing_depends() {
+        let train = ask("python", &["python", "train.py"]);
+        let eval = ask("python", &["sh", "-c", "secret"]);
+        let [one, other] = [&train, &eval].map(|ask| RunSignature::of(ask, false).unwrap());
+        assert_eq!(one, other);
+        assert_eq!(one.program, None);
+    }
+
+    #[test]
+    fn jobs_of_an_array_are_like_each_other_and_like_those_of_the_next_time() {
+        let task = |index| {
+            let mut task = ask(&format!("sweep[{index}]"), &["python", "sweep.py"]);
+            task.policy.array = Some(ArrayTask {
+                array: None,
+                index,
+                most: None,
+                count: None,
+            });
+            task
+        };
+        assert_eq!(kin(&task(0)), kin(&task(11)));
+        assert_eq!(kin(&task(0)).name, RunName::Array("sweep".to_owned()));
+        // Whoever is called so without being of an array is on their own.
+        let alone = ask("sweep[0]", &["true"]);
+        assert_eq!(kin(&alone).name, RunName::Plain("sweep[0]".to_owned()));
+        let mut taken = task(3);
+        taken.name = "python[3]".to_owned();
+        assert_eq!(kin(&taken).program.as_deref(), Some("python sweep.py"));
+    }
+}

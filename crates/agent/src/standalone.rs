@@ -1,0 +1,400 @@
+//! `divvy run --no-daemon`: one program in a slice, with no daemon and no queue.
+//!
+//! Runs of one home see each other through their folders: `solo/N/` is a job folder with the run's grants beside it, its
+//! lock held as long as the run lives. Who starts one plans under `solo/lock` with the others' grants counted; who does
+//! not fit is refused, as there is no queue to wait in. All of them hold the daemon's lock shared, so that no daemon
+//! serves the same GPUs behind their backs. Compute is not shared out between such runs: nobody keeps the leases.
+
+mod docker_run;
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use divvy_api::home::Home;
+use divvy_api::v1::{Error, ErrorCode, Submit};
+use divvy_core::reconcile::compare;
+use divvy_core::{
+    AllocatedJob, Amount, Bytes, ComputeMode, Gpu, Grant, JobId, Mode, PendingJob, Queue,
+    QueueName, QueueSpec, Request, Snapshot,
+};
+
+use crate::config::GRACE;
+use crate::config::simulated_gpus;
+use crate::container::driver::GpuDevice;
+use crate::controller::lifecycle::container::{Machine, plan_on};
+use crate::daemon::bootstrap::NodeInventory;
+use crate::daemon::{from_home, from_store, internal, refuse_if_system_daemon};
+use crate::gpu::slice::{self, HeldSlice, SliceConfig};
+use crate::gpu::watched_jobs::WatchedJob;
+use crate::gpu::{Device, ObservedGpu};
+use crate::job_dir::{JobDir, LaunchSpec};
+use crate::journal::Store;
+use crate::model::oom;
+use crate::model::validate::{self, usage};
+use crate::supervisor::job_environment::{JobEnvironment, for_job};
+use crate::supervisor::{self, error_chain, survivors};
+
+const GRANTS: &str = "grants.json";
+
+/// A run without a daemon.
+#[derive(Clone, Debug)]
+pub struct StandaloneArgs {
+    pub submit: Submit,
+    /// A line `docker run …` that is started in place of a program; the submission says what container it makes.
+    pub docker: Vec<String>,
+    /// Simulated GPUs: `a100-80gb:3`.
+    pub sim: Option<String>,
+}
+
+/// Runs the program in the foreground and answers its exit code.
+///
+/// # Errors
+/// [`ErrorCode::Conflict`] when a daemon serves this home, [`ErrorCode::WouldWait`] when there is no room now, and what
+/// a submit is refused for.
+pub fn run_standalone(args: StandaloneArgs) -> Result<u8, Error> {
+    validate::check_texts(&args.submit)?;
+    let home = Home::from_env().map_err(|error| from_home(&error))?;
+    home.create().map_err(|error| from_home(&error))?;
+    let simulated = simulated_gpus::requested(args.sim.as_deref(), &home);
+    if let Some(simulated) = &simulated {
+        simulated_gpus::ensure_environment(simulated)?;
+    } else {
+        refuse_if_system_daemon(&home)?;
+    }
+    let _shared = lock_out_daemon(&home)?;
+    let planning = planning_lock(&home)?;
+    let runs = living_runs(&home);
+    let node = NodeInventory::open(simulated, !runs.is_empty())?;
+    let run = prepare(args, &home, &node, &runs)?;
+    drop(planning);
+
+    let code = supervisor::run_here(&run.dir);
+    if code.as_ref().is_ok_and(|code| *code != 0) {
+        run.print_refusal();
+    }
+    run.clean_up();
+    let code = code.map_err(|error| Error::new(ErrorCode::LaunchFailed, error_chain(&error)))?;
+    Ok(u8::try_from(code & 0xff).unwrap_or(125))
+}
+
+/// A run of this home that lives, or left processes that do.
+struct LiveRun {
+    number: u64,
+    grants: Vec<Grant>,
+    /// Its slice and the processes that it grew from, where there is a slice.
+    entry: Option<WatchedJob>,
+}
+
+/// This run.
+struct PreparedRun {
+    dir: JobDir,
+    slice: Box<HeldSlice>,
+    _lock: File,
+}
+
+impl PreparedRun {
+    /// After a failure: what its last refused process met. Nothing of it is kept for later.
+    fn print_refusal(&self) {
+        let last = self
+            .slice
+            .denials()
+            .ok()
+            .and_then(|(mut denials, _)| denials.pop());
+        if let Some(line) = last.as_ref().and_then(oom::describe) {
+            supervisor::write_stderr(&line);
+        }
+    }
+
+    fn clean_up(self) {
+        for error in [
+            self.slice.remove().err().map(|error| error_chain(&error)),
+            remove(self.dir.path()),
+        ]
+        .into_iter()
+        .flatten()
+        {
+            supervisor::write_stderr(&error);
+        }
+    }
+}
+
+fn prepare(
+    args: StandaloneArgs,
+    home: &Home,
+    node: &NodeInventory,
+    runs: &[LiveRun],
+) -> Result<PreparedRun, Error> {
+    let StandaloneArgs { submit, docker, .. } = args;
+    let store = Store::open(&home.database()).map_err(|error| from_store(&error))?;
+    // Instances outlive whoever made them, so they are for a daemon to make.
+    let mode = |gpu: &ObservedGpu| match gpu.active_mig() {
+        Some(_) => Mode::Unmanaged,
+        None => Mode::Shared,
+    };
+    let mut devices = node.devices(&store, |gpu| Some(mode(gpu)))?;
+    observe(&mut devices, node, runs)?;
+    let gpus: Vec<Gpu> = devices.iter().map(|device| device.gpu.clone()).collect();
+    let amount = submit.amount.clone().map(Amount::try_from).transpose()?;
+    let amount = amount.ok_or_else(|| {
+        usage("the job has no request for a GPU").hint("add -g 0.25, -g 2 or --gpu-memory 4G")
+    })?;
+    let request = validate::request(amount, &submit, &gpus)?;
+    if request.compute.mode == ComputeMode::Strict {
+        return Err(usage(format!(
+            "--compute {} requires a daemon, which schedules the compute time",
+            request.compute
+        ))
+        .hint("leave out --no-daemon or --compute"));
+    }
+    let number = (1..)
+        .find(|number| !folder(home, *number).exists())
+        .unwrap_or(u64::MAX);
+    let grants = plan_grants(JobId(number), &request, gpus, runs)?;
+
+    let name = slice_name(number);
+    let overheads: Vec<Bytes> = grants
+        .iter()
+        .filter_map(|grant| devices.iter().find(|device| device.gpu.uuid == grant.gpu))
+        .map(|device| device.overhead)
+        .collect();
+    let folder = home.slice(&name);
+    let cut = SliceConfig {
+        job: &name,
+        generation: 1,
+        compute: request.compute,
+        grants: &grants,
+        overheads: &overheads,
+    };
+    let slice = HeldSlice::create(&folder, &cut)
+        .map_err(|error| Error::new(ErrorCode::Internal, error_chain(&error)))?;
+    let queue = QueueName::default_queue();
+    let visible: Vec<String> = grants.iter().map(|grant| grant.gpu.to_string()).collect();
+    let around = JobEnvironment {
+        job: &name,
+        queue: &queue,
+        visible: &visible,
+        slice: Some(&folder),
+        preload: &node.programs.preload,
+        simulated: node.simulated.as_ref(),
+    };
+    let wish = node
+        .programs
+        .choose_injection(&folder, node.simulated.as_ref());
+    let dir = JobDir::new(self::folder(home, number));
+    let container = match &submit.container {
+        Some(container) => {
+            // Without a daemon nobody gets a MIG instance.
+            let part = |grant: &Grant| GpuDevice {
+                gpu: grant.gpu.clone(),
+                instance: None,
+            };
+            let parts: Vec<GpuDevice> = grants.iter().map(part).collect();
+            let machine = Machine {
+                divvy: &node.programs.divvy,
+                simulated: node.simulated.as_ref(),
+                driver_version: &node.driver_version,
+            };
+            let plan = plan_on(&machine, home, container, 0, &around, &parts, Some(&wish))
+                .map_err(|error| Error::new(ErrorCode::LaunchFailed, error_chain(&error)))?;
+            Some(docker_run::plan_docker_run(&dir, plan, &docker))
+        }
+        None => None,
+    };
+    let mut env = submit.env;
+    env.extend(submit.secrets);
+    let spec = LaunchSpec {
+        job: name.clone(),
+        command: submit.command,
+        cwd: submit.cwd.into(),
+        env: for_job(env, &around),
+        grace_ms: u64::try_from(GRACE.as_millis()).unwrap_or(u64::MAX),
+        script: None,
+        // Its output is its terminal's.
+        output: None,
+        ends_after_ms: None,
+        log_most: None,
+        limiter: Some(wish),
+        container,
+        user: None,
+        refuse_user_namespaces: false,
+        held: crate::host::cgroup::CgroupStatus {
+            group: None,
+            because: Some("it runs without a daemon".to_owned()),
+            tasks: None,
+        },
+        replica: None,
+    };
+    let record = |error| Error::new(ErrorCode::Internal, error_chain(&error));
+    dir.write_spec(&spec).map_err(record)?;
+    let lock = dir.lock().map_err(record)?;
+    let lock = lock.ok_or_else(|| {
+        Error::new(
+            ErrorCode::Internal,
+            format!("{} is in use", dir.path().display()),
+        )
+    })?;
+    let text = serde_json::to_vec(&grants).map_err(io::Error::from);
+    text.and_then(|text| fs::write(dir.path().join(GRANTS), text))
+        .map_err(|error| internal("cannot record the allocation", &error))?;
+    Ok(PreparedRun {
+        dir,
+        slice,
+        _lock: lock,
+    })
+}
+
+/// What the core gives this run, the others counted.
+fn plan_grants(
+    job: JobId,
+    request: &Request,
+    gpus: Vec<Gpu>,
+    runs: &[LiveRun],
+) -> Result<Vec<Grant>, Error> {
+    let queue = QueueName::default_queue();
+    let held =
+        |run: &LiveRun| AllocatedJob::new(JobId(run.number), queue.clone(), run.grants.clone());
+    let snapshot = Snapshot {
+        gpus,
+        held: runs.iter().map(held).collect(),
+        queues: vec![Queue {
+            spec: QueueSpec::open(queue.clone()),
+            waiting: vec![PendingJob::new(job, request.clone())],
+        }],
+        ..Snapshot::default()
+    };
+    let plan = divvy_core::plan(&snapshot);
+    if let Some(start) = plan.starts.into_iter().next() {
+        return Ok(start.grants);
+    }
+    let reason = plan
+        .waits
+        .first()
+        .map(|wait| wait.reason.to_string())
+        .unwrap_or_default();
+    Err(Error::new(
+        ErrorCode::WouldWait,
+        format!("the job cannot start now: {reason}"),
+    )
+    .hint("leave out --no-daemon to wait in a queue"))
+}
+
+/// Memory that is neither ours nor another run's.
+fn observe(devices: &mut [Device], node: &NodeInventory, runs: &[LiveRun]) -> Result<(), Error> {
+    let observer = node.observer();
+    for run in runs {
+        if let Some(entry) = &run.entry {
+            observer.register(JobId(run.number), entry.clone());
+        }
+    }
+    let look = observer.observe();
+    let look = look.map_err(|error| Error::new(ErrorCode::Internal, error_chain(&error)))?;
+    for seen in &look.gpus {
+        let device = devices
+            .iter_mut()
+            .find(|device| device.gpu.uuid == seen.observed.uuid);
+        if let Some(device) = device {
+            device.update(seen, compare(&seen.sample).unmanaged);
+        }
+    }
+    Ok(())
+}
+
+/// The runs whose lock is held or whose processes live; the folders of all others are removed. Called under the
+/// planning lock.
+fn living_runs(home: &Home) -> Vec<LiveRun> {
+    let numbers = fs::read_dir(home.solo()).into_iter().flatten().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok());
+    let mut runs = Vec::new();
+    for number in numbers {
+        let folder = home.slice(&slice_name(number));
+        let dir = JobDir::new(self::folder(home, number));
+        let slice = HeldSlice::open(&folder).ok();
+        let joined = slice.as_ref().is_some_and(|slice| {
+            let snapshot = slice.read();
+            snapshot.is_ok_and(|snapshot| !slice.live_processes(&snapshot).is_empty())
+        });
+        let grants = fs::read(dir.path().join(GRANTS)).ok();
+        let grants: Vec<Grant> = grants
+            .and_then(|text| serde_json::from_slice(&text).ok())
+            .unwrap_or_default();
+        let lives = joined || has_supervisor(&dir) || has_survivors(&dir);
+        if lives && !grants.is_empty() {
+            let roots = [dir.launch(), dir.started()].into_iter().flatten();
+            let roots = roots.flatten().map(|begun| begun.process).collect();
+            runs.push(LiveRun {
+                number,
+                grants,
+                entry: slice.map(|slice| slice.to_watched_job(roots)),
+            });
+        } else if let Some(error) = slice::remove(&folder)
+            .err()
+            .map(|error| error_chain(&error))
+            .or_else(|| remove(dir.path()))
+        {
+            supervisor::write_stderr(&error);
+        }
+    }
+    runs
+}
+
+fn has_supervisor(dir: &JobDir) -> bool {
+    !matches!(dir.lock(), Ok(Some(_)))
+}
+
+fn has_survivors(dir: &JobDir) -> bool {
+    let launch = dir.launch().ok().flatten();
+    launch.is_some_and(|launch| survivors(dir, launch.process).is_ok_and(|left| !left.is_empty()))
+}
+
+fn lock_out_daemon(home: &Home) -> Result<File, Error> {
+    let file = open(&home.daemon_lock())?;
+    match file.try_lock_shared() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let why = format!(
+                "a divvy daemon serves {}, and it would not count a run with --no-daemon",
+                home.state().display()
+            );
+            Err(Error::new(ErrorCode::Conflict, why)
+                .hint("leave out --no-daemon, or set DIVVY_HOME to another folder"))
+        }
+        Err(TryLockError::Error(error)) => Err(internal("cannot lock Divvy's folder", &error)),
+    }
+}
+
+fn planning_lock(home: &Home) -> Result<File, Error> {
+    let file = open(&home.solo().join("lock"))?;
+    file.lock()
+        .map_err(|error| internal("cannot lock the GPUs against other runs", &error))?;
+    Ok(file)
+}
+
+fn open(path: &Path) -> Result<File, Error> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path);
+    file.map_err(|error| internal(&format!("cannot open {}", path.display()), &error))
+}
+
+fn folder(home: &Home, number: u64) -> PathBuf {
+    home.solo().join(number.to_string())
+}
+
+fn slice_name(number: u64) -> String {
+    format!("solo-{number}")
+}
+
+fn remove(folder: &Path) -> Option<String> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Some(format!("cannot remove {}: {error}", folder.display()))
+        }
+        _ => None,
+    }
+}

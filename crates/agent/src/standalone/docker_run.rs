@@ -1,0 +1,21 @@
+//! A run without a daemon whose program is a `docker run` of somebody else's: its supervisor starts the line, with the slice's flags,
+//! and sees to the container as to any that another has started.
+
+use crate::container::edits::{JobFiles, edits};
+use crate::host::clock::now;
+use crate::job_dir::JobDir;
+use crate::job_dir::container_spec::{Plan, Starter, joins};
+
+/// The plan with what is to be started: the words `docker run`, what brings a container into the slice, and the rest of the line.
+///
+/// A run's number is given again once it has ended, and its container may still lie there: so the name has the time in it.
+pub fn plan_docker_run(dir: &JobDir, plan: Plan, line: &[String]) -> Plan {
+    let name = format!("{}-{:x}", plan.name, now().as_nanosecond());
+    let plan = Plan { name, ..plan };
+    let (start, rest) = line.split_at(line.len().min(2));
+    let edits = edits(&plan.held, &JobFiles::of(dir.path()));
+    let words = start.iter().cloned().chain(edits.flags());
+    let words = words.chain([joins(&plan.name)]).chain(rest.iter().cloned());
+    let starter = Some(Starter::Line(words.collect()));
+    Plan { starter, ..plan }
+}

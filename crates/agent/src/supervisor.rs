@@ -1,0 +1,611 @@
+//! The supervisor of one job: starts the program once, stops it when told, writes down how it ended.
+//!
+//! ```text
+//! agent                               supervisor                               program
+//! locks the record, spawns ─────────► keeps the lock (descriptor 0)
+//!                                     launch, synced
+//!                                     spawns ─────────────────────────────────► runs
+//!                                     started
+//! SIGTERM to stop ──────────────────► SIGTERM, after the grace SIGKILL ───────► ends
+//!                                     ends what the program left behind
+//!                                     exit, synced; exits, lock drops
+//! ```
+//! No threads, no async, no memory of the agent: agent and supervisor can each die at any line. `launch` is the
+//! line that is crossed once: before it the job may be put back, after it the program is never started again.
+//! It is a subreaper, so also what the program daemonises stays its descendant and ends with the job.
+//!
+//! The same code serves `divvy run`, inside the command-line process and on its terminal: there the program stays in the
+//! terminal's foreground group, so that keys reach it as if Divvy were not there.
+
+mod bind_mounts;
+pub mod forkserver;
+pub mod handle;
+pub mod injection;
+pub mod job_environment;
+mod launch;
+pub mod ldso;
+pub mod output;
+pub mod resolve_program;
+pub mod script;
+pub mod task_limits;
+pub mod watch;
+
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use divvy_api::disposition::is_ignored;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, WaitOptions, WaitStatus, kill_process_group};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::SignalOnly;
+
+use crate::container;
+use crate::exec::ExecReply;
+use crate::exec::server::{self, ExecServer, IncomingRequest};
+use crate::host::cgroup::{Cgroup, CgroupStatus};
+use crate::host::clock::now;
+use crate::host::failpoint::reach;
+use crate::host::log_trim::LogTrimmer;
+use crate::host::process::{self, Process};
+use crate::job_dir::{ExitRecord, JobDir, LaunchSpec, RecordError, RunOutcome, StartRecord};
+use launch::{ExecStdio, Launcher};
+
+/// How often a stop looks again for processes that fork faster than they can be ended.
+const SWEEP: Duration = Duration::from_millis(20);
+
+/// How long a client tries to get hold of its job.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often a record that the disk did not take is written again.
+const EXIT_RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Why a supervisor gave up: before it wrote `launch`, but where it says otherwise.
+#[derive(Debug, thiserror::Error)]
+pub enum SuperviseError {
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error("another process supervises {0}")]
+    Locked(String),
+    #[error("{0} contains no job to start")]
+    NoSpec(String),
+    #[error("{0} was started already, and a job is never started twice")]
+    AlreadyStarted(String),
+    #[error("cannot prepare the supervisor")]
+    Setup(#[source] io::Error),
+    /// After it did: the next supervisor goes on from there.
+    #[error(
+        "the container engine does not respond, so the state of container {0} is unknown; the next supervisor ends \
+         the container"
+    )]
+    ContainerStateUnknown(String),
+}
+
+/// Where the program's terminal and signals come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StdioMode {
+    /// Its own session, no input, output where the agent opened it.
+    Background,
+    /// The caller's standard streams, in the foreground of a terminal: keys reach the program by themselves.
+    Foreground,
+    /// The caller's standard streams without a terminal: signals to us are passed on.
+    Attached,
+}
+
+impl StdioMode {
+    /// Whether the supervisor listens for SIGINT, SIGQUIT or SIGHUP. In front of its caller a signal that the caller ignores stays ignored,
+    /// for the program too; the daemon's jobs have default signals, whatever the daemon was started with.
+    pub fn handles_signal(self, signal: i32) -> bool {
+        self == Self::Background || !is_ignored(signal)
+    }
+}
+
+/// `divvy supervise DIR`: the agent starts it with a socket as standard input, to be its [`nursery`](crate::supervisor::forkserver), of which the
+/// supervisors of its jobs are copies; or, for one job, with the locked record.
+pub fn supervise(dir: &Path) -> ExitCode {
+    if let Err(error) = divvy_fork::mark_close_on_exec() {
+        write_stderr(&format!(
+            "cannot mark file descriptors as close-on-exec: {error}"
+        ));
+        return ExitCode::FAILURE;
+    }
+    match forkserver::is_requested() {
+        true => forkserver::serve(),
+        false => supervise_one(dir).into(),
+    }
+}
+
+/// Supervises the job of this folder to its end, with the locked record as standard input; answers this process's exit code.
+pub(crate) fn supervise_one(dir: &Path) -> u8 {
+    match in_background(&JobDir::new(dir)) {
+        Ok(_) => 0,
+        Err(error) => {
+            write_stderr(&error_chain(&error));
+            1
+        }
+    }
+}
+
+/// Runs a job that the agent placed for this process, on its terminal; answers the program's code as a shell would.
+///
+/// # Errors
+/// When the job must not be started by this process; then nothing was.
+pub fn run_client_job(dir: &JobDir) -> Result<i32, SuperviseError> {
+    let _lock = take_lock(dir)?;
+    run_here(dir)
+}
+
+/// The same for a job whose lock the caller holds.
+pub fn run_here(dir: &JobDir) -> Result<i32, SuperviseError> {
+    let place = if in_foreground() {
+        StdioMode::Foreground
+    } else {
+        StdioMode::Attached
+    };
+    let outcome = run(dir, place)?;
+    Ok(outcome.code().unwrap_or(125))
+}
+
+fn in_background(dir: &JobDir) -> Result<RunOutcome, SuperviseError> {
+    let _lock = inherited_lock(dir)?;
+    // Fails only where we lead a group already, and then that group is as good.
+    let _ = rustix::process::setsid();
+    run(dir, StdioMode::Background)
+}
+
+/// The agent may hold the lock for a moment, to see whether anybody else does.
+fn take_lock(dir: &JobDir) -> Result<std::fs::File, SuperviseError> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match dir.lock()? {
+            Some(lock) => return Ok(lock),
+            None if Instant::now() > deadline => {
+                return Err(SuperviseError::Locked(dir.path().display().to_string()));
+            }
+            None => std::thread::sleep(SWEEP),
+        }
+    }
+}
+
+/// Standard input is the agent's locked descriptor; started by hand it is not, and the lock is taken here.
+fn inherited_lock(dir: &JobDir) -> Result<Option<std::fs::File>, SuperviseError> {
+    let same =
+        |a: rustix::fs::Stat, b: rustix::fs::Stat| a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    let ours = rustix::fs::fstat(dir.open_lock()?).map_err(setup)?;
+    if rustix::fs::fstat(io::stdin()).is_ok_and(|stdin| same(stdin, ours)) {
+        let held = rustix::fs::flock(
+            io::stdin(),
+            rustix::fs::FlockOperation::NonBlockingLockExclusive,
+        );
+        return held
+            .map(|()| None)
+            .map_err(|_| SuperviseError::Locked(dir.path().display().to_string()));
+    }
+    dir.lock()?
+        .map(Some)
+        .ok_or_else(|| SuperviseError::Locked(dir.path().display().to_string()))
+}
+
+/// Whether a terminal's keys reach this process: its group is the terminal's foreground group.
+fn in_foreground() -> bool {
+    rustix::termios::tcgetpgrp(io::stdin()).is_ok_and(|group| group == rustix::process::getpgrp())
+}
+
+fn run(dir: &JobDir, place: StdioMode) -> Result<RunOutcome, SuperviseError> {
+    let name = || dir.path().display().to_string();
+    let (spec, record) = dir.read_all()?;
+    if record.exit.is_some() {
+        return Err(SuperviseError::AlreadyStarted(name()));
+    }
+    let mut spec = spec.ok_or_else(|| SuperviseError::NoSpec(name()))?;
+    if let Some(plan) = &spec.container {
+        return container::run::run(dir, &spec, plan, place);
+    }
+    if record.launch.is_some() {
+        return Err(SuperviseError::AlreadyStarted(name()));
+    }
+    reach("supervise.locked");
+    let mut watch = SignalWatch::new(place).map_err(SuperviseError::Setup)?;
+    // Kernels without it (before 3.4) leave daemonised children to init.
+    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+    let me = Process::this().map_err(SuperviseError::Setup)?;
+
+    dir.write_launch(&StartRecord::now(me))?;
+    reach("supervise.launched");
+    let laid = script::install(dir, &mut spec);
+    let outcome = match laid.and_then(|()| start(&spec, place)) {
+        Ok((pid, host, held)) => {
+            reach("supervise.spawned");
+            // The program of `divvy run` has what its caller opened for it, as under env(1); guests have not.
+            if let Err(error) = divvy_fork::mark_close_on_exec() {
+                write_stderr(&format!(
+                    "cannot mark file descriptors as close-on-exec: {error}"
+                ));
+            }
+            let program = Process::with_pid(pid).unwrap_or(Process { pid, start_time: 0 });
+            // Without the record the agent shows no pid, and learns of the end all the same.
+            let begun = StartRecord::now(program);
+            log_record_error(dir.write_started_as(&begun, host.limiter(), &held));
+            reach("supervise.started");
+            let grace = Duration::from_millis(spec.grace_ms);
+            let group = held.group.map(Cgroup::at);
+            let outcome = ProcessTree {
+                dir,
+                pid,
+                stdio_mode: place,
+                grace,
+                stopping_since: None,
+                deadline: (spec.ends_after_ms)
+                    .map(|time| Instant::now() + Duration::from_millis(time)),
+                cgroup: group.clone(),
+                launcher: host,
+                exec_server: None,
+                log_trimmer: spec
+                    .log_most
+                    .filter(|_| place == StdioMode::Background)
+                    .map(LogTrimmer::new),
+            }
+            .run_to_end(&mut watch);
+            if let Some(group) = group {
+                group.remove();
+            }
+            outcome
+        }
+        Err(resolve_program::LaunchError { code, message }) => {
+            write_stderr(&message);
+            RunOutcome::Launch {
+                launch_error: message,
+                exit_code: code,
+            }
+        }
+    };
+    reach("supervise.ended");
+    finish(dir, place, &outcome);
+    reach("supervise.recorded");
+    Ok(outcome)
+}
+
+/// Writes down how it ended.
+pub(crate) fn finish(dir: &JobDir, place: StdioMode, outcome: &RunOutcome) {
+    let exit = ExitRecord {
+        outcome: outcome.clone(),
+        at: now(),
+    };
+    match place {
+        StdioMode::Background => write_exit_at_last(dir, &exit),
+        // Somebody waits at the terminal, and is told the code.
+        StdioMode::Foreground | StdioMode::Attached => log_record_error(dir.write_exit(&exit)),
+    }
+}
+
+/// Nobody else knows how the program ended, so a full disk is waited out: the agent sees the lock held until then. A
+/// folder that was taken away wants no record.
+fn write_exit_at_last(dir: &JobDir, exit: &ExitRecord) {
+    let mut said = false;
+    while let Err(error) = dir.write_exit(exit) {
+        if !std::mem::replace(&mut said, true) {
+            log_record_error(Err(error));
+        }
+        if !dir.path().is_dir() {
+            return;
+        }
+        std::thread::sleep(EXIT_RETRY_INTERVAL);
+    }
+}
+
+/// Makes ready and starts the program; what guests are started with comes back, too, and what holds the job together.
+fn start(
+    spec: &LaunchSpec,
+    place: StdioMode,
+) -> Result<(u32, Launcher<'_>, CgroupStatus), resolve_program::LaunchError> {
+    let (mut host, mut held) = Launcher::prepare(spec)?;
+    match host.start(place, &mut held) {
+        Ok(pid) => Ok((pid, host, held)),
+        Err(error) => {
+            if let Some(group) = held.group.map(Cgroup::at) {
+                group.remove();
+            }
+            Err(error)
+        }
+    }
+}
+
+/// The program and all that descends from it.
+struct ProcessTree<'a> {
+    dir: &'a JobDir,
+    pid: u32,
+    stdio_mode: StdioMode,
+    grace: Duration,
+    /// When SIGTERM was sent.
+    stopping_since: Option<Instant>,
+    /// When it is stopped, if it has not ended by then.
+    deadline: Option<Instant>,
+    cgroup: Option<Cgroup>,
+    launcher: Launcher<'a>,
+    /// Open once somebody has rung.
+    exec_server: Option<ExecServer>,
+    /// Of the log, which is standard output.
+    log_trimmer: Option<LogTrimmer>,
+}
+
+impl ProcessTree<'_> {
+    fn run_to_end(mut self, watch: &mut SignalWatch) -> RunOutcome {
+        let mut outcome = None;
+        loop {
+            let childless = self.reap(&mut outcome);
+            if let (Some(outcome), true) = (&outcome, childless) {
+                if let Some(bound) = &mut self.log_trimmer {
+                    bound.trim(io::stdout());
+                }
+                return outcome.clone();
+            }
+            let left = self
+                .deadline
+                .map(|until| until.saturating_duration_since(Instant::now()));
+            let is_over = left.is_some_and(|left| left.is_zero());
+            if (outcome.is_some() || is_over) && self.stopping_since.is_none() {
+                self.stop();
+            }
+            let killing = self
+                .stopping_since
+                .is_some_and(|since| since.elapsed() >= self.grace);
+            if killing {
+                self.kill();
+            }
+            let timeout = match self.stopping_since {
+                Some(_) if killing => Some(SWEEP),
+                Some(since) => Some(self.grace.saturating_sub(since.elapsed())),
+                None => left,
+            };
+            let look = self.log_trimmer.as_ref().map(LogTrimmer::until_next_check);
+            let timeout = match (timeout, look) {
+                (Some(timeout), Some(look)) => Some(timeout.min(look)),
+                (timeout, look) => timeout.or(look),
+            };
+            for signal in watch.wait(timeout, self.exec_server.as_ref()) {
+                self.forward_signal(signal);
+            }
+            self.serve_exec();
+            if let Some(bound) = &mut self.log_trimmer {
+                bound.trim_if_due(io::stdout());
+            }
+        }
+    }
+
+    /// Collects what has ended; true when no child is left.
+    fn reap(&mut self, outcome: &mut Option<RunOutcome>) -> bool {
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if Some(pid) == process::to_rustix_pid(self.pid) => {
+                    *outcome = Some(to_outcome(status))
+                }
+                Ok(Some((pid, status))) => {
+                    let pid = pid.as_raw_nonzero().get().unsigned_abs();
+                    if let (Some(door), Some(code)) =
+                        (&mut self.exec_server, to_outcome(status).code())
+                    {
+                        door.report_exit(pid, code);
+                    }
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Ok(None) => return false,
+                Err(_) => {
+                    // No child and no status: somebody else reaped it, which only a bug can do.
+                    outcome.get_or_insert(RunOutcome::Signaled { signal: 9 });
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Lets guests in, and hears what their callers say.
+    fn serve_exec(&mut self) {
+        let Some(mut door) = self.exec_server.take() else {
+            return;
+        };
+        door.poll_clients();
+        while let Some((asked, line)) = door.next_request() {
+            let mut line = Some(line);
+            match asked {
+                IncomingRequest::Signal(signal) => {
+                    self.signal(signal);
+                    server::send_reply(&mut line, &ExecReply::Sent);
+                }
+                IncomingRequest::Enter {
+                    command,
+                    terminal,
+                    descriptors,
+                } => match self.start_exec(
+                    &command,
+                    ExecStdio::from_request(terminal, descriptors),
+                    door.is_full(),
+                ) {
+                    Ok(pid) => {
+                        if let Some(line) = line {
+                            door.add_session(pid, line);
+                        }
+                    }
+                    Err(resolve_program::LaunchError { code, message }) => {
+                        let exit_code = code;
+                        server::send_reply(&mut line, &ExecReply::Refused { exit_code, message });
+                    }
+                },
+            }
+        }
+        self.exec_server = Some(door);
+    }
+
+    fn start_exec(
+        &mut self,
+        command: &[String],
+        ends: Option<ExecStdio>,
+        is_full: bool,
+    ) -> Result<u32, resolve_program::LaunchError> {
+        let refused = |why: &str| resolve_program::LaunchError {
+            code: 125,
+            message: why.to_owned(),
+        };
+        match ends {
+            _ if self.stopping_since.is_some() => Err(refused("the job is being stopped")),
+            _ if is_full => Err(refused("too many exec sessions in this job already")),
+            None => Err(refused(
+                "the call does not have the file descriptors that it announces",
+            )),
+            Some(ends) => self.launcher.start_exec(command, &ends),
+        }
+    }
+
+    fn forward_signal(&mut self, signal: i32) {
+        match signal {
+            SIGTERM => self.stop(),
+            // The terminal has sent them to the program as well.
+            SIGINT | SIGQUIT if self.stdio_mode == StdioMode::Foreground => {}
+            SIGINT => self.signal(Signal::INT),
+            SIGQUIT => self.signal(Signal::QUIT),
+            SIGHUP => self.signal(Signal::HUP),
+            server::OPEN_EXEC_SIGNAL if self.exec_server.is_none() => {
+                let opened = ExecServer::open(self.dir.path());
+                let opened = opened.map_err(|error| {
+                    write_stderr(&format!("cannot accept exec sessions: {error}"))
+                });
+                self.exec_server = opened.ok();
+            }
+            _ => {}
+        }
+    }
+
+    /// Asks everything to end; the grace runs from the first time.
+    fn stop(&mut self) {
+        self.signal(Signal::TERM);
+        if let Some(door) = &self.exec_server {
+            door.stop();
+        }
+        // Whoever is suspended has to go on to hear it.
+        for process in process::descendants(std::process::id()) {
+            let _ = process.signal(Signal::CONT);
+        }
+        self.stopping_since.get_or_insert_with(Instant::now);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if self.stdio_mode != StdioMode::Foreground
+            && let Some(group) = process::to_rustix_pid(self.pid)
+            && kill_process_group(group, signal).is_ok()
+        {
+            return;
+        }
+        // In a terminal's foreground the group is the user's own; and a group may be gone while its children are not.
+        for process in process::descendants(std::process::id()) {
+            let _ = process.signal(signal);
+        }
+    }
+
+    fn kill(&self) {
+        if let Some(group) = &self.cgroup {
+            let _ = group.kill();
+        }
+        for process in process::descendants(std::process::id()) {
+            let _ = process.signal(Signal::KILL);
+        }
+    }
+}
+
+fn to_outcome(status: WaitStatus) -> RunOutcome {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(exit_code), _) => RunOutcome::Exited { exit_code },
+        (None, signal) => RunOutcome::Signaled {
+            signal: signal.unwrap_or(0),
+        },
+    }
+}
+
+/// Signals as poll events. Handlers, not a blocked mask: a program inherits masks but not handlers.
+struct SignalWatch(SignalDelivery<UnixStream, SignalOnly>);
+
+impl SignalWatch {
+    fn new(place: StdioMode) -> io::Result<Self> {
+        let (read, write) = UnixStream::pair()?;
+        let heard = |signal: &i32| place.handles_signal(*signal);
+        let heard = [SIGINT, SIGQUIT, SIGHUP].into_iter().filter(heard);
+        let signals = [SIGCHLD, SIGTERM, server::OPEN_EXEC_SIGNAL]
+            .into_iter()
+            .chain(heard);
+        Ok(Self(SignalDelivery::with_pipe(
+            read, write, SignalOnly, signals,
+        )?))
+    }
+
+    /// Waits for signals, and for whoever is at the door.
+    fn wait<'a>(
+        &'a mut self,
+        timeout: Option<Duration>,
+        door: Option<&ExecServer>,
+    ) -> impl Iterator<Item = i32> + use<'a> {
+        let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
+        let door = door.into_iter().flat_map(ExecServer::descriptors);
+        let all = std::iter::once(self.0.get_read().as_fd()).chain(door);
+        let mut all: Vec<PollFd<'_>> = all
+            .map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN))
+            .collect();
+        // Interrupted or timed out, the answer is the same: look at what is pending.
+        let _ = poll(&mut all, timeout.as_ref());
+        self.0.pending()
+    }
+}
+
+fn setup(errno: rustix::io::Errno) -> SuperviseError {
+    SuperviseError::Setup(errno.into())
+}
+
+/// After `launch` nothing may stop the supervisor, so what fails is said and survived.
+pub(crate) fn log_record_error(result: Result<(), RecordError>) {
+    if let Err(error) = result {
+        write_stderr(&error_chain(&error));
+    }
+}
+
+/// Stderr may be a log on a full disk or a pipe that nobody reads, which `eprintln!` would panic over.
+pub(crate) fn write_stderr(text: &str) {
+    let _ = writeln!(io::stderr(), "divvy: {text}");
+}
+
+/// All processes of a job but its supervisor, which may be gone.
+pub fn processes_of(dir: &JobDir, supervisor: Process) -> Vec<Process> {
+    // Somebody else may have its pid by now.
+    match supervisor.is_alive() {
+        true => process::descendants(supervisor.pid),
+        false => survivors(dir, supervisor).unwrap_or_default(),
+    }
+}
+
+/// What is left of a job whose supervisor is gone.
+pub fn survivors(dir: &JobDir, supervisor: Process) -> Result<Vec<Process>, RecordError> {
+    let mut found = process::session_members(supervisor);
+    if let Some(program) = dir.started()?.map(|begun| begun.process)
+        && program.is_alive()
+    {
+        found.push(program);
+        found.extend(process::descendants(program.pid));
+    }
+    found.extend(dir.group().iter().flat_map(Cgroup::members));
+    found.retain(|process| *process != supervisor);
+    found.sort_unstable_by_key(|process| process.pid);
+    found.dedup();
+    Ok(found)
+}
+
+/// An error and its causes on one line.
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

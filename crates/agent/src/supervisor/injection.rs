@@ -1,0 +1,232 @@
+//! In which form the limiter gets into a job's processes: as a wrapper that lies where the driver's libraries lay, which is the
+//! stronger, or as a preload, which needs no rights.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::bind_mounts::{BindMountError, WrapperMounts};
+use super::error_chain;
+use super::resolve_program::LaunchError;
+use crate::host::run_as::Identity;
+
+/// What the agent wants, in a job's spec.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InjectionPolicy {
+    /// The preload, which the job's environment names, and why nothing better.
+    Preload { because: String },
+    /// The wrapper where it can be had, otherwise the preload.
+    Best(Wrapper),
+    /// The wrapper, or the job is not started.
+    Wrapper(Wrapper),
+}
+
+/// Files of the wrapper form, and what stands for it elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wrapper {
+    pub cuda: PathBuf,
+    pub nvml: PathBuf,
+    /// What the environment preloads, and shall not where the wrapper is.
+    pub preload: PathBuf,
+    /// The slice's folder.
+    pub slice: PathBuf,
+    /// The folder of links to the simulated driver, where that is used.
+    pub simulated: Option<PathBuf>,
+}
+
+/// A job's limiter, as its supervisor found it could be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InjectedLimiter {
+    pub form: InjectionMode,
+    /// Why it is not the stronger form.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub because: Option<String>,
+    /// Whether that was to be expected: nobody tried.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InjectionMode {
+    Preload,
+    Wrapper,
+}
+
+/// Lays the wrapper in this process's mount namespace if it shall and can, and takes out of `env` what is for the preload.
+///
+/// # Errors
+/// When the form that must be cannot be.
+///
+/// Of another user's job the environment does not say where the driver's files are ([`Cover::installed`]), and they are opened as
+/// that user.
+pub fn inject(
+    wish: &InjectionPolicy,
+    env: &mut BTreeMap<String, String>,
+    user: Option<&Identity>,
+) -> Result<InjectedLimiter, LaunchError> {
+    let preload = |because: String, failed| InjectedLimiter {
+        form: InjectionMode::Preload,
+        because: Some(because),
+        failed,
+    };
+    let wrapper = match wish {
+        InjectionPolicy::Preload { because } => return Ok(preload(because.clone(), false)),
+        InjectionPolicy::Best(wrapper) | InjectionPolicy::Wrapper(wrapper) => wrapper,
+    };
+    match wrapper_mounts(wrapper, env, user).and_then(|cover| cover.apply(user)) {
+        Ok(()) => {
+            without(env, "LD_PRELOAD", &wrapper.preload);
+            Ok(InjectedLimiter {
+                form: InjectionMode::Wrapper,
+                because: None,
+                failed: false,
+            })
+        }
+        Err(error) if matches!(wish, InjectionPolicy::Wrapper(_)) => Err(LaunchError {
+            code: 125,
+            message: format!(
+                "cannot put the limiter in front of the driver: {}",
+                error_chain(&error)
+            ),
+        }),
+        Err(error) => {
+            let failed = !matches!(error, BindMountError::NotRoot);
+            Ok(preload(error_chain(&error), failed))
+        }
+    }
+}
+
+fn wrapper_mounts(
+    wrapper: &Wrapper,
+    env: &BTreeMap<String, String>,
+    user: Option<&Identity>,
+) -> Result<WrapperMounts, BindMountError> {
+    match user {
+        Some(_) => WrapperMounts::installed(wrapper),
+        None => WrapperMounts::find(wrapper, env.get("LD_LIBRARY_PATH").map(String::as_str)),
+    }
+}
+
+/// The form that a job of this process's own user would get, without laying anything: what can only be found out by mounting is not.
+pub fn expected_injection(wish: &InjectionPolicy, library_path: Option<&str>) -> InjectedLimiter {
+    let because = match wish {
+        InjectionPolicy::Preload { because } => Some(because.clone()),
+        InjectionPolicy::Best(wrapper) | InjectionPolicy::Wrapper(wrapper) => {
+            WrapperMounts::find(wrapper, library_path)
+                .err()
+                .map(|error| error_chain(&error))
+        }
+    };
+    InjectedLimiter {
+        form: match because {
+            Some(_) => InjectionMode::Preload,
+            None => InjectionMode::Wrapper,
+        },
+        because,
+        failed: false,
+    }
+}
+
+/// Takes one path out of a list of paths.
+fn without(env: &mut BTreeMap<String, String>, name: &str, path: &Path) {
+    let Some(list) = env.remove(name) else {
+        return;
+    };
+    let others: Vec<&str> = list
+        .split(':')
+        .filter(|other| Path::new(other) != path)
+        .collect();
+    if !others.is_empty() {
+        env.insert(name.to_owned(), others.join(":"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrapper() -> Wrapper {
+        Wrapper {
+            cuda: "/no/such/libdivvy_cuda.so".into(),
+            nvml: "/no/such/libdivvy_nvml.so".into(),
+            preload: "/lib/libdivvy_preload.so".into(),
+            slice: "/no/such/slice".into(),
+            simulated: None,
+        }
+    }
+
+    fn environment() -> BTreeMap<String, String> {
+        BTreeMap::from([("LD_PRELOAD".into(), "/lib/libdivvy_preload.so:/a.so".into())])
+    }
+
+    #[test]
+    fn a_wrapper_that_cannot_be_is_a_preload_or_no_start_at_all() {
+        let mut env = environment();
+        let limiter = inject(&InjectionPolicy::Best(wrapper()), &mut env, None).unwrap();
+        assert_eq!(limiter.form, InjectionMode::Preload);
+        assert!(limiter.because.is_some());
+        assert_eq!(env, environment());
+        let refused = inject(&InjectionPolicy::Wrapper(wrapper()), &mut env, None).unwrap_err();
+        assert_eq!(refused.code, 125);
+        assert_eq!(env, environment());
+    }
+
+    #[test]
+    fn who_wants_the_preload_gets_it_and_the_reason() {
+        let wish = InjectionPolicy::Preload {
+            because: "DIVVY_FORM says so".into(),
+        };
+        let limiter = inject(&wish, &mut environment(), None).unwrap();
+        assert_eq!(
+            serde_json::to_string(&limiter).unwrap(),
+            r#"{"form":"preload","because":"DIVVY_FORM says so"}"#
+        );
+        let read: InjectedLimiter = serde_json::from_str(r#"{"form":"wrapper"}"#).unwrap();
+        assert_eq!(
+            (read.form, read.because, read.failed),
+            (InjectionMode::Wrapper, None, false)
+        );
+    }
+
+    #[test]
+    fn another_users_environment_names_nothing_that_is_mounted_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let libraries = ["libcuda.so.1", "libnvidia-ml.so.1"];
+        for name in libraries {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        let folder = dir.path().display().to_string();
+        let env = BTreeMap::from([("LD_LIBRARY_PATH".into(), folder.clone())]);
+        let user = Identity {
+            uid: 60_105,
+            gid: 60_105,
+            groups: Some(Vec::new()),
+        };
+        let told = |user| format!("{:?}", wrapper_mounts(&wrapper(), &env, user));
+        assert!(
+            !told(Some(&user)).contains(&folder),
+            "{}",
+            told(Some(&user))
+        );
+        if rustix::process::geteuid().is_root() {
+            assert!(told(None).contains(&folder), "{}", told(None));
+        }
+    }
+
+    #[test]
+    fn our_own_preload_is_taken_out_and_the_users_stay() {
+        let mut env = environment();
+        without(
+            &mut env,
+            "LD_PRELOAD",
+            Path::new("/lib/libdivvy_preload.so"),
+        );
+        assert_eq!(env["LD_PRELOAD"], "/a.so");
+        without(&mut env, "LD_PRELOAD", Path::new("/a.so"));
+        assert!(env.is_empty());
+        without(&mut env, "LD_PRELOAD", Path::new("/a.so"));
+    }
+}

@@ -1,0 +1,172 @@
+//! The environment of a job: what was submitted, and what holds it to its slice.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use divvy_core::QueueName;
+
+use crate::config::Simulated;
+
+/// What a job's environment is made from.
+pub struct JobEnvironment<'a> {
+    pub job: &'a str,
+    pub queue: &'a QueueName,
+    /// UUIDs of its GPUs, or of the MIG devices that are its parts of them.
+    pub visible: &'a [String],
+    /// Its slice's folder; `None` where the hardware holds it, and there is no limiter.
+    pub slice: Option<&'a Path>,
+    pub preload: &'a Path,
+    pub simulated: Option<&'a Simulated>,
+}
+
+/// Adds the slice's variables to the submitted ones; what was submitted under these names is replaced, except that
+/// preloaded libraries and library folders of the user's own stay, after ours.
+pub fn for_job(
+    mut env: BTreeMap<String, String>,
+    around: &JobEnvironment<'_>,
+) -> BTreeMap<String, String> {
+    let uuids = around.visible.join(",");
+    let mut set = |name: &str, value: String| env.insert(name.to_owned(), value);
+    set("CUDA_VISIBLE_DEVICES", uuids.clone());
+    set("NVIDIA_VISIBLE_DEVICES", uuids);
+    set("DIVVY_JOB_ID", around.job.to_string());
+    set("DIVVY_QUEUE", around.queue.to_string());
+    if let Some(simulated) = around.simulated {
+        set("DIVVY_SIM", simulated.models.clone());
+        set("DIVVY_SIM_STATE", simulated.state.display().to_string());
+        put_first(&mut env, "LD_LIBRARY_PATH", &simulated.lib, ":");
+    }
+    // The loader takes blanks as separators as well (ld.so(8)).
+    let blanks = ": ";
+    match around.slice {
+        Some(slice) => {
+            env.insert("DIVVY_SLICE".to_owned(), slice.display().to_string());
+            put_first(&mut env, "LD_PRELOAD", around.preload, blanks);
+        }
+        None => {
+            env.remove("DIVVY_SLICE");
+            remove_path(&mut env, "LD_PRELOAD", around.preload, blanks);
+        }
+    }
+    env
+}
+
+fn put_first(env: &mut BTreeMap<String, String>, name: &str, path: &Path, separators: &str) {
+    let others = remove_path(env, name, path, separators);
+    let path = path.display().to_string();
+    let value = match others {
+        Some(others) => format!("{path}:{others}"),
+        None => path,
+    };
+    env.insert(name.to_owned(), value);
+}
+
+/// Ours may be there already, when a job starts another. Answers what is left, if anything.
+fn remove_path(
+    env: &mut BTreeMap<String, String>,
+    name: &str,
+    path: &Path,
+    separators: &str,
+) -> Option<String> {
+    let path = path.display().to_string();
+    let before = env.remove(name)?;
+    let others = before
+        .split(|byte| separators.contains(byte))
+        .filter(|other| !other.is_empty() && *other != path);
+    let others = others.collect::<Vec<_>>().join(":");
+    if others.is_empty() {
+        return None;
+    }
+    env.insert(name.to_owned(), others.clone());
+    Some(others)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn around<'a>(
+        visible: &'a [String],
+        queue: &'a QueueName,
+        simulated: Option<&'a Simulated>,
+    ) -> JobEnvironment<'a> {
+        JobEnvironment {
+            job: "3",
+            queue,
+            visible,
+            slice: Some(Path::new("/run/slices/3")),
+            preload: Path::new("/lib/libdivvy_preload.so"),
+            simulated,
+        }
+    }
+
+    #[test]
+    fn a_job_sees_its_gpus_and_the_interposer_comes_first() {
+        let visible = ["GPU-1".to_owned(), "GPU-2".to_owned()];
+        let queue = QueueName::default_queue();
+        let env = BTreeMap::from([
+            (
+                "LD_PRELOAD".to_owned(),
+                "/a.so /lib/libdivvy_preload.so:/b.so".to_owned(),
+            ),
+            ("CUDA_VISIBLE_DEVICES".to_owned(), "7".to_owned()),
+            ("HOME".to_owned(), "/home/u".to_owned()),
+        ]);
+        let env = for_job(env, &around(&visible, &queue, None));
+        assert_eq!(env["LD_PRELOAD"], "/lib/libdivvy_preload.so:/a.so:/b.so");
+        let uuids = "GPU-1,GPU-2";
+        assert_eq!(env["CUDA_VISIBLE_DEVICES"], uuids);
+        assert_eq!(env["NVIDIA_VISIBLE_DEVICES"], uuids);
+        assert_eq!(
+            (env["DIVVY_JOB_ID"].as_str(), env["DIVVY_QUEUE"].as_str()),
+            ("3", "default")
+        );
+        assert_eq!(
+            (env["DIVVY_SLICE"].as_str(), env["HOME"].as_str()),
+            ("/run/slices/3", "/home/u")
+        );
+        assert!(!env.contains_key("DIVVY_SIM") && !env.contains_key("LD_LIBRARY_PATH"));
+    }
+
+    #[test]
+    fn with_simulated_gpus_the_simulated_libraries_are_found_first() {
+        let simulated = Simulated {
+            models: "l4:1".into(),
+            lib: "/run/sim/lib".into(),
+            state: "/run/sim/state".into(),
+        };
+        let queue = QueueName::default_queue();
+        let env = BTreeMap::from([(
+            "LD_LIBRARY_PATH".to_owned(),
+            "/usr/local/cuda/lib64".to_owned(),
+        )]);
+        let env = for_job(env, &around(&[], &queue, Some(&simulated)));
+        assert_eq!(env["LD_LIBRARY_PATH"], "/run/sim/lib:/usr/local/cuda/lib64");
+        assert_eq!(
+            (env["DIVVY_SIM"].as_str(), env["DIVVY_SIM_STATE"].as_str()),
+            ("l4:1", "/run/sim/state")
+        );
+    }
+
+    #[test]
+    fn a_job_on_a_mig_instance_has_no_limiter_even_where_it_was_started_by_one_that_has() {
+        let visible = ["MIG-1".to_owned()];
+        let queue = QueueName::default_queue();
+        let around = JobEnvironment {
+            slice: None,
+            ..around(&visible, &queue, None)
+        };
+        let parent = |preload: &str| {
+            BTreeMap::from([
+                ("LD_PRELOAD".to_owned(), preload.to_owned()),
+                ("DIVVY_SLICE".to_owned(), "/run/slices/2".to_owned()),
+            ])
+        };
+        let env = for_job(parent("/lib/libdivvy_preload.so"), &around);
+        assert!(!env.contains_key("LD_PRELOAD") && !env.contains_key("DIVVY_SLICE"));
+        assert_eq!(env["CUDA_VISIBLE_DEVICES"], "MIG-1");
+        assert_eq!(env["NVIDIA_VISIBLE_DEVICES"], "MIG-1");
+        let env = for_job(parent("/lib/libdivvy_preload.so:/a.so"), &around);
+        assert_eq!(env["LD_PRELOAD"], "/a.so");
+    }
+}
