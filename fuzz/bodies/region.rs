@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use divvy_ledger::{Control, GpuSpec, Listed, Slice, SliceSpec, Slot, boot_time_ns};
+use divvy_ledger::{Control, GpuSpec, Listed, ProcessSlot, Slice, SliceSpec, boot_time_ns};
 
 use super::input::Input;
 
@@ -106,7 +106,7 @@ fn reap(slice: &Slice) {
 }
 
 /// Uses the slot as a program's hooks do.
-fn used(input: &mut Input<'_>, slot: &Slot, reservations: &mut u32) {
+fn used(input: &mut Input<'_>, slot: &ProcessSlot, reservations: &mut u32) {
     let gpu = usize::from(input.byte() % 18);
     let bytes = input.word() >> (input.byte() % 64);
     let _ = slot.check();
@@ -133,12 +133,12 @@ fn used(input: &mut Input<'_>, slot: &Slot, reservations: &mut u32) {
         }
         8 => {
             if let Some(shared) = slot.import(gpu, bytes) {
-                slot.let_go(shared);
+                slot.release_shared(shared);
             }
         }
         9 => {
             if let Some(shared) = slot.export(gpu, bytes % 8, bytes) {
-                slot.let_go(shared);
+                slot.release_shared(shared);
             }
         }
         _ => {

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use divvy_agent::{Account, Group, Role, Rules};
+use divvy_agent::{Group, Role, Rules, UserAccount};
 
 use super::input::Input;
 use super::text::text;
@@ -91,8 +91,8 @@ const WHO: [&str; 8] = [
 /// Nobody's number here, so that nobody is an admin for being the daemon's user.
 const STRANGER: u32 = 4_000_000_000;
 
-fn accounts() -> [Account; 4] {
-    let account = |uid, name: &str, gid, group: &str| Account {
+fn accounts() -> [UserAccount; 4] {
+    let account = |uid, name: &str, gid, group: &str| UserAccount {
         uid,
         gid,
         name: name.into(),
@@ -110,7 +110,7 @@ fn accounts() -> [Account; 4] {
 }
 
 /// Whether what is written at this place of [`WHO`] means them.
-fn means(who: usize, account: &Account) -> bool {
+fn means(who: usize, account: &UserAccount) -> bool {
     let group = &account.groups[0];
     match who {
         0 => account.name == "ana",
@@ -153,7 +153,7 @@ fn anything(input: &mut Input<'_>, path: &Path) {
     match Rules::read(path, me) {
         Ok(rules) => {
             for uid in [0, me] {
-                let account = Account {
+                let account = UserAccount {
                     uid,
                     ..accounts()[0].clone()
                 };
@@ -210,7 +210,7 @@ fn lists(input: &mut Input<'_>, path: &Path) {
         };
         let may = rules.may_contain(&caller).is_ok();
         assert_eq!(may, caller.role >= least.1, "{account:?} by\n{file}");
-        let sees = caller.sees(STRANGER);
+        let sees = caller.can_see(STRANGER);
         assert_eq!(sees, sees_all || caller.role >= Role::Operator, "{file}");
     }
 }

@@ -19,6 +19,7 @@ mod nextest;
 mod prose;
 mod smi;
 mod soak;
+mod sources;
 mod steps;
 mod symbols;
 mod test;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! agent      the whole agent on a simulated machine (crates/agent/src/simulation.rs)
-//! journal    any number of jobs through planner and journal (crates/agent/src/store/soak.rs)
+//! journal    any number of jobs through planner and journal (crates/agent/src/journal/soak.rs)
 //! model      random programs against the limiter (crates/shim/tests/it/model)
 //! ```
 

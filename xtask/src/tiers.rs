@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::cargo::root;
+use crate::sources::sources;
 
 /// Packages of the table, and where each has its tests.
 const TESTS: [(&str, &str); 3] = [
@@ -14,39 +15,19 @@ const TESTS: [(&str, &str); 3] = [
     ("divvy-shim", "crates/shim/tests/it"),
 ];
 
-fn files(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder)
-        .expect("a folder of the repository")
-        .flatten()
-    {
-        let path = entry.path();
-        match path.is_dir() {
-            true if path.ends_with("target") => {}
-            true => files(&path, found),
-            false if path.extension().is_some_and(|is| is == "rs") => found.push(path),
-            false => {}
-        }
-    }
-}
-
 /// `crash::exhaustive` of every file that has a module of that name, with its package.
 fn groups() -> BTreeSet<(String, String)> {
     let mut groups = BTreeSet::new();
-    let mut found = Vec::new();
-    for folder in ["crates", "tests"] {
-        files(&root().join(folder), &mut found);
-    }
-    for path in found {
-        let text = fs::read_to_string(&path).expect("a file of the repository");
+    for (path, text) in sources(&["crates", "tests"]) {
         if !text.lines().any(|line| line == "mod exhaustive {") {
             continue;
         }
         let owner = TESTS.iter().find_map(|(package, folder)| {
-            let rest = path.strip_prefix(root().join(folder)).ok()?;
+            let rest = Path::new(&path).strip_prefix(folder).ok()?;
             Some((*package, rest.with_extension("")))
         });
         let (package, module) =
-            owner.unwrap_or_else(|| panic!("{} is in no package of the table", path.display()));
+            owner.unwrap_or_else(|| panic!("{path} is in no package of the table"));
         let parts: Vec<_> = module.iter().map(|part| part.to_string_lossy()).collect();
         groups.insert((
             package.to_owned(),
@@ -67,19 +48,7 @@ fn every_group_of_the_second_tier_names_tests_of_the_first_that_are_there() {
     let table = page.split("### The second tier").nth(1).expect("the table");
     let table = table.split("\n## ").next().expect("the table has an end");
     let rows = table.lines().filter(|line| line.starts_with("| `divvy-"));
-    let mut sources = Vec::new();
-    for folder in ["crates", "tests"] {
-        files(&root().join(folder), &mut sources);
-    }
-    let texts: Vec<(String, String)> = sources
-        .into_iter()
-        .map(|path| {
-            (
-                path.to_string_lossy().into_owned(),
-                fs::read_to_string(&path).expect("text"),
-            )
-        })
-        .collect();
+    let texts = sources(&["crates", "tests"]);
     let mut named = BTreeSet::new();
     for row in rows {
         let cells: Vec<&str> = row.split(" | ").collect();
@@ -107,12 +76,7 @@ fn every_group_of_the_second_tier_names_tests_of_the_first_that_are_there() {
 /// Building all crates for rustdoc takes minutes, so `cargo xtask test` runs the examples of one crate, and no other has any.
 #[test]
 fn no_comment_has_an_example_that_nothing_runs() {
-    let mut sources = Vec::new();
-    for folder in ["crates", "tests", "xtask"] {
-        files(&root().join(folder), &mut sources);
-    }
-    for path in sources {
-        let text = fs::read_to_string(&path).expect("a file of the repository");
+    for (path, text) in sources(&["crates", "tests", "xtask"]) {
         let comments = text.lines().map(str::trim_start).filter_map(|line| {
             line.strip_prefix("//!")
                 .or_else(|| line.strip_prefix("///"))
@@ -124,12 +88,8 @@ fn no_comment_has_an_example_that_nothing_runs() {
             };
             is_open = !is_open;
             let is_run = is_open && !["text", "toml"].contains(&language);
-            let is_tested = path.starts_with(root().join("crates/ledger"));
-            assert!(
-                !is_run || is_tested,
-                "{}: an example that no test runs",
-                path.display()
-            );
+            let is_tested = path.starts_with("crates/ledger/");
+            assert!(!is_run || is_tested, "{path}: an example that no test runs");
         }
     }
 }

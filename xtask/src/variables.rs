@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 
 use crate::cargo::root;
+use crate::sources::sources;
 
 const PREFIX: &str = "DIVVY_";
 /// Read by tests, by debug builds under test, and by the development commands only.
@@ -25,12 +25,12 @@ const OURS: [&str; 11] = [
 
 #[test]
 fn the_reference_lists_exactly_the_variables_that_the_code_knows() {
-    let mut known = BTreeSet::new();
-    let crates = fs::read_dir(root().join("crates")).expect("crates/ is there");
-    for entry in crates {
-        let source = entry.expect("crates/ can be read").path().join("src");
-        sources(&source, &mut known);
-    }
+    let is_product = |path: &str| path.split('/').nth(2) == Some("src");
+    let mut known: BTreeSet<String> = sources(&["crates"])
+        .iter()
+        .filter(|(path, _)| is_product(path))
+        .flat_map(|(_, text)| variables(text))
+        .collect();
     known.retain(|name| !OURS.contains(&name.as_str()));
     let page = fs::read_to_string(root().join("docs/reference.md")).expect("the page is there");
     let rows = page.lines().filter(|line| line.starts_with("| `DIVVY_"));
@@ -42,18 +42,6 @@ fn the_reference_lists_exactly_the_variables_that_the_code_knows() {
         known, listed,
         "left: in the code; right: in docs/reference.md"
     );
-}
-
-fn sources(folder: &Path, known: &mut BTreeSet<String>) {
-    for entry in fs::read_dir(folder).expect("a source folder") {
-        let path = entry.expect("it can be read").path();
-        if path.is_dir() {
-            sources(&path, known);
-        } else if path.extension().is_some_and(|kind| kind == "rs") {
-            let text = fs::read_to_string(&path).expect("source is text");
-            known.extend(variables(&text));
-        }
-    }
 }
 
 fn variables(text: &str) -> Vec<String> {

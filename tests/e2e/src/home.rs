@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{Programs, Said, kill_all_that_mention};
+use crate::{CommandOutput, Programs, kill_all_that_mention};
 
 /// Variables of the caller that would leak into what is tested.
 const FOREIGN: [&str; 6] = [
@@ -251,7 +251,7 @@ impl Home {
     /// When it takes longer than a minute.
     #[must_use]
     #[track_caller]
-    pub fn divvy(&self, words: &[&str]) -> Said {
+    pub fn divvy(&self, words: &[&str]) -> CommandOutput {
         run(&mut self.divvy_command(words))
     }
 
@@ -261,7 +261,7 @@ impl Home {
     /// When it takes longer than a minute.
     #[must_use]
     #[track_caller]
-    pub fn look(&self, program: &str, words: &[&str]) -> Said {
+    pub fn look(&self, program: &str, words: &[&str]) -> CommandOutput {
         run(self.outside(program).args(words))
     }
 
@@ -526,7 +526,7 @@ impl Drop for Home {
 
 /// Runs a command to its end, or kills it when the deadline passes.
 #[track_caller]
-fn run(command: &mut Command) -> Said {
+fn run(command: &mut Command) -> CommandOutput {
     let words = format!("{command:?}").replace('"', "");
     let mut child = command
         .stdout(Stdio::piped())
@@ -534,5 +534,5 @@ fn run(command: &mut Command) -> Said {
         .spawn()
         .unwrap_or_else(|error| panic!("{words} does not start: {error}"));
     let output = child.output_bounded();
-    Said::new(words, &output.expect("a child can be waited for"))
+    CommandOutput::new(words, &output.expect("a child can be waited for"))
 }

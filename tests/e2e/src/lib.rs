@@ -31,7 +31,7 @@ pub use dialog::Dialog;
 pub use divvy_test_support::until;
 pub use home::{Daemon, Home};
 pub use programs::{Programs, client_script, python, write_program};
-pub use said::Said;
+pub use said::CommandOutput;
 pub use sweep::kill_all_that_mention;
 pub use tenant::{Tenant, part};
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// Exit code, stdout and stderr of a command that has ended.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct CommandOutput {
     /// The words it was called with, for messages.
     pub words: String,
     /// 128+N when signal N ended it.
@@ -16,7 +16,7 @@ pub struct Said {
     pub stderr: String,
 }
 
-impl Said {
+impl CommandOutput {
     /// What these words came to.
     #[must_use]
     pub fn new(words: String, output: &Output) -> Self {

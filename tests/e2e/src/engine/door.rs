@@ -77,7 +77,7 @@ struct State {
 }
 
 /// The door; shut for good when dropped.
-pub struct Door {
+pub struct FaultProxy {
     folder: TempDir,
     shared: Arc<Shared>,
 }
@@ -87,7 +87,7 @@ struct Shared {
     state: Mutex<State>,
 }
 
-impl Door {
+impl FaultProxy {
     /// # Panics
     /// When there can be no socket.
     #[must_use]
@@ -156,7 +156,7 @@ fn socket(folder: &Path) -> PathBuf {
     folder.join("sock")
 }
 
-impl Drop for Door {
+impl Drop for FaultProxy {
     fn drop(&mut self) {
         self.shared.state().shut(u32::MAX);
     }

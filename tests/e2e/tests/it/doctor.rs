@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use divvy_e2e::{Home, Said};
+use divvy_e2e::{CommandOutput, Home};
 use serde_json::Value;
 
-fn findings(said: &Said) -> Vec<Value> {
+fn findings(said: &CommandOutput) -> Vec<Value> {
     assert_eq!(said.json()["kind"], "Doctor");
     said.items()
 }

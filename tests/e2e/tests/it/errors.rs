@@ -1,6 +1,6 @@
 //! Refusals: clear, with the right exit code, and nothing half done.
 
-use divvy_e2e::{Home, Said};
+use divvy_e2e::{CommandOutput, Home};
 use serde_json::json;
 
 /// A refusal has one line that names the thing, and leaves no job, no slice and no folder behind.
@@ -24,7 +24,7 @@ fn nothing_happened(home: &Home) {
 }
 
 #[track_caller]
-fn says(said: &Said, words: &[&str]) {
+fn says(said: &CommandOutput, words: &[&str]) {
     assert!(
         said.stdout.is_empty(),
         "{}: talk belongs on stderr, not on stdout: {}",

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use divvy_api::v1::JobState;
-use divvy_e2e::{GIB, Home, Said, help, until};
+use divvy_e2e::{CommandOutput, GIB, Home, help, until};
 use divvy_test_support::Bounded as _;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 const UID: &str = "60106";
 
 /// `divvy WORDS…` as the other user.
-fn as_other(home: &Home, words: &[&str]) -> Said {
+fn as_other(home: &Home, words: &[&str]) -> CommandOutput {
     let mut command = home.command("setpriv");
     let ids = [format!("--reuid={UID}"), format!("--regid={UID}")];
     command.args(ids).args(["--clear-groups", "--no-new-privs"]);
@@ -22,7 +22,7 @@ fn as_other(home: &Home, words: &[&str]) -> Said {
         .stdin(Stdio::null())
         .output_bounded()
         .expect("setpriv starts");
-    Said::new(words.join(" "), &output)
+    CommandOutput::new(words.join(" "), &output)
 }
 
 fn holder(home: &Home, flags: &[&str]) -> String {
@@ -158,7 +158,7 @@ fn a_shell_has_a_slice_of_its_own_or_the_jobs_and_passes_its_code() {
             .write_all(keys.as_bytes())
             .expect("it listens");
         let output = shell.output_bounded().expect("it ends");
-        Said::new(words.join(" "), &output)
+        CommandOutput::new(words.join(" "), &output)
     };
     let said = typed(&["shell", "-g", "0.25"], "echo job $DIVVY_JOB_ID\nexit 4\n").exits(4);
     assert!(said.stdout.contains("job 1"), "{said:?}");
@@ -217,7 +217,7 @@ fn a_shell_completes_what_is_there_and_starts_no_daemon_for_it() {
             .env("_CLAP_IFS", "\n")
             .output_bounded()
             .expect("it starts");
-        let said = Said::new(words.join(" "), &output).ok();
+        let said = CommandOutput::new(words.join(" "), &output).ok();
         assert!(said.stderr.is_empty(), "{}", said.stderr);
         said.stdout
             .lines()

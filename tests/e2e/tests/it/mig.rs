@@ -84,7 +84,7 @@ fn four_gibibytes_get_the_smallest_instance_while_neighbours_run() {
         "{described}"
     );
     assert!(
-        described.contains(&uuid) && described.contains("enforced by mig"),
+        described.contains(&uuid) && described.contains("enforced by the driver (a MIG instance)"),
         "{described}"
     );
     let wide = home.divvy(&["gpus", "-o", "wide"]).ok().stdout;

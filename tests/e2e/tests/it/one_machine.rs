@@ -5,12 +5,12 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use divvy_e2e::{Home, Said};
+use divvy_e2e::{CommandOutput, Home};
 use divvy_test_support::Bounded as _;
 
 /// A shell in the namespace, with a home of its user's own; says what each line of `script` came to. As a user other than root it is root of
 /// a user namespace.
-fn in_namespace(home: &Home, script: &str) -> Option<Said> {
+fn in_namespace(home: &Home, script: &str) -> Option<CommandOutput> {
     let own = home.scratch().join("own");
     std::fs::create_dir(&own).expect("the folder is new");
     let is_root = rustix::process::geteuid().is_root();
@@ -44,7 +44,7 @@ fn in_namespace(home: &Home, script: &str) -> Option<Said> {
         .env("PATH", path_with(home))
         .output_bounded()
         .expect("unshare starts");
-    Some(Said::new("the script".to_owned(), &output))
+    Some(CommandOutput::new("the script".to_owned(), &output))
 }
 
 fn path_with(home: &Home) -> String {
@@ -158,7 +158,7 @@ fn a_user_waits_for_the_daemon_of_a_home_that_another_user_starts() {
         .args(["submit", "-g", "0.25", "--", "true"])
         .output_bounded()
         .expect("setpriv starts");
-    let said = Said::new("submit".to_owned(), &output).exits(7);
+    let said = CommandOutput::new("submit".to_owned(), &output).exits(7);
     let state = home.path().display().to_string();
     for wanted in [
         &format!("divvy: the daemon of {state} (uid 0) does not respond; waiting up to 5 s"),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use divvy_e2e::{GIB, Home, Said};
+use divvy_e2e::{CommandOutput, GIB, Home};
 use serde_json::Value;
 
 /// The functions that every driver of the last years offers, the simulated one included.
@@ -26,7 +26,7 @@ fn result<'a>(test: &'a Value, name: &str) -> &'a str {
         .expect("a result is a word")
 }
 
-fn tests(said: &Said) -> Vec<Value> {
+fn tests(said: &CommandOutput) -> Vec<Value> {
     assert_eq!(said.json()["kind"], "Selftest");
     said.items()
 }
@@ -46,7 +46,7 @@ fn hooked() -> BTreeSet<String> {
 
 /// Whatever the limiter hooks is enforced, and the exit code tells whether all that was tried is. A function that it does not
 /// hook yet is open, which LIMITS.md says, and the self-test says so too.
-fn holds(said: &Said) -> Vec<Value> {
+fn holds(said: &CommandOutput) -> Vec<Value> {
     let (tests, hooked) = (tests(said), hooked());
     let mut open = 0;
     for check in tests.iter().flat_map(|test| {

@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use divvy_e2e::{Home, Said};
+use divvy_e2e::{CommandOutput, Home};
 use serde_json::Value;
 
-fn simulate(home: &Home, flags: &[&str]) -> Said {
+fn simulate(home: &Home, flags: &[&str]) -> CommandOutput {
     home.divvy(&[&["simulate"], flags].concat())
 }
 

@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use divvy_e2e::{Daemon, Home, Said, until};
+use divvy_e2e::{CommandOutput, Daemon, Home, until};
 use divvy_test_support::{Bounded as _, join};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -16,14 +16,20 @@ fn signal(daemon: &Daemon, signal: Signal) {
 }
 
 /// The command, its output and how long it took.
-fn timed(home: &Home, words: &'static [&'static str]) -> thread::JoinHandle<(Said, Duration)> {
+fn timed(
+    home: &Home,
+    words: &'static [&'static str],
+) -> thread::JoinHandle<(CommandOutput, Duration)> {
     let mut command = home.divvy_command(words);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let begun = Instant::now();
     let mut child = command.spawn().expect("divvy starts");
     thread::spawn(move || {
         let output = child.output_bounded().expect("a child can be waited for");
-        (Said::new(words.join(" "), &output), begun.elapsed())
+        (
+            CommandOutput::new(words.join(" "), &output),
+            begun.elapsed(),
+        )
     })
 }
 
@@ -57,7 +63,7 @@ impl Followed {
             .child
             .output_bounded()
             .expect("a child can be waited for");
-        let said = Said::new(self.stdout.display().to_string(), &output).exits(code);
+        let said = CommandOutput::new(self.stdout.display().to_string(), &output).exits(code);
         assert!(said.stderr.contains(BACK), "{}", said.stderr);
         self.said()
     }

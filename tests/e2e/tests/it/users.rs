@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use divvy_api::v1::{BypassAction, EndReason};
-use divvy_e2e::{GIB, Home, Said, until};
+use divvy_e2e::{CommandOutput, GIB, Home, until};
 use divvy_test_support::Bounded as _;
 
 /// A user that no user database has.
@@ -33,13 +33,13 @@ fn system_with(flags: &[&str]) -> Option<(Home, divvy_e2e::Daemon)> {
 }
 
 /// `divvy WORDS…` as the other user.
-fn divvy(home: &Home, words: &[&str]) -> Said {
+fn divvy(home: &Home, words: &[&str]) -> CommandOutput {
     let mut command = home.command("setpriv");
     let ids = [format!("--reuid={UID}"), format!("--regid={UID}")];
     command.args(ids).args(["--clear-groups", "--no-new-privs"]);
     command.arg(home.program("divvy")).args(words);
     let output = command.output_bounded().expect("setpriv starts");
-    Said::new(words.join(" "), &output)
+    CommandOutput::new(words.join(" "), &output)
 }
 
 #[test]

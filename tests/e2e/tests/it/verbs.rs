@@ -10,7 +10,7 @@ use std::process::{Output, Stdio};
 
 use divvy_api::v1::Job;
 use divvy_e2e::engine::{Engine, IMAGE, Kind, MUSL_IMAGE};
-use divvy_e2e::{Home, Said, help, until};
+use divvy_e2e::{CommandOutput, Home, help, until};
 use divvy_test_support::Bounded as _;
 
 /// Says its lines: what came of them, or `None`, and why on stderr, where they cannot be said.
@@ -223,7 +223,7 @@ fn without_uuids(text: &str) -> String {
 }
 
 /// Runs a line to its end, with what stands for this machine's own filled in.
-fn said(home: &Home, line: &str) -> Said {
+fn said(home: &Home, line: &str) -> CommandOutput {
     let line = line
         .replace("PROBE", &home.program("cudarc_probe"))
         .replace("GATE", &home.gate("talk"))
@@ -247,7 +247,7 @@ fn copy(home: &Home) -> String {
 }
 
 /// `attach` ends with its job, and that goes on once its first words have come through.
-fn attached(home: &Home, words: &[&str]) -> Said {
+fn attached(home: &Home, words: &[&str]) -> CommandOutput {
     let mut command = home.divvy_command(words);
     let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = piped.spawn().expect("divvy starts");
@@ -258,7 +258,7 @@ fn attached(home: &Home, words: &[&str]) -> Said {
     passed_on.read_to_string(&mut stdout).expect("text");
     let output = child.output_bounded().expect("it is our child");
     let stdout = stdout.into_bytes();
-    Said::new(words.join(" "), &Output { stdout, ..output })
+    CommandOutput::new(words.join(" "), &Output { stdout, ..output })
 }
 
 /// Where a line leaves something that goes on after it, waits until that is done: what the next lines say is not to depend on how fast
@@ -286,7 +286,7 @@ fn settled(home: &Home, line: &str) {
 fn scene(home: &Home, lines: &[&str]) -> String {
     let mut text = String::new();
     for line in lines {
-        let Said {
+        let CommandOutput {
             code,
             stdout,
             stderr,

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::cluster::{Answer, until};
-use crate::report::{Came, Report};
+use crate::report::{CaseOutcome, Report};
 use crate::stage::{RUN, Stage};
 
 const FRACTION: &str = "clearml-injector/fraction";
@@ -119,7 +119,7 @@ pub fn all(report: &mut Report, stage: &Stage) {
         pod["spec"]["schedulerName"] = json!("kai-scheduler");
         let (made, _) = stage.parked(&pod)?;
         ensure!(made["spec"]["resourceClaims"].is_null(), "it has a claim");
-        Ok(Came::Held(Value::Null))
+        Ok(CaseOutcome::Held(Value::Null))
     });
     for (case, annotations, devices) in [
         ("A13.0.5", json!({ "gpu-fraction": "0.5" }), 1),
@@ -205,7 +205,7 @@ pub fn all(report: &mut Report, stage: &Stage) {
             "no warning: {}",
             answer.stderr
         );
-        Ok(Came::Held(json!(answer.stderr.trim())))
+        Ok(CaseOutcome::Held(json!(answer.stderr.trim())))
     });
     report.case(
         "A23",
@@ -227,7 +227,7 @@ pub fn all(report: &mut Report, stage: &Stage) {
         let (made, _) = stage.parked(&pod)?;
         ensure!(made["spec"]["containers"][0]["resources"]["claims"].is_null(), "the first has a claim");
         ensure!(made["spec"]["containers"][1]["resources"]["claims"][0]["name"] == CLAIM, "the second has none");
-        Ok(Came::Held(Value::Null))
+        Ok(CaseOutcome::Held(Value::Null))
     });
     report.case(
         "A22",
@@ -245,13 +245,13 @@ pub fn all(report: &mut Report, stage: &Stage) {
                 "no warning: {}",
                 answer.stderr
             );
-            Ok(Came::Held(json!(answer.stderr.trim())))
+            Ok(CaseOutcome::Held(json!(answer.stderr.trim())))
         },
     );
 }
 
 /// Clients that each make one list of pods at the same time; no other case asks for as much memory.
-fn burst(stage: &Stage) -> Result<Came> {
+fn burst(stage: &Stage) -> Result<CaseOutcome> {
     let pods = |client: usize| {
         let pod = |number| {
             let mut pod = stage.pod(
@@ -315,7 +315,7 @@ fn burst(stage: &Stage) -> Result<Came> {
         made.as_str() <= Some(first),
         "the template of {made} was made again: the first pod is of {first}"
     );
-    Ok(Came::Held(
+    Ok(CaseOutcome::Held(
         json!({ "pods": of_burst.len(), "template": name }),
     ))
 }
@@ -343,7 +343,7 @@ fn template(stage: &Stage, pod: &Value) -> Result<Value> {
 }
 
 /// The pod claims so many devices.
-fn claims(stage: &Stage, pod: &Value, devices: u64) -> Result<Came> {
+fn claims(stage: &Stage, pod: &Value, devices: u64) -> Result<CaseOutcome> {
     let template = template(stage, pod)?;
     let requests = template["spec"]["spec"]["devices"]["requests"]
         .as_array()
@@ -357,11 +357,11 @@ fn claims(stage: &Stage, pod: &Value, devices: u64) -> Result<Came> {
     };
     let found: u64 = requests.iter().map(count).sum();
     ensure!(found == devices, "it claims {found} devices: {template}");
-    Ok(Came::Held(template["metadata"]["name"].clone()))
+    Ok(CaseOutcome::Held(template["metadata"]["name"].clone()))
 }
 
 /// Making the pod is refused with these words.
-fn refused(stage: &Stage, pod: &Value, words: &[&str]) -> Result<Came> {
+fn refused(stage: &Stage, pod: &Value, words: &[&str]) -> Result<CaseOutcome> {
     let answer = stage.cluster.create(pod, true)?;
     ensure!(!answer.done, "it was admitted");
     ensure!(
@@ -376,10 +376,10 @@ fn refused(stage: &Stage, pod: &Value, words: &[&str]) -> Result<Came> {
             answer.stderr.trim()
         );
     }
-    Ok(Came::Held(json!(answer.stderr.trim())))
+    Ok(CaseOutcome::Held(json!(answer.stderr.trim())))
 }
 
-fn seed_pod(stage: &Stage) -> Result<Came> {
+fn seed_pod(stage: &Stage) -> Result<CaseOutcome> {
     let pod = stage.pod(
         "a1",
         &json!({ FRACTION: "0.500", "required-resources": "0.5" }),
@@ -415,10 +415,10 @@ fn seed_pod(stage: &Stage) -> Result<Came> {
             .into_iter()
             .find(|claim| claim["metadata"]["ownerReferences"][0]["name"] == "a1"))
     })?;
-    Ok(Came::Held(claim["metadata"]["name"].clone()))
+    Ok(CaseOutcome::Held(claim["metadata"]["name"].clone()))
 }
 
-fn again(stage: &Stage) -> Result<Came> {
+fn again(stage: &Stage) -> Result<CaseOutcome> {
     let (first, _) =
         stage.parked(&stage.pod("a8", &json!({ FRACTION: "0.500" }), &json!({}), &json!({})))?;
     let mut second = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": first["metadata"], "spec": first["spec"] });
@@ -431,7 +431,7 @@ fn again(stage: &Stage) -> Result<Came> {
             made["spec"][field]
         );
     }
-    Ok(Came::Held(Value::Null))
+    Ok(CaseOutcome::Held(Value::Null))
 }
 
 fn of_template(
@@ -466,7 +466,7 @@ fn made_of(stage: &Stage, app: &str) -> Result<Value> {
     })
 }
 
-fn replica_set(stage: &Stage) -> Result<Came> {
+fn replica_set(stage: &Stage) -> Result<CaseOutcome> {
     let set = of_template(
         stage,
         "ReplicaSet",
@@ -480,7 +480,7 @@ fn replica_set(stage: &Stage) -> Result<Came> {
     claims(stage, &made_of(stage, "a9")?, 1)
 }
 
-fn deployment(stage: &Stage) -> Result<Came> {
+fn deployment(stage: &Stage) -> Result<CaseOutcome> {
     let limits = json!({ "clear.ml/fraction-1": "0.5", "nvidia.com/gpu": 1 });
     for (kind, version, name) in [
         ("Deployment", "apps/v1", "a10-deployment"),
@@ -518,10 +518,10 @@ fn deployment(stage: &Stage) -> Result<Came> {
         );
         claims(stage, &made_of(stage, name)?, 1)?;
     }
-    Ok(Came::Held(Value::Null))
+    Ok(CaseOutcome::Held(Value::Null))
 }
 
-fn dry_run(stage: &Stage) -> Result<Came> {
+fn dry_run(stage: &Stage) -> Result<CaseOutcome> {
     // A size that nothing else here asks for, so its template would be a new one.
     let pod = stage.pod(
         "a11",
@@ -540,10 +540,10 @@ fn dry_run(stage: &Stage) -> Result<Came> {
             .is_none(),
         "the template {name} was made"
     );
-    Ok(Came::Held(json!(name)))
+    Ok(CaseOutcome::Held(json!(name)))
 }
 
-fn container(stage: &Stage) -> Result<Came> {
+fn container(stage: &Stage) -> Result<CaseOutcome> {
     let annotations = json!({ "gpu-fraction": "0.5", "gpu-fraction-container-name": "side" });
     let mut pod = stage.pod("a17", &json!({}), &annotations, &json!({}));
     pod["spec"]["containers"] =
@@ -560,10 +560,10 @@ fn container(stage: &Stage) -> Result<Came> {
         made["spec"]["initContainers"][0]["resources"]["claims"][0]["name"] == CLAIM,
         "the init container has no claim"
     );
-    Ok(Came::Held(Value::Null))
+    Ok(CaseOutcome::Held(Value::Null))
 }
 
-fn secured(stage: &Stage, level: &str) -> Result<Came> {
+fn secured(stage: &Stage, level: &str) -> Result<CaseOutcome> {
     let namespace = format!("{}-{level}", stage.pods);
     stage.namespace(
         &namespace,
@@ -588,5 +588,5 @@ fn secured(stage: &Stage, level: &str) -> Result<Came> {
         shown?["spec"]["resourceClaims"][0]["name"] == CLAIM,
         "it has no claim"
     );
-    Ok(Came::Held(Value::Null))
+    Ok(CaseOutcome::Held(Value::Null))
 }

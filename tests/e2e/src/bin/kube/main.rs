@@ -34,7 +34,7 @@ use serde_json::{Value, json};
 
 use cluster::{Cluster, until};
 use node::{DYNAMIC_MIG, Machine};
-use report::{Came, Report};
+use report::{CaseOutcome, Report};
 use stage::{Means, Stage};
 
 #[derive(Parser)]
@@ -115,7 +115,7 @@ fn try_it(cli: Cli) -> Result<bool> {
             };
             Ok(all.iter().find(ours).is_none().then_some(()))
         })?;
-        Ok(Came::Held(Value::Null))
+        Ok(CaseOutcome::Held(Value::Null))
     });
     match cli.output {
         Output::Text => print!("{}", report.closing()),
@@ -179,13 +179,13 @@ fn play(report: &mut Report, stage: &Stage) -> Result<()> {
     .with_context(|| stage.controller_said())?;
     admission::all(report, stage);
     report.case("clear", "pods and claims go when they are deleted", || {
-        stage.clear().map(|()| Came::Held(Value::Null))
+        stage.clear().map(|()| CaseOutcome::Held(Value::Null))
     });
     schedule::all(report, stage);
     rights::all(report, stage, &pair);
     seeds::all(report, stage, &bare);
     report.case("unchecked.node", "what a container gets of a claim", || {
-        Ok(Came::NotChecked(
+        Ok(CaseOutcome::NotChecked(
             "no kubelet runs here; the tests of divvy-k8s have one, and a Docker container"
                 .to_owned(),
         ))
@@ -198,7 +198,7 @@ fn play(report: &mut Report, stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-fn uninstalled(stage: &Stage) -> Result<Came> {
+fn uninstalled(stage: &Stage) -> Result<CaseOutcome> {
     // Before the controller, as its pods would be: the last that it makes goes too.
     stage.uninstall()?;
     stage.strike();
@@ -233,5 +233,5 @@ fn uninstalled(stage: &Stage) -> Result<Came> {
         Ok(found.is_empty().then_some(()))
     });
     gone.with_context(|| left.borrow().join(", "))?;
-    Ok(Came::Held(Value::Null))
+    Ok(CaseOutcome::Held(Value::Null))
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// What became of a case that did not fail.
 #[derive(Clone, Debug)]
-pub enum Came {
+pub enum CaseOutcome {
     /// It is as expected; what was seen.
     Held(Value),
     /// It could not be looked at here, and why.
@@ -40,15 +40,15 @@ impl Report {
     }
 
     /// Does one case and writes down what came of it.
-    pub fn case(&mut self, name: &str, what: &str, check: impl FnOnce() -> Result<Came>) {
+    pub fn case(&mut self, name: &str, what: &str, check: impl FnOnce() -> Result<CaseOutcome>) {
         let wanted = self.only.is_empty() || self.only.iter().any(|only| name.starts_with(only));
         if !wanted {
             return;
         }
         let started = Instant::now();
         let (status, detail, seen) = match check() {
-            Ok(Came::Held(seen)) => ("held", String::new(), seen),
-            Ok(Came::NotChecked(why)) => ("not checked", why, Value::Null),
+            Ok(CaseOutcome::Held(seen)) => ("held", String::new(), seen),
+            Ok(CaseOutcome::NotChecked(why)) => ("not checked", why, Value::Null),
             Err(error) => ("failed", format!("{error:#}"), Value::Null),
         };
         let seconds = started.elapsed().as_secs_f64();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, until};
 use crate::node::slices;
-use crate::report::{Came, Report};
+use crate::report::{CaseOutcome, Report};
 use crate::stage::Stage;
 
 const FRACTION: &str = "clearml-injector/fraction";
@@ -47,7 +47,7 @@ pub fn all(report: &mut Report, stage: &Stage, node: &str) {
     });
 }
 
-fn own_slices(stage: &Stage, node: &str) -> Result<Came> {
+fn own_slices(stage: &Stage, node: &str) -> Result<CaseOutcome> {
     let pod = stage.node_pod(node)?;
     let own = stage
         .cluster
@@ -94,7 +94,7 @@ fn own_slices(stage: &Stage, node: &str) -> Result<Came> {
         "{}",
         removed.stderr
     );
-    Ok(Came::Held(Value::Null))
+    Ok(CaseOutcome::Held(Value::Null))
 }
 
 fn may(who: &Cluster, words: &[&str]) -> Result<bool> {
@@ -105,7 +105,7 @@ fn may(who: &Cluster, words: &[&str]) -> Result<bool> {
         == "yes")
 }
 
-fn few_secrets(stage: &Stage) -> Result<Came> {
+fn few_secrets(stage: &Stage) -> Result<CaseOutcome> {
     let controller = stage
         .cluster
         .with_config(&stage.account("controller", None)?);
@@ -144,10 +144,10 @@ fn few_secrets(stage: &Stage) -> Result<Came> {
         !may(&node, &["get", &own, "-n", &stage.system])?,
         "a node may read the webhook's key"
     );
-    Ok(Came::Held(Value::Null))
+    Ok(CaseOutcome::Held(Value::Null))
 }
 
-fn guarded(stage: &Stage) -> Result<Came> {
+fn guarded(stage: &Stage) -> Result<CaseOutcome> {
     let claimed = || {
         stage.pod(
             "guarded",
@@ -202,7 +202,7 @@ fn guarded(stage: &Stage) -> Result<Came> {
     own["spec"]["resourceClaims"] = json!([{ "name": "mine", "resourceClaimName": "mine" }]);
     own["spec"]["containers"][0]["securityContext"] = json!({ "privileged": true });
     refused(&own, "privileged")?;
-    Ok(Came::Held(Value::Null))
+    Ok(CaseOutcome::Held(Value::Null))
 }
 
 /// What comes to a pod that is there already.
@@ -255,7 +255,7 @@ fn later(stage: &Stage) -> Result<()> {
     stage.clear()
 }
 
-fn forged(stage: &Stage) -> Result<Came> {
+fn forged(stage: &Stage) -> Result<CaseOutcome> {
     let editor = "divvy-suite-editor";
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
@@ -306,10 +306,10 @@ fn forged(stage: &Stage) -> Result<Came> {
     let is = &now["status"]["allocation"]["devices"]["results"][0]["consumedCapacity"]["memory"];
     stage.clear()?;
     ensure!(is == was && !was.is_null(), "{was} became {is}");
-    Ok(Came::Held(json!(was)))
+    Ok(CaseOutcome::Held(json!(was)))
 }
 
-fn quota(stage: &Stage) -> Result<Came> {
+fn quota(stage: &Stage) -> Result<CaseOutcome> {
     let quota = json!({
         "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "devices", "namespace": stage.pods },
         "spec": { "hard": { "fraction.gpu.divvy.dev.deviceclass.resource.k8s.io/devices": "1" } },
@@ -350,10 +350,10 @@ fn quota(stage: &Stage) -> Result<Came> {
             .is_some_and(|text| text.contains("exceeded quota")),
         "{said}"
     );
-    Ok(Came::Held(said))
+    Ok(CaseOutcome::Held(said))
 }
 
-fn away(stage: &Stage) -> Result<Came> {
+fn away(stage: &Stage) -> Result<CaseOutcome> {
     stage.no_controller();
     let marked = stage.pod(
         "f1-marked",
@@ -385,10 +385,10 @@ fn away(stage: &Stage) -> Result<Came> {
         .create(&marked, true)?
         .object()
         .context("a marked pod with the controller back")?;
-    Ok(Came::Held(json!(refused.stderr.trim())))
+    Ok(CaseOutcome::Held(json!(refused.stderr.trim())))
 }
 
-fn killed(stage: &Stage, node: &str) -> Result<Came> {
+fn killed(stage: &Stage, node: &str) -> Result<CaseOutcome> {
     let before = slices(&stage.cluster, node)?;
     stage.restart_driver(node)?;
     let first = &before.first().context("the node has slices")?["metadata"]["uid"];
@@ -401,10 +401,10 @@ fn killed(stage: &Stage, node: &str) -> Result<Came> {
         before.len(),
         after.len()
     );
-    Ok(Came::Held(first.clone()))
+    Ok(CaseOutcome::Held(first.clone()))
 }
 
-fn wiped(stage: &Stage, node: &str) -> Result<Came> {
+fn wiped(stage: &Stage, node: &str) -> Result<CaseOutcome> {
     let before = slices(&stage.cluster, node)?;
     for slice in &before {
         let name = slice["metadata"]["name"]
@@ -430,5 +430,5 @@ fn wiped(stage: &Stage, node: &str) -> Result<Came> {
         devices(&before) == devices(&back),
         "other devices than before"
     );
-    Ok(Came::Held(json!(back.len())))
+    Ok(CaseOutcome::Held(json!(back.len())))
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::cluster::until;
-use crate::report::{Came, Report};
+use crate::report::{CaseOutcome, Report};
 use crate::stage::Stage;
 
 const FRACTION: &str = "clearml-injector/fraction";
@@ -43,7 +43,7 @@ impl Device {
 
 /// The nodes that these cases want, by their short names: two 80 GB GPUs, one of 24 GB, one carved, one of 40 GB.
 pub fn all(report: &mut Report, stage: &Stage) {
-    let mut case = |name: &str, what: &str, check: &dyn Fn() -> Result<Came>| {
+    let mut case = |name: &str, what: &str, check: &dyn Fn() -> Result<CaseOutcome>| {
         report.case(name, what, || {
             let came = check();
             // The next case finds empty GPUs, whatever became of this one.
@@ -66,7 +66,7 @@ pub fn all(report: &mut Report, stage: &Stage) {
         let memory = memory(stage, "d3-memory", 4096, "small")?;
         let (one, other) = (part(&quarter)?, part(&memory)?);
         ensure!(one.gpu() == other.gpu(), "{one:?} {other:?}");
-        Ok(Came::Held(json!([one.memory, other.memory])))
+        Ok(CaseOutcome::Held(json!([one.memory, other.memory])))
     });
     case(
         "D4",
@@ -237,7 +237,7 @@ fn waits(given: &Given) -> Result<()> {
     }
 }
 
-fn filled(stage: &Stage) -> Result<Came> {
+fn filled(stage: &Stage) -> Result<CaseOutcome> {
     let mut gpus = Vec::new();
     for (at, size) in ["0.500", "0.250", "0.250", "0.750"].iter().enumerate() {
         gpus.push(part(&fraction(stage, &format!("d1-{at}"), size, "pair")?)?);
@@ -248,12 +248,12 @@ fn filled(stage: &Stage) -> Result<Came> {
         "{gpus:?}"
     );
     ensure!(gpus[3].gpu() != gpus[0].gpu(), "{gpus:?}");
-    Ok(Came::Held(json!(
+    Ok(CaseOutcome::Held(json!(
         gpus.iter().map(|one| one.memory).collect::<Vec<_>>()
     )))
 }
 
-fn quarters(stage: &Stage) -> Result<Came> {
+fn quarters(stage: &Stage) -> Result<CaseOutcome> {
     let small = part(&fraction(stage, "d2-small", "0.250", "small")?)?;
     let large = part(&fraction(stage, "d2-large", "0.250", "pair")?)?;
     for (node, part) in [("small", &small), ("pair", &large)] {
@@ -262,7 +262,7 @@ fn quarters(stage: &Stage) -> Result<Came> {
         // Memory goes in steps of 2 MiB.
         ensure!(memory.abs_diff(size / 4) <= 2, "{memory} MiB of {size} MiB");
     }
-    Ok(Came::Held(json!([small.memory, large.memory])))
+    Ok(CaseOutcome::Held(json!([small.memory, large.memory])))
 }
 
 /// Mebibytes of the first GPU that a node publishes.
@@ -289,7 +289,7 @@ fn plain(stage: &Stage, name: &str, limit: &str, node: &str) -> Result<Given> {
     make(stage, &pod)
 }
 
-fn extended(stage: &Stage) -> Result<Came> {
+fn extended(stage: &Stage) -> Result<CaseOutcome> {
     let given = part(&plain(stage, "d4", "nvidia.com/mig-1g.10gb", "carved")?)?;
     ensure!(
         given
@@ -297,10 +297,10 @@ fn extended(stage: &Stage) -> Result<Came> {
             .is_some_and(|place| place.starts_with("1g-10gb")),
         "{given:?}"
     );
-    Ok(Came::Held(json!(given.name)))
+    Ok(CaseOutcome::Held(json!(given.name)))
 }
 
-fn modes(stage: &Stage) -> Result<Came> {
+fn modes(stage: &Stage) -> Result<CaseOutcome> {
     waits(&fraction(stage, "d5-part", "0.250", "carved")?)?;
     waits(&plain(
         stage,
@@ -308,10 +308,12 @@ fn modes(stage: &Stage) -> Result<Came> {
         "nvidia.com/mig-1g.10gb",
         "pair",
     )?)?;
-    Ok(Came::Held(json!("one kind for each GPU, by its mode")))
+    Ok(CaseOutcome::Held(json!(
+        "one kind for each GPU, by its mode"
+    )))
 }
 
-fn anywhere(stage: &Stage) -> Result<Came> {
+fn anywhere(stage: &Stage) -> Result<CaseOutcome> {
     let (mut instances, mut parts, mut waiting) = (Vec::new(), Vec::new(), 0);
     for at in 0..8 {
         let mut pod = stage.pod(
@@ -347,12 +349,12 @@ fn anywhere(stage: &Stage) -> Result<Came> {
         waiting == 8 - instances.len() - parts.len() && waiting > 0,
         "{waiting} wait"
     );
-    Ok(Came::Held(
+    Ok(CaseOutcome::Held(
         json!({ "instances": instances, "parts": parts, "waiting": waiting }),
     ))
 }
 
-fn whole(stage: &Stage) -> Result<Came> {
+fn whole(stage: &Stage) -> Result<CaseOutcome> {
     let mut gpus = BTreeMap::new();
     for at in 0..2 {
         let given = plain(stage, &format!("d7-{at}"), "nvidia.com/gpu", "pair")?;
@@ -362,10 +364,10 @@ fn whole(stage: &Stage) -> Result<Came> {
     let third = plain(stage, "d7-2", "nvidia.com/gpu", "pair")?;
     ensure!(matches!(third, Given::Waits(_)), "{third:?}");
     waits(&memory(stage, "d7-part", 4096, "pair")?)?;
-    Ok(Came::Held(json!(gpus)))
+    Ok(CaseOutcome::Held(json!(gpus)))
 }
 
-fn shared(stage: &Stage) -> Result<Came> {
+fn shared(stage: &Stage) -> Result<CaseOutcome> {
     let claim = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
         "metadata": { "name": "d8", "namespace": stage.aside },
@@ -389,10 +391,10 @@ fn shared(stage: &Stage) -> Result<Came> {
     // It counts once: what is left of the GPU but 8 GiB is free.
     let size = size_of(stage, "small")?;
     part(&memory(stage, "d8-rest", size - 8192, "small")?)?;
-    Ok(Came::Held(json!(found[0].memory)))
+    Ok(CaseOutcome::Held(json!(found[0].memory)))
 }
 
-fn geometry(stage: &Stage) -> Result<Came> {
+fn geometry(stage: &Stage) -> Result<CaseOutcome> {
     let small = |at: usize| {
         plain(
             stage,
@@ -423,7 +425,7 @@ fn geometry(stage: &Stage) -> Result<Came> {
         other == Some(if halves.contains(&true) { 4 } else { 0 }),
         "{large:?} beside {first:?}"
     );
-    Ok(Came::Held(
+    Ok(CaseOutcome::Held(
         json!({ "seven": places, "three": first, "half": large.instance() }),
     ))
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::until;
 use crate::node::slices;
-use crate::report::{Came, Report};
+use crate::report::{CaseOutcome, Report};
 use crate::stage::{RUN, Stage, file};
 
 const TRAIN_POD: &str = include_str!("../../../../../crates/k8s/tests/seeds/train-pod.yaml");
@@ -36,7 +36,7 @@ pub fn all(report: &mut Report, stage: &Stage, bare: &str) {
                 "{pod}"
             );
             stage.clear()?;
-            Ok(Came::Held(json!(
+            Ok(CaseOutcome::Held(json!(
                 "made as it is; its image holds the limit"
             )))
         },
@@ -65,7 +65,7 @@ pub fn all(report: &mut Report, stage: &Stage, bare: &str) {
                 "{pod}"
             );
             // Nodes of that label are sliced by hand, and NVIDIA's plugin calls a slice nvidia.com/gpu there.
-            made(stage, pod).map(|pod| Came::Held(pod["spec"]["nodeSelector"].clone()))
+            made(stage, pod).map(|pod| CaseOutcome::Held(pod["spec"]["nodeSelector"].clone()))
         },
     );
     report.case(
@@ -154,7 +154,7 @@ fn placed(stage: &Stage, name: &str) -> Result<Vec<String>> {
     })
 }
 
-fn mixed(stage: &Stage) -> Result<Came> {
+fn mixed(stage: &Stage) -> Result<CaseOutcome> {
     let refused = stage
         .cluster
         .call(&["create", "-n", &stage.pods, "-f", "-"], MIXED)?;
@@ -183,7 +183,7 @@ fn mixed(stage: &Stage) -> Result<Came> {
         devices.len() == 1 && devices[0].contains("-mig-3g-20gb-"),
         "{devices:?}"
     );
-    Ok(Came::Held(
+    Ok(CaseOutcome::Held(
         json!({ "as_printed": refused.stderr.trim(), "working": devices }),
     ))
 }
@@ -270,7 +270,7 @@ fn set_label(stage: &Stage, node: &str, words: &str) -> Result<()> {
     Ok(())
 }
 
-fn label(stage: &Stage, node: &str, words: &str) -> Result<Came> {
+fn label(stage: &Stage, node: &str, words: &str) -> Result<CaseOutcome> {
     until_carved(stage, node, false)?;
     set_label(stage, node, words)?;
     let carved = until_carved(stage, node, true);
@@ -278,10 +278,10 @@ fn label(stage: &Stage, node: &str, words: &str) -> Result<Came> {
     set_label(stage, node, &format!("{key}-"))?;
     carved?;
     until_carved(stage, node, false)?;
-    Ok(Came::Held(Value::Null))
+    Ok(CaseOutcome::Held(Value::Null))
 }
 
-fn role(stage: &Stage, node: &str) -> Result<Came> {
+fn role(stage: &Stage, node: &str) -> Result<CaseOutcome> {
     run(ours(stage).args(["admin", "set", "node-role", "--dynamic-mig-enabled", node]))?;
     until_carved(stage, node, true)?;
     run(ours(stage).args([
@@ -292,10 +292,10 @@ fn role(stage: &Stage, node: &str) -> Result<Came> {
         node,
     ]))?;
     until_carved(stage, node, false)?;
-    Ok(Came::Held(Value::Null))
+    Ok(CaseOutcome::Held(Value::Null))
 }
 
-fn carved(stage: &Stage, node: &str) -> Result<Came> {
+fn carved(stage: &Stage, node: &str) -> Result<CaseOutcome> {
     set_label(stage, node, "cdmo.clear.ml/gpu-partitioning=mig")?;
     let came = carved_queues(stage, node);
     stage.clear()?;
@@ -304,7 +304,7 @@ fn carved(stage: &Stage, node: &str) -> Result<Came> {
     came
 }
 
-fn carved_queues(stage: &Stage, node: &str) -> Result<Came> {
+fn carved_queues(stage: &Stage, node: &str) -> Result<CaseOutcome> {
     until_carved(stage, node, true)?;
     let (pods, said) = glue(stage, DYNAMIC_MIG)?;
     ensure!(pods.len() == 2, "{} pods: {said}", pods.len());
@@ -325,10 +325,12 @@ fn carved_queues(stage: &Stage, node: &str) -> Result<Came> {
         );
         found.extend(devices);
     }
-    Ok(Came::Held(json!({ "said": said.trim(), "devices": found })))
+    Ok(CaseOutcome::Held(
+        json!({ "said": said.trim(), "devices": found }),
+    ))
 }
 
-fn injected(stage: &Stage) -> Result<Came> {
+fn injected(stage: &Stage) -> Result<CaseOutcome> {
     let (pods, said) = glue(stage, INJECTOR)?;
     ensure!(pods.len() == 2, "{} pods: {said}", pods.len());
     let mut found = Vec::new();
@@ -345,10 +347,10 @@ fn injected(stage: &Stage) -> Result<Came> {
     }
     stage.clear()?;
     ensure!(found.len() == 2, "{found:?}");
-    Ok(Came::Held(json!(found)))
+    Ok(CaseOutcome::Held(json!(found)))
 }
 
-fn submitted(stage: &Stage) -> Result<Came> {
+fn submitted(stage: &Stage) -> Result<CaseOutcome> {
     let mut found = Vec::new();
     for (name, flags) in [
         ("fraction", &["--gpu", "0.25"][..]),
@@ -356,7 +358,7 @@ fn submitted(stage: &Stage) -> Result<Came> {
         ("instance", &["--mig-profile", "1g.10gb"]),
     ] {
         if !stage.alone {
-            return Ok(Came::NotChecked(
+            return Ok(CaseOutcome::NotChecked(
                 "pods of `submit` name no nodes, and there are others here".to_owned(),
             ));
         }
@@ -375,5 +377,5 @@ fn submitted(stage: &Stage) -> Result<Came> {
     }
     stage.clear()?;
     ensure!(found[2].contains("-mig-1g-10gb-"), "{found:?}");
-    Ok(Came::Held(json!(found)))
+    Ok(CaseOutcome::Held(json!(found)))
 }

@@ -89,7 +89,7 @@ fn a_daemon_killed_when_its_call_is_done_and_not_answered_loses_nothing() {
     assert!(crash_at_call(Fault::hold_after, "after", 2));
 }
 
-/// Points of the agent between two of the front end's calls, see `crates/agent/src/failpoint.rs`.
+/// Points of the agent between two of the front end's calls, see `crates/agent/src/host/failpoint.rs`.
 const POINTS: [&str; 16] = [
     "journal.commit:1",
     "journal.commit:2",

@@ -7,7 +7,7 @@ use std::process::Child;
 use std::sync::Arc;
 
 use divvy_api::v1::{EndReason, Job, JobState};
-use divvy_e2e::engine::door::{Call, Door, Fault, WORDS};
+use divvy_e2e::engine::door::{Call, Fault, FaultProxy, WORDS};
 use divvy_e2e::engine::{Engine, IMAGE};
 use divvy_e2e::{Daemon, Home, until};
 use divvy_test_support::Bounded as _;
@@ -18,14 +18,14 @@ use super::{ENGINE, cancel};
 struct Scene {
     daemon: Option<Daemon>,
     home: Home,
-    door: Door,
+    door: FaultProxy,
     engine: Arc<Engine>,
 }
 
 impl Scene {
     fn new() -> Option<Self> {
         let engine = Engine::shared(ENGINE)?;
-        let door = Door::before(&engine);
+        let door = FaultProxy::before(&engine);
         let home = Home::new("a100-80gb:1")
             .variable("DOCKER_HOST", &door.host())
             .variable("DIVVY_FORM", "");
