@@ -262,7 +262,7 @@ fn serve(
         events: events.clone(),
         devices,
         observer: Arc::clone(&observer),
-        keeper,
+        compute_scheduler: keeper,
         workers,
         recovered: u32::try_from(recovered.len()).unwrap_or(u32::MAX),
     };

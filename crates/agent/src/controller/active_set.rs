@@ -6,11 +6,13 @@
 use divvy_api::v1::Runner;
 use divvy_core::{JobId, JobState as Life};
 
-use super::{ActiveJob, Controller};
+use crate::controller::admission::text_budget;
+use crate::controller::io::Io;
+use crate::controller::state::{ActiveJob, Jobs};
 
 /// The list, as it was at one state of the journal.
 #[derive(Debug, Default)]
-pub(super) struct ActiveSet {
+pub struct ActiveSet {
     jobs: Vec<JobId>,
     /// Rows that had been changed by then ([`changes`](crate::journal::Store::changes)).
     journal_version: Option<u64>,
@@ -30,51 +32,52 @@ fn is_active(living: &ActiveJob) -> bool {
     }
 }
 
-impl Controller {
-    /// The jobs of which there is something to be seen, oldest first. One of them may be gone by now.
-    pub(super) fn active_jobs(&mut self) -> Vec<JobId> {
-        let changes = self.store.changes();
-        if self.active_set.journal_version != Some(changes) {
-            self.active_set.jobs = self.list_active();
-            self.active_set.journal_version = Some(changes);
-        }
-        self.active_set.jobs.clone()
+/// The jobs of which there is something to be seen, oldest first. One of them may be gone by now.
+pub(super) fn active_jobs(jobs: &mut Jobs, io: &Io) -> Vec<JobId> {
+    let changes = io.store.changes();
+    if jobs.active_set.journal_version != Some(changes) {
+        jobs.active_set.jobs = list_active(jobs);
+        jobs.active_set.journal_version = Some(changes);
     }
+    jobs.active_set.jobs.clone()
+}
 
-    fn list_active(&self) -> Vec<JobId> {
-        let jobs = self.jobs.iter();
-        let busy = jobs.filter(|(_, living)| is_active(living));
-        busy.map(|(id, _)| *id).collect()
-    }
+fn list_active(jobs: &Jobs) -> Vec<JobId> {
+    let jobs = jobs.active.iter();
+    let busy = jobs.filter(|(_, living)| is_active(living));
+    busy.map(|(id, _)| *id).collect()
+}
 
-    /// Calls this with each of them that is there.
-    pub(super) fn for_each_active(&mut self, mut with: impl FnMut(JobId, &mut ActiveJob)) {
-        for id in self.active_jobs() {
-            if let Some(living) = self.jobs.get_mut(&id) {
-                with(id, living);
-            }
-        }
-    }
-
-    /// Lets go of those that have ended, of whose ends everybody was told.
-    pub(super) fn drop_ended(&mut self) {
-        let changes = Some(self.store.changes());
-        if std::mem::replace(&mut self.active_set.dropped, changes) != changes {
-            self.remove_ended();
+/// Calls this with each of them that is there.
+pub(super) fn for_each_active(
+    jobs: &mut Jobs,
+    io: &Io,
+    mut with: impl FnMut(JobId, &mut ActiveJob),
+) {
+    for id in active_jobs(jobs, io) {
+        if let Some(living) = jobs.active.get_mut(&id) {
+            with(id, living);
         }
     }
+}
 
-    /// In debug builds, that the list lacks nobody.
-    pub(super) fn check_active_set(&self) {
-        let is_right = self.active_set.journal_version != Some(self.store.changes())
-            || self
-                .list_active()
-                .iter()
-                .all(|id| self.active_set.jobs.contains(id));
-        assert!(
-            is_right,
-            "a job's state has changed without a journal entry"
-        );
-        self.check_sums();
+/// Lets go of those that have ended, of whose ends everybody was told.
+pub(super) fn drop_ended(jobs: &mut Jobs, io: &Io) {
+    let changes = Some(io.store.changes());
+    if std::mem::replace(&mut jobs.active_set.dropped, changes) != changes {
+        text_budget::remove_ended(jobs);
     }
+}
+
+/// In debug builds, that the list lacks nobody.
+pub(super) fn check_active_set(jobs: &Jobs, io: &Io) {
+    let is_right = jobs.active_set.journal_version != Some(io.store.changes())
+        || list_active(jobs)
+            .iter()
+            .all(|id| jobs.active_set.jobs.contains(id));
+    assert!(
+        is_right,
+        "a job's state has changed without a journal entry"
+    );
+    text_budget::check_sums(jobs);
 }

@@ -1,9 +1,9 @@
 //! Admission: validation, identity, dependencies, idempotency and projects of a new job.
 
-pub(super) mod array;
-pub(super) mod dependencies;
-pub(super) mod idempotency;
-pub(super) mod on_behalf;
-pub(super) mod projects;
-pub(super) mod submit;
-pub(super) mod text_budget;
+pub(in crate::controller) mod array;
+pub(in crate::controller) mod dependencies;
+pub(in crate::controller) mod idempotency;
+pub(in crate::controller) mod on_behalf;
+pub(in crate::controller) mod projects;
+pub(in crate::controller) mod submit;
+pub(in crate::controller) mod text_budget;

@@ -11,7 +11,9 @@ use std::time::Duration;
 use divvy_api::v1::{Error, ErrorCode, Submit};
 use divvy_core::Bytes;
 
-use super::Controller;
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
+use crate::controller::state::DiskState;
 use crate::host::clock::Instant;
 use crate::journal::StoreError;
 use crate::model::validate::limits;
@@ -24,7 +26,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 const COPIES: u64 = 3;
 
 /// Why nothing new is written.
-pub(super) struct DiskFull {
+pub struct DiskFull {
     pub why: String,
     tried: Instant,
 }
@@ -38,115 +40,125 @@ impl DiskFull {
     }
 }
 
-impl Controller {
-    /// Makes the journal's reserve, so that a full disk takes no job's end from it.
-    ///
-    /// # Errors
-    /// When the journal fails for another reason than a full disk.
-    pub fn reserve(&mut self) -> Result<(), StoreError> {
-        self.has_reserve = true;
-        let lacks = self
-            .disk
-            .free_space()
-            .ok()
-            .and_then(|room| room.shortage(Bytes::ZERO));
-        if let Some(why) = lacks {
-            return self.enter_disk_full(why);
-        }
-        match self.lacks_reserve()? {
-            Some(why) => self.enter_disk_full(why),
-            None => Ok(()),
-        }
+/// Makes the journal's reserve, so that a full disk takes no job's end from it.
+///
+/// # Errors
+/// When the journal fails for another reason than a full disk.
+pub fn reserve(disk: &mut DiskState, fx: &mut Effects, io: &Io) -> Result<(), StoreError> {
+    disk.has_reserve = true;
+    let lacks = io
+        .disk
+        .free_space()
+        .ok()
+        .and_then(|room| room.shortage(Bytes::ZERO));
+    if let Some(why) = lacks {
+        return enter_disk_full(disk, fx, io, why);
     }
+    match lacks_reserve(io)? {
+        Some(why) => enter_disk_full(disk, fx, io, why),
+        None => Ok(()),
+    }
+}
 
-    /// Looks at the disk before a round writes. Whether it is full now and was not, or the other way about; the round tells so.
-    ///
-    /// # Errors
-    /// When the journal fails for another reason than a full disk.
-    pub(super) fn check_disk(&mut self, ticks: bool) -> Result<bool, StoreError> {
-        // Where statvfs(3) fails, a commit that fails shows that the disk is full.
-        let Ok(room) = self.disk.free_space() else {
-            return Ok(false);
-        };
-        match &self.disk_full {
-            None => {
-                let mut lacks = room.shortage(Bytes::ZERO);
-                if lacks.is_none() && ticks && self.has_reserve && self.store.reserve_is_low()? {
-                    lacks = self.lacks_reserve()?;
-                }
-                lacks.map_or(Ok(false), |why| self.enter_disk_full(why).map(|()| true))
+/// Looks at the disk before a round writes. Whether it is full now and was not, or the other way about; the round tells so.
+///
+/// # Errors
+/// When the journal fails for another reason than a full disk.
+pub(super) fn check_disk(
+    disk: &mut DiskState,
+    fx: &mut Effects,
+    io: &Io,
+    ticks: bool,
+) -> Result<bool, StoreError> {
+    // Where statvfs(3) fails, a commit that fails shows that the disk is full.
+    let Ok(room) = io.disk.free_space() else {
+        return Ok(false);
+    };
+    match &disk.full {
+        None => {
+            let mut lacks = room.shortage(Bytes::ZERO);
+            if lacks.is_none() && ticks && disk.has_reserve && io.store.reserve_is_low()? {
+                lacks = lacks_reserve(io)?;
             }
-            Some(full) if full.tried.elapsed() < AGAIN => Ok(false),
-            Some(_) => {
-                let mut lacks = room.remaining_shortage();
-                if lacks.is_none() && self.has_reserve {
-                    lacks = self.lacks_reserve()?;
-                }
-                if let Some(why) = lacks {
-                    self.disk_full = Some(DiskFull::of(why));
-                    return Ok(false);
-                }
-                self.disk_full = None;
-                self.effects.replan = true;
-                tracing::info!(free = %room.bytes, "the disk has room again");
-                Ok(true)
+            lacks.map_or(Ok(false), |why| {
+                enter_disk_full(disk, fx, io, why).map(|()| true)
+            })
+        }
+        Some(full) if full.tried.elapsed() < AGAIN => Ok(false),
+        Some(_) => {
+            let mut lacks = room.remaining_shortage();
+            if lacks.is_none() && disk.has_reserve {
+                lacks = lacks_reserve(io)?;
             }
+            if let Some(why) = lacks {
+                disk.full = Some(DiskFull::of(why));
+                return Ok(false);
+            }
+            disk.full = None;
+            fx.replan = true;
+            tracing::info!(free = %room.bytes, "the disk has room again");
+            Ok(true)
         }
     }
+}
 
-    /// Makes the reserve; why the disk has no room for it.
-    fn lacks_reserve(&self) -> Result<Option<String>, StoreError> {
-        match self.store.reserve() {
-            Err(error) if error.is_full() => Ok(Some(error_chain(&error))),
-            done => done.map(|()| None),
-        }
+/// Makes the reserve; why the disk has no room for it.
+fn lacks_reserve(io: &Io) -> Result<Option<String>, StoreError> {
+    match io.store.reserve() {
+        Err(error) if error.is_full() => Ok(Some(error_chain(&error))),
+        done => done.map(|()| None),
     }
+}
 
-    fn enter_disk_full(&mut self, why: String) -> Result<(), StoreError> {
-        let folder = self.config.home.state().display().to_string();
-        tracing::error!(%folder, %why, "the disk is full: the daemon accepts no jobs until it has room");
-        self.disk_full = Some(DiskFull::of(why));
-        // Jobs that wait have another reason now.
-        self.effects.replan = true;
-        // The log begins again with all of its length before it.
-        match self.store.checkpoint() {
-            Err(error) if !error.is_full() => Err(error),
-            _ => Ok(()),
-        }
+fn enter_disk_full(
+    disk: &mut DiskState,
+    fx: &mut Effects,
+    io: &Io,
+    why: String,
+) -> Result<(), StoreError> {
+    let folder = io.config.home.state().display().to_string();
+    tracing::error!(%folder, %why, "the disk is full: the daemon accepts no jobs until it has room");
+    disk.full = Some(DiskFull::of(why));
+    // Jobs that wait have another reason now.
+    fx.replan = true;
+    // The log begins again with all of its length before it.
+    match io.store.checkpoint() {
+        Err(error) if !error.is_full() => Err(error),
+        _ => Ok(()),
     }
+}
 
-    /// Tells what has become of the disk; the round's transaction has begun.
-    pub(super) fn report_disk(&mut self) -> Result<(), StoreError> {
-        match self.disk_is_full() {
-            Some(why) => self.record_event(None, "disk_full", &why),
-            None => self.record_event(None, "disk_has_room", "the disk has room again"),
-        }
+/// Tells what has become of the disk; the round's transaction has begun.
+pub(super) fn report_disk(disk: &DiskState, fx: &mut Effects, io: &Io) -> Result<(), StoreError> {
+    match disk_is_full(disk) {
+        Some(why) => fx.record_event(io, None, "disk_full", &why),
+        None => fx.record_event(io, None, "disk_has_room", "the disk has room again"),
     }
+}
 
-    /// Why nothing begins on the disk as it is.
-    pub(super) fn disk_full_error(&self) -> Option<Error> {
-        (self.disk_full.as_ref()).map(|full| self.refusal(&full.why))
-    }
+/// Why nothing begins on the disk as it is.
+pub(super) fn disk_full_error(disk: &DiskState, io: &Io) -> Option<Error> {
+    (disk.full.as_ref()).map(|full| refusal(io, &full.why))
+}
 
-    /// The same for a submission, which may be larger than what is left.
-    pub(super) fn disk_full_error_for(&self, submit: &Submit) -> Option<Error> {
-        self.disk_full_error().or_else(|| {
-            let room = self.disk.free_space().ok()?;
-            let wanted = COPIES.saturating_mul(limits::written(submit));
-            Some(self.refusal(&room.shortage(Bytes::new(wanted))?))
-        })
-    }
+/// The same for a submission, which may be larger than what is left.
+pub(super) fn disk_full_error_for(disk: &DiskState, io: &Io, submit: &Submit) -> Option<Error> {
+    disk_full_error(disk, io).or_else(|| {
+        let room = io.disk.free_space().ok()?;
+        let wanted = COPIES.saturating_mul(limits::written(submit));
+        Some(refusal(io, &room.shortage(Bytes::new(wanted))?))
+    })
+}
 
-    fn refusal(&self, why: &str) -> Error {
-        let folder = self.config.home.state().display();
-        let why = format!("the disk is full: {why} below {folder}");
-        Error::new(ErrorCode::DiskFull, why)
-            .hint(format!("free disk space; check with: df -h {folder}"))
-    }
+fn refusal(io: &Io, why: &str) -> Error {
+    let folder = io.config.home.state().display();
+    let why = format!("the disk is full: {why} below {folder}");
+    Error::new(ErrorCode::DiskFull, why)
+        .hint(format!("free disk space; check with: df -h {folder}"))
+}
 
-    /// Why no job starts, whatever is free.
-    pub(super) fn disk_is_full(&self) -> Option<String> {
-        let full = self.disk_full.as_ref()?;
-        Some(format!("the disk is full: {}", full.why))
-    }
+/// Why no job starts, whatever is free.
+pub(super) fn disk_is_full(disk: &DiskState) -> Option<String> {
+    let full = disk.full.as_ref()?;
+    Some(format!("the disk is full: {}", full.why))
 }

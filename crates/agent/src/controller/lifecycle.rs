@@ -1,20 +1,20 @@
 //! The lifecycle of a job: scheduling, start, stop, suspension, resize, requeue, end.
 
-pub(super) mod cancel;
-pub(super) mod change;
-pub(super) mod confirm;
+pub(in crate::controller) mod cancel;
+pub(in crate::controller) mod change;
+pub(in crate::controller) mod confirm;
 pub mod container;
-pub(super) mod finalize;
-pub(super) mod forget;
-pub(super) mod hold;
-pub(super) mod idle;
-pub(super) mod job_sync;
-pub(super) mod notifications;
-pub(super) mod offload;
-pub(super) mod orphans;
-pub(super) mod pause;
-pub(super) mod requeue;
-pub(super) mod resize;
-pub(super) mod schedule;
-pub(super) mod start;
-pub(super) mod time_limits;
+pub(in crate::controller) mod finalize;
+pub(in crate::controller) mod forget;
+pub(in crate::controller) mod hold;
+pub(in crate::controller) mod idle;
+pub(in crate::controller) mod job_sync;
+pub(in crate::controller) mod notifications;
+pub(in crate::controller) mod offload;
+pub(in crate::controller) mod orphans;
+pub(in crate::controller) mod pause;
+pub(in crate::controller) mod requeue;
+pub(in crate::controller) mod resize;
+pub(in crate::controller) mod schedule;
+pub(in crate::controller) mod start;
+pub(in crate::controller) mod time_limits;

@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::auth::Caller;
 use crate::checkpoint;
-use crate::controller::Controller;
+use crate::controller::query::queries::Queries;
 use crate::controller::query::summary::JobSummary;
 use crate::gpu::mig::MigReport;
 use crate::gpu::sample::NodeSample;
@@ -37,7 +37,7 @@ const PLACE: u64 = 64 << 10;
 pub type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
 /// A question to the state.
-pub type StateQuery = Box<dyn FnOnce(&mut Controller) + Send>;
+pub type StateQuery = Box<dyn FnOnce(&Queries<'_>) + Send>;
 
 /// What a waiting client waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -317,7 +317,7 @@ impl Mailbox {
     /// As [`Mailbox::request`].
     pub async fn query<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&mut Controller) -> Result<T, Error> + Send + 'static,
+        read: impl FnOnce(&Queries<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         self.request(|reply| {
             Message::Query(Box::new(move |cycle| {

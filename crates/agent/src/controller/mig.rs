@@ -17,29 +17,29 @@
 //! mode    shared, MIG or whole shown  what others are told
 //! ```
 
-mod backoff;
-mod capacity;
-mod claim;
-mod commands;
-mod mode;
-mod reconcile;
-mod report;
-mod view;
+pub(in crate::controller) mod backoff;
+pub(in crate::controller) mod capacity;
+pub(in crate::controller) mod claim;
+pub(in crate::controller) mod commands;
+pub(in crate::controller) mod mode;
+pub(in crate::controller) mod reconcile;
+pub(in crate::controller) mod report;
+pub(in crate::controller) mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use capacity::{overlap, size_in};
 use divvy_core::mig::recover::InstanceState;
 use divvy_core::mig::{Placement, UnallocatedState};
 use divvy_core::{GpuUuid, Grant};
 
-use super::Controller;
 use crate::container::driver::GpuDevice;
+use crate::controller::state::GpuState;
 use crate::gpu::mig as instances;
 use crate::gpu::mig::discover::DiscoveredInstance;
 use crate::gpu::mig::{GpuMigState, ManagedInstance, MigSlot, Workers};
 use crate::host::clock::Instant;
-use capacity::{overlap, size_in};
 pub use mode::ModeChange;
 pub(super) use view::ENFORCEMENT;
 
@@ -224,19 +224,17 @@ pub(super) fn slot(grant: &Grant) -> Option<MigSlot> {
     })
 }
 
-impl Controller {
-    fn size(&self, slot: &MigSlot) -> u8 {
-        let device = self
-            .devices
-            .iter()
-            .find(|device| device.gpu.uuid == slot.gpu);
-        let table = device.and_then(crate::gpu::Device::profile_table);
-        table.map_or(0, |table| size_in(&table, slot.placement))
-    }
+fn size(gpus: &GpuState, slot: &MigSlot) -> u8 {
+    let device = gpus
+        .devices
+        .iter()
+        .find(|device| device.gpu.uuid == slot.gpu);
+    let table = device.and_then(crate::gpu::Device::profile_table);
+    table.map_or(0, |table| size_in(&table, slot.placement))
+}
 
-    /// For people.
-    fn index(&self, gpu: &GpuUuid) -> u32 {
-        let device = self.devices.iter().find(|device| device.gpu.uuid == *gpu);
-        device.map_or(u32::MAX, |device| device.gpu.index)
-    }
+/// For people.
+fn index(gpus: &GpuState, gpu: &GpuUuid) -> u32 {
+    let device = gpus.devices.iter().find(|device| device.gpu.uuid == *gpu);
+    device.map_or(u32::MAX, |device| device.gpu.index)
 }

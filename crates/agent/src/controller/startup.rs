@@ -2,10 +2,17 @@
 
 use divvy_core::{JobId, JobState as Life};
 
-use super::Controller;
 use super::admission::dependencies::DependencyOutcomes;
 use super::lifecycle::start::{overheads, records, slice_layout};
 use super::mig::is_divided;
+use crate::controller::claims::files;
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
+use crate::controller::lifecycle::{job_sync, resize};
+use crate::controller::mig::{claim, mode};
+use crate::controller::observe::{reconcile, unjournaled};
+use crate::controller::state::{Jobs, State};
+use crate::controller::{apply, claims, observe};
 use crate::gpu::slice;
 use crate::gpu::watched_jobs::WatchedJob;
 use crate::journal::StoreError;
@@ -21,147 +28,166 @@ pub struct ResumeSummary {
     pub finalized: usize,
 }
 
-impl Controller {
-    /// A job that a build with other records has started, and that still runs.
-    pub fn job_of_earlier_build(&self) -> Option<JobId> {
-        let mut jobs = self.jobs.keys().copied();
-        jobs.find(|id| self.job_dir(*id).has_earlier_supervisor())
-    }
+/// A job that a build with other records has started, and that still runs.
+pub fn job_of_earlier_build(jobs: &Jobs, io: &Io) -> Option<JobId> {
+    let mut active = jobs.active.keys().copied();
+    active.find(|id| {
+        crate::controller::lifecycle::start::job_dir(jobs, io, *id).has_earlier_supervisor()
+    })
+}
 
-    /// Compares the journal with the world after a start: adopts, settles, puts back.
-    ///
-    /// # Errors
-    /// When the journal fails.
-    pub fn resume(&mut self) -> Result<ResumeSummary, StoreError> {
-        let before: Vec<JobId> = self.jobs.keys().copied().collect();
-        self.find_unknown()?;
-        self.remove_orphaned_slices();
-        self.remove_stale_cdi_files();
-        let lives = |job: JobId| self.jobs.contains_key(&job) || self.unknown.contains_key(&job);
-        self.secrets.sweep(lives);
-        crate::job_dir::erase_leftover_specs(&self.config.home.jobs(), lives);
-        self.store.begin()?;
-        let mut fates = DependencyOutcomes::default();
-        for id in &before {
-            let Some(living) = self.jobs.get_mut(id) else {
-                continue;
-            };
-            if living.job.state == Life::Queued {
-                self.end_spent(*id)?;
-                self.check_dependencies(*id, &mut fates)?;
-                continue;
+/// Compares the journal with the world after a start: adopts, settles, puts back.
+///
+/// # Errors
+/// When the journal fails.
+pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSummary, StoreError> {
+    let before: Vec<JobId> = state.jobs.active.keys().copied().collect();
+    unjournaled::find_unknown(&mut state.jobs, io)?;
+    remove_orphaned_slices(&state.jobs, io);
+    files::remove_stale_cdi_files(&state.jobs, io);
+    let lives = |job: JobId| {
+        state.jobs.active.contains_key(&job) || state.jobs.unjournaled.contains_key(&job)
+    };
+    io.secrets.sweep(lives);
+    crate::job_dir::erase_leftover_specs(&io.config.home.jobs(), lives);
+    io.store.begin()?;
+    let mut fates = DependencyOutcomes::default();
+    for id in &before {
+        let Some(living) = state.jobs.active.get_mut(id) else {
+            continue;
+        };
+        if living.job.state == Life::Queued {
+            unjournaled::end_spent(state, fx, io, *id)?;
+            crate::controller::admission::dependencies::check_dependencies(
+                &mut state.jobs,
+                fx,
+                io,
+                *id,
+                &mut fates,
+            )?;
+            continue;
+        }
+        if living.job.claim().is_some() {
+            claims::resume_claim(state, fx, io, *id)?;
+            continue;
+        }
+        if living.job.awaits_confirmation() {
+            // Of its slice there is only what the journal says. Instances may not have been made.
+            if is_divided(living.job.state.grants()) {
+                job_sync::requeue_unstarted(
+                    &mut state.jobs,
+                    &mut state.mig,
+                    fx,
+                    io,
+                    *id,
+                    "the daemon was killed before the job was confirmed",
+                )?;
             }
-            if living.job.claim().is_some() {
-                self.resume_claim(*id)?;
-                continue;
-            }
-            if living.job.awaits_confirmation() {
-                // Of its slice there is only what the journal says. Instances may not have been made.
-                if is_divided(living.job.state.grants()) {
-                    self.requeue_unstarted(
-                        *id,
-                        "the daemon was killed before the job was confirmed",
-                    )?;
-                }
-                continue;
-            }
-            let memory = living.job.run_state.aside.memory;
-            if living.job.run_state.suspended && !memory.is_copying() {
-                // It may not have been stopped.
-                self.effects.pauses.push(*id);
-            }
-            if memory.is_copying() {
-                // Nobody knows how far it came.
-                self.effects.memory_ops.push(*id);
-            }
-            if matches!(living.job.state, Life::Stopping { .. }) {
-                // It may not have been told.
-                self.effects.stops.push(*id);
-            }
-            // Killed right after it was placed, it has neither, and is put back.
-            let dir = records(&self.config.home, *id, &living.job);
-            if dir.path().is_dir() {
-                if is_divided(living.job.state.grants()) {
-                    self.observer.register(*id, WatchedJob::without_ledger());
-                } else {
-                    let (name, job) = (id.to_string(), &living.job);
-                    let overheads = overheads(&self.devices, job.state.grants());
-                    let cut = slice_layout(&name, job, &overheads);
-                    match slice::HeldSlice::adopt(&self.config.home.slice(&name), &cut) {
-                        Ok(slice) => {
-                            self.observer
-                                .register(*id, slice.to_watched_job(Vec::new()));
-                            living.slice = Some(slice);
-                        }
-                        // Of a job that has ended the slice may be gone: the daemon was killed between that and its commit.
-                        Err(_) if matches!(dir.exit(), Ok(Some(_))) => {}
-                        Err(error) => {
-                            tracing::warn!(job = %id, error = error_chain(&error), "cannot adopt the job's slice");
-                        }
+            continue;
+        }
+        let memory = living.job.run_state.aside.memory;
+        if living.job.run_state.suspended && !memory.is_copying() {
+            // It may not have been stopped.
+            fx.pauses.push(*id);
+        }
+        if memory.is_copying() {
+            // Nobody knows how far it came.
+            fx.memory_ops.push(*id);
+        }
+        if matches!(living.job.state, Life::Stopping { .. }) {
+            // It may not have been told.
+            fx.stops.push(*id);
+        }
+        // Killed right after it was placed, it has neither, and is put back.
+        let dir = records(&io.config.home, *id, &living.job);
+        if dir.path().is_dir() {
+            if is_divided(living.job.state.grants()) {
+                io.observer.register(*id, WatchedJob::without_ledger());
+            } else {
+                let (name, job) = (id.to_string(), &living.job);
+                let overheads = overheads(&state.gpus.devices, job.state.grants());
+                let cut = slice_layout(&name, job, &overheads);
+                match slice::HeldSlice::adopt(&io.config.home.slice(&name), &cut) {
+                    Ok(slice) => {
+                        io.observer.register(*id, slice.to_watched_job(Vec::new()));
+                        living.slice = Some(slice);
+                    }
+                    // Of a job that has ended the slice may be gone: the daemon was killed between that and its commit.
+                    Err(_) if matches!(dir.exit(), Ok(Some(_))) => {}
+                    Err(error) => {
+                        tracing::warn!(job = %id, error = error_chain(&error), "cannot adopt the job's slice");
                     }
                 }
-                self.watch_job(*id);
-                self.register_process_roots(*id);
-                // An agent may have been killed between the journal and the slice.
-                self.apply_limits(*id);
             }
-            self.sync_job(*id)?;
+            crate::controller::lifecycle::start::watch_job(&state.jobs, io, *id);
+            job_sync::register_process_roots(&state.jobs, io, *id);
+            // An agent may have been killed between the journal and the slice.
+            resize::apply_limits(&state.jobs, io, *id);
         }
-        self.release_stray_instances()?;
-        self.restore_bypasses();
-        // Who is whose is known from here on, and what strangers hold before the first plan.
-        match self.observer.observe() {
-            Ok(look) => self.apply_sample(&look)?,
-            Err(error) => self.observation_failed(error_chain(&error))?,
-        }
-        self.finish_switches()?;
-        self.reserve_for_unknown()?;
-        let count = |wanted: fn(&Life) -> bool| {
-            before
-                .iter()
-                .filter(|id| {
-                    self.jobs
-                        .get(id)
-                        .is_some_and(|living| wanted(&living.job.state))
-                })
-                .count()
-        };
-        let resumed = ResumeSummary {
-            queued: count(|life| *life == Life::Queued),
-            adopted: count(|life| !life.grants().is_empty()),
-            finalized: count(|life| life.outcome().is_some()),
-        };
-        self.counters.adopted = u64::try_from(resumed.adopted).unwrap_or(u64::MAX);
-        self.counters.finalized = u64::try_from(resumed.finalized).unwrap_or(u64::MAX);
-        self.commit_and_apply()?;
-        Ok(resumed)
+        job_sync::sync_job(state, fx, io, *id)?;
     }
-
-    /// Slice folders without a job: an agent was killed between removing the last trace of a job and its folder.
-    fn remove_orphaned_slices(&self) {
-        let folders = std::fs::read_dir(self.config.home.slices())
-            .into_iter()
-            .flatten()
-            .flatten();
-        for folder in folders {
-            let job = folder
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse().ok());
-            let holds = |id: &JobId| {
-                self.jobs
+    claim::release_stray_instances(&state.jobs, &mut state.mig, io)?;
+    reconcile::restore_bypasses(&state.jobs, &mut state.gpus);
+    // Who is whose is known from here on, and what strangers hold before the first plan.
+    match io.observer.observe() {
+        Ok(look) => observe::apply_sample(state, fx, io, &look)?,
+        Err(error) => observe::observation_failed(
+            &mut state.jobs,
+            &mut state.gpus,
+            fx,
+            io,
+            error_chain(&error),
+        )?,
+    }
+    mode::finish_switches(state, fx, io)?;
+    unjournaled::reserve_for_unknown(state, fx, io)?;
+    let count = |wanted: fn(&Life) -> bool| {
+        before
+            .iter()
+            .filter(|id| {
+                state
+                    .jobs
+                    .active
                     .get(id)
-                    .is_some_and(|living| !living.job.state.grants().is_empty())
-            };
-            let is_unknown = |id: &JobId| self.unknown.contains_key(id);
-            if job.as_ref().is_none_or(|id| !holds(id) && !is_unknown(id))
-                && let Err(error) = slice::remove(&folder.path())
-            {
-                tracing::warn!(
-                    error = error_chain(&error),
-                    "cannot remove a slice without a job"
-                );
-            }
+                    .is_some_and(|living| wanted(&living.job.state))
+            })
+            .count()
+    };
+    let resumed = ResumeSummary {
+        queued: count(|life| *life == Life::Queued),
+        adopted: count(|life| !life.grants().is_empty()),
+        finalized: count(|life| life.outcome().is_some()),
+    };
+    fx.counters.adopted = u64::try_from(resumed.adopted).unwrap_or(u64::MAX);
+    fx.counters.finalized = u64::try_from(resumed.finalized).unwrap_or(u64::MAX);
+    apply::commit_and_apply(state, fx, io)?;
+    Ok(resumed)
+}
+
+/// Slice folders without a job: an agent was killed between removing the last trace of a job and its folder.
+fn remove_orphaned_slices(jobs: &Jobs, io: &Io) {
+    let folders = std::fs::read_dir(io.config.home.slices())
+        .into_iter()
+        .flatten()
+        .flatten();
+    for folder in folders {
+        let job = folder
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok());
+        let holds = |id: &JobId| {
+            jobs.active
+                .get(id)
+                .is_some_and(|living| !living.job.state.grants().is_empty())
+        };
+        let is_unknown = |id: &JobId| jobs.unjournaled.contains_key(id);
+        if job.as_ref().is_none_or(|id| !holds(id) && !is_unknown(id))
+            && let Err(error) = slice::remove(&folder.path())
+        {
+            tracing::warn!(
+                error = error_chain(&error),
+                "cannot remove a slice without a job"
+            );
         }
     }
 }

@@ -317,7 +317,7 @@ impl Daemon {
             events,
             devices,
             observer: Arc::clone(&observer),
-            keeper: ComputeScheduler::idle(),
+            compute_scheduler: ComputeScheduler::idle(),
             workers: workers(),
             recovered: u32::try_from(recovered.len()).unwrap_or(u32::MAX),
         })?;

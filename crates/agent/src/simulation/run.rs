@@ -630,16 +630,17 @@ impl Run {
         for who in accounts::all() {
             let uid = accounts::uid(who);
             let has_some = self.owners.values().any(|owner| owner == who);
-            if let (true, Ok((id, owner))) =
-                (has_some, daemon.cycle.resolve_for_caller("last", uid))
-                && owner != uid
+            if let (true, Ok((id, owner))) = (
+                has_some,
+                daemon.cycle.queries().resolve_for_caller("last", uid),
+            ) && owner != uid
             {
                 return Err(format!(
                     "the last job of {who} is {id}, which is uid {owner}'s"
                 ));
             }
         }
-        if let Ok(inside) = daemon.cycle.exec_target(&id.to_string()) {
+        if let Ok(inside) = daemon.cycle.queries().exec_target(&id.to_string()) {
             with(|world| match &inside.environment {
                 ExecEnvironment::Process { .. } => world.guest_comes(inside.dir.path()),
                 ExecEnvironment::Container { name, .. } => world.guest_comes_into(name),

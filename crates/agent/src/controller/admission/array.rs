@@ -6,10 +6,13 @@ use divvy_api::v1::{self, Array, Error, ErrorCode};
 use divvy_core::{JobId, JobState as Life};
 
 use crate::auth::Caller;
-use crate::controller::Controller;
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
+use crate::controller::lifecycle::{cancel, change, hold, pause};
 use crate::controller::mailbox::{ArrayAct, Milestone};
 use crate::controller::query::journal_error;
 use crate::controller::query::reference::JobRef;
+use crate::controller::state::{Jobs, State};
 use crate::journal::StoreError;
 use crate::model::job::{Job, NewJob};
 use crate::model::policy::ArrayTask;
@@ -69,136 +72,143 @@ impl Job {
 /// How many more of each array's jobs may be placed now.
 pub(in crate::controller) struct ArrayLimits(BTreeMap<JobId, u32>);
 
-impl Controller {
-    pub(in crate::controller) fn array_limits(&self) -> ArrayLimits {
-        let mut held: BTreeMap<JobId, u32> = BTreeMap::new();
-        let mut most = BTreeMap::new();
-        for living in self.jobs.values() {
-            let Some((array, Some(limit))) = living.job.array() else {
-                continue;
-            };
-            most.insert(array, limit);
-            if !matches!(living.job.state, Life::Queued | Life::Ended { .. }) {
-                *held.entry(array).or_default() += 1;
-            }
-        }
-        let left = |(array, most): (JobId, u32)| {
-            let held = held.get(&array).copied().unwrap_or(0);
-            (array, most.saturating_sub(held))
+pub(in crate::controller) fn array_limits(jobs: &Jobs) -> ArrayLimits {
+    let mut held: BTreeMap<JobId, u32> = BTreeMap::new();
+    let mut most = BTreeMap::new();
+    for living in jobs.active.values() {
+        let Some((array, Some(limit))) = living.job.array() else {
+            continue;
         };
-        ArrayLimits(most.into_iter().map(left).collect())
-    }
-
-    /// Who of its array has to end before it may be placed; more than need to, where several may run at once.
-    pub(in crate::controller) fn array_predecessors(&self, job: &Job) -> Vec<JobId> {
-        let Some((array, Some(_))) = job.array() else {
-            return Vec::new();
-        };
-        if job.state != Life::Queued || self.waits.contains_key(&job.id) {
-            return Vec::new();
+        most.insert(array, limit);
+        if !matches!(living.job.state, Life::Queued | Life::Ended { .. }) {
+            *held.entry(array).or_default() += 1;
         }
-        let before = self.jobs.range(..job.id).map(|(_, living)| &living.job);
-        let its = before.filter(|other| other.array().is_some_and(|(of, _)| of == array));
-        its.map(|other| other.id).collect()
     }
-
-    /// Why a job waits whose array has all that may run at once.
-    pub(in crate::controller) fn array_block_reason(&self, job: &Job) -> Option<String> {
-        let (_, most) = job.array()?;
-        let waits = job.state == Life::Queued && !self.waits.contains_key(&job.id);
-        let most = most.filter(|_| waits)?;
-        let s = if most == 1 { "" } else { "s" };
-        Some(format!("its array runs at most {most} job{s} at once"))
-    }
+    let left = |(array, most): (JobId, u32)| {
+        let held = held.get(&array).copied().unwrap_or(0);
+        (array, most.saturating_sub(held))
+    };
+    ArrayLimits(most.into_iter().map(left).collect())
 }
 
-impl Controller {
-    /// Does this to every job of an array that it can be done to.
-    ///
-    /// # Errors
-    /// [`ErrorCode::Conflict`] where there is none, as for the first that has not ended.
-    pub(in crate::controller) fn act_on_array(
-        &mut self,
-        array: JobId,
-        act: &ArrayAct,
-        by: &Caller,
-    ) -> Result<Result<Vec<JobId>, Error>, StoreError> {
-        let living = self.living_of_array(array).map(|living| &living.job);
-        let living = living.filter(|job| job.state.outcome().is_none());
-        let living: Vec<JobId> = living.map(|job| job.id).collect();
-        let (mut done, mut refused) = (Vec::new(), None);
-        for id in living {
-            let result = match act {
-                ArrayAct::Cancel => self.cancel_job(id, by)?,
-                ArrayAct::Requeue => self.requeue_job(id, by)?,
-                ArrayAct::Suspend => self.pause_job(id, true)?,
-                ArrayAct::Resume => self.pause_job(id, false)?,
-                ArrayAct::Hold => self.hold_job(id, by)?,
-                ArrayAct::Release => self.unhold_job(id, by)?,
-                ArrayAct::Change(change) => self.change_job(id, change, by)?,
-            };
-            match result {
-                Ok(id) => done.push(id),
-                Err(error) => {
-                    refused.get_or_insert(error);
-                }
+/// Who of its array has to end before it may be placed; more than need to, where several may run at once.
+pub(in crate::controller) fn array_predecessors(jobs: &Jobs, job: &Job) -> Vec<JobId> {
+    let Some((array, Some(_))) = job.array() else {
+        return Vec::new();
+    };
+    if job.state != Life::Queued || jobs.waits.contains_key(&job.id) {
+        return Vec::new();
+    }
+    let before = jobs.active.range(..job.id).map(|(_, living)| &living.job);
+    let its = before.filter(|other| other.array().is_some_and(|(of, _)| of == array));
+    its.map(|other| other.id).collect()
+}
+
+/// Why a job waits whose array has all that may run at once.
+pub(in crate::controller) fn array_block_reason(jobs: &Jobs, job: &Job) -> Option<String> {
+    let (_, most) = job.array()?;
+    let waits = job.state == Life::Queued && !jobs.waits.contains_key(&job.id);
+    let most = most.filter(|_| waits)?;
+    let s = if most == 1 { "" } else { "s" };
+    Some(format!("its array runs at most {most} job{s} at once"))
+}
+
+/// Does this to every job of an array that it can be done to.
+///
+/// # Errors
+/// [`ErrorCode::Conflict`] where there is none, as for the first that has not ended.
+pub(in crate::controller) fn act_on_array(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    array: JobId,
+    act: &ArrayAct,
+    by: &Caller,
+) -> Result<Result<Vec<JobId>, Error>, StoreError> {
+    let living = crate::controller::query::reference::living_of_array(&state.jobs, array)
+        .map(|living| &living.job);
+    let living = living.filter(|job| job.state.outcome().is_none());
+    let living: Vec<JobId> = living.map(|job| job.id).collect();
+    let (mut done, mut refused) = (Vec::new(), None);
+    for id in living {
+        let result = match act {
+            ArrayAct::Cancel => cancel::cancel_job(&mut state.jobs, fx, io, id, by)?,
+            ArrayAct::Requeue => cancel::requeue_job(&mut state.jobs, fx, io, id, by)?,
+            ArrayAct::Suspend => pause::pause_job(&mut state.jobs, fx, io, id, true)?,
+            ArrayAct::Resume => pause::pause_job(&mut state.jobs, fx, io, id, false)?,
+            ArrayAct::Hold => hold::hold_job(&mut state.jobs, fx, io, id, by)?,
+            ArrayAct::Release => hold::unhold_job(&mut state.jobs, fx, io, id, by)?,
+            ArrayAct::Change(change) => change::change_job(state, fx, io, id, change, by)?,
+        };
+        match result {
+            Ok(id) => done.push(id),
+            Err(error) => {
+                refused.get_or_insert(error);
             }
         }
-        Ok(match (done.is_empty(), refused) {
-            (false, _) => Ok(done),
-            (true, Some(error)) => Err(Error {
-                message: format!("no job of array {array} was changed: {}", error.message),
-                ..error
-            }),
-            (true, None) => Err(Error::new(
-                ErrorCode::Conflict,
-                format!("all jobs of array {array} have ended already"),
-            )
-            .hint(format!("`divvy describe {array}` shows how they ended"))),
-        })
     }
+    Ok(match (done.is_empty(), refused) {
+        (false, _) => Ok(done),
+        (true, Some(error)) => Err(Error {
+            message: format!("no job of array {array} was changed: {}", error.message),
+            ..error
+        }),
+        (true, None) => Err(Error::new(
+            ErrorCode::Conflict,
+            format!("all jobs of array {array} have ended already"),
+        )
+        .hint(format!("`divvy describe {array}` shows how they ended"))),
+    })
+}
 
-    /// The job of an array to wait for next: the first that is not there yet.
-    pub fn next_of_array(&self, array: JobId, milestone: Milestone) -> Option<JobRef> {
-        let waits = |job: &Job| match milestone {
-            Milestone::Starting => job.state == Life::Queued,
-            _ => job.state.outcome().is_none(),
-        };
-        let jobs = self.living_of_array(array).map(|living| &living.job);
-        jobs.filter(|job| waits(job))
-            .min_by_key(|job| job.spec.policy.array.map(|task| task.index))
-            .map(JobRef::job)
-    }
+/// The job of an array to wait for next: the first that is not there yet.
+pub fn next_of_array(jobs: &Jobs, array: JobId, milestone: Milestone) -> Option<JobRef> {
+    let waits = |job: &Job| match milestone {
+        Milestone::Starting => job.state == Life::Queued,
+        _ => job.state.outcome().is_none(),
+    };
+    let jobs =
+        crate::controller::query::reference::living_of_array(jobs, array).map(|living| &living.job);
+    jobs.filter(|job| waits(job))
+        .min_by_key(|job| job.spec.policy.array.map(|task| task.index))
+        .map(JobRef::job)
+}
 
-    /// The jobs of an array that run.
-    pub fn running_of_array(&self, array: JobId) -> Vec<JobRef> {
-        let jobs = self.living_of_array(array).map(|living| &living.job);
-        let running = jobs.filter(|job| matches!(job.state, Life::Running { .. }));
-        running.map(JobRef::job).collect()
-    }
+/// The jobs of an array that run.
+pub fn running_of_array(jobs: &Jobs, array: JobId) -> Vec<JobRef> {
+    let jobs =
+        crate::controller::query::reference::living_of_array(jobs, array).map(|living| &living.job);
+    let running = jobs.filter(|job| matches!(job.state, Life::Running { .. }));
+    running.map(JobRef::job).collect()
+}
 
-    /// The job that says how an array stands: one that has not ended, else the first by index without exit code 0, else the first.
-    ///
-    /// # Errors
-    /// [`ErrorCode::NotFound`] where no job of it is kept.
-    pub fn verdict_of_array(&self, array: JobId) -> Result<v1::Job, Error> {
-        if let Some(JobRef::Job { id, .. }) = self.next_of_array(array, Milestone::Ended) {
-            return self.job_to_api(id);
-        }
-        let verdict = self.store.verdict_of_array(array).map_err(journal_error)?;
-        self.job_to_api(verdict.unwrap_or(array))
+/// The job that says how an array stands: one that has not ended, else the first by index without exit code 0, else the first.
+///
+/// # Errors
+/// [`ErrorCode::NotFound`] where no job of it is kept.
+pub fn verdict_of_array(state: &State, io: &Io, array: JobId) -> Result<v1::Job, Error> {
+    if let Some(JobRef::Job { id, .. }) = next_of_array(&state.jobs, array, Milestone::Ended) {
+        return crate::controller::query::job_to_api(state, io, id);
     }
+    let verdict = io.store.verdict_of_array(array).map_err(journal_error)?;
+    crate::controller::query::job_to_api(state, io, verdict.unwrap_or(array))
+}
 
-    /// The job of an array that `why` is about: the first that waits, else the first that has not ended, else the first.
-    pub(in crate::controller) fn representative_job(&self, array: JobId) -> Result<JobId, Error> {
-        let jobs = || self.living_of_array(array).map(|living| &living.job);
-        let waits = jobs().find(|job| job.state == Life::Queued);
-        if let Some(job) = waits.or_else(|| jobs().next()) {
-            return Ok(job.id);
-        }
-        let kept = self.first_kept(array).map_err(journal_error)?;
-        Ok(kept.map_or(array, |job| job.id))
+/// The job of an array that `why` is about: the first that waits, else the first that has not ended, else the first.
+pub(in crate::controller) fn representative_job(
+    jobs: &Jobs,
+    io: &Io,
+    array: JobId,
+) -> Result<JobId, Error> {
+    let jobs = || {
+        crate::controller::query::reference::living_of_array(jobs, array).map(|living| &living.job)
+    };
+    let waits = jobs().find(|job| job.state == Life::Queued);
+    if let Some(job) = waits.or_else(|| jobs().next()) {
+        return Ok(job.id);
     }
+    let kept = crate::controller::query::reference::first_kept(io, array).map_err(journal_error)?;
+    Ok(kept.map_or(array, |job| job.id))
 }
 
 impl ArrayLimits {

@@ -6,8 +6,13 @@ use divvy_api::v1::{self, Error, ErrorCode, ReasonCode};
 use divvy_core::job::{Event, Outcome};
 use divvy_core::{JobId, JobState as Life};
 
-use crate::controller::Controller;
+use crate::controller::admission::array;
+use crate::controller::disk_full;
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
+use crate::controller::lifecycle::finalize;
 use crate::controller::query::reference::JobRef;
+use crate::controller::state::{DiskState, Jobs};
 use crate::host::clock::now;
 use crate::journal::StoreError;
 use crate::model::job::Job;
@@ -47,225 +52,241 @@ impl DependencyOutcome {
 #[derive(Default)]
 pub(in crate::controller) struct DependencyOutcomes(BTreeMap<(JobId, bool), DependencyOutcome>);
 
-impl Controller {
-    /// What became of a job or an array, living or not; one that was never there is not waited for. An array is open until all of
-    /// its jobs have ended, and has ended well if all of them did.
-    fn dependency_outcome(
-        &self,
-        after: &Dependency,
-        known: &mut DependencyOutcomes,
-    ) -> Result<DependencyOutcome, StoreError> {
-        let key = (after.job, matches!(after.of, Of::Array(_)));
-        if let Some(fate) = known.0.get(&key) {
-            return Ok(*fate);
-        }
-        let fate = match after.of {
-            Of::Array(count) => self.array_outcome(after.job, count)?,
-            Of::Job | Of::First(_) => self.job_outcome(after.job)?,
-        };
-        known.0.insert(key, fate);
-        Ok(fate)
+/// What became of a job or an array, living or not; one that was never there is not waited for. An array is open until all of
+/// its jobs have ended, and has ended well if all of them did.
+fn dependency_outcome(
+    jobs: &Jobs,
+    io: &Io,
+    after: &Dependency,
+    known: &mut DependencyOutcomes,
+) -> Result<DependencyOutcome, StoreError> {
+    let key = (after.job, matches!(after.of, Of::Array(_)));
+    if let Some(fate) = known.0.get(&key) {
+        return Ok(*fate);
     }
+    let fate = match after.of {
+        Of::Array(count) => array_outcome(jobs, io, after.job, count)?,
+        Of::Job | Of::First(_) => job_outcome(jobs, io, after.job)?,
+    };
+    known.0.insert(key, fate);
+    Ok(fate)
+}
 
-    fn job_outcome(&self, id: JobId) -> Result<DependencyOutcome, StoreError> {
-        if let Some(living) = self.jobs.get(&id) {
-            return Ok(DependencyOutcome::of(&living.job));
-        }
-        Ok(self
-            .store
-            .job(id)?
-            .as_ref()
-            .map_or(DependencyOutcome::Failed, DependencyOutcome::of))
+fn job_outcome(jobs: &Jobs, io: &Io, id: JobId) -> Result<DependencyOutcome, StoreError> {
+    if let Some(living) = jobs.active.get(&id) {
+        return Ok(DependencyOutcome::of(&living.job));
     }
+    Ok(io
+        .store
+        .job(id)?
+        .as_ref()
+        .map_or(DependencyOutcome::Failed, DependencyOutcome::of))
+}
 
-    fn array_outcome(&self, array: JobId, count: u32) -> Result<DependencyOutcome, StoreError> {
-        let mut living = self.living_of_array(array);
-        if living.any(|living| DependencyOutcome::of(&living.job) == DependencyOutcome::Pending) {
-            return Ok(DependencyOutcome::Pending);
-        }
-        let ends = self.store.ends_of_array(array)?;
-        // How those ended that are not there is not known.
-        Ok(match ends.badly.is_none() && ends.ended >= count {
-            true => DependencyOutcome::Succeeded,
-            false => DependencyOutcome::Failed,
-        })
+fn array_outcome(
+    jobs: &Jobs,
+    io: &Io,
+    array: JobId,
+    count: u32,
+) -> Result<DependencyOutcome, StoreError> {
+    let mut living = crate::controller::query::reference::living_of_array(jobs, array);
+    if living.any(|living| DependencyOutcome::of(&living.job) == DependencyOutcome::Pending) {
+        return Ok(DependencyOutcome::Pending);
     }
+    let ends = io.store.ends_of_array(array)?;
+    // How those ended that are not there is not known.
+    Ok(match ends.badly.is_none() && ends.ended >= count {
+        true => DependencyOutcome::Succeeded,
+        false => DependencyOutcome::Failed,
+    })
+}
 
-    /// The job by which a job or an array did not end well, where one is known.
-    fn failed_dependency(&self, after: &Dependency) -> Result<JobId, StoreError> {
-        let badly = match after.of {
-            Of::Array(_) => self.store.ends_of_array(after.job)?.badly,
-            Of::Job | Of::First(_) => None,
-        };
-        Ok(badly.unwrap_or(after.job))
-    }
+/// The job by which a job or an array did not end well, where one is known.
+fn failed_dependency(io: &Io, after: &Dependency) -> Result<JobId, StoreError> {
+    let badly = match after.of {
+        Of::Array(_) => io.store.ends_of_array(after.job)?.badly,
+        Of::Job | Of::First(_) => None,
+    };
+    Ok(badly.unwrap_or(after.job))
+}
 
-    /// Lets go on, or gives up, whoever runs after jobs that have just ended.
-    pub(in crate::controller) fn release_dependents(&mut self) -> Result<(), StoreError> {
-        while !self.effects.ended.is_empty() {
-            let ended: BTreeSet<JobId> = std::mem::take(&mut self.effects.ended)
-                .into_iter()
-                .collect();
-            let mut fates = DependencyOutcomes::default();
-            let mut followers = Vec::new();
-            for living in self.jobs.values() {
-                let job = &living.job;
-                let after = &job.spec.policy.after;
-                let goes_on = |after: &Dependency| {
-                    let has_ended = ended.range(after.numbers()).next().is_some();
-                    Ok(has_ended
-                        && self.dependency_outcome(after, &mut fates)?
-                            != DependencyOutcome::Pending)
-                };
-                if job.state == Life::Queued && any(after, goes_on)? {
-                    followers.push(job.id);
-                }
-            }
-            for id in followers {
-                self.check_dependencies(id, &mut fates)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The jobs and arrays that a submit says it is to run after, each once: who is named in both ways has to end well.
-    ///
-    /// # Errors
-    /// [`ErrorCode::NotFound`] for one that is not there, [`ErrorCode::Conflict`] for one that has ended badly already, and what
-    /// [`Controller::meant`] has.
-    pub(in crate::controller) fn resolve_dependencies(
-        &self,
-        asked: &[v1::After],
-    ) -> Result<Vec<Dependency>, Error> {
-        let internal = |error: StoreError| Error::new(ErrorCode::Internal, error_chain(&error));
-        let mut followed: Vec<Dependency> = Vec::new();
-        let mut places = BTreeMap::new();
+/// Lets go on, or gives up, whoever runs after jobs that have just ended.
+pub(in crate::controller) fn release_dependents(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+) -> Result<(), StoreError> {
+    while !fx.ended.is_empty() {
+        let ended: BTreeSet<JobId> = std::mem::take(&mut fx.ended).into_iter().collect();
         let mut fates = DependencyOutcomes::default();
-        for v1::After { job, ok } in asked {
-            let meant = self.resolve_reference(job).map_err(internal)??;
-            let count = match meant {
-                JobRef::Array(array) => self.count_of_array(array).map_err(internal)?,
-                JobRef::Job { .. } => 1,
+        let mut followers = Vec::new();
+        for living in jobs.active.values() {
+            let job = &living.job;
+            let after = &job.spec.policy.after;
+            let goes_on = |after: &Dependency| {
+                let has_ended = ended.range(after.numbers()).next().is_some();
+                Ok(has_ended
+                    && dependency_outcome(jobs, io, after, &mut fates)?
+                        != DependencyOutcome::Pending)
             };
-            let (job, of) = meant.of(count);
-            let after = Dependency { job, ok: *ok, of };
-            if *ok
-                && self
-                    .dependency_outcome(&after, &mut fates)
-                    .map_err(internal)?
-                    == DependencyOutcome::Failed
-            {
-                let whole = match meant {
-                    JobRef::Array(_) => "array",
-                    JobRef::Job { .. } => "job",
-                };
-                let why =
-                    format!("{whole} {meant} did not succeed, so no job can wait for its success");
-                return Err(Error::new(ErrorCode::Conflict, why).hint(format!(
-                    "`divvy describe {meant}` shows how it ended; --after accepts every end"
-                )));
-            }
-            match places.get(&meant) {
-                Some(place) => {
-                    let before: &mut Dependency = &mut followed[*place];
-                    before.ok |= *ok;
-                }
-                None => {
-                    places.insert(meant, followed.len());
-                    followed.push(after);
-                }
+            if job.state == Life::Queued && any(after, goes_on)? {
+                followers.push(job.id);
             }
         }
-        Ok(followed)
+        for id in followers {
+            check_dependencies(jobs, fx, io, id, &mut fates)?;
+        }
     }
+    Ok(())
+}
 
-    /// Which of these have not ended.
-    pub(in crate::controller) fn unfinished_dependencies(
-        &self,
-        after: &[Dependency],
-    ) -> Vec<Dependency> {
-        let lives = |after: &&Dependency| match after.of {
-            Of::Array(_) => self.living_of_array(after.job).next().is_some(),
-            Of::Job | Of::First(_) => self.jobs.contains_key(&after.job),
-        };
-        after.iter().filter(lives).copied().collect()
-    }
-
-    /// The jobs whose ends a job waits for, one by one; `None` where they are too many to be looked at for each that waits.
-    pub(in crate::controller) fn awaited(&self, after: &[Dependency]) -> Option<Vec<JobId>> {
-        let mut jobs = Vec::new();
-        for after in after {
-            match after.of {
-                Of::Job | Of::First(_) => jobs.push(after.job),
-                Of::Array(_) => {
-                    let living = self.living_of_array(after.job);
-                    jobs.extend(living.take(MOST_AWAITED + 1).map(|living| living.job.id));
-                }
+/// The jobs and arrays that a submit says it is to run after, each once: who is named in both ways has to end well.
+///
+/// # Errors
+/// [`ErrorCode::NotFound`] for one that is not there, [`ErrorCode::Conflict`] for one that has ended badly already, and what
+/// [`Controller::meant`] has.
+pub(in crate::controller) fn resolve_dependencies(
+    jobs: &Jobs,
+    io: &Io,
+    asked: &[v1::After],
+) -> Result<Vec<Dependency>, Error> {
+    let internal = |error: StoreError| Error::new(ErrorCode::Internal, error_chain(&error));
+    let mut followed: Vec<Dependency> = Vec::new();
+    let mut places = BTreeMap::new();
+    let mut fates = DependencyOutcomes::default();
+    for v1::After { job, ok } in asked {
+        let meant = crate::controller::query::reference::resolve_reference(jobs, io, job)
+            .map_err(internal)??;
+        let count = match meant {
+            JobRef::Array(array) => {
+                crate::controller::query::reference::count_of_array(io, array).map_err(internal)?
             }
-            if jobs.len() > MOST_AWAITED {
-                return None;
+            JobRef::Job { .. } => 1,
+        };
+        let (job, of) = meant.of(count);
+        let after = Dependency { job, ok: *ok, of };
+        if *ok
+            && dependency_outcome(jobs, io, &after, &mut fates).map_err(internal)?
+                == DependencyOutcome::Failed
+        {
+            let whole = match meant {
+                JobRef::Array(_) => "array",
+                JobRef::Job { .. } => "job",
+            };
+            let why =
+                format!("{whole} {meant} did not succeed, so no job can wait for its success");
+            return Err(Error::new(ErrorCode::Conflict, why).hint(format!(
+                "`divvy describe {meant}` shows how it ended; --after accepts every end"
+            )));
+        }
+        match places.get(&meant) {
+            Some(place) => {
+                let before: &mut Dependency = &mut followed[*place];
+                before.ok |= *ok;
+            }
+            None => {
+                places.insert(meant, followed.len());
+                followed.push(after);
             }
         }
-        Some(jobs)
     }
+    Ok(followed)
+}
 
-    /// Why a job is not even in its queue's turn.
-    pub(in crate::controller) fn block_reason(&self, job: &Job) -> Option<BlockReason> {
-        let waits = job.state == Life::Queued;
-        let after = &self.jobs.get(&job.id).filter(|_| waits)?.after;
-        let by = |code: ReasonCode| {
-            move |words: String| BlockReason {
-                code: Some(code),
-                message: words,
-            }
-        };
-        let held = job.hold_description().filter(|_| waits);
-        let held = held.map(by(ReasonCode::Held));
-        held.or_else(|| describe_dependencies(after).map(by(ReasonCode::Dependency)))
-            .or_else(|| self.array_block_reason(job).map(by(ReasonCode::ArrayLimit)))
-            .or_else(|| self.disk_is_full().map(by(ReasonCode::DiskFull)))
-    }
+/// Which of these have not ended.
+pub(in crate::controller) fn unfinished_dependencies(
+    jobs: &Jobs,
+    after: &[Dependency],
+) -> Vec<Dependency> {
+    let lives = |after: &&Dependency| match after.of {
+        Of::Array(_) => crate::controller::query::reference::living_of_array(jobs, after.job)
+            .next()
+            .is_some(),
+        Of::Job | Of::First(_) => jobs.active.contains_key(&after.job),
+    };
+    after.iter().filter(lives).copied().collect()
+}
 
-    /// Compares what a job runs after with what has become of that.
-    pub(in crate::controller) fn check_dependencies(
-        &mut self,
-        id: JobId,
-        fates: &mut DependencyOutcomes,
-    ) -> Result<(), StoreError> {
-        let Some(living) = self.jobs.get(&id) else {
-            return Ok(());
-        };
-        let mut open = Vec::new();
-        let mut failed = None;
-        for after in &living.job.spec.policy.after {
-            match self.dependency_outcome(after, fates)? {
-                DependencyOutcome::Pending => open.push(*after),
-                DependencyOutcome::Failed if after.ok => failed = failed.or(Some(*after)),
-                DependencyOutcome::Succeeded | DependencyOutcome::Failed => {}
+/// The jobs whose ends a job waits for, one by one; `None` where they are too many to be looked at for each that waits.
+pub(in crate::controller) fn awaited(jobs: &Jobs, after: &[Dependency]) -> Option<Vec<JobId>> {
+    let mut awaited = Vec::new();
+    for after in after {
+        match after.of {
+            Of::Job | Of::First(_) => awaited.push(after.job),
+            Of::Array(_) => {
+                let living = crate::controller::query::reference::living_of_array(jobs, after.job);
+                awaited.extend(living.take(MOST_AWAITED + 1).map(|living| living.job.id));
             }
         }
-        let culprit = failed
-            .map(|after| self.failed_dependency(&after))
-            .transpose()?;
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        living.after = open;
-        let failed = failed.zip(culprit);
-        let Some((after, on)) = failed.filter(|_| living.job.state == Life::Queued) else {
-            self.effects.replan = true;
-            return Ok(());
-        };
-        living.job.apply_event(Event::DependencyFailed(on));
-        living.job.ended_at = Some(now());
-        let dependency = describe_dependency(&after);
-        let by = match on == after.job {
-            true => String::new(),
-            false => format!(" (#{on})"),
-        };
-        living.job.reason = Some(format!("its dependency {dependency} did not succeed{by}"));
-        self.journal_end(id)
+        if awaited.len() > MOST_AWAITED {
+            return None;
+        }
     }
+    Some(awaited)
+}
+
+/// Why a job is not even in its queue's turn.
+pub(in crate::controller) fn block_reason(
+    jobs: &Jobs,
+    disk: &DiskState,
+    job: &Job,
+) -> Option<BlockReason> {
+    let waits = job.state == Life::Queued;
+    let after = &jobs.active.get(&job.id).filter(|_| waits)?.after;
+    let by = |code: ReasonCode| {
+        move |words: String| BlockReason {
+            code: Some(code),
+            message: words,
+        }
+    };
+    let held = job.hold_description().filter(|_| waits);
+    let held = held.map(by(ReasonCode::Held));
+    held.or_else(|| describe_dependencies(after).map(by(ReasonCode::Dependency)))
+        .or_else(|| array::array_block_reason(jobs, job).map(by(ReasonCode::ArrayLimit)))
+        .or_else(|| disk_full::disk_is_full(disk).map(by(ReasonCode::DiskFull)))
+}
+
+/// Compares what a job runs after with what has become of that.
+pub(in crate::controller) fn check_dependencies(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    fates: &mut DependencyOutcomes,
+) -> Result<(), StoreError> {
+    let Some(living) = jobs.active.get(&id) else {
+        return Ok(());
+    };
+    let mut open = Vec::new();
+    let mut failed = None;
+    for after in &living.job.spec.policy.after {
+        match dependency_outcome(jobs, io, after, fates)? {
+            DependencyOutcome::Pending => open.push(*after),
+            DependencyOutcome::Failed if after.ok => failed = failed.or(Some(*after)),
+            DependencyOutcome::Succeeded | DependencyOutcome::Failed => {}
+        }
+    }
+    let culprit = failed
+        .map(|after| failed_dependency(io, &after))
+        .transpose()?;
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    living.after = open;
+    let failed = failed.zip(culprit);
+    let Some((after, on)) = failed.filter(|_| living.job.state == Life::Queued) else {
+        fx.replan = true;
+        return Ok(());
+    };
+    living.job.apply_event(Event::DependencyFailed(on));
+    living.job.ended_at = Some(now());
+    let dependency = describe_dependency(&after);
+    let by = match on == after.job {
+        true => String::new(),
+        false => format!(" (#{on})"),
+    };
+    living.job.reason = Some(format!("its dependency {dependency} did not succeed{by}"));
+    finalize::journal_end(jobs, fx, io, id)
 }
 
 /// `#3`, `array #12`.

@@ -4,219 +4,259 @@ use divvy_api::v1::{self, Error, ErrorCode, ProjectChange};
 use divvy_core::project::{QuotaStatus, check_quota, quota_status};
 use divvy_core::{Bytes, Gpus, JobState as Life, Project, ProjectName, Request, SchedulingClass};
 
-use crate::controller::Controller;
+use crate::controller::admission::submit;
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
+use crate::controller::lifecycle::schedule;
 use crate::controller::mailbox::ProjectAct;
+use crate::controller::state::{Jobs, QueueState, State};
 use crate::host::account::UserAccount;
 use crate::journal::StoreError;
 use crate::model::job::Credentials;
 use crate::model::policy::LONGEST_S;
 use crate::model::validate::usage;
 
-impl Controller {
-    /// Every project and where it stands, by name.
-    pub fn list_projects(&self) -> Vec<v1::Project> {
-        let snapshot = self.snapshot();
-        let found = quota_status(&snapshot);
-        let projects = found.iter().zip(&snapshot.projects);
-        projects
-            .map(|(standing, project)| to_api(project, standing, self.count_jobs(&project.name)))
-            .collect()
-    }
-
-    /// How many jobs of a project hold something, and how many wait: also those that nothing is planned for yet, because
-    /// they run after others or their array has enough that run.
-    fn count_jobs(&self, name: &ProjectName) -> (u32, u32) {
-        let (mut holding, mut waiting) = (0, 0);
-        for living in self.jobs.values() {
-            let job = &living.job;
-            if job.owner().project.as_ref() != Some(name) {
-                continue;
-            }
-            match &job.state {
-                Life::Queued => waiting += 1,
-                Life::Ended { .. } => {}
-                _ => holding += 1,
-            }
-        }
-        (holding, waiting)
-    }
-
-    fn get_project(&self, name: &str) -> Result<v1::Project, Error> {
-        let mut shown = self.list_projects().into_iter();
-        shown
-            .find(|project| project.name == name)
-            .ok_or_else(|| self.no_project(name))
-    }
-
-    fn no_project(&self, name: &str) -> Error {
-        let names: Vec<&str> = self.projects.iter().map(|one| one.name.as_str()).collect();
-        let hint = match names[..] {
-            [] => "no project exists; create one: divvy admin project add".to_owned(),
-            _ => format!("the projects are {}", names.join(", ")),
-        };
-        Error::new(ErrorCode::NotFound, format!("there is no project {name}")).hint(hint)
-    }
-
-    /// Does to a project what was asked for.
-    pub(in crate::controller) fn apply_project_act(
-        &mut self,
-        name: &str,
-        act: &ProjectAct,
-    ) -> Result<Result<v1::Project, Error>, StoreError> {
-        match act {
-            ProjectAct::Add(change) => self.change_project(name, true, change),
-            ProjectAct::Set(change) => self.change_project(name, false, change),
-            ProjectAct::Remove => self.remove_project(name),
-        }
-    }
-
-    /// Makes or changes a project.
-    fn change_project(
-        &mut self,
-        name: &str,
-        new: bool,
-        change: &ProjectChange,
-    ) -> Result<Result<v1::Project, Error>, StoreError> {
-        let project = match self.changed_project(name, new, change) {
-            Ok(project) => project,
-            Err(error) => return Ok(Err(error)),
-        };
-        self.store.set_project(&project)?;
-        let kind = if new {
-            "project_added"
-        } else {
-            "project_changed"
-        };
-        self.record_event(None, kind, &describe(&project))?;
-        self.projects.retain(|before| before.name != project.name);
-        self.projects.push(project);
-        self.projects
-            .sort_by(|one, other| one.name.cmp(&other.name));
-        self.effects.replan = true;
-        Ok(self.get_project(name))
-    }
-
-    fn changed_project(
-        &self,
-        name: &str,
-        new: bool,
-        change: &ProjectChange,
-    ) -> Result<Project, Error> {
-        let named = |error: divvy_core::ids::IdError| usage(error.to_string()).hint(error.hint());
-        let parsed: ProjectName = name.parse().map_err(named)?;
-        let before = self.projects.iter().find(|project| project.name == parsed);
-        let mut project = match (before, new) {
-            (Some(_), true) => {
-                return Err(Error::new(
-                    ErrorCode::Conflict,
-                    format!("project {name} already exists"),
-                )
-                .hint(format!("`divvy admin project set {name}` changes it")));
-            }
-            (None, false) => return Err(self.no_project(name)),
-            (Some(before), false) => before.clone(),
-            (None, true) => Project::new(parsed),
-        };
-        let gpus = Gpus::from_thousandths;
-        if let Some(quota) = change.quota {
-            project.quota.gpus = gpus(quota);
-        }
-        if let Some(memory) = change.quota_memory_bytes {
-            project.quota.memory = memory.map(Bytes::new);
-        }
-        if let Some(weight) = change.weight {
-            project.weight = weight;
-        }
-        if let Some(limit) = change.limit {
-            project.limit.gpus = limit.map(gpus);
-        }
-        if let Some(memory) = change.limit_memory_bytes {
-            project.limit.memory = memory.map(Bytes::new);
-        }
-        project.priority = change.priority.unwrap_or(project.priority);
-        project.min_runtime_s = change.min_runtime_s.unwrap_or(project.min_runtime_s);
-        if let Some(members) = &change.members {
-            project.members.clone_from(members);
-        }
-        check(&project)?;
-        Ok(project)
-    }
-
-    /// Removes a project that no job belongs to any more.
-    fn remove_project(&mut self, name: &str) -> Result<Result<v1::Project, Error>, StoreError> {
-        let shown = match self.get_project(name) {
-            Ok(shown) => shown,
-            Err(error) => return Ok(Err(error)),
-        };
-        let belong = shown.running + shown.waiting;
-        if belong > 0 {
-            let jobs = if belong == 1 {
-                "job belongs"
-            } else {
-                "jobs belong"
-            };
-            let error = Error::new(
-                ErrorCode::Conflict,
-                format!("{belong} {jobs} to the project {name}"),
-            );
-            return Ok(Err(error.hint("wait for them to end, or cancel them")));
-        }
-        self.store.remove_project(name)?;
-        self.record_event(None, "project_removed", name)?;
-        self.projects
-            .retain(|project| project.name.as_str() != name);
-        self.effects.replan = true;
-        Ok(Ok(shown))
-    }
-
-    /// Whether a user may submit on a project's account. Who calls was looked up, with the groups, before the call came in;
-    /// `behalf` is the user whom the job is for. The daemon's own user says for whom it likes.
-    pub(in crate::controller) fn check_member(
-        &self,
-        owner: &SchedulingClass,
-        account: &UserAccount,
-        behalf: &str,
-    ) -> Result<(), Error> {
-        let Some(project) = self.project_of(owner)? else {
-            return Ok(());
-        };
-        let user = &account.name;
-        let vouches = behalf != user && account.uid == Credentials::current().uid;
-        let admits = vouches
-            || project.admits(user, account.group_names())
-            || (behalf != user && project.admits(behalf, []));
-        if !admits {
-            let why = format!("{user} is not a member of the project {}", project.name);
-            return Err(Error::new(ErrorCode::NotAllowed, why)
-                .hint(format!("its members are {}", project.members.join(", "))));
-        }
-        Ok(())
-    }
-
-    /// The owner's project. Where there are no projects the word is a mere label.
-    fn project_of(&self, owner: &SchedulingClass) -> Result<Option<&Project>, Error> {
-        let Some(name) = owner.project.as_ref().filter(|_| !self.projects.is_empty()) else {
-            return Ok(None);
-        };
-        let project = self.projects.iter().find(|project| project.name == *name);
-        let project = project.ok_or_else(|| self.no_project(name.as_str()))?;
-        Ok(Some(project))
-    }
-
-    /// Whether this may be had on a project's account.
-    pub(in crate::controller) fn check_project(
-        &self,
-        owner: &SchedulingClass,
-        request: &Request,
-    ) -> Result<(), Error> {
-        let Some(project) = self.project_of(owner)? else {
-            return Ok(());
-        };
-        let preemption = self.config.preemption;
-        check_quota(&self.gpus_ever(), project, owner, request, preemption).map_err(|refused| {
-            Error::new(ErrorCode::NeverFits, refused.to_string()).hint(refused.hint())
+/// Every project and where it stands, by name.
+pub fn list_projects(state: &State, io: &Io) -> Vec<v1::Project> {
+    let snapshot = schedule::snapshot(state, io);
+    let found = quota_status(&snapshot);
+    let projects = found.iter().zip(&snapshot.projects);
+    projects
+        .map(|(standing, project)| {
+            to_api(project, standing, count_jobs(&state.jobs, &project.name))
         })
+        .collect()
+}
+
+/// How many jobs of a project hold something, and how many wait: also those that nothing is planned for yet, because
+/// they run after others or their array has enough that run.
+fn count_jobs(jobs: &Jobs, name: &ProjectName) -> (u32, u32) {
+    let (mut holding, mut waiting) = (0, 0);
+    for living in jobs.active.values() {
+        let job = &living.job;
+        if job.owner().project.as_ref() != Some(name) {
+            continue;
+        }
+        match &job.state {
+            Life::Queued => waiting += 1,
+            Life::Ended { .. } => {}
+            _ => holding += 1,
+        }
     }
+    (holding, waiting)
+}
+
+fn get_project(state: &State, io: &Io, name: &str) -> Result<v1::Project, Error> {
+    let mut shown = list_projects(state, io).into_iter();
+    shown
+        .find(|project| project.name == name)
+        .ok_or_else(|| no_project(&state.queues, name))
+}
+
+fn no_project(queues: &QueueState, name: &str) -> Error {
+    let names: Vec<&str> = queues
+        .projects
+        .iter()
+        .map(|one| one.name.as_str())
+        .collect();
+    let hint = match names[..] {
+        [] => "no project exists; create one: divvy admin project add".to_owned(),
+        _ => format!("the projects are {}", names.join(", ")),
+    };
+    Error::new(ErrorCode::NotFound, format!("there is no project {name}")).hint(hint)
+}
+
+/// Does to a project what was asked for.
+pub(in crate::controller) fn apply_project_act(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    name: &str,
+    act: &ProjectAct,
+) -> Result<Result<v1::Project, Error>, StoreError> {
+    match act {
+        ProjectAct::Add(change) => change_project(state, fx, io, name, true, change),
+        ProjectAct::Set(change) => change_project(state, fx, io, name, false, change),
+        ProjectAct::Remove => remove_project(state, fx, io, name),
+    }
+}
+
+/// Makes or changes a project.
+fn change_project(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    name: &str,
+    new: bool,
+    change: &ProjectChange,
+) -> Result<Result<v1::Project, Error>, StoreError> {
+    let project = match changed_project(&state.queues, name, new, change) {
+        Ok(project) => project,
+        Err(error) => return Ok(Err(error)),
+    };
+    io.store.set_project(&project)?;
+    let kind = if new {
+        "project_added"
+    } else {
+        "project_changed"
+    };
+    fx.record_event(io, None, kind, &describe(&project))?;
+    state
+        .queues
+        .projects
+        .retain(|before| before.name != project.name);
+    state.queues.projects.push(project);
+    state
+        .queues
+        .projects
+        .sort_by(|one, other| one.name.cmp(&other.name));
+    fx.replan = true;
+    Ok(get_project(state, io, name))
+}
+
+fn changed_project(
+    queues: &QueueState,
+    name: &str,
+    new: bool,
+    change: &ProjectChange,
+) -> Result<Project, Error> {
+    let named = |error: divvy_core::ids::IdError| usage(error.to_string()).hint(error.hint());
+    let parsed: ProjectName = name.parse().map_err(named)?;
+    let before = queues
+        .projects
+        .iter()
+        .find(|project| project.name == parsed);
+    let mut project = match (before, new) {
+        (Some(_), true) => {
+            return Err(Error::new(
+                ErrorCode::Conflict,
+                format!("project {name} already exists"),
+            )
+            .hint(format!("`divvy admin project set {name}` changes it")));
+        }
+        (None, false) => return Err(no_project(queues, name)),
+        (Some(before), false) => before.clone(),
+        (None, true) => Project::new(parsed),
+    };
+    let gpus = Gpus::from_thousandths;
+    if let Some(quota) = change.quota {
+        project.quota.gpus = gpus(quota);
+    }
+    if let Some(memory) = change.quota_memory_bytes {
+        project.quota.memory = memory.map(Bytes::new);
+    }
+    if let Some(weight) = change.weight {
+        project.weight = weight;
+    }
+    if let Some(limit) = change.limit {
+        project.limit.gpus = limit.map(gpus);
+    }
+    if let Some(memory) = change.limit_memory_bytes {
+        project.limit.memory = memory.map(Bytes::new);
+    }
+    project.priority = change.priority.unwrap_or(project.priority);
+    project.min_runtime_s = change.min_runtime_s.unwrap_or(project.min_runtime_s);
+    if let Some(members) = &change.members {
+        project.members.clone_from(members);
+    }
+    check(&project)?;
+    Ok(project)
+}
+
+/// Removes a project that no job belongs to any more.
+fn remove_project(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    name: &str,
+) -> Result<Result<v1::Project, Error>, StoreError> {
+    let shown = match get_project(state, io, name) {
+        Ok(shown) => shown,
+        Err(error) => return Ok(Err(error)),
+    };
+    let belong = shown.running + shown.waiting;
+    if belong > 0 {
+        let jobs = if belong == 1 {
+            "job belongs"
+        } else {
+            "jobs belong"
+        };
+        let error = Error::new(
+            ErrorCode::Conflict,
+            format!("{belong} {jobs} to the project {name}"),
+        );
+        return Ok(Err(error.hint("wait for them to end, or cancel them")));
+    }
+    io.store.remove_project(name)?;
+    fx.record_event(io, None, "project_removed", name)?;
+    state
+        .queues
+        .projects
+        .retain(|project| project.name.as_str() != name);
+    fx.replan = true;
+    Ok(Ok(shown))
+}
+
+/// Whether a user may submit on a project's account. Who calls was looked up, with the groups, before the call came in;
+/// `behalf` is the user whom the job is for. The daemon's own user says for whom it likes.
+pub(in crate::controller) fn check_member(
+    queues: &QueueState,
+    owner: &SchedulingClass,
+    account: &UserAccount,
+    behalf: &str,
+) -> Result<(), Error> {
+    let Some(project) = project_of(queues, owner)? else {
+        return Ok(());
+    };
+    let user = &account.name;
+    let vouches = behalf != user && account.uid == Credentials::current().uid;
+    let admits = vouches
+        || project.admits(user, account.group_names())
+        || (behalf != user && project.admits(behalf, []));
+    if !admits {
+        let why = format!("{user} is not a member of the project {}", project.name);
+        return Err(Error::new(ErrorCode::NotAllowed, why)
+            .hint(format!("its members are {}", project.members.join(", "))));
+    }
+    Ok(())
+}
+
+/// The owner's project. Where there are no projects the word is a mere label.
+fn project_of<'a>(
+    queues: &'a QueueState,
+    owner: &SchedulingClass,
+) -> Result<Option<&'a Project>, Error> {
+    let Some(name) = owner
+        .project
+        .as_ref()
+        .filter(|_| !queues.projects.is_empty())
+    else {
+        return Ok(None);
+    };
+    let project = queues.projects.iter().find(|project| project.name == *name);
+    let project = project.ok_or_else(|| no_project(queues, name.as_str()))?;
+    Ok(Some(project))
+}
+
+/// Whether this may be had on a project's account.
+pub(in crate::controller) fn check_project(
+    state: &State,
+    io: &Io,
+    owner: &SchedulingClass,
+    request: &Request,
+) -> Result<(), Error> {
+    let Some(project) = project_of(&state.queues, owner)? else {
+        return Ok(());
+    };
+    let preemption = io.config.preemption;
+    check_quota(
+        &submit::gpus_ever(&state.mig, &state.gpus),
+        project,
+        owner,
+        request,
+        preemption,
+    )
+    .map_err(|refused| Error::new(ErrorCode::NeverFits, refused.to_string()).hint(refused.hint()))
 }
 
 fn check(project: &Project) -> Result<(), Error> {

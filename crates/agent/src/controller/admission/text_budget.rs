@@ -9,14 +9,15 @@ use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::{Bytes, JobId};
 
 use crate::auth::Caller;
-use crate::controller::{ActiveJob, Controller};
+use crate::controller::io::Io;
+use crate::controller::state::{ActiveJob, Jobs};
 use crate::journal::StoreError;
 use crate::model::job::{Job, NewJob};
 use crate::model::validate::budget;
 
 /// The sums.
 #[derive(Debug, Default)]
-pub(in crate::controller) struct TextBudget {
+pub struct TextBudget {
     /// Bytes, by the number of the user.
     bytes_by_user: BTreeMap<u32, u64>,
     /// Users with more ended jobs than are kept, none of which may be forgotten yet.
@@ -41,133 +42,150 @@ impl TextBudget {
     }
 }
 
-impl Controller {
-    /// Counts the texts of the jobs that the journal has, once, when the daemon starts.
-    pub(in crate::controller) fn count_texts(&mut self) -> Result<(), StoreError> {
-        let environments = self.store.environments()?;
-        for (id, living) in &mut self.jobs {
-            let job = &living.job;
-            let environment = environments.get(id).copied().unwrap_or(0);
-            let secrets = match job.spec.secrets.is_empty() {
-                true => 0,
-                false => self.secrets.size(*id),
-            };
-            living.texts = budget::ended_job_size(&job.spec) + environment + secrets;
-            self.texts.add(job.spec.credentials.uid, living.texts);
-        }
-        Ok(())
+/// Counts the texts of the jobs that the journal has, once, when the daemon starts.
+pub(in crate::controller) fn count_texts(jobs: &mut Jobs, io: &Io) -> Result<(), StoreError> {
+    let environments = io.store.environments()?;
+    for (id, living) in &mut jobs.active {
+        let job = &living.job;
+        let environment = environments.get(id).copied().unwrap_or(0);
+        let secrets = match job.spec.secrets.is_empty() {
+            true => 0,
+            false => io.secrets.size(*id),
+        };
+        living.texts = budget::ended_job_size(&job.spec) + environment + secrets;
+        jobs.texts.add(job.spec.credentials.uid, living.texts);
     }
+    Ok(())
+}
 
-    /// Adds a job that was stored just now.
-    pub(in crate::controller) fn add_job(&mut self, job: Job, texts: u64) {
-        self.texts.add(job.spec.credentials.uid, texts);
-        let mut living = ActiveJob::new(job);
+/// Adds a job that was stored just now.
+pub(in crate::controller) fn add_job(jobs: &mut Jobs, job: Job, texts: u64) {
+    jobs.texts.add(job.spec.credentials.uid, texts);
+    let mut living = ActiveJob::new(job);
+    living.texts = texts;
+    jobs.active.insert(living.job.id, living);
+}
+
+/// Lets go of jobs that have ended.
+pub(in crate::controller) fn remove_ended(jobs: &mut Jobs) {
+    let texts = &mut jobs.texts;
+    jobs.active.retain(|_, living| {
+        let lives = living.job.state.outcome().is_none();
+        if !lives {
+            texts.remove(living.job.spec.credentials.uid, living.texts);
+        }
+        lives
+    });
+}
+
+/// A job's texts are this many bytes from now on.
+pub(in crate::controller) fn set_texts(jobs: &mut Jobs, id: JobId, texts: u64) {
+    if let Some(living) = jobs.active.get_mut(&id) {
+        let uid = living.job.spec.credentials.uid;
+        jobs.texts.remove(uid, living.texts);
+        jobs.texts.add(uid, texts);
         living.texts = texts;
-        self.jobs.insert(living.job.id, living);
     }
+}
 
-    /// Lets go of jobs that have ended.
-    pub(in crate::controller) fn remove_ended(&mut self) {
-        let texts = &mut self.texts;
-        self.jobs.retain(|_, living| {
-            let lives = living.job.state.outcome().is_none();
-            if !lives {
-                texts.remove(living.job.spec.credentials.uid, living.texts);
-            }
-            lives
-        });
-    }
+/// Takes the users with more ended jobs than are kept, as the pruner found them.
+pub(in crate::controller) fn set_users_over_limit(jobs: &mut Jobs, full: BTreeSet<u32>) {
+    jobs.texts.users_over_limit = full;
+}
 
-    /// A job's texts are this many bytes from now on.
-    pub(in crate::controller) fn set_texts(&mut self, id: JobId, texts: u64) {
-        if let Some(living) = self.jobs.get_mut(&id) {
-            let uid = living.job.spec.credentials.uid;
-            self.texts.remove(uid, living.texts);
-            self.texts.add(uid, texts);
-            living.texts = texts;
-        }
-    }
-
-    /// Takes the users with more ended jobs than are kept, as the pruner found them.
-    pub(in crate::controller) fn set_users_over_limit(&mut self, full: BTreeSet<u32>) {
-        self.texts.users_over_limit = full;
-    }
-
-    /// Whether this user may have jobs with so many more bytes of texts.
-    pub(in crate::controller) fn check_texts(&self, by: &Caller, more: u64) -> Result<(), Error> {
-        let (uid, name) = (by.account.uid, &by.account.name);
-        if self.texts.users_over_limit.contains(&uid) {
-            let why = format!(
-                "{name} has too many ended jobs of the last day: \
+/// Whether this user may have jobs with so many more bytes of texts.
+pub(in crate::controller) fn check_texts(
+    jobs: &Jobs,
+    io: &Io,
+    by: &Caller,
+    more: u64,
+) -> Result<(), Error> {
+    let (uid, name) = (by.account.uid, &by.account.name);
+    if jobs.texts.users_over_limit.contains(&uid) {
+        let why = format!(
+            "{name} has too many ended jobs of the last day: \
                  the daemon keeps their idempotency keys for 24 hours"
-            );
-            return Err(Error::new(ErrorCode::NotAllowed, why).hint(
+        );
+        return Err(Error::new(ErrorCode::NotAllowed, why).hint(
                 "submit again later; an array (`divvy submit --array 0-9999`) has one key for all its jobs",
             ));
-        }
-        self.fits(uid, name, more, "this submission would make it")
     }
+    fits(jobs, io, uid, name, more, "this submission would make it")
+}
 
-    /// Whether a job may have texts of so many bytes in place of its present ones.
-    pub(in crate::controller) fn check_amended(&self, id: JobId, texts: u64) -> Result<(), Error> {
-        let Some(living) = self.jobs.get(&id) else {
-            return Ok(());
-        };
-        let ask = &living.job.spec;
-        let more = texts.saturating_sub(living.texts);
-        self.fits(
-            ask.credentials.uid,
-            &ask.user,
-            more,
-            "the confirmation would make it",
-        )
-    }
+/// Whether a job may have texts of so many bytes in place of its present ones.
+pub(in crate::controller) fn check_amended(
+    jobs: &Jobs,
+    io: &Io,
+    id: JobId,
+    texts: u64,
+) -> Result<(), Error> {
+    let Some(living) = jobs.active.get(&id) else {
+        return Ok(());
+    };
+    let ask = &living.job.spec;
+    let more = texts.saturating_sub(living.texts);
+    fits(
+        jobs,
+        io,
+        ask.credentials.uid,
+        &ask.user,
+        more,
+        "the confirmation would make it",
+    )
+}
 
-    /// Whether a job that is changed may have texts of so many bytes in place of its present ones.
-    pub(in crate::controller) fn check_changed(&self, id: JobId, texts: u64) -> Result<(), Error> {
-        let Some(living) = self.jobs.get(&id) else {
-            return Ok(());
-        };
-        let ask = &living.job.spec;
-        let more = texts.saturating_sub(living.texts);
-        self.fits(
-            ask.credentials.uid,
-            &ask.user,
-            more,
-            "the change would make it",
-        )
-    }
+/// Whether a job that is changed may have texts of so many bytes in place of its present ones.
+pub(in crate::controller) fn check_changed(
+    jobs: &Jobs,
+    io: &Io,
+    id: JobId,
+    texts: u64,
+) -> Result<(), Error> {
+    let Some(living) = jobs.active.get(&id) else {
+        return Ok(());
+    };
+    let ask = &living.job.spec;
+    let more = texts.saturating_sub(living.texts);
+    fits(
+        jobs,
+        io,
+        ask.credentials.uid,
+        &ask.user,
+        more,
+        "the change would make it",
+    )
+}
 
-    fn fits(&self, uid: u32, name: &str, more: u64, would: &str) -> Result<(), Error> {
-        let most = self.config.max_texts;
-        let held = self.texts.of(uid);
-        let sum = held.saturating_add(more);
-        if more == 0 || sum <= most {
-            return Ok(());
-        }
-        let human = |bytes| Bytes::new(bytes).human();
-        let why = format!(
-            "the unfinished jobs of {name} have {} of texts (commands, environments, secrets); {would} {}",
-            human(held),
-            human(sum)
-        );
-        Err(Error::new(ErrorCode::NotAllowed, why).hint(format!(
-            "the limit is {} (`divvy daemon --max-texts`): wait for some jobs to end, or cancel some",
-            human(most)
-        )))
+fn fits(jobs: &Jobs, io: &Io, uid: u32, name: &str, more: u64, would: &str) -> Result<(), Error> {
+    let most = io.config.max_texts;
+    let held = jobs.texts.of(uid);
+    let sum = held.saturating_add(more);
+    if more == 0 || sum <= most {
+        return Ok(());
     }
+    let human = |bytes| Bytes::new(bytes).human();
+    let why = format!(
+        "the unfinished jobs of {name} have {} of texts (commands, environments, secrets); {would} {}",
+        human(held),
+        human(sum)
+    );
+    Err(Error::new(ErrorCode::NotAllowed, why).hint(format!(
+        "the limit is {} (`divvy daemon --max-texts`): wait for some jobs to end, or cancel some",
+        human(most)
+    )))
+}
 
-    /// Checks in debug builds that the sums equal the jobs' own figures.
-    pub(in crate::controller) fn check_sums(&self) {
-        let mut held: BTreeMap<u32, u64> = BTreeMap::new();
-        for living in self.jobs.values() {
-            *held.entry(living.job.spec.credentials.uid).or_default() += living.texts;
-        }
-        assert_eq!(
-            held, self.texts.bytes_by_user,
-            "the sums of texts differ from the jobs' own figures"
-        );
+/// Checks in debug builds that the sums equal the jobs' own figures.
+pub(in crate::controller) fn check_sums(jobs: &Jobs) {
+    let mut held: BTreeMap<u32, u64> = BTreeMap::new();
+    for living in jobs.active.values() {
+        *held.entry(living.job.spec.credentials.uid).or_default() += living.texts;
     }
+    assert_eq!(
+        held, jobs.texts.bytes_by_user,
+        "the sums of texts differ from the jobs' own figures"
+    );
 }
 
 /// Returns the bytes of an array that is about to be stored, by its largest job.

@@ -8,10 +8,12 @@ use divvy_core::JobId;
 use crate::container::driver::GpuDevice;
 use crate::container::edits::{Edits, JobFiles, edits};
 use crate::container::{cdi, job_files};
-use crate::controller::Controller;
+use crate::controller::claims;
+use crate::controller::io::Io;
 use crate::controller::lifecycle::container::slice_injection;
 use crate::controller::lifecycle::start::{StartError, overheads, slice_layout};
-use crate::controller::mig::is_divided;
+use crate::controller::mig::{MigManager, is_divided};
+use crate::controller::state::{Jobs, State};
 use crate::gpu::slice::{HeldSlice, make_world_accessible};
 use crate::gpu::watched_jobs::WatchedJob;
 use crate::host::clock::Instant;
@@ -29,133 +31,138 @@ const CDI_FOLDER: &str = "/var/run/cdi";
 /// Container Toolkit, its own CDI specifications say the same).
 const NO_OTHERS: (&str, &str) = ("NVIDIA_VISIBLE_DEVICES", "void");
 
-impl Controller {
-    /// Makes the slice, its files and its CDI device, or what is missing of them.
-    pub(in crate::controller) fn create_claim_files(
-        &mut self,
-        id: JobId,
-    ) -> Result<(), StartError> {
-        let folder = self.config.home.slice(&id.to_string());
-        let Some(living) = self.jobs.get(&id) else {
-            return Ok(());
-        };
-        let (job, grants) = (&living.job, living.job.state.grants());
-        let is_whole = living.slice.is_some() && HeldSlice::exists(&folder);
-        if !is_divided(grants) && !is_whole {
-            let overheads = overheads(&self.devices, grants);
-            let slice =
-                HeldSlice::create(&folder, &slice_layout(&id.to_string(), job, &overheads))?;
-            // Whoever a pod's programs run as: only its containers see the file.
-            make_world_accessible(&folder)?;
-            if let Some(living) = self.jobs.get_mut(&id) {
-                living.slice = Some(slice);
-                living.slice_usage.clear();
-                living.since = Instant::now();
-            }
+/// Makes the slice, its files and its CDI device, or what is missing of them.
+pub(in crate::controller) fn create_claim_files(
+    state: &mut State,
+    io: &Io,
+    id: JobId,
+) -> Result<(), StartError> {
+    let folder = io.config.home.slice(&id.to_string());
+    let Some(living) = state.jobs.active.get(&id) else {
+        return Ok(());
+    };
+    let (job, grants) = (&living.job, living.job.state.grants());
+    let is_whole = living.slice.is_some() && HeldSlice::exists(&folder);
+    if !is_divided(grants) && !is_whole {
+        let overheads = overheads(&state.gpus.devices, grants);
+        let slice = HeldSlice::create(&folder, &slice_layout(&id.to_string(), job, &overheads))?;
+        // Whoever a pod's programs run as: only its containers see the file.
+        make_world_accessible(&folder)?;
+        if let Some(living) = state.jobs.active.get_mut(&id) {
+            living.slice = Some(slice);
+            living.slice_usage.clear();
+            living.since = Instant::now();
         }
-        reach("start.slice");
-        let files = JobFiles::of(self.job_dir(id).path());
-        let edits = self.edits_of_claim(id, &files)?;
-        job_files::write(&edits, &files)?;
-        reach("claim.laid");
-        let name = self.device_of(id).unwrap_or_default();
-        cdi::keep(&self.cdi_folder(), &name, &cdi::cdi(&name, &edits)).map_err(StartError::Cdi)?;
-        reach("claim.cdi");
-        self.register_claim(id);
-        Ok(())
     }
+    reach("start.slice");
+    let files =
+        JobFiles::of(crate::controller::lifecycle::start::job_dir(&state.jobs, io, id).path());
+    let edits = edits_of_claim(&state.jobs, &state.mig, io, id, &files)?;
+    job_files::write(&edits, &files)?;
+    reach("claim.laid");
+    let name = claims::device_of(&state.jobs, io, id).unwrap_or_default();
+    cdi::keep(&cdi_folder(io), &name, &cdi::cdi(&name, &edits)).map_err(StartError::Cdi)?;
+    reach("claim.cdi");
+    register_claim(&state.jobs, io, id);
+    Ok(())
+}
 
-    /// What is added to a container that uses the claim.
-    fn edits_of_claim(&self, id: JobId, files: &JobFiles) -> Result<Edits, StartError> {
-        let folder = self.config.home.slice(&id.to_string());
-        let Some(living) = self.jobs.get(&id) else {
-            return Ok(Edits::default());
-        };
-        let (job, grants) = (&living.job, living.job.state.grants());
-        let visible = grants.iter().map(|grant| self.migs.visible_uuid(grant));
-        let visible: Vec<String> = visible
-            .collect::<Option<_>>()
-            .ok_or(StartError::NoInstance)?;
-        let (config, number) = (&self.config, id.to_string());
-        let has_slice = !is_divided(grants);
-        let around = JobEnvironment {
-            job: &number,
-            queue: &job.spec.queue,
-            visible: &visible,
-            slice: has_slice.then_some(folder.as_path()),
-            preload: &config.programs.preload,
-            simulated: config.simulated.as_ref(),
-        };
-        let wish = config
-            .programs
-            .choose_injection(&folder, config.simulated.as_ref());
-        let parts: Vec<GpuDevice> = grants.iter().map(|grant| self.migs.part(grant)).collect();
-        let mut held = slice_injection(
-            &config.machine(),
-            &around,
-            &parts,
-            has_slice.then_some(&wish),
-        )?;
-        let (name, value) = NO_OTHERS;
-        held.variables.insert(name.to_owned(), value.to_owned());
-        Ok(edits(&held, files))
-    }
+/// What is added to a container that uses the claim.
+fn edits_of_claim(
+    jobs: &Jobs,
+    mig: &MigManager,
+    io: &Io,
+    id: JobId,
+    files: &JobFiles,
+) -> Result<Edits, StartError> {
+    let folder = io.config.home.slice(&id.to_string());
+    let Some(living) = jobs.active.get(&id) else {
+        return Ok(Edits::default());
+    };
+    let (job, grants) = (&living.job, living.job.state.grants());
+    let visible = grants.iter().map(|grant| mig.visible_uuid(grant));
+    let visible: Vec<String> = visible
+        .collect::<Option<_>>()
+        .ok_or(StartError::NoInstance)?;
+    let (config, number) = (&io.config, id.to_string());
+    let has_slice = !is_divided(grants);
+    let around = JobEnvironment {
+        job: &number,
+        queue: &job.spec.queue,
+        visible: &visible,
+        slice: has_slice.then_some(folder.as_path()),
+        preload: &config.programs.preload,
+        simulated: config.simulated.as_ref(),
+    };
+    let wish = config
+        .programs
+        .choose_injection(&folder, config.simulated.as_ref());
+    let parts: Vec<GpuDevice> = grants.iter().map(|grant| mig.part(grant)).collect();
+    let mut held = slice_injection(
+        &config.machine(),
+        &around,
+        &parts,
+        has_slice.then_some(&wish),
+    )?;
+    let (name, value) = NO_OTHERS;
+    held.variables.insert(name.to_owned(), value.to_owned());
+    Ok(edits(&held, files))
+}
 
-    /// Has looks and the keeper of compute know of a claim whose files are there.
-    pub(in crate::controller) fn register_claim(&mut self, id: JobId) {
-        let files = JobFiles::of(self.job_dir(id).path());
-        let folder = self.config.home.slice(&id.to_string());
-        let Some(living) = self.jobs.get(&id) else {
-            return;
-        };
-        let entry = match &living.slice {
-            Some(slice) => {
-                let (limits, compute) = (living.job.limits(), living.job.compute());
-                self.compute_scheduler
-                    .add_slice(id, &folder, &limits, compute);
-                slice.to_watched_job(Vec::new())
-            }
-            None => WatchedJob::without_ledger(),
-        };
-        self.observer.register(
-            id,
-            WatchedJob {
-                mount: MountSource::of(&files.folder),
-                ..entry
-            },
-        );
-    }
-
-    pub(in crate::controller) fn cdi_folder(&self) -> PathBuf {
-        let said = self.config.containers.cdi.clone();
-        said.unwrap_or_else(|| CDI_FOLDER.into())
-    }
-
-    /// The name of its device, and of the file that defines it: the same for the same claim, whatever its number is here, since whoever was
-    /// told of it may remember it over a reboot.
-    pub(in crate::controller) fn cdi_name_of(&self, claim: &Claim) -> String {
-        let uid = format!("{}{}", claim.uid, cdi::OF_CLAIM);
-        container_spec::name(&self.cdi_instance(), &uid, 0)
-    }
-
-    fn cdi_instance(&self) -> String {
-        container_spec::instance(self.config.home.state())
-    }
-
-    /// CDI files of what is not held any more: whoever was to remove them died, or could not.
-    pub(in crate::controller) fn remove_stale_cdi_files(&self) {
-        let instance = self.cdi_instance();
-        let prefix = container_spec::name(&instance, "", 0);
-        let jobs = self.jobs.values().map(|living| &living.job);
-        let holds = jobs.filter(|job| job.claim().is_some() || !job.state.grants().is_empty());
-        let held = holds.map(|job| match job.claim() {
-            Some(claim) => self.cdi_name_of(claim),
-            None => container_spec::name(&instance, &job.id.to_string(), job.run_state.runs),
-        });
-        let held: BTreeSet<String> = held.collect();
-        let goes = |name: &str| cdi::is_over(name, &prefix, &held);
-        if let Err(error) = cdi::sweep(&self.cdi_folder(), goes) {
-            tracing::warn!(%error, "cannot remove outdated CDI files");
+/// Has looks and the keeper of compute know of a claim whose files are there.
+pub(in crate::controller) fn register_claim(jobs: &Jobs, io: &Io, id: JobId) {
+    let files = JobFiles::of(crate::controller::lifecycle::start::job_dir(jobs, io, id).path());
+    let folder = io.config.home.slice(&id.to_string());
+    let Some(living) = jobs.active.get(&id) else {
+        return;
+    };
+    let entry = match &living.slice {
+        Some(slice) => {
+            let (limits, compute) = (living.job.limits(), living.job.compute());
+            io.compute_scheduler
+                .add_slice(id, &folder, &limits, compute);
+            slice.to_watched_job(Vec::new())
         }
+        None => WatchedJob::without_ledger(),
+    };
+    io.observer.register(
+        id,
+        WatchedJob {
+            mount: MountSource::of(&files.folder),
+            ..entry
+        },
+    );
+}
+
+pub(in crate::controller) fn cdi_folder(io: &Io) -> PathBuf {
+    let said = io.config.containers.cdi.clone();
+    said.unwrap_or_else(|| CDI_FOLDER.into())
+}
+
+/// The name of its device, and of the file that defines it: the same for the same claim, whatever its number is here, since whoever was
+/// told of it may remember it over a reboot.
+pub(in crate::controller) fn cdi_name_of(io: &Io, claim: &Claim) -> String {
+    let uid = format!("{}{}", claim.uid, cdi::OF_CLAIM);
+    container_spec::name(&cdi_instance(io), &uid, 0)
+}
+
+fn cdi_instance(io: &Io) -> String {
+    container_spec::instance(io.config.home.state())
+}
+
+/// CDI files of what is not held any more: whoever was to remove them died, or could not.
+pub(in crate::controller) fn remove_stale_cdi_files(jobs: &Jobs, io: &Io) {
+    let instance = cdi_instance(io);
+    let prefix = container_spec::name(&instance, "", 0);
+    let jobs = jobs.active.values().map(|living| &living.job);
+    let holds = jobs.filter(|job| job.claim().is_some() || !job.state.grants().is_empty());
+    let held = holds.map(|job| match job.claim() {
+        Some(claim) => cdi_name_of(io, claim),
+        None => container_spec::name(&instance, &job.id.to_string(), job.run_state.runs),
+    });
+    let held: BTreeSet<String> = held.collect();
+    let goes = |name: &str| cdi::is_over(name, &prefix, &held);
+    if let Err(error) = cdi::sweep(&cdi_folder(io), goes) {
+        tracing::warn!(%error, "cannot remove outdated CDI files");
     }
 }

@@ -4,102 +4,107 @@ use divvy_api::v1::{self, Error, ErrorCode};
 use divvy_core::{JobId, JobState as Life, mig};
 
 use crate::container::cdi;
-use crate::controller::Controller;
+use crate::controller::claims::files;
+use crate::controller::io::Io;
+use crate::controller::observe;
 use crate::controller::query::journal_error;
+use crate::controller::state::{GpuState, Jobs, State};
 use crate::gpu::Device;
 use crate::model::job::Job;
 
-impl Controller {
-    /// Claims that are held, oldest first.
-    pub fn list_claims(&self) -> Vec<v1::HeldClaim> {
-        let jobs = self.jobs.values().map(|living| &living.job);
-        jobs.filter_map(|job| self.held_claim(job)).collect()
-    }
+/// Claims that are held, oldest first.
+pub fn list_claims(state: &State, io: &Io) -> Vec<v1::HeldClaim> {
+    let jobs = state.jobs.active.values().map(|living| &living.job);
+    jobs.filter_map(|job| held_claim(state, io, job)).collect()
+}
 
-    /// The claim that a job is or was.
-    ///
-    /// # Errors
-    /// [`ErrorCode::NotFound`] where it is none.
-    pub fn get_claim(&self, id: JobId) -> Result<v1::HeldClaim, Error> {
-        let none = || Error::new(ErrorCode::NotFound, format!("job {id} is not a claim"));
-        match self.jobs.get(&id) {
-            Some(living) => self.held_claim(&living.job).ok_or_else(none),
-            None => {
-                let job = self.store.job(id).map_err(journal_error)?;
-                job.and_then(|job| self.held_claim(&job)).ok_or_else(none)
-            }
+/// The claim that a job is or was.
+///
+/// # Errors
+/// [`ErrorCode::NotFound`] where it is none.
+pub fn get_claim(state: &State, io: &Io, id: JobId) -> Result<v1::HeldClaim, Error> {
+    let none = || Error::new(ErrorCode::NotFound, format!("job {id} is not a claim"));
+    match state.jobs.active.get(&id) {
+        Some(living) => held_claim(state, io, &living.job).ok_or_else(none),
+        None => {
+            let job = io.store.job(id).map_err(journal_error)?;
+            job.and_then(|job| held_claim(state, io, &job))
+                .ok_or_else(none)
         }
     }
+}
 
-    fn held_claim(&self, job: &Job) -> Option<v1::HeldClaim> {
-        let claim = job.claim()?;
-        let living = self.jobs.get(&job.id);
-        let shown = match living {
-            Some(living) => self.active_job_to_api(living),
-            None => self.to_api(job, None, None),
-        };
-        let members = living.map_or(0, |living| living.members.len());
-        let accounted = shown.slices.iter().map(|slice| slice.processes).max();
-        Some(v1::HeldClaim {
-            uid: claim.uid.clone(),
-            job: job.id.to_string(),
-            state: shown.state,
-            cdi_device: cdi::device(&self.cdi_name_of(claim)),
-            namespace: claim.namespace.clone(),
-            name: claim.name.clone(),
-            pods: claim.pods.clone(),
-            devices: claim.devices.clone(),
-            slices: shown.slices,
-            processes: u32::try_from(members)
-                .unwrap_or(u32::MAX)
-                .max(accounted.unwrap_or_default()),
-            problem: job.reason.clone().or_else(|| self.claim_release_block(job)),
-            since: job.submitted_at,
+fn held_claim(state: &State, io: &Io, job: &Job) -> Option<v1::HeldClaim> {
+    let claim = job.claim()?;
+    let living = state.jobs.active.get(&job.id);
+    let shown = match living {
+        Some(living) => crate::controller::query::active_job_to_api(state, io, living),
+        None => crate::controller::query::to_api(state, io, job, None, None),
+    };
+    let members = living.map_or(0, |living| living.members.len());
+    let accounted = shown.slices.iter().map(|slice| slice.processes).max();
+    Some(v1::HeldClaim {
+        uid: claim.uid.clone(),
+        job: job.id.to_string(),
+        state: shown.state,
+        cdi_device: cdi::device(&files::cdi_name_of(io, claim)),
+        namespace: claim.namespace.clone(),
+        name: claim.name.clone(),
+        pods: claim.pods.clone(),
+        devices: claim.devices.clone(),
+        slices: shown.slices,
+        processes: u32::try_from(members)
+            .unwrap_or(u32::MAX)
+            .max(accounted.unwrap_or_default()),
+        problem: job
+            .reason
+            .clone()
+            .or_else(|| claim_release_block(&state.jobs, &state.gpus, job)),
+        since: job.submitted_at,
+    })
+}
+
+/// Why one that is given back is held all the same, where nobody knows whether somebody is left.
+fn claim_release_block(jobs: &Jobs, gpus: &GpuState, job: &Job) -> Option<String> {
+    let is_given_back = matches!(job.state, Life::Stopping { .. });
+    let why = "the driver does not list the processes on its GPUs; the claim stays allocated until the driver does";
+    (is_given_back && observe::is_unobserved(jobs, gpus, job.id)).then(|| why.to_owned())
+}
+
+/// What a job is the claim of, in the API's words.
+pub(in crate::controller) fn job_claim(io: &Io, job: &Job) -> Option<v1::JobClaim> {
+    let claim = job.claim()?;
+    Some(claim.to_api(cdi::device(&files::cdi_name_of(io, claim))))
+}
+
+/// Every place where an instance may lie on a GPU in MIG mode, those first that are taken first; none for other GPUs.
+///
+/// # Errors
+/// [`ErrorCode::NotFound`] for a GPU that is not here.
+pub fn placements(gpus: &GpuState, gpu: &str) -> Result<Vec<v1::MigPlacement>, Error> {
+    let index = gpu.parse::<u32>().ok();
+    let named =
+        |device: &&Device| Some(device.gpu.index) == index || device.gpu.uuid.as_str() == gpu;
+    let device = gpus.devices.iter().find(named).ok_or_else(|| {
+        Error::new(ErrorCode::NotFound, format!("there is no GPU {gpu}"))
+            .hint("list the GPUs: divvy gpus -o wide")
+    })?;
+    let Some(table) = device.profile_table() else {
+        return Ok(Vec::new());
+    };
+    let shown = |placement: mig::Placement| {
+        let profile = table.profile(placement.profile)?;
+        Some(v1::MigPlacement {
+            profile: profile.name.to_string(),
+            profile_id: profile.id,
+            memory_bytes: profile.memory.get(),
+            start: placement.start,
+            memory_slices: profile.memory_slices,
+            compute_slices: profile.compute_slices,
         })
-    }
-
-    /// Why one that is given back is held all the same, where nobody knows whether somebody is left.
-    fn claim_release_block(&self, job: &Job) -> Option<String> {
-        let is_given_back = matches!(job.state, Life::Stopping { .. });
-        let why = "the driver does not list the processes on its GPUs; the claim stays allocated until the driver does";
-        (is_given_back && self.is_unobserved(job.id)).then(|| why.to_owned())
-    }
-
-    /// What a job is the claim of, in the API's words.
-    pub(in crate::controller) fn job_claim(&self, job: &Job) -> Option<v1::JobClaim> {
-        let claim = job.claim()?;
-        Some(claim.to_api(cdi::device(&self.cdi_name_of(claim))))
-    }
-
-    /// Every place where an instance may lie on a GPU in MIG mode, those first that are taken first; none for other GPUs.
-    ///
-    /// # Errors
-    /// [`ErrorCode::NotFound`] for a GPU that is not here.
-    pub fn placements(&self, gpu: &str) -> Result<Vec<v1::MigPlacement>, Error> {
-        let index = gpu.parse::<u32>().ok();
-        let named =
-            |device: &&Device| Some(device.gpu.index) == index || device.gpu.uuid.as_str() == gpu;
-        let device = self.devices.iter().find(named).ok_or_else(|| {
-            Error::new(ErrorCode::NotFound, format!("there is no GPU {gpu}"))
-                .hint("list the GPUs: divvy gpus -o wide")
-        })?;
-        let Some(table) = device.profile_table() else {
-            return Ok(Vec::new());
-        };
-        let shown = |placement: mig::Placement| {
-            let profile = table.profile(placement.profile)?;
-            Some(v1::MigPlacement {
-                profile: profile.name.to_string(),
-                profile_id: profile.id,
-                memory_bytes: profile.memory.get(),
-                start: placement.start,
-                memory_slices: profile.memory_slices,
-                compute_slices: profile.compute_slices,
-            })
-        };
-        Ok(mig::all_placements(&table)
-            .into_iter()
-            .filter_map(shown)
-            .collect())
-    }
+    };
+    Ok(mig::all_placements(&table)
+        .into_iter()
+        .filter_map(shown)
+        .collect())
 }

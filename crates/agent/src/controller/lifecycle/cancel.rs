@@ -8,8 +8,13 @@ use rustix::process::Signal;
 use super::container;
 use super::orphans::own_orphans;
 use crate::auth::Caller;
-use crate::controller::Controller;
+use crate::controller::claims;
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
+use crate::controller::lifecycle::{finalize, start};
+use crate::controller::observe::usage;
 use crate::controller::query::reference::has_ended;
+use crate::controller::state::Jobs;
 use crate::host::clock::{Instant, now};
 use crate::host::failpoint::reach;
 use crate::host::process::Process;
@@ -19,217 +24,245 @@ use crate::model::cause::Cause;
 use crate::supervisor::handle::SupervisorHandle;
 use crate::supervisor::{error_chain, processes_of};
 
-impl Controller {
-    pub(in crate::controller) fn cancel(
-        &mut self,
-        reference: &str,
-        by: &Caller,
-    ) -> Result<Result<JobId, Error>, StoreError> {
-        match self.find(reference)? {
-            Ok(id) => self.cancel_job(id, by),
-            Err(error) => Ok(Err(error)),
+pub(in crate::controller) fn cancel(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    reference: &str,
+    by: &Caller,
+) -> Result<Result<JobId, Error>, StoreError> {
+    match crate::controller::query::reference::find(jobs, io, reference)? {
+        Ok(id) => cancel_job(jobs, fx, io, id, by),
+        Err(error) => Ok(Err(error)),
+    }
+}
+
+pub(in crate::controller) fn cancel_job(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    by: &Caller,
+) -> Result<Result<JobId, Error>, StoreError> {
+    if let Some(error) = claims::refuse_for_claim(jobs, id, "cancelled") {
+        return Ok(Err(error));
+    }
+    let living = jobs.active.get(&id).map(|living| &living.job.state);
+    if living.is_none_or(|life| life.outcome().is_some()) {
+        return Ok(Err(has_ended(id)));
+    }
+    stop_job(
+        jobs,
+        fx,
+        io,
+        id,
+        StopReason::Cancel,
+        Cause::requested_by("cancelled", by),
+    )?;
+    Ok(Ok(id))
+}
+
+/// Puts a job that holds something back into its queue, once its program is gone.
+pub(in crate::controller) fn requeue(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    reference: &str,
+    by: &Caller,
+) -> Result<Result<JobId, Error>, StoreError> {
+    match crate::controller::query::reference::find(jobs, io, reference)? {
+        Ok(id) => requeue_job(jobs, fx, io, id, by),
+        Err(error) => Ok(Err(error)),
+    }
+}
+
+pub(in crate::controller) fn requeue_job(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    by: &Caller,
+) -> Result<Result<JobId, Error>, StoreError> {
+    if let Some(error) = claims::refuse_for_claim(jobs, id, "requeued") {
+        return Ok(Err(error));
+    }
+    let conflict =
+        |why: String, hint: String| Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
+    let Some(living) = jobs.active.get(&id) else {
+        return conflict(
+            format!("job {id} has ended, and its environment is deleted"),
+            format!("submit it again; `divvy describe {id}` shows its command"),
+        );
+    };
+    match &living.job.state {
+        Life::Queued => conflict(
+            format!("job {id} is already queued"),
+            format!("`divvy why {id}` shows what it waits for"),
+        ),
+        Life::Stopping { why, .. } if !why.requeues() => conflict(
+            format!("job {id} is being stopped, and cannot be requeued"),
+            "submit it again".to_owned(),
+        ),
+        _ if living.job.spec.runner == Runner::Client => conflict(
+            format!("job {id} runs on its client's terminal, so the daemon cannot restart it"),
+            "use `divvy submit`: the daemon starts such jobs, and can restart them".to_owned(),
+        ),
+        _ => {
+            stop_job(
+                jobs,
+                fx,
+                io,
+                id,
+                StopReason::Requeue,
+                Cause::requested_by("requeued", by),
+            )?;
+            Ok(Ok(id))
         }
     }
+}
 
-    pub(in crate::controller) fn cancel_job(
-        &mut self,
-        id: JobId,
-        by: &Caller,
-    ) -> Result<Result<JobId, Error>, StoreError> {
-        if let Some(error) = self.refuse_for_claim(id, "cancelled") {
-            return Ok(Err(error));
-        }
-        let living = self.jobs.get(&id).map(|living| &living.job.state);
-        if living.is_none_or(|life| life.outcome().is_some()) {
-            return Ok(Err(has_ended(id)));
-        }
-        self.stop_job(id, StopReason::Cancel, Cause::requested_by("cancelled", by))?;
-        Ok(Ok(id))
-    }
-
-    /// Puts a job that holds something back into its queue, once its program is gone.
-    pub(in crate::controller) fn requeue(
-        &mut self,
-        reference: &str,
-        by: &Caller,
-    ) -> Result<Result<JobId, Error>, StoreError> {
-        match self.find(reference)? {
-            Ok(id) => self.requeue_job(id, by),
-            Err(error) => Ok(Err(error)),
-        }
-    }
-
-    pub(in crate::controller) fn requeue_job(
-        &mut self,
-        id: JobId,
-        by: &Caller,
-    ) -> Result<Result<JobId, Error>, StoreError> {
-        if let Some(error) = self.refuse_for_claim(id, "requeued") {
-            return Ok(Err(error));
-        }
-        let conflict =
-            |why: String, hint: String| Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
-        let Some(living) = self.jobs.get(&id) else {
-            return conflict(
-                format!("job {id} has ended, and its environment is deleted"),
-                format!("submit it again; `divvy describe {id}` shows its command"),
-            );
-        };
-        match &living.job.state {
-            Life::Queued => conflict(
-                format!("job {id} is already queued"),
-                format!("`divvy why {id}` shows what it waits for"),
-            ),
-            Life::Stopping { why, .. } if !why.requeues() => conflict(
-                format!("job {id} is being stopped, and cannot be requeued"),
-                "submit it again".to_owned(),
-            ),
-            _ if living.job.spec.runner == Runner::Client => conflict(
-                format!("job {id} runs on its client's terminal, so the daemon cannot restart it"),
-                "use `divvy submit`: the daemon starts such jobs, and can restart them".to_owned(),
-            ),
-            _ => {
-                self.stop_job(id, StopReason::Requeue, Cause::requested_by("requeued", by))?;
-                Ok(Ok(id))
-            }
-        }
-    }
-
-    /// Tells a job to stop; whoever waits is only taken out of its queue by a cancel.
-    pub(in crate::controller) fn stop_job(
-        &mut self,
-        id: JobId,
-        why: StopReason,
-        cause: impl Into<Cause>,
-    ) -> Result<(), StoreError> {
-        let cause = cause.into();
-        let words = cause.words.clone();
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        let news = match &living.job.state {
-            Life::Ended { .. } => return Ok(()),
-            Life::Queued if why != StopReason::Cancel => return Ok(()),
-            Life::Queued => {
-                living.job.stop(why);
-                living.job.run_state.cause = Some(cause);
-                living.job.ended_at = Some(now());
-                living.job.reason = Some(format!("{words} while it waited"));
-                return self.journal_end(id);
-            }
-            Life::Stopping { why: before, .. } => why > *before,
-            Life::Starting { .. } | Life::Running { .. } | Life::Lent { .. } => {
-                living.since = Instant::now();
-                true
-            }
-        };
-        if news {
-            let goes_on = living.job.run_state.suspended;
-            living.memory_op.cancel();
+/// Tells a job to stop; whoever waits is only taken out of its queue by a cancel.
+pub(in crate::controller) fn stop_job(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    why: StopReason,
+    cause: impl Into<Cause>,
+) -> Result<(), StoreError> {
+    let cause = cause.into();
+    let words = cause.words.clone();
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    let news = match &living.job.state {
+        Life::Ended { .. } => return Ok(()),
+        Life::Queued if why != StopReason::Cancel => return Ok(()),
+        Life::Queued => {
             living.job.stop(why);
             living.job.run_state.cause = Some(cause);
-            // Nobody waits any more until its memory is elsewhere.
-            self.effects.milestones_reached.push(id);
-            let job = living.job.clone();
-            if goes_on {
-                self.start_usage_span(id)?;
-            }
-            self.store.save(&job)?;
-            self.record_event(Some(id), "stopping", &words)?;
+            living.job.ended_at = Some(now());
+            living.job.reason = Some(format!("{words} while it waited"));
+            return finalize::journal_end(jobs, fx, io, id);
         }
-        self.effects.stops.push(id);
-        Ok(())
+        Life::Stopping { why: before, .. } => why > *before,
+        Life::Starting { .. } | Life::Running { .. } | Life::Lent { .. } => {
+            living.since = Instant::now();
+            true
+        }
+    };
+    if news {
+        let goes_on = living.job.run_state.suspended;
+        living.memory_op.cancel();
+        living.job.stop(why);
+        living.job.run_state.cause = Some(cause);
+        // Nobody waits any more until its memory is elsewhere.
+        fx.milestones_reached.push(id);
+        let job = living.job.clone();
+        if goes_on {
+            usage::start_usage_span(jobs, io, id)?;
+        }
+        io.store.save(&job)?;
+        fx.record_event(io, Some(id), "stopping", &words)?;
     }
+    fx.stops.push(id);
+    Ok(())
+}
 
-    /// Tells the supervisor of a stopping job; it ends the program with the grace it was given.
-    pub(in crate::controller) fn stop(&mut self, id: JobId) {
-        let Some(living) = self.jobs.get(&id) else {
-            return;
-        };
-        let dir = self.job_dir(id);
-        if living.job.spec.container.is_some()
-            && dir.path().is_dir()
-            && let Err(error) = dir.request_stop()
-        {
-            tracing::warn!(job = %id, error = error_chain(&error), "cannot write the mark to stop; the supervisor gets only a signal");
-        }
-        // Its client may outlive this daemon.
-        if living.job.spec.runner == Runner::Client
-            && let Some(stopped) = living.job.stopped()
-            && let Err(error) = dir.write_stopped(&stopped)
-        {
-            tracing::warn!(job = %id, error = error_chain(&error), "cannot write for its client why the job is stopped");
-        }
-        let launched = dir.launch().ok().flatten().map(|begun| begun.process);
-        let supervisor = launched.or_else(|| {
-            // Killed now, it has started nothing.
-            let mut children = self.children.iter();
-            let child = children.find(|child| living.supervisor == Some(child.id()));
-            child.and_then(SupervisorHandle::process)
-        });
-        let told = supervisor.map(|process| {
-            process.signal(Signal::TERM)?;
-            // One that was stopped hears nothing until it goes on.
-            process.signal(Signal::CONT)
-        });
-        reach("stop.told");
-        match told {
-            // Otherwise nobody has the job: the next look settles it or ends what was orphaned.
-            Some(Ok(())) => {}
-            Some(Err(_)) | None => self.effects.recheck.push(id),
-        }
+/// Tells the supervisor of a stopping job; it ends the program with the grace it was given.
+pub(in crate::controller) fn stop(
+    jobs: &Jobs,
+    children: &Vec<SupervisorHandle>,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+) {
+    let Some(living) = jobs.active.get(&id) else {
+        return;
+    };
+    let dir = start::job_dir(jobs, io, id);
+    if living.job.spec.container.is_some()
+        && dir.path().is_dir()
+        && let Err(error) = dir.request_stop()
+    {
+        tracing::warn!(job = %id, error = error_chain(&error), "cannot write the mark to stop; the supervisor gets only a signal");
     }
-
-    /// Ends what is left of a job whose supervisor did not, itself excepted: it has yet to write how the job ended.
-    pub(in crate::controller) fn kill(&self, id: JobId) {
-        let dir = self.job_dir(id);
-        let Some(launch) = dir.launch().ok().flatten() else {
-            return;
-        };
-        if let Some(group) = dir.group() {
-            // The supervisor is not in it.
-            let _ = group.kill();
-        }
-        let all = self.job_processes(id, &dir, launch.process);
-        for process in all.into_iter().chain(container::processes(&dir)) {
-            tracing::warn!(job = %id, pid = process.pid, "the process still runs after the grace period; killing it");
-            let _ = process.signal(Signal::KILL);
-        }
-        // A supervisor that was stopped goes on, and reaps.
-        let _ = launch.process.signal(Signal::CONT);
+    // Its client may outlive this daemon.
+    if living.job.spec.runner == Runner::Client
+        && let Some(stopped) = living.job.stopped()
+        && let Err(error) = dir.write_stopped(&stopped)
+    {
+        tracing::warn!(job = %id, error = error_chain(&error), "cannot write for its client why the job is stopped");
     }
-
-    /// All processes of a job but its supervisor; without that one also those that have left its session and use what the job holds.
-    pub(in crate::controller) fn job_processes(
-        &self,
-        id: JobId,
-        dir: &JobDir,
-        supervisor: Process,
-    ) -> Vec<Process> {
-        let mut all = processes_of(dir, supervisor);
-        if let Some(living) = self.jobs.get(&id).filter(|_| !supervisor.is_alive()) {
-            all.extend(own_orphans(living));
-            all.sort_unstable_by_key(|process| process.pid);
-            all.dedup();
-        }
-        all
+    let launched = dir.launch().ok().flatten().map(|begun| begun.process);
+    let supervisor = launched.or_else(|| {
+        // Killed now, it has started nothing.
+        let mut children = children.iter();
+        let child = children.find(|child| living.supervisor == Some(child.id()));
+        child.and_then(SupervisorHandle::process)
+    });
+    let told = supervisor.map(|process| {
+        process.signal(Signal::TERM)?;
+        // One that was stopped hears nothing until it goes on.
+        process.signal(Signal::CONT)
+    });
+    reach("stop.told");
+    match told {
+        // Otherwise nobody has the job: the next look settles it or ends what was orphaned.
+        Some(Ok(())) => {}
+        Some(Err(_)) | None => fx.recheck.push(id),
     }
+}
 
-    /// Ends a job whose program was to be stopped before anybody heard of it, its supervisor included: that one may wait for a file
-    /// system of the user's that never answers, and hears of nothing. A container's supervisor waits for the engine, and hears.
-    pub(in crate::controller) fn kill_unstarted(&self, id: JobId) {
-        self.kill(id);
-        let dir = self.job_dir(id);
-        let is_container = self
-            .jobs
-            .get(&id)
-            .is_some_and(|one| one.job.spec.container.is_some());
-        if let Ok(Some(launch)) = dir.launch()
-            && !is_container
-            && matches!((dir.started(), dir.exit()), (Ok(None), Ok(None)))
-        {
-            tracing::warn!(job = %id, pid = launch.process.pid, "the start hangs; killing the supervisor");
-            let _ = launch.process.signal(Signal::KILL);
-        }
+/// Ends what is left of a job whose supervisor did not, itself excepted: it has yet to write how the job ended.
+pub(in crate::controller) fn kill(jobs: &Jobs, io: &Io, id: JobId) {
+    let dir = start::job_dir(jobs, io, id);
+    let Some(launch) = dir.launch().ok().flatten() else {
+        return;
+    };
+    if let Some(group) = dir.group() {
+        // The supervisor is not in it.
+        let _ = group.kill();
+    }
+    let all = job_processes(jobs, id, &dir, launch.process);
+    for process in all.into_iter().chain(container::processes(&dir)) {
+        tracing::warn!(job = %id, pid = process.pid, "the process still runs after the grace period; killing it");
+        let _ = process.signal(Signal::KILL);
+    }
+    // A supervisor that was stopped goes on, and reaps.
+    let _ = launch.process.signal(Signal::CONT);
+}
+
+/// All processes of a job but its supervisor; without that one also those that have left its session and use what the job holds.
+pub(in crate::controller) fn job_processes(
+    jobs: &Jobs,
+    id: JobId,
+    dir: &JobDir,
+    supervisor: Process,
+) -> Vec<Process> {
+    let mut all = processes_of(dir, supervisor);
+    if let Some(living) = jobs.active.get(&id).filter(|_| !supervisor.is_alive()) {
+        all.extend(own_orphans(living));
+        all.sort_unstable_by_key(|process| process.pid);
+        all.dedup();
+    }
+    all
+}
+
+/// Ends a job whose program was to be stopped before anybody heard of it, its supervisor included: that one may wait for a file
+/// system of the user's that never answers, and hears of nothing. A container's supervisor waits for the engine, and hears.
+pub(in crate::controller) fn kill_unstarted(jobs: &Jobs, io: &Io, id: JobId) {
+    kill(jobs, io, id);
+    let dir = start::job_dir(jobs, io, id);
+    let is_container = jobs
+        .active
+        .get(&id)
+        .is_some_and(|one| one.job.spec.container.is_some());
+    if let Ok(Some(launch)) = dir.launch()
+        && !is_container
+        && matches!((dir.started(), dir.exit()), (Ok(None), Ok(None)))
+    {
+        tracing::warn!(job = %id, pid = launch.process.pid, "the start hangs; killing the supervisor");
+        let _ = launch.process.signal(Signal::KILL);
     }
 }

@@ -16,7 +16,12 @@ use divvy_core::turn::{is_topmost, next_number};
 use divvy_core::{Amount, JobId, JobState as Life, QueueName, QueueSpec, Top, can_ever_fit};
 
 use crate::auth::{Caller, Role};
-use crate::controller::Controller;
+use crate::controller::admission::{projects, submit, text_budget};
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
+use crate::controller::lifecycle::hold;
+use crate::controller::query::reference;
+use crate::controller::state::{Jobs, State};
 use crate::journal::StoreError;
 use crate::model::job::{Job, JobSpec};
 use crate::model::policy::{check_priority, check_range, check_time_limit};
@@ -33,306 +38,314 @@ struct ValidatedChange {
     events: Vec<(&'static str, String)>,
 }
 
-impl Controller {
-    pub(in crate::controller) fn change(
-        &mut self,
-        reference: &str,
-        change: &JobChange,
-        by: &Caller,
-    ) -> Result<Result<JobId, Error>, StoreError> {
-        match self.find(reference)? {
-            Ok(id) => self.change_job(id, change, by),
-            Err(error) => Ok(Err(error)),
-        }
+pub(in crate::controller) fn change(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    reference: &str,
+    change: &JobChange,
+    by: &Caller,
+) -> Result<Result<JobId, Error>, StoreError> {
+    match reference::find(&state.jobs, io, reference)? {
+        Ok(id) => change_job(state, fx, io, id, change, by),
+        Err(error) => Ok(Err(error)),
     }
+}
 
-    pub(in crate::controller) fn change_job(
-        &mut self,
-        id: JobId,
-        change: &JobChange,
-        by: &Caller,
-    ) -> Result<Result<JobId, Error>, StoreError> {
-        let changed = match self.validate_change(id, change, by) {
-            Ok(changed) => changed,
-            Err(error) => return Ok(Err(error)),
-        };
-        if changed.events.is_empty() {
-            return Ok(Ok(id));
-        }
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(Ok(id));
-        };
-        let job = &mut living.job;
-        job.spec = Arc::new(changed.ask);
-        job.resized = changed.resized;
-        job.run_state.top = changed.top;
-        let job = job.clone();
-        self.store.save_changed(&job)?;
-        self.set_texts(id, changed.texts);
-        for (kind, text) in changed.events {
-            self.record_event(Some(id), kind, &text)?;
-        }
-        if job.state != Life::Queued {
-            self.effects.changed.insert(id);
-        }
-        self.effects.replan = true;
-        Ok(Ok(id))
+pub(in crate::controller) fn change_job(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    change: &JobChange,
+    by: &Caller,
+) -> Result<Result<JobId, Error>, StoreError> {
+    let changed = match validate_change(state, io, id, change, by) {
+        Ok(changed) => changed,
+        Err(error) => return Ok(Err(error)),
+    };
+    if changed.events.is_empty() {
+        return Ok(Ok(id));
     }
-
-    /// What the change would make of the job.
-    ///
-    /// # Errors
-    /// What `submit` refuses of such a job, with the same codes; [`ErrorCode::Conflict`] for what its state does not
-    /// allow.
-    fn validate_change(
-        &self,
-        id: JobId,
-        change: &JobChange,
-        by: &Caller,
-    ) -> Result<ValidatedChange, Error> {
-        let job = self.not_elsewhere(id, "changed")?;
-        if *change == JobChange::default() {
-            return Err(usage("no change requested")
-                .hint("use one or more of --priority, --time, -g, --gpu-memory, --name and -q"));
-        }
-        check_state(job, change)?;
-        let mut changed = ValidatedChange {
-            ask: JobSpec::clone(&job.spec),
-            resized: job.resized,
-            top: job.run_state.top,
-            texts: 0,
-            events: Vec::new(),
-        };
-        self.validate_queue(job, change, &mut changed)?;
-        if change.top {
-            changed.top = self.top_of(job, &changed.ask.queue, by);
-            if changed.top != job.run_state.top {
-                let words = match changed.top {
-                    Top::OfUser(_) => format!(
-                        "moved before {}'s other jobs in queue {}",
-                        job.spec.user, changed.ask.queue
-                    ),
-                    Top::No | Top::OfQueue(_) => {
-                        format!("moved to the front of queue {}", changed.ask.queue)
-                    }
-                };
-                changed.events.push(("moved", words));
-            }
-        }
-        if let Some(priority) = change.priority {
-            validate_priority(job, priority, by, &mut changed)?;
-        }
-        if let Some(limit) = change.time_limit_s {
-            validate_time_limit(job, limit, by, &mut changed)?;
-        }
-        if let Some(name) = &change.name {
-            let name = validate::name(Some(name.clone()), &[])?;
-            let name = match &job.spec.policy.array {
-                Some(task) => format!("{name}[{}]", task.index),
-                None => name,
-            };
-            note_change(&mut changed, "name", &job.spec.name, &name);
-            changed.ask.name = name;
-        }
-        let before = self.jobs.get(&id).map_or(0, |living| living.texts);
-        changed.texts = (before + budget::ended_job_size(&changed.ask))
-            .saturating_sub(budget::ended_job_size(&job.spec));
-        self.check_changed(id, changed.texts)?;
-        if by.account.uid != job.spec.credentials.uid {
-            for (_, text) in &mut changed.events {
-                *text += &format!(", by {}", by.account.name);
-            }
-        }
-        Ok(changed)
+    let Some(living) = state.jobs.active.get_mut(&id) else {
+        return Ok(Ok(id));
+    };
+    let job = &mut living.job;
+    job.spec = Arc::new(changed.ask);
+    job.resized = changed.resized;
+    job.run_state.top = changed.top;
+    let job = job.clone();
+    io.store.save_changed(&job)?;
+    text_budget::set_texts(&mut state.jobs, id, changed.texts);
+    for (kind, text) in changed.events {
+        fx.record_event(io, Some(id), kind, &text)?;
     }
-
-    /// Where the job is to wait, and what it is to ask for.
-    fn validate_queue(
-        &self,
-        job: &Job,
-        change: &JobChange,
-        changed: &mut ValidatedChange,
-    ) -> Result<(), Error> {
-        let before = self.spec_of(&job.spec.queue);
-        let to = match &change.queue {
-            None => before.clone(),
-            Some(name) => self.served_queue(name)?,
-        };
-        if to.name != before.name {
-            let words = format!("queue: {} -> {}", before.name, to.name);
-            changed.events.push(("moved", words));
-            changed.ask.queue = to.name.clone();
-            // It was put first elsewhere.
-            changed.top = Top::No;
-        }
-        let has = job.amount();
-        let asked = change.amount.clone().map(Amount::try_from).transpose()?;
-        let is_queues_own = before.amount == Some(has) && to.name != before.name;
-        let amount = match (asked, to.amount) {
-            (Some(asked), Some(fixed)) if asked != fixed => {
-                return Err(usage(format!(
-                    "queue {} allocates {} to each of its jobs, but {} was requested",
-                    to.name,
-                    fixed.describe(),
-                    asked.describe()
-                ))
-                .hint(self.open_queue_hint(&job.reference(), asked)));
-            }
-            (Some(asked), _) => asked,
-            (None, Some(fixed)) if is_queues_own => fixed,
-            (None, Some(fixed)) if fixed != has && to.name != before.name => {
-                return Err(usage(format!(
-                    "queue {} allocates {} to each of its jobs, but job {} requests {}",
-                    to.name,
-                    fixed.describe(),
-                    job.reference(),
-                    has.describe()
-                ))
-                .hint(format!(
-                    "change its request as well: divvy move {} -q {} {}",
-                    job.reference(),
-                    to.name,
-                    fixed.flag()
-                )));
-            }
-            (None, _) => has,
-        };
-        if amount == has {
-            return Ok(());
-        }
-        let asked = job.request().with_amount(amount);
-        can_ever_fit(&self.gpus_ever(), &asked).map_err(never_fits)?;
-        self.check_project(&job.owner(), &asked)?;
-        changed.resized = Some(amount);
-        let words = format!(
-            "requests {} instead of {}",
-            amount.describe(),
-            has.describe()
-        );
-        changed.events.push(("resized", words));
-        Ok(())
+    if job.state != Life::Queued {
+        fx.changed.insert(id);
     }
+    fx.replan = true;
+    Ok(Ok(id))
+}
 
-    /// A queue that is served, as its name is typed.
-    fn served_queue(&self, name: &str) -> Result<QueueSpec, Error> {
-        let name: QueueName =
-            (name.parse()).map_err(|error: IdError| usage(error.to_string()).hint(error.hint()))?;
-        let mut queues = self.config.queues.iter();
-        queues
-            .find(|spec| spec.name == name)
-            .cloned()
-            .ok_or_else(|| {
-                let there = self.config.queues.iter().map(|spec| spec.name.as_str());
-                let there = there.collect::<Vec<_>>().join(", ");
-                Error::new(ErrorCode::NotFound, format!("there is no queue {name}"))
-                    .hint(format!("the queues are {there}"))
-            })
+/// What the change would make of the job.
+///
+/// # Errors
+/// What `submit` refuses of such a job, with the same codes; [`ErrorCode::Conflict`] for what its state does not
+/// allow.
+fn validate_change(
+    state: &State,
+    io: &Io,
+    id: JobId,
+    change: &JobChange,
+    by: &Caller,
+) -> Result<ValidatedChange, Error> {
+    let job = hold::not_elsewhere(&state.jobs, id, "changed")?;
+    if *change == JobChange::default() {
+        return Err(usage("no change requested")
+            .hint("use one or more of --priority, --time, -g, --gpu-memory, --name and -q"));
     }
-
-    /// What gives a waiting job an amount that its queue does not.
-    pub(in crate::controller) fn open_queue_hint(&self, id: &str, amount: Amount) -> String {
-        let mut queues = self.config.queues.iter();
-        match queues.find(|spec| spec.amount.is_none()) {
-            Some(open) => format!(
-                "move it to a queue without a fixed amount: divvy move {id} -q {} {}",
-                open.name,
-                amount.flag()
-            ),
-            None => "the job can be resized once it runs".to_owned(),
-        }
-    }
-
-    /// A queue in which a job waits; one of an earlier daemon has no amount of its own.
-    fn spec_of(&self, name: &QueueName) -> QueueSpec {
-        let mut queues = self.config.queues.iter();
-        let served = queues.find(|spec| spec.name == *name);
-        served
-            .cloned()
-            .unwrap_or_else(|| QueueSpec::open(name.clone()))
-    }
-
-    /// Puts a job first in this queue as far as its caller may; the same again leaves it where it is.
-    fn top_of(&self, job: &Job, queue: &QueueName, by: &Caller) -> Top {
-        let there = self.jobs.values().map(|living| &living.job);
-        let there = there.filter(|other| other.state == Life::Queued && other.spec.queue == *queue);
-        let others = there.filter(|other| other.id != job.id);
-        let is_own = |other: &&Job| other.spec.credentials.uid == job.spec.credentials.uid;
-        let of_all: Vec<Top> = others.clone().map(|other| other.run_state.top).collect();
-        let of_own: Vec<Top> = others
-            .filter(is_own)
-            .map(|other| other.run_state.top)
-            .collect();
-        let before = match *queue == job.spec.queue {
-            true => job.run_state.top,
-            false => Top::No,
-        };
-        match (by.role >= Role::Operator, before) {
-            (true, Top::OfQueue(_)) if is_topmost(before, &of_all) => before,
-            (true, _) => Top::OfQueue(next_number(&of_all)),
-            // An operator put it before more than the own jobs.
-            (false, Top::OfQueue(_)) => before,
-            (false, Top::OfUser(_)) if is_topmost(before, &of_own) => before,
-            (false, _) => Top::OfUser(next_number(&of_own)),
-        }
-    }
-
-    /// Commands that bring about these changes, word by word; none for what this caller may not do.
-    pub fn commands(&self, tries: &[Option<SuggestedChange>], by: &Caller) -> Vec<Vec<String>> {
-        let command = |a_try: &Option<SuggestedChange>| {
-            let command = a_try.as_ref().and_then(|a_try| self.command(a_try, by));
-            command.unwrap_or_default()
-        };
-        tries.iter().map(command).collect()
-    }
-
-    fn command(&self, a_try: &SuggestedChange, by: &Caller) -> Option<Vec<String>> {
-        let job = &self.jobs.get(&a_try.job)?.job;
-        let owner = job.spec.credentials.uid;
-        by.authorize(crate::auth::Verb::Change, by.whose(owner))
-            .ok()?;
-        let takes = |change: &JobChange| self.validate_change(a_try.job, change, by).is_ok();
-        let id = job.reference();
-        let words = |words: &[&str]| {
-            let all = ["divvy"].iter().chain(words);
-            all.map(ToString::to_string).collect::<Vec<String>>()
-        };
-        match &a_try.change {
-            ChangeKind::Release => {
-                (self.is_released_by(a_try.job, by)).then(|| words(&["release", &id]))
-            }
-            ChangeKind::Amount(amount) => {
-                let change = JobChange {
-                    amount: Some((*amount).into()),
-                    ..JobChange::default()
-                };
-                let flag = amount.flag().to_string();
-                let verb = match amount {
-                    Amount::Mig(_) => "change",
-                    _ => "resize",
-                };
-                let mut command = words(&[verb, &id]);
-                command.extend(flag.split(' ').map(str::to_owned));
-                takes(&change).then_some(command)
-            }
-            ChangeKind::Queue(queue, amount) => {
-                let mut change = JobChange {
-                    queue: Some(queue.to_string()),
-                    ..JobChange::default()
-                };
-                let mut command = words(&["move", &id, "-q", queue.as_str()]);
-                if self
-                    .validate_change(a_try.job, &change, by)
-                    .is_ok_and(|changed| {
-                        changed.resized.unwrap_or(changed.ask.request.amount) == *amount
-                    })
-                {
-                    return Some(command);
+    check_state(job, change)?;
+    let mut changed = ValidatedChange {
+        ask: JobSpec::clone(&job.spec),
+        resized: job.resized,
+        top: job.run_state.top,
+        texts: 0,
+        events: Vec::new(),
+    };
+    validate_queue(state, io, job, change, &mut changed)?;
+    if change.top {
+        changed.top = top_of(&state.jobs, job, &changed.ask.queue, by);
+        if changed.top != job.run_state.top {
+            let words = match changed.top {
+                Top::OfUser(_) => format!(
+                    "moved before {}'s other jobs in queue {}",
+                    job.spec.user, changed.ask.queue
+                ),
+                Top::No | Top::OfQueue(_) => {
+                    format!("moved to the front of queue {}", changed.ask.queue)
                 }
-                change.amount = Some((*amount).into());
-                let flag = amount.flag().to_string();
-                command.extend(flag.split(' ').map(str::to_owned));
-                takes(&change).then_some(command)
+            };
+            changed.events.push(("moved", words));
+        }
+    }
+    if let Some(priority) = change.priority {
+        validate_priority(job, priority, by, &mut changed)?;
+    }
+    if let Some(limit) = change.time_limit_s {
+        validate_time_limit(job, limit, by, &mut changed)?;
+    }
+    if let Some(name) = &change.name {
+        let name = validate::name(Some(name.clone()), &[])?;
+        let name = match &job.spec.policy.array {
+            Some(task) => format!("{name}[{}]", task.index),
+            None => name,
+        };
+        note_change(&mut changed, "name", &job.spec.name, &name);
+        changed.ask.name = name;
+    }
+    let before = state.jobs.active.get(&id).map_or(0, |living| living.texts);
+    changed.texts = (before + budget::ended_job_size(&changed.ask))
+        .saturating_sub(budget::ended_job_size(&job.spec));
+    text_budget::check_changed(&state.jobs, io, id, changed.texts)?;
+    if by.account.uid != job.spec.credentials.uid {
+        for (_, text) in &mut changed.events {
+            *text += &format!(", by {}", by.account.name);
+        }
+    }
+    Ok(changed)
+}
+
+/// Where the job is to wait, and what it is to ask for.
+fn validate_queue(
+    state: &State,
+    io: &Io,
+    job: &Job,
+    change: &JobChange,
+    changed: &mut ValidatedChange,
+) -> Result<(), Error> {
+    let before = spec_of(io, &job.spec.queue);
+    let to = match &change.queue {
+        None => before.clone(),
+        Some(name) => served_queue(io, name)?,
+    };
+    if to.name != before.name {
+        let words = format!("queue: {} -> {}", before.name, to.name);
+        changed.events.push(("moved", words));
+        changed.ask.queue = to.name.clone();
+        // It was put first elsewhere.
+        changed.top = Top::No;
+    }
+    let has = job.amount();
+    let asked = change.amount.clone().map(Amount::try_from).transpose()?;
+    let is_queues_own = before.amount == Some(has) && to.name != before.name;
+    let amount = match (asked, to.amount) {
+        (Some(asked), Some(fixed)) if asked != fixed => {
+            return Err(usage(format!(
+                "queue {} allocates {} to each of its jobs, but {} was requested",
+                to.name,
+                fixed.describe(),
+                asked.describe()
+            ))
+            .hint(open_queue_hint(io, &job.reference(), asked)));
+        }
+        (Some(asked), _) => asked,
+        (None, Some(fixed)) if is_queues_own => fixed,
+        (None, Some(fixed)) if fixed != has && to.name != before.name => {
+            return Err(usage(format!(
+                "queue {} allocates {} to each of its jobs, but job {} requests {}",
+                to.name,
+                fixed.describe(),
+                job.reference(),
+                has.describe()
+            ))
+            .hint(format!(
+                "change its request as well: divvy move {} -q {} {}",
+                job.reference(),
+                to.name,
+                fixed.flag()
+            )));
+        }
+        (None, _) => has,
+    };
+    if amount == has {
+        return Ok(());
+    }
+    let asked = job.request().with_amount(amount);
+    can_ever_fit(&submit::gpus_ever(&state.mig, &state.gpus), &asked).map_err(never_fits)?;
+    projects::check_project(state, io, &job.owner(), &asked)?;
+    changed.resized = Some(amount);
+    let words = format!(
+        "requests {} instead of {}",
+        amount.describe(),
+        has.describe()
+    );
+    changed.events.push(("resized", words));
+    Ok(())
+}
+
+/// A queue that is served, as its name is typed.
+fn served_queue(io: &Io, name: &str) -> Result<QueueSpec, Error> {
+    let name: QueueName =
+        (name.parse()).map_err(|error: IdError| usage(error.to_string()).hint(error.hint()))?;
+    let mut queues = io.config.queues.iter();
+    queues
+        .find(|spec| spec.name == name)
+        .cloned()
+        .ok_or_else(|| {
+            let there = io.config.queues.iter().map(|spec| spec.name.as_str());
+            let there = there.collect::<Vec<_>>().join(", ");
+            Error::new(ErrorCode::NotFound, format!("there is no queue {name}"))
+                .hint(format!("the queues are {there}"))
+        })
+}
+
+/// What gives a waiting job an amount that its queue does not.
+pub(in crate::controller) fn open_queue_hint(io: &Io, id: &str, amount: Amount) -> String {
+    let mut queues = io.config.queues.iter();
+    match queues.find(|spec| spec.amount.is_none()) {
+        Some(open) => format!(
+            "move it to a queue without a fixed amount: divvy move {id} -q {} {}",
+            open.name,
+            amount.flag()
+        ),
+        None => "the job can be resized once it runs".to_owned(),
+    }
+}
+
+/// A queue in which a job waits; one of an earlier daemon has no amount of its own.
+fn spec_of(io: &Io, name: &QueueName) -> QueueSpec {
+    let mut queues = io.config.queues.iter();
+    let served = queues.find(|spec| spec.name == *name);
+    served
+        .cloned()
+        .unwrap_or_else(|| QueueSpec::open(name.clone()))
+}
+
+/// Puts a job first in this queue as far as its caller may; the same again leaves it where it is.
+fn top_of(jobs: &Jobs, job: &Job, queue: &QueueName, by: &Caller) -> Top {
+    let there = jobs.active.values().map(|living| &living.job);
+    let there = there.filter(|other| other.state == Life::Queued && other.spec.queue == *queue);
+    let others = there.filter(|other| other.id != job.id);
+    let is_own = |other: &&Job| other.spec.credentials.uid == job.spec.credentials.uid;
+    let of_all: Vec<Top> = others.clone().map(|other| other.run_state.top).collect();
+    let of_own: Vec<Top> = others
+        .filter(is_own)
+        .map(|other| other.run_state.top)
+        .collect();
+    let before = match *queue == job.spec.queue {
+        true => job.run_state.top,
+        false => Top::No,
+    };
+    match (by.role >= Role::Operator, before) {
+        (true, Top::OfQueue(_)) if is_topmost(before, &of_all) => before,
+        (true, _) => Top::OfQueue(next_number(&of_all)),
+        // An operator put it before more than the own jobs.
+        (false, Top::OfQueue(_)) => before,
+        (false, Top::OfUser(_)) if is_topmost(before, &of_own) => before,
+        (false, _) => Top::OfUser(next_number(&of_own)),
+    }
+}
+
+/// Commands that bring about these changes, word by word; none for what this caller may not do.
+pub fn commands(
+    state: &State,
+    io: &Io,
+    tries: &[Option<SuggestedChange>],
+    by: &Caller,
+) -> Vec<Vec<String>> {
+    let command = |a_try: &Option<SuggestedChange>| {
+        let command = a_try
+            .as_ref()
+            .and_then(|a_try| self::command(state, io, a_try, by));
+        command.unwrap_or_default()
+    };
+    tries.iter().map(command).collect()
+}
+
+fn command(state: &State, io: &Io, a_try: &SuggestedChange, by: &Caller) -> Option<Vec<String>> {
+    let job = &state.jobs.active.get(&a_try.job)?.job;
+    let owner = job.spec.credentials.uid;
+    by.authorize(crate::auth::Verb::Change, by.whose(owner))
+        .ok()?;
+    let takes = |change: &JobChange| validate_change(state, io, a_try.job, change, by).is_ok();
+    let id = job.reference();
+    let words = |words: &[&str]| {
+        let all = ["divvy"].iter().chain(words);
+        all.map(ToString::to_string).collect::<Vec<String>>()
+    };
+    match &a_try.change {
+        ChangeKind::Release => {
+            (hold::is_released_by(&state.jobs, a_try.job, by)).then(|| words(&["release", &id]))
+        }
+        ChangeKind::Amount(amount) => {
+            let change = JobChange {
+                amount: Some((*amount).into()),
+                ..JobChange::default()
+            };
+            let flag = amount.flag().to_string();
+            let verb = match amount {
+                Amount::Mig(_) => "change",
+                _ => "resize",
+            };
+            let mut command = words(&[verb, &id]);
+            command.extend(flag.split(' ').map(str::to_owned));
+            takes(&change).then_some(command)
+        }
+        ChangeKind::Queue(queue, amount) => {
+            let mut change = JobChange {
+                queue: Some(queue.to_string()),
+                ..JobChange::default()
+            };
+            let mut command = words(&["move", &id, "-q", queue.as_str()]);
+            if validate_change(state, io, a_try.job, &change, by).is_ok_and(|changed| {
+                changed.resized.unwrap_or(changed.ask.request.amount) == *amount
+            }) {
+                return Some(command);
             }
+            change.amount = Some((*amount).into());
+            let flag = amount.flag().to_string();
+            command.extend(flag.split(' ').map(str::to_owned));
+            takes(&change).then_some(command)
         }
     }
 }

@@ -20,9 +20,13 @@ use super::schedule;
 use crate::auth::Caller;
 use crate::container::options;
 use crate::controller::admission::dependencies::BlockReason;
-use crate::controller::mig::is_divided;
+use crate::controller::admission::text_budget;
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
+use crate::controller::lifecycle::{finalize, job_sync};
+use crate::controller::mig::{MigManager, is_divided};
 use crate::controller::query::reference::has_ended;
-use crate::controller::{ActiveJob, Controller};
+use crate::controller::state::{ActiveJob, Jobs};
 use crate::host::clock::Instant;
 use crate::host::failpoint::reach;
 use crate::journal::StoreError;
@@ -61,176 +65,197 @@ impl Job {
     }
 }
 
-impl Controller {
-    /// Everything that a job runs on is there: it starts, or is confirmed first.
-    pub(in crate::controller) fn ready(&mut self, id: JobId) -> Result<(), StoreError> {
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        self.effects.milestones_reached.push(id);
+/// Everything that a job runs on is there: it starts, or is confirmed first.
+pub(in crate::controller) fn ready(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+) -> Result<(), StoreError> {
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    fx.milestones_reached.push(id);
+    living.client_seen = Instant::now();
+    if !living.job.awaits_confirmation() {
+        fx.starts.push(id);
+        return Ok(());
+    }
+    fx.failpoints.push("confirm.granted");
+    let text = format!(
+        "{} reserved; the front end has {} s to confirm the job",
+        schedule::labels(&living.job),
+        living.job.confirm_timeout().as_secs()
+    );
+    fx.record_event(io, Some(id), "granted", &text)
+}
+
+/// Starts a job that has its slice, perhaps as something else than was submitted.
+pub(in crate::controller) fn confirm(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    reference: &str,
+    confirm: &Confirm,
+    by: &Caller,
+) -> Result<Result<JobId, Error>, StoreError> {
+    let id = match crate::controller::query::reference::find(jobs, io, reference)? {
+        Ok(id) => id,
+        Err(error) => return Ok(Err(error)),
+    };
+    let digest = digest(confirm);
+    let Some(living) = jobs.active.get(&id) else {
+        return Ok(Err(has_ended(id)));
+    };
+    match confirmation_state(&living.job, confirm, &digest, by) {
+        Err(error) => return Ok(Err(error)),
+        Ok(ConfirmationState::AlreadyConfirmed) => return Ok(Ok(id)),
+        Ok(ConfirmationState::Pending) => {}
+    }
+    let env = io.store.env(id)?.unwrap_or_default();
+    let before = budget::ended_job_size(&living.job.spec) + budget::written(&env);
+    let submit = match amended(io, &living.job, env, confirm, by) {
+        Ok(submit) => submit,
+        Err(error) => return Ok(Err(error)),
+    };
+    let ready = living.pending_instances.is_empty();
+    let mut ask = JobSpec::clone(&living.job.spec);
+    ask.command = submit.command;
+    ask.container = submit.container;
+    ask.policy.labels = submit.labels;
+    let after = budget::ended_job_size(&ask) + budget::written(&submit.env);
+    let texts = (living.texts + after).saturating_sub(before);
+    if let Err(error) = text_budget::check_amended(jobs, io, id, texts) {
+        return Ok(Err(error));
+    }
+    let Some(ActiveJob { job, .. }) = jobs.active.get_mut(&id).map(Box::as_mut) else {
+        return Ok(Ok(id));
+    };
+    job.spec = Arc::new(ask);
+    job.run_state.confirmed = Some(digest);
+    let job = job.clone();
+    io.store.save_amended(&job, &submit.env)?;
+    io.store.save(&job)?;
+    text_budget::set_texts(jobs, id, texts);
+    fx.record_event(io, Some(id), "confirmed", &schedule::labels(&job))?;
+    reach("confirm.intent");
+    fx.failpoints.push("confirm.kept");
+    if ready {
+        fx.starts.push(id);
+    }
+    Ok(Ok(id))
+}
+
+/// What the job would have been submitted as.
+fn amended(
+    io: &Io,
+    job: &Job,
+    env: BTreeMap<String, String>,
+    confirm: &Confirm,
+    by: &Caller,
+) -> Result<Submit, Error> {
+    if confirm.container.is_some() {
+        io.config.rules.may_contain(by)?;
+    }
+    let mut submit = Submit {
+        command: confirm
+            .command
+            .clone()
+            .unwrap_or_else(|| job.spec.command.clone()),
+        container: confirm
+            .container
+            .clone()
+            .or_else(|| job.spec.container.clone()),
+        cwd: job.spec.cwd.clone(),
+        env,
+        labels: job.spec.policy.labels.clone(),
+        ..Submit::default()
+    };
+    submit.env.extend(confirm.env.clone());
+    submit.labels.extend(confirm.labels.clone());
+    limits::submit(&submit)?;
+    options::validate(&mut submit, None)?;
+    validate::check_texts(&submit)?;
+    Ok(submit)
+}
+
+/// Takes the slice of a job that nobody has confirmed or waited for; it is placed again once somebody waits for it.
+pub(in crate::controller) fn expire_confirmation(
+    jobs: &mut Jobs,
+    mig: &mut MigManager,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+) -> Result<(), StoreError> {
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    living.confirmation_expired = true;
+    let within = living.job.confirm_timeout().as_secs();
+    job_sync::requeue_unstarted(
+        jobs,
+        mig,
+        fx,
+        io,
+        id,
+        &format!("not confirmed within {within} s"),
+    )
+}
+
+/// Has a job started that was confirmed before its daemon was killed, or before its supervisor was.
+pub(in crate::controller) fn start_in_place(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    why: &str,
+) -> Result<(), StoreError> {
+    finalize::free_slice(jobs, io, id);
+    fx.starts.push(id);
+    fx.record_event(io, Some(id), "starting", &format!("starting again: {why}"))
+}
+
+/// Somebody waits for the job: if it lost its slice because nobody did, it is in its queue's turn again.
+pub(in crate::controller) fn clear_confirmation_expiry(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    id: JobId,
+) {
+    if let Some(living) = jobs.active.get_mut(&id) {
         living.client_seen = Instant::now();
-        if !living.job.awaits_confirmation() {
-            self.effects.starts.push(id);
-            return Ok(());
-        }
-        self.effects.failpoints.push("confirm.granted");
-        let text = format!(
-            "{} reserved; the front end has {} s to confirm the job",
-            schedule::labels(&living.job),
-            living.job.confirm_timeout().as_secs()
-        );
-        self.record_event(Some(id), "granted", &text)
+        fx.replan |= std::mem::take(&mut living.confirmation_expired);
     }
+}
 
-    /// Starts a job that has its slice, perhaps as something else than was submitted.
-    pub(in crate::controller) fn confirm(
-        &mut self,
-        reference: &str,
-        confirm: &Confirm,
-        by: &Caller,
-    ) -> Result<Result<JobId, Error>, StoreError> {
-        let id = match self.find(reference)? {
-            Ok(id) => id,
-            Err(error) => return Ok(Err(error)),
-        };
-        let digest = digest(confirm);
-        let Some(living) = self.jobs.get(&id) else {
-            return Ok(Err(has_ended(id)));
-        };
-        match confirmation_state(&living.job, confirm, &digest, by) {
-            Err(error) => return Ok(Err(error)),
-            Ok(ConfirmationState::AlreadyConfirmed) => return Ok(Ok(id)),
-            Ok(ConfirmationState::Pending) => {}
-        }
-        let env = self.store.env(id)?.unwrap_or_default();
-        let before = budget::ended_job_size(&living.job.spec) + budget::written(&env);
-        let submit = match self.amended(&living.job, env, confirm, by) {
-            Ok(submit) => submit,
-            Err(error) => return Ok(Err(error)),
-        };
-        let ready = living.pending_instances.is_empty();
-        let mut ask = JobSpec::clone(&living.job.spec);
-        ask.command = submit.command;
-        ask.container = submit.container;
-        ask.policy.labels = submit.labels;
-        let after = budget::ended_job_size(&ask) + budget::written(&submit.env);
-        let texts = (living.texts + after).saturating_sub(before);
-        if let Err(error) = self.check_amended(id, texts) {
-            return Ok(Err(error));
-        }
-        let Some(ActiveJob { job, .. }) = self.jobs.get_mut(&id).map(Box::as_mut) else {
-            return Ok(Ok(id));
-        };
-        job.spec = Arc::new(ask);
-        job.run_state.confirmed = Some(digest);
-        let job = job.clone();
-        self.store.save_amended(&job, &submit.env)?;
-        self.store.save(&job)?;
-        self.set_texts(id, texts);
-        self.record_event(Some(id), "confirmed", &schedule::labels(&job))?;
-        reach("confirm.intent");
-        self.effects.failpoints.push("confirm.kept");
-        if ready {
-            self.effects.starts.push(id);
-        }
-        Ok(Ok(id))
+/// A point on the way of a job that was confirmed.
+pub(in crate::controller) fn pass(jobs: &Jobs, id: JobId, point: &str) {
+    let living = jobs.active.get(&id);
+    if living.is_some_and(|living| living.job.run_state.confirmed.is_some()) {
+        reach(point);
     }
+}
 
-    /// What the job would have been submitted as.
-    fn amended(
-        &self,
-        job: &Job,
-        env: BTreeMap<String, String>,
-        confirm: &Confirm,
-        by: &Caller,
-    ) -> Result<Submit, Error> {
-        if confirm.container.is_some() {
-            self.config.rules.may_contain(by)?;
-        }
-        let mut submit = Submit {
-            command: confirm
-                .command
-                .clone()
-                .unwrap_or_else(|| job.spec.command.clone()),
-            container: confirm
-                .container
-                .clone()
-                .or_else(|| job.spec.container.clone()),
-            cwd: job.spec.cwd.clone(),
-            env,
-            labels: job.spec.policy.labels.clone(),
-            ..Submit::default()
-        };
-        submit.env.extend(confirm.env.clone());
-        submit.labels.extend(confirm.labels.clone());
-        limits::submit(&submit)?;
-        options::validate(&mut submit, None)?;
-        validate::check_texts(&submit)?;
-        Ok(submit)
-    }
-
-    /// Takes the slice of a job that nobody has confirmed or waited for; it is placed again once somebody waits for it.
-    pub(in crate::controller) fn expire_confirmation(
-        &mut self,
-        id: JobId,
-    ) -> Result<(), StoreError> {
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        living.confirmation_expired = true;
-        let within = living.job.confirm_timeout().as_secs();
-        self.requeue_unstarted(id, &format!("not confirmed within {within} s"))
-    }
-
-    /// Has a job started that was confirmed before its daemon was killed, or before its supervisor was.
-    pub(in crate::controller) fn start_in_place(
-        &mut self,
-        id: JobId,
-        why: &str,
-    ) -> Result<(), StoreError> {
-        self.free_slice(id);
-        self.effects.starts.push(id);
-        self.record_event(Some(id), "starting", &format!("starting again: {why}"))
-    }
-
-    /// Somebody waits for the job: if it lost its slice because nobody did, it is in its queue's turn again.
-    pub(in crate::controller) fn clear_confirmation_expiry(&mut self, id: JobId) {
-        if let Some(living) = self.jobs.get_mut(&id) {
-            living.client_seen = Instant::now();
-            self.effects.replan |= std::mem::take(&mut living.confirmation_expired);
-        }
-    }
-
-    /// A point on the way of a job that was confirmed.
-    pub(in crate::controller) fn pass(&self, id: JobId, point: &str) {
-        let living = self.jobs.get(&id);
-        if living.is_some_and(|living| living.job.run_state.confirmed.is_some()) {
-            reach(point);
-        }
-    }
-
-    /// What is said of one that waits for its confirmation, or was not confirmed.
-    pub(in crate::controller) fn confirmation_block_reason(
-        &self,
-        job: &Job,
-    ) -> Option<BlockReason> {
-        let unasked = self
-            .jobs
-            .get(&job.id)
-            .is_some_and(|living| living.confirmation_expired);
-        let words = if job.awaits_confirmation() {
-            "waits for its confirmation".to_owned()
-        } else if unasked && job.state == Life::Queued {
-            let within = job.confirm_timeout().as_secs();
-            format!("not confirmed within {within} s; waits until its front end asks for it again")
-        } else {
-            return None;
-        };
-        Some(BlockReason {
-            code: Some(ReasonCode::Confirmation),
-            message: words,
-        })
-    }
+/// What is said of one that waits for its confirmation, or was not confirmed.
+pub(in crate::controller) fn confirmation_block_reason(
+    jobs: &Jobs,
+    job: &Job,
+) -> Option<BlockReason> {
+    let unasked = jobs
+        .active
+        .get(&job.id)
+        .is_some_and(|living| living.confirmation_expired);
+    let words = if job.awaits_confirmation() {
+        "waits for its confirmation".to_owned()
+    } else if unasked && job.state == Life::Queued {
+        let within = job.confirm_timeout().as_secs();
+        format!("not confirmed within {within} s; waits until its front end asks for it again")
+    } else {
+        return None;
+    };
+    Some(BlockReason {
+        code: Some(ReasonCode::Confirmation),
+        message: words,
+    })
 }
 
 enum ConfirmationState {

@@ -9,21 +9,26 @@ use divvy_api::v1::{self, Error, ErrorCode};
 use divvy_core::JobId;
 use divvy_core::docker::{self, ContainerOptionError};
 
-use crate::config::simulated_gpus;
-use crate::config::{Config, LibraryMissing, Simulated};
+use crate::config::{Config, LibraryMissing, Simulated, simulated_gpus};
 use crate::container::driver::{Driver, DriverError, GpuDevice};
 use crate::container::edits::{JobFiles, edits};
 use crate::container::engine::{self, NoEngine};
 use crate::container::gc::{self, ContainerGc};
 use crate::container::{cdi, job_files};
-use crate::controller::Controller;
-use crate::controller::mig::is_divided;
+use crate::controller::claims::files;
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
+use crate::controller::lifecycle::start;
+use crate::controller::mig::{MigManager, is_divided};
+use crate::controller::query::reference;
+use crate::controller::state::Jobs;
 use crate::host::clock::Instant;
 use crate::host::process::{self, Process};
 use crate::job_dir::JobDir;
 use crate::job_dir::container_spec::{self, ContainerSlice, Limiter, OnUnlimited, Plan};
 use crate::journal::StoreError;
 use crate::supervisor::error_chain;
+use crate::supervisor::handle::SupervisorHandle;
 use crate::supervisor::injection::InjectionPolicy;
 use crate::supervisor::job_environment::{JobEnvironment, for_job};
 
@@ -33,149 +38,157 @@ const REST: Duration = Duration::from_secs(2);
 /// How long after the end of a job in a container it is looked for what is left of it: who takes that away has done so by then, or died.
 pub(in crate::controller) const CONTAINER_GC_DELAY: Duration = Duration::from_secs(60);
 
-impl Controller {
-    /// Which containers are left over from before, as of now.
-    ///
-    /// # Errors
-    /// When the journal cannot be read.
-    pub fn container_gc(&self) -> Result<ContainerGc, StoreError> {
-        // Those that have ended in this round are still there.
-        let living = self.jobs.values();
-        let living = living.filter(|living| living.job.state.outcome().is_none());
-        Ok(ContainerGc {
-            journal: self.store.name()?,
-            began: self.store.began()?,
-            living: living.map(|living| living.job.id).collect(),
-            newest: self.store.last_numbered()?,
-        })
-    }
+/// Which containers are left over from before, as of now.
+///
+/// # Errors
+/// When the journal cannot be read.
+pub fn container_gc(jobs: &Jobs, io: &Io) -> Result<ContainerGc, StoreError> {
+    // Those that have ended in this round are still there.
+    let living = jobs.active.values();
+    let living = living.filter(|living| living.job.state.outcome().is_none());
+    Ok(ContainerGc {
+        journal: io.store.name()?,
+        began: io.store.began()?,
+        living: living.map(|living| living.job.id).collect(),
+        newest: io.store.last_numbered()?,
+    })
+}
 
-    /// Something may be left of a container, or of a CDI file, and is to be looked for this long from now at the latest.
-    pub(in crate::controller) fn schedule_container_gc(&mut self, after: Duration) {
-        let due = Instant::now() + after;
-        self.container_gc_at = Some(self.container_gc_at.map_or(due, |before| before.min(due)));
-    }
+/// Something may be left of a container, or of a CDI file, and is to be looked for this long from now at the latest.
+pub(in crate::controller) fn schedule_container_gc(fx: &mut Effects, after: Duration) {
+    let due = Instant::now() + after;
+    fx.container_gc_at = Some(fx.container_gc_at.map_or(due, |before| before.min(due)));
+}
 
-    /// Looks for what is left of jobs in containers, once it is time.
-    pub(in crate::controller) fn run_container_gc(&mut self) -> Result<(), StoreError> {
-        if self.container_gc_at.is_none_or(|due| due > Instant::now()) {
-            return Ok(());
-        }
-        self.container_gc_at = None;
-        self.remove_stale_cdi_files();
-        let Ok(socket) = engine::socket() else {
-            return Ok(());
-        };
-        let instance = container_spec::instance(self.config.home.state());
-        if let Err(error) = gc::start(socket, instance, self.container_gc()?) {
-            tracing::warn!(%error, "cannot search for leftover containers");
-        }
-        Ok(())
+/// Looks for what is left of jobs in containers, once it is time.
+pub(in crate::controller) fn run_container_gc(
+    jobs: &Jobs,
+    fx: &mut Effects,
+    io: &Io,
+) -> Result<(), StoreError> {
+    if fx.container_gc_at.is_none_or(|due| due > Instant::now()) {
+        return Ok(());
     }
+    fx.container_gc_at = None;
+    files::remove_stale_cdi_files(jobs, io);
+    let Ok(socket) = engine::socket() else {
+        return Ok(());
+    };
+    let instance = container_spec::instance(io.config.home.state());
+    if let Err(error) = gc::start(socket, instance, container_gc(jobs, io)?) {
+        tracing::warn!(%error, "cannot search for leftover containers");
+    }
+    Ok(())
+}
 
-    /// Gives a container that has lost its supervisor another one, which goes on where that one was.
-    pub(in crate::controller) fn replace_supervisor(
-        &mut self,
-        id: JobId,
-    ) -> Result<(), StoreError> {
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        if living
-            .supervisor_replaced
-            .is_some_and(|last| last.elapsed() < REST)
-        {
-            return Ok(());
-        }
-        living.supervisor_replaced = Some(Instant::now());
-        let name = self.job_dir(id).container().ok().flatten();
-        let name = name.map_or_else(|| "its container".to_owned(), |placed| placed.name);
-        match self.try_spawn(id) {
-            Ok(()) => self.record_event(
-                Some(id),
-                "container_adopted",
-                &format!("{name} lost its supervisor; a new one supervises it"),
-            ),
-            Err(error) => {
-                tracing::error!(job = %id, error = error_chain(&error), "cannot start a new supervisor for the container");
-                Ok(())
-            }
+/// Gives a container that has lost its supervisor another one, which goes on where that one was.
+pub(in crate::controller) fn replace_supervisor(
+    jobs: &mut Jobs,
+    children: &mut Vec<SupervisorHandle>,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+) -> Result<(), StoreError> {
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    if living
+        .supervisor_replaced
+        .is_some_and(|last| last.elapsed() < REST)
+    {
+        return Ok(());
+    }
+    living.supervisor_replaced = Some(Instant::now());
+    let name = start::job_dir(jobs, io, id).container().ok().flatten();
+    let name = name.map_or_else(|| "its container".to_owned(), |placed| placed.name);
+    match start::try_spawn(jobs, children, io, id) {
+        Ok(()) => fx.record_event(
+            io,
+            Some(id),
+            "container_adopted",
+            &format!("{name} lost its supervisor; a new one supervises it"),
+        ),
+        Err(error) => {
+            tracing::error!(job = %id, error = error_chain(&error), "cannot start a new supervisor for the container");
+            Ok(())
         }
     }
 }
 
-impl Controller {
-    /// What brings a container into the slice of a job that holds one.
-    ///
-    /// # Errors
-    /// [`ErrorCode::NotFound`] for no such job, [`ErrorCode::Conflict`] for one that holds nothing now.
-    pub fn docker_args(&mut self, reference: &str) -> Result<v1::DockerArgs, Error> {
-        let id = self
-            .find(reference)
-            .map_err(|error| Error::new(ErrorCode::Internal, error_chain(&error)))??;
-        let nothing = || {
-            Error::new(
-                ErrorCode::Conflict,
-                format!("job {id} holds no slice at the moment"),
-            )
-            .hint("try again while it runs; `divvy ps` lists running jobs")
-        };
-        let living = self.jobs.get(&id).ok_or_else(nothing)?;
-        let (job, grants) = (&living.job, living.job.state.grants());
-        let visible = grants.iter().map(|grant| self.migs.visible_uuid(grant));
-        let visible: Vec<String> = visible.collect::<Option<_>>().ok_or_else(nothing)?;
-        if visible.is_empty() {
-            return Err(nothing());
-        }
-        let asked = job.spec.container.as_ref();
-        let is_guest = asked.is_some_and(|asked| asked.starter.is_some());
-        // Its supervisor looks at what is to be started first.
-        if is_guest && !matches!(self.job_dir(id).launch(), Ok(Some(_))) {
-            let why = format!("job {id} is not ready for its container yet");
-            return Err(Error::new(ErrorCode::Conflict, why).hint("try again in a moment"));
-        }
-        let (config, number) = (&self.config, id.to_string());
-        let folder = config.home.slice(&number);
-        // What one that is to be confirmed will have is known before it is there.
-        let ahead = job.awaits_confirmation();
-        let has_slice = living.slice.is_some() || ahead && !is_divided(grants);
-        let around = JobEnvironment {
-            job: &number,
-            queue: &job.spec.queue,
-            visible: &visible,
-            slice: has_slice.then_some(folder.as_path()),
-            preload: &config.programs.preload,
-            simulated: config.simulated.as_ref(),
-        };
-        let wish = config
-            .programs
-            .choose_injection(&folder, config.simulated.as_ref());
-        let internal =
-            |error: &dyn std::error::Error| Error::new(ErrorCode::Internal, error_chain(error));
-        let parts: Vec<GpuDevice> = grants.iter().map(|grant| self.migs.part(grant)).collect();
-        let limiter = has_slice.then_some(&wish);
-        let held = slice_injection(&config.machine(), &around, &parts, limiter)
-            .map_err(|error| internal(&error))?;
-        let files = JobFiles::of(self.job_dir(id).path());
-        let edits = edits(&held, &files);
-        // A container job's are there; for any other they are made now.
-        if !ahead {
-            job_files::write(&edits, &files).map_err(|error| internal(&error))?;
-        }
-        let instance = container_spec::instance(config.home.state());
-        let name = container_spec::name(&instance, &number, job.run_state.runs);
-        let mut flags = edits.flags();
-        // The job's supervisor knows the container by it.
-        if is_guest {
-            flags.push(container_spec::joins(&name));
-        }
-        Ok(v1::DockerArgs {
-            job: number,
-            flags,
-            cdi_device: cdi::device(&name),
-            cdi: serde_json::to_value(cdi::cdi(&name, &edits)).unwrap_or_default(),
-        })
+/// What brings a container into the slice of a job that holds one.
+///
+/// # Errors
+/// [`ErrorCode::NotFound`] for no such job, [`ErrorCode::Conflict`] for one that holds nothing now.
+pub fn docker_args(
+    jobs: &Jobs,
+    mig: &MigManager,
+    io: &Io,
+    reference: &str,
+) -> Result<v1::DockerArgs, Error> {
+    let id = reference::find(jobs, io, reference)
+        .map_err(|error| Error::new(ErrorCode::Internal, error_chain(&error)))??;
+    let nothing = || {
+        Error::new(
+            ErrorCode::Conflict,
+            format!("job {id} holds no slice at the moment"),
+        )
+        .hint("try again while it runs; `divvy ps` lists running jobs")
+    };
+    let living = jobs.active.get(&id).ok_or_else(nothing)?;
+    let (job, grants) = (&living.job, living.job.state.grants());
+    let visible = grants.iter().map(|grant| mig.visible_uuid(grant));
+    let visible: Vec<String> = visible.collect::<Option<_>>().ok_or_else(nothing)?;
+    if visible.is_empty() {
+        return Err(nothing());
     }
+    let asked = job.spec.container.as_ref();
+    let is_guest = asked.is_some_and(|asked| asked.starter.is_some());
+    // Its supervisor looks at what is to be started first.
+    if is_guest && !matches!(start::job_dir(jobs, io, id).launch(), Ok(Some(_))) {
+        let why = format!("job {id} is not ready for its container yet");
+        return Err(Error::new(ErrorCode::Conflict, why).hint("try again in a moment"));
+    }
+    let (config, number) = (&io.config, id.to_string());
+    let folder = config.home.slice(&number);
+    // What one that is to be confirmed will have is known before it is there.
+    let ahead = job.awaits_confirmation();
+    let has_slice = living.slice.is_some() || ahead && !is_divided(grants);
+    let around = JobEnvironment {
+        job: &number,
+        queue: &job.spec.queue,
+        visible: &visible,
+        slice: has_slice.then_some(folder.as_path()),
+        preload: &config.programs.preload,
+        simulated: config.simulated.as_ref(),
+    };
+    let wish = config
+        .programs
+        .choose_injection(&folder, config.simulated.as_ref());
+    let internal =
+        |error: &dyn std::error::Error| Error::new(ErrorCode::Internal, error_chain(error));
+    let parts: Vec<GpuDevice> = grants.iter().map(|grant| mig.part(grant)).collect();
+    let limiter = has_slice.then_some(&wish);
+    let held = slice_injection(&config.machine(), &around, &parts, limiter)
+        .map_err(|error| internal(&error))?;
+    let files = JobFiles::of(start::job_dir(jobs, io, id).path());
+    let edits = edits(&held, &files);
+    // A container job's are there; for any other they are made now.
+    if !ahead {
+        job_files::write(&edits, &files).map_err(|error| internal(&error))?;
+    }
+    let instance = container_spec::instance(config.home.state());
+    let name = container_spec::name(&instance, &number, job.run_state.runs);
+    let mut flags = edits.flags();
+    // The job's supervisor knows the container by it.
+    if is_guest {
+        flags.push(container_spec::joins(&name));
+    }
+    Ok(v1::DockerArgs {
+        job: number,
+        flags,
+        cdi_device: cdi::device(&name),
+        cdi: serde_json::to_value(cdi::cdi(&name, &edits)).unwrap_or_default(),
+    })
 }
 
 /// The processes of a job's container, where it has one: they descend from the engine, not from the supervisor.

@@ -8,7 +8,12 @@ use divvy_core::{JobId, JobState as Life};
 use super::container::CONTAINER_GC_DELAY;
 use super::job_sync::running;
 use super::start::records;
-use crate::controller::Controller;
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
+use crate::controller::lifecycle::{idle, notifications, orphans, requeue};
+use crate::controller::mig::claim;
+use crate::controller::observe::{limiter_alarms, reconcile, usage};
+use crate::controller::state::{Jobs, State};
 use crate::gpu::slice;
 use crate::host::clock::now;
 use crate::host::failpoint::reach;
@@ -17,193 +22,203 @@ use crate::journal::StoreError;
 use crate::model::oom;
 use crate::supervisor::error_chain;
 
-impl Controller {
-    /// Writes down how a job ended and frees its slice; `None` when nobody knows. Not before its last process is gone:
-    /// until then it keeps its slice, and the next tick looks again.
-    pub(in crate::controller) fn finalize(
-        &mut self,
-        id: JobId,
-        exit: Option<&ExitRecord>,
-    ) -> Result<(), StoreError> {
-        if self.has_orphans(id)? {
-            return Ok(());
+/// Writes down how a job ended and frees its slice; `None` when nobody knows. Not before its last process is gone:
+/// until then it keeps its slice, and the next tick looks again.
+pub(in crate::controller) fn finalize(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    exit: Option<&ExitRecord>,
+) -> Result<(), StoreError> {
+    if orphans::has_orphans(&mut state.jobs, &state.gpus, fx, io, id)? {
+        return Ok(());
+    }
+    save_allocation_stats(&mut state.jobs, fx, io, id)?;
+    let Some(living) = state.jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    let (gone, words) = match living.job.bypasses.iter().find(|found| found.is_killed()) {
+        Some(bypass) => {
+            let words = format!("killed: {}: {}", bypass.describe(), bypass.cause());
+            (ProgramExit::Bypass, Some(words))
         }
-        self.save_allocation_stats(id)?;
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        let (gone, words) = match living.job.bypasses.iter().find(|found| found.is_killed()) {
-            Some(bypass) => {
-                let words = format!("killed: {}: {}", bypass.describe(), bypass.cause());
-                (ProgramExit::Bypass, Some(words))
-            }
-            None => gone(exit, living.supervisor_end.as_deref()),
-        };
-        let mut held = living.job.state.grants().iter();
-        let (gone, words) = match held.find(|grant| self.lost_gpus.contains(&grant.gpu)) {
-            Some(grant) if is_failure(&gone) => {
-                let index = grant.index;
-                let words = words.unwrap_or_default();
-                (
-                    ProgramExit::GpuLost,
-                    Some(format!("GPU {index} is lost; {words}")),
-                )
-            }
-            _ => (gone, words),
-        };
-        living.job.exit_code = exit.and_then(|exit| exit.outcome.code());
-        let preempted = matches!(
-            &living.job.state,
-            Life::Stopping {
-                why: StopReason::Preempt,
-                ..
-            }
-        );
-        self.counters.preempted_done += u64::from(preempted);
-        let had_left = living.job.exited_before_stop(exit);
-        let told = match &living.job.state {
-            Life::Stopping {
-                why: StopReason::Cancel,
-                ..
-            } => Some("cancelled"),
-            Life::Stopping { why, .. } if !had_left => match why {
-                StopReason::TimeLimit => Some("stopped by its time limit"),
-                StopReason::Idle => Some("stopped by its idle rule"),
-                StopReason::GpuLost => Some("one of its GPUs was lost"),
-                StopReason::Preempt => Some("preempted"),
-                StopReason::Release => Some("released"),
-                StopReason::Requeue | StopReason::Cancel => Some("stopped to be requeued"),
-            },
-            _ => None,
-        };
-        living.job.reason = match (told, words) {
-            (Some(told), Some(words)) => Some(format!("{told}; {words}")),
-            (Some(told), None) => Some(format!("{told}; exited with code 0")),
-            (None, words) => words,
-        };
-        living.job.ended_at = Some(exit.map_or_else(now, |exit| exit.at));
-        // A short program has come and gone between two looks.
-        let unseen = living.job.started_at.is_none();
-        let dir = records(&self.config.home, id, &living.job);
-        let ran = unseen.then(|| dir.started().ok().flatten()).flatten();
-        if let Some(ran) = ran {
-            living.job.started_at = Some(ran.at);
+        None => gone(exit, living.supervisor_end.as_deref()),
+    };
+    let mut held = living.job.state.grants().iter();
+    let (gone, words) = match held.find(|grant| state.gpus.lost.contains(&grant.gpu)) {
+        Some(grant) if is_failure(&gone) => {
+            let index = grant.index;
+            let words = words.unwrap_or_default();
+            (
+                ProgramExit::GpuLost,
+                Some(format!("GPU {index} is lost; {words}")),
+            )
         }
-        let starting = matches!(living.job.state, Life::Starting { .. });
-        let ran = ran.filter(|_| starting);
-        let ran = ran.map(|ran| running(ran.process, &living.job));
-        let (event, failed) = living.job.exit_transition(gone, exit);
-        living.job.run_state.failures += u32::from(failed);
-        living.job.run_state.requeued |= !failed;
-        living.job.apply_event(event);
-        living.pending_instances.clear();
-        self.journal_metered(id)?;
-        self.free_slice(id);
-        self.release_instances(id)?;
-        self.close_bypasses(id)?;
-        if unseen {
-            self.warn_of_the_weaker_form(id);
+        _ => (gone, words),
+    };
+    living.job.exit_code = exit.and_then(|exit| exit.outcome.code());
+    let preempted = matches!(
+        &living.job.state,
+        Life::Stopping {
+            why: StopReason::Preempt,
+            ..
         }
-        if let Some(ran) = ran {
-            self.record_event(Some(id), "running", &ran)?;
+    );
+    fx.counters.preempted_done += u64::from(preempted);
+    let had_left = living.job.exited_before_stop(exit);
+    let told = match &living.job.state {
+        Life::Stopping {
+            why: StopReason::Cancel,
+            ..
+        } => Some("cancelled"),
+        Life::Stopping { why, .. } if !had_left => match why {
+            StopReason::TimeLimit => Some("stopped by its time limit"),
+            StopReason::Idle => Some("stopped by its idle rule"),
+            StopReason::GpuLost => Some("one of its GPUs was lost"),
+            StopReason::Preempt => Some("preempted"),
+            StopReason::Release => Some("released"),
+            StopReason::Requeue | StopReason::Cancel => Some("stopped to be requeued"),
+        },
+        _ => None,
+    };
+    living.job.reason = match (told, words) {
+        (Some(told), Some(words)) => Some(format!("{told}; {words}")),
+        (Some(told), None) => Some(format!("{told}; exited with code 0")),
+        (None, words) => words,
+    };
+    living.job.ended_at = Some(exit.map_or_else(now, |exit| exit.at));
+    // A short program has come and gone between two looks.
+    let unseen = living.job.started_at.is_none();
+    let dir = records(&io.config.home, id, &living.job);
+    let ran = unseen.then(|| dir.started().ok().flatten()).flatten();
+    if let Some(ran) = ran {
+        living.job.started_at = Some(ran.at);
+    }
+    let starting = matches!(living.job.state, Life::Starting { .. });
+    let ran = ran.filter(|_| starting);
+    let ran = ran.map(|ran| running(ran.process, &living.job));
+    let (event, failed) = living.job.exit_transition(gone, exit);
+    living.job.run_state.failures += u32::from(failed);
+    living.job.run_state.requeued |= !failed;
+    living.job.apply_event(event);
+    living.pending_instances.clear();
+    usage::journal_metered(&mut state.jobs, io, id)?;
+    free_slice(&mut state.jobs, io, id);
+    claim::release_instances(&mut state.mig, io, id)?;
+    reconcile::close_bypasses(&mut state.jobs, io, id)?;
+    if unseen {
+        crate::controller::lifecycle::job_sync::warn_of_the_weaker_form(&state.jobs, io, id);
+    }
+    if let Some(ran) = ran {
+        fx.record_event(io, Some(id), "running", &ran)?;
+    }
+    let job = &state.jobs.active[&id].job;
+    if job.state != Life::Queued {
+        return journal_end(&mut state.jobs, fx, io, id);
+    }
+    let words = job.reason.clone().unwrap_or_default();
+    match failed {
+        true => requeue::requeue_after_run(&mut state.jobs, fx, io, id, "retried", &words),
+        false => requeue::requeue_after_run(&mut state.jobs, fx, io, id, "requeued", &words),
+    }
+}
+
+/// Takes over what its slice remembers, before that goes.
+pub(in crate::controller) fn save_allocation_stats(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+) -> Result<(), StoreError> {
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    let mut alarms = 0;
+    if let Some(slice) = &living.slice
+        && let Ok(snapshot) = slice.read()
+    {
+        alarms = snapshot.alarms();
+        for (gpu, holding) in living.job.allocations.iter_mut().enumerate() {
+            holding.stats = slice::allocation_stats(&snapshot, gpu);
         }
-        let job = &self.jobs[&id].job;
-        if job.state != Life::Queued {
-            return self.journal_end(id);
-        }
-        let words = job.reason.clone().unwrap_or_default();
-        match failed {
-            true => self.requeue_after_run(id, "retried", &words),
-            false => self.requeue_after_run(id, "requeued", &words),
+        if let Ok((denials, _)) = slice.denials() {
+            let records = oom::to_api(&denials, &living.job.allocations);
+            io.store.keep_denials(id, &records)?;
         }
     }
-
-    /// Takes over what its slice remembers, before that goes.
-    pub(in crate::controller) fn save_allocation_stats(
-        &mut self,
-        id: JobId,
-    ) -> Result<(), StoreError> {
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        let mut alarms = 0;
-        if let Some(slice) = &living.slice
-            && let Ok(snapshot) = slice.read()
-        {
-            alarms = snapshot.alarms();
-            for (gpu, holding) in living.job.allocations.iter_mut().enumerate() {
-                holding.stats = slice::allocation_stats(&snapshot, gpu);
-            }
-            if let Ok((denials, _)) = slice.denials() {
-                let records = oom::to_api(&denials, &living.job.allocations);
-                self.store.keep_denials(id, &records)?;
-            }
-        }
-        for (holding, ledger) in living.job.allocations.iter_mut().zip(&living.slice_usage) {
-            holding.stats.mismatch_max = ledger.mismatch_max;
-        }
-        self.record_alarms(id, alarms)
+    for (holding, ledger) in living.job.allocations.iter_mut().zip(&living.slice_usage) {
+        holding.stats.mismatch_max = ledger.mismatch_max;
     }
+    limiter_alarms::record_alarms(jobs, fx, io, id, alarms)
+}
 
-    /// Journals a job that has just ended, and lets everybody know.
-    pub(in crate::controller) fn journal_end(&mut self, id: JobId) -> Result<(), StoreError> {
-        self.queue_notification(id)?;
-        let Some(living) = self.jobs.get(&id) else {
-            return Ok(());
-        };
-        let job = living.job.clone();
-        let folder = self.config.home.job(&id.to_string());
-        if job.spec.container.is_some() && folder.is_dir() {
-            // Whoever has it takes away what was made for it.
-            let dir = self.job_dir(id);
-            let is_attended = dir.path().is_dir() && !matches!(dir.lock(), Ok(Some(_)));
-            self.schedule_container_gc(match is_attended {
+/// Journals a job that has just ended, and lets everybody know.
+pub(in crate::controller) fn journal_end(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+) -> Result<(), StoreError> {
+    notifications::queue_notification(jobs, fx, io, id)?;
+    let Some(living) = jobs.active.get(&id) else {
+        return Ok(());
+    };
+    let job = living.job.clone();
+    let folder = io.config.home.job(&id.to_string());
+    if job.spec.container.is_some() && folder.is_dir() {
+        // Whoever has it takes away what was made for it.
+        let dir = crate::controller::lifecycle::start::job_dir(jobs, io, id);
+        let is_attended = dir.path().is_dir() && !matches!(dir.lock(), Ok(Some(_)));
+        crate::controller::lifecycle::container::schedule_container_gc(
+            fx,
+            match is_attended {
                 true => CONTAINER_GC_DELAY,
                 false => Duration::ZERO,
-            });
-        }
-        self.store.release_allocations(&job)?;
-        self.store.save(&job)?;
-        let text = match (job.state.outcome(), job.exit_code) {
-            (Some(outcome), _) => outcome.to_string(),
-            (None, _) => String::new(),
-        };
-        self.record_event(Some(id), "ended", &text)?;
-        if let Some(watch) = &self.watch {
-            watch.remove(id);
-        }
-        if let Some(group) = self.job_dir(id).group() {
-            group.remove();
-        }
-        if let Err(error) = self.job_dir(id).erase_spec() {
-            tracing::warn!(job = %id, error = error_chain(&error), "cannot delete the job's spec, which contains its environment");
-        }
-        self.job_dir(id).remove_replica();
-        reach("end.forgotten");
-        self.waits.remove(&id);
-        self.effects.expired_secrets.push(id);
-        self.effects.milestones_reached.push(id);
-        self.effects.ended.push(id);
-        self.effects.replan = true;
-        Ok(())
+            },
+        );
     }
+    io.store.release_allocations(&job)?;
+    io.store.save(&job)?;
+    let text = match (job.state.outcome(), job.exit_code) {
+        (Some(outcome), _) => outcome.to_string(),
+        (None, _) => String::new(),
+    };
+    fx.record_event(io, Some(id), "ended", &text)?;
+    if let Some(watch) = &io.watch {
+        watch.remove(id);
+    }
+    if let Some(group) = crate::controller::lifecycle::start::job_dir(jobs, io, id).group() {
+        group.remove();
+    }
+    if let Err(error) = crate::controller::lifecycle::start::job_dir(jobs, io, id).erase_spec() {
+        tracing::warn!(job = %id, error = error_chain(&error), "cannot delete the job's spec, which contains its environment");
+    }
+    crate::controller::lifecycle::start::job_dir(jobs, io, id).remove_replica();
+    reach("end.forgotten");
+    jobs.waits.remove(&id);
+    fx.expired_secrets.push(id);
+    fx.milestones_reached.push(id);
+    fx.ended.push(id);
+    fx.replan = true;
+    Ok(())
+}
 
-    pub(in crate::controller) fn free_slice(&mut self, id: JobId) {
-        self.observer.unregister(id);
-        self.compute_scheduler.remove_slice(id);
-        self.stop_launch_watch(id);
-        let slice = self
-            .jobs
-            .get_mut(&id)
-            .and_then(|living| living.slice.take());
-        let removed = match slice {
-            Some(slice) => slice.remove(),
-            None => slice::remove(&self.config.home.slice(&id.to_string())),
-        };
-        reach("end.freed");
-        if let Err(error) = removed {
-            tracing::warn!(job = %id, error = error_chain(&error), "cannot remove the slice folder; it stays until the next start");
-        }
+pub(in crate::controller) fn free_slice(jobs: &mut Jobs, io: &Io, id: JobId) {
+    io.observer.unregister(id);
+    io.compute_scheduler.remove_slice(id);
+    idle::stop_launch_watch(jobs, io, id);
+    let slice = jobs
+        .active
+        .get_mut(&id)
+        .and_then(|living| living.slice.take());
+    let removed = match slice {
+        Some(slice) => slice.remove(),
+        None => slice::remove(&io.config.home.slice(&id.to_string())),
+    };
+    reach("end.freed");
+    if let Err(error) = removed {
+        tracing::warn!(job = %id, error = error_chain(&error), "cannot remove the slice folder; it stays until the next start");
     }
 }
 

@@ -1,35 +1,38 @@
 //! Forgetting the past: the rows, once their folders are gone.
 
-use crate::controller::Controller;
+use crate::controller::admission::text_budget;
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
+use crate::controller::state::Jobs;
 use crate::journal::retention::{PruneBatch, PruneDone};
 use crate::journal::{ReferencedJobs, StoreError};
 
-impl Controller {
-    pub(in crate::controller) fn prune(
-        &mut self,
-        past: PruneBatch,
-        done: PruneDone,
-    ) -> Result<(), StoreError> {
-        match past {
-            PruneBatch::Events(to) => self.store.forget_events(to)?,
-            PruneBatch::Usage(to) => self.store.forget_usage(to)?,
-            PruneBatch::UserUsage(users) => {
-                for user in users {
-                    self.store.forget_usage_of(user)?;
-                }
-            }
-            PruneBatch::UsersOverLimit(users) => self.set_users_over_limit(users),
-            PruneBatch::Jobs(mut jobs) => {
-                // Somebody may have been submitted to run after one of them meanwhile.
-                let mut needed = ReferencedJobs::default();
-                for living in self.jobs.values() {
-                    needed.add(&living.job.spec.policy);
-                }
-                jobs.retain(|id| !needed.contains(*id) && !self.jobs.contains_key(id));
-                self.store.forget_jobs(&jobs)?;
+pub(in crate::controller) fn prune(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    past: PruneBatch,
+    done: PruneDone,
+) -> Result<(), StoreError> {
+    match past {
+        PruneBatch::Events(to) => io.store.forget_events(to)?,
+        PruneBatch::Usage(to) => io.store.forget_usage(to)?,
+        PruneBatch::UserUsage(users) => {
+            for user in users {
+                io.store.forget_usage_of(user)?;
             }
         }
-        self.effects.prune_replies.push(done);
-        Ok(())
+        PruneBatch::UsersOverLimit(users) => text_budget::set_users_over_limit(jobs, users),
+        PruneBatch::Jobs(mut ended) => {
+            // Somebody may have been submitted to run after one of them meanwhile.
+            let mut needed = ReferencedJobs::default();
+            for living in jobs.active.values() {
+                needed.add(&living.job.spec.policy);
+            }
+            ended.retain(|id| !needed.contains(*id) && !jobs.active.contains_key(id));
+            io.store.forget_jobs(&ended)?;
+        }
     }
+    fx.prune_replies.push(done);
+    Ok(())
 }

@@ -7,8 +7,11 @@ use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::{JobId, JobState as Life};
 
 use crate::auth::{Caller, Role};
-use crate::controller::Controller;
+use crate::controller::claims;
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
 use crate::controller::query::reference::has_ended;
+use crate::controller::state::Jobs;
 use crate::host::clock::now;
 use crate::journal::StoreError;
 use crate::model::job::Job;
@@ -72,139 +75,151 @@ impl Job {
     }
 }
 
-impl Controller {
-    pub(in crate::controller) fn hold(
-        &mut self,
-        reference: &str,
-        by: &Caller,
-    ) -> Result<Result<JobId, Error>, StoreError> {
-        match self.find(reference)? {
-            Ok(id) => self.hold_job(id, by),
-            Err(error) => Ok(Err(error)),
-        }
+pub(in crate::controller) fn hold(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    reference: &str,
+    by: &Caller,
+) -> Result<Result<JobId, Error>, StoreError> {
+    match crate::controller::query::reference::find(jobs, io, reference)? {
+        Ok(id) => hold_job(jobs, fx, io, id, by),
+        Err(error) => Ok(Err(error)),
     }
+}
 
-    pub(in crate::controller) fn hold_job(
-        &mut self,
-        id: JobId,
-        by: &Caller,
-    ) -> Result<Result<JobId, Error>, StoreError> {
-        let job = match self.not_elsewhere(id, "held") {
-            Ok(job) => job,
-            Err(error) => return Ok(Err(error)),
-        };
-        if job.state != Life::Queued {
-            let id = job.reference();
-            let why = format!(
-                "job {id} is {}, but only queued jobs can be held",
-                state(job)
-            );
-            let hint = format!(
-                "`divvy suspend {id}` stops its processes; `divvy requeue {id}` puts it back into its queue"
-            );
-            return Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
-        }
-        let hold = Hold::by(by, job.spec.credentials.uid);
-        let is_held = |before: &Hold| before.operator || !hold.operator;
-        if job.run_state.hold.as_ref().is_some_and(is_held) {
-            return Ok(Ok(id));
-        }
-        let words = format!("held by {}", hold.by);
-        self.set_hold(id, Some(hold))?;
-        self.record_event(Some(id), "held", &words)?;
-        Ok(Ok(id))
+pub(in crate::controller) fn hold_job(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    by: &Caller,
+) -> Result<Result<JobId, Error>, StoreError> {
+    let job = match not_elsewhere(jobs, id, "held") {
+        Ok(job) => job,
+        Err(error) => return Ok(Err(error)),
+    };
+    if job.state != Life::Queued {
+        let id = job.reference();
+        let why = format!(
+            "job {id} is {}, but only queued jobs can be held",
+            state(job)
+        );
+        let hint = format!(
+            "`divvy suspend {id}` stops its processes; `divvy requeue {id}` puts it back into its queue"
+        );
+        return Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
     }
+    let hold = Hold::by(by, job.spec.credentials.uid);
+    let is_held = |before: &Hold| before.operator || !hold.operator;
+    if job.run_state.hold.as_ref().is_some_and(is_held) {
+        return Ok(Ok(id));
+    }
+    let words = format!("held by {}", hold.by);
+    set_hold(jobs, fx, io, id, Some(hold))?;
+    fx.record_event(io, Some(id), "held", &words)?;
+    Ok(Ok(id))
+}
 
-    pub(in crate::controller) fn unhold(
-        &mut self,
-        reference: &str,
-        by: &Caller,
-    ) -> Result<Result<JobId, Error>, StoreError> {
-        match self.find(reference)? {
-            Ok(id) => self.unhold_job(id, by),
-            Err(error) => Ok(Err(error)),
-        }
+pub(in crate::controller) fn unhold(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    reference: &str,
+    by: &Caller,
+) -> Result<Result<JobId, Error>, StoreError> {
+    match crate::controller::query::reference::find(jobs, io, reference)? {
+        Ok(id) => unhold_job(jobs, fx, io, id, by),
+        Err(error) => Ok(Err(error)),
     }
+}
 
-    pub(in crate::controller) fn unhold_job(
-        &mut self,
-        id: JobId,
-        by: &Caller,
-    ) -> Result<Result<JobId, Error>, StoreError> {
-        let job = match self.not_elsewhere(id, "released") {
-            Ok(job) => job,
-            Err(error) => return Ok(Err(error)),
-        };
-        if job.run_state.suspended {
-            let id = job.reference();
-            let why = format!("job {id} is suspended, not held");
-            let hint = format!("resume it: divvy resume {id}");
-            return Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
-        }
-        let Some(hold) = job.on_hold() else {
-            return Ok(Ok(id));
-        };
-        if let Err(error) = hold.may_release(&job.reference(), by) {
-            return Ok(Err(error));
-        }
-        self.set_hold(id, None)?;
-        let words = format!("released by {}", by.account.name);
-        self.record_event(Some(id), "released", &words)?;
-        Ok(Ok(id))
+pub(in crate::controller) fn unhold_job(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    by: &Caller,
+) -> Result<Result<JobId, Error>, StoreError> {
+    let job = match not_elsewhere(jobs, id, "released") {
+        Ok(job) => job,
+        Err(error) => return Ok(Err(error)),
+    };
+    if job.run_state.suspended {
+        let id = job.reference();
+        let why = format!("job {id} is suspended, not held");
+        let hint = format!("resume it: divvy resume {id}");
+        return Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
     }
+    let Some(hold) = job.on_hold() else {
+        return Ok(Ok(id));
+    };
+    if let Err(error) = hold.may_release(&job.reference(), by) {
+        return Ok(Err(error));
+    }
+    set_hold(jobs, fx, io, id, None)?;
+    let words = format!("released by {}", by.account.name);
+    fx.record_event(io, Some(id), "released", &words)?;
+    Ok(Ok(id))
+}
 
-    fn set_hold(&mut self, id: JobId, hold: Option<Hold>) -> Result<(), StoreError> {
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        living.job.run_state.hold = hold;
-        let job = living.job.clone();
-        self.store.save(&job)?;
-        self.effects.replan = true;
-        Ok(())
-    }
+fn set_hold(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    hold: Option<Hold>,
+) -> Result<(), StoreError> {
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    living.job.run_state.hold = hold;
+    let job = living.job.clone();
+    io.store.save(&job)?;
+    fx.replan = true;
+    Ok(())
+}
 
-    /// Whether this caller may release the job.
-    pub(in crate::controller) fn is_released_by(&self, id: JobId, by: &Caller) -> bool {
-        let job = self.not_elsewhere(id, "released").ok();
-        job.is_some_and(|job| {
-            (job.on_hold()).is_some_and(|hold| hold.may_release(&job.reference(), by).is_ok())
-        })
-    }
+/// Whether this caller may release the job.
+pub(in crate::controller) fn is_released_by(jobs: &Jobs, id: JobId, by: &Caller) -> bool {
+    let job = not_elsewhere(jobs, id, "released").ok();
+    job.is_some_and(|job| {
+        (job.on_hold()).is_some_and(|hold| hold.may_release(&job.reference(), by).is_ok())
+    })
+}
 
-    /// A job that has not ended, and whose queue no other scheduler owns.
-    ///
-    /// # Errors
-    /// [`ErrorCode::Conflict`].
-    pub(in crate::controller) fn not_elsewhere(
-        &self,
-        id: JobId,
-        what: &str,
-    ) -> Result<&Job, Error> {
-        let conflict = |why: String, hint: String| Error::new(ErrorCode::Conflict, why).hint(hint);
-        let Some(living) = self.jobs.get(&id) else {
-            return Err(has_ended(id));
-        };
-        if let Some(error) = self.refuse_for_claim(id, what) {
-            return Err(error);
-        }
-        let job = &living.job;
-        if job.spec.policy.labels.contains_key(TASK) {
-            return Err(conflict(
-                format!(
-                    "job {id} is a task of a ClearML server, which owns its queue: it cannot be {what} here"
-                ),
-                "move or dequeue the task on the server; `divvy cancel` stops it".to_owned(),
-            ));
-        }
-        if matches!(job.state, Life::Stopping { .. }) {
-            return Err(conflict(
-                format!("job {id} is being stopped, and cannot be {what}"),
-                format!("`divvy describe {id}` shows its state"),
-            ));
-        }
-        Ok(job)
+/// A job that has not ended, and whose queue no other scheduler owns.
+///
+/// # Errors
+/// [`ErrorCode::Conflict`].
+pub(in crate::controller) fn not_elsewhere<'a>(
+    jobs: &'a Jobs,
+    id: JobId,
+    what: &str,
+) -> Result<&'a Job, Error> {
+    let conflict = |why: String, hint: String| Error::new(ErrorCode::Conflict, why).hint(hint);
+    let Some(living) = jobs.active.get(&id) else {
+        return Err(has_ended(id));
+    };
+    if let Some(error) = claims::refuse_for_claim(jobs, id, what) {
+        return Err(error);
     }
+    let job = &living.job;
+    if job.spec.policy.labels.contains_key(TASK) {
+        return Err(conflict(
+            format!(
+                "job {id} is a task of a ClearML server, which owns its queue: it cannot be {what} here"
+            ),
+            "move or dequeue the task on the server; `divvy cancel` stops it".to_owned(),
+        ));
+    }
+    if matches!(job.state, Life::Stopping { .. }) {
+        return Err(conflict(
+            format!("job {id} is being stopped, and cannot be {what}"),
+            format!("`divvy describe {id}` shows its state"),
+        ));
+    }
+    Ok(job)
 }
 
 fn state(job: &Job) -> &'static str {

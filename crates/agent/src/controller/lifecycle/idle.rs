@@ -11,7 +11,11 @@ use divvy_api::v1::IdleAction;
 use divvy_core::job::StopReason;
 use divvy_core::{JobId, JobState as Life};
 
-use crate::controller::{ActiveJob, Controller, TICK};
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
+use crate::controller::lifecycle::{cancel, pause};
+use crate::controller::state::{ActiveJob, Jobs, Timers};
+use crate::controller::{TICK, active_set};
 use crate::host::clock::Instant;
 use crate::journal::StoreError;
 use crate::model::cause::format_duration;
@@ -36,97 +40,104 @@ impl ActiveJob {
     }
 }
 
-impl Controller {
-    /// The rule that a job is under.
-    pub(in crate::controller) fn idle_rule(&self, job: &Job) -> Option<Rule> {
-        rule(job.spec.policy.idle, self.config.idle)
-    }
+/// The rule that a job is under.
+pub(in crate::controller) fn idle_rule(io: &Io, job: &Job) -> Option<Rule> {
+    rule(job.spec.policy.idle, io.config.idle)
+}
 
-    /// What the tick does about it.
-    pub(in crate::controller) fn check_idle_jobs(&mut self) -> Result<(), StoreError> {
-        let mut due = Vec::new();
-        let daemons = self.config.idle;
-        let before = std::mem::replace(&mut self.last_idle_check, Instant::now());
-        let missed = before.elapsed().saturating_sub(LATE);
-        for id in self.active_jobs() {
-            let Some(living) = self.jobs.get_mut(&id) else {
-                continue;
-            };
-            let Some(rule) = rule(living.job.spec.policy.idle, daemons) else {
-                continue;
-            };
-            living.activity.skip_unobserved(missed);
-            if !living.is_observable() {
-                // It waits, is being started, or is suspended: its time begins with its next run.
-                living.activity.mark_active(Instant::now());
-            }
-            if let Some(at) = self.compute_scheduler.last_demand(id) {
-                living.activity.mark_active(at);
-            }
-            let idle = living.activity.last_active.elapsed();
-            let after = Duration::from_secs(rule.after_s);
-            let closely = living.activity.launches_watched_since;
-            let was_watched = closely.is_some_and(|since| since.elapsed() >= after / 2);
-            if idle >= after
-                && was_watched
-                && !living.activity.idle_reported
-                && living.is_observable()
-            {
-                living.activity.idle_reported = true;
-                due.push((id, rule));
-            }
-            let wanted = living.is_observable() && idle >= after / 2;
-            if closely.is_some() != wanted {
-                let folder = self.config.home.slice(&id.to_string());
-                match wanted {
-                    true => self.compute_scheduler.watch(id, &folder),
-                    false => self.compute_scheduler.unwatch(id, &folder),
-                }
-                living.activity.launches_watched_since = wanted.then(Instant::now);
-            }
+/// What the tick does about it.
+pub(in crate::controller) fn check_idle_jobs(
+    jobs: &mut Jobs,
+    timers: &mut Timers,
+    fx: &mut Effects,
+    io: &Io,
+) -> Result<(), StoreError> {
+    let mut due = Vec::new();
+    let daemons = io.config.idle;
+    let before = std::mem::replace(&mut timers.last_idle_check, Instant::now());
+    let missed = before.elapsed().saturating_sub(LATE);
+    for id in active_set::active_jobs(jobs, io) {
+        let Some(living) = jobs.active.get_mut(&id) else {
+            continue;
+        };
+        let Some(rule) = rule(living.job.spec.policy.idle, daemons) else {
+            continue;
+        };
+        living.activity.skip_unobserved(missed);
+        if !living.is_observable() {
+            // It waits, is being started, or is suspended: its time begins with its next run.
+            living.activity.mark_active(Instant::now());
         }
-        for (id, rule) in due {
-            self.apply_idle_rule(id, rule)?;
+        if let Some(at) = io.compute_scheduler.last_demand(id) {
+            living.activity.mark_active(at);
         }
-        Ok(())
-    }
-
-    /// Its slice is going away.
-    pub(in crate::controller) fn stop_launch_watch(&mut self, id: JobId) {
-        if let Some(living) = self.jobs.get_mut(&id)
-            && living.activity.launches_watched_since.take().is_some()
+        let idle = living.activity.last_active.elapsed();
+        let after = Duration::from_secs(rule.after_s);
+        let closely = living.activity.launches_watched_since;
+        let was_watched = closely.is_some_and(|since| since.elapsed() >= after / 2);
+        if idle >= after && was_watched && !living.activity.idle_reported && living.is_observable()
         {
-            let folder = self.config.home.slice(&id.to_string());
-            self.compute_scheduler.unwatch(id, &folder);
+            living.activity.idle_reported = true;
+            due.push((id, rule));
+        }
+        let wanted = living.is_observable() && idle >= after / 2;
+        if closely.is_some() != wanted {
+            let folder = io.config.home.slice(&id.to_string());
+            match wanted {
+                true => io.compute_scheduler.watch(id, &folder),
+                false => io.compute_scheduler.unwatch(id, &folder),
+            }
+            living.activity.launches_watched_since = wanted.then(Instant::now);
         }
     }
+    for (id, rule) in due {
+        apply_idle_rule(jobs, fx, io, id, rule)?;
+    }
+    Ok(())
+}
 
-    fn apply_idle_rule(&mut self, id: JobId, rule: Rule) -> Result<(), StoreError> {
-        let Some(living) = self.jobs.get(&id) else {
-            return Ok(());
-        };
-        let words = format!(
-            "it did not use its GPUs for {}",
-            format_duration(rule.after_s)
-        );
-        // The engine pauses containers, not we.
-        let action = match rule.action {
-            IdleAction::Suspend if living.job.spec.container.is_some() => IdleAction::Notify,
-            action => action,
-        };
-        tracing::info!(job = %id, ?action, "{words}");
-        let name = living.job.reference();
-        match action {
-            IdleAction::Notify => self.record_event(Some(id), "idle", &words),
-            IdleAction::Suspend => {
-                self.record_event(
-                    Some(id),
-                    "idle",
-                    &format!("{words}; resume it: divvy resume {name}"),
-                )?;
-                self.set_suspended(id, true)
-            }
-            IdleAction::Cancel => self.stop_job(id, StopReason::Idle, words),
+/// Its slice is going away.
+pub(in crate::controller) fn stop_launch_watch(jobs: &mut Jobs, io: &Io, id: JobId) {
+    if let Some(living) = jobs.active.get_mut(&id)
+        && living.activity.launches_watched_since.take().is_some()
+    {
+        let folder = io.config.home.slice(&id.to_string());
+        io.compute_scheduler.unwatch(id, &folder);
+    }
+}
+
+fn apply_idle_rule(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    rule: Rule,
+) -> Result<(), StoreError> {
+    let Some(living) = jobs.active.get(&id) else {
+        return Ok(());
+    };
+    let words = format!(
+        "it did not use its GPUs for {}",
+        format_duration(rule.after_s)
+    );
+    // The engine pauses containers, not we.
+    let action = match rule.action {
+        IdleAction::Suspend if living.job.spec.container.is_some() => IdleAction::Notify,
+        action => action,
+    };
+    tracing::info!(job = %id, ?action, "{words}");
+    let name = living.job.reference();
+    match action {
+        IdleAction::Notify => fx.record_event(io, Some(id), "idle", &words),
+        IdleAction::Suspend => {
+            fx.record_event(
+                io,
+                Some(id),
+                "idle",
+                &format!("{words}; resume it: divvy resume {name}"),
+            )?;
+            pause::set_suspended(jobs, fx, io, id, true)
         }
+        IdleAction::Cancel => cancel::stop_job(jobs, fx, io, id, StopReason::Idle, words),
     }
 }

@@ -16,15 +16,20 @@ use jiff::Timestamp;
 use super::orphans::own_orphans;
 use super::schedule;
 use super::start::{Shortage, not_started};
+use crate::controller::claims;
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
+use crate::controller::lifecycle::{confirm, container, finalize};
+use crate::controller::mig::{MigManager, claim};
+use crate::controller::state::{ActiveJob, Jobs, State};
 use crate::controller::tick::ATTENDED;
-use crate::controller::{ActiveJob, Controller};
 use crate::host::clock::{Instant, now};
 use crate::host::process::Process;
 use crate::job_dir::{ExitRecord, JobDir, RecordError, RunOutcome, StartRecord};
 use crate::journal::StoreError;
 use crate::model::job::Job;
-use crate::supervisor::forkserver;
-use crate::supervisor::{error_chain, survivors};
+use crate::supervisor::handle::SupervisorHandle;
+use crate::supervisor::{error_chain, forkserver, survivors};
 
 /// How long a client may take to start its job once it has its slice.
 pub(in crate::controller) const CLIENT_START: Duration = Duration::from_secs(10);
@@ -55,344 +60,383 @@ enum RecordState {
     NeverStarted(File),
 }
 
-impl Controller {
-    /// Looks for new records of a job.
-    pub(in crate::controller) fn check_records(&mut self, id: JobId) -> Result<(), StoreError> {
-        let Some(living) = self.jobs.get(&id) else {
-            return Ok(());
-        };
-        if living.job.claim().is_some() {
-            // Nobody writes any.
-            return Ok(());
-        }
-        let dir = self.job_dir(id);
-        let found = match living.job.state {
-            Life::Queued | Life::Ended { .. } => return Ok(()),
-            _ => read_records(&dir, living),
-        };
-        self.apply_observed(id, found)
+/// Looks for new records of a job.
+pub(in crate::controller) fn check_records(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+) -> Result<(), StoreError> {
+    let Some(living) = state.jobs.active.get(&id) else {
+        return Ok(());
+    };
+    if living.job.claim().is_some() {
+        // Nobody writes any.
+        return Ok(());
     }
+    let dir = crate::controller::lifecycle::start::job_dir(&state.jobs, io, id);
+    let found = match living.job.state {
+        Life::Queued | Life::Ended { .. } => return Ok(()),
+        _ => read_records(&dir, living),
+    };
+    apply_observed(state, fx, io, id, found)
+}
 
-    /// Looks at one job's records, and at whether anybody supervises it.
-    pub(in crate::controller) fn sync_job(&mut self, id: JobId) -> Result<(), StoreError> {
-        let Some(living) = self.jobs.get(&id) else {
-            return Ok(());
-        };
-        if living.job.state.grants().is_empty() {
-            return Ok(());
-        }
-        if living.job.claim().is_some() {
-            return self.check_claim(id);
-        }
-        if let Some(exit) = living.start_failure.clone() {
-            return self.finalize(id, Some(&exit));
-        }
-        let found = self.observe_job(id, living);
-        self.watch_supervisor(id, &found);
-        self.apply_observed(id, found)
+/// Looks at one job's records, and at whether anybody supervises it.
+pub(in crate::controller) fn sync_job(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+) -> Result<(), StoreError> {
+    let Some(living) = state.jobs.active.get(&id) else {
+        return Ok(());
+    };
+    if living.job.state.grants().is_empty() {
+        return Ok(());
     }
-
-    /// Has the end of a running job's supervisor told, so that it need not be looked for. It is the one that holds the lock: `found` says that
-    /// somebody does, and who lives that wrote `launch` does it to his end.
-    fn watch_supervisor(&mut self, id: JobId, found: &Result<RecordState, RecordError>) {
-        let dir = self.job_dir(id);
-        let (Some(living), Some(watch)) = (self.jobs.get_mut(&id), &self.watch) else {
-            return;
-        };
-        if !matches!(found, Ok(RecordState::Nothing))
-            || !matches!(living.job.state, Life::Running { .. })
-        {
-            return;
-        }
-        let is_attended = watch.is_supervisor_watched(id) || {
-            let launch = dir.launch().ok().flatten();
-            launch.is_some_and(|launch| watch.watch_supervisor(id, launch.process))
-        };
-        living.last_checked = is_attended.then(Instant::now);
+    if living.job.claim().is_some() {
+        return claims::check_claim(state, fx, io, id);
     }
-
-    /// Draws the consequences of what was found.
-    fn apply_observed(
-        &mut self,
-        id: JobId,
-        found: Result<RecordState, RecordError>,
-    ) -> Result<(), StoreError> {
-        if !matches!(found, Ok(RecordState::Nothing))
-            && let Some(living) = self.jobs.get_mut(&id)
-        {
-            living.last_checked = None;
-        }
-        match found {
-            Ok(RecordState::Nothing) => Ok(()),
-            Ok(RecordState::Ended(exit)) => self.finalize(id, Some(&exit)),
-            Ok(RecordState::Running(begun)) => {
-                self.warn_of_the_weaker_form(id);
-                self.mark_running(id, begun.process, begun.at)
-            }
-            Ok(RecordState::Orphans(processes)) => {
-                self.orphaned(id, &processes);
-                Ok(())
-            }
-            Ok(RecordState::Unsupervised) => self.replace_supervisor(id),
-            Ok(RecordState::Lost) => match self.is_supervisor_exit_known(id) {
-                true => self.finalize(id, None),
-                false => Ok(()),
-            },
-            Ok(RecordState::NeverStarted(lock)) => self.never_started(id, lock),
-            Err(error) => {
-                tracing::warn!(job = %id, error = error_chain(&error), "cannot read the job's records");
-                Ok(())
-            }
-        }
+    if let Some(exit) = living.start_failure.clone() {
+        return finalize::finalize(state, fx, io, id, Some(&exit));
     }
+    let found = observe_job(&state.jobs, fx, io, id, living);
+    watch_supervisor(&mut state.jobs, io, id, &found);
+    apply_observed(state, fx, io, id, found)
+}
 
-    /// A job that could have had the wrapper and got the preload instead.
-    pub(in crate::controller) fn warn_of_the_weaker_form(&self, id: JobId) {
-        if let Ok(Some(limiter)) = self.job_dir(id).limiter()
-            && limiter.failed
-        {
-            let why = limiter.because.unwrap_or_default();
-            tracing::warn!(job = %id, why, "the job uses the preload instead of the wrapper; a preload is easier to bypass");
-        }
+/// Has the end of a running job's supervisor told, so that it need not be looked for. It is the one that holds the lock: `found` says that
+/// somebody does, and who lives that wrote `launch` does it to his end.
+fn watch_supervisor(jobs: &mut Jobs, io: &Io, id: JobId, found: &Result<RecordState, RecordError>) {
+    let dir = crate::controller::lifecycle::start::job_dir(jobs, io, id);
+    let (Some(living), Some(watch)) = (jobs.active.get_mut(&id), &io.watch) else {
+        return;
+    };
+    if !matches!(found, Ok(RecordState::Nothing))
+        || !matches!(living.job.state, Life::Running { .. })
+    {
+        return;
     }
+    let is_attended = watch.is_supervisor_watched(id) || {
+        let launch = dir.launch().ok().flatten();
+        launch.is_some_and(|launch| watch.watch_supervisor(id, launch.process))
+    };
+    living.last_checked = is_attended.then(Instant::now);
+}
 
-    fn observe_job(&self, id: JobId, living: &ActiveJob) -> Result<RecordState, RecordError> {
-        let dir = self.job_dir(id);
-        let news = read_records(&dir, living)?;
-        if !matches!(news, RecordState::Nothing) {
-            return Ok(news);
-        }
-        let starting = matches!(living.job.state, Life::Starting { .. });
-        // Nobody was to start it yet: its instances are not there, or were made in this very round.
-        if starting && (!living.pending_instances.is_empty() || self.effects.starts.contains(&id)) {
-            return Ok(RecordState::Nothing);
-        }
-        // Nor before it is confirmed.
-        if living.job.awaits_confirmation() {
-            return Ok(RecordState::Nothing);
-        }
-        if starting && living.shortage.as_ref().is_some_and(Shortage::is_resting) {
-            return Ok(RecordState::Nothing);
-        }
-        if awaits_client(living) && living.since.elapsed() < CLIENT_START && dir.launch()?.is_none()
-        {
-            return Ok(RecordState::Nothing);
-        }
-        let Some(lock) = dir.lock()? else {
-            return Ok(RecordState::Nothing);
-        };
-        // The supervisor is gone. It may have written its last record since we looked.
-        if let Some(exit) = dir.exit()? {
-            return Ok(RecordState::Ended(exit));
-        }
-        let Some(launch) = dir.launch()? else {
-            // What ran once is not started again, whatever became of its record.
-            let is_new = matches!(
-                living.job.state,
-                Life::Starting { .. } | Life::Stopping { process: None, .. }
-            );
-            return Ok(match is_new && !dir.is_from_earlier_build() {
-                true => RecordState::NeverStarted(lock),
-                false => RecordState::Lost,
-            });
-        };
-        // A container does not die with its supervisor, and the engine knows what has become of it.
-        if living.job.spec.container.is_some() && dir.spec()?.is_some() {
-            return Ok(RecordState::Unsupervised);
-        }
-        let mut orphans = survivors(&dir, launch.process)?;
-        orphans.extend(own_orphans(living));
-        orphans.sort_unstable_by_key(|process| process.pid);
-        orphans.dedup();
-        Ok(if orphans.is_empty() {
-            RecordState::Lost
-        } else {
-            RecordState::Orphans(orphans)
-        })
-    }
-
-    fn mark_running(
-        &mut self,
-        id: JobId,
-        process: Process,
-        at: Timestamp,
-    ) -> Result<(), StoreError> {
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        let news = match &living.job.state {
-            Life::Starting { .. } => true,
-            Life::Stopping { process: None, .. } => false,
-            _ => return Ok(()),
-        };
-        living.job.apply_event(Event::Spawned(process.into()));
+/// Draws the consequences of what was found.
+fn apply_observed(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    found: Result<RecordState, RecordError>,
+) -> Result<(), StoreError> {
+    if !matches!(found, Ok(RecordState::Nothing))
+        && let Some(living) = state.jobs.active.get_mut(&id)
+    {
         living.last_checked = None;
-        living.job.started_at = Some(at);
-        living.activity.mark_active(Instant::now());
-        let job = living.job.clone();
-        self.register_process_roots(id);
-        self.store.save(&job)?;
-        if news {
-            self.record_event(Some(id), "running", &running(process, &job))?;
-        } else {
-            // Asked to stop before it ran: the supervisor is there to hear it now.
-            self.effects.stops.push(id);
-        }
-        Ok(())
     }
-
-    fn never_started(&mut self, id: JobId, lock: File) -> Result<(), StoreError> {
-        let Some(living) = self.jobs.get(&id) else {
-            return Ok(());
-        };
-        let outcome = if matches!(living.job.state, Life::Stopping { .. }) {
-            Some(RunOutcome::Withdrawn {
-                withdrawn: "its program had not started".into(),
-            })
-        } else if awaits_client(living) {
-            let seconds = CLIENT_START.as_secs();
-            Some(not_started(&format!(
-                "its client did not start the program within {seconds} s"
-            )))
-        } else if living.false_starts + 1 >= FALSE_STARTS {
-            Some(not_started(&format!(
-                "its supervisor ended {FALSE_STARTS} times before it started the program"
-            )))
-        } else {
-            None
-        };
-        if let Some(outcome) = outcome {
-            let exit = ExitRecord { outcome, at: now() };
-            self.mark_spent(id, &exit, &lock);
-            // Spent, it is nobody's to start. Who looks at its end is to see that nobody has it.
-            drop(lock);
-            return self.finalize(id, Some(&exit));
+    match found {
+        Ok(RecordState::Nothing) => Ok(()),
+        Ok(RecordState::Ended(exit)) => finalize::finalize(state, fx, io, id, Some(&exit)),
+        Ok(RecordState::Running(begun)) => {
+            warn_of_the_weaker_form(&state.jobs, io, id);
+            mark_running(&mut state.jobs, fx, io, id, begun.process, begun.at)
         }
-        // Who had got away from an earlier run may have come into the slice of this one.
-        if self.has_orphans(id)? {
-            return Ok(());
+        Ok(RecordState::Orphans(processes)) => {
+            orphaned(&mut state.jobs, io, id, &processes);
+            Ok(())
         }
-        let mut why = "its supervisor ended before it started the program".to_owned();
-        if let Some(living) = self.jobs.get_mut(&id) {
-            living.false_starts += u32::from(living.supervisor.take().is_some());
-            if let Some(shortage) = living.shortage.take() {
-                why = shortage.why;
+        Ok(RecordState::Unsupervised) => {
+            container::replace_supervisor(&mut state.jobs, &mut state.children, fx, io, id)
+        }
+        Ok(RecordState::Lost) => {
+            match is_supervisor_exit_known(&mut state.jobs, &mut state.children, id) {
+                true => finalize::finalize(state, fx, io, id, None),
+                false => Ok(()),
             }
         }
-        let stays = self
-            .jobs
-            .get(&id)
-            .is_some_and(|living| living.job.keeps_placement());
-        match stays {
-            true => self.start_in_place(id, &why)?,
-            false => self.requeue_unstarted(id, &why)?,
-        }
-        // Until here nobody else could start it.
-        drop(lock);
-        Ok(())
-    }
-
-    /// Puts a job that nobody has started back into its queue, at the place that it had.
-    pub(in crate::controller) fn requeue_unstarted(
-        &mut self,
-        id: JobId,
-        why: &str,
-    ) -> Result<(), StoreError> {
-        if self.is_claim(id) {
-            // It waits in no queue.
-            self.give_up_claim(id, why);
-            return Ok(());
-        }
-        self.free_slice(id);
-        self.release_instances(id)?;
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        living.job.apply_event(Event::NeverStarted);
-        living.members.clear();
-        living.pending_instances.clear();
-        living.since = Instant::now();
-        let mut job = living.job.clone();
-        self.store.release_allocations(&job)?;
-        job.allocations.clear();
-        living.job.allocations.clear();
-        self.store.save(&job)?;
-        self.record_event(Some(id), "requeued", why)?;
-        self.effects.replan = true;
-        Ok(())
-    }
-
-    /// The supervisor was killed and the program lives on. It keeps its slice; if it was to be stopped, that is up to us.
-    fn orphaned(&mut self, id: JobId, processes: &[Process]) {
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return;
-        };
-        if let Life::Stopping { .. } = living.job.state {
-            let signal = if living.since.elapsed() < self.config.grace {
-                rustix::process::Signal::TERM
-            } else {
-                rustix::process::Signal::KILL
-            };
-            for process in processes {
-                // Gone by itself is just as well.
-                let _ = process.signal(signal);
-            }
+        Ok(RecordState::NeverStarted(lock)) => never_started(state, fx, io, id, lock),
+        Err(error) => {
+            tracing::warn!(job = %id, error = error_chain(&error), "cannot read the job's records");
+            Ok(())
         }
     }
+}
 
-    /// Waits for the supervisors that have ended, and notes how they did: one that leaves no record leaves at least that.
-    pub(in crate::controller) fn reap_supervisors(&mut self) {
-        if self.children.is_empty() {
-            return;
-        }
-        forkserver::poll_replies();
-        let mut ended = HashMap::new();
-        self.children.retain_mut(|child| match child.try_wait() {
-            Ok(None) => true,
-            Ok(Some(status)) => {
-                ended.insert(child.id(), status);
-                false
-            }
-            Err(_) => false,
+/// A job that could have had the wrapper and got the preload instead.
+pub(in crate::controller) fn warn_of_the_weaker_form(jobs: &Jobs, io: &Io, id: JobId) {
+    if let Ok(Some(limiter)) = crate::controller::lifecycle::start::job_dir(jobs, io, id).limiter()
+        && limiter.failed
+    {
+        let why = limiter.because.unwrap_or_default();
+        tracing::warn!(job = %id, why, "the job uses the preload instead of the wrapper; a preload is easier to bypass");
+    }
+}
+
+fn observe_job(
+    jobs: &Jobs,
+    fx: &Effects,
+    io: &Io,
+    id: JobId,
+    living: &ActiveJob,
+) -> Result<RecordState, RecordError> {
+    let dir = crate::controller::lifecycle::start::job_dir(jobs, io, id);
+    let news = read_records(&dir, living)?;
+    if !matches!(news, RecordState::Nothing) {
+        return Ok(news);
+    }
+    let starting = matches!(living.job.state, Life::Starting { .. });
+    // Nobody was to start it yet: its instances are not there, or were made in this very round.
+    if starting && (!living.pending_instances.is_empty() || fx.starts.contains(&id)) {
+        return Ok(RecordState::Nothing);
+    }
+    // Nor before it is confirmed.
+    if living.job.awaits_confirmation() {
+        return Ok(RecordState::Nothing);
+    }
+    if starting && living.shortage.as_ref().is_some_and(Shortage::is_resting) {
+        return Ok(RecordState::Nothing);
+    }
+    if awaits_client(living) && living.since.elapsed() < CLIENT_START && dir.launch()?.is_none() {
+        return Ok(RecordState::Nothing);
+    }
+    let Some(lock) = dir.lock()? else {
+        return Ok(RecordState::Nothing);
+    };
+    // The supervisor is gone. It may have written its last record since we looked.
+    if let Some(exit) = dir.exit()? {
+        return Ok(RecordState::Ended(exit));
+    }
+    let Some(launch) = dir.launch()? else {
+        // What ran once is not started again, whatever became of its record.
+        let is_new = matches!(
+            living.job.state,
+            Life::Starting { .. } | Life::Stopping { process: None, .. }
+        );
+        return Ok(match is_new && !dir.is_from_earlier_build() {
+            true => RecordState::NeverStarted(lock),
+            false => RecordState::Lost,
         });
-        if ended.is_empty() {
-            return;
-        }
-        for living in self.jobs.values_mut() {
-            let status = living.supervisor.and_then(|pid| ended.get(&pid));
-            if let Some(status) = status {
-                living.supervisor_end = Some(describe_exit(*status));
-            }
+    };
+    // A container does not die with its supervisor, and the engine knows what has become of it.
+    if living.job.spec.container.is_some() && dir.spec()?.is_some() {
+        return Ok(RecordState::Unsupervised);
+    }
+    let mut orphans = survivors(&dir, launch.process)?;
+    orphans.extend(own_orphans(living));
+    orphans.sort_unstable_by_key(|process| process.pid);
+    orphans.dedup();
+    Ok(if orphans.is_empty() {
+        RecordState::Lost
+    } else {
+        RecordState::Orphans(orphans)
+    })
+}
+
+fn mark_running(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    process: Process,
+    at: Timestamp,
+) -> Result<(), StoreError> {
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    let news = match &living.job.state {
+        Life::Starting { .. } => true,
+        Life::Stopping { process: None, .. } => false,
+        _ => return Ok(()),
+    };
+    living.job.apply_event(Event::Spawned(process.into()));
+    living.last_checked = None;
+    living.job.started_at = Some(at);
+    living.activity.mark_active(Instant::now());
+    let job = living.job.clone();
+    register_process_roots(jobs, io, id);
+    io.store.save(&job)?;
+    if news {
+        fx.record_event(io, Some(id), "running", &running(process, &job))?;
+    } else {
+        // Asked to stop before it ran: the supervisor is there to hear it now.
+        fx.stops.push(id);
+    }
+    Ok(())
+}
+
+fn never_started(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    lock: File,
+) -> Result<(), StoreError> {
+    let Some(living) = state.jobs.active.get(&id) else {
+        return Ok(());
+    };
+    let outcome = if matches!(living.job.state, Life::Stopping { .. }) {
+        Some(RunOutcome::Withdrawn {
+            withdrawn: "its program had not started".into(),
+        })
+    } else if awaits_client(living) {
+        let seconds = CLIENT_START.as_secs();
+        Some(not_started(&format!(
+            "its client did not start the program within {seconds} s"
+        )))
+    } else if living.false_starts + 1 >= FALSE_STARTS {
+        Some(not_started(&format!(
+            "its supervisor ended {FALSE_STARTS} times before it started the program"
+        )))
+    } else {
+        None
+    };
+    if let Some(outcome) = outcome {
+        let exit = ExitRecord { outcome, at: now() };
+        crate::controller::lifecycle::start::mark_spent(&state.jobs, io, id, &exit, &lock);
+        // Spent, it is nobody's to start. Who looks at its end is to see that nobody has it.
+        drop(lock);
+        return finalize::finalize(state, fx, io, id, Some(&exit));
+    }
+    // Who had got away from an earlier run may have come into the slice of this one.
+    if crate::controller::lifecycle::orphans::has_orphans(&mut state.jobs, &state.gpus, fx, io, id)?
+    {
+        return Ok(());
+    }
+    let mut why = "its supervisor ended before it started the program".to_owned();
+    if let Some(living) = state.jobs.active.get_mut(&id) {
+        living.false_starts += u32::from(living.supervisor.take().is_some());
+        if let Some(shortage) = living.shortage.take() {
+            why = shortage.why;
         }
     }
-
-    /// Whether it is known how the supervisor of a lost job ended, as far as it will be: its lock is free some time before its
-    /// nursery has said so.
-    fn is_supervisor_exit_known(&mut self, id: JobId) -> bool {
-        self.reap_supervisors();
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return true;
-        };
-        let children = &self.children;
-        let is_unheard = |pid| children.iter().any(|child| child.id() == pid);
-        if !living.supervisor.is_some_and(is_unheard) {
-            return true;
-        }
-        let since = *living.lost_since.get_or_insert_with(Instant::now);
-        since.elapsed() >= SUPERVISOR_EXIT_TIMEOUT
+    let stays = state
+        .jobs
+        .active
+        .get(&id)
+        .is_some_and(|living| living.job.keeps_placement());
+    match stays {
+        true => confirm::start_in_place(&mut state.jobs, fx, io, id, &why)?,
+        false => requeue_unstarted(&mut state.jobs, &mut state.mig, fx, io, id, &why)?,
     }
+    // Until here nobody else could start it.
+    drop(lock);
+    Ok(())
+}
 
-    /// Tells the observer from which processes the job's tree grows, and in which group, as far as the records say.
-    pub(in crate::controller) fn register_process_roots(&self, id: JobId) {
-        let Ok(record) = self.job_dir(id).record() else {
-            return;
+/// Puts a job that nobody has started back into its queue, at the place that it had.
+pub(in crate::controller) fn requeue_unstarted(
+    jobs: &mut Jobs,
+    mig: &mut MigManager,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    why: &str,
+) -> Result<(), StoreError> {
+    if claims::is_claim(jobs, id) {
+        // It waits in no queue.
+        claims::give_up_claim(jobs, fx, id, why);
+        return Ok(());
+    }
+    finalize::free_slice(jobs, io, id);
+    claim::release_instances(mig, io, id)?;
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    living.job.apply_event(Event::NeverStarted);
+    living.members.clear();
+    living.pending_instances.clear();
+    living.since = Instant::now();
+    let mut job = living.job.clone();
+    io.store.release_allocations(&job)?;
+    job.allocations.clear();
+    living.job.allocations.clear();
+    io.store.save(&job)?;
+    fx.record_event(io, Some(id), "requeued", why)?;
+    fx.replan = true;
+    Ok(())
+}
+
+/// The supervisor was killed and the program lives on. It keeps its slice; if it was to be stopped, that is up to us.
+fn orphaned(jobs: &mut Jobs, io: &Io, id: JobId, processes: &[Process]) {
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return;
+    };
+    if let Life::Stopping { .. } = living.job.state {
+        let signal = if living.since.elapsed() < io.config.grace {
+            rustix::process::Signal::TERM
+        } else {
+            rustix::process::Signal::KILL
         };
-        for begun in [record.launch, record.started].into_iter().flatten() {
-            self.observer.add_root(id, begun.process);
+        for process in processes {
+            // Gone by itself is just as well.
+            let _ = process.signal(signal);
         }
-        if let Some(group) = record.held.and_then(|held| held.group) {
-            self.observer.set_cgroup(id, group);
+    }
+}
+
+/// Waits for the supervisors that have ended, and notes how they did: one that leaves no record leaves at least that.
+pub(in crate::controller) fn reap_supervisors(
+    jobs: &mut Jobs,
+    children: &mut Vec<SupervisorHandle>,
+) {
+    if children.is_empty() {
+        return;
+    }
+    forkserver::poll_replies();
+    let mut ended = HashMap::new();
+    children.retain_mut(|child| match child.try_wait() {
+        Ok(None) => true,
+        Ok(Some(status)) => {
+            ended.insert(child.id(), status);
+            false
         }
+        Err(_) => false,
+    });
+    if ended.is_empty() {
+        return;
+    }
+    for living in jobs.active.values_mut() {
+        let status = living.supervisor.and_then(|pid| ended.get(&pid));
+        if let Some(status) = status {
+            living.supervisor_end = Some(describe_exit(*status));
+        }
+    }
+}
+
+/// Whether it is known how the supervisor of a lost job ended, as far as it will be: its lock is free some time before its
+/// nursery has said so.
+fn is_supervisor_exit_known(
+    jobs: &mut Jobs,
+    children: &mut Vec<SupervisorHandle>,
+    id: JobId,
+) -> bool {
+    reap_supervisors(jobs, children);
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return true;
+    };
+    let children = &children;
+    let is_unheard = |pid| children.iter().any(|child| child.id() == pid);
+    if !living.supervisor.is_some_and(is_unheard) {
+        return true;
+    }
+    let since = *living.lost_since.get_or_insert_with(Instant::now);
+    since.elapsed() >= SUPERVISOR_EXIT_TIMEOUT
+}
+
+/// Tells the observer from which processes the job's tree grows, and in which group, as far as the records say.
+pub(in crate::controller) fn register_process_roots(jobs: &Jobs, io: &Io, id: JobId) {
+    let Ok(record) = crate::controller::lifecycle::start::job_dir(jobs, io, id).record() else {
+        return;
+    };
+    for begun in [record.launch, record.started].into_iter().flatten() {
+        io.observer.add_root(id, begun.process);
+    }
+    if let Some(group) = record.held.and_then(|held| held.group) {
+        io.observer.set_cgroup(id, group);
     }
 }
 

@@ -4,7 +4,7 @@
 //! once, so a notice is started at most once, whatever crashes. One that waits is lost with the daemon. It has a supervisor and a
 //! record of its own, in the folder `notice` of the job's, and no part of the job's slice.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::unix::fs::fchown;
 use std::time::Duration;
 
@@ -12,18 +12,19 @@ use divvy_api::v1::EndReason;
 use divvy_core::JobId;
 
 use super::start::StartError;
-use crate::controller::Controller;
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
 use crate::controller::query::caller::run_as;
+use crate::controller::state::Jobs;
 use crate::host::cgroup::CgroupStatus;
 use crate::host::failpoint::reach;
 use crate::job_dir::{JobDir, LaunchSpec, NOTICE};
 use crate::journal::StoreError;
 use crate::model::job::Job;
 use crate::model::validate::budget;
-use crate::supervisor::error_chain;
 use crate::supervisor::handle::SupervisorHandle;
 use crate::supervisor::job_environment::{JobEnvironment, for_job};
-use crate::supervisor::script;
+use crate::supervisor::{error_chain, script};
 
 /// How long a notice may run: a mail server that does not answer is given up within it.
 const TIME: Duration = Duration::from_secs(60);
@@ -44,7 +45,7 @@ const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// The notices of jobs that have ended.
 #[derive(Debug, Default)]
-pub(in crate::controller) struct Notifications {
+pub struct Notifications {
     /// By user.
     waiting: BTreeMap<u32, VecDeque<Notification>>,
     running: Vec<Running>,
@@ -91,137 +92,142 @@ impl Notifications {
     }
 }
 
-impl Controller {
-    /// Takes down what is to be started for a job that has just ended, before its environment is forgotten.
-    pub(in crate::controller) fn queue_notification(
-        &mut self,
-        id: JobId,
-    ) -> Result<(), StoreError> {
-        let Some(living) = self.jobs.get(&id) else {
-            return Ok(());
-        };
-        let job = &living.job;
-        let Some(line) = job.spec.policy.notify.clone() else {
-            return Ok(());
-        };
-        let mut env = self.store.env(id)?.unwrap_or_default();
-        script::take_from_env(&mut env);
-        if !job.spec.secrets.is_empty() {
-            match self.secrets.of(id) {
-                Ok(secrets) => env.extend(secrets),
-                Err(error) => {
-                    tracing::warn!(job = %id, error = error_chain(&error), "cannot read the job's secrets; its notification runs without them");
-                }
+/// Takes down what is to be started for a job that has just ended, before its environment is forgotten.
+pub(in crate::controller) fn queue_notification(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+) -> Result<(), StoreError> {
+    let Some(living) = jobs.active.get(&id) else {
+        return Ok(());
+    };
+    let job = &living.job;
+    let Some(line) = job.spec.policy.notify.clone() else {
+        return Ok(());
+    };
+    let mut env = io.store.env(id)?.unwrap_or_default();
+    script::take_from_env(&mut env);
+    if !job.spec.secrets.is_empty() {
+        match io.secrets.of(id) {
+            Ok(secrets) => env.extend(secrets),
+            Err(error) => {
+                tracing::warn!(job = %id, error = error_chain(&error), "cannot read the job's secrets; its notification runs without them");
             }
         }
-        let uid = job.spec.credentials.uid;
-        let spec = self.notice(job, line, env);
-        let bytes = budget::written(&spec);
-        if !self.notifications.admits(uid, bytes) {
-            let why = format!(
-                "a user can have at most {MOST_WAITING} pending notifications, with {} MiB of variables",
-                MOST_BYTES >> 20
-            );
-            return self.record_event(Some(id), "notification_dropped", &why);
-        }
-        let notice = Notification {
-            job: id,
-            spec,
-            bytes,
-        };
-        let waiting = self.notifications.waiting.entry(uid).or_default();
-        waiting.push_back(notice);
-        Ok(())
     }
-
-    /// What a notice's supervisor starts.
-    fn notice(&self, job: &Job, line: String, env: BTreeMap<String, String>) -> LaunchSpec {
-        let id = job.id.to_string();
-        let around = JobEnvironment {
-            job: &id,
-            queue: &job.spec.queue,
-            visible: &[],
-            slice: None,
-            preload: &self.config.programs.preload,
-            simulated: None,
-        };
-        let mut env = for_job(env, &around);
-        env.entry("PATH".to_owned())
-            .or_insert_with(|| PATH.to_owned());
-        let reason = job.state.outcome().map(EndReason::from);
-        let reason = reason.and_then(|reason| serde_json::to_value(reason).ok());
-        let reason = reason.as_ref().and_then(serde_json::Value::as_str);
-        let code = job.exit_code.map(|code| code.to_string());
-        for (name, value) in [
-            ("DIVVY_JOB_NAME", job.spec.name.clone()),
-            ("DIVVY_END_REASON", reason.unwrap_or_default().to_owned()),
-            ("DIVVY_EXIT_CODE", code.unwrap_or_default()),
-        ] {
-            env.insert(name.to_owned(), value);
-        }
-        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        LaunchSpec {
-            job: id,
-            command: ["/bin/sh", "-c", &line].map(str::to_owned).into(),
-            cwd: job.spec.cwd.clone().into(),
-            env,
-            grace_ms: milliseconds(GRACE),
-            ends_after_ms: Some(milliseconds(TIME)),
-            log_most: self.config.max_log_bytes,
-            user: run_as(job),
-            refuse_user_namespaces: self.config.refuse_user_namespaces,
-            held: CgroupStatus {
-                group: None,
-                because: Some("its job has ended".to_owned()),
-                tasks: None,
-            },
-            ..LaunchSpec::default()
-        }
+    let uid = job.spec.credentials.uid;
+    let spec = self::notice(io, job, line, env);
+    let bytes = budget::written(&spec);
+    if !jobs.notifications.admits(uid, bytes) {
+        let why = format!(
+            "a user can have at most {MOST_WAITING} pending notifications, with {} MiB of variables",
+            MOST_BYTES >> 20
+        );
+        return fx.record_event(io, Some(id), "notification_dropped", &why);
     }
+    let notice = Notification {
+        job: id,
+        spec,
+        bytes,
+    };
+    let waiting = jobs.notifications.waiting.entry(uid).or_default();
+    waiting.push_back(notice);
+    Ok(())
+}
 
-    /// Starts the notices whose turn it is, once the ends of their jobs are durable.
-    pub(in crate::controller) fn start_notifications(&mut self) {
-        let (home, children) = (&self.config.home, &self.children);
-        self.notifications.running.retain(|running| {
-            let runs = children.iter().any(|child| child.id() == running.supervisor);
+/// What a notice's supervisor starts.
+fn notice(io: &Io, job: &Job, line: String, env: BTreeMap<String, String>) -> LaunchSpec {
+    let id = job.id.to_string();
+    let around = JobEnvironment {
+        job: &id,
+        queue: &job.spec.queue,
+        visible: &[],
+        slice: None,
+        preload: &io.config.programs.preload,
+        simulated: None,
+    };
+    let mut env = for_job(env, &around);
+    env.entry("PATH".to_owned())
+        .or_insert_with(|| PATH.to_owned());
+    let reason = job.state.outcome().map(EndReason::from);
+    let reason = reason.and_then(|reason| serde_json::to_value(reason).ok());
+    let reason = reason.as_ref().and_then(serde_json::Value::as_str);
+    let code = job.exit_code.map(|code| code.to_string());
+    for (name, value) in [
+        ("DIVVY_JOB_NAME", job.spec.name.clone()),
+        ("DIVVY_END_REASON", reason.unwrap_or_default().to_owned()),
+        ("DIVVY_EXIT_CODE", code.unwrap_or_default()),
+    ] {
+        env.insert(name.to_owned(), value);
+    }
+    let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    LaunchSpec {
+        job: id,
+        command: ["/bin/sh", "-c", &line].map(str::to_owned).into(),
+        cwd: job.spec.cwd.clone().into(),
+        env,
+        grace_ms: milliseconds(GRACE),
+        ends_after_ms: Some(milliseconds(TIME)),
+        log_most: io.config.max_log_bytes,
+        user: run_as(job),
+        refuse_user_namespaces: io.config.refuse_user_namespaces,
+        held: CgroupStatus {
+            group: None,
+            because: Some("its job has ended".to_owned()),
+            tasks: None,
+        },
+        ..LaunchSpec::default()
+    }
+}
+
+/// Starts the notices whose turn it is, once the ends of their jobs are durable.
+pub(in crate::controller) fn start_notifications(
+    jobs: &mut Jobs,
+    children: &mut Vec<SupervisorHandle>,
+    io: &Io,
+) {
+    let home = &io.config.home;
+    let supervisors: BTreeSet<u32> = children.iter().map(SupervisorHandle::id).collect();
+    jobs.notifications.running.retain(|running| {
+            let runs = supervisors.contains(&running.supervisor);
             if !runs && let Err(error) = folder(&home.job(&running.job.to_string())).erase_spec() {
                 tracing::warn!(job = %running.job, error = error_chain(&error), "cannot delete the notification's environment from the disk");
             }
             runs
         });
-        while let Some((uid, notice)) = self.notifications.next() {
-            let job = notice.job;
-            reach("notice.noted");
-            match self.give(&notice) {
-                Ok(child) => {
-                    reach("notice.given");
-                    let supervisor = child.id();
-                    self.children.push(child);
-                    self.notifications.running.push(Running {
-                        job,
-                        uid,
-                        supervisor,
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(%job, error = error_chain(&error), "cannot start the notification");
-                }
+    while let Some((uid, notice)) = jobs.notifications.next() {
+        let job = notice.job;
+        reach("notice.noted");
+        match give(io, &notice) {
+            Ok(child) => {
+                reach("notice.given");
+                let supervisor = child.id();
+                children.push(child);
+                jobs.notifications.running.push(Running {
+                    job,
+                    uid,
+                    supervisor,
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%job, error = error_chain(&error), "cannot start the notification");
             }
         }
     }
+}
 
-    fn give(&self, notice: &Notification) -> Result<SupervisorHandle, StartError> {
-        let home = self.config.home.job(&notice.job.to_string());
-        let dir = folder(&home);
-        dir.write_spec(&notice.spec)?;
-        let lock = dir.lock()?.ok_or(StartError::Locked)?;
-        let log = JobDir::new(&home).open_log()?;
-        if let Some(user) = &notice.spec.user {
-            fchown(&log, Some(user.uid), Some(user.gid)).map_err(StartError::Spawn)?;
-        }
-        let divvy = &self.config.programs.divvy;
-        SupervisorHandle::start(divvy, dir.path(), lock, log).map_err(StartError::Spawn)
+fn give(io: &Io, notice: &Notification) -> Result<SupervisorHandle, StartError> {
+    let home = io.config.home.job(&notice.job.to_string());
+    let dir = folder(&home);
+    dir.write_spec(&notice.spec)?;
+    let lock = dir.lock()?.ok_or(StartError::Locked)?;
+    let log = JobDir::new(&home).open_log()?;
+    if let Some(user) = &notice.spec.user {
+        fchown(&log, Some(user.uid), Some(user.gid)).map_err(StartError::Spawn)?;
     }
+    let divvy = &io.config.programs.divvy;
+    SupervisorHandle::start(divvy, dir.path(), lock, log).map_err(StartError::Spawn)
 }
 
 fn folder(job: &std::path::Path) -> JobDir {

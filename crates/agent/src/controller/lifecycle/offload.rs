@@ -23,10 +23,15 @@ use rustix::process::Signal;
 use crate::checkpoint::{
     CheckpointOp, CheckpointOutcome, CheckpointReport, CheckpointUpdate, Direction,
 };
+use crate::controller::active_set;
 use crate::controller::admission::dependencies::BlockReason;
+use crate::controller::effects::{Effects, JobReply};
+use crate::controller::io::Io;
+use crate::controller::lifecycle::{pause, schedule, start};
 use crate::controller::mailbox::{Milestone, Reply};
 use crate::controller::mig::is_divided;
-use crate::controller::{ActiveJob, Controller, JobReply, Waiter};
+use crate::controller::observe::usage;
+use crate::controller::state::{ActiveJob, Jobs, State, Waiter};
 use crate::host::clock::{Instant, now};
 use crate::host::process::Process;
 use crate::journal::StoreError;
@@ -38,7 +43,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
 /// What is under way for a job's memory.
 #[derive(Default)]
-pub(in crate::controller) struct MemoryOp {
+pub struct MemoryOp {
     /// Set when nobody wants it any more.
     cancelled: Option<Arc<AtomicBool>>,
     /// Tries in a row that came to nothing.
@@ -124,423 +129,445 @@ impl Job {
     }
 }
 
-impl Controller {
-    /// Suspends a job and has its memory put aside, or says why that stays.
-    pub(in crate::controller) fn offload(
-        &mut self,
-        reference: &str,
-        reply: Reply<v1::Job>,
-    ) -> Result<(), StoreError> {
-        let id = match self.pausable(reference)? {
-            Ok(id) => id,
-            Err(error) => {
-                self.counters.failed_suspends += u64::from(error.code == ErrorCode::Conflict);
-                let result = Err(error);
-                self.effects.job_replies.push(JobReply { reply, result });
-                return Ok(());
-            }
-        };
-        let never = self.offload_obstacle(id);
-        let Some(living) = self.jobs.get_mut(&id) else {
+/// Suspends a job and has its memory put aside, or says why that stays.
+pub(in crate::controller) fn offload(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    reference: &str,
+    reply: Reply<v1::Job>,
+) -> Result<(), StoreError> {
+    let id = match pause::pausable(jobs, io, reference)? {
+        Ok(id) => id,
+        Err(error) => {
+            fx.counters.failed_suspends += u64::from(error.code == ErrorCode::Conflict);
+            let result = Err(error);
+            fx.job_replies.push(JobReply { reply, result });
             return Ok(());
+        }
+    };
+    let never = offload_obstacle(jobs, id);
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    living.waiters.push(Waiter {
+        milestone: Milestone::MemorySettled,
+        reply,
+    });
+    fx.milestones_reached.push(id);
+    let was_suspended = living.job.run_state.suspended;
+    living.job.run_state.aside.because = None;
+    match never {
+        Some(why) => {
+            if !was_suspended {
+                pause::set_suspended(jobs, fx, io, id, true)?;
+            }
+            keep_on_gpu(jobs, fx, io, id, why)
+        }
+        None => {
+            if !was_suspended {
+                pause::mark_suspended(jobs, fx, io, id)?;
+                fx.record_event(io, Some(id), "suspended", "offloading its GPU memory")?;
+            }
+            move_memory(jobs, fx, io, id, MemoryEvent::Release)
+        }
+    }
+}
+
+/// Why a job's memory cannot even be tried to put aside.
+fn offload_obstacle(jobs: &Jobs, id: JobId) -> Option<String> {
+    let living = jobs.active.get(&id)?;
+    if is_divided(living.job.state.grants()) {
+        return Some("the driver cannot offload the memory of MIG instances".to_owned());
+    }
+    if living.slice.is_none() {
+        return Some("its slice cannot be read".to_owned());
+    }
+    None
+}
+
+/// Its memory is not put aside.
+fn keep_on_gpu(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    why: String,
+) -> Result<(), StoreError> {
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    let aside = &mut living.job.run_state.aside;
+    aside.because = Some(why.clone());
+    aside.since.get_or_insert_with(now);
+    let job = living.job.clone();
+    io.store.save(&job)?;
+    fx.record_event(io, Some(id), "memory_release_failed", &why)
+}
+
+/// What somebody wants of a job's memory, or what has become of it: journaled, with what the job holds from now on.
+pub(in crate::controller) fn move_memory(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    then: MemoryEvent,
+) -> Result<(), StoreError> {
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    let before = living.job.run_state.aside.memory;
+    let after = before.on(then);
+    fx.milestones_reached.push(id);
+    if before == after {
+        return Ok(());
+    }
+    if after.is_copying() {
+        (living.memory_op.failures, living.memory_op.retry_after) = (0, None);
+        living.memory_op.last_error = None;
+    }
+    living.memory_op.blocked_by = None;
+    living.job.run_state.aside.memory = after;
+    // Who waits keeps its place.
+    living.job.run_state.aside.since = Some(now());
+    let holding = (before.holds_gpus(), after.holds_gpus());
+    if holding == (true, false) {
+        usage::journal_metered(jobs, io, id)?;
+    }
+    let Some(living) = jobs.active.get(&id) else {
+        return Ok(());
+    };
+    let job = living.job.clone();
+    match holding {
+        (true, false) => io.store.close_usage_for_offload(&job)?,
+        (false, true) => io.store.save_allocations(&job)?,
+        _ => {}
+    }
+    io.store.save(&job)?;
+    fx.changed.insert(id);
+    if before.holds_gpus() != after.holds_gpus()
+        || after == MemoryResidency::Due
+        || before == MemoryResidency::Due
+    {
+        fx.replan = true;
+    }
+    // The limits that go with it.
+    fx.resizes.push(id);
+    if after.is_copying() {
+        fx.memory_ops.push(id);
+    }
+    fx.failpoints.push(match after {
+        MemoryResidency::Leaving => "aside.intent",
+        MemoryResidency::Aside => "aside.kept",
+        MemoryResidency::Due => "back.due",
+        MemoryResidency::Returning { .. } => "back.intent",
+        MemoryResidency::Kept => "back.kept",
+    });
+    Ok(())
+}
+
+/// A suspended job whose memory may be elsewhere is to go on, or to stay so. False where it is an ordinary one.
+pub(in crate::controller) fn pause_memory(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    suspend: bool,
+) -> Result<bool, StoreError> {
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return Ok(false);
+    };
+    let aside = &living.job.run_state.aside;
+    if aside.memory == MemoryResidency::Kept {
+        // What could not be released may have been locked after all: it is asked.
+        let may_be_locked = !suspend && living.job.run_state.suspended && !aside.parts.is_empty();
+        if may_be_locked {
+            move_memory(jobs, fx, io, id, MemoryEvent::Recall)?;
+        }
+        return Ok(may_be_locked);
+    }
+    let before = living.job.run_state.aside.memory;
+    let then = if suspend {
+        MemoryEvent::Suspend
+    } else {
+        MemoryEvent::Resume
+    };
+    move_memory(jobs, fx, io, id, then)?;
+    let after = jobs
+        .active
+        .get(&id)
+        .map(|one| one.job.run_state.aside.memory);
+    if after == Some(MemoryResidency::Due) && before != MemoryResidency::Due {
+        let words = "its memory is restored once its GPUs have room";
+        fx.record_event(io, Some(id), "memory_restore_pending", words)?;
+    }
+    Ok(true)
+}
+
+/// Gives jobs that are to go on their GPUs again, where there is room: before anybody new is placed.
+pub(in crate::controller) fn resume_offloaded(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+) -> Result<(), StoreError> {
+    let mut due: Vec<(i64, JobId)> = state
+        .jobs
+        .active
+        .values()
+        .filter_map(|living| living.job.held())
+        .filter_map(|held| Some((held.due?, held.job)))
+        .collect();
+    due.sort_unstable();
+    for (_, id) in due {
+        let mut snapshot = schedule::snapshot(state, io);
+        let Some(living) = state.jobs.active.get_mut(&id) else {
+            continue;
         };
-        living.waiters.push(Waiter {
-            milestone: Milestone::MemorySettled,
-            reply,
+        if !living.memory_op.keeps_reservation() {
+            // It keeps its turn.
+            snapshot.held.extend(living.job.held());
+        }
+        match plan_resume(&snapshot, id, &uses(living)) {
+            Err(lacks) => living.memory_op.blocked_by = Some(lacks),
+            Ok(grants) => {
+                living.job.relabel(grants);
+                move_memory(&mut state.jobs, fx, io, id, MemoryEvent::Fits)?;
+                let words =
+                    super::schedule::labels(&state.jobs.active.get(&id).expect("it was there").job);
+                fx.record_event(io, Some(id), "memory_restoring", &words)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gives the errands that are due: what is journaled and not under way.
+pub(in crate::controller) fn run_memory_ops(jobs: &mut Jobs, fx: &mut Effects, io: &Io) {
+    let mut trips = std::mem::take(&mut fx.memory_ops);
+    trips.sort_unstable();
+    trips.dedup();
+    for id in trips {
+        run_memory_op(jobs, io, id);
+    }
+}
+
+/// Those whose pause is over.
+pub(in crate::controller) fn retry_memory_ops(jobs: &mut Jobs, fx: &mut Effects, io: &Io) {
+    for id in active_set::active_jobs(jobs, io) {
+        let moves = jobs.active.get(&id).is_some_and(|living| {
+            living.job.run_state.aside.memory.is_copying() && living.memory_op.cancelled.is_none()
         });
-        self.effects.milestones_reached.push(id);
-        let was_suspended = living.job.run_state.suspended;
-        living.job.run_state.aside.because = None;
-        match never {
-            Some(why) => {
-                if !was_suspended {
-                    self.set_suspended(id, true)?;
-                }
-                self.keep_on_gpu(id, why)
+        if moves {
+            fx.memory_ops.push(id);
+        }
+    }
+}
+
+fn run_memory_op(jobs: &mut Jobs, io: &Io, id: JobId) {
+    let dir = start::job_dir(jobs, io, id);
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return;
+    };
+    let aside = &living.job.run_state.aside;
+    let way = match aside.memory {
+        MemoryResidency::Leaving => Direction::Offload,
+        MemoryResidency::Returning { .. } => Direction::Restore,
+        MemoryResidency::Kept | MemoryResidency::Aside | MemoryResidency::Due => return,
+    };
+    let waits = living
+        .memory_op
+        .retry_after
+        .is_some_and(|at| Instant::now() < at);
+    let runs = matches!(living.job.state, Life::Running { .. });
+    if waits || !runs || living.memory_op.cancelled.is_some() {
+        return;
+    }
+    let launch = dir.launch().ok().flatten();
+    let (Some(launch), Some(slice)) = (launch, &living.slice) else {
+        let why = "its records or its slice cannot be read".to_owned();
+        let ended = match way {
+            Direction::Offload if aside.parts.is_empty() => CheckpointOutcome::Refused(why),
+            Direction::Offload => CheckpointOutcome::Failed(why),
+            Direction::Restore => CheckpointOutcome::NotRestored(why),
+        };
+        let attempt = living.job.attempt;
+        return io.checkpoint_ops.report_not_started(id, attempt, ended);
+    };
+    let withdrawn = Arc::new(AtomicBool::new(false));
+    living.memory_op.cancelled = Some(Arc::clone(&withdrawn));
+    let grants = living.job.state.grants().iter();
+    io.checkpoint_ops.start(CheckpointOp {
+        job: id,
+        attempt: living.job.attempt,
+        direction: way,
+        supervisor: launch.process,
+        slice: slice.ledger(),
+        gpus: grants.map(|grant| grant.gpu.clone()).collect(),
+        parts: aside.parts.clone(),
+        is_withdrawn: withdrawn,
+    });
+}
+
+/// Draws the consequences of what an errand says.
+pub(in crate::controller) fn apply_checkpoint_report(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    report: CheckpointReport,
+) -> Result<(), StoreError> {
+    let CheckpointReport {
+        job: id,
+        attempt,
+        update: what,
+    } = report;
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    let is_its = living.job.attempt == attempt;
+    match what {
+        CheckpointUpdate::LockPending(parts, journaled) => match is_its {
+            true => record_checkpoint_processes(jobs, fx, io, id, parts, journaled),
+            // Nobody answers, and so it ends.
+            false => Ok(()),
+        },
+        CheckpointUpdate::Finished(outcome) => {
+            living.memory_op.cancelled = None;
+            // Who waits for its end may not have to any more.
+            fx.milestones_reached.push(id);
+            if living.job.run_state.aside.memory.is_copying() {
+                // Something else may have been asked for meanwhile.
+                fx.memory_ops.push(id);
             }
-            None => {
-                if !was_suspended {
-                    self.mark_suspended(id)?;
-                    self.record_event(Some(id), "suspended", "offloading its GPU memory")?;
-                }
-                self.move_memory(id, MemoryEvent::Release)
-            }
-        }
-    }
-
-    /// Why a job's memory cannot even be tried to put aside.
-    fn offload_obstacle(&self, id: JobId) -> Option<String> {
-        let living = self.jobs.get(&id)?;
-        if is_divided(living.job.state.grants()) {
-            return Some("the driver cannot offload the memory of MIG instances".to_owned());
-        }
-        if living.slice.is_none() {
-            return Some("its slice cannot be read".to_owned());
-        }
-        None
-    }
-
-    /// Its memory is not put aside.
-    fn keep_on_gpu(&mut self, id: JobId, why: String) -> Result<(), StoreError> {
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        let aside = &mut living.job.run_state.aside;
-        aside.because = Some(why.clone());
-        aside.since.get_or_insert_with(now);
-        let job = living.job.clone();
-        self.store.save(&job)?;
-        self.record_event(Some(id), "memory_release_failed", &why)
-    }
-
-    /// What somebody wants of a job's memory, or what has become of it: journaled, with what the job holds from now on.
-    pub(in crate::controller) fn move_memory(
-        &mut self,
-        id: JobId,
-        then: MemoryEvent,
-    ) -> Result<(), StoreError> {
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        let before = living.job.run_state.aside.memory;
-        let after = before.on(then);
-        self.effects.milestones_reached.push(id);
-        if before == after {
-            return Ok(());
-        }
-        if after.is_copying() {
-            (living.memory_op.failures, living.memory_op.retry_after) = (0, None);
-            living.memory_op.last_error = None;
-        }
-        living.memory_op.blocked_by = None;
-        living.job.run_state.aside.memory = after;
-        // Who waits keeps its place.
-        living.job.run_state.aside.since = Some(now());
-        let holding = (before.holds_gpus(), after.holds_gpus());
-        if holding == (true, false) {
-            self.journal_metered(id)?;
-        }
-        let Some(living) = self.jobs.get(&id) else {
-            return Ok(());
-        };
-        let job = living.job.clone();
-        match holding {
-            (true, false) => self.store.close_usage_for_offload(&job)?,
-            (false, true) => self.store.save_allocations(&job)?,
-            _ => {}
-        }
-        self.store.save(&job)?;
-        self.effects.changed.insert(id);
-        if before.holds_gpus() != after.holds_gpus()
-            || after == MemoryResidency::Due
-            || before == MemoryResidency::Due
-        {
-            self.effects.replan = true;
-        }
-        // The limits that go with it.
-        self.effects.resizes.push(id);
-        if after.is_copying() {
-            self.effects.memory_ops.push(id);
-        }
-        self.effects.failpoints.push(match after {
-            MemoryResidency::Leaving => "aside.intent",
-            MemoryResidency::Aside => "aside.kept",
-            MemoryResidency::Due => "back.due",
-            MemoryResidency::Returning { .. } => "back.intent",
-            MemoryResidency::Kept => "back.kept",
-        });
-        Ok(())
-    }
-
-    /// A suspended job whose memory may be elsewhere is to go on, or to stay so. False where it is an ordinary one.
-    pub(in crate::controller) fn pause_memory(
-        &mut self,
-        id: JobId,
-        suspend: bool,
-    ) -> Result<bool, StoreError> {
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(false);
-        };
-        let aside = &living.job.run_state.aside;
-        if aside.memory == MemoryResidency::Kept {
-            // What could not be released may have been locked after all: it is asked.
-            let may_be_locked =
-                !suspend && living.job.run_state.suspended && !aside.parts.is_empty();
-            if may_be_locked {
-                self.move_memory(id, MemoryEvent::Recall)?;
-            }
-            return Ok(may_be_locked);
-        }
-        let before = living.job.run_state.aside.memory;
-        let then = if suspend {
-            MemoryEvent::Suspend
-        } else {
-            MemoryEvent::Resume
-        };
-        self.move_memory(id, then)?;
-        let after = self.jobs.get(&id).map(|one| one.job.run_state.aside.memory);
-        if after == Some(MemoryResidency::Due) && before != MemoryResidency::Due {
-            let words = "its memory is restored once its GPUs have room";
-            self.record_event(Some(id), "memory_restore_pending", words)?;
-        }
-        Ok(true)
-    }
-
-    /// Gives jobs that are to go on their GPUs again, where there is room: before anybody new is placed.
-    pub(in crate::controller) fn resume_offloaded(&mut self) -> Result<(), StoreError> {
-        let mut due: Vec<(i64, JobId)> = self
-            .jobs
-            .values()
-            .filter_map(|living| living.job.held())
-            .filter_map(|held| Some((held.due?, held.job)))
-            .collect();
-        due.sort_unstable();
-        for (_, id) in due {
-            let mut snapshot = self.snapshot();
-            let Some(living) = self.jobs.get_mut(&id) else {
-                continue;
-            };
-            if !living.memory_op.keeps_reservation() {
-                // It keeps its turn.
-                snapshot.held.extend(living.job.held());
-            }
-            match plan_resume(&snapshot, id, &uses(living)) {
-                Err(lacks) => living.memory_op.blocked_by = Some(lacks),
-                Ok(grants) => {
-                    living.job.relabel(grants);
-                    self.move_memory(id, MemoryEvent::Fits)?;
-                    let words =
-                        super::schedule::labels(&self.jobs.get(&id).expect("it was there").job);
-                    self.record_event(Some(id), "memory_restoring", &words)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives the errands that are due: what is journaled and not under way.
-    pub(in crate::controller) fn run_memory_ops(&mut self) {
-        let mut trips = std::mem::take(&mut self.effects.memory_ops);
-        trips.sort_unstable();
-        trips.dedup();
-        for id in trips {
-            self.run_memory_op(id);
-        }
-    }
-
-    /// Those whose pause is over.
-    pub(in crate::controller) fn retry_memory_ops(&mut self) {
-        for id in self.active_jobs() {
-            let moves = self.jobs.get(&id).is_some_and(|living| {
-                living.job.run_state.aside.memory.is_copying()
-                    && living.memory_op.cancelled.is_none()
-            });
-            if moves {
-                self.effects.memory_ops.push(id);
-            }
-        }
-    }
-
-    fn run_memory_op(&mut self, id: JobId) {
-        let dir = self.job_dir(id);
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return;
-        };
-        let aside = &living.job.run_state.aside;
-        let way = match aside.memory {
-            MemoryResidency::Leaving => Direction::Offload,
-            MemoryResidency::Returning { .. } => Direction::Restore,
-            MemoryResidency::Kept | MemoryResidency::Aside | MemoryResidency::Due => return,
-        };
-        let waits = living
-            .memory_op
-            .retry_after
-            .is_some_and(|at| Instant::now() < at);
-        let runs = matches!(living.job.state, Life::Running { .. });
-        if waits || !runs || living.memory_op.cancelled.is_some() {
-            return;
-        }
-        let launch = dir.launch().ok().flatten();
-        let (Some(launch), Some(slice)) = (launch, &living.slice) else {
-            let why = "its records or its slice cannot be read".to_owned();
-            let ended = match way {
-                Direction::Offload if aside.parts.is_empty() => CheckpointOutcome::Refused(why),
-                Direction::Offload => CheckpointOutcome::Failed(why),
-                Direction::Restore => CheckpointOutcome::NotRestored(why),
-            };
-            let attempt = living.job.attempt;
-            return self.checkpoint_ops.report_not_started(id, attempt, ended);
-        };
-        let withdrawn = Arc::new(AtomicBool::new(false));
-        living.memory_op.cancelled = Some(Arc::clone(&withdrawn));
-        let grants = living.job.state.grants().iter();
-        self.checkpoint_ops.start(CheckpointOp {
-            job: id,
-            attempt: living.job.attempt,
-            direction: way,
-            supervisor: launch.process,
-            slice: slice.ledger(),
-            gpus: grants.map(|grant| grant.gpu.clone()).collect(),
-            parts: aside.parts.clone(),
-            is_withdrawn: withdrawn,
-        });
-    }
-
-    /// Draws the consequences of what an errand says.
-    pub(in crate::controller) fn apply_checkpoint_report(
-        &mut self,
-        report: CheckpointReport,
-    ) -> Result<(), StoreError> {
-        let CheckpointReport {
-            job: id,
-            attempt,
-            update: what,
-        } = report;
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        let is_its = living.job.attempt == attempt;
-        match what {
-            CheckpointUpdate::LockPending(parts, journaled) => match is_its {
-                true => self.record_checkpoint_processes(id, parts, journaled),
-                // Nobody answers, and so it ends.
+            match is_its && matches!(living.job.state, Life::Running { .. }) {
+                true => finish_memory_op(jobs, fx, io, id, outcome),
                 false => Ok(()),
-            },
-            CheckpointUpdate::Finished(outcome) => {
-                living.memory_op.cancelled = None;
-                // Who waits for its end may not have to any more.
-                self.effects.milestones_reached.push(id);
-                if living.job.run_state.aside.memory.is_copying() {
-                    // Something else may have been asked for meanwhile.
-                    self.effects.memory_ops.push(id);
-                }
-                match is_its && matches!(living.job.state, Life::Running { .. }) {
-                    true => self.finish_memory_op(id, outcome),
-                    false => Ok(()),
-                }
             }
         }
     }
+}
 
-    fn record_checkpoint_processes(
-        &mut self,
-        id: JobId,
-        parts: Vec<Process>,
-        journaled: SyncSender<()>,
-    ) -> Result<(), StoreError> {
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        living.job.run_state.aside.parts = parts;
-        let job = living.job.clone();
-        self.store.save(&job)?;
-        self.effects.commit_waiters.push(journaled);
-        Ok(())
-    }
+fn record_checkpoint_processes(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    parts: Vec<Process>,
+    journaled: SyncSender<()>,
+) -> Result<(), StoreError> {
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    living.job.run_state.aside.parts = parts;
+    let job = living.job.clone();
+    io.store.save(&job)?;
+    fx.commit_waiters.push(journaled);
+    Ok(())
+}
 
-    fn finish_memory_op(
-        &mut self,
-        id: JobId,
-        outcome: CheckpointOutcome,
-    ) -> Result<(), StoreError> {
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        let before = living.job.run_state.aside.memory;
-        match (outcome, before) {
-            (CheckpointOutcome::Saved, MemoryResidency::Leaving) => {
-                let memory: Bytes = uses(living).into_iter().sum();
-                let labels = super::schedule::labels(&living.job);
-                self.move_memory(id, MemoryEvent::Offloaded)?;
-                let words = format!("{} of {labels} is in host memory", memory.human());
-                self.record_event(Some(id), "memory_released", &words)
-            }
-            (CheckpointOutcome::Refused(why), MemoryResidency::Leaving) => {
-                living.job.run_state.aside.parts.clear();
-                self.move_memory(id, MemoryEvent::Refused)?;
-                self.effects.pauses.push(id);
-                self.keep_on_gpu(id, why)
-            }
-            (CheckpointOutcome::Failed(why), MemoryResidency::Leaving) => {
-                self.move_memory(id, MemoryEvent::Failed)?;
-                self.keep_on_gpu(id, why)
-            }
-            (CheckpointOutcome::Restored, MemoryResidency::Returning { goes_on }) => {
-                let was_released = living.job.run_state.aside.because.is_none();
-                self.move_memory(id, MemoryEvent::Restored)?;
-                if was_released {
-                    let words = "its memory is restored to its GPUs";
-                    self.record_event(Some(id), "memory_restored", words)?;
-                }
-                match goes_on {
-                    true => {
-                        self.signal_all(id, Signal::CONT);
-                        self.set_suspended(id, false)
-                    }
-                    false => {
-                        self.effects.pauses.push(id);
-                        Ok(())
-                    }
-                }
-            }
-            (CheckpointOutcome::NotRestored(why), MemoryResidency::Returning { .. }) => {
-                let is_new = living.memory_op.last_error.as_ref() != Some(&why);
-                living.memory_op.record_failure(why.clone());
-                tracing::warn!(job = %id, "cannot restore the job's memory to its GPUs: {why}");
-                // What of it goes on meanwhile would wait for the rest.
-                self.effects.pauses.push(id);
-                match is_new {
-                    true => self.record_event(Some(id), "memory_restore_failed", &why),
-                    false => Ok(()),
-                }
-            }
-            // It came too late: the next errand begins with how things are.
-            _ => Ok(()),
+fn finish_memory_op(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    outcome: CheckpointOutcome,
+) -> Result<(), StoreError> {
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    let before = living.job.run_state.aside.memory;
+    match (outcome, before) {
+        (CheckpointOutcome::Saved, MemoryResidency::Leaving) => {
+            let memory: Bytes = uses(living).into_iter().sum();
+            let labels = super::schedule::labels(&living.job);
+            move_memory(jobs, fx, io, id, MemoryEvent::Offloaded)?;
+            let words = format!("{} of {labels} is in host memory", memory.human());
+            fx.record_event(io, Some(id), "memory_released", &words)
         }
-    }
-
-    /// Why a job that was to be suspended without its GPUs is where it is.
-    pub(in crate::controller) fn offload_block_reason(&self, job: &Job) -> Option<BlockReason> {
-        let memory = job.memory()?;
-        let aside = &job.run_state.aside;
-        let living = self.jobs.get(&job.id)?;
-        let trip = &living.memory_op;
-        let tried = trip.last_error.as_ref();
-        let bytes: Bytes = uses(living).into_iter().sum();
-        let its = format!("its {} of {}", bytes.human(), super::schedule::labels(job));
-        let words = match memory.place {
-            MemoryPlace::Gpu => {
-                let why = aside.because.as_ref()?;
-                format!("its GPU memory was not released: {why}")
+        (CheckpointOutcome::Refused(why), MemoryResidency::Leaving) => {
+            living.job.run_state.aside.parts.clear();
+            move_memory(jobs, fx, io, id, MemoryEvent::Refused)?;
+            fx.pauses.push(id);
+            keep_on_gpu(jobs, fx, io, id, why)
+        }
+        (CheckpointOutcome::Failed(why), MemoryResidency::Leaving) => {
+            move_memory(jobs, fx, io, id, MemoryEvent::Failed)?;
+            keep_on_gpu(jobs, fx, io, id, why)
+        }
+        (CheckpointOutcome::Restored, MemoryResidency::Returning { goes_on }) => {
+            let was_released = living.job.run_state.aside.because.is_none();
+            move_memory(jobs, fx, io, id, MemoryEvent::Restored)?;
+            if was_released {
+                let words = "its memory is restored to its GPUs";
+                fx.record_event(io, Some(id), "memory_restored", words)?;
             }
-            MemoryPlace::Offloading => "offloading its GPU memory".to_owned(),
-            MemoryPlace::Host => {
-                let since = memory.since;
-                format!("holds no GPU: {its} is in host memory since {since:.0}")
+            match goes_on {
+                true => {
+                    pause::signal_all(jobs, io, id, Signal::CONT);
+                    pause::set_suspended(jobs, fx, io, id, false)
+                }
+                false => {
+                    fx.pauses.push(id);
+                    Ok(())
+                }
             }
-            MemoryPlace::RestorePending => match &trip.blocked_by {
-                Some(lacks) => {
-                    format!("resuming, waits for {lacks}; {its} is in host memory")
-                }
-                None => format!("resuming; {its} is in host memory"),
-            },
-            MemoryPlace::Restoring => match tried {
-                Some(why) => {
-                    format!("restoring its memory to its GPUs again, after a failure: {why}")
-                }
-                None => "restoring its memory to its GPUs".to_owned(),
-            },
-        };
-        Some(BlockReason {
-            code: None,
-            message: words,
-        })
+        }
+        (CheckpointOutcome::NotRestored(why), MemoryResidency::Returning { .. }) => {
+            let is_new = living.memory_op.last_error.as_ref() != Some(&why);
+            living.memory_op.record_failure(why.clone());
+            tracing::warn!(job = %id, "cannot restore the job's memory to its GPUs: {why}");
+            // What of it goes on meanwhile would wait for the rest.
+            fx.pauses.push(id);
+            match is_new {
+                true => fx.record_event(io, Some(id), "memory_restore_failed", &why),
+                false => Ok(()),
+            }
+        }
+        // It came too late: the next errand begins with how things are.
+        _ => Ok(()),
     }
+}
 
-    /// Whether a job's memory is where it is for now.
-    pub(in crate::controller) fn is_memory_settled(living: &ActiveJob) -> bool {
-        !living.job.run_state.aside.memory.is_copying()
-    }
+/// Why a job that was to be suspended without its GPUs is where it is.
+pub(in crate::controller) fn offload_block_reason(jobs: &Jobs, job: &Job) -> Option<BlockReason> {
+    let memory = job.memory()?;
+    let aside = &job.run_state.aside;
+    let living = jobs.active.get(&job.id)?;
+    let trip = &living.memory_op;
+    let tried = trip.last_error.as_ref();
+    let bytes: Bytes = uses(living).into_iter().sum();
+    let its = format!("its {} of {}", bytes.human(), super::schedule::labels(job));
+    let words = match memory.place {
+        MemoryPlace::Gpu => {
+            let why = aside.because.as_ref()?;
+            format!("its GPU memory was not released: {why}")
+        }
+        MemoryPlace::Offloading => "offloading its GPU memory".to_owned(),
+        MemoryPlace::Host => {
+            let since = memory.since;
+            format!("holds no GPU: {its} is in host memory since {since:.0}")
+        }
+        MemoryPlace::RestorePending => match &trip.blocked_by {
+            Some(lacks) => {
+                format!("resuming, waits for {lacks}; {its} is in host memory")
+            }
+            None => format!("resuming; {its} is in host memory"),
+        },
+        MemoryPlace::Restoring => match tried {
+            Some(why) => {
+                format!("restoring its memory to its GPUs again, after a failure: {why}")
+            }
+            None => "restoring its memory to its GPUs".to_owned(),
+        },
+    };
+    Some(BlockReason {
+        code: None,
+        message: words,
+    })
+}
+
+/// Whether a job's memory is where it is for now.
+pub(in crate::controller) fn is_memory_settled(living: &ActiveJob) -> bool {
+    !living.job.run_state.aside.memory.is_copying()
 }
 
 /// What a job's memory comes to by its account, by position in its holdings.

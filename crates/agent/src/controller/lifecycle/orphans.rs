@@ -13,58 +13,65 @@ use std::os::unix::fs::MetadataExt;
 use divvy_core::JobId;
 use rustix::process::Signal;
 
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
 use crate::controller::mig::is_divided;
-use crate::controller::{ActiveJob, Controller};
+use crate::controller::observe;
+use crate::controller::state::{ActiveJob, GpuState, Jobs};
 use crate::host::clock::Instant;
 use crate::host::process::{Process, proc_path};
 use crate::journal::StoreError;
 
-impl Controller {
-    /// Whether an ended job's slice has to wait for somebody.
-    pub(in crate::controller) fn has_orphans(&mut self, id: JobId) -> Result<bool, StoreError> {
-        let grace = self.config.grace;
-        let is_not_seen = self.is_unobserved(id);
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(false);
-        };
-        let holders = holders(living);
-        // Of who is in an instance nothing else tells.
-        let may_have = is_not_seen && living.is_launched() && is_divided(living.job.state.grants());
-        if holders.is_empty() && !may_have {
-            living.orphans_since = None;
-            return Ok(false);
-        }
-        let since = *living.orphans_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < grace {
-            if may_have {
-                self.observer.sample_soon();
-            }
-            return Ok(true);
-        }
-        if holders.is_empty() {
-            living.orphans_since = None;
-            return Ok(false);
-        }
-        let its = own_orphans(living);
-        let strangers = holders.iter().filter(|process| !its.contains(process));
-        for process in &its {
-            // Gone by itself is as well; one that cannot be killed is waited for.
-            let _ = process.signal(Signal::KILL);
-        }
-        if its.is_empty() {
-            let pids: Vec<String> = strangers.map(|process| process.pid.to_string()).collect();
-            let words = format!(
-                "pid {} belongs to another user and has the slice open; the slice is released nevertheless",
-                pids.join(", ")
-            );
-            tracing::warn!(job = %id, words);
-            // Whoever is there when another run of it has ended is given a grace of his own.
-            living.orphans_since = None;
-            self.record_event(Some(id), "orphan_process", &words)?;
-            return Ok(false);
-        }
-        Ok(true)
+/// Whether an ended job's slice has to wait for somebody.
+pub(in crate::controller) fn has_orphans(
+    jobs: &mut Jobs,
+    gpus: &GpuState,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+) -> Result<bool, StoreError> {
+    let grace = io.config.grace;
+    let is_not_seen = observe::is_unobserved(jobs, gpus, id);
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return Ok(false);
+    };
+    let holders = holders(living);
+    // Of who is in an instance nothing else tells.
+    let may_have = is_not_seen && living.is_launched() && is_divided(living.job.state.grants());
+    if holders.is_empty() && !may_have {
+        living.orphans_since = None;
+        return Ok(false);
     }
+    let since = *living.orphans_since.get_or_insert_with(Instant::now);
+    if since.elapsed() < grace {
+        if may_have {
+            io.observer.sample_soon();
+        }
+        return Ok(true);
+    }
+    if holders.is_empty() {
+        living.orphans_since = None;
+        return Ok(false);
+    }
+    let its = own_orphans(living);
+    let strangers = holders.iter().filter(|process| !its.contains(process));
+    for process in &its {
+        // Gone by itself is as well; one that cannot be killed is waited for.
+        let _ = process.signal(Signal::KILL);
+    }
+    if its.is_empty() {
+        let pids: Vec<String> = strangers.map(|process| process.pid.to_string()).collect();
+        let words = format!(
+            "pid {} belongs to another user and has the slice open; the slice is released nevertheless",
+            pids.join(", ")
+        );
+        tracing::warn!(job = %id, words);
+        // Whoever is there when another run of it has ended is given a grace of his own.
+        living.orphans_since = None;
+        fx.record_event(io, Some(id), "orphan_process", &words)?;
+        return Ok(false);
+    }
+    Ok(true)
 }
 
 /// Those of the holders that are the job's: of the driver's list, or its user's.

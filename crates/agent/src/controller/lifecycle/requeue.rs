@@ -7,7 +7,10 @@ use divvy_core::job::{Event, ProgramExit, StopReason};
 use divvy_core::{JobId, JobState as Life};
 
 use crate::checkpoint::GpuMemoryState;
-use crate::controller::Controller;
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
+use crate::controller::lifecycle::start;
+use crate::controller::state::Jobs;
 use crate::host::clock::Instant;
 use crate::job_dir::{ExitRecord, RunOutcome, StopRecord};
 use crate::journal::StoreError;
@@ -65,52 +68,52 @@ impl Job {
     }
 }
 
-impl Controller {
-    /// Journals that a job waits again. Its slice has been given back, and nothing of it runs.
-    pub(in crate::controller) fn requeue_after_run(
-        &mut self,
-        id: JobId,
-        kind: &str,
-        words: &str,
-    ) -> Result<(), StoreError> {
-        if let Some(watch) = &self.watch {
-            watch.remove(id);
-        }
-        if let Err(error) = self.job_dir(id).erase_spec() {
-            tracing::warn!(job = %id, error = error_chain(&error), "cannot delete the job's spec, which contains its environment");
-        }
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        assert_eq!(living.job.state, Life::Queued, "the caller has queued it");
-        let now = Instant::now();
-        (living.since, living.client_seen) = (now, now);
-        living.supervisor = None;
-        living.supervisor_end = None;
-        living.lost_since = None;
-        living.start_failure = None;
-        living.false_starts = 0;
-        living.refusals = 0;
-        living.damaged = false;
-        living.slice_usage.clear();
-        living.members.clear();
-        let job = &mut living.job;
-        job.run_state.runs += 1;
-        let (stop, cause) = (job.run_state.stop.take(), job.run_state.cause.take());
-        job.run_state.stopped_before =
-            (cause.zip(stop)).map(|(cause, (_, at))| StopRecord { cause, at });
-        job.run_state.suspended = false;
-        job.run_state.aside = GpuMemoryState::default();
-        let released = job.clone();
-        (job.started_at, job.ended_at, job.exit_code) = (None, None, None);
-        job.allocations.clear();
-        let job = job.clone();
-        self.store.release_allocations(&released)?;
-        self.store.save(&job)?;
-        self.record_event(Some(id), kind, words)?;
-        self.effects.replan = true;
-        Ok(())
+/// Journals that a job waits again. Its slice has been given back, and nothing of it runs.
+pub(in crate::controller) fn requeue_after_run(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    kind: &str,
+    words: &str,
+) -> Result<(), StoreError> {
+    if let Some(watch) = &io.watch {
+        watch.remove(id);
     }
+    if let Err(error) = start::job_dir(jobs, io, id).erase_spec() {
+        tracing::warn!(job = %id, error = error_chain(&error), "cannot delete the job's spec, which contains its environment");
+    }
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    assert_eq!(living.job.state, Life::Queued, "the caller has queued it");
+    let now = Instant::now();
+    (living.since, living.client_seen) = (now, now);
+    living.supervisor = None;
+    living.supervisor_end = None;
+    living.lost_since = None;
+    living.start_failure = None;
+    living.false_starts = 0;
+    living.refusals = 0;
+    living.damaged = false;
+    living.slice_usage.clear();
+    living.members.clear();
+    let job = &mut living.job;
+    job.run_state.runs += 1;
+    let (stop, cause) = (job.run_state.stop.take(), job.run_state.cause.take());
+    job.run_state.stopped_before =
+        (cause.zip(stop)).map(|(cause, (_, at))| StopRecord { cause, at });
+    job.run_state.suspended = false;
+    job.run_state.aside = GpuMemoryState::default();
+    let released = job.clone();
+    (job.started_at, job.ended_at, job.exit_code) = (None, None, None);
+    job.allocations.clear();
+    let job = job.clone();
+    io.store.release_allocations(&released)?;
+    io.store.save(&job)?;
+    fx.record_event(io, Some(id), kind, words)?;
+    fx.replan = true;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -14,324 +14,357 @@ use std::cmp::Ordering;
 use divvy_api::v1::{self, Error, ErrorCode};
 use divvy_core::memory::MemoryResidency;
 use divvy_core::project::quota_exceeded_by_resize;
-use divvy_core::resize::{ResizeError, Resized, grant_at_target, resize};
+use divvy_core::resize::{ResizeError, Resized, grant_at_target, resize as plan_resize};
 use divvy_core::{Amount, Bytes, Compute, Grant, JobId, JobState as Life, can_ever_fit};
 
+use crate::controller::admission::{projects, submit};
+use crate::controller::effects::{Effects, JobReply};
+use crate::controller::io::Io;
+use crate::controller::lifecycle::{change, schedule};
 use crate::controller::mailbox::Reply;
 use crate::controller::mig::is_divided;
-use crate::controller::{ActiveJob, Controller, JobReply};
+use crate::controller::query::reference;
+use crate::controller::state::{ActiveJob, Jobs, State};
+use crate::controller::{active_set, claims};
 use crate::host::failpoint::reach;
 use crate::journal::StoreError;
 use crate::model::job::Job;
 use crate::model::validate::{self, never_fits, usage};
 
-impl Controller {
-    pub(in crate::controller) fn resize(
-        &mut self,
-        reference: &str,
-        resize: v1::Resize,
-        reply: Reply<v1::Job>,
-    ) -> Result<(), StoreError> {
-        let result = match checked(resize) {
-            Ok(asked) => match self.find(reference)? {
-                Ok(id) => {
-                    let before = self.size_of(id);
-                    let result = self.resize_job(id, asked)?;
-                    let counted = match &result {
-                        Ok(()) => {
-                            let way = direction(before.as_ref(), self.size_of(id).as_ref());
-                            way.map(|way| (way, "done"))
-                        }
-                        Err(error) => Some((refused(error.code), "refused")),
-                    };
-                    if let Some(counted) = counted {
-                        *self.counters.resizes.entry(counted).or_default() += 1;
+pub(in crate::controller) fn resize(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    reference: &str,
+    resize: v1::Resize,
+    reply: Reply<v1::Job>,
+) -> Result<(), StoreError> {
+    let result = match checked(resize) {
+        Ok(asked) => match reference::find(&state.jobs, io, reference)? {
+            Ok(id) => {
+                let before = size_of(&state.jobs, id);
+                let result = resize_job(state, fx, io, id, asked)?;
+                let counted = match &result {
+                    Ok(()) => {
+                        let way = direction(before.as_ref(), size_of(&state.jobs, id).as_ref());
+                        way.map(|way| (way, "done"))
                     }
-                    result.map(|()| id)
+                    Err(error) => Some((refused(error.code), "refused")),
+                };
+                if let Some(counted) = counted {
+                    *fx.counters.resizes.entry(counted).or_default() += 1;
                 }
-                Err(error) => Err(error),
-            },
+                result.map(|()| id)
+            }
             Err(error) => Err(error),
-        };
-        self.effects.job_replies.push(JobReply { reply, result });
-        Ok(())
-    }
+        },
+        Err(error) => Err(error),
+    };
+    fx.job_replies.push(JobReply { reply, result });
+    Ok(())
+}
 
-    /// What a job has, or is to have; `None` where it is not there.
-    fn size_of(&self, id: JobId) -> Option<Size> {
-        let job = &self.jobs.get(&id)?.job;
-        let limits = job.limits();
-        Some(Size {
-            held: (!limits.is_empty()).then(|| limits.iter().map(|limit| limit.memory).sum()),
-            requested: job.request().amount,
-            compute: job.compute(),
-        })
-    }
+/// What a job has, or is to have; `None` where it is not there.
+fn size_of(jobs: &Jobs, id: JobId) -> Option<Size> {
+    let job = &jobs.active.get(&id)?.job;
+    let limits = job.limits();
+    Some(Size {
+        held: (!limits.is_empty()).then(|| limits.iter().map(|limit| limit.memory).sum()),
+        requested: job.request().amount,
+        compute: job.compute(),
+    })
+}
 
-    fn resize_job(
-        &mut self,
-        id: JobId,
-        (amount, compute): (Option<Amount>, Option<Compute>),
-    ) -> Result<Result<(), Error>, StoreError> {
-        let conflict = |what: &str| {
-            let error = Error::new(ErrorCode::Conflict, format!("job {id} {what}"));
+fn resize_job(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    (amount, compute): (Option<Amount>, Option<Compute>),
+) -> Result<Result<(), Error>, StoreError> {
+    let conflict = |what: &str| {
+        let error = Error::new(ErrorCode::Conflict, format!("job {id} {what}"));
+        Ok(Err(
+            error.hint(format!("`divvy describe {id}` shows its state"))
+        ))
+    };
+    if let Some(error) = claims::refuse_for_claim(&state.jobs, id, "resized") {
+        return Ok(Err(error));
+    }
+    let living = state.jobs.active.get(&id);
+    if living.is_some_and(|living| living.job.run_state.aside.memory != MemoryResidency::Kept) {
+        return conflict("is suspended without its GPUs; resume it before resizing it");
+    }
+    let unconfirmed = living.is_some_and(|living| living.job.awaits_confirmation());
+    let done = match (living.map(|living| &living.job.state), amount) {
+        (Some(Life::Stopping { .. }), _) => conflict("is being stopped"),
+        (Some(Life::Ended { .. }) | None, _) => conflict("has ended already"),
+        (Some(life), _) if compute.is_some() && is_divided(life.grants()) => {
+            let what = "a MIG instance has its own compute units, so no compute mode applies";
             Ok(Err(
-                error.hint(format!("`divvy describe {id}` shows its state"))
+                Error::new(ErrorCode::Conflict, what).hint("leave --compute out")
             ))
-        };
-        if let Some(error) = self.refuse_for_claim(id, "resized") {
-            return Ok(Err(error));
         }
-        let living = self.jobs.get(&id);
-        if living.is_some_and(|living| living.job.run_state.aside.memory != MemoryResidency::Kept) {
-            return conflict("is suspended without its GPUs; resume it before resizing it");
+        (Some(_), None) => Ok(Ok(())),
+        (Some(Life::Starting { .. }), Some(_)) if unconfirmed => {
+            conflict("waits for a confirmation of its present size")
         }
-        let unconfirmed = living.is_some_and(|living| living.job.awaits_confirmation());
-        let done = match (living.map(|living| &living.job.state), amount) {
-            (Some(Life::Stopping { .. }), _) => conflict("is being stopped"),
-            (Some(Life::Ended { .. }) | None, _) => conflict("has ended already"),
-            (Some(life), _) if compute.is_some() && is_divided(life.grants()) => {
-                let what = "a MIG instance has its own compute units, so no compute mode applies";
-                Ok(Err(
-                    Error::new(ErrorCode::Conflict, what).hint("leave --compute out")
-                ))
-            }
-            (Some(_), None) => Ok(Ok(())),
-            (Some(Life::Starting { .. }), Some(_)) if unconfirmed => {
-                conflict("waits for a confirmation of its present size")
-            }
-            (Some(Life::Queued), Some(amount)) => self.resize_waiting(id, amount),
-            (Some(Life::Lent { .. }), Some(_)) => {
-                conflict("is a claim, and Divvy does not run its programs")
-            }
-            (Some(Life::Starting { .. } | Life::Running { .. }), Some(amount)) => {
-                self.resize_held(id, amount)
-            }
-        }?;
-        if let (Ok(()), Some(compute)) = (&done, compute) {
-            self.redivide(id, compute)?;
+        (Some(Life::Queued), Some(amount)) => resize_waiting(state, fx, io, id, amount),
+        (Some(Life::Lent { .. }), Some(_)) => {
+            conflict("is a claim, and Divvy does not run its programs")
         }
-        Ok(done)
+        (Some(Life::Starting { .. } | Life::Running { .. }), Some(amount)) => {
+            resize_held(state, fx, io, id, amount)
+        }
+    }?;
+    if let (Ok(()), Some(compute)) = (&done, compute) {
+        redivide(&mut state.jobs, fx, io, id, compute)?;
     }
+    Ok(done)
+}
 
-    fn redivide(&mut self, id: JobId, compute: Compute) -> Result<(), StoreError> {
-        let Some(ActiveJob { job, .. }) = self.jobs.get_mut(&id).map(Box::as_mut) else {
-            return Ok(());
-        };
-        let before = job.compute();
-        if before == compute {
-            return Ok(());
-        }
-        job.redivided = Some(compute);
-        let job = job.clone();
-        self.store.save_resized(&job)?;
-        self.record_event(
-            Some(id),
-            "resized",
-            &format!("compute: {before} -> {compute}"),
-        )?;
-        self.effects.changed.insert(id);
-        self.effects.resizes.push(id);
-        Ok(())
+fn redivide(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    compute: Compute,
+) -> Result<(), StoreError> {
+    let Some(ActiveJob { job, .. }) = jobs.active.get_mut(&id).map(Box::as_mut) else {
+        return Ok(());
+    };
+    let before = job.compute();
+    if before == compute {
+        return Ok(());
     }
+    job.redivided = Some(compute);
+    let job = job.clone();
+    io.store.save_resized(&job)?;
+    fx.record_event(
+        io,
+        Some(id),
+        "resized",
+        &format!("compute: {before} -> {compute}"),
+    )?;
+    fx.changed.insert(id);
+    fx.resizes.push(id);
+    Ok(())
+}
 
-    /// A job that waits asks for something else, and keeps its place.
-    fn resize_waiting(
-        &mut self,
-        id: JobId,
-        amount: Amount,
-    ) -> Result<Result<(), Error>, StoreError> {
-        let gpus = self.gpus_ever();
-        let Some(ActiveJob { job, .. }) = self.jobs.get(&id).map(Box::as_ref) else {
-            return Ok(Ok(()));
-        };
-        let fixed = self
-            .config
-            .queues
-            .iter()
-            .find(|spec| spec.name == job.spec.queue)
-            .and_then(|spec| spec.amount);
-        if let Some(fixed) = fixed.filter(|fixed| *fixed != amount) {
-            let error = usage(format!(
-                "queue {} allocates {fixed} to each of its jobs, but {amount} was requested",
-                job.spec.queue
-            ));
-            return Ok(Err(
-                error.hint(self.open_queue_hint(&job.reference(), amount))
-            ));
-        }
-        let before = job.request();
-        if before.amount == amount {
-            return Ok(Ok(()));
-        }
-        let asked = before.with_amount(amount);
-        if let Err(never) = can_ever_fit(&gpus, &asked) {
-            return Ok(Err(never_fits(never)));
-        }
-        if let Err(error) = self.check_project(&job.owner(), &asked) {
-            return Ok(Err(error));
-        }
-        let Some(ActiveJob { job, .. }) = self.jobs.get_mut(&id).map(Box::as_mut) else {
-            return Ok(Ok(()));
-        };
-        job.resized = Some(amount);
-        let job = job.clone();
-        self.store.save_resized(&job)?;
-        let text = format!(
-            "requests {} instead of {}",
-            amount.describe(),
-            before.amount.describe()
-        );
-        self.record_event(Some(id), "resized", &text)?;
-        self.effects.replan = true;
-        Ok(Ok(()))
+/// A job that waits asks for something else, and keeps its place.
+fn resize_waiting(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    amount: Amount,
+) -> Result<Result<(), Error>, StoreError> {
+    let gpus = submit::gpus_ever(&state.mig, &state.gpus);
+    let Some(ActiveJob { job, .. }) = state.jobs.active.get(&id).map(Box::as_ref) else {
+        return Ok(Ok(()));
+    };
+    let fixed = io
+        .config
+        .queues
+        .iter()
+        .find(|spec| spec.name == job.spec.queue)
+        .and_then(|spec| spec.amount);
+    if let Some(fixed) = fixed.filter(|fixed| *fixed != amount) {
+        let error = usage(format!(
+            "queue {} allocates {fixed} to each of its jobs, but {amount} was requested",
+            job.spec.queue
+        ));
+        return Ok(Err(error.hint(change::open_queue_hint(
+            io,
+            &job.reference(),
+            amount,
+        ))));
     }
-
-    fn resize_held(&mut self, id: JobId, amount: Amount) -> Result<Result<(), Error>, StoreError> {
-        let snapshot = self.snapshot();
-        let resized = match resize(&snapshot, id, amount) {
-            Ok(resized) => resized,
-            Err(error) => return Ok(Err(refusal(&error))),
-        };
-        let grants: Vec<Grant> = resized.iter().map(|one| one.grant.clone()).collect();
-        if let Some(overdraft) = quota_exceeded_by_resize(&snapshot, id, &grants) {
-            let error = Error::new(ErrorCode::WouldWait, overdraft.to_string());
-            return Ok(Err(error.hint("`divvy projects` shows limits and usage")));
-        }
-        let Some(ActiveJob { job, .. }) = self.jobs.get_mut(&id).map(Box::as_mut) else {
-            return Ok(Ok(()));
-        };
-        let is_so = |(one, holding): (&Resized, &crate::model::job::Allocation)| {
-            one.grant == holding.grant && one.target == holding.goal
-        };
-        if resized.iter().zip(&job.allocations).all(is_so) {
-            return Ok(Ok(()));
-        }
-        let text = describe_resize(job, &resized);
-        job.resized = Some(requested_amount(amount, &resized));
-        job.regrant(resized);
-        let job = job.clone();
-        self.journal_metered(id)?;
-        self.store.save_allocations(&job)?;
-        self.store.save_resized(&job)?;
-        self.record_event(Some(id), "resized", &text)?;
-        self.effects.replan = true;
-        self.effects.resizes.push(id);
-        self.effects.changed.insert(id);
-        Ok(Ok(()))
+    let before = job.request();
+    if before.amount == amount {
+        return Ok(Ok(()));
     }
-
-    /// Writes the journal's limits into a job's slice, and tells the keeper of compute.
-    pub(in crate::controller) fn apply_limits(&self, id: JobId) {
-        let Some(ActiveJob { job, slice, .. }) = self.jobs.get(&id).map(Box::as_ref) else {
-            return;
-        };
-        // One that has none yet gets it with the journal's limits.
-        let Some(slice) = slice else { return };
-        let (limits, compute) = (job.limits(), job.compute());
-        slice.resize(&limits, compute);
-        let folder = self.config.home.slice(&id.to_string());
-        match job.holds() {
-            true => self
-                .compute_scheduler
-                .add_slice(id, &folder, &limits, compute),
-            false => self.compute_scheduler.remove_slice(id),
-        }
+    let asked = before.with_amount(amount);
+    if let Err(never) = can_ever_fit(&gpus, &asked) {
+        return Ok(Err(never_fits(never)));
     }
-
-    /// Carries out what this round has resized: the limits, and what jobs give up because they do not use it.
-    ///
-    /// # Errors
-    /// When the journal fails.
-    pub(in crate::controller) fn apply_resizes(&mut self) -> Result<(), StoreError> {
-        let resizes = std::mem::take(&mut self.effects.resizes);
-        if resizes.is_empty() {
-            return Ok(());
-        }
-        for id in resizes {
-            self.apply_limits(id);
-        }
-        reach("resize.told");
-        self.store.begin()?;
-        self.reclaim_released()?;
-        self.store.commit()
+    if let Err(error) = projects::check_project(state, io, &job.owner(), &asked) {
+        return Ok(Err(error));
     }
+    let Some(ActiveJob { job, .. }) = state.jobs.active.get_mut(&id).map(Box::as_mut) else {
+        return Ok(Ok(()));
+    };
+    job.resized = Some(amount);
+    let job = job.clone();
+    io.store.save_resized(&job)?;
+    let text = format!(
+        "requests {} instead of {}",
+        amount.describe(),
+        before.amount.describe()
+    );
+    fx.record_event(io, Some(id), "resized", &text)?;
+    fx.replan = true;
+    Ok(Ok(()))
+}
 
-    /// Looks at every job with a goal, and takes what it does not use any more.
-    pub(in crate::controller) fn reclaim_released(&mut self) -> Result<(), StoreError> {
-        let mut shrinking: Vec<JobId> = Vec::new();
-        self.for_each_active(|id, living| {
-            let mut holdings = living.job.allocations.iter();
-            if holdings.any(|holding| holding.goal.is_some()) {
-                shrinking.push(id);
+fn resize_held(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    amount: Amount,
+) -> Result<Result<(), Error>, StoreError> {
+    let snapshot = schedule::snapshot(state, io);
+    let resized = match plan_resize(&snapshot, id, amount) {
+        Ok(resized) => resized,
+        Err(error) => return Ok(Err(refusal(&error))),
+    };
+    let grants: Vec<Grant> = resized.iter().map(|one| one.grant.clone()).collect();
+    if let Some(overdraft) = quota_exceeded_by_resize(&snapshot, id, &grants) {
+        let error = Error::new(ErrorCode::WouldWait, overdraft.to_string());
+        return Ok(Err(error.hint("`divvy projects` shows limits and usage")));
+    }
+    let Some(ActiveJob { job, .. }) = state.jobs.active.get_mut(&id).map(Box::as_mut) else {
+        return Ok(Ok(()));
+    };
+    let is_so = |(one, holding): (&Resized, &crate::model::job::Allocation)| {
+        one.grant == holding.grant && one.target == holding.goal
+    };
+    if resized.iter().zip(&job.allocations).all(is_so) {
+        return Ok(Ok(()));
+    }
+    let text = describe_resize(job, &resized);
+    job.resized = Some(requested_amount(amount, &resized));
+    job.regrant(resized);
+    let job = job.clone();
+    crate::controller::observe::usage::journal_metered(&mut state.jobs, io, id)?;
+    io.store.save_allocations(&job)?;
+    io.store.save_resized(&job)?;
+    fx.record_event(io, Some(id), "resized", &text)?;
+    fx.replan = true;
+    fx.resizes.push(id);
+    fx.changed.insert(id);
+    Ok(Ok(()))
+}
+
+/// Writes the journal's limits into a job's slice, and tells the keeper of compute.
+pub(in crate::controller) fn apply_limits(jobs: &Jobs, io: &Io, id: JobId) {
+    let Some(ActiveJob { job, slice, .. }) = jobs.active.get(&id).map(Box::as_ref) else {
+        return;
+    };
+    // One that has none yet gets it with the journal's limits.
+    let Some(slice) = slice else { return };
+    let (limits, compute) = (job.limits(), job.compute());
+    slice.resize(&limits, compute);
+    let folder = io.config.home.slice(&id.to_string());
+    match job.holds() {
+        true => io
+            .compute_scheduler
+            .add_slice(id, &folder, &limits, compute),
+        false => io.compute_scheduler.remove_slice(id),
+    }
+}
+
+/// Carries out what this round has resized: the limits, and what jobs give up because they do not use it.
+///
+/// # Errors
+/// When the journal fails.
+pub(in crate::controller) fn apply_resizes(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+) -> Result<(), StoreError> {
+    let resizes = std::mem::take(&mut fx.resizes);
+    if resizes.is_empty() {
+        return Ok(());
+    }
+    for id in resizes {
+        apply_limits(&state.jobs, io, id);
+    }
+    reach("resize.told");
+    io.store.begin()?;
+    reclaim_released(state, fx, io)?;
+    io.store.commit()
+}
+
+/// Looks at every job with a goal, and takes what it does not use any more.
+pub(in crate::controller) fn reclaim_released(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+) -> Result<(), StoreError> {
+    let mut shrinking: Vec<JobId> = Vec::new();
+    active_set::for_each_active(&mut state.jobs, io, |id, living| {
+        let mut holdings = living.job.allocations.iter();
+        if holdings.any(|holding| holding.goal.is_some()) {
+            shrinking.push(id);
+        }
+    });
+    for id in shrinking {
+        reclaim_from(state, fx, io, id)?;
+    }
+    Ok(())
+}
+
+fn reclaim_from(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) -> Result<(), StoreError> {
+    let snapshot = schedule::snapshot(state, io);
+    let Some(living) = state.jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    let (Life::Starting { .. } | Life::Running { .. }) = living.job.state else {
+        return Ok(());
+    };
+    if living.job.run_state.aside.memory != MemoryResidency::Kept {
+        return Ok(());
+    }
+    let Some(account) = living.slice.as_ref().and_then(|slice| slice.read().ok()) else {
+        return Ok(());
+    };
+    let mut taken = Vec::new();
+    let resized = living
+        .job
+        .allocations
+        .iter()
+        .enumerate()
+        .map(|(gpu, holding)| {
+            let usage = account.usage(gpu);
+            let ledger = living.slice_usage.get(gpu).copied().unwrap_or_default();
+            // A job writes its account itself; what the driver says it holds is not to be given to others either.
+            let used = Bytes::new(usage.used()).max(ledger.driver.unwrap_or_default());
+            let reached_it = |memory: Bytes| usage.limit <= memory.get() && used <= memory;
+            match holding.goal.filter(|goal| reached_it(goal.memory)) {
+                None => Resized {
+                    grant: holding.grant.clone(),
+                    target: holding.goal,
+                },
+                Some(goal) => {
+                    let grant = grant_at_target(&snapshot, id, &holding.grant, goal);
+                    let released = holding.grant.memory.saturating_sub(grant.memory);
+                    taken.push(format!(
+                        "{} released {} and holds {}",
+                        grant.label,
+                        released.human(),
+                        grant.memory.human()
+                    ));
+                    Resized {
+                        grant,
+                        target: None,
+                    }
+                }
             }
         });
-        for id in shrinking {
-            self.reclaim_from(id)?;
-        }
-        Ok(())
+    let resized = resized.collect();
+    if taken.is_empty() {
+        return Ok(());
     }
-
-    fn reclaim_from(&mut self, id: JobId) -> Result<(), StoreError> {
-        let snapshot = self.snapshot();
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        let (Life::Starting { .. } | Life::Running { .. }) = living.job.state else {
-            return Ok(());
-        };
-        if living.job.run_state.aside.memory != MemoryResidency::Kept {
-            return Ok(());
-        }
-        let Some(account) = living.slice.as_ref().and_then(|slice| slice.read().ok()) else {
-            return Ok(());
-        };
-        let mut taken = Vec::new();
-        let resized = living
-            .job
-            .allocations
-            .iter()
-            .enumerate()
-            .map(|(gpu, holding)| {
-                let usage = account.usage(gpu);
-                let ledger = living.slice_usage.get(gpu).copied().unwrap_or_default();
-                // A job writes its account itself; what the driver says it holds is not to be given to others either.
-                let used = Bytes::new(usage.used()).max(ledger.driver.unwrap_or_default());
-                let reached_it = |memory: Bytes| usage.limit <= memory.get() && used <= memory;
-                match holding.goal.filter(|goal| reached_it(goal.memory)) {
-                    None => Resized {
-                        grant: holding.grant.clone(),
-                        target: holding.goal,
-                    },
-                    Some(goal) => {
-                        let grant = grant_at_target(&snapshot, id, &holding.grant, goal);
-                        let released = holding.grant.memory.saturating_sub(grant.memory);
-                        taken.push(format!(
-                            "{} released {} and holds {}",
-                            grant.label,
-                            released.human(),
-                            grant.memory.human()
-                        ));
-                        Resized {
-                            grant,
-                            target: None,
-                        }
-                    }
-                }
-            });
-        let resized = resized.collect();
-        if taken.is_empty() {
-            return Ok(());
-        }
-        living.job.regrant(resized);
-        let job = living.job.clone();
-        self.journal_metered(id)?;
-        self.store.save_allocations(&job)?;
-        self.effects.changed.insert(id);
-        self.record_event(Some(id), "shrunk", &taken.join(", "))?;
-        self.effects.replan = true;
-        Ok(())
-    }
+    living.job.regrant(resized);
+    let job = living.job.clone();
+    crate::controller::observe::usage::journal_metered(&mut state.jobs, io, id)?;
+    io.store.save_allocations(&job)?;
+    fx.changed.insert(id);
+    fx.record_event(io, Some(id), "shrunk", &taken.join(", "))?;
+    fx.replan = true;
+    Ok(())
 }
 
 /// What a job has: to tell a larger one from a smaller one.

@@ -14,9 +14,13 @@ use rustix::io::Errno;
 use super::container::{ContainerError, plan};
 use crate::container::Plan;
 use crate::container::job_files::CoverError;
+use crate::controller::claims;
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
+use crate::controller::lifecycle::confirm;
 use crate::controller::mig::is_divided;
 use crate::controller::query::caller::run_as;
-use crate::controller::{ActiveJob, Controller};
+use crate::controller::state::{ActiveJob, Jobs, State};
 use crate::gpu::Device;
 use crate::gpu::slice::{HeldSlice, SliceConfig, SliceError, chown_to_user};
 use crate::gpu::watched_jobs::WatchedJob;
@@ -27,12 +31,10 @@ use crate::job_dir::{ExitRecord, JobDir, LaunchSpec, RecordError, RunOutcome};
 use crate::journal::StoreError;
 use crate::journal::secrets::SecretsError;
 use crate::model::job::Job;
-use crate::supervisor::error_chain;
-use crate::supervisor::forkserver;
 use crate::supervisor::handle::SupervisorHandle;
 use crate::supervisor::job_environment::{JobEnvironment, for_job};
 use crate::supervisor::output::OutputFiles;
-use crate::supervisor::script;
+use crate::supervisor::{error_chain, forkserver, script};
 
 /// Why a job that has its grants could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -95,7 +97,7 @@ fn is_short(error: &io::Error) -> bool {
 }
 
 /// A start that the machine had no room for.
-pub(in crate::controller) struct Shortage {
+pub struct Shortage {
     pub why: String,
     since: Instant,
 }
@@ -109,257 +111,281 @@ impl Shortage {
     }
 }
 
-impl Controller {
-    pub(in crate::controller) fn job_dir(&self, id: JobId) -> JobDir {
-        match self.jobs.get(&id) {
-            Some(living) => records(&self.config.home, id, &living.job),
-            None => JobDir::new(self.config.home.job(&id.to_string())),
-        }
+pub(in crate::controller) fn job_dir(jobs: &Jobs, io: &Io, id: JobId) -> JobDir {
+    match jobs.active.get(&id) {
+        Some(living) => records(&io.config.home, id, &living.job),
+        None => JobDir::new(io.config.home.job(&id.to_string())),
     }
+}
 
-    pub(in crate::controller) fn runs_on_client(&self, id: JobId) -> bool {
-        self.jobs
-            .get(&id)
-            .is_some_and(|living| living.job.spec.runner == Runner::Client)
+pub(in crate::controller) fn runs_on_client(jobs: &Jobs, id: JobId) -> bool {
+    jobs.active
+        .get(&id)
+        .is_some_and(|living| living.job.spec.runner == Runner::Client)
+}
+
+/// Makes the slice and writes the spec of a job that is starting.
+pub(in crate::controller) fn prepare(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) {
+    confirm::pass(&state.jobs, id, "confirm.answered");
+    if let Some(living) = state.jobs.active.get_mut(&id) {
+        living.shortage = None;
     }
-
-    /// Makes the slice and writes the spec of a job that is starting.
-    pub(in crate::controller) fn prepare(&mut self, id: JobId) {
-        self.pass(id, "confirm.answered");
-        if let Some(living) = self.jobs.get_mut(&id) {
-            living.shortage = None;
-        }
-        if let Err(error) = self.try_prepare(id) {
-            self.failed_to_start(id, &error);
-        }
+    if let Err(error) = try_prepare(state, io, id) {
+        failed_to_start(&mut state.jobs, fx, io, id, &error);
     }
+}
 
-    /// Gives up a job that cannot be started, or has it looked at as one that nobody has started, which puts it back.
-    fn failed_to_start(&mut self, id: JobId, error: &StartError) {
-        let why = error_chain(error);
-        // A client is told in the same round that its job starts, and comes for it.
-        if !error.is_shortage() || self.runs_on_client(id) {
-            return self.fail_start(id, &why);
-        }
-        tracing::warn!(job = %id, why, "cannot start the job now; it returns to its queue");
-        if let Some(living) = self.jobs.get_mut(&id) {
-            let why = format!("it could not be started: {why}");
-            let since = Instant::now();
-            living.shortage = Some(Shortage { why, since });
-        }
+/// Gives up a job that cannot be started, or has it looked at as one that nobody has started, which puts it back.
+fn failed_to_start(jobs: &mut Jobs, fx: &mut Effects, io: &Io, id: JobId, error: &StartError) {
+    let why = error_chain(error);
+    // A client is told in the same round that its job starts, and comes for it.
+    if !error.is_shortage() || runs_on_client(jobs, id) {
+        return fail_start(jobs, fx, io, id, &why);
     }
+    tracing::warn!(job = %id, why, "cannot start the job now; it returns to its queue");
+    if let Some(living) = jobs.active.get_mut(&id) {
+        let why = format!("it could not be started: {why}");
+        let since = Instant::now();
+        living.shortage = Some(Shortage { why, since });
+    }
+}
 
-    fn try_prepare(&mut self, id: JobId) -> Result<(), StartError> {
-        let dir = self.job_dir(id);
-        let folder = self.config.home.slice(&id.to_string());
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        let job = &living.job;
-        let grants = job.state.grants();
-        let overheads = overheads(&self.devices, grants);
-        let compute = job.compute();
-        let slice = match is_divided(grants) {
-            true => None,
-            false => {
-                let name = id.to_string();
-                Some(HeldSlice::create(
-                    &folder,
-                    &slice_layout(&name, job, &overheads),
-                )?)
-            }
-        };
-        reach("start.slice");
-        let visible = grants.iter().map(|grant| self.migs.visible_uuid(grant));
-        let visible: Vec<String> = visible
-            .collect::<Option<_>>()
-            .ok_or(StartError::NoInstance)?;
-        let mut env = self.store.env(id)?.ok_or(StartError::NoEnvironment)?;
-        if !job.spec.secrets.is_empty() {
-            env.extend(self.secrets.of(id)?);
+fn try_prepare(state: &mut State, io: &Io, id: JobId) -> Result<(), StartError> {
+    let dir = job_dir(&state.jobs, io, id);
+    let folder = io.config.home.slice(&id.to_string());
+    let Some(living) = state.jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    let job = &living.job;
+    let grants = job.state.grants();
+    let overheads = overheads(&state.gpus.devices, grants);
+    let compute = job.compute();
+    let slice = match is_divided(grants) {
+        true => None,
+        false => {
+            let name = id.to_string();
+            Some(HeldSlice::create(
+                &folder,
+                &slice_layout(&name, job, &overheads),
+            )?)
         }
-        let script = script::take_from_env(&mut env);
-        if job.spec.policy.slurm_names {
-            env.extend(script::slurm_names(job));
+    };
+    reach("start.slice");
+    let visible = grants.iter().map(|grant| state.mig.visible_uuid(grant));
+    let visible: Vec<String> = visible
+        .collect::<Option<_>>()
+        .ok_or(StartError::NoInstance)?;
+    let mut env = io.store.env(id)?.ok_or(StartError::NoEnvironment)?;
+    if !job.spec.secrets.is_empty() {
+        env.extend(io.secrets.of(id)?);
+    }
+    let script = script::take_from_env(&mut env);
+    if job.spec.policy.slurm_names {
+        env.extend(script::slurm_names(job));
+    }
+    let around = JobEnvironment {
+        job: &id.to_string(),
+        queue: &job.spec.queue,
+        visible: &visible,
+        slice: slice.is_some().then_some(folder.as_path()),
+        preload: &io.config.programs.preload,
+        simulated: io.config.simulated.as_ref(),
+    };
+    let limiter = slice.is_some().then(|| {
+        io.config
+            .programs
+            .choose_injection(&folder, io.config.simulated.as_ref())
+    });
+    let container = match &job.spec.container {
+        Some(container) => {
+            let parts: Vec<_> = grants.iter().map(|grant| state.mig.part(grant)).collect();
+            let config = &io.config;
+            let runs = job.run_state.runs;
+            let limiter = limiter.as_ref();
+            Some(Plan {
+                journal: io.store.name()?,
+                began: io.store.began()?,
+                ..plan(config, container, runs, &around, &parts, limiter)?
+            })
         }
-        let around = JobEnvironment {
-            job: &id.to_string(),
-            queue: &job.spec.queue,
-            visible: &visible,
-            slice: slice.is_some().then_some(folder.as_path()),
-            preload: &self.config.programs.preload,
-            simulated: self.config.simulated.as_ref(),
-        };
-        let limiter = slice.is_some().then(|| {
-            self.config
-                .programs
-                .choose_injection(&folder, self.config.simulated.as_ref())
-        });
-        let container = match &job.spec.container {
-            Some(container) => {
-                let parts: Vec<_> = grants.iter().map(|grant| self.migs.part(grant)).collect();
-                let config = &self.config;
-                let runs = job.run_state.runs;
-                let limiter = limiter.as_ref();
-                Some(Plan {
-                    journal: self.store.name()?,
-                    began: self.store.began()?,
-                    ..plan(config, container, runs, &around, &parts, limiter)?
-                })
-            }
-            None => None,
-        };
-        let user = run_as(job);
-        let spec = LaunchSpec {
-            job: id.to_string(),
-            command: job.spec.command.clone(),
-            cwd: job.spec.cwd.clone().into(),
-            // A container's variables are its own; the slice's are added to it with the rest.
-            env: match container {
-                Some(_) => env,
-                None => for_job(env, &around),
+        None => None,
+    };
+    let user = run_as(job);
+    let spec = LaunchSpec {
+        job: id.to_string(),
+        command: job.spec.command.clone(),
+        cwd: job.spec.cwd.clone().into(),
+        // A container's variables are its own; the slice's are added to it with the rest.
+        env: match container {
+            Some(_) => env,
+            None => for_job(env, &around),
+        },
+        grace_ms: u64::try_from(io.config.grace.as_millis()).unwrap_or(u64::MAX),
+        script,
+        output: OutputFiles::next_run_of(job),
+        ends_after_ms: None,
+        log_most: io.config.max_log_bytes,
+        limiter,
+        container,
+        user: user.clone(),
+        refuse_user_namespaces: io.config.refuse_user_namespaces,
+        held: match &io.config.cgroup_parent {
+            Ok(stem) => CgroupStatus {
+                group: Some(Cgroup::of(stem, id)),
+                because: None,
+                tasks: None,
             },
-            grace_ms: u64::try_from(self.config.grace.as_millis()).unwrap_or(u64::MAX),
-            script,
-            output: OutputFiles::next_run_of(job),
-            ends_after_ms: None,
-            log_most: self.config.max_log_bytes,
-            limiter,
-            container,
-            user: user.clone(),
-            refuse_user_namespaces: self.config.refuse_user_namespaces,
-            held: match &self.config.cgroup_parent {
-                Ok(stem) => CgroupStatus {
-                    group: Some(Cgroup::of(stem, id)),
-                    because: None,
-                    tasks: None,
-                },
-                Err(because) => CgroupStatus {
-                    group: None,
-                    because: Some(because.clone()),
-                    tasks: None,
-                },
+            Err(because) => CgroupStatus {
+                group: None,
+                because: Some(because.clone()),
+                tasks: None,
             },
-            replica: Some(self.store.replica(id)?),
-        };
-        dir.write_spec(&spec)?;
-        if let Some(user) = &user {
-            dir.grant_log_access(user)?;
-            if slice.is_some() {
-                chown_to_user(&folder, user)?;
-            }
-        }
-        match &slice {
-            Some(slice) => {
-                self.observer.register(id, slice.to_watched_job(Vec::new()));
-                // It may have been resized to less between its grants and its slice.
-                let limits = living.job.limits();
-                slice.resize(&limits, compute);
-                self.compute_scheduler
-                    .add_slice(id, &folder, &limits, compute);
-            }
-            None => self.observer.register(id, WatchedJob::without_ledger()),
-        }
-        living.slice = slice;
-        living.slice_usage.clear();
-        living.since = Instant::now();
-        living.client_seen = Instant::now();
-        self.watch_job(id);
-        Ok(())
-    }
-
-    /// Writes the rows of jobs that this round has changed into their folders.
-    ///
-    /// # Errors
-    /// When the journal fails.
-    pub(in crate::controller) fn write_replicas(&mut self) -> Result<(), StoreError> {
-        for id in std::mem::take(&mut self.effects.changed) {
-            let holds = |living: &ActiveJob| !living.job.state.grants().is_empty();
-            let dir = self.job_dir(id);
-            // A job that has no folder yet gets its record with all that it has.
-            if !self.jobs.get(&id).is_some_and(|living| holds(living)) || !dir.path().is_dir() {
-                continue;
-            }
-            if let Err(error) = dir.write_replica(&self.store.replica(id)?) {
-                tracing::warn!(job = %id, error = error_chain(&error), "cannot update the job record; it is older than the journal");
-            }
-        }
-        Ok(())
-    }
-
-    /// Starts the supervisor of a job whose slice and spec are there, and hands it the lock.
-    pub(in crate::controller) fn spawn(&mut self, id: JobId) {
-        if self
-            .jobs
-            .get(&id)
-            .is_none_or(|living| living.start_failure.is_some() || living.shortage.is_some())
-        {
-            return;
-        }
-        self.pass(id, "confirm.prepared");
-        if let Err(error) = self.try_spawn(id) {
-            self.failed_to_start(id, &error);
-        }
-        self.pass(id, "confirm.spawned");
-    }
-
-    pub(in crate::controller) fn try_spawn(&mut self, id: JobId) -> Result<(), StartError> {
-        let dir = self.job_dir(id);
-        let lock = dir.lock()?.ok_or(StartError::Locked)?;
-        // One log, however often it runs.
-        let log = JobDir::new(self.config.home.job(&id.to_string())).open_log()?;
-        if let Some(user) = self.jobs.get(&id).and_then(|living| run_as(&living.job)) {
-            fchown(&log, Some(user.uid), Some(user.gid)).map_err(StartError::Spawn)?;
-        }
-        reach("start.locked");
-        let divvy = &self.config.programs.divvy;
-        let child =
-            SupervisorHandle::start(divvy, dir.path(), lock, log).map_err(StartError::Spawn)?;
-        reach("start.spawned");
-        if let Some(living) = self.jobs.get_mut(&id) {
-            living.supervisor = Some(child.id());
-            living.supervisor_end = None;
-        }
-        if let Some(supervisor) = child.process() {
-            self.observer.add_root(id, supervisor);
-        }
-        self.children.push(child);
-        Ok(())
-    }
-
-    /// Gives up a job that could not be started; the next round journals it.
-    pub(in crate::controller) fn fail_start(&mut self, id: JobId, why: &str) {
-        if self.is_claim(id) {
-            return self.give_up_claim(id, why);
-        }
-        tracing::error!(job = %id, why, "cannot start the job");
-        let exit = ExitRecord {
-            outcome: not_started(why),
-            at: now(),
-        };
-        if let Ok(Some(lock)) = self.job_dir(id).lock() {
-            self.mark_spent(id, &exit, &lock);
-        }
-        if let Some(living) = self.jobs.get_mut(&id) {
-            living.start_failure = Some(exit);
-        }
-        self.effects.recheck.push(id);
-    }
-
-    /// Writes into the folder of a job that nobody has started, under its lock, that nobody shall: whoever comes late
-    /// finds it spent.
-    pub(in crate::controller) fn mark_spent(&self, id: JobId, exit: &ExitRecord, _lock: &File) {
-        if let Err(error) = self.job_dir(id).write_exit(exit) {
-            tracing::error!(job = %id, error = error_chain(&error), "cannot write the folder of a withdrawn job");
+        },
+        replica: Some(io.store.replica(id)?),
+    };
+    dir.write_spec(&spec)?;
+    if let Some(user) = &user {
+        dir.grant_log_access(user)?;
+        if slice.is_some() {
+            chown_to_user(&folder, user)?;
         }
     }
-
-    pub(in crate::controller) fn watch_job(&self, id: JobId) {
-        if let Some(watch) = &self.watch
-            && let Err(error) = watch.add(id, self.job_dir(id).path())
-        {
-            tracing::warn!(job = %id, %error, "cannot watch the job's folder; polling it instead");
+    match &slice {
+        Some(slice) => {
+            io.observer.register(id, slice.to_watched_job(Vec::new()));
+            // It may have been resized to less between its grants and its slice.
+            let limits = living.job.limits();
+            slice.resize(&limits, compute);
+            io.compute_scheduler
+                .add_slice(id, &folder, &limits, compute);
         }
+        None => io.observer.register(id, WatchedJob::without_ledger()),
+    }
+    living.slice = slice;
+    living.slice_usage.clear();
+    living.since = Instant::now();
+    living.client_seen = Instant::now();
+    watch_job(&state.jobs, io, id);
+    Ok(())
+}
+
+/// Writes the rows of jobs that this round has changed into their folders.
+///
+/// # Errors
+/// When the journal fails.
+pub(in crate::controller) fn write_replicas(
+    jobs: &Jobs,
+    fx: &mut Effects,
+    io: &Io,
+) -> Result<(), StoreError> {
+    for id in std::mem::take(&mut fx.changed) {
+        let holds = |living: &ActiveJob| !living.job.state.grants().is_empty();
+        let dir = job_dir(jobs, io, id);
+        // A job that has no folder yet gets its record with all that it has.
+        if !jobs.active.get(&id).is_some_and(|living| holds(living)) || !dir.path().is_dir() {
+            continue;
+        }
+        if let Err(error) = dir.write_replica(&io.store.replica(id)?) {
+            tracing::warn!(job = %id, error = error_chain(&error), "cannot update the job record; it is older than the journal");
+        }
+    }
+    Ok(())
+}
+
+/// Starts the supervisor of a job whose slice and spec are there, and hands it the lock.
+pub(in crate::controller) fn spawn(
+    jobs: &mut Jobs,
+    children: &mut Vec<SupervisorHandle>,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+) {
+    if jobs
+        .active
+        .get(&id)
+        .is_none_or(|living| living.start_failure.is_some() || living.shortage.is_some())
+    {
+        return;
+    }
+    confirm::pass(jobs, id, "confirm.prepared");
+    if let Err(error) = try_spawn(jobs, children, io, id) {
+        failed_to_start(jobs, fx, io, id, &error);
+    }
+    confirm::pass(jobs, id, "confirm.spawned");
+}
+
+pub(in crate::controller) fn try_spawn(
+    jobs: &mut Jobs,
+    children: &mut Vec<SupervisorHandle>,
+    io: &Io,
+    id: JobId,
+) -> Result<(), StartError> {
+    let dir = job_dir(jobs, io, id);
+    let lock = dir.lock()?.ok_or(StartError::Locked)?;
+    // One log, however often it runs.
+    let log = JobDir::new(io.config.home.job(&id.to_string())).open_log()?;
+    if let Some(user) = jobs.active.get(&id).and_then(|living| run_as(&living.job)) {
+        fchown(&log, Some(user.uid), Some(user.gid)).map_err(StartError::Spawn)?;
+    }
+    reach("start.locked");
+    let divvy = &io.config.programs.divvy;
+    let child = SupervisorHandle::start(divvy, dir.path(), lock, log).map_err(StartError::Spawn)?;
+    reach("start.spawned");
+    if let Some(living) = jobs.active.get_mut(&id) {
+        living.supervisor = Some(child.id());
+        living.supervisor_end = None;
+    }
+    if let Some(supervisor) = child.process() {
+        io.observer.add_root(id, supervisor);
+    }
+    children.push(child);
+    Ok(())
+}
+
+/// Gives up a job that could not be started; the next round journals it.
+pub(in crate::controller) fn fail_start(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    why: &str,
+) {
+    if claims::is_claim(jobs, id) {
+        return claims::give_up_claim(jobs, fx, id, why);
+    }
+    tracing::error!(job = %id, why, "cannot start the job");
+    let exit = ExitRecord {
+        outcome: not_started(why),
+        at: now(),
+    };
+    if let Ok(Some(lock)) = job_dir(jobs, io, id).lock() {
+        mark_spent(jobs, io, id, &exit, &lock);
+    }
+    if let Some(living) = jobs.active.get_mut(&id) {
+        living.start_failure = Some(exit);
+    }
+    fx.recheck.push(id);
+}
+
+/// Writes into the folder of a job that nobody has started, under its lock, that nobody shall: whoever comes late
+/// finds it spent.
+pub(in crate::controller) fn mark_spent(
+    jobs: &Jobs,
+    io: &Io,
+    id: JobId,
+    exit: &ExitRecord,
+    _lock: &File,
+) {
+    if let Err(error) = job_dir(jobs, io, id).write_exit(exit) {
+        tracing::error!(job = %id, error = error_chain(&error), "cannot write the folder of a withdrawn job");
+    }
+}
+
+pub(in crate::controller) fn watch_job(jobs: &Jobs, io: &Io, id: JobId) {
+    if let Some(watch) = &io.watch
+        && let Err(error) = watch.add(id, job_dir(jobs, io, id).path())
+    {
+        tracing::warn!(job = %id, %error, "cannot watch the job's folder; polling it instead");
     }
 }
 

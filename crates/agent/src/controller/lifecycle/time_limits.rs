@@ -8,7 +8,11 @@ use std::time::Duration;
 use divvy_core::job::StopReason;
 use divvy_core::{JobId, JobState as Life};
 
-use crate::controller::Controller;
+use crate::controller::active_set;
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
+use crate::controller::lifecycle::{cancel, start};
+use crate::controller::state::Jobs;
 use crate::host::clock::boot_ns;
 use crate::host::process;
 use crate::journal::StoreError;
@@ -38,26 +42,27 @@ impl Job {
     }
 }
 
-impl Controller {
-    pub(in crate::controller) fn enforce_time_limits(&mut self) -> Result<(), StoreError> {
-        let now_ns = boot_ns();
-        let mut overdue: Vec<(JobId, u64)> = Vec::new();
-        self.for_each_active(|id, living| {
-            if let Some(limit) = living.job.limit_reached(now_ns) {
-                overdue.push((id, limit));
-            }
-        });
-        for (id, limit) in overdue {
-            // The process is there before its program is: a supervisor on a busy machine takes its time in between.
-            let started = self.job_dir(id).started().ok().flatten();
-            let started_ns = started.and_then(|begun| begun.boot_ns).unwrap_or(0);
-            if Duration::from_nanos(now_ns.saturating_sub(started_ns)) < Duration::from_secs(limit)
-            {
-                continue;
-            }
-            let cause = format!("its time limit of {} was reached", format_duration(limit));
-            self.stop_job(id, StopReason::TimeLimit, cause)?;
+pub(in crate::controller) fn enforce_time_limits(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+) -> Result<(), StoreError> {
+    let now_ns = boot_ns();
+    let mut overdue: Vec<(JobId, u64)> = Vec::new();
+    active_set::for_each_active(jobs, io, |id, living| {
+        if let Some(limit) = living.job.limit_reached(now_ns) {
+            overdue.push((id, limit));
         }
-        Ok(())
+    });
+    for (id, limit) in overdue {
+        // The process is there before its program is: a supervisor on a busy machine takes its time in between.
+        let started = start::job_dir(jobs, io, id).started().ok().flatten();
+        let started_ns = started.and_then(|begun| begun.boot_ns).unwrap_or(0);
+        if Duration::from_nanos(now_ns.saturating_sub(started_ns)) < Duration::from_secs(limit) {
+            continue;
+        }
+        let cause = format!("its time limit of {} was reached", format_duration(limit));
+        cancel::stop_job(jobs, fx, io, id, StopReason::TimeLimit, cause)?;
     }
+    Ok(())
 }

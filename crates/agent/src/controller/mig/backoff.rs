@@ -5,7 +5,8 @@ use std::time::Duration;
 use divvy_core::GpuUuid;
 use divvy_core::mig::Placement;
 
-use crate::controller::Controller;
+use crate::controller::effects::Effects;
+use crate::controller::mig::MigManager;
 use crate::host::clock::Instant;
 
 /// How long nothing is made where the driver refused to: whoever is in the way is most often a program that looks at GPUs now and
@@ -15,24 +16,22 @@ const BASE_BACKOFF: Duration = Duration::from_secs(10);
 /// And it doubles so many times while nothing but refusals comes: to five minutes.
 const MAX_DOUBLINGS: u32 = 5;
 
-impl Controller {
-    /// Nothing is made or handed on in a place for a time, or anywhere on the GPU: longer each time, where the same `grows`.
-    pub(super) fn back_off(&mut self, gpu: &GpuUuid, place: Option<Placement>, grows: bool) {
-        let of_gpu = self.migs.gpu(gpu);
-        let until = Instant::now() + backoff_delay(of_gpu.busy_refusals);
-        of_gpu.busy_refusals += u32::from(grows);
-        of_gpu.backoff_until.insert(place, until);
-    }
+/// Nothing is made or handed on in a place for a time, or anywhere on the GPU: longer each time, where the same `grows`.
+pub(super) fn back_off(mig: &mut MigManager, gpu: &GpuUuid, place: Option<Placement>, grows: bool) {
+    let of_gpu = mig.gpu(gpu);
+    let until = Instant::now() + backoff_delay(of_gpu.busy_refusals);
+    of_gpu.busy_refusals += u32::from(grows);
+    of_gpu.backoff_until.insert(place, until);
+}
 
-    /// Gives back what was barred for a time, and forgets what has long been told.
-    pub(in crate::controller) fn expire_backoffs(&mut self) {
-        for of_gpu in self.migs.gpus.values_mut() {
-            let before = of_gpu.backoff_until.len();
-            of_gpu
-                .backoff_until
-                .retain(|_, until| Instant::now() < *until);
-            self.effects.replan |= of_gpu.backoff_until.len() < before;
-        }
+/// Gives back what was barred for a time, and forgets what has long been told.
+pub(in crate::controller) fn expire_backoffs(mig: &mut MigManager, fx: &mut Effects) {
+    for of_gpu in mig.gpus.values_mut() {
+        let before = of_gpu.backoff_until.len();
+        of_gpu
+            .backoff_until
+            .retain(|_, until| Instant::now() < *until);
+        fx.replan |= of_gpu.backoff_until.len() < before;
     }
 }
 

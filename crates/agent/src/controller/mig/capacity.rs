@@ -5,106 +5,107 @@ use std::sync::Arc;
 use divvy_core::mig::{self, MigInventory, Placement, ProfileTable, UnallocatedState};
 use divvy_core::{Gpu, GpuUuid, Mode};
 
-use crate::controller::Controller;
+use crate::controller::mig::MigManager;
+use crate::controller::state::{Jobs, State};
 
-impl Controller {
-    /// The GPUs as a plan sees them.
-    pub(in crate::controller) fn gpus_now(&self) -> Vec<Gpu> {
-        self.devices
-            .iter()
-            .map(|device| {
-                let mut gpu = device.gpu.clone();
-                gpu.mig = None;
-                if gpu.mode == Mode::Mig {
-                    gpu.mig = device
-                        .profile_table()
-                        .map(|table| self.carving(&gpu.uuid, table));
-                    let of_gpu = self.migs.gpus.get(&gpu.uuid);
-                    // Who cannot see what lies there cannot say where there is room.
-                    let barred = of_gpu.is_some_and(|of_gpu| {
-                        of_gpu.backoff_until.contains_key(&None) || of_gpu.trouble.is_some()
-                    });
-                    if barred || gpu.mig.is_none() {
-                        gpu.mode = Mode::Unmanaged;
-                    }
-                }
-                gpu
-            })
-            .collect()
-    }
-
-    /// What lies on a GPU and is no job's. What is being destroyed for a job's sake is not shown where that job holds the place
-    /// already: whatever is planned beside it comes after it in the worker's order.
-    fn carving(&self, gpu: &GpuUuid, table: Arc<ProfileTable>) -> MigInventory {
-        let mut taken: Vec<(Placement, u8)> = Vec::new();
-        let held = self
-            .jobs
-            .values()
-            .flat_map(|living| living.job.state.grants());
-        let held = held.filter(|grant| grant.gpu == *gpu);
-        taken.extend(held.filter_map(|grant| {
-            let placement = grant.mig?.placement;
-            Some((placement, size_in(&table, placement)))
-        }));
-        let mut listed: Vec<mig::UnallocatedInstance> = Vec::new();
-        let mut list = |placement: Placement, size: u8, standing: UnallocatedState| {
-            let there = (placement, size);
-            if !taken.iter().any(|other| overlap(*other, there)) {
-                taken.push(there);
-                listed.push(mig::UnallocatedInstance {
-                    placement,
-                    standing,
+/// The GPUs as a plan sees them.
+pub(in crate::controller) fn gpus_now(state: &State) -> Vec<Gpu> {
+    state
+        .gpus
+        .devices
+        .iter()
+        .map(|device| {
+            let mut gpu = device.gpu.clone();
+            gpu.mig = None;
+            if gpu.mode == Mode::Mig {
+                gpu.mig = device
+                    .profile_table()
+                    .map(|table| carving(&state.jobs, &state.mig, &gpu.uuid, table));
+                let of_gpu = state.mig.gpus.get(&gpu.uuid);
+                // Who cannot see what lies there cannot say where there is room.
+                let barred = of_gpu.is_some_and(|of_gpu| {
+                    of_gpu.backoff_until.contains_key(&None) || of_gpu.trouble.is_some()
                 });
-            }
-        };
-        let of_gpu = self.migs.gpus.get(gpu);
-        let barred = |placement: Placement| {
-            of_gpu.is_some_and(|of_gpu| of_gpu.backoff_until.contains_key(&Some(placement)))
-        };
-        let ours = self.migs.instances.values();
-        let ours = ours.filter(|one| one.slot.gpu == *gpu && one.job.is_none());
-        // In this order, so that what is coming hides what leaves for it.
-        let standings = [
-            UnallocatedState::Coming,
-            UnallocatedState::Idle,
-            UnallocatedState::Quarantined,
-            UnallocatedState::Leaving,
-        ];
-        for standing in standings {
-            let these = ours.clone();
-            for instance in these.filter(|one| self.migs.standing(one) == standing) {
-                let placement = instance.slot.placement;
-                let standing = match barred(placement) {
-                    // It could not be looked at.
-                    true => UnallocatedState::Quarantined,
-                    false => standing,
-                };
-                list(placement, size_in(&table, placement), standing);
-            }
-        }
-        if let Some(of_gpu) = of_gpu {
-            for (placement, size) in &of_gpu.unmanaged {
-                for placement in known_as(&table, *placement, *size) {
-                    list(
-                        placement,
-                        size_in(&table, placement),
-                        UnallocatedState::Foreign,
-                    );
+                if barred || gpu.mig.is_none() {
+                    gpu.mode = Mode::Unmanaged;
                 }
             }
-            for placement in of_gpu.backoff_until.keys().flatten() {
+            gpu
+        })
+        .collect()
+}
+
+/// What lies on a GPU and is no job's. What is being destroyed for a job's sake is not shown where that job holds the place
+/// already: whatever is planned beside it comes after it in the worker's order.
+fn carving(jobs: &Jobs, mig: &MigManager, gpu: &GpuUuid, table: Arc<ProfileTable>) -> MigInventory {
+    let mut taken: Vec<(Placement, u8)> = Vec::new();
+    let held = jobs
+        .active
+        .values()
+        .flat_map(|living| living.job.state.grants());
+    let held = held.filter(|grant| grant.gpu == *gpu);
+    taken.extend(held.filter_map(|grant| {
+        let placement = grant.mig?.placement;
+        Some((placement, size_in(&table, placement)))
+    }));
+    let mut listed: Vec<mig::UnallocatedInstance> = Vec::new();
+    let mut list = |placement: Placement, size: u8, standing: UnallocatedState| {
+        let there = (placement, size);
+        if !taken.iter().any(|other| overlap(*other, there)) {
+            taken.push(there);
+            listed.push(mig::UnallocatedInstance {
+                placement,
+                standing,
+            });
+        }
+    };
+    let of_gpu = mig.gpus.get(gpu);
+    let barred = |placement: Placement| {
+        of_gpu.is_some_and(|of_gpu| of_gpu.backoff_until.contains_key(&Some(placement)))
+    };
+    let ours = mig.instances.values();
+    let ours = ours.filter(|one| one.slot.gpu == *gpu && one.job.is_none());
+    // In this order, so that what is coming hides what leaves for it.
+    let standings = [
+        UnallocatedState::Coming,
+        UnallocatedState::Idle,
+        UnallocatedState::Quarantined,
+        UnallocatedState::Leaving,
+    ];
+    for standing in standings {
+        let these = ours.clone();
+        for instance in these.filter(|one| mig.standing(one) == standing) {
+            let placement = instance.slot.placement;
+            let standing = match barred(placement) {
+                // It could not be looked at.
+                true => UnallocatedState::Quarantined,
+                false => standing,
+            };
+            list(placement, size_in(&table, placement), standing);
+        }
+    }
+    if let Some(of_gpu) = of_gpu {
+        for (placement, size) in &of_gpu.unmanaged {
+            for placement in known_as(&table, *placement, *size) {
                 list(
-                    *placement,
-                    size_in(&table, *placement),
-                    UnallocatedState::Quarantined,
+                    placement,
+                    size_in(&table, placement),
+                    UnallocatedState::Foreign,
                 );
             }
         }
-        listed.sort_unstable();
-        MigInventory {
-            table,
-            instances: listed,
+        for placement in of_gpu.backoff_until.keys().flatten() {
+            list(
+                *placement,
+                size_in(&table, *placement),
+                UnallocatedState::Quarantined,
+            );
         }
+    }
+    listed.sort_unstable();
+    MigInventory {
+        table,
+        instances: listed,
     }
 }
 

@@ -12,8 +12,11 @@ use divvy_driver::nvml::mig::{Activation, MigMode};
 
 use super::DestroyReason;
 use super::reconcile::is_deserted;
-use crate::controller::Controller;
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
 use crate::controller::mailbox::Reply;
+use crate::controller::mig::{MigManager, commands, view};
+use crate::controller::state::{GpuState, State};
 use crate::gpu::Device;
 use crate::gpu::mig::mode::{effective_mode, pending_switch};
 use crate::gpu::mig::{ManagedInstance, MigOpError, MigSlot, MigTask, RequestedMode};
@@ -27,395 +30,430 @@ pub struct ModeChange {
     before: Option<RequestedMode>,
 }
 
-impl Controller {
-    /// Changes a GPU's mode, or says what that would take.
-    pub(in crate::controller) fn change_mode(
-        &mut self,
-        gpu: &str,
-        change: &GpuChange,
-        reply: Reply<GpuChanged>,
-    ) -> Result<(), StoreError> {
-        let (uuid, changed) = match self.would_change(gpu, change) {
-            Ok(would) => would,
-            Err(error) => {
-                let _ = reply.send(Err(error));
-                return Ok(());
-            }
-        };
-        if change.dry_run {
-            let _ = reply.send(Ok(changed));
-            return Ok(());
-        }
-        if !changed.blockers.is_empty() {
-            let what = format!(
-                "GPU {} is in use: {}",
-                changed.gpu_index,
-                changed.blockers.join("; ")
-            );
-            let error = Error::new(ErrorCode::Conflict, what)
-                .hint("wait until they end, or cancel them; with `--mode unmanaged` no new job starts there")
-                .details(serde_json::json!({ "blockers": changed.blockers }));
+/// Changes a GPU's mode, or says what that would take.
+pub(in crate::controller) fn change_mode(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    gpu: &str,
+    change: &GpuChange,
+    reply: Reply<GpuChanged>,
+) -> Result<(), StoreError> {
+    let (uuid, changed) = match would_change(state, io, gpu, change) {
+        Ok(would) => would,
+        Err(error) => {
             let _ = reply.send(Err(error));
             return Ok(());
         }
-        self.switch(&uuid, change.mode.into(), Some((reply, changed)))
+    };
+    if change.dry_run {
+        let _ = reply.send(Ok(changed));
+        return Ok(());
     }
-
-    /// What a change takes, and what is in its way.
-    fn would_change(&self, gpu: &str, change: &GpuChange) -> Result<(GpuUuid, GpuChanged), Error> {
-        let found = |device: &&Device| {
-            device.gpu.uuid.as_str() == gpu || device.gpu.index.to_string() == gpu
-        };
-        let device = self.devices.iter().find(found);
-        let device = device.filter(|device| device.is_managed).ok_or_else(|| {
-            Error::new(
-                ErrorCode::NotFound,
-                format!("there is no managed GPU {gpu} here"),
-            )
-            .hint("list the GPUs: divvy gpus")
-        })?;
-        let to: Mode = change.mode.into();
-        let index = device.gpu.index;
-        let of_gpu = self.migs.gpus.get(&device.gpu.uuid);
-        if of_gpu.is_some_and(|of_gpu| of_gpu.switch.is_some()) {
-            let what = format!("the mode of GPU {index} is being changed");
-            return Err(Error::new(ErrorCode::Conflict, what).hint("try again in a few seconds"));
-        }
-        if to == Mode::Mig && device.mig.is_none() {
-            let what = format!("GPU {index} ({}) does not support MIG", device.gpu.model);
-            return Err(
-                Error::new(ErrorCode::Usage, what).hint("use --mode shared or --mode exclusive")
-            );
-        }
-        let turn = turn(to, device.mig);
-        let mut steps = Vec::new();
-        if turn == Some(false) {
-            let idle = self.idle_on(&device.gpu.uuid);
-            let label = |slot: &MigSlot| self.label(&device.gpu.uuid, slot.placement);
-            steps.extend(
-                idle.iter()
-                    .map(|slot| format!("destroy the idle {}", label(slot))),
-            );
-        }
-        let now = takes_effect(turn, device.mig);
-        steps.extend(turn.map(|on| {
-            let way = if on { "on" } else { "off" };
-            match now {
-                true => format!("turn MIG mode {way}"),
-                false => format!("keep MIG mode {way} after the next reset"),
-            }
-        }));
-        if now && waits_for_reset(&device.gpu.model) {
-            steps.push(reset(index));
-        }
-        match to {
-            to if to == device.assigned => {}
-            Mode::Unmanaged => {
-                steps.push("start no more jobs on it; running jobs continue".to_owned())
-            }
-            to => steps.push(format!("make it available to jobs as {to}")),
-        }
-        let changed = GpuChanged {
-            gpu_uuid: device.gpu.uuid.to_string(),
-            gpu_index: index,
-            from: device.assigned.into(),
-            mode: change.mode,
-            dry_run: change.dry_run,
-            steps,
-            blockers: self.blockers(device, to, turn),
-            remaining_steps: None,
-        };
-        Ok((device.gpu.uuid.clone(), changed))
+    if !changed.blockers.is_empty() {
+        let what = format!(
+            "GPU {} is in use: {}",
+            changed.gpu_index,
+            changed.blockers.join("; ")
+        );
+        let error = Error::new(ErrorCode::Conflict, what)
+                .hint("wait until they end, or cancel them; with `--mode unmanaged` no new job starts there")
+                .details(serde_json::json!({ "blockers": changed.blockers }));
+        let _ = reply.send(Err(error));
+        return Ok(());
     }
+    switch(
+        &mut state.mig,
+        &mut state.gpus,
+        fx,
+        io,
+        &uuid,
+        change.mode.into(),
+        Some((reply, changed)),
+    )
+}
 
-    fn blockers(&self, device: &Device, to: Mode, turn: Option<bool>) -> Vec<String> {
-        let uuid = &device.gpu.uuid;
-        let changes_use = device.assigned != to && to != Mode::Unmanaged;
-        let turns = takes_effect(turn, device.mig);
-        if !turns && !changes_use {
-            return Vec::new();
-        }
-        let mut blockers = Vec::new();
-        for living in self.jobs.values() {
-            let held = living.job.state.grants().iter();
-            let labels = held.filter(|grant| grant.gpu == *uuid);
-            let what = match living.job.holds() {
-                true => "holds",
-                false => "is suspended, and resumes on",
-            };
-            let id = living.job.id;
-            blockers.extend(labels.map(|grant| format!("#{id} {what} {}", grant.label)));
-        }
-        if !turns {
-            return blockers;
-        }
-        if device.gpu.away || self.observer.is_unresponsive() {
-            blockers.push("it does not respond, so its processes cannot be listed".to_owned());
-        }
-        let strangers = device.unmanaged.iter();
-        blockers
-            .extend(strangers.map(|pid| format!("pid {pid}, which belongs to no job, uses it")));
-        let ours = self.migs.instances.values();
-        for instance in ours.filter(|one| one.slot.gpu == *uuid && one.job.is_none()) {
-            let label = instance.label();
-            blockers.extend(match self.migs.standing(instance) {
-                UnallocatedState::Idle | UnallocatedState::Foreign => None,
-                // Whatever is ordered comes after it.
-                UnallocatedState::Leaving if self.migs.busy_slots.contains(&instance.slot) => None,
-                UnallocatedState::Coming => Some(format!("{label} is being created")),
-                UnallocatedState::Leaving => Some(format!("{label} is being destroyed")),
-                UnallocatedState::Quarantined => Some(format!(
-                    "{label} is quarantined: {}",
-                    instance.reason.as_deref().unwrap_or("no reason recorded")
-                )),
-            });
-        }
-        let foreign = self.migs.gpus.get(uuid).into_iter();
-        for (placement, _) in foreign.flat_map(|of_gpu| &of_gpu.unmanaged) {
-            let label = self.label(uuid, *placement);
-            blockers.push(format!("{label} was created outside Divvy"));
-        }
-        blockers
+/// What a change takes, and what is in its way.
+fn would_change(
+    state: &State,
+    io: &Io,
+    gpu: &str,
+    change: &GpuChange,
+) -> Result<(GpuUuid, GpuChanged), Error> {
+    let found =
+        |device: &&Device| device.gpu.uuid.as_str() == gpu || device.gpu.index.to_string() == gpu;
+    let device = state.gpus.devices.iter().find(found);
+    let device = device.filter(|device| device.is_managed).ok_or_else(|| {
+        Error::new(
+            ErrorCode::NotFound,
+            format!("there is no managed GPU {gpu} here"),
+        )
+        .hint("list the GPUs: divvy gpus")
+    })?;
+    let to: Mode = change.mode.into();
+    let index = device.gpu.index;
+    let of_gpu = state.mig.gpus.get(&device.gpu.uuid);
+    if of_gpu.is_some_and(|of_gpu| of_gpu.switch.is_some()) {
+        let what = format!("the mode of GPU {index} is being changed");
+        return Err(Error::new(ErrorCode::Conflict, what).hint("try again in a few seconds"));
     }
-
-    fn idle_on(&self, uuid: &GpuUuid) -> Vec<MigSlot> {
-        let ours = self.migs.instances.values();
-        let idle = ours.filter(|one| one.slot.gpu == *uuid && self.migs.is_idle(one));
-        idle.map(|instance| instance.slot.clone()).collect()
+    if to == Mode::Mig && device.mig.is_none() {
+        let what = format!("GPU {index} ({}) does not support MIG", device.gpu.model);
+        return Err(
+            Error::new(ErrorCode::Usage, what).hint("use --mode shared or --mode exclusive")
+        );
     }
-
-    /// Journals the wish and tells the driver where it has to know.
-    fn switch(
-        &mut self,
-        uuid: &GpuUuid,
-        to: Mode,
-        asked: Option<(Reply<GpuChanged>, GpuChanged)>,
-    ) -> Result<(), StoreError> {
-        let Some(device) = self.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) else {
-            return Ok(());
+    let turn = turn(to, device.mig);
+    let mut steps = Vec::new();
+    if turn == Some(false) {
+        let idle = idle_on(&state.mig, &device.gpu.uuid);
+        let label = |slot: &MigSlot| {
+            crate::controller::mig::reconcile::label(&state.gpus, &device.gpu.uuid, slot.placement)
         };
-        let turn = turn(to, device.mig);
-        let wanted = RequestedMode {
-            mode: to,
-            is_pending: turn.is_some(),
-        };
-        let before = device.requested_mode.replace(wanted);
-        device.is_switching_mode = turn.is_some();
-        self.store.set_mode(uuid, Some(wanted))?;
-        self.effects.replan = true;
-        let Some(on) = turn else {
-            self.assign(uuid)?;
-            if let Some((reply, changed)) = asked {
-                self.effects.gpu_mode_replies.push((reply, Ok(changed)));
-            }
-            return Ok(());
-        };
-        self.assign(uuid)?;
-        if !on {
-            for slot in self.idle_on(uuid) {
-                self.destroy(&slot, DestroyReason::Mode)?;
-            }
-        }
-        self.migs.gpu(uuid).switch = Some(ModeChange {
-            request: asked,
-            before,
-        });
-        self.enqueue_command(uuid, MigTask::SetMode { on });
-        Ok(())
+        steps.extend(
+            idle.iter()
+                .map(|slot| format!("destroy the idle {}", label(slot))),
+        );
     }
-
-    /// What the driver made of it.
-    pub(super) fn mode_set(
-        &mut self,
-        uuid: &GpuUuid,
-        on: bool,
-        result: Result<(Activation, Option<MigMode>), MigOpError>,
-    ) -> Result<(), StoreError> {
-        reach("mig.mode.done");
-        self.effects.failpoints.push("mig.mode.kept");
-        let switch = self.migs.gpu(uuid).switch.take();
-        let Some(device) = self.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) else {
-            return Ok(());
-        };
-        let index = device.gpu.index;
-        device.is_switching_mode = false;
-        if let Ok((_, mode)) = &result {
-            device.mig = *mode;
+    let now = takes_effect(turn, device.mig);
+    steps.extend(turn.map(|on| {
+        let way = if on { "on" } else { "off" };
+        match now {
+            true => format!("turn MIG mode {way}"),
+            false => format!("keep MIG mode {way} after the next reset"),
         }
-        let refused = match &result {
-            Ok((Activation::Done, _)) => Ok(None),
-            Ok((Activation::ResetRequired, _)) => Ok(Some(reset(index))),
-            Ok((Activation::InUse, _)) => Err(format!(
-                "a program that the driver does not list uses GPU {index}: DCGM, nvidia-persistenced, or a process in a container"
+    }));
+    if now && waits_for_reset(&device.gpu.model) {
+        steps.push(reset(index));
+    }
+    match to {
+        to if to == device.assigned => {}
+        Mode::Unmanaged => steps.push("start no more jobs on it; running jobs continue".to_owned()),
+        to => steps.push(format!("make it available to jobs as {to}")),
+    }
+    let changed = GpuChanged {
+        gpu_uuid: device.gpu.uuid.to_string(),
+        gpu_index: index,
+        from: device.assigned.into(),
+        mode: change.mode,
+        dry_run: change.dry_run,
+        steps,
+        blockers: self::blockers(state, io, device, to, turn),
+        remaining_steps: None,
+    };
+    Ok((device.gpu.uuid.clone(), changed))
+}
+
+fn blockers(state: &State, io: &Io, device: &Device, to: Mode, turn: Option<bool>) -> Vec<String> {
+    let uuid = &device.gpu.uuid;
+    let changes_use = device.assigned != to && to != Mode::Unmanaged;
+    let turns = takes_effect(turn, device.mig);
+    if !turns && !changes_use {
+        return Vec::new();
+    }
+    let mut blockers = Vec::new();
+    for living in state.jobs.active.values() {
+        let held = living.job.state.grants().iter();
+        let labels = held.filter(|grant| grant.gpu == *uuid);
+        let what = match living.job.holds() {
+            true => "holds",
+            false => "is suspended, and resumes on",
+        };
+        let id = living.job.id;
+        blockers.extend(labels.map(|grant| format!("#{id} {what} {}", grant.label)));
+    }
+    if !turns {
+        return blockers;
+    }
+    if device.gpu.away || io.observer.is_unresponsive() {
+        blockers.push("it does not respond, so its processes cannot be listed".to_owned());
+    }
+    let strangers = device.unmanaged.iter();
+    blockers.extend(strangers.map(|pid| format!("pid {pid}, which belongs to no job, uses it")));
+    let ours = state.mig.instances.values();
+    for instance in ours.filter(|one| one.slot.gpu == *uuid && one.job.is_none()) {
+        let label = instance.label();
+        blockers.extend(match state.mig.standing(instance) {
+            UnallocatedState::Idle | UnallocatedState::Foreign => None,
+            // Whatever is ordered comes after it.
+            UnallocatedState::Leaving if state.mig.busy_slots.contains(&instance.slot) => None,
+            UnallocatedState::Coming => Some(format!("{label} is being created")),
+            UnallocatedState::Leaving => Some(format!("{label} is being destroyed")),
+            UnallocatedState::Quarantined => Some(format!(
+                "{label} is quarantined: {}",
+                instance.reason.as_deref().unwrap_or("no reason recorded")
             )),
-            Ok((other, _)) => Err(format!("the driver returned {other:?}")),
-            Err(failure) => Err(failure.to_string()),
-        };
-        let turned = if on { "on" } else { "off" };
-        let (wanted, text) = match &refused {
+        });
+    }
+    let foreign = state.mig.gpus.get(uuid).into_iter();
+    for (placement, _) in foreign.flat_map(|of_gpu| &of_gpu.unmanaged) {
+        let label = crate::controller::mig::reconcile::label(&state.gpus, uuid, *placement);
+        blockers.push(format!("{label} was created outside Divvy"));
+    }
+    blockers
+}
+
+fn idle_on(mig: &MigManager, uuid: &GpuUuid) -> Vec<MigSlot> {
+    let ours = mig.instances.values();
+    let idle = ours.filter(|one| one.slot.gpu == *uuid && mig.is_idle(one));
+    idle.map(|instance| instance.slot.clone()).collect()
+}
+
+/// Journals the wish and tells the driver where it has to know.
+fn switch(
+    mig: &mut MigManager,
+    gpus: &mut GpuState,
+    fx: &mut Effects,
+    io: &Io,
+    uuid: &GpuUuid,
+    to: Mode,
+    asked: Option<(Reply<GpuChanged>, GpuChanged)>,
+) -> Result<(), StoreError> {
+    let Some(device) = gpus.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) else {
+        return Ok(());
+    };
+    let turn = turn(to, device.mig);
+    let wanted = RequestedMode {
+        mode: to,
+        is_pending: turn.is_some(),
+    };
+    let before = device.requested_mode.replace(wanted);
+    device.is_switching_mode = turn.is_some();
+    io.store.set_mode(uuid, Some(wanted))?;
+    fx.replan = true;
+    let Some(on) = turn else {
+        assign(gpus, fx, io, uuid)?;
+        if let Some((reply, changed)) = asked {
+            fx.gpu_mode_replies.push((reply, Ok(changed)));
+        }
+        return Ok(());
+    };
+    assign(gpus, fx, io, uuid)?;
+    if !on {
+        for slot in idle_on(mig, uuid) {
+            commands::destroy(mig, fx, io, &slot, DestroyReason::Mode)?;
+        }
+    }
+    mig.gpu(uuid).switch = Some(ModeChange {
+        request: asked,
+        before,
+    });
+    commands::enqueue_command(mig, fx, uuid, MigTask::SetMode { on });
+    Ok(())
+}
+
+/// What the driver made of it.
+pub(super) fn mode_set(
+    mig: &mut MigManager,
+    gpus: &mut GpuState,
+    fx: &mut Effects,
+    io: &Io,
+    uuid: &GpuUuid,
+    on: bool,
+    result: Result<(Activation, Option<MigMode>), MigOpError>,
+) -> Result<(), StoreError> {
+    reach("mig.mode.done");
+    fx.failpoints.push("mig.mode.kept");
+    let switch = mig.gpu(uuid).switch.take();
+    let Some(device) = gpus.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) else {
+        return Ok(());
+    };
+    let index = device.gpu.index;
+    device.is_switching_mode = false;
+    if let Ok((_, mode)) = &result {
+        device.mig = *mode;
+    }
+    let refused = match &result {
+        Ok((Activation::Done, _)) => Ok(None),
+        Ok((Activation::ResetRequired, _)) => Ok(Some(reset(index))),
+        Ok((Activation::InUse, _)) => Err(format!(
+            "a program that the driver does not list uses GPU {index}: DCGM, nvidia-persistenced, or a process in a container"
+        )),
+        Ok((other, _)) => Err(format!("the driver returned {other:?}")),
+        Err(failure) => Err(failure.to_string()),
+    };
+    let turned = if on { "on" } else { "off" };
+    let (wanted, text) = match &refused {
+        Ok(left) => {
+            let wanted = device.requested_mode.map(RequestedMode::confirmed);
+            let text = match left {
+                Some(left) => {
+                    format!("MIG mode of GPU {index} will be {turned} after a reset: {left}")
+                }
+                None => format!("MIG mode of GPU {index} is {turned}"),
+            };
+            (wanted, text)
+        }
+        Err(why) => {
+            // What a start brings to its end was wanted before: it is not to come true at some other start.
+            let before = switch.as_ref().and_then(|switch| switch.before);
+            (
+                before.map(RequestedMode::confirmed),
+                format!("MIG mode of GPU {index} cannot be turned {turned}: {why}"),
+            )
+        }
+    };
+    device.requested_mode = wanted;
+    io.store.set_mode(uuid, wanted)?;
+    tracing::info!("{text}");
+    fx.record_event(io, None, "gpu_mode", &text)?;
+    assign(gpus, fx, io, uuid)?;
+    if let Some((reply, changed)) = switch.and_then(|switch| switch.request) {
+        let answer = match refused {
             Ok(left) => {
-                let wanted = device.requested_mode.map(RequestedMode::confirmed);
-                let text = match left {
-                    Some(left) => {
-                        format!("MIG mode of GPU {index} will be {turned} after a reset: {left}")
-                    }
-                    None => format!("MIG mode of GPU {index} is {turned}"),
-                };
-                (wanted, text)
+                // Divvy resets no GPU: it is left to do, or the driver did without.
+                let mut steps = changed.steps;
+                steps.retain(|step| *step != reset(index));
+                Ok(GpuChanged {
+                    remaining_steps: left,
+                    steps,
+                    ..changed
+                })
             }
-            Err(why) => {
-                // What a start brings to its end was wanted before: it is not to come true at some other start.
-                let before = switch.as_ref().and_then(|switch| switch.before);
-                (
-                    before.map(RequestedMode::confirmed),
-                    format!("MIG mode of GPU {index} cannot be turned {turned}: {why}"),
-                )
-            }
+            Err(_) => Err(Error::new(ErrorCode::Conflict, text).hint(
+                "at most idle instances were destroyed; `--dry-run` lists what blocks the change",
+            )),
         };
+        fx.gpu_mode_replies.push((reply, answer));
+    }
+    Ok(())
+}
+
+/// Gives a GPU the mode that it is to have by now.
+pub(in crate::controller) fn assign(
+    gpus: &mut GpuState,
+    fx: &mut Effects,
+    io: &Io,
+    uuid: &GpuUuid,
+) -> Result<(), StoreError> {
+    let Some(device) = gpus.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) else {
+        return Ok(());
+    };
+    let mode = match device.is_managed && !device.is_switching_mode {
+        true => effective_mode(device.requested_mode.map(|wanted| wanted.mode), device.mig),
+        false => Mode::Unmanaged,
+    };
+    if std::mem::replace(&mut device.assigned, mode) == mode {
+        return Ok(());
+    }
+    if !device.gpu.away {
+        device.gpu.mode = mode;
+    }
+    fx.replan = true;
+    let text = format!("GPU {} is {mode}", device.gpu.index);
+    tracing::info!("{text}");
+    fx.record_event(io, None, "gpu_mode", &text)
+}
+
+/// After a start: brings to its end what was begun, once, and only on a GPU that nobody uses. What cannot be is given up: at
+/// some later start nobody thinks of it any more.
+pub(in crate::controller) fn finish_switches(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+) -> Result<(), StoreError> {
+    let mut due = Vec::new();
+    for device in state.gpus.devices.iter().filter(|device| device.is_managed) {
+        let (Some(wanted), Some(_)) = (device.requested_mode, device.mig) else {
+            continue;
+        };
+        let on = pending_switch(Some(wanted), device.mig);
+        let blockers = on.map_or_else(Vec::new, |on| {
+            self::blockers(state, io, device, wanted.mode, Some(on))
+        });
+        due.push((device.gpu.uuid.clone(), wanted, on, blockers));
+    }
+    for (uuid, wanted, on, blockers) in due {
+        match on {
+            Some(_) if blockers.is_empty() => switch(
+                &mut state.mig,
+                &mut state.gpus,
+                fx,
+                io,
+                &uuid,
+                wanted.mode,
+                None,
+            )?,
+            Some(on) => {
+                drop_pending_mode(&mut state.gpus, io, &uuid, wanted)?;
+                let text = format!(
+                    "MIG mode of GPU {} was not turned {}: {}",
+                    crate::controller::mig::index(&state.gpus, &uuid),
+                    if on { "on" } else { "off" },
+                    blockers.join("; ")
+                );
+                tracing::warn!("{text}");
+                fx.record_event(io, None, "gpu_mode", &text)?;
+            }
+            None if wanted.is_pending => drop_pending_mode(&mut state.gpus, io, &uuid, wanted)?,
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// Journals that the driver is not going to be told of a wish.
+fn drop_pending_mode(
+    gpus: &mut GpuState,
+    io: &Io,
+    uuid: &GpuUuid,
+    wanted: RequestedMode,
+) -> Result<(), StoreError> {
+    let wanted = Some(wanted.confirmed());
+    if let Some(device) = gpus.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) {
         device.requested_mode = wanted;
-        self.store.set_mode(uuid, wanted)?;
-        tracing::info!("{text}");
-        self.record_event(None, "gpu_mode", &text)?;
-        self.assign(uuid)?;
-        if let Some((reply, changed)) = switch.and_then(|switch| switch.request) {
-            let answer = match refused {
-                Ok(left) => {
-                    // Divvy resets no GPU: it is left to do, or the driver did without.
-                    let mut steps = changed.steps;
-                    steps.retain(|step| *step != reset(index));
-                    Ok(GpuChanged {
-                        remaining_steps: left,
-                        steps,
-                        ..changed
-                    })
-                }
-                Err(_) => Err(Error::new(ErrorCode::Conflict, text).hint(
-                    "at most idle instances were destroyed; `--dry-run` lists what blocks the change",
-                )),
-            };
-            self.effects.gpu_mode_replies.push((reply, answer));
-        }
-        Ok(())
     }
+    io.store.set_mode(uuid, wanted)
+}
 
-    /// Gives a GPU the mode that it is to have by now.
-    pub(in crate::controller) fn assign(&mut self, uuid: &GpuUuid) -> Result<(), StoreError> {
-        let Some(device) = self.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) else {
-            return Ok(());
-        };
-        let mode = match device.is_managed && !device.is_switching_mode {
-            true => effective_mode(device.requested_mode.map(|wanted| wanted.mode), device.mig),
-            false => Mode::Unmanaged,
-        };
-        if std::mem::replace(&mut device.assigned, mode) == mode {
-            return Ok(());
+/// Destroys idle instances, and those in quarantine that can be: in which nobody is, and which nobody has divided.
+pub(in crate::controller) fn collect(
+    mig: &mut MigManager,
+    gpus: &GpuState,
+    fx: &mut Effects,
+    io: &Io,
+    gc: &MigGc,
+) -> Result<Vec<v1::MigInstance>, StoreError> {
+    let chosen = |index: u32| gc.gpus_on.is_empty() || gc.gpus_on.contains(&index);
+    let can_go = |instance: &ManagedInstance| match mig.standing(instance) {
+        UnallocatedState::Idle => true,
+        UnallocatedState::Quarantined => {
+            let of_gpu = mig.gpus.get(&instance.slot.gpu);
+            let mut found = of_gpu.into_iter().flat_map(|of_gpu| &of_gpu.observed);
+            let found = found.find(|found| found.placement == instance.slot.placement);
+            found.is_none_or(is_deserted)
         }
-        if !device.gpu.away {
-            device.gpu.mode = mode;
+        UnallocatedState::Coming | UnallocatedState::Leaving | UnallocatedState::Foreign => false,
+    };
+    let slots: Vec<MigSlot> = mig
+        .instances
+        .values()
+        .filter(|instance| {
+            let index = crate::controller::mig::index(gpus, &instance.slot.gpu);
+            instance.job.is_none() && can_go(instance) && chosen(index)
+        })
+        .map(|instance| instance.slot.clone())
+        .collect();
+    if !gc.dry_run {
+        for slot in &slots {
+            commands::destroy(mig, fx, io, slot, DestroyReason::Collected)?;
         }
-        self.effects.replan = true;
-        let text = format!("GPU {} is {mode}", device.gpu.index);
-        tracing::info!("{text}");
-        self.record_event(None, "gpu_mode", &text)
+        fx.replan |= !slots.is_empty();
     }
-
-    /// After a start: brings to its end what was begun, once, and only on a GPU that nobody uses. What cannot be is given up: at
-    /// some later start nobody thinks of it any more.
-    pub(in crate::controller) fn finish_switches(&mut self) -> Result<(), StoreError> {
-        let mut due = Vec::new();
-        for device in self.devices.iter().filter(|device| device.is_managed) {
-            let (Some(wanted), Some(_)) = (device.requested_mode, device.mig) else {
-                continue;
-            };
-            let on = pending_switch(Some(wanted), device.mig);
-            let blockers =
-                on.map_or_else(Vec::new, |on| self.blockers(device, wanted.mode, Some(on)));
-            due.push((device.gpu.uuid.clone(), wanted, on, blockers));
-        }
-        for (uuid, wanted, on, blockers) in due {
-            match on {
-                Some(_) if blockers.is_empty() => self.switch(&uuid, wanted.mode, None)?,
-                Some(on) => {
-                    self.drop_pending_mode(&uuid, wanted)?;
-                    let text = format!(
-                        "MIG mode of GPU {} was not turned {}: {}",
-                        self.index(&uuid),
-                        if on { "on" } else { "off" },
-                        blockers.join("; ")
-                    );
-                    tracing::warn!("{text}");
-                    self.record_event(None, "gpu_mode", &text)?;
-                }
-                None if wanted.is_pending => self.drop_pending_mode(&uuid, wanted)?,
-                None => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Journals that the driver is not going to be told of a wish.
-    fn drop_pending_mode(
-        &mut self,
-        uuid: &GpuUuid,
-        wanted: RequestedMode,
-    ) -> Result<(), StoreError> {
-        let wanted = Some(wanted.confirmed());
-        if let Some(device) = self.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) {
-            device.requested_mode = wanted;
-        }
-        self.store.set_mode(uuid, wanted)
-    }
-
-    /// Destroys idle instances, and those in quarantine that can be: in which nobody is, and which nobody has divided.
-    pub(in crate::controller) fn collect(
-        &mut self,
-        gc: &MigGc,
-    ) -> Result<Vec<v1::MigInstance>, StoreError> {
-        let chosen = |index: u32| gc.gpus_on.is_empty() || gc.gpus_on.contains(&index);
-        let can_go = |instance: &ManagedInstance| match self.migs.standing(instance) {
-            UnallocatedState::Idle => true,
-            UnallocatedState::Quarantined => {
-                let of_gpu = self.migs.gpus.get(&instance.slot.gpu);
-                let mut found = of_gpu.into_iter().flat_map(|of_gpu| &of_gpu.observed);
-                let found = found.find(|found| found.placement == instance.slot.placement);
-                found.is_none_or(is_deserted)
-            }
-            UnallocatedState::Coming | UnallocatedState::Leaving | UnallocatedState::Foreign => {
-                false
-            }
+    let all = view::mig_instances(mig, gpus).into_iter();
+    let gone = |shown: &v1::MigInstance| {
+        let is = |slot: &MigSlot| {
+            shown.gpu_uuid == slot.gpu.as_str()
+                && shown.start == slot.placement.start
+                && shown.state != v1::MigState::Unmanaged
+                && mig
+                    .instances
+                    .get(slot)
+                    .is_some_and(|one| one.profile.to_string() == shown.profile)
         };
-        let slots: Vec<MigSlot> = self
-            .migs
-            .instances
-            .values()
-            .filter(|instance| {
-                let index = self.index(&instance.slot.gpu);
-                instance.job.is_none() && can_go(instance) && chosen(index)
-            })
-            .map(|instance| instance.slot.clone())
-            .collect();
-        if !gc.dry_run {
-            for slot in &slots {
-                self.destroy(slot, DestroyReason::Collected)?;
-            }
-            self.effects.replan |= !slots.is_empty();
-        }
-        let all = self.mig_instances().into_iter();
-        let gone = |shown: &v1::MigInstance| {
-            let is = |slot: &MigSlot| {
-                shown.gpu_uuid == slot.gpu.as_str()
-                    && shown.start == slot.placement.start
-                    && shown.state != v1::MigState::Unmanaged
-                    && self
-                        .migs
-                        .instances
-                        .get(slot)
-                        .is_some_and(|one| one.profile.to_string() == shown.profile)
-            };
-            slots.iter().any(is)
-        };
-        Ok(all.filter(gone).collect())
-    }
+        slots.iter().any(is)
+    };
+    Ok(all.filter(gone).collect())
 }
 
 /// Whether the driver has to be told to turn MIG on or off for a mode: also where it is as wanted and would be otherwise after

@@ -10,7 +10,11 @@ use divvy_core::mig::recover::{
 use divvy_core::{Bytes, GpuUuid, JobId, JobState as Life};
 
 use super::{DestroyReason, slot};
-use crate::controller::{ActiveJob, Controller};
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
+use crate::controller::lifecycle::job_sync;
+use crate::controller::mig::{MigManager, commands, report};
+use crate::controller::state::{ActiveJob, GpuState, Jobs, State};
 use crate::gpu::mig::discover::DiscoveredInstance;
 use crate::gpu::mig::{GpuMigState, InstanceInfo, MigSlot};
 use crate::gpu::sample::GpuSample;
@@ -35,354 +39,409 @@ impl ActiveJob {
     }
 }
 
-impl Controller {
-    /// Takes over what a look shows of a GPU in MIG mode.
-    pub(in crate::controller) fn reconcile_mig_gpu(
-        &mut self,
-        seen: &GpuSample,
-    ) -> Result<(), StoreError> {
-        let uuid = seen.observed.uuid.clone();
-        let Some(device) = self.devices.iter_mut().find(|one| one.gpu.uuid == uuid) else {
-            return Ok(());
-        };
-        self.effects.replan |= device.update(seen, Bytes::ZERO);
-        let Some(sight) = seen.observed.active_mig() else {
-            return Ok(());
-        };
-        self.report_trouble(&uuid, sight)?;
-        let of_gpu = self.migs.gpu(&uuid);
-        if !of_gpu.can_be_compared(sight) {
-            return Ok(());
-        }
-        of_gpu.observed.clone_from(&sight.instances);
-        self.remember_peaks(&uuid);
-        self.match_instances(&uuid, &sight.instances)?;
-        self.report_stray_processes(seen)
+/// Takes over what a look shows of a GPU in MIG mode.
+pub(in crate::controller) fn reconcile_mig_gpu(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    seen: &GpuSample,
+) -> Result<(), StoreError> {
+    let uuid = seen.observed.uuid.clone();
+    let Some(device) = state
+        .gpus
+        .devices
+        .iter_mut()
+        .find(|one| one.gpu.uuid == uuid)
+    else {
+        return Ok(());
+    };
+    fx.replan |= device.update(seen, Bytes::ZERO);
+    let Some(sight) = seen.observed.active_mig() else {
+        return Ok(());
+    };
+    report_trouble(&mut state.mig, &state.gpus, fx, io, &uuid, sight)?;
+    let of_gpu = state.mig.gpu(&uuid);
+    if !of_gpu.can_be_compared(sight) {
+        return Ok(());
     }
+    of_gpu.observed.clone_from(&sight.instances);
+    remember_peaks(&mut state.jobs, &state.mig, &uuid);
+    match_instances(state, fx, io, &uuid, &sight.instances)?;
+    report_stray_processes(state, fx, io, seen)
+}
 
-    /// Takes over that a GPU is not in MIG mode: nothing lies on it, whatever is known of it.
-    pub(in crate::controller) fn reconcile_non_mig_gpu(
-        &mut self,
-        seen: &GpuSample,
-    ) -> Result<(), StoreError> {
-        let uuid = &seen.observed.uuid;
-        let Some(sight) = &seen.observed.mig else {
-            return Ok(());
+/// Takes over that a GPU is not in MIG mode: nothing lies on it, whatever is known of it.
+pub(in crate::controller) fn reconcile_non_mig_gpu(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    seen: &GpuSample,
+) -> Result<(), StoreError> {
+    let uuid = &seen.observed.uuid;
+    let Some(sight) = &seen.observed.mig else {
+        return Ok(());
+    };
+    let has_records = state.mig.instances.keys().any(|slot| slot.gpu == *uuid);
+    let of_gpu = state.mig.gpu(uuid);
+    let is_known = has_records || !of_gpu.unmanaged.is_empty();
+    if !is_known || !of_gpu.can_be_compared(sight) {
+        return Ok(());
+    }
+    of_gpu.observed.clear();
+    match_instances(state, fx, io, uuid, &[])
+}
+
+/// Says once why instances cannot be read.
+fn report_trouble(
+    mig: &mut MigManager,
+    gpus: &GpuState,
+    fx: &mut Effects,
+    io: &Io,
+    uuid: &GpuUuid,
+    sight: &GpuMigState,
+) -> Result<(), StoreError> {
+    let of_gpu = mig.gpu(uuid);
+    if of_gpu.trouble == sight.error {
+        return Ok(());
+    }
+    of_gpu.trouble.clone_from(&sight.error);
+    fx.replan = true;
+    let Some(why) = &sight.error else {
+        return Ok(());
+    };
+    let text = format!(
+        "cannot read the MIG instances of GPU {}: {why}",
+        crate::controller::mig::index(gpus, uuid)
+    );
+    tracing::error!("{text}");
+    fx.record_event(io, None, "mig_error", &text)
+}
+
+fn match_instances(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    uuid: &GpuUuid,
+    there: &[DiscoveredInstance],
+) -> Result<(), StoreError> {
+    let here = |slot: &MigSlot| slot.gpu == *uuid;
+    let instances = state.mig.instances.values();
+    let records: Vec<InstanceRecord> = instances
+        .filter(|instance| here(&instance.slot))
+        .map(|instance| instance.record())
+        .collect();
+    let seen: Vec<recover::ObservedInstance> =
+        there.iter().map(DiscoveredInstance::to_observed).collect();
+    let Recovered {
+        actions,
+        unmanaged: foreign,
+    } = recover::recover(
+        &records,
+        &seen,
+        &state.mig.boot,
+        &holders(&state.jobs, uuid),
+    );
+    for (placement, action) in actions {
+        let slot = MigSlot {
+            gpu: uuid.clone(),
+            placement,
         };
-        let has_records = self.migs.instances.keys().any(|slot| slot.gpu == *uuid);
-        let of_gpu = self.migs.gpu(uuid);
-        let is_known = has_records || !of_gpu.unmanaged.is_empty();
-        if !is_known || !of_gpu.can_be_compared(sight) {
-            return Ok(());
-        }
-        of_gpu.observed.clear();
-        self.match_instances(uuid, &[])
+        let found = there.iter().find(|found| found.placement == placement);
+        apply_action(state, fx, io, &slot, action, found)?;
     }
+    report_unmanaged(&mut state.mig, &state.gpus, fx, io, uuid, &foreign, there)
+}
 
-    /// Says once why instances cannot be read.
-    fn report_trouble(&mut self, uuid: &GpuUuid, sight: &GpuMigState) -> Result<(), StoreError> {
-        let of_gpu = self.migs.gpu(uuid);
-        if of_gpu.trouble == sight.error {
-            return Ok(());
-        }
-        of_gpu.trouble.clone_from(&sight.error);
-        self.effects.replan = true;
-        let Some(why) = &sight.error else {
-            return Ok(());
-        };
-        let text = format!(
-            "cannot read the MIG instances of GPU {}: {why}",
-            self.index(uuid)
-        );
-        tracing::error!("{text}");
-        self.record_event(None, "mig_error", &text)
-    }
-
-    fn match_instances(
-        &mut self,
-        uuid: &GpuUuid,
-        there: &[DiscoveredInstance],
-    ) -> Result<(), StoreError> {
-        let here = |slot: &MigSlot| slot.gpu == *uuid;
-        let instances = self.migs.instances.values();
-        let records: Vec<InstanceRecord> = instances
-            .filter(|instance| here(&instance.slot))
-            .map(|instance| instance.record())
-            .collect();
-        let seen: Vec<recover::ObservedInstance> =
-            there.iter().map(DiscoveredInstance::to_observed).collect();
-        let Recovered {
-            actions,
-            unmanaged: foreign,
-        } = recover::recover(&records, &seen, &self.migs.boot, &self.holders(uuid));
-        for (placement, action) in actions {
-            let slot = MigSlot {
-                gpu: uuid.clone(),
-                placement,
-            };
-            let found = there.iter().find(|found| found.placement == placement);
-            self.apply_action(&slot, action, found)?;
-        }
-        self.report_unmanaged(uuid, &foreign, there)
-    }
-
-    /// The jobs that hold places of a GPU.
-    fn holders(&self, uuid: &GpuUuid) -> BTreeMap<Placement, InstanceHolder> {
-        let mut holders = BTreeMap::new();
-        for living in self.jobs.values() {
-            for grant in living.job.state.grants() {
-                if let Some(slot) = slot(grant).filter(|slot| slot.gpu == *uuid) {
-                    let holder = InstanceHolder {
-                        job: living.job.id,
-                        launched: living.is_launched(),
-                    };
-                    holders.insert(slot.placement, holder);
-                }
+/// The jobs that hold places of a GPU.
+fn holders(jobs: &Jobs, uuid: &GpuUuid) -> BTreeMap<Placement, InstanceHolder> {
+    let mut holders = BTreeMap::new();
+    for living in jobs.active.values() {
+        for grant in living.job.state.grants() {
+            if let Some(slot) = slot(grant).filter(|slot| slot.gpu == *uuid) {
+                let holder = InstanceHolder {
+                    job: living.job.id,
+                    launched: living.is_launched(),
+                };
+                holders.insert(slot.placement, holder);
             }
         }
-        holders
     }
+    holders
+}
 
-    fn apply_action(
-        &mut self,
-        slot: &MigSlot,
-        action: Action,
-        found: Option<&DiscoveredInstance>,
-    ) -> Result<(), StoreError> {
-        let Some(instance) = self.migs.instances.get_mut(slot) else {
-            return Ok(());
-        };
-        let label = instance.label();
-        match action {
-            Action::Adopt => Ok(()),
-            Action::Finish(recover::CreatedInstance { id, uuid }) => {
-                let device = found.and_then(|found| found.devices.first());
-                let Some(device) = device else { return Ok(()) };
-                instance.state = InstanceState::Ready;
-                instance.info = Some(InstanceInfo {
-                    id,
-                    compute_id: device.id,
-                    uuid,
-                    // Who is in it now was not sent by us: it is not clean until it has been made anew.
-                    baseline: match device.processes.is_empty() {
-                        true => device.used,
-                        false => Bytes::ZERO,
-                    },
-                });
-                let job = instance.job;
-                self.store.save_mig(instance)?;
-                self.effects.replan = true;
-                let text = format!(
-                    "{label} of GPU {} was created before the restart",
-                    self.index(&slot.gpu)
-                );
-                self.record_event(job, "mig_adopted", &text)
+fn apply_action(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    slot: &MigSlot,
+    action: Action,
+    found: Option<&DiscoveredInstance>,
+) -> Result<(), StoreError> {
+    let Some(instance) = state.mig.instances.get_mut(slot) else {
+        return Ok(());
+    };
+    let label = instance.label();
+    match action {
+        Action::Adopt => Ok(()),
+        Action::Finish(recover::CreatedInstance { id, uuid }) => {
+            let device = found.and_then(|found| found.devices.first());
+            let Some(device) = device else { return Ok(()) };
+            instance.state = InstanceState::Ready;
+            instance.info = Some(InstanceInfo {
+                id,
+                compute_id: device.id,
+                uuid,
+                // Who is in it now was not sent by us: it is not clean until it has been made anew.
+                baseline: match device.processes.is_empty() {
+                    true => device.used,
+                    false => Bytes::ZERO,
+                },
+            });
+            let job = instance.job;
+            io.store.save_mig(instance)?;
+            fx.replan = true;
+            let text = format!(
+                "{label} of GPU {} was created before the restart",
+                crate::controller::mig::index(&state.gpus, &slot.gpu)
+            );
+            fx.record_event(io, job, "mig_adopted", &text)
+        }
+        Action::Remove => {
+            fx.replan = true;
+            // A job that has not begun, as it waits for others of its instances or to be confirmed, gets another.
+            let holder = instance.job.and_then(|job| state.jobs.active.get_mut(&job));
+            if let Some(living) = holder.filter(|one| !one.is_launched()) {
+                living.pending_instances.insert(slot.clone());
             }
-            Action::Remove => {
-                self.effects.replan = true;
-                // A job that has not begun, as it waits for others of its instances or to be confirmed, gets another.
-                let holder = instance.job.and_then(|job| self.jobs.get_mut(&job));
-                if let Some(living) = holder.filter(|one| !one.is_launched()) {
-                    living.pending_instances.insert(slot.clone());
-                }
-                self.destroy(slot, DestroyReason::Leftover)
-            }
-            Action::Drop => self.forget_instance(slot, None, "no longer exists"),
-            Action::Recreate(job) => {
-                self.forget_instance(
-                    slot,
-                    Some(job),
-                    "does not exist, and the job has not started",
-                )?;
-                let waits = self.jobs.get(&job);
-                if waits.is_some_and(|one| matches!(one.job.state, Life::Starting { .. })) {
-                    self.requeue_unstarted(job, &format!("{label} does not exist"))?;
-                }
-                Ok(())
-            }
-            Action::Lost(job) => self.forget_instance(
+            commands::destroy(&mut state.mig, fx, io, slot, DestroyReason::Leftover)
+        }
+        Action::Drop => forget_instance(
+            &mut state.mig,
+            &state.gpus,
+            fx,
+            io,
+            slot,
+            None,
+            "no longer exists",
+        ),
+        Action::Recreate(job) => {
+            forget_instance(
+                &mut state.mig,
+                &state.gpus,
+                fx,
+                io,
                 slot,
                 Some(job),
-                "was destroyed while the job's program used it",
-            ),
-            Action::Quarantine(recover::Anomaly::Known) => self.retry_quarantined(slot, found),
-            Action::Quarantine(oddity) => {
-                self.effects.replan = true;
-                self.quarantine(slot, oddity.describe())
+                "does not exist, and the job has not started",
+            )?;
+            let waits = state.jobs.active.get(&job);
+            if waits.is_some_and(|one| matches!(one.job.state, Life::Starting { .. })) {
+                job_sync::requeue_unstarted(
+                    &mut state.jobs,
+                    &mut state.mig,
+                    fx,
+                    io,
+                    job,
+                    &format!("{label} does not exist"),
+                )?;
             }
+            Ok(())
+        }
+        Action::Lost(job) => forget_instance(
+            &mut state.mig,
+            &state.gpus,
+            fx,
+            io,
+            slot,
+            Some(job),
+            "was destroyed while the job's program used it",
+        ),
+        Action::Quarantine(recover::Anomaly::Known) => {
+            retry_quarantined(&mut state.mig, fx, io, slot, found)
+        }
+        Action::Quarantine(oddity) => {
+            fx.replan = true;
+            report::quarantine(&mut state.mig, &state.gpus, fx, io, slot, oddity.describe())
         }
     }
+}
 
-    pub(super) fn forget_instance(
-        &mut self,
-        slot: &MigSlot,
-        job: Option<JobId>,
-        what: &str,
-    ) -> Result<(), StoreError> {
-        let Some(instance) = self.migs.instances.remove(slot) else {
-            return Ok(());
+pub(super) fn forget_instance(
+    mig: &mut MigManager,
+    gpus: &GpuState,
+    fx: &mut Effects,
+    io: &Io,
+    slot: &MigSlot,
+    job: Option<JobId>,
+    what: &str,
+) -> Result<(), StoreError> {
+    let Some(instance) = mig.instances.remove(slot) else {
+        return Ok(());
+    };
+    io.store.forget_mig(slot)?;
+    fx.replan = true;
+    let text = format!(
+        "{} of GPU {} {what}",
+        instance.label(),
+        crate::controller::mig::index(gpus, &slot.gpu)
+    );
+    tracing::warn!(?job, "{text}");
+    fx.record_event(io, job, "mig_lost", &text)
+}
+
+/// Tries to be rid of an instance in quarantine, where nobody would suffer from it.
+fn retry_quarantined(
+    mig: &mut MigManager,
+    fx: &mut Effects,
+    io: &Io,
+    slot: &MigSlot,
+    found: Option<&DiscoveredInstance>,
+) -> Result<(), StoreError> {
+    let held = mig.instances.get(slot).is_some_and(|one| one.job.is_some());
+    let deserted = found.is_some_and(is_deserted);
+    let of_gpu = mig.gpu(&slot.gpu);
+    let due = of_gpu
+        .last_destroy_attempt
+        .get(&slot.placement)
+        .is_none_or(|tried| tried.elapsed() >= QUARANTINE_RETRY);
+    if held || !deserted || !due {
+        return Ok(());
+    }
+    of_gpu
+        .last_destroy_attempt
+        .insert(slot.placement, Instant::now());
+    commands::destroy(mig, fx, io, slot, DestroyReason::Leftover)
+}
+
+fn report_unmanaged(
+    mig: &mut MigManager,
+    gpus: &GpuState,
+    fx: &mut Effects,
+    io: &Io,
+    uuid: &GpuUuid,
+    foreign: &[Placement],
+    there: &[DiscoveredInstance],
+) -> Result<(), StoreError> {
+    let mut now: Vec<(Placement, u8)> = there
+        .iter()
+        .map(|found| (found.placement, found.size))
+        .collect();
+    now.retain(|(placement, _)| foreign.contains(placement));
+    let of_gpu = mig.gpu(uuid);
+    let before = std::mem::replace(&mut of_gpu.unmanaged, now.clone());
+    if before == now {
+        return Ok(());
+    }
+    fx.replan = true;
+    let news = [
+        (
+            &now,
+            &before,
+            "was created outside Divvy, which leaves it unchanged",
+        ),
+        (
+            &before,
+            &now,
+            "was created outside Divvy, and no longer exists",
+        ),
+    ];
+    for (these, those, what) in news {
+        for (placement, _) in these.iter().filter(|one| !those.contains(one)) {
+            let text = format!(
+                "{} of GPU {} {what}",
+                label(gpus, uuid, *placement),
+                crate::controller::mig::index(gpus, uuid)
+            );
+            tracing::info!("{text}");
+            fx.record_event(io, None, "mig_unmanaged", &text)?;
+        }
+    }
+    Ok(())
+}
+
+/// `1g.5gb@3`
+pub(super) fn label(gpus: &GpuState, uuid: &GpuUuid, placement: Placement) -> String {
+    let device = gpus.devices.iter().find(|device| device.gpu.uuid == *uuid);
+    match device.and_then(crate::gpu::Device::profile_table) {
+        Some(table) => table.label(placement),
+        None => placement.to_string(),
+    }
+}
+
+/// Nobody else sees how much a job's instance is used.
+fn remember_peaks(jobs: &mut Jobs, mig: &MigManager, uuid: &GpuUuid) {
+    let Some(of_gpu) = mig.gpus.get(uuid) else {
+        return;
+    };
+    let holdings = jobs
+        .active
+        .values_mut()
+        .flat_map(|living| &mut living.job.allocations);
+    for holding in holdings.filter(|holding| holding.grant.gpu == *uuid) {
+        let Some(mig) = holding.grant.mig else {
+            continue;
         };
-        self.store.forget_mig(slot)?;
-        self.effects.replan = true;
-        let text = format!(
-            "{} of GPU {} {what}",
-            instance.label(),
-            self.index(&slot.gpu)
-        );
+        let mut found = of_gpu.observed.iter();
+        if let Some(found) = found.find(|found| found.placement == mig.placement) {
+            holding.stats.peak = holding.stats.peak.max(found.used());
+        }
+    }
+}
+
+/// Tells of processes that are in an instance and do not belong there.
+fn report_stray_processes(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    seen: &GpuSample,
+) -> Result<(), StoreError> {
+    let uuid = &seen.observed.uuid;
+    let holders = self::holders(&state.jobs, uuid);
+    let here: Vec<(MigSlot, u32)> = seen
+        .mig_processes
+        .iter()
+        .map(|tenant| {
+            let slot = MigSlot {
+                gpu: uuid.clone(),
+                placement: tenant.placement,
+            };
+            (slot, tenant.pid)
+        })
+        .collect();
+    state
+        .mig
+        .reported_processes
+        .retain(|told| told.0.gpu != *uuid || here.contains(told));
+    for (tenant, key) in seen.mig_processes.iter().zip(here) {
+        let holder = holders.get(&tenant.placement).map(|holder| holder.job);
+        let ours = state.mig.instances.contains_key(&key.0);
+        let belongs = tenant.job == holder && holder.is_some();
+        // What strangers do among themselves is their own affair.
+        if belongs || (tenant.job.is_none() && !ours) || !state.mig.reported_processes.insert(key) {
+            continue;
+        }
+        let whose = match holder {
+            Some(holder) => format!("which job {holder} holds"),
+            None if ours => "which no job holds".to_owned(),
+            None => "which was created outside Divvy".to_owned(),
+        };
+        let label = self::label(&state.gpus, uuid, tenant.placement);
+        let place = format!("{label} of GPU {}, {whose}", seen.observed.index);
+        let pid = tenant.pid;
+        let (job, kind, text) = match tenant.job {
+            Some(job) => (
+                Some(job),
+                "mig_wrong_instance",
+                format!("pid {pid} of the job uses {place}"),
+            ),
+            None => (
+                holder,
+                "mig_foreign_process",
+                format!("pid {pid}, which belongs to no job, uses {place}"),
+            ),
+        };
         tracing::warn!(?job, "{text}");
-        self.record_event(job, "mig_lost", &text)
+        fx.record_event(io, job, kind, &text)?;
     }
-
-    /// Tries to be rid of an instance in quarantine, where nobody would suffer from it.
-    fn retry_quarantined(
-        &mut self,
-        slot: &MigSlot,
-        found: Option<&DiscoveredInstance>,
-    ) -> Result<(), StoreError> {
-        let held = self
-            .migs
-            .instances
-            .get(slot)
-            .is_some_and(|one| one.job.is_some());
-        let deserted = found.is_some_and(is_deserted);
-        let of_gpu = self.migs.gpu(&slot.gpu);
-        let due = of_gpu
-            .last_destroy_attempt
-            .get(&slot.placement)
-            .is_none_or(|tried| tried.elapsed() >= QUARANTINE_RETRY);
-        if held || !deserted || !due {
-            return Ok(());
-        }
-        of_gpu
-            .last_destroy_attempt
-            .insert(slot.placement, Instant::now());
-        self.destroy(slot, DestroyReason::Leftover)
-    }
-
-    fn report_unmanaged(
-        &mut self,
-        uuid: &GpuUuid,
-        foreign: &[Placement],
-        there: &[DiscoveredInstance],
-    ) -> Result<(), StoreError> {
-        let mut now: Vec<(Placement, u8)> = there
-            .iter()
-            .map(|found| (found.placement, found.size))
-            .collect();
-        now.retain(|(placement, _)| foreign.contains(placement));
-        let of_gpu = self.migs.gpu(uuid);
-        let before = std::mem::replace(&mut of_gpu.unmanaged, now.clone());
-        if before == now {
-            return Ok(());
-        }
-        self.effects.replan = true;
-        let news = [
-            (
-                &now,
-                &before,
-                "was created outside Divvy, which leaves it unchanged",
-            ),
-            (
-                &before,
-                &now,
-                "was created outside Divvy, and no longer exists",
-            ),
-        ];
-        for (these, those, what) in news {
-            for (placement, _) in these.iter().filter(|one| !those.contains(one)) {
-                let text = format!(
-                    "{} of GPU {} {what}",
-                    self.label(uuid, *placement),
-                    self.index(uuid)
-                );
-                tracing::info!("{text}");
-                self.record_event(None, "mig_unmanaged", &text)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// `1g.5gb@3`
-    pub(super) fn label(&self, uuid: &GpuUuid, placement: Placement) -> String {
-        let device = self.devices.iter().find(|device| device.gpu.uuid == *uuid);
-        match device.and_then(crate::gpu::Device::profile_table) {
-            Some(table) => table.label(placement),
-            None => placement.to_string(),
-        }
-    }
-
-    /// Nobody else sees how much a job's instance is used.
-    fn remember_peaks(&mut self, uuid: &GpuUuid) {
-        let Some(of_gpu) = self.migs.gpus.get(uuid) else {
-            return;
-        };
-        let holdings = self
-            .jobs
-            .values_mut()
-            .flat_map(|living| &mut living.job.allocations);
-        for holding in holdings.filter(|holding| holding.grant.gpu == *uuid) {
-            let Some(mig) = holding.grant.mig else {
-                continue;
-            };
-            let mut found = of_gpu.observed.iter();
-            if let Some(found) = found.find(|found| found.placement == mig.placement) {
-                holding.stats.peak = holding.stats.peak.max(found.used());
-            }
-        }
-    }
-
-    /// Tells of processes that are in an instance and do not belong there.
-    fn report_stray_processes(&mut self, seen: &GpuSample) -> Result<(), StoreError> {
-        let uuid = &seen.observed.uuid;
-        let holders = self.holders(uuid);
-        let here: Vec<(MigSlot, u32)> = seen
-            .mig_processes
-            .iter()
-            .map(|tenant| {
-                let slot = MigSlot {
-                    gpu: uuid.clone(),
-                    placement: tenant.placement,
-                };
-                (slot, tenant.pid)
-            })
-            .collect();
-        self.migs
-            .reported_processes
-            .retain(|told| told.0.gpu != *uuid || here.contains(told));
-        for (tenant, key) in seen.mig_processes.iter().zip(here) {
-            let holder = holders.get(&tenant.placement).map(|holder| holder.job);
-            let ours = self.migs.instances.contains_key(&key.0);
-            let belongs = tenant.job == holder && holder.is_some();
-            // What strangers do among themselves is their own affair.
-            if belongs
-                || (tenant.job.is_none() && !ours)
-                || !self.migs.reported_processes.insert(key)
-            {
-                continue;
-            }
-            let whose = match holder {
-                Some(holder) => format!("which job {holder} holds"),
-                None if ours => "which no job holds".to_owned(),
-                None => "which was created outside Divvy".to_owned(),
-            };
-            let label = self.label(uuid, tenant.placement);
-            let place = format!("{label} of GPU {}, {whose}", seen.observed.index);
-            let pid = tenant.pid;
-            let (job, kind, text) = match tenant.job {
-                Some(job) => (
-                    Some(job),
-                    "mig_wrong_instance",
-                    format!("pid {pid} of the job uses {place}"),
-                ),
-                None => (
-                    holder,
-                    "mig_foreign_process",
-                    format!("pid {pid}, which belongs to no job, uses {place}"),
-                ),
-            };
-            tracing::warn!(?job, "{text}");
-            self.record_event(job, kind, &text)?;
-        }
-        Ok(())
-    }
+    Ok(())
 }

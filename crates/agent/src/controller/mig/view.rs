@@ -6,7 +6,8 @@ use divvy_core::mig::{Placement, UnallocatedState};
 use divvy_core::{GpuUuid, Grant, Mode};
 
 use super::slot;
-use crate::controller::Controller;
+use crate::controller::mig::{MigManager, capacity};
+use crate::controller::state::{GpuState, Jobs, State};
 use crate::gpu::Device;
 use crate::gpu::mig::discover::DiscoveredInstance;
 use crate::gpu::mig::{ManagedInstance, MigSlot};
@@ -14,183 +15,194 @@ use crate::gpu::mig::{ManagedInstance, MigSlot};
 /// What holds a limit that is an instance's.
 pub const ENFORCEMENT: &str = "mig";
 
-impl Controller {
-    /// Every instance, by GPU and place.
-    pub fn mig_instances(&self) -> Vec<v1::MigInstance> {
-        self.devices
-            .iter()
-            .flat_map(|device| self.instances_on(device))
-            .collect()
-    }
+/// Every instance, by GPU and place.
+pub fn mig_instances(mig: &MigManager, gpus: &GpuState) -> Vec<v1::MigInstance> {
+    gpus.devices
+        .iter()
+        .flat_map(|device| instances_on(mig, gpus, device))
+        .collect()
+}
 
-    /// What a GPU is cut into; `None` for one that is not.
-    pub fn mig_of(&self, gpu: &GpuUuid) -> Option<v1::Mig> {
-        let device = self.devices.iter().find(|device| device.gpu.uuid == *gpu)?;
-        let table = device.profile_table()?;
-        let gpu = self.gpus_now().into_iter().find(|one| one.uuid == *gpu)?;
-        let profile = |profile: &divvy_core::mig::Profile| v1::MigProfile {
-            name: profile.name.to_string(),
-            id: profile.id,
-            memory_bytes: profile.memory.get(),
-            memory_slices: profile.memory_slices,
-            compute_slices: profile.compute_slices,
-            multiprocessors: profile.multiprocessors,
-            max_instances: profile.most,
-            starts: profile.starts.clone(),
-            available: self.room(&gpu, profile.id),
-        };
-        Some(v1::Mig {
-            memory_slices: table.memory_slices,
-            compute_slices: table.compute_slices,
-            profiles: table.profiles.iter().map(profile).collect(),
-            instances: self.instances_on(device),
-        })
-    }
+/// What a GPU is cut into; `None` for one that is not.
+pub fn mig_of(state: &State, gpu: &GpuUuid) -> Option<v1::Mig> {
+    let device = state
+        .gpus
+        .devices
+        .iter()
+        .find(|device| device.gpu.uuid == *gpu)?;
+    let table = device.profile_table()?;
+    let gpu = capacity::gpus_now(state)
+        .into_iter()
+        .find(|one| one.uuid == *gpu)?;
+    let profile = |profile: &divvy_core::mig::Profile| v1::MigProfile {
+        name: profile.name.to_string(),
+        id: profile.id,
+        memory_bytes: profile.memory.get(),
+        memory_slices: profile.memory_slices,
+        compute_slices: profile.compute_slices,
+        multiprocessors: profile.multiprocessors,
+        max_instances: profile.most,
+        starts: profile.starts.clone(),
+        available: room(&state.jobs, &gpu, profile.id),
+    };
+    Some(v1::Mig {
+        memory_slices: table.memory_slices,
+        compute_slices: table.compute_slices,
+        profiles: table.profiles.iter().map(profile).collect(),
+        instances: instances_on(&state.mig, &state.gpus, device),
+    })
+}
 
-    /// What keeps a GPU from being given out as it was told to be.
-    pub(in crate::controller) fn trouble_of(&self, device: &Device) -> Option<String> {
-        let wanted = device.requested_mode.map(|wanted| wanted.mode);
-        let mig = device.mig.map(|mig| (mig.current, mig.pending));
-        let index = device.gpu.index;
-        let reset = format!("after a reset: `nvidia-smi --gpu-reset -i {index}`");
-        match (wanted, mig) {
-            _ if device.is_switching_mode => Some("its mode is being changed".to_owned()),
-            (Some(Mode::Mig), Some((false, true))) => Some(format!("MIG mode turns on {reset}")),
-            (Some(Mode::Mig), Some((false, false))) => Some(format!(
-                "it is no longer in MIG mode; restore it: `divvy admin gpu {index} --mode mig`"
-            )),
-            (Some(Mode::Shared | Mode::Exclusive), Some((true, false))) => {
-                Some(format!("MIG mode turns off {reset}"))
-            }
-            _ => {
-                let why = self.migs.gpus.get(&device.gpu.uuid)?.trouble.as_ref()?;
-                Some(format!("cannot read its MIG instances: {why}"))
-            }
+/// What keeps a GPU from being given out as it was told to be.
+pub(in crate::controller) fn trouble_of(mig: &MigManager, device: &Device) -> Option<String> {
+    let wanted = device.requested_mode.map(|wanted| wanted.mode);
+    let mig_mode = device.mig.map(|mode| (mode.current, mode.pending));
+    let index = device.gpu.index;
+    let reset = format!("after a reset: `nvidia-smi --gpu-reset -i {index}`");
+    match (wanted, mig_mode) {
+        _ if device.is_switching_mode => Some("its mode is being changed".to_owned()),
+        (Some(Mode::Mig), Some((false, true))) => Some(format!("MIG mode turns on {reset}")),
+        (Some(Mode::Mig), Some((false, false))) => Some(format!(
+            "it is no longer in MIG mode; restore it: `divvy admin gpu {index} --mode mig`"
+        )),
+        (Some(Mode::Shared | Mode::Exclusive), Some((true, false))) => {
+            Some(format!("MIG mode turns off {reset}"))
+        }
+        _ => {
+            let why = mig.gpus.get(&device.gpu.uuid)?.trouble.as_ref()?;
+            Some(format!("cannot read its MIG instances: {why}"))
         }
     }
+}
 
-    /// To what can never be had here: GPUs that would perhaps have it, were they as they were told to be.
-    pub(in crate::controller) fn explain(&self, error: v1::Error) -> v1::Error {
-        if error.code != v1::ErrorCode::NeverFits {
-            return error;
-        }
-        let troubles = self.devices.iter().filter_map(|device| {
-            let trouble = self.trouble_of(device)?;
-            Some(format!("; GPU {}: {trouble}", device.gpu.index))
+/// To what can never be had here: GPUs that would perhaps have it, were they as they were told to be.
+pub(in crate::controller) fn explain(
+    mig: &MigManager,
+    gpus: &GpuState,
+    error: v1::Error,
+) -> v1::Error {
+    if error.code != v1::ErrorCode::NeverFits {
+        return error;
+    }
+    let troubles = gpus.devices.iter().filter_map(|device| {
+        let trouble = trouble_of(mig, device)?;
+        Some(format!("; GPU {}: {trouble}", device.gpu.index))
+    });
+    let message = std::iter::once(error.message).chain(troubles).collect();
+    v1::Error { message, ..error }
+}
+
+/// The instance that a grant is.
+pub fn mig_slice(mig: &MigManager, gpus: &GpuState, grant: &Grant) -> Option<v1::MigSlice> {
+    let slot = slot(grant)?;
+    let instance = mig.instances.get(&slot);
+    let made = instance.and_then(|instance| instance.info.as_ref());
+    Some(v1::MigSlice {
+        profile: grant.mig?.profile.to_string(),
+        start: slot.placement.start,
+        memory_slices: crate::controller::mig::size(gpus, &slot),
+        memory_bytes: grant.memory.get(),
+        uuid: made.map(|made| made.uuid.to_string()),
+    })
+}
+
+/// What the last look found in a grant's instance.
+pub(in crate::controller) fn found_in<'a>(
+    mig: &'a MigManager,
+    grant: &Grant,
+) -> Option<&'a DiscoveredInstance> {
+    let MigSlot { gpu, placement } = slot(grant)?;
+    let found = &mig.gpus.get(&gpu)?.observed;
+    found.iter().find(|found| found.placement == placement)
+}
+
+/// How many more of a profile could lie on a GPU, idle ones out of the way: taken from the left, which for pieces of one size
+/// is the most.
+fn room(jobs: &Jobs, gpu: &divvy_core::Gpu, profile: u32) -> u8 {
+    let Some(carving) = &gpu.mig else { return 0 };
+    let table = &carving.table;
+    let Some(profile) = table.profile(profile) else {
+        return 0;
+    };
+    let held = jobs
+        .active
+        .values()
+        .flat_map(|living| living.job.state.grants());
+    let held = held.filter(|grant| grant.gpu == gpu.uuid);
+    let mut taken = carving.fixed();
+    taken.extend(held.filter_map(|grant| Some(grant.mig?.placement)));
+    let same = taken.iter().filter(|one| one.profile == profile.id).count();
+    let sized = |placement: Placement| (placement, super::size_in(table, placement));
+    let mut taken: Vec<(Placement, u8)> = taken.into_iter().map(sized).collect();
+    let before = taken.len();
+    for start in &profile.starts {
+        let piece = sized(Placement {
+            profile: profile.id,
+            start: *start,
         });
-        let message = std::iter::once(error.message).chain(troubles).collect();
-        v1::Error { message, ..error }
+        if !taken.iter().any(|other| super::overlap(*other, piece)) {
+            taken.push(piece);
+        }
     }
+    let most = usize::from(profile.most).saturating_sub(same);
+    u8::try_from((taken.len() - before).min(most)).unwrap_or(u8::MAX)
+}
 
-    /// The instance that a grant is.
-    pub fn mig_slice(&self, grant: &Grant) -> Option<v1::MigSlice> {
-        let slot = slot(grant)?;
-        let instance = self.migs.instances.get(&slot);
+fn instances_on(mig: &MigManager, gpus: &GpuState, device: &Device) -> Vec<v1::MigInstance> {
+    let gpu = &device.gpu;
+    let Some(table) = device.profile_table() else {
+        return Vec::new();
+    };
+    let shown = |placement: Placement, size: u8, state, instance: Option<&ManagedInstance>| {
+        let profile = table.profile(placement.profile);
         let made = instance.and_then(|instance| instance.info.as_ref());
-        Some(v1::MigSlice {
-            profile: grant.mig?.profile.to_string(),
-            start: slot.placement.start,
-            memory_slices: self.size(&slot),
-            memory_bytes: grant.memory.get(),
+        v1::MigInstance {
+            gpu_uuid: gpu.uuid.to_string(),
+            gpu_index: gpu.index,
+            profile: match profile {
+                Some(profile) => profile.name.to_string(),
+                None => format!("profile {}", placement.profile),
+            },
+            start: placement.start,
+            memory_slices: size,
+            memory_bytes: profile.map_or(0, |profile| profile.memory.get()),
+            state,
+            job: instance.and_then(|one| Some(one.job?.to_string())),
             uuid: made.map(|made| made.uuid.to_string()),
+        }
+    };
+    let ours = mig.instances.values();
+    let mut all: Vec<v1::MigInstance> = ours
+        .filter(|instance| instance.slot.gpu == gpu.uuid)
+        .map(|instance| {
+            let placement = instance.slot.placement;
+            shown(
+                placement,
+                crate::controller::mig::size(gpus, &instance.slot),
+                self::state(mig, instance),
+                Some(instance),
+            )
         })
-    }
+        .collect();
+    let foreign = mig.gpus.get(&gpu.uuid).into_iter();
+    all.extend(
+        foreign
+            .flat_map(|of_gpu| &of_gpu.unmanaged)
+            .map(|(placement, size)| shown(*placement, *size, v1::MigState::Unmanaged, None)),
+    );
+    all.sort_by_key(|one| (one.start, one.memory_slices));
+    all
+}
 
-    /// What the last look found in a grant's instance.
-    pub(in crate::controller) fn found_in(&self, grant: &Grant) -> Option<&DiscoveredInstance> {
-        let MigSlot { gpu, placement } = slot(grant)?;
-        let found = &self.migs.gpus.get(&gpu)?.observed;
-        found.iter().find(|found| found.placement == placement)
-    }
-
-    /// How many more of a profile could lie on a GPU, idle ones out of the way: taken from the left, which for pieces of one size
-    /// is the most.
-    fn room(&self, gpu: &divvy_core::Gpu, profile: u32) -> u8 {
-        let Some(carving) = &gpu.mig else { return 0 };
-        let table = &carving.table;
-        let Some(profile) = table.profile(profile) else {
-            return 0;
-        };
-        let held = self
-            .jobs
-            .values()
-            .flat_map(|living| living.job.state.grants());
-        let held = held.filter(|grant| grant.gpu == gpu.uuid);
-        let mut taken = carving.fixed();
-        taken.extend(held.filter_map(|grant| Some(grant.mig?.placement)));
-        let same = taken.iter().filter(|one| one.profile == profile.id).count();
-        let sized = |placement: Placement| (placement, super::size_in(table, placement));
-        let mut taken: Vec<(Placement, u8)> = taken.into_iter().map(sized).collect();
-        let before = taken.len();
-        for start in &profile.starts {
-            let piece = sized(Placement {
-                profile: profile.id,
-                start: *start,
-            });
-            if !taken.iter().any(|other| super::overlap(*other, piece)) {
-                taken.push(piece);
-            }
+fn state(mig: &MigManager, instance: &ManagedInstance) -> v1::MigState {
+    match mig.standing(instance) {
+        _ if instance.state == InstanceState::Ready && instance.job.is_some() => {
+            v1::MigState::InUse
         }
-        let most = usize::from(profile.most).saturating_sub(same);
-        u8::try_from((taken.len() - before).min(most)).unwrap_or(u8::MAX)
-    }
-
-    fn instances_on(&self, device: &Device) -> Vec<v1::MigInstance> {
-        let gpu = &device.gpu;
-        let Some(table) = device.profile_table() else {
-            return Vec::new();
-        };
-        let shown = |placement: Placement, size: u8, state, instance: Option<&ManagedInstance>| {
-            let profile = table.profile(placement.profile);
-            let made = instance.and_then(|instance| instance.info.as_ref());
-            v1::MigInstance {
-                gpu_uuid: gpu.uuid.to_string(),
-                gpu_index: gpu.index,
-                profile: match profile {
-                    Some(profile) => profile.name.to_string(),
-                    None => format!("profile {}", placement.profile),
-                },
-                start: placement.start,
-                memory_slices: size,
-                memory_bytes: profile.map_or(0, |profile| profile.memory.get()),
-                state,
-                job: instance.and_then(|one| Some(one.job?.to_string())),
-                uuid: made.map(|made| made.uuid.to_string()),
-            }
-        };
-        let ours = self.migs.instances.values();
-        let mut all: Vec<v1::MigInstance> = ours
-            .filter(|instance| instance.slot.gpu == gpu.uuid)
-            .map(|instance| {
-                let placement = instance.slot.placement;
-                shown(
-                    placement,
-                    self.size(&instance.slot),
-                    self.state(instance),
-                    Some(instance),
-                )
-            })
-            .collect();
-        let foreign = self.migs.gpus.get(&gpu.uuid).into_iter();
-        all.extend(
-            foreign
-                .flat_map(|of_gpu| &of_gpu.unmanaged)
-                .map(|(placement, size)| shown(*placement, *size, v1::MigState::Unmanaged, None)),
-        );
-        all.sort_by_key(|one| (one.start, one.memory_slices));
-        all
-    }
-
-    fn state(&self, instance: &ManagedInstance) -> v1::MigState {
-        match self.migs.standing(instance) {
-            _ if instance.state == InstanceState::Ready && instance.job.is_some() => {
-                v1::MigState::InUse
-            }
-            UnallocatedState::Idle => v1::MigState::Idle,
-            UnallocatedState::Foreign => v1::MigState::Unmanaged,
-            UnallocatedState::Quarantined => v1::MigState::Quarantined,
-            UnallocatedState::Leaving => v1::MigState::Destroying,
-            UnallocatedState::Coming => v1::MigState::Creating,
-        }
+        UnallocatedState::Idle => v1::MigState::Idle,
+        UnallocatedState::Foreign => v1::MigState::Unmanaged,
+        UnallocatedState::Quarantined => v1::MigState::Quarantined,
+        UnallocatedState::Leaving => v1::MigState::Destroying,
+        UnallocatedState::Coming => v1::MigState::Creating,
     }
 }

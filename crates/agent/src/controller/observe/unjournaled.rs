@@ -9,8 +9,11 @@ use divvy_api::v1::{self, Error, ErrorCode};
 use divvy_core::gpu::GRANULE;
 use divvy_core::{AllocatedJob, Bytes, Grant, JobId, JobState as Life, QueueName, Share};
 
-use crate::controller::Controller;
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
 use crate::controller::lifecycle::start::records;
+use crate::controller::lifecycle::{finalize, schedule};
+use crate::controller::state::{Jobs, State};
 use crate::gpu::slice::{self, HeldSlice};
 use crate::journal::StoreError;
 use crate::journal::recover::{last_run, numbers};
@@ -20,7 +23,7 @@ use crate::supervisor::{error_chain, survivors};
 const MOST_PIDS: usize = 16;
 
 /// A job that runs and that the journal does not have.
-pub(in crate::controller) struct UnjournaledJob {
+pub struct UnjournaledJob {
     /// What is reserved for it.
     grants: Vec<Grant>,
     pids: Vec<u32>,
@@ -44,226 +47,239 @@ impl UnjournaledJob {
     }
 }
 
-impl Controller {
-    /// Finds the jobs that live and that the journal does not know to. What they hold is measured later.
-    pub(in crate::controller) fn find_unknown(&mut self) -> Result<(), StoreError> {
-        let home = &self.config.home;
-        let ended = self.store.ended()?;
-        let mut candidates = numbers(&home.jobs());
-        candidates.retain(|id| !ended.contains(id));
-        candidates.extend(numbers(home.slices()));
-        let known = |id: &JobId| {
-            let living = self.jobs.get(id);
-            living.is_some_and(|living| living.job.state != Life::Queued)
+/// Finds the jobs that live and that the journal does not know to. What they hold is measured later.
+pub(in crate::controller) fn find_unknown(jobs: &mut Jobs, io: &Io) -> Result<(), StoreError> {
+    let home = &io.config.home;
+    let ended = io.store.ended()?;
+    let mut candidates = numbers(&home.jobs());
+    candidates.retain(|id| !ended.contains(id));
+    candidates.extend(numbers(home.slices()));
+    let known = |id: &JobId| {
+        let living = jobs.active.get(id);
+        living.is_some_and(|living| living.job.state != Life::Queued)
+    };
+    candidates.retain(|id| !known(id));
+    for id in candidates {
+        if let Some(pids) = pids_of_unknown(io, id) {
+            let grants = Vec::new();
+            jobs.unjournaled.insert(id, UnjournaledJob { grants, pids });
+        }
+    }
+    Ok(())
+}
+
+/// Pids of a job that the journal does not know to run; `None` where nothing of it lives.
+fn pids_of_unknown(io: &Io, id: JobId) -> Option<Vec<u32>> {
+    let name = id.to_string();
+    let dir = last_run(&io.config.home.job(&name));
+    let launch = dir.launch().ok().flatten();
+    let is_attended = dir.has_record() && matches!(dir.lock(), Ok(None));
+    let mut processes = Vec::new();
+    if let Some(launch) = launch {
+        processes.extend(is_attended.then_some(launch.process));
+        processes.extend(survivors(&dir, launch.process).unwrap_or_default());
+    }
+    if let Ok(slice) = HeldSlice::open(&io.config.home.slice(&name))
+        && let Ok(account) = slice.read()
+    {
+        processes.extend(slice.live_processes(&account));
+    }
+    let mut pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids.truncate(MOST_PIDS);
+    (is_attended || !pids.is_empty()).then_some(pids)
+}
+
+/// Reserves what unknown jobs hold: their slices' limits, or whole GPUs where there is no slice to tell; at most what no job of
+/// the journal holds.
+pub(in crate::controller) fn reserve_for_unknown(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+) -> Result<(), StoreError> {
+    let ids: Vec<JobId> = state.jobs.unjournaled.keys().copied().collect();
+    for id in ids {
+        let grants = grants_of_unknown(state, io, id);
+        let Some(unknown) = state.jobs.unjournaled.get_mut(&id) else {
+            continue;
         };
-        candidates.retain(|id| !known(id));
-        for id in candidates {
-            if let Some(pids) = self.pids_of_unknown(id) {
-                let grants = Vec::new();
-                self.unknown.insert(id, UnjournaledJob { grants, pids });
+        unknown.grants = grants;
+        let text = unknown.describe();
+        tracing::error!(job = %id, "the journal lacks a running job: {text}");
+        fx.record_event(io, Some(id), "unknown_job", &text)?;
+    }
+    Ok(())
+}
+
+fn grants_of_unknown(state: &State, io: &Io, id: JobId) -> Vec<Grant> {
+    let folder = io.config.home.slice(&id.to_string());
+    let limits = HeldSlice::open(&folder).map(|slice| slice.ledger().granted());
+    let snapshot = schedule::snapshot(state, io);
+    let gpus = snapshot.gpus.iter().filter(|gpu| gpu.mig.is_none());
+    let reserve = |gpu: &divvy_core::Gpu| {
+        let wanted = match &limits {
+            Ok(spec) => {
+                let mut parts = spec.gpus.iter();
+                let part = parts.find(|part| part.uuid == gpu.uuid.to_bytes())?;
+                Bytes::new(part.limit).round_up(GRANULE).min(gpu.usable())
             }
-        }
-        Ok(())
-    }
-
-    /// Pids of a job that the journal does not know to run; `None` where nothing of it lives.
-    fn pids_of_unknown(&self, id: JobId) -> Option<Vec<u32>> {
-        let name = id.to_string();
-        let dir = last_run(&self.config.home.job(&name));
-        let launch = dir.launch().ok().flatten();
-        let is_attended = dir.has_record() && matches!(dir.lock(), Ok(None));
-        let mut processes = Vec::new();
-        if let Some(launch) = launch {
-            processes.extend(is_attended.then_some(launch.process));
-            processes.extend(survivors(&dir, launch.process).unwrap_or_default());
-        }
-        if let Ok(slice) = HeldSlice::open(&self.config.home.slice(&name))
-            && let Ok(account) = slice.read()
-        {
-            processes.extend(slice.live_processes(&account));
-        }
-        let mut pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
-        pids.sort_unstable();
-        pids.dedup();
-        pids.truncate(MOST_PIDS);
-        (is_attended || !pids.is_empty()).then_some(pids)
-    }
-
-    /// Reserves what unknown jobs hold: their slices' limits, or whole GPUs where there is no slice to tell; at most what no job of
-    /// the journal holds.
-    pub(in crate::controller) fn reserve_for_unknown(&mut self) -> Result<(), StoreError> {
-        let ids: Vec<JobId> = self.unknown.keys().copied().collect();
-        for id in ids {
-            let grants = self.grants_of_unknown(id);
-            let Some(unknown) = self.unknown.get_mut(&id) else {
-                continue;
-            };
-            unknown.grants = grants;
-            let text = unknown.describe();
-            tracing::error!(job = %id, "the journal lacks a running job: {text}");
-            self.record_event(Some(id), "unknown_job", &text)?;
-        }
-        Ok(())
-    }
-
-    fn grants_of_unknown(&self, id: JobId) -> Vec<Grant> {
-        let folder = self.config.home.slice(&id.to_string());
-        let limits = HeldSlice::open(&folder).map(|slice| slice.ledger().granted());
-        let snapshot = self.snapshot();
-        let gpus = snapshot.gpus.iter().filter(|gpu| gpu.mig.is_none());
-        let reserve = |gpu: &divvy_core::Gpu| {
-            let wanted = match &limits {
-                Ok(spec) => {
-                    let mut parts = spec.gpus.iter();
-                    let part = parts.find(|part| part.uuid == gpu.uuid.to_bytes())?;
-                    Bytes::new(part.limit).round_up(GRANULE).min(gpu.usable())
-                }
-                Err(_) => gpu.usable(),
-            };
-            let held = snapshot.held.iter().flat_map(|held| &held.grants);
-            let held: Vec<&Grant> = held.filter(|grant| grant.gpu == gpu.uuid).collect();
-            let memory: Bytes = held.iter().map(|grant| grant.memory).sum();
-            let share: u16 = held.iter().map(|grant| grant.share.thousandths()).sum();
-            let share = gpu
-                .share_of(wanted)?
-                .thousandths()
-                .min(1000_u16.saturating_sub(share));
-            let memory = wanted
-                .min(gpu.usable().saturating_sub(memory))
-                .round_down(GRANULE);
-            let share = Share::from_thousandths(share).filter(|_| memory > Bytes::ZERO)?;
-            Some(Grant {
-                gpu: gpu.uuid.clone(),
-                index: gpu.index,
-                memory,
-                share,
-                label: format!("gpu{}-unknown{id}", gpu.index),
-                mig: None,
-            })
+            Err(_) => gpu.usable(),
         };
-        gpus.filter_map(reserve).collect()
-    }
-
-    /// What the planner is to count for unknown jobs.
-    pub(in crate::controller) fn held_by_unknown(&self) -> impl Iterator<Item = AllocatedJob> {
-        let holders = self
-            .unknown
-            .iter()
-            .filter(|(_, unknown)| !unknown.grants.is_empty());
-        holders.map(|(id, unknown)| {
-            AllocatedJob::new(*id, QueueName::default_queue(), unknown.grants.clone())
+        let held = snapshot.held.iter().flat_map(|held| &held.grants);
+        let held: Vec<&Grant> = held.filter(|grant| grant.gpu == gpu.uuid).collect();
+        let memory: Bytes = held.iter().map(|grant| grant.memory).sum();
+        let share: u16 = held.iter().map(|grant| grant.share.thousandths()).sum();
+        let share = gpu
+            .share_of(wanted)?
+            .thousandths()
+            .min(1000_u16.saturating_sub(share));
+        let memory = wanted
+            .min(gpu.usable().saturating_sub(memory))
+            .round_down(GRANULE);
+        let share = Share::from_thousandths(share).filter(|_| memory > Bytes::ZERO)?;
+        Some(Grant {
+            gpu: gpu.uuid.clone(),
+            index: gpu.index,
+            memory,
+            share,
+            label: format!("gpu{}-unknown{id}", gpu.index),
+            mig: None,
         })
-    }
+    };
+    gpus.filter_map(reserve).collect()
+}
 
-    /// Lets go of unknown jobs that have ended since the last look.
-    pub(in crate::controller) fn check_unknown(&mut self) -> Result<(), StoreError> {
-        let ids: Vec<JobId> = self.unknown.keys().copied().collect();
-        for id in ids {
-            if let Some(pids) = self.pids_of_unknown(id) {
-                if let Some(unknown) = self.unknown.get_mut(&id) {
-                    unknown.pids = pids;
-                }
-                continue;
+/// What the planner is to count for unknown jobs.
+pub(in crate::controller) fn held_by_unknown(jobs: &Jobs) -> impl Iterator<Item = AllocatedJob> {
+    let holders = jobs
+        .unjournaled
+        .iter()
+        .filter(|(_, unknown)| !unknown.grants.is_empty());
+    holders.map(|(id, unknown)| {
+        AllocatedJob::new(*id, QueueName::default_queue(), unknown.grants.clone())
+    })
+}
+
+/// Lets go of unknown jobs that have ended since the last look.
+pub(in crate::controller) fn check_unknown(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+) -> Result<(), StoreError> {
+    let ids: Vec<JobId> = state.jobs.unjournaled.keys().copied().collect();
+    for id in ids {
+        if let Some(pids) = pids_of_unknown(io, id) {
+            if let Some(unknown) = state.jobs.unjournaled.get_mut(&id) {
+                unknown.pids = pids;
             }
-            self.unknown.remove(&id);
-            self.effects.replan = true;
-            let log = self.config.home.job(&id.to_string());
-            if let Err(error) = slice::remove(&self.config.home.slice(&id.to_string())) {
-                tracing::warn!(job = %id, error = error_chain(&error), "cannot remove the slice of an unknown job");
-            }
-            let text = format!(
-                "its last process has ended; the daemon keeps its folder: {}",
-                log.display()
-            );
-            tracing::warn!(job = %id, "unknown job: {text}");
-            self.record_event(Some(id), "unknown_job", &text)?;
-            self.end_spent(id)?;
+            continue;
         }
-        Ok(())
-    }
-
-    /// Ends a job that waits in the journal while its record says that it was started: it must not be started again.
-    pub(in crate::controller) fn end_spent(&mut self, id: JobId) -> Result<(), StoreError> {
-        let waits = |life: &Life| *life == Life::Queued;
-        let Some(living) = self
-            .jobs
-            .get_mut(&id)
-            .filter(|living| waits(&living.job.state))
-        else {
-            return Ok(());
-        };
-        if self.unknown.contains_key(&id) {
-            return Ok(());
+        state.jobs.unjournaled.remove(&id);
+        fx.replan = true;
+        let log = io.config.home.job(&id.to_string());
+        if let Err(error) = slice::remove(&io.config.home.slice(&id.to_string())) {
+            tracing::warn!(job = %id, error = error_chain(&error), "cannot remove the slice of an unknown job");
         }
-        let record = records(&self.config.home, id, &living.job).record();
-        let Ok(record) = record else {
-            return Ok(());
-        };
-        if record.launch.is_none() && record.exit.is_none() {
-            return Ok(());
-        }
-        living.job.place(Vec::new());
-        self.record_event(
-            Some(id),
-            "recovered",
-            "its job record shows that it was started, but the journal does not",
-        )?;
-        self.finalize(id, record.exit.as_ref())
-    }
-
-    /// The answer to a call about an unknown job.
-    pub(in crate::controller) fn refuse_unknown(&self, id: JobId) -> Option<Error> {
-        let unknown = self.unknown.get(&id)?;
-        let why = format!(
-            "job {id} runs, but the journal lacks it: {}",
-            unknown.describe()
+        let text = format!(
+            "its last process has ended; the daemon keeps its folder: {}",
+            log.display()
         );
-        let pids: Vec<String> = unknown.pids.iter().map(u32::to_string).collect();
-        let hint = match pids.is_empty() {
-            true => "`divvy doctor` explains how to restore the journal".to_owned(),
-            false => format!("end it with: kill {}", pids.join(" ")),
-        };
-        Some(Error::new(ErrorCode::Conflict, why).hint(hint))
+        tracing::warn!(job = %id, "unknown job: {text}");
+        fx.record_event(io, Some(id), "unknown_job", &text)?;
+        end_spent(state, fx, io, id)?;
     }
+    Ok(())
+}
 
-    /// Unknown jobs, for people.
-    pub(in crate::controller) fn list_unknown(&self) -> Vec<v1::UnknownJob> {
-        let shown = self.unknown.iter().map(|(id, unknown)| v1::UnknownJob {
+/// Ends a job that waits in the journal while its record says that it was started: it must not be started again.
+pub(in crate::controller) fn end_spent(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+) -> Result<(), StoreError> {
+    let waits = |life: &Life| *life == Life::Queued;
+    let Some(living) = state
+        .jobs
+        .active
+        .get_mut(&id)
+        .filter(|living| waits(&living.job.state))
+    else {
+        return Ok(());
+    };
+    if state.jobs.unjournaled.contains_key(&id) {
+        return Ok(());
+    }
+    let record = records(&io.config.home, id, &living.job).record();
+    let Ok(record) = record else {
+        return Ok(());
+    };
+    if record.launch.is_none() && record.exit.is_none() {
+        return Ok(());
+    }
+    living.job.place(Vec::new());
+    fx.record_event(
+        io,
+        Some(id),
+        "recovered",
+        "its job record shows that it was started, but the journal does not",
+    )?;
+    finalize::finalize(state, fx, io, id, record.exit.as_ref())
+}
+
+/// The answer to a call about an unknown job.
+pub(in crate::controller) fn refuse_unknown(jobs: &Jobs, id: JobId) -> Option<Error> {
+    let unknown = jobs.unjournaled.get(&id)?;
+    let why = format!(
+        "job {id} runs, but the journal lacks it: {}",
+        unknown.describe()
+    );
+    let pids: Vec<String> = unknown.pids.iter().map(u32::to_string).collect();
+    let hint = match pids.is_empty() {
+        true => "`divvy doctor` explains how to restore the journal".to_owned(),
+        false => format!("end it with: kill {}", pids.join(" ")),
+    };
+    Some(Error::new(ErrorCode::Conflict, why).hint(hint))
+}
+
+/// Unknown jobs, for people.
+pub(in crate::controller) fn list_unknown(jobs: &Jobs) -> Vec<v1::UnknownJob> {
+    let shown = jobs.unjournaled.iter().map(|(id, unknown)| v1::UnknownJob {
+        job: id.to_string(),
+        pids: unknown.pids.clone(),
+        gpus: unknown.grants.iter().map(|grant| grant.index).collect(),
+    });
+    shown.collect()
+}
+
+/// What unknown jobs hold of a GPU.
+pub(in crate::controller) fn slices_of_unknown(
+    jobs: &Jobs,
+    gpu: &divvy_core::GpuUuid,
+) -> Vec<v1::GpuSlice> {
+    let grants = |(id, unknown): (&JobId, &UnjournaledJob)| {
+        let here = unknown.grants.iter().filter(|grant| grant.gpu == *gpu);
+        here.map(|grant| (*id, grant.clone())).collect::<Vec<_>>()
+    };
+    let shown = jobs
+        .unjournaled
+        .iter()
+        .flat_map(grants)
+        .map(|(id, grant)| v1::GpuSlice {
             job: id.to_string(),
-            pids: unknown.pids.clone(),
-            gpus: unknown.grants.iter().map(|grant| grant.index).collect(),
+            label: grant.label.clone(),
+            memory_limit_bytes: grant.memory.get(),
+            memory_used_bytes: 0,
+            share: grant.share.thousandths(),
+            memory_driver_bytes: None,
+            memory_mismatch_bytes: None,
+            compute_time: None,
+            enforcement: crate::controller::query::ENFORCEMENT.to_owned(),
+            mig: None,
+            unknown: true,
         });
-        shown.collect()
-    }
-
-    /// What unknown jobs hold of a GPU.
-    pub(in crate::controller) fn slices_of_unknown(
-        &self,
-        gpu: &divvy_core::GpuUuid,
-    ) -> Vec<v1::GpuSlice> {
-        let grants = |(id, unknown): (&JobId, &UnjournaledJob)| {
-            let here = unknown.grants.iter().filter(|grant| grant.gpu == *gpu);
-            here.map(|grant| (*id, grant.clone())).collect::<Vec<_>>()
-        };
-        let shown = self
-            .unknown
-            .iter()
-            .flat_map(grants)
-            .map(|(id, grant)| v1::GpuSlice {
-                job: id.to_string(),
-                label: grant.label.clone(),
-                memory_limit_bytes: grant.memory.get(),
-                memory_used_bytes: 0,
-                share: grant.share.thousandths(),
-                memory_driver_bytes: None,
-                memory_mismatch_bytes: None,
-                compute_time: None,
-                enforcement: crate::controller::query::ENFORCEMENT.to_owned(),
-                mig: None,
-                unknown: true,
-            });
-        shown.collect()
-    }
+    shown.collect()
 }
 
 /// The unknown jobs, by number.

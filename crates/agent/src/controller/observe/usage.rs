@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use divvy_core::JobId;
 
-use crate::controller::{ActiveJob, Controller};
+use crate::controller::active_set;
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
+use crate::controller::state::{ActiveJob, Jobs, Timers};
 use crate::gpu::sample::{GpuSample, NodeSample};
 use crate::host::clock::{Instant, now};
 use crate::journal::StoreError;
@@ -22,7 +25,7 @@ const PROJECTS: usize = 256;
 const PAGE_US: i64 = 3600 * 1_000_000;
 
 /// When what was done last.
-pub(in crate::controller) struct UsageClock {
+pub struct UsageClock {
     journaled: Instant,
     /// When time was last counted.
     counted: Instant,
@@ -45,7 +48,7 @@ fn hour() -> i64 {
 }
 
 /// What a job does with what it holds.
-pub(in crate::controller) struct GpuActivity {
+pub struct GpuActivity {
     /// Measured and not yet journaled, by position in its holdings.
     metered: Vec<Metered>,
     /// GPU-nanoseconds that it was seen to hold.
@@ -104,151 +107,166 @@ fn spend(counted: &mut Counters, living: &ActiveJob, spent: GpuTime) {
         .add(spent);
 }
 
-impl Controller {
-    /// Takes over what was done on the GPUs.
-    pub(in crate::controller) fn meter(&mut self, look: &NodeSample) {
-        self.count_time();
-        for seen in &look.gpus {
-            self.meter_gpu(look, seen);
-        }
+/// Takes over what was done on the GPUs.
+pub(in crate::controller) fn meter(
+    jobs: &mut Jobs,
+    timers: &mut Timers,
+    fx: &mut Effects,
+    io: &Io,
+    look: &NodeSample,
+) {
+    count_time(jobs, timers, fx, io);
+    for seen in &look.gpus {
+        meter_gpu(jobs, fx, io, look, seen);
     }
+}
 
-    /// Counts what is held for whoever draws it; what is billed is in the journal.
-    fn count_time(&mut self) {
-        let now = Instant::now();
-        let passed = now.saturating_duration_since(self.usage_clock.counted);
-        self.usage_clock.counted = now;
-        let micros = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
-        for id in self.active_jobs() {
-            let Some(living) = self.jobs.get_mut(&id) else {
-                continue;
-            };
-            if !living.job.holds() {
-                continue;
-            }
-            let grants = living.job.state.grants();
-            let shares: u64 = grants
-                .iter()
-                .map(|grant| u64::from(grant.share.thousandths()))
-                .sum();
-            if shares == 0 {
-                continue;
-            }
-            let spent = GpuTime {
-                allocated: micros.saturating_mul(shares),
-                ..GpuTime::default()
-            };
-            living.activity.allocated_ns =
-                living.activity.allocated_ns.saturating_add(spent.allocated);
-            spend(&mut self.counters, living, spent);
-        }
-    }
-
-    fn meter_gpu(&mut self, look: &NodeSample, seen: &GpuSample) {
-        let Some(worked) = &seen.observed.utilization else {
-            return;
+/// Counts what is held for whoever draws it; what is billed is in the journal.
+fn count_time(jobs: &mut Jobs, timers: &mut Timers, fx: &mut Effects, io: &Io) {
+    let now = Instant::now();
+    let passed = now.saturating_duration_since(timers.usage_clock.counted);
+    timers.usage_clock.counted = now;
+    let micros = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
+    for id in active_set::active_jobs(jobs, io) {
+        let Some(living) = jobs.active.get_mut(&id) else {
+            continue;
         };
-        let gpu = &seen.observed.uuid;
-        // Positions in holdings, beside the holders.
-        let mut places = Vec::new();
-        let mut holders = Vec::new();
-        for id in self.active_jobs() {
-            let Some(living) = self.jobs.get(&id).filter(|one| one.job.holds()) else {
-                continue;
-            };
-            let grants = living.job.state.grants();
-            if let Some(place) = grants.iter().position(|grant| grant.gpu == *gpu) {
-                places.push(place);
-                holders.push(Holder {
-                    job: id,
-                    share: grants[place].share.thousandths(),
-                });
-            }
+        if !living.job.holds() {
+            continue;
         }
-        if holders.is_empty() {
-            return;
-        }
-        let of = |pid: u32| {
-            look.processes
-                .get(&pid)
-                .and_then(|person| person.ownership.job())
-        };
-        let listed: Vec<(u32, Option<JobId>)> = seen
-            .observed
-            .processes
+        let grants = living.job.state.grants();
+        let shares: u64 = grants
             .iter()
-            .map(|process| (process.pid, of(process.pid)))
-            .collect();
-        for (job, metered) in metered(worked, &holders, &listed) {
-            let at = holders.iter().position(|holder| holder.job == job);
-            let place = at.and_then(|at| places.get(at));
-            if let (Some(place), Some(living)) = (place, self.jobs.get_mut(&job)) {
-                let work = &mut living.activity;
-                if metered.used > 0 {
-                    work.mark_active(Instant::now());
-                }
-                let needed = work.metered.len().max(place + 1);
-                work.metered.resize(needed, Metered::default());
-                work.metered[*place].add(metered);
-                let within = metered.used - metered.loaned;
-                let share = holders.iter().find(|holder| holder.job == job);
-                let share = share.map_or(0, |holder| u64::from(holder.share));
-                let spent = GpuTime {
-                    allocated: 0,
-                    used: metered.used,
-                    idle: metered.micros.saturating_mul(share).saturating_sub(within),
-                    loaned: metered.loaned,
-                };
-                spend(&mut self.counters, living, spent);
-            }
+            .map(|grant| u64::from(grant.share.thousandths()))
+            .sum();
+        if shares == 0 {
+            continue;
         }
-    }
-
-    /// Journals what was measured of a job: before what it holds changes, and now and then.
-    pub(in crate::controller) fn journal_metered(&mut self, id: JobId) -> Result<(), StoreError> {
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
+        let spent = GpuTime {
+            allocated: micros.saturating_mul(shares),
+            ..GpuTime::default()
         };
-        let metered = std::mem::take(&mut living.activity.metered);
-        match metered.is_empty() {
-            true => Ok(()),
-            false => self.store.add_metered(id, &metered),
-        }
+        living.activity.allocated_ns = living.activity.allocated_ns.saturating_add(spent.allocated);
+        spend(&mut fx.counters, living, spent);
     }
+}
 
-    /// Counts what a job held up to now, and begins a new row: its amount or its being suspended changes now.
-    pub(in crate::controller) fn start_usage_span(&mut self, id: JobId) -> Result<(), StoreError> {
-        self.journal_metered(id)?;
-        match self.jobs.get(&id) {
-            Some(living) if !living.job.allocations.is_empty() => {
-                self.store.split_usage(&living.job, now())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// What the tick does about it.
-    pub(in crate::controller) fn flush_usage(&mut self) -> Result<(), StoreError> {
-        let hour = hour();
-        let is_new = self.usage_clock.hour != hour;
-        if !is_new && self.usage_clock.journaled.elapsed() < FLUSH_INTERVAL {
-            return Ok(());
-        }
-        self.usage_clock = UsageClock {
-            journaled: Instant::now(),
-            hour,
-            ..self.usage_clock
+fn meter_gpu(jobs: &mut Jobs, fx: &mut Effects, io: &Io, look: &NodeSample, seen: &GpuSample) {
+    let Some(worked) = &seen.observed.utilization else {
+        return;
+    };
+    let gpu = &seen.observed.uuid;
+    // Positions in holdings, beside the holders.
+    let mut places = Vec::new();
+    let mut holders = Vec::new();
+    for id in active_set::active_jobs(jobs, io) {
+        let Some(living) = jobs.active.get(&id).filter(|one| one.job.holds()) else {
+            continue;
         };
-        for id in self.active_jobs() {
-            let living = self.jobs.get(&id);
-            if living.is_none_or(|living| living.job.state.grants().is_empty()) {
-                continue;
-            }
-            match is_new {
-                true => self.start_usage_span(id)?,
-                false => self.journal_metered(id)?,
-            }
+        let grants = living.job.state.grants();
+        if let Some(place) = grants.iter().position(|grant| grant.gpu == *gpu) {
+            places.push(place);
+            holders.push(Holder {
+                job: id,
+                share: grants[place].share.thousandths(),
+            });
         }
-        Ok(())
     }
+    if holders.is_empty() {
+        return;
+    }
+    let of = |pid: u32| {
+        look.processes
+            .get(&pid)
+            .and_then(|person| person.ownership.job())
+    };
+    let listed: Vec<(u32, Option<JobId>)> = seen
+        .observed
+        .processes
+        .iter()
+        .map(|process| (process.pid, of(process.pid)))
+        .collect();
+    for (job, metered) in metered(worked, &holders, &listed) {
+        let at = holders.iter().position(|holder| holder.job == job);
+        let place = at.and_then(|at| places.get(at));
+        if let (Some(place), Some(living)) = (place, jobs.active.get_mut(&job)) {
+            let work = &mut living.activity;
+            if metered.used > 0 {
+                work.mark_active(Instant::now());
+            }
+            let needed = work.metered.len().max(place + 1);
+            work.metered.resize(needed, Metered::default());
+            work.metered[*place].add(metered);
+            let within = metered.used - metered.loaned;
+            let share = holders.iter().find(|holder| holder.job == job);
+            let share = share.map_or(0, |holder| u64::from(holder.share));
+            let spent = GpuTime {
+                allocated: 0,
+                used: metered.used,
+                idle: metered.micros.saturating_mul(share).saturating_sub(within),
+                loaned: metered.loaned,
+            };
+            spend(&mut fx.counters, living, spent);
+        }
+    }
+}
+
+/// Journals what was measured of a job: before what it holds changes, and now and then.
+pub(in crate::controller) fn journal_metered(
+    jobs: &mut Jobs,
+    io: &Io,
+    id: JobId,
+) -> Result<(), StoreError> {
+    let Some(living) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    let metered = std::mem::take(&mut living.activity.metered);
+    match metered.is_empty() {
+        true => Ok(()),
+        false => io.store.add_metered(id, &metered),
+    }
+}
+
+/// Counts what a job held up to now, and begins a new row: its amount or its being suspended changes now.
+pub(in crate::controller) fn start_usage_span(
+    jobs: &mut Jobs,
+    io: &Io,
+    id: JobId,
+) -> Result<(), StoreError> {
+    journal_metered(jobs, io, id)?;
+    match jobs.active.get(&id) {
+        Some(living) if !living.job.allocations.is_empty() => {
+            io.store.split_usage(&living.job, now())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the tick does about it.
+pub(in crate::controller) fn flush_usage(
+    jobs: &mut Jobs,
+    timers: &mut Timers,
+    io: &Io,
+) -> Result<(), StoreError> {
+    let hour = hour();
+    let is_new = timers.usage_clock.hour != hour;
+    if !is_new && timers.usage_clock.journaled.elapsed() < FLUSH_INTERVAL {
+        return Ok(());
+    }
+    timers.usage_clock = UsageClock {
+        journaled: Instant::now(),
+        hour,
+        ..timers.usage_clock
+    };
+    for id in active_set::active_jobs(jobs, io) {
+        let living = jobs.active.get(&id);
+        if living.is_none_or(|living| living.job.state.grants().is_empty()) {
+            continue;
+        }
+        match is_new {
+            true => start_usage_span(jobs, io, id)?,
+            false => journal_metered(jobs, io, id)?,
+        }
+    }
+    Ok(())
 }

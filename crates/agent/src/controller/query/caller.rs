@@ -5,53 +5,56 @@ use divvy_core::JobId;
 
 use super::journal_error;
 use super::reference::JobRef;
-use crate::controller::Controller;
+use crate::controller::io::Io;
+use crate::controller::state::Jobs;
 use crate::host::run_as::Identity;
 use crate::journal::StoreError;
 use crate::model::job::{Credentials, Job};
 
-impl Controller {
-    /// What this caller means, and the uid of its submitter, who has all jobs of an array. `last`, and a name that several have,
-    /// mean the caller's own first.
-    ///
-    /// # Errors
-    /// As [`Controller::job`].
-    pub fn resolve_for_caller(
-        &mut self,
-        reference: &str,
-        caller: u32,
-    ) -> Result<(JobRef, u32), Error> {
-        let own = self.find_own(reference, caller).map_err(journal_error)?;
-        let meant = match own {
-            Some(meant) => meant,
-            None => self.resolve_reference(reference).map_err(journal_error)??,
-        };
-        let owner = match meant {
-            JobRef::Job { id, .. } => self.owner(id),
-            JobRef::Array(array) => {
-                let first = self.first_kept(array).map_err(journal_error)?;
-                Ok(first.map(|job| job.spec.credentials.uid))
-            }
-        };
-        match owner.map_err(journal_error)? {
-            Some(owner) => Ok((meant, owner)),
-            None => Err(Error::new(
-                ErrorCode::NotFound,
-                format!("there is no job {meant}"),
-            )),
+/// What this caller means, and the uid of its submitter, who has all jobs of an array. `last`, and a name that several have,
+/// mean the caller's own first.
+///
+/// # Errors
+/// As [`Controller::job`].
+pub fn resolve_for_caller(
+    jobs: &Jobs,
+    io: &Io,
+    reference: &str,
+    caller: u32,
+) -> Result<(JobRef, u32), Error> {
+    let own = crate::controller::query::reference::find_own(jobs, io, reference, caller)
+        .map_err(journal_error)?;
+    let meant = match own {
+        Some(meant) => meant,
+        None => crate::controller::query::reference::resolve_reference(jobs, io, reference)
+            .map_err(journal_error)??,
+    };
+    let owner = match meant {
+        JobRef::Job { id, .. } => self::owner(jobs, io, id),
+        JobRef::Array(array) => {
+            let first = crate::controller::query::reference::first_kept(io, array)
+                .map_err(journal_error)?;
+            Ok(first.map(|job| job.spec.credentials.uid))
         }
+    };
+    match owner.map_err(journal_error)? {
+        Some(owner) => Ok((meant, owner)),
+        None => Err(Error::new(
+            ErrorCode::NotFound,
+            format!("there is no job {meant}"),
+        )),
     }
+}
 
-    /// Whose a job is.
-    ///
-    /// # Errors
-    /// When the journal cannot be read.
-    pub fn owner(&self, id: JobId) -> Result<Option<u32>, StoreError> {
-        if let Some(living) = self.jobs.get(&id) {
-            return Ok(Some(living.job.spec.credentials.uid));
-        }
-        Ok(self.store.job(id)?.map(|job| job.spec.credentials.uid))
+/// Whose a job is.
+///
+/// # Errors
+/// When the journal cannot be read.
+pub fn owner(jobs: &Jobs, io: &Io, id: JobId) -> Result<Option<u32>, StoreError> {
+    if let Some(living) = jobs.active.get(&id) {
+        return Ok(Some(living.job.spec.credentials.uid));
     }
+    Ok(io.store.job(id)?.map(|job| job.spec.credentials.uid))
 }
 
 /// As whom a job's program is started; nobody else's than the agent's own user is.

@@ -7,7 +7,10 @@ use divvy_core::memory::MemoryResidency;
 use divvy_core::{JobId, JobState as Life, Snapshot};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::controller::Controller;
+use crate::controller::admission::{array, dependencies};
+use crate::controller::io::Io;
+use crate::controller::lifecycle::schedule;
+use crate::controller::state::State;
 use crate::host::clock::now;
 use crate::model::job::Job;
 
@@ -51,61 +54,64 @@ impl StartEstimator {
     }
 }
 
-impl Controller {
-    /// What is needed to say when a waiting job starts. `add`: puts a job there that has not been submitted.
-    pub(in crate::controller) fn start_estimator(
-        &self,
-        id: JobId,
-        add: impl Fn(&mut Snapshot),
-    ) -> StartEstimator {
-        let [mut snapshot, mut everybody] = [self.snapshot(), self.full_snapshot()];
-        add(&mut snapshot);
-        add(&mut everybody);
-        let [mut runs, mut known] = [JobBounds::default(), JobBounds::default()];
-        for living in self.jobs.values() {
-            let job = &living.job;
-            let limit = job.spec.policy.time_limit_s;
-            if let Some(left) = limit.map(|limit| limit.saturating_sub(job.ran_s())) {
-                runs.remaining_s.insert(job.id, left);
-            }
-            if let Some(left) = self.max_remaining_s(job) {
-                known.remaining_s.insert(job.id, left);
-            }
-            // One that waits for itself makes it too much to work out.
-            let after = self.awaited(&living.after);
-            let mut after = after.unwrap_or_else(|| vec![job.id]);
-            after.extend(self.array_predecessors(job));
-            if job.state == Life::Queued && !after.is_empty() {
-                known.dependencies.insert(job.id, after);
-            }
+/// What is needed to say when a waiting job starts. `add`: puts a job there that has not been submitted.
+pub(in crate::controller) fn start_estimator(
+    state: &State,
+    io: &Io,
+    id: JobId,
+    add: impl Fn(&mut Snapshot),
+) -> StartEstimator {
+    let [mut snapshot, mut everybody] = [
+        schedule::snapshot(state, io),
+        schedule::full_snapshot(state, io),
+    ];
+    add(&mut snapshot);
+    add(&mut everybody);
+    let [mut runs, mut known] = [JobBounds::default(), JobBounds::default()];
+    for living in state.jobs.active.values() {
+        let job = &living.job;
+        let limit = job.spec.policy.time_limit_s;
+        if let Some(left) = limit.map(|limit| limit.saturating_sub(job.ran_s())) {
+            runs.remaining_s.insert(job.id, left);
         }
-        StartEstimator {
-            id,
-            at: now(),
-            snapshot,
-            known_runs: runs,
-            full_snapshot: everybody,
-            known,
-            is_certain: self
-                .jobs
-                .values()
-                .all(|living| living.job.run_state.aside.memory != MemoryResidency::Aside),
+        if let Some(left) = max_remaining_s(io, job) {
+            known.remaining_s.insert(job.id, left);
+        }
+        // One that waits for itself makes it too much to work out.
+        let after = dependencies::awaited(&state.jobs, &living.after);
+        let mut after = after.unwrap_or_else(|| vec![job.id]);
+        after.extend(array::array_predecessors(&state.jobs, job));
+        if job.state == Life::Queued && !after.is_empty() {
+            known.dependencies.insert(job.id, after);
         }
     }
+    StartEstimator {
+        id,
+        at: now(),
+        snapshot,
+        known_runs: runs,
+        full_snapshot: everybody,
+        known,
+        is_certain: state
+            .jobs
+            .active
+            .values()
+            .all(|living| living.job.run_state.aside.memory != MemoryResidency::Aside),
+    }
+}
 
-    /// In how many seconds a job is gone at the latest once it holds something; `None` where nobody knows, as with one that may
-    /// be started again.
-    fn max_remaining_s(&self, job: &Job) -> Option<u64> {
-        // What ends it comes after its time, and it has the grace to go.
-        let grace = self.config.grace.as_secs() + 1;
-        if matches!(job.state, Life::Stopping { .. }) {
-            return Some(grace);
-        }
-        let comes_back =
-            job.spec.policy.retries > job.run_state.failures || job.spec.policy.preemptible;
-        let is_asked_for = job.spec.policy.confirm_within_s.is_some();
-        let is_sure = !comes_back && (!is_asked_for || job.state.process().is_some());
-        let limit = job.spec.policy.time_limit_s.filter(|_| is_sure)?;
-        Some(limit.saturating_sub(job.ran_s()).saturating_add(grace))
+/// In how many seconds a job is gone at the latest once it holds something; `None` where nobody knows, as with one that may
+/// be started again.
+fn max_remaining_s(io: &Io, job: &Job) -> Option<u64> {
+    // What ends it comes after its time, and it has the grace to go.
+    let grace = io.config.grace.as_secs() + 1;
+    if matches!(job.state, Life::Stopping { .. }) {
+        return Some(grace);
     }
+    let comes_back =
+        job.spec.policy.retries > job.run_state.failures || job.spec.policy.preemptible;
+    let is_asked_for = job.spec.policy.confirm_within_s.is_some();
+    let is_sure = !comes_back && (!is_asked_for || job.state.process().is_some());
+    let limit = job.spec.policy.time_limit_s.filter(|_| is_sure)?;
+    Some(limit.saturating_sub(job.ran_s()).saturating_add(grace))
 }

@@ -7,7 +7,11 @@ use divvy_core::{JobId, JobState as Life};
 
 use super::caller::run_as;
 use super::journal_error;
-use crate::controller::Controller;
+use crate::controller::claims;
+use crate::controller::io::Io;
+use crate::controller::lifecycle::start;
+use crate::controller::query::reference;
+use crate::controller::state::Jobs;
 use crate::host::run_as::Identity;
 use crate::job_dir::JobDir;
 
@@ -34,52 +38,50 @@ pub enum ExecEnvironment {
     },
 }
 
-impl Controller {
-    /// The inside of a job that runs.
-    ///
-    /// # Errors
-    /// [`ErrorCode::NotFound`] for no such job, [`ErrorCode::Conflict`] for one that does not run now.
-    pub fn exec_target(&mut self, reference: &str) -> Result<ExecTarget, Error> {
-        let job = self.find(reference).map_err(journal_error)??;
-        let conflict = |why: String, hint: String| Error::new(ErrorCode::Conflict, why).hint(hint);
-        if let Some(error) = self.refuse_for_claim(job, "entered or signalled") {
-            return Err(error);
-        }
-        let Some(living) = self.jobs.get(&job) else {
-            let hint = format!("`divvy describe {job}` shows how it ended");
-            return Err(conflict(format!("job {job} has ended"), hint));
-        };
-        let (why, hint) = match &living.job.state {
-            Life::Running { .. } if living.job.run_state.suspended => (
-                "is suspended, and a new process in it would keep running",
-                format!("divvy resume {job}"),
-            ),
-            Life::Running { .. } => {
-                let dir = self.job_dir(job);
-                return Ok(ExecTarget {
-                    job,
-                    environment: exec_environment(job, &dir, run_as(&living.job))?,
-                    dir,
-                    runs_on_client: living.job.spec.runner == Runner::Client,
-                });
-            }
-            Life::Lent { .. } => (
-                "is a claim, and Divvy does not run its programs",
-                "`kubectl exec` runs a program in a pod".to_owned(),
-            ),
-            Life::Queued => (
-                "is queued",
-                format!("`divvy why {job}` shows what it waits for"),
-            ),
-            Life::Starting { .. } => ("is still starting", "try again in a moment".to_owned()),
-            Life::Stopping { .. } => ("is being stopped", format!("divvy wait {job}")),
-            Life::Ended { .. } => (
-                "has ended",
-                format!("`divvy describe {job}` shows how it ended"),
-            ),
-        };
-        Err(conflict(format!("job {job} {why}"), hint))
+/// The inside of a job that runs.
+///
+/// # Errors
+/// [`ErrorCode::NotFound`] for no such job, [`ErrorCode::Conflict`] for one that does not run now.
+pub fn exec_target(jobs: &Jobs, io: &Io, reference: &str) -> Result<ExecTarget, Error> {
+    let job = reference::find(jobs, io, reference).map_err(journal_error)??;
+    let conflict = |why: String, hint: String| Error::new(ErrorCode::Conflict, why).hint(hint);
+    if let Some(error) = claims::refuse_for_claim(jobs, job, "entered or signalled") {
+        return Err(error);
     }
+    let Some(living) = jobs.active.get(&job) else {
+        let hint = format!("`divvy describe {job}` shows how it ended");
+        return Err(conflict(format!("job {job} has ended"), hint));
+    };
+    let (why, hint) = match &living.job.state {
+        Life::Running { .. } if living.job.run_state.suspended => (
+            "is suspended, and a new process in it would keep running",
+            format!("divvy resume {job}"),
+        ),
+        Life::Running { .. } => {
+            let dir = start::job_dir(jobs, io, job);
+            return Ok(ExecTarget {
+                job,
+                environment: exec_environment(job, &dir, run_as(&living.job))?,
+                dir,
+                runs_on_client: living.job.spec.runner == Runner::Client,
+            });
+        }
+        Life::Lent { .. } => (
+            "is a claim, and Divvy does not run its programs",
+            "`kubectl exec` runs a program in a pod".to_owned(),
+        ),
+        Life::Queued => (
+            "is queued",
+            format!("`divvy why {job}` shows what it waits for"),
+        ),
+        Life::Starting { .. } => ("is still starting", "try again in a moment".to_owned()),
+        Life::Stopping { .. } => ("is being stopped", format!("divvy wait {job}")),
+        Life::Ended { .. } => (
+            "has ended",
+            format!("`divvy describe {job}` shows how it ended"),
+        ),
+    };
+    Err(conflict(format!("job {job} {why}"), hint))
 }
 
 fn exec_environment(

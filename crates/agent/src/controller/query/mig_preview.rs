@@ -5,37 +5,40 @@ use divvy_core::MigProfile;
 use divvy_core::mig::MigProfileError;
 use divvy_core::outlook::{PlannedInstance, PreviewError, preview};
 
-use crate::controller::Controller;
+use crate::controller::io::Io;
+use crate::controller::lifecycle::schedule;
+use crate::controller::state::State;
 use crate::model::validate::limits::CheckLimits as _;
 use crate::model::validate::usage;
 
-impl Controller {
-    /// Where instances of these profiles would go, all of them together.
-    ///
-    /// # Errors
-    /// [`ErrorCode::WouldWait`] where they do not all fit now, [`ErrorCode::NeverFits`] where they never will.
-    pub fn preview_mig(&self, wanted: &MigWanted) -> Result<Vec<MigPlanned>, Error> {
-        wanted.check_limits()?;
-        if wanted.profiles.is_empty() {
-            return Err(usage("no MIG profile given")
-                .hint("give a profile for each instance, such as 1g.5gb"));
-        }
-        let known = |index: &&u32| {
-            self.devices
-                .iter()
-                .any(|device| device.gpu.index == **index)
-        };
-        if let Some(index) = wanted.gpus_on.iter().find(|index| !known(index)) {
-            return Err(usage(format!("there is no GPU {index} here")));
-        }
-        let profiles = wanted.profiles.iter().map(|name| name.parse());
-        let profiles: Vec<MigProfile> = profiles
-            .collect::<Result<_, _>>()
-            .map_err(|error: MigProfileError| usage(error.to_string()).hint(error.hint()))?;
-        match preview(&self.snapshot(), &profiles, &wanted.gpus_on) {
-            Ok(laid) => Ok(laid.into_iter().map(planned).collect()),
-            Err(no_room) => Err(refusal(&no_room)),
-        }
+/// Where instances of these profiles would go, all of them together.
+///
+/// # Errors
+/// [`ErrorCode::WouldWait`] where they do not all fit now, [`ErrorCode::NeverFits`] where they never will.
+pub fn preview_mig(state: &State, io: &Io, wanted: &MigWanted) -> Result<Vec<MigPlanned>, Error> {
+    wanted.check_limits()?;
+    if wanted.profiles.is_empty() {
+        return Err(
+            usage("no MIG profile given").hint("give a profile for each instance, such as 1g.5gb")
+        );
+    }
+    let known = |index: &&u32| {
+        state
+            .gpus
+            .devices
+            .iter()
+            .any(|device| device.gpu.index == **index)
+    };
+    if let Some(index) = wanted.gpus_on.iter().find(|index| !known(index)) {
+        return Err(usage(format!("there is no GPU {index} here")));
+    }
+    let profiles = wanted.profiles.iter().map(|name| name.parse());
+    let profiles: Vec<MigProfile> = profiles
+        .collect::<Result<_, _>>()
+        .map_err(|error: MigProfileError| usage(error.to_string()).hint(error.hint()))?;
+    match preview(&schedule::snapshot(state, io), &profiles, &wanted.gpus_on) {
+        Ok(laid) => Ok(laid.into_iter().map(planned).collect()),
+        Err(no_room) => Err(refusal(&no_room)),
     }
 }
 

@@ -16,7 +16,10 @@ use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::JobId;
 
 use super::journal_error;
-use crate::controller::{ActiveJob, Controller};
+use crate::controller::io::Io;
+use crate::controller::observe::unjournaled;
+use crate::controller::query;
+use crate::controller::state::{ActiveJob, Jobs};
 use crate::journal::StoreError;
 use crate::model::job::{Credentials, Job};
 use crate::model::policy::{ArrayTask, Of};
@@ -112,209 +115,209 @@ fn named(job: &Job, name: &str) -> Option<JobRef> {
 
 type LookupResult<T> = Result<Result<T, Error>, StoreError>;
 
-impl Controller {
-    /// The one job that a reference means.
-    pub(in crate::controller) fn find(&self, reference: &str) -> LookupResult<JobId> {
-        Ok(match self.resolve_reference(reference)? {
-            Ok(JobRef::Job { id, .. }) => Ok(id),
-            Ok(JobRef::Array(array)) => Err(self.not_one(array)?),
-            Err(error) => Err(error),
-        })
-    }
+/// The one job that a reference means.
+pub(in crate::controller) fn find(jobs: &Jobs, io: &Io, reference: &str) -> LookupResult<JobId> {
+    Ok(match resolve_reference(jobs, io, reference)? {
+        Ok(JobRef::Job { id, .. }) => Ok(id),
+        Ok(JobRef::Array(array)) => Err(not_one(io, array)?),
+        Err(error) => Err(error),
+    })
+}
 
-    /// What a reference means: a name means one that has not ended, else the newest.
-    pub(in crate::controller) fn resolve_reference(&self, reference: &str) -> LookupResult<JobRef> {
-        if reference == "last" {
-            let newest = self.store.newest()?;
-            return Ok(match self.whole(newest)? {
-                Some(meant) => Ok(meant),
-                None => Err(missing(reference, "no job has been submitted yet")),
-            });
-        }
-        if let Ok(id) = reference.parse::<JobId>() {
-            return self.by_number(reference, id);
-        }
-        let mut unknown = None;
-        if let Some((array, index)) = task_reference(reference)
-            && let Some(first) = self.first_kept(array)?
-        {
-            match self.task(JobRef::whole(&first), array, index)? {
-                Ok(meant) => return Ok(Ok(meant)),
-                // `2026_11` may be a name.
-                Err(error) => unknown = Some(error),
-            }
-        }
-        let living = self.named(reference, None);
-        if !living.is_empty() {
-            return Ok(exactly_one(reference, &living));
-        }
-        let job = self.named_or_keyed(reference)?;
-        let array = self.store.newest_array_named(reference)?;
-        if let Some(meant) = self.whole(array.filter(|array| Some(*array) > job))? {
-            return Ok(Ok(meant));
-        }
-        if let Some(id) = job {
-            return Ok(Ok(JobRef::numbered(id, self.task_of(id)?.flatten())));
-        }
-        if let Some((name, index)) = task_name(reference)
-            && let Ok(meant @ JobRef::Array(array)) = self.resolve_reference(name)?
-        {
-            return self.task(meant, array, index);
-        }
-        let hint = match reference.contains(['_', '[']) {
-            false => "use its number, its name or `last`; `divvy ps -a` lists them all",
-            true => {
-                "use its number, its name or `last`, or 12_3 for index 3 of array 12; `divvy ps -a` lists them all"
-            }
-        };
-        Ok(Err(unknown.unwrap_or_else(|| missing(reference, hint))))
+/// What a reference means: a name means one that has not ended, else the newest.
+pub(in crate::controller) fn resolve_reference(
+    jobs: &Jobs,
+    io: &Io,
+    reference: &str,
+) -> LookupResult<JobRef> {
+    if reference == "last" {
+        let newest = io.store.newest()?;
+        return Ok(match whole(jobs, io, newest)? {
+            Some(meant) => Ok(meant),
+            None => Err(missing(reference, "no job has been submitted yet")),
+        });
     }
-
-    /// What a reference means to whoever may see it all.
-    ///
-    /// # Errors
-    /// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name that several have.
-    pub fn resolve(&self, reference: &str) -> Result<JobRef, Error> {
-        self.resolve_reference(reference).map_err(journal_error)?
+    if let Ok(id) = reference.parse::<JobId>() {
+        return by_number(jobs, io, reference, id);
     }
-
-    fn by_number(&self, reference: &str, id: JobId) -> LookupResult<JobRef> {
-        match self.task_of(id)? {
-            Some(Some(task)) if task.array_of(id) == id && task.count != Some(1) => {
-                return Ok(Ok(JobRef::Array(id)));
-            }
-            Some(task) => return Ok(Ok(JobRef::numbered(id, task))),
-            None => {}
+    let mut unknown = None;
+    if let Some((array, index)) = task_reference(reference)
+        && let Some(first) = first_kept(io, array)?
+    {
+        match task(jobs, io, JobRef::whole(&first), array, index)? {
+            Ok(meant) => return Ok(Ok(meant)),
+            // `2026_11` may be a name.
+            Err(error) => unknown = Some(error),
         }
-        // Others of it are kept for longer than its first.
-        if self.first_kept(id)?.is_some() {
+    }
+    let living = active_named(jobs, reference, None);
+    if !living.is_empty() {
+        return Ok(exactly_one(reference, &living));
+    }
+    let job = query::named_or_keyed(io, reference)?;
+    let array = io.store.newest_array_named(reference)?;
+    if let Some(meant) = whole(jobs, io, array.filter(|array| Some(*array) > job))? {
+        return Ok(Ok(meant));
+    }
+    if let Some(id) = job {
+        return Ok(Ok(JobRef::numbered(id, task_of(jobs, io, id)?.flatten())));
+    }
+    if let Some((name, index)) = task_name(reference)
+        && let Ok(meant @ JobRef::Array(array)) = resolve_reference(jobs, io, name)?
+    {
+        return task(jobs, io, meant, array, index);
+    }
+    let hint = match reference.contains(['_', '[']) {
+        false => "use its number, its name or `last`; `divvy ps -a` lists them all",
+        true => {
+            "use its number, its name or `last`, or 12_3 for index 3 of array 12; `divvy ps -a` lists them all"
+        }
+    };
+    Ok(Err(unknown.unwrap_or_else(|| missing(reference, hint))))
+}
+
+/// What a reference means to whoever may see it all.
+///
+/// # Errors
+/// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name that several have.
+pub fn resolve(jobs: &Jobs, io: &Io, reference: &str) -> Result<JobRef, Error> {
+    resolve_reference(jobs, io, reference).map_err(journal_error)?
+}
+
+fn by_number(jobs: &Jobs, io: &Io, reference: &str, id: JobId) -> LookupResult<JobRef> {
+    match task_of(jobs, io, id)? {
+        Some(Some(task)) if task.array_of(id) == id && task.count != Some(1) => {
             return Ok(Ok(JobRef::Array(id)));
         }
-        Ok(Err(self.refuse_unknown(id).unwrap_or_else(|| {
-            missing(reference, "`divvy ps -a` lists them all")
-        })))
+        Some(task) => return Ok(Ok(JobRef::numbered(id, task))),
+        None => {}
     }
+    // Others of it are kept for longer than its first.
+    if first_kept(io, id)?.is_some() {
+        return Ok(Ok(JobRef::Array(id)));
+    }
+    Ok(Err(unjournaled::refuse_unknown(jobs, id).unwrap_or_else(
+        || missing(reference, "`divvy ps -a` lists them all"),
+    )))
+}
 
-    /// The job of an array with this index. `meant`: what the array's own reference means.
-    fn task(&self, meant: JobRef, array: JobId, index: u32) -> LookupResult<JobRef> {
-        let has = |living: &&ActiveJob| {
-            let task = living.job.spec.policy.array;
-            task.is_some_and(|task| task.index == index)
+/// The job of an array with this index. `meant`: what the array's own reference means.
+fn task(jobs: &Jobs, io: &Io, meant: JobRef, array: JobId, index: u32) -> LookupResult<JobRef> {
+    let has = |living: &&ActiveJob| {
+        let task = living.job.spec.policy.array;
+        task.is_some_and(|task| task.index == index)
+    };
+    if let Some(living) = living_of_array(jobs, array).find(has) {
+        return Ok(Ok(JobRef::job(&living.job)));
+    }
+    if let Some(id) = io.store.task_of_array(array, index)? {
+        return Ok(Ok(JobRef::numbered(id, task_of(jobs, io, id)?.flatten())));
+    }
+    let of = match meant {
+        JobRef::Array(array) => format!("array {array}"),
+        job @ JobRef::Job { .. } => format!("job {job}"),
+    };
+    let why = format!("{of} has no job with the index {index}");
+    let error = Error::new(ErrorCode::NotFound, why);
+    Ok(Err(match io.store.extent_of_array(array)? {
+        Some((low, high, _)) => error.hint(format!(
+            "its jobs are {array}_{low} to {array}_{high}; `divvy ps {array}` lists them"
+        )),
+        None => error.hint("`divvy ps -a` lists all jobs"),
+    }))
+}
+
+/// Why an array does not do where one job is wanted.
+fn not_one(io: &Io, array: JobId) -> Result<Error, StoreError> {
+    let extent = io.store.extent_of_array(array)?;
+    let one = extent.map_or_else(|| array.to_string(), |(low, ..)| format!("{array}_{low}"));
+    let why = format!("{array} is an array, but a single job is required");
+    Ok(Error::new(ErrorCode::Conflict, why)
+        .hint(format!(
+            "name one of its jobs, such as {one}; `divvy ps {array}` lists them"
+        ))
+        .details(serde_json::json!({ "array": array.to_string() })))
+}
+
+/// What a job belongs to, living or not.
+fn whole(jobs: &Jobs, io: &Io, job: Option<JobId>) -> Result<Option<JobRef>, StoreError> {
+    let Some(id) = job else { return Ok(None) };
+    if let Some(living) = jobs.active.get(&id) {
+        return Ok(Some(JobRef::whole(&living.job)));
+    }
+    if let Some(job) = io.store.job(id)? {
+        return Ok(Some(JobRef::whole(&job)));
+    }
+    // The first of an array of which others are kept.
+    Ok(first_kept(io, id)?.map(|_| JobRef::Array(id)))
+}
+
+/// Which job of an array one is that is there; `None` for one that is not.
+fn task_of(jobs: &Jobs, io: &Io, id: JobId) -> Result<Option<Option<ArrayTask>>, StoreError> {
+    if let Some(living) = jobs.active.get(&id) {
+        return Ok(Some(living.job.spec.policy.array));
+    }
+    Ok(io.store.job(id)?.map(|job| job.spec.policy.array))
+}
+
+/// The first job of an array that is kept; `None` where this is the number of no array.
+pub(in crate::controller) fn first_kept(io: &Io, array: JobId) -> Result<Option<Job>, StoreError> {
+    let kept = io.store.first_of_array(array)?;
+    Ok(kept.map(|(job, _)| job))
+}
+
+/// An array's jobs that have not ended, by number.
+pub(in crate::controller) fn living_of_array(
+    jobs: &Jobs,
+    array: JobId,
+) -> impl Iterator<Item = &ActiveJob> {
+    let below = JobId(array.0.saturating_add(MOST_TASKS as u64));
+    let living = jobs.active.range(array..below).map(|(_, living)| &**living);
+    living.filter(move |living| {
+        let task = living.job.spec.policy.array;
+        task.is_some_and(|task| task.array_of(living.job.id) == array)
+    })
+}
+
+/// What a name means among those that have not ended: of all users, or of this one.
+fn active_named(jobs: &Jobs, name: &str, of: Option<u32>) -> BTreeSet<JobRef> {
+    let living = jobs.active.values().map(|living| &living.job);
+    let living = living.filter(|job| of.is_none_or(|uid| job.spec.credentials.uid == uid));
+    living.filter_map(|job| named(job, name)).collect()
+}
+
+/// What a reference means among the caller's own, where it is not a number and means one of them.
+pub(in crate::controller) fn find_own(
+    jobs: &Jobs,
+    io: &Io,
+    reference: &str,
+    caller: u32,
+) -> Result<Option<JobRef>, StoreError> {
+    if reference == "last" {
+        let by = Credentials {
+            uid: caller,
+            gid: 0,
         };
-        if let Some(living) = self.living_of_array(array).find(has) {
-            return Ok(Ok(JobRef::job(&living.job)));
-        }
-        if let Some(id) = self.store.task_of_array(array, index)? {
-            return Ok(Ok(JobRef::numbered(id, self.task_of(id)?.flatten())));
-        }
-        let of = match meant {
-            JobRef::Array(array) => format!("array {array}"),
-            job @ JobRef::Job { .. } => format!("job {job}"),
-        };
-        let why = format!("{of} has no job with the index {index}");
-        let error = Error::new(ErrorCode::NotFound, why);
-        Ok(Err(match self.store.extent_of_array(array)? {
-            Some((low, high, _)) => error.hint(format!(
-                "its jobs are {array}_{low} to {array}_{high}; `divvy ps {array}` lists them"
-            )),
-            None => error.hint("`divvy ps -a` lists all jobs"),
-        }))
+        return whole(jobs, io, io.store.newest_of(by)?);
     }
+    let named = active_named(jobs, reference, Some(caller));
+    let mut named = named.into_iter();
+    Ok(match (named.next(), named.next()) {
+        (Some(meant), None) => Some(meant),
+        _ => None,
+    })
+}
 
-    /// Why an array does not do where one job is wanted.
-    fn not_one(&self, array: JobId) -> Result<Error, StoreError> {
-        let extent = self.store.extent_of_array(array)?;
-        let one = extent.map_or_else(|| array.to_string(), |(low, ..)| format!("{array}_{low}"));
-        let why = format!("{array} is an array, but a single job is required");
-        Ok(Error::new(ErrorCode::Conflict, why)
-            .hint(format!(
-                "name one of its jobs, such as {one}; `divvy ps {array}` lists them"
-            ))
-            .details(serde_json::json!({ "array": array.to_string() })))
+/// How many numbers an array has at most, from its first on.
+pub(in crate::controller) fn count_of_array(io: &Io, array: JobId) -> Result<u32, StoreError> {
+    let kept = io.store.first_of_array(array)?;
+    if let Some(count) = kept.and_then(|(_, task)| task.count) {
+        return Ok(count);
     }
-
-    /// What a job belongs to, living or not.
-    fn whole(&self, job: Option<JobId>) -> Result<Option<JobRef>, StoreError> {
-        let Some(id) = job else { return Ok(None) };
-        if let Some(living) = self.jobs.get(&id) {
-            return Ok(Some(JobRef::whole(&living.job)));
-        }
-        if let Some(job) = self.store.job(id)? {
-            return Ok(Some(JobRef::whole(&job)));
-        }
-        // The first of an array of which others are kept.
-        Ok(self.first_kept(id)?.map(|_| JobRef::Array(id)))
-    }
-
-    /// Which job of an array one is that is there; `None` for one that is not.
-    fn task_of(&self, id: JobId) -> Result<Option<Option<ArrayTask>>, StoreError> {
-        if let Some(living) = self.jobs.get(&id) {
-            return Ok(Some(living.job.spec.policy.array));
-        }
-        Ok(self.store.job(id)?.map(|job| job.spec.policy.array))
-    }
-
-    /// The first job of an array that is kept; `None` where this is the number of no array.
-    pub(in crate::controller) fn first_kept(
-        &self,
-        array: JobId,
-    ) -> Result<Option<Job>, StoreError> {
-        let kept = self.store.first_of_array(array)?;
-        Ok(kept.map(|(job, _)| job))
-    }
-
-    /// An array's jobs that have not ended, by number.
-    pub(in crate::controller) fn living_of_array(
-        &self,
-        array: JobId,
-    ) -> impl Iterator<Item = &ActiveJob> {
-        let below = JobId(array.0.saturating_add(MOST_TASKS as u64));
-        let living = self.jobs.range(array..below).map(|(_, living)| &**living);
-        living.filter(move |living| {
-            let task = living.job.spec.policy.array;
-            task.is_some_and(|task| task.array_of(living.job.id) == array)
-        })
-    }
-
-    /// What a name means among those that have not ended: of all users, or of this one.
-    fn named(&self, name: &str, of: Option<u32>) -> BTreeSet<JobRef> {
-        let living = self.jobs.values().map(|living| &living.job);
-        let living = living.filter(|job| of.is_none_or(|uid| job.spec.credentials.uid == uid));
-        living.filter_map(|job| named(job, name)).collect()
-    }
-
-    /// What a reference means among the caller's own, where it is not a number and means one of them.
-    pub(in crate::controller) fn find_own(
-        &self,
-        reference: &str,
-        caller: u32,
-    ) -> Result<Option<JobRef>, StoreError> {
-        if reference == "last" {
-            let by = Credentials {
-                uid: caller,
-                gid: 0,
-            };
-            return self.whole(self.store.newest_of(by)?);
-        }
-        let named = self.named(reference, Some(caller));
-        let mut named = named.into_iter();
-        Ok(match (named.next(), named.next()) {
-            (Some(meant), None) => Some(meant),
-            _ => None,
-        })
-    }
-
-    /// How many numbers an array has at most, from its first on.
-    pub(in crate::controller) fn count_of_array(&self, array: JobId) -> Result<u32, StoreError> {
-        let kept = self.store.first_of_array(array)?;
-        if let Some(count) = kept.and_then(|(_, task)| task.count) {
-            return Ok(count);
-        }
-        // Of before the count was kept: those that are known.
-        let extent = self.store.extent_of_array(array)?;
-        let last = extent.map_or(array, |(.., last)| last);
-        Ok(u32::try_from(last.0.saturating_sub(array.0) + 1).unwrap_or(u32::MAX))
-    }
+    // Of before the count was kept: those that are known.
+    let extent = io.store.extent_of_array(array)?;
+    let last = extent.map_or(array, |(.., last)| last);
+    Ok(u32::try_from(last.0.saturating_sub(array.0) + 1).unwrap_or(u32::MAX))
 }
 
 fn missing(reference: &str, hint: &str) -> Error {

@@ -8,7 +8,10 @@ use divvy_core::{Amount, Compute, JobId, Reason, Wait};
 use jiff::Timestamp;
 
 use super::view::{JobView, state};
-use crate::controller::{ActiveJob, Controller};
+use crate::controller::io::Io;
+use crate::controller::query;
+use crate::controller::query::reference;
+use crate::controller::state::{ActiveJob, State};
 use crate::model::bypass::Bypass;
 use crate::model::idle::Rule;
 use crate::model::job::{Job, JobSpec};
@@ -42,46 +45,58 @@ impl From<JobView> for JobSummary {
     }
 }
 
-impl Controller {
-    /// Jobs that have not ended, oldest first.
-    pub fn job_summaries(&self) -> Vec<JobSummary> {
-        let mut glances = Vec::with_capacity(self.jobs.len());
-        glances.extend(self.jobs.values().map(|living| self.job_summary(living)));
-        glances
-    }
+/// Jobs that have not ended, oldest first.
+pub fn job_summaries(state: &State, io: &Io) -> Vec<JobSummary> {
+    let mut glances = Vec::with_capacity(state.jobs.active.len());
+    glances.extend(
+        state
+            .jobs
+            .active
+            .values()
+            .map(|living| job_summary(state, io, living)),
+    );
+    glances
+}
 
-    /// Those of these jobs that have not ended before this round.
-    pub(in crate::controller) fn summaries_of(&self, jobs: &[JobId]) -> Vec<JobSummary> {
-        let living = jobs.iter().filter_map(|id| self.jobs.get(id));
-        living.map(|living| self.job_summary(living)).collect()
-    }
+/// Those of these jobs that have not ended before this round.
+pub(in crate::controller) fn summaries_of(
+    state: &State,
+    io: &Io,
+    jobs: &[JobId],
+) -> Vec<JobSummary> {
+    let living = jobs.iter().filter_map(|id| state.jobs.active.get(id));
+    living
+        .map(|living| job_summary(state, io, living))
+        .collect()
+}
 
-    /// An array's jobs that have not ended, oldest first.
-    pub fn array_summaries(&self, array: JobId) -> Vec<JobSummary> {
-        let living = self.living_of_array(array);
-        living.map(|living| self.job_summary(living)).collect()
-    }
+/// An array's jobs that have not ended, oldest first.
+pub fn array_summaries(state: &State, io: &Io, array: JobId) -> Vec<JobSummary> {
+    let living = reference::living_of_array(&state.jobs, array);
+    living
+        .map(|living| job_summary(state, io, living))
+        .collect()
+}
 
-    fn job_summary(&self, living: &ActiveJob) -> JobSummary {
-        let job = &living.job;
-        let plain = Job {
+fn job_summary(state: &State, io: &Io, living: &ActiveJob) -> JobSummary {
+    let job = &living.job;
+    let plain = Job {
+        resized: job.resized,
+        redivided: job.redivided,
+        ..Job::waiting(job.id, Arc::clone(&job.spec), job.submitted_at)
+    };
+    match state.jobs.waits.get(&job.id) {
+        Some(wait) if *job == plain => JobSummary::Pending {
+            id: job.id,
+            ask: plain.spec,
             resized: job.resized,
             redivided: job.redivided,
-            ..Job::waiting(job.id, Arc::clone(&job.spec), job.submitted_at)
-        };
-        match self.waits.get(&job.id) {
-            Some(wait) if *job == plain => JobSummary::Pending {
-                id: job.id,
-                ask: plain.spec,
-                resized: job.resized,
-                redivided: job.redivided,
-                since: job.submitted_at,
-                place: wait.place,
-                reason: wait.reason.clone(),
-                idle: self.idle_rule(job),
-            },
-            _ => self.active_job_view(living).into(),
-        }
+            since: job.submitted_at,
+            place: wait.place,
+            reason: wait.reason.clone(),
+            idle: crate::controller::lifecycle::idle::idle_rule(io, job),
+        },
+        _ => query::active_job_view(state, io, living).into(),
     }
 }
 

@@ -20,9 +20,14 @@ use jiff::Timestamp;
 use super::estimate::StartEstimator;
 use super::journal_error;
 use super::reference::JobRef;
+use crate::controller::admission::array;
 use crate::controller::admission::dependencies::BlockReason;
+use crate::controller::io::Io;
 use crate::controller::lifecycle::change::{ChangeKind, SuggestedChange};
-use crate::controller::{ActiveJob, Controller};
+use crate::controller::lifecycle::{confirm, offload, schedule};
+use crate::controller::mig::claim;
+use crate::controller::query;
+use crate::controller::state::{ActiveJob, State};
 use crate::journal::{RuntimeHistory, StoreError};
 use crate::model::job::{Job, JobSpec};
 use crate::model::policy::Dependency;
@@ -224,61 +229,68 @@ impl WhyQuery {
     }
 }
 
-impl Controller {
-    /// Why a job waits.
-    ///
-    /// # Errors
-    /// As [`Controller::job`].
-    pub fn why(&mut self, reference: &str) -> Result<WhyQuery, Error> {
-        let id = match self.resolve_reference(reference).map_err(journal_error)?? {
+/// Why a job waits.
+///
+/// # Errors
+/// As [`Controller::job`].
+pub fn why(state: &State, io: &Io, reference: &str) -> Result<WhyQuery, Error> {
+    let id =
+        match crate::controller::query::reference::resolve_reference(&state.jobs, io, reference)
+            .map_err(journal_error)??
+        {
             JobRef::Job { id, .. } => id,
-            JobRef::Array(array) => self.representative_job(array)?,
+            JobRef::Array(array) => array::representative_job(&state.jobs, io, array)?,
         };
-        let living = self.jobs.get(&id);
-        let held_up = living.and_then(|living| {
-            let job = &living.job;
-            (self
-                .block_reason(job)
-                .or_else(|| self.confirmation_block_reason(job)))
-            .or_else(|| self.offload_block_reason(job))
-        });
-        let everybody = self.jobs.iter();
-        Ok(WhyQuery {
-            job: self.job_to_api(id)?,
-            foresight: self.start_estimator(id, |_| {}),
-            living: everybody
-                .map(|(id, living)| (*id, Run::of(&living.job)))
-                .collect(),
-            database: self.config.home.database(),
-            held_up,
-            after: living.map_or_else(Vec::new, |living| living.after.clone()),
-            is_ready: self.has_all_instances(id),
-            released: living.and_then(|living| self.released(living)),
-        })
-    }
-
-    /// The state once a held job is released that waits for nothing else but its turn.
-    fn released(&self, living: &ActiveJob) -> Option<Snapshot> {
+    let living = state.jobs.active.get(&id);
+    let held_up = living.and_then(|living| {
         let job = &living.job;
-        job.on_hold()?;
-        let mut after = job.clone();
-        after.run_state.hold = None;
-        if !living.after.is_empty() || self.block_reason(&after).is_some() {
-            return None;
-        }
-        let mut snapshot = self.snapshot();
-        let mut queues = snapshot.queues.iter_mut();
-        match queues.find(|queue| queue.spec.name == job.spec.queue) {
-            Some(queue) => {
-                queue.waiting.push(job.waiting_in_queue());
-                sort_queue(&mut queue.waiting);
-            }
-            // A queue of an earlier daemon.
-            None => snapshot.queues.push(Queue {
-                spec: QueueSpec::open(job.spec.queue.clone()),
-                waiting: vec![job.waiting_in_queue()],
-            }),
-        }
-        Some(snapshot)
+        (crate::controller::admission::dependencies::block_reason(&state.jobs, &state.disk, job)
+            .or_else(|| confirm::confirmation_block_reason(&state.jobs, job)))
+        .or_else(|| offload::offload_block_reason(&state.jobs, job))
+    });
+    let everybody = state.jobs.active.iter();
+    Ok(WhyQuery {
+        job: query::job_to_api(state, io, id)?,
+        foresight: crate::controller::query::estimate::start_estimator(state, io, id, |_| {}),
+        living: everybody
+            .map(|(id, living)| (*id, Run::of(&living.job)))
+            .collect(),
+        database: io.config.home.database(),
+        held_up,
+        after: living.map_or_else(Vec::new, |living| living.after.clone()),
+        is_ready: claim::has_all_instances(&state.jobs, id),
+        released: living.and_then(|living| self::released(state, io, living)),
+    })
+}
+
+/// The state once a held job is released that waits for nothing else but its turn.
+fn released(state: &State, io: &Io, living: &ActiveJob) -> Option<Snapshot> {
+    let job = &living.job;
+    job.on_hold()?;
+    let mut after = job.clone();
+    after.run_state.hold = None;
+    if !living.after.is_empty()
+        || crate::controller::admission::dependencies::block_reason(
+            &state.jobs,
+            &state.disk,
+            &after,
+        )
+        .is_some()
+    {
+        return None;
     }
+    let mut snapshot = schedule::snapshot(state, io);
+    let mut queues = snapshot.queues.iter_mut();
+    match queues.find(|queue| queue.spec.name == job.spec.queue) {
+        Some(queue) => {
+            queue.waiting.push(job.waiting_in_queue());
+            sort_queue(&mut queue.waiting);
+        }
+        // A queue of an earlier daemon.
+        None => snapshot.queues.push(Queue {
+            spec: QueueSpec::open(job.spec.queue.clone()),
+            waiting: vec![job.waiting_in_queue()],
+        }),
+    }
+    Some(snapshot)
 }

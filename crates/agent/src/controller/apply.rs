@@ -1,0 +1,104 @@
+//! Application of effects: the one place where a round becomes durable and then acts on the machine.
+
+use std::time::Duration;
+
+use divvy_core::JobId;
+
+use crate::controller::admission::{dependencies, submit};
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
+use crate::controller::lifecycle::{
+    cancel, notifications, offload, pause, resize, schedule, start,
+};
+use crate::controller::mig::commands;
+use crate::controller::observe::reconcile;
+use crate::controller::query::queries::Queries;
+use crate::controller::state::{Jobs, State};
+use crate::controller::{TICK, active_set, claims, waiters};
+use crate::gpu::IDLE_INTERVAL;
+use crate::host::clock::Instant;
+use crate::host::failpoint::reach;
+use crate::journal::StoreError;
+use crate::supervisor::handle::SupervisorHandle;
+
+/// Plans if need be, makes the round durable, then does what it has decided and answers.
+pub(super) fn commit_and_apply(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+) -> Result<(), StoreError> {
+    dependencies::release_dependents(&mut state.jobs, fx, io)?;
+    if std::mem::take(&mut fx.replan) {
+        let began = Instant::now();
+        schedule::replan(state, fx, io)?;
+        fx.counters.plans.add(began.elapsed());
+    }
+    let began = Instant::now();
+    io.store.commit()?;
+    fx.counters.commits.add(began.elapsed());
+    submit::remove_expired_secrets(&state.jobs, fx, io);
+    commands::dispatch_mig_commands(&mut state.mig, fx);
+    resize::apply_resizes(state, fx, io)?;
+    start::write_replicas(&state.jobs, fx, io)?;
+    check(state, io);
+    reconcile::kill_processes(&state.jobs, fx, io);
+    for id in std::mem::take(&mut fx.pauses) {
+        let began = Instant::now();
+        pause::stop_all_processes(&state.jobs, io, id);
+        fx.counters.suspends.add(began.elapsed());
+    }
+    offload::run_memory_ops(&mut state.jobs, fx, io);
+    for journaled in std::mem::take(&mut fx.commit_waiters) {
+        // It waits, unless it has given up.
+        let _ = journaled.try_send(());
+    }
+    for event in fx.events.drain(..) {
+        // Nobody listening is no failure.
+        let _ = io.events.send(event);
+    }
+    // A client must find its slice when it is told that its job starts; a supervisor is started after the answers.
+    let (claims, starts): (Vec<JobId>, Vec<_>) = std::mem::take(&mut fx.starts)
+        .into_iter()
+        .partition(|id| claims::is_claim(&state.jobs, *id));
+    let (clients, supervised): (Vec<JobId>, _) = starts
+        .into_iter()
+        .partition(|id| start::runs_on_client(&state.jobs, *id));
+    for id in claims {
+        claims::bind_claim(state, fx, io, id);
+    }
+    for id in clients {
+        start::prepare(state, fx, io, id);
+    }
+    waiters::send_replies(state, fx, io);
+    reach("round.answered");
+    for id in supervised {
+        start::prepare(state, fx, io, id);
+        reach("start.prepared");
+        start::spawn(&mut state.jobs, &mut state.children, fx, io, id);
+    }
+    for id in std::mem::take(&mut fx.stops) {
+        cancel::stop(&state.jobs, &state.children, fx, io, id);
+    }
+    notifications::start_notifications(&mut state.jobs, &mut state.children, io);
+    for read in std::mem::take(&mut fx.queries) {
+        read(&Queries { state, io, fx });
+    }
+    io.observer.set_busy(!state.jobs.active.is_empty());
+    Ok(())
+}
+
+/// In debug builds, what must hold after every step.
+fn check(state: &State, io: &Io) {
+    if cfg!(debug_assertions) {
+        let broken = divvy_core::invariants::check(&schedule::snapshot(state, io));
+        assert!(broken.is_ok(), "an invariant does not hold: {broken:?}");
+        active_set::check_active_set(&state.jobs, io);
+    }
+}
+/// Between two looks at everything.
+pub(super) fn tick_interval(jobs: &Jobs, children: &Vec<SupervisorHandle>) -> Duration {
+    match jobs.active.is_empty() && children.is_empty() && jobs.unjournaled.is_empty() {
+        true => IDLE_INTERVAL,
+        false => TICK,
+    }
+}

@@ -1,0 +1,179 @@
+//! Message dispatch: which handler takes which message of the mailbox.
+
+use divvy_api::v1::{Error, ErrorCode};
+
+use crate::controller::admission::submit::SubmitOutcome;
+use crate::controller::admission::{array, projects};
+use crate::controller::effects::{Effects, JobReply};
+use crate::controller::io::Io;
+use crate::controller::lifecycle::{
+    cancel, change, confirm, forget, hold, job_sync, offload, pause, resize,
+};
+use crate::controller::mailbox::Message;
+use crate::controller::mig::{mode, report};
+use crate::controller::state::State;
+use crate::controller::{claims, disk_full, observe, waiters};
+use crate::journal::StoreError;
+use crate::supervisor::watch::WatchEvent;
+
+/// Hands one message to its handler.
+pub(super) fn handle(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    message: Message,
+) -> Result<(), StoreError> {
+    let message = match disk_full::disk_full_error(&state.disk, io) {
+        Some(error) => message.refuse_new_work(error),
+        None => Some(message),
+    };
+    let Some(message) = message else {
+        return Ok(());
+    };
+    match message {
+        Message::Submit { submit, by, reply } => {
+            let result = crate::controller::admission::submit::submit(state, fx, io, *submit, &by)?;
+            match result {
+                SubmitOutcome::Job(id) => fx.job_replies.push(JobReply {
+                    reply,
+                    result: Ok(id),
+                }),
+                SubmitOutcome::Refused(error) => fx.job_replies.push(JobReply {
+                    reply,
+                    result: Err(error),
+                }),
+                // It would change nothing, so nothing needs to be durable first.
+                SubmitOutcome::DryRun(mut job, foresight) => {
+                    // That takes longer than a round should. Whoever asks when there are no more threads gets no answer.
+                    let tell = std::thread::Builder::new().name("foresee".into());
+                    let _ = tell.spawn(move || {
+                        foresight.estimate_start(&mut job);
+                        let _ = reply.send(Ok(*job));
+                    });
+                }
+            }
+        }
+        Message::Pause {
+            reference,
+            suspend,
+            reply,
+        } => {
+            let result = pause::pause(&mut state.jobs, fx, io, &reference, suspend)?;
+            let refused = |error: &Error| suspend && error.code == ErrorCode::Conflict;
+            fx.counters.failed_suspends += u64::from(result.as_ref().is_err_and(refused));
+            fx.job_replies.push(JobReply { reply, result });
+        }
+        Message::Offload { reference, reply } => {
+            offload::offload(&mut state.jobs, fx, io, &reference, reply)?
+        }
+        Message::Requeue {
+            reference,
+            by,
+            reply,
+        } => {
+            let result = cancel::requeue(&mut state.jobs, fx, io, &reference, &by)?;
+            fx.job_replies.push(JobReply { reply, result });
+        }
+        Message::Array {
+            array,
+            act,
+            by,
+            reply,
+        } => {
+            let result = array::act_on_array(state, fx, io, array, &act, &by)?;
+            fx.array_replies.push((reply, result));
+        }
+        Message::Project { name, act, reply } => {
+            let result = projects::apply_project_act(state, fx, io, &name, &act)?;
+            fx.project_replies.push((reply, result));
+        }
+        Message::Cancel {
+            reference,
+            by,
+            reply,
+        } => {
+            let result = cancel::cancel(&mut state.jobs, fx, io, &reference, &by)?;
+            fx.job_replies.push(JobReply { reply, result });
+        }
+        Message::Confirm {
+            reference,
+            confirm,
+            by,
+            reply,
+        } => {
+            let result = confirm::confirm(&mut state.jobs, fx, io, &reference, &confirm, &by)?;
+            fx.job_replies.push(JobReply { reply, result });
+        }
+        Message::HoldClaim {
+            uid,
+            claim,
+            by,
+            reply,
+        } => {
+            let result = claims::hold_claim(state, fx, io, &uid, *claim, &by)?;
+            fx.claim_replies.push((reply, result));
+        }
+        Message::ReleaseClaim { uid, reply } => {
+            let result = claims::release_claim(&mut state.jobs, fx, io, &uid)?;
+            fx.claim_release_replies.push((reply, result));
+        }
+        Message::Resize {
+            reference,
+            resize,
+            reply,
+        } => resize::resize(state, fx, io, &reference, resize, reply)?,
+        Message::Change {
+            reference,
+            change,
+            by,
+            reply,
+        } => {
+            let result = change::change(state, fx, io, &reference, &change, &by)?;
+            fx.job_replies.push(JobReply { reply, result });
+        }
+        Message::Hold {
+            reference,
+            hold,
+            by,
+            reply,
+        } => {
+            let result = match hold {
+                true => hold::hold(&mut state.jobs, fx, io, &reference, &by)?,
+                false => hold::unhold(&mut state.jobs, fx, io, &reference, &by)?,
+            };
+            fx.job_replies.push(JobReply { reply, result });
+        }
+        Message::Wait {
+            reference,
+            milestone,
+            reply,
+        } => waiters::wait(&mut state.jobs, fx, io, &reference, milestone, reply)?,
+        Message::RecordEvent { job, kind, text } => fx.record_event(io, Some(job), kind, &text)?,
+        Message::Query(read) => fx.queries.push(read),
+        Message::Watch(WatchEvent::Record(id)) => job_sync::check_records(state, fx, io, id)?,
+        Message::Watch(WatchEvent::SupervisorEnded(id)) => job_sync::sync_job(state, fx, io, id)?,
+        Message::Watch(WatchEvent::EventsLost) => {
+            for id in state.jobs.active.keys().copied().collect::<Vec<_>>() {
+                job_sync::check_records(state, fx, io, id)?;
+            }
+        }
+        Message::GpuMode { gpu, change, reply } => {
+            mode::change_mode(state, fx, io, &gpu, &change, reply)?
+        }
+        Message::MigGc { gc, reply } => {
+            let gone = mode::collect(&mut state.mig, &state.gpus, fx, io, &gc)?;
+            fx.mig_gc_replies.push((reply, gone));
+        }
+        Message::MigReport(report) => report::apply_mig_report(state, fx, io, *report)?,
+        Message::CheckpointReport(report) => {
+            offload::apply_checkpoint_report(&mut state.jobs, fx, io, *report)?
+        }
+        Message::Sampled(look) => observe::apply_sample(state, fx, io, &look)?,
+        Message::ObservationFailed(why) => {
+            observe::observation_failed(&mut state.jobs, &mut state.gpus, fx, io, why)?
+        }
+        Message::Prune { past, done } => forget::prune(&mut state.jobs, fx, io, past, done)?,
+        Message::Stop => fx.stop = true,
+    }
+    Ok(())
+}

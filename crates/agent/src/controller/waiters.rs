@@ -1,0 +1,112 @@
+//! Waiters: clients that wait until a job reaches a milestone, and the replies of one round.
+
+use crate::controller::effects::{Effects, JobReply};
+use crate::controller::io::Io;
+use crate::controller::lifecycle::{confirm, offload, start};
+use crate::controller::mailbox::{Milestone, Reply};
+use crate::controller::mig::claim;
+use crate::controller::query::{reference, summary};
+use crate::controller::state::{Jobs, State, Waiter};
+use crate::controller::{active_set, query};
+use crate::journal::StoreError;
+
+pub(in crate::controller) fn wait(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    reference: &str,
+    milestone: Milestone,
+    reply: Reply<divvy_api::v1::Job>,
+) -> Result<(), StoreError> {
+    match reference::find(jobs, io, reference)? {
+        Err(error) => fx.job_replies.push(JobReply {
+            reply,
+            result: Err(error),
+        }),
+        Ok(id) => match jobs.active.get_mut(&id) {
+            Some(living) => {
+                living.waiters.retain(|waiter| !waiter.reply.is_closed());
+                living.waiters.push(Waiter { milestone, reply });
+                fx.milestones_reached.push(id);
+                confirm::clear_confirmation_expiry(jobs, fx, id);
+            }
+            None => fx.job_replies.push(JobReply {
+                reply,
+                result: Ok(id),
+            }),
+        },
+    }
+    Ok(())
+}
+
+/// Sends what has become answerable.
+pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, io: &Io) {
+    let mut reached = std::mem::take(&mut fx.milestones_reached);
+    reached.sort_unstable();
+    reached.dedup();
+    for id in reached {
+        let Some(living) = state.jobs.active.get_mut(&id) else {
+            continue;
+        };
+        let (life, left) = (&living.job.state, living.orphans_since.is_some());
+        // What it is to run on may not be there yet.
+        let awaits_nothing = living.pending_instances.is_empty();
+        let settled = offload::is_memory_settled(living);
+        let arrived = |waiter: &mut Waiter| match (life, waiter.milestone) {
+            (divvy_core::JobState::Ended { .. }, _) => true,
+            (life, Milestone::MemorySettled) => {
+                settled || !matches!(life, divvy_core::JobState::Running { .. })
+            }
+            (divvy_core::JobState::Queued, _) | (_, Milestone::Ended) => false,
+            (divvy_core::JobState::Starting { .. }, Milestone::Starting) => awaits_nothing,
+            (_, Milestone::Starting) => true,
+            (divvy_core::JobState::Stopping { .. }, Milestone::Released) => left,
+            (life, Milestone::Bound) => !matches!(life, divvy_core::JobState::Starting { .. }),
+            (_, Milestone::Released) => false,
+        };
+        let waiters: Vec<Waiter> = living.waiters.extract_if(.., arrived).collect();
+        for waiter in waiters {
+            fx.job_replies.push(JobReply {
+                reply: waiter.reply,
+                result: Ok(id),
+            });
+        }
+    }
+    // Whoever runs a job himself would start at once: he is told when everything that it runs on is there.
+    let answers = std::mem::take(&mut fx.job_replies);
+    let waits = |answer: &JobReply| {
+        let id = answer.result.as_ref().ok();
+        id.is_some_and(|id| {
+            start::runs_on_client(&state.jobs, *id) && !claim::has_all_instances(&state.jobs, *id)
+        })
+    };
+    let (later, now): (Vec<JobReply>, Vec<JobReply>) = answers.into_iter().partition(waits);
+    fx.job_replies = later;
+    for JobReply { reply, result } in now {
+        if !reply.is_closed() {
+            let _ = reply.send(result.and_then(|id| query::job_to_api(state, io, id)));
+        }
+    }
+    for (reply, result) in std::mem::take(&mut fx.array_replies) {
+        let _ = reply.send(result.map(|jobs| summary::summaries_of(state, io, &jobs)));
+    }
+    for (reply, result) in std::mem::take(&mut fx.project_replies) {
+        let _ = reply.send(result);
+    }
+    for (reply, result) in std::mem::take(&mut fx.gpu_mode_replies) {
+        let _ = reply.send(result);
+    }
+    for (reply, result) in std::mem::take(&mut fx.claim_replies) {
+        let _ = reply.send(result);
+    }
+    for (reply, id) in std::mem::take(&mut fx.claim_release_replies) {
+        let _ = reply.send(Ok(id));
+    }
+    for done in std::mem::take(&mut fx.prune_replies) {
+        let _ = done.send(());
+    }
+    for (reply, gone) in std::mem::take(&mut fx.mig_gc_replies) {
+        let _ = reply.send(Ok(gone));
+    }
+    active_set::drop_ended(&mut state.jobs, io);
+}
