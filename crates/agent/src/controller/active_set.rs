@@ -4,7 +4,7 @@
 //! Whatever changes a job's life is journaled in the same round, so the list is the same until the journal changes.
 
 use divvy_api::v1::Runner;
-use divvy_core::{JobId, JobState as Life};
+use divvy_core::{JobId, JobState};
 
 use crate::controller::admission::text_budget;
 use crate::controller::io::Io;
@@ -21,14 +21,14 @@ pub struct ActiveSet {
 }
 
 /// Whether there is something to be seen of a job.
-fn is_active(living: &ActiveJob) -> bool {
-    match living.job.state {
-        Life::Queued => living.job.spec.runner == Runner::Client,
-        Life::Starting { .. }
-        | Life::Running { .. }
-        | Life::Lent { .. }
-        | Life::Stopping { .. }
-        | Life::Ended { .. } => true,
+fn is_active(active: &ActiveJob) -> bool {
+    match active.job.state {
+        JobState::Queued => active.job.spec.runner == Runner::Client,
+        JobState::Starting { .. }
+        | JobState::Running { .. }
+        | JobState::Lent { .. }
+        | JobState::Stopping { .. }
+        | JobState::Ended { .. } => true,
     }
 }
 
@@ -44,7 +44,7 @@ pub(super) fn active_jobs(jobs: &mut Jobs, io: &Io) -> Vec<JobId> {
 
 fn list_active(jobs: &Jobs) -> Vec<JobId> {
     let jobs = jobs.active.iter();
-    let busy = jobs.filter(|(_, living)| is_active(living));
+    let busy = jobs.filter(|(_, active)| is_active(active));
     busy.map(|(id, _)| *id).collect()
 }
 
@@ -55,8 +55,8 @@ pub(super) fn for_each_active(
     mut with: impl FnMut(JobId, &mut ActiveJob),
 ) {
     for id in active_jobs(jobs, io) {
-        if let Some(living) = jobs.active.get_mut(&id) {
-            with(id, living);
+        if let Some(active) = jobs.active.get_mut(&id) {
+            with(id, active);
         }
     }
 }

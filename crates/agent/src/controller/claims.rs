@@ -17,7 +17,7 @@ use std::sync::Arc;
 use divvy_api::v1::{self, Error, ErrorCode, Runner};
 use divvy_core::exact::allocate_pinned;
 use divvy_core::job::{Event, ProgramExit, StopReason};
-use divvy_core::{GpuUuid, JobId, JobState as Life, QueueName};
+use divvy_core::{GpuUuid, JobId, JobState, QueueName};
 
 use super::lifecycle::schedule;
 use super::lifecycle::start::{overheads, slice_layout};
@@ -28,7 +28,7 @@ use crate::controller::admission::text_budget;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{cancel, confirm, finalize, orphans, resize};
-use crate::controller::mig::MigManager;
+use crate::controller::mig::{self, MigManager};
 use crate::controller::observe::{reconcile, usage};
 use crate::controller::state::{GpuState, Jobs, State};
 use crate::controller::{active_set, observe};
@@ -61,21 +61,21 @@ impl Job {
 }
 
 pub(super) fn is_claim(jobs: &Jobs, id: JobId) -> bool {
-    let living = jobs.active.get(&id);
-    living.is_some_and(|living| living.job.claim().is_some())
+    let active = jobs.active.get(&id);
+    active.is_some_and(|active| active.job.claim().is_some())
 }
 
-/// The living job that is this claim.
+/// The active job that is this claim.
 pub(super) fn find_claim(jobs: &Jobs, uid: &str) -> Option<JobId> {
-    let mut jobs = jobs.active.values().map(|living| &living.job);
+    let mut jobs = jobs.active.values().map(|active| &active.job);
     let job = jobs.find(|job| job.claim().is_some_and(|claim| claim.uid == uid))?;
     Some(job.id)
 }
 
 /// What is said to whoever would do to a claim what is done to jobs.
 pub(super) fn refuse_for_claim(jobs: &Jobs, id: JobId, what: &str) -> Option<Error> {
-    let living = jobs.active.get(&id)?;
-    let claim = living.job.claim()?;
+    let active = jobs.active.get(&id)?;
+    let claim = active.job.claim()?;
     let why = format!(
         "job {id} is the claim {} of another scheduler, and cannot be {what} here",
         claim.label()
@@ -163,7 +163,7 @@ pub(super) fn hold_claim(
     fx.record_event(io, Some(id), "allocated", &text)?;
     reach("claim.intent");
     fx.failpoints.push("claim.kept");
-    if crate::controller::mig::claim::claim_instances(state, fx, io, id, &placed.reclaim)? {
+    if mig::claim::claim_instances(state, fx, io, id, &placed.reclaim)? {
         confirm::ready(&mut state.jobs, fx, io, id)?;
     }
     fx.replan = true;
@@ -180,15 +180,15 @@ fn hold_existing(
 ) -> Result<Result<JobId, Error>, StoreError> {
     let conflict =
         |why: String, hint: &str| Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
-    let Some(living) = state.jobs.active.get_mut(&id) else {
+    let Some(active) = state.jobs.active.get_mut(&id) else {
         return Ok(Ok(id));
     };
-    let job = &mut living.job;
+    let job = &mut active.job;
     let Some(claim) = job.claim() else {
         return Ok(Ok(id));
     };
     let uid = &claim.uid;
-    if matches!(job.state, Life::Stopping { .. }) {
+    if matches!(job.state, JobState::Stopping { .. }) {
         let why = format!("claim {uid} is still being released");
         return conflict(why, "try again in a moment");
     }
@@ -211,7 +211,7 @@ fn hold_existing(
         .jobs
         .active
         .get(&id)
-        .is_some_and(|one| matches!(one.job.state, Life::Lent { .. }));
+        .is_some_and(|one| matches!(one.job.state, JobState::Lent { .. }));
     if is_lent && let Err(error) = files::create_claim_files(state, io, id) {
         let why = format!(
             "cannot create the claim's files again: {}",
@@ -242,8 +242,8 @@ pub(super) fn release_claim(
 pub(super) fn bind_claim(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) {
     match files::create_claim_files(state, io, id) {
         Ok(()) => {
-            if let Some(living) = state.jobs.active.get_mut(&id) {
-                living.has_claim_files = true;
+            if let Some(active) = state.jobs.active.get_mut(&id) {
+                active.has_claim_files = true;
             }
             fx.recheck.push(id);
         }
@@ -254,9 +254,9 @@ pub(super) fn bind_claim(state: &mut State, fx: &mut Effects, io: &Io, id: JobId
 /// A claim cannot have what it was to have.
 pub(super) fn give_up_claim(jobs: &mut Jobs, fx: &mut Effects, id: JobId, why: &str) {
     tracing::error!(job = %id, why, "cannot allocate the claim");
-    if let Some(living) = jobs.active.get_mut(&id) {
-        living.pending_instances.clear();
-        living.start_failure = Some(ExitRecord {
+    if let Some(active) = jobs.active.get_mut(&id) {
+        active.pending_instances.clear();
+        active.start_failure = Some(ExitRecord {
             outcome: RunOutcome::Withdrawn {
                 withdrawn: why.to_owned(),
             },
@@ -273,43 +273,45 @@ pub(super) fn check_claim(
     io: &Io,
     id: JobId,
 ) -> Result<(), StoreError> {
-    let Some(living) = state.jobs.active.get(&id) else {
+    let Some(active) = state.jobs.active.get(&id) else {
         return Ok(());
     };
-    let failed = living
+    let failed = active
         .start_failure
         .as_ref()
         .map(|exit| match &exit.outcome {
             RunOutcome::Withdrawn { withdrawn } => withdrawn.clone(),
             other => format!("{other:?}"),
         });
-    match (&living.job.state, failed) {
-        (Life::Starting { .. }, Some(why)) => {
+    match (&active.job.state, failed) {
+        (JobState::Starting { .. }, Some(why)) => {
             let gone = Event::Gone(ProgramExit::LaunchFailed(why.clone()));
             end_claim(&mut state.jobs, &mut state.mig, fx, io, id, gone, &why)
         }
-        (Life::Starting { .. }, None) if living.has_claim_files => {
+        (JobState::Starting { .. }, None) if active.has_claim_files => {
             mark_bound(&mut state.jobs, fx, io, id)
         }
-        (Life::Stopping { .. }, _) => match observe::is_unobserved(&state.jobs, &state.gpus, id)
-            || orphans::has_orphans(&mut state.jobs, &state.gpus, fx, io, id)?
-        {
-            true => {
-                fx.milestones_reached.push(id);
-                Ok(())
+        (JobState::Stopping { .. }, _) => {
+            match observe::is_unobserved(&state.jobs, &state.gpus, id)
+                || orphans::has_orphans(&mut state.jobs, &state.gpus, fx, io, id)?
+            {
+                true => {
+                    fx.milestones_reached.push(id);
+                    Ok(())
+                }
+                false => end_claim(
+                    &mut state.jobs,
+                    &mut state.mig,
+                    fx,
+                    io,
+                    id,
+                    Event::Gone(ProgramExit::Exited(0)),
+                    "",
+                ),
             }
-            false => end_claim(
-                &mut state.jobs,
-                &mut state.mig,
-                fx,
-                io,
-                id,
-                Event::Gone(ProgramExit::Exited(0)),
-                "",
-            ),
-        },
-        (Life::Queued | Life::Starting { .. } | Life::Running { .. }, _)
-        | (Life::Lent { .. } | Life::Ended { .. }, _) => Ok(()),
+        }
+        (JobState::Queued | JobState::Starting { .. } | JobState::Running { .. }, _)
+        | (JobState::Lent { .. } | JobState::Ended { .. }, _) => Ok(()),
     }
 }
 
@@ -322,12 +324,12 @@ pub(super) fn device_of(jobs: &Jobs, io: &Io, id: JobId) -> Option<String> {
 /// Everything of it is there: it is the other scheduler's from here on.
 fn mark_bound(jobs: &mut Jobs, fx: &mut Effects, io: &Io, id: JobId) -> Result<(), StoreError> {
     let device = device_of(jobs, io, id).map(|name| cdi::device(&name));
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    living.job.apply_event(Event::Lent);
-    living.job.started_at = Some(now());
-    let job = living.job.clone();
+    active.job.apply_event(Event::Lent);
+    active.job.started_at = Some(now());
+    let job = active.job.clone();
     io.store.save(&job)?;
     fx.changed.insert(id);
     fx.milestones_reached.push(id);
@@ -348,13 +350,13 @@ fn end_claim(
     why: &str,
 ) -> Result<(), StoreError> {
     finalize::save_allocation_stats(jobs, fx, io, id)?;
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    living.job.reason = Some(why.to_owned()).filter(|why| !why.is_empty());
-    living.job.ended_at = Some(now());
-    living.job.apply_event(event);
-    living.pending_instances.clear();
+    active.job.reason = Some(why.to_owned()).filter(|why| !why.is_empty());
+    active.job.ended_at = Some(now());
+    active.job.apply_event(event);
+    active.pending_instances.clear();
     usage::journal_metered(jobs, io, id)?;
     if let Some(name) = device_of(jobs, io, id)
         && let Err(error) = cdi::remove(&files::cdi_folder(io), &name)
@@ -363,7 +365,7 @@ fn end_claim(
     }
     finalize::free_slice(jobs, io, id);
     reach("claim.freed");
-    crate::controller::mig::claim::release_instances(mig, io, id)?;
+    mig::claim::release_instances(mig, io, id)?;
     reconcile::close_bypasses(jobs, io, id)?;
     finalize::journal_end(jobs, fx, io, id)
 }
@@ -375,19 +377,19 @@ pub(super) fn resume_claim(
     io: &Io,
     id: JobId,
 ) -> Result<(), StoreError> {
-    let Some(living) = state.jobs.active.get_mut(&id) else {
+    let Some(active) = state.jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    let boot = living.job.claim().map(|claim| claim.boot.as_str());
+    let boot = active.job.claim().map(|claim| claim.boot.as_str());
     let is_of_another = boot != Some(state.mig.boot.as_str());
-    match &living.job.state {
-        Life::Starting { .. } => {
+    match &active.job.state {
+        JobState::Starting { .. } => {
             let why = "the daemon was killed before the claim was ready";
             let gone = Event::Gone(ProgramExit::LaunchFailed(why.to_owned()));
             end_claim(&mut state.jobs, &mut state.mig, fx, io, id, gone, why)
         }
-        Life::Lent { .. } | Life::Stopping { .. } if is_of_another => {
-            living.job.stop(StopReason::Release);
+        JobState::Lent { .. } | JobState::Stopping { .. } if is_of_another => {
+            active.job.stop(StopReason::Release);
             let why = "the machine was restarted, so no process uses the claim any longer";
             fx.record_event(io, Some(id), "stopping", why)?;
             end_claim(
@@ -400,13 +402,13 @@ pub(super) fn resume_claim(
                 why,
             )
         }
-        Life::Lent { .. } | Life::Stopping { .. } => {
-            if !is_divided(living.job.state.grants()) {
-                let (name, job) = (id.to_string(), &living.job);
+        JobState::Lent { .. } | JobState::Stopping { .. } => {
+            if !is_divided(active.job.state.grants()) {
+                let (name, job) = (id.to_string(), &active.job);
                 let overheads = overheads(&state.gpus.devices, job.state.grants());
                 let cut = slice_layout(&name, job, &overheads);
                 match HeldSlice::adopt(&io.config.home.slice(&name), &cut) {
-                    Ok(slice) => living.slice = Some(slice),
+                    Ok(slice) => active.slice = Some(slice),
                     // Whoever asks for it again has it made anew.
                     Err(error) => {
                         tracing::warn!(job = %id, error = error_chain(&error), "cannot adopt the claim's slice");
@@ -419,7 +421,7 @@ pub(super) fn resume_claim(
             fx.recheck.push(id);
             Ok(())
         }
-        Life::Queued | Life::Running { .. } | Life::Ended { .. } => Ok(()),
+        JobState::Queued | JobState::Running { .. } | JobState::Ended { .. } => Ok(()),
     }
 }
 
@@ -431,15 +433,15 @@ pub(super) fn report_claims_on_lost_gpus(
     lost: &BTreeMap<GpuUuid, u32>,
 ) -> Result<(), StoreError> {
     let mut news = Vec::new();
-    active_set::for_each_active(jobs, io, |_, living| {
-        let Life::Lent { grants } = &living.job.state else {
+    active_set::for_each_active(jobs, io, |_, active| {
+        let JobState::Lent { grants } = &active.job.state else {
             return;
         };
         let mut on = grants.iter().filter_map(|grant| lost.get(&grant.gpu));
         let trouble = on.next().map(|index| format!("GPU {index} is lost"));
-        if living.job.reason != trouble {
-            living.job.reason.clone_from(&trouble);
-            news.push((living.job.clone(), trouble));
+        if active.job.reason != trouble {
+            active.job.reason.clone_from(&trouble);
+            news.push((active.job.clone(), trouble));
         }
     });
     for (job, trouble) in news {

@@ -3,7 +3,7 @@
 use divvy_api::v1::{Error, ErrorCode};
 
 use crate::controller::admission::submit::SubmitOutcome;
-use crate::controller::admission::{array, projects};
+use crate::controller::admission::{array, projects, submit};
 use crate::controller::effects::{Effects, JobReply};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{
@@ -32,7 +32,7 @@ pub(super) fn handle(
     };
     match message {
         Message::Submit { submit, by, reply } => {
-            let result = crate::controller::admission::submit::submit(state, fx, io, *submit, &by)?;
+            let result = submit::submit(state, fx, io, *submit, &by)?;
             match result {
                 SubmitOutcome::Job(id) => fx.job_replies.push(JobReply {
                     reply,

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use divvy_core::job::StopReason;
-use divvy_core::{GpuUuid, Grant, JobId, JobState as Life, Mode};
+use divvy_core::{GpuUuid, Grant, JobId, JobState, Mode};
 
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
@@ -39,8 +39,8 @@ pub fn apply_sample(
     state.gpus.observation_error = None;
     state.gpus.unobserved = Some(unobserved_held_gpus(&mut state.jobs, io, look));
     for (id, book) in &look.ledgers {
-        if let Some(living) = state.jobs.active.get_mut(id) {
-            maintain_slice(*id, living, look, book);
+        if let Some(active) = state.jobs.active.get_mut(id) {
+            maintain_slice(*id, active, look, book);
             repair_control_file(&mut state.jobs, fx, io, *id)?;
         }
     }
@@ -62,8 +62,8 @@ fn repair_control_file(
     io: &Io,
     id: JobId,
 ) -> Result<(), StoreError> {
-    let living = jobs.active.get_mut(&id);
-    let Some(slice) = living.and_then(|living| living.slice.as_mut()) else {
+    let active = jobs.active.get_mut(&id);
+    let Some(slice) = active.and_then(|active| active.slice.as_mut()) else {
         return Ok(());
     };
     let (found, then) = match slice.repair() {
@@ -81,8 +81,8 @@ fn repair_control_file(
             (Tampering::Replaced, why)
         }
     };
-    if let Some(living) = jobs.active.get_mut(&id)
-        && !std::mem::replace(&mut living.tampered, true)
+    if let Some(active) = jobs.active.get_mut(&id)
+        && !std::mem::replace(&mut active.tampered, true)
     {
         let text = format!(
             "a process other than the daemon changed the slice's control file: {found}; {then}"
@@ -204,8 +204,8 @@ fn unobserved_held_gpus(jobs: &mut Jobs, io: &Io, look: &NodeSample) -> BTreeSet
     if look.troubles.is_empty() && !look.gpus.iter().any(|seen| seen.observed.hides_processes()) {
         return unseen;
     }
-    active_set::for_each_active(jobs, io, |_, living| {
-        let held = living.job.state.grants().iter().map(|grant| &grant.gpu);
+    active_set::for_each_active(jobs, io, |_, active| {
+        let held = active.job.state.grants().iter().map(|grant| &grant.gpu);
         let held = held.filter(|gpu| !lists_processes(look, gpu) && !is_lost(look, gpu));
         unseen.extend(held.cloned());
     });
@@ -214,8 +214,8 @@ fn unobserved_held_gpus(jobs: &mut Jobs, io: &Io, look: &NodeSample) -> BTreeSet
 
 /// Whether nobody knows who is on what a job holds. Of what no look has shown since this daemon started it is none of its devices.
 pub(super) fn is_unobserved(jobs: &Jobs, gpus: &GpuState, id: JobId) -> bool {
-    let living = jobs.active.get(&id).into_iter();
-    let mut held = living.flat_map(|one| one.job.state.grants());
+    let active = jobs.active.get(&id).into_iter();
+    let mut held = active.flat_map(|one| one.job.state.grants());
     gpus.observation_error.is_some()
         || gpus
             .unobserved
@@ -232,9 +232,9 @@ fn end_those_on_lost_gpus(
     look: &NodeSample,
 ) -> Result<(), StoreError> {
     let busy = active_set::active_jobs(jobs, io);
-    let living = || busy.iter().filter_map(|id| jobs.active.get(id));
+    let active = || busy.iter().filter_map(|id| jobs.active.get(id));
     // What is aside is on none, and waits for it to be back.
-    let held = living().filter(|one| one.job.holds());
+    let held = active().filter(|one| one.job.holds());
     let held = held.flat_map(|one| one.job.state.grants());
     let lost: BTreeMap<GpuUuid, u32> = held
         .filter(|grant| is_lost(look, &grant.gpu))
@@ -244,17 +244,17 @@ fn end_those_on_lost_gpus(
         return claims::report_claims_on_lost_gpus(jobs, fx, io, &lost);
     }
     let before = std::mem::replace(&mut gpus.lost, lost.keys().cloned().collect());
-    let on = |living: &ActiveJob| {
-        let mut grants = living.job.state.grants().iter();
+    let on = |active: &ActiveJob| {
+        let mut grants = active.job.state.grants().iter();
         let is_on = |grant: &&Grant| lost.contains_key(&grant.gpu) && before.contains(&grant.gpu);
         grants.find(is_on).map(|grant| grant.index)
     };
     let ended: Vec<(JobId, u32)> = jobs
         .active
         .iter()
-        .filter(|(_, living)| !matches!(living.job.state, Life::Stopping { .. }))
-        .filter(|(_, living)| living.job.claim().is_none() && living.job.holds())
-        .filter_map(|(id, living)| Some((*id, on(living)?)))
+        .filter(|(_, active)| !matches!(active.job.state, JobState::Stopping { .. }))
+        .filter(|(_, active)| active.job.claim().is_none() && active.job.holds())
+        .filter_map(|(id, active)| Some((*id, on(active)?)))
         .collect();
     let mut still = lost;
     still.retain(|gpu, _| before.contains(gpu));
@@ -299,8 +299,8 @@ fn is_lost(look: &NodeSample, uuid: &GpuUuid) -> bool {
 }
 
 /// Shows the slice's processes that the agent lives, and gives back what the dead among them held.
-fn maintain_slice(id: JobId, living: &mut ActiveJob, look: &NodeSample, book: &SliceReading) {
-    let Some(held) = &living.slice else { return };
+fn maintain_slice(id: JobId, active: &mut ActiveJob, look: &NodeSample, book: &SliceReading) {
+    let Some(held) = &active.slice else { return };
     held.heartbeat();
     let tended = match &book.snapshots {
         Ok(pages) if pages.has_dead => held
@@ -310,7 +310,7 @@ fn maintain_slice(id: JobId, living: &mut ActiveJob, look: &NodeSample, book: &S
         Err(error) => Err(error.clone()),
     };
     if let Err(error) = tended
-        && !std::mem::replace(&mut living.damaged, true)
+        && !std::mem::replace(&mut active.damaged, true)
     {
         tracing::error!(job = %id, error, "cannot read the job's slice");
     }

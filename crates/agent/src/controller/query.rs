@@ -16,20 +16,19 @@ use divvy_api::v1::{self, Error, ErrorCode, JobState, ReasonCode};
 use divvy_core::{Bytes, Grant, JobId, JobState as Life, Wait};
 use divvy_ledger::Snapshot;
 
-use super::mig;
 use super::observe::reconcile::SliceUsage;
 use super::query::estimate::StartEstimator;
 use super::query::reference::JobRef;
 use super::query::view::JobView;
 use crate::compute::ComputeUsage;
 use crate::controller::admission::{array, dependencies, projects};
-use crate::controller::disk_full;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{confirm, idle, offload, schedule, start};
-use crate::controller::mig::capacity;
+use crate::controller::mig::{self, capacity};
 use crate::controller::observe::unjournaled;
 use crate::controller::state::{ActiveJob, DiskState, GpuState, Jobs, State};
+use crate::controller::{claims, disk_full};
 use crate::gpu::Device;
 use crate::host::clock::now;
 use crate::http::{DaemonStats, Page};
@@ -51,37 +50,34 @@ pub(super) fn named_or_keyed(io: &Io, reference: &str) -> Result<Option<JobId>, 
     }
 }
 
-/// One job, living or ended.
+/// One job, active or ended.
 ///
 /// # Errors
 /// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name that several have.
 pub fn job(state: &State, io: &Io, reference: &str) -> Result<v1::Job, Error> {
-    let id = crate::controller::query::reference::find(&state.jobs, io, reference)
-        .map_err(journal_error)??;
+    let id = reference::find(&state.jobs, io, reference).map_err(journal_error)??;
     job_to_api(state, io, id)
 }
 
 /// The same, with what there is to know about when it starts.
 ///
 /// # Errors
-/// As [`Controller::job`].
+/// As [`Queries::job`].
 pub fn job_with_estimate(
     state: &State,
     io: &Io,
     reference: &str,
 ) -> Result<(v1::Job, Option<StartEstimator>), Error> {
-    let id = crate::controller::query::reference::find(&state.jobs, io, reference)
-        .map_err(journal_error)??;
+    let id = reference::find(&state.jobs, io, reference).map_err(journal_error)??;
     let job = job_to_api(state, io, id)?;
     let waits = job.state == JobState::Queued;
-    let foresight =
-        waits.then(|| crate::controller::query::estimate::start_estimator(state, io, id, |_| {}));
+    let foresight = waits.then(|| estimate::start_estimator(state, io, id, |_| {}));
     Ok((job, foresight))
 }
 
 pub(super) fn job_to_api(state: &State, io: &Io, id: JobId) -> Result<v1::Job, Error> {
-    if let Some(living) = state.jobs.active.get(&id) {
-        return Ok(active_job_to_api(state, io, living));
+    if let Some(active) = state.jobs.active.get(&id) {
+        return Ok(active_job_to_api(state, io, active));
     }
     match io.store.job(id).map_err(journal_error)? {
         Some(job) => {
@@ -99,24 +95,24 @@ pub(super) fn job_to_api(state: &State, io: &Io, id: JobId) -> Result<v1::Job, E
     }
 }
 
-/// Numbers of the jobs that [`Controller::glances`] shows, for adding the others to them.
+/// Numbers of the jobs that [`Queries::job_summaries`] shows, for adding the others to them.
 pub fn living_ids(jobs: &Jobs) -> BTreeSet<JobId> {
     jobs.active.keys().copied().collect()
 }
 
-pub(super) fn active_job_to_api(state: &State, io: &Io, living: &ActiveJob) -> v1::Job {
-    active_job_view(state, io, living).into_api(&io.config.home)
+pub(super) fn active_job_to_api(state: &State, io: &Io, active: &ActiveJob) -> v1::Job {
+    active_job_view(state, io, active).into_api(&io.config.home)
 }
 
-pub(super) fn active_job_view(state: &State, io: &Io, living: &ActiveJob) -> JobView {
-    let job = &living.job;
-    let now = snapshot(living).map(|account| LiveUsage {
+pub(super) fn active_job_view(state: &State, io: &Io, active: &ActiveJob) -> JobView {
+    let job = &active.job;
+    let now = snapshot(active).map(|account| LiveUsage {
         account,
-        ledgers: &living.slice_usage,
+        ledgers: &active.slice_usage,
     });
     JobView {
         records: (job.state != Life::Queued).then(|| start::job_dir(&state.jobs, io, job.id)),
-        idle_s: living.idle_for().map(|idle| idle.as_secs()),
+        idle_s: active.idle_for().map(|idle| idle.as_secs()),
         ..view(state, io, job, now.as_ref(), state.jobs.waits.get(&job.id))
     }
 }
@@ -132,7 +128,7 @@ pub fn to_api(
     view(state, io, job, now, wait).into_api(&io.config.home)
 }
 
-/// What the cycle knows of a job, living or not.
+/// What the cycle knows of a job, active or not.
 pub fn view(
     state: &State,
     io: &Io,
@@ -148,8 +144,7 @@ pub fn view(
         let ledger = now.and_then(|now| now.ledgers.get(gpu)).copied();
         let traces = holding.stats;
         // An instance's memory is its own, and the driver says how much of it is used.
-        let found =
-            crate::controller::mig::view::found_in(&state.mig, &holding.grant).filter(|_| holds);
+        let found = mig::view::found_in(&state.mig, &holding.grant).filter(|_| holds);
         let unseen = ledger.unwrap_or_default().unaccounted.get();
         let last =
             |usage: divvy_ledger::Usage| (usage.denied > 0).then_some(usage.last_denied_size);
@@ -172,7 +167,7 @@ pub fn view(
             last_denied_bytes: usage.map_or(traces.last_denied.map(Bytes::get), last),
             enforcement: enforcement(&holding.grant).to_owned(),
             device_uuid: state.mig.visible_uuid(&holding.grant),
-            mig: crate::controller::mig::view::mig_slice(&state.mig, &state.gpus, &holding.grant),
+            mig: mig::view::mig_slice(&state.mig, &state.gpus, &holding.grant),
             memory_driver_bytes: match found {
                 Some(found) => Some(found.used().get()),
                 None => ledger.and_then(|ledger| ledger.driver).map(Bytes::get),
@@ -203,7 +198,7 @@ pub fn view(
         idle: idle::idle_rule(io, job),
         idle_s: None,
         records: None,
-        claim: crate::controller::claims::view::job_claim(io, job),
+        claim: claims::view::job_claim(io, job),
         job: job.clone(),
     }
 }
@@ -211,17 +206,16 @@ pub fn view(
 /// What a job's refusals of GPU memory looked like.
 ///
 /// # Errors
-/// As [`Controller::job`].
+/// As [`Queries::job`].
 pub fn oom(state: &State, io: &Io, reference: &str) -> Result<v1::Oom, Error> {
-    let id = crate::controller::query::reference::find(&state.jobs, io, reference)
-        .map_err(journal_error)??;
+    let id = reference::find(&state.jobs, io, reference).map_err(journal_error)??;
     let job = job_to_api(state, io, id)?;
-    let living = state.jobs.active.get(&id);
-    let written = living
-        .and_then(|living| Some((living, living.slice.as_ref()?)))
-        .and_then(|(living, slice)| {
+    let active = state.jobs.active.get(&id);
+    let written = active
+        .and_then(|active| Some((active, active.slice.as_ref()?)))
+        .and_then(|(active, slice)| {
             let (denials, _) = slice.denials().ok()?;
-            Some(oom::to_api(&denials, &living.job.allocations))
+            Some(oom::to_api(&denials, &active.job.allocations))
         });
     let records = match written {
         Some(records) => records,
@@ -242,7 +236,7 @@ pub fn oom(state: &State, io: &Io, reference: &str) -> Result<v1::Oom, Error> {
 /// What a job, or each of an array, runs, without its options.
 ///
 /// # Errors
-/// As [`Controller::job`].
+/// As [`Queries::job`].
 pub fn program(state: &State, io: &Io, meant: JobRef) -> Result<String, Error> {
     let id = match meant {
         JobRef::Job { id, .. } => id,
@@ -264,8 +258,8 @@ pub fn gpus(state: &State, io: &Io) -> Vec<v1::Gpu> {
         .jobs
         .active
         .values()
-        .filter(|living| living.job.holds())
-        .map(|living| (&**living, snapshot(living)))
+        .filter(|active| active.job.holds())
+        .map(|active| (&**active, snapshot(active)))
         .collect();
     state
         .gpus
@@ -306,18 +300,18 @@ fn gpu_to_api(
     ledgers: &[(&ActiveJob, Option<Snapshot>)],
 ) -> v1::Gpu {
     let (mut slices, mut bypass_pids) = (Vec::new(), Vec::new());
-    for (living, account) in ledgers {
+    for (active, account) in ledgers {
         let here = |bypass: &&Bypass| bypass.over.is_none() && bypass.gpu == device.gpu.uuid;
-        let lasting = living.job.bypasses.iter().filter(here);
+        let lasting = active.job.bypasses.iter().filter(here);
         bypass_pids.extend(lasting.map(|bypass| bypass.process.pid));
-        for (gpu, holding) in living.job.allocations.iter().enumerate() {
+        for (gpu, holding) in active.job.allocations.iter().enumerate() {
             if holding.grant.gpu == device.gpu.uuid {
                 let usage = account.as_ref().map(|account| account.usage(gpu));
-                let ledger = living.slice_usage.get(gpu).copied().unwrap_or_default();
-                let found = crate::controller::mig::view::found_in(&state.mig, &holding.grant)
-                    .map(|found| found.used().get());
+                let ledger = active.slice_usage.get(gpu).copied().unwrap_or_default();
+                let found =
+                    mig::view::found_in(&state.mig, &holding.grant).map(|found| found.used().get());
                 slices.push(v1::GpuSlice {
-                    job: living.job.id.to_string(),
+                    job: active.job.id.to_string(),
                     label: holding.grant.label.clone(),
                     memory_limit_bytes: holding.grant.memory.get(),
                     memory_used_bytes: match (found, usage) {
@@ -331,14 +325,10 @@ fn gpu_to_api(
                     memory_mismatch_bytes: ledger.mismatch,
                     compute_time: io
                         .compute_scheduler
-                        .usage(living.job.id)
+                        .usage(active.job.id)
                         .map(ComputeUsage::to_api),
                     enforcement: enforcement(&holding.grant).to_owned(),
-                    mig: crate::controller::mig::view::mig_slice(
-                        &state.mig,
-                        &state.gpus,
-                        &holding.grant,
-                    ),
+                    mig: mig::view::mig_slice(&state.mig, &state.gpus, &holding.grant),
                     unknown: false,
                 });
             }
@@ -373,10 +363,10 @@ fn gpu_to_api(
         memory_mismatch_bytes: device.mismatch.map(Bytes::get),
         memory_mismatch_max_bytes: device.mismatch_max.get(),
         bypass_pids,
-        mig: crate::controller::mig::view::mig_of(state, &gpu.uuid),
+        mig: mig::view::mig_of(state, &gpu.uuid),
         problem: match device.gpu.away {
             true => Some("it does not respond".to_owned()),
-            false => crate::controller::mig::view::trouble_of(&state.mig, device),
+            false => mig::view::trouble_of(&state.mig, device),
         },
         lost: device.gpu.away.then(|| v1::GpuLost {
             mode: device.assigned.name().to_owned(),
@@ -441,7 +431,7 @@ fn project_metrics(state: &State, fx: &Effects, io: &Io) -> DaemonStats {
         *pending.entry(word).or_default() += 1;
     }
     let on_hold = state.jobs.active.values();
-    let on_hold = on_hold.filter(|living| living.job.on_hold().is_some());
+    let on_hold = on_hold.filter(|active| active.job.on_hold().is_some());
     match on_hold.count() {
         0 => {}
         count => drop(pending.insert(ReasonCode::Held.name(), count as u64)),
@@ -451,7 +441,7 @@ fn project_metrics(state: &State, fx: &Effects, io: &Io) -> DaemonStats {
         projects: projects::list_projects(state, io),
         counted: fx.counters.clone(),
         held: held
-            .map(|(id, living)| (id.to_string(), living.activity.allocated_ns))
+            .map(|(id, active)| (id.to_string(), active.activity.allocated_ns))
             .filter(|(_, held)| *held > 0)
             .collect(),
         pending,
@@ -502,11 +492,11 @@ fn used(usage: &divvy_ledger::Usage, unseen: u64) -> u64 {
 }
 
 /// What a job's slice uses; nothing yet while its program does not run.
-fn snapshot(living: &ActiveJob) -> Option<Snapshot> {
-    if matches!(living.job.state, Life::Starting { .. }) {
+fn snapshot(active: &ActiveJob) -> Option<Snapshot> {
+    if matches!(active.job.state, Life::Starting { .. }) {
         return None;
     }
-    living.slice.as_ref()?.read().ok()
+    active.slice.as_ref()?.read().ok()
 }
 
 /// What holds a grant's limit.

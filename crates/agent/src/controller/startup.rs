@@ -1,14 +1,15 @@
 //! A start: the journal is compared with the world, and whoever still runs is taken over.
 
-use divvy_core::{JobId, JobState as Life};
+use divvy_core::{JobId, JobState};
 
 use super::admission::dependencies::DependencyOutcomes;
 use super::lifecycle::start::{overheads, records, slice_layout};
 use super::mig::is_divided;
+use crate::controller::admission::dependencies;
 use crate::controller::claims::files;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{job_sync, resize};
+use crate::controller::lifecycle::{job_sync, resize, start};
 use crate::controller::mig::{claim, mode};
 use crate::controller::observe::{reconcile, unjournaled};
 use crate::controller::state::{Jobs, State};
@@ -31,9 +32,7 @@ pub struct ResumeSummary {
 /// A job that a build with other records has started, and that still runs.
 pub fn job_of_earlier_build(jobs: &Jobs, io: &Io) -> Option<JobId> {
     let mut active = jobs.active.keys().copied();
-    active.find(|id| {
-        crate::controller::lifecycle::start::job_dir(jobs, io, *id).has_earlier_supervisor()
-    })
+    active.find(|id| start::job_dir(jobs, io, *id).has_earlier_supervisor())
 }
 
 /// Compares the journal with the world after a start: adopts, settles, puts back.
@@ -53,27 +52,21 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
     io.store.begin()?;
     let mut fates = DependencyOutcomes::default();
     for id in &before {
-        let Some(living) = state.jobs.active.get_mut(id) else {
+        let Some(active) = state.jobs.active.get_mut(id) else {
             continue;
         };
-        if living.job.state == Life::Queued {
+        if active.job.state == JobState::Queued {
             unjournaled::end_spent(state, fx, io, *id)?;
-            crate::controller::admission::dependencies::check_dependencies(
-                &mut state.jobs,
-                fx,
-                io,
-                *id,
-                &mut fates,
-            )?;
+            dependencies::check_dependencies(&mut state.jobs, fx, io, *id, &mut fates)?;
             continue;
         }
-        if living.job.claim().is_some() {
+        if active.job.claim().is_some() {
             claims::resume_claim(state, fx, io, *id)?;
             continue;
         }
-        if living.job.awaits_confirmation() {
+        if active.job.awaits_confirmation() {
             // Of its slice there is only what the journal says. Instances may not have been made.
-            if is_divided(living.job.state.grants()) {
+            if is_divided(active.job.state.grants()) {
                 job_sync::requeue_unstarted(
                     &mut state.jobs,
                     &mut state.mig,
@@ -85,8 +78,8 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
             }
             continue;
         }
-        let memory = living.job.run_state.aside.memory;
-        if living.job.run_state.suspended && !memory.is_copying() {
+        let memory = active.job.run_state.aside.memory;
+        if active.job.run_state.suspended && !memory.is_copying() {
             // It may not have been stopped.
             fx.pauses.push(*id);
         }
@@ -94,23 +87,23 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
             // Nobody knows how far it came.
             fx.memory_ops.push(*id);
         }
-        if matches!(living.job.state, Life::Stopping { .. }) {
+        if matches!(active.job.state, JobState::Stopping { .. }) {
             // It may not have been told.
             fx.stops.push(*id);
         }
         // Killed right after it was placed, it has neither, and is put back.
-        let dir = records(&io.config.home, *id, &living.job);
+        let dir = records(&io.config.home, *id, &active.job);
         if dir.path().is_dir() {
-            if is_divided(living.job.state.grants()) {
+            if is_divided(active.job.state.grants()) {
                 io.observer.register(*id, WatchedJob::without_ledger());
             } else {
-                let (name, job) = (id.to_string(), &living.job);
+                let (name, job) = (id.to_string(), &active.job);
                 let overheads = overheads(&state.gpus.devices, job.state.grants());
                 let cut = slice_layout(&name, job, &overheads);
                 match slice::HeldSlice::adopt(&io.config.home.slice(&name), &cut) {
                     Ok(slice) => {
                         io.observer.register(*id, slice.to_watched_job(Vec::new()));
-                        living.slice = Some(slice);
+                        active.slice = Some(slice);
                     }
                     // Of a job that has ended the slice may be gone: the daemon was killed between that and its commit.
                     Err(_) if matches!(dir.exit(), Ok(Some(_))) => {}
@@ -119,7 +112,7 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
                     }
                 }
             }
-            crate::controller::lifecycle::start::watch_job(&state.jobs, io, *id);
+            start::watch_job(&state.jobs, io, *id);
             job_sync::register_process_roots(&state.jobs, io, *id);
             // An agent may have been killed between the journal and the slice.
             resize::apply_limits(&state.jobs, io, *id);
@@ -141,7 +134,7 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
     }
     mode::finish_switches(state, fx, io)?;
     unjournaled::reserve_for_unknown(state, fx, io)?;
-    let count = |wanted: fn(&Life) -> bool| {
+    let count = |wanted: fn(&JobState) -> bool| {
         before
             .iter()
             .filter(|id| {
@@ -149,12 +142,12 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
                     .jobs
                     .active
                     .get(id)
-                    .is_some_and(|living| wanted(&living.job.state))
+                    .is_some_and(|active| wanted(&active.job.state))
             })
             .count()
     };
     let resumed = ResumeSummary {
-        queued: count(|life| *life == Life::Queued),
+        queued: count(|life| *life == JobState::Queued),
         adopted: count(|life| !life.grants().is_empty()),
         finalized: count(|life| life.outcome().is_some()),
     };
@@ -178,7 +171,7 @@ fn remove_orphaned_slices(jobs: &Jobs, io: &Io) {
         let holds = |id: &JobId| {
             jobs.active
                 .get(id)
-                .is_some_and(|living| !living.job.state.grants().is_empty())
+                .is_some_and(|active| !active.job.state.grants().is_empty())
         };
         let is_unknown = |id: &JobId| jobs.unjournaled.contains_key(id);
         if job.as_ref().is_none_or(|id| !holds(id) && !is_unknown(id))

@@ -6,13 +6,15 @@
 use std::time::Duration;
 
 use divvy_api::v1::Runner;
-use divvy_core::JobState as Life;
+use divvy_core::JobState;
 use divvy_core::job::StopReason;
 
 use super::lifecycle::job_sync::CLIENT_START;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{cancel, confirm, container, idle, offload, time_limits};
+use crate::controller::lifecycle::{
+    cancel, confirm, container, idle, job_sync, offload, time_limits,
+};
 use crate::controller::mig::backoff;
 use crate::controller::observe::{unjournaled, usage};
 use crate::controller::state::State;
@@ -28,7 +30,7 @@ pub(super) const ATTENDED: Duration = Duration::from_secs(2);
 
 /// Looks at every active job, at silent clients, at supervisors that have ended.
 pub(super) fn sweep(state: &mut State, fx: &mut Effects, io: &Io) -> Result<(), StoreError> {
-    crate::controller::lifecycle::job_sync::reap_supervisors(&mut state.jobs, &mut state.children);
+    job_sync::reap_supervisors(&mut state.jobs, &mut state.children);
     backoff::expire_backoffs(&mut state.mig, fx);
     observe::check_driver_timeout(&mut state.jobs, &mut state.gpus, fx, io)?;
     time_limits::enforce_time_limits(&mut state.jobs, fx, io)?;
@@ -44,43 +46,45 @@ pub(super) fn sweep(state: &mut State, fx: &mut Effects, io: &Io) -> Result<(), 
         .is_some_and(|at| at <= Instant::now());
     let mut silent = Vec::new();
     let mut unconfirmed = Vec::new();
-    let mut active = Vec::new();
+    let mut to_sync = Vec::new();
     let mut overdue = Vec::new();
     let mut hung = Vec::new();
     for id in active_set::active_jobs(&mut state.jobs, io) {
-        let Some(living) = state.jobs.active.get_mut(&id) else {
+        let Some(active) = state.jobs.active.get_mut(&id) else {
             continue;
         };
-        match &living.job.state {
-            Life::Queued if living.job.spec.runner == Runner::Client => {
-                living.waiters.retain(|waiter| !waiter.reply.is_closed());
-                if !living.waiters.is_empty() {
-                    living.client_seen = Instant::now();
-                } else if living.client_seen.elapsed() > CLIENT_SILENCE {
+        match &active.job.state {
+            JobState::Queued if active.job.spec.runner == Runner::Client => {
+                active.waiters.retain(|waiter| !waiter.reply.is_closed());
+                if !active.waiters.is_empty() {
+                    active.client_seen = Instant::now();
+                } else if active.client_seen.elapsed() > CLIENT_SILENCE {
                     silent.push(id);
                 }
             }
-            Life::Queued | Life::Ended { .. } => {}
-            Life::Starting { .. } if living.job.awaits_confirmation() => {
-                living.waiters.retain(|waiter| !waiter.reply.is_closed());
-                if !living.waiters.is_empty() || !living.pending_instances.is_empty() {
-                    living.client_seen = Instant::now();
-                } else if living.client_seen.elapsed() > living.job.confirm_timeout() {
+            JobState::Queued | JobState::Ended { .. } => {}
+            JobState::Starting { .. } if active.job.awaits_confirmation() => {
+                active.waiters.retain(|waiter| !waiter.reply.is_closed());
+                if !active.waiters.is_empty() || !active.pending_instances.is_empty() {
+                    active.client_seen = Instant::now();
+                } else if active.client_seen.elapsed() > active.job.confirm_timeout() {
                     unconfirmed.push(id);
                 }
             }
-            Life::Stopping { process, .. } => {
-                active.push(id);
-                if process.is_none() && living.since.elapsed() > io.config.grace {
+            JobState::Stopping { process, .. } => {
+                to_sync.push(id);
+                if process.is_none() && active.since.elapsed() > io.config.grace {
                     hung.push(id);
                 }
                 // The supervisor has had its time; perhaps it is stopped itself.
-                if living.since.elapsed() > io.config.grace + CLIENT_START {
+                if active.since.elapsed() > io.config.grace + CLIENT_START {
                     overdue.push(id);
                 }
             }
-            Life::Running { .. } if !living.needs_check() => {}
-            Life::Starting { .. } | Life::Running { .. } | Life::Lent { .. } => active.push(id),
+            JobState::Running { .. } if !active.needs_check() => {}
+            JobState::Starting { .. } | JobState::Running { .. } | JobState::Lent { .. } => {
+                to_sync.push(id)
+            }
         }
     }
     for id in silent {
@@ -102,8 +106,8 @@ pub(super) fn sweep(state: &mut State, fx: &mut Effects, io: &Io) -> Result<(), 
     for id in hung {
         cancel::kill_unstarted(&state.jobs, io, id);
     }
-    for id in active {
-        crate::controller::lifecycle::job_sync::sync_job(state, fx, io, id)?;
+    for id in to_sync {
+        job_sync::sync_job(state, fx, io, id)?;
     }
     Ok(())
 }

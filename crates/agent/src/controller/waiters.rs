@@ -24,9 +24,9 @@ pub(in crate::controller) fn wait(
             result: Err(error),
         }),
         Ok(id) => match jobs.active.get_mut(&id) {
-            Some(living) => {
-                living.waiters.retain(|waiter| !waiter.reply.is_closed());
-                living.waiters.push(Waiter { milestone, reply });
+            Some(active) => {
+                active.waiters.retain(|waiter| !waiter.reply.is_closed());
+                active.waiters.push(Waiter { milestone, reply });
                 fx.milestones_reached.push(id);
                 confirm::clear_confirmation_expiry(jobs, fx, id);
             }
@@ -45,13 +45,13 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
     reached.sort_unstable();
     reached.dedup();
     for id in reached {
-        let Some(living) = state.jobs.active.get_mut(&id) else {
+        let Some(active) = state.jobs.active.get_mut(&id) else {
             continue;
         };
-        let (life, left) = (&living.job.state, living.orphans_since.is_some());
+        let (life, left) = (&active.job.state, active.orphans_since.is_some());
         // What it is to run on may not be there yet.
-        let awaits_nothing = living.pending_instances.is_empty();
-        let settled = offload::is_memory_settled(living);
+        let awaits_nothing = active.pending_instances.is_empty();
+        let settled = offload::is_memory_settled(active);
         let arrived = |waiter: &mut Waiter| match (life, waiter.milestone) {
             (divvy_core::JobState::Ended { .. }, _) => true,
             (life, Milestone::MemorySettled) => {
@@ -64,7 +64,7 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
             (life, Milestone::Bound) => !matches!(life, divvy_core::JobState::Starting { .. }),
             (_, Milestone::Released) => false,
         };
-        let waiters: Vec<Waiter> = living.waiters.extract_if(.., arrived).collect();
+        let waiters: Vec<Waiter> = active.waiters.extract_if(.., arrived).collect();
         for waiter in waiters {
             fx.job_replies.push(JobReply {
                 reply: waiter.reply,

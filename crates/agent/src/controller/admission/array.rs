@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use divvy_api::v1::{self, Array, Error, ErrorCode};
-use divvy_core::{JobId, JobState as Life};
+use divvy_core::{JobId, JobState};
 
 use crate::auth::Caller;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{cancel, change, hold, pause};
 use crate::controller::mailbox::{ArrayAct, Milestone};
-use crate::controller::query::journal_error;
+use crate::controller::query;
 use crate::controller::query::reference::JobRef;
+use crate::controller::query::{journal_error, reference};
 use crate::controller::state::{Jobs, State};
 use crate::journal::StoreError;
 use crate::model::job::{Job, NewJob};
@@ -75,12 +76,12 @@ pub(in crate::controller) struct ArrayLimits(BTreeMap<JobId, u32>);
 pub(in crate::controller) fn array_limits(jobs: &Jobs) -> ArrayLimits {
     let mut held: BTreeMap<JobId, u32> = BTreeMap::new();
     let mut most = BTreeMap::new();
-    for living in jobs.active.values() {
-        let Some((array, Some(limit))) = living.job.array() else {
+    for active in jobs.active.values() {
+        let Some((array, Some(limit))) = active.job.array() else {
             continue;
         };
         most.insert(array, limit);
-        if !matches!(living.job.state, Life::Queued | Life::Ended { .. }) {
+        if !matches!(active.job.state, JobState::Queued | JobState::Ended { .. }) {
             *held.entry(array).or_default() += 1;
         }
     }
@@ -96,10 +97,10 @@ pub(in crate::controller) fn array_predecessors(jobs: &Jobs, job: &Job) -> Vec<J
     let Some((array, Some(_))) = job.array() else {
         return Vec::new();
     };
-    if job.state != Life::Queued || jobs.waits.contains_key(&job.id) {
+    if job.state != JobState::Queued || jobs.waits.contains_key(&job.id) {
         return Vec::new();
     }
-    let before = jobs.active.range(..job.id).map(|(_, living)| &living.job);
+    let before = jobs.active.range(..job.id).map(|(_, active)| &active.job);
     let its = before.filter(|other| other.array().is_some_and(|(of, _)| of == array));
     its.map(|other| other.id).collect()
 }
@@ -107,7 +108,7 @@ pub(in crate::controller) fn array_predecessors(jobs: &Jobs, job: &Job) -> Vec<J
 /// Why a job waits whose array has all that may run at once.
 pub(in crate::controller) fn array_block_reason(jobs: &Jobs, job: &Job) -> Option<String> {
     let (_, most) = job.array()?;
-    let waits = job.state == Life::Queued && !jobs.waits.contains_key(&job.id);
+    let waits = job.state == JobState::Queued && !jobs.waits.contains_key(&job.id);
     let most = most.filter(|_| waits)?;
     let s = if most == 1 { "" } else { "s" };
     Some(format!("its array runs at most {most} job{s} at once"))
@@ -125,12 +126,11 @@ pub(in crate::controller) fn act_on_array(
     act: &ArrayAct,
     by: &Caller,
 ) -> Result<Result<Vec<JobId>, Error>, StoreError> {
-    let living = crate::controller::query::reference::living_of_array(&state.jobs, array)
-        .map(|living| &living.job);
-    let living = living.filter(|job| job.state.outcome().is_none());
-    let living: Vec<JobId> = living.map(|job| job.id).collect();
+    let active = reference::living_of_array(&state.jobs, array).map(|active| &active.job);
+    let active = active.filter(|job| job.state.outcome().is_none());
+    let active: Vec<JobId> = active.map(|job| job.id).collect();
     let (mut done, mut refused) = (Vec::new(), None);
-    for id in living {
+    for id in active {
         let result = match act {
             ArrayAct::Cancel => cancel::cancel_job(&mut state.jobs, fx, io, id, by)?,
             ArrayAct::Requeue => cancel::requeue_job(&mut state.jobs, fx, io, id, by)?,
@@ -164,11 +164,10 @@ pub(in crate::controller) fn act_on_array(
 /// The job of an array to wait for next: the first that is not there yet.
 pub fn next_of_array(jobs: &Jobs, array: JobId, milestone: Milestone) -> Option<JobRef> {
     let waits = |job: &Job| match milestone {
-        Milestone::Starting => job.state == Life::Queued,
+        Milestone::Starting => job.state == JobState::Queued,
         _ => job.state.outcome().is_none(),
     };
-    let jobs =
-        crate::controller::query::reference::living_of_array(jobs, array).map(|living| &living.job);
+    let jobs = reference::living_of_array(jobs, array).map(|active| &active.job);
     jobs.filter(|job| waits(job))
         .min_by_key(|job| job.spec.policy.array.map(|task| task.index))
         .map(JobRef::job)
@@ -176,9 +175,8 @@ pub fn next_of_array(jobs: &Jobs, array: JobId, milestone: Milestone) -> Option<
 
 /// The jobs of an array that run.
 pub fn running_of_array(jobs: &Jobs, array: JobId) -> Vec<JobRef> {
-    let jobs =
-        crate::controller::query::reference::living_of_array(jobs, array).map(|living| &living.job);
-    let running = jobs.filter(|job| matches!(job.state, Life::Running { .. }));
+    let jobs = reference::living_of_array(jobs, array).map(|active| &active.job);
+    let running = jobs.filter(|job| matches!(job.state, JobState::Running { .. }));
     running.map(JobRef::job).collect()
 }
 
@@ -188,10 +186,10 @@ pub fn running_of_array(jobs: &Jobs, array: JobId) -> Vec<JobRef> {
 /// [`ErrorCode::NotFound`] where no job of it is kept.
 pub fn verdict_of_array(state: &State, io: &Io, array: JobId) -> Result<v1::Job, Error> {
     if let Some(JobRef::Job { id, .. }) = next_of_array(&state.jobs, array, Milestone::Ended) {
-        return crate::controller::query::job_to_api(state, io, id);
+        return query::job_to_api(state, io, id);
     }
     let verdict = io.store.verdict_of_array(array).map_err(journal_error)?;
-    crate::controller::query::job_to_api(state, io, verdict.unwrap_or(array))
+    query::job_to_api(state, io, verdict.unwrap_or(array))
 }
 
 /// The job of an array that `why` is about: the first that waits, else the first that has not ended, else the first.
@@ -200,14 +198,12 @@ pub(in crate::controller) fn representative_job(
     io: &Io,
     array: JobId,
 ) -> Result<JobId, Error> {
-    let jobs = || {
-        crate::controller::query::reference::living_of_array(jobs, array).map(|living| &living.job)
-    };
-    let waits = jobs().find(|job| job.state == Life::Queued);
+    let jobs = || reference::living_of_array(jobs, array).map(|active| &active.job);
+    let waits = jobs().find(|job| job.state == JobState::Queued);
     if let Some(job) = waits.or_else(|| jobs().next()) {
         return Ok(job.id);
     }
-    let kept = crate::controller::query::reference::first_kept(io, array).map_err(journal_error)?;
+    let kept = reference::first_kept(io, array).map_err(journal_error)?;
     Ok(kept.map_or(array, |job| job.id))
 }
 

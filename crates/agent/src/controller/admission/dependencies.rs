@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use divvy_api::v1::{self, Error, ErrorCode, ReasonCode};
 use divvy_core::job::{Event, Outcome};
-use divvy_core::{JobId, JobState as Life};
+use divvy_core::{JobId, JobState};
 
 use crate::controller::admission::array;
 use crate::controller::disk_full;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::finalize;
+use crate::controller::query::reference;
 use crate::controller::query::reference::JobRef;
 use crate::controller::state::{DiskState, Jobs};
 use crate::host::clock::now;
@@ -52,7 +53,7 @@ impl DependencyOutcome {
 #[derive(Default)]
 pub(in crate::controller) struct DependencyOutcomes(BTreeMap<(JobId, bool), DependencyOutcome>);
 
-/// What became of a job or an array, living or not; one that was never there is not waited for. An array is open until all of
+/// What became of a job or an array, active or not; one that was never there is not waited for. An array is open until all of
 /// its jobs have ended, and has ended well if all of them did.
 fn dependency_outcome(
     jobs: &Jobs,
@@ -73,8 +74,8 @@ fn dependency_outcome(
 }
 
 fn job_outcome(jobs: &Jobs, io: &Io, id: JobId) -> Result<DependencyOutcome, StoreError> {
-    if let Some(living) = jobs.active.get(&id) {
-        return Ok(DependencyOutcome::of(&living.job));
+    if let Some(active) = jobs.active.get(&id) {
+        return Ok(DependencyOutcome::of(&active.job));
     }
     Ok(io
         .store
@@ -89,8 +90,8 @@ fn array_outcome(
     array: JobId,
     count: u32,
 ) -> Result<DependencyOutcome, StoreError> {
-    let mut living = crate::controller::query::reference::living_of_array(jobs, array);
-    if living.any(|living| DependencyOutcome::of(&living.job) == DependencyOutcome::Pending) {
+    let mut active = reference::living_of_array(jobs, array);
+    if active.any(|active| DependencyOutcome::of(&active.job) == DependencyOutcome::Pending) {
         return Ok(DependencyOutcome::Pending);
     }
     let ends = io.store.ends_of_array(array)?;
@@ -120,8 +121,8 @@ pub(in crate::controller) fn release_dependents(
         let ended: BTreeSet<JobId> = std::mem::take(&mut fx.ended).into_iter().collect();
         let mut fates = DependencyOutcomes::default();
         let mut followers = Vec::new();
-        for living in jobs.active.values() {
-            let job = &living.job;
+        for active in jobs.active.values() {
+            let job = &active.job;
             let after = &job.spec.policy.after;
             let goes_on = |after: &Dependency| {
                 let has_ended = ended.range(after.numbers()).next().is_some();
@@ -129,7 +130,7 @@ pub(in crate::controller) fn release_dependents(
                     && dependency_outcome(jobs, io, after, &mut fates)?
                         != DependencyOutcome::Pending)
             };
-            if job.state == Life::Queued && any(after, goes_on)? {
+            if job.state == JobState::Queued && any(after, goes_on)? {
                 followers.push(job.id);
             }
         }
@@ -144,7 +145,7 @@ pub(in crate::controller) fn release_dependents(
 ///
 /// # Errors
 /// [`ErrorCode::NotFound`] for one that is not there, [`ErrorCode::Conflict`] for one that has ended badly already, and what
-/// [`Controller::meant`] has.
+/// [`Queries::resolve`] has.
 pub(in crate::controller) fn resolve_dependencies(
     jobs: &Jobs,
     io: &Io,
@@ -155,12 +156,9 @@ pub(in crate::controller) fn resolve_dependencies(
     let mut places = BTreeMap::new();
     let mut fates = DependencyOutcomes::default();
     for v1::After { job, ok } in asked {
-        let meant = crate::controller::query::reference::resolve_reference(jobs, io, job)
-            .map_err(internal)??;
+        let meant = reference::resolve_reference(jobs, io, job).map_err(internal)??;
         let count = match meant {
-            JobRef::Array(array) => {
-                crate::controller::query::reference::count_of_array(io, array).map_err(internal)?
-            }
+            JobRef::Array(array) => reference::count_of_array(io, array).map_err(internal)?,
             JobRef::Job { .. } => 1,
         };
         let (job, of) = meant.of(count);
@@ -199,9 +197,7 @@ pub(in crate::controller) fn unfinished_dependencies(
     after: &[Dependency],
 ) -> Vec<Dependency> {
     let lives = |after: &&Dependency| match after.of {
-        Of::Array(_) => crate::controller::query::reference::living_of_array(jobs, after.job)
-            .next()
-            .is_some(),
+        Of::Array(_) => reference::living_of_array(jobs, after.job).next().is_some(),
         Of::Job | Of::First(_) => jobs.active.contains_key(&after.job),
     };
     after.iter().filter(lives).copied().collect()
@@ -214,8 +210,8 @@ pub(in crate::controller) fn awaited(jobs: &Jobs, after: &[Dependency]) -> Optio
         match after.of {
             Of::Job | Of::First(_) => awaited.push(after.job),
             Of::Array(_) => {
-                let living = crate::controller::query::reference::living_of_array(jobs, after.job);
-                awaited.extend(living.take(MOST_AWAITED + 1).map(|living| living.job.id));
+                let active = reference::living_of_array(jobs, after.job);
+                awaited.extend(active.take(MOST_AWAITED + 1).map(|active| active.job.id));
             }
         }
         if awaited.len() > MOST_AWAITED {
@@ -231,7 +227,7 @@ pub(in crate::controller) fn block_reason(
     disk: &DiskState,
     job: &Job,
 ) -> Option<BlockReason> {
-    let waits = job.state == Life::Queued;
+    let waits = job.state == JobState::Queued;
     let after = &jobs.active.get(&job.id).filter(|_| waits)?.after;
     let by = |code: ReasonCode| {
         move |words: String| BlockReason {
@@ -254,12 +250,12 @@ pub(in crate::controller) fn check_dependencies(
     id: JobId,
     fates: &mut DependencyOutcomes,
 ) -> Result<(), StoreError> {
-    let Some(living) = jobs.active.get(&id) else {
+    let Some(active) = jobs.active.get(&id) else {
         return Ok(());
     };
     let mut open = Vec::new();
     let mut failed = None;
-    for after in &living.job.spec.policy.after {
+    for after in &active.job.spec.policy.after {
         match dependency_outcome(jobs, io, after, fates)? {
             DependencyOutcome::Pending => open.push(*after),
             DependencyOutcome::Failed if after.ok => failed = failed.or(Some(*after)),
@@ -269,23 +265,23 @@ pub(in crate::controller) fn check_dependencies(
     let culprit = failed
         .map(|after| failed_dependency(io, &after))
         .transpose()?;
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    living.after = open;
+    active.after = open;
     let failed = failed.zip(culprit);
-    let Some((after, on)) = failed.filter(|_| living.job.state == Life::Queued) else {
+    let Some((after, on)) = failed.filter(|_| active.job.state == JobState::Queued) else {
         fx.replan = true;
         return Ok(());
     };
-    living.job.apply_event(Event::DependencyFailed(on));
-    living.job.ended_at = Some(now());
+    active.job.apply_event(Event::DependencyFailed(on));
+    active.job.ended_at = Some(now());
     let dependency = describe_dependency(&after);
     let by = match on == after.job {
         true => String::new(),
         false => format!(" (#{on})"),
     };
-    living.job.reason = Some(format!("its dependency {dependency} did not succeed{by}"));
+    active.job.reason = Some(format!("its dependency {dependency} did not succeed{by}"));
     finalize::journal_end(jobs, fx, io, id)
 }
 

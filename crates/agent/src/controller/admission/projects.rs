@@ -2,7 +2,7 @@
 
 use divvy_api::v1::{self, Error, ErrorCode, ProjectChange};
 use divvy_core::project::{QuotaStatus, check_quota, quota_status};
-use divvy_core::{Bytes, Gpus, JobState as Life, Project, ProjectName, Request, SchedulingClass};
+use divvy_core::{Bytes, Gpus, JobState, Project, ProjectName, Request, SchedulingClass};
 
 use crate::controller::admission::submit;
 use crate::controller::effects::Effects;
@@ -32,14 +32,14 @@ pub fn list_projects(state: &State, io: &Io) -> Vec<v1::Project> {
 /// they run after others or their array has enough that run.
 fn count_jobs(jobs: &Jobs, name: &ProjectName) -> (u32, u32) {
     let (mut holding, mut waiting) = (0, 0);
-    for living in jobs.active.values() {
-        let job = &living.job;
+    for active in jobs.active.values() {
+        let job = &active.job;
         if job.owner().project.as_ref() != Some(name) {
             continue;
         }
         match &job.state {
-            Life::Queued => waiting += 1,
-            Life::Ended { .. } => {}
+            JobState::Queued => waiting += 1,
+            JobState::Ended { .. } => {}
             _ => holding += 1,
         }
     }

@@ -8,14 +8,14 @@ use super::{array, dependencies, idempotency, on_behalf, text_budget};
 use crate::auth::Caller;
 use crate::container::options;
 use crate::controller::admission::projects;
-use crate::controller::disk_full;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::schedule;
 use crate::controller::mig::{MigManager, view};
 use crate::controller::query::estimate::StartEstimator;
-use crate::controller::query::{journal_error, reference};
+use crate::controller::query::{estimate, journal_error, reference};
 use crate::controller::state::{GpuState, Jobs, State};
+use crate::controller::{disk_full, query};
 use crate::gpu::Device;
 use crate::host::clock::now;
 use crate::journal::StoreError;
@@ -129,9 +129,9 @@ fn check_count(jobs: &Jobs, io: &Io, by: &Caller, more: usize) -> Result<(), Err
         return Ok(());
     }
     let uid = by.account.uid;
-    let living = jobs.active.values();
-    let has = living
-        .filter(|living| living.job.spec.credentials.uid == uid)
+    let active = jobs.active.values();
+    let has = active
+        .filter(|active| active.job.spec.credentials.uid == uid)
         .count();
     if has + more <= most {
         return Ok(());
@@ -204,8 +204,8 @@ fn store_job(io: &Io, new: &NewJob) -> Result<(Job, Result<(), SecretsError>), S
 /// After the journal says that they have ended: one that waits again after a crash needs its secrets.
 pub(in crate::controller) fn remove_expired_secrets(jobs: &Jobs, fx: &mut Effects, io: &Io) {
     for id in std::mem::take(&mut fx.expired_secrets) {
-        if let Some(living) = jobs.active.get(&id) {
-            forget_secrets(io, &living.job);
+        if let Some(active) = jobs.active.get(&id) {
+            forget_secrets(io, &active.job);
         }
     }
 }
@@ -408,9 +408,9 @@ fn dry_run(state: &State, io: &Io, new: &NewJob) -> (v1::Job, StartEstimator) {
         }
     };
     add(&mut snapshot);
-    let foresight = crate::controller::query::estimate::start_estimator(state, io, job.id, add);
+    let foresight = estimate::start_estimator(state, io, job.id, add);
     if let Some(hold) = &new.hold {
-        let mut shown = crate::controller::query::to_api(state, io, &job, None, None);
+        let mut shown = query::to_api(state, io, &job, None, None);
         (shown.reason, shown.reason_code) = (Some(hold.describe("ID")), Some(ReasonCode::Held));
         return (unnumbered(shown), foresight);
     }
@@ -420,7 +420,7 @@ fn dry_run(state: &State, io: &Io, new: &NewJob) -> (v1::Job, StartEstimator) {
     if let Some(start) = start {
         job.place(start.grants);
     }
-    let mut shown = crate::controller::query::to_api(state, io, &job, None, wait.as_ref());
+    let mut shown = query::to_api(state, io, &job, None, wait.as_ref());
     if let Some(words) = dependencies::describe_dependencies(&open) {
         (shown.reason, shown.reason_code) = (Some(words), Some(ReasonCode::Dependency));
     }

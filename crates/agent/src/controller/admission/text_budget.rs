@@ -45,15 +45,15 @@ impl TextBudget {
 /// Counts the texts of the jobs that the journal has, once, when the daemon starts.
 pub(in crate::controller) fn count_texts(jobs: &mut Jobs, io: &Io) -> Result<(), StoreError> {
     let environments = io.store.environments()?;
-    for (id, living) in &mut jobs.active {
-        let job = &living.job;
+    for (id, active) in &mut jobs.active {
+        let job = &active.job;
         let environment = environments.get(id).copied().unwrap_or(0);
         let secrets = match job.spec.secrets.is_empty() {
             true => 0,
             false => io.secrets.size(*id),
         };
-        living.texts = budget::ended_job_size(&job.spec) + environment + secrets;
-        jobs.texts.add(job.spec.credentials.uid, living.texts);
+        active.texts = budget::ended_job_size(&job.spec) + environment + secrets;
+        jobs.texts.add(job.spec.credentials.uid, active.texts);
     }
     Ok(())
 }
@@ -61,18 +61,18 @@ pub(in crate::controller) fn count_texts(jobs: &mut Jobs, io: &Io) -> Result<(),
 /// Adds a job that was stored just now.
 pub(in crate::controller) fn add_job(jobs: &mut Jobs, job: Job, texts: u64) {
     jobs.texts.add(job.spec.credentials.uid, texts);
-    let mut living = ActiveJob::new(job);
-    living.texts = texts;
-    jobs.active.insert(living.job.id, living);
+    let mut active = ActiveJob::new(job);
+    active.texts = texts;
+    jobs.active.insert(active.job.id, active);
 }
 
 /// Lets go of jobs that have ended.
 pub(in crate::controller) fn remove_ended(jobs: &mut Jobs) {
     let texts = &mut jobs.texts;
-    jobs.active.retain(|_, living| {
-        let lives = living.job.state.outcome().is_none();
+    jobs.active.retain(|_, active| {
+        let lives = active.job.state.outcome().is_none();
         if !lives {
-            texts.remove(living.job.spec.credentials.uid, living.texts);
+            texts.remove(active.job.spec.credentials.uid, active.texts);
         }
         lives
     });
@@ -80,11 +80,11 @@ pub(in crate::controller) fn remove_ended(jobs: &mut Jobs) {
 
 /// A job's texts are this many bytes from now on.
 pub(in crate::controller) fn set_texts(jobs: &mut Jobs, id: JobId, texts: u64) {
-    if let Some(living) = jobs.active.get_mut(&id) {
-        let uid = living.job.spec.credentials.uid;
-        jobs.texts.remove(uid, living.texts);
+    if let Some(active) = jobs.active.get_mut(&id) {
+        let uid = active.job.spec.credentials.uid;
+        jobs.texts.remove(uid, active.texts);
         jobs.texts.add(uid, texts);
-        living.texts = texts;
+        active.texts = texts;
     }
 }
 
@@ -120,11 +120,11 @@ pub(in crate::controller) fn check_amended(
     id: JobId,
     texts: u64,
 ) -> Result<(), Error> {
-    let Some(living) = jobs.active.get(&id) else {
+    let Some(active) = jobs.active.get(&id) else {
         return Ok(());
     };
-    let ask = &living.job.spec;
-    let more = texts.saturating_sub(living.texts);
+    let ask = &active.job.spec;
+    let more = texts.saturating_sub(active.texts);
     fits(
         jobs,
         io,
@@ -142,11 +142,11 @@ pub(in crate::controller) fn check_changed(
     id: JobId,
     texts: u64,
 ) -> Result<(), Error> {
-    let Some(living) = jobs.active.get(&id) else {
+    let Some(active) = jobs.active.get(&id) else {
         return Ok(());
     };
-    let ask = &living.job.spec;
-    let more = texts.saturating_sub(living.texts);
+    let ask = &active.job.spec;
+    let more = texts.saturating_sub(active.texts);
     fits(
         jobs,
         io,
@@ -179,8 +179,8 @@ fn fits(jobs: &Jobs, io: &Io, uid: u32, name: &str, more: u64, would: &str) -> R
 /// Checks in debug builds that the sums equal the jobs' own figures.
 pub(in crate::controller) fn check_sums(jobs: &Jobs) {
     let mut held: BTreeMap<u32, u64> = BTreeMap::new();
-    for living in jobs.active.values() {
-        *held.entry(living.job.spec.credentials.uid).or_default() += living.texts;
+    for active in jobs.active.values() {
+        *held.entry(active.job.spec.credentials.uid).or_default() += active.texts;
     }
     assert_eq!(
         held, jobs.texts.bytes_by_user,

@@ -11,6 +11,7 @@ use crate::container::{cdi, job_files};
 use crate::controller::claims;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::container::slice_injection;
+use crate::controller::lifecycle::start;
 use crate::controller::lifecycle::start::{StartError, overheads, slice_layout};
 use crate::controller::mig::{MigManager, is_divided};
 use crate::controller::state::{Jobs, State};
@@ -38,25 +39,24 @@ pub(in crate::controller) fn create_claim_files(
     id: JobId,
 ) -> Result<(), StartError> {
     let folder = io.config.home.slice(&id.to_string());
-    let Some(living) = state.jobs.active.get(&id) else {
+    let Some(active) = state.jobs.active.get(&id) else {
         return Ok(());
     };
-    let (job, grants) = (&living.job, living.job.state.grants());
-    let is_whole = living.slice.is_some() && HeldSlice::exists(&folder);
+    let (job, grants) = (&active.job, active.job.state.grants());
+    let is_whole = active.slice.is_some() && HeldSlice::exists(&folder);
     if !is_divided(grants) && !is_whole {
         let overheads = overheads(&state.gpus.devices, grants);
         let slice = HeldSlice::create(&folder, &slice_layout(&id.to_string(), job, &overheads))?;
         // Whoever a pod's programs run as: only its containers see the file.
         make_world_accessible(&folder)?;
-        if let Some(living) = state.jobs.active.get_mut(&id) {
-            living.slice = Some(slice);
-            living.slice_usage.clear();
-            living.since = Instant::now();
+        if let Some(active) = state.jobs.active.get_mut(&id) {
+            active.slice = Some(slice);
+            active.slice_usage.clear();
+            active.since = Instant::now();
         }
     }
     reach("start.slice");
-    let files =
-        JobFiles::of(crate::controller::lifecycle::start::job_dir(&state.jobs, io, id).path());
+    let files = JobFiles::of(start::job_dir(&state.jobs, io, id).path());
     let edits = edits_of_claim(&state.jobs, &state.mig, io, id, &files)?;
     job_files::write(&edits, &files)?;
     reach("claim.laid");
@@ -76,10 +76,10 @@ fn edits_of_claim(
     files: &JobFiles,
 ) -> Result<Edits, StartError> {
     let folder = io.config.home.slice(&id.to_string());
-    let Some(living) = jobs.active.get(&id) else {
+    let Some(active) = jobs.active.get(&id) else {
         return Ok(Edits::default());
     };
-    let (job, grants) = (&living.job, living.job.state.grants());
+    let (job, grants) = (&active.job, active.job.state.grants());
     let visible = grants.iter().map(|grant| mig.visible_uuid(grant));
     let visible: Vec<String> = visible
         .collect::<Option<_>>()
@@ -111,14 +111,14 @@ fn edits_of_claim(
 
 /// Has looks and the keeper of compute know of a claim whose files are there.
 pub(in crate::controller) fn register_claim(jobs: &Jobs, io: &Io, id: JobId) {
-    let files = JobFiles::of(crate::controller::lifecycle::start::job_dir(jobs, io, id).path());
+    let files = JobFiles::of(start::job_dir(jobs, io, id).path());
     let folder = io.config.home.slice(&id.to_string());
-    let Some(living) = jobs.active.get(&id) else {
+    let Some(active) = jobs.active.get(&id) else {
         return;
     };
-    let entry = match &living.slice {
+    let entry = match &active.slice {
         Some(slice) => {
-            let (limits, compute) = (living.job.limits(), living.job.compute());
+            let (limits, compute) = (active.job.limits(), active.job.compute());
             io.compute_scheduler
                 .add_slice(id, &folder, &limits, compute);
             slice.to_watched_job(Vec::new())
@@ -154,7 +154,7 @@ fn cdi_instance(io: &Io) -> String {
 pub(in crate::controller) fn remove_stale_cdi_files(jobs: &Jobs, io: &Io) {
     let instance = cdi_instance(io);
     let prefix = container_spec::name(&instance, "", 0);
-    let jobs = jobs.active.values().map(|living| &living.job);
+    let jobs = jobs.active.values().map(|active| &active.job);
     let holds = jobs.filter(|job| job.claim().is_some() || !job.state.grants().is_empty());
     let held = holds.map(|job| match job.claim() {
         Some(claim) => cdi_name_of(io, claim),

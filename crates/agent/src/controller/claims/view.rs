@@ -1,20 +1,20 @@
 //! Claims as the API shows them, and the places that they may ask for.
 
 use divvy_api::v1::{self, Error, ErrorCode};
-use divvy_core::{JobId, JobState as Life, mig};
+use divvy_core::{JobId, JobState, mig};
 
 use crate::container::cdi;
 use crate::controller::claims::files;
 use crate::controller::io::Io;
-use crate::controller::observe;
 use crate::controller::query::journal_error;
 use crate::controller::state::{GpuState, Jobs, State};
+use crate::controller::{observe, query};
 use crate::gpu::Device;
 use crate::model::job::Job;
 
 /// Claims that are held, oldest first.
 pub fn list_claims(state: &State, io: &Io) -> Vec<v1::HeldClaim> {
-    let jobs = state.jobs.active.values().map(|living| &living.job);
+    let jobs = state.jobs.active.values().map(|active| &active.job);
     jobs.filter_map(|job| held_claim(state, io, job)).collect()
 }
 
@@ -25,7 +25,7 @@ pub fn list_claims(state: &State, io: &Io) -> Vec<v1::HeldClaim> {
 pub fn get_claim(state: &State, io: &Io, id: JobId) -> Result<v1::HeldClaim, Error> {
     let none = || Error::new(ErrorCode::NotFound, format!("job {id} is not a claim"));
     match state.jobs.active.get(&id) {
-        Some(living) => held_claim(state, io, &living.job).ok_or_else(none),
+        Some(active) => held_claim(state, io, &active.job).ok_or_else(none),
         None => {
             let job = io.store.job(id).map_err(journal_error)?;
             job.and_then(|job| held_claim(state, io, &job))
@@ -36,12 +36,12 @@ pub fn get_claim(state: &State, io: &Io, id: JobId) -> Result<v1::HeldClaim, Err
 
 fn held_claim(state: &State, io: &Io, job: &Job) -> Option<v1::HeldClaim> {
     let claim = job.claim()?;
-    let living = state.jobs.active.get(&job.id);
-    let shown = match living {
-        Some(living) => crate::controller::query::active_job_to_api(state, io, living),
-        None => crate::controller::query::to_api(state, io, job, None, None),
+    let active = state.jobs.active.get(&job.id);
+    let shown = match active {
+        Some(active) => query::active_job_to_api(state, io, active),
+        None => query::to_api(state, io, job, None, None),
     };
-    let members = living.map_or(0, |living| living.members.len());
+    let members = active.map_or(0, |active| active.members.len());
     let accounted = shown.slices.iter().map(|slice| slice.processes).max();
     Some(v1::HeldClaim {
         uid: claim.uid.clone(),
@@ -66,7 +66,7 @@ fn held_claim(state: &State, io: &Io, job: &Job) -> Option<v1::HeldClaim> {
 
 /// Why one that is given back is held all the same, where nobody knows whether somebody is left.
 fn claim_release_block(jobs: &Jobs, gpus: &GpuState, job: &Job) -> Option<String> {
-    let is_given_back = matches!(job.state, Life::Stopping { .. });
+    let is_given_back = matches!(job.state, JobState::Stopping { .. });
     let why = "the driver does not list the processes on its GPUs; the claim stays allocated until the driver does";
     (is_given_back && observe::is_unobserved(jobs, gpus, job.id)).then(|| why.to_owned())
 }

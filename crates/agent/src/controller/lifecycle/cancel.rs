@@ -2,7 +2,7 @@
 
 use divvy_api::v1::{Error, ErrorCode, Runner};
 use divvy_core::job::StopReason;
-use divvy_core::{JobId, JobState as Life};
+use divvy_core::{JobId, JobState};
 use rustix::process::Signal;
 
 use super::container;
@@ -13,6 +13,7 @@ use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{finalize, start};
 use crate::controller::observe::usage;
+use crate::controller::query::reference;
 use crate::controller::query::reference::has_ended;
 use crate::controller::state::Jobs;
 use crate::host::clock::{Instant, now};
@@ -31,7 +32,7 @@ pub(in crate::controller) fn cancel(
     reference: &str,
     by: &Caller,
 ) -> Result<Result<JobId, Error>, StoreError> {
-    match crate::controller::query::reference::find(jobs, io, reference)? {
+    match reference::find(jobs, io, reference)? {
         Ok(id) => cancel_job(jobs, fx, io, id, by),
         Err(error) => Ok(Err(error)),
     }
@@ -47,8 +48,8 @@ pub(in crate::controller) fn cancel_job(
     if let Some(error) = claims::refuse_for_claim(jobs, id, "cancelled") {
         return Ok(Err(error));
     }
-    let living = jobs.active.get(&id).map(|living| &living.job.state);
-    if living.is_none_or(|life| life.outcome().is_some()) {
+    let active = jobs.active.get(&id).map(|active| &active.job.state);
+    if active.is_none_or(|life| life.outcome().is_some()) {
         return Ok(Err(has_ended(id)));
     }
     stop_job(
@@ -70,7 +71,7 @@ pub(in crate::controller) fn requeue(
     reference: &str,
     by: &Caller,
 ) -> Result<Result<JobId, Error>, StoreError> {
-    match crate::controller::query::reference::find(jobs, io, reference)? {
+    match reference::find(jobs, io, reference)? {
         Ok(id) => requeue_job(jobs, fx, io, id, by),
         Err(error) => Ok(Err(error)),
     }
@@ -88,22 +89,22 @@ pub(in crate::controller) fn requeue_job(
     }
     let conflict =
         |why: String, hint: String| Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
-    let Some(living) = jobs.active.get(&id) else {
+    let Some(active) = jobs.active.get(&id) else {
         return conflict(
             format!("job {id} has ended, and its environment is deleted"),
             format!("submit it again; `divvy describe {id}` shows its command"),
         );
     };
-    match &living.job.state {
-        Life::Queued => conflict(
+    match &active.job.state {
+        JobState::Queued => conflict(
             format!("job {id} is already queued"),
             format!("`divvy why {id}` shows what it waits for"),
         ),
-        Life::Stopping { why, .. } if !why.requeues() => conflict(
+        JobState::Stopping { why, .. } if !why.requeues() => conflict(
             format!("job {id} is being stopped, and cannot be requeued"),
             "submit it again".to_owned(),
         ),
-        _ if living.job.spec.runner == Runner::Client => conflict(
+        _ if active.job.spec.runner == Runner::Client => conflict(
             format!("job {id} runs on its client's terminal, so the daemon cannot restart it"),
             "use `divvy submit`: the daemon starts such jobs, and can restart them".to_owned(),
         ),
@@ -132,33 +133,33 @@ pub(in crate::controller) fn stop_job(
 ) -> Result<(), StoreError> {
     let cause = cause.into();
     let words = cause.words.clone();
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    let news = match &living.job.state {
-        Life::Ended { .. } => return Ok(()),
-        Life::Queued if why != StopReason::Cancel => return Ok(()),
-        Life::Queued => {
-            living.job.stop(why);
-            living.job.run_state.cause = Some(cause);
-            living.job.ended_at = Some(now());
-            living.job.reason = Some(format!("{words} while it waited"));
+    let news = match &active.job.state {
+        JobState::Ended { .. } => return Ok(()),
+        JobState::Queued if why != StopReason::Cancel => return Ok(()),
+        JobState::Queued => {
+            active.job.stop(why);
+            active.job.run_state.cause = Some(cause);
+            active.job.ended_at = Some(now());
+            active.job.reason = Some(format!("{words} while it waited"));
             return finalize::journal_end(jobs, fx, io, id);
         }
-        Life::Stopping { why: before, .. } => why > *before,
-        Life::Starting { .. } | Life::Running { .. } | Life::Lent { .. } => {
-            living.since = Instant::now();
+        JobState::Stopping { why: before, .. } => why > *before,
+        JobState::Starting { .. } | JobState::Running { .. } | JobState::Lent { .. } => {
+            active.since = Instant::now();
             true
         }
     };
     if news {
-        let goes_on = living.job.run_state.suspended;
-        living.memory_op.cancel();
-        living.job.stop(why);
-        living.job.run_state.cause = Some(cause);
+        let goes_on = active.job.run_state.suspended;
+        active.memory_op.cancel();
+        active.job.stop(why);
+        active.job.run_state.cause = Some(cause);
         // Nobody waits any more until its memory is elsewhere.
         fx.milestones_reached.push(id);
-        let job = living.job.clone();
+        let job = active.job.clone();
         if goes_on {
             usage::start_usage_span(jobs, io, id)?;
         }
@@ -177,19 +178,19 @@ pub(in crate::controller) fn stop(
     io: &Io,
     id: JobId,
 ) {
-    let Some(living) = jobs.active.get(&id) else {
+    let Some(active) = jobs.active.get(&id) else {
         return;
     };
     let dir = start::job_dir(jobs, io, id);
-    if living.job.spec.container.is_some()
+    if active.job.spec.container.is_some()
         && dir.path().is_dir()
         && let Err(error) = dir.request_stop()
     {
         tracing::warn!(job = %id, error = error_chain(&error), "cannot write the mark to stop; the supervisor gets only a signal");
     }
     // Its client may outlive this daemon.
-    if living.job.spec.runner == Runner::Client
-        && let Some(stopped) = living.job.stopped()
+    if active.job.spec.runner == Runner::Client
+        && let Some(stopped) = active.job.stopped()
         && let Err(error) = dir.write_stopped(&stopped)
     {
         tracing::warn!(job = %id, error = error_chain(&error), "cannot write for its client why the job is stopped");
@@ -198,7 +199,7 @@ pub(in crate::controller) fn stop(
     let supervisor = launched.or_else(|| {
         // Killed now, it has started nothing.
         let mut children = children.iter();
-        let child = children.find(|child| living.supervisor == Some(child.id()));
+        let child = children.find(|child| active.supervisor == Some(child.id()));
         child.and_then(SupervisorHandle::process)
     });
     let told = supervisor.map(|process| {
@@ -241,8 +242,8 @@ pub(in crate::controller) fn job_processes(
     supervisor: Process,
 ) -> Vec<Process> {
     let mut all = processes_of(dir, supervisor);
-    if let Some(living) = jobs.active.get(&id).filter(|_| !supervisor.is_alive()) {
-        all.extend(own_orphans(living));
+    if let Some(active) = jobs.active.get(&id).filter(|_| !supervisor.is_alive()) {
+        all.extend(own_orphans(active));
         all.sort_unstable_by_key(|process| process.pid);
         all.dedup();
     }

@@ -6,14 +6,14 @@
 //!               └──► nothing is changed
 //! ```
 //! What is judged is also asked without being done: `why` names only commands that the daemon takes
-//! ([`Controller::commands`]). Of a job that runs only the time limit and the name change here; its amount is `resize`'s.
+//! ([`commands`]). Of a job that runs only the time limit and the name change here; its amount is `resize`'s.
 
 use std::sync::Arc;
 
 use divvy_api::v1::{Error, ErrorCode, JobChange};
 use divvy_core::ids::IdError;
 use divvy_core::turn::{is_topmost, next_number};
-use divvy_core::{Amount, JobId, JobState as Life, QueueName, QueueSpec, Top, can_ever_fit};
+use divvy_core::{Amount, JobId, JobState, QueueName, QueueSpec, Top, can_ever_fit};
 
 use crate::auth::{Caller, Role};
 use crate::controller::admission::{projects, submit, text_budget};
@@ -67,10 +67,10 @@ pub(in crate::controller) fn change_job(
     if changed.events.is_empty() {
         return Ok(Ok(id));
     }
-    let Some(living) = state.jobs.active.get_mut(&id) else {
+    let Some(active) = state.jobs.active.get_mut(&id) else {
         return Ok(Ok(id));
     };
-    let job = &mut living.job;
+    let job = &mut active.job;
     job.spec = Arc::new(changed.ask);
     job.resized = changed.resized;
     job.run_state.top = changed.top;
@@ -80,7 +80,7 @@ pub(in crate::controller) fn change_job(
     for (kind, text) in changed.events {
         fx.record_event(io, Some(id), kind, &text)?;
     }
-    if job.state != Life::Queued {
+    if job.state != JobState::Queued {
         fx.changed.insert(id);
     }
     fx.replan = true;
@@ -143,7 +143,7 @@ fn validate_change(
         note_change(&mut changed, "name", &job.spec.name, &name);
         changed.ask.name = name;
     }
-    let before = state.jobs.active.get(&id).map_or(0, |living| living.texts);
+    let before = state.jobs.active.get(&id).map_or(0, |active| active.texts);
     changed.texts = (before + budget::ended_job_size(&changed.ask))
         .saturating_sub(budget::ended_job_size(&job.spec));
     text_budget::check_changed(&state.jobs, io, id, changed.texts)?;
@@ -263,8 +263,8 @@ fn spec_of(io: &Io, name: &QueueName) -> QueueSpec {
 
 /// Puts a job first in this queue as far as its caller may; the same again leaves it where it is.
 fn top_of(jobs: &Jobs, job: &Job, queue: &QueueName, by: &Caller) -> Top {
-    let there = jobs.active.values().map(|living| &living.job);
-    let there = there.filter(|other| other.state == Life::Queued && other.spec.queue == *queue);
+    let there = jobs.active.values().map(|active| &active.job);
+    let there = there.filter(|other| other.state == JobState::Queued && other.spec.queue == *queue);
     let others = there.filter(|other| other.id != job.id);
     let is_own = |other: &&Job| other.spec.credentials.uid == job.spec.credentials.uid;
     let of_all: Vec<Top> = others.clone().map(|other| other.run_state.top).collect();
@@ -386,7 +386,7 @@ fn check_state(job: &Job, change: &JobChange) -> Result<(), Error> {
         time_limit_s: _,
         name: _,
     } = change;
-    if job.state == Life::Queued {
+    if job.state == JobState::Queued {
         return Ok(());
     }
     let id = job.reference();
@@ -439,7 +439,7 @@ fn validate_time_limit(
     );
     check_time_limit(after)?;
     let longest = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
-    let runs = job.state != Life::Queued;
+    let runs = job.state != JobState::Queued;
     // Others were told when they start at the latest.
     if runs && longest(after) > longest(before) && by.role < Role::Operator {
         let why = format!(

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use divvy_api::v1::{Confirm, Confirmation, Error, ErrorCode, ReasonCode, Submit};
-use divvy_core::{JobId, JobState as Life};
+use divvy_core::{JobId, JobState};
 
 use super::schedule;
 use crate::auth::Caller;
@@ -25,6 +25,7 @@ use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{finalize, job_sync};
 use crate::controller::mig::{MigManager, is_divided};
+use crate::controller::query::reference;
 use crate::controller::query::reference::has_ended;
 use crate::controller::state::{ActiveJob, Jobs};
 use crate::host::clock::Instant;
@@ -36,7 +37,7 @@ use crate::model::validate::{self, budget, limits};
 impl Job {
     /// It has its slice, and is to be confirmed.
     pub(in crate::controller) fn awaits_confirmation(&self) -> bool {
-        let starting = matches!(self.state, Life::Starting { .. });
+        let starting = matches!(self.state, JobState::Starting { .. });
         starting
             && self.spec.policy.confirm_within_s.is_some()
             && self.run_state.confirmed.is_none()
@@ -51,16 +52,16 @@ impl Job {
     pub(in crate::controller) fn confirmation(&self) -> Option<Confirmation> {
         self.spec.policy.confirm_within_s?;
         Some(match (&self.state, &self.run_state.confirmed) {
-            (Life::Queued, _) => Confirmation::NotPlaced,
+            (JobState::Queued, _) => Confirmation::NotPlaced,
             (_, Some(_)) => Confirmation::Confirmed,
-            (Life::Starting { .. }, None) => Confirmation::Awaiting,
+            (JobState::Starting { .. }, None) => Confirmation::Awaiting,
             (_, None) => Confirmation::NotPlaced,
         })
     }
 
     /// It was confirmed for what it holds, and starts there or not at all. What an instance is made of is not there to be relied on.
     pub(in crate::controller) fn keeps_placement(&self) -> bool {
-        let starting = matches!(self.state, Life::Starting { .. });
+        let starting = matches!(self.state, JobState::Starting { .. });
         starting && self.run_state.confirmed.is_some() && !is_divided(self.state.grants())
     }
 }
@@ -72,20 +73,20 @@ pub(in crate::controller) fn ready(
     io: &Io,
     id: JobId,
 ) -> Result<(), StoreError> {
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
     fx.milestones_reached.push(id);
-    living.client_seen = Instant::now();
-    if !living.job.awaits_confirmation() {
+    active.client_seen = Instant::now();
+    if !active.job.awaits_confirmation() {
         fx.starts.push(id);
         return Ok(());
     }
     fx.failpoints.push("confirm.granted");
     let text = format!(
         "{} reserved; the front end has {} s to confirm the job",
-        schedule::labels(&living.job),
-        living.job.confirm_timeout().as_secs()
+        schedule::labels(&active.job),
+        active.job.confirm_timeout().as_secs()
     );
     fx.record_event(io, Some(id), "granted", &text)
 }
@@ -99,32 +100,32 @@ pub(in crate::controller) fn confirm(
     confirm: &Confirm,
     by: &Caller,
 ) -> Result<Result<JobId, Error>, StoreError> {
-    let id = match crate::controller::query::reference::find(jobs, io, reference)? {
+    let id = match reference::find(jobs, io, reference)? {
         Ok(id) => id,
         Err(error) => return Ok(Err(error)),
     };
     let digest = digest(confirm);
-    let Some(living) = jobs.active.get(&id) else {
+    let Some(active) = jobs.active.get(&id) else {
         return Ok(Err(has_ended(id)));
     };
-    match confirmation_state(&living.job, confirm, &digest, by) {
+    match confirmation_state(&active.job, confirm, &digest, by) {
         Err(error) => return Ok(Err(error)),
         Ok(ConfirmationState::AlreadyConfirmed) => return Ok(Ok(id)),
         Ok(ConfirmationState::Pending) => {}
     }
     let env = io.store.env(id)?.unwrap_or_default();
-    let before = budget::ended_job_size(&living.job.spec) + budget::written(&env);
-    let submit = match amended(io, &living.job, env, confirm, by) {
+    let before = budget::ended_job_size(&active.job.spec) + budget::written(&env);
+    let submit = match amended(io, &active.job, env, confirm, by) {
         Ok(submit) => submit,
         Err(error) => return Ok(Err(error)),
     };
-    let ready = living.pending_instances.is_empty();
-    let mut ask = JobSpec::clone(&living.job.spec);
+    let ready = active.pending_instances.is_empty();
+    let mut ask = JobSpec::clone(&active.job.spec);
     ask.command = submit.command;
     ask.container = submit.container;
     ask.policy.labels = submit.labels;
     let after = budget::ended_job_size(&ask) + budget::written(&submit.env);
-    let texts = (living.texts + after).saturating_sub(before);
+    let texts = (active.texts + after).saturating_sub(before);
     if let Err(error) = text_budget::check_amended(jobs, io, id, texts) {
         return Ok(Err(error));
     }
@@ -187,11 +188,11 @@ pub(in crate::controller) fn expire_confirmation(
     io: &Io,
     id: JobId,
 ) -> Result<(), StoreError> {
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    living.confirmation_expired = true;
-    let within = living.job.confirm_timeout().as_secs();
+    active.confirmation_expired = true;
+    let within = active.job.confirm_timeout().as_secs();
     job_sync::requeue_unstarted(
         jobs,
         mig,
@@ -221,16 +222,16 @@ pub(in crate::controller) fn clear_confirmation_expiry(
     fx: &mut Effects,
     id: JobId,
 ) {
-    if let Some(living) = jobs.active.get_mut(&id) {
-        living.client_seen = Instant::now();
-        fx.replan |= std::mem::take(&mut living.confirmation_expired);
+    if let Some(active) = jobs.active.get_mut(&id) {
+        active.client_seen = Instant::now();
+        fx.replan |= std::mem::take(&mut active.confirmation_expired);
     }
 }
 
 /// A point on the way of a job that was confirmed.
 pub(in crate::controller) fn pass(jobs: &Jobs, id: JobId, point: &str) {
-    let living = jobs.active.get(&id);
-    if living.is_some_and(|living| living.job.run_state.confirmed.is_some()) {
+    let active = jobs.active.get(&id);
+    if active.is_some_and(|active| active.job.run_state.confirmed.is_some()) {
         reach(point);
     }
 }
@@ -243,10 +244,10 @@ pub(in crate::controller) fn confirmation_block_reason(
     let unasked = jobs
         .active
         .get(&job.id)
-        .is_some_and(|living| living.confirmation_expired);
+        .is_some_and(|active| active.confirmation_expired);
     let words = if job.awaits_confirmation() {
         "waits for its confirmation".to_owned()
-    } else if unasked && job.state == Life::Queued {
+    } else if unasked && job.state == JobState::Queued {
         let within = job.confirm_timeout().as_secs();
         format!("not confirmed within {within} s; waits until its front end asks for it again")
     } else {
@@ -295,7 +296,7 @@ fn confirmation_state(
         return conflict(why, "read the job again, and confirm its current attempt");
     }
     match (&job.state, &job.run_state.confirmed) {
-        (Life::Queued, _) => conflict(
+        (JobState::Queued, _) => conflict(
             format!("job {id} has no slice yet"),
             "confirm it after its event `granted`",
         ),
@@ -304,9 +305,12 @@ fn confirmation_state(
             format!("job {id} was already confirmed with other values"),
             "cancel it, and submit a new job",
         ),
-        (Life::Starting { .. }, None) => Ok(ConfirmationState::Pending),
+        (JobState::Starting { .. }, None) => Ok(ConfirmationState::Pending),
         (
-            Life::Running { .. } | Life::Lent { .. } | Life::Stopping { .. } | Life::Ended { .. },
+            JobState::Running { .. }
+            | JobState::Lent { .. }
+            | JobState::Stopping { .. }
+            | JobState::Ended { .. },
             None,
         ) => conflict(format!("job {id} is being stopped"), "submit it again"),
     }

@@ -44,12 +44,12 @@ pub(in crate::controller) const CONTAINER_GC_DELAY: Duration = Duration::from_se
 /// When the journal cannot be read.
 pub fn container_gc(jobs: &Jobs, io: &Io) -> Result<ContainerGc, StoreError> {
     // Those that have ended in this round are still there.
-    let living = jobs.active.values();
-    let living = living.filter(|living| living.job.state.outcome().is_none());
+    let active = jobs.active.values();
+    let active = active.filter(|active| active.job.state.outcome().is_none());
     Ok(ContainerGc {
         journal: io.store.name()?,
         began: io.store.began()?,
-        living: living.map(|living| living.job.id).collect(),
+        living: active.map(|active| active.job.id).collect(),
         newest: io.store.last_numbered()?,
     })
 }
@@ -89,16 +89,16 @@ pub(in crate::controller) fn replace_supervisor(
     io: &Io,
     id: JobId,
 ) -> Result<(), StoreError> {
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    if living
+    if active
         .supervisor_replaced
         .is_some_and(|last| last.elapsed() < REST)
     {
         return Ok(());
     }
-    living.supervisor_replaced = Some(Instant::now());
+    active.supervisor_replaced = Some(Instant::now());
     let name = start::job_dir(jobs, io, id).container().ok().flatten();
     let name = name.map_or_else(|| "its container".to_owned(), |placed| placed.name);
     match start::try_spawn(jobs, children, io, id) {
@@ -134,8 +134,8 @@ pub fn docker_args(
         )
         .hint("try again while it runs; `divvy ps` lists running jobs")
     };
-    let living = jobs.active.get(&id).ok_or_else(nothing)?;
-    let (job, grants) = (&living.job, living.job.state.grants());
+    let active = jobs.active.get(&id).ok_or_else(nothing)?;
+    let (job, grants) = (&active.job, active.job.state.grants());
     let visible = grants.iter().map(|grant| mig.visible_uuid(grant));
     let visible: Vec<String> = visible.collect::<Option<_>>().ok_or_else(nothing)?;
     if visible.is_empty() {
@@ -152,7 +152,7 @@ pub fn docker_args(
     let folder = config.home.slice(&number);
     // What one that is to be confirmed will have is known before it is there.
     let ahead = job.awaits_confirmation();
-    let has_slice = living.slice.is_some() || ahead && !is_divided(grants);
+    let has_slice = active.slice.is_some() || ahead && !is_divided(grants);
     let around = JobEnvironment {
         job: &number,
         queue: &job.spec.queue,

@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use divvy_core::job::{ProgramExit, StopReason};
-use divvy_core::{JobId, JobState as Life};
+use divvy_core::{JobId, JobState};
 
 use super::container::CONTAINER_GC_DELAY;
 use super::job_sync::running;
 use super::start::records;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{idle, notifications, orphans, requeue};
+use crate::controller::lifecycle::{
+    container, idle, job_sync, notifications, orphans, requeue, start,
+};
 use crate::controller::mig::claim;
 use crate::controller::observe::{limiter_alarms, reconcile, usage};
 use crate::controller::state::{Jobs, State};
@@ -35,17 +37,17 @@ pub(in crate::controller) fn finalize(
         return Ok(());
     }
     save_allocation_stats(&mut state.jobs, fx, io, id)?;
-    let Some(living) = state.jobs.active.get_mut(&id) else {
+    let Some(active) = state.jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    let (gone, words) = match living.job.bypasses.iter().find(|found| found.is_killed()) {
+    let (gone, words) = match active.job.bypasses.iter().find(|found| found.is_killed()) {
         Some(bypass) => {
             let words = format!("killed: {}: {}", bypass.describe(), bypass.cause());
             (ProgramExit::Bypass, Some(words))
         }
-        None => gone(exit, living.supervisor_end.as_deref()),
+        None => gone(exit, active.supervisor_end.as_deref()),
     };
-    let mut held = living.job.state.grants().iter();
+    let mut held = active.job.state.grants().iter();
     let (gone, words) = match held.find(|grant| state.gpus.lost.contains(&grant.gpu)) {
         Some(grant) if is_failure(&gone) => {
             let index = grant.index;
@@ -57,22 +59,22 @@ pub(in crate::controller) fn finalize(
         }
         _ => (gone, words),
     };
-    living.job.exit_code = exit.and_then(|exit| exit.outcome.code());
+    active.job.exit_code = exit.and_then(|exit| exit.outcome.code());
     let preempted = matches!(
-        &living.job.state,
-        Life::Stopping {
+        &active.job.state,
+        JobState::Stopping {
             why: StopReason::Preempt,
             ..
         }
     );
     fx.counters.preempted_done += u64::from(preempted);
-    let had_left = living.job.exited_before_stop(exit);
-    let told = match &living.job.state {
-        Life::Stopping {
+    let had_left = active.job.exited_before_stop(exit);
+    let told = match &active.job.state {
+        JobState::Stopping {
             why: StopReason::Cancel,
             ..
         } => Some("cancelled"),
-        Life::Stopping { why, .. } if !had_left => match why {
+        JobState::Stopping { why, .. } if !had_left => match why {
             StopReason::TimeLimit => Some("stopped by its time limit"),
             StopReason::Idle => Some("stopped by its idle rule"),
             StopReason::GpuLost => Some("one of its GPUs was lost"),
@@ -82,39 +84,39 @@ pub(in crate::controller) fn finalize(
         },
         _ => None,
     };
-    living.job.reason = match (told, words) {
+    active.job.reason = match (told, words) {
         (Some(told), Some(words)) => Some(format!("{told}; {words}")),
         (Some(told), None) => Some(format!("{told}; exited with code 0")),
         (None, words) => words,
     };
-    living.job.ended_at = Some(exit.map_or_else(now, |exit| exit.at));
+    active.job.ended_at = Some(exit.map_or_else(now, |exit| exit.at));
     // A short program has come and gone between two looks.
-    let unseen = living.job.started_at.is_none();
-    let dir = records(&io.config.home, id, &living.job);
+    let unseen = active.job.started_at.is_none();
+    let dir = records(&io.config.home, id, &active.job);
     let ran = unseen.then(|| dir.started().ok().flatten()).flatten();
     if let Some(ran) = ran {
-        living.job.started_at = Some(ran.at);
+        active.job.started_at = Some(ran.at);
     }
-    let starting = matches!(living.job.state, Life::Starting { .. });
+    let starting = matches!(active.job.state, JobState::Starting { .. });
     let ran = ran.filter(|_| starting);
-    let ran = ran.map(|ran| running(ran.process, &living.job));
-    let (event, failed) = living.job.exit_transition(gone, exit);
-    living.job.run_state.failures += u32::from(failed);
-    living.job.run_state.requeued |= !failed;
-    living.job.apply_event(event);
-    living.pending_instances.clear();
+    let ran = ran.map(|ran| running(ran.process, &active.job));
+    let (event, failed) = active.job.exit_transition(gone, exit);
+    active.job.run_state.failures += u32::from(failed);
+    active.job.run_state.requeued |= !failed;
+    active.job.apply_event(event);
+    active.pending_instances.clear();
     usage::journal_metered(&mut state.jobs, io, id)?;
     free_slice(&mut state.jobs, io, id);
     claim::release_instances(&mut state.mig, io, id)?;
     reconcile::close_bypasses(&mut state.jobs, io, id)?;
     if unseen {
-        crate::controller::lifecycle::job_sync::warn_of_the_weaker_form(&state.jobs, io, id);
+        job_sync::warn_of_the_weaker_form(&state.jobs, io, id);
     }
     if let Some(ran) = ran {
         fx.record_event(io, Some(id), "running", &ran)?;
     }
     let job = &state.jobs.active[&id].job;
-    if job.state != Life::Queued {
+    if job.state != JobState::Queued {
         return journal_end(&mut state.jobs, fx, io, id);
     }
     let words = job.reason.clone().unwrap_or_default();
@@ -131,23 +133,23 @@ pub(in crate::controller) fn save_allocation_stats(
     io: &Io,
     id: JobId,
 ) -> Result<(), StoreError> {
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
     let mut alarms = 0;
-    if let Some(slice) = &living.slice
+    if let Some(slice) = &active.slice
         && let Ok(snapshot) = slice.read()
     {
         alarms = snapshot.alarms();
-        for (gpu, holding) in living.job.allocations.iter_mut().enumerate() {
+        for (gpu, holding) in active.job.allocations.iter_mut().enumerate() {
             holding.stats = slice::allocation_stats(&snapshot, gpu);
         }
         if let Ok((denials, _)) = slice.denials() {
-            let records = oom::to_api(&denials, &living.job.allocations);
+            let records = oom::to_api(&denials, &active.job.allocations);
             io.store.keep_denials(id, &records)?;
         }
     }
-    for (holding, ledger) in living.job.allocations.iter_mut().zip(&living.slice_usage) {
+    for (holding, ledger) in active.job.allocations.iter_mut().zip(&active.slice_usage) {
         holding.stats.mismatch_max = ledger.mismatch_max;
     }
     limiter_alarms::record_alarms(jobs, fx, io, id, alarms)
@@ -161,16 +163,16 @@ pub(in crate::controller) fn journal_end(
     id: JobId,
 ) -> Result<(), StoreError> {
     notifications::queue_notification(jobs, fx, io, id)?;
-    let Some(living) = jobs.active.get(&id) else {
+    let Some(active) = jobs.active.get(&id) else {
         return Ok(());
     };
-    let job = living.job.clone();
+    let job = active.job.clone();
     let folder = io.config.home.job(&id.to_string());
     if job.spec.container.is_some() && folder.is_dir() {
         // Whoever has it takes away what was made for it.
-        let dir = crate::controller::lifecycle::start::job_dir(jobs, io, id);
+        let dir = start::job_dir(jobs, io, id);
         let is_attended = dir.path().is_dir() && !matches!(dir.lock(), Ok(Some(_)));
-        crate::controller::lifecycle::container::schedule_container_gc(
+        container::schedule_container_gc(
             fx,
             match is_attended {
                 true => CONTAINER_GC_DELAY,
@@ -188,13 +190,13 @@ pub(in crate::controller) fn journal_end(
     if let Some(watch) = &io.watch {
         watch.remove(id);
     }
-    if let Some(group) = crate::controller::lifecycle::start::job_dir(jobs, io, id).group() {
+    if let Some(group) = start::job_dir(jobs, io, id).group() {
         group.remove();
     }
-    if let Err(error) = crate::controller::lifecycle::start::job_dir(jobs, io, id).erase_spec() {
+    if let Err(error) = start::job_dir(jobs, io, id).erase_spec() {
         tracing::warn!(job = %id, error = error_chain(&error), "cannot delete the job's spec, which contains its environment");
     }
-    crate::controller::lifecycle::start::job_dir(jobs, io, id).remove_replica();
+    start::job_dir(jobs, io, id).remove_replica();
     reach("end.forgotten");
     jobs.waits.remove(&id);
     fx.expired_secrets.push(id);
@@ -211,7 +213,7 @@ pub(in crate::controller) fn free_slice(jobs: &mut Jobs, io: &Io, id: JobId) {
     let slice = jobs
         .active
         .get_mut(&id)
-        .and_then(|living| living.slice.take());
+        .and_then(|active| active.slice.take());
     let removed = match slice {
         Some(slice) => slice.remove(),
         None => slice::remove(&io.config.home.slice(&id.to_string())),

@@ -26,8 +26,8 @@ pub(in crate::controller) fn prune(
         PruneBatch::Jobs(mut ended) => {
             // Somebody may have been submitted to run after one of them meanwhile.
             let mut needed = ReferencedJobs::default();
-            for living in jobs.active.values() {
-                needed.add(&living.job.spec.policy);
+            for active in jobs.active.values() {
+                needed.add(&active.job.spec.policy);
             }
             ended.retain(|id| !needed.contains(*id) && !jobs.active.contains_key(id));
             io.store.forget_jobs(&ended)?;

@@ -4,12 +4,13 @@
 //! holds.
 
 use divvy_api::v1::{Error, ErrorCode};
-use divvy_core::{JobId, JobState as Life};
+use divvy_core::{JobId, JobState};
 
 use crate::auth::{Caller, Role};
 use crate::controller::claims;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
+use crate::controller::query::reference;
 use crate::controller::query::reference::has_ended;
 use crate::controller::state::Jobs;
 use crate::host::clock::now;
@@ -66,7 +67,7 @@ impl Hold {
 impl Job {
     /// Who keeps it from being placed.
     pub fn on_hold(&self) -> Option<&Hold> {
-        (self.run_state.hold.as_ref()).filter(|_| self.state == Life::Queued)
+        (self.run_state.hold.as_ref()).filter(|_| self.state == JobState::Queued)
     }
 
     /// The same in words.
@@ -82,7 +83,7 @@ pub(in crate::controller) fn hold(
     reference: &str,
     by: &Caller,
 ) -> Result<Result<JobId, Error>, StoreError> {
-    match crate::controller::query::reference::find(jobs, io, reference)? {
+    match reference::find(jobs, io, reference)? {
         Ok(id) => hold_job(jobs, fx, io, id, by),
         Err(error) => Ok(Err(error)),
     }
@@ -99,7 +100,7 @@ pub(in crate::controller) fn hold_job(
         Ok(job) => job,
         Err(error) => return Ok(Err(error)),
     };
-    if job.state != Life::Queued {
+    if job.state != JobState::Queued {
         let id = job.reference();
         let why = format!(
             "job {id} is {}, but only queued jobs can be held",
@@ -128,7 +129,7 @@ pub(in crate::controller) fn unhold(
     reference: &str,
     by: &Caller,
 ) -> Result<Result<JobId, Error>, StoreError> {
-    match crate::controller::query::reference::find(jobs, io, reference)? {
+    match reference::find(jobs, io, reference)? {
         Ok(id) => unhold_job(jobs, fx, io, id, by),
         Err(error) => Ok(Err(error)),
     }
@@ -170,11 +171,11 @@ fn set_hold(
     id: JobId,
     hold: Option<Hold>,
 ) -> Result<(), StoreError> {
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    living.job.run_state.hold = hold;
-    let job = living.job.clone();
+    active.job.run_state.hold = hold;
+    let job = active.job.clone();
     io.store.save(&job)?;
     fx.replan = true;
     Ok(())
@@ -198,13 +199,13 @@ pub(in crate::controller) fn not_elsewhere<'a>(
     what: &str,
 ) -> Result<&'a Job, Error> {
     let conflict = |why: String, hint: String| Error::new(ErrorCode::Conflict, why).hint(hint);
-    let Some(living) = jobs.active.get(&id) else {
+    let Some(active) = jobs.active.get(&id) else {
         return Err(has_ended(id));
     };
     if let Some(error) = claims::refuse_for_claim(jobs, id, what) {
         return Err(error);
     }
-    let job = &living.job;
+    let job = &active.job;
     if job.spec.policy.labels.contains_key(TASK) {
         return Err(conflict(
             format!(
@@ -213,7 +214,7 @@ pub(in crate::controller) fn not_elsewhere<'a>(
             "move or dequeue the task on the server; `divvy cancel` stops it".to_owned(),
         ));
     }
-    if matches!(job.state, Life::Stopping { .. }) {
+    if matches!(job.state, JobState::Stopping { .. }) {
         return Err(conflict(
             format!("job {id} is being stopped, and cannot be {what}"),
             format!("`divvy describe {id}` shows its state"),
@@ -224,7 +225,7 @@ pub(in crate::controller) fn not_elsewhere<'a>(
 
 fn state(job: &Job) -> &'static str {
     match job.state {
-        Life::Starting { .. } => "starting",
+        JobState::Starting { .. } => "starting",
         _ => "running",
     }
 }

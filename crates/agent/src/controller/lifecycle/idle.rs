@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use divvy_api::v1::IdleAction;
 use divvy_core::job::StopReason;
-use divvy_core::{JobId, JobState as Life};
+use divvy_core::{JobId, JobState};
 
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
@@ -28,7 +28,7 @@ const LATE: Duration = TICK.saturating_mul(4);
 impl ActiveJob {
     /// It runs, and whether it does anything can be seen.
     fn is_observable(&self) -> bool {
-        matches!(self.job.state, Life::Running { .. })
+        matches!(self.job.state, JobState::Running { .. })
             && !self.job.run_state.suspended
             && self.slice.is_some()
     }
@@ -57,37 +57,37 @@ pub(in crate::controller) fn check_idle_jobs(
     let before = std::mem::replace(&mut timers.last_idle_check, Instant::now());
     let missed = before.elapsed().saturating_sub(LATE);
     for id in active_set::active_jobs(jobs, io) {
-        let Some(living) = jobs.active.get_mut(&id) else {
+        let Some(active) = jobs.active.get_mut(&id) else {
             continue;
         };
-        let Some(rule) = rule(living.job.spec.policy.idle, daemons) else {
+        let Some(rule) = rule(active.job.spec.policy.idle, daemons) else {
             continue;
         };
-        living.activity.skip_unobserved(missed);
-        if !living.is_observable() {
+        active.activity.skip_unobserved(missed);
+        if !active.is_observable() {
             // It waits, is being started, or is suspended: its time begins with its next run.
-            living.activity.mark_active(Instant::now());
+            active.activity.mark_active(Instant::now());
         }
         if let Some(at) = io.compute_scheduler.last_demand(id) {
-            living.activity.mark_active(at);
+            active.activity.mark_active(at);
         }
-        let idle = living.activity.last_active.elapsed();
+        let idle = active.activity.last_active.elapsed();
         let after = Duration::from_secs(rule.after_s);
-        let closely = living.activity.launches_watched_since;
+        let closely = active.activity.launches_watched_since;
         let was_watched = closely.is_some_and(|since| since.elapsed() >= after / 2);
-        if idle >= after && was_watched && !living.activity.idle_reported && living.is_observable()
+        if idle >= after && was_watched && !active.activity.idle_reported && active.is_observable()
         {
-            living.activity.idle_reported = true;
+            active.activity.idle_reported = true;
             due.push((id, rule));
         }
-        let wanted = living.is_observable() && idle >= after / 2;
+        let wanted = active.is_observable() && idle >= after / 2;
         if closely.is_some() != wanted {
             let folder = io.config.home.slice(&id.to_string());
             match wanted {
                 true => io.compute_scheduler.watch(id, &folder),
                 false => io.compute_scheduler.unwatch(id, &folder),
             }
-            living.activity.launches_watched_since = wanted.then(Instant::now);
+            active.activity.launches_watched_since = wanted.then(Instant::now);
         }
     }
     for (id, rule) in due {
@@ -98,8 +98,8 @@ pub(in crate::controller) fn check_idle_jobs(
 
 /// Its slice is going away.
 pub(in crate::controller) fn stop_launch_watch(jobs: &mut Jobs, io: &Io, id: JobId) {
-    if let Some(living) = jobs.active.get_mut(&id)
-        && living.activity.launches_watched_since.take().is_some()
+    if let Some(active) = jobs.active.get_mut(&id)
+        && active.activity.launches_watched_since.take().is_some()
     {
         let folder = io.config.home.slice(&id.to_string());
         io.compute_scheduler.unwatch(id, &folder);
@@ -113,7 +113,7 @@ fn apply_idle_rule(
     id: JobId,
     rule: Rule,
 ) -> Result<(), StoreError> {
-    let Some(living) = jobs.active.get(&id) else {
+    let Some(active) = jobs.active.get(&id) else {
         return Ok(());
     };
     let words = format!(
@@ -122,11 +122,11 @@ fn apply_idle_rule(
     );
     // The engine pauses containers, not we.
     let action = match rule.action {
-        IdleAction::Suspend if living.job.spec.container.is_some() => IdleAction::Notify,
+        IdleAction::Suspend if active.job.spec.container.is_some() => IdleAction::Notify,
         action => action,
     };
     tracing::info!(job = %id, ?action, "{words}");
-    let name = living.job.reference();
+    let name = active.job.reference();
     match action {
         IdleAction::Notify => fx.record_event(io, Some(id), "idle", &words),
         IdleAction::Suspend => {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use divvy_api::v1::Runner;
 use divvy_core::job::Event;
-use divvy_core::{JobId, JobState as Life};
+use divvy_core::{JobId, JobState};
 use jiff::Timestamp;
 
 use super::orphans::own_orphans;
@@ -19,7 +19,7 @@ use super::start::{Shortage, not_started};
 use crate::controller::claims;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{confirm, container, finalize};
+use crate::controller::lifecycle::{confirm, container, finalize, orphans, start};
 use crate::controller::mig::{MigManager, claim};
 use crate::controller::state::{ActiveJob, Jobs, State};
 use crate::controller::tick::ATTENDED;
@@ -67,17 +67,17 @@ pub(in crate::controller) fn check_records(
     io: &Io,
     id: JobId,
 ) -> Result<(), StoreError> {
-    let Some(living) = state.jobs.active.get(&id) else {
+    let Some(active) = state.jobs.active.get(&id) else {
         return Ok(());
     };
-    if living.job.claim().is_some() {
+    if active.job.claim().is_some() {
         // Nobody writes any.
         return Ok(());
     }
-    let dir = crate::controller::lifecycle::start::job_dir(&state.jobs, io, id);
-    let found = match living.job.state {
-        Life::Queued | Life::Ended { .. } => return Ok(()),
-        _ => read_records(&dir, living),
+    let dir = start::job_dir(&state.jobs, io, id);
+    let found = match active.job.state {
+        JobState::Queued | JobState::Ended { .. } => return Ok(()),
+        _ => read_records(&dir, active),
     };
     apply_observed(state, fx, io, id, found)
 }
@@ -89,19 +89,19 @@ pub(in crate::controller) fn sync_job(
     io: &Io,
     id: JobId,
 ) -> Result<(), StoreError> {
-    let Some(living) = state.jobs.active.get(&id) else {
+    let Some(active) = state.jobs.active.get(&id) else {
         return Ok(());
     };
-    if living.job.state.grants().is_empty() {
+    if active.job.state.grants().is_empty() {
         return Ok(());
     }
-    if living.job.claim().is_some() {
+    if active.job.claim().is_some() {
         return claims::check_claim(state, fx, io, id);
     }
-    if let Some(exit) = living.start_failure.clone() {
+    if let Some(exit) = active.start_failure.clone() {
         return finalize::finalize(state, fx, io, id, Some(&exit));
     }
-    let found = observe_job(&state.jobs, fx, io, id, living);
+    let found = observe_job(&state.jobs, fx, io, id, active);
     watch_supervisor(&mut state.jobs, io, id, &found);
     apply_observed(state, fx, io, id, found)
 }
@@ -109,12 +109,12 @@ pub(in crate::controller) fn sync_job(
 /// Has the end of a running job's supervisor told, so that it need not be looked for. It is the one that holds the lock: `found` says that
 /// somebody does, and who lives that wrote `launch` does it to his end.
 fn watch_supervisor(jobs: &mut Jobs, io: &Io, id: JobId, found: &Result<RecordState, RecordError>) {
-    let dir = crate::controller::lifecycle::start::job_dir(jobs, io, id);
-    let (Some(living), Some(watch)) = (jobs.active.get_mut(&id), &io.watch) else {
+    let dir = start::job_dir(jobs, io, id);
+    let (Some(active), Some(watch)) = (jobs.active.get_mut(&id), &io.watch) else {
         return;
     };
     if !matches!(found, Ok(RecordState::Nothing))
-        || !matches!(living.job.state, Life::Running { .. })
+        || !matches!(active.job.state, JobState::Running { .. })
     {
         return;
     }
@@ -122,7 +122,7 @@ fn watch_supervisor(jobs: &mut Jobs, io: &Io, id: JobId, found: &Result<RecordSt
         let launch = dir.launch().ok().flatten();
         launch.is_some_and(|launch| watch.watch_supervisor(id, launch.process))
     };
-    living.last_checked = is_attended.then(Instant::now);
+    active.last_checked = is_attended.then(Instant::now);
 }
 
 /// Draws the consequences of what was found.
@@ -134,9 +134,9 @@ fn apply_observed(
     found: Result<RecordState, RecordError>,
 ) -> Result<(), StoreError> {
     if !matches!(found, Ok(RecordState::Nothing))
-        && let Some(living) = state.jobs.active.get_mut(&id)
+        && let Some(active) = state.jobs.active.get_mut(&id)
     {
-        living.last_checked = None;
+        active.last_checked = None;
     }
     match found {
         Ok(RecordState::Nothing) => Ok(()),
@@ -168,7 +168,7 @@ fn apply_observed(
 
 /// A job that could have had the wrapper and got the preload instead.
 pub(in crate::controller) fn warn_of_the_weaker_form(jobs: &Jobs, io: &Io, id: JobId) {
-    if let Ok(Some(limiter)) = crate::controller::lifecycle::start::job_dir(jobs, io, id).limiter()
+    if let Ok(Some(limiter)) = start::job_dir(jobs, io, id).limiter()
         && limiter.failed
     {
         let why = limiter.because.unwrap_or_default();
@@ -181,26 +181,26 @@ fn observe_job(
     fx: &Effects,
     io: &Io,
     id: JobId,
-    living: &ActiveJob,
+    active: &ActiveJob,
 ) -> Result<RecordState, RecordError> {
-    let dir = crate::controller::lifecycle::start::job_dir(jobs, io, id);
-    let news = read_records(&dir, living)?;
+    let dir = start::job_dir(jobs, io, id);
+    let news = read_records(&dir, active)?;
     if !matches!(news, RecordState::Nothing) {
         return Ok(news);
     }
-    let starting = matches!(living.job.state, Life::Starting { .. });
+    let starting = matches!(active.job.state, JobState::Starting { .. });
     // Nobody was to start it yet: its instances are not there, or were made in this very round.
-    if starting && (!living.pending_instances.is_empty() || fx.starts.contains(&id)) {
+    if starting && (!active.pending_instances.is_empty() || fx.starts.contains(&id)) {
         return Ok(RecordState::Nothing);
     }
     // Nor before it is confirmed.
-    if living.job.awaits_confirmation() {
+    if active.job.awaits_confirmation() {
         return Ok(RecordState::Nothing);
     }
-    if starting && living.shortage.as_ref().is_some_and(Shortage::is_resting) {
+    if starting && active.shortage.as_ref().is_some_and(Shortage::is_resting) {
         return Ok(RecordState::Nothing);
     }
-    if awaits_client(living) && living.since.elapsed() < CLIENT_START && dir.launch()?.is_none() {
+    if awaits_client(active) && active.since.elapsed() < CLIENT_START && dir.launch()?.is_none() {
         return Ok(RecordState::Nothing);
     }
     let Some(lock) = dir.lock()? else {
@@ -213,8 +213,8 @@ fn observe_job(
     let Some(launch) = dir.launch()? else {
         // What ran once is not started again, whatever became of its record.
         let is_new = matches!(
-            living.job.state,
-            Life::Starting { .. } | Life::Stopping { process: None, .. }
+            active.job.state,
+            JobState::Starting { .. } | JobState::Stopping { process: None, .. }
         );
         return Ok(match is_new && !dir.is_from_earlier_build() {
             true => RecordState::NeverStarted(lock),
@@ -222,11 +222,11 @@ fn observe_job(
         });
     };
     // A container does not die with its supervisor, and the engine knows what has become of it.
-    if living.job.spec.container.is_some() && dir.spec()?.is_some() {
+    if active.job.spec.container.is_some() && dir.spec()?.is_some() {
         return Ok(RecordState::Unsupervised);
     }
     let mut orphans = survivors(&dir, launch.process)?;
-    orphans.extend(own_orphans(living));
+    orphans.extend(own_orphans(active));
     orphans.sort_unstable_by_key(|process| process.pid);
     orphans.dedup();
     Ok(if orphans.is_empty() {
@@ -244,19 +244,19 @@ fn mark_running(
     process: Process,
     at: Timestamp,
 ) -> Result<(), StoreError> {
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    let news = match &living.job.state {
-        Life::Starting { .. } => true,
-        Life::Stopping { process: None, .. } => false,
+    let news = match &active.job.state {
+        JobState::Starting { .. } => true,
+        JobState::Stopping { process: None, .. } => false,
         _ => return Ok(()),
     };
-    living.job.apply_event(Event::Spawned(process.into()));
-    living.last_checked = None;
-    living.job.started_at = Some(at);
-    living.activity.mark_active(Instant::now());
-    let job = living.job.clone();
+    active.job.apply_event(Event::Spawned(process.into()));
+    active.last_checked = None;
+    active.job.started_at = Some(at);
+    active.activity.mark_active(Instant::now());
+    let job = active.job.clone();
     register_process_roots(jobs, io, id);
     io.store.save(&job)?;
     if news {
@@ -275,19 +275,19 @@ fn never_started(
     id: JobId,
     lock: File,
 ) -> Result<(), StoreError> {
-    let Some(living) = state.jobs.active.get(&id) else {
+    let Some(active) = state.jobs.active.get(&id) else {
         return Ok(());
     };
-    let outcome = if matches!(living.job.state, Life::Stopping { .. }) {
+    let outcome = if matches!(active.job.state, JobState::Stopping { .. }) {
         Some(RunOutcome::Withdrawn {
             withdrawn: "its program had not started".into(),
         })
-    } else if awaits_client(living) {
+    } else if awaits_client(active) {
         let seconds = CLIENT_START.as_secs();
         Some(not_started(&format!(
             "its client did not start the program within {seconds} s"
         )))
-    } else if living.false_starts + 1 >= FALSE_STARTS {
+    } else if active.false_starts + 1 >= FALSE_STARTS {
         Some(not_started(&format!(
             "its supervisor ended {FALSE_STARTS} times before it started the program"
         )))
@@ -296,20 +296,19 @@ fn never_started(
     };
     if let Some(outcome) = outcome {
         let exit = ExitRecord { outcome, at: now() };
-        crate::controller::lifecycle::start::mark_spent(&state.jobs, io, id, &exit, &lock);
+        start::mark_spent(&state.jobs, io, id, &exit, &lock);
         // Spent, it is nobody's to start. Who looks at its end is to see that nobody has it.
         drop(lock);
         return finalize::finalize(state, fx, io, id, Some(&exit));
     }
     // Who had got away from an earlier run may have come into the slice of this one.
-    if crate::controller::lifecycle::orphans::has_orphans(&mut state.jobs, &state.gpus, fx, io, id)?
-    {
+    if orphans::has_orphans(&mut state.jobs, &state.gpus, fx, io, id)? {
         return Ok(());
     }
     let mut why = "its supervisor ended before it started the program".to_owned();
-    if let Some(living) = state.jobs.active.get_mut(&id) {
-        living.false_starts += u32::from(living.supervisor.take().is_some());
-        if let Some(shortage) = living.shortage.take() {
+    if let Some(active) = state.jobs.active.get_mut(&id) {
+        active.false_starts += u32::from(active.supervisor.take().is_some());
+        if let Some(shortage) = active.shortage.take() {
             why = shortage.why;
         }
     }
@@ -317,7 +316,7 @@ fn never_started(
         .jobs
         .active
         .get(&id)
-        .is_some_and(|living| living.job.keeps_placement());
+        .is_some_and(|active| active.job.keeps_placement());
     match stays {
         true => confirm::start_in_place(&mut state.jobs, fx, io, id, &why)?,
         false => requeue_unstarted(&mut state.jobs, &mut state.mig, fx, io, id, &why)?,
@@ -343,17 +342,17 @@ pub(in crate::controller) fn requeue_unstarted(
     }
     finalize::free_slice(jobs, io, id);
     claim::release_instances(mig, io, id)?;
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    living.job.apply_event(Event::NeverStarted);
-    living.members.clear();
-    living.pending_instances.clear();
-    living.since = Instant::now();
-    let mut job = living.job.clone();
+    active.job.apply_event(Event::NeverStarted);
+    active.members.clear();
+    active.pending_instances.clear();
+    active.since = Instant::now();
+    let mut job = active.job.clone();
     io.store.release_allocations(&job)?;
     job.allocations.clear();
-    living.job.allocations.clear();
+    active.job.allocations.clear();
     io.store.save(&job)?;
     fx.record_event(io, Some(id), "requeued", why)?;
     fx.replan = true;
@@ -362,11 +361,11 @@ pub(in crate::controller) fn requeue_unstarted(
 
 /// The supervisor was killed and the program lives on. It keeps its slice; if it was to be stopped, that is up to us.
 fn orphaned(jobs: &mut Jobs, io: &Io, id: JobId, processes: &[Process]) {
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return;
     };
-    if let Life::Stopping { .. } = living.job.state {
-        let signal = if living.since.elapsed() < io.config.grace {
+    if let JobState::Stopping { .. } = active.job.state {
+        let signal = if active.since.elapsed() < io.config.grace {
             rustix::process::Signal::TERM
         } else {
             rustix::process::Signal::KILL
@@ -399,10 +398,10 @@ pub(in crate::controller) fn reap_supervisors(
     if ended.is_empty() {
         return;
     }
-    for living in jobs.active.values_mut() {
-        let status = living.supervisor.and_then(|pid| ended.get(&pid));
+    for active in jobs.active.values_mut() {
+        let status = active.supervisor.and_then(|pid| ended.get(&pid));
         if let Some(status) = status {
-            living.supervisor_end = Some(describe_exit(*status));
+            active.supervisor_end = Some(describe_exit(*status));
         }
     }
 }
@@ -415,21 +414,21 @@ fn is_supervisor_exit_known(
     id: JobId,
 ) -> bool {
     reap_supervisors(jobs, children);
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return true;
     };
     let children = &children;
     let is_unheard = |pid| children.iter().any(|child| child.id() == pid);
-    if !living.supervisor.is_some_and(is_unheard) {
+    if !active.supervisor.is_some_and(is_unheard) {
         return true;
     }
-    let since = *living.lost_since.get_or_insert_with(Instant::now);
+    let since = *active.lost_since.get_or_insert_with(Instant::now);
     since.elapsed() >= SUPERVISOR_EXIT_TIMEOUT
 }
 
 /// Tells the observer from which processes the job's tree grows, and in which group, as far as the records say.
 pub(in crate::controller) fn register_process_roots(jobs: &Jobs, io: &Io, id: JobId) {
-    let Ok(record) = crate::controller::lifecycle::start::job_dir(jobs, io, id).record() else {
+    let Ok(record) = start::job_dir(jobs, io, id).record() else {
         return;
     };
     for begun in [record.launch, record.started].into_iter().flatten() {
@@ -456,8 +455,8 @@ impl ActiveJob {
 }
 
 /// What the records say that is not known.
-fn read_records(dir: &JobDir, living: &ActiveJob) -> Result<RecordState, RecordError> {
-    if living.job.state.process().is_some() {
+fn read_records(dir: &JobDir, active: &ActiveJob) -> Result<RecordState, RecordError> {
+    if active.job.state.process().is_some() {
         let exit = dir.exit()?;
         return Ok(exit.map_or(RecordState::Nothing, RecordState::Ended));
     }
@@ -469,8 +468,9 @@ fn read_records(dir: &JobDir, living: &ActiveJob) -> Result<RecordState, RecordE
 }
 
 /// Whether a client has yet to come for its job. Trying the lock then might be what makes it fail to take it.
-fn awaits_client(living: &ActiveJob) -> bool {
-    living.job.spec.runner == Runner::Client && matches!(living.job.state, Life::Starting { .. })
+fn awaits_client(active: &ActiveJob) -> bool {
+    active.job.spec.runner == Runner::Client
+        && matches!(active.job.state, JobState::Starting { .. })
 }
 
 /// `pid 4242 on gpu0.25a`.

@@ -99,10 +99,10 @@ pub(in crate::controller) fn queue_notification(
     io: &Io,
     id: JobId,
 ) -> Result<(), StoreError> {
-    let Some(living) = jobs.active.get(&id) else {
+    let Some(active) = jobs.active.get(&id) else {
         return Ok(());
     };
-    let job = &living.job;
+    let job = &active.job;
     let Some(line) = job.spec.policy.notify.clone() else {
         return Ok(());
     };

@@ -16,7 +16,7 @@ use std::time::Duration;
 use divvy_api::v1::{self, ErrorCode, JobMemory, MemoryPlace};
 use divvy_core::comeback::{ResumeBlocked, plan_resume};
 use divvy_core::memory::{MemoryEvent, MemoryResidency};
-use divvy_core::{AllocatedJob, Bytes, JobId, JobState as Life};
+use divvy_core::{AllocatedJob, Bytes, JobId, JobState};
 use divvy_ledger::Snapshot;
 use rustix::process::Signal;
 
@@ -95,7 +95,7 @@ impl Job {
     pub(in crate::controller) fn held(&self) -> Option<AllocatedJob> {
         let aside = &self.run_state.aside;
         let is_due =
-            aside.memory == MemoryResidency::Due && matches!(self.state, Life::Running { .. });
+            aside.memory == MemoryResidency::Due && matches!(self.state, JobState::Running { .. });
         if !self.holds() && !is_due {
             return None;
         }
@@ -103,7 +103,7 @@ impl Job {
         Some(AllocatedJob {
             owner: self.owner(),
             ran_s: self.ran_s(),
-            leaving: matches!(self.state, Life::Stopping { .. }),
+            leaving: matches!(self.state, JobState::Stopping { .. }),
             due: is_due.then_some(since),
             ..AllocatedJob::new(
                 self.id,
@@ -116,7 +116,7 @@ impl Job {
     /// Where its memory is, once it was to be put aside.
     pub(in crate::controller) fn memory(&self) -> Option<JobMemory> {
         let aside = &self.run_state.aside;
-        let is_over = !self.run_state.suspended || !matches!(self.state, Life::Running { .. });
+        let is_over = !self.run_state.suspended || !matches!(self.state, JobState::Running { .. });
         let since = aside.since.filter(|_| !is_over)?;
         let place = match aside.memory {
             MemoryResidency::Kept => MemoryPlace::Gpu,
@@ -147,16 +147,16 @@ pub(in crate::controller) fn offload(
         }
     };
     let never = offload_obstacle(jobs, id);
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    living.waiters.push(Waiter {
+    active.waiters.push(Waiter {
         milestone: Milestone::MemorySettled,
         reply,
     });
     fx.milestones_reached.push(id);
-    let was_suspended = living.job.run_state.suspended;
-    living.job.run_state.aside.because = None;
+    let was_suspended = active.job.run_state.suspended;
+    active.job.run_state.aside.because = None;
     match never {
         Some(why) => {
             if !was_suspended {
@@ -176,11 +176,11 @@ pub(in crate::controller) fn offload(
 
 /// Why a job's memory cannot even be tried to put aside.
 fn offload_obstacle(jobs: &Jobs, id: JobId) -> Option<String> {
-    let living = jobs.active.get(&id)?;
-    if is_divided(living.job.state.grants()) {
+    let active = jobs.active.get(&id)?;
+    if is_divided(active.job.state.grants()) {
         return Some("the driver cannot offload the memory of MIG instances".to_owned());
     }
-    if living.slice.is_none() {
+    if active.slice.is_none() {
         return Some("its slice cannot be read".to_owned());
     }
     None
@@ -194,13 +194,13 @@ fn keep_on_gpu(
     id: JobId,
     why: String,
 ) -> Result<(), StoreError> {
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    let aside = &mut living.job.run_state.aside;
+    let aside = &mut active.job.run_state.aside;
     aside.because = Some(why.clone());
     aside.since.get_or_insert_with(now);
-    let job = living.job.clone();
+    let job = active.job.clone();
     io.store.save(&job)?;
     fx.record_event(io, Some(id), "memory_release_failed", &why)
 }
@@ -213,31 +213,31 @@ pub(in crate::controller) fn move_memory(
     id: JobId,
     then: MemoryEvent,
 ) -> Result<(), StoreError> {
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    let before = living.job.run_state.aside.memory;
+    let before = active.job.run_state.aside.memory;
     let after = before.on(then);
     fx.milestones_reached.push(id);
     if before == after {
         return Ok(());
     }
     if after.is_copying() {
-        (living.memory_op.failures, living.memory_op.retry_after) = (0, None);
-        living.memory_op.last_error = None;
+        (active.memory_op.failures, active.memory_op.retry_after) = (0, None);
+        active.memory_op.last_error = None;
     }
-    living.memory_op.blocked_by = None;
-    living.job.run_state.aside.memory = after;
+    active.memory_op.blocked_by = None;
+    active.job.run_state.aside.memory = after;
     // Who waits keeps its place.
-    living.job.run_state.aside.since = Some(now());
+    active.job.run_state.aside.since = Some(now());
     let holding = (before.holds_gpus(), after.holds_gpus());
     if holding == (true, false) {
         usage::journal_metered(jobs, io, id)?;
     }
-    let Some(living) = jobs.active.get(&id) else {
+    let Some(active) = jobs.active.get(&id) else {
         return Ok(());
     };
-    let job = living.job.clone();
+    let job = active.job.clone();
     match holding {
         (true, false) => io.store.close_usage_for_offload(&job)?,
         (false, true) => io.store.save_allocations(&job)?,
@@ -274,19 +274,19 @@ pub(in crate::controller) fn pause_memory(
     id: JobId,
     suspend: bool,
 ) -> Result<bool, StoreError> {
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(false);
     };
-    let aside = &living.job.run_state.aside;
+    let aside = &active.job.run_state.aside;
     if aside.memory == MemoryResidency::Kept {
         // What could not be released may have been locked after all: it is asked.
-        let may_be_locked = !suspend && living.job.run_state.suspended && !aside.parts.is_empty();
+        let may_be_locked = !suspend && active.job.run_state.suspended && !aside.parts.is_empty();
         if may_be_locked {
             move_memory(jobs, fx, io, id, MemoryEvent::Recall)?;
         }
         return Ok(may_be_locked);
     }
-    let before = living.job.run_state.aside.memory;
+    let before = active.job.run_state.aside.memory;
     let then = if suspend {
         MemoryEvent::Suspend
     } else {
@@ -314,23 +314,23 @@ pub(in crate::controller) fn resume_offloaded(
         .jobs
         .active
         .values()
-        .filter_map(|living| living.job.held())
+        .filter_map(|active| active.job.held())
         .filter_map(|held| Some((held.due?, held.job)))
         .collect();
     due.sort_unstable();
     for (_, id) in due {
         let mut snapshot = schedule::snapshot(state, io);
-        let Some(living) = state.jobs.active.get_mut(&id) else {
+        let Some(active) = state.jobs.active.get_mut(&id) else {
             continue;
         };
-        if !living.memory_op.keeps_reservation() {
+        if !active.memory_op.keeps_reservation() {
             // It keeps its turn.
-            snapshot.held.extend(living.job.held());
+            snapshot.held.extend(active.job.held());
         }
-        match plan_resume(&snapshot, id, &uses(living)) {
-            Err(lacks) => living.memory_op.blocked_by = Some(lacks),
+        match plan_resume(&snapshot, id, &uses(active)) {
+            Err(lacks) => active.memory_op.blocked_by = Some(lacks),
             Ok(grants) => {
-                living.job.relabel(grants);
+                active.job.relabel(grants);
                 move_memory(&mut state.jobs, fx, io, id, MemoryEvent::Fits)?;
                 let words =
                     super::schedule::labels(&state.jobs.active.get(&id).expect("it was there").job);
@@ -354,8 +354,8 @@ pub(in crate::controller) fn run_memory_ops(jobs: &mut Jobs, fx: &mut Effects, i
 /// Those whose pause is over.
 pub(in crate::controller) fn retry_memory_ops(jobs: &mut Jobs, fx: &mut Effects, io: &Io) {
     for id in active_set::active_jobs(jobs, io) {
-        let moves = jobs.active.get(&id).is_some_and(|living| {
-            living.job.run_state.aside.memory.is_copying() && living.memory_op.cancelled.is_none()
+        let moves = jobs.active.get(&id).is_some_and(|active| {
+            active.job.run_state.aside.memory.is_copying() && active.memory_op.cancelled.is_none()
         });
         if moves {
             fx.memory_ops.push(id);
@@ -365,40 +365,40 @@ pub(in crate::controller) fn retry_memory_ops(jobs: &mut Jobs, fx: &mut Effects,
 
 fn run_memory_op(jobs: &mut Jobs, io: &Io, id: JobId) {
     let dir = start::job_dir(jobs, io, id);
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return;
     };
-    let aside = &living.job.run_state.aside;
+    let aside = &active.job.run_state.aside;
     let way = match aside.memory {
         MemoryResidency::Leaving => Direction::Offload,
         MemoryResidency::Returning { .. } => Direction::Restore,
         MemoryResidency::Kept | MemoryResidency::Aside | MemoryResidency::Due => return,
     };
-    let waits = living
+    let waits = active
         .memory_op
         .retry_after
         .is_some_and(|at| Instant::now() < at);
-    let runs = matches!(living.job.state, Life::Running { .. });
-    if waits || !runs || living.memory_op.cancelled.is_some() {
+    let runs = matches!(active.job.state, JobState::Running { .. });
+    if waits || !runs || active.memory_op.cancelled.is_some() {
         return;
     }
     let launch = dir.launch().ok().flatten();
-    let (Some(launch), Some(slice)) = (launch, &living.slice) else {
+    let (Some(launch), Some(slice)) = (launch, &active.slice) else {
         let why = "its records or its slice cannot be read".to_owned();
         let ended = match way {
             Direction::Offload if aside.parts.is_empty() => CheckpointOutcome::Refused(why),
             Direction::Offload => CheckpointOutcome::Failed(why),
             Direction::Restore => CheckpointOutcome::NotRestored(why),
         };
-        let attempt = living.job.attempt;
+        let attempt = active.job.attempt;
         return io.checkpoint_ops.report_not_started(id, attempt, ended);
     };
     let withdrawn = Arc::new(AtomicBool::new(false));
-    living.memory_op.cancelled = Some(Arc::clone(&withdrawn));
-    let grants = living.job.state.grants().iter();
+    active.memory_op.cancelled = Some(Arc::clone(&withdrawn));
+    let grants = active.job.state.grants().iter();
     io.checkpoint_ops.start(CheckpointOp {
         job: id,
-        attempt: living.job.attempt,
+        attempt: active.job.attempt,
         direction: way,
         supervisor: launch.process,
         slice: slice.ledger(),
@@ -420,10 +420,10 @@ pub(in crate::controller) fn apply_checkpoint_report(
         attempt,
         update: what,
     } = report;
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    let is_its = living.job.attempt == attempt;
+    let is_its = active.job.attempt == attempt;
     match what {
         CheckpointUpdate::LockPending(parts, journaled) => match is_its {
             true => record_checkpoint_processes(jobs, fx, io, id, parts, journaled),
@@ -431,14 +431,14 @@ pub(in crate::controller) fn apply_checkpoint_report(
             false => Ok(()),
         },
         CheckpointUpdate::Finished(outcome) => {
-            living.memory_op.cancelled = None;
+            active.memory_op.cancelled = None;
             // Who waits for its end may not have to any more.
             fx.milestones_reached.push(id);
-            if living.job.run_state.aside.memory.is_copying() {
+            if active.job.run_state.aside.memory.is_copying() {
                 // Something else may have been asked for meanwhile.
                 fx.memory_ops.push(id);
             }
-            match is_its && matches!(living.job.state, Life::Running { .. }) {
+            match is_its && matches!(active.job.state, JobState::Running { .. }) {
                 true => finish_memory_op(jobs, fx, io, id, outcome),
                 false => Ok(()),
             }
@@ -454,11 +454,11 @@ fn record_checkpoint_processes(
     parts: Vec<Process>,
     journaled: SyncSender<()>,
 ) -> Result<(), StoreError> {
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    living.job.run_state.aside.parts = parts;
-    let job = living.job.clone();
+    active.job.run_state.aside.parts = parts;
+    let job = active.job.clone();
     io.store.save(&job)?;
     fx.commit_waiters.push(journaled);
     Ok(())
@@ -471,20 +471,20 @@ fn finish_memory_op(
     id: JobId,
     outcome: CheckpointOutcome,
 ) -> Result<(), StoreError> {
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    let before = living.job.run_state.aside.memory;
+    let before = active.job.run_state.aside.memory;
     match (outcome, before) {
         (CheckpointOutcome::Saved, MemoryResidency::Leaving) => {
-            let memory: Bytes = uses(living).into_iter().sum();
-            let labels = super::schedule::labels(&living.job);
+            let memory: Bytes = uses(active).into_iter().sum();
+            let labels = super::schedule::labels(&active.job);
             move_memory(jobs, fx, io, id, MemoryEvent::Offloaded)?;
             let words = format!("{} of {labels} is in host memory", memory.human());
             fx.record_event(io, Some(id), "memory_released", &words)
         }
         (CheckpointOutcome::Refused(why), MemoryResidency::Leaving) => {
-            living.job.run_state.aside.parts.clear();
+            active.job.run_state.aside.parts.clear();
             move_memory(jobs, fx, io, id, MemoryEvent::Refused)?;
             fx.pauses.push(id);
             keep_on_gpu(jobs, fx, io, id, why)
@@ -494,7 +494,7 @@ fn finish_memory_op(
             keep_on_gpu(jobs, fx, io, id, why)
         }
         (CheckpointOutcome::Restored, MemoryResidency::Returning { goes_on }) => {
-            let was_released = living.job.run_state.aside.because.is_none();
+            let was_released = active.job.run_state.aside.because.is_none();
             move_memory(jobs, fx, io, id, MemoryEvent::Restored)?;
             if was_released {
                 let words = "its memory is restored to its GPUs";
@@ -512,8 +512,8 @@ fn finish_memory_op(
             }
         }
         (CheckpointOutcome::NotRestored(why), MemoryResidency::Returning { .. }) => {
-            let is_new = living.memory_op.last_error.as_ref() != Some(&why);
-            living.memory_op.record_failure(why.clone());
+            let is_new = active.memory_op.last_error.as_ref() != Some(&why);
+            active.memory_op.record_failure(why.clone());
             tracing::warn!(job = %id, "cannot restore the job's memory to its GPUs: {why}");
             // What of it goes on meanwhile would wait for the rest.
             fx.pauses.push(id);
@@ -531,10 +531,10 @@ fn finish_memory_op(
 pub(in crate::controller) fn offload_block_reason(jobs: &Jobs, job: &Job) -> Option<BlockReason> {
     let memory = job.memory()?;
     let aside = &job.run_state.aside;
-    let living = jobs.active.get(&job.id)?;
-    let trip = &living.memory_op;
+    let active = jobs.active.get(&job.id)?;
+    let trip = &active.memory_op;
     let tried = trip.last_error.as_ref();
-    let bytes: Bytes = uses(living).into_iter().sum();
+    let bytes: Bytes = uses(active).into_iter().sum();
     let its = format!("its {} of {}", bytes.human(), super::schedule::labels(job));
     let words = match memory.place {
         MemoryPlace::Gpu => {
@@ -566,15 +566,15 @@ pub(in crate::controller) fn offload_block_reason(jobs: &Jobs, job: &Job) -> Opt
 }
 
 /// Whether a job's memory is where it is for now.
-pub(in crate::controller) fn is_memory_settled(living: &ActiveJob) -> bool {
-    !living.job.run_state.aside.memory.is_copying()
+pub(in crate::controller) fn is_memory_settled(active: &ActiveJob) -> bool {
+    !active.job.run_state.aside.memory.is_copying()
 }
 
 /// What a job's memory comes to by its account, by position in its holdings.
-fn uses(living: &ActiveJob) -> Vec<Bytes> {
-    let account = living.slice.as_ref().and_then(|slice| slice.read().ok());
+fn uses(active: &ActiveJob) -> Vec<Bytes> {
+    let account = active.slice.as_ref().and_then(|slice| slice.read().ok());
     account.map_or_else(Vec::new, |account| {
-        comes_to(&account, &living.job.allocations)
+        comes_to(&account, &active.job.allocations)
     })
 }
 

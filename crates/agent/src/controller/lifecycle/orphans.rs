@@ -32,17 +32,17 @@ pub(in crate::controller) fn has_orphans(
 ) -> Result<bool, StoreError> {
     let grace = io.config.grace;
     let is_not_seen = observe::is_unobserved(jobs, gpus, id);
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(false);
     };
-    let holders = holders(living);
+    let holders = holders(active);
     // Of who is in an instance nothing else tells.
-    let may_have = is_not_seen && living.is_launched() && is_divided(living.job.state.grants());
+    let may_have = is_not_seen && active.is_launched() && is_divided(active.job.state.grants());
     if holders.is_empty() && !may_have {
-        living.orphans_since = None;
+        active.orphans_since = None;
         return Ok(false);
     }
-    let since = *living.orphans_since.get_or_insert_with(Instant::now);
+    let since = *active.orphans_since.get_or_insert_with(Instant::now);
     if since.elapsed() < grace {
         if may_have {
             io.observer.sample_soon();
@@ -50,10 +50,10 @@ pub(in crate::controller) fn has_orphans(
         return Ok(true);
     }
     if holders.is_empty() {
-        living.orphans_since = None;
+        active.orphans_since = None;
         return Ok(false);
     }
-    let its = own_orphans(living);
+    let its = own_orphans(active);
     let strangers = holders.iter().filter(|process| !its.contains(process));
     for process in &its {
         // Gone by itself is as well; one that cannot be killed is waited for.
@@ -67,7 +67,7 @@ pub(in crate::controller) fn has_orphans(
         );
         tracing::warn!(job = %id, words);
         // Whoever is there when another run of it has ended is given a grace of his own.
-        living.orphans_since = None;
+        active.orphans_since = None;
         fx.record_event(io, Some(id), "orphan_process", &words)?;
         return Ok(false);
     }
@@ -75,10 +75,10 @@ pub(in crate::controller) fn has_orphans(
 }
 
 /// Those of the holders that are the job's: of the driver's list, or its user's.
-pub(in crate::controller) fn own_orphans(living: &ActiveJob) -> Vec<Process> {
-    let by = living.job.spec.credentials.uid;
-    let mut its = holders(living);
-    its.retain(|process| living.members.contains(process) || owner(*process) == Some(by));
+pub(in crate::controller) fn own_orphans(active: &ActiveJob) -> Vec<Process> {
+    let by = active.job.spec.credentials.uid;
+    let mut its = holders(active);
+    its.retain(|process| active.members.contains(process) || owner(*process) == Some(by));
     its
 }
 
@@ -89,10 +89,10 @@ fn owner(process: Process) -> Option<u32> {
 
 /// Whoever holds something of what the job was granted, wherever it has gone: whom the driver listed, which is the job's by the
 /// kernel's word or its own, and who has the slice mapped; a slot alone is only a word.
-fn holders(living: &ActiveJob) -> Vec<Process> {
-    let listed = living.members.iter().copied();
+fn holders(active: &ActiveJob) -> Vec<Process> {
+    let listed = active.members.iter().copied();
     let mut holders: Vec<Process> = listed.filter(|member| member.is_alive()).collect();
-    if let Some(slice) = &living.slice
+    if let Some(slice) = &active.slice
         && let Ok(snapshot) = slice.read()
     {
         holders.extend(slice.live_processes(&snapshot));

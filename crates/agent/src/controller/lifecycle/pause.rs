@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use divvy_api::v1::{Error, ErrorCode};
-use divvy_core::{JobId, JobState as Life};
+use divvy_core::{JobId, JobState};
 use rustix::process::Signal;
 
 use crate::checkpoint::GpuMemoryState;
@@ -15,6 +15,7 @@ use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{cancel, offload, start};
 use crate::controller::observe::usage;
+use crate::controller::query::reference;
 use crate::controller::query::reference::has_ended;
 use crate::controller::state::Jobs;
 use crate::host::clock::Instant;
@@ -31,7 +32,7 @@ pub(in crate::controller) fn pause(
     reference: &str,
     suspend: bool,
 ) -> Result<Result<JobId, Error>, StoreError> {
-    match crate::controller::query::reference::find(jobs, io, reference)? {
+    match reference::find(jobs, io, reference)? {
         Ok(id) => pause_job(jobs, fx, io, id, suspend),
         Err(error) => Ok(Err(error)),
     }
@@ -50,7 +51,7 @@ pub(in crate::controller) fn pause_job(
     let suspended = jobs
         .active
         .get(&id)
-        .map(|living| living.job.run_state.suspended);
+        .map(|active| active.job.run_state.suspended);
     if !offload::pause_memory(jobs, fx, io, id, suspend)? && suspended != Some(suspend) {
         if !suspend {
             signal_all(jobs, io, id, Signal::CONT);
@@ -66,12 +67,10 @@ pub(in crate::controller) fn pausable(
     io: &Io,
     reference: &str,
 ) -> Result<Result<JobId, Error>, StoreError> {
-    Ok(
-        match crate::controller::query::reference::find(jobs, io, reference)? {
-            Ok(id) => check_pausable(jobs, id).map(|()| id),
-            Err(error) => Err(error),
-        },
-    )
+    Ok(match reference::find(jobs, io, reference)? {
+        Ok(id) => check_pausable(jobs, id).map(|()| id),
+        Err(error) => Err(error),
+    })
 }
 
 fn check_pausable(jobs: &Jobs, id: JobId) -> Result<(), Error> {
@@ -79,11 +78,11 @@ fn check_pausable(jobs: &Jobs, id: JobId) -> Result<(), Error> {
     if let Some(error) = claims::refuse_for_claim(jobs, id, "suspended or resumed") {
         return Err(error);
     }
-    let job = jobs.active.get(&id).map(|living| &living.job);
+    let job = jobs.active.get(&id).map(|active| &active.job);
     let Some(job) = job.filter(|job| job.state.outcome().is_none()) else {
         return Err(has_ended(id));
     };
-    if !matches!(job.state, Life::Running { .. }) {
+    if !matches!(job.state, JobState::Running { .. }) {
         let state = job.state.state();
         return conflict(
             format!("job {id} is {state}, but only running jobs can be suspended or resumed"),
@@ -132,15 +131,15 @@ fn mark(
     id: JobId,
     suspended: bool,
 ) -> Result<(), StoreError> {
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    living.job.run_state.suspended = suspended;
+    active.job.run_state.suspended = suspended;
     if !suspended {
-        living.job.run_state.aside = GpuMemoryState::default();
+        active.job.run_state.aside = GpuMemoryState::default();
     }
-    living.activity.mark_active(Instant::now());
-    let job = living.job.clone();
+    active.activity.mark_active(Instant::now());
+    let job = active.job.clone();
     fx.changed.insert(id);
     usage::start_usage_span(jobs, io, id)?;
     io.store.save(&job)
@@ -149,8 +148,8 @@ fn mark(
 /// Stops every process of a suspended job, those included that it starts meanwhile. One that was let go on since is none, and nobody
 /// whose memory is being copied can be stopped.
 pub(in crate::controller) fn stop_all_processes(jobs: &Jobs, io: &Io, id: JobId) {
-    let living = jobs.active.get(&id);
-    if !living.is_some_and(|living| living.job.run_state.suspended && living.is_memory_idle()) {
+    let active = jobs.active.get(&id);
+    if !active.is_some_and(|active| active.job.run_state.suspended && active.is_memory_idle()) {
         return;
     }
     let mut before = BTreeSet::new();

@@ -4,7 +4,7 @@
 //! step from `stopping` to `queued` is also the step from one folder to the next.
 
 use divvy_core::job::{Event, ProgramExit, StopReason};
-use divvy_core::{JobId, JobState as Life};
+use divvy_core::{JobId, JobState};
 
 use crate::checkpoint::GpuMemoryState;
 use crate::controller::effects::Effects;
@@ -50,18 +50,18 @@ impl Job {
             exit.is_some_and(|exit| matches!(exit.outcome, RunOutcome::Withdrawn { .. }));
         let (had_left, again) = (self.exited_before_stop(exit), self.should_retry(&gone));
         match &self.state {
-            Life::Stopping { process: None, .. } if withdrawn => (Event::NeverStarted, false),
+            JobState::Stopping { process: None, .. } if withdrawn => (Event::NeverStarted, false),
             // It comes back whatever it did, so it comes back for its own failure.
-            Life::Stopping { why, .. } if had_left && again && why.requeues() => {
+            JobState::Stopping { why, .. } if had_left && again && why.requeues() => {
                 (Event::Gone(gone), true)
             }
-            Life::Stopping { .. } if had_left => (Event::GoneBefore(gone), false),
+            JobState::Stopping { .. } if had_left => (Event::GoneBefore(gone), false),
             // Another GPU may do, however its program took the loss of this one.
-            Life::Stopping {
+            JobState::Stopping {
                 why: StopReason::GpuLost,
                 ..
             } if self.should_retry(&ProgramExit::GpuLost) => (Event::Failed, true),
-            Life::Stopping { .. } => (Event::Gone(gone), false),
+            JobState::Stopping { .. } => (Event::Gone(gone), false),
             _ if again => (Event::Failed, true),
             _ => (Event::Gone(gone), false),
         }
@@ -83,22 +83,26 @@ pub(in crate::controller) fn requeue_after_run(
     if let Err(error) = start::job_dir(jobs, io, id).erase_spec() {
         tracing::warn!(job = %id, error = error_chain(&error), "cannot delete the job's spec, which contains its environment");
     }
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    assert_eq!(living.job.state, Life::Queued, "the caller has queued it");
+    assert_eq!(
+        active.job.state,
+        JobState::Queued,
+        "the caller has queued it"
+    );
     let now = Instant::now();
-    (living.since, living.client_seen) = (now, now);
-    living.supervisor = None;
-    living.supervisor_end = None;
-    living.lost_since = None;
-    living.start_failure = None;
-    living.false_starts = 0;
-    living.refusals = 0;
-    living.damaged = false;
-    living.slice_usage.clear();
-    living.members.clear();
-    let job = &mut living.job;
+    (active.since, active.client_seen) = (now, now);
+    active.supervisor = None;
+    active.supervisor_end = None;
+    active.lost_since = None;
+    active.start_failure = None;
+    active.false_starts = 0;
+    active.refusals = 0;
+    active.damaged = false;
+    active.slice_usage.clear();
+    active.members.clear();
+    let job = &mut active.job;
     job.run_state.runs += 1;
     let (stop, cause) = (job.run_state.stop.take(), job.run_state.cause.take());
     job.run_state.stopped_before =
@@ -173,7 +177,7 @@ mod tests {
         );
         let mut again = preempted.clone();
         again.apply_event(tried_again.0);
-        assert_eq!(again.state, Life::Queued);
+        assert_eq!(again.state, JobState::Queued);
 
         let mut spent = preempted.clone();
         spent.run_state.failures = 1;

@@ -15,7 +15,7 @@ use divvy_api::v1::{self, Error, ErrorCode};
 use divvy_core::memory::MemoryResidency;
 use divvy_core::project::quota_exceeded_by_resize;
 use divvy_core::resize::{ResizeError, Resized, grant_at_target, resize as plan_resize};
-use divvy_core::{Amount, Bytes, Compute, Grant, JobId, JobState as Life, can_ever_fit};
+use divvy_core::{Amount, Bytes, Compute, Grant, JobId, JobState, can_ever_fit};
 
 use crate::controller::admission::{projects, submit};
 use crate::controller::effects::{Effects, JobReply};
@@ -91,14 +91,14 @@ fn resize_job(
     if let Some(error) = claims::refuse_for_claim(&state.jobs, id, "resized") {
         return Ok(Err(error));
     }
-    let living = state.jobs.active.get(&id);
-    if living.is_some_and(|living| living.job.run_state.aside.memory != MemoryResidency::Kept) {
+    let active = state.jobs.active.get(&id);
+    if active.is_some_and(|active| active.job.run_state.aside.memory != MemoryResidency::Kept) {
         return conflict("is suspended without its GPUs; resume it before resizing it");
     }
-    let unconfirmed = living.is_some_and(|living| living.job.awaits_confirmation());
-    let done = match (living.map(|living| &living.job.state), amount) {
-        (Some(Life::Stopping { .. }), _) => conflict("is being stopped"),
-        (Some(Life::Ended { .. }) | None, _) => conflict("has ended already"),
+    let unconfirmed = active.is_some_and(|active| active.job.awaits_confirmation());
+    let done = match (active.map(|active| &active.job.state), amount) {
+        (Some(JobState::Stopping { .. }), _) => conflict("is being stopped"),
+        (Some(JobState::Ended { .. }) | None, _) => conflict("has ended already"),
         (Some(life), _) if compute.is_some() && is_divided(life.grants()) => {
             let what = "a MIG instance has its own compute units, so no compute mode applies";
             Ok(Err(
@@ -106,14 +106,14 @@ fn resize_job(
             ))
         }
         (Some(_), None) => Ok(Ok(())),
-        (Some(Life::Starting { .. }), Some(_)) if unconfirmed => {
+        (Some(JobState::Starting { .. }), Some(_)) if unconfirmed => {
             conflict("waits for a confirmation of its present size")
         }
-        (Some(Life::Queued), Some(amount)) => resize_waiting(state, fx, io, id, amount),
-        (Some(Life::Lent { .. }), Some(_)) => {
+        (Some(JobState::Queued), Some(amount)) => resize_waiting(state, fx, io, id, amount),
+        (Some(JobState::Lent { .. }), Some(_)) => {
             conflict("is a claim, and Divvy does not run its programs")
         }
-        (Some(Life::Starting { .. } | Life::Running { .. }), Some(amount)) => {
+        (Some(JobState::Starting { .. } | JobState::Running { .. }), Some(amount)) => {
             resize_held(state, fx, io, id, amount)
         }
     }?;
@@ -294,8 +294,8 @@ pub(in crate::controller) fn reclaim_released(
     io: &Io,
 ) -> Result<(), StoreError> {
     let mut shrinking: Vec<JobId> = Vec::new();
-    active_set::for_each_active(&mut state.jobs, io, |id, living| {
-        let mut holdings = living.job.allocations.iter();
+    active_set::for_each_active(&mut state.jobs, io, |id, active| {
+        let mut holdings = active.job.allocations.iter();
         if holdings.any(|holding| holding.goal.is_some()) {
             shrinking.push(id);
         }
@@ -308,27 +308,27 @@ pub(in crate::controller) fn reclaim_released(
 
 fn reclaim_from(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) -> Result<(), StoreError> {
     let snapshot = schedule::snapshot(state, io);
-    let Some(living) = state.jobs.active.get_mut(&id) else {
+    let Some(active) = state.jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    let (Life::Starting { .. } | Life::Running { .. }) = living.job.state else {
+    let (JobState::Starting { .. } | JobState::Running { .. }) = active.job.state else {
         return Ok(());
     };
-    if living.job.run_state.aside.memory != MemoryResidency::Kept {
+    if active.job.run_state.aside.memory != MemoryResidency::Kept {
         return Ok(());
     }
-    let Some(account) = living.slice.as_ref().and_then(|slice| slice.read().ok()) else {
+    let Some(account) = active.slice.as_ref().and_then(|slice| slice.read().ok()) else {
         return Ok(());
     };
     let mut taken = Vec::new();
-    let resized = living
+    let resized = active
         .job
         .allocations
         .iter()
         .enumerate()
         .map(|(gpu, holding)| {
             let usage = account.usage(gpu);
-            let ledger = living.slice_usage.get(gpu).copied().unwrap_or_default();
+            let ledger = active.slice_usage.get(gpu).copied().unwrap_or_default();
             // A job writes its account itself; what the driver says it holds is not to be given to others either.
             let used = Bytes::new(usage.used()).max(ledger.driver.unwrap_or_default());
             let reached_it = |memory: Bytes| usage.limit <= memory.get() && used <= memory;
@@ -357,8 +357,8 @@ fn reclaim_from(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) -> Resu
     if taken.is_empty() {
         return Ok(());
     }
-    living.job.regrant(resized);
-    let job = living.job.clone();
+    active.job.regrant(resized);
+    let job = active.job.clone();
     crate::controller::observe::usage::journal_metered(&mut state.jobs, io, id)?;
     io.store.save_allocations(&job)?;
     fx.changed.insert(id);

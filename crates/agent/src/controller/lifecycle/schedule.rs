@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use divvy_core::job::StopReason;
 use divvy_core::turn::sort_queue;
-use divvy_core::{JobState as Life, PendingJob, Preempt, Queue, QueueName, QueueSpec, Snapshot};
+use divvy_core::{JobState, PendingJob, Preempt, Queue, QueueName, QueueSpec, Snapshot};
 
 use crate::controller::admission::array;
 use crate::controller::effects::Effects;
@@ -49,17 +49,17 @@ pub(in crate::controller) fn replan(
     let again = plan.replan_in_s.map(Duration::from_secs);
     state.queues.replan_at = again.map(|after| Instant::now() + after);
     for start in plan.starts {
-        let Some(living) = state.jobs.active.get_mut(&start.job) else {
+        let Some(active) = state.jobs.active.get_mut(&start.job) else {
             continue;
         };
-        living.job.place(start.grants);
-        let waited = Duration::try_from(now().duration_since(living.job.submitted_at));
-        let queue = living.job.spec.queue.to_string();
+        active.job.place(start.grants);
+        let waited = Duration::try_from(now().duration_since(active.job.submitted_at));
+        let queue = active.job.spec.queue.to_string();
         let waits = fx.counters.waits.entry(queue).or_default();
         waits.add(waited.unwrap_or_default());
-        living.since = Instant::now();
-        living.supervisor = None;
-        let job = living.job.clone();
+        active.since = Instant::now();
+        active.supervisor = None;
+        let job = active.job.clone();
         io.store.save_allocations(&job)?;
         io.store.save(&job)?;
         fx.record_event(io, Some(job.id), "starting", &labels(&job))?;
@@ -90,26 +90,26 @@ fn snapshot_of(state: &State, io: &Io, everybody: bool) -> Snapshot {
     let mut waiting: BTreeMap<&QueueName, Vec<PendingJob>> = BTreeMap::new();
     let mut held = Vec::new();
     let mut room = array::array_limits(&state.jobs);
-    for living in state.jobs.active.values() {
-        let ActiveJob { job, after, .. } = &**living;
+    for active in state.jobs.active.values() {
+        let ActiveJob { job, after, .. } = &**active;
         let queue = &job.spec.queue;
         match &job.state {
-            Life::Queued
-                if living.confirmation_expired || state.jobs.unjournaled.contains_key(&job.id) => {}
+            JobState::Queued
+                if active.confirmation_expired || state.jobs.unjournaled.contains_key(&job.id) => {}
             // A release comes as a submit does: until then the job stands in nobody's way.
-            Life::Queued if job.run_state.hold.is_some() => {}
-            Life::Queued if !everybody && (!after.is_empty() || !room.admits(job)) => {}
-            Life::Queued => {
+            JobState::Queued if job.run_state.hold.is_some() => {}
+            JobState::Queued if !everybody && (!after.is_empty() || !room.admits(job)) => {}
+            JobState::Queued => {
                 waiting
                     .entry(queue)
                     .or_default()
                     .push(job.waiting_in_queue());
             }
-            Life::Ended { .. } => {}
+            JobState::Ended { .. } => {}
             // Nothing is kept for who is to go on and cannot, however much room there is.
             _ => held.extend(
                 (job.held())
-                    .filter(|held| held.due.is_none() || living.memory_op.keeps_reservation()),
+                    .filter(|held| held.due.is_none() || active.memory_op.keeps_reservation()),
             ),
         }
     }

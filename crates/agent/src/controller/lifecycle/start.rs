@@ -113,7 +113,7 @@ impl Shortage {
 
 pub(in crate::controller) fn job_dir(jobs: &Jobs, io: &Io, id: JobId) -> JobDir {
     match jobs.active.get(&id) {
-        Some(living) => records(&io.config.home, id, &living.job),
+        Some(active) => records(&io.config.home, id, &active.job),
         None => JobDir::new(io.config.home.job(&id.to_string())),
     }
 }
@@ -121,14 +121,14 @@ pub(in crate::controller) fn job_dir(jobs: &Jobs, io: &Io, id: JobId) -> JobDir 
 pub(in crate::controller) fn runs_on_client(jobs: &Jobs, id: JobId) -> bool {
     jobs.active
         .get(&id)
-        .is_some_and(|living| living.job.spec.runner == Runner::Client)
+        .is_some_and(|active| active.job.spec.runner == Runner::Client)
 }
 
 /// Makes the slice and writes the spec of a job that is starting.
 pub(in crate::controller) fn prepare(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) {
     confirm::pass(&state.jobs, id, "confirm.answered");
-    if let Some(living) = state.jobs.active.get_mut(&id) {
-        living.shortage = None;
+    if let Some(active) = state.jobs.active.get_mut(&id) {
+        active.shortage = None;
     }
     if let Err(error) = try_prepare(state, io, id) {
         failed_to_start(&mut state.jobs, fx, io, id, &error);
@@ -143,20 +143,20 @@ fn failed_to_start(jobs: &mut Jobs, fx: &mut Effects, io: &Io, id: JobId, error:
         return fail_start(jobs, fx, io, id, &why);
     }
     tracing::warn!(job = %id, why, "cannot start the job now; it returns to its queue");
-    if let Some(living) = jobs.active.get_mut(&id) {
+    if let Some(active) = jobs.active.get_mut(&id) {
         let why = format!("it could not be started: {why}");
         let since = Instant::now();
-        living.shortage = Some(Shortage { why, since });
+        active.shortage = Some(Shortage { why, since });
     }
 }
 
 fn try_prepare(state: &mut State, io: &Io, id: JobId) -> Result<(), StartError> {
     let dir = job_dir(&state.jobs, io, id);
     let folder = io.config.home.slice(&id.to_string());
-    let Some(living) = state.jobs.active.get_mut(&id) else {
+    let Some(active) = state.jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    let job = &living.job;
+    let job = &active.job;
     let grants = job.state.grants();
     let overheads = overheads(&state.gpus.devices, grants);
     let compute = job.compute();
@@ -254,17 +254,17 @@ fn try_prepare(state: &mut State, io: &Io, id: JobId) -> Result<(), StartError> 
         Some(slice) => {
             io.observer.register(id, slice.to_watched_job(Vec::new()));
             // It may have been resized to less between its grants and its slice.
-            let limits = living.job.limits();
+            let limits = active.job.limits();
             slice.resize(&limits, compute);
             io.compute_scheduler
                 .add_slice(id, &folder, &limits, compute);
         }
         None => io.observer.register(id, WatchedJob::without_ledger()),
     }
-    living.slice = slice;
-    living.slice_usage.clear();
-    living.since = Instant::now();
-    living.client_seen = Instant::now();
+    active.slice = slice;
+    active.slice_usage.clear();
+    active.since = Instant::now();
+    active.client_seen = Instant::now();
     watch_job(&state.jobs, io, id);
     Ok(())
 }
@@ -279,10 +279,10 @@ pub(in crate::controller) fn write_replicas(
     io: &Io,
 ) -> Result<(), StoreError> {
     for id in std::mem::take(&mut fx.changed) {
-        let holds = |living: &ActiveJob| !living.job.state.grants().is_empty();
+        let holds = |active: &ActiveJob| !active.job.state.grants().is_empty();
         let dir = job_dir(jobs, io, id);
         // A job that has no folder yet gets its record with all that it has.
-        if !jobs.active.get(&id).is_some_and(|living| holds(living)) || !dir.path().is_dir() {
+        if !jobs.active.get(&id).is_some_and(|active| holds(active)) || !dir.path().is_dir() {
             continue;
         }
         if let Err(error) = dir.write_replica(&io.store.replica(id)?) {
@@ -303,7 +303,7 @@ pub(in crate::controller) fn spawn(
     if jobs
         .active
         .get(&id)
-        .is_none_or(|living| living.start_failure.is_some() || living.shortage.is_some())
+        .is_none_or(|active| active.start_failure.is_some() || active.shortage.is_some())
     {
         return;
     }
@@ -324,16 +324,16 @@ pub(in crate::controller) fn try_spawn(
     let lock = dir.lock()?.ok_or(StartError::Locked)?;
     // One log, however often it runs.
     let log = JobDir::new(io.config.home.job(&id.to_string())).open_log()?;
-    if let Some(user) = jobs.active.get(&id).and_then(|living| run_as(&living.job)) {
+    if let Some(user) = jobs.active.get(&id).and_then(|active| run_as(&active.job)) {
         fchown(&log, Some(user.uid), Some(user.gid)).map_err(StartError::Spawn)?;
     }
     reach("start.locked");
     let divvy = &io.config.programs.divvy;
     let child = SupervisorHandle::start(divvy, dir.path(), lock, log).map_err(StartError::Spawn)?;
     reach("start.spawned");
-    if let Some(living) = jobs.active.get_mut(&id) {
-        living.supervisor = Some(child.id());
-        living.supervisor_end = None;
+    if let Some(active) = jobs.active.get_mut(&id) {
+        active.supervisor = Some(child.id());
+        active.supervisor_end = None;
     }
     if let Some(supervisor) = child.process() {
         io.observer.add_root(id, supervisor);
@@ -361,8 +361,8 @@ pub(in crate::controller) fn fail_start(
     if let Ok(Some(lock)) = job_dir(jobs, io, id).lock() {
         mark_spent(jobs, io, id, &exit, &lock);
     }
-    if let Some(living) = jobs.active.get_mut(&id) {
-        living.start_failure = Some(exit);
+    if let Some(active) = jobs.active.get_mut(&id) {
+        active.start_failure = Some(exit);
     }
     fx.recheck.push(id);
 }

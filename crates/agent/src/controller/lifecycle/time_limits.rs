@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use divvy_core::job::StopReason;
-use divvy_core::{JobId, JobState as Life};
+use divvy_core::{JobId, JobState};
 
 use crate::controller::active_set;
 use crate::controller::effects::Effects;
@@ -36,7 +36,7 @@ impl Job {
     /// The limit, in seconds, that its process has reached.
     fn limit_reached(&self, now_ns: u64) -> Option<u64> {
         let limit = self.spec.policy.time_limit_s?;
-        let is_over = matches!(self.state, Life::Running { .. })
+        let is_over = matches!(self.state, JobState::Running { .. })
             && self.ran(now_ns) >= Duration::from_secs(limit);
         is_over.then_some(limit)
     }
@@ -49,8 +49,8 @@ pub(in crate::controller) fn enforce_time_limits(
 ) -> Result<(), StoreError> {
     let now_ns = boot_ns();
     let mut overdue: Vec<(JobId, u64)> = Vec::new();
-    active_set::for_each_active(jobs, io, |id, living| {
-        if let Some(limit) = living.job.limit_reached(now_ns) {
+    active_set::for_each_active(jobs, io, |id, active| {
+        if let Some(limit) = active.job.limit_reached(now_ns) {
             overdue.push((id, limit));
         }
     });

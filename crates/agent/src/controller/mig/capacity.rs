@@ -42,7 +42,7 @@ fn carving(jobs: &Jobs, mig: &MigManager, gpu: &GpuUuid, table: Arc<ProfileTable
     let held = jobs
         .active
         .values()
-        .flat_map(|living| living.job.state.grants());
+        .flat_map(|active| active.job.state.grants());
     let held = held.filter(|grant| grant.gpu == *gpu);
     taken.extend(held.filter_map(|grant| {
         let placement = grant.mig?.placement;

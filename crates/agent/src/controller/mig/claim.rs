@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use divvy_core::mig::Placement;
-use divvy_core::{GpuUuid, JobId, JobState as Life};
+use divvy_core::{GpuUuid, JobId, JobState};
 
 use super::{DestroyReason, slot};
 use crate::controller::effects::Effects;
@@ -23,11 +23,11 @@ pub(in crate::controller) fn claim_instances(
     id: JobId,
     reclaim: &[(GpuUuid, Placement)],
 ) -> Result<bool, StoreError> {
-    let Some(living) = state.jobs.active.get(&id) else {
+    let Some(active) = state.jobs.active.get(&id) else {
         return Ok(false);
     };
-    let tenant = living.job.tenant();
-    let grants = living.job.state.grants().to_vec();
+    let tenant = active.job.tenant();
+    let grants = active.job.state.grants().to_vec();
     for (gpu, placement) in reclaim {
         let slot = MigSlot {
             gpu: gpu.clone(),
@@ -84,8 +84,8 @@ pub(in crate::controller) fn claim_instances(
                 }
             }
         }
-        if let Some(living) = state.jobs.active.get_mut(&id) {
-            living.pending_instances.insert(slot);
+        if let Some(active) = state.jobs.active.get_mut(&id) {
+            active.pending_instances.insert(slot);
         }
     }
     Ok(has_all_instances(&state.jobs, id))
@@ -93,10 +93,10 @@ pub(in crate::controller) fn claim_instances(
 
 /// Whether a job that starts waits for what is to be in a slot.
 fn awaits_slot(jobs: &Jobs, id: JobId, slot: &MigSlot) -> bool {
-    let starts = |job: &Life| matches!(job, Life::Starting { .. });
+    let starts = |job: &JobState| matches!(job, JobState::Starting { .. });
     jobs.active
         .get(&id)
-        .is_some_and(|living| starts(&living.job.state) && living.pending_instances.contains(slot))
+        .is_some_and(|active| starts(&active.job.state) && active.pending_instances.contains(slot))
 }
 
 /// The job that waits for what is to be in a slot: nobody, where it was stopped or given up meanwhile.
@@ -107,8 +107,8 @@ pub(super) fn waiting_job(jobs: &Jobs, mig: &MigManager, slot: &MigSlot) -> Opti
 
 /// Whether everything that a job runs on is there.
 pub(in crate::controller) fn has_all_instances(jobs: &Jobs, id: JobId) -> bool {
-    let living = jobs.active.get(&id);
-    living.is_none_or(|living| living.pending_instances.is_empty())
+    let active = jobs.active.get(&id);
+    active.is_none_or(|active| active.pending_instances.is_empty())
 }
 
 fn reclaim(
@@ -155,8 +155,8 @@ pub(in crate::controller) fn release_stray_instances(
     io: &Io,
 ) -> Result<(), StoreError> {
     let holds = |job: &JobId, slot: &MigSlot| {
-        let living = jobs.active.get(job);
-        let mut grants = living.into_iter().flat_map(|one| one.job.state.grants());
+        let active = jobs.active.get(job);
+        let mut grants = active.into_iter().flat_map(|one| one.job.state.grants());
         grants.any(|grant| self::slot(grant).as_ref() == Some(slot))
     };
     let owners: BTreeSet<JobId> = mig

@@ -7,6 +7,7 @@ use divvy_core::{GpuUuid, JobId};
 use super::DestroyReason;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
+use crate::controller::mig;
 use crate::controller::mig::MigManager;
 use crate::controller::state::GpuState;
 use crate::gpu::mig::{ManagedInstance, MigCommand, MigSlot, MigTask};
@@ -43,7 +44,7 @@ pub(super) fn make(
     let task = MigTask::Create {
         slot: slot.clone(),
         generation,
-        size: crate::controller::mig::size(gpus, slot),
+        size: mig::size(gpus, slot),
     };
     enqueue_command(mig, fx, &slot.gpu, task);
     Ok(())

@@ -15,7 +15,8 @@ use super::reconcile::is_deserted;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::mailbox::Reply;
-use crate::controller::mig::{MigManager, commands, view};
+use crate::controller::mig;
+use crate::controller::mig::{MigManager, commands, reconcile, view};
 use crate::controller::state::{GpuState, State};
 use crate::gpu::Device;
 use crate::gpu::mig::mode::{effective_mode, pending_switch};
@@ -107,9 +108,8 @@ fn would_change(
     let mut steps = Vec::new();
     if turn == Some(false) {
         let idle = idle_on(&state.mig, &device.gpu.uuid);
-        let label = |slot: &MigSlot| {
-            crate::controller::mig::reconcile::label(&state.gpus, &device.gpu.uuid, slot.placement)
-        };
+        let label =
+            |slot: &MigSlot| reconcile::label(&state.gpus, &device.gpu.uuid, slot.placement);
         steps.extend(
             idle.iter()
                 .map(|slot| format!("destroy the idle {}", label(slot))),
@@ -152,14 +152,14 @@ fn blockers(state: &State, io: &Io, device: &Device, to: Mode, turn: Option<bool
         return Vec::new();
     }
     let mut blockers = Vec::new();
-    for living in state.jobs.active.values() {
-        let held = living.job.state.grants().iter();
+    for active in state.jobs.active.values() {
+        let held = active.job.state.grants().iter();
         let labels = held.filter(|grant| grant.gpu == *uuid);
-        let what = match living.job.holds() {
+        let what = match active.job.holds() {
             true => "holds",
             false => "is suspended, and resumes on",
         };
-        let id = living.job.id;
+        let id = active.job.id;
         blockers.extend(labels.map(|grant| format!("#{id} {what} {}", grant.label)));
     }
     if !turns {
@@ -187,7 +187,7 @@ fn blockers(state: &State, io: &Io, device: &Device, to: Mode, turn: Option<bool
     }
     let foreign = state.mig.gpus.get(uuid).into_iter();
     for (placement, _) in foreign.flat_map(|of_gpu| &of_gpu.unmanaged) {
-        let label = crate::controller::mig::reconcile::label(&state.gpus, uuid, *placement);
+        let label = reconcile::label(&state.gpus, uuid, *placement);
         blockers.push(format!("{label} was created outside Divvy"));
     }
     blockers
@@ -378,7 +378,7 @@ pub(in crate::controller) fn finish_switches(
                 drop_pending_mode(&mut state.gpus, io, &uuid, wanted)?;
                 let text = format!(
                     "MIG mode of GPU {} was not turned {}: {}",
-                    crate::controller::mig::index(&state.gpus, &uuid),
+                    mig::index(&state.gpus, &uuid),
                     if on { "on" } else { "off" },
                     blockers.join("; ")
                 );
@@ -429,7 +429,7 @@ pub(in crate::controller) fn collect(
         .instances
         .values()
         .filter(|instance| {
-            let index = crate::controller::mig::index(gpus, &instance.slot.gpu);
+            let index = mig::index(gpus, &instance.slot.gpu);
             instance.job.is_none() && can_go(instance) && chosen(index)
         })
         .map(|instance| instance.slot.clone())

@@ -7,12 +7,13 @@ use divvy_core::mig::Placement;
 use divvy_core::mig::recover::{
     self, Action, ComputeInstances, InstanceHolder, InstanceRecord, InstanceState, Recovered,
 };
-use divvy_core::{Bytes, GpuUuid, JobId, JobState as Life};
+use divvy_core::{Bytes, GpuUuid, JobId, JobState};
 
 use super::{DestroyReason, slot};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::job_sync;
+use crate::controller::mig;
 use crate::controller::mig::{MigManager, commands, report};
 use crate::controller::state::{ActiveJob, GpuState, Jobs, State};
 use crate::gpu::mig::discover::DiscoveredInstance;
@@ -111,7 +112,7 @@ fn report_trouble(
     };
     let text = format!(
         "cannot read the MIG instances of GPU {}: {why}",
-        crate::controller::mig::index(gpus, uuid)
+        mig::index(gpus, uuid)
     );
     tracing::error!("{text}");
     fx.record_event(io, None, "mig_error", &text)
@@ -155,12 +156,12 @@ fn match_instances(
 /// The jobs that hold places of a GPU.
 fn holders(jobs: &Jobs, uuid: &GpuUuid) -> BTreeMap<Placement, InstanceHolder> {
     let mut holders = BTreeMap::new();
-    for living in jobs.active.values() {
-        for grant in living.job.state.grants() {
+    for active in jobs.active.values() {
+        for grant in active.job.state.grants() {
             if let Some(slot) = slot(grant).filter(|slot| slot.gpu == *uuid) {
                 let holder = InstanceHolder {
-                    job: living.job.id,
-                    launched: living.is_launched(),
+                    job: active.job.id,
+                    launched: active.is_launched(),
                 };
                 holders.insert(slot.placement, holder);
             }
@@ -202,7 +203,7 @@ fn apply_action(
             fx.replan = true;
             let text = format!(
                 "{label} of GPU {} was created before the restart",
-                crate::controller::mig::index(&state.gpus, &slot.gpu)
+                mig::index(&state.gpus, &slot.gpu)
             );
             fx.record_event(io, job, "mig_adopted", &text)
         }
@@ -210,8 +211,8 @@ fn apply_action(
             fx.replan = true;
             // A job that has not begun, as it waits for others of its instances or to be confirmed, gets another.
             let holder = instance.job.and_then(|job| state.jobs.active.get_mut(&job));
-            if let Some(living) = holder.filter(|one| !one.is_launched()) {
-                living.pending_instances.insert(slot.clone());
+            if let Some(active) = holder.filter(|one| !one.is_launched()) {
+                active.pending_instances.insert(slot.clone());
             }
             commands::destroy(&mut state.mig, fx, io, slot, DestroyReason::Leftover)
         }
@@ -235,7 +236,7 @@ fn apply_action(
                 "does not exist, and the job has not started",
             )?;
             let waits = state.jobs.active.get(&job);
-            if waits.is_some_and(|one| matches!(one.job.state, Life::Starting { .. })) {
+            if waits.is_some_and(|one| matches!(one.job.state, JobState::Starting { .. })) {
                 job_sync::requeue_unstarted(
                     &mut state.jobs,
                     &mut state.mig,
@@ -283,7 +284,7 @@ pub(super) fn forget_instance(
     let text = format!(
         "{} of GPU {} {what}",
         instance.label(),
-        crate::controller::mig::index(gpus, &slot.gpu)
+        mig::index(gpus, &slot.gpu)
     );
     tracing::warn!(?job, "{text}");
     fx.record_event(io, job, "mig_lost", &text)
@@ -350,7 +351,7 @@ fn report_unmanaged(
             let text = format!(
                 "{} of GPU {} {what}",
                 label(gpus, uuid, *placement),
-                crate::controller::mig::index(gpus, uuid)
+                mig::index(gpus, uuid)
             );
             tracing::info!("{text}");
             fx.record_event(io, None, "mig_unmanaged", &text)?;
@@ -376,7 +377,7 @@ fn remember_peaks(jobs: &mut Jobs, mig: &MigManager, uuid: &GpuUuid) {
     let holdings = jobs
         .active
         .values_mut()
-        .flat_map(|living| &mut living.job.allocations);
+        .flat_map(|active| &mut active.job.allocations);
     for holding in holdings.filter(|holding| holding.grant.gpu == *uuid) {
         let Some(mig) = holding.grant.mig else {
             continue;

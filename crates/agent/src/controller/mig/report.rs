@@ -9,6 +9,7 @@ use super::{DestroyReason, overlap};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{confirm, job_sync, start};
+use crate::controller::mig;
 use crate::controller::mig::{MigManager, backoff, claim, commands, mode, reconcile};
 use crate::controller::state::{GpuState, Jobs, State};
 use crate::gpu::mig::{InstanceInfo, MigOpError, MigOutcome, MigReport, MigSlot};
@@ -136,12 +137,12 @@ fn handed_over(
     };
     let (label, job) = (instance.label(), instance.job);
     let mut ready = None;
-    if let Some(living) = heir.and_then(|job| state.jobs.active.get_mut(&job)) {
-        living.pending_instances.remove(slot);
+    if let Some(active) = heir.and_then(|job| state.jobs.active.get_mut(&job)) {
+        active.pending_instances.remove(slot);
         // From here on a program of this tenant may run in it.
-        instance.last_user = Some(living.job.tenant());
-        if living.pending_instances.is_empty() {
-            living.refusals = 0;
+        instance.last_user = Some(active.job.tenant());
+        if active.pending_instances.is_empty() {
+            active.refusals = 0;
             ready = heir;
         }
     }
@@ -149,7 +150,7 @@ fn handed_over(
     state.mig.gpu(&slot.gpu).busy_refusals = 0;
     let text = format!(
         "{label} of GPU {} {verb} in {} ms",
-        crate::controller::mig::index(&state.gpus, &slot.gpu),
+        mig::index(&state.gpus, &slot.gpu),
         took.as_millis()
     );
     tracing::info!(?job, "{text}");
@@ -174,7 +175,7 @@ fn create_failed(
     let (label, job) = (instance.label(), instance.job.take());
     let text = format!(
         "{label} of GPU {}: {failure}",
-        crate::controller::mig::index(&state.gpus, &slot.gpu)
+        mig::index(&state.gpus, &slot.gpu)
     );
     match failure {
         MigOpError::Refused { .. } => {
@@ -209,7 +210,7 @@ fn create_failed(
 /// Whether one of ours that cannot be destroyed lies where another was to be. It is in every plan, so nobody is sent there again
 /// before it is gone.
 fn is_blocked(mig: &MigManager, gpus: &GpuState, slot: &MigSlot) -> bool {
-    let sized = |slot: &MigSlot| (slot.placement, crate::controller::mig::size(gpus, slot));
+    let sized = |slot: &MigSlot| (slot.placement, mig::size(gpus, slot));
     let mut ours = mig.instances.values();
     ours.any(|other| {
         other.state == InstanceState::Quarantined
@@ -236,7 +237,7 @@ fn check_failed(
     backoff::back_off(&mut state.mig, &slot.gpu, Some(slot.placement), true);
     let text = format!(
         "cannot inspect {label} of GPU {}: {failure}",
-        crate::controller::mig::index(&state.gpus, &slot.gpu)
+        mig::index(&state.gpus, &slot.gpu)
     );
     tracing::warn!(job = ?heir, "{text}");
     heir.map_or(Ok(()), |job| {
@@ -254,12 +255,12 @@ pub(super) fn requeue_or_fail(
     why: &str,
     is_final: bool,
 ) -> Result<(), StoreError> {
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    living.refusals += 1;
-    if is_final || living.refusals >= MAX_REFUSALS {
-        living.pending_instances.clear();
+    active.refusals += 1;
+    if is_final || active.refusals >= MAX_REFUSALS {
+        active.pending_instances.clear();
         start::fail_start(jobs, fx, io, id, why);
         return Ok(());
     }
@@ -304,7 +305,7 @@ fn instance_destroyed(
             }
             let text = format!(
                 "{label} of GPU {} destroyed in {} ms, {}",
-                crate::controller::mig::index(&state.gpus, &slot.gpu),
+                mig::index(&state.gpus, &slot.gpu),
                 took.as_millis(),
                 why.unwrap_or(DestroyReason::Leftover).describe()
             );
@@ -341,7 +342,7 @@ fn destroy_failed(
     )?;
     let text = format!(
         "{label} of GPU {}: {failure}",
-        crate::controller::mig::index(&state.gpus, &slot.gpu)
+        mig::index(&state.gpus, &slot.gpu)
     );
     heir.map_or(Ok(()), |job| {
         job_sync::requeue_unstarted(&mut state.jobs, &mut state.mig, fx, io, job, &text)
@@ -372,10 +373,7 @@ pub(super) fn quarantine(
         return Ok(());
     }
     mig.counts.quarantined.add(Duration::ZERO);
-    let text = format!(
-        "{label} of GPU {}: {why}",
-        crate::controller::mig::index(gpus, &slot.gpu)
-    );
+    let text = format!("{label} of GPU {}: {why}", mig::index(gpus, &slot.gpu));
     tracing::warn!("{text}");
     fx.record_event(io, job, "mig_quarantined", &text)
 }

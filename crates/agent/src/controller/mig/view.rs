@@ -6,6 +6,7 @@ use divvy_core::mig::{Placement, UnallocatedState};
 use divvy_core::{GpuUuid, Grant, Mode};
 
 use super::slot;
+use crate::controller::mig;
 use crate::controller::mig::{MigManager, capacity};
 use crate::controller::state::{GpuState, Jobs, State};
 use crate::gpu::Device;
@@ -100,7 +101,7 @@ pub fn mig_slice(mig: &MigManager, gpus: &GpuState, grant: &Grant) -> Option<v1:
     Some(v1::MigSlice {
         profile: grant.mig?.profile.to_string(),
         start: slot.placement.start,
-        memory_slices: crate::controller::mig::size(gpus, &slot),
+        memory_slices: mig::size(gpus, &slot),
         memory_bytes: grant.memory.get(),
         uuid: made.map(|made| made.uuid.to_string()),
     })
@@ -127,7 +128,7 @@ fn room(jobs: &Jobs, gpu: &divvy_core::Gpu, profile: u32) -> u8 {
     let held = jobs
         .active
         .values()
-        .flat_map(|living| living.job.state.grants());
+        .flat_map(|active| active.job.state.grants());
     let held = held.filter(|grant| grant.gpu == gpu.uuid);
     let mut taken = carving.fixed();
     taken.extend(held.filter_map(|grant| Some(grant.mig?.placement)));
@@ -178,7 +179,7 @@ fn instances_on(mig: &MigManager, gpus: &GpuState, device: &Device) -> Vec<v1::M
             let placement = instance.slot.placement;
             shown(
                 placement,
-                crate::controller::mig::size(gpus, &instance.slot),
+                mig::size(gpus, &instance.slot),
                 self::state(mig, instance),
                 Some(instance),
             )

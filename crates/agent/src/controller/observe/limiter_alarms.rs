@@ -32,13 +32,13 @@ pub(in crate::controller) fn record_alarms(
     id: JobId,
     count: u64,
 ) -> Result<(), StoreError> {
-    let living = jobs.active.get_mut(&id);
-    let Some(living) = living.filter(|living| count > 0 && !living.alarm_reported) else {
+    let active = jobs.active.get_mut(&id);
+    let Some(active) = active.filter(|active| count > 0 && !active.alarm_reported) else {
         return Ok(());
     };
-    living.alarm_reported = true;
+    active.alarm_reported = true;
     // What an earlier agent has started, that one may have told of.
-    let is_news = living.supervisor.is_some() || !io.store.has_uncounted_event(id)?;
+    let is_news = active.supervisor.is_some() || !io.store.has_uncounted_event(id)?;
     if !is_news {
         return Ok(());
     }

@@ -13,6 +13,7 @@ use crate::controller::active_set;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{container, start};
+use crate::controller::mig;
 use crate::controller::state::{ActiveJob, GpuState, Jobs, State};
 use crate::gpu::attribution::Ownership;
 use crate::gpu::sample::{GpuSample, NodeSample};
@@ -114,35 +115,35 @@ pub(in crate::controller) fn reconcile(
     look: &NodeSample,
 ) -> Result<(), StoreError> {
     let unseen = state.gpus.unobserved.clone().unwrap_or_default();
-    let forget = |living: &mut ActiveJob| {
-        let mut held = living.job.state.grants().iter();
+    let forget = |active: &mut ActiveJob| {
+        let mut held = active.job.state.grants().iter();
         match held.any(|grant| unseen.contains(&grant.gpu)) {
             // Whom the look before has shown is there until he is gone, or one shows that he is not.
-            true => living.members.retain(|member| member.is_alive()),
-            false => living.members.clear(),
+            true => active.members.retain(|member| member.is_alive()),
+            false => active.members.clear(),
         }
     };
-    active_set::for_each_active(&mut state.jobs, io, |_, living| forget(living));
+    active_set::for_each_active(&mut state.jobs, io, |_, active| forget(active));
     let whose = || {
         let people = look.processes.values();
         people.filter_map(|person| Some((person.ownership.job()?, person.process)))
     };
     // Also of a job that waits again.
     for (job, _) in whose() {
-        if let Some(living) = state.jobs.active.get_mut(&job) {
-            forget(living);
+        if let Some(active) = state.jobs.active.get_mut(&job) {
+            forget(active);
         }
     }
     for (job, process) in whose() {
-        if let Some(living) = state.jobs.active.get_mut(&job)
-            && !living.members.contains(&process)
+        if let Some(active) = state.jobs.active.get_mut(&job)
+            && !active.members.contains(&process)
         {
-            living.members.push(process);
+            active.members.push(process);
         }
     }
     for id in active_set::active_jobs(&mut state.jobs, io) {
-        let awake = state.jobs.active.get(&id).is_some_and(|living| {
-            !living.job.run_state.aside.memory.holds_gpus() && !living.members.is_empty()
+        let awake = state.jobs.active.get(&id).is_some_and(|active| {
+            !active.job.run_state.aside.memory.holds_gpus() && !active.members.is_empty()
         });
         if awake {
             // Somebody has woken what is not to use a GPU now.
@@ -151,9 +152,9 @@ pub(in crate::controller) fn reconcile(
     }
     for seen in &look.gpus {
         match seen.observed.active_mig() {
-            Some(_) => crate::controller::mig::reconcile::reconcile_mig_gpu(state, fx, io, seen)?,
+            Some(_) => mig::reconcile::reconcile_mig_gpu(state, fx, io, seen)?,
             None => {
-                crate::controller::mig::reconcile::reconcile_non_mig_gpu(state, fx, io, seen)?;
+                mig::reconcile::reconcile_non_mig_gpu(state, fx, io, seen)?;
                 compare_accounts(&mut state.jobs, &mut state.gpus, fx, io, look, seen)?;
             }
         }
@@ -168,13 +169,13 @@ pub(in crate::controller) fn reconcile(
         apply_bypass_change(&mut state.jobs, &mut state.gpus, fx, io, look, 0, change)?;
     }
     let mut dying = Vec::new();
-    active_set::for_each_active(&mut state.jobs, io, |id, living| {
-        if living.is_killed() {
+    active_set::for_each_active(&mut state.jobs, io, |id, active| {
+        if active.is_killed() {
             dying.push(id);
         }
-        let denied = living.is_denied();
-        let Some(slice) = &living.slice else { return };
-        let ledgers = living.slice_usage.iter_mut().zip(&living.job.allocations);
+        let denied = active.is_denied();
+        let Some(slice) = &active.slice else { return };
+        let ledgers = active.slice_usage.iter_mut().zip(&active.job.allocations);
         for (gpu, (ledger, holding)) in ledgers.enumerate() {
             ledger.publish(slice, gpu, holding.grant.memory, denied);
         }
@@ -213,7 +214,7 @@ fn compare_accounts(
         let Some((memory, ledger, _)) = jobs
             .active
             .get_mut(&found.job)
-            .and_then(|living| living.usage_on(uuid))
+            .and_then(|active| active.usage_on(uuid))
         else {
             continue;
         };
@@ -267,12 +268,12 @@ fn compare_accounts(
 fn sample_with_grants(jobs: &mut Jobs, look: &NodeSample, seen: &GpuSample) -> Sample {
     let mut sight = seen.sample.clone();
     for slice in &mut sight.slices {
-        let Some(living) = jobs.active.get_mut(&slice.job) else {
+        let Some(active) = jobs.active.get_mut(&slice.job) else {
             continue;
         };
-        slice.tampered = living.tampered;
-        let holds = living.job.holds();
-        let Some((memory, ledger, granted)) = living.usage_on(&seen.observed.uuid) else {
+        slice.tampered = active.tampered;
+        let holds = active.job.holds();
+        let Some((memory, ledger, granted)) = active.usage_on(&seen.observed.uuid) else {
             continue;
         };
         slice.granted = if holds { granted } else { Bytes::ZERO };
@@ -365,11 +366,11 @@ fn record_bypass(
     id: JobId,
     bypass: Bypass,
 ) -> Result<(), StoreError> {
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
     let after = bypass.detected.duration_since(bypass.first_seen);
-    let overdraw = living
+    let overdraw = active
         .usage_on(&bypass.gpu)
         .filter(|_| bypass.way == BypassKind::Overdrawn)
         .map(|(_, ledger, granted)| {
@@ -394,7 +395,7 @@ fn record_bypass(
         fx.processes_to_kill.push(bypass.process);
     }
     io.store.add_bypass(id, &bypass)?;
-    living.job.bypasses.push(bypass);
+    active.job.bypasses.push(bypass);
     fx.record_event(io, Some(id), "bypass", &text)
 }
 
@@ -455,18 +456,18 @@ fn open_bypass<'a>(
     gpu: &GpuUuid,
     suspect: &Suspect,
 ) -> Option<(JobId, &'a mut Bypass)> {
-    let living = jobs.active.get_mut(&suspect.job)?;
+    let active = jobs.active.get_mut(&suspect.job)?;
     let same = |bypass: &&mut Bypass| {
         bypass.over.is_none() && bypass.gpu == *gpu && bypass.process == suspect.process.into()
     };
-    let found = living.job.bypasses.iter_mut().find(same);
+    let found = active.job.bypasses.iter_mut().find(same);
     found.map(|bypass| (suspect.job, bypass))
 }
 
 /// What an earlier agent found of the jobs that it left.
 pub(in crate::controller) fn restore_bypasses(jobs: &Jobs, gpus: &mut GpuState) {
-    for (id, living) in &jobs.active {
-        for bypass in living
+    for (id, active) in &jobs.active {
+        for bypass in active
             .job
             .bypasses
             .iter()
@@ -492,10 +493,10 @@ pub(in crate::controller) fn close_bypasses(
     io: &Io,
     id: JobId,
 ) -> Result<(), StoreError> {
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    let lasting = living
+    let lasting = active
         .job
         .bypasses
         .iter_mut()

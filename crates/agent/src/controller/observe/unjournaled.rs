@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use divvy_api::v1::{self, Error, ErrorCode};
 use divvy_core::gpu::GRANULE;
-use divvy_core::{AllocatedJob, Bytes, Grant, JobId, JobState as Life, QueueName, Share};
+use divvy_core::{AllocatedJob, Bytes, Grant, JobId, JobState, QueueName, Share};
 
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
@@ -55,8 +55,8 @@ pub(in crate::controller) fn find_unknown(jobs: &mut Jobs, io: &Io) -> Result<()
     candidates.retain(|id| !ended.contains(id));
     candidates.extend(numbers(home.slices()));
     let known = |id: &JobId| {
-        let living = jobs.active.get(id);
-        living.is_some_and(|living| living.job.state != Life::Queued)
+        let active = jobs.active.get(id);
+        active.is_some_and(|active| active.job.state != JobState::Queued)
     };
     candidates.retain(|id| !known(id));
     for id in candidates {
@@ -199,26 +199,26 @@ pub(in crate::controller) fn end_spent(
     io: &Io,
     id: JobId,
 ) -> Result<(), StoreError> {
-    let waits = |life: &Life| *life == Life::Queued;
-    let Some(living) = state
+    let waits = |life: &JobState| *life == JobState::Queued;
+    let Some(active) = state
         .jobs
         .active
         .get_mut(&id)
-        .filter(|living| waits(&living.job.state))
+        .filter(|active| waits(&active.job.state))
     else {
         return Ok(());
     };
     if state.jobs.unjournaled.contains_key(&id) {
         return Ok(());
     }
-    let record = records(&io.config.home, id, &living.job).record();
+    let record = records(&io.config.home, id, &active.job).record();
     let Ok(record) = record else {
         return Ok(());
     };
     if record.launch.is_none() && record.exit.is_none() {
         return Ok(());
     }
-    living.job.place(Vec::new());
+    active.job.place(Vec::new());
     fx.record_event(
         io,
         Some(id),

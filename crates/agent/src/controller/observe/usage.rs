@@ -94,8 +94,8 @@ impl GpuActivity {
 }
 
 /// Adds to what a job's project has spent.
-fn spend(counted: &mut Counters, living: &ActiveJob, spent: GpuTime) {
-    let named = living.job.spec.project.as_deref().unwrap_or_default();
+fn spend(counted: &mut Counters, active: &ActiveJob, spent: GpuTime) {
+    let named = active.job.spec.project.as_deref().unwrap_or_default();
     let is_one_too_many =
         counted.projects.len() >= PROJECTS && !counted.projects.contains_key(named);
     // Where there are no projects anybody may write anything.
@@ -128,13 +128,13 @@ fn count_time(jobs: &mut Jobs, timers: &mut Timers, fx: &mut Effects, io: &Io) {
     timers.usage_clock.counted = now;
     let micros = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
     for id in active_set::active_jobs(jobs, io) {
-        let Some(living) = jobs.active.get_mut(&id) else {
+        let Some(active) = jobs.active.get_mut(&id) else {
             continue;
         };
-        if !living.job.holds() {
+        if !active.job.holds() {
             continue;
         }
-        let grants = living.job.state.grants();
+        let grants = active.job.state.grants();
         let shares: u64 = grants
             .iter()
             .map(|grant| u64::from(grant.share.thousandths()))
@@ -146,8 +146,8 @@ fn count_time(jobs: &mut Jobs, timers: &mut Timers, fx: &mut Effects, io: &Io) {
             allocated: micros.saturating_mul(shares),
             ..GpuTime::default()
         };
-        living.activity.allocated_ns = living.activity.allocated_ns.saturating_add(spent.allocated);
-        spend(&mut fx.counters, living, spent);
+        active.activity.allocated_ns = active.activity.allocated_ns.saturating_add(spent.allocated);
+        spend(&mut fx.counters, active, spent);
     }
 }
 
@@ -160,10 +160,10 @@ fn meter_gpu(jobs: &mut Jobs, fx: &mut Effects, io: &Io, look: &NodeSample, seen
     let mut places = Vec::new();
     let mut holders = Vec::new();
     for id in active_set::active_jobs(jobs, io) {
-        let Some(living) = jobs.active.get(&id).filter(|one| one.job.holds()) else {
+        let Some(active) = jobs.active.get(&id).filter(|one| one.job.holds()) else {
             continue;
         };
-        let grants = living.job.state.grants();
+        let grants = active.job.state.grants();
         if let Some(place) = grants.iter().position(|grant| grant.gpu == *gpu) {
             places.push(place);
             holders.push(Holder {
@@ -189,8 +189,8 @@ fn meter_gpu(jobs: &mut Jobs, fx: &mut Effects, io: &Io, look: &NodeSample, seen
     for (job, metered) in metered(worked, &holders, &listed) {
         let at = holders.iter().position(|holder| holder.job == job);
         let place = at.and_then(|at| places.get(at));
-        if let (Some(place), Some(living)) = (place, jobs.active.get_mut(&job)) {
-            let work = &mut living.activity;
+        if let (Some(place), Some(active)) = (place, jobs.active.get_mut(&job)) {
+            let work = &mut active.activity;
             if metered.used > 0 {
                 work.mark_active(Instant::now());
             }
@@ -206,7 +206,7 @@ fn meter_gpu(jobs: &mut Jobs, fx: &mut Effects, io: &Io, look: &NodeSample, seen
                 idle: metered.micros.saturating_mul(share).saturating_sub(within),
                 loaned: metered.loaned,
             };
-            spend(&mut fx.counters, living, spent);
+            spend(&mut fx.counters, active, spent);
         }
     }
 }
@@ -217,10 +217,10 @@ pub(in crate::controller) fn journal_metered(
     io: &Io,
     id: JobId,
 ) -> Result<(), StoreError> {
-    let Some(living) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    let metered = std::mem::take(&mut living.activity.metered);
+    let metered = std::mem::take(&mut active.activity.metered);
     match metered.is_empty() {
         true => Ok(()),
         false => io.store.add_metered(id, &metered),
@@ -235,8 +235,8 @@ pub(in crate::controller) fn start_usage_span(
 ) -> Result<(), StoreError> {
     journal_metered(jobs, io, id)?;
     match jobs.active.get(&id) {
-        Some(living) if !living.job.allocations.is_empty() => {
-            io.store.split_usage(&living.job, now())
+        Some(active) if !active.job.allocations.is_empty() => {
+            io.store.split_usage(&active.job, now())
         }
         _ => Ok(()),
     }
@@ -259,8 +259,8 @@ pub(in crate::controller) fn flush_usage(
         ..timers.usage_clock
     };
     for id in active_set::active_jobs(jobs, io) {
-        let living = jobs.active.get(&id);
-        if living.is_none_or(|living| living.job.state.grants().is_empty()) {
+        let active = jobs.active.get(&id);
+        if active.is_none_or(|active| active.job.state.grants().is_empty()) {
             continue;
         }
         match is_new {

@@ -6,6 +6,7 @@ use divvy_core::JobId;
 use super::journal_error;
 use super::reference::JobRef;
 use crate::controller::io::Io;
+use crate::controller::query::reference;
 use crate::controller::state::Jobs;
 use crate::host::run_as::Identity;
 use crate::journal::StoreError;
@@ -15,25 +16,22 @@ use crate::model::job::{Credentials, Job};
 /// mean the caller's own first.
 ///
 /// # Errors
-/// As [`Controller::job`].
+/// As [`Queries::job`].
 pub fn resolve_for_caller(
     jobs: &Jobs,
     io: &Io,
     reference: &str,
     caller: u32,
 ) -> Result<(JobRef, u32), Error> {
-    let own = crate::controller::query::reference::find_own(jobs, io, reference, caller)
-        .map_err(journal_error)?;
+    let own = reference::find_own(jobs, io, reference, caller).map_err(journal_error)?;
     let meant = match own {
         Some(meant) => meant,
-        None => crate::controller::query::reference::resolve_reference(jobs, io, reference)
-            .map_err(journal_error)??,
+        None => reference::resolve_reference(jobs, io, reference).map_err(journal_error)??,
     };
     let owner = match meant {
         JobRef::Job { id, .. } => self::owner(jobs, io, id),
         JobRef::Array(array) => {
-            let first = crate::controller::query::reference::first_kept(io, array)
-                .map_err(journal_error)?;
+            let first = reference::first_kept(io, array).map_err(journal_error)?;
             Ok(first.map(|job| job.spec.credentials.uid))
         }
     };
@@ -51,8 +49,8 @@ pub fn resolve_for_caller(
 /// # Errors
 /// When the journal cannot be read.
 pub fn owner(jobs: &Jobs, io: &Io, id: JobId) -> Result<Option<u32>, StoreError> {
-    if let Some(living) = jobs.active.get(&id) {
-        return Ok(Some(living.job.spec.credentials.uid));
+    if let Some(active) = jobs.active.get(&id) {
+        return Ok(Some(active.job.spec.credentials.uid));
     }
     Ok(io.store.job(id)?.map(|job| job.spec.credentials.uid))
 }

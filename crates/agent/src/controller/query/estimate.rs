@@ -68,8 +68,8 @@ pub(in crate::controller) fn start_estimator(
     add(&mut snapshot);
     add(&mut everybody);
     let [mut runs, mut known] = [JobBounds::default(), JobBounds::default()];
-    for living in state.jobs.active.values() {
-        let job = &living.job;
+    for active in state.jobs.active.values() {
+        let job = &active.job;
         let limit = job.spec.policy.time_limit_s;
         if let Some(left) = limit.map(|limit| limit.saturating_sub(job.ran_s())) {
             runs.remaining_s.insert(job.id, left);
@@ -78,7 +78,7 @@ pub(in crate::controller) fn start_estimator(
             known.remaining_s.insert(job.id, left);
         }
         // One that waits for itself makes it too much to work out.
-        let after = dependencies::awaited(&state.jobs, &living.after);
+        let after = dependencies::awaited(&state.jobs, &active.after);
         let mut after = after.unwrap_or_else(|| vec![job.id]);
         after.extend(array::array_predecessors(&state.jobs, job));
         if job.state == Life::Queued && !after.is_empty() {
@@ -96,7 +96,7 @@ pub(in crate::controller) fn start_estimator(
             .jobs
             .active
             .values()
-            .all(|living| living.job.run_state.aside.memory != MemoryResidency::Aside),
+            .all(|active| active.job.run_state.aside.memory != MemoryResidency::Aside),
     }
 }
 

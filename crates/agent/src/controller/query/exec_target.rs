@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use divvy_api::v1::{Error, ErrorCode, Runner};
-use divvy_core::{JobId, JobState as Life};
+use divvy_core::{JobId, JobState};
 
 use super::caller::run_as;
 use super::journal_error;
@@ -48,35 +48,35 @@ pub fn exec_target(jobs: &Jobs, io: &Io, reference: &str) -> Result<ExecTarget, 
     if let Some(error) = claims::refuse_for_claim(jobs, job, "entered or signalled") {
         return Err(error);
     }
-    let Some(living) = jobs.active.get(&job) else {
+    let Some(active) = jobs.active.get(&job) else {
         let hint = format!("`divvy describe {job}` shows how it ended");
         return Err(conflict(format!("job {job} has ended"), hint));
     };
-    let (why, hint) = match &living.job.state {
-        Life::Running { .. } if living.job.run_state.suspended => (
+    let (why, hint) = match &active.job.state {
+        JobState::Running { .. } if active.job.run_state.suspended => (
             "is suspended, and a new process in it would keep running",
             format!("divvy resume {job}"),
         ),
-        Life::Running { .. } => {
+        JobState::Running { .. } => {
             let dir = start::job_dir(jobs, io, job);
             return Ok(ExecTarget {
                 job,
-                environment: exec_environment(job, &dir, run_as(&living.job))?,
+                environment: exec_environment(job, &dir, run_as(&active.job))?,
                 dir,
-                runs_on_client: living.job.spec.runner == Runner::Client,
+                runs_on_client: active.job.spec.runner == Runner::Client,
             });
         }
-        Life::Lent { .. } => (
+        JobState::Lent { .. } => (
             "is a claim, and Divvy does not run its programs",
             "`kubectl exec` runs a program in a pod".to_owned(),
         ),
-        Life::Queued => (
+        JobState::Queued => (
             "is queued",
             format!("`divvy why {job}` shows what it waits for"),
         ),
-        Life::Starting { .. } => ("is still starting", "try again in a moment".to_owned()),
-        Life::Stopping { .. } => ("is being stopped", format!("divvy wait {job}")),
-        Life::Ended { .. } => (
+        JobState::Starting { .. } => ("is still starting", "try again in a moment".to_owned()),
+        JobState::Stopping { .. } => ("is being stopped", format!("divvy wait {job}")),
+        JobState::Ended { .. } => (
             "has ended",
             format!("`divvy describe {job}` shows how it ended"),
         ),

@@ -73,7 +73,7 @@ impl Queries<'_> {
         query::gpus(self.state, self.io)
     }
 
-    /// One job, living or ended.
+    /// One job, active or ended.
     ///
     /// # Errors
     /// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name that several have.
@@ -89,7 +89,7 @@ impl Queries<'_> {
     /// The same, with what there is to know about when it starts.
     ///
     /// # Errors
-    /// As [`Controller::job`].
+    /// As [`Queries::job`].
     pub fn job_with_estimate(
         &self,
         reference: &str,
@@ -111,7 +111,7 @@ impl Queries<'_> {
         query::list_queues(self.state, self.io)
     }
 
-    /// Numbers of the jobs that [`Controller::glances`] shows, for adding the others to them.
+    /// Numbers of the jobs that [`Queries::job_summaries`] shows, for adding the others to them.
     pub fn living_ids(&self) -> BTreeSet<JobId> {
         query::living_ids(&self.state.jobs)
     }
@@ -143,7 +143,7 @@ impl Queries<'_> {
     /// What a job's refusals of GPU memory looked like.
     ///
     /// # Errors
-    /// As [`Controller::job`].
+    /// As [`Queries::job`].
     pub fn oom(&self, reference: &str) -> Result<v1::Oom, Error> {
         query::oom(self.state, self.io, reference)
     }
@@ -175,7 +175,7 @@ impl Queries<'_> {
     /// What a job, or each of an array, runs, without its options.
     ///
     /// # Errors
-    /// As [`Controller::job`].
+    /// As [`Queries::job`].
     pub fn program(&self, meant: JobRef) -> Result<String, Error> {
         query::program(self.state, self.io, meant)
     }
@@ -192,7 +192,7 @@ impl Queries<'_> {
     /// mean the caller's own first.
     ///
     /// # Errors
-    /// As [`Controller::job`].
+    /// As [`Queries::job`].
     pub fn resolve_for_caller(&self, reference: &str, caller: u32) -> Result<(JobRef, u32), Error> {
         caller::resolve_for_caller(&self.state.jobs, self.io, reference, caller)
     }
@@ -215,7 +215,7 @@ impl Queries<'_> {
         array::verdict_of_array(self.state, self.io, array)
     }
 
-    /// What the cycle knows of a job, living or not.
+    /// What the cycle knows of a job, active or not.
     pub fn view(&self, job: &Job, now: Option<&LiveUsage<'_>>, wait: Option<&Wait>) -> JobView {
         query::view(self.state, self.io, job, now, wait)
     }
@@ -223,7 +223,7 @@ impl Queries<'_> {
     /// Why a job waits.
     ///
     /// # Errors
-    /// As [`Controller::job`].
+    /// As [`Queries::job`].
     pub fn why(&self, reference: &str) -> Result<WhyQuery, Error> {
         why::why(self.state, self.io, reference)
     }

@@ -150,9 +150,9 @@ pub(in crate::controller) fn resolve_reference(
             Err(error) => unknown = Some(error),
         }
     }
-    let living = active_named(jobs, reference, None);
-    if !living.is_empty() {
-        return Ok(exactly_one(reference, &living));
+    let active = active_named(jobs, reference, None);
+    if !active.is_empty() {
+        return Ok(exactly_one(reference, &active));
     }
     let job = query::named_or_keyed(io, reference)?;
     let array = io.store.newest_array_named(reference)?;
@@ -203,12 +203,12 @@ fn by_number(jobs: &Jobs, io: &Io, reference: &str, id: JobId) -> LookupResult<J
 
 /// The job of an array with this index. `meant`: what the array's own reference means.
 fn task(jobs: &Jobs, io: &Io, meant: JobRef, array: JobId, index: u32) -> LookupResult<JobRef> {
-    let has = |living: &&ActiveJob| {
-        let task = living.job.spec.policy.array;
+    let has = |active: &&ActiveJob| {
+        let task = active.job.spec.policy.array;
         task.is_some_and(|task| task.index == index)
     };
-    if let Some(living) = living_of_array(jobs, array).find(has) {
-        return Ok(Ok(JobRef::job(&living.job)));
+    if let Some(active) = living_of_array(jobs, array).find(has) {
+        return Ok(Ok(JobRef::job(&active.job)));
     }
     if let Some(id) = io.store.task_of_array(array, index)? {
         return Ok(Ok(JobRef::numbered(id, task_of(jobs, io, id)?.flatten())));
@@ -239,11 +239,11 @@ fn not_one(io: &Io, array: JobId) -> Result<Error, StoreError> {
         .details(serde_json::json!({ "array": array.to_string() })))
 }
 
-/// What a job belongs to, living or not.
+/// What a job belongs to, active or not.
 fn whole(jobs: &Jobs, io: &Io, job: Option<JobId>) -> Result<Option<JobRef>, StoreError> {
     let Some(id) = job else { return Ok(None) };
-    if let Some(living) = jobs.active.get(&id) {
-        return Ok(Some(JobRef::whole(&living.job)));
+    if let Some(active) = jobs.active.get(&id) {
+        return Ok(Some(JobRef::whole(&active.job)));
     }
     if let Some(job) = io.store.job(id)? {
         return Ok(Some(JobRef::whole(&job)));
@@ -254,8 +254,8 @@ fn whole(jobs: &Jobs, io: &Io, job: Option<JobId>) -> Result<Option<JobRef>, Sto
 
 /// Which job of an array one is that is there; `None` for one that is not.
 fn task_of(jobs: &Jobs, io: &Io, id: JobId) -> Result<Option<Option<ArrayTask>>, StoreError> {
-    if let Some(living) = jobs.active.get(&id) {
-        return Ok(Some(living.job.spec.policy.array));
+    if let Some(active) = jobs.active.get(&id) {
+        return Ok(Some(active.job.spec.policy.array));
     }
     Ok(io.store.job(id)?.map(|job| job.spec.policy.array))
 }
@@ -272,18 +272,18 @@ pub(in crate::controller) fn living_of_array(
     array: JobId,
 ) -> impl Iterator<Item = &ActiveJob> {
     let below = JobId(array.0.saturating_add(MOST_TASKS as u64));
-    let living = jobs.active.range(array..below).map(|(_, living)| &**living);
-    living.filter(move |living| {
-        let task = living.job.spec.policy.array;
-        task.is_some_and(|task| task.array_of(living.job.id) == array)
+    let active = jobs.active.range(array..below).map(|(_, active)| &**active);
+    active.filter(move |active| {
+        let task = active.job.spec.policy.array;
+        task.is_some_and(|task| task.array_of(active.job.id) == array)
     })
 }
 
 /// What a name means among those that have not ended: of all users, or of this one.
 fn active_named(jobs: &Jobs, name: &str, of: Option<u32>) -> BTreeSet<JobRef> {
-    let living = jobs.active.values().map(|living| &living.job);
-    let living = living.filter(|job| of.is_none_or(|uid| job.spec.credentials.uid == uid));
-    living.filter_map(|job| named(job, name)).collect()
+    let active = jobs.active.values().map(|active| &active.job);
+    let active = active.filter(|job| of.is_none_or(|uid| job.spec.credentials.uid == uid));
+    active.filter_map(|job| named(job, name)).collect()
 }
 
 /// What a reference means among the caller's own, where it is not a number and means one of them.

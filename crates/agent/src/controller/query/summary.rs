@@ -9,6 +9,7 @@ use jiff::Timestamp;
 
 use super::view::{JobView, state};
 use crate::controller::io::Io;
+use crate::controller::lifecycle::idle;
 use crate::controller::query;
 use crate::controller::query::reference;
 use crate::controller::state::{ActiveJob, State};
@@ -53,7 +54,7 @@ pub fn job_summaries(state: &State, io: &Io) -> Vec<JobSummary> {
             .jobs
             .active
             .values()
-            .map(|living| job_summary(state, io, living)),
+            .map(|active| job_summary(state, io, active)),
     );
     glances
 }
@@ -64,22 +65,22 @@ pub(in crate::controller) fn summaries_of(
     io: &Io,
     jobs: &[JobId],
 ) -> Vec<JobSummary> {
-    let living = jobs.iter().filter_map(|id| state.jobs.active.get(id));
-    living
-        .map(|living| job_summary(state, io, living))
+    let active = jobs.iter().filter_map(|id| state.jobs.active.get(id));
+    active
+        .map(|active| job_summary(state, io, active))
         .collect()
 }
 
 /// An array's jobs that have not ended, oldest first.
 pub fn array_summaries(state: &State, io: &Io, array: JobId) -> Vec<JobSummary> {
-    let living = reference::living_of_array(&state.jobs, array);
-    living
-        .map(|living| job_summary(state, io, living))
+    let active = reference::living_of_array(&state.jobs, array);
+    active
+        .map(|active| job_summary(state, io, active))
         .collect()
 }
 
-fn job_summary(state: &State, io: &Io, living: &ActiveJob) -> JobSummary {
-    let job = &living.job;
+fn job_summary(state: &State, io: &Io, active: &ActiveJob) -> JobSummary {
+    let job = &active.job;
     let plain = Job {
         resized: job.resized,
         redivided: job.redivided,
@@ -94,9 +95,9 @@ fn job_summary(state: &State, io: &Io, living: &ActiveJob) -> JobSummary {
             since: job.submitted_at,
             place: wait.place,
             reason: wait.reason.clone(),
-            idle: crate::controller::lifecycle::idle::idle_rule(io, job),
+            idle: idle::idle_rule(io, job),
         },
-        _ => query::active_job_view(state, io, living).into(),
+        _ => query::active_job_view(state, io, active).into(),
     }
 }
 

@@ -20,13 +20,14 @@ use jiff::Timestamp;
 use super::estimate::StartEstimator;
 use super::journal_error;
 use super::reference::JobRef;
-use crate::controller::admission::array;
 use crate::controller::admission::dependencies::BlockReason;
+use crate::controller::admission::{array, dependencies};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::change::{ChangeKind, SuggestedChange};
 use crate::controller::lifecycle::{confirm, offload, schedule};
 use crate::controller::mig::claim;
 use crate::controller::query;
+use crate::controller::query::{estimate, reference};
 use crate::controller::state::{ActiveJob, State};
 use crate::journal::{RuntimeHistory, StoreError};
 use crate::model::job::{Job, JobSpec};
@@ -39,7 +40,7 @@ pub struct WhyQuery {
     job: v1::Job,
     foresight: StartEstimator,
     /// Everybody who has not ended.
-    living: BTreeMap<JobId, Run>,
+    active: BTreeMap<JobId, Run>,
     database: PathBuf,
     held_up: Option<BlockReason>,
     after: Vec<Dependency>,
@@ -156,7 +157,7 @@ impl WhyQuery {
         let waiting = queues.flat_map(|queue| &queue.waiting);
         let others = waiting.filter(|waiting| waiting.job != self.foresight.id);
         let jobs = (holders.map(|holder| holder.job)).chain(others.map(|waiting| waiting.job));
-        let goes_on = |job| Some((job, self.living.get(&job).filter(|run| run.goes_on)?));
+        let goes_on = |job| Some((job, self.active.get(&job).filter(|run| run.goes_on)?));
         let runs: Vec<(JobId, &Run)> = jobs.filter_map(goes_on).collect();
         let owners: BTreeSet<u32> = runs
             .iter()
@@ -184,7 +185,7 @@ impl WhyQuery {
     fn holder(&self, holder: &WhyHolder, usuals: &Usuals) -> v1::WhyHolder {
         let foresight = &self.foresight;
         let left = foresight.known.remaining_s.get(&holder.job);
-        let ran_s = self.living.get(&holder.job).map_or(0, |run| run.ran_s);
+        let ran_s = self.active.get(&holder.job).map_or(0, |run| run.ran_s);
         let usual = usuals.get(&holder.job);
         v1::WhyHolder {
             job: holder.job.to_string(),
@@ -218,7 +219,7 @@ impl WhyQuery {
         let mut left = known.remaining_s.clone();
         left.extend(&runs.remaining_s);
         for (job, usual) in usuals {
-            let ran_s = self.living.get(job).map_or(0, |run| run.ran_s);
+            let ran_s = self.active.get(job).map_or(0, |run| run.ran_s);
             if let Some(usually) = usual.remaining_s(ran_s) {
                 let left = left.entry(*job).or_insert(usually);
                 *left = usually.min(*left);
@@ -232,50 +233,43 @@ impl WhyQuery {
 /// Why a job waits.
 ///
 /// # Errors
-/// As [`Controller::job`].
+/// As [`Queries::job`].
 pub fn why(state: &State, io: &Io, reference: &str) -> Result<WhyQuery, Error> {
     let id =
-        match crate::controller::query::reference::resolve_reference(&state.jobs, io, reference)
-            .map_err(journal_error)??
-        {
+        match reference::resolve_reference(&state.jobs, io, reference).map_err(journal_error)?? {
             JobRef::Job { id, .. } => id,
             JobRef::Array(array) => array::representative_job(&state.jobs, io, array)?,
         };
-    let living = state.jobs.active.get(&id);
-    let held_up = living.and_then(|living| {
-        let job = &living.job;
-        (crate::controller::admission::dependencies::block_reason(&state.jobs, &state.disk, job)
+    let active = state.jobs.active.get(&id);
+    let held_up = active.and_then(|active| {
+        let job = &active.job;
+        (dependencies::block_reason(&state.jobs, &state.disk, job)
             .or_else(|| confirm::confirmation_block_reason(&state.jobs, job)))
         .or_else(|| offload::offload_block_reason(&state.jobs, job))
     });
     let everybody = state.jobs.active.iter();
     Ok(WhyQuery {
         job: query::job_to_api(state, io, id)?,
-        foresight: crate::controller::query::estimate::start_estimator(state, io, id, |_| {}),
-        living: everybody
-            .map(|(id, living)| (*id, Run::of(&living.job)))
+        foresight: estimate::start_estimator(state, io, id, |_| {}),
+        active: everybody
+            .map(|(id, active)| (*id, Run::of(&active.job)))
             .collect(),
         database: io.config.home.database(),
         held_up,
-        after: living.map_or_else(Vec::new, |living| living.after.clone()),
+        after: active.map_or_else(Vec::new, |active| active.after.clone()),
         is_ready: claim::has_all_instances(&state.jobs, id),
-        released: living.and_then(|living| self::released(state, io, living)),
+        released: active.and_then(|active| self::released(state, io, active)),
     })
 }
 
 /// The state once a held job is released that waits for nothing else but its turn.
-fn released(state: &State, io: &Io, living: &ActiveJob) -> Option<Snapshot> {
-    let job = &living.job;
+fn released(state: &State, io: &Io, active: &ActiveJob) -> Option<Snapshot> {
+    let job = &active.job;
     job.on_hold()?;
     let mut after = job.clone();
     after.run_state.hold = None;
-    if !living.after.is_empty()
-        || crate::controller::admission::dependencies::block_reason(
-            &state.jobs,
-            &state.disk,
-            &after,
-        )
-        .is_some()
+    if !active.after.is_empty()
+        || dependencies::block_reason(&state.jobs, &state.disk, &after).is_some()
     {
         return None;
     }
