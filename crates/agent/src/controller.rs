@@ -32,6 +32,7 @@ pub mod mailbox;
 mod mig;
 mod observe;
 pub mod query;
+pub(in crate::controller) mod runtime;
 mod startup;
 mod state;
 mod tick;
@@ -48,8 +49,9 @@ use divvy_core::reconcile::Watchlist;
 use lifecycle::job_sync;
 use mig::MigManager;
 use observe::usage::UsageClock;
+use runtime::ActiveJob;
 use startup::ResumeSummary;
-use state::{ActiveJob, DiskState, GpuState, Jobs, QueueState, Timers};
+use state::{DiskState, GpuState, Jobs, QueueState, Timers};
 use tokio::sync::broadcast;
 
 use crate::checkpoint::CheckpointOps;

@@ -8,7 +8,8 @@ use divvy_core::{JobId, JobState};
 
 use crate::controller::admission::text_budget;
 use crate::controller::io::Io;
-use crate::controller::state::{ActiveJob, Jobs};
+use crate::controller::runtime::ActiveJob;
+use crate::controller::state::Jobs;
 
 /// The list, as it was at one state of the journal.
 #[derive(Debug, Default)]

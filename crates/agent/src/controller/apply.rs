@@ -93,6 +93,13 @@ fn check(state: &State, io: &Io) {
         let broken = divvy_core::invariants::check(&schedule::snapshot(state, io));
         assert!(broken.is_ok(), "an invariant does not hold: {broken:?}");
         active_set::check_active_set(&state.jobs, io);
+        for active in state.jobs.active.values() {
+            let (id, state) = (active.job.id, &active.job.state);
+            assert!(
+                active.is_consistent(),
+                "job {id} is {state:?} in another runtime state"
+            );
+        }
     }
 }
 /// Between two looks at everything.

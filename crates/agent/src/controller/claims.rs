@@ -242,8 +242,9 @@ pub(super) fn release_claim(
 pub(super) fn bind_claim(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) {
     match files::create_claim_files(state, io, id) {
         Ok(()) => {
-            if let Some(active) = state.jobs.active.get_mut(&id) {
-                active.has_claim_files = true;
+            if let Some(placed) = (state.jobs.active.get_mut(&id)).and_then(|one| one.placed_mut())
+            {
+                placed.start.has_claim_files = true;
             }
             fx.recheck.push(id);
         }
@@ -254,9 +255,9 @@ pub(super) fn bind_claim(state: &mut State, fx: &mut Effects, io: &Io, id: JobId
 /// A claim cannot have what it was to have.
 pub(super) fn give_up_claim(jobs: &mut Jobs, fx: &mut Effects, id: JobId, why: &str) {
     tracing::error!(job = %id, why, "cannot allocate the claim");
-    if let Some(active) = jobs.active.get_mut(&id) {
-        active.pending_instances.clear();
-        active.start_failure = Some(ExitRecord {
+    if let Some(placed) = (jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) {
+        placed.start.pending_instances.clear();
+        placed.start.failure = Some(ExitRecord {
             outcome: RunOutcome::Withdrawn {
                 withdrawn: why.to_owned(),
             },
@@ -276,9 +277,10 @@ pub(super) fn check_claim(
     let Some(active) = state.jobs.active.get(&id) else {
         return Ok(());
     };
-    let failed = active
-        .start_failure
-        .as_ref()
+    let start = active.placed().map(|placed| &placed.start);
+    let has_files = start.is_some_and(|start| start.has_claim_files);
+    let failed = start
+        .and_then(|start| start.failure.as_ref())
         .map(|exit| match &exit.outcome {
             RunOutcome::Withdrawn { withdrawn } => withdrawn.clone(),
             other => format!("{other:?}"),
@@ -288,9 +290,7 @@ pub(super) fn check_claim(
             let gone = Event::Gone(ProgramExit::LaunchFailed(why.clone()));
             end_claim(&mut state.jobs, &mut state.mig, fx, io, id, gone, &why)
         }
-        (JobState::Starting { .. }, None) if active.has_claim_files => {
-            mark_bound(&mut state.jobs, fx, io, id)
-        }
+        (JobState::Starting { .. }, None) if has_files => mark_bound(&mut state.jobs, fx, io, id),
         (JobState::Stopping { .. }, _) => {
             match observe::is_unobserved(&state.jobs, &state.gpus, id)
                 || orphans::has_orphans(&mut state.jobs, &state.gpus, fx, io, id)?
@@ -356,7 +356,9 @@ fn end_claim(
     active.job.reason = Some(why.to_owned()).filter(|why| !why.is_empty());
     active.job.ended_at = Some(now());
     active.job.apply_event(event);
-    active.pending_instances.clear();
+    if let Some(placed) = active.placed_mut() {
+        placed.start.pending_instances.clear();
+    }
     usage::journal_metered(jobs, io, id)?;
     if let Some(name) = device_of(jobs, io, id)
         && let Err(error) = cdi::remove(&files::cdi_folder(io), &name)
@@ -408,7 +410,11 @@ pub(super) fn resume_claim(
                 let overheads = overheads(&state.gpus.devices, job.state.grants());
                 let cut = slice_layout(&name, job, &overheads);
                 match HeldSlice::adopt(&io.config.home.slice(&name), &cut) {
-                    Ok(slice) => active.slice = Some(slice),
+                    Ok(slice) => {
+                        if let Some(placed) = active.placed_mut() {
+                            placed.slice = Some(slice);
+                        }
+                    }
                     // Whoever asks for it again has it made anew.
                     Err(error) => {
                         tracing::warn!(job = %id, error = error_chain(&error), "cannot adopt the claim's slice");

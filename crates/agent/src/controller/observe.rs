@@ -15,7 +15,8 @@ use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{cancel, resize};
 use crate::controller::mig::mode;
-use crate::controller::state::{ActiveJob, GpuState, Jobs, State};
+use crate::controller::runtime::ActiveJob;
+use crate::controller::state::{GpuState, Jobs, State};
 use crate::controller::{active_set, claims};
 use crate::gpu::FaultyGpu;
 use crate::gpu::sample::{NodeSample, SliceReading};
@@ -63,7 +64,7 @@ fn repair_control_file(
     id: JobId,
 ) -> Result<(), StoreError> {
     let active = jobs.active.get_mut(&id);
-    let Some(slice) = active.and_then(|active| active.slice.as_mut()) else {
+    let Some(slice) = active.and_then(|active| active.placed_mut()?.slice.as_mut()) else {
         return Ok(());
     };
     let (found, then) = match slice.repair() {
@@ -300,7 +301,10 @@ fn is_lost(look: &NodeSample, uuid: &GpuUuid) -> bool {
 
 /// Shows the slice's processes that the agent lives, and gives back what the dead among them held.
 fn maintain_slice(id: JobId, active: &mut ActiveJob, look: &NodeSample, book: &SliceReading) {
-    let Some(held) = &active.slice else { return };
+    let Some(placed) = active.placed_mut() else {
+        return;
+    };
+    let Some(held) = &placed.slice else { return };
     held.heartbeat();
     let tended = match &book.snapshots {
         Ok(pages) if pages.has_dead => held
@@ -310,7 +314,7 @@ fn maintain_slice(id: JobId, active: &mut ActiveJob, look: &NodeSample, book: &S
         Err(error) => Err(error.clone()),
     };
     if let Err(error) = tended
-        && !std::mem::replace(&mut active.damaged, true)
+        && !std::mem::replace(&mut placed.damaged, true)
     {
         tracing::error!(job = %id, error, "cannot read the job's slice");
     }

@@ -27,7 +27,8 @@ use crate::controller::io::Io;
 use crate::controller::lifecycle::{confirm, idle, offload, schedule, start};
 use crate::controller::mig::{self, capacity};
 use crate::controller::observe::unjournaled;
-use crate::controller::state::{ActiveJob, DiskState, GpuState, Jobs, State};
+use crate::controller::runtime::ActiveJob;
+use crate::controller::state::{DiskState, GpuState, Jobs, State};
 use crate::controller::{claims, disk_full};
 use crate::gpu::Device;
 use crate::host::clock::now;
@@ -108,7 +109,7 @@ pub(super) fn active_job_view(state: &State, io: &Io, active: &ActiveJob) -> Job
     let job = &active.job;
     let now = snapshot(active).map(|account| LiveUsage {
         account,
-        ledgers: &active.slice_usage,
+        ledgers: active.slice_usage(),
     });
     JobView {
         records: (job.state != Life::Queued).then(|| start::job_dir(&state.jobs, io, job.id)),
@@ -212,7 +213,7 @@ pub fn oom(state: &State, io: &Io, reference: &str) -> Result<v1::Oom, Error> {
     let job = job_to_api(state, io, id)?;
     let active = state.jobs.active.get(&id);
     let written = active
-        .and_then(|active| Some((active, active.slice.as_ref()?)))
+        .and_then(|active| Some((active, active.slice()?)))
         .and_then(|(active, slice)| {
             let (denials, _) = slice.denials().ok()?;
             Some(oom::to_api(&denials, &active.job.allocations))
@@ -307,7 +308,7 @@ fn gpu_to_api(
         for (gpu, holding) in active.job.allocations.iter().enumerate() {
             if holding.grant.gpu == device.gpu.uuid {
                 let usage = account.as_ref().map(|account| account.usage(gpu));
-                let ledger = active.slice_usage.get(gpu).copied().unwrap_or_default();
+                let ledger = active.slice_usage().get(gpu).copied().unwrap_or_default();
                 let found =
                     mig::view::found_in(&state.mig, &holding.grant).map(|found| found.used().get());
                 slices.push(v1::GpuSlice {
@@ -496,7 +497,7 @@ fn snapshot(active: &ActiveJob) -> Option<Snapshot> {
     if matches!(active.job.state, Life::Starting { .. }) {
         return None;
     }
-    active.slice.as_ref()?.read().ok()
+    active.slice()?.read().ok()
 }
 
 /// What holds a grant's limit.

@@ -103,7 +103,9 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
                 match slice::HeldSlice::adopt(&io.config.home.slice(&name), &cut) {
                     Ok(slice) => {
                         io.observer.register(*id, slice.to_watched_job(Vec::new()));
-                        active.slice = Some(slice);
+                        if let Some(placed) = active.placed_mut() {
+                            placed.slice = Some(slice);
+                        }
                     }
                     // Of a job that has ended the slice may be gone: the daemon was killed between that and its commit.
                     Err(_) if matches!(dir.exit(), Ok(Some(_))) => {}

@@ -11,21 +11,16 @@ use crate::controller::active_set::ActiveSet;
 use crate::controller::admission::text_budget::TextBudget;
 use crate::controller::disk_full::DiskFull;
 use crate::controller::lifecycle::notifications::Notifications;
-use crate::controller::lifecycle::offload::MemoryOp;
-use crate::controller::lifecycle::start::Shortage;
-use crate::controller::mailbox::{Milestone, Reply};
 use crate::controller::mig::MigManager;
-use crate::controller::observe::reconcile::SliceUsage;
 use crate::controller::observe::unjournaled::Unknowns;
-use crate::controller::observe::usage::{GpuActivity, UsageClock};
+use crate::controller::observe::usage::UsageClock;
+use crate::controller::runtime::ActiveJob;
 use crate::gpu::Device;
+#[cfg(test)]
 use crate::gpu::mig::MigSlot;
-use crate::gpu::slice::HeldSlice;
 use crate::host::clock::Instant;
-use crate::host::process::Process;
-use crate::job_dir::ExitRecord;
+#[cfg(test)]
 use crate::model::job::Job;
-use crate::model::policy::Dependency;
 use crate::supervisor::handle::SupervisorHandle;
 
 /// Everything that the controller knows of the node.
@@ -97,100 +92,6 @@ pub struct DiskState {
 pub struct Timers {
     pub usage_clock: UsageClock,
     pub last_idle_check: Instant,
-}
-
-/// A job that has not ended, and what belongs to it while the agent lives.
-pub struct ActiveJob {
-    pub job: Job,
-    /// Bytes of its texts ([`crate::model::validate::budget`]).
-    pub texts: u64,
-    pub slice: Option<Box<HeldSlice>>,
-    pub waiters: Vec<Waiter>,
-    /// Whom it runs after and who has not ended.
-    pub after: Vec<Dependency>,
-    /// When it came into its present state, as far as this agent knows.
-    pub since: Instant,
-    /// When its client was last heard of, for a job that its client runs.
-    pub client_seen: Instant,
-    /// The process that this agent started to supervise it.
-    pub supervisor: Option<u32>,
-    /// How that one ended, once it has.
-    pub supervisor_end: Option<String>,
-    /// Since when it is lost, and how that one ended not said.
-    pub lost_since: Option<Instant>,
-    /// When its container was last given another supervisor.
-    pub supervisor_replaced: Option<Instant>,
-    /// When it was last looked at, while an end of its supervisor is told ([`Watch::watch_supervisor`]).
-    pub last_checked: Option<Instant>,
-    /// Since when it has ended and is waited for.
-    pub orphans_since: Option<Instant>,
-    /// How often that process ended before it had started anything.
-    pub false_starts: u32,
-    /// MIG instances that it is to have and that are not ready.
-    pub pending_instances: BTreeSet<MigSlot>,
-    /// How often they were refused.
-    pub refusals: u32,
-    /// Why its start has to wait.
-    pub shortage: Option<Shortage>,
-    /// How its start failed, where its folder could not tell.
-    pub start_failure: Option<ExitRecord>,
-    /// What a claim is used through is there.
-    pub has_claim_files: bool,
-    /// Nobody confirmed it or waited for it while it held its slice; it is not placed before somebody does.
-    pub confirmation_expired: bool,
-    /// Its slice could not be read, which was said.
-    pub damaged: bool,
-    /// Another process than the daemon changed its slice's control file, and an event has told it.
-    pub tampered: bool,
-    /// Its limiter could not count something, which was said.
-    pub alarm_reported: bool,
-    /// By position in its holdings.
-    pub slice_usage: Vec<SliceUsage>,
-    /// Processes of it that the driver listed last.
-    pub members: Vec<Process>,
-    pub activity: GpuActivity,
-    /// What is under way for its memory.
-    pub memory_op: MemoryOp,
-}
-
-pub struct Waiter {
-    pub milestone: Milestone,
-    pub reply: Reply<divvy_api::v1::Job>,
-}
-
-impl ActiveJob {
-    pub fn new(job: Job) -> Box<Self> {
-        let now = Instant::now();
-        Box::new(Self {
-            job,
-            texts: 0,
-            slice: None,
-            waiters: Vec::new(),
-            after: Vec::new(),
-            since: now,
-            client_seen: now,
-            supervisor: None,
-            supervisor_end: None,
-            lost_since: None,
-            supervisor_replaced: None,
-            last_checked: None,
-            orphans_since: None,
-            false_starts: 0,
-            pending_instances: BTreeSet::new(),
-            refusals: 0,
-            shortage: None,
-            start_failure: None,
-            has_claim_files: false,
-            confirmation_expired: false,
-            damaged: false,
-            tampered: false,
-            alarm_reported: false,
-            slice_usage: Vec::new(),
-            members: Vec::new(),
-            activity: GpuActivity::new(),
-            memory_op: MemoryOp::default(),
-        })
-    }
 }
 
 #[cfg(test)]

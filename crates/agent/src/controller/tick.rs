@@ -57,27 +57,27 @@ pub(super) fn sweep(state: &mut State, fx: &mut Effects, io: &Io) -> Result<(), 
             JobState::Queued if active.job.spec.runner == Runner::Client => {
                 active.waiters.retain(|waiter| !waiter.reply.is_closed());
                 if !active.waiters.is_empty() {
-                    active.client_seen = Instant::now();
-                } else if active.client_seen.elapsed() > CLIENT_SILENCE {
+                    active.mark_client_seen();
+                } else if active.client_silence() > CLIENT_SILENCE {
                     silent.push(id);
                 }
             }
             JobState::Queued | JobState::Ended { .. } => {}
             JobState::Starting { .. } if active.job.awaits_confirmation() => {
                 active.waiters.retain(|waiter| !waiter.reply.is_closed());
-                if !active.waiters.is_empty() || !active.pending_instances.is_empty() {
-                    active.client_seen = Instant::now();
-                } else if active.client_seen.elapsed() > active.job.confirm_timeout() {
+                if !active.waiters.is_empty() || !active.has_all_instances() {
+                    active.mark_client_seen();
+                } else if active.client_silence() > active.job.confirm_timeout() {
                     unconfirmed.push(id);
                 }
             }
             JobState::Stopping { process, .. } => {
                 to_sync.push(id);
-                if process.is_none() && active.since.elapsed() > io.config.grace {
+                if process.is_none() && active.state_age() > io.config.grace {
                     hung.push(id);
                 }
                 // The supervisor has had its time; perhaps it is stopped itself.
-                if active.since.elapsed() > io.config.grace + CLIENT_START {
+                if active.state_age() > io.config.grace + CLIENT_START {
                     overdue.push(id);
                 }
             }

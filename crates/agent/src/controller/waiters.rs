@@ -6,7 +6,8 @@ use crate::controller::lifecycle::{confirm, offload, start};
 use crate::controller::mailbox::{Milestone, Reply};
 use crate::controller::mig::claim;
 use crate::controller::query::{reference, summary};
-use crate::controller::state::{Jobs, State, Waiter};
+use crate::controller::runtime::Waiter;
+use crate::controller::state::{Jobs, State};
 use crate::controller::{active_set, query};
 use crate::journal::StoreError;
 
@@ -48,9 +49,14 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
         let Some(active) = state.jobs.active.get_mut(&id) else {
             continue;
         };
-        let (life, left) = (&active.job.state, active.orphans_since.is_some());
+        let (life, left) = (
+            &active.job.state,
+            active
+                .placed()
+                .is_some_and(|one| one.orphans_since.is_some()),
+        );
         // What it is to run on may not be there yet.
-        let awaits_nothing = active.pending_instances.is_empty();
+        let awaits_nothing = active.has_all_instances();
         let settled = offload::is_memory_settled(active);
         let arrived = |waiter: &mut Waiter| match (life, waiter.milestone) {
             (divvy_core::JobState::Ended { .. }, _) => true,

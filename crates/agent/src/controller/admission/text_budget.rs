@@ -10,7 +10,8 @@ use divvy_core::{Bytes, JobId};
 
 use crate::auth::Caller;
 use crate::controller::io::Io;
-use crate::controller::state::{ActiveJob, Jobs};
+use crate::controller::runtime::ActiveJob;
+use crate::controller::state::Jobs;
 use crate::journal::StoreError;
 use crate::model::job::{Job, NewJob};
 use crate::model::validate::budget;

@@ -43,16 +43,16 @@ pub(in crate::controller) fn create_claim_files(
         return Ok(());
     };
     let (job, grants) = (&active.job, active.job.state.grants());
-    let is_whole = active.slice.is_some() && HeldSlice::exists(&folder);
+    let is_whole = active.slice().is_some() && HeldSlice::exists(&folder);
     if !is_divided(grants) && !is_whole {
         let overheads = overheads(&state.gpus.devices, grants);
         let slice = HeldSlice::create(&folder, &slice_layout(&id.to_string(), job, &overheads))?;
         // Whoever a pod's programs run as: only its containers see the file.
         make_world_accessible(&folder)?;
-        if let Some(active) = state.jobs.active.get_mut(&id) {
-            active.slice = Some(slice);
-            active.slice_usage.clear();
-            active.since = Instant::now();
+        if let Some(placed) = (state.jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) {
+            placed.slice = Some(slice);
+            placed.slice_usage.clear();
+            placed.since = Instant::now();
         }
     }
     reach("start.slice");
@@ -116,7 +116,7 @@ pub(in crate::controller) fn register_claim(jobs: &Jobs, io: &Io, id: JobId) {
     let Some(active) = jobs.active.get(&id) else {
         return;
     };
-    let entry = match &active.slice {
+    let entry = match active.slice() {
         Some(slice) => {
             let (limits, compute) = (active.job.limits(), active.job.compute());
             io.compute_scheduler

@@ -41,7 +41,7 @@ fn held_claim(state: &State, io: &Io, job: &Job) -> Option<v1::HeldClaim> {
         Some(active) => query::active_job_to_api(state, io, active),
         None => query::to_api(state, io, job, None, None),
     };
-    let members = active.map_or(0, |active| active.members.len());
+    let members = active.map_or(0, |active| active.members().len());
     let accounted = shown.slices.iter().map(|slice| slice.processes).max();
     Some(v1::HeldClaim {
         uid: claim.uid.clone(),

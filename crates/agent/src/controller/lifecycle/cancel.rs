@@ -148,7 +148,9 @@ pub(in crate::controller) fn stop_job(
         }
         JobState::Stopping { why: before, .. } => why > *before,
         JobState::Starting { .. } | JobState::Running { .. } | JobState::Lent { .. } => {
-            active.since = Instant::now();
+            if let Some(placed) = active.placed_mut() {
+                placed.since = Instant::now();
+            }
             true
         }
     };
@@ -199,7 +201,8 @@ pub(in crate::controller) fn stop(
     let supervisor = launched.or_else(|| {
         // Killed now, it has started nothing.
         let mut children = children.iter();
-        let child = children.find(|child| active.supervisor == Some(child.id()));
+        let pid = active.placed().and_then(|placed| placed.supervisor.pid);
+        let child = children.find(|child| pid == Some(child.id()));
         child.and_then(SupervisorHandle::process)
     });
     let told = supervisor.map(|process| {

@@ -27,8 +27,9 @@ use crate::controller::lifecycle::{finalize, job_sync};
 use crate::controller::mig::{MigManager, is_divided};
 use crate::controller::query::reference;
 use crate::controller::query::reference::has_ended;
-use crate::controller::state::{ActiveJob, Jobs};
-use crate::host::clock::Instant;
+use crate::controller::runtime::ActiveJob;
+use crate::controller::runtime::Runtime;
+use crate::controller::state::Jobs;
 use crate::host::failpoint::reach;
 use crate::journal::StoreError;
 use crate::model::job::{Job, JobSpec};
@@ -77,7 +78,7 @@ pub(in crate::controller) fn ready(
         return Ok(());
     };
     fx.milestones_reached.push(id);
-    active.client_seen = Instant::now();
+    active.mark_client_seen();
     if !active.job.awaits_confirmation() {
         fx.starts.push(id);
         return Ok(());
@@ -119,7 +120,7 @@ pub(in crate::controller) fn confirm(
         Ok(submit) => submit,
         Err(error) => return Ok(Err(error)),
     };
-    let ready = active.pending_instances.is_empty();
+    let ready = active.has_all_instances();
     let mut ask = JobSpec::clone(&active.job.spec);
     ask.command = submit.command;
     ask.container = submit.container;
@@ -188,10 +189,9 @@ pub(in crate::controller) fn expire_confirmation(
     io: &Io,
     id: JobId,
 ) -> Result<(), StoreError> {
-    let Some(active) = jobs.active.get_mut(&id) else {
+    let Some(active) = jobs.active.get(&id) else {
         return Ok(());
     };
-    active.confirmation_expired = true;
     let within = active.job.confirm_timeout().as_secs();
     job_sync::requeue_unstarted(
         jobs,
@@ -200,7 +200,12 @@ pub(in crate::controller) fn expire_confirmation(
         io,
         id,
         &format!("not confirmed within {within} s"),
-    )
+    )?;
+    let active = jobs.active.get_mut(&id);
+    if let Some(Runtime::Waiting(waiting)) = active.map(|active| &mut active.runtime) {
+        waiting.confirmation_expired = true;
+    }
+    Ok(())
 }
 
 /// Has a job started that was confirmed before its daemon was killed, or before its supervisor was.
@@ -223,8 +228,10 @@ pub(in crate::controller) fn clear_confirmation_expiry(
     id: JobId,
 ) {
     if let Some(active) = jobs.active.get_mut(&id) {
-        active.client_seen = Instant::now();
-        fx.replan |= std::mem::take(&mut active.confirmation_expired);
+        active.mark_client_seen();
+        if let Runtime::Waiting(waiting) = &mut active.runtime {
+            fx.replan |= std::mem::take(&mut waiting.confirmation_expired);
+        }
     }
 }
 
@@ -244,7 +251,7 @@ pub(in crate::controller) fn confirmation_block_reason(
     let unasked = jobs
         .active
         .get(&job.id)
-        .is_some_and(|active| active.confirmation_expired);
+        .is_some_and(|active| active.has_expired_confirmation());
     let words = if job.awaits_confirmation() {
         "waits for its confirmation".to_owned()
     } else if unasked && job.state == JobState::Queued {

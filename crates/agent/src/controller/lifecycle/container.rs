@@ -92,13 +92,14 @@ pub(in crate::controller) fn replace_supervisor(
     let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    if active
-        .supervisor_replaced
-        .is_some_and(|last| last.elapsed() < REST)
-    {
+    let Some(placed) = active.placed_mut() else {
+        return Ok(());
+    };
+    let last = placed.supervisor.replaced_at;
+    if last.is_some_and(|last| last.elapsed() < REST) {
         return Ok(());
     }
-    active.supervisor_replaced = Some(Instant::now());
+    placed.supervisor.replaced_at = Some(Instant::now());
     let name = start::job_dir(jobs, io, id).container().ok().flatten();
     let name = name.map_or_else(|| "its container".to_owned(), |placed| placed.name);
     match start::try_spawn(jobs, children, io, id) {
@@ -152,7 +153,7 @@ pub fn docker_args(
     let folder = config.home.slice(&number);
     // What one that is to be confirmed will have is known before it is there.
     let ahead = job.awaits_confirmation();
-    let has_slice = active.slice.is_some() || ahead && !is_divided(grants);
+    let has_slice = active.slice().is_some() || ahead && !is_divided(grants);
     let around = JobEnvironment {
         job: &number,
         queue: &job.spec.queue,

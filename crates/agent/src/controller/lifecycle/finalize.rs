@@ -15,6 +15,7 @@ use crate::controller::lifecycle::{
 };
 use crate::controller::mig::claim;
 use crate::controller::observe::{limiter_alarms, reconcile, usage};
+use crate::controller::runtime::{ActiveJob, Runtime};
 use crate::controller::state::{Jobs, State};
 use crate::gpu::slice;
 use crate::host::clock::now;
@@ -45,7 +46,10 @@ pub(in crate::controller) fn finalize(
             let words = format!("killed: {}: {}", bypass.describe(), bypass.cause());
             (ProgramExit::Bypass, Some(words))
         }
-        None => gone(exit, active.supervisor_end.as_deref()),
+        None => {
+            let placed = active.placed();
+            gone(exit, placed.and_then(|one| one.supervisor.end.as_deref()))
+        }
     };
     let mut held = active.job.state.grants().iter();
     let (gone, words) = match held.find(|grant| state.gpus.lost.contains(&grant.gpu)) {
@@ -104,7 +108,9 @@ pub(in crate::controller) fn finalize(
     active.job.run_state.failures += u32::from(failed);
     active.job.run_state.requeued |= !failed;
     active.job.apply_event(event);
-    active.pending_instances.clear();
+    if let Some(placed) = active.placed_mut() {
+        placed.start.pending_instances.clear();
+    }
     usage::journal_metered(&mut state.jobs, io, id)?;
     free_slice(&mut state.jobs, io, id);
     claim::release_instances(&mut state.mig, io, id)?;
@@ -137,19 +143,23 @@ pub(in crate::controller) fn save_allocation_stats(
         return Ok(());
     };
     let mut alarms = 0;
-    if let Some(slice) = &active.slice
+    let ActiveJob { job, runtime, .. } = &mut **active;
+    let Runtime::Placed(placed) = runtime else {
+        return Ok(());
+    };
+    if let Some(slice) = &placed.slice
         && let Ok(snapshot) = slice.read()
     {
         alarms = snapshot.alarms();
-        for (gpu, holding) in active.job.allocations.iter_mut().enumerate() {
+        for (gpu, holding) in job.allocations.iter_mut().enumerate() {
             holding.stats = slice::allocation_stats(&snapshot, gpu);
         }
         if let Ok((denials, _)) = slice.denials() {
-            let records = oom::to_api(&denials, &active.job.allocations);
+            let records = oom::to_api(&denials, &job.allocations);
             io.store.keep_denials(id, &records)?;
         }
     }
-    for (holding, ledger) in active.job.allocations.iter_mut().zip(&active.slice_usage) {
+    for (holding, ledger) in job.allocations.iter_mut().zip(&placed.slice_usage) {
         holding.stats.mismatch_max = ledger.mismatch_max;
     }
     limiter_alarms::record_alarms(jobs, fx, io, id, alarms)
@@ -213,7 +223,7 @@ pub(in crate::controller) fn free_slice(jobs: &mut Jobs, io: &Io, id: JobId) {
     let slice = jobs
         .active
         .get_mut(&id)
-        .and_then(|active| active.slice.take());
+        .and_then(|active| active.placed_mut()?.slice.take());
     let removed = match slice {
         Some(slice) => slice.remove(),
         None => slice::remove(&io.config.home.slice(&id.to_string())),

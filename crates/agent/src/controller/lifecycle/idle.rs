@@ -14,7 +14,8 @@ use divvy_core::{JobId, JobState};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{cancel, pause};
-use crate::controller::state::{ActiveJob, Jobs, Timers};
+use crate::controller::runtime::ActiveJob;
+use crate::controller::state::{Jobs, Timers};
 use crate::controller::{TICK, active_set};
 use crate::host::clock::Instant;
 use crate::journal::StoreError;
@@ -30,7 +31,7 @@ impl ActiveJob {
     fn is_observable(&self) -> bool {
         matches!(self.job.state, JobState::Running { .. })
             && !self.job.run_state.suspended
-            && self.slice.is_some()
+            && self.slice().is_some()
     }
 
     /// For how long it has done nothing, as far as this agent has seen.

@@ -21,7 +21,8 @@ use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{confirm, container, finalize, orphans, start};
 use crate::controller::mig::{MigManager, claim};
-use crate::controller::state::{ActiveJob, Jobs, State};
+use crate::controller::runtime::{ActiveJob, SupervisorStatus};
+use crate::controller::state::{Jobs, State};
 use crate::controller::tick::ATTENDED;
 use crate::host::clock::{Instant, now};
 use crate::host::process::Process;
@@ -98,7 +99,8 @@ pub(in crate::controller) fn sync_job(
     if active.job.claim().is_some() {
         return claims::check_claim(state, fx, io, id);
     }
-    if let Some(exit) = active.start_failure.clone() {
+    let placed = active.placed();
+    if let Some(exit) = placed.and_then(|placed| placed.start.failure.clone()) {
         return finalize::finalize(state, fx, io, id, Some(&exit));
     }
     let found = observe_job(&state.jobs, fx, io, id, active);
@@ -122,7 +124,9 @@ fn watch_supervisor(jobs: &mut Jobs, io: &Io, id: JobId, found: &Result<RecordSt
         let launch = dir.launch().ok().flatten();
         launch.is_some_and(|launch| watch.watch_supervisor(id, launch.process))
     };
-    active.last_checked = is_attended.then(Instant::now);
+    if let Some(placed) = active.placed_mut() {
+        placed.supervisor.last_checked = is_attended.then(Instant::now);
+    }
 }
 
 /// Draws the consequences of what was found.
@@ -134,9 +138,9 @@ fn apply_observed(
     found: Result<RecordState, RecordError>,
 ) -> Result<(), StoreError> {
     if !matches!(found, Ok(RecordState::Nothing))
-        && let Some(active) = state.jobs.active.get_mut(&id)
+        && let Some(placed) = (state.jobs.active.get_mut(&id)).and_then(|one| one.placed_mut())
     {
-        active.last_checked = None;
+        placed.supervisor.last_checked = None;
     }
     match found {
         Ok(RecordState::Nothing) => Ok(()),
@@ -190,17 +194,18 @@ fn observe_job(
     }
     let starting = matches!(active.job.state, JobState::Starting { .. });
     // Nobody was to start it yet: its instances are not there, or were made in this very round.
-    if starting && (!active.pending_instances.is_empty() || fx.starts.contains(&id)) {
+    if starting && (!active.has_all_instances() || fx.starts.contains(&id)) {
         return Ok(RecordState::Nothing);
     }
     // Nor before it is confirmed.
     if active.job.awaits_confirmation() {
         return Ok(RecordState::Nothing);
     }
-    if starting && active.shortage.as_ref().is_some_and(Shortage::is_resting) {
+    let shortage = active.placed().and_then(|one| one.start.shortage.as_ref());
+    if starting && shortage.is_some_and(Shortage::is_resting) {
         return Ok(RecordState::Nothing);
     }
-    if awaits_client(active) && active.since.elapsed() < CLIENT_START && dir.launch()?.is_none() {
+    if awaits_client(active) && active.state_age() < CLIENT_START && dir.launch()?.is_none() {
         return Ok(RecordState::Nothing);
     }
     let Some(lock) = dir.lock()? else {
@@ -253,7 +258,9 @@ fn mark_running(
         _ => return Ok(()),
     };
     active.job.apply_event(Event::Spawned(process.into()));
-    active.last_checked = None;
+    if let Some(placed) = active.placed_mut() {
+        placed.supervisor.last_checked = None;
+    }
     active.job.started_at = Some(at);
     active.activity.mark_active(Instant::now());
     let job = active.job.clone();
@@ -278,6 +285,8 @@ fn never_started(
     let Some(active) = state.jobs.active.get(&id) else {
         return Ok(());
     };
+    let attempts = active.placed().map(|placed| placed.attempts);
+    let false_starts = attempts.unwrap_or_default().false_starts;
     let outcome = if matches!(active.job.state, JobState::Stopping { .. }) {
         Some(RunOutcome::Withdrawn {
             withdrawn: "its program had not started".into(),
@@ -287,7 +296,7 @@ fn never_started(
         Some(not_started(&format!(
             "its client did not start the program within {seconds} s"
         )))
-    } else if active.false_starts + 1 >= FALSE_STARTS {
+    } else if false_starts + 1 >= FALSE_STARTS {
         Some(not_started(&format!(
             "its supervisor ended {FALSE_STARTS} times before it started the program"
         )))
@@ -306,9 +315,9 @@ fn never_started(
         return Ok(());
     }
     let mut why = "its supervisor ended before it started the program".to_owned();
-    if let Some(active) = state.jobs.active.get_mut(&id) {
-        active.false_starts += u32::from(active.supervisor.take().is_some());
-        if let Some(shortage) = active.shortage.take() {
+    if let Some(placed) = (state.jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) {
+        placed.attempts.false_starts += u32::from(placed.supervisor.pid.take().is_some());
+        if let Some(shortage) = placed.start.shortage.take() {
             why = shortage.why;
         }
     }
@@ -346,9 +355,7 @@ pub(in crate::controller) fn requeue_unstarted(
         return Ok(());
     };
     active.job.apply_event(Event::NeverStarted);
-    active.members.clear();
-    active.pending_instances.clear();
-    active.since = Instant::now();
+    active.return_unstarted();
     let mut job = active.job.clone();
     io.store.release_allocations(&job)?;
     job.allocations.clear();
@@ -365,7 +372,7 @@ fn orphaned(jobs: &mut Jobs, io: &Io, id: JobId, processes: &[Process]) {
         return;
     };
     if let JobState::Stopping { .. } = active.job.state {
-        let signal = if active.since.elapsed() < io.config.grace {
+        let signal = if active.state_age() < io.config.grace {
             rustix::process::Signal::TERM
         } else {
             rustix::process::Signal::KILL
@@ -398,10 +405,10 @@ pub(in crate::controller) fn reap_supervisors(
     if ended.is_empty() {
         return;
     }
-    for active in jobs.active.values_mut() {
-        let status = active.supervisor.and_then(|pid| ended.get(&pid));
-        if let Some(status) = status {
-            active.supervisor_end = Some(describe_exit(*status));
+    let placed = jobs.active.values_mut().filter_map(|one| one.placed_mut());
+    for SupervisorStatus { pid, end, .. } in placed.map(|placed| &mut placed.supervisor) {
+        if let Some(status) = pid.and_then(|pid| ended.get(&pid)) {
+            *end = Some(describe_exit(*status));
         }
     }
 }
@@ -414,15 +421,15 @@ fn is_supervisor_exit_known(
     id: JobId,
 ) -> bool {
     reap_supervisors(jobs, children);
-    let Some(active) = jobs.active.get_mut(&id) else {
+    let Some(placed) = (jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) else {
         return true;
     };
-    let children = &children;
+    let supervisor = &mut placed.supervisor;
     let is_unheard = |pid| children.iter().any(|child| child.id() == pid);
-    if !active.supervisor.is_some_and(is_unheard) {
+    if !supervisor.pid.is_some_and(is_unheard) {
         return true;
     }
-    let since = *active.lost_since.get_or_insert_with(Instant::now);
+    let since = *supervisor.lost_since.get_or_insert_with(Instant::now);
     since.elapsed() >= SUPERVISOR_EXIT_TIMEOUT
 }
 
@@ -450,7 +457,9 @@ fn describe_exit(ended: ExitStatus) -> String {
 impl ActiveJob {
     /// It is time for another look, as nobody would tell what it would find, or has not for a while.
     pub(in crate::controller) fn needs_check(&self) -> bool {
-        self.last_checked.is_none_or(|at| at.elapsed() >= ATTENDED)
+        let placed = self.placed();
+        let last_checked = placed.and_then(|placed| placed.supervisor.last_checked);
+        last_checked.is_none_or(|at| at.elapsed() >= ATTENDED)
     }
 }
 

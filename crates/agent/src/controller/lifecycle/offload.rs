@@ -31,7 +31,9 @@ use crate::controller::lifecycle::{pause, schedule, start};
 use crate::controller::mailbox::{Milestone, Reply};
 use crate::controller::mig::is_divided;
 use crate::controller::observe::usage;
-use crate::controller::state::{ActiveJob, Jobs, State, Waiter};
+use crate::controller::runtime::{ActiveJob, Waiter};
+use crate::controller::state::{Jobs, State};
+use crate::gpu::slice::HeldSlice;
 use crate::host::clock::{Instant, now};
 use crate::host::process::Process;
 use crate::journal::StoreError;
@@ -180,7 +182,7 @@ fn offload_obstacle(jobs: &Jobs, id: JobId) -> Option<String> {
     if is_divided(active.job.state.grants()) {
         return Some("the driver cannot offload the memory of MIG instances".to_owned());
     }
-    if active.slice.is_none() {
+    if active.slice().is_none() {
         return Some("its slice cannot be read".to_owned());
     }
     None
@@ -383,7 +385,7 @@ fn run_memory_op(jobs: &mut Jobs, io: &Io, id: JobId) {
         return;
     }
     let launch = dir.launch().ok().flatten();
-    let (Some(launch), Some(slice)) = (launch, &active.slice) else {
+    let (Some(launch), Some(slice)) = (launch, active.slice().map(HeldSlice::ledger)) else {
         let why = "its records or its slice cannot be read".to_owned();
         let ended = match way {
             Direction::Offload if aside.parts.is_empty() => CheckpointOutcome::Refused(why),
@@ -401,7 +403,7 @@ fn run_memory_op(jobs: &mut Jobs, io: &Io, id: JobId) {
         attempt: active.job.attempt,
         direction: way,
         supervisor: launch.process,
-        slice: slice.ledger(),
+        slice,
         gpus: grants.map(|grant| grant.gpu.clone()).collect(),
         parts: aside.parts.clone(),
         is_withdrawn: withdrawn,
@@ -572,7 +574,7 @@ pub(in crate::controller) fn is_memory_settled(active: &ActiveJob) -> bool {
 
 /// What a job's memory comes to by its account, by position in its holdings.
 fn uses(active: &ActiveJob) -> Vec<Bytes> {
-    let account = active.slice.as_ref().and_then(|slice| slice.read().ok());
+    let account = active.slice().and_then(|slice| slice.read().ok());
     account.map_or_else(Vec::new, |account| {
         comes_to(&account, &active.job.allocations)
     })

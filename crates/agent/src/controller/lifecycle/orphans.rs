@@ -17,7 +17,8 @@ use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::mig::is_divided;
 use crate::controller::observe;
-use crate::controller::state::{ActiveJob, GpuState, Jobs};
+use crate::controller::runtime::ActiveJob;
+use crate::controller::state::{GpuState, Jobs};
 use crate::host::clock::Instant;
 use crate::host::process::{Process, proc_path};
 use crate::journal::StoreError;
@@ -38,11 +39,14 @@ pub(in crate::controller) fn has_orphans(
     let holders = holders(active);
     // Of who is in an instance nothing else tells.
     let may_have = is_not_seen && active.is_launched() && is_divided(active.job.state.grants());
+    let Some(placed) = active.placed_mut() else {
+        return Ok(false);
+    };
     if holders.is_empty() && !may_have {
-        active.orphans_since = None;
+        placed.orphans_since = None;
         return Ok(false);
     }
-    let since = *active.orphans_since.get_or_insert_with(Instant::now);
+    let since = *placed.orphans_since.get_or_insert_with(Instant::now);
     if since.elapsed() < grace {
         if may_have {
             io.observer.sample_soon();
@@ -50,7 +54,7 @@ pub(in crate::controller) fn has_orphans(
         return Ok(true);
     }
     if holders.is_empty() {
-        active.orphans_since = None;
+        placed.orphans_since = None;
         return Ok(false);
     }
     let its = own_orphans(active);
@@ -66,8 +70,10 @@ pub(in crate::controller) fn has_orphans(
             pids.join(", ")
         );
         tracing::warn!(job = %id, words);
-        // Whoever is there when another run of it has ended is given a grace of his own.
-        active.orphans_since = None;
+        // An orphan of a later run gets a grace period of its own.
+        if let Some(placed) = active.placed_mut() {
+            placed.orphans_since = None;
+        }
         fx.record_event(io, Some(id), "orphan_process", &words)?;
         return Ok(false);
     }
@@ -78,7 +84,7 @@ pub(in crate::controller) fn has_orphans(
 pub(in crate::controller) fn own_orphans(active: &ActiveJob) -> Vec<Process> {
     let by = active.job.spec.credentials.uid;
     let mut its = holders(active);
-    its.retain(|process| active.members.contains(process) || owner(*process) == Some(by));
+    its.retain(|process| active.members().contains(process) || owner(*process) == Some(by));
     its
 }
 
@@ -90,9 +96,9 @@ fn owner(process: Process) -> Option<u32> {
 /// Whoever holds something of what the job was granted, wherever it has gone: whom the driver listed, which is the job's by the
 /// kernel's word or its own, and who has the slice mapped; a slot alone is only a word.
 fn holders(active: &ActiveJob) -> Vec<Process> {
-    let listed = active.members.iter().copied();
+    let listed = active.members().iter().copied();
     let mut holders: Vec<Process> = listed.filter(|member| member.is_alive()).collect();
-    if let Some(slice) = &active.slice
+    if let Some(slice) = active.slice()
         && let Ok(snapshot) = slice.read()
     {
         holders.extend(slice.live_processes(&snapshot));

@@ -10,8 +10,8 @@ use crate::checkpoint::GpuMemoryState;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::start;
+use crate::controller::runtime::{Runtime, Waiting};
 use crate::controller::state::Jobs;
-use crate::host::clock::Instant;
 use crate::job_dir::{ExitRecord, RunOutcome, StopRecord};
 use crate::journal::StoreError;
 use crate::model::job::Job;
@@ -91,17 +91,7 @@ pub(in crate::controller) fn requeue_after_run(
         JobState::Queued,
         "the caller has queued it"
     );
-    let now = Instant::now();
-    (active.since, active.client_seen) = (now, now);
-    active.supervisor = None;
-    active.supervisor_end = None;
-    active.lost_since = None;
-    active.start_failure = None;
-    active.false_starts = 0;
-    active.refusals = 0;
-    active.damaged = false;
-    active.slice_usage.clear();
-    active.members.clear();
+    active.runtime = Runtime::Waiting(Waiting::default());
     let job = &mut active.job;
     job.run_state.runs += 1;
     let (stop, cause) = (job.run_state.stop.take(), job.run_state.cause.take());

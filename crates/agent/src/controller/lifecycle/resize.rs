@@ -24,7 +24,8 @@ use crate::controller::lifecycle::{change, schedule};
 use crate::controller::mailbox::Reply;
 use crate::controller::mig::is_divided;
 use crate::controller::query::reference;
-use crate::controller::state::{ActiveJob, Jobs, State};
+use crate::controller::runtime::ActiveJob;
+use crate::controller::state::{Jobs, State};
 use crate::controller::{active_set, claims};
 use crate::host::failpoint::reach;
 use crate::journal::StoreError;
@@ -249,11 +250,12 @@ fn resize_held(
 
 /// Writes the journal's limits into a job's slice, and tells the keeper of compute.
 pub(in crate::controller) fn apply_limits(jobs: &Jobs, io: &Io, id: JobId) {
-    let Some(ActiveJob { job, slice, .. }) = jobs.active.get(&id).map(Box::as_ref) else {
+    let Some(active) = jobs.active.get(&id) else {
         return;
     };
-    // One that has none yet gets it with the journal's limits.
-    let Some(slice) = slice else { return };
+    // A job without a slice gets one with the journal's limits.
+    let Some(slice) = active.slice() else { return };
+    let job = &active.job;
     let (limits, compute) = (job.limits(), job.compute());
     slice.resize(&limits, compute);
     let folder = io.config.home.slice(&id.to_string());
@@ -317,10 +319,11 @@ fn reclaim_from(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) -> Resu
     if active.job.run_state.aside.memory != MemoryResidency::Kept {
         return Ok(());
     }
-    let Some(account) = active.slice.as_ref().and_then(|slice| slice.read().ok()) else {
+    let Some(account) = active.slice().and_then(|slice| slice.read().ok()) else {
         return Ok(());
     };
     let mut taken = Vec::new();
+    let usages = active.slice_usage();
     let resized = active
         .job
         .allocations
@@ -328,7 +331,7 @@ fn reclaim_from(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) -> Resu
         .enumerate()
         .map(|(gpu, holding)| {
             let usage = account.usage(gpu);
-            let ledger = active.slice_usage.get(gpu).copied().unwrap_or_default();
+            let ledger = usages.get(gpu).copied().unwrap_or_default();
             // A job writes its account itself; what the driver says it holds is not to be given to others either.
             let used = Bytes::new(usage.used()).max(ledger.driver.unwrap_or_default());
             let reached_it = |memory: Bytes| usage.limit <= memory.get() && used <= memory;

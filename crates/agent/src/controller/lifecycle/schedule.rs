@@ -13,7 +13,8 @@ use crate::controller::io::Io;
 use crate::controller::lifecycle::{cancel, confirm, offload};
 use crate::controller::mig::{capacity, claim};
 use crate::controller::observe::unjournaled;
-use crate::controller::state::{ActiveJob, State};
+use crate::controller::runtime::ActiveJob;
+use crate::controller::state::State;
 use crate::host::clock::{Instant, now};
 use crate::journal::StoreError;
 use crate::model::job::Job;
@@ -52,13 +53,11 @@ pub(in crate::controller) fn replan(
         let Some(active) = state.jobs.active.get_mut(&start.job) else {
             continue;
         };
-        active.job.place(start.grants);
+        active.place(start.grants);
         let waited = Duration::try_from(now().duration_since(active.job.submitted_at));
         let queue = active.job.spec.queue.to_string();
         let waits = fx.counters.waits.entry(queue).or_default();
         waits.add(waited.unwrap_or_default());
-        active.since = Instant::now();
-        active.supervisor = None;
         let job = active.job.clone();
         io.store.save_allocations(&job)?;
         io.store.save(&job)?;
@@ -95,7 +94,8 @@ fn snapshot_of(state: &State, io: &Io, everybody: bool) -> Snapshot {
         let queue = &job.spec.queue;
         match &job.state {
             JobState::Queued
-                if active.confirmation_expired || state.jobs.unjournaled.contains_key(&job.id) => {}
+                if active.has_expired_confirmation()
+                    || state.jobs.unjournaled.contains_key(&job.id) => {}
             // A release comes as a submit does: until then the job stands in nobody's way.
             JobState::Queued if job.run_state.hold.is_some() => {}
             JobState::Queued if !everybody && (!after.is_empty() || !room.admits(job)) => {}

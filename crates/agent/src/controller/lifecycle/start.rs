@@ -20,7 +20,8 @@ use crate::controller::io::Io;
 use crate::controller::lifecycle::confirm;
 use crate::controller::mig::is_divided;
 use crate::controller::query::caller::run_as;
-use crate::controller::state::{ActiveJob, Jobs, State};
+use crate::controller::runtime::ActiveJob;
+use crate::controller::state::{Jobs, State};
 use crate::gpu::Device;
 use crate::gpu::slice::{HeldSlice, SliceConfig, SliceError, chown_to_user};
 use crate::gpu::watched_jobs::WatchedJob;
@@ -127,8 +128,8 @@ pub(in crate::controller) fn runs_on_client(jobs: &Jobs, id: JobId) -> bool {
 /// Makes the slice and writes the spec of a job that is starting.
 pub(in crate::controller) fn prepare(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) {
     confirm::pass(&state.jobs, id, "confirm.answered");
-    if let Some(active) = state.jobs.active.get_mut(&id) {
-        active.shortage = None;
+    if let Some(placed) = (state.jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) {
+        placed.start.shortage = None;
     }
     if let Err(error) = try_prepare(state, io, id) {
         failed_to_start(&mut state.jobs, fx, io, id, &error);
@@ -143,10 +144,10 @@ fn failed_to_start(jobs: &mut Jobs, fx: &mut Effects, io: &Io, id: JobId, error:
         return fail_start(jobs, fx, io, id, &why);
     }
     tracing::warn!(job = %id, why, "cannot start the job now; it returns to its queue");
-    if let Some(active) = jobs.active.get_mut(&id) {
+    if let Some(placed) = (jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) {
         let why = format!("it could not be started: {why}");
         let since = Instant::now();
-        active.shortage = Some(Shortage { why, since });
+        placed.start.shortage = Some(Shortage { why, since });
     }
 }
 
@@ -261,10 +262,12 @@ fn try_prepare(state: &mut State, io: &Io, id: JobId) -> Result<(), StartError> 
         }
         None => io.observer.register(id, WatchedJob::without_ledger()),
     }
-    active.slice = slice;
-    active.slice_usage.clear();
-    active.since = Instant::now();
-    active.client_seen = Instant::now();
+    if let Some(placed) = active.placed_mut() {
+        placed.slice = slice;
+        placed.slice_usage.clear();
+        placed.since = Instant::now();
+        placed.client_seen = Instant::now();
+    }
     watch_job(&state.jobs, io, id);
     Ok(())
 }
@@ -300,11 +303,8 @@ pub(in crate::controller) fn spawn(
     io: &Io,
     id: JobId,
 ) {
-    if jobs
-        .active
-        .get(&id)
-        .is_none_or(|active| active.start_failure.is_some() || active.shortage.is_some())
-    {
+    let placed = jobs.active.get(&id).and_then(|active| active.placed());
+    if placed.is_none_or(|one| one.start.failure.is_some() || one.start.shortage.is_some()) {
         return;
     }
     confirm::pass(jobs, id, "confirm.prepared");
@@ -331,9 +331,9 @@ pub(in crate::controller) fn try_spawn(
     let divvy = &io.config.programs.divvy;
     let child = SupervisorHandle::start(divvy, dir.path(), lock, log).map_err(StartError::Spawn)?;
     reach("start.spawned");
-    if let Some(active) = jobs.active.get_mut(&id) {
-        active.supervisor = Some(child.id());
-        active.supervisor_end = None;
+    if let Some(placed) = (jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) {
+        placed.supervisor.pid = Some(child.id());
+        placed.supervisor.end = None;
     }
     if let Some(supervisor) = child.process() {
         io.observer.add_root(id, supervisor);
@@ -361,8 +361,8 @@ pub(in crate::controller) fn fail_start(
     if let Ok(Some(lock)) = job_dir(jobs, io, id).lock() {
         mark_spent(jobs, io, id, &exit, &lock);
     }
-    if let Some(active) = jobs.active.get_mut(&id) {
-        active.start_failure = Some(exit);
+    if let Some(placed) = (jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) {
+        placed.start.failure = Some(exit);
     }
     fx.recheck.push(id);
 }

@@ -84,8 +84,8 @@ pub(in crate::controller) fn claim_instances(
                 }
             }
         }
-        if let Some(active) = state.jobs.active.get_mut(&id) {
-            active.pending_instances.insert(slot);
+        if let Some(placed) = (state.jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) {
+            placed.start.pending_instances.insert(slot);
         }
     }
     Ok(has_all_instances(&state.jobs, id))
@@ -96,7 +96,9 @@ fn awaits_slot(jobs: &Jobs, id: JobId, slot: &MigSlot) -> bool {
     let starts = |job: &JobState| matches!(job, JobState::Starting { .. });
     jobs.active
         .get(&id)
-        .is_some_and(|active| starts(&active.job.state) && active.pending_instances.contains(slot))
+        .filter(|active| starts(&active.job.state))
+        .and_then(|active| active.placed())
+        .is_some_and(|placed| placed.start.pending_instances.contains(slot))
 }
 
 /// The job that waits for what is to be in a slot: nobody, where it was stopped or given up meanwhile.
@@ -108,7 +110,7 @@ pub(super) fn waiting_job(jobs: &Jobs, mig: &MigManager, slot: &MigSlot) -> Opti
 /// Whether everything that a job runs on is there.
 pub(in crate::controller) fn has_all_instances(jobs: &Jobs, id: JobId) -> bool {
     let active = jobs.active.get(&id);
-    active.is_none_or(|active| active.pending_instances.is_empty())
+    active.is_none_or(|active| active.has_all_instances())
 }
 
 fn reclaim(

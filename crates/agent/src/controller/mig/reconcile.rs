@@ -15,7 +15,8 @@ use crate::controller::io::Io;
 use crate::controller::lifecycle::job_sync;
 use crate::controller::mig;
 use crate::controller::mig::{MigManager, commands, report};
-use crate::controller::state::{ActiveJob, GpuState, Jobs, State};
+use crate::controller::runtime::ActiveJob;
+use crate::controller::state::{GpuState, Jobs, State};
 use crate::gpu::mig::discover::DiscoveredInstance;
 use crate::gpu::mig::{GpuMigState, InstanceInfo, MigSlot};
 use crate::gpu::sample::GpuSample;
@@ -36,7 +37,7 @@ pub(super) fn is_deserted(found: &DiscoveredInstance) -> bool {
 impl ActiveJob {
     /// Its program was started, or is about to be.
     pub(in crate::controller) fn is_launched(&self) -> bool {
-        self.pending_instances.is_empty() && !self.job.awaits_confirmation()
+        self.has_all_instances() && !self.job.awaits_confirmation()
     }
 }
 
@@ -211,8 +212,9 @@ fn apply_action(
             fx.replan = true;
             // A job that has not begun, as it waits for others of its instances or to be confirmed, gets another.
             let holder = instance.job.and_then(|job| state.jobs.active.get_mut(&job));
-            if let Some(active) = holder.filter(|one| !one.is_launched()) {
-                active.pending_instances.insert(slot.clone());
+            let holder = holder.filter(|one| !one.is_launched());
+            if let Some(placed) = holder.and_then(|one| one.placed_mut()) {
+                placed.start.pending_instances.insert(slot.clone());
             }
             commands::destroy(&mut state.mig, fx, io, slot, DestroyReason::Leftover)
         }

@@ -138,11 +138,18 @@ fn handed_over(
     let (label, job) = (instance.label(), instance.job);
     let mut ready = None;
     if let Some(active) = heir.and_then(|job| state.jobs.active.get_mut(&job)) {
-        active.pending_instances.remove(slot);
         // From here on a program of this tenant may run in it.
         instance.last_user = Some(active.job.tenant());
-        if active.pending_instances.is_empty() {
-            active.refusals = 0;
+        let placed = active.placed_mut();
+        let is_complete = placed.is_none_or(|placed| {
+            placed.start.pending_instances.remove(slot);
+            let is_complete = placed.start.pending_instances.is_empty();
+            if is_complete {
+                placed.attempts.refusals = 0;
+            }
+            is_complete
+        });
+        if is_complete {
             ready = heir;
         }
     }
@@ -255,12 +262,12 @@ pub(super) fn requeue_or_fail(
     why: &str,
     is_final: bool,
 ) -> Result<(), StoreError> {
-    let Some(active) = jobs.active.get_mut(&id) else {
+    let Some(placed) = (jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) else {
         return Ok(());
     };
-    active.refusals += 1;
-    if is_final || active.refusals >= MAX_REFUSALS {
-        active.pending_instances.clear();
+    placed.attempts.refusals += 1;
+    if is_final || placed.attempts.refusals >= MAX_REFUSALS {
+        placed.start.pending_instances.clear();
         start::fail_start(jobs, fx, io, id, why);
         return Ok(());
     }

@@ -38,7 +38,10 @@ pub(in crate::controller) fn record_alarms(
     };
     active.alarm_reported = true;
     // What an earlier agent has started, that one may have told of.
-    let is_news = active.supervisor.is_some() || !io.store.has_uncounted_event(id)?;
+    let is_news = active
+        .placed()
+        .is_some_and(|one| one.supervisor.pid.is_some())
+        || !io.store.has_uncounted_event(id)?;
     if !is_news {
         return Ok(());
     }

@@ -14,7 +14,8 @@ use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{container, start};
 use crate::controller::mig;
-use crate::controller::state::{ActiveJob, GpuState, Jobs, State};
+use crate::controller::runtime::{ActiveJob, Runtime};
+use crate::controller::state::{GpuState, Jobs, State};
 use crate::gpu::attribution::Ownership;
 use crate::gpu::sample::{GpuSample, NodeSample};
 use crate::gpu::slice::HeldSlice;
@@ -92,13 +93,17 @@ impl ActiveJob {
 
     /// What is kept of its slice on a GPU, where its memory is, and what it holds there in the planner's sums.
     fn usage_on(&mut self, gpu: &GpuUuid) -> Option<(MemoryResidency, &mut SliceUsage, Bytes)> {
-        self.slice_usage
+        let Runtime::Placed(placed) = &mut self.runtime else {
+            return None;
+        };
+        placed
+            .slice_usage
             .resize(self.job.allocations.len(), SliceUsage::default());
         let mut holdings = self.job.allocations.iter();
         let place = holdings.position(|holding| holding.grant.gpu == *gpu)?;
         let granted = self.job.allocations.get(place)?.grant.memory;
         let memory = self.job.run_state.aside.memory;
-        Some((memory, self.slice_usage.get_mut(place)?, granted))
+        Some((memory, placed.slice_usage.get_mut(place)?, granted))
     }
 
     /// One of its processes was killed, and the rest is to follow.
@@ -119,8 +124,8 @@ pub(in crate::controller) fn reconcile(
         let mut held = active.job.state.grants().iter();
         match held.any(|grant| unseen.contains(&grant.gpu)) {
             // Whom the look before has shown is there until he is gone, or one shows that he is not.
-            true => active.members.retain(|member| member.is_alive()),
-            false => active.members.clear(),
+            true => active.members_mut().retain(|member| member.is_alive()),
+            false => active.members_mut().clear(),
         }
     };
     active_set::for_each_active(&mut state.jobs, io, |_, active| forget(active));
@@ -136,14 +141,14 @@ pub(in crate::controller) fn reconcile(
     }
     for (job, process) in whose() {
         if let Some(active) = state.jobs.active.get_mut(&job)
-            && !active.members.contains(&process)
+            && !active.members().contains(&process)
         {
-            active.members.push(process);
+            active.members_mut().push(process);
         }
     }
     for id in active_set::active_jobs(&mut state.jobs, io) {
         let awake = state.jobs.active.get(&id).is_some_and(|active| {
-            !active.job.run_state.aside.memory.holds_gpus() && !active.members.is_empty()
+            !active.job.run_state.aside.memory.holds_gpus() && !active.members().is_empty()
         });
         if awake {
             // Somebody has woken what is not to use a GPU now.
@@ -174,8 +179,12 @@ pub(in crate::controller) fn reconcile(
             dying.push(id);
         }
         let denied = active.is_denied();
-        let Some(slice) = &active.slice else { return };
-        let ledgers = active.slice_usage.iter_mut().zip(&active.job.allocations);
+        let ActiveJob { job, runtime, .. } = active;
+        let Runtime::Placed(placed) = runtime else {
+            return;
+        };
+        let Some(slice) = &placed.slice else { return };
+        let ledgers = placed.slice_usage.iter_mut().zip(&job.allocations);
         for (gpu, (ledger, holding)) in ledgers.enumerate() {
             ledger.publish(slice, gpu, holding.grant.memory, denied);
         }

@@ -1,0 +1,273 @@
+//! The runtime state of a job that has not ended: what the daemon knows of it besides the journal.
+//!
+//! The journal's [`JobState`] has the finer states; a second copy of them here could contradict it. The runtime state
+//! has two: a job waits, or it has been placed. Requeueing a job sets [`Runtime::Waiting`], which drops everything
+//! that belonged to the run.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use divvy_core::{Grant, JobState};
+
+use crate::controller::lifecycle::offload::MemoryOp;
+use crate::controller::lifecycle::start::Shortage;
+use crate::controller::mailbox::{Milestone, Reply};
+use crate::controller::observe::reconcile::SliceUsage;
+use crate::controller::observe::usage::GpuActivity;
+use crate::gpu::mig::MigSlot;
+use crate::gpu::slice::HeldSlice;
+use crate::host::clock::Instant;
+use crate::host::process::Process;
+use crate::job_dir::ExitRecord;
+use crate::model::job::Job;
+use crate::model::policy::Dependency;
+
+/// A job that has not ended: its record in the journal, and what the daemon knows of it besides.
+pub struct ActiveJob {
+    pub job: Job,
+    pub runtime: Runtime,
+    /// Bytes of its texts ([`crate::model::validate::budget`]).
+    pub texts: u64,
+    pub waiters: Vec<Waiter>,
+    /// Its dependencies that have not ended.
+    pub after: Vec<Dependency>,
+    pub activity: GpuActivity,
+    /// The checkpoint operation on its GPU memory. It may outlast the run that it began in.
+    pub memory_op: MemoryOp,
+    /// Another process than the daemon changed its slice's control file; an event has reported it.
+    pub tampered: bool,
+    /// Its limiter could not count something; an event has reported it.
+    pub alarm_reported: bool,
+}
+
+/// Whether a job waits or has been placed.
+pub enum Runtime {
+    Waiting(Waiting),
+    /// Boxed: most jobs wait.
+    Placed(Box<Placed>),
+}
+
+/// A job in its queue.
+pub struct Waiting {
+    pub attempts: StartAttempts,
+    /// When its client last called, for a job that its client runs.
+    pub client_seen: Instant,
+    /// Its processes that the driver listed last: orphans of an earlier run.
+    pub members: Vec<Process>,
+    /// It was not confirmed while it held its slice; the planner skips it until a client waits for it.
+    pub confirmation_expired: bool,
+}
+
+/// A job from its placement to the end of its run.
+pub struct Placed {
+    pub attempts: StartAttempts,
+    pub client_seen: Instant,
+    /// When it came into its present [`JobState`], as far as this daemon knows.
+    pub since: Instant,
+    pub start: StartProgress,
+    pub slice: Option<Box<HeldSlice>>,
+    /// By position in its allocations.
+    pub slice_usage: Vec<SliceUsage>,
+    /// Its slice could not be read; the daemon has logged it.
+    pub damaged: bool,
+    pub supervisor: SupervisorStatus,
+    /// Its processes that the driver listed last.
+    pub members: Vec<Process>,
+    /// Since when its run is over and orphans hold its slice.
+    pub orphans_since: Option<Instant>,
+}
+
+/// Starts that came to nothing; they count on while the job goes back to its queue unstarted.
+#[derive(Clone, Copy, Default)]
+pub struct StartAttempts {
+    /// Supervisors that ended before they had started the program.
+    pub false_starts: u32,
+    /// Times that its MIG instances were refused.
+    pub refusals: u32,
+}
+
+/// How far the start of a placed job has come.
+#[derive(Default)]
+pub struct StartProgress {
+    /// MIG instances that it will have and that are not ready.
+    pub pending_instances: BTreeSet<MigSlot>,
+    /// Why its start has to wait.
+    pub shortage: Option<Shortage>,
+    /// How its start failed, where the job's folder could not record it.
+    pub failure: Option<ExitRecord>,
+    /// The files through which a claim is used exist.
+    pub has_claim_files: bool,
+}
+
+/// The supervisor of a placed job.
+#[derive(Default)]
+pub struct SupervisorStatus {
+    /// The process that this daemon started.
+    pub pid: Option<u32>,
+    /// How that process ended.
+    pub end: Option<String>,
+    /// Since when it is lost without a report of how it ended.
+    pub lost_since: Option<Instant>,
+    /// When a container last got another supervisor.
+    pub replaced_at: Option<Instant>,
+    /// When its records were last checked, while a pidfd reports its end
+    /// ([`Watch::watch_supervisor`](crate::supervisor::watch::Watch::watch_supervisor)).
+    pub last_checked: Option<Instant>,
+}
+
+/// A client that waits for a milestone of a job.
+pub struct Waiter {
+    pub milestone: Milestone,
+    pub reply: Reply<divvy_api::v1::Job>,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self {
+            attempts: StartAttempts::default(),
+            client_seen: Instant::now(),
+            members: Vec::new(),
+            confirmation_expired: false,
+        }
+    }
+}
+
+impl Waiting {
+    /// The same job, placed.
+    fn place(&mut self) -> Placed {
+        Placed {
+            attempts: self.attempts,
+            client_seen: self.client_seen,
+            since: Instant::now(),
+            start: StartProgress::default(),
+            slice: None,
+            slice_usage: Vec::new(),
+            damaged: false,
+            supervisor: SupervisorStatus::default(),
+            members: std::mem::take(&mut self.members),
+            orphans_since: None,
+        }
+    }
+}
+
+impl ActiveJob {
+    /// The runtime state of a job as the journal has it.
+    pub fn new(job: Job) -> Box<Self> {
+        let mut waiting = Waiting::default();
+        let runtime = match job.state {
+            JobState::Queued => Runtime::Waiting(waiting),
+            _ => Runtime::Placed(Box::new(waiting.place())),
+        };
+        Box::new(Self {
+            job,
+            runtime,
+            texts: 0,
+            waiters: Vec::new(),
+            after: Vec::new(),
+            activity: GpuActivity::new(),
+            memory_op: MemoryOp::default(),
+            tampered: false,
+            alarm_reported: false,
+        })
+    }
+
+    /// Takes what the planner granted to a waiting job.
+    pub fn place(&mut self, grants: Vec<Grant>) {
+        self.job.place(grants);
+        if let Runtime::Waiting(waiting) = &mut self.runtime {
+            self.runtime = Runtime::Placed(Box::new(waiting.place()));
+        }
+    }
+
+    /// Returns a job to its queue that was placed and not started: its attempts count on.
+    pub fn return_unstarted(&mut self) {
+        if let Runtime::Placed(placed) = &self.runtime {
+            self.runtime = Runtime::Waiting(Waiting {
+                attempts: placed.attempts,
+                client_seen: placed.client_seen,
+                ..Waiting::default()
+            });
+        }
+    }
+
+    pub fn placed(&self) -> Option<&Placed> {
+        match &self.runtime {
+            Runtime::Waiting(_) => None,
+            Runtime::Placed(placed) => Some(placed),
+        }
+    }
+
+    pub fn placed_mut(&mut self) -> Option<&mut Placed> {
+        match &mut self.runtime {
+            Runtime::Waiting(_) => None,
+            Runtime::Placed(placed) => Some(placed),
+        }
+    }
+
+    /// The slice that a placed job holds.
+    pub fn slice(&self) -> Option<&HeldSlice> {
+        self.placed()?.slice.as_deref()
+    }
+
+    /// What the last observation found of its slice, by position in its allocations.
+    pub fn slice_usage(&self) -> &[SliceUsage] {
+        self.placed().map_or(&[], |placed| &placed.slice_usage)
+    }
+
+    /// Its processes that the driver listed last.
+    pub fn members(&self) -> &[Process] {
+        match &self.runtime {
+            Runtime::Waiting(waiting) => &waiting.members,
+            Runtime::Placed(placed) => &placed.members,
+        }
+    }
+
+    pub fn members_mut(&mut self) -> &mut Vec<Process> {
+        match &mut self.runtime {
+            Runtime::Waiting(waiting) => &mut waiting.members,
+            Runtime::Placed(placed) => &mut placed.members,
+        }
+    }
+
+    /// Its client has called just now.
+    pub fn mark_client_seen(&mut self) {
+        match &mut self.runtime {
+            Runtime::Waiting(waiting) => waiting.client_seen = Instant::now(),
+            Runtime::Placed(placed) => placed.client_seen = Instant::now(),
+        }
+    }
+
+    /// For how long its client has not called.
+    pub fn client_silence(&self) -> Duration {
+        match &self.runtime {
+            Runtime::Waiting(waiting) => waiting.client_seen.elapsed(),
+            Runtime::Placed(placed) => placed.client_seen.elapsed(),
+        }
+    }
+
+    /// How long it has been in its present state; zero for a job that waits.
+    pub fn state_age(&self) -> Duration {
+        self.placed()
+            .map_or(Duration::ZERO, |placed| placed.since.elapsed())
+    }
+
+    /// It waits, and is skipped by the planner until a client waits for it.
+    pub fn has_expired_confirmation(&self) -> bool {
+        matches!(&self.runtime, Runtime::Waiting(waiting) if waiting.confirmation_expired)
+    }
+
+    /// No MIG instance that it will have is missing.
+    pub fn has_all_instances(&self) -> bool {
+        self.placed()
+            .is_none_or(|placed| placed.start.pending_instances.is_empty())
+    }
+
+    /// Whether journal and runtime state agree on whether it waits.
+    pub fn is_consistent(&self) -> bool {
+        match self.job.state {
+            JobState::Queued => matches!(self.runtime, Runtime::Waiting(_)),
+            JobState::Ended { .. } => true,
+            _ => matches!(self.runtime, Runtime::Placed(_)),
+        }
+    }
+}
