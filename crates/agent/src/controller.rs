@@ -194,7 +194,7 @@ impl Controller {
         let mut tick = Instant::now();
         loop {
             let interval = apply::tick_interval(&self.state.jobs, &self.state.children);
-            let patience = match self.fx.recheck.is_empty() && !self.fx.replan {
+            let patience = match self.fx.jobs.recheck.is_empty() && !self.fx.replan {
                 true => (tick + interval).saturating_duration_since(Instant::now()),
                 false => Duration::ZERO,
             };
@@ -232,7 +232,7 @@ impl Controller {
         if has_changed {
             disk_full::report_disk(&state.disk, fx, io)?;
         }
-        for id in std::mem::take(&mut fx.recheck) {
+        for id in std::mem::take(&mut fx.jobs.recheck) {
             job_sync::sync_job(state, fx, io, id)?;
         }
         for message in messages {

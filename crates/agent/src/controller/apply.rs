@@ -1,4 +1,17 @@
 //! Application of effects: the one place where a round becomes durable and then acts on the machine.
+//!
+//! | phase | what happens |
+//! |---|---|
+//! | 1. plan | dependents of ended jobs are released; the planner runs if something changed |
+//! | 2. commit | the journal takes the round with one sync; before it, nothing outside the journal has changed |
+//! | 3. take away | secrets, MIG instances, lowered limits, processes past the limiter, suspended processes, GPU memory |
+//! | 4. report | threads that wait for the journal go on; clients get events |
+//! | 5. give | claims and client jobs get their slices, then the replies go out, then supervisors start |
+//! | 6. stop | supervisors of stopping jobs get their signal |
+//! | 7. read | notifications start, queries read the state |
+//!
+//! A client must find its slice when the reply says that its job starts; a supervisor starts after the replies, as its
+//! start takes longer.
 
 use std::time::Duration;
 
@@ -21,7 +34,10 @@ use crate::host::failpoint::reach;
 use crate::journal::StoreError;
 use crate::supervisor::handle::SupervisorHandle;
 
-/// Plans if need be, makes the round durable, then does what it has decided and answers.
+/// Carries out the phases above.
+///
+/// # Errors
+/// When the journal fails; then the round has no effect.
 pub(super) fn commit_and_apply(
     state: &mut State,
     fx: &mut Effects,
@@ -42,22 +58,21 @@ pub(super) fn commit_and_apply(
     start::write_replicas(&state.jobs, fx, io)?;
     check(state, io);
     reconcile::kill_processes(&state.jobs, fx, io);
-    for id in std::mem::take(&mut fx.pauses) {
+    for id in std::mem::take(&mut fx.jobs.pauses) {
         let began = Instant::now();
         pause::stop_all_processes(&state.jobs, io, id);
         fx.counters.suspends.add(began.elapsed());
     }
     offload::run_memory_ops(&mut state.jobs, fx, io);
-    for journaled in std::mem::take(&mut fx.commit_waiters) {
+    for journaled in std::mem::take(&mut fx.replies.commits) {
         // It waits, unless it has given up.
         let _ = journaled.try_send(());
     }
     for event in fx.events.drain(..) {
-        // Nobody listening is no failure.
+        // A stream without a client is no failure.
         let _ = io.events.send(event);
     }
-    // A client must find its slice when it is told that its job starts; a supervisor is started after the answers.
-    let (claims, starts): (Vec<JobId>, Vec<_>) = std::mem::take(&mut fx.starts)
+    let (claims, starts): (Vec<JobId>, Vec<_>) = std::mem::take(&mut fx.jobs.starts)
         .into_iter()
         .partition(|id| claims::is_claim(&state.jobs, *id));
     let (clients, supervised): (Vec<JobId>, _) = starts
@@ -76,11 +91,11 @@ pub(super) fn commit_and_apply(
         reach("start.prepared");
         start::spawn(&mut state.jobs, &mut state.children, fx, io, id);
     }
-    for id in std::mem::take(&mut fx.stops) {
+    for id in std::mem::take(&mut fx.jobs.stops) {
         cancel::stop(&state.jobs, &state.children, fx, io, id);
     }
     notifications::start_notifications(&mut state.jobs, &mut state.children, io);
-    for read in std::mem::take(&mut fx.queries) {
+    for read in std::mem::take(&mut fx.replies.queries) {
         read(&Queries { state, io, fx });
     }
     io.observer.set_busy(!state.jobs.active.is_empty());
@@ -102,7 +117,8 @@ fn check(state: &State, io: &Io) {
         }
     }
 }
-/// Between two looks at everything.
+
+/// The time between two ticks.
 pub(super) fn tick_interval(jobs: &Jobs, children: &Vec<SupervisorHandle>) -> Duration {
     match jobs.active.is_empty() && children.is_empty() && jobs.unjournaled.is_empty() {
         true => IDLE_INTERVAL,

@@ -205,7 +205,7 @@ fn hold_existing(
         }));
         let job = job.clone();
         io.store.save_amended(&job, &BTreeMap::new())?;
-        fx.changed.insert(id);
+        fx.jobs.changed.insert(id);
     }
     let is_lent = state
         .jobs
@@ -246,7 +246,7 @@ pub(super) fn bind_claim(state: &mut State, fx: &mut Effects, io: &Io, id: JobId
             {
                 placed.start.has_claim_files = true;
             }
-            fx.recheck.push(id);
+            fx.jobs.recheck.push(id);
         }
         Err(error) => give_up_claim(&mut state.jobs, fx, id, &error_chain(&error)),
     }
@@ -264,7 +264,7 @@ pub(super) fn give_up_claim(jobs: &mut Jobs, fx: &mut Effects, id: JobId, why: &
             at: now(),
         });
     }
-    fx.recheck.push(id);
+    fx.jobs.recheck.push(id);
 }
 
 /// Looks at how far a claim has come.
@@ -296,7 +296,7 @@ pub(super) fn check_claim(
                 || orphans::has_orphans(&mut state.jobs, &state.gpus, fx, io, id)?
             {
                 true => {
-                    fx.milestones_reached.push(id);
+                    fx.replies.milestones.push(id);
                     Ok(())
                 }
                 false => end_claim(
@@ -331,8 +331,8 @@ fn mark_bound(jobs: &mut Jobs, fx: &mut Effects, io: &Io, id: JobId) -> Result<(
     active.job.started_at = Some(now());
     let job = active.job.clone();
     io.store.save(&job)?;
-    fx.changed.insert(id);
-    fx.milestones_reached.push(id);
+    fx.jobs.changed.insert(id);
+    fx.replies.milestones.push(id);
     fx.failpoints.push("claim.lent");
     let device = device.unwrap_or_default();
     let text = format!("CDI device {device}: {}", schedule::labels(&job));
@@ -424,7 +424,7 @@ pub(super) fn resume_claim(
             files::register_claim(&state.jobs, io, id);
             resize::apply_limits(&state.jobs, io, id);
             // Who is still there is known once the driver has been asked.
-            fx.recheck.push(id);
+            fx.jobs.recheck.push(id);
             Ok(())
         }
         JobState::Queued | JobState::Running { .. } | JobState::Ended { .. } => Ok(()),

@@ -34,11 +34,11 @@ pub(super) fn handle(
         Message::Submit { submit, by, reply } => {
             let result = submit::submit(state, fx, io, *submit, &by)?;
             match result {
-                SubmitOutcome::Job(id) => fx.job_replies.push(JobReply {
+                SubmitOutcome::Job(id) => fx.replies.jobs.push(JobReply {
                     reply,
                     result: Ok(id),
                 }),
-                SubmitOutcome::Refused(error) => fx.job_replies.push(JobReply {
+                SubmitOutcome::Refused(error) => fx.replies.jobs.push(JobReply {
                     reply,
                     result: Err(error),
                 }),
@@ -61,7 +61,7 @@ pub(super) fn handle(
             let result = pause::pause(&mut state.jobs, fx, io, &reference, suspend)?;
             let refused = |error: &Error| suspend && error.code == ErrorCode::Conflict;
             fx.counters.failed_suspends += u64::from(result.as_ref().is_err_and(refused));
-            fx.job_replies.push(JobReply { reply, result });
+            fx.replies.jobs.push(JobReply { reply, result });
         }
         Message::Offload { reference, reply } => {
             offload::offload(&mut state.jobs, fx, io, &reference, reply)?
@@ -72,7 +72,7 @@ pub(super) fn handle(
             reply,
         } => {
             let result = cancel::requeue(&mut state.jobs, fx, io, &reference, &by)?;
-            fx.job_replies.push(JobReply { reply, result });
+            fx.replies.jobs.push(JobReply { reply, result });
         }
         Message::Array {
             array,
@@ -81,11 +81,11 @@ pub(super) fn handle(
             reply,
         } => {
             let result = array::act_on_array(state, fx, io, array, &act, &by)?;
-            fx.array_replies.push((reply, result));
+            fx.replies.arrays.push((reply, result));
         }
         Message::Project { name, act, reply } => {
             let result = projects::apply_project_act(state, fx, io, &name, &act)?;
-            fx.project_replies.push((reply, result));
+            fx.replies.projects.push((reply, result));
         }
         Message::Cancel {
             reference,
@@ -93,7 +93,7 @@ pub(super) fn handle(
             reply,
         } => {
             let result = cancel::cancel(&mut state.jobs, fx, io, &reference, &by)?;
-            fx.job_replies.push(JobReply { reply, result });
+            fx.replies.jobs.push(JobReply { reply, result });
         }
         Message::Confirm {
             reference,
@@ -102,7 +102,7 @@ pub(super) fn handle(
             reply,
         } => {
             let result = confirm::confirm(&mut state.jobs, fx, io, &reference, &confirm, &by)?;
-            fx.job_replies.push(JobReply { reply, result });
+            fx.replies.jobs.push(JobReply { reply, result });
         }
         Message::HoldClaim {
             uid,
@@ -111,11 +111,11 @@ pub(super) fn handle(
             reply,
         } => {
             let result = claims::hold_claim(state, fx, io, &uid, *claim, &by)?;
-            fx.claim_replies.push((reply, result));
+            fx.replies.claims.push((reply, result));
         }
         Message::ReleaseClaim { uid, reply } => {
             let result = claims::release_claim(&mut state.jobs, fx, io, &uid)?;
-            fx.claim_release_replies.push((reply, result));
+            fx.replies.claim_releases.push((reply, result));
         }
         Message::Resize {
             reference,
@@ -129,7 +129,7 @@ pub(super) fn handle(
             reply,
         } => {
             let result = change::change(state, fx, io, &reference, &change, &by)?;
-            fx.job_replies.push(JobReply { reply, result });
+            fx.replies.jobs.push(JobReply { reply, result });
         }
         Message::Hold {
             reference,
@@ -141,7 +141,7 @@ pub(super) fn handle(
                 true => hold::hold(&mut state.jobs, fx, io, &reference, &by)?,
                 false => hold::unhold(&mut state.jobs, fx, io, &reference, &by)?,
             };
-            fx.job_replies.push(JobReply { reply, result });
+            fx.replies.jobs.push(JobReply { reply, result });
         }
         Message::Wait {
             reference,
@@ -149,7 +149,7 @@ pub(super) fn handle(
             reply,
         } => waiters::wait(&mut state.jobs, fx, io, &reference, milestone, reply)?,
         Message::RecordEvent { job, kind, text } => fx.record_event(io, Some(job), kind, &text)?,
-        Message::Query(read) => fx.queries.push(read),
+        Message::Query(read) => fx.replies.queries.push(read),
         Message::Watch(WatchEvent::Record(id)) => job_sync::check_records(state, fx, io, id)?,
         Message::Watch(WatchEvent::SupervisorEnded(id)) => job_sync::sync_job(state, fx, io, id)?,
         Message::Watch(WatchEvent::EventsLost) => {
@@ -162,7 +162,7 @@ pub(super) fn handle(
         }
         Message::MigGc { gc, reply } => {
             let gone = mode::collect(&mut state.mig, &state.gpus, fx, io, &gc)?;
-            fx.mig_gc_replies.push((reply, gone));
+            fx.replies.mig_gcs.push((reply, gone));
         }
         Message::MigReport(report) => report::apply_mig_report(state, fx, io, *report)?,
         Message::CheckpointReport(report) => {

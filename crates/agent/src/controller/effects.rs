@@ -21,61 +21,77 @@ use crate::model::counters::Counters;
 pub struct Effects {
     /// Something changed that a plan depends on.
     pub replan: bool,
-    pub events: Vec<Event>,
-    pub starts: Vec<JobId>,
-    pub stops: Vec<JobId>,
-    /// Jobs whose limits are other ones now.
-    pub resizes: Vec<JobId>,
-    /// Jobs that were changed since their records were begun.
-    pub changed: BTreeSet<JobId>,
-    /// Jobs whose processes are all to be stopped.
-    pub pauses: Vec<JobId>,
-    /// Jobs whose memory is to be copied.
-    pub memory_ops: Vec<JobId>,
-    /// Who waits until what it says is journaled.
-    pub commit_waiters: Vec<SyncSender<()>>,
-    /// Processes to be killed.
+    pub jobs: JobEffects,
+    /// Processes past the limiter that will be killed.
     pub processes_to_kill: Vec<Process>,
-    /// Jobs whose processes are all to be killed.
-    pub jobs_to_kill: Vec<JobId>,
-    /// Jobs that have ended, for those that run after them.
-    pub ended: Vec<JobId>,
-    /// Jobs whose secrets nobody needs once the round is journaled.
-    pub expired_secrets: Vec<JobId>,
-    /// Jobs that came to a milestone.
-    pub milestones_reached: Vec<JobId>,
-    pub job_replies: Vec<JobReply>,
-    /// Jobs of arrays to which something was done.
-    pub array_replies: Vec<ArrayReply>,
-    pub queries: Vec<StateQuery>,
-    /// What the threads of MIG are to do.
+    /// Commands for the threads of MIG.
     pub mig_commands: Vec<MigCommand>,
-    /// Points at which a test may have the daemon die once the round is journaled.
+    pub replies: Replies,
+    /// Journaled events, for the clients that follow them.
+    pub events: Vec<Event>,
+    /// Points at which a test may end the daemon once the round is journaled.
     pub failpoints: Vec<&'static str>,
-    pub project_replies: Vec<(
-        Reply<divvy_api::v1::Project>,
-        Result<divvy_api::v1::Project, Error>,
-    )>,
-    /// Claims that were asked for, and that were given back.
-    pub claim_replies: Vec<(Reply<JobId>, Result<JobId, Error>)>,
-    pub claim_release_replies: Vec<(Reply<Option<JobId>>, Option<JobId>)>,
-    /// Changed GPUs, and idle instances given back.
-    pub gpu_mode_replies: Vec<(Reply<GpuChanged>, Result<GpuChanged, Error>)>,
-    pub mig_gc_replies: Vec<(Reply<Vec<MigInstance>>, Vec<MigInstance>)>,
-    /// Who waits for what was forgotten.
-    pub prune_replies: Vec<PruneDone>,
-    /// Jobs to look at once more in the next round.
-    pub recheck: Vec<JobId>,
-    pub stop: bool,
-    /// When to look for what is left of containers.
+    /// When to look for leftovers of containers.
     pub container_gc_at: Option<Instant>,
     /// Counters behind `/metrics`; they only grow.
     pub counters: Counters,
+    /// The daemon stops after this round.
+    pub stop: bool,
 }
 
-/// Jobs of an array to which something was done, and where they are shown.
+/// What the round does to jobs.
+#[derive(Default)]
+pub struct JobEffects {
+    /// Jobs that ended, for their dependents.
+    pub ended: Vec<JobId>,
+    /// Jobs whose secrets expire once the round is journaled.
+    pub expired_secrets: Vec<JobId>,
+    /// Jobs whose limits changed.
+    pub resizes: Vec<JobId>,
+    /// Jobs that changed since their records were begun.
+    pub changed: BTreeSet<JobId>,
+    /// Jobs whose processes will all be killed.
+    pub kills: Vec<JobId>,
+    /// Jobs whose processes will all be stopped.
+    pub pauses: Vec<JobId>,
+    /// Jobs with a checkpoint operation to start.
+    pub memory_ops: Vec<JobId>,
+    pub starts: Vec<JobId>,
+    pub stops: Vec<JobId>,
+    /// Jobs to check again in the next round.
+    pub recheck: Vec<JobId>,
+}
+
+/// Answers to callers, sent once the round is durable.
+#[derive(Default)]
+pub struct Replies {
+    /// Threads that wait until what they reported is journaled.
+    pub commits: Vec<SyncSender<()>>,
+    /// Jobs that reached a milestone, for their waiters.
+    pub milestones: Vec<JobId>,
+    pub jobs: Vec<JobReply>,
+    pub arrays: Vec<ArrayReply>,
+    pub projects: Vec<ProjectReply>,
+    pub claims: Vec<(Reply<JobId>, Result<JobId, Error>)>,
+    pub claim_releases: Vec<(Reply<Option<JobId>>, Option<JobId>)>,
+    pub gpu_modes: Vec<(Reply<GpuChanged>, Result<GpuChanged, Error>)>,
+    /// Idle MIG instances that will be destroyed.
+    pub mig_gcs: Vec<(Reply<Vec<MigInstance>>, Vec<MigInstance>)>,
+    /// The retention thread, which waits for a batch to be deleted.
+    pub prunes: Vec<PruneDone>,
+    pub queries: Vec<StateQuery>,
+}
+
+/// A changed project, and its caller.
+pub type ProjectReply = (
+    Reply<divvy_api::v1::Project>,
+    Result<divvy_api::v1::Project, Error>,
+);
+
+/// Changed jobs of an array, and their caller.
 pub type ArrayReply = (Reply<Vec<JobSummary>>, Result<Vec<JobId>, Error>);
 
+/// A job, or why there is none, for its caller.
 pub struct JobReply {
     pub reply: Reply<divvy_api::v1::Job>,
     pub result: Result<JobId, Error>,

@@ -81,15 +81,15 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
         let memory = active.job.run_state.aside.memory;
         if active.job.run_state.suspended && !memory.is_copying() {
             // It may not have been stopped.
-            fx.pauses.push(*id);
+            fx.jobs.pauses.push(*id);
         }
         if memory.is_copying() {
             // Nobody knows how far it came.
-            fx.memory_ops.push(*id);
+            fx.jobs.memory_ops.push(*id);
         }
         if matches!(active.job.state, JobState::Stopping { .. }) {
             // It may not have been told.
-            fx.stops.push(*id);
+            fx.jobs.stops.push(*id);
         }
         // Killed right after it was placed, it has neither, and is put back.
         let dir = records(&io.config.home, *id, &active.job);

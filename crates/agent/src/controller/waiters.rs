@@ -20,7 +20,7 @@ pub(in crate::controller) fn wait(
     reply: Reply<divvy_api::v1::Job>,
 ) -> Result<(), StoreError> {
     match reference::find(jobs, io, reference)? {
-        Err(error) => fx.job_replies.push(JobReply {
+        Err(error) => fx.replies.jobs.push(JobReply {
             reply,
             result: Err(error),
         }),
@@ -28,10 +28,10 @@ pub(in crate::controller) fn wait(
             Some(active) => {
                 active.waiters.retain(|waiter| !waiter.reply.is_closed());
                 active.waiters.push(Waiter { milestone, reply });
-                fx.milestones_reached.push(id);
+                fx.replies.milestones.push(id);
                 confirm::clear_confirmation_expiry(jobs, fx, id);
             }
-            None => fx.job_replies.push(JobReply {
+            None => fx.replies.jobs.push(JobReply {
                 reply,
                 result: Ok(id),
             }),
@@ -42,7 +42,7 @@ pub(in crate::controller) fn wait(
 
 /// Sends what has become answerable.
 pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, io: &Io) {
-    let mut reached = std::mem::take(&mut fx.milestones_reached);
+    let mut reached = std::mem::take(&mut fx.replies.milestones);
     reached.sort_unstable();
     reached.dedup();
     for id in reached {
@@ -72,14 +72,14 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
         };
         let waiters: Vec<Waiter> = active.waiters.extract_if(.., arrived).collect();
         for waiter in waiters {
-            fx.job_replies.push(JobReply {
+            fx.replies.jobs.push(JobReply {
                 reply: waiter.reply,
                 result: Ok(id),
             });
         }
     }
     // Whoever runs a job himself would start at once: he is told when everything that it runs on is there.
-    let answers = std::mem::take(&mut fx.job_replies);
+    let answers = std::mem::take(&mut fx.replies.jobs);
     let waits = |answer: &JobReply| {
         let id = answer.result.as_ref().ok();
         id.is_some_and(|id| {
@@ -87,31 +87,31 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
         })
     };
     let (later, now): (Vec<JobReply>, Vec<JobReply>) = answers.into_iter().partition(waits);
-    fx.job_replies = later;
+    fx.replies.jobs = later;
     for JobReply { reply, result } in now {
         if !reply.is_closed() {
             let _ = reply.send(result.and_then(|id| query::job_to_api(state, io, id)));
         }
     }
-    for (reply, result) in std::mem::take(&mut fx.array_replies) {
+    for (reply, result) in std::mem::take(&mut fx.replies.arrays) {
         let _ = reply.send(result.map(|jobs| summary::summaries_of(state, io, &jobs)));
     }
-    for (reply, result) in std::mem::take(&mut fx.project_replies) {
+    for (reply, result) in std::mem::take(&mut fx.replies.projects) {
         let _ = reply.send(result);
     }
-    for (reply, result) in std::mem::take(&mut fx.gpu_mode_replies) {
+    for (reply, result) in std::mem::take(&mut fx.replies.gpu_modes) {
         let _ = reply.send(result);
     }
-    for (reply, result) in std::mem::take(&mut fx.claim_replies) {
+    for (reply, result) in std::mem::take(&mut fx.replies.claims) {
         let _ = reply.send(result);
     }
-    for (reply, id) in std::mem::take(&mut fx.claim_release_replies) {
+    for (reply, id) in std::mem::take(&mut fx.replies.claim_releases) {
         let _ = reply.send(Ok(id));
     }
-    for done in std::mem::take(&mut fx.prune_replies) {
+    for done in std::mem::take(&mut fx.replies.prunes) {
         let _ = done.send(());
     }
-    for (reply, gone) in std::mem::take(&mut fx.mig_gc_replies) {
+    for (reply, gone) in std::mem::take(&mut fx.replies.mig_gcs) {
         let _ = reply.send(Ok(gone));
     }
     active_set::drop_ended(&mut state.jobs, io);

@@ -117,8 +117,8 @@ pub(in crate::controller) fn release_dependents(
     fx: &mut Effects,
     io: &Io,
 ) -> Result<(), StoreError> {
-    while !fx.ended.is_empty() {
-        let ended: BTreeSet<JobId> = std::mem::take(&mut fx.ended).into_iter().collect();
+    while !fx.jobs.ended.is_empty() {
+        let ended: BTreeSet<JobId> = std::mem::take(&mut fx.jobs.ended).into_iter().collect();
         let mut fates = DependencyOutcomes::default();
         let mut followers = Vec::new();
         for active in jobs.active.values() {

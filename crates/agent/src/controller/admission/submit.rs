@@ -203,7 +203,7 @@ fn store_job(io: &Io, new: &NewJob) -> Result<(Job, Result<(), SecretsError>), S
 
 /// After the journal says that they have ended: one that waits again after a crash needs its secrets.
 pub(in crate::controller) fn remove_expired_secrets(jobs: &Jobs, fx: &mut Effects, io: &Io) {
-    for id in std::mem::take(&mut fx.expired_secrets) {
+    for id in std::mem::take(&mut fx.jobs.expired_secrets) {
         if let Some(active) = jobs.active.get(&id) {
             forget_secrets(io, &active.job);
         }

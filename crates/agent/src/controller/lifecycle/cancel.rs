@@ -160,7 +160,7 @@ pub(in crate::controller) fn stop_job(
         active.job.stop(why);
         active.job.run_state.cause = Some(cause);
         // Nobody waits any more until its memory is elsewhere.
-        fx.milestones_reached.push(id);
+        fx.replies.milestones.push(id);
         let job = active.job.clone();
         if goes_on {
             usage::start_usage_span(jobs, io, id)?;
@@ -168,7 +168,7 @@ pub(in crate::controller) fn stop_job(
         io.store.save(&job)?;
         fx.record_event(io, Some(id), "stopping", &words)?;
     }
-    fx.stops.push(id);
+    fx.jobs.stops.push(id);
     Ok(())
 }
 
@@ -214,7 +214,7 @@ pub(in crate::controller) fn stop(
     match told {
         // Otherwise nobody has the job: the next look settles it or ends what was orphaned.
         Some(Ok(())) => {}
-        Some(Err(_)) | None => fx.recheck.push(id),
+        Some(Err(_)) | None => fx.jobs.recheck.push(id),
     }
 }
 

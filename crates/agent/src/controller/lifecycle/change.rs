@@ -81,7 +81,7 @@ pub(in crate::controller) fn change_job(
         fx.record_event(io, Some(id), kind, &text)?;
     }
     if job.state != JobState::Queued {
-        fx.changed.insert(id);
+        fx.jobs.changed.insert(id);
     }
     fx.replan = true;
     Ok(Ok(id))

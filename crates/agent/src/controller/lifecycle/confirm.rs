@@ -77,10 +77,10 @@ pub(in crate::controller) fn ready(
     let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    fx.milestones_reached.push(id);
+    fx.replies.milestones.push(id);
     active.mark_client_seen();
     if !active.job.awaits_confirmation() {
-        fx.starts.push(id);
+        fx.jobs.starts.push(id);
         return Ok(());
     }
     fx.failpoints.push("confirm.granted");
@@ -143,7 +143,7 @@ pub(in crate::controller) fn confirm(
     reach("confirm.intent");
     fx.failpoints.push("confirm.kept");
     if ready {
-        fx.starts.push(id);
+        fx.jobs.starts.push(id);
     }
     Ok(Ok(id))
 }
@@ -217,7 +217,7 @@ pub(in crate::controller) fn start_in_place(
     why: &str,
 ) -> Result<(), StoreError> {
     finalize::free_slice(jobs, io, id);
-    fx.starts.push(id);
+    fx.jobs.starts.push(id);
     fx.record_event(io, Some(id), "starting", &format!("starting again: {why}"))
 }
 

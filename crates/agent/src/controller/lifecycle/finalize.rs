@@ -209,9 +209,9 @@ pub(in crate::controller) fn journal_end(
     start::job_dir(jobs, io, id).remove_replica();
     reach("end.forgotten");
     jobs.waits.remove(&id);
-    fx.expired_secrets.push(id);
-    fx.milestones_reached.push(id);
-    fx.ended.push(id);
+    fx.jobs.expired_secrets.push(id);
+    fx.replies.milestones.push(id);
+    fx.jobs.ended.push(id);
     fx.replan = true;
     Ok(())
 }

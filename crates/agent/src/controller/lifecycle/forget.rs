@@ -33,6 +33,6 @@ pub(in crate::controller) fn prune(
             io.store.forget_jobs(&ended)?;
         }
     }
-    fx.prune_replies.push(done);
+    fx.replies.prunes.push(done);
     Ok(())
 }

@@ -194,7 +194,7 @@ fn observe_job(
     }
     let starting = matches!(active.job.state, JobState::Starting { .. });
     // Nobody was to start it yet: its instances are not there, or were made in this very round.
-    if starting && (!active.has_all_instances() || fx.starts.contains(&id)) {
+    if starting && (!active.has_all_instances() || fx.jobs.starts.contains(&id)) {
         return Ok(RecordState::Nothing);
     }
     // Nor before it is confirmed.
@@ -270,7 +270,7 @@ fn mark_running(
         fx.record_event(io, Some(id), "running", &running(process, &job))?;
     } else {
         // Asked to stop before it ran: the supervisor is there to hear it now.
-        fx.stops.push(id);
+        fx.jobs.stops.push(id);
     }
     Ok(())
 }

@@ -144,7 +144,7 @@ pub(in crate::controller) fn offload(
         Err(error) => {
             fx.counters.failed_suspends += u64::from(error.code == ErrorCode::Conflict);
             let result = Err(error);
-            fx.job_replies.push(JobReply { reply, result });
+            fx.replies.jobs.push(JobReply { reply, result });
             return Ok(());
         }
     };
@@ -156,7 +156,7 @@ pub(in crate::controller) fn offload(
         milestone: Milestone::MemorySettled,
         reply,
     });
-    fx.milestones_reached.push(id);
+    fx.replies.milestones.push(id);
     let was_suspended = active.job.run_state.suspended;
     active.job.run_state.aside.because = None;
     match never {
@@ -220,7 +220,7 @@ pub(in crate::controller) fn move_memory(
     };
     let before = active.job.run_state.aside.memory;
     let after = before.on(then);
-    fx.milestones_reached.push(id);
+    fx.replies.milestones.push(id);
     if before == after {
         return Ok(());
     }
@@ -246,7 +246,7 @@ pub(in crate::controller) fn move_memory(
         _ => {}
     }
     io.store.save(&job)?;
-    fx.changed.insert(id);
+    fx.jobs.changed.insert(id);
     if before.holds_gpus() != after.holds_gpus()
         || after == MemoryResidency::Due
         || before == MemoryResidency::Due
@@ -254,9 +254,9 @@ pub(in crate::controller) fn move_memory(
         fx.replan = true;
     }
     // The limits that go with it.
-    fx.resizes.push(id);
+    fx.jobs.resizes.push(id);
     if after.is_copying() {
-        fx.memory_ops.push(id);
+        fx.jobs.memory_ops.push(id);
     }
     fx.failpoints.push(match after {
         MemoryResidency::Leaving => "aside.intent",
@@ -345,7 +345,7 @@ pub(in crate::controller) fn resume_offloaded(
 
 /// Gives the errands that are due: what is journaled and not under way.
 pub(in crate::controller) fn run_memory_ops(jobs: &mut Jobs, fx: &mut Effects, io: &Io) {
-    let mut trips = std::mem::take(&mut fx.memory_ops);
+    let mut trips = std::mem::take(&mut fx.jobs.memory_ops);
     trips.sort_unstable();
     trips.dedup();
     for id in trips {
@@ -360,7 +360,7 @@ pub(in crate::controller) fn retry_memory_ops(jobs: &mut Jobs, fx: &mut Effects,
             active.job.run_state.aside.memory.is_copying() && active.memory_op.cancelled.is_none()
         });
         if moves {
-            fx.memory_ops.push(id);
+            fx.jobs.memory_ops.push(id);
         }
     }
 }
@@ -435,10 +435,10 @@ pub(in crate::controller) fn apply_checkpoint_report(
         CheckpointUpdate::Finished(outcome) => {
             active.memory_op.cancelled = None;
             // Who waits for its end may not have to any more.
-            fx.milestones_reached.push(id);
+            fx.replies.milestones.push(id);
             if active.job.run_state.aside.memory.is_copying() {
                 // Something else may have been asked for meanwhile.
-                fx.memory_ops.push(id);
+                fx.jobs.memory_ops.push(id);
             }
             match is_its && matches!(active.job.state, JobState::Running { .. }) {
                 true => finish_memory_op(jobs, fx, io, id, outcome),
@@ -462,7 +462,7 @@ fn record_checkpoint_processes(
     active.job.run_state.aside.parts = parts;
     let job = active.job.clone();
     io.store.save(&job)?;
-    fx.commit_waiters.push(journaled);
+    fx.replies.commits.push(journaled);
     Ok(())
 }
 
@@ -488,7 +488,7 @@ fn finish_memory_op(
         (CheckpointOutcome::Refused(why), MemoryResidency::Leaving) => {
             active.job.run_state.aside.parts.clear();
             move_memory(jobs, fx, io, id, MemoryEvent::Refused)?;
-            fx.pauses.push(id);
+            fx.jobs.pauses.push(id);
             keep_on_gpu(jobs, fx, io, id, why)
         }
         (CheckpointOutcome::Failed(why), MemoryResidency::Leaving) => {
@@ -508,7 +508,7 @@ fn finish_memory_op(
                     pause::set_suspended(jobs, fx, io, id, false)
                 }
                 false => {
-                    fx.pauses.push(id);
+                    fx.jobs.pauses.push(id);
                     Ok(())
                 }
             }
@@ -518,7 +518,7 @@ fn finish_memory_op(
             active.memory_op.record_failure(why.clone());
             tracing::warn!(job = %id, "cannot restore the job's memory to its GPUs: {why}");
             // What of it goes on meanwhile would wait for the rest.
-            fx.pauses.push(id);
+            fx.jobs.pauses.push(id);
             match is_new {
                 true => fx.record_event(io, Some(id), "memory_restore_failed", &why),
                 false => Ok(()),

@@ -107,7 +107,7 @@ pub(in crate::controller) fn set_suspended(
 ) -> Result<(), StoreError> {
     mark(jobs, fx, io, id, suspended)?;
     if suspended {
-        fx.pauses.push(id);
+        fx.jobs.pauses.push(id);
         fx.record_event(io, Some(id), "suspended", "it keeps its GPU memory")
     } else {
         fx.record_event(io, Some(id), "resumed", "")
@@ -140,7 +140,7 @@ fn mark(
     }
     active.activity.mark_active(Instant::now());
     let job = active.job.clone();
-    fx.changed.insert(id);
+    fx.jobs.changed.insert(id);
     usage::start_usage_span(jobs, io, id)?;
     io.store.save(&job)
 }

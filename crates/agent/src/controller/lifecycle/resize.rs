@@ -61,7 +61,7 @@ pub(in crate::controller) fn resize(
         },
         Err(error) => Err(error),
     };
-    fx.job_replies.push(JobReply { reply, result });
+    fx.replies.jobs.push(JobReply { reply, result });
     Ok(())
 }
 
@@ -147,8 +147,8 @@ fn redivide(
         "resized",
         &format!("compute: {before} -> {compute}"),
     )?;
-    fx.changed.insert(id);
-    fx.resizes.push(id);
+    fx.jobs.changed.insert(id);
+    fx.jobs.resizes.push(id);
     Ok(())
 }
 
@@ -243,8 +243,8 @@ fn resize_held(
     io.store.save_resized(&job)?;
     fx.record_event(io, Some(id), "resized", &text)?;
     fx.replan = true;
-    fx.resizes.push(id);
-    fx.changed.insert(id);
+    fx.jobs.resizes.push(id);
+    fx.jobs.changed.insert(id);
     Ok(Ok(()))
 }
 
@@ -276,7 +276,7 @@ pub(in crate::controller) fn apply_resizes(
     fx: &mut Effects,
     io: &Io,
 ) -> Result<(), StoreError> {
-    let resizes = std::mem::take(&mut fx.resizes);
+    let resizes = std::mem::take(&mut fx.jobs.resizes);
     if resizes.is_empty() {
         return Ok(());
     }
@@ -364,7 +364,7 @@ fn reclaim_from(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) -> Resu
     let job = active.job.clone();
     crate::controller::observe::usage::journal_metered(&mut state.jobs, io, id)?;
     io.store.save_allocations(&job)?;
-    fx.changed.insert(id);
+    fx.jobs.changed.insert(id);
     fx.record_event(io, Some(id), "shrunk", &taken.join(", "))?;
     fx.replan = true;
     Ok(())

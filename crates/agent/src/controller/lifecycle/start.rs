@@ -281,7 +281,7 @@ pub(in crate::controller) fn write_replicas(
     fx: &mut Effects,
     io: &Io,
 ) -> Result<(), StoreError> {
-    for id in std::mem::take(&mut fx.changed) {
+    for id in std::mem::take(&mut fx.jobs.changed) {
         let holds = |active: &ActiveJob| !active.job.state.grants().is_empty();
         let dir = job_dir(jobs, io, id);
         // A job that has no folder yet gets its record with all that it has.
@@ -364,7 +364,7 @@ pub(in crate::controller) fn fail_start(
     if let Some(placed) = (jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) {
         placed.start.failure = Some(exit);
     }
-    fx.recheck.push(id);
+    fx.jobs.recheck.push(id);
 }
 
 /// Writes into the folder of a job that nobody has started, under its lock, that nobody shall: whoever comes late

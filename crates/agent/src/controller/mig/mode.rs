@@ -224,7 +224,7 @@ fn switch(
     let Some(on) = turn else {
         assign(gpus, fx, io, uuid)?;
         if let Some((reply, changed)) = asked {
-            fx.gpu_mode_replies.push((reply, Ok(changed)));
+            fx.replies.gpu_modes.push((reply, Ok(changed)));
         }
         return Ok(());
     };
@@ -314,7 +314,7 @@ pub(super) fn mode_set(
                 "at most idle instances were destroyed; `--dry-run` lists what blocks the change",
             )),
         };
-        fx.gpu_mode_replies.push((reply, answer));
+        fx.replies.gpu_modes.push((reply, answer));
     }
     Ok(())
 }

@@ -152,7 +152,7 @@ pub(in crate::controller) fn reconcile(
         });
         if awake {
             // Somebody has woken what is not to use a GPU now.
-            fx.pauses.push(id);
+            fx.jobs.pauses.push(id);
         }
     }
     for seen in &look.gpus {
@@ -193,7 +193,7 @@ pub(in crate::controller) fn reconcile(
         io.observer.sample_soon();
     }
     // What a dying tree has started meanwhile.
-    fx.jobs_to_kill.extend(dying);
+    fx.jobs.kills.extend(dying);
     Ok(())
 }
 
@@ -523,7 +523,7 @@ pub(in crate::controller) fn kill_processes(jobs: &Jobs, fx: &mut Effects, io: &
         // Gone by itself is just as well.
         let _ = process.signal(Signal::KILL);
     }
-    let mut doomed = std::mem::take(&mut fx.jobs_to_kill);
+    let mut doomed = std::mem::take(&mut fx.jobs.kills);
     doomed.sort_unstable();
     doomed.dedup();
     for id in doomed {
