@@ -21,32 +21,33 @@ const NOT_PRODUCT: [&str; 5] = [
     "soak.rs",
 ];
 /// An event whose kind is a literal.
-const EVENT: &str = r#"(?:\.(?:record|append)_event\(\s*(?:now\(\),\s*)?[\w.]+(?:\([\w.]+\))?,\s*|Message::RecordEvent \{[^}]*kind: )"(\w+)""#;
+const EVENT: &str = r#"(?:\.(?:record|append)_event\(\s*(?:now\(\),\s*|io,\s*)?[\w.]+(?:\([\w.]+\))?,\s*|Message::RecordEvent \{[^}]*kind: )"(\w+)""#;
 /// An event whose kind is a variable or a constant.
-const PASSED_ON: &str = r"\.(?:record|append)_event\(\s*(?:now\(\),\s*)?(?:None|job|Some\([\w.]+\)),\s*[A-Za-z_]\w*\s*,";
+const PASSED_ON: &str = r"\.(?:record|append)_event\(\s*(?:now\(\),\s*|io,\s*)?(?:None|job|Some\([\w.]+\)),\s*[A-Za-z_]\w*\s*,";
 /// A kind and its text.
 const PAIR: &str = r#""(\w+)",\s*(?:format!|"[^"]*"\.to_owned)"#;
 
 /// Each file that passes on a kind, the file that its kinds come from (all files if empty), and how they are written
 /// there.
-const RELAYS: [(&str, &str, &str); 9] = [
-    ("controller.rs", "", EVENT),
+const RELAYS: [(&str, &str, &str); 10] = [
     (
-        "controller/observe/limiter_alarms.rs",
-        "journal/events.rs",
-        r#"UNCOUNTED: &str = "(\w+)""#,
+        "controller/admission/projects.rs",
+        "controller/admission/projects.rs",
+        r#"(?:if new|else) \{\s*"(\w+)""#,
     ),
-    (
-        "controller/lifecycle/requeue.rs",
-        "",
-        r#"\.requeue_after_run\(\w+, "(\w+)""#,
-    ),
+    ("controller/claims.rs", "controller/claims.rs", PAIR),
+    ("controller/dispatch.rs", "", EVENT),
+    ("controller/effects.rs", "", EVENT),
     (
         "controller/lifecycle/change.rs",
         "controller/lifecycle/change.rs",
         r#"\.events\.push\(\("(\w+)""#,
     ),
-    ("controller/claims.rs", "controller/claims.rs", PAIR),
+    (
+        "controller/lifecycle/requeue.rs",
+        "",
+        r#"requeue_after_run\([^"]*"(\w+)""#,
+    ),
     (
         "controller/mig/reconcile.rs",
         "controller/mig/reconcile.rs",
@@ -55,13 +56,13 @@ const RELAYS: [(&str, &str, &str); 9] = [
     (
         "controller/mig/report.rs",
         "controller/mig/report.rs",
-        r#"\.handed_over\(\w+, "(\w+)""#,
+        r#"handed_over\([^"]*"(\w+)""#,
     ),
     ("controller/observe.rs", "controller/observe.rs", PAIR),
     (
-        "controller/admission/projects.rs",
-        "controller/admission/projects.rs",
-        r#"(?:if new|else) \{\s*"(\w+)""#,
+        "controller/observe/limiter_alarms.rs",
+        "journal/events.rs",
+        r#"UNCOUNTED: &str = "(\w+)""#,
     ),
 ];
 
