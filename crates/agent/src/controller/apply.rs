@@ -119,7 +119,7 @@ fn check(state: &State, io: &Io) {
 }
 
 /// The time between two ticks.
-pub(super) fn tick_interval(jobs: &Jobs, children: &Vec<SupervisorHandle>) -> Duration {
+pub(super) fn tick_interval(jobs: &Jobs, children: &[SupervisorHandle]) -> Duration {
     match jobs.active.is_empty() && children.is_empty() && jobs.unjournaled.is_empty() {
         true => IDLE_INTERVAL,
         false => TICK,

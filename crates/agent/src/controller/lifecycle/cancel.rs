@@ -175,7 +175,7 @@ pub(in crate::controller) fn stop_job(
 /// Tells the supervisor of a stopping job; it ends the program with the grace it was given.
 pub(in crate::controller) fn stop(
     jobs: &Jobs,
-    children: &Vec<SupervisorHandle>,
+    children: &[SupervisorHandle],
     fx: &mut Effects,
     io: &Io,
     id: JobId,
