@@ -1,4 +1,4 @@
-//! Another process's GPU memory, put aside into the host's memory and back: the driver's own checkpoints (CUDA driver API, group
+//! CUDA checkpoints of a process: its GPU memory is saved to host memory and restored (CUDA driver API, group
 //! CHECKPOINT; from driver 570, CUDA 12.8).
 //!
 //! ```text
@@ -6,8 +6,9 @@
 //!    ▲                 │   ▲                  │
 //!    └──── unlock ─────┘   └──── restore ─────┘
 //! ```
-//! Threads of the driver in that process do the work, so it must not be stopped meanwhile (inferred; reported: every call waits for
-//! ever then, whatever its timeout). Any of these calls may hang: to be made by a process that somebody ends.
+//! Threads of the driver in that process do the work, so it must not be stopped meanwhile (inferred; reported: every
+//! call then waits for ever, despite its timeout). Any of these calls may hang, so the caller has to be a process that
+//! can be killed.
 
 use std::path::Path;
 

@@ -1,12 +1,12 @@
-//! A CUDA program that tries to take more memory than it may, in every way the driver offers.
+//! Probes of a memory limit: a CUDA program that tries to exceed it in every way that the driver offers.
 //!
 //! ```text
 //! Session   one GPU with its primary context, functions found by one of the usual lookups
 //! WAYS      the functions that take device memory, a row each; Taken is what they gave, given back when dropped
 //! exceed    tries one way against a limit: Verdict        views    what the driver tells about memory, held to the limit
 //! ```
-//! It runs in a process of its own that ends soon after: a driver that fails may take its process along. It knows nothing of
-//! limiters; the limit it is given is what it holds the driver to. Whoever runs it says what a verdict means.
+//! It runs in a short-lived process of its own: a driver that fails may take its process along. It knows nothing of
+//! limiters and compares the driver with the given limit. The caller interprets a verdict.
 
 mod arrays;
 mod contexts;

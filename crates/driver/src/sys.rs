@@ -1,4 +1,4 @@
-//! NVIDIA's C interfaces as tables: types, constants and function signatures, each written once.
+//! Raw bindings of NVIDIA's C interfaces as tables: types, constants and function signatures, each written once.
 //!
 //! ```text
 //! handles!   opaque handles         structs!    layouts, listed in STRUCTS     defines!   #define values, listed in DEFINES

@@ -1,12 +1,11 @@
-//! The denial log: what a refused process looked like, kept in the slice so that it outlives the process.
+//! The denial log: records of refused allocations, kept in the slice so that they outlive the process.
 //!
 //! ```text
 //! Slot::record ──► a line of 64 words, the last of them a checksum ──► Slice::denials
 //! ```
-//! The first half of the lines keeps the first refusals of the slice, the second half the last ones. Nobody waits: a line
-//! written by two processes at once, or by one that was killed half way, has a wrong checksum and is left out by
-//! its readers. When a refusal is worth a record is for the caller to say; every refusal is counted
-//! ([`Slot::count_denial`]).
+//! The first half of the lines keeps the first refusals of the slice, the second half the last ones. No process waits:
+//! a line written by two processes at once, or by one that was killed half way, has a wrong checksum, and readers skip
+//! it. The caller decides whether a refusal deserves a record; every refusal is counted ([`Slot::count_denial`]).
 
 mod line;
 

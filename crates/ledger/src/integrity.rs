@@ -1,9 +1,9 @@
-//! Whether the files under a slot are still what was mapped.
+//! The integrity check of a slot: detects that the mapped ledger files were truncated, replaced or removed.
 //!
-//! A file belongs to its user, who may cut it short or remove it at any time. Whoever then touches what was cut off is
-//! killed by the kernel (SIGBUS), without a word. So a process looks, every 4 ms at most, before it uses its
-//! slot; when something is wrong it puts empty memory in the place of both files, from which nothing is granted. What is cut
-//! between the look and the use still kills: the library that asks for this installs no signal handler in its host.
+//! A file belongs to its user, who may truncate or remove it at any time. The kernel kills a process that touches the
+//! truncated part (SIGBUS), without a message. So a process checks before it uses its slot, every 4 ms at most. When
+//! something is wrong it maps empty memory over both files, from which nothing is granted. A truncation between the
+//! check and the use still kills: the library installs no signal handler in its host.
 
 use std::fmt;
 use std::fs::{self, File, Metadata};

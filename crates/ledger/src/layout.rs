@@ -1,4 +1,4 @@
-//! The bytes of the two files of a slice, once: every offset used anywhere comes from these types.
+//! The binary layout of the two ledger files; every offset used anywhere comes from these types.
 //!
 //! ```text
 //! control (4 KiB, read-only in jobs)          slots (1408 KiB, written by the slice's processes)

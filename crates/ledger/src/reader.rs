@@ -1,4 +1,4 @@
-//! A slice that is looked at again and again: its files stay open from one look to the next.
+//! A reader that polls a slice: it keeps the ledger files open from one observation to the next.
 //!
 //! Opening a file costs several times what reading it does. Files that are open are believed no more than others: before each read it
 //! is seen that what lies under their names is still what was opened, and what they hold is checked as if they had just been.
@@ -32,7 +32,7 @@ impl Reader {
     /// As [`Slice::open`].
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
         let (slice, control) = Slice::found(dir)?;
-        // Who looks after a slice has to be able to write this one.
+        // The reader reaps dead processes, so it has to be able to write this file.
         let files = Files::open(&slice, Some(control), true)?;
         Ok(Self {
             slice,

@@ -1,7 +1,7 @@
-//! A slice seen from outside: its files are read, never mapped, and what they hold is not believed.
+//! The view of a slice from outside: reads the ledger files without mapping them, and trusts none of their content.
 //!
-//! This is the agent's view, and that of a tool that only looks. A process that allocates joins ([`Slice::join`]) and
-//! from then on uses its [`crate::Slot`]. No descriptor is kept between calls; who looks often has a [`crate::Reader`].
+//! This is the view of the daemon and of monitoring tools. A process that allocates joins ([`Slice::join`]) and from
+//! then on uses its [`crate::Slot`]. No descriptor is kept between calls; a frequent reader keeps a [`crate::Reader`].
 
 use std::fs::File;
 use std::mem::offset_of;
@@ -155,7 +155,7 @@ impl Slice {
         self.read_from(&control, &self.open_slots(false)?)
     }
 
-    /// The same of files that are open, of whatever they are by now.
+    /// The same for open files, in any state.
     pub(crate) fn read_from(&self, control: &File, file: &File) -> Result<Snapshot, OpenError> {
         let (spec, heartbeat) = control::read_from(&self.control, control)?;
         let read = |offset: usize, size: usize| {
@@ -252,7 +252,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The same account under what the slice was granted, whatever its control file says.
+    /// The same snapshot under the granted limits, instead of those in its control file.
     #[must_use]
     pub fn granted(self, spec: SliceSpec) -> Self {
         Self { spec, ..self }
@@ -262,7 +262,7 @@ impl Snapshot {
         &self.spec
     }
 
-    /// Whether nobody is in the slice and nothing of it is charged.
+    /// Whether the slice has no process and no charge.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty() && self.shared.is_empty()
     }

@@ -1,4 +1,4 @@
-//! A process's own slot, and what it sees of its slice through it, without system calls.
+//! The slot of one process in the ledger, and its view of the slice's limit and usage without system calls.
 
 use std::fmt;
 use std::os::fd::AsRawFd;

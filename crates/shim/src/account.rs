@@ -1,4 +1,4 @@
-//! One limited process: its slice, its slot, and what it was charged for.
+//! Accounting of one limited process: its slice, its slot, and its charges.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;

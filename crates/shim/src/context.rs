@@ -1,8 +1,9 @@
-//! Contexts: each costs device memory that no allocation call shows. One is charged what the agent measured, before it is
-//! made; when it is gone the charge goes with it, and so does what was allocated in it.
+//! Charges for CUDA contexts, which take device memory without an allocation call. A context is charged the measured
+//! overhead before it is made; its charge ends with it, and so do the charges of the allocations in it.
 //!
-//! Not every context is made through a hooked function: the CUDA runtime retains primary contexts through a private table.
-//! Such a one is noticed at the first allocation in it, and charged then whatever the limit says, for it exists.
+//! Not every context is made through a hooked function: the CUDA runtime retains primary contexts through a private
+//! table. The limiter notices such a context at its first allocation and then charges it, even beyond the limit, for it
+//! exists.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,5 +1,5 @@
-//! What is done about every function of the driver, hooked or not: `coverage.toml`, held to the table of hooks and to the symbols
-//! of NVIDIA's headers. Nothing of it is in the library.
+//! The coverage table: the treatment of every driver function, hooked or not. Tests compare `coverage.toml` with the
+//! table of hooks and with the symbols of NVIDIA's headers. The library contains nothing of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;

@@ -1,4 +1,5 @@
-//! Which GPU of the slice a call is about. GPUs are known by UUID alone: ordinals differ with `CUDA_VISIBLE_DEVICES`.
+//! The device lookup: which GPU of the slice a driver call refers to. GPUs are known by UUID alone: ordinals differ
+//! with `CUDA_VISIBLE_DEVICES`.
 
 use std::sync::atomic::{AtomicI32, AtomicU8, Ordering::Relaxed};
 
@@ -32,7 +33,7 @@ impl Devices {
 pub enum DeviceMembership {
     /// To the slice, at this place.
     InSlice(GpuAccount),
-    /// To nobody in this slice; nothing may be allocated there.
+    /// A GPU outside this slice; nothing may be allocated there.
     OutsideSlice,
     /// The driver does not know such a device and will say so itself.
     Unknown,

@@ -1,13 +1,14 @@
-//! What is written down when a program gets OUT_OF_MEMORY: by which function, how much, why, and what it had.
+//! The out-of-memory report (OOM report): the function, the size, the reason and the usage behind an OUT_OF_MEMORY
+//! answer.
 //!
 //! ```text
-//! enter ── handler: Place::reserve ──► a note in this thread: which GPU, how much, granted or not
+//! enter ── handler: GpuAccount::reserve ──► a note in this thread: which GPU, how much, granted or not
 //!   │                                                     │
 //! leave ◄── answer OUT_OF_MEMORY? ── yes ─────────────────┴──► slice's denial log (`divvy_ledger::Denial`)
 //! ```
-//! Handlers need to do nothing: what the last reservation of the call came to is known here, and every hook passes through
-//! [`watched`]. A program that tries again in a loop must not pay for its records, so a process writes four at once and
-//! ten a second from then on; refusals that are not written down are counted.
+//! Handlers need to do nothing: this module knows the result of the call's last reservation, and every hook passes through
+//! [`watched`]. A program that retries in a loop must not pay for its records, so a process writes four at once and ten a
+//! second from then on; the other refusals are only counted.
 
 use std::cell::Cell;
 use std::ffi::CStr;

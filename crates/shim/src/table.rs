@@ -1,4 +1,5 @@
-//! Every function that is hooked, and what hooking it does. A function that is not listed keeps the driver's own address.
+//! The table of hooks: every hooked function, and what its hook does. A function that is not listed keeps the driver's
+//! own address.
 //!
 //! `docs/enforcement.md` is made from this table; a test keeps the two alike.
 

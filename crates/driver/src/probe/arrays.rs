@@ -1,5 +1,5 @@
-//! Arrays: memory laid out for textures, which has no address. How much they take is the driver's to say; what is counted here
-//! is their elements, so never too much.
+//! Probe of arrays: memory laid out for textures, without an address. Only the driver knows how much they take; the
+//! probe counts their elements, so never too much.
 
 use super::{Session, Taken};
 use crate::Error;

@@ -1,4 +1,4 @@
-//! Trying one way of taking memory against a limit: all at once, and block by block.
+//! The attempt to exceed a limit in one way: with one large allocation, and block by block.
 
 use super::{Asks, Session, Taken, Way};
 use crate::Error;

@@ -1,4 +1,4 @@
-//! Memory that graphs allocate when they run: by a node of one's own, and by an allocation on a captured stream.
+//! Probe of graph memory: by an allocation node, and by an allocation on a captured stream.
 
 use super::{Session, Taken};
 use crate::Error;

@@ -1,4 +1,4 @@
-//! Stream-ordered memory, from the device's own pool and from one made for the purpose.
+//! Probe of stream-ordered memory, from the device's default pool and from a pool of the probe.
 
 use super::{Session, Taken};
 use crate::Error;

@@ -1,4 +1,4 @@
-//! What the driver tells about memory, held to a limit and to what this process is known to have taken.
+//! Check of the driver's memory figures against a limit and against the known usage of this process.
 
 use std::path::Path;
 

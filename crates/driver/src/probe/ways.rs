@@ -1,4 +1,4 @@
-//! The functions that take device memory. Each is a way past a limit unless it is held to it.
+//! The table of functions that take device memory. Each is a way past a limit unless the limiter hooks it.
 
 use super::{
     Session, Taken, arrays, contexts, graphs, limits, linear, stream_ordered, virtual_memory,

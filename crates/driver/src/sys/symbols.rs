@@ -1,4 +1,5 @@
-//! Which names NVIDIA's libraries export, and which symbol `cuGetProcAddress` answers for a name, version and flags.
+//! Exported symbols of NVIDIA's libraries, and the symbol that `cuGetProcAddress` returns for a name, version and
+//! flags.
 //!
 //! The tables are generated (`cargo xtask symbols`) and say what a driver of CUDA 13.5 knows; an older driver knows fewer names.
 //! The shim asks the real driver, and them only about an answer that has no name. The simulator answers by them.

@@ -1,4 +1,5 @@
-//! Every interleaving of a few processes, walked through on the very steps that production runs.
+//! A model checker of the admission check: it walks every interleaving of a few processes over the steps that
+//! production runs.
 //!
 //! A world is all shared words and where each process stands. From each world, each process may do its next step; worlds
 //! seen before are not walked again, so loops end and the walk is complete. All accesses are sequentially consistent,
@@ -23,7 +24,7 @@ enum Act {
     Hold(usize, u64),
     /// The agent changes the limit.
     Limit(u64),
-    /// Somebody finds a dead owner of a slot: undecided bytes become firm.
+    /// Another process reaps the dead owner of a slot: undecided bytes become firm.
     Settle(usize),
     /// The dead owner's bytes have come back.
     Free(usize),
@@ -69,9 +70,9 @@ struct World {
 
 #[derive(Clone, Copy, PartialEq, Hash)]
 enum Weather {
-    /// Who waits, waits as long as it takes; nobody dies.
+    /// A waiting process waits without a bound, and no process dies.
     Fair,
-    /// Who waits may give up at any time, and anybody may be killed at any step.
+    /// A waiting process may give up at any time, and any process may be killed at any step.
     Foul,
 }
 
@@ -310,8 +311,8 @@ impl Hasher for Fingerprint {
     }
 }
 
-/// Walks through every world, checks `at_the_end` wherever nobody has anything left to do, and that from every world such
-/// an end can be reached.
+/// Walks through every world. Checks `at_the_end` wherever no process has a step left, and that every world can reach
+/// such an end.
 fn walk(start: World, at_the_end: impl Fn(&World)) {
     let initial_limit = start.shared.limit;
     let mut numbers = HashMap::from([(start.fingerprint(), 0usize)]);
@@ -361,7 +362,7 @@ fn walk(start: World, at_the_end: impl Fn(&World)) {
     );
 }
 
-/// Without releases: nobody was refused what still fits when all is done, and the words are exactly what is held.
+/// Without releases: no reservation that fits was refused when all is done, and the words are exactly what is held.
 fn nothing_fitting_was_refused(world: &World) {
     let shared = &world.shared;
     let refused = world.processes.iter().flat_map(|process| &process.refusals);

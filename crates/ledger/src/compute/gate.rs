@@ -1,4 +1,4 @@
-//! The job's side: may this launch go on, and if not, waiting until it may.
+//! The launch gate in a job's process: it decides whether a launch may start, and waits on a futex until it may.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -18,7 +18,8 @@ pub(super) const ASK_AGAIN: Duration = Duration::from_millis(20);
 const AWAY_NS: u64 = 1_000_000_000;
 /// How often it looks whether its work has left the GPU.
 const LOOK: Duration = Duration::from_micros(200);
-/// Nobody is kept longer than this, in nanoseconds, whatever the grant says: an error of ours must not hang a program.
+/// The longest wait of a launch at the gate, in nanoseconds, even if the grant says otherwise: an error of Divvy must
+/// not hang a program.
 pub const MAX_GATE_WAIT_NS: u64 = 60_000_000_000;
 
 /// What the processes of a slice may launch. Times are of [`boot_time_ns`], below 2^62.
@@ -89,7 +90,7 @@ impl Control {
     }
 }
 
-/// How long somebody stands at the gate, without the time in which he could not look.
+/// The time that a thread has waited at the gate, without the periods in which it could not observe the grant.
 struct WaitTimer {
     nanos: u64,
     then: u64,
@@ -151,7 +152,7 @@ impl ProcessSlot {
     fn wait_at_most(&self, longest: u64, gpu: usize, mut has_drained: impl FnMut() -> bool) -> u64 {
         let mut time = WaitTimer::since(boot_time_ns());
         let lines = self.own();
-        // The grant when this process was first seen here with nothing on the GPU; looked at before anybody is told.
+        // The grant when this process was first seen here with nothing on the GPU; read before the demand is reported.
         let mut idle_at = self.idle_grant(gpu);
         lines.waiting.fetch_add(1, SeqCst);
         self.request_turn();
@@ -180,7 +181,7 @@ impl ProcessSlot {
             }
             let nap = if drained { ASK_AGAIN } else { LOOK };
             futex::wait(&self.control.told, told, nap);
-            // Whoever stands here and does not ask is taken to be stopped.
+            // The daemon takes a process that waits here without reporting for stopped.
             let is_due = boot_time_ns().saturating_sub(asked_at) >= ASK_AGAIN.as_nanos() as u64;
             if is_due && self.control.told.load(SeqCst) == told {
                 self.request_turn();
@@ -249,7 +250,7 @@ impl ProcessSlot {
         WorkWaitGuard(lines)
     }
 
-    /// Adds device time that was measured, in nanoseconds, for whoever looks.
+    /// Adds measured device time, in nanoseconds, to the slot's counter.
     pub fn add_device_time(&self, gpu: usize, nanos: u64) {
         if let Some(shared) = self.slots.gpus.get(gpu) {
             shared.device_time.fetch_add(nanos, Relaxed);
@@ -324,7 +325,7 @@ mod tests {
         );
     }
 
-    /// As in a container, where nobody outside can tell whose process it is and whether it is stopped.
+    /// As in a container, where an outside process cannot tell the owner and whether it is stopped.
     #[test]
     fn whoever_stands_at_the_gate_and_does_not_ask_is_not_waited_for_until_it_asks() {
         const LOOK: u64 = ASK_AGAIN.as_nanos() as u64;

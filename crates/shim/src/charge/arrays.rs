@@ -1,4 +1,4 @@
-//! Arrays and mipmapped arrays: charged what the driver says such an array takes.
+//! Charges for arrays and mipmapped arrays: the size that the driver reports for such an array.
 //!
 //! It says so only of an array whose memory is to be mapped later (`CUDA_ARRAY3D_DEFERRED_MAPPING`), so a twin of that kind is made
 //! first, asked and destroyed; it takes no memory itself. A driver that cannot be asked is believed to take what `extent` comes to.

@@ -1,5 +1,6 @@
-//! Physical memory that is bound to something: to tiles of sparse and deferred arrays, and to multicast objects. It is charged where it
-//! is created; what is bound keeps it alive, as a mapping does (documented for multicast objects, inferred for arrays).
+//! Bindings of physical memory: to tiles of sparse and deferred arrays, and to multicast objects. It is charged where
+//! it is created; what is bound keeps it alive, as a mapping does (documented for multicast objects, inferred for
+//! arrays).
 
 use std::ffi::{c_uint, c_ulonglong};
 use std::slice;

@@ -1,4 +1,4 @@
-//! Names on file descriptors: memory that goes from process to process as a descriptor is known again by a mark on it.
+//! Tags on file descriptors: they identify memory that one process passes to another as a descriptor.
 //!
 //! The driver gives out descriptors of files that all look alike (of the same device node, inferred), so a descriptor says nothing
 //! about what it stands for. But a read lock belongs to an *open file description*, which is what is sent to another process, and

@@ -1,8 +1,8 @@
-//! Memory that the driver keeps for this process from one allocation to the next: a pool, or what graphs take on a device.
+//! The driver cache: memory that the driver keeps between allocations, in a memory pool or for the graphs of a device.
 //!
-//! What a stock takes of the GPU is not what its allocations add up to. It is charged what the driver says it has reserved.
-//! What a call may at most make it grow by is reserved before the driver is asked, and afterwards the charge is settled to
-//! the driver's figure. A stock also shrinks by itself; that is noticed at the next call that matters.
+//! A cache takes more of the GPU than the sum of its allocations, so its charge is the driver's figure of its reserved
+//! memory. The most that a call may make it grow is reserved before the call, and afterwards the charge is set to the
+//! driver's figure. A cache also shrinks by itself; the next call that matters finds that out.
 //!
 //! ```text
 //! charged + lent ≥ reserved by the driver, at all times        in_flight: part of charged, for calls not settled yet
@@ -197,8 +197,8 @@ impl Balance {
         self.changes += 1;
     }
 
-    /// Whether the driver was found to have taken more than was charged since the call began, by whichever thread: of what several
-    /// are at, nobody can say whose it is.
+    /// Whether the driver took more than was charged since the call began, in any thread: with concurrent calls, the
+    /// growth belongs to no single one.
     fn has_outgrown(&self, growth: Growth) -> bool {
         self.forced != growth.forced
     }
@@ -341,7 +341,7 @@ impl DriverCache {
         self.begin_now(most).or_else(|| self.begin_in_turn(most))
     }
 
-    /// Charges it if it fits now. Whoever sees that it is not free any more sees that it is in flight, too.
+    /// Charges it if it fits now. A thread that sees the bytes no longer free also sees them in flight.
     fn begin_now(&self, most: u64) -> Option<Growth> {
         let GpuAccount { slot, gpu, .. } = self.place;
         if slot.free(gpu) < most {
@@ -377,10 +377,10 @@ impl DriverCache {
         }
     }
 
-    /// Charges it after other threads' calls: each holds more than it will take, for a moment, which on a busy machine may be
-    /// a long one. Those who wait do so one by one, and look before they reserve, for refused reservations get in each other's
-    /// way. They wait as long as what the others hold would do, two seconds at most; before they sleep, what is only cached is
-    /// given back.
+    /// Charges it after other threads' calls: each holds more than it will take, for a moment, which on a busy machine
+    /// may be long. Waiting threads take turns and check before they reserve, because refused reservations delay each
+    /// other. They wait while the bytes held by others would suffice, two seconds at most. Before they sleep, cached
+    /// memory is given back.
     fn begin_in_turn(&self, most: u64) -> Option<Growth> {
         let GpuAccount { slot, gpu, account } = self.place;
         let start = boot_time_ns();

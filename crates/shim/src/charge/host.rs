@@ -1,5 +1,5 @@
-//! Host memory that is pinned for the GPU. It is not the GPU's, so it is counted beside the limit; where GPU and host have one
-//! memory (`CU_DEVICE_ATTRIBUTE_INTEGRATED`) it is charged like any other.
+//! Pinned host memory. It is not GPU memory, so it is counted beside the limit; a GPU that shares its memory with the
+//! host (`CU_DEVICE_ATTRIBUTE_INTEGRATED`) is charged as for any allocation.
 
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;

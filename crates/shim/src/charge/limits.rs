@@ -1,6 +1,7 @@
-//! Limits of a context that stand for memory: the stacks of all threads that the GPU can hold at one time, the heap of device-side
-//! `malloc`, the buffer of `printf`. What a limit takes beyond the context's own is charged before it is raised, and given back with
-//! the context: the driver is believed to keep what it has once taken (cuda.h of `CU_CTX_LMEM_RESIZE_TO_MAX`, for stacks).
+//! Context limits that take memory: the stacks of all threads that the GPU can hold at one time, the heap of
+//! device-side `malloc`, the buffer of `printf`. The part of a limit beyond the context's default is charged before the
+//! limit is raised, and released with the context. The driver keeps memory that it has once taken for stacks (cuda.h,
+//! `CU_CTX_LMEM_RESIZE_TO_MAX`).
 //!
 //! That stacks are there for every thread at once, and take effect when they are set, is from cuda.h and the CUDA programming guide;
 //! that heap and buffer do too is inferred. Larger stacks that the driver finds a kernel needs are seen from outside alone.

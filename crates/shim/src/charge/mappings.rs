@@ -1,5 +1,5 @@
-//! Who keeps memory made by `cuMemCreate` alive: its handle references, its mappings, and what it is bound to (sparse arrays,
-//! multicast objects). It dies when there are none of them.
+//! Holders of memory made by `cuMemCreate`: handle references, mappings, and bindings to sparse arrays or multicast
+//! objects. The memory is freed when its last holder is gone.
 //!
 //! Plain bookkeeping; `vmm`, `sharing` and `binding` speak to the driver and to the account, and say what `B`, the memory behind
 //! a handle, is. What may die is taken out *before* the driver is asked, for the driver may give the same handle to another thread at
@@ -15,7 +15,7 @@ pub struct Mappings<B> {
     bound: HashMap<u64, Vec<(BindingRegion, u64)>>,
 }
 
-/// The part of a resource that a handle is bound to, in the words of whoever binds it.
+/// The part of a resource that a handle is bound to, as the binding function encodes it.
 pub type BindingRegion = [u64; 5];
 
 #[derive(Clone, Copy, Debug)]

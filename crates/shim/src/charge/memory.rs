@@ -1,4 +1,4 @@
-//! Linear memory: `cuMemAlloc`, `cuMemAllocPitch`, `cuMemAllocManaged`, `cuMemFree`.
+//! Charges for linear memory: `cuMemAlloc`, `cuMemAllocPitch`, `cuMemAllocManaged`, `cuMemFree`.
 //!
 //! Reserve, ask the driver, commit. What the driver would refuse anyway (no place for the answer, no bytes) it refuses
 //! itself, and so it does what exceeds the GPU (`oversize`). At the limit the answer is OUT_OF_MEMORY and the program's variables are as

@@ -1,5 +1,5 @@
-//! What this process was charged for, by device address, or by the handle of what is no address ([`key`]). Sharded, so that
-//! threads that allocate rarely meet.
+//! The table of charged allocations by device address, or by handle for memory without an address ([`key`]). It is
+//! sharded, so that allocating threads rarely contend.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -211,7 +211,7 @@ fn mix(address: u64) -> u64 {
     (address >> 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
-/// For keys that are addresses: no key is chosen by an adversary who gains by collisions, so one multiplication does.
+/// A hasher for addresses: keys are not chosen by an adversary, so one multiplication suffices.
 #[derive(Default)]
 pub struct AddressHasher(u64);
 

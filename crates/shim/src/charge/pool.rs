@@ -1,9 +1,9 @@
-//! The memory pools of this process: where each one's memory is, and when one is gone.
+//! The memory pools of this process: the device of each pool, and whether it still exists.
 //!
-//! What a pool is charged is `stock`'s business. A pool that is destroyed while the program has allocations of it stays charged until
-//! the last of them is freed and the stream in which that happens has come so far, for only then does the driver give it up. Where all
-//! were freed before, the charge ends at once: in which streams they were, and how far those have come, is not kept for living pools,
-//! as it would cost each free an event.
+//! `driver_cache` charges a pool. A pool that is destroyed while the program has allocations of it stays charged until the
+//! last of them is freed and its stream has reached that point, for only then does the driver release the memory. If all
+//! were freed before, the charge ends at once: the streams of a living pool's frees are not recorded, because that would
+//! cost each free an event.
 
 use std::collections::HashMap;
 use std::sync::atomic::{

@@ -1,9 +1,9 @@
-//! Memory that goes from process to process: IPC handles, handles of physical memory, allocations of shared pools.
+//! Memory shared between processes: CUDA IPC handles, exported handles of physical memory, allocations of shared pools.
 //!
-//! It is counted once in a slice. What a process of the slice gives away is handed over to a line that all who hold it share
-//! (`holding`), under a key that both sides find by themselves: what the driver's 64 bytes come to, or a mark on the descriptor
-//! (`mark`). So it is counted as long as anybody holds it, whoever made it. Memory of another slice, or of a process in none, is
-//! charged to its first importer in this one; and so is what comes without a key.
+//! Shared memory is counted once in a slice. An exporting process moves its charge to a shared line of the ledger
+//! (`memory_charge`), under a key that both sides derive: from the driver's 64 bytes, or from a tag on the descriptor
+//! (`descriptor_tag`). So it is counted until the last holder is gone, the exporter or an importer. Memory of another
+//! slice, or of a process in none, is charged to its first importer in this one; so is memory without a key.
 //!
 //! The importer becomes a holder before it asks the driver (`ProcessAccount::hold_ahead`): another holder may free the memory at any time,
 //! and the slice must count it for as long as the driver keeps it. Where no process of the slice shares the memory and no mark

@@ -1,5 +1,5 @@
-//! Stream-ordered memory: `cuMemAllocAsync` and its kin, and the making and ending of pools. What a pool is charged is
-//! `pool`'s business; here is which pool an allocation is from, and whose.
+//! Charges for stream-ordered memory: `cuMemAllocAsync` and similar calls, and the creation and destruction of memory
+//! pools. This module finds the pool of an allocation and its device; `pool` and `driver_cache` charge it.
 
 use divvy_driver::sys::cuda::{
     CUdevice, CUdeviceptr, CUmemAllocationType, CUmemLocation, CUmemLocationType,
@@ -266,8 +266,8 @@ pub fn trim_to<F>(real: Real<'_, F>, pool: CUmemoryPool, _keep: usize) -> CUresu
     result
 }
 
-/// The device that is charged for a pool. Managed memory may be on any, whatever the pool prefers: without a device that
-/// is preferred it is the current one, as for `cuMemAllocManaged`.
+/// The device that is charged for a pool. Managed memory may move to any device: without a preferred device, the
+/// current one is charged, as for `cuMemAllocManaged`.
 fn charged_on(kind: CUmemAllocationType, location: &CUmemLocation) -> Option<CUdevice> {
     let managed = kind == CUmemAllocationType::MANAGED;
     vmm::device_of(location).or_else(|| managed.then(device::current).flatten())

@@ -1,4 +1,5 @@
-//! What this process has on the GPU: marks in its streams, and measurements under way. Kept only while turns are taken.
+//! Work in flight: this process's event marks in its streams, and the measurements under way. Kept only while slices
+//! take turns.
 //!
 //! A mark is an event recorded behind some work; when the driver says that it has passed, the work is done. Marks are set
 //! only in a launch, into the stream that it goes to, for at no other time is a stream known to be alive. What stands behind
@@ -54,7 +55,7 @@ impl StreamId {
             Some(stream) => Self { stream, thread: 0 },
             None => Self {
                 stream: 0,
-                // SAFETY: it only says who asks.
+                // SAFETY: it only returns the caller's thread id.
                 thread: unsafe { libc::pthread_self() } as usize,
             },
         }

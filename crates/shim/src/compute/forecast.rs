@@ -1,4 +1,4 @@
-//! What a launch will take of the GPU's time: what the same launch took before.
+//! The duration forecast of a launch, from the durations of earlier equal launches.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,4 +1,4 @@
-//! The gate: every launch comes through here, and most go straight on.
+//! The launch gate: every launch passes here, and most pass without waiting.
 
 use std::ptr::{self, null_mut};
 use std::sync::atomic::{

@@ -1,5 +1,6 @@
-//! Which loaded object is the driver: asked of the loader's own list, without `dlopen` and without allocation, so that
-//! the `dlsym` override may ask too. Objects in other `dlmopen` namespaces are not in the list and are never taken for ours.
+//! Lookup of the loaded driver object in the dynamic loader's list (ELF), without `dlopen` and without allocation, so
+//! that the `dlsym` override can use it. Objects in other `dlmopen` namespaces are not in the list and are never taken
+//! for ours.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 

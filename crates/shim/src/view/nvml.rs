@@ -1,4 +1,4 @@
-//! What NVML tells about memory and processes: the slice's memory on its own GPUs, and the slice's processes everywhere.
+//! The view through NVML: the slice's memory on its own GPUs, and the slice's processes on every GPU.
 //!
 //! ```text
 //! memory       total, free, used         lists   processes, their samples and sessions      members  whose processes

@@ -1,4 +1,4 @@
-//! GPU instances, compute instances, and the MIG devices that these are.
+//! GPU instances, compute instances, and their MIG devices.
 
 use std::ffi::{CString, c_uint};
 
@@ -276,7 +276,7 @@ impl<'a> ComputeInstance<'a> {
     /// Destroys it.
     ///
     /// # Errors
-    /// [`MigRefusal::InUse`] while a process is in it, or somebody has leaked a handle of it, who may not be listed.
+    /// [`MigRefusal::InUse`] while a process is in it, or a process that NVML may not list holds a leaked handle of it.
     pub fn destroy(&self) -> Result<(), Error> {
         // SAFETY: a handle that NVML gave out, which it knows again or refuses.
         let destroy = |destroy: pfn::nvmlComputeInstanceDestroy| unsafe { destroy(self.handle) };

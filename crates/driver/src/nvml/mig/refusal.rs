@@ -1,12 +1,12 @@
-//! What the driver's refusals around MIG mean, and what to do about them.
+//! The driver's refusals of MIG operations: their meaning, and the hint for each.
 
 use crate::Error;
 use crate::sys::nvml::nvmlReturn_t;
 
-/// Why the driver does not do what it was asked to, as far as somebody can do something about it.
+/// Why the driver refused a MIG operation, for the refusals that have a remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MigRefusal {
-    /// A process, an instance inside, or a handle that somebody leaked is in the way.
+    /// A process, an instance inside, or a leaked handle is in the way.
     InUse,
     /// Something lies there, or there are as many of it as there may be.
     NoRoom,

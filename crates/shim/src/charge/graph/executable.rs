@@ -1,4 +1,4 @@
-//! Executable graphs that take memory, and what they take it from: one stock a GPU, which all graphs of the process share.
+//! Executable graphs that allocate memory, and the driver cache that all graphs of the process share on a GPU.
 //!
 //! The driver maps a graph's memory when it is launched or uploaded and keeps it mapped for the next launch, until it is
 //! launched into another stream, memory is given back, or another graph leaves an allocation where it was (CUDA programming
@@ -160,8 +160,7 @@ impl Graphs {
         result
     }
 
-    /// Waits until no memory is being given back, as long as that may take; not for longer, for whoever gives it back may wait for what this
-    /// thread has yet to do.
+    /// Waits until no trim is in progress, with a bound: the trimming thread may itself wait for this thread.
     fn between_trims(&self) -> Option<RwLockReadGuard<'_, ()>> {
         let leave = || match self.steady.try_read() {
             Ok(launching) => Ok(launching),

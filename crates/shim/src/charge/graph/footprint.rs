@@ -1,4 +1,4 @@
-//! What a graph's memory nodes can take of each device: all the addresses they were given, each counted once.
+//! The memory footprint of a graph: the most that its memory nodes can take of each device.
 //!
 //! An allocation node gets its address when it is added, and allocations of one graph whose lifetimes do not overlap may
 //! share addresses (CUDA programming guide, "Address Reuse within a Graph"). A page is backed once at any time, so the

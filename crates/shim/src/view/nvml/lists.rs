@@ -1,4 +1,4 @@
-//! Lists of processes and of what processes do: the slice's entries, on every GPU.
+//! NVML's process lists, reduced to the slice's entries on every GPU.
 //!
 //! What the driver lists is filtered. A list of compute processes is also completed from the account: inside a container the
 //! driver may list nothing, or numbers that mean others there.

@@ -1,4 +1,4 @@
-//! The slice's processes, by the numbers that they have for whoever looks.
+//! The members of the slice: its processes, by their pids in the PID namespace of the calling process.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! A GPU's memory: the slice's on its own GPUs, the whole GPU's on all others.
+//! NVML's memory figures: the slice's on its own GPUs, the whole GPU's on all others.
 
 use divvy_driver::sys::nvml::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlReturn_t};
 
