@@ -1,10 +1,11 @@
-//! clearml.conf and the environment, as the stock agent reads them.
+//! The configuration of a ClearML agent: clearml.conf and the environment, read as the stock agent reads them.
 //!
 //! ```text
 //! ~/trains.conf < ~/clearml.conf < CLEARML_AGENT__A__B < CLEARML_API_HOST and the like
 //!        └── or one file: --config-file, CLEARML_CONFIG_FILE ──┘
 //! ```
-//! [`Tree`] is the whole of it, for whoever needs a value of its own; [`Settings`] are those that the front end reads, typed.
+//! [`Tree`] is the whole configuration, for callers that need a value of their own; [`Settings`] are the values that
+//! the front end reads, typed.
 
 mod environment;
 mod hocon;
@@ -59,7 +60,7 @@ pub struct Api {
     pub token_expiration: Option<Duration>,
 }
 
-/// Who the daemon is.
+/// The credentials of the daemon.
 #[derive(Clone, Debug)]
 pub enum Credentials {
     Keys {

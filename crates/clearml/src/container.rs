@@ -1,4 +1,4 @@
-//! What is run for a task: the stock agent's `execute` in a container, or as a plain process.
+//! The command line of a task: the stock agent's `execute`, in a container or as a plain process.
 //!
 //! ```text
 //! clearml.conf, environment ──► Setup ─┐

@@ -1,4 +1,5 @@
-//! Names that the server has for a task, its user and its project. They are other people's text: bounded, and on one line.
+//! Display names that the server has for a task, its user and its project. They are untrusted text: bounded, and
+//! reduced to one line.
 
 use divvy_core::JobId;
 use serde_json::Value;

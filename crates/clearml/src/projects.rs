@@ -1,4 +1,5 @@
-//! The mapping from a task's user and project on the server to a project of this node, which the administrator writes.
+//! The project mapping: from a task's user and project on the server to a project of this node, as the administrator
+//! writes it.
 //!
 //! ```toml
 //! by      = "user"            # user, project or none: what holds for a task that no line below names

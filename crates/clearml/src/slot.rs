@@ -1,4 +1,4 @@
-//! Who a task runs as: the names of the daemon and of a task's slot, as the stock agent writes them, and what is to be run there.
+//! Worker names of the daemon and of a task's slot, as the stock agent writes them, with the command of that slot.
 
 use divvy_api::v1::Slice;
 

@@ -1,4 +1,4 @@
-//! Variables that stand for keys of the configuration.
+//! Environment variables that override keys of the configuration.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The configuration as one tree of values, and where each came from.
+//! The configuration tree: one tree of values, each with its source.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

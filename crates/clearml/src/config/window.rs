@@ -1,4 +1,4 @@
-//! Hours of the week in which tasks are pulled, or not: `8-17 MON-FRI`.
+//! The daemon's active hours: hours of the week in which tasks are pulled, such as `8-17 MON-FRI`.
 
 use std::str::FromStr;
 

@@ -1,4 +1,4 @@
-//! What of a command line is not shown: values of variables that are secrets, passwords in URLs.
+//! Redaction of command lines: masks values of secret variables and passwords in URLs.
 
 use std::collections::{BTreeMap, BTreeSet};
 

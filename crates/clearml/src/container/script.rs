@@ -1,4 +1,4 @@
-//! The script that a task's container runs: it finds a Python, installs the agent, and hands over to it.
+//! The bootstrap script of a task's container: it finds a Python, installs the stock agent, and hands over to it.
 //!
 //! Line for line the stock agent's (3.0.3), so that images that work there work here.
 

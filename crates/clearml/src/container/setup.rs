@@ -1,4 +1,4 @@
-//! What clearml.conf and the environment say about running tasks, typed and with the stock agent's defaults.
+//! Container settings from clearml.conf and the environment, typed and with the stock agent's defaults.
 //!
 //! The defaults are those of `clearml-agent` 3.0.3 (`backend_api/config/default/agent.conf`, `sdk.conf`).
 
@@ -42,7 +42,7 @@ pub struct Setup {
     pub labels: Vec<String>,
     /// `agent.docker_args_filters`: what of a task's arguments is let through; empty: all.
     pub filters: Vec<Regex>,
-    /// `agent.forbidden_docker_args`: what of anybody's arguments is not, without dashes.
+    /// `agent.forbidden_docker_args`: flags that are dropped from all arguments, without dashes.
     pub forbidden: Vec<String>,
     /// Flags of `extra` that a task may not give as well, and the reverse.
     pub protected: Vec<String>,

@@ -1,4 +1,4 @@
-//! The command lines, held against those that the stock agent (3.0.3) was recorded with.
+//! Tests of the command lines against those recorded from the stock agent (3.0.3).
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! What everybody here works with: the server, the agent, the records, and what is known of tasks that run.
+//! The shared context of the front end: the server, the agent, the records, and the state of running tasks.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

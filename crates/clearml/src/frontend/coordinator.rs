@@ -1,4 +1,4 @@
-//! Where everything comes together: what was seen on the server, what the agent granted, what became of tasks.
+//! The coordinator: one loop over the server's queues, the agent's grants and the tasks' results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -241,7 +241,7 @@ impl Coordinator {
         };
         let (hand, tell) = (Arc::clone(&self.context), self.seen.0.clone());
         tokio::task::spawn_local(async move {
-            // Nobody listens any more when the daemon stops.
+            // The receiver is gone when the daemon stops.
             let _ = tell.send(poll_server(hand, ask).await);
         });
     }
@@ -375,7 +375,7 @@ impl Coordinator {
     async fn act(&mut self) {
         let on = match self.allowed_gpus().await {
             Some(on) => on,
-            // Every GPU is somebody else's.
+            // Other programs have every GPU.
             None => return,
         };
         for at in 0..self.lines.len() {

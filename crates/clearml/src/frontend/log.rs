@@ -1,5 +1,5 @@
-//! A task's log on its way to the server: lines joined into events, as the stock agent joins them, until the task's own agent
-//! reports by itself. Pure.
+//! The log of a task on its way to the server: lines joined into events, as the stock agent joins them. It ends when
+//! the task's own agent reports by itself. Pure.
 
 use crate::server::Event;
 
@@ -21,7 +21,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Of a task's job, from byte `read` of its log; `hands_over` unless nobody in it reports.
+    /// Of a task's job, from byte `read` of its log; `hands_over` unless no agent in it reports.
     pub fn new(task: &str, read: u64, hands_over: bool) -> Self {
         Self {
             task: task.to_owned(),

@@ -1,4 +1,4 @@
-//! One look at the server: the queues' first tasks and tags, tasks that run, and other daemons' slots.
+//! One poll of the server: the first tasks and the tags of each queue, running tasks, and other daemons' slots.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

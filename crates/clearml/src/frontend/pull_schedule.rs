@@ -1,4 +1,5 @@
-//! Whether tasks of a queue are pulled now: its tags first, then the daemon's hours. Pure.
+//! The pull schedule: whether tasks of a queue are pulled now, by its tags first, then by the daemon's active hours.
+//! Pure.
 
 use jiff::civil::DateTime;
 

@@ -1,4 +1,4 @@
-//! One queue: its view, the first job of each project in it, and the waiters for the slices of those.
+//! One ClearML queue: its mirror, the first job of each project in it, and the tasks that wait for those jobs' slices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub enum GrantEvent {
         queue: usize,
         job: String,
     },
-    /// Somebody cancelled it, or its slice went back as nobody claimed its task in time.
+    /// The job was cancelled, or its slice was released because its task was not claimed in time.
     Over {
         queue: usize,
         job: String,
@@ -132,7 +132,7 @@ impl ServedQueue {
             .retain(|task, _| waiting.contains(task.as_str()));
     }
 
-    /// Submits a job for a task; `true` unless the agent refuses whatever is submitted now.
+    /// Submits a job for a task; `true` unless the agent refuses all submissions now.
     pub async fn submit(
         &mut self,
         hand: &Context,
@@ -231,7 +231,7 @@ async fn wait_for_slice(
         {
             Ok(now) if is_granted(&now) => break GrantEvent::Granted { queue, job },
             Ok(now) if now.state != JobState::Queued => break GrantEvent::Over { queue, job },
-            // It had a slice while nobody looked, and has it no more.
+            // It got a slice between two observations, and has lost it again.
             Ok(now) if had.is_some_and(|attempt| attempt < now.attempt) => {
                 break GrantEvent::Over { queue, job };
             }

@@ -1,4 +1,5 @@
-//! Which waiting jobs the agent ought to have: the first tasks of each of the server's queues, in their order. Pure.
+//! The queue mirror: the pending jobs that the agent should have, for the first tasks of each of the server's queues,
+//! in order. Pure.
 //!
 //! Not the heads alone: one plan may start several jobs, and with the heads alone it would give a lower queue what the higher
 //! queue's second task could have had. So many are mirrored that not all of them can start at once.

@@ -1,4 +1,4 @@
-//! Everything before the first task: login, queues, names.
+//! Start-up of the front end: login, queues and names, before the first task.
 
 use divvy_api::client::Client;
 

@@ -1,4 +1,5 @@
-//! Does what a task's life asks for: calls of the server and of the agent, the record before each of them that needs one.
+//! The task runner: carries out the actions of a task's state machine, with the record written before each call that
+//! needs one.
 //!
 //! `claim`, `start`, `run` and `end` are what is done at each stage of it; `job` is what the agent says meanwhile.
 
@@ -25,7 +26,7 @@ use crate::server::{Task, now_ms};
 pub use job::found;
 use job::{JobSight, follow};
 
-/// Between two looks at a task that nobody seems to have.
+/// Between two observations of a task without a visible worker.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Tasks as they were seen in one look.

@@ -1,4 +1,5 @@
-//! A running task under its user's hands: what its status on the server asks of us. Pure but for the clock it is given.
+//! The status watch of a running task: whether its status on the server asks for an abort, a stop or a requeue. Pure
+//! but for the clock it is given.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Bodies of the calls, as far as we read and write them.
+//! Request and response bodies of the API calls, as far as the front end reads and writes them.
 
 use std::collections::BTreeMap;
 

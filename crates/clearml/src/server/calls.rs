@@ -1,4 +1,4 @@
-//! The calls, one function each.
+//! The API calls of the ClearML server, one function each.
 
 use std::collections::BTreeMap;
 
@@ -67,7 +67,7 @@ struct Made {
     id: String,
 }
 
-/// An answer that nobody reads.
+/// An answer that is not read.
 type Unread = Value;
 
 impl Server {
@@ -248,7 +248,7 @@ impl Server {
         self.call::<Unread>("tasks.failed", body).await.map(drop)
     }
 
-    /// Says something of a task in its status message, whatever its status is: why it waits.
+    /// Sets a task's status message, in any status: the reason why it waits.
     pub async fn say_status(&self, task: &str, message: &str) -> Result<(), ServerError> {
         let body = json!({"task": task, "status_message": message});
         self.call::<Unread>("tasks.update", body).await.map(drop)

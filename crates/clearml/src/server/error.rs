@@ -1,4 +1,4 @@
-//! What a call can fail with.
+//! Errors of API calls.
 
 use std::time::Duration;
 

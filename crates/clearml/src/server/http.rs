@@ -1,4 +1,4 @@
-//! One call over HTTP: token, headers, limits, repetition.
+//! The HTTP layer of an API call: token, headers, size limits, retry.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -76,7 +76,7 @@ impl Server {
     /// # Errors
     /// A bundle of certificates that cannot be read.
     pub fn new(api: &Api, worker: &str) -> Result<Self, ServerError> {
-        // Somebody else in this process may have chosen; whose it is makes no difference here.
+        // An error means that this process has a provider already; either one works here.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = reqwest::Client::builder()
             .connect_timeout(CONNECT)

@@ -1,5 +1,5 @@
-//! Substitutions: each `${path}` becomes the value that the path has in the whole file, else the variable of that
-//! name.
+//! HOCON substitutions: each `${path}` becomes the value of that path in the whole file, else the environment variable
+//! of that name.
 
 use serde_json::{Map, Value};
 

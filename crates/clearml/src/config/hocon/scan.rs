@@ -1,4 +1,4 @@
-//! Tokens: texts in quotes, numbers, escapes and blanks, by pyhocon's regular expressions.
+//! The HOCON tokenizer: quoted strings, numbers, escapes and blanks, by pyhocon's regular expressions.
 
 use serde_json::{Number, Value};
 

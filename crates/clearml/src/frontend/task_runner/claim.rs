@@ -1,4 +1,4 @@
-//! Taking the task from its queue, and putting it back.
+//! The claim of a task: takes it from its queue, or puts it back.
 
 use super::{LOOK_AGAIN, TaskRunner};
 use crate::frontend::requeue::{RequeueStep, requeue_steps};

@@ -1,4 +1,4 @@
-//! The end of a run: the job is cancelled, the server told, and what was kept of the task taken away.
+//! The end of a run: cancels the job, reports the result to the server, and removes the task's files.
 
 use divvy_api::v1::{ErrorCode, JobState};
 
@@ -57,7 +57,7 @@ impl TaskRunner {
             FinalStatus::Stopped => server.stopped(&id, &reason, &message).await,
         });
         match told.await {
-            // Somebody else was faster, and that is as well.
+            // Another client reported the end first, which is fine.
             Err(error)
                 if matches!(
                     error.refusal(),

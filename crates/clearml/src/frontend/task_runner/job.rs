@@ -1,4 +1,4 @@
-//! The agent's job of a task, as the agent tells of it.
+//! The agent's job of a task, as the agent's API reports it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use crate::frontend::context::Context;
 use crate::frontend::task_state::{JobEnd, RecoveredJob};
 
-/// One call that waits for a job's end; it also tells the agent that somebody stands by the job's slice.
+/// One call that waits for a job's end; it also confirms to the agent that a client still uses the job's slice.
 const WAIT: Duration = Duration::from_secs(10);
 
 /// How the agent's job stands.

@@ -1,4 +1,4 @@
-//! From a task that is ours to a program: the task is said to run, and the job is told what it runs.
+//! The start of a claimed task: marks it as started on the server, and gives the job its command line.
 
 use std::collections::BTreeMap;
 

@@ -13,7 +13,7 @@ struct World {
     /// Programs started since the task was last put into its queue.
     runs: u32,
     record: Option<ClaimPhase>,
-    /// Its user, or somebody else, has said what is to become of it.
+    /// Its user, or another client, has decided its status.
     touched: bool,
 }
 
@@ -43,7 +43,7 @@ enum Act {
     ProgramEnds,
     /// The container is killed.
     ProgramDies,
-    /// The grant goes back, as nobody confirmed it in time.
+    /// The grant is released, because it was not confirmed in time.
     GrantExpires,
     Shutdown,
 }
@@ -248,8 +248,8 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
-    /// Whatever dies, whenever, and whatever its user does meanwhile: a task that was popped has ended or waits in its queue, its
-    /// program was started once at most, and nothing of it is left running.
+    /// A popped task has ended or waits in its queue, its program was started once at most, and no process of it is
+    /// left. This holds for every crash and every action of its user.
     #[test]
     fn no_task_is_lost_or_run_twice(acts in acts()) {
         let mut world = World::new();
