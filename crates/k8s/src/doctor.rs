@@ -1,4 +1,5 @@
-//! `divvy-k8s doctor`: what a cluster has that Divvy needs, what it lacks, and what could not be looked at.
+//! `divvy-k8s doctor`: checks of a cluster: which requirements of Divvy it meets, which it lacks, and which could not
+//! be checked.
 //!
 //! ```text
 //!   facts: objects of the cluster, or why they could not be read ──► rows, one a check (pure) ──► table, JSON, exit code

@@ -1,14 +1,15 @@
-//! `divvy-k8s glue`: tasks of a ClearML Server's queues as pods.
+//! `divvy-k8s glue`: runs the tasks of a ClearML Server's queues as pods.
 //!
 //! ```text
 //!  values ──► template ──► pod (pure)                ┌─► Secret (record, credentials)
 //!                            │                       ├─► Pod ──► webhook, scheduler, node: as any other
-//!  server: queues, tasks ──► life (pure) ──► desk ───┤
-//!  cluster: Secrets, pods ──► sight (pure)           └─► status, log
+//!  server: queues, tasks ──► task_state (pure) ──► controller
+//!  cluster: Secrets, pods ──► pod_status (pure)      └─► status, log
 //! ```
-//! It places nothing and limits nothing: a queue's template says what its pods ask of GPUs, the webhook makes that a claim, and the
-//! scheduler finds the GPU. It keeps nothing either: a task's record is a Secret in the cluster, written before what it speaks of
-//! is begun, and every look starts from what is there. Decisions are in `state`, `sight`, `pod`, `template` and `values`, which are pure.
+//! It places and limits nothing: a queue's template holds its pods' GPU request, the webhook turns that into a claim, and
+//! the scheduler finds the GPU. It keeps no state either: a task's record is a Secret in the cluster, written before the
+//! action that it names begins, and every reconcile starts from the cluster's objects. Decisions are in `task_state`,
+//! `pod_status`, `pod`, `template` and `values`, which are pure.
 
 mod context;
 mod controller;

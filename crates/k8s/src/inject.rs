@@ -1,7 +1,8 @@
-//! What becomes of a pod that asks for part of a GPU: its limits go, a claim comes.
+//! The webhook's mutation of a pod that asks for part of a GPU: its limits are replaced by a claim.
 //!
-//! Nothing else is touched: labels and annotations stay for whoever counts by them; no hostPID, no hostPath, no preload and
-//! no limit in the environment, which the pod could change. The limit is what the claim was given, and the node reads it there.
+//! Every other field stays: labels and annotations, which other programs may count. No hostPID, no hostPath, no preload
+//! and no limit in the environment, which the pod could change. The limit is the claim's allocation, and the node reads
+//! it there.
 
 mod record;
 mod template;
@@ -32,7 +33,7 @@ pub struct Injection {
     pub patch: Patch,
     /// What it claims by; to be there before the pod is.
     pub template: Template,
-    /// For whoever made the pod.
+    /// Warnings for the creator of the pod.
     pub warnings: Vec<String>,
 }
 
@@ -104,7 +105,7 @@ fn claim(pod: &mut Value, ask: &PodRequest, template: &str) {
         "resourceClaims",
         json!({ "name": CLAIM, "resourceClaimTemplateName": template }),
     );
-    // The API server adds one for whoever asks for the resource; this pod no longer does.
+    // The API server adds one for every pod that asks for the resource; this pod no longer does.
     let toleration = json!({ "key": GPU, "operator": "Exists", "effect": "NoSchedule" });
     let tolerations = entry(spec, "tolerations", json!([]));
     if let Some(list) = tolerations.as_array_mut()

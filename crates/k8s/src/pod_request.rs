@@ -1,7 +1,7 @@
-//! What a pod asks for, in whichever of the known languages, or why that cannot be.
+//! The GPU request of a pod, parsed from its limits, label or annotations, or the reason why it is refused.
 //!
-//! Limits count before the label, and the label before annotations; where two of them are there they must agree, for the
-//! one that is not followed would be believed by somebody. A pod that is for another scheduler is none of ours.
+//! Limits take precedence over the label, and the label over annotations. If several are present they must agree,
+//! because a user could rely on the ignored one. A pod for another scheduler is ignored.
 
 mod fraction;
 mod read;

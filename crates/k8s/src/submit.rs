@@ -1,8 +1,8 @@
-//! `divvy-k8s submit`: a pod, or a Job, that asks for part of a GPU, and if wanted its output to the end.
+//! `divvy-k8s submit`: creates a pod or a Job that asks for part of a GPU, and follows its output if wanted.
 //!
-//! It writes nothing that one could not write by hand: what it makes asks by the annotations and limits that the webhook
-//! knows. Whether the webhook is there for the namespace is tried with a dry run first, for a pod whose annotation nobody reads
-//! would run without its limit.
+//! It creates nothing that a user could not write by hand: the object asks by the annotations and limits that the
+//! webhook knows. A dry run first checks that the webhook covers the namespace, for a pod whose annotation no webhook
+//! reads would run without its limit.
 
 pub mod follow;
 pub mod object;

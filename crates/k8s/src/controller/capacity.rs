@@ -1,6 +1,6 @@
-//! What nodes offer of their GPUs, and what of it has been given out: from slices and claims.
+//! GPU capacity of the nodes, free and allocated, from ResourceSlices and ResourceClaims.
 //!
-//! A summary for people, who want to know why a pod waits. Who gets what is the scheduler's.
+//! A summary for people, who want to know why a pod waits. The scheduler alone decides.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct GpuCapacity {
     pub memory: Option<Bytes>,
     pub taken: u64,
     pub held: Vec<GpuAllocation>,
-    /// Nothing new is to be put there, whatever is free.
+    /// No new allocation goes there, even if it has free capacity.
     pub withdrawn: bool,
 }
 

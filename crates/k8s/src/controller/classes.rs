@@ -1,4 +1,4 @@
-//! Device classes: one for parts and whole GPUs, one for each MIG profile that the cluster has.
+//! DeviceClasses: one for fractions and whole GPUs, one for each MIG profile in the cluster.
 //!
 //! What each of them says is `slices`'; here is which of them are written and which removed. A class goes when its profile has not been
 //! offered for a while and no claim names it: nodes that start anew take their slices back, and a leader that has just come knows of no past.
@@ -22,7 +22,7 @@ const MANAGER: &str = "divvy-controller";
 pub enum ClassChange {
     Write(Box<DeviceClass>),
     Remove(String),
-    /// Somebody else's, by a name that is to be ours.
+    /// A foreign object that has the name of one of ours.
     Leave(String),
 }
 

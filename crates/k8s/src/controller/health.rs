@@ -1,4 +1,4 @@
-//! What kubelet asks of the controller: whether it lives, and whether the API server may be sent to it.
+//! The controller's liveness and readiness probes for kubelet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

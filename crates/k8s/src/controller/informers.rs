@@ -1,4 +1,4 @@
-//! What the controller sees of the cluster: stores that watches keep, and a bell that rings when one has changed.
+//! Informers: caches of cluster objects kept by watches, and a signal for each change of them.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -29,7 +29,7 @@ pub type ChangeSignal = Sender<u64>;
 pub struct Cache {
     pub slices: Store<ResourceSlice>,
     pub templates: Store<ResourceClaimTemplate>,
-    /// Held by who waits for them: of several who wait for a store at once, kube wakes only the one who came last.
+    /// Held while waiting: of several tasks that wait for a store at once, kube wakes only the last one.
     waits: Mutex<()>,
 }
 
@@ -52,7 +52,7 @@ impl Cache {
         }
     }
 
-    /// Comes back when everything has been seen once, for all who wait.
+    /// Returns once every store has synced, for any number of waiting tasks.
     pub async fn wait_until_synced(&self) {
         let _turn = self.waits.lock().await;
         // Err says that the watch has ended, with the process.

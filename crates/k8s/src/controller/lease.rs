@@ -1,7 +1,8 @@
-//! Who of the replicas does what only one may: the holder of a Lease.
+//! Leader election among the replicas by a Lease object.
 //!
-//! Times of others count for nothing: a Lease has expired when nobody has renewed it for its whole length on this replica's own clock. What
-//! the holder does is harmless when two do it for a moment, since every step is made against a version; the Lease saves work, not data.
+//! Clocks of other replicas are not compared: a Lease has expired when no replica has renewed it for its whole length
+//! on this replica's own clock. Two holders at the same time are harmless, since every write names a version; the Lease
+//! saves work, not data.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ const RENEWS: u32 = 15 / 2;
 pub struct LeaseConfig {
     pub namespace: String,
     pub name: String,
-    /// Nobody else has it, and a restart of the same replica has it again.
+    /// Unique to this replica, and the same after its restart.
     pub me: String,
     pub length: Duration,
 }
@@ -37,7 +38,7 @@ enum LeaseAction {
     Wait,
 }
 
-/// By who holds it, and for how long nothing has been heard of them.
+/// The action, from the Lease's holder and the time since its last renewal.
 fn next(lease: &LeaseSpec, silent: Duration, me: &str) -> LeaseAction {
     let length = lease
         .lease_duration_seconds
@@ -149,7 +150,7 @@ async fn attempt(
     };
     match written {
         Ok(_) => Ok(true),
-        // Somebody was faster.
+        // Another replica was faster.
         Err(error) if is_conflict(&error) || is_already_exists(&error) => Ok(false),
         Err(error) => Err(error),
     }

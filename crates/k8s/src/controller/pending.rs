@@ -1,4 +1,4 @@
-//! Pods that wait for what they claim of a GPU.
+//! Pending pods: pods that wait for the devices of their claims.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
@@ -14,7 +14,7 @@ pub struct Pending {
     pub uid: String,
     /// The template's name.
     pub template: String,
-    /// What was understood when it was admitted; nothing where somebody else wrote the claim.
+    /// The parsed request from its admission; empty if the claim is not of the webhook.
     pub asked: Vec<Size>,
     /// The claim that was made for it.
     pub claim: Option<String>,

@@ -1,4 +1,4 @@
-//! Why a pod waits for its GPU, in words for an event of the pod.
+//! The reason why a pod waits for its GPU, worded for an event of the pod.
 //!
 //! Whose pods hold what is said of the pod's own namespace; of others it is said how many.
 

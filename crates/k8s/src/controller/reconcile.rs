@@ -1,4 +1,4 @@
-//! What the leader keeps as it should be: device classes, claim templates, and what waiting pods are told.
+//! The leader's reconcile loop: device classes, claim templates, and events for waiting pods.
 //!
 //! Level, not edge: whenever something has changed everything is looked at anew, and what is not as it should be is mended, one call at a
 //! time. A call that fails is made again next time.
@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const ROUND: Duration = Duration::from_secs(30);
 /// A pod is told another reason at most so often.
 const BETWEEN_EVENTS: Duration = Duration::from_secs(60);
-/// As events name who reports them.
+/// The reporter's name in events.
 const REPORTER: &str = "gpu.divvy.dev/controller";
 
 /// What the leader works with.

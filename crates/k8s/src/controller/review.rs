@@ -1,4 +1,4 @@
-//! One question of the API server and its answer: `admission.k8s.io/v1` AdmissionReview, as JSON. Pure.
+//! One AdmissionReview (`admission.k8s.io/v1`): the request and its answer, as JSON. Pure.
 //!
 //! What a pod becomes is `inject`'s; here is which of its refusals is which kind of error, and what has to exist before the answer goes out.
 

@@ -1,4 +1,4 @@
-//! Claim templates over their life: made when a pod is admitted, made again when a pod lacks one, removed when nobody needs them.
+//! The life of ResourceClaimTemplates: created at admission, created again when a pod lacks one, deleted when unused.
 //!
 //! A template is only needed until the pod's claim has been made of it. It says nothing of the cluster as it is now: when other GPUs come,
 //! new pods get a template of another name, and those that were admitted keep theirs. When it was last of use stands in an annotation, so
@@ -23,11 +23,11 @@ use crate::quantity::Quantity;
 
 /// When a pod was last admitted with it, RFC 3339.
 const LAST_USED: &str = "divvy.dev/last-used";
-/// How long a template stays that nobody refers to: much longer than the controller manager takes to make a claim.
+/// How long an unused template stays: much longer than the controller manager takes to make a claim.
 const KEPT: Duration = Duration::from_secs(3600);
 /// A use is written down again when the last is older than this.
 const NOTED: Duration = Duration::from_secs(3600 / 4);
-/// One for each way of asking that pods of a namespace have: a thousand is somebody who tries them all.
+/// The most templates of a namespace, one for each distinct request. A thousand mean a client that tries all requests.
 const MOST: usize = 1000;
 /// How often an admission makes a template that other clients delete or replace meanwhile.
 const TRIES: usize = 5;
@@ -176,7 +176,7 @@ fn is_stored(wanted: &Template, there: &ResourceClaimTemplate) -> bool {
     serde_json::to_value(&there.spec).is_ok_and(|spec| is_same(&wanted.spec, &spec))
 }
 
-/// How long ago a pod was admitted with it. A time that is yet to come is nobody's.
+/// How long ago a pod was admitted with it; `None` for a time in the future.
 fn last_used(template: &ResourceClaimTemplate, now: Timestamp) -> Option<Duration> {
     let used: Timestamp = template.annotations().get(LAST_USED)?.parse().ok()?;
     Duration::try_from(now.duration_since(used)).ok()
@@ -239,7 +239,7 @@ async fn note(api: &Api<ResourceClaimTemplate>, name: &str) -> Result<(), kube::
     }
 }
 
-/// Just this one, unless somebody has changed it since.
+/// Deletes exactly this version, so a changed template stays.
 async fn remove(
     api: &Api<ResourceClaimTemplate>,
     template: &ResourceClaimTemplate,
@@ -277,7 +277,7 @@ pub enum TemplateChange {
         namespace: String,
         template: Template,
     },
-    /// Nobody has needed it for a while; the version is the one that was looked at.
+    /// Unused for a while; the version is the observed one.
     Remove {
         namespace: String,
         name: String,
@@ -288,7 +288,7 @@ pub enum TemplateChange {
 
 impl TemplateChange {
     /// # Errors
-    /// A call failed. That somebody was faster, or has used the template meanwhile, is none.
+    /// A call failed. A conflict, or a template that is in use again, is no error.
     pub async fn run(&self, client: &Client, owner: &OwnerRef) -> Result<(), kube::Error> {
         match self {
             Self::Make {

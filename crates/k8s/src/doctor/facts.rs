@@ -1,4 +1,4 @@
-//! What the checks look at, as the cluster says it now, or why it does not.
+//! Facts for the checks, read from the cluster, each with the reason if it could not be read.
 
 use std::collections::BTreeMap;
 

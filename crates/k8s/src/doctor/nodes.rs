@@ -1,4 +1,4 @@
-//! Checks of the nodes: who else gives their GPUs out, and what their runtimes can.
+//! Checks of the nodes: other drivers that allocate their GPUs, and the features of their container runtimes.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Checks of what the scheduler chooses from: classes, and slices that somebody keeps.
+//! Checks of published objects: DeviceClasses, and ResourceSlices that a live driver maintains.
 
 use std::collections::BTreeSet;
 

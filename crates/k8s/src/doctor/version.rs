@@ -1,4 +1,4 @@
-//! Whether the cluster is new enough, and if not, which way there is.
+//! The check of the cluster's Kubernetes version, with the alternatives for an old one.
 
 use std::collections::BTreeMap;
 

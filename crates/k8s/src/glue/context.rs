@@ -1,4 +1,4 @@
-//! What everybody here works with: the server, the cluster, and what the configuration says.
+//! The shared context of the glue: the server, the cluster, and the configuration.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! The loop: looks at the cluster and the server, does what `state` says about each task, and claims those that there is room for.
+//! The glue's control loop: observes the cluster and the server, applies `task_state`'s decision for each task, and
+//! claims tasks.
 
 mod claim;
 mod create_pod;
@@ -70,7 +71,7 @@ enum OperationError {
 }
 
 impl OperationError {
-    /// Whether it is what somebody said to this one call; otherwise the next would have no answer either.
+    /// Whether it is an answer to this one call. Otherwise the next call would fail in the same way.
     fn is_answer(&self) -> bool {
         match self {
             Self::Server(error) => !matches!(
@@ -93,7 +94,7 @@ impl GlueController {
         }
     }
 
-    /// Serves for ever. It may be stopped anywhere: whoever comes next goes on there.
+    /// Serves for ever. It may be killed at any point; its successor continues from the records.
     pub async fn serve(&mut self) {
         loop {
             let is_more = match self.reconcile().await {
@@ -168,9 +169,11 @@ impl GlueController {
     }
 
     /// What came of a task's or a queue's turn; nothing where just that was refused, and the others' turns go on.
+    /// The result of one task's or queue's operation; `None` if only that operation was refused, so that the others go
+    /// on.
     ///
     /// # Errors
-    /// Nobody answers, whoever's turn it is.
+    /// The server or the cluster does not answer, which concerns every operation.
     fn taken<T>(
         &self,
         troubles: &mut Troubles,
@@ -287,7 +290,8 @@ impl GlueController {
             }
             TaskStep::Forget => {
                 if record.mark == ClaimPhase::Ours {
-                    // Its agent has done so itself, unless it was killed. While the record is there: behind it nobody comes back.
+                    // Its agent has done so itself, unless it was killed. Before the record goes, because it is never
+                    // retried afterwards.
                     let _ = hand.server.unregister(&hand.child(id)).await;
                     tracing::info!(task = id, status = ?facts.status, "ClearML task: ended");
                 }

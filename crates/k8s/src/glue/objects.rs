@@ -1,4 +1,4 @@
-//! What of Kubernetes a glue touches: pods and Secrets of its own, in one namespace.
+//! The glue's Kubernetes objects: its own pods and Secrets, in one namespace.
 
 use std::collections::BTreeMap;
 
@@ -116,8 +116,8 @@ impl Objects {
             .map(drop)
     }
 
-    /// Puts what the pod is to read into its Secret, which is made anew where somebody has removed it. [`Made::Never`]: it is
-    /// nothing that a Secret takes, as more than 1 MiB is (`MaxSecretSize`, core/v1).
+    /// Writes the pod's files into its Secret, which is created again if it was deleted. [`Made::Never`]: a Secret
+    /// cannot hold them, as more than 1 MiB is (`MaxSecretSize`, core/v1).
     pub async fn fill(
         &self,
         record: &Record,
@@ -234,7 +234,7 @@ fn judged(error: &kube::Error) -> Made {
     let refused = REFUSALS.iter().any(|part| message.contains(part));
     match status.code {
         _ if passes => Made::Later(message),
-        // Of whoever was asked, not of the pod: a webhook's answer of such a code is called a denial as well.
+        // An error of a server, not of the pod: a webhook's answer of such a code is called a denial as well.
         429 | 500..=599 => Made::Later(message),
         400 | 413 | 422 => Made::Never(message),
         _ if refused => Made::Never(message),

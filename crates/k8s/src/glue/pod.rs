@@ -6,8 +6,8 @@
 //!                           token          CLEARML_AUTH_TOKEN, where that is what the credentials are
 //!                           file-0 …       fileMounts
 //! ```
-//! No secret is in the pod itself, where everybody who may list pods could read it. Nothing is injected here: what a template asks
-//! of GPUs is the webhook's, the scheduler's and the node's business, as for any pod.
+//! No secret is in the pod itself, where every user who may list pods could read it. The glue injects nothing: the
+//! webhook, the scheduler and the node handle a template's GPU request, as for any pod.
 
 use std::collections::BTreeMap;
 
@@ -135,7 +135,7 @@ pub fn pod(manifest: &Value, layers: &[&Template], asked: &Asked<'_>) -> Result<
         ("CLEARML_TASK_ID", &asked.record.task),
         ("CLEARML_DOCKER_IMAGE", &image),
         ("CLEARML_CONFIG_FILE", CONFIG),
-        // Without it the agent's exit code is 0, whatever became of the task.
+        // Without it the agent's exit code is 0, even if the task failed.
         ("CLEARML_AGENT_PROPAGATE_EXITCODE", "1"),
     ] {
         set(&mut task["env"], json!({ "name": name, "value": value }));

@@ -1,4 +1,4 @@
-//! What a pod's status says of the task in it. Pure.
+//! The status of a task, derived from its pod's status. Pure.
 //!
 //! The container that runs the task is the first; others, a mesh's say, may outlive it, so its own state counts before the pod's
 //! phase. Reasons are Kubernetes' (`core/v1` types, kubelet's `images` and `eviction` packages) and are passed on in words.
@@ -26,7 +26,7 @@ pub enum PodState {
 /// How the task's container ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// `None`: it never ran, or nobody knows.
+    /// `None`: it never ran, or its exit code is unknown.
     pub exit: Option<i32>,
     /// Why, where that is more than an exit code: `OOMKilled`, `Evicted: The node was low on resource: memory.`
     pub reason: Option<String>,

@@ -1,4 +1,4 @@
-//! What the files say, before a server or a cluster is asked anything.
+//! The glue's configuration from its files, checked before any call of the server or the cluster.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ pub fn prepared(args: &Args) -> Result<Prepared, GlueError> {
                 queue: queue.name.clone(),
                 wrong,
             })?;
-        // With Divvy's webhook every task of such a queue would fail; without it, it may be somebody else's language.
+        // With Divvy's webhook every task of such a queue would fail; without it, another controller may understand it.
         if let Err(refusal) = parse_pod_request(&sample, Steps::Any) {
             eprintln!(
                 "warning: queue {}: Divvy's webhook would refuse its pods: {refusal}",

@@ -1,7 +1,7 @@
 //! A task's record: the Secret that its pod reads its credentials from, made before the task is claimed and removed last.
 //!
-//! What the record says is in annotations; who it belongs to, in labels, by which records and pods are found again. Both have
-//! the name of the task, so that a second one cannot be made.
+//! Annotations hold the record; labels hold its owner, and records and pods are found by them. Both objects have the
+//! name of the task, so that a second one cannot be made.
 
 use std::collections::BTreeMap;
 
@@ -178,7 +178,7 @@ impl Record {
         Self::of(&secret.metadata)
     }
 
-    /// Of a task whose Secret somebody has removed: a pod is made of what is ours.
+    /// Of a task whose Secret was deleted: a pod is made of what is ours.
     pub fn of_pod(pod: &Pod) -> Option<Self> {
         Self::of(&pod.metadata)
     }

@@ -1,4 +1,4 @@
-//! Keys of a pod template, where each goes in a pod, and how two values of it become one. Pure.
+//! Keys of a pod template: where each goes in a pod, and how two values of it are merged. Pure.
 //!
 //! ```text
 //! pod manifest ◄── basePodTemplate ◄── templateOverrides of the queue

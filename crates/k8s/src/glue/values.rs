@@ -1,4 +1,4 @@
-//! The values file: queues, and the pods that their tasks are run in. Pure.
+//! The values file: the served queues, and the pod templates of their tasks. Pure.
 //!
 //! It has the shape of the values of ClearML's agent chart, `agentk8sglue`, so that a file that is there already can be used:
 //! keys that mean the stock agent's own deployment are passed over and said, any other that means nothing is an error.
@@ -23,7 +23,7 @@ pub struct Values {
     pub create_queues: bool,
     /// Addresses of the server, by the variable that each stands for.
     pub addresses: Vec<(&'static str, String)>,
-    /// What was read otherwise than it is written, or passed over; for whoever wrote it.
+    /// Values that are read differently than written, or ignored; notes for the author of the file.
     pub notes: Vec<String>,
 }
 

@@ -1,4 +1,5 @@
-//! What was understood of a pod, written into it: people see it, and a claim template that was lost is made again from it.
+//! The request record: annotations on a pod with the parsed request, for people and to create a lost claim template
+//! again.
 
 use crate::pod_request::{Fraction, MOST_GPUS, Size};
 
@@ -17,7 +18,7 @@ pub(super) fn record(gpus: &[Size]) -> String {
 
 const WHOLE: &str = "1.000";
 
-/// What an annotation says; `None` where it is not one of ours, whoever wrote it.
+/// Parses an annotation; `None` if it does not have our form.
 pub fn asked(text: &str) -> Option<Vec<Size>> {
     let gpus = text.split(',').take(MOST_GPUS + 1);
     let gpus: Vec<Size> = gpus.map(size).collect::<Option<_>>()?;

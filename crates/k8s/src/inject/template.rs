@@ -1,4 +1,4 @@
-//! Pod templates of Deployments, Jobs and the like.
+//! The webhook's mutation of pod templates in Deployments, Jobs and similar objects.
 //!
 //! The API server refuses `clear.ml/fraction-1: "0.5"` in them: an extended resource "must be an integer". So it goes
 //! before that is looked at, and what it said stays, as the label; the pods that are made of the template are then injected.
@@ -31,8 +31,9 @@ const MADE: &str = "divvy.dev/made-of-limits";
 
 /// The same object with its template's fractional limits as a label; `None` where there is nothing to do.
 ///
-/// Who applies it again, with other limits, does not know of the label and leaves it there, so what was made of limits is
-/// made anew. Who takes the limits out takes the label out too: an object without limits may be any that was changed here.
+/// A client that applies the object again, with other limits, does not know of the label and leaves it there, so values
+/// made from limits are made anew. Without limits the label is removed too: such an object may be any that was changed
+/// here.
 ///
 /// # Errors
 /// The template asks for something that cannot be: better said now than by each of its pods.
@@ -75,7 +76,7 @@ pub fn strip_template(object: &Value, steps: Steps) -> Result<Option<Value>, Ref
     let mut made = BTreeMap::new();
     for (map, key, value) in make {
         let held = &mut super::entry(metadata, map, json!({}))[key];
-        // What somebody has written agrees, or it would have been refused.
+        // A user's own value agrees, or the object would have been refused.
         if held.is_null() {
             *held = json!(value);
             made.insert(key, value);

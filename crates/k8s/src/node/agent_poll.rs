@@ -1,4 +1,4 @@
-//! Asking the agent again and again what GPUs there are, for what is published and for what kubelet is told of their health.
+//! The poll of the agent's GPUs, for the published ResourceSlices and for the health that kubelet reports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub type Wellness = BTreeMap<String, HealthStatus>;
 /// What the agent last said there is; nothing before it said anything.
 pub type Listed = Option<Vec<v1::Gpu>>;
 
-/// Asks for as long as anybody wants to know.
+/// Polls until the last receiver is gone.
 pub async fn run(
     plugin: Arc<DraDriver>,
     listed: watch::Sender<Listed>,
@@ -54,7 +54,7 @@ pub async fn run(
     }
 }
 
-/// How devices are once the agent has said what there is, or nothing. What is there no more is ill: nobody can use it.
+/// Device health after the agent listed its GPUs, or failed to. A missing GPU is unhealthy: it cannot be used.
 fn after(known: &Wellness, gpus: Option<&[slices::Gpu]>) -> Wellness {
     let otherwise = match gpus {
         None => HealthStatus::Unknown,
@@ -63,7 +63,7 @@ fn after(known: &Wellness, gpus: Option<&[slices::Gpu]>) -> Wellness {
     let mut now: Wellness = known.keys().map(|name| (name.clone(), otherwise)).collect();
     for gpu in gpus.unwrap_or_default() {
         let health = match gpu.health {
-            // What keeps a GPU from being given out does no harm to who has it.
+            // A reason that blocks new allocations does no harm to the current holder.
             Health::Well | Health::Troubled => HealthStatus::Healthy,
             Health::Silent | Health::Lost => HealthStatus::Unhealthy,
         };

@@ -1,7 +1,7 @@
-//! What the scheduler has given a claim on this node: the agent's request, and what kubelet is told. Pure.
+//! The allocation of a claim on this node: the request to the agent, and the answer to kubelet. Pure.
 //!
-//! Limits come from `status.allocation` and nowhere else: nobody who may write a claim may write its status. What a claim's
-//! author says to the driver (opaque configuration) is left out, and listed, so that it can be told.
+//! Limits come from `status.allocation` and nowhere else: a user who may write a claim may not write its status. The
+//! author's opaque configuration of the claim is ignored, and listed for the report.
 
 use std::collections::BTreeMap;
 

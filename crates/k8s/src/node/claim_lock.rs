@@ -1,4 +1,6 @@
-//! One thing at a time for each claim.
+//! A keyed mutex: one operation at a time for each claim. kubelet retries NodePrepareResources after a timeout, so a
+//! late call may still run when the pod is deleted. Without the lock it could run after NodeUnprepareResources and leak
+//! the allocation.
 //!
 //! A prepare that kubelet gave up waiting for is still on its way when the pod is deleted and the claim is to be unprepared:
 //! the other way round, what is prepared last would be held by nobody.
@@ -13,7 +15,7 @@ use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 pub struct KeyedMutex(Mutex<HashMap<String, Weak<Turn<()>>>>);
 
 impl KeyedMutex {
-    /// Waits for all who asked for this claim before.
+    /// Waits for all earlier callers of this claim.
     pub async fn lock(&self, claim: &str) -> OwnedMutexGuard<()> {
         let turn = {
             let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);

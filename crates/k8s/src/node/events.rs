@@ -1,4 +1,4 @@
-//! Kubernetes' events on claims and pods.
+//! Kubernetes events on claims and pods.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;

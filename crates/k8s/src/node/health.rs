@@ -1,4 +1,4 @@
-//! Which devices are well, for the status of the pods that have them (`ResourceHealthStatus`).
+//! Device health for the status of pods (`ResourceHealthStatus`).
 
 use std::pin::Pin;
 use std::time::Duration;

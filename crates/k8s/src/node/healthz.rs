@@ -1,4 +1,4 @@
-//! The answer to a liveness probe.
+//! The liveness probe of the node driver.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use tokio::net::{TcpListener, UnixStream};
 
-/// Answers `GET /healthz` for as long as the program runs: 200 while somebody listens on all these sockets.
+/// Answers `GET /healthz` for as long as the program runs: 200 while all these sockets have a listener.
 ///
 /// The agent is not asked: what it does not answer is its own container's probe's matter, and this program waits for it.
 ///

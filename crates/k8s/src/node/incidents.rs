@@ -1,10 +1,11 @@
-//! Incidents: what goes past a claim's limit or is refused by it, as Kubernetes' events on the claim's pods.
+//! Incidents: bypasses and refusals of a claim, reported as Kubernetes events on the claim's pods.
 //!
 //! ```text
 //!   agent ── event stream: bypass, tampered ──┐
 //!         ── claims: refusals, counted ───────┴─► Journal (pure): one event a minute of a claim and reason ──► events on its pods
 //! ```
-//! The agent's journal is the record; an event is news of it, and may be lost while this program is away for more than a minute.
+//! The agent's journal is the record. An event only announces it, and may be lost while this program is away for more
+//! than a minute.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -1,10 +1,10 @@
-//! Preparing and unpreparing claims, as kubelet asks.
+//! The DRA plugin service: kubelet's NodePrepareResources and NodeUnprepareResources.
 //!
 //! ```text
 //!   kubelet ── Prepare(namespace, name, uid) ──► the claim, from the API server ──► allocation ──► the agent holds it
 //!           ── Unprepare(uid) ─────────────────────────────────────────────────────────────────► the agent lets it go
 //! ```
-//! Nothing is kept here: the agent's journal is the record of what is held, and both calls may be made again at any time.
+//! The driver keeps no state: the agent's journal records the held claims, and both calls may be repeated at any time.
 
 use std::sync::{Arc, Mutex};
 

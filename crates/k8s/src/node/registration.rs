@@ -1,4 +1,4 @@
-//! How kubelet gets to know the driver: it finds a socket in `plugins_registry`, and asks.
+//! Registration of the DRA driver at kubelet, through a socket in `plugins_registry`.
 
 use std::path::{Path, PathBuf};
 
@@ -32,7 +32,7 @@ pub fn driver_socket(kubelet: &Path) -> PathBuf {
     kubelet.join("plugins").join(DRIVER).join("dra.sock")
 }
 
-/// Answers who is here.
+/// Answers kubelet's question for the driver's name and socket.
 #[derive(Debug)]
 pub struct Registrar {
     endpoint: String,

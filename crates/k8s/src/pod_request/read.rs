@@ -1,4 +1,4 @@
-//! Reading a pod.
+//! Parsing of a pod's GPU request.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ use super::{
 use crate::inject::{CLAIM, is_clearml_fraction};
 use crate::quantity::Quantity;
 
-/// Annotations and a variable that ask for more than the guarantee where there is room; nobody gets that here.
+/// Annotations and a variable that ask for bursting beyond the guarantee, which Divvy does not support.
 const BURSTS: [&str; 3] = ["gpu-fraction-limit", "gpu-memory.limit", "gpu-memory-limit"];
 const BURST_VARIABLE: &str = "RUNAI_GPU_MEMORY_LIMIT";
 /// What decides, with NVIDIA's runtime, which GPUs a container sees.

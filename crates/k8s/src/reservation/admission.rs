@@ -1,4 +1,4 @@
-//! What becomes of a pod in carrier mode: what it asks for becomes sixteenths and a gate, instead of a claim.
+//! The webhook's mutation of a pod in device-plugin mode: its request becomes sixteenths and a scheduling gate.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ pub struct Gated {
     pub pod: Value,
     /// From the pod as it was.
     pub patch: Patch,
-    /// For whoever made the pod.
+    /// Warnings for the creator of the pod.
     pub warnings: Vec<String>,
 }
 

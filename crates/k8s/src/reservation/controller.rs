@@ -1,4 +1,4 @@
-//! The controller's loop in carrier mode: look, plan, take the steps; on whatever goes wrong, look again.
+//! The control loop of device-plugin mode: observe, plan, apply; after any failure, observe again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -276,7 +276,7 @@ fn failed(what: String, source: kube::Error) -> StepError {
     StepError::Cluster { what, source }
 }
 
-/// Writes a share as it was looked at, changed; if anybody has written it since, that fails.
+/// Writes a changed share with the observed version; a concurrent write makes it fail.
 async fn write(
     client: &Client,
     sight: &ReservationCache,

@@ -1,4 +1,4 @@
-//! Sixteenths of a GPU: how many a pod needs, how much memory they are, and what kubelet calls each.
+//! Sixteenths, the units of device-plugin mode: the number and memory for a request, and the device ids for kubelet.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,5 @@
-//! A GPU's memory slices as counters, so that whatever the scheduler gives out of one GPU may lie beside each other.
+//! Shared counters of a GPU's memory slices, so that the devices that the scheduler allocates from one GPU never
+//! overlap.
 //!
 //! It knows sums, not places: a place takes one of each memory slice that it covers, and a counter of one is taken once. What
 //! `core::mig` says of layouts beyond that is said in sums too, where a table needs it:
@@ -11,7 +12,7 @@
 //! | beside all media engines none with any | `media-engines` | one for each memory slice | `+me.all`: all, `-me`: none, others: 1 |
 //! | so many of a profile | `most-PROFILE` | its most | 1 |
 //!
-//! A part takes everything: whoever shares a GPU shares all of it. That is counted once, however many parts are given out.
+//! A fraction takes every counter once, however many fractions are allocated: all share the whole GPU.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Devices: a GPU, a place of an instance.
+//! The devices of a ResourceSlice: a GPU, or a MIG placement.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What devices are called: the same GPU, the same place, the same name, whatever lies there and whatever its number.
+//! Device names: the same GPU or MIG placement always has the same name, independent of its index and its content.
 //!
 //! A name is what a claim's allocation says, for as long as the claim lives, over restarts of the machine too: a GPU's number
 //! changes when another one is lost, its UUID does not.

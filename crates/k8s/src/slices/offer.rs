@@ -1,4 +1,4 @@
-//! What a node's agent says of its GPUs, as what can be given out of them.
+//! The offer of a node: the allocatable parts of the agent's GPUs.
 
 use divvy_api::v1;
 use divvy_core::mig::{MigProfileError, Placement, Profile, ProfileTable, ProfileTableError};
@@ -26,7 +26,8 @@ pub struct Gpu {
 /// How a GPU can be given out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// In parts and whole, held by the limiter. Where it can be cut too, instances come while nobody has a part.
+    /// In fractions and whole, held by the limiter. If it can be split too, MIG instances come while no pod has a
+    /// fraction.
     Parts(Option<Carving>),
     /// In MIG instances alone: a GPU in MIG mode runs nothing outside of one.
     Instances(Carving),
@@ -40,7 +41,7 @@ pub enum Offer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Carving {
     pub table: ProfileTable,
-    /// What lies there for good, as far as this node is concerned: others' instances, and those that are given to nobody.
+    /// Placements that are occupied for this node: foreign instances, and those that are allocated to no claim.
     pub taken: Vec<Placement>,
 }
 

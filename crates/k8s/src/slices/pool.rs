@@ -1,4 +1,4 @@
-//! A node's pool: which devices, in which slices.
+//! The resource pool of a node: its devices, divided into ResourceSlices.
 
 use std::collections::BTreeMap;
 

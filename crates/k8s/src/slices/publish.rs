@@ -1,4 +1,4 @@
-//! Keeps a node's slices in the cluster as they are to be: the one part of [`slices`](super) that talks to anybody.
+//! The publisher: keeps the node's ResourceSlices in the cluster; the only I/O of [`slices`](super).
 //!
 //! ```text
 //!   agent's GPUs ──┐
@@ -6,9 +6,9 @@
 //!   own slices ────┘         (or a minute has gone by, or the last try failed)
 //! ```
 //!
-//! A watch only says when to look: what is there is listed anew each time. The kubelet deletes a node's slices when it starts and
-//! half a minute after a driver has gone, and anybody with the right may edit them; both show up here as events. Nothing is
-//! deleted at the end: the kubelet does that, and a driver that is only restarted goes on.
+//! A watch only triggers: the slices are listed anew each time. The kubelet deletes a node's slices when it starts and
+//! half a minute after a driver has gone, and any user with the right may edit them; both show up here as events.
+//! Nothing is deleted at the end: the kubelet does that, and a driver that is only restarted goes on.
 
 mod backoff;
 
@@ -90,8 +90,8 @@ impl Publisher {
         }
     }
 
-    /// Publishes what the agent says of its GPUs, until nobody can say any more. While it has said nothing, as after a start,
-    /// what is published stays; an agent that is away for a while is not one without GPUs, so let the last word stand.
+    /// Publishes the agent's GPUs until the channel closes. Before the first list, as after a start, the published
+    /// slices stay: an agent that is briefly away is not one without GPUs.
     pub async fn run(mut self, mut listed: watch::Receiver<Option<Vec<v1::Gpu>>>) {
         let mut slices = pin!(events(self.slices.clone(), self.of_node()));
         let named = format!("metadata.name={}", self.name);

@@ -1,4 +1,4 @@
-//! What a node has to hold when a device of it was given out.
+//! Resolution of an allocated device: what the node's agent has to hold for it.
 
 use divvy_core::mig::{MigProfile, ProfileTable};
 use divvy_core::units::Bytes;
@@ -48,8 +48,8 @@ pub enum NoDevice {
 /// What is to be held for a device of this name, `status.allocation.devices.results[].device`, of which the claim has so much,
 /// its `consumedCapacity["memory"]`. What the node may do does not count here: what was given out is held.
 ///
-/// A device that was given out without an amount is nobody else's: MIG places, whole GPUs, and GPUs in a cluster where
-/// nothing can be given out twice.
+/// A device that was allocated without an amount is exclusive: MIG placements, whole GPUs, and GPUs in a cluster
+/// without consumable capacity.
 ///
 /// # Errors
 /// The node has no such device (any more), or not so much.

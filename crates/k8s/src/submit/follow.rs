@@ -1,4 +1,4 @@
-//! A submission to its end: why it waits, then what it writes, then its exit code.
+//! Following a submission: why its pod waits, then its log, then its exit code.
 //!
 //! Output is read with its times, by which a stream that broke off goes on where it was, no line twice.
 

@@ -1,4 +1,4 @@
-//! The object that a submission is: pure, from words to a pod or a Job.
+//! The pod or Job of a submission, built from command-line arguments.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use crate::reservation;
 
 /// The container's name, which logs are asked by.
 pub const CONTAINER: &str = "main";
-/// Whom a program is that need not be root; any number but 0 will do.
+/// The user id of a program that need not be root; any number but 0 will do.
 const USER: u32 = 1000;
 /// What Kubernetes takes as a label, which most names have to be (RFC 1123).
 const LONGEST_NAME: usize = 63;

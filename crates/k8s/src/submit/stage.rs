@@ -1,4 +1,4 @@
-//! Where a pod stands for whoever waits for its output. Pure.
+//! The stage of a pod for a client that waits for its output: waiting, running or ended. Pure.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
 
@@ -12,7 +12,7 @@ pub enum Stage {
     Runs,
     /// Its program ended with this code.
     Ended(u8),
-    /// Its program never ran, or nobody knows how it ended.
+    /// Its program never ran, or its exit code is unknown.
     Lost(String),
 }
 

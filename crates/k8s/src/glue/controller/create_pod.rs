@@ -1,4 +1,4 @@
-//! A task's pod, and the Secret that it reads.
+//! Creation of a task's pod, and of the Secret that it reads.
 
 use std::rc::Rc;
 

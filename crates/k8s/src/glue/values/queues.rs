@@ -1,4 +1,4 @@
-//! Which queues are served, in which order, and what each says.
+//! The served queues, in their order, with the settings of each.
 
 use yaml_serde::Value as Yaml;
 

@@ -468,7 +468,7 @@ impl Model {
         }
     }
 
-    /// NVIDIA's plugin gives it a GPU that nobody has, and the node tells.
+    /// NVIDIA's plugin gives it a free GPU, and the node reports it.
     fn carrier_starts(&mut self, index: &Index) {
         let waiting = self
             .world
@@ -620,8 +620,8 @@ fn pick<'a, T>(all: &'a mut [T], index: &Index) -> Option<&'a mut T> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
-    /// Whatever happens in whatever order, with two controllers that know nothing of each other and may stop after any step: no
-    /// sixteenth is given out twice, nobody is let in without an assignment; and once nothing happens any more, nothing is left.
+    /// No sixteenth is assigned twice and no pod is admitted without an assignment, for any events in any order, with
+    /// two independent controllers that may stop after any step. Once no event happens any more, nothing is left.
     #[test]
     fn no_gpu_is_overfull_and_nothing_is_left_over(events in prop::collection::vec(event(), 1..120)) {
         let mut model = Model::new();
@@ -629,7 +629,7 @@ proptest! {
             model.happens(event);
             model.check();
         }
-        // Everybody ends; the cluster comes to rest.
+        // All pods end; the cluster comes to rest.
         for pod in &mut model.world.seekers {
             pod.over = true;
         }
@@ -652,7 +652,7 @@ proptest! {
         }
     }
 
-    /// With one controller and GPUs enough, everybody who waits is let in.
+    /// With one controller and GPUs enough, every waiting pod is admitted.
     #[test]
     fn everybody_for_whom_there_is_room_is_let_in(sizes in prop::collection::vec(1_u8..=16, 1..5)) {
         let mut model = Model::new();

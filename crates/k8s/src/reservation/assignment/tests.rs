@@ -153,7 +153,7 @@ fn a_claim_is_left_over_when_neither_kubelet_nor_a_seat_nor_a_process_has_it() {
 }
 
 proptest! {
-    /// Kubelet admits pods in any order: everybody who is assigned is seated, and nobody beyond.
+    /// Kubelet admits pods in any order: every assigned pod gets its sixteenths, and no other pod does.
     #[test]
     fn everybody_who_is_assigned_is_seated_in_any_order(
         sizes in prop::collection::vec((0_usize..2, 1_u8..8), 1..10),

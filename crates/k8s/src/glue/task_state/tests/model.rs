@@ -1,5 +1,5 @@
-//! A model of everything that can happen to a task, and of every place where the glue can die: what the glue decides is the real
-//! thing, what it decides about is a few small numbers, so that everything can be tried.
+//! A model of a task's events and of every point where the glue can die. The decisions are production code; their
+//! inputs are a few small numbers, so that all combinations can be tried.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -339,7 +339,7 @@ impl World {
         })
     }
 
-    /// Nothing is left of it, and nobody waits for it.
+    /// Nothing is left of it, and no client waits for it.
     fn is_over(&self) -> bool {
         let ends = [
             None,
