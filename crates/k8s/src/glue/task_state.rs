@@ -3,7 +3,7 @@
 //! ```text
 //!  record: claiming ─► pop ─► record: ours ─► pod ─► runs: started ─► ended: told ─► no pod ─► no record
 //!              │ lost            │ its queue is served no more
-//!              └── nobody has it ┴─► record: returning ─► front of its queue ─► no record
+//!              └── no agent has it ─► record: returning ─► front of its queue ─► no record
 //! ```
 //! The record holds all state between two observations, so a restarted glue continues where the killed one was. From
 //! `ours` on no other agent will pick up the task: every path from there leads to a state that ends it on the server,

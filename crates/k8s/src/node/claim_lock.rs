@@ -1,16 +1,13 @@
 //! A keyed mutex: one operation at a time for each claim. kubelet retries NodePrepareResources after a timeout, so a
 //! late call may still run when the pod is deleted. Without the lock it could run after NodeUnprepareResources and leak
 //! the allocation.
-//!
-//! A prepare that kubelet gave up waiting for is still on its way when the pod is deleted and the claim is to be unprepared:
-//! the other way round, what is prepared last would be held by nobody.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
-/// Whose turn it is, by the claim's uid.
+/// The locks, by the claim's uid.
 #[derive(Debug, Default)]
 pub struct KeyedMutex(Mutex<HashMap<String, Weak<Turn<()>>>>);
 
