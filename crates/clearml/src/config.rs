@@ -206,8 +206,8 @@ impl Settings {
             report: seconds("CLEARML_AGENT_STATUS_REPORT_FREQ_SEC", 30.0, 0.05)?,
             ping: tree.seconds("agent.task_ping_interval_sec", 60.0)?,
             abort_callback_max: tree.seconds("agent.abort_callback_max_timeout", 1800.0)?,
-            uptime: tree.words("agent.uptime")?.unwrap_or_default(),
-            downtime: tree.words("agent.downtime")?.unwrap_or_default(),
+            uptime: tree.strings("agent.uptime")?.unwrap_or_default(),
+            downtime: tree.strings("agent.downtime")?.unwrap_or_default(),
             tree,
         })
     }

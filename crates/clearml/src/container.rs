@@ -31,7 +31,7 @@ pub use files::FileError;
 use files::{TaskFolder, config_inside, make_caches};
 use masking::listed;
 use script::CONFIG;
-pub use script::{Asked, script};
+pub use script::{ScriptSpec, script};
 pub use setup::{Lines, Setup};
 use setup::{expanded, joined, shell};
 use template::filled;
@@ -112,7 +112,7 @@ const PROPAGATE: (&str, &str) = ("CLEARML_AGENT_PROPAGATE_EXITCODE", "1");
 
 /// What was made on this machine for one task.
 #[derive(Clone, Debug)]
-struct Made {
+struct TaskFiles {
     config: PathBuf,
     ssh: Option<PathBuf>,
 }
@@ -173,7 +173,7 @@ impl Runner {
         }
         let mounts = &self.setup.mounts;
         let folder = TaskFolder::make(&mounts.tasks, &task.id)?;
-        let made = Made {
+        let made = TaskFiles {
             config: folder.write_config(&self.inside)?,
             ssh: match &mounts.ssh {
                 Some(keys) => Some(folder.copy_keys(keys)?),
@@ -272,7 +272,12 @@ impl Runner {
     }
 
     /// The stock agent's `docker run`.
-    fn contained(&self, task: &Task, slot: &TaskSlot, made: &Made) -> Result<Launch, LaunchError> {
+    fn contained(
+        &self,
+        task: &Task,
+        slot: &TaskSlot,
+        made: &TaskFiles,
+    ) -> Result<Launch, LaunchError> {
         let setup = &self.setup;
         let asked = task.container.clone().unwrap_or_default();
         let own_image = asked
@@ -388,7 +393,7 @@ impl Runner {
         slot: &TaskSlot,
         image: &str,
         arguments: &[Argument],
-        made: &Made,
+        made: &TaskFiles,
     ) -> Vec<String> {
         let setup = &self.setup;
         let mut flags: Vec<String> = arguments.iter().flat_map(|one| one.0.clone()).collect();
@@ -441,7 +446,7 @@ impl Runner {
         flags
     }
 
-    fn script(&self, task: &Task, setup: Option<&str>, made: &Made) -> String {
+    fn script(&self, task: &Task, setup: Option<&str>, made: &TaskFiles) -> String {
         let mounts = &self.setup.mounts;
         let git = format!("{}.git", mounts.ssh_copy);
         let wheel = self
@@ -451,7 +456,7 @@ impl Runner {
             .map(|wheel| format!("\"{}\"", wheel_inside(wheel)));
         script(
             &self.setup.script,
-            &Asked {
+            &ScriptSpec {
                 task: &task.id,
                 setup,
                 ssh_copy: made.ssh.is_some().then_some(mounts.ssh_copy.as_str()),

@@ -243,7 +243,7 @@ impl Session {
     }
 
     /// Waits for everything this process has given the GPU to do.
-    fn settle(&self) {
+    fn synchronise(&self) {
         // SAFETY: takes nothing. What cannot be waited for is over.
         let _ = self.call(&self.functions.cuCtxSynchronize, |wait| unsafe { wait() });
     }

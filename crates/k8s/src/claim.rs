@@ -171,7 +171,7 @@ fn by_memory(name: &str, mib: u64, kind: Kind, inventory: &Inventory) -> Result<
         .take(MOST_ALTERNATIVES - usize::from(shared))
         .map(|(_, profile)| {
             json!({
-                "name": format!("mig-{}", word(profile)),
+                "name": format!("mig-{}", profile_slug(profile)),
                 "deviceClassName": mig_class(profile),
                 "count": 1,
             })
@@ -211,11 +211,11 @@ fn of_size(bytes: Bytes) -> Value {
 
 /// The device class of a MIG profile.
 pub fn mig_class(profile: MigProfile) -> String {
-    format!("mig-{}.gpu.divvy.dev", word(profile))
+    format!("mig-{}.gpu.divvy.dev", profile_slug(profile))
 }
 
 /// A profile's name as part of an object's: `1g-10gb`, `1g-5gb-with-me`.
-fn word(profile: MigProfile) -> String {
+fn profile_slug(profile: MigProfile) -> String {
     let name = profile.to_string();
     name.replace('.', "-").replace('+', "-with-")
 }

@@ -37,7 +37,7 @@ use context::GlueContext;
 use controller::GlueController;
 use prepared::{Prepared, prepared};
 use setup::set_up;
-use values::Wrong;
+use values::InvalidValue;
 
 /// How long a worker stays on the server's list unheard, seconds: the stock agent's.
 const TIMEOUT: u64 = 600;
@@ -83,9 +83,9 @@ pub enum GlueError {
         source: std::io::Error,
     },
     #[error("{path}: {wrong}")]
-    Values { path: PathBuf, wrong: Wrong },
+    Values { path: PathBuf, wrong: InvalidValue },
     #[error("queue {queue}: {wrong}")]
-    Queue { queue: String, wrong: Wrong },
+    Queue { queue: String, wrong: InvalidValue },
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error("cannot parse {0:?} in uptime or downtime as hours and days")]
@@ -167,7 +167,7 @@ fn serve(args: &Args, prepared: Prepared) -> Result<(), GlueError> {
             () = &mut stop => return Ok(()),
         };
         let hand = Rc::new(hand);
-        let beating = tokio::task::spawn_local(beat(Rc::clone(&hand)));
+        let beating = tokio::task::spawn_local(send_heartbeats(Rc::clone(&hand)));
         let mut desk = GlueController::new(Rc::clone(&hand), gate);
         tokio::select! {
             () = desk.serve() => {}
@@ -199,7 +199,7 @@ fn stop() -> Result<impl Future<Output = ()>, GlueError> {
 }
 
 /// The heartbeat: the glue is on the server's list of workers. It has no figures of a machine: its pods are on others.
-async fn beat(hand: Rc<GlueContext>) {
+async fn send_heartbeats(hand: Rc<GlueContext>) {
     let every = hand.settings.report;
     tokio::time::sleep(FIRST.min(every)).await;
     loop {

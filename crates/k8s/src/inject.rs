@@ -10,7 +10,7 @@ mod template;
 use json_patch::Patch;
 use serde_json::{Map, Value, json};
 
-pub use record::{ASKED, asked};
+pub use record::{ASKED, parse_request};
 pub use template::strip_template;
 
 use crate::claim::{Inventory, NoTemplate, Template};

@@ -60,12 +60,12 @@ impl Word {
         room.then(|| more().next_version())
     }
     /// One reservation is granted: its bytes are firm.
-    pub const fn settle(self) -> Self {
+    pub const fn make_firm(self) -> Self {
         self.with(self.bytes(), self.undecided().saturating_sub(1))
     }
     /// One reservation is given up.
     pub const fn withdraw(self, bytes: u64) -> Self {
-        self.settle().release(bytes)
+        self.make_firm().release(bytes)
     }
     /// Firm bytes are given back; more than there are leaves none.
     pub const fn release(self, bytes: u64) -> Self {
@@ -240,7 +240,7 @@ impl Attempt {
         if total > limit {
             return Err(Step::ReadLimit);
         }
-        memory.update(slot, |word| Some(word.settle()));
+        memory.update(slot, |word| Some(word.make_firm()));
         Ok(total)
     }
 
@@ -283,7 +283,7 @@ impl Attempt {
             }
             Step::Judge => self.judge(),
             Step::Settle => {
-                memory.update(self.slot, |word| Some(word.settle()));
+                memory.update(self.slot, |word| Some(word.make_firm()));
                 Step::Leave(Outcome::Granted {
                     total: self.count.total,
                 })

@@ -138,7 +138,7 @@ impl ProcessSlot {
             });
         };
         let context = &self.context[gpu];
-        let patience = Patience::default();
+        let patience = BoundedWait::default();
         loop {
             let turn =
                 context.compare_exchange(context::NONE, context::BEING_CHARGED, SeqCst, SeqCst);
@@ -210,7 +210,7 @@ impl ProcessSlot {
             slot: self,
             gpu,
             cell,
-            patience: Patience::default(),
+            patience: BoundedWait::default(),
         };
         match Attempt::run(self.index, bytes, &words) {
             Outcome::Granted { total } => Ok(total),
@@ -315,7 +315,7 @@ struct Words<'a> {
     slot: &'a ProcessSlot,
     gpu: usize,
     cell: &'a Cell,
-    patience: Patience,
+    patience: BoundedWait,
 }
 
 impl Memory for Words<'_> {
@@ -371,14 +371,14 @@ impl Memory for Words<'_> {
 /// How long one reservation has waited for others to be decided. Deciding takes them some hundred nanoseconds of
 /// processor time, so a long wait means that they are not running: first spin, then let them run, then sleep.
 #[derive(Default)]
-pub(crate) struct Patience {
+pub(crate) struct BoundedWait {
     rounds: Local<u32>,
     since: Local<u64>,
     looked: Local<u64>,
     ended: Local<bool>,
 }
 
-impl Patience {
+impl BoundedWait {
     const SPINS: u32 = 32;
     const YIELD_NS: u64 = 1_000_000;
     const SLEEP_NS: u64 = 100_000;
@@ -429,12 +429,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_waited_long_enough_looks_once_more() {
-        let patience = Patience::default();
-        patience.rounds.set(Patience::SPINS + 1);
+    fn a_bounded_wait_looks_once_more_at_its_end() {
+        let patience = BoundedWait::default();
+        patience.rounds.set(BoundedWait::SPINS + 1);
         patience
             .since
-            .set(clock(libc::CLOCK_MONOTONIC).saturating_sub(Patience::END_NS));
+            .set(clock(libc::CLOCK_MONOTONIC).saturating_sub(BoundedWait::END_NS));
         assert!(patience.pause(|| {}));
         assert!(!patience.pause(|| unreachable!("it does not wait")));
     }

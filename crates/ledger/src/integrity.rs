@@ -85,7 +85,7 @@ impl ProcessSlot {
         let due = now.wrapping_sub(watch.looked_at.load(Relaxed)) >= INTERVAL;
         if due && !self.is_inherited() {
             watch.looked_at.store(now, Relaxed);
-            if let Some(damage) = self.look() {
+            if let Some(damage) = self.find_damage() {
                 self.abandon(damage);
             }
         }
@@ -96,7 +96,7 @@ impl ProcessSlot {
     }
 
     #[cold]
-    fn look(&self) -> Option<Damage> {
+    fn find_damage(&self) -> Option<Damage> {
         let slots = &self.slice.slots;
         if let Some(descriptor) = self.lock.descriptor() {
             // SAFETY: an open descriptor of our own, which is neither closed nor kept by this.

@@ -31,7 +31,7 @@ impl Reader {
     /// # Errors
     /// As [`Slice::open`].
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
-        let (slice, control) = Slice::found(dir)?;
+        let (slice, control) = Slice::open_control(dir)?;
         // The reader reaps dead processes, so it has to be able to write this file.
         let files = Files::open(&slice, Some(control), true)?;
         Ok(Self {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_becomes_of_the_files_is_seen_as_by_who_opens_them() {
+    fn a_reader_sees_changed_files_as_a_fresh_open_does() {
         type Deed = fn(&Scene);
         let deeds: [(&str, Deed, bool); 9] = [
             (

@@ -29,7 +29,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
 use crate::account::Word;
-use crate::hold::Patience;
+use crate::hold::BoundedWait;
 use crate::layout::{
     GPUS, LIVE_WORDS, SHARED, SHARED_WORDS, SharedLine, SlotLines, SlotsFile, state,
 };
@@ -70,7 +70,7 @@ impl ProcessSlot {
                 }
             };
             self.release(gpu, bytes);
-            self.change(line, Word::settle);
+            self.change(line, Word::make_firm);
             Some(self.shared(line))
         })?
     }
@@ -162,7 +162,7 @@ impl ProcessSlot {
         // Locks of one open file do not exclude its own threads.
         let _turn = self.sharing.lock().unwrap_or_else(PoisonError::into_inner);
         let file = self.lock.descriptor()?;
-        let patience = Patience::default();
+        let patience = BoundedWait::default();
         while !lock::try_lock(file, lock::SHARED).ok()? {
             if !patience.pause(|| {}) {
                 return None;

@@ -105,13 +105,13 @@ impl Slice {
     /// One of the two files is missing, not permitted, not a regular file, another user's, writable by others, of the wrong
     /// size, not a ledger, of another version, or of another slice than its pair.
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
-        let (slice, _) = Self::found(dir)?;
+        let (slice, _) = Self::open_control(dir)?;
         slice.open_slots(true)?;
         Ok(slice)
     }
 
     /// The slice as its control file has it, and that file.
-    pub(crate) fn found(dir: &Path) -> Result<(Self, (File, map::FileIdentity)), OpenError> {
+    pub(crate) fn open_control(dir: &Path) -> Result<(Self, (File, map::FileIdentity)), OpenError> {
         let path = dir.join(CONTROL_NAME);
         let (file, _, was) = map::open_as(&path, map::CONTROL, false)?;
         let (spec, _) = control::read_from(&path, &file)?;

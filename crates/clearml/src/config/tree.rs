@@ -184,7 +184,7 @@ impl Tree {
     ///
     /// # Errors
     /// A section, and what is no text in a list.
-    pub fn words(&self, key: &str) -> Result<Option<Vec<String>>, ConfigError> {
+    pub fn strings(&self, key: &str) -> Result<Option<Vec<String>>, ConfigError> {
         let refuse = || self.refuse(key, "expected a list of strings");
         match self.get(key) {
             None => Ok(None),

@@ -9,7 +9,7 @@ pub const CONFIG: &str = "/tmp/clearml.conf";
 
 /// What a script is made for.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct ScriptSpec<'a> {
     pub task: &'a str,
     /// The task's own `setup_shell_script`.
     pub setup: Option<&'a str>,
@@ -27,7 +27,7 @@ pub struct Asked<'a> {
 }
 
 /// The argument of `bash -c`.
-pub fn script(lines: &Lines, asked: &Asked<'_>) -> String {
+pub fn script(lines: &Lines, asked: &ScriptSpec<'_>) -> String {
     let filled = |line: &str| fill(line, lines, asked);
     let stock;
     let init = match &lines.init {
@@ -67,7 +67,7 @@ pub fn script(lines: &Lines, asked: &Asked<'_>) -> String {
     parts.join(" ; ")
 }
 
-fn beginning(opencv: bool, asked: &Asked<'_>) -> Vec<String> {
+fn beginning(opencv: bool, asked: &ScriptSpec<'_>) -> Vec<String> {
     let libraries = match opencv {
         true => " libsm6 libxext6 libxrender-dev libglib2.0-0",
         false => "",
@@ -97,7 +97,7 @@ fn beginning(opencv: bool, asked: &Asked<'_>) -> Vec<String> {
 }
 
 /// The placeholders of a configured script, as Python's `format` fills them in.
-fn fill(line: &str, lines: &Lines, asked: &Asked<'_>) -> String {
+fn fill(line: &str, lines: &Lines, asked: &ScriptSpec<'_>) -> String {
     let pip = pip(lines);
     let values = [
         ("{python_single_digit}", "python3"),

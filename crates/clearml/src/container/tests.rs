@@ -69,8 +69,8 @@ fn slot_of(slices: &[Slice], worker: &str, parent: &str) -> TaskSlot {
     }
 }
 
-fn made() -> Made {
-    Made {
+fn made() -> TaskFiles {
+    TaskFiles {
         config: "/h/.clearml/divvy/T/clearml.conf".into(),
         ssh: None,
     }

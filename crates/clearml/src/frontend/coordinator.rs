@@ -16,7 +16,7 @@ use super::queue::{GrantEvent, QUEUE, ServedQueue, TASK, is_granted};
 use super::queue_mirror::{Mirror, MirrorStep, steps};
 use super::record::Record;
 use super::setup::Queue;
-use super::task_runner::{TaskNotice, TaskRunner, TaskSnapshot, found};
+use super::task_runner::{TaskNotice, TaskRunner, TaskSnapshot, recovered_job};
 use super::task_state::{ClaimPhase, Outcome, TaskLifecycle};
 use crate::projects::Projects;
 use crate::server::now_ms;
@@ -155,7 +155,7 @@ impl Coordinator {
                 }
             };
             tracing::info!(task = %record.task, job = %record.job, mark = ?record.mark, "resuming a ClearML task");
-            let life = TaskLifecycle::found(record.mark, found(job.as_ref()));
+            let life = TaskLifecycle::recovered(record.mark, recovered_job(job.as_ref()));
             self.drive(life, record, None);
         }
         let ours = |job: &&Job| job.labels.contains_key(TASK) && !known.contains(&job.id);
@@ -183,7 +183,7 @@ impl Coordinator {
                 mark: ClaimPhase::Confirmed,
             };
             self.drive(
-                TaskLifecycle::found(ClaimPhase::Confirmed, found(Some(job))),
+                TaskLifecycle::recovered(ClaimPhase::Confirmed, recovered_job(Some(job))),
                 record,
                 None,
             );

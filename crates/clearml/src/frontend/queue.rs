@@ -140,7 +140,7 @@ impl ServedQueue {
         nonce: u64,
         on: &[u32],
     ) -> bool {
-        let submit = self.asked(queued, nonce, on);
+        let submit = self.submission(queued, nonce, on);
         match hand
             .agent(async |client| client.submit(&submit).await)
             .await
@@ -172,7 +172,7 @@ impl ServedQueue {
         }
     }
 
-    fn asked(&self, queued: &Queued, nonce: u64, on: &[u32]) -> Submit {
+    fn submission(&self, queued: &Queued, nonce: u64, on: &[u32]) -> Submit {
         let task = queued.task.as_str();
         let none = Facts::default();
         let facts = self.facts_of.get(task).unwrap_or(&none);

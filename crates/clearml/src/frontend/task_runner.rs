@@ -23,7 +23,7 @@ use super::task_state::{Action, ClaimPhase, Event, Outcome, TaskLifecycle};
 use super::watch::Watcher;
 use crate::StopSignal;
 use crate::server::{Task, now_ms};
-pub use job::found;
+pub use job::recovered_job;
 use job::{JobSight, follow};
 
 /// Between two observations of a task without a visible worker.
@@ -124,10 +124,10 @@ impl TaskRunner {
                 let _ = self.said.send(TaskNotice::PastClaim { task, popped });
             }
             let event = match self.life.action() {
-                Action::Look => self.look(false).await,
+                Action::Look => self.observe(false).await,
                 Action::LookAgain => {
                     tokio::time::sleep(LOOK_AGAIN).await;
-                    self.look(true).await
+                    self.observe(true).await
                 }
                 Action::Pop => self.pop().await,
                 Action::Remove => self.remove().await,

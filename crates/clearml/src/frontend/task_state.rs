@@ -221,7 +221,7 @@ impl TaskLifecycle {
     }
 
     /// Of a task whose record was found, and its job.
-    pub fn found(mark: ClaimPhase, job: RecoveredJob) -> Self {
+    pub fn recovered(mark: ClaimPhase, job: RecoveredJob) -> Self {
         Self::at(match (mark, job) {
             (ClaimPhase::Claiming, _) => State::Unsure { looks: 0 },
             (ClaimPhase::Ours, RecoveredJob::Awaited) => State::Taken {
@@ -367,7 +367,7 @@ fn taken(was: Status, tries: u8, seen: TaskState, stop: bool) -> State {
 
 impl Ending {
     /// The status to report, if any. A status that another client has set stays.
-    pub fn word(self, seen: TaskState) -> Option<FinalStatus> {
+    pub fn final_status(self, seen: TaskState) -> Option<FinalStatus> {
         let ours = match seen.status {
             Some(Status::InProgress) => true,
             // Aborted before it was started.

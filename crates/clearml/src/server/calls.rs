@@ -63,7 +63,7 @@ struct Workers {
 }
 
 #[derive(Deserialize)]
-struct Made {
+struct CreatedQueue {
     id: String,
 }
 
@@ -101,7 +101,7 @@ impl Server {
 
     /// Makes a queue; answers its id.
     pub async fn create_queue(&self, name: &str) -> Result<String, ServerError> {
-        let made: Made = self.call("queues.create", json!({"name": name})).await?;
+        let made: CreatedQueue = self.call("queues.create", json!({"name": name})).await?;
         Ok(made.id)
     }
 

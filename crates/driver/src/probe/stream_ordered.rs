@@ -82,6 +82,6 @@ fn free(session: &Session, address: CUdeviceptr) -> Result<(), Error> {
     session.call(&session.functions.cuMemFreeAsync, |free| unsafe {
         free(address, STREAM)
     })?;
-    session.settle();
+    session.synchronise();
     Ok(())
 }

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn every_exported_function_is_somebodys_answer_and_nothing_else_is() {
+    fn every_exported_function_and_no_other_is_an_answer_of_a_lookup() {
         let mut answers: Vec<&str> = proc_addresses().map(|(.., symbol)| symbol).collect();
         answers.sort_unstable();
         assert_eq!(answers, CUDA);

@@ -29,7 +29,7 @@ pub enum ClassChange {
 /// How long a class stays that is of no use.
 const KEPT: Duration = Duration::from_secs(3600);
 /// Since when which classes have been of no use, as far as this replica has seen.
-pub type Idle = BTreeMap<String, Timestamp>;
+pub type IdleSince = BTreeMap<String, Timestamp>;
 
 /// What to do about the classes that there are; `idle` is carried from one time to the next.
 pub fn steps<'c>(
@@ -38,7 +38,7 @@ pub fn steps<'c>(
     named: &BTreeSet<String>,
     owner: Option<&OwnerReference>,
     now: Timestamp,
-    idle: &mut Idle,
+    idle: &mut IdleSince,
 ) -> Vec<ClassChange> {
     let there: Vec<&DeviceClass> = there.into_iter().collect();
     let mut steps = Vec::new();
@@ -60,7 +60,7 @@ pub fn steps<'c>(
         let since = *idle.get(&name).unwrap_or(&now);
         (name, since)
     };
-    let useless: Idle = useless.map(since).collect();
+    let useless: IdleSince = useless.map(since).collect();
     let over = useless.iter().filter(|(_, since)| now >= **since + KEPT);
     steps.extend(over.map(|(name, _)| ClassChange::Remove(name.clone())));
     *idle = useless;
@@ -176,8 +176,8 @@ mod tests {
         wanted: Vec<DeviceClass>,
         named: &BTreeSet<String>,
     ) -> Vec<ClassChange> {
-        let (owner, start, mut idle) = (owner(), Timestamp::UNIX_EPOCH, Idle::new());
-        let at = |now, idle: &mut Idle| {
+        let (owner, start, mut idle) = (owner(), Timestamp::UNIX_EPOCH, IdleSince::new());
+        let at = |now, idle: &mut IdleSince| {
             super::steps(there, wanted.clone(), named, Some(&owner), now, idle)
         };
         let first = at(start, &mut idle);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_elses_class_is_neither_written_nor_removed() {
+    fn a_foreign_class_is_neither_written_nor_removed() {
         let mut there = written(&["1g.10gb"]);
         for class in &mut there {
             class.metadata.labels = None;

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "current_thread")]
-    async fn all_who_wait_are_told_that_everything_was_seen() {
+    async fn every_waiter_learns_that_the_caches_have_synced() {
         let (slices, mut of_slices) = store();
         let (templates, mut of_templates) = store();
         let seen = Arc::new(Cache {

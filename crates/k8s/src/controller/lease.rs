@@ -92,7 +92,7 @@ pub async fn keep(
     }
     if *leads.borrow() {
         set(&leads, false, &terms);
-        if let Err(error) = give_back(&api, &terms).await {
+        if let Err(error) = release(&api, &terms).await {
             warn!(
                 lease = terms.name,
                 error = error_message(&error),
@@ -175,7 +175,7 @@ fn ours(before: &LeaseSpec, terms: &LeaseConfig) -> LeaseSpec {
     }
 }
 
-async fn give_back(api: &Api<Lease>, terms: &LeaseConfig) -> Result<(), kube::Error> {
+async fn release(api: &Api<Lease>, terms: &LeaseConfig) -> Result<(), kube::Error> {
     let mut lease = api.get(&terms.name).await?;
     let spec = lease.spec.get_or_insert_default();
     if spec.holder_identity.as_deref() == Some(terms.me.as_str()) {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_taken_when_it_is_free_or_its_holder_silent_and_never_from_one_who_speaks() {
+    fn a_lease_is_taken_when_it_is_free_or_its_holder_silent_and_never_from_a_live_one() {
         let seconds = Duration::from_secs;
         assert_eq!(next(&held_by(None), seconds(0), "a"), LeaseAction::Take);
         assert_eq!(next(&held_by(Some("")), seconds(0), "a"), LeaseAction::Take);

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 
-use crate::inject::{ASKED, CLAIM, asked};
+use crate::inject::{ASKED, CLAIM, parse_request};
 use crate::pod_request::Size;
 
 /// A pod that has not started, and claims by a template of ours.
@@ -51,7 +51,9 @@ impl Pending {
             name: pod.name_any(),
             uid: pod.uid()?,
             template: ours.resource_claim_template_name.clone()?,
-            asked: recorded.and_then(|text| asked(text)).unwrap_or_default(),
+            asked: recorded
+                .and_then(|text| parse_request(text))
+                .unwrap_or_default(),
             claim: made.and_then(|made| made.resource_claim_name.clone()),
             has_no_place,
         })

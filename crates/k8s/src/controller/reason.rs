@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_cluster_has_lost_is_told_to_who_has_no_claim_yet() {
+    fn a_pod_without_a_claim_learns_of_lost_gpus() {
         let unclaimed = Pending {
             claim: None,
             has_no_place: false,

@@ -70,8 +70,8 @@ async fn rounds(work: &LeaderContext, bell: &ChangeSignal, tasks: &mut JoinSet<(
         instance: Some(work.identity.clone()),
     };
     let mut memory = ReconcileState {
-        idle_classes: classes::Idle::new(),
-        idle_templates: templates::Idle::new(),
+        idle_classes: classes::IdleSince::new(),
+        idle_templates: templates::IdleSince::new(),
         told: BTreeMap::new(),
         recorder: Recorder::new(work.client.clone(), reporter),
     };
@@ -86,8 +86,8 @@ async fn rounds(work: &LeaderContext, bell: &ChangeSignal, tasks: &mut JoinSet<(
 
 /// What is carried from one round to the next.
 struct ReconcileState {
-    idle_classes: classes::Idle,
-    idle_templates: templates::Idle,
+    idle_classes: classes::IdleSince,
+    idle_templates: templates::IdleSince,
     /// What pods, by uid, were told last, and when.
     told: BTreeMap<String, (String, Instant)>,
     recorder: Recorder,

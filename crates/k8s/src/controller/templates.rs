@@ -90,7 +90,7 @@ impl Templates {
         };
         let api: Api<ResourceClaimTemplate> = Api::namespaced(self.client.clone(), namespace);
         let seen = self.seen.get(&ObjectRef::new(name).within(namespace));
-        let seen = seen.map(|seen| found(&seen, template, Timestamp::now()));
+        let seen = seen.map(|seen| classify(&seen, template, Timestamp::now()));
         match seen {
             Some(ExistingTemplate::Fresh) => return Ok(()),
             Some(ExistingTemplate::Stale) => match note(&api, name).await {
@@ -115,7 +115,7 @@ impl Templates {
             let Some(there) = api.get_opt(name).await.map_err(failed)? else {
                 continue;
             };
-            match found(&there, template, Timestamp::now()) {
+            match classify(&there, template, Timestamp::now()) {
                 ExistingTemplate::Fresh => return Ok(()),
                 ExistingTemplate::Stale => match note(&api, name).await {
                     Err(error) if is_missing(&error) => {}
@@ -158,7 +158,7 @@ fn is_ours(template: &ResourceClaimTemplate) -> bool {
         .is_some_and(|found| found == value)
 }
 
-fn found(there: &ResourceClaimTemplate, wanted: &Template, now: Timestamp) -> ExistingTemplate {
+fn classify(there: &ResourceClaimTemplate, wanted: &Template, now: Timestamp) -> ExistingTemplate {
     match (is_ours(there), is_stored(wanted, there)) {
         // Without the label the controller does not remove it; the claims made from it are the same.
         (false, true) => ExistingTemplate::Fresh,
@@ -328,7 +328,7 @@ impl TemplateChange {
 }
 
 /// Since when which templates, by namespace and name, have been of no use, as far as this replica has seen.
-pub type Idle = BTreeMap<(String, String), Timestamp>;
+pub type IdleSince = BTreeMap<(String, String), Timestamp>;
 
 /// What to do about the templates that there are, for the pods that wait; `idle` is carried from one time to the next.
 pub fn steps<'t>(
@@ -336,7 +336,7 @@ pub fn steps<'t>(
     pods: &[Pending],
     inventory: &Inventory,
     now: Timestamp,
-    idle: &mut Idle,
+    idle: &mut IdleSince,
 ) -> Vec<TemplateChange> {
     let waiting = pods.iter().filter(|pod| pod.claim.is_none());
     let mut needed: BTreeSet<(String, String)> = BTreeSet::new();
@@ -349,7 +349,7 @@ pub fn steps<'t>(
         needed.insert(key);
     }
     let mut steps = Vec::new();
-    let mut still_idle = Idle::new();
+    let mut still_idle = IdleSince::new();
     let mut there = BTreeSet::new();
     for template in templates {
         let key = (
@@ -441,7 +441,7 @@ mod tests {
             &[waiting("divvy-abc")],
             &inventory(),
             at(0),
-            &mut Idle::new(),
+            &mut IdleSince::new(),
         );
         let [
             TemplateChange::Make {
@@ -471,20 +471,23 @@ mod tests {
             ..waiting("divvy-abc")
         };
         let pods = [unrecorded, waiting("somebodys"), claimed];
-        assert_eq!(steps([], &pods, &inventory(), at(0), &mut Idle::new()), []);
+        assert_eq!(
+            steps([], &pods, &inventory(), at(0), &mut IdleSince::new()),
+            []
+        );
         let nowhere = steps(
             [],
             &[waiting("divvy-abc")],
             &Inventory::default(),
             at(0),
-            &mut Idle::new(),
+            &mut IdleSince::new(),
         );
         assert_eq!(nowhere, [], "no GPU could serve it: that is told, not made");
     }
 
     #[test]
-    fn what_nobody_needs_goes_after_a_while_and_not_before() {
-        let (old, mut idle) = (template("divvy-abc", at(0)), Idle::new());
+    fn an_unused_template_goes_after_a_while_and_not_before() {
+        let (old, mut idle) = (template("divvy-abc", at(0)), IdleSince::new());
         let mut at_minute =
             |minute, pods: &[Pending]| steps([&old], pods, &inventory(), at(minute), &mut idle);
         assert_eq!(
@@ -511,7 +514,7 @@ mod tests {
     #[test]
     fn a_time_that_is_yet_to_come_keeps_nothing_and_breaks_nothing() {
         let last: Timestamp = "9999-12-30T22:00:00Z".parse().unwrap();
-        let (old, mut idle) = (template("divvy-abc", last), Idle::new());
+        let (old, mut idle) = (template("divvy-abc", last), IdleSince::new());
         assert_eq!(steps([&old], &[], &inventory(), at(0), &mut idle), []);
         let after = steps([&old], &[], &inventory(), at(60), &mut idle);
         assert!(
@@ -522,7 +525,7 @@ mod tests {
             name: "divvy-abc".into(),
             spec: json!({ "spec": {} }),
         };
-        assert_eq!(found(&old, &wanted, at(0)), ExistingTemplate::Stale);
+        assert_eq!(classify(&old, &wanted, at(0)), ExistingTemplate::Stale);
     }
 
     #[test]
@@ -533,7 +536,7 @@ mod tests {
             object["metadata"]["annotations"][LAST_USED] = json!(at(0).to_string());
             change(&mut object["spec"]["spec"]["devices"]["requests"]);
             let there = serde_json::from_value(object).unwrap();
-            found(&there, &wanted, at(1))
+            classify(&there, &wanted, at(1))
         };
         assert_eq!(there(&|_| {}), ExistingTemplate::Fresh);
         // As the API server writes it.
@@ -567,7 +570,7 @@ mod tests {
             object["spec"]["metadata"] = metadata;
             object["spec"]["spec"]["devices"]["config"] = json!([]);
             let there = serde_json::from_value(object).unwrap();
-            found(&there, &wanted, at(1))
+            classify(&there, &wanted, at(1))
         };
         let (key, value) = MANAGED_BY;
         let ours = json!({ key: value });
@@ -584,7 +587,7 @@ mod tests {
 
     #[test]
     fn what_was_used_lately_and_what_is_not_ours_stays() {
-        let mut idle = Idle::new();
+        let mut idle = IdleSince::new();
         let used = template("divvy-abc", at(550));
         let mut foreign = template("divvy-abc", at(0));
         foreign.metadata.labels = None;

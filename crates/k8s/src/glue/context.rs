@@ -56,7 +56,7 @@ impl GlueContext {
 
     /// What a task's container runs: the stock agent's own script.
     pub fn script(&self, task: &str, own: Option<&str>) -> String {
-        let asked = container::Asked {
+        let asked = container::ScriptSpec {
             task,
             setup: own,
             ssh_copy: None,

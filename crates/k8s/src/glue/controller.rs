@@ -117,7 +117,7 @@ impl GlueController {
     /// One look, and what follows from it; `true`: something has changed by it.
     async fn reconcile(&mut self) -> Result<bool, OperationError> {
         let hand = Rc::clone(&self.context);
-        let found = hand.objects.found().await?;
+        let found = hand.objects.list().await?;
         self.tasks.retain(|task, _| found.contains_key(task));
         let ids: Vec<String> = found.keys().cloned().collect();
         let tasks = match ids.is_empty() {
@@ -237,7 +237,7 @@ impl GlueController {
         // Whether it is queued is looked at by `state`: it is while its pod waits.
         let verdict = match task.map(|task| task.status) {
             Some(Status::Queued | Status::Unknown) => false,
-            _ => match memory.watcher.look(task, self.started.elapsed(), most) {
+            _ => match memory.watcher.observe(task, self.started.elapsed(), most) {
                 Verdict::Go => false,
                 Verdict::Wait(line) => {
                     hand.append_to_log(&record.task, "DEBUG", &format!("{line}\n"))

@@ -155,7 +155,7 @@ fn with(reason: &str, message: Option<&str>) -> String {
 
 impl End {
     /// In words: `exit code 137 (OOMKilled)`.
-    pub fn words(&self) -> String {
+    pub fn describe(&self) -> String {
         match (self.exit, &self.reason) {
             (Some(code), Some(reason)) => format!("exit code {code} ({reason})"),
             (Some(code), None) => format!("exit code {code}"),
@@ -270,18 +270,18 @@ mod tests {
 
     #[test]
     fn an_end_is_said_in_words() {
-        let words = |exit, reason: Option<&str>| {
+        let describe = |exit, reason: Option<&str>| {
             End {
                 exit,
                 reason: reason.map(str::to_owned),
             }
-            .words()
+            .describe()
         };
         assert_eq!(
-            words(Some(137), Some("OOMKilled")),
+            describe(Some(137), Some("OOMKilled")),
             "exit code 137 (OOMKilled)"
         );
-        assert_eq!(words(Some(1), None), "exit code 1");
-        assert_eq!(words(None, Some("Evicted")), "Evicted");
+        assert_eq!(describe(Some(1), None), "exit code 1");
+        assert_eq!(describe(None, Some("Evicted")), "Evicted");
     }
 }

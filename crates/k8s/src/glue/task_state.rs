@@ -156,7 +156,7 @@ fn queued(facts: &TaskFacts) -> TaskStep {
         PodState::Ended(end) => {
             let why = format!(
                 "the task's pod ended before the task started: {}",
-                end.words()
+                end.describe()
             );
             TaskStep::ReportEnd(FinalStatus::Failed(why))
         }
@@ -181,7 +181,7 @@ fn in_progress(facts: &TaskFacts) -> TaskStep {
         PodState::Ended(_) if !facts.is_logged => TaskStep::Nothing,
         PodState::Ended(_) if facts.stopping => TaskStep::ReportEnd(FinalStatus::Stopped),
         PodState::Ended(end) if end.exit == Some(0) => TaskStep::ReportEnd(FinalStatus::Completed),
-        PodState::Ended(end) => TaskStep::ReportEnd(FinalStatus::Failed(end.words())),
+        PodState::Ended(end) => TaskStep::ReportEnd(FinalStatus::Failed(end.describe())),
         _ if pod.terminating => TaskStep::Nothing,
         _ if facts.verdict => TaskStep::Delete,
         PodState::Unstartable(why) => TaskStep::ReportEnd(FinalStatus::Failed(why.clone())),

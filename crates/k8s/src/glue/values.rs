@@ -40,12 +40,12 @@ pub struct Queue {
 /// What is wrong with a values file, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {why}")]
-pub struct Wrong {
+pub struct InvalidValue {
     pub at: String,
     pub why: String,
 }
 
-impl Wrong {
+impl InvalidValue {
     pub fn new(at: &str, why: &str) -> Self {
         Self {
             at: at.to_owned(),
@@ -138,14 +138,15 @@ const ADDRESSES: [(&str, &str); 3] = [
 impl Values {
     /// # Errors
     /// Text that is no YAML, keys that mean nothing, values that their keys cannot have.
-    pub fn parse(text: &str) -> Result<Self, Wrong> {
-        let whole: Yaml = yaml_serde::from_str(text)
-            .map_err(|error| Wrong::new("the values file", &format!("not valid YAML: {error}")))?;
+    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
+        let whole: Yaml = yaml_serde::from_str(text).map_err(|error| {
+            InvalidValue::new("the values file", &format!("not valid YAML: {error}"))
+        })?;
         let whole = section("the values file", &whole)?;
         let found = whole.iter().find(|(name, _)| name == ROOT);
         let (_, root) = found.ok_or_else(|| match whole.first() {
-            Some((name, _)) => Wrong::unknown(name, name, [ROOT].into_iter()),
-            None => Wrong::new(ROOT, "is missing"),
+            Some((name, _)) => InvalidValue::unknown(name, name, [ROOT].into_iter()),
+            None => InvalidValue::new(ROOT, "is missing"),
         })?;
         let root = section(ROOT, root)?;
         let mut notes = Vec::new();
@@ -161,7 +162,7 @@ impl Values {
                     "{ROOT}.{name} has no effect: it configures the stock agent's own pod"
                 ));
             } else if !READ.contains(&name.as_str()) {
-                return Err(Wrong::unknown(
+                return Err(InvalidValue::unknown(
                     &format!("{ROOT}.{name}"),
                     name,
                     READ.into_iter(),
@@ -226,7 +227,7 @@ impl Values {
 /// A section of the file, in its order.
 type Section = Vec<(String, Yaml)>;
 
-fn section(at: &str, value: &Yaml) -> Result<Section, Wrong> {
+fn section(at: &str, value: &Yaml) -> Result<Section, InvalidValue> {
     match value {
         Yaml::Null => Ok(Vec::new()),
         Yaml::Mapping(fields) => {
@@ -235,18 +236,22 @@ fn section(at: &str, value: &Yaml) -> Result<Section, Wrong> {
                     Yaml::String(name) => name.clone(),
                     Yaml::Number(number) => number.to_string(),
                     Yaml::Bool(flag) => flag.to_string(),
-                    _ => return Err(Wrong::new(at, "a key is not a string")),
+                    _ => return Err(InvalidValue::new(at, "a key is not a string")),
                 };
                 Ok((name, value.clone()))
             };
             fields.iter().map(named).collect()
         }
-        _ => Err(Wrong::new(at, "must be a mapping")),
+        _ => Err(InvalidValue::new(at, "must be a mapping")),
     }
 }
 
 /// Looks at what stands beside the root: the chart's own keys, and queues whose indentation was lost, as in ClearML's guide.
-fn beside(whole: &Section, root: &Section, notes: &mut Vec<String>) -> Result<Section, Wrong> {
+fn beside(
+    whole: &Section,
+    root: &Section,
+    notes: &mut Vec<String>,
+) -> Result<Section, InvalidValue> {
     let takes_strays = root
         .iter()
         .any(|(name, value)| name == "queues" && value.is_null());
@@ -267,32 +272,39 @@ fn beside(whole: &Section, root: &Section, notes: &mut Vec<String>) -> Result<Se
             ));
             stray.push((name.clone(), value.clone()));
         } else {
-            return Err(Wrong::unknown(name, name, [ROOT].into_iter().chain(BESIDE)));
+            return Err(InvalidValue::unknown(
+                name,
+                name,
+                [ROOT].into_iter().chain(BESIDE),
+            ));
         }
     }
     Ok(stray)
 }
 
-fn json(value: Option<&Yaml>) -> Result<Value, Wrong> {
+fn json(value: Option<&Yaml>) -> Result<Value, InvalidValue> {
     let value = value.unwrap_or(&Yaml::Null);
-    serde_json::to_value(value).map_err(|error| Wrong::new(ROOT, &error.to_string()))
+    serde_json::to_value(value).map_err(|error| InvalidValue::new(ROOT, &error.to_string()))
 }
 
-fn one_text(key: &str, value: Option<&Yaml>) -> Result<Option<String>, Wrong> {
+fn one_text(key: &str, value: Option<&Yaml>) -> Result<Option<String>, InvalidValue> {
     match value {
         None | Some(Yaml::Null) => Ok(None),
         Some(Yaml::String(text)) => {
             Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty()))
         }
-        Some(_) => Err(Wrong::new(&format!("{ROOT}.{key}"), "must be a string")),
+        Some(_) => Err(InvalidValue::new(
+            &format!("{ROOT}.{key}"),
+            "must be a string",
+        )),
     }
 }
 
-fn flag(key: &str, value: Option<&Yaml>) -> Result<Option<bool>, Wrong> {
+fn flag(key: &str, value: Option<&Yaml>) -> Result<Option<bool>, InvalidValue> {
     match value {
         None | Some(Yaml::Null) => Ok(None),
         Some(Yaml::Bool(flag)) => Ok(Some(*flag)),
-        Some(_) => Err(Wrong::new(
+        Some(_) => Err(InvalidValue::new(
             &format!("{ROOT}.{key}"),
             "must be true or false",
         )),

@@ -19,7 +19,7 @@ pub(super) fn record(gpus: &[Size]) -> String {
 const WHOLE: &str = "1.000";
 
 /// Parses an annotation; `None` if it does not have our form.
-pub fn asked(text: &str) -> Option<Vec<Size>> {
+pub fn parse_request(text: &str) -> Option<Vec<Size>> {
     let gpus = text.split(',').take(MOST_GPUS + 1);
     let gpus: Vec<Size> = gpus.map(size).collect::<Option<_>>()?;
     (gpus.len() <= MOST_GPUS).then_some(gpus)
@@ -50,12 +50,12 @@ mod tests {
             (vec![Size::Memory(2000)], "2000Mi"),
         ] {
             assert_eq!(record(&gpus), text);
-            assert_eq!(asked(text), Some(gpus));
+            assert_eq!(parse_request(text), Some(gpus));
         }
         for text in ["", "2", "0Mi", "0.5,", "half", "-1Mi", "1.5"] {
-            assert_eq!(asked(text), None, "{text}");
+            assert_eq!(parse_request(text), None, "{text}");
         }
-        assert!(asked(&vec!["1Mi"; 32].join(",")).is_some());
-        assert_eq!(asked(&vec!["1Mi"; 65_536].join(",")), None);
+        assert!(parse_request(&vec!["1Mi"; 32].join(",")).is_some());
+        assert_eq!(parse_request(&vec!["1Mi"; 65_536].join(",")), None);
     }
 }

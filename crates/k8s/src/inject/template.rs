@@ -60,7 +60,7 @@ pub fn strip_template(object: &Value, steps: Steps) -> Result<Option<Value>, Ref
         return Ok(None);
     }
     drop_fractions(container);
-    let (label, devices) = words(&found.gpus)?;
+    let (label, devices) = label_value(&found.gpus)?;
     let mut make = vec![("labels", FRACTION_LABEL, label)];
     if devices > 1 {
         make.push(("annotations", DEVICES, devices.to_string()));
@@ -130,7 +130,7 @@ fn unmake(template: &mut Value) {
 }
 
 /// The label's value for these, and how many devices of it.
-fn words(gpus: &[Size]) -> Result<(String, usize), Refusal> {
+fn label_value(gpus: &[Size]) -> Result<(String, usize), Refusal> {
     match gpus {
         [first, rest @ ..] if rest.iter().any(|size| size != first) => Err(Refusal::Unequal),
         [Size::Fraction(part), ..] => Ok((part.to_string(), gpus.len())),

@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    fn words(wellness: &Wellness) -> Vec<(&str, HealthStatus)> {
+    fn health_list(wellness: &Wellness) -> Vec<(&str, HealthStatus)> {
         let words = wellness.iter();
         words
             .map(|(name, health)| (name.as_str(), *health))
@@ -103,7 +103,7 @@ mod tests {
         let both = [gpu("GPU-a", Health::Well), gpu("GPU-b", Health::Lost)];
         let seen = after(&Wellness::new(), Some(&both));
         assert_eq!(
-            words(&seen),
+            health_list(&seen),
             [
                 ("gpu-a", HealthStatus::Healthy),
                 ("gpu-b", HealthStatus::Unhealthy)
@@ -112,7 +112,7 @@ mod tests {
         let one = [gpu("GPU-b", Health::Troubled)];
         let fewer = after(&seen, Some(&one));
         assert_eq!(
-            words(&fewer),
+            health_list(&fewer),
             [
                 ("gpu-a", HealthStatus::Unhealthy),
                 ("gpu-b", HealthStatus::Healthy)

@@ -81,7 +81,7 @@ pub fn of(
             devices: merged(held),
             compute: None,
         },
-        devices: results.into_iter().map(told).collect(),
+        devices: results.into_iter().map(dra_device).collect(),
         ignored: ignored(claim),
     })
 }
@@ -173,7 +173,7 @@ fn merged(held: Vec<DeviceAllocation>) -> Vec<v1::ClaimDevice> {
     devices
 }
 
-fn told(result: &DeviceRequestAllocationResult) -> dra::Device {
+fn dra_device(result: &DeviceRequestAllocationResult) -> dra::Device {
     // `gpu-0/of-24576mi`: which alternative it became is not what kubelet knows a request by.
     let request = result.request.split('/').next().unwrap_or_default();
     dra::Device {

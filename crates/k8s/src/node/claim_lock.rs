@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn claims_that_nobody_asks_for_are_forgotten() {
+    async fn locks_of_unused_claims_are_forgotten() {
         let turns = KeyedMutex::default();
         for claim in ["a", "b", "c"] {
             drop(turns.lock(claim).await);

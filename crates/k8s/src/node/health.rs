@@ -50,7 +50,7 @@ impl DraResourceHealth for HealthService {
                     }
                 }
             }
-            let word = teller.word(Timestamp::now());
+            let word = teller.response(Timestamp::now());
             Some((Ok(word), teller))
         });
         Ok(Response::new(Box::pin(words)))
@@ -59,7 +59,7 @@ impl DraResourceHealth for HealthService {
 
 impl HealthService {
     /// All of them each time, as kubelet wants it.
-    fn word(&mut self, now: Timestamp) -> NodeWatchResourcesResponse {
+    fn response(&mut self, now: Timestamp) -> NodeWatchResourcesResponse {
         let wellness = self.wellness.borrow_and_update();
         let devices = wellness.iter().map(|(name, health)| DeviceHealth {
             device: Some(DeviceIdentifier {

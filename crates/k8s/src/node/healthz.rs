@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_socket_that_nobody_serves_is_told() {
+    async fn a_socket_without_a_listener_fails_the_probe() {
         let folder = tempfile::tempdir().unwrap();
         let sockets = ["a.sock", "b.sock"].map(|name| folder.path().join(name));
         let any = SocketAddr::from(([127, 0, 0, 1], 0));

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::node::agent::Agent;
-use crate::node::events::{About, Kind};
+use crate::node::events::{EventTarget, Kind};
 use crate::node::plugin::DraDriver;
 
 /// Between two looks at what the claims were refused.
@@ -58,7 +58,7 @@ impl Reason {
         }
     }
 
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Bypass => "GpuMemoryBypass",
             Self::Tampered => "GpuLimitTampered",
@@ -310,7 +310,7 @@ async fn tell_one(plugin: &DraDriver, claim: &ClaimRef, reason: Reason, text: St
     let found = plugin.claim_at_hand(&claim.namespace, &claim.name).await;
     let found = found.ok().flatten();
     let pods = found.map_or_else(Vec::new, |found| pods(&found, &claim.uid));
-    let about = |kind, name, uid| About {
+    let about = |kind, name, uid| EventTarget {
         kind,
         namespace: &claim.namespace,
         name,
@@ -319,13 +319,13 @@ async fn tell_one(plugin: &DraDriver, claim: &ClaimRef, reason: Reason, text: St
     let events = plugin.events();
     if pods.is_empty() {
         let about = about(Kind::Claim, &claim.name, &claim.uid);
-        events.warn(about, reason.word(), "Enforce", text).await;
+        events.warn(about, reason.as_str(), "Enforce", text).await;
         return;
     }
     for (name, uid) in &pods {
         let about = about(Kind::Pod, name, uid);
         events
-            .warn(about, reason.word(), "Enforce", text.clone())
+            .warn(about, reason.as_str(), "Enforce", text.clone())
             .await;
     }
 }

@@ -19,7 +19,7 @@ use crate::cluster;
 use crate::node::agent::Agent;
 use crate::node::allocation::{self, Unprepared};
 use crate::node::claim_lock::KeyedMutex;
-use crate::node::events::{About, Events, Kind};
+use crate::node::events::{EventTarget, Events, Kind};
 use crate::node::incidents::{self, IncidentLog};
 use crate::node::protocol::dra::dra_plugin_server::DraPlugin;
 use crate::node::protocol::dra::{
@@ -128,7 +128,7 @@ impl DraDriver {
             held.cdi_device
         );
         for source in &allocation.ignored {
-            let about = About {
+            let about = EventTarget {
                 kind: Kind::Claim,
                 namespace: &asked.namespace,
                 name: &asked.name,
@@ -179,7 +179,7 @@ impl DraPlugin for Kubelet {
         let answer = |(uid, prepared): (String, Result<Vec<Device>, PrepareError>)| {
             let (devices, error) = match prepared {
                 Ok(devices) => (devices, String::new()),
-                Err(failure) => (Vec::new(), told("prepared", &uid, &failure)),
+                Err(failure) => (Vec::new(), log_failure("prepared", &uid, &failure)),
             };
             (uid, NodePrepareResourceResponse { devices, error })
         };
@@ -199,7 +199,7 @@ impl DraPlugin for Kubelet {
         });
         let answer = |(uid, unprepared): (String, Result<(), PrepareError>)| {
             let failure = unprepared.err();
-            let error = failure.map(|failure| told("unprepared", &uid, &failure));
+            let error = failure.map(|failure| log_failure("unprepared", &uid, &failure));
             let error = error.unwrap_or_default();
             (uid, NodeUnprepareResourceResponse { error })
         };
@@ -218,7 +218,7 @@ async fn whole<T: Send + 'static>(
 }
 
 /// What kubelet is told, with the causes.
-fn told(done: &str, uid: &str, failure: &PrepareError) -> String {
+fn log_failure(done: &str, uid: &str, failure: &PrepareError) -> String {
     let text = failure.to_string();
     tracing::warn!("claim {uid} is not {done}: {text}");
     text

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::node::allocation;
-use crate::node::events::{About, Kind};
+use crate::node::events::{EventTarget, Kind};
 use crate::node::plugin::DraDriver;
 
 /// Between two comparisons: nothing waits for them but what is leaked.
@@ -105,7 +105,7 @@ async fn look_into(plugin: &DraDriver, held: &HeldClaim) {
     else {
         return;
     };
-    let about = About {
+    let about = EventTarget {
         kind: Kind::Claim,
         namespace,
         name,

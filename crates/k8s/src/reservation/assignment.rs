@@ -135,13 +135,13 @@ pub fn units_of(claim: &str) -> u8 {
 }
 
 impl AgentClaim {
-    fn shown<'s>(&self, shown: &'s [PodDevices]) -> Option<&'s PodDevices> {
+    fn pod_devices<'s>(&self, shown: &'s [PodDevices]) -> Option<&'s PodDevices> {
         shown.iter().find(|pod| is_for(&self.claim, &pod.units))
     }
 
     /// Whose it is: kubelet's word, else what it said before.
     pub fn holder(&self, seats: &[AssignedPod], shown: &[PodDevices]) -> Option<String> {
-        match self.shown(shown) {
+        match self.pod_devices(shown) {
             Some(pod) => seats
                 .iter()
                 .find(|seat| seat.namespace == pod.namespace && seat.name == pod.name)
@@ -152,7 +152,7 @@ impl AgentClaim {
 
     /// Whether a container has it, or its owner is not known yet.
     fn is_live(&self, seats: &[AssignedPod], shown: &[PodDevices]) -> bool {
-        self.shown(shown).is_some()
+        self.pod_devices(shown).is_some()
             || match &self.pod {
                 Some(uid) => seats.iter().any(|seat| seat.uid == *uid),
                 None => self.age < PENDING_GRACE,

@@ -84,7 +84,7 @@ fn memory(slice: u8) -> String {
 }
 
 fn most(profile: &Profile) -> String {
-    format!("most-{}", name::word(profile.name))
+    format!("most-{}", name::profile_slug(profile.name))
 }
 
 /// How many of a profile could lie side by side, if nothing but their places counted. Of runs of one length the lowest first

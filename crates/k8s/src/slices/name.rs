@@ -20,11 +20,11 @@ pub(super) fn gpu(uuid: &str) -> Option<String> {
 
 /// `GPU-mig-1g-10gb-3`, after the GPU's own.
 pub(super) fn place(gpu: &str, profile: MigProfile, start: u8) -> String {
-    format!("{gpu}-mig-{}-{start}", word(profile))
+    format!("{gpu}-mig-{}-{start}", profile_slug(profile))
 }
 
 /// A profile's name as part of a name: `1g-10gb`, `1g-24gb-me-all`. Shorter than that of a class, for the UUID stands before it.
-pub(super) fn word(profile: MigProfile) -> String {
+pub(super) fn profile_slug(profile: MigProfile) -> String {
     let attribute = profile.attribute();
     let name = profile.to_string();
     let plain = name.strip_suffix(attribute.suffix()).unwrap_or(&name);

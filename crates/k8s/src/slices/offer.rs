@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_others_or_given_to_nobody_is_in_the_way_and_what_is_ours_is_not() {
+    fn foreign_and_unowned_instances_are_in_the_way_and_ours_are_not() {
         let instance = |state: &str, profile: &str, start: u8| {
             json!({
                 "gpu_uuid": "GPU-0", "gpu_index": 3, "profile": profile, "start": start, "memory_slices": 1,

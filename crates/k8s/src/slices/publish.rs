@@ -73,7 +73,7 @@ pub enum PublishError {
 
 /// What is known of the own node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Own {
+struct OwnNode {
     node: Node,
     role: Role,
 }
@@ -96,7 +96,7 @@ impl Publisher {
         let mut slices = pin!(events(self.slices.clone(), self.of_node()));
         let named = format!("metadata.name={}", self.name);
         let mut nodes = pin!(events(self.nodes.clone(), named));
-        let mut own: Option<Own> = None;
+        let mut own: Option<OwnNode> = None;
         let mut offered: Option<Vec<Gpu>> = None;
         let mut pace = Backoff::new(Instant::now());
         listed.mark_changed();
@@ -129,7 +129,7 @@ impl Publisher {
                 pace.settled(Instant::now());
                 continue;
             };
-            match self.settle(gpus, own).await {
+            match self.reconcile(gpus, own).await {
                 Ok(0) => pace.settled(Instant::now()),
                 Ok(written) => {
                     tracing::info!(node = %self.name, written, "published ResourceSlices");
@@ -144,11 +144,11 @@ impl Publisher {
     }
 
     /// Makes the node's slices what they are to be; says how many were written or deleted.
-    async fn settle(&mut self, gpus: &[Gpu], own: &Own) -> Result<usize, PublishError> {
+    async fn reconcile(&mut self, gpus: &[Gpu], own: &OwnNode) -> Result<usize, PublishError> {
         loop {
             let pool = pool(gpus, &own.role, self.taints);
             self.say(&pool);
-            let found = self.found().await?;
+            let found = self.list().await?;
             let steps = steps(&pool, &own.node, &found);
             match self.apply(&steps).await? {
                 None => return Ok(steps.len()),
@@ -194,14 +194,14 @@ impl Publisher {
 
     /// Takes back everything of this node.
     async fn withdraw(&self) -> Result<(), PublishError> {
-        for slice in self.found().await? {
+        for slice in self.list().await? {
             self.delete(&slice).await?;
         }
         Ok(())
     }
 
     /// This driver's slices of this node.
-    async fn found(&self) -> Result<Vec<ResourceSlice>, PublishError> {
+    async fn list(&self) -> Result<Vec<ResourceSlice>, PublishError> {
         let of_node = ListParams::default().fields(&self.of_node());
         let listed = self.slices.list(&of_node).await;
         let mut items = listed.map_err(PublishError::List)?.items;
@@ -256,11 +256,11 @@ where
     })
 }
 
-fn own_of(event: watcher::Event<NodeObject>) -> Option<Own> {
+fn own_of(event: watcher::Event<NodeObject>) -> Option<OwnNode> {
     let (watcher::Event::Apply(node) | watcher::Event::InitApply(node)) = event else {
         return None;
     };
-    Some(Own {
+    Some(OwnNode {
         role: role::of(node.metadata.labels.as_ref()),
         node: Node {
             name: node.metadata.name?,

@@ -242,7 +242,7 @@ impl World {
                     shared.words[to] = Word(word.0 & !VERSION);
                 }
                 Act::Leave(bytes) => shared.words[slot] = shared.words[slot].release(bytes),
-                Act::Arrive(to) => shared.words[to] = shared.words[to].settle(),
+                Act::Arrive(to) => shared.words[to] = shared.words[to].make_firm(),
                 Act::Settle(of) | Act::Free(of) => {
                     return next.recover(of, matches!(act, Act::Free(_)));
                 }
@@ -468,7 +468,7 @@ fn bytes_on_the_move(versions: bool) -> World {
 }
 
 #[test]
-fn bytes_on_the_move_refuse_nobody() {
+fn bytes_on_the_move_refuse_no_reservation() {
     walk(bytes_on_the_move(true), |world| {
         words_are_what_is_held(world);
         assert_eq!(world.held(), 10);
@@ -496,7 +496,7 @@ fn a_shrinking_limit_holds_for_every_reservation_begun_after_it() {
 }
 
 #[test]
-fn whoever_gives_up_or_is_killed_anywhere_the_limit_holds() {
+fn the_limit_holds_wherever_a_process_gives_up_or_is_killed() {
     let start = World::new(
         Weather::Foul,
         10,
@@ -509,7 +509,7 @@ fn whoever_gives_up_or_is_killed_anywhere_the_limit_holds() {
 }
 
 #[test]
-fn whoever_of_three_gives_up_or_is_killed_anywhere_the_limit_holds() {
+fn the_limit_holds_wherever_one_of_three_processes_gives_up_or_is_killed() {
     let start = World::new(
         Weather::Foul,
         10,
@@ -562,7 +562,7 @@ fn bytes_that_become_shared_are_counted_at_every_moment() {
 }
 
 #[test]
-fn bytes_that_become_shared_refuse_nobody() {
+fn bytes_that_become_shared_refuse_no_reservation() {
     walk(sharing(0, 3, &[Join, Reserve(4)]), |world| {
         assert_eq!(world.held(), 10)
     });

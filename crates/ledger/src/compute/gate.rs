@@ -299,7 +299,7 @@ mod tests {
     use crate::{DemandReader, GpuSpec, SharingMode, Slice, SliceSpec};
 
     #[test]
-    fn who_was_stopped_at_the_gate_has_not_stood_there_all_the_time() {
+    fn a_process_stopped_at_the_gate_does_not_count_the_stop_as_waiting() {
         let mut time = WaitTimer::since(5);
         assert_eq!(time.until(7), 2);
         let hour = 3_600 * AWAY_NS;
@@ -327,7 +327,7 @@ mod tests {
 
     /// As in a container, where an outside process cannot tell the owner and whether it is stopped.
     #[test]
-    fn whoever_stands_at_the_gate_and_does_not_ask_is_not_waited_for_until_it_asks() {
+    fn a_waiter_that_does_not_ask_counts_as_stopped_until_it_asks() {
         const LOOK: u64 = ASK_AGAIN.as_nanos() as u64;
         let (_folder, _control, slice) = slice();
         let (slot, other) = (slice.join().unwrap(), slice.join().unwrap());
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_looker_that_slept_takes_nobody_for_silent() {
+    fn a_reader_that_slept_takes_no_waiter_for_silent() {
         let (_folder, _control, slice) = slice();
         let slot = slice.join().unwrap();
         let mut lookout = DemandReader::new(&slice).unwrap();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_waited_too_long_goes_on_and_that_is_counted() {
+    fn a_launch_that_has_waited_too_long_goes_on_and_is_counted() {
         const LONGEST: u64 = 5_000_000;
         let (_folder, control, slice) = slice();
         let slot = slice.join().unwrap();

@@ -189,7 +189,7 @@ fn told_of_array(of: &CUDA_ARRAY3D_DESCRIPTOR, device: CUdevice) -> Option<u64> 
     let (create, destroy) = (real::cuArray3DCreate_v2.get()?, real::cuArrayDestroy.get()?);
     let ask = driver::cuArrayGetMemoryRequirements.get()?;
     let of = deferred(of);
-    told(|needs| {
+    reported_size(|needs| {
         let mut twin = std::ptr::null_mut();
         // SAFETY: the driver's functions, with places for their answers and a description that is read; the twin is ours alone.
         unsafe {
@@ -216,7 +216,7 @@ fn told_of_mipmapped(
     );
     let ask = driver::cuMipmappedArrayGetMemoryRequirements.get()?;
     let of = deferred(of);
-    told(|needs| {
+    reported_size(|needs| {
         let mut twin = std::ptr::null_mut();
         // SAFETY: as above.
         unsafe {
@@ -238,7 +238,7 @@ fn deferred(of: &CUDA_ARRAY3D_DESCRIPTOR) -> CUDA_ARRAY3D_DESCRIPTOR {
     }
 }
 
-fn told(ask: impl FnOnce(&mut CUDA_ARRAY_MEMORY_REQUIREMENTS) -> CUresult) -> Option<u64> {
+fn reported_size(ask: impl FnOnce(&mut CUDA_ARRAY_MEMORY_REQUIREMENTS) -> CUresult) -> Option<u64> {
     let mut needs = CUDA_ARRAY_MEMORY_REQUIREMENTS::default();
     let result = relaxed(|| ask(&mut needs));
     (result == CUresult::SUCCESS && needs.size > 0).then_some(needs.size as u64)

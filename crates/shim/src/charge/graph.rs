@@ -136,7 +136,7 @@ fn admitted(footprint: &Footprint) -> Result<Option<Arc<Executable>>, ()> {
     for (device, bytes) in &footprint.bytes {
         match device::admit_on(*device) {
             Admission::Charge(place) => needs.push(Need {
-                stock: place.account.graphs.stock(&place, *device),
+                cache: place.account.graphs.cache(&place, *device),
                 bytes: *bytes,
             }),
             Admission::Pass => {}

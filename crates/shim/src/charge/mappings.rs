@@ -102,7 +102,7 @@ impl<B: Clone> Mappings<B> {
         known.references = known.references.checked_sub(1)?;
         Some(Released {
             handle,
-            dead: self.bury(handle),
+            dead: self.remove_if_unused(handle),
         })
     }
 
@@ -204,11 +204,11 @@ impl<B: Clone> Mappings<B> {
         if let Some(known) = self.handles.get_mut(&handle) {
             known.mappings = known.mappings.saturating_sub(1);
         }
-        self.bury(handle)
+        self.remove_if_unused(handle)
     }
 
     /// Removes the handle if nothing keeps its memory alive, and says so.
-    fn bury(&mut self, handle: u64) -> Option<B> {
+    fn remove_if_unused(&mut self, handle: u64) -> Option<B> {
         let known = self.handles.get(&handle)?;
         if known.references > 0 || known.mappings > 0 {
             return None;

@@ -230,7 +230,7 @@ impl InFlightWork {
 
     /// Looks which marks have passed and which measurements are there. A stream with no mark that was not used for long is
     /// forgotten, as programs make and destroy any number of them: the next launch into it marks it again.
-    pub fn settle(&mut self, forecast: &Forecast, now: u64) {
+    pub fn collect_finished(&mut self, forecast: &Forecast, now: u64) {
         let Self {
             tracks,
             samples,
@@ -348,9 +348,9 @@ mod tests {
             let lane = lane(0x1000 + stream, &LEGACY);
             flight.track(lane, stream as u64).behind += SPACING / 2;
         }
-        flight.settle(&forecast, FORGETFUL);
+        flight.collect_finished(&forecast, FORGETFUL);
         assert_eq!(flight.tracks.len(), 999);
-        flight.settle(&forecast, 999 + FORGETFUL);
+        flight.collect_finished(&forecast, 999 + FORGETFUL);
         assert!(flight.tracks.is_empty() && flight.is_done(0));
         assert!(flight.has_room(0, WINDOW, 1000 + FORGETFUL));
         // The slice is told that the work is done all the same.

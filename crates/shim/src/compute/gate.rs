@@ -66,7 +66,7 @@ impl Compute {
     /// After a call that waited for work: tells what is done.
     pub fn synchronised(&self, slot: &ProcessSlot, of: impl Fn(&Lane) -> bool) {
         let mut flight = self.flight();
-        flight.settle(&self.forecast, boot_time_ns());
+        flight.collect_finished(&self.forecast, boot_time_ns());
         flight.synchronised(of);
         for gpu in flight.gpus().iter().filter(|gpu| flight.is_done(**gpu)) {
             slot.work_done(*gpu);
@@ -164,7 +164,7 @@ fn wait(compute: &Compute, slot: &ProcessSlot, lane: Lane, is_current: bool, cos
         if is_current {
             flight.mark(lane, boot_time_ns());
         }
-        flight.settle(&compute.forecast, boot_time_ns());
+        flight.collect_finished(&compute.forecast, boot_time_ns());
         flight.is_empty(lane.gpu)
     };
     let start = boot_time_ns();
@@ -179,7 +179,7 @@ fn wait(compute: &Compute, slot: &ProcessSlot, lane: Lane, is_current: bool, cos
         }
         let has_room = {
             let mut flight = compute.flight();
-            flight.settle(&compute.forecast, now);
+            flight.collect_finished(&compute.forecast, now);
             flight.has_room(lane.gpu, cost, now)
         };
         if has_room || now.saturating_sub(start) > GIVE_UP {

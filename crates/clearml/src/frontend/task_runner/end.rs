@@ -43,7 +43,7 @@ impl TaskRunner {
             let _ = pump.await;
         }
         let (seen, _) = self.see(false).await;
-        let Some(word) = ending.word(seen) else {
+        let Some(word) = ending.final_status(seen) else {
             return Some(Event::EndReported);
         };
         let id = self.record.task.clone();

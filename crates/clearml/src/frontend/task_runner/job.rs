@@ -57,7 +57,7 @@ pub(super) fn end_of(job: &Job) -> JobEnd {
 }
 
 /// The life of a task whose record was found, by what has become of its job.
-pub fn found(job: Option<&Job>) -> RecoveredJob {
+pub fn recovered_job(job: Option<&Job>) -> RecoveredJob {
     match job {
         Some(job) if job.confirmation == Some(Confirmation::Awaiting) => RecoveredJob::Awaited,
         Some(job)

@@ -120,7 +120,7 @@ impl World {
                 Event::JobEnded(JobEnd::Cancelled)
             }
             Action::ReportEnd(ending) => {
-                match ending.word(seen) {
+                match ending.final_status(seen) {
                     Some(FinalStatus::Completed) => self.status = Some(Status::Completed),
                     Some(FinalStatus::Failed) => self.status = Some(Status::Failed),
                     Some(FinalStatus::Stopped) => self.status = Some(Status::Stopped),
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    fn found(&self) -> RecoveredJob {
+    fn recovered_job(&self) -> RecoveredJob {
         match self.job {
             Job::Awaited => RecoveredJob::Awaited,
             Job::Running | Job::Ended => RecoveredJob::Begun,
@@ -195,7 +195,7 @@ impl World {
     fn restarted(&self) -> TaskLifecycle {
         self.record
             .map_or(TaskLifecycle::at(State::Done(Outcome::NotOurs)), |mark| {
-                TaskLifecycle::found(mark, self.found())
+                TaskLifecycle::recovered(mark, self.recovered_job())
             })
     }
 }
@@ -331,7 +331,7 @@ fn a_task_aborted_before_its_container_starts_never_has_one() {
         Action::ReportEnd(Ending::Stopped(StopReason::Abort))
     );
     assert_eq!(
-        Ending::Stopped(StopReason::Abort).word(stopping),
+        Ending::Stopped(StopReason::Abort).final_status(stopping),
         Some(FinalStatus::Stopped)
     );
 }
@@ -384,6 +384,6 @@ fn what_the_tasks_own_agent_has_said_is_not_said_over() {
         Ending::Job(JobEnd::Lost),
         Ending::Stopped(StopReason::Abort),
     ] {
-        assert_eq!(ending.word(done), None);
+        assert_eq!(ending.final_status(done), None);
     }
 }

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_do_anything_about_is_no_refusal() {
+    fn an_error_without_a_remedy_is_no_refusal() {
         let lost = error("nvmlGpuInstanceGetInfo", nvmlReturn_t::GPU_IS_LOST);
         assert_eq!(lost.refusal(), None);
         assert!(lost.is_lost());

@@ -25,9 +25,9 @@ struct Brings<'a> {
     token: bool,
 }
 
-fn made(manifest: &Value, layer: Value, brings: &Brings<'_>) -> Result<Value, Wrong> {
+fn made(manifest: &Value, layer: Value, brings: &Brings<'_>) -> Result<Value, InvalidValue> {
     let (record, holder) = (record(), holder("glue"));
-    let asked = Asked {
+    let asked = TaskPodSpec {
         record: &record,
         holder: &holder,
         image: brings.image,

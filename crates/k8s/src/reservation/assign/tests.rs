@@ -166,7 +166,7 @@ fn a_gpu_whose_carrier_is_gone_or_that_is_too_small_or_elsewhere_is_not_taken() 
 }
 
 #[test]
-fn who_is_over_gone_or_assigned_twice_leaves() {
+fn a_pod_that_is_over_gone_or_assigned_twice_leaves() {
     let over = FractionPod {
         gated: false,
         over: true,
@@ -198,7 +198,7 @@ fn who_is_over_gone_or_assigned_twice_leaves() {
 }
 
 #[test]
-fn who_took_another_seat_of_his_node_is_assigned_there() {
+fn a_pod_that_took_another_assignment_of_its_node_is_assigned_there() {
     let pod = FractionPod {
         gated: false,
         node: Some("a".to_owned()),
@@ -232,7 +232,7 @@ fn who_took_another_seat_of_his_node_is_assigned_there() {
 }
 
 #[test]
-fn a_pod_for_which_a_step_fails_stops_nobody_else() {
+fn a_pod_for_which_a_step_fails_stops_no_other_pod() {
     let look = world(
         vec![seeker("1", 4), seeker("2", 4)],
         vec![share("gpu-1", "a", Some("c1"))],
@@ -418,7 +418,7 @@ impl Model {
                     self.gone(&name);
                 }
             }
-            Event::Look(at) => self.look(*at),
+            Event::Look(at) => self.observe(*at),
             Event::Act(at) => self.act(*at),
             Event::Crash(at) => self.controllers[*at].1.clear(),
             Event::Fail(at) => self.fail(*at),
@@ -499,7 +499,7 @@ impl Model {
         }
     }
 
-    fn look(&mut self, at: usize) {
+    fn observe(&mut self, at: usize) {
         let now = time(self.clock);
         let old = std::mem::take(&mut self.empty_since);
         self.empty_since = self
@@ -635,7 +635,7 @@ proptest! {
         }
         for _ in 0..12 {
             model.clock += 60;
-            model.look(0);
+            model.observe(0);
             while !model.controllers[0].1.is_empty() {
                 model.act(0);
                 model.check();
@@ -654,13 +654,13 @@ proptest! {
 
     /// With one controller and GPUs enough, every waiting pod is admitted.
     #[test]
-    fn everybody_for_whom_there_is_room_is_let_in(sizes in prop::collection::vec(1_u8..=16, 1..5)) {
+    fn every_pod_with_room_is_admitted(sizes in prop::collection::vec(1_u8..=16, 1..5)) {
         let mut model = Model::new();
         for units in &sizes {
             model.happens(&Event::Submit(*units));
         }
         for _ in 0..12 {
-            model.look(0);
+            model.observe(0);
             while !model.controllers[0].1.is_empty() {
                 model.act(0);
             }
@@ -672,7 +672,7 @@ proptest! {
             }
         }
         prop_assert!(model.world.seekers.iter().all(|pod| !pod.gated));
-        model.look(0);
+        model.observe(0);
         prop_assert!(model.controllers[0].1.is_empty(), "what is done is not done again");
     }
 }

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_somebody_keeps_undoing_is_put_back_ever_more_slowly() {
+    fn slices_that_are_undone_again_and_again_are_restored_ever_more_slowly() {
         let start = Instant::now();
         let mut pace = Backoff::new(start);
         let mut now = start;

@@ -133,7 +133,7 @@ pub fn export_table<F>(
         // SAFETY: neither is null, and the driver has read sixteen bytes there and written an address here.
         let (id, table) = unsafe { (id.cast::<[u8; 16]>().read_unaligned(), table.read()) };
         if id == ID && !replace(table.cast_mut().cast()) {
-            tell("has an unknown version of the table for nvidia-smi");
+            warn_unfiltered("has an unknown version of the table for nvidia-smi");
         }
     }
     result
@@ -252,7 +252,7 @@ macro_rules! replacements {
                 } else if rows_are_as_known(real.function, device) {
                     $handler(real, device, count, rows)
                 } else {
-                    tell("reports processes to nvidia-smi in an unknown layout");
+                    warn_unfiltered("reports processes to nvidia-smi in an unknown layout");
                     real.call()
                 }
             })
@@ -310,7 +310,7 @@ fn public(device: nvmlDevice_t) -> Vec<u32> {
 }
 
 /// Says once that nvidia-smi shows more than the slice, and counts it.
-fn tell(what: &str) {
+fn warn_unfiltered(what: &str) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     process::alarm();
     if !TOLD.swap(true, Relaxed) {
