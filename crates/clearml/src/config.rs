@@ -22,7 +22,7 @@ pub use environment::Variables;
 pub use tree::Tree;
 pub use window::{Hours, WindowError};
 
-/// What the front end reads of the configuration.
+/// The settings that the front end reads from the configuration.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub tree: Tree,
@@ -71,10 +71,10 @@ pub enum Credentials {
     Token(Secret),
 }
 
-/// What the server's certificate is held against.
+/// The trust anchors for the server's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verify {
-    /// What the machine trusts.
+    /// The machine's trust store.
     System,
     /// Certificates in a PEM file: `REQUESTS_CA_BUNDLE`, or a path in `api.verify_certificate`.
     Bundle(PathBuf),
@@ -133,7 +133,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// What to do about it.
+    /// The remedy.
     pub fn hint(&self) -> String {
         match self {
             Self::Read { .. } => "name another file with --config-file or CLEARML_CONFIG_FILE".into(),

@@ -36,7 +36,7 @@ pub use setup::{Lines, Setup};
 use setup::{expanded, joined, shell};
 use template::filled;
 
-/// What the command line says about running tasks.
+/// The command line's options on running tasks.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// `--docker [IMAGE [ARGUMENT…]]`; absent: tasks run as plain processes.
@@ -54,18 +54,18 @@ impl Default for Options {
     }
 }
 
-/// What a claimed task is to be run with.
+/// The launch of a claimed task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launch {
     /// Program and arguments.
     pub command: Vec<String>,
-    /// What they run in.
+    /// Its container.
     pub container: Option<v1::Container>,
     /// Their environment; in a container, besides the image's.
     pub env: BTreeMap<String, String>,
     /// Lines for the task's log before it starts, in order, each with its line break.
     pub lines: Vec<String>,
-    /// What the task's container section is to say from now on, where the task said nothing of its own.
+    /// The update of the task's container section on the server, where the task has none of its own.
     pub write_back: Option<server::Container>,
     /// The command line that comes to the same, in three parts: before the GPUs, after them, and the whole rest.
     shown: [Vec<String>; 2],
@@ -110,7 +110,7 @@ pub struct Runner {
 /// Has `clearml-agent execute` end with the exit code of the task's program, instead of 0 (3.0.3, `worker.py`).
 const PROPAGATE: (&str, &str) = ("CLEARML_AGENT_PROPAGATE_EXITCODE", "1");
 
-/// What was made on this machine for one task.
+/// The files of one task on this machine.
 #[derive(Clone, Debug)]
 struct TaskFiles {
     config: PathBuf,
@@ -162,7 +162,7 @@ impl Runner {
         self.docker.then_some(self.setup.image.as_str())
     }
 
-    /// What a task is run with on this slot. In containers its files lie on this machine from now on, until
+    /// Prepares the launch of a task on this slot. In container mode it creates the task's files on this machine, until
     /// [`Runner::clear`].
     ///
     /// # Errors
@@ -253,7 +253,7 @@ impl Runner {
         }
     }
 
-    /// What the daemon knows and the task's agent has to.
+    /// Adds the variables that the task's agent needs from the daemon.
     fn add_worker(&self, add: &mut dyn FnMut(&str, String)) {
         if let Some(token) = &self.token {
             add("CLEARML_AUTH_TOKEN", token.clone());
@@ -478,7 +478,7 @@ fn wheel_inside(wheel: &Path) -> String {
     )
 }
 
-/// What tells this slot's own folders from other slots': `gpu2.25a`; nothing for the daemon that runs one task at a time.
+/// The suffix of this slot's own folders: `gpu2.25a`; `None` for the daemon that runs one task at a time.
 fn own_suffix(slot: &TaskSlot) -> Option<String> {
     let (_, label) = slot.worker.rsplit_once(':')?;
     (slot.worker != slot.parent).then(|| label.replace([',', '/'], "-"))

@@ -7,7 +7,7 @@ use serde_json::Value;
 /// Bytes of a name, as the node agent takes them.
 const LONGEST: usize = 200;
 
-/// What people call a task.
+/// The display names of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     pub name: Option<String>,

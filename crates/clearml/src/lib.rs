@@ -28,7 +28,7 @@ use divvy_core::{Amount, QueueName};
 pub use config::Settings;
 pub use stop::StopSignal;
 
-/// What the command line gives one run of the front end.
+/// The command line's options for one run of the front end.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The node agent's socket.
@@ -63,7 +63,7 @@ pub struct Options {
 pub struct Served {
     pub server: ServerQueue,
     pub agent: QueueName,
-    /// What each of its tasks gets.
+    /// The amount of each of its tasks.
     pub amount: Amount,
 }
 

@@ -12,7 +12,7 @@ use crate::sys::cuda::*;
 use crate::{Error, Uuid};
 
 library! {
-    /// What this module calls.
+    /// The driver functions that this module calls.
     struct Functions {
         cuInit,
         cuGetErrorString,
@@ -34,7 +34,7 @@ pub struct ContextOverhead {
 /// Where a measured figure comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// What NVML says of this process.
+    /// NVML's figure for this process.
     Process,
     /// The growth of the GPU's used memory, where NVML does not list this process (as from within a PID namespace). It
     /// includes changes by other processes.

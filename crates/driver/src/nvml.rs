@@ -16,7 +16,7 @@ use crate::sys::nvml::*;
 use crate::{CudaVersion, Error};
 
 library! {
-    /// What this module calls.
+    /// The driver functions that this module calls.
     struct Functions {
         nvmlInit_v2,
         nvmlShutdown,
@@ -87,7 +87,7 @@ pub struct Device<'a> {
     index: u32,
 }
 
-/// What does not change while the GPU is there.
+/// The attributes that never change while the GPU is present.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// `GPU-…`
@@ -485,7 +485,7 @@ impl Device<'_> {
         }
     }
 
-    /// What `function` makes of `value`.
+    /// Calls `function` with `value` as its out parameter.
     fn read<T>(&self, function: &Function<Getter<T>>, mut value: T) -> Result<T, Error> {
         // SAFETY: our own handle, and a value of the type that the function's signature says.
         self.call(function, |get| unsafe { get(self.handle, &raw mut value) })?;
@@ -510,7 +510,7 @@ impl Device<'_> {
     }
 }
 
-/// What this GPU does not offer is not there.
+/// `None` for a feature that this GPU does not offer.
 fn offered<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
     match answer {
         Ok(value) => Ok(Some(value)),

@@ -33,7 +33,7 @@ pub use views::{View, views};
 pub use ways::{Asks, WAYS, Way, way};
 
 library! {
-    /// What the probes call.
+    /// The driver functions that the probes call.
     struct Functions {
         cuInit,
         cuGetErrorString,
@@ -114,7 +114,7 @@ pub struct Taken<'s> {
 }
 
 impl Taken<'_> {
-    /// What was asked for, or what it was seen to cost where nothing is asked for.
+    /// The requested size, or the measured cost where no size is requested.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -197,7 +197,7 @@ impl Session {
         Ok(Uuid(uuid.bytes))
     }
 
-    /// What `cuMemGetInfo` says.
+    /// The figures of `cuMemGetInfo`.
     ///
     /// # Errors
     /// The driver's.
@@ -213,7 +213,7 @@ impl Session {
         })
     }
 
-    /// What `cuDeviceTotalMem` says.
+    /// The figure of `cuDeviceTotalMem`.
     ///
     /// # Errors
     /// The driver's.
@@ -256,8 +256,8 @@ impl Session {
         checked(function, call, &self.functions.cuGetErrorString)
     }
 
-    /// What was taken; `give_back` runs when it is dropped. A driver that refuses to take something back keeps it until
-    /// this process ends, which is soon.
+    /// An allocation; `give_back` runs when it is dropped. If the driver refuses to free it, it stays until this
+    /// process ends, which is soon.
     fn taken<'s>(
         &'s self,
         bytes: u64,

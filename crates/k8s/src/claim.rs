@@ -126,7 +126,7 @@ fn request(
     }
 }
 
-/// What a request by memory may be served by.
+/// The devices that can serve a request by memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Either,

@@ -39,7 +39,7 @@ pub fn use_ring() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// What an error says, in one line, causes behind it.
+/// The message of an error in one line, causes behind it.
 pub fn error_message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => {

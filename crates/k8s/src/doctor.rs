@@ -71,13 +71,13 @@ pub struct Row {
     /// A stable name: `server.version`, `nodes.cdi`.
     pub check: &'static str,
     pub status: Status,
-    /// What was read for it.
+    /// The source of the fact.
     pub read: &'static str,
-    /// What is so.
+    /// The finding.
     pub found: String,
-    /// What it means for pods; empty where all is well.
+    /// Its effect on pods; empty if all is well.
     pub means: String,
-    /// What to do about it, or where to look; empty where nothing needs to be done.
+    /// The remedy, or where to look; empty if nothing needs to be done.
     pub fix: String,
 }
 

@@ -214,7 +214,7 @@ pub fn table<const N: usize>(titles: [&str; N], rows: &[[String; N]]) -> String 
     text
 }
 
-/// What others typed, on one line and without control, bidirectional and invisible characters.
+/// Foreign text, on one line and without control, bidirectional and invisible characters.
 pub fn clean(text: &str) -> String {
     text.chars()
         .map(|c| if escape::is_hidden(c) { ' ' } else { c })

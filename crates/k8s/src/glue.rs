@@ -103,7 +103,7 @@ pub enum GlueError {
 }
 
 impl GlueError {
-    /// What to do about it.
+    /// The remedy.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Config(error) => Some(error.hint()),

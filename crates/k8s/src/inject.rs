@@ -21,17 +21,17 @@ use crate::pod_request::{
 
 /// The name of the claim in a pod.
 pub const CLAIM: &str = "fraction-gpu";
-/// What ClearML's agent reports of a task's GPUs by; nothing is limited by it.
+/// The variable by which ClearML's agent reports a task's GPUs; it limits nothing.
 const REPORTED: &str = "CLEARML_AGENT_GPU_FRACTIONS";
 
-/// What becomes of a pod.
+/// The result of the mutation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Injection {
     /// The pod as it is to be.
     pub pod: Value,
     /// From the pod as it was.
     pub patch: Patch,
-    /// What it claims by; to be there before the pod is.
+    /// Its claim template, which has to exist before the pod does.
     pub template: Template,
     /// Warnings for the creator of the pod.
     pub warnings: Vec<String>,
@@ -46,7 +46,7 @@ pub enum InjectError {
     NoTemplate(#[from] NoTemplate),
 }
 
-/// What a pod becomes, or why it stays as it is. Twice is once.
+/// Mutates a pod, or says why it stays as it is. Idempotent.
 ///
 /// # Errors
 /// It asks for something that cannot be, that would not be held, or that no GPU could ever serve.

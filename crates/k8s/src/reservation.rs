@@ -51,7 +51,7 @@ pub const LABEL: (&str, &str) = ("divvy.dev/carrier", "wanted");
 pub const LEAST: &str = "divvy.dev/gpu-memory-mib";
 /// Where carriers and shares are.
 pub const NAMESPACE: &str = "divvy-carriers";
-/// What pods list: a sixteenth of one GPU.
+/// The resource name in pods: a sixteenth of one GPU.
 pub const RESOURCE: &str = "gpu.divvy.dev/sixteenth";
 
 #[derive(clap::Args)]

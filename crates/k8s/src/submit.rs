@@ -91,7 +91,7 @@ impl Args {
     }
 }
 
-/// What was made.
+/// The created object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct CreatedObject {
     object: &'static str,
@@ -104,7 +104,7 @@ struct CreatedObject {
 /// `client` only where [`Args::needs_cluster`]. With `--follow`, the exit code is the program's.
 ///
 /// # Errors
-/// What is asked for cannot be, or the cluster does not take it; then nothing was made.
+/// The request is invalid, or the cluster refuses it; then nothing was created.
 pub async fn run(args: &Args, client: Option<&Client>) -> Result<ExitCode, Error> {
     let amount = Amount::read(
         args.gpu.as_deref(),
@@ -217,7 +217,7 @@ fn refused(error: &InjectError) -> Error {
     }
 }
 
-/// What would be made, and behind it what the webhook would make of its pod.
+/// Prints the object of a dry run, and behind it the webhook's result for its pod.
 fn print_dry_run(
     wish: &Submission,
     kind: Kind,

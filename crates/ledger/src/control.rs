@@ -18,7 +18,7 @@ use crate::map::{self, Map, OpenError, word};
 pub(crate) const CONTROL_NAME: &str = "control";
 pub(crate) const SLOTS_NAME: &str = "slots";
 
-/// What a slice may use, as the agent decided it.
+/// The limits of a slice, as the daemon decided them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SliceSpec {
     /// At most 64 bytes, without NUL.
@@ -105,7 +105,7 @@ pub enum Field {
     Mode,
     Uuid,
     Limit,
-    /// What a context costs.
+    /// The context overhead.
     Overhead,
     Weight,
     Unseen,
@@ -485,7 +485,7 @@ fn control_bytes(spec: &SliceSpec) -> Vec<u8> {
     bytes
 }
 
-/// What the bytes of a control file say; the name of the field that makes no sense otherwise.
+/// Decodes the bytes of a control file; the error is the name of the invalid field.
 pub(crate) fn parse(bytes: &[u8]) -> Result<SliceSpec, &'static str> {
     use std::mem::offset_of;
     let id = bytes

@@ -38,14 +38,14 @@ pub enum DenialCause {
     Other,
 }
 
-/// What kind of call made an allocation.
+/// The kind of call that made an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum AllocationKind {
     /// `cuMemAlloc` and its kin.
     #[default]
     Linear,
     Managed,
-    /// What a memory pool has reserved, with all allocations from it.
+    /// The reserved memory of a memory pool, with all allocations from it.
     Pool,
     /// `cuMemCreate`.
     Handle,
@@ -111,7 +111,7 @@ impl<const BYTES: usize> fmt::Debug for Text<BYTES> {
     }
 }
 
-/// What a process says of its refusal.
+/// A process's report of its refusal.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DenialReport<'a> {
     /// The function that the program called.
@@ -121,7 +121,7 @@ pub struct DenialReport<'a> {
     /// Bytes asked for.
     pub requested: u64,
     pub cause: DenialCause,
-    /// What the driver says is free on the GPU, and what it has, in bytes; 0 of a GPU that has 0: not known.
+    /// The GPU's free and total memory by the driver, in bytes; 0 means unknown.
     pub gpu_free: u64,
     pub gpu_total: u64,
     /// This process's largest allocations on the GPU, largest first.
@@ -148,7 +148,7 @@ pub struct Denial {
     pub requested: u64,
     /// Of the slice on that GPU.
     pub limit: u64,
-    /// What the slice used of it, and how much of that this process.
+    /// The slice's usage of it, and this process's part.
     pub used: u64,
     pub own: u64,
     /// Part of `used` that no process was charged ([`crate::Usage::unseen`]).

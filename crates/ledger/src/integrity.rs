@@ -21,7 +21,7 @@ use crate::slot::ProcessSlot;
 /// counter has less than 1 GHz; 1 ms at 4 GHz.
 const INTERVAL: u64 = 4_000_000;
 
-/// What happened to a slice's files while a process was using them.
+/// Damage to a slice's files while a process was using them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Damage {
     /// The file is shorter than its layout.
@@ -41,7 +41,7 @@ impl fmt::Display for Damage {
 
 impl std::error::Error for Damage {}
 
-/// What one slot knows of its files.
+/// The state of a slot's integrity check.
 pub(crate) struct FileWatch {
     /// Device and inode of `control`, of which no descriptor is kept.
     control: (u64, u64),

@@ -168,7 +168,7 @@ fn claim(
     Ok(taken.then_some(live))
 }
 
-/// What the last owner of a slot held of shared allocations is not its next owner's.
+/// Clears the last owner's shared allocations from a slot, before its next owner takes it.
 fn hold_nothing(slots: &SlotsFile, index: usize) {
     for line in &slots.shared {
         let holders = &line.holders[index / 64];

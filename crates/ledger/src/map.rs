@@ -142,7 +142,7 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// What a file must begin with and how long it is.
+/// The required magic and size of a file.
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
     pub magic: u64,
@@ -170,7 +170,7 @@ pub(crate) struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// What lies at a path now, links not followed.
+    /// The identity of the file at a path, symlinks not followed.
     pub fn at(path: &Path) -> io::Result<Self> {
         fs::symlink_metadata(path).map(|status| Self::of(&status))
     }

@@ -82,7 +82,7 @@ impl ProcessIdentity {
     }
 }
 
-/// What /proc/PID/stat says.
+/// The fields of /proc/PID/stat that are needed here.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     start_time: u64,

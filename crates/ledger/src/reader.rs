@@ -21,7 +21,7 @@ pub struct Reader {
 struct Files {
     control: File,
     slots: File,
-    /// What the two were when they were opened.
+    /// The identities of both files when they were opened.
     were: [FileIdentity; 2],
 }
 
@@ -55,7 +55,7 @@ impl Reader {
             Some(files) => files,
             None => Files::open(&self.slice, None, false)?,
         };
-        // What cannot be read is opened anew the next time.
+        // A file that cannot be read is opened anew the next time.
         let snapshot = self.slice.read_from(&files.control, &files.slots)?;
         *kept = Some(files);
         Ok(snapshot)

@@ -35,7 +35,7 @@ pub enum Listed {
     Unknown,
 }
 
-/// What a pass over the slots found.
+/// The result of a pass over the slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reaped {
     /// Slots given back.

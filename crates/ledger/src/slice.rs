@@ -26,7 +26,7 @@ pub struct Slice {
     spec: SliceSpec,
 }
 
-/// What a slice uses of one GPU, all processes together, in bytes.
+/// Usage of one GPU by all processes of a slice together, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     pub limit: u64,
@@ -34,7 +34,7 @@ pub struct Usage {
     pub charged: u64,
     /// By contexts.
     pub overhead: u64,
-    /// What the driver holds for the slice beyond all charges, as the agent sees it.
+    /// Bytes that the driver holds for the slice beyond all charges, by the daemon's samples.
     pub unseen: u64,
     /// How much of `charged` several processes may hold; it is counted once.
     pub shared: u64,
@@ -52,12 +52,12 @@ pub struct Usage {
     pub denied: u64,
     pub last_denied_size: u64,
     pub last_denied_at: u64,
-    /// What one allocation would be granted now.
+    /// The largest allocation that would be granted now.
     pub free: u64,
 }
 
-/// What one process uses of one GPU, in bytes; fields as in [`Usage`]. What several processes hold is shown with its
-/// exporter, or with one of the others once that one has let it go.
+/// Usage of one GPU by one process, in bytes; fields as in [`Usage`]. A shared allocation counts for its exporter, or
+/// for one of the other holders once the exporter has released it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProcessGpu {
     pub charged: u64,
@@ -182,7 +182,7 @@ impl Slice {
         })
     }
 
-    /// What the slice uses of one GPU; zero for a GPU it does not have.
+    /// The slice's usage of one GPU; zero for a GPU it does not have.
     ///
     /// # Errors
     /// As [`Slice::read`].
@@ -277,7 +277,7 @@ impl Snapshot {
         word(&self.head, offset_of!(SlotsFile, alarms))
     }
 
-    /// What the slice uses of one GPU; zero for a GPU it does not have.
+    /// The slice's usage of one GPU; zero for a GPU it does not have.
     pub fn usage(&self, gpu: usize) -> Usage {
         let Some(spec) = self.spec.gpus.get(gpu) else {
             return Usage::default();
@@ -488,7 +488,7 @@ impl Usage {
         self
     }
 
-    /// What living processes use: what a view of the slice shows as used.
+    /// Usage by living processes, which a view of the slice shows as used.
     pub fn used_by_living(&self) -> u64 {
         self.used().saturating_sub(self.ended)
     }

@@ -107,7 +107,7 @@ impl ProcessAccount {
         self.mappings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the whole slice uses of a GPU. A process that only looks takes no slot.
+    /// Usage of a GPU by the whole slice. A process that only observes takes no slot.
     pub fn usage(&self, gpu: usize) -> Option<Usage> {
         match self.joined() {
             Some(slot) => Some(slot.usage(gpu)),

@@ -1,4 +1,4 @@
-//! The compute-time limiter: launches wait at the launch gate while another slice holds the GPU's lease.
+//! The compute-time limiter: launches wait at the launch gate while another slice has its time slice (lease) of the GPU.
 //!
 //! ```text
 //! launch ──► gate: open? ── yes: the driver, nothing else (one load)

@@ -364,7 +364,7 @@ fn ended(
     if let Some(charge) = charge {
         place.give_back_context(account.contexts.hand_over(dev, charge));
     }
-    // What pools and graphs kept may have gone with it.
+    // Memory cached by pools and graphs may have gone with it.
     account.reconcile(place.gpu);
     // One that was only noticed has no charge of its own on the books.
     if !account.contexts.any_on(dev) {

@@ -261,7 +261,7 @@ fn what_sounds_like_taking_memory_is_counted_or_says_why_not() {
     }
 }
 
-/// What the page says of each class.
+/// The heading of each class on the page.
 fn heading(class: Class) -> &'static str {
     match class {
         Class::Counted => "counted",

@@ -17,7 +17,7 @@ const ORDINALS: usize = 64;
 const INSTANCE_IN_SLICE: &str = "GPU memory is refused: this slice is on a MIG device, whose memory the driver limits; \
     run the job without a slice, on its own MIG device";
 
-/// What is known of each ordinal: its place in the slice, `FOREIGN` or `UNKNOWN`.
+/// The known state of each ordinal: its position in the slice, `FOREIGN` or `UNKNOWN`.
 pub struct Devices([AtomicI32; ORDINALS]);
 
 const UNKNOWN: i32 = -2;
@@ -39,7 +39,7 @@ pub enum DeviceMembership {
     Unknown,
 }
 
-/// What is to be done with an allocation.
+/// The decision on an allocation.
 pub enum Admission {
     /// The driver answers alone.
     Pass,
@@ -220,7 +220,7 @@ pub fn current_context() -> CUcontext {
     context
 }
 
-/// What the driver says of a device.
+/// An attribute of a device.
 pub fn attribute(device: CUdevice, attribute: CUdevice_attribute) -> Option<i32> {
     let mut value = 0;
     let ask = driver::cuDeviceGetAttribute.get()?;

@@ -31,7 +31,7 @@ const INTERVAL_NS: u64 = 100_000_000;
 /// How many it may write at once.
 const AT_ONCE: u64 = 4;
 
-/// What the call that runs in this thread asked the account for.
+/// The reservation attempt of the call that runs in this thread.
 #[derive(Clone, Copy)]
 struct AllocationAttempt {
     /// Its place in the slice; `None` for a GPU that is not in it.
@@ -139,7 +139,7 @@ pub fn record_foreign_gpu() {
     });
 }
 
-/// What was refused is not needed after all.
+/// Clears the attempt, because the refused bytes are not needed after all.
 pub fn clear_attempt() {
     taken();
 }
@@ -222,7 +222,7 @@ fn record(
     });
 }
 
-/// What the driver says is free on the current device, and what it has, in bytes.
+/// Free and total memory of the current device by the driver, in bytes.
 fn memory_of_current() -> Option<(u64, u64)> {
     let (mut free, mut total) = (0, 0);
     let ask = real::cuMemGetInfo_v2.get()?;

@@ -19,7 +19,7 @@ use crate::route::procaddress;
 use crate::view::nvml::{accounting, lists, smi};
 use crate::view::{denied, info, nvml};
 
-/// What a hook answers when this driver has no such function, by library.
+/// The answer of a hook when this driver has no such function, by library.
 #[allow(non_upper_case_globals)]
 mod absent {
     use super::*;

@@ -199,7 +199,7 @@ impl Tree {
         }
     }
 
-    /// That the value of a key will not do, with the file or variable that it is from.
+    /// The error for a value that is not as `wanted`, with the file or variable that it is from.
     pub fn refuse(&self, key: &str, wanted: &str) -> ConfigError {
         let by = self.set_by.iter().rev().find(|(set, _)| set == key);
         let from = by.map_or_else(

@@ -27,7 +27,7 @@ impl Hours {
     }
 }
 
-/// What is no such text.
+/// The text is no window.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{0}\" is not a time window such as \"8-17 MON-FRI\"")]
 pub struct WindowError(pub String);

@@ -19,7 +19,7 @@ use super::setup::{Setup, expanded};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument(pub Vec<String>);
 
-/// What was let through, and a sentence for each that was not.
+/// The kept arguments, and a sentence for each dropped one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Judged {
     pub kept: Vec<Argument>,

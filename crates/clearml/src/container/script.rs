@@ -7,7 +7,7 @@ use super::setup::Lines;
 /// Where the configuration lies in a container.
 pub const CONFIG: &str = "/tmp/clearml.conf";
 
-/// What a script is made for.
+/// The parameters of a script.
 #[derive(Clone, Copy, Debug)]
 pub struct ScriptSpec<'a> {
     pub task: &'a str,
@@ -20,7 +20,7 @@ pub struct ScriptSpec<'a> {
     pub git_copy: Option<&'a str>,
     /// The agent to install: `clearml-agent`, or a wheel's path in the container.
     pub agent: &'a str,
-    /// What `NVIDIA_VISIBLE_DEVICES` says to the agent.
+    /// The value of `NVIDIA_VISIBLE_DEVICES` for the agent.
     pub visible: &'a str,
     /// Flags of `execute`.
     pub flags: &'a str,

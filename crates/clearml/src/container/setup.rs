@@ -67,7 +67,7 @@ pub struct Setup {
     pub vars: BTreeMap<String, String>,
 }
 
-/// What the script in the container is made of.
+/// The parts of the script in the container.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     /// `agent.docker_init_bash_script`: in place of the stock beginning.
@@ -80,7 +80,7 @@ pub struct Lines {
     pub opencv: bool,
     /// `agent.package_manager.pip_version`.
     pub pip: Vec<String>,
-    /// What is installed as the agent: `clearml-agent`.
+    /// The package of the agent: `clearml-agent`.
     pub agent: String,
     /// `agent.standalone_mode`: nothing is installed.
     pub standalone: bool,

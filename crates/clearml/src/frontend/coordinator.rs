@@ -123,7 +123,7 @@ impl Coordinator {
                 Some(head) = self.heads.1.recv() => self.granted(head),
                 () = self.stop.requested() => break,
             }
-            // What came at the same time is looked at together: jobs are submitted in the order of the queues.
+            // Results that arrived together are handled together: jobs are submitted in the order of the queues.
             while let Ok(said) = self.said.1.try_recv() {
                 self.handle_notice(said);
             }
@@ -228,7 +228,7 @@ impl Coordinator {
             queues: self
                 .lines
                 .iter()
-                // Those that are driven may still be in there.
+                // Tasks with a running task runner may still be in there.
                 .map(|line| (line.facts.id.clone(), most(line) + self.driven.len()))
                 .collect(),
             named: (self.lines.iter())

@@ -6,7 +6,7 @@ use crate::server::Event;
 /// Bytes of one event at most, as the stock agent sends them.
 const MOST: usize = 64 << 10;
 
-/// What goes to the server of what a job writes.
+/// The part of a job's output that goes to the server.
 #[derive(Clone, Debug)]
 pub struct Lines {
     task: String,
@@ -51,7 +51,7 @@ impl Lines {
         self.sift(&whole)
     }
 
-    /// What is left when no more comes.
+    /// The rest, when no more output comes.
     pub fn end(&mut self) -> String {
         let rest = std::mem::take(&mut self.rest);
         self.sift(&rest)

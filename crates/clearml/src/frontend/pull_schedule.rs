@@ -23,7 +23,7 @@ impl Gate {
     /// From what was written; with both, neither counts, as in the stock agent, and `true` comes with it.
     ///
     /// # Errors
-    /// What is no hours of days.
+    /// A text that is no window of hours and days.
     pub fn of(uptime: &[String], downtime: &[String]) -> Result<(Self, bool), WindowError> {
         let read = |texts: &[String]| {
             texts

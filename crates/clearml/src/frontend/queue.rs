@@ -18,10 +18,10 @@ use crate::projects::ProjectPlacement;
 /// Labels by which our jobs are found again.
 pub const TASK: &str = "clearml.task";
 pub const QUEUE: &str = "clearml.queue";
-/// What people call the task's user and project.
+/// The display names of the task's user and project.
 const USER: &str = "clearml.user";
 const PROJECT: &str = "clearml.project";
-/// What people are to know besides: `divvy why` shows it, and the task's log.
+/// A further note for people: `divvy why` shows it, and the task's log.
 pub const NOTE: &str = "note";
 
 /// Bytes of a label, as the node agent takes them.
@@ -56,7 +56,7 @@ pub struct ServedQueue {
     waiters: BTreeMap<String, AbortHandle>,
     /// The last refusal of a job of each place, so that each is said once.
     refused: BTreeMap<ProjectPlacement, String>,
-    /// What the tasks in view are called.
+    /// The display names of the tasks in view.
     pub facts_of: BTreeMap<String, Facts>,
 }
 
@@ -188,7 +188,7 @@ impl ServedQueue {
             Some((name.to_owned(), beginning(value?, LONGEST_LABEL).to_owned()))
         };
         Submit {
-            // What is run is said with the confirmation.
+            // The command line follows with the confirmation.
             command: ["clearml-agent", "execute", "--id", task]
                 .map(str::to_owned)
                 .to_vec(),

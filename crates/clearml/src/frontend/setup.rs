@@ -22,7 +22,7 @@ pub struct Queue {
     pub name: String,
     /// The agent's.
     pub agent: String,
-    /// What each of its tasks gets.
+    /// The amount of each of its tasks.
     pub amount: divvy_core::Amount,
     /// How many of its tasks are mirrored.
     pub depth: usize,

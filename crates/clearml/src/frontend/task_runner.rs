@@ -34,11 +34,11 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 pub struct TaskSnapshot {
     /// When the look began, on [`Context::elapsed`]'s clock.
     pub begun: Duration,
-    /// What became of each that was looked for: `None` where it has been deleted.
+    /// The state of each requested task: `None` if it has been deleted.
     pub tasks: BTreeMap<String, Option<Task>>,
 }
 
-/// What the rest of the front end is told.
+/// A message to the rest of the front end.
 #[derive(Debug)]
 pub enum TaskNotice {
     /// The queue's next task may be claimed; with whether this one is out of the queue.
@@ -62,7 +62,7 @@ pub struct TaskRunner {
     saved: Option<ClaimPhase>,
     /// The task as it was last read.
     task: Task,
-    /// What keeps it from being run, in words.
+    /// The reason why it cannot run, in words.
     trouble: String,
     /// `attempt` of the job when it was confirmed.
     confirmed: Option<u32>,

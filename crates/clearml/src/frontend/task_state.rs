@@ -28,7 +28,7 @@ pub enum ClaimPhase {
     Returning,
 }
 
-/// What is to be done next.
+/// The next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Read the task.
@@ -55,7 +55,7 @@ pub enum Action {
     Finish(Outcome),
 }
 
-/// What an action came to, or what happened meanwhile.
+/// The result of an action, or an event meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The task, and whether it is in its queue where that was asked.
@@ -74,7 +74,7 @@ pub enum Event {
     Confirmed,
     /// The job has no slice any more, or has ended.
     NoSlice,
-    /// What the task asks for cannot be run.
+    /// The task's request cannot be run.
     Unfit,
     /// The job waits for its confirmation once more.
     GrantedAgain,
@@ -131,11 +131,11 @@ pub enum JobEnd {
 pub enum Ending {
     Job(JobEnd),
     Stopped(StopReason),
-    /// What it asks for cannot be run.
+    /// Its request cannot be run.
     Unfit,
 }
 
-/// What is said to the server at the end of a run.
+/// The final status that the server gets at the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinalStatus {
     Completed,
@@ -143,7 +143,7 @@ pub enum FinalStatus {
     Stopped,
 }
 
-/// What has become of a task.
+/// The outcome of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It never was ours.
@@ -261,7 +261,7 @@ impl TaskLifecycle {
         }
     }
 
-    /// What the record has to say before the action is begun; `None`: no record is needed yet, or any more.
+    /// The phase that the record must have before the action begins; `None`: no record is needed yet, or any more.
     pub fn mark(&self) -> Option<ClaimPhase> {
         match self.state {
             State::Looking | State::Done(_) => None,
@@ -284,7 +284,7 @@ impl TaskLifecycle {
         )
     }
 
-    /// What follows. An event that says nothing where the task is changes nothing.
+    /// The next state. An event without a meaning in this state changes nothing.
     #[must_use]
     pub fn on(mut self, event: Event) -> Self {
         if event == Event::Stop {

@@ -22,7 +22,7 @@ const CALLBACK_TIMEOUT: &str = "_abort_callback_timeout";
 const CALLBACK_POLL: &str = "_abort_poll_freq";
 const CALLBACK_DONE: &str = "_abort_callback_completed";
 
-/// What a look asks for.
+/// The decision after an observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchDecision {
     /// Nothing.
@@ -33,7 +33,7 @@ pub enum WatchDecision {
     Stop(StopReason, Option<String>),
 }
 
-/// What was seen so far.
+/// The history of observations.
 #[derive(Clone, Debug, Default)]
 pub struct Watcher {
     resets: u32,

@@ -23,7 +23,7 @@ pub struct Entry {
     pub task: String,
 }
 
-/// What `queues.get_next_task` gave.
+/// The answer of `queues.get_next_task`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Popped {

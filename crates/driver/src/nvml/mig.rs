@@ -36,7 +36,7 @@ pub struct MigMode {
     pub pending: bool,
 }
 
-/// What has become of a mode that was set.
+/// The result of setting the MIG mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
     /// It is on, or off. Handles of this GPU that were had before may be none any more.
@@ -56,7 +56,7 @@ pub enum Activation {
 pub struct GpuInstanceProfile {
     /// Its place in nvml.h's list, by which it is found.
     pub number: u32,
-    /// What every other call takes: 19, 14, 9, 5, 0 on an A100.
+    /// The id that every other call takes: 19, 14, 9, 5, 0 on an A100.
     pub id: u32,
     /// `1g.5gb`; `None` from drivers that do not say.
     pub name: Option<String>,

@@ -114,7 +114,7 @@ pub fn create_mipmapped(session: &Session, bytes: u64) -> Result<Taken<'_>, Erro
     }))
 }
 
-/// What the forms of array creation have in common.
+/// The common form of the array creation functions.
 type Create<D> = unsafe extern "C" fn(*mut CUarray, *const D) -> CUresult;
 
 fn made<'s, D>(

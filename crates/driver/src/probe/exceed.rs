@@ -4,7 +4,7 @@ use super::{Asks, Session, Taken, Way};
 use crate::Error;
 use crate::sys::cuda::CUresult;
 
-/// What an attempt to exceed a limit came to.
+/// The result of an attempt to exceed a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Out of memory came before the limit was passed.

@@ -5,7 +5,7 @@ use super::{
 };
 use crate::Error;
 
-/// What a call can be asked for.
+/// The sizes that a call accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asks {
     /// At most so many bytes; calls add up.

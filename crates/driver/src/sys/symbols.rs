@@ -12,7 +12,7 @@ pub use tables::{CUDA, NVML};
 /// Versions from which a symbol is the answer, ascending, each with that symbol. 11030 is CUDA 11.3.
 type Revisions = &'static [(u32, &'static str)];
 
-/// What `cuGetProcAddress_v2` makes of a request; the variants are its three symbol statuses.
+/// The answer of `cuGetProcAddress_v2` to a request; the variants are its three symbol statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcAddress {
     /// The address of this exported symbol is the answer.

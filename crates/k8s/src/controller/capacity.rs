@@ -33,7 +33,7 @@ pub struct MigPlacementState {
     pub free: bool,
 }
 
-/// What a claim has of a GPU.
+/// The part of a GPU that a claim has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuAllocation {
     pub namespace: String,
@@ -130,7 +130,7 @@ fn newest<'s>(slices: impl IntoIterator<Item = &'s ResourceSlice>) -> Vec<&'s Re
     ours.into_iter().filter(is_newest).collect()
 }
 
-/// What is left of every counter: a device that is given out charges its counters once, however many have a part of it.
+/// The rest of every counter: an allocated device charges its counters once, however many claims share it.
 fn counters<'a>(
     slices: &[&'a ResourceSlice],
     given: &BTreeMap<Of<'_>, Vec<GpuAllocation>>,

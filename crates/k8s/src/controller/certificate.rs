@@ -26,7 +26,7 @@ const DAYS: i64 = 365;
 /// A certificate that is good for less than this is renewed.
 pub const MARGIN: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// What a webhook shows, and what vouches for it. All of it is PEM.
+/// The served certificate of a webhook, and its CA bundle. All of it is PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The authorities that clients are to trust.
@@ -96,7 +96,7 @@ impl Identity {
         self
     }
 
-    /// What a server shows of it.
+    /// The part of it that a server presents.
     ///
     /// # Errors
     /// It is not readable, or the key is another's.

@@ -1,7 +1,8 @@
 //! DeviceClasses: one for fractions and whole GPUs, one for each MIG profile in the cluster.
 //!
-//! What each of them says is `slices`'; here is which of them are written and which removed. A class goes when its profile has not been
-//! offered for a while and no claim names it: nodes that start anew take their slices back, and a leader that has just come knows of no past.
+//! `slices` defines the content of a class; this module decides which ones are written and which removed. A class goes
+//! when its profile has not been offered for a while and no claim names it: a restarting node withdraws its slices, and
+//! a new leader knows no history.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,7 +32,7 @@ const KEPT: Duration = Duration::from_secs(3600);
 /// Since when which classes have been of no use, as far as this replica has seen.
 pub type IdleSince = BTreeMap<String, Timestamp>;
 
-/// What to do about the classes that there are; `idle` is carried from one time to the next.
+/// The writes for the existing classes; `idle` is carried from one round to the next.
 pub fn steps<'c>(
     there: impl IntoIterator<Item = &'c DeviceClass>,
     wanted: Vec<DeviceClass>,

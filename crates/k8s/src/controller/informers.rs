@@ -25,7 +25,7 @@ use crate::cluster::{MANAGED_BY, chain};
 /// Rings when something has changed.
 pub type ChangeSignal = Sender<u64>;
 
-/// What every replica sees, to answer the API server.
+/// The caches of every replica, to answer the API server.
 pub struct Cache {
     pub slices: Store<ResourceSlice>,
     pub templates: Store<ResourceClaimTemplate>,
@@ -33,7 +33,7 @@ pub struct Cache {
     waits: Mutex<()>,
 }
 
-/// What the leader sees as well.
+/// The additional caches of the leader.
 pub struct LeaderCache {
     pub pods: Store<Pod>,
     pub claims: Store<ResourceClaim>,

@@ -16,7 +16,7 @@ use crate::claim::Inventory;
 /// How long what has gone is remembered: longer than the reboot of a large server, inferred.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
-/// What was last seen when.
+/// The GPUs, each with the time of its last publication.
 #[derive(Debug, Default)]
 pub struct InventoryHistory {
     sizes: BTreeMap<Bytes, Instant>,

@@ -30,7 +30,7 @@ pub struct LeaseConfig {
     pub length: Duration,
 }
 
-/// What to do about a Lease.
+/// The next action on a Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LeaseAction {
     Take,

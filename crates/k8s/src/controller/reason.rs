@@ -49,7 +49,7 @@ pub fn why(
     missing.or_else(|| claim.and_then(|claim| outdated(claim, &counts, offered)))
 }
 
-/// What is lacking for so many GPUs of a size.
+/// The missing devices for so many GPUs of a size.
 fn lack(pod: &Pending, size: Size, count: usize, kind: Kind, offered: &Capacity) -> Option<String> {
     let gpus = offered
         .gpus

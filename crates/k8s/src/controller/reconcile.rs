@@ -36,7 +36,7 @@ const BETWEEN_EVENTS: Duration = Duration::from_secs(60);
 /// The reporter's name in events.
 const REPORTER: &str = "gpu.divvy.dev/controller";
 
-/// What the leader works with.
+/// The leader's handles and settings.
 #[derive(Clone)]
 pub struct LeaderContext {
     pub client: Client,
@@ -84,11 +84,11 @@ async fn rounds(work: &LeaderContext, bell: &ChangeSignal, tasks: &mut JoinSet<(
     }
 }
 
-/// What is carried from one round to the next.
+/// The state that is carried from one round to the next.
 struct ReconcileState {
     idle_classes: classes::IdleSince,
     idle_templates: templates::IdleSince,
-    /// What pods, by uid, were told last, and when.
+    /// The last event of each pod, by uid, with its time.
     told: BTreeMap<String, (String, Instant)>,
     recorder: Recorder,
 }

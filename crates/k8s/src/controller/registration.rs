@@ -19,7 +19,7 @@ pub const OPT_IN: (&str, &str) = ("divvy.dev/inject", "enabled");
 /// How long the API server waits for an answer, in seconds. Most calls need none of it; one that makes a template needs a call of its own.
 pub const TIMEOUT_SECONDS: u64 = 10;
 
-/// What the configuration is of.
+/// The parameters of the configuration.
 #[derive(Clone, Debug)]
 pub struct Registration<'a> {
     pub name: &'a str,

@@ -58,7 +58,7 @@ pub enum TemplateError {
     Contended { name: String },
 }
 
-/// What an existing template is to a pod that is admitted now.
+/// The state of an existing template for a pod that is admitted now.
 #[derive(Debug, PartialEq, Eq)]
 enum ExistingTemplate {
     Fresh,
@@ -218,7 +218,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// What the API server writes into a request that leaves the field out (`SetDefaults_ExactDeviceRequest`).
+/// The API server's default for a request that leaves the field out (`SetDefaults_ExactDeviceRequest`).
 fn is_default(field: &str, value: &Value) -> bool {
     match field {
         "allocationMode" => value == "ExactCount",
@@ -269,7 +269,7 @@ async fn make(
     api.create(&PostParams::default(), &object).await
 }
 
-/// What is to be done about templates.
+/// A write to a template.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TemplateChange {
     /// A pod refers to one that is not there.
@@ -330,7 +330,7 @@ impl TemplateChange {
 /// Since when which templates, by namespace and name, have been of no use, as far as this replica has seen.
 pub type IdleSince = BTreeMap<(String, String), Timestamp>;
 
-/// What to do about the templates that there are, for the pods that wait; `idle` is carried from one time to the next.
+/// The writes to the existing templates, for the pods that wait; `idle` is carried from one round to the next.
 pub fn steps<'t>(
     templates: impl IntoIterator<Item = &'t ResourceClaimTemplate>,
     pods: &[Pending],

@@ -36,7 +36,7 @@ const SPREADS: Duration = Duration::from_secs(10);
 pub struct CertRotator {
     pub client: Client,
     pub place: CertSource,
-    /// What the certificate is for; first the name by which the API server calls.
+    /// The names in the certificate; first the one that the API server calls.
     pub names: Vec<String>,
     /// The webhook's configuration.
     pub configuration: String,

@@ -54,7 +54,7 @@ impl GlueContext {
         }
     }
 
-    /// What a task's container runs: the stock agent's own script.
+    /// The script of a task's container: the stock agent's own.
     pub fn script(&self, task: &str, own: Option<&str>) -> String {
         let asked = container::ScriptSpec {
             task,

@@ -24,10 +24,10 @@ use super::task_state::{ClaimPhase, TaskFacts, TaskStep, next};
 /// Tasks of a queue that one look asks for, beyond those that are known.
 const HEAD: usize = 64;
 
-/// What went wrong, in words, by the id of the task or queue that it was with.
+/// Errors, in words, by the id of the task or queue.
 type Troubles = BTreeMap<String, String>;
 
-/// What a trouble is of that is no one task's or queue's.
+/// The id of an error that concerns no single task or queue.
 const EVERYTHING: &str = "";
 
 /// Between two looks while one thing follows another.
@@ -38,16 +38,16 @@ pub struct GlueController {
     gate: Gate,
     started: Instant,
     tasks: BTreeMap<String, Memory>,
-    /// Those of the last look, so that each is said once.
+    /// The errors of the last round, so that each is logged once.
     troubles: Troubles,
 }
 
-/// What is known of a task beyond what can be seen; nothing of it has to be.
+/// The known state of a task beyond the observable; all of it is optional.
 #[derive(Default)]
 struct Memory {
     looks: u8,
     watcher: Watcher,
-    /// What was last said of its waiting.
+    /// The last reported reason why it waits.
     said: Option<String>,
     pump: Option<JoinHandle<()>>,
     pinged: Option<Instant>,
@@ -61,7 +61,7 @@ impl Drop for Memory {
     }
 }
 
-/// What keeps a step from being done now.
+/// Why a step cannot be done now.
 #[derive(Debug, thiserror::Error)]
 enum OperationError {
     #[error(transparent)]
@@ -168,7 +168,6 @@ impl GlueController {
         Ok(is_more)
     }
 
-    /// What came of a task's or a queue's turn; nothing where just that was refused, and the others' turns go on.
     /// The result of one task's or queue's operation; `None` if only that operation was refused, so that the others go
     /// on.
     ///
@@ -320,7 +319,7 @@ impl GlueController {
                 return Ok(false);
             }
             TaskStep::Start => {
-                // What its user has done to it since it was looked at would be undone.
+                // It would undo a change that its user has made since the observation.
                 let now = hand.server.task(id).await?;
                 let Some(task) = now.filter(|task| task.status == Status::Queued) else {
                     return Ok(true);

@@ -23,14 +23,14 @@ pub struct Objects {
     pub holder: String,
 }
 
-/// What is there of a task.
+/// The existing objects of a task.
 #[derive(Clone, Debug)]
 pub struct TaskObjects {
     pub record: Record,
     pub pod: Option<Pod>,
 }
 
-/// What came of making a pod.
+/// The result of creating a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CreateOutcome {
     /// It is there.

@@ -29,7 +29,7 @@ const TOKEN: &str = "token";
 /// The volume that they come by.
 const VOLUME: &str = "divvy-task";
 
-/// What a pod is made for.
+/// The parameters of a pod.
 #[derive(Clone, Debug)]
 pub struct TaskPodSpec<'a> {
     pub record: &'a Record,
@@ -173,7 +173,7 @@ pub fn pod(
     check(&mut pod)
 }
 
-/// What the Secret is to hold.
+/// The content of the Secret.
 pub fn secret_data(
     script: String,
     config: String,
@@ -261,7 +261,7 @@ fn check(pod: &mut Value) -> Result<Pod, InvalidValue> {
     Ok(typed)
 }
 
-/// What indexing a value for a look has left behind.
+/// Removes the nulls that indexing a value has left behind.
 fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {

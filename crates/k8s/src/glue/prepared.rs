@@ -10,7 +10,7 @@ use super::values::{InvalidValue, Queue, Values};
 use super::{Args, GlueError, pod, task_state};
 use crate::pod_request::{Steps, parse_pod_request};
 
-/// What the files say.
+/// The content of the files.
 pub struct Prepared {
     pub values: Values,
     pub manifest: Value,

@@ -52,7 +52,7 @@ pub enum Logged {
     Nothing,
     /// Everything up to the line of this time, as the kubelet writes it (RFC 3339, nanoseconds).
     UpTo(String),
-    /// What is ours to send.
+    /// The rest of the output is ours to send.
     All,
 }
 
@@ -127,7 +127,7 @@ impl Record {
         pairs.map(|(name, value)| (name.to_owned(), value)).into()
     }
 
-    /// What a pod says, so that its record is known again from it.
+    /// Labels and annotations on a pod, from which its record can be rebuilt.
     pub fn of_whom(&self) -> BTreeMap<String, String> {
         [
             (TASK, &self.task),

@@ -24,7 +24,7 @@ pub enum ClaimPhase {
     Returning,
 }
 
-/// What is seen of a task.
+/// The observed state of a task.
 #[derive(Clone, Debug)]
 pub struct TaskFacts {
     pub mark: ClaimPhase,
@@ -45,11 +45,11 @@ pub struct TaskFacts {
     pub served: bool,
     /// Looks that found it so.
     pub looks: u8,
-    /// What its user did to it says that its run is to end: see `divvy_clearml`'s watcher, which waits for abort callbacks.
+    /// Its user has decided that its run ends: see `divvy_clearml`'s watcher, which waits for abort callbacks.
     pub verdict: bool,
 }
 
-/// What is to be done.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskStep {
     Nothing,
@@ -72,7 +72,7 @@ pub enum TaskStep {
     ReportEnd(FinalStatus),
 }
 
-/// What is said to the server at the end of a run.
+/// The final status that the server gets at the end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FinalStatus {
     Completed,

@@ -10,12 +10,12 @@ use yaml_serde::Value as Yaml;
 
 use super::template::{self, File, Template};
 
-/// What is served, and how.
+/// The served queues and their settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Values {
     /// In the order they are served.
     pub queues: Vec<Queue>,
-    /// What queues that say nothing of their own have.
+    /// The template of queues without settings of their own.
     pub base: Template,
     /// `defaultContainerImage`: of tasks that name none.
     pub image: Option<String>,
@@ -37,7 +37,7 @@ pub struct Queue {
     pub max_pods: Option<u32>,
 }
 
-/// What is wrong with a values file, and where.
+/// An error in a values file, and its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {why}")]
 pub struct InvalidValue {

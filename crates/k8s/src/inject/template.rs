@@ -26,7 +26,7 @@ fn place(kind: &str) -> Option<&'static str> {
     }
 }
 
-/// What was put into a template for its limits, as a JSON object: labels and annotations, and what they were set to.
+/// The record of values that were put into a template for its limits, as a JSON object of labels and annotations.
 const MADE: &str = "divvy.dev/made-of-limits";
 
 /// The same object with its template's fractional limits as a label; `None` where there is nothing to do.

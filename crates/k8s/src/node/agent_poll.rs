@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_secs(5);
 /// Every device that was there since this program started, and how it is.
 pub type Wellness = BTreeMap<String, HealthStatus>;
 
-/// What the agent last said there is; nothing before it said anything.
+/// The agent's last list of GPUs; `None` before the first one.
 pub type Listed = Option<Vec<v1::Gpu>>;
 
 /// Polls until the last receiver is gone.

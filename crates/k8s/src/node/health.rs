@@ -16,8 +16,8 @@ use crate::node::protocol::health::{
     DeviceHealth, DeviceIdentifier, NodeWatchResourcesRequest, NodeWatchResourcesResponse,
 };
 
-/// What kubelet has not heard of for 30 s is unknown to it (`DefaultHealthTimeout`); three times as often, so that one word may
-/// be late.
+/// kubelet treats a device without a report for 30 s as unknown (`DefaultHealthTimeout`). Three times as often, so that
+/// one report may be late.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Tells kubelet.
@@ -38,7 +38,7 @@ impl DraResourceHealth for HealthService {
         _: Request<NodeWatchResourcesRequest>,
     ) -> Result<Response<Self::NodeWatchResourcesStream>, Status> {
         let mut teller = self.clone();
-        // What is known now is said at once.
+        // The known health is reported at once.
         teller.wellness.mark_changed();
         let words = unfold(teller, |mut teller| async move {
             tokio::select! {

@@ -38,7 +38,7 @@ const MOST_PODS: usize = 16;
 /// Bytes of a note: an event has 1,024 at most (`NoteLengthLimit`, events.k8s.io/v1).
 const MOST_TEXT: usize = 1000;
 
-/// What an event's reason is.
+/// The reason of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     /// A process holds GPU memory past its slice's account, or its slice is overdrawn.
@@ -92,7 +92,7 @@ struct PendingIncident {
     count: u32,
 }
 
-/// What is to be told, and what was.
+/// Pending and reported incidents.
 #[derive(Debug, Default)]
 pub struct IncidentLog {
     news: BTreeMap<(ClaimRef, Reason), PendingIncident>,
@@ -131,7 +131,7 @@ impl IncidentLog {
         }
     }
 
-    /// What is to be told now: nothing of a claim and reason of which something was told in the last minute.
+    /// The events to send now: none for a claim and reason that had one in the last minute.
     fn due(&mut self, now: Instant) -> Vec<(ClaimRef, Reason, String)> {
         self.told
             .retain(|_, told| now.duration_since(*told) < BETWEEN);
@@ -149,7 +149,7 @@ impl IncidentLog {
             .collect()
     }
 
-    /// What is left to tell of a claim that is about to be let go, whenever something was told before.
+    /// The last events of a claim that is about to be released, regardless of the time since the previous ones.
     fn last(&mut self, held: &HeldClaim) -> Vec<(ClaimRef, Reason, String)> {
         self.count_one(held);
         let claim = ClaimRef::held(held);

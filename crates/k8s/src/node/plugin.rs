@@ -153,7 +153,7 @@ impl DraDriver {
     }
 }
 
-/// What the agent says, with what to do about it.
+/// The agent's error, with its hint.
 fn spoken(error: &v1::Error) -> String {
     match &error.hint {
         Some(hint) => format!("{} ({hint})", error.message),
@@ -217,7 +217,7 @@ async fn whole<T: Send + 'static>(
     (uid, done.unwrap_or_else(|error| Err(error.into())))
 }
 
-/// What kubelet is told, with the causes.
+/// Logs the failure, and returns the error text for kubelet, with the causes.
 fn log_failure(done: &str, uid: &str, failure: &PrepareError) -> String {
     let text = failure.to_string();
     tracing::warn!("claim {uid} is not {done}: {text}");

@@ -10,7 +10,7 @@ use crate::node::protocol::registration::{
     InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
 };
 
-/// What kubelet's plugin manager knows DRA drivers by (`DRAPlugin`, pluginregistration/v1).
+/// The plugin type of DRA drivers in kubelet's plugin manager (`DRAPlugin`, pluginregistration/v1).
 const TYPE: &str = "DRAPlugin";
 /// The services behind the driver's socket, as kubelet names versions.
 const SERVICES: [&str; 2] = ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"];

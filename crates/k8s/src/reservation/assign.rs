@@ -31,14 +31,14 @@ pub struct FractionPod {
     pub name: String,
     /// Sixteenths.
     pub units: u8,
-    /// What it asked for, where it asked for memory.
+    /// Its requested memory, if it asked for memory.
     pub min_memory: Bytes,
     pub gated: bool,
     /// Where it was put.
     pub node: Option<String>,
     /// It has ended.
     pub over: bool,
-    /// What it says of where it may go.
+    /// Its placement constraints.
     pub placement_key: String,
     /// Nodes it may go to, as far as it and they say.
     pub feasible_nodes: BTreeSet<String>,
@@ -55,7 +55,7 @@ pub struct SharedGpu {
     pub carrier: Option<String>,
     pub draining: bool,
     pub assigned: Vec<PodUnits>,
-    /// What the node holds, whether assigned or not.
+    /// The node's held claims, assigned or not.
     pub held: Vec<PodUnits>,
 }
 
@@ -107,7 +107,7 @@ pub enum ReservationStep {
     DeleteShare { share: String },
 }
 
-/// What must not be done any more of steps one of which failed: what it was done for, and what counted on it.
+/// Steps that must be skipped after a failed one: those of the same pod, and those that rely on it.
 #[derive(Clone, Debug, Default)]
 pub struct Failed {
     shares: BTreeSet<String>,
@@ -180,7 +180,7 @@ impl SharedGpu {
     }
 }
 
-/// What to do now. `empty_since` has the shares that were empty before, and since when.
+/// The next steps. `empty_since` has the shares that were empty before, and since when.
 pub fn plan(
     world: &ClusterState,
     empty_since: &BTreeMap<String, Timestamp>,

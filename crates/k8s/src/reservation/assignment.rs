@@ -24,7 +24,7 @@ pub struct AssignedPod {
     pub units: u8,
 }
 
-/// What kubelet says that a pod has.
+/// A pod's devices by kubelet's report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodDevices {
     pub namespace: String,
@@ -32,7 +32,7 @@ pub struct PodDevices {
     pub units: BTreeSet<Unit>,
 }
 
-/// What the node's agent holds for ids.
+/// The agent's claim for some ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentClaim {
     pub claim: String,
@@ -114,7 +114,7 @@ impl Ids {
     }
 }
 
-/// What claims of carrier mode begin with.
+/// The prefix of claims in device-plugin mode.
 pub const PREFIX: &str = "carrier-";
 
 /// Whether a claim is for ids of these units.

@@ -14,7 +14,7 @@ use super::pod::{PLACE, is_gated, placement_key, units};
 use super::share::GpuShare;
 use super::units::UNITS;
 
-/// What there is to decide about.
+/// The input of the assignment planner.
 pub fn cluster_state(
     pods: &[Arc<Pod>],
     carriers: &[Arc<Pod>],

@@ -41,7 +41,7 @@ const LOOK: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// What the node part works with.
+/// The handles of the node part.
 pub struct ReservationNode {
     node: String,
     client: Client,
@@ -324,7 +324,7 @@ impl ReservationNode {
     }
 }
 
-/// What keeps ids from being given out.
+/// The reason why ids are not allocated.
 struct AllocationFailure {
     text: String,
     /// It may be gone in a moment.

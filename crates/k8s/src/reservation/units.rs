@@ -9,7 +9,7 @@ use crate::pod_request::Fraction;
 
 /// Of one GPU: the smallest part that ClearML's injector knows is one of them.
 pub const UNITS: u8 = 16;
-/// What memory of slices is rounded down to, as everywhere in Divvy: the size of the driver's own blocks.
+/// The granularity of a slice's memory, as everywhere in Divvy: the size of the driver's own blocks.
 const STEP: Bytes = Bytes::mib(2);
 const MILLIONTHS: u32 = 1_000_000;
 

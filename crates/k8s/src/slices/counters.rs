@@ -25,7 +25,7 @@ use super::quantity::of_count;
 /// `ResourceSliceMaxCountersPerCounterSet` and `ResourceSliceMaxCountersPerDeviceCounterConsumption` of resource.k8s.io/v1.
 pub(super) const MOST_COUNTERS: usize = 32;
 
-/// What a GPU that can be cut has.
+/// The counters of a GPU that can be split.
 pub(super) fn of(table: &ProfileTable) -> BTreeMap<String, u32> {
     let slices = 0..table.memory_slices;
     let mut counters: BTreeMap<String, u32> = slices.map(|slice| (memory(slice), 1)).collect();
@@ -48,7 +48,7 @@ pub(super) fn of(table: &ProfileTable) -> BTreeMap<String, u32> {
     counters
 }
 
-/// What an instance there takes of them.
+/// The counters that an instance at a placement takes.
 pub(super) fn taken(
     table: &ProfileTable,
     profile: &Profile,
@@ -110,7 +110,7 @@ pub(super) fn set(name: String, counters: BTreeMap<String, u32>) -> CounterSet {
     }
 }
 
-/// What a device takes of the set of one GPU.
+/// The counters that a device takes from the set of one GPU.
 pub(super) fn consumption(
     name: String,
     counters: BTreeMap<String, u32>,

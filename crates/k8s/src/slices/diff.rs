@@ -13,7 +13,7 @@ use super::pool::{Node, Pool};
 use super::quantity::plain;
 use crate::claim::DRIVER;
 
-/// What is to be done with one slice.
+/// A write to one slice.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SliceChange {
     Create(ResourceSlice),
@@ -22,8 +22,8 @@ pub enum SliceChange {
     Delete(ResourceSlice),
 }
 
-/// What makes of the slices that were found the node's pool, in order; nothing where they are it. Slices of other drivers or
-/// nodes are left alone, wherever they came from.
+/// The writes that turn the existing slices into the node's pool, in order; empty if they are equal. Slices of other
+/// drivers or nodes are left alone.
 pub fn steps(pool: &Pool, node: &Node, found: &[ResourceSlice]) -> Vec<SliceChange> {
     let ours: Vec<&ResourceSlice> = found
         .iter()

@@ -6,8 +6,8 @@ use divvy_core::units::Bytes;
 
 use super::counters;
 
-/// What parts of a GPU's memory are multiples of, on the node too: so the scheduler's sums are the agent's. The driver gives
-/// memory out in no smaller pieces than this.
+/// The granularity of a fraction's memory, on the node too: so the scheduler's sums are the agent's. The driver
+/// allocates memory in no smaller pieces.
 pub(super) const STEP: Bytes = Bytes::mib(2);
 
 /// A GPU, as far as it is published.
@@ -17,7 +17,7 @@ pub struct Gpu {
     /// The driver's number of it.
     pub index: u32,
     pub model: String,
-    /// What can be given out of it: usable memory, in whole steps of 2 MiB.
+    /// Its allocatable memory, in whole steps of 2 MiB.
     pub memory: Bytes,
     pub offer: Offer,
     pub health: Health,
@@ -37,7 +37,7 @@ pub enum Offer {
     Nothing(Withheld),
 }
 
-/// What a GPU can be cut into.
+/// The MIG profiles of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Carving {
     pub table: ProfileTable,
@@ -84,7 +84,7 @@ pub enum Withheld {
     NoMemory,
 }
 
-/// What the agent lists, in its order.
+/// The agent's GPUs, in its order.
 pub fn gpus(listed: &[v1::Gpu]) -> Vec<Gpu> {
     listed.iter().map(gpu).collect()
 }

@@ -41,9 +41,9 @@ pub struct Publisher {
     slices: Api<ResourceSlice>,
     nodes: Api<NodeObject>,
     name: String,
-    /// What the cluster turned out to know.
+    /// The cluster's support for device taints.
     taints: Taints,
-    /// What was said last of GPUs that are not published.
+    /// The last logged reasons of GPUs that are not published.
     said: Vec<(u32, Withheld)>,
 }
 
@@ -71,7 +71,7 @@ pub enum PublishError {
     Unsupported { gate: &'static str },
 }
 
-/// What is known of the own node.
+/// The known state of the own node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct OwnNode {
     node: Node,
@@ -236,7 +236,7 @@ impl Publisher {
         self.said.clone_from(&pool.withheld);
     }
 
-    /// What of all slices these are, for the API server to choose by.
+    /// The field selector of this node's slices.
     fn of_node(&self) -> String {
         format!("spec.driver={DRIVER},spec.nodeName={}", self.name)
     }

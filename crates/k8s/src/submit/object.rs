@@ -19,7 +19,7 @@ use crate::reservation;
 pub const CONTAINER: &str = "main";
 /// The user id of a program that need not be root; any number but 0 will do.
 const USER: u32 = 1000;
-/// What Kubernetes takes as a label, which most names have to be (RFC 1123).
+/// The longest label of Kubernetes, which most names have to be (RFC 1123).
 const LONGEST_NAME: usize = 63;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -243,7 +243,7 @@ impl Submission {
         metadata
     }
 
-    /// What asks, where it is no limit.
+    /// Adds the annotations of a request that is no limit.
     fn mark(&self, metadata: &mut Value) {
         match self.amount {
             Amount::Part(part) => {

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
 
 use super::object::CONTAINER;
 
-/// What a pod is at.
+/// The stage of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// And why.
@@ -25,7 +25,7 @@ const FINAL: [&str; 5] = [
     "RunContainerError",
 ];
 
-/// What a pod is at, from its status alone.
+/// The stage of a pod, from its status alone.
 pub fn stage(pod: &Pod) -> Stage {
     let Some(status) = &pod.status else {
         return Stage::Waits("Kubernetes has not processed the pod yet".to_owned());

@@ -188,7 +188,7 @@ impl World {
             while outcome.is_none() && matches!(attempt.step, Step::Judge | Step::Done(_)) {
                 outcome = attempt.step(&view);
             }
-            // What was counted matters no more once it is judged; two worlds that differ in it alone are one.
+            // A count is irrelevant once it is judged; two worlds that differ in it alone are one.
             if !matches!(attempt.step, Step::CountAll | Step::GiveWay) {
                 attempt.count = Count::default();
                 attempt.used = 0;
@@ -252,7 +252,7 @@ impl World {
         Some(next)
     }
 
-    /// What a reaper does to the slot of a dead process; it cannot be done to a living one.
+    /// Reaps the slot of a dead process; a living one cannot be reaped.
     fn recover(mut self, slot: usize, free: bool) -> Option<Self> {
         let owner = self
             .processes

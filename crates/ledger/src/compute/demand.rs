@@ -34,7 +34,7 @@ const LOOKED_UP: u32 = 16;
 /// How long to sleep where words cannot be waited for.
 const BLIND: Duration = Duration::from_millis(1);
 
-/// What the processes of a slice say they do, taken together.
+/// The demand of a slice: the reports of its processes, taken together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// One of them stands at the gate.
@@ -60,7 +60,7 @@ pub struct DemandReader {
     /// The file's first page, for the address of a word to wait for. Never read through: the job may cut the file short.
     page: Page,
     seen: u32,
-    /// Those at the gate, by slot.
+    /// Waiting processes at the gate, by slot.
     waiting: BTreeMap<usize, GateWaiter>,
 }
 
@@ -104,7 +104,8 @@ impl DemandReader {
         })
     }
 
-    /// What the slice's processes say now, and the point from which [`wait_for_demand`] waits. `now`: [`crate::boot_time_ns`].
+    /// The current demand of the slice's processes, and the point from which [`wait_for_demand`] waits. `now`:
+    /// [`crate::boot_time_ns`].
     ///
     /// # Errors
     /// The file is too short: a job cut it.

@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_micros(200);
 /// not hang a program.
 pub const MAX_GATE_WAIT_NS: u64 = 60_000_000_000;
 
-/// What the processes of a slice may launch. Times are of [`boot_time_ns`], below 2^62.
+/// The grant of a slice: the launches that its processes may start. Times are of [`boot_time_ns`], below 2^62.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grant {
     /// Anything, until told otherwise. What a slice begins with.
@@ -282,7 +282,7 @@ impl Drop for WorkWaitGuard<'_> {
     }
 }
 
-/// What the last owner of a slot said about its work is not its next owner's.
+/// Clears the work reports of a slot's last owner for the next one.
 pub(crate) fn forget(lines: &SlotLines) {
     lines.waiting.store(0, SeqCst);
     lines.watching.store(0, SeqCst);
@@ -346,7 +346,7 @@ mod tests {
             let seen = look(&|| slot.request_turn());
             assert_eq!(seen, (true, true), "it asks, and is believed");
         }
-        // That another of the slice asks is not its own word.
+        // A report of another process of the slice does not count as its own.
         let seen: Vec<_> = (0..50).map(|_| look(&|| other.request_turn())).collect();
         let silent_from = seen.iter().position(|seen| *seen == (false, false));
         assert_eq!(silent_from, Some(9), "{seen:?}");

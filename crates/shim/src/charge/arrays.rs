@@ -184,7 +184,7 @@ fn end<F>(real: &Real<'_, F>, key: u64) -> CUresult {
     result
 }
 
-/// What the driver says that an array takes.
+/// The driver's figure for the size of an array.
 fn told_of_array(of: &CUDA_ARRAY3D_DESCRIPTOR, device: CUdevice) -> Option<u64> {
     let (create, destroy) = (real::cuArray3DCreate_v2.get()?, real::cuArrayDestroy.get()?);
     let ask = driver::cuArrayGetMemoryRequirements.get()?;
@@ -204,7 +204,7 @@ fn told_of_array(of: &CUDA_ARRAY3D_DESCRIPTOR, device: CUdevice) -> Option<u64> 
     })
 }
 
-/// What the driver says that a mipmapped array takes.
+/// The driver's figure for the size of a mipmapped array.
 fn told_of_mipmapped(
     of: &CUDA_ARRAY3D_DESCRIPTOR,
     levels: c_uint,

@@ -18,7 +18,7 @@ use crate::device::DeviceMembership;
 use crate::process;
 use crate::route::hook::Real;
 
-/// What is to be unbound, taken out before the driver is asked.
+/// Bindings that are about to end, removed from the table before the driver is called.
 pub struct Unbinding {
     account: &'static ProcessAccount,
     resource: u64,

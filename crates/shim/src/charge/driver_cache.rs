@@ -108,10 +108,10 @@ pub struct DriverCache {
 #[derive(Default)]
 struct Balance {
     charged: u64,
-    /// What allocations that are shared with other processes take of it: they are counted by themselves.
+    /// Its bytes in allocations that are shared with other processes; those are counted by themselves.
     lent: u64,
     in_flight: u64,
-    /// What calls in flight that charged nothing mean to take of what is there.
+    /// Bytes that in-flight, uncharged calls expect to take from the cached memory.
     promised: u64,
     /// The driver's figure when it was last asked.
     reserved: u64,
@@ -121,7 +121,7 @@ struct Balance {
     forced: u64,
 }
 
-/// What a call holds of a cache while the driver is at it.
+/// The claim of a call on a cache while the driver works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GrowthClaim {
     /// Charged: the most that the cache may grow by.
@@ -144,7 +144,7 @@ pub fn most(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(SEGMENT).unwrap_or(u64::MAX)
 }
 
-/// What to do so that the charge agrees with the driver.
+/// The correction that makes the charge agree with the driver.
 #[derive(Debug, PartialEq, Eq)]
 enum Correction {
     None,
@@ -371,7 +371,7 @@ impl DriverCache {
             if taken.into_iter().fold(0, u64::saturating_add) > reserved {
                 return None;
             }
-            // What was refused is not needed after all.
+            // The refused growth turned out not to be needed.
             oom_report::clear_attempt();
             return Some(balance.begin(GrowthClaim::Promised(bytes)));
         }
@@ -460,7 +460,7 @@ mod tests {
     use super::*;
 
     impl Balance {
-        /// What a call does that the driver gives everything it was charged for, or promised.
+        /// Simulates a call for which the driver takes all that was charged or promised.
         fn call(&mut self, part: GrowthClaim) {
             let growth = self.begin(part);
             self.finish(growth);

@@ -15,7 +15,7 @@ use crate::device::{self, DeviceMembership};
 use crate::process::{self, LimiterState};
 use crate::route::hook::Real;
 
-/// What is to be done with host memory that is asked for.
+/// The decision on a request for pinned host memory.
 pub enum PinAdmission {
     /// The driver answers alone.
     Passed,
@@ -28,7 +28,7 @@ pub enum PinAdmission {
 pub struct Pinned {
     place: GpuAccount,
     bytes: u64,
-    /// What it is charged, where it is the GPU's memory too.
+    /// Its charge, where host memory is the GPU's memory too.
     hold: Option<Hold<'static>>,
 }
 

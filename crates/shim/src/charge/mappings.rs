@@ -11,7 +11,7 @@ pub struct Mappings<B> {
     handles: HashMap<u64, Handle<B>>,
     /// The handle mapped at each start address.
     ranges: BTreeMap<u64, u64>,
-    /// What is bound to a resource, by that resource.
+    /// The bindings to a resource, by resource.
     bound: HashMap<u64, Vec<(BindingRegion, u64)>>,
 }
 
@@ -26,19 +26,19 @@ struct Handle<B> {
     mappings: u32,
 }
 
-/// What [`Mappings::take_bound`] took.
+/// The result of [`Mappings::take_bound`].
 #[derive(Default)]
 #[must_use]
 pub struct Bound(Vec<(BindingRegion, u64)>);
 
-/// What [`Mappings::release`] took.
+/// The result of [`Mappings::release`].
 #[must_use]
 pub struct Released<B> {
     handle: u64,
     pub dead: Option<B>,
 }
 
-/// What [`Mappings::unmap`] took.
+/// The result of [`Mappings::unmap`].
 #[must_use]
 pub struct Unmapped<B> {
     ranges: Vec<(u64, u64, Option<B>)>,
@@ -182,7 +182,7 @@ impl<B: Clone> Mappings<B> {
         taken
     }
 
-    /// What was taken out is bound no more. Returns what has died of it.
+    /// Ends the bindings that were taken out. Returns the backings without a holder.
     pub fn unbound(&mut self, taken: Bound) -> Vec<B> {
         let handles = taken.0.into_iter().map(|(_, handle)| handle);
         handles.filter_map(|handle| self.unhold(handle)).collect()

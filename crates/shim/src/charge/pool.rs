@@ -25,7 +25,7 @@ use crate::charge::stream::StreamMarker;
 pub struct Pools {
     /// Whether any pool was ever seen: all that a view looks at in a program without pools.
     any: AtomicBool,
-    /// Those that were seen to be made or used, by handle.
+    /// Pools whose creation or use was seen, by handle.
     known: Mutex<HashMap<usize, PoolLocation>>,
     /// Destroyed ones that the driver gives up when it has come so far.
     fading: Mutex<Vec<(Arc<Pool>, StreamMarker)>>,

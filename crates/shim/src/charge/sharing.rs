@@ -61,7 +61,7 @@ pub fn export_address<F>(
 }
 
 impl ProcessAccount {
-    /// What holds the linear memory at an address, which is made now if it was the process's plain own.
+    /// The shared charge of the linear memory at an address; it is created if the memory was the process's own.
     fn holding_of(&'static self, address: CUdeviceptr) -> Option<Arc<MemoryCharge>> {
         let slot = self.joined()?;
         self.pointers.change(address, |allocation| {
@@ -82,7 +82,7 @@ impl ProcessAccount {
     }
 }
 
-/// What a structure of plain bytes comes to.
+/// The hash of a plain structure's bytes.
 fn key_of<T>(handle: &T) -> u64 {
     let (at, length) = (std::ptr::from_ref(handle).cast::<u8>(), size_of::<T>());
     // SAFETY: the callers' structures are arrays of bytes, which the driver or the program has written.
@@ -299,7 +299,7 @@ impl<G: Fn(CUdeviceptr), W: Fn(Arc<MemoryCharge>) -> AllocationBacking> Import<G
     }
 }
 
-/// What holds memory that the driver has just imported: what held it ahead, where that was on the right GPU.
+/// The holder of newly imported memory: the one prepared before the call, if that was on the right GPU.
 ///
 /// # Errors
 /// It is to be charged and does not fit.

@@ -57,7 +57,7 @@ impl Flavour {
         relaxed(|| unsafe { ask(stream) }) == CUresult::NOT_READY
     }
 
-    /// What tells streams apart for the whole process; `None` where the handle is another stream in another thread.
+    /// The identity of a stream in the whole process; `None` if the handle means another stream in another thread.
     pub fn identity(&self, stream: CUstream) -> Option<usize> {
         let per_thread =
             stream as usize == PER_THREAD_STREAM || stream.is_null() && self.per_thread;

@@ -34,7 +34,7 @@ pub struct Lane {
     pub gpu: usize,
 }
 
-/// What tells a context's streams apart, whichever flavour of a function they are used with.
+/// The identity of a stream in a context, for every flavour of a function.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct StreamId {
     stream: usize,

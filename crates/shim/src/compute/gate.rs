@@ -27,7 +27,7 @@ const LONGEST_STRIDE: u64 = 64;
 /// Work that does not end in this time may wait for what has yet to be launched, in nanoseconds.
 const GIVE_UP: u64 = 500_000_000;
 
-/// What a process knows of its work while turns are taken.
+/// A process's record of its work while slices take turns.
 #[derive(Default)]
 pub struct Compute {
     forecast: Forecast,
@@ -128,7 +128,7 @@ fn in_turn(
     work: Work,
     launch: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    // What is captured is written down and not done.
+    // A captured launch is recorded and not run.
     if flavour.captures(stream) {
         return launch();
     }
@@ -137,7 +137,7 @@ fn in_turn(
     };
     let compute = &account.compute;
     let (cost, measure) = compute.forecast.ask(work);
-    // Those that went by unseen since the last one are taken to be like this one.
+    // Launches that passed unseen since the last one are assumed to be like this one.
     let cost = cost.saturating_mul(compute.set_stride(cost, slot.is_bounded()));
     if is_current {
         compute.flight().enter(lane, boot_time_ns());

@@ -92,7 +92,7 @@ impl<'a> Object<'a> {
             .any(|header| (address as u64).wrapping_sub(self.at(header.p_vaddr)) < header.p_memsz)
     }
 
-    /// What may be done with the page at `address` (`PROT_…`), by the object's own account; `None` if it is not in it.
+    /// The protection of the page at `address` (`PROT_…`), by the object's own headers; `None` if it is not in it.
     pub fn protection(&self, address: *const c_void) -> Option<c_int> {
         let around = |kind: u32| {
             self.headers().iter().find(move |header| {

@@ -197,7 +197,7 @@ macro_rules! functions {
     };
 }
 
-/// What the handlers ask the driver for, beyond the hooked functions themselves.
+/// Driver functions that the handlers call, beyond the hooked ones.
 pub mod driver {
     functions! {
         cuda cuArrayGetMemoryRequirements;

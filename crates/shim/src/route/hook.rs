@@ -17,7 +17,7 @@ use crate::table::HOOKS;
 pub struct Hook {
     pub(crate) real: &'static LazySymbol,
     pub(crate) function: Address,
-    /// What the reference page says about it.
+    /// The text about it on the reference page.
     #[cfg_attr(not(test), allow(dead_code))]
     pub(crate) does: &'static str,
 }

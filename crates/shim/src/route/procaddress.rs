@@ -17,7 +17,7 @@ use crate::route::function::{driver, is_exported};
 use crate::route::hook::{self, Hook, Real};
 use crate::route::unknown;
 
-/// What a program asks for.
+/// The request of a program.
 struct Request {
     symbol: *const c_char,
     version: c_int,

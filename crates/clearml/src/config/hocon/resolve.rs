@@ -37,7 +37,7 @@ struct Resolver<'a> {
     depth: usize,
 }
 
-/// What a path leads to.
+/// The target of a path.
 enum Resolved<'a> {
     Node(&'a Node),
     Value(Option<Value>),

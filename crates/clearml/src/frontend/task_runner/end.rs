@@ -38,7 +38,7 @@ impl TaskRunner {
     }
 
     pub(super) async fn report_end(&mut self, ending: Ending) -> Option<Event> {
-        // What the job wrote last comes before what is said about it.
+        // The job's last output comes before the report of its end.
         if let Some(pump) = self.pump.take() {
             let _ = pump.await;
         }

@@ -121,7 +121,7 @@ impl TaskRunner {
                 if let Some(line) = line {
                     self.say("DEBUG", &format!("{line}\n")).await;
                 }
-                // What an abort comes to is said at its end, unless the task's own agent says it.
+                // The result of an abort is reported at its end, unless the task's own agent reports it.
                 if matches!(why, StopReason::Changed | StopReason::Reset) {
                     let reason = match why {
                         StopReason::Reset => "the task was reset",

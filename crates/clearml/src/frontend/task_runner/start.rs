@@ -157,7 +157,7 @@ impl TaskRunner {
     }
 }
 
-/// What the task's page shows of its slot.
+/// The properties of its slot on the task's page.
 fn facts(job: &Job) -> impl Iterator<Item = (String, Value)> {
     let list =
         |of: &dyn Fn(&Slice) -> String| job.slices.iter().map(of).collect::<Vec<_>>().join(",");

@@ -25,7 +25,7 @@ enum Job {
     Ended,
 }
 
-/// What happens to the world, or to us, besides the daemon's own steps.
+/// An event outside the daemon's own steps.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     /// One action, whole.
@@ -191,7 +191,7 @@ impl World {
         }
     }
 
-    /// What a restart makes of it.
+    /// The state after a restart.
     fn restarted(&self) -> TaskLifecycle {
         self.record
             .map_or(TaskLifecycle::at(State::Done(Outcome::NotOurs)), |mark| {

@@ -21,7 +21,7 @@ pub enum MigRefusal {
 }
 
 impl MigRefusal {
-    /// What to do, in one line.
+    /// The remedy, in one line.
     pub fn hint(self) -> &'static str {
         match self {
             Self::InUse => {
@@ -46,8 +46,8 @@ impl MigRefusal {
 }
 
 impl Error {
-    /// What kind of refusal this is, if it is one. An unlisted place is answered in either of two ways (nvml.h allows both), which
-    /// mean the same here.
+    /// The refusal behind this error, if it is one. NVML answers an unlisted placement in either of two ways (nvml.h
+    /// allows both), which mean the same here.
     pub fn refusal(&self) -> Option<MigRefusal> {
         let Error::Nvml { function, code, .. } = self else {
             return match self {

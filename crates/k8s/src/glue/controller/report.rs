@@ -9,7 +9,7 @@ use crate::glue::record::{Record, name};
 use crate::glue::task_state::{FinalStatus, TaskFacts};
 
 impl GlueController {
-    /// What the task's page shows of its pod.
+    /// Shows the pod on the task's page.
     pub(super) async fn show(&self, task: &Task) {
         let objects = &self.context.objects;
         let mut runtime = task.runtime.clone().unwrap_or_default();

@@ -16,7 +16,7 @@ fn record() -> Record {
     }
 }
 
-/// What a task brings along.
+/// The settings of a task.
 #[derive(Default)]
 struct Brings<'a> {
     image: Option<&'a str>,

@@ -330,7 +330,7 @@ const GPUS: [(&str, &str); 4] = [
 struct Model {
     world: ClusterState,
     versions: BTreeMap<String, u64>,
-    /// What each controller saw last, and what it has yet to do.
+    /// The last observation of each controller, and its pending steps.
     controllers: [(BTreeMap<String, u64>, Vec<ReservationStep>); 2],
     /// Which of their steps failed.
     failed: [Failed; 2],

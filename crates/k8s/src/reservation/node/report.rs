@@ -32,7 +32,7 @@ fn is_shared(gpu: &Gpu) -> bool {
     gpu.mode == "shared"
 }
 
-/// What each share is to say, by its name, with its GPU's UUID.
+/// The wanted status of each share, by its name, with its GPU's UUID.
 pub(super) fn statuses(
     seen: &NodeObservation,
     seats: &[AssignedPod],

@@ -29,12 +29,12 @@ impl Backoff {
         }
     }
 
-    /// What is to be published has changed.
+    /// The wanted slices have changed.
     pub(super) fn now(&mut self, now: Instant) {
         self.due = now;
     }
 
-    /// What is published has changed.
+    /// The published slices have changed.
     pub(super) fn soon(&mut self, now: Instant) {
         self.due = self.due.min(self.quiet.max(now));
     }

@@ -60,7 +60,7 @@ pub struct Executable {
     mapped: Mutex<Option<Mapped>>,
 }
 
-/// What a run may take from one cache, in bytes.
+/// The most that a run may take from one cache, in bytes.
 pub struct Need {
     pub cache: Arc<DriverCache>,
     pub bytes: u64,
@@ -103,7 +103,7 @@ impl Graphs {
         result
     }
 
-    /// What graphs take of a device.
+    /// The cache of all graphs on a device.
     pub fn cache(&self, place: &GpuAccount, device: CUdevice) -> Arc<DriverCache> {
         let new = || Arc::new(DriverCache::new(CacheSource::Graphs(device), *place));
         self.any.store(true, Release);
@@ -152,7 +152,7 @@ impl Graphs {
         let caches: Vec<_> = self.caches().values().cloned().collect();
         for cache in &caches {
             cache.gave_back();
-            // What such a launch is about to take again stays charged; it settles when it returns.
+            // Memory that such a launch is about to take again stays charged; the launch corrects it when it returns.
             if alone.is_some() {
                 cache.reconcile();
             }

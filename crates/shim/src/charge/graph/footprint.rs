@@ -21,7 +21,7 @@ const PAGE: u64 = 2 << 20;
 /// How deep graphs may lie in graphs; CUDA has no such limit, and no sane graph comes near.
 const DEPTH: u32 = 64;
 
-/// What one graph takes.
+/// The footprint of one graph.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// By device, in bytes.

@@ -31,7 +31,7 @@ pub fn memory_v2<F>(
         && let Some(view) = view(device, memory.total, memory.free)
     {
         (memory.total, memory.free) = (view.total, view.free);
-        // What the driver keeps for itself is not the slice's.
+        // The driver's own reserved memory is not the slice's.
         (memory.used, memory.reserved) = (view.total - view.free, 0);
     }
     result

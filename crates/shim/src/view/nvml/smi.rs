@@ -199,7 +199,7 @@ fn while_writable(place: *mut *mut c_void, act: impl FnOnce()) -> bool {
         return false;
     }
     act();
-    // What cannot be protected again works all the same.
+    // A page that cannot be protected again still works.
     protect(protection);
     true
 }
