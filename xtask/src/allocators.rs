@@ -59,7 +59,7 @@ fn unpack(folder: &Path, library: &str, package: &str) -> bool {
             fs::copy(&from, folder.join(name)).is_ok()
         })
     };
-    // What is left over harms nobody.
+    // A leftover file does no harm.
     let _ = fs::remove_file(file);
     let _ = fs::remove_dir_all(unpacked);
     copied

@@ -172,8 +172,9 @@ impl Run<'_> {
     }
 }
 
-/// The program with the signal dispositions of an interactive shell, whatever this one was started with: a script's `&` ignores SIGINT and
-/// SIGQUIT, and ignored signals are inherited. After `nohup` it gets a session of its own, which no terminal hangs up.
+/// The program with the signal dispositions of an interactive shell, independent of its own: a script's `&` ignores
+/// SIGINT and SIGQUIT, and ignored signals are inherited. After `nohup` it gets a session of its own, which no terminal
+/// hangs up.
 fn detached(program: &Path) -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal");

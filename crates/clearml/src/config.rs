@@ -1,10 +1,11 @@
-//! clearml.conf and the environment, as the stock agent reads them.
+//! The configuration of a ClearML agent: clearml.conf and the environment, read as the stock agent reads them.
 //!
 //! ```text
 //! ~/trains.conf < ~/clearml.conf < CLEARML_AGENT__A__B < CLEARML_API_HOST and the like
 //!        └── or one file: --config-file, CLEARML_CONFIG_FILE ──┘
 //! ```
-//! [`Tree`] is the whole of it, for whoever needs a value of its own; [`Settings`] are those that the front end reads, typed.
+//! [`Tree`] is the whole configuration, for callers that need a value of their own; [`Settings`] are the values that
+//! the front end reads, typed.
 
 mod environment;
 mod hocon;
@@ -21,7 +22,7 @@ pub use environment::Variables;
 pub use tree::Tree;
 pub use window::{Hours, WindowError};
 
-/// What the front end reads of the configuration.
+/// The settings that the front end reads from the configuration.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub tree: Tree,
@@ -59,7 +60,7 @@ pub struct Api {
     pub token_expiration: Option<Duration>,
 }
 
-/// Who the daemon is.
+/// The credentials of the daemon.
 #[derive(Clone, Debug)]
 pub enum Credentials {
     Keys {
@@ -70,10 +71,10 @@ pub enum Credentials {
     Token(Secret),
 }
 
-/// What the server's certificate is held against.
+/// The trust anchors for the server's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verify {
-    /// What the machine trusts.
+    /// The machine's trust store.
     System,
     /// Certificates in a PEM file: `REQUESTS_CA_BUNDLE`, or a path in `api.verify_certificate`.
     Bundle(PathBuf),
@@ -132,7 +133,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// What to do about it.
+    /// The remedy.
     pub fn hint(&self) -> String {
         match self {
             Self::Read { .. } => "name another file with --config-file or CLEARML_CONFIG_FILE".into(),
@@ -205,8 +206,8 @@ impl Settings {
             report: seconds("CLEARML_AGENT_STATUS_REPORT_FREQ_SEC", 30.0, 0.05)?,
             ping: tree.seconds("agent.task_ping_interval_sec", 60.0)?,
             abort_callback_max: tree.seconds("agent.abort_callback_max_timeout", 1800.0)?,
-            uptime: tree.words("agent.uptime")?.unwrap_or_default(),
-            downtime: tree.words("agent.downtime")?.unwrap_or_default(),
+            uptime: tree.strings("agent.uptime")?.unwrap_or_default(),
+            downtime: tree.strings("agent.downtime")?.unwrap_or_default(),
             tree,
         })
     }

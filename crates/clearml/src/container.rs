@@ -1,4 +1,4 @@
-//! What is run for a task: the stock agent's `execute` in a container, or as a plain process.
+//! The command line of a task: the stock agent's `execute`, in a container or as a plain process.
 //!
 //! ```text
 //! clearml.conf, environment ──► Setup ─┐
@@ -31,12 +31,12 @@ pub use files::FileError;
 use files::{TaskFolder, config_inside, make_caches};
 use masking::listed;
 use script::CONFIG;
-pub use script::{Asked, script};
+pub use script::{ScriptSpec, script};
 pub use setup::{Lines, Setup};
 use setup::{expanded, joined, shell};
 use template::filled;
 
-/// What the command line says about running tasks.
+/// The command line's options on running tasks.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// `--docker [IMAGE [ARGUMENT…]]`; absent: tasks run as plain processes.
@@ -54,18 +54,18 @@ impl Default for Options {
     }
 }
 
-/// What a claimed task is to be run with.
+/// The launch of a claimed task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launch {
     /// Program and arguments.
     pub command: Vec<String>,
-    /// What they run in.
+    /// Its container.
     pub container: Option<v1::Container>,
     /// Their environment; in a container, besides the image's.
     pub env: BTreeMap<String, String>,
     /// Lines for the task's log before it starts, in order, each with its line break.
     pub lines: Vec<String>,
-    /// What the task's container section is to say from now on, where the task said nothing of its own.
+    /// The update of the task's container section on the server, where the task has none of its own.
     pub write_back: Option<server::Container>,
     /// The command line that comes to the same, in three parts: before the GPUs, after them, and the whole rest.
     shown: [Vec<String>; 2],
@@ -110,9 +110,9 @@ pub struct Runner {
 /// Has `clearml-agent execute` end with the exit code of the task's program, instead of 0 (3.0.3, `worker.py`).
 const PROPAGATE: (&str, &str) = ("CLEARML_AGENT_PROPAGATE_EXITCODE", "1");
 
-/// What was made on this machine for one task.
+/// The files of one task on this machine.
 #[derive(Clone, Debug)]
-struct Made {
+struct TaskFiles {
     config: PathBuf,
     ssh: Option<PathBuf>,
 }
@@ -162,7 +162,7 @@ impl Runner {
         self.docker.then_some(self.setup.image.as_str())
     }
 
-    /// What a task is run with on this slot. In containers its files lie on this machine from now on, until
+    /// Prepares the launch of a task on this slot. In container mode it creates the task's files on this machine, until
     /// [`Runner::clear`].
     ///
     /// # Errors
@@ -173,7 +173,7 @@ impl Runner {
         }
         let mounts = &self.setup.mounts;
         let folder = TaskFolder::make(&mounts.tasks, &task.id)?;
-        let made = Made {
+        let made = TaskFiles {
             config: folder.write_config(&self.inside)?,
             ssh: match &mounts.ssh {
                 Some(keys) => Some(folder.copy_keys(keys)?),
@@ -253,7 +253,7 @@ impl Runner {
         }
     }
 
-    /// What the daemon knows and the task's agent has to.
+    /// Adds the variables that the task's agent needs from the daemon.
     fn add_worker(&self, add: &mut dyn FnMut(&str, String)) {
         if let Some(token) = &self.token {
             add("CLEARML_AUTH_TOKEN", token.clone());
@@ -272,7 +272,12 @@ impl Runner {
     }
 
     /// The stock agent's `docker run`.
-    fn contained(&self, task: &Task, slot: &TaskSlot, made: &Made) -> Result<Launch, LaunchError> {
+    fn contained(
+        &self,
+        task: &Task,
+        slot: &TaskSlot,
+        made: &TaskFiles,
+    ) -> Result<Launch, LaunchError> {
         let setup = &self.setup;
         let asked = task.container.clone().unwrap_or_default();
         let own_image = asked
@@ -388,7 +393,7 @@ impl Runner {
         slot: &TaskSlot,
         image: &str,
         arguments: &[Argument],
-        made: &Made,
+        made: &TaskFiles,
     ) -> Vec<String> {
         let setup = &self.setup;
         let mut flags: Vec<String> = arguments.iter().flat_map(|one| one.0.clone()).collect();
@@ -441,7 +446,7 @@ impl Runner {
         flags
     }
 
-    fn script(&self, task: &Task, setup: Option<&str>, made: &Made) -> String {
+    fn script(&self, task: &Task, setup: Option<&str>, made: &TaskFiles) -> String {
         let mounts = &self.setup.mounts;
         let git = format!("{}.git", mounts.ssh_copy);
         let wheel = self
@@ -451,7 +456,7 @@ impl Runner {
             .map(|wheel| format!("\"{}\"", wheel_inside(wheel)));
         script(
             &self.setup.script,
-            &Asked {
+            &ScriptSpec {
                 task: &task.id,
                 setup,
                 ssh_copy: made.ssh.is_some().then_some(mounts.ssh_copy.as_str()),
@@ -473,7 +478,7 @@ fn wheel_inside(wheel: &Path) -> String {
     )
 }
 
-/// What tells this slot's own folders from other slots': `gpu2.25a`; nothing for the daemon that runs one task at a time.
+/// The suffix of this slot's own folders: `gpu2.25a`; `None` for the daemon that runs one task at a time.
 fn own_suffix(slot: &TaskSlot) -> Option<String> {
     let (_, label) = slot.worker.rsplit_once(':')?;
     (slot.worker != slot.parent).then(|| label.replace([',', '/'], "-"))

@@ -1,4 +1,5 @@
-//! Names that the server has for a task, its user and its project. They are other people's text: bounded, and on one line.
+//! Display names that the server has for a task, its user and its project. They are untrusted text: bounded, and
+//! reduced to one line.
 
 use divvy_core::JobId;
 use serde_json::Value;
@@ -6,7 +7,7 @@ use serde_json::Value;
 /// Bytes of a name, as the node agent takes them.
 const LONGEST: usize = 200;
 
-/// What people call a task.
+/// The display names of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     pub name: Option<String>,

@@ -1,14 +1,15 @@
-//! The front end itself: looks at the server's queues, keeps the agent's jobs in step with them, and drives what is claimed.
+//! The ClearML front end: it polls the server's queues, mirrors their tasks as jobs of the agent, and runs the claimed
+//! tasks.
 //!
 //! ```text
-//!  poll ──► entries, tags ──► mirror (pure) ──► submit, cancel
+//!  poll ──► entries, tags ──► queue_mirror (pure) ──► submit, cancel
 //!                                   │ head has its slice
 //!                                   ▼
-//!                             drive ◄── life (pure): look, pop, start, confirm, watch, tell
-//!  beat ──► machine and slots        pump ──► the task's log
+//!                             task_runner ◄── task_state (pure): look, pop, start, confirm, watch, report
+//!  heartbeat ──► machine and slots   log_forwarder ──► the task's log
 //! ```
-//! Decisions are in `mirror`, `life`, `watch`, `back`, `gate` and `log`, which are pure; the others do what those say. What of
-//! them holds for any front end is public: Kubernetes' has the same server before it.
+//! Decisions are in `queue_mirror`, `task_state`, `watch`, `requeue`, `pull_schedule` and `log`, which are pure; the other
+//! modules carry them out. The parts that suit any front end are public: the Kubernetes glue uses the same server.
 
 mod context;
 mod coordinator;

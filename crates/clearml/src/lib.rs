@@ -5,9 +5,9 @@
 //!                                             │
 //!                                  config · container · records
 //! ```
-//! The agent's journal and planner are the ledger: the first tasks of each server queue are mirrored as waiting jobs of the
-//! agent's queue of the same name, and a task is taken from the server only once the agent has given its job a slice. What is
-//! run for a task is [`container`]'s to say; GPUs, slices and processes are the agent's alone.
+//! The agent's journal and planner hold the state: the first tasks of each server queue are mirrored as pending jobs of
+//! the agent's queue of the same name, and a task is taken from the server only once the agent has given its job a slice.
+//! [`container`] makes a task's command line; the agent alone handles GPUs, slices and processes.
 #![forbid(unsafe_code)]
 
 pub mod config;
@@ -28,7 +28,7 @@ use divvy_core::{Amount, QueueName};
 pub use config::Settings;
 pub use stop::StopSignal;
 
-/// What the command line gives one run of the front end.
+/// The command line's options for one run of the front end.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The node agent's socket.
@@ -63,7 +63,7 @@ pub struct Options {
 pub struct Served {
     pub server: ServerQueue,
     pub agent: QueueName,
-    /// What each of its tasks gets.
+    /// The amount of each of its tasks.
     pub amount: Amount,
 }
 
@@ -133,8 +133,8 @@ fn runtime() -> Result<tokio::runtime::Runtime, Error> {
 /// Serves until `stop` says so; blocks its thread, and runs what it needs in it.
 ///
 /// # Errors
-/// Before it serves, for whatever keeps it from doing so: keys that the server refuses, queues that it does not have, an agent
-/// that does not answer. After that it goes on through every failure of server and agent that can pass.
+/// Before it serves, for every error that prevents it: keys that the server refuses, queues that it does not have, an
+/// agent that does not answer. After that it goes on through every transient failure of server and agent.
 pub fn run(options: Options, stop: StopSignal) -> Result<(), Error> {
     tokio::task::LocalSet::new().block_on(&runtime()?, frontend::serve(options, stop))
 }

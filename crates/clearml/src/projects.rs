@@ -1,4 +1,5 @@
-//! The mapping from a task's user and project on the server to a project of this node, which the administrator writes.
+//! The project mapping: from a task's user and project on the server to a project of this node, as the administrator
+//! writes it.
 //!
 //! ```toml
 //! by      = "user"            # user, project or none: what holds for a task that no line below names
@@ -25,7 +26,7 @@ use crate::facts::Facts;
 /// Bytes of the file: some ten thousand lines.
 const LARGEST: u64 = 1 << 20;
 
-/// What `--clearml-project-by` says.
+/// The value of `--clearml-project-by`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Source {
     #[default]
@@ -73,12 +74,12 @@ pub struct Mapping {
 pub struct ProjectPlacement {
     /// `None`: outside all projects.
     pub project: Option<String>,
-    /// What the mapping says instead, and does not exist here.
+    /// The project that the mapping names, if it does not exist here.
     pub missing: Option<String>,
 }
 
 impl ProjectPlacement {
-    /// What people are to know about it, in a sentence.
+    /// A note on it for people, in a sentence.
     #[must_use]
     pub fn note(&self) -> Option<String> {
         let missing = self.missing.as_ref()?;
@@ -115,7 +116,7 @@ pub enum MappingError {
 }
 
 impl MappingError {
-    /// What to do about it.
+    /// The remedy.
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
@@ -266,7 +267,7 @@ fn with_those_above(name: &str) -> impl Iterator<Item = &str> {
 #[derive(Debug)]
 pub struct Projects {
     file: Option<PathBuf>,
-    /// What the file was when it was read last.
+    /// The file's metadata at its last read.
     stamp: Option<Stamp>,
     mapping: Mapping,
 }

@@ -1,8 +1,8 @@
-//! Text that is never printed: keys, tokens.
+//! Secret text that is never printed: keys and tokens.
 
 use std::fmt;
 
-/// A secret. Neither `Debug` nor anything else shows it; who needs it says so with [`Secret::expose`].
+/// A secret. Neither `Debug` nor any other output shows it; code that needs it calls [`Secret::expose`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 

@@ -1,10 +1,10 @@
-//! Who a task runs as: the names of the daemon and of a task's slot, as the stock agent writes them, and what is to be run there.
+//! Worker names of the daemon and of a task's slot, as the stock agent writes them, with the command of that slot.
 
 use divvy_api::v1::Slice;
 
 use crate::Mode;
 
-/// What a claimed task was given.
+/// The slot of a claimed task.
 #[derive(Clone, Debug)]
 pub struct TaskSlot {
     /// `node1:gpu2.25a`: the worker that the task's own agent registers as.
@@ -16,7 +16,7 @@ pub struct TaskSlot {
     pub queue_name: String,
     /// The agent's job.
     pub job: String,
-    /// What the job holds, in the order of GPUs.
+    /// The job's slices, in the order of GPUs.
     pub slices: Vec<Slice>,
 }
 

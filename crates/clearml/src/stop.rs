@@ -1,4 +1,4 @@
-//! The word to stop, from whoever started the front end.
+//! The stop signal for the front end.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ impl StopSignal {
         Self(Arc::new(watch::Sender::new(false)))
     }
 
-    /// Says it. Whoever waits goes on, in whichever thread.
+    /// Requests the stop, and wakes the waiters of all clones, in any thread.
     pub fn stop(&self) {
         self.0.send_replace(true);
     }

@@ -1,4 +1,4 @@
-//! Another process's GPU memory, put aside into the host's memory and back: the driver's own checkpoints (CUDA driver API, group
+//! CUDA checkpoints of a process: its GPU memory is saved to host memory and restored (CUDA driver API, group
 //! CHECKPOINT; from driver 570, CUDA 12.8).
 //!
 //! ```text
@@ -6,8 +6,9 @@
 //!    ▲                 │   ▲                  │
 //!    └──── unlock ─────┘   └──── restore ─────┘
 //! ```
-//! Threads of the driver in that process do the work, so it must not be stopped meanwhile (inferred; reported: every call waits for
-//! ever then, whatever its timeout). Any of these calls may hang: to be made by a process that somebody ends.
+//! Threads of the driver in that process do the work, so it must not be stopped meanwhile (inferred; reported: every
+//! call then waits for ever, despite its timeout). Any of these calls may hang, so the caller has to be a process that
+//! can be killed.
 
 use std::path::Path;
 
@@ -72,7 +73,7 @@ impl Checkpoints {
     /// How a process is.
     ///
     /// # Errors
-    /// What the driver says; `CUDA_ERROR_NOT_INITIALIZED` of one that does not use it.
+    /// The driver's error; `CUDA_ERROR_NOT_INITIALIZED` for a process that does not use CUDA.
     pub fn state(&self, pid: i32) -> Result<State, Error> {
         let mut state = CUprocessState::RUNNING;
         let get = &self.calls.cuCheckpointProcessGetState;
@@ -91,7 +92,7 @@ impl Checkpoints {
     /// Has its calls wait, once what it has submitted is done, if that is within so many milliseconds.
     ///
     /// # Errors
-    /// What the driver says; it runs on then.
+    /// The driver's error; the process then runs on.
     pub fn lock(&self, pid: i32, timeout_ms: u32) -> Result<(), Error> {
         let mut args = CUcheckpointLockArgs {
             timeoutMs: timeout_ms,
@@ -109,7 +110,7 @@ impl Checkpoints {
     /// Copies the memory of a locked one to the host's, and gives back all that it has of its GPUs.
     ///
     /// # Errors
-    /// What the driver says; it stays locked then.
+    /// The driver's error; the process then stays locked.
     pub fn save(&self, pid: i32) -> Result<(), Error> {
         // SAFETY: the arguments may be left out.
         let save =
@@ -124,8 +125,8 @@ impl Checkpoints {
     /// Copies it back, to the same addresses on the same GPUs.
     ///
     /// # Errors
-    /// What the driver says. On drivers 580 and 595 it is said never to succeed again after it failed for want of memory
-    /// (NVIDIA/cuda-checkpoint, issue 44): there has to be room before it is tried.
+    /// The driver's error. On drivers 580 and 595 it reportedly never succeeds again after it failed for want of memory
+    /// (NVIDIA/cuda-checkpoint, issue 44), so there has to be room before it is tried.
     pub fn restore(&self, pid: i32) -> Result<(), Error> {
         // SAFETY: the arguments may be left out.
         let restore = |restore: pfn::cuCheckpointProcessRestore| unsafe {
@@ -141,7 +142,7 @@ impl Checkpoints {
     /// Lets the calls of a locked one go on.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn unlock(&self, pid: i32) -> Result<(), Error> {
         // SAFETY: the arguments may be left out.
         let unlock =

@@ -1,4 +1,4 @@
-//! What a CUDA context costs before its first allocation, measured.
+//! The measured context overhead: the memory that a CUDA context takes before its first allocation.
 //!
 //! The figure depends on GPU, driver and loading mode (some 300 to 500 MB), so it is measured, never assumed: in a process of
 //! its own, since a context once made may leave memory behind, and a driver that fails may take its process along.
@@ -12,7 +12,7 @@ use crate::sys::cuda::*;
 use crate::{Error, Uuid};
 
 library! {
-    /// What this module calls.
+    /// The driver functions that this module calls.
     struct Functions {
         cuInit,
         cuGetErrorString,
@@ -34,10 +34,10 @@ pub struct ContextOverhead {
 /// Where a measured figure comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// What NVML says of this process.
+    /// NVML's figure for this process.
     Process,
-    /// How much more of the GPU is in use, where NVML does not list this process (as from within a PID namespace): whatever
-    /// other processes did meanwhile is in it.
+    /// The growth of the GPU's used memory, where NVML does not list this process (as from within a PID namespace). It
+    /// includes changes by other processes.
     Device,
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong between us and the driver.
+//! Errors of the driver's libraries: loading, lookup, and result codes.
 
 use crate::load::LoadError;
 use crate::sys::cuda::CUresult;

@@ -1,5 +1,5 @@
-//! Opens a driver library by path or by its usual name, and finds its functions. The roundabout ways by which some programs
-//! find them are in `lookup`.
+//! Loading of a driver library by path or by its usual name, and lookup of its functions. The indirect ways by which
+//! some programs find them are in `lookup`.
 //!
 //! A library once opened stays open: NVIDIA's start threads of their own and do not survive being unloaded. So a function
 //! found here may be called for as long as the process lives, and nothing has to hold the library.
@@ -40,7 +40,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// Opens the file `path`, or where there is none whatever the dynamic loader finds as `name`.
+    /// Opens the file `path`, or without one the library that the dynamic loader finds as `name`.
     ///
     /// # Errors
     /// [`LoadError::Open`] when there is no such file, or it is no library for this machine.

@@ -1,4 +1,4 @@
-//! GPUs as NVML sees them: identity, memory, processes, utilisation.
+//! The safe NVML layer: identity, memory, processes and utilisation of GPUs.
 //!
 //! Not nvml-wrapper: the shim and the simulator need the raw table anyway, and that one is held against the headers by a
 //! compiler; what the agent asks is a dozen calls, each of which has to fail alone and say which call and which GPU it was.
@@ -16,7 +16,7 @@ use crate::sys::nvml::*;
 use crate::{CudaVersion, Error};
 
 library! {
-    /// What this module calls.
+    /// The driver functions that this module calls.
     struct Functions {
         nvmlInit_v2,
         nvmlShutdown,
@@ -87,7 +87,7 @@ pub struct Device<'a> {
     index: u32,
 }
 
-/// What does not change while the GPU is there.
+/// The attributes that never change while the GPU is present.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// `GPU-…`
@@ -106,17 +106,17 @@ pub struct Modes {
     /// Multi-instance GPU: memory is had through instances only.
     pub mig: Option<bool>,
     pub compute: Option<ComputeMode>,
-    /// Whether the driver stays awake while nobody uses the GPU.
+    /// Whether the driver stays loaded while no process uses the GPU (persistence mode).
     pub persistence: Option<bool>,
 }
 
-/// Who may make contexts on a GPU.
+/// The compute mode: which processes may create contexts on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ComputeMode {
     Default,
     /// One process at a time.
     ExclusiveProcess,
-    /// Nobody.
+    /// No process.
     Prohibited,
     /// One that we do not know.
     Other(u32),
@@ -126,7 +126,7 @@ pub enum ComputeMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     pub total: u64,
-    /// Held back by the driver for itself, whatever runs.
+    /// Reserved by the driver for itself, independent of load.
     pub reserved: u64,
     /// Held by processes.
     pub used: u64,
@@ -298,7 +298,7 @@ impl Device<'_> {
         self.text(&self.nvml.functions.nvmlDeviceGetUUID)
     }
 
-    /// Who this GPU is.
+    /// The identity of this GPU.
     pub fn identity(&self) -> Result<Identity, Error> {
         let f = &self.nvml.functions;
         let pci = self.read(&f.nvmlDeviceGetPciInfo_v3, nvmlPciInfo_t::default())?;
@@ -485,7 +485,7 @@ impl Device<'_> {
         }
     }
 
-    /// What `function` makes of `value`.
+    /// Calls `function` with `value` as its out parameter.
     fn read<T>(&self, function: &Function<Getter<T>>, mut value: T) -> Result<T, Error> {
         // SAFETY: our own handle, and a value of the type that the function's signature says.
         self.call(function, |get| unsafe { get(self.handle, &raw mut value) })?;
@@ -510,7 +510,7 @@ impl Device<'_> {
     }
 }
 
-/// What this GPU does not offer is not there.
+/// `None` for a feature that this GPU does not offer.
 fn offered<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
     match answer {
         Ok(value) => Ok(Some(value)),

@@ -1,12 +1,12 @@
-//! A CUDA program that tries to take more memory than it may, in every way the driver offers.
+//! Probes of a memory limit: a CUDA program that tries to exceed it in every way that the driver offers.
 //!
 //! ```text
 //! Session   one GPU with its primary context, functions found by one of the usual lookups
 //! WAYS      the functions that take device memory, a row each; Taken is what they gave, given back when dropped
 //! exceed    tries one way against a limit: Verdict        views    what the driver tells about memory, held to the limit
 //! ```
-//! It runs in a process of its own that ends soon after: a driver that fails may take its process along. It knows nothing of
-//! limiters; the limit it is given is what it holds the driver to. Whoever runs it says what a verdict means.
+//! It runs in a short-lived process of its own: a driver that fails may take its process along. It knows nothing of
+//! limiters and compares the driver with the given limit. The caller interprets a verdict.
 
 mod arrays;
 mod contexts;
@@ -33,7 +33,7 @@ pub use views::{View, views};
 pub use ways::{Asks, WAYS, Way, way};
 
 library! {
-    /// What the probes call.
+    /// The driver functions that the probes call.
     struct Functions {
         cuInit,
         cuGetErrorString,
@@ -114,7 +114,7 @@ pub struct Taken<'s> {
 }
 
 impl Taken<'_> {
-    /// What was asked for, or what it was seen to cost where nothing is asked for.
+    /// The requested size, or the measured cost where no size is requested.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -197,7 +197,7 @@ impl Session {
         Ok(Uuid(uuid.bytes))
     }
 
-    /// What `cuMemGetInfo` says.
+    /// The figures of `cuMemGetInfo`.
     ///
     /// # Errors
     /// The driver's.
@@ -213,7 +213,7 @@ impl Session {
         })
     }
 
-    /// What `cuDeviceTotalMem` says.
+    /// The figure of `cuDeviceTotalMem`.
     ///
     /// # Errors
     /// The driver's.
@@ -243,7 +243,7 @@ impl Session {
     }
 
     /// Waits for everything this process has given the GPU to do.
-    fn settle(&self) {
+    fn synchronise(&self) {
         // SAFETY: takes nothing. What cannot be waited for is over.
         let _ = self.call(&self.functions.cuCtxSynchronize, |wait| unsafe { wait() });
     }
@@ -256,8 +256,8 @@ impl Session {
         checked(function, call, &self.functions.cuGetErrorString)
     }
 
-    /// What was taken; `give_back` runs when it is dropped. A driver that refuses to take something back keeps it until
-    /// this process ends, which is soon.
+    /// An allocation; `give_back` runs when it is dropped. If the driver refuses to free it, it stays until this
+    /// process ends, which is soon.
     fn taken<'s>(
         &'s self,
         bytes: u64,

@@ -1,8 +1,8 @@
-//! NVIDIA's C interfaces as tables: types, constants and function signatures, each written once.
+//! Raw bindings of NVIDIA's C interfaces as tables: types, constants and function signatures, each written once.
 //!
 //! ```text
 //! handles!   opaque handles         structs!    layouts, listed in STRUCTS     defines!   #define values, listed in DEFINES
-//! opaque!    structures nobody here looks into
+//! opaque!    structures without known fields
 //! enums!     open enumerations, listed in ENUMS    functions!  pointer types (module pfn), listed in SIGNATURES
 //! ```
 //! The lists exist for `tests/headers.rs`, which has a C compiler hold every row against NVIDIA's own headers (CUDA 13.5).

@@ -1,4 +1,4 @@
-//! A GPU's identity: sixteen bytes to CUDA and the ledger, `GPU-` and text to NVML and people.
+//! The UUID of a GPU: sixteen bytes for CUDA and the ledger, `GPU-` and text for NVML and people.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! CUDA's versions, as the driver counts them.
+//! CUDA version numbers, as the driver encodes them.
 
 use std::fmt;
 

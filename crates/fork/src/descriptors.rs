@@ -1,4 +1,5 @@
-//! Descriptors that a process was started with and hands on by mistake (close_range(2)).
+//! Inherited file descriptors: closes those that a process was started with and would hand on by mistake
+//! (close_range(2)).
 //!
 //! A shell, a script or `flock` may leave descriptors open in a daemon, and an exec(2) passes on each one without
 //! close-on-exec. They are marked and not closed: a library that the loader has started may use one of them.

@@ -1,9 +1,9 @@
-//! fork(2) where it is sound: in a process with one thread.
+//! fork(2) for a fork server: sound because the process has one thread.
 //!
 //! Starting a program of Divvy's size costs more than a short job does: the loader, the page faults, the parsing of a
-//! command line. A copy of a process that has done all that costs a tenth of it. The copy has only the thread that asked for it,
-//! so whatever another thread had locked would stay locked in it for ever, the allocator's own locks among it: a process
-//! that has others is refused.
+//! command line. A fork of an initialised process costs a tenth of it. The child has only the thread that forked. A
+//! lock that another thread held would stay locked in it for ever, the allocator's own locks among them, so a process
+//! with several threads is refused.
 //!
 //! What a copy may call is narrowed here as well ([`refuse_user_namespaces`]), and which descriptors the programs of a process get
 //! ([`mark_close_on_exec`]).
@@ -28,8 +28,7 @@ const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// Runs `child` in a copy of this process, which ends with the code that it answers; answers the copy's pid here.
 ///
-/// The copy has all open descriptors. It ends without running what was registered to run at the end of this process. Whoever
-/// asks waits for it.
+/// The child has all open descriptors. It ends without running the parent's exit handlers. The caller waits for it.
 ///
 /// # Errors
 /// When this process has more than one thread; `EAGAIN` when there may be no more processes, `ENOMEM`.
@@ -45,8 +44,8 @@ pub fn fork(child: impl FnOnce() -> u8) -> io::Result<u32> {
     }
 }
 
-/// The same, born in a control group (`CLONE_INTO_CGROUP`, Linux 5.7): `group` is its folder. Moving a process into one waits for
-/// every processor of the machine, which takes longer than all else about a short job; one that is born there waits for nobody.
+/// The same, with the child created in a control group (`CLONE_INTO_CGROUP`, Linux 5.7): `group` is its folder. Moving
+/// a process into one waits for every processor of the machine, which takes longer than the rest of a short job.
 ///
 /// The C library is not told of this copy, so it keeps its parent's number as its thread's: the copy shall not start threads or
 /// raise signals, but start another program or end.

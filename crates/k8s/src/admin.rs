@@ -35,11 +35,11 @@ enum Verb {
 #[derive(ClapArgs)]
 struct Role {
     #[command(subcommand)]
-    what: What,
+    what: AdminCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum AdminCommand {
     /// The use of a node's GPUs: fractions only, or MIG instances too
     NodeRole(NodeRole),
 }
@@ -71,7 +71,7 @@ impl Args {
     pub fn is_json(&self) -> bool {
         let output = match &self.verb {
             Verb::Set(role) | Verb::Remove(role) => {
-                let What::NodeRole(role) = &role.what;
+                let AdminCommand::NodeRole(role) = &role.what;
                 role.output
             }
             Verb::Nodes(read) => read.output,
@@ -92,23 +92,23 @@ pub async fn run(args: &Args, client: &Client) -> Result<ExitCode, Error> {
                 .await
                 .map_err(|error| error_output::of_kube(error, "list ResourceSlices"))?;
             let rows = nodes::rows(&all(client).await?, &slices.items);
-            error_output::print(&nodes::shown(rows, read.output)?)?;
+            error_output::print(&nodes::render(rows, read.output)?)?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 async fn change(role: &Role, set: bool, client: &Client) -> Result<(), Error> {
-    let What::NodeRole(asked) = &role.what;
+    let AdminCommand::NodeRole(asked) = &role.what;
     let wish = match (set, asked.all_labels) {
-        (true, false) => roles::Wish::Set,
+        (true, false) => roles::RoleRequest::Set,
         (true, true) => {
             return Err(error_output::usage(
                 "--all-labels works only with `remove`",
                 "leave it out: `set` writes only Divvy's own label",
             ));
         }
-        (false, all_labels) => roles::Wish::Remove { all_labels },
+        (false, all_labels) => roles::RoleRequest::Remove { all_labels },
     };
     let changes = roles::changes(&all(client).await?, &asked.nodes, wish)?;
     let api = Api::<Node>::all(client.clone());
@@ -121,7 +121,7 @@ async fn change(role: &Role, set: bool, client: &Client) -> Result<(), Error> {
                 })?;
         }
     }
-    error_output::print(&roles::shown(&changes, asked.output)?)
+    error_output::print(&roles::render(&changes, asked.output)?)
 }
 
 async fn all(client: &Client) -> Result<Vec<Node>, Error> {

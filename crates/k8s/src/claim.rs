@@ -1,8 +1,8 @@
-//! The claim template that stands for what a pod asks.
+//! The ResourceClaimTemplate for a pod's GPU request.
 //!
-//! A fraction is a part of a GPU whose size nobody knows before it is placed, so the request has an alternative for each
-//! size of GPU in the cluster, and the scheduler takes the first that fits. A template is named after what it says: the
-//! same ask finds it, and another cluster, another inventory, gets another one.
+//! The size of a fraction in bytes is unknown before its placement, so the request has an alternative for each size of
+//! GPU in the cluster, and the scheduler takes the first that fits. The name of a template is a digest of its content:
+//! the same request finds it, and another cluster or inventory gets another one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,8 +60,8 @@ impl Template {
         let mut sizes = gpus.to_vec();
         // Whole ones first: the scheduler of 1.36 does not come back to a GPU of which it has tried to give a part.
         sizes.sort_unstable();
-        // Of a request for several devices only the last is compared with other requests' (`distinctAttribute` in 1.36), so
-        // each part is a request. Who has a whole GPU shares it with nobody anyway.
+        // Of a request for several devices only the last is compared with other requests' (`distinctAttribute` in
+        // 1.36), so each fraction is a request. A whole GPU has no second request on it anyway.
         let mut requests = Vec::new();
         let kind = Kind::of(gpus, inventory);
         for same in sizes.chunk_by(|one, other| one == other && *one == Size::Whole) {
@@ -126,7 +126,7 @@ fn request(
     }
 }
 
-/// What a request by memory may be served by.
+/// The devices that can serve a request by memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Either,
@@ -153,7 +153,7 @@ impl Kind {
 /// The smallest MIG profile that has so much, then the larger ones, then a part of a shared GPU.
 fn by_memory(name: &str, mib: u64, kind: Kind, inventory: &Inventory) -> Result<Value, NoTemplate> {
     let asked = Bytes::mib(mib);
-    // Those with media engines and the like are for who asks for them by name.
+    // Profiles with media engines and the like only serve requests that name them.
     let plain = inventory
         .profiles
         .iter()
@@ -171,7 +171,7 @@ fn by_memory(name: &str, mib: u64, kind: Kind, inventory: &Inventory) -> Result<
         .take(MOST_ALTERNATIVES - usize::from(shared))
         .map(|(_, profile)| {
             json!({
-                "name": format!("mig-{}", word(profile)),
+                "name": format!("mig-{}", profile_slug(profile)),
                 "deviceClassName": mig_class(profile),
                 "count": 1,
             })
@@ -211,11 +211,11 @@ fn of_size(bytes: Bytes) -> Value {
 
 /// The device class of a MIG profile.
 pub fn mig_class(profile: MigProfile) -> String {
-    format!("mig-{}.gpu.divvy.dev", word(profile))
+    format!("mig-{}.gpu.divvy.dev", profile_slug(profile))
 }
 
 /// A profile's name as part of an object's: `1g-10gb`, `1g-5gb-with-me`.
-fn word(profile: MigProfile) -> String {
+fn profile_slug(profile: MigProfile) -> String {
     let name = profile.to_string();
     name.replace('.', "-").replace('+', "-with-")
 }

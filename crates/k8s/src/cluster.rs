@@ -1,4 +1,4 @@
-//! The cluster: the one client of all subcommands, and what its errors mean.
+//! The Kubernetes client of all subcommands, and the meaning of its errors.
 //!
 //! Which cluster is `KUBECONFIG`'s, or `~/.kube/config`'s, word; in a pod without either, that of its service account.
 
@@ -25,7 +25,7 @@ pub enum ClusterError {
 /// A client of the cluster that this process is told of.
 ///
 /// # Errors
-/// None is told of, or not in a way that can be used. That nobody answers there is found out by the first call.
+/// There is no cluster configuration, or it is unusable. An unreachable server fails the first call only.
 pub async fn client() -> Result<Client, ClusterError> {
     use_ring();
     let config = Config::infer().await;
@@ -33,13 +33,13 @@ pub async fn client() -> Result<Client, ClusterError> {
     Client::try_from(config).map_err(|error| ClusterError::Unusable(Box::new(error)))
 }
 
-/// Makes ring the process's cryptography; whoever was first stays.
+/// Installs ring as the process's cryptography provider; the first call wins.
 pub fn use_ring() {
     // Err says that there is one already.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// What an error says, in one line, causes behind it.
+/// The message of an error in one line, causes behind it.
 pub fn error_message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => {
@@ -71,12 +71,12 @@ pub fn is_missing(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
-/// Whether somebody made it before.
+/// Whether the object exists already.
 pub fn is_already_exists(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists")
 }
 
-/// Whether somebody changed it meanwhile.
+/// Whether the object was changed concurrently.
 pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason != "AlreadyExists")
 }

@@ -1,15 +1,17 @@
-//! `divvy-k8s controller`: the webhook that turns what pods ask for into claims, and what keeps the rest of the cluster ready for them.
+//! `divvy-k8s controller`: the admission webhook that turns pod requests into claims, and the reconcile loops of its
+//! cluster objects.
 //!
 //! ```text
 //!   API server ──HTTPS──► server ──► webhook ──► review (pure) ──► inject
 //!                           │           └──► templates: makes the claim's template first
-//!                         tls ──► identity (Secret or files), certificate, registration (whom to trust)
-//!   slices, templates ──► world ──► inventory                                  every replica
+//!                         tls ──► identity (Secret or files), certificate, registration (CA bundle)
+//!   slices, templates ──► informers ──► inventory                              every replica
 //!   pods, claims, classes ──► reconcile ──► classes · templates · reason       the holder of the lease
 //! ```
 //!
-//! Two replicas answer; one keeps the device classes and templates and tells pods why they wait. All state is the cluster's: any replica
-//! may die at any point, and the next call mends what was half done. Which pod goes where is the scheduler's; what a pod gets, the node's.
+//! Two replicas answer; the leader maintains the device classes and templates, and writes events with the reason why a
+//! pod waits. All state is in the cluster: any replica may die at any point, and the next call completes what was half
+//! done. The scheduler places pods, and the node enforces their limits.
 
 mod capacity;
 mod certificate;
@@ -250,7 +252,7 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
     }
     info!("ending");
     ready.leave();
-    // Whoever is behind the Service learns of it a little later, and sends until then.
+    // The Service's endpoints change a little later, and until then the API server still sends requests here.
     stop.send_replace(true);
     sleep(Duration::from_secs(args.drain_seconds)).await;
     close.send_replace(true);
@@ -261,7 +263,7 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
     Ok(served?)
 }
 
-/// Comes back when one of its parts has ended, which none does by itself: whoever starts this again starts it whole.
+/// Returns once a part has ended, which none does by itself. The process then exits, so that kubelet restarts it whole.
 async fn one_breaks<A, B>(
     tasks: &mut JoinSet<()>,
     lease: &mut JoinHandle<A>,

@@ -1,4 +1,5 @@
-//! `divvy-k8s doctor`: what a cluster has that Divvy needs, what it lacks, and what could not be looked at.
+//! `divvy-k8s doctor`: checks of a cluster: which requirements of Divvy it meets, which it lacks, and which could not
+//! be checked.
 //!
 //! ```text
 //!   facts: objects of the cluster, or why they could not be read ──► rows, one a check (pure) ──► table, JSON, exit code
@@ -54,7 +55,7 @@ pub enum Status {
 }
 
 impl Status {
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::Unknown => "unknown",
@@ -70,13 +71,13 @@ pub struct Row {
     /// A stable name: `server.version`, `nodes.cdi`.
     pub check: &'static str,
     pub status: Status,
-    /// What was read for it.
+    /// The source of the fact.
     pub read: &'static str,
-    /// What is so.
+    /// The finding.
     pub found: String,
-    /// What it means for pods; empty where all is well.
+    /// Its effect on pods; empty if all is well.
     pub means: String,
-    /// What to do about it, or where to look; empty where nothing needs to be done.
+    /// The remedy, or where to look; empty if nothing needs to be done.
     pub fix: String,
 }
 
@@ -140,7 +141,7 @@ pub async fn run(args: &Args, client: &Client) -> Result<ExitCode, Error> {
     let facts = facts::read(client, &args.namespace).await?;
     let rows = rows(&facts);
     let failed = rows.iter().any(|row| row.status == Status::Fail);
-    error_output::print(&shown(rows, args.output)?)?;
+    error_output::print(&render(rows, args.output)?)?;
     Ok(match failed {
         true => ExitCode::FAILURE,
         false => ExitCode::SUCCESS,
@@ -151,7 +152,7 @@ pub async fn run(args: &Args, client: &Client) -> Result<ExitCode, Error> {
 ///
 /// # Errors
 /// As [`error_output::json`].
-pub fn shown(rows: Vec<Row>, format: Format) -> Result<String, Error> {
+pub fn render(rows: Vec<Row>, format: Format) -> Result<String, Error> {
     if format.is_json() {
         return error_output::json("Doctor", rows);
     }
@@ -159,7 +160,7 @@ pub fn shown(rows: Vec<Row>, format: Format) -> Result<String, Error> {
         .iter()
         .map(|row| {
             [
-                row.status.word().to_owned(),
+                row.status.as_str().to_owned(),
                 row.check.to_owned(),
                 row.found.clone(),
             ]
@@ -167,7 +168,7 @@ pub fn shown(rows: Vec<Row>, format: Format) -> Result<String, Error> {
         .collect();
     let mut text = error_output::table(["STATUS", "CHECK", "FOUND"], &lines);
     for row in rows.iter().filter(|row| row.status != Status::Ok) {
-        text.push_str(&format!("\n{}: {}\n", row.status.word(), row.check));
+        text.push_str(&format!("\n{}: {}\n", row.status.as_str(), row.check));
         for (word, line) in [
             ("read", row.read),
             ("found", row.found.as_str()),
@@ -215,7 +216,7 @@ mod tests {
             Row::ok("a", "nodes", "all well"),
             Row::unknown("b", "pods", "forbidden"),
         ];
-        let text = shown(rows.clone(), Format::Table).unwrap();
+        let text = render(rows.clone(), Format::Table).unwrap();
         assert_eq!(
             text,
             "STATUS   CHECK  FOUND\n\
@@ -225,7 +226,7 @@ mod tests {
              \n1 ok, 0 warn, 0 fail, 1 unknown: no problem found; some checks could not run\n"
         );
         let json: serde_json::Value =
-            serde_json::from_str(&shown(rows, Format::Json).unwrap()).unwrap();
+            serde_json::from_str(&render(rows, Format::Json).unwrap()).unwrap();
         assert_eq!(
             (&json["kind"], &json["items"][1]["status"]),
             (&"Doctor".into(), &"unknown".into())

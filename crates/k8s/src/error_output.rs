@@ -1,4 +1,4 @@
-//! The edge of the commands for people: data on stdout, talk on stderr, a failure as text or JSON with its exit code.
+//! Error output of the commands: data on stdout, messages on stderr, a failure as text or JSON with its exit code.
 //!
 //! A failure is the node API's own [`Error`], so that codes and exit codes are those of `divvy`. What a cluster says becomes
 //! one at a single place, [`of_kube`].
@@ -66,7 +66,7 @@ pub fn people(json: bool, command: impl AsyncFnOnce() -> Result<ExitCode, Error>
     let done = match runtime {
         Ok(runtime) => {
             let done = runtime.block_on(command());
-            // What may still wait for the cluster has nobody to answer to.
+            // Tasks that still wait for the cluster are dropped.
             runtime.shutdown_background();
             done
         }
@@ -94,7 +94,7 @@ pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Error {
     Error::new(ErrorCode::Usage, message).hint(hint)
 }
 
-/// What a cluster's refusal is to whoever asked. `what` completes "cannot …": `list nodes`.
+/// The error for a cluster's refusal. `what` completes "cannot …": `list nodes`.
 pub fn of_kube(error: kube::Error, what: &str) -> Error {
     let kube::Error::Api(status) = error else {
         let message = format!("cannot {what}: {}", cluster::chain(&error));
@@ -144,7 +144,7 @@ pub fn print(text: &str) -> Result<(), Error> {
     print_bytes(text.as_bytes())
 }
 
-/// Data of whatever kind, at once.
+/// Writes data of any kind, at once.
 ///
 /// # Errors
 /// As [`print`].
@@ -162,7 +162,7 @@ pub fn print_bytes(bytes: &[u8]) -> Result<(), Error> {
 
 /// One line of talk.
 pub fn say(line: &str) {
-    // Nobody listens on a closed stderr, and the work goes on.
+    // A closed stderr is no reason to fail.
     let _ = writeln!(io::stderr(), "divvy-k8s: {}", clean(line));
 }
 
@@ -214,7 +214,7 @@ pub fn table<const N: usize>(titles: [&str; N], rows: &[[String; N]]) -> String 
     text
 }
 
-/// What others typed, on one line and without control, bidirectional and invisible characters.
+/// Foreign text, on one line and without control, bidirectional and invisible characters.
 pub fn clean(text: &str) -> String {
     text.chars()
         .map(|c| if escape::is_hidden(c) { ' ' } else { c })

@@ -1,14 +1,15 @@
-//! `divvy-k8s glue`: tasks of a ClearML Server's queues as pods.
+//! `divvy-k8s glue`: runs the tasks of a ClearML Server's queues as pods.
 //!
 //! ```text
 //!  values ──► template ──► pod (pure)                ┌─► Secret (record, credentials)
 //!                            │                       ├─► Pod ──► webhook, scheduler, node: as any other
-//!  server: queues, tasks ──► life (pure) ──► desk ───┤
-//!  cluster: Secrets, pods ──► sight (pure)           └─► status, log
+//!  server: queues, tasks ──► task_state (pure) ──► controller
+//!  cluster: Secrets, pods ──► pod_status (pure)      └─► status, log
 //! ```
-//! It places nothing and limits nothing: a queue's template says what its pods ask of GPUs, the webhook makes that a claim, and the
-//! scheduler finds the GPU. It keeps nothing either: a task's record is a Secret in the cluster, written before what it speaks of
-//! is begun, and every look starts from what is there. Decisions are in `state`, `sight`, `pod`, `template` and `values`, which are pure.
+//! It places and limits nothing: a queue's template holds its pods' GPU request, the webhook turns that into a claim, and
+//! the scheduler finds the GPU. It keeps no state either: a task's record is a Secret in the cluster, written before the
+//! action that it names begins, and every reconcile starts from the cluster's objects. Decisions are in `task_state`,
+//! `pod_status`, `pod`, `template` and `values`, which are pure.
 
 mod context;
 mod controller;
@@ -36,7 +37,7 @@ use context::GlueContext;
 use controller::GlueController;
 use prepared::{Prepared, prepared};
 use setup::set_up;
-use values::Wrong;
+use values::InvalidValue;
 
 /// How long a worker stays on the server's list unheard, seconds: the stock agent's.
 const TIMEOUT: u64 = 600;
@@ -82,9 +83,9 @@ pub enum GlueError {
         source: std::io::Error,
     },
     #[error("{path}: {wrong}")]
-    Values { path: PathBuf, wrong: Wrong },
+    Values { path: PathBuf, wrong: InvalidValue },
     #[error("queue {queue}: {wrong}")]
-    Queue { queue: String, wrong: Wrong },
+    Queue { queue: String, wrong: InvalidValue },
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error("cannot parse {0:?} in uptime or downtime as hours and days")]
@@ -102,7 +103,7 @@ pub enum GlueError {
 }
 
 impl GlueError {
-    /// What to do about it.
+    /// The remedy.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Config(error) => Some(error.hint()),
@@ -166,7 +167,7 @@ fn serve(args: &Args, prepared: Prepared) -> Result<(), GlueError> {
             () = &mut stop => return Ok(()),
         };
         let hand = Rc::new(hand);
-        let beating = tokio::task::spawn_local(beat(Rc::clone(&hand)));
+        let beating = tokio::task::spawn_local(send_heartbeats(Rc::clone(&hand)));
         let mut desk = GlueController::new(Rc::clone(&hand), gate);
         tokio::select! {
             () = desk.serve() => {}
@@ -198,7 +199,7 @@ fn stop() -> Result<impl Future<Output = ()>, GlueError> {
 }
 
 /// The heartbeat: the glue is on the server's list of workers. It has no figures of a machine: its pods are on others.
-async fn beat(hand: Rc<GlueContext>) {
+async fn send_heartbeats(hand: Rc<GlueContext>) {
     let every = hand.settings.report;
     tokio::time::sleep(FIRST.min(every)).await;
     loop {

@@ -1,7 +1,8 @@
-//! What becomes of a pod that asks for part of a GPU: its limits go, a claim comes.
+//! The webhook's mutation of a pod that asks for part of a GPU: its limits are replaced by a claim.
 //!
-//! Nothing else is touched: labels and annotations stay for whoever counts by them; no hostPID, no hostPath, no preload and
-//! no limit in the environment, which the pod could change. The limit is what the claim was given, and the node reads it there.
+//! Every other field stays: labels and annotations, which other programs may count. No hostPID, no hostPath, no preload
+//! and no limit in the environment, which the pod could change. The limit is the claim's allocation, and the node reads
+//! it there.
 
 mod record;
 mod template;
@@ -9,7 +10,7 @@ mod template;
 use json_patch::Patch;
 use serde_json::{Map, Value, json};
 
-pub use record::{ASKED, asked};
+pub use record::{ASKED, parse_request};
 pub use template::strip_template;
 
 use crate::claim::{Inventory, NoTemplate, Template};
@@ -20,19 +21,19 @@ use crate::pod_request::{
 
 /// The name of the claim in a pod.
 pub const CLAIM: &str = "fraction-gpu";
-/// What ClearML's agent reports of a task's GPUs by; nothing is limited by it.
+/// The variable by which ClearML's agent reports a task's GPUs; it limits nothing.
 const REPORTED: &str = "CLEARML_AGENT_GPU_FRACTIONS";
 
-/// What becomes of a pod.
+/// The result of the mutation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Injection {
     /// The pod as it is to be.
     pub pod: Value,
     /// From the pod as it was.
     pub patch: Patch,
-    /// What it claims by; to be there before the pod is.
+    /// Its claim template, which has to exist before the pod does.
     pub template: Template,
-    /// For whoever made the pod.
+    /// Warnings for the creator of the pod.
     pub warnings: Vec<String>,
 }
 
@@ -45,7 +46,7 @@ pub enum InjectError {
     NoTemplate(#[from] NoTemplate),
 }
 
-/// What a pod becomes, or why it stays as it is. Twice is once.
+/// Mutates a pod, or says why it stays as it is. Idempotent.
 ///
 /// # Errors
 /// It asks for something that cannot be, that would not be held, or that no GPU could ever serve.
@@ -104,7 +105,7 @@ fn claim(pod: &mut Value, ask: &PodRequest, template: &str) {
         "resourceClaims",
         json!({ "name": CLAIM, "resourceClaimTemplateName": template }),
     );
-    // The API server adds one for whoever asks for the resource; this pod no longer does.
+    // The API server adds one for every pod that asks for the resource; this pod no longer does.
     let toleration = json!({ "key": GPU, "operator": "Exists", "effect": "NoSchedule" });
     let tolerations = entry(spec, "tolerations", json!([]));
     if let Some(list) = tolerations.as_array_mut()

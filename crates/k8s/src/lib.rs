@@ -1,15 +1,16 @@
-//! Divvy on Kubernetes: what a pod asks for becomes a claim that the stock scheduler packs, and that no pod can edit.
+//! Divvy on Kubernetes: a pod's GPU request becomes a ResourceClaim that the stock scheduler packs, and that no pod can
+//! edit.
 //!
 //! ```text
-//!   pod with a label, a limit or an annotation ──► ask ──► inject ──► the same pod with a claim      controller
-//!                                                   └────► claim ──► the claim's template            (the webhook)
-//!   the node's GPUs ──► slices ──► the stock scheduler gives the claim devices
-//!   kubelet ──► node ──► the agent holds what the claim was given                                    node
+//!   pod with a label, limit or annotation ──► pod_request ──► inject ──► the same pod with a claim   controller
+//!                                                   └───────► claim ──► the claim's template         (the webhook)
+//!   the node's GPUs ──► slices ──► the stock scheduler allocates devices to the claim
+//!   kubelet ──► node ──► the agent holds the claim's allocation                                      node
 //! ```
 //!
-//! `ask`, `inject`, `claim` and most of `slices` are pure: objects in, objects out, as JSON. What is understood: the label
-//! `clearml-injector/fraction`, limits `clear.ml/fraction-N`, the annotations `gpu-fraction` and `gpu-memory` of Run:ai and KAI,
-//! HAMi's `nvidia.com/gpumem`. `nvidia.com/gpu` and `nvidia.com/mig-*` alone need nothing from here: device classes serve them.
+//! `pod_request`, `inject`, `claim` and most of `slices` are pure: objects in, objects out, as JSON. Supported requests:
+//! the label `clearml-injector/fraction`, limits `clear.ml/fraction-N`, the annotations `gpu-fraction` and `gpu-memory` of
+//! Run:ai and KAI, HAMi's `nvidia.com/gpumem`. Device classes alone serve `nvidia.com/gpu` and `nvidia.com/mig-*`.
 
 pub mod admin;
 pub mod claim;

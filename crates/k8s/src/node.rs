@@ -1,15 +1,15 @@
-//! `divvy-k8s node`: the driver on a node, between kubelet, the API server and the node's agent.
+//! `divvy-k8s node`: the DRA driver on a node, between kubelet, the API server and the node's agent.
 //!
 //! ```text
-//!   kubelet ── plugins_registry/gpu.divvy.dev@reg.sock ──► registration     who is here
-//!           ── plugins/gpu.divvy.dev/dra.sock ──┬──► plugin ──► agent       hold this claim, let that one go
-//!                                               └──► health ◄── survey ◄── agent, every few seconds
-//!   API server ◄── slices::publish ◄─────────────────┘
-//!              ◄── reconcile ──► agent                                      what nobody will give back
+//!   kubelet ── plugins_registry/gpu.divvy.dev@reg.sock ──► registration     the driver's name and socket
+//!           ── plugins/gpu.divvy.dev/dra.sock ──┬──► plugin ──► agent       hold a claim, release a claim
+//!                                               └──► health ◄── agent_poll ◄── agent, every few seconds
+//!   API server ◄── slices::publish ◄────────────────────┘
+//!              ◄── reconcile ──► agent                                      orphaned claims
 //!              ◄── incidents ◄── agent                                      events on pods: bypasses, refused memory
 //! ```
-//! It has no state: the agent's journal says what is held, and it may be killed at any time. What is held stays held while it
-//! is away; pods that run have their limits from files that the agent made, and need neither.
+//! It has no state: the agent's journal holds the allocations, so it may be killed at any time. Allocations stay while
+//! it is away; running pods have their limits from files that the agent made, and need neither.
 
 pub(crate) mod agent;
 mod agent_poll;

@@ -1,7 +1,7 @@
-//! What a pod asks for, in whichever of the known languages, or why that cannot be.
+//! The GPU request of a pod, parsed from its limits, label or annotations, or the reason why it is refused.
 //!
-//! Limits count before the label, and the label before annotations; where two of them are there they must agree, for the
-//! one that is not followed would be believed by somebody. A pod that is for another scheduler is none of ours.
+//! Limits take precedence over the label, and the label over annotations. If several are present they must agree,
+//! because a user could rely on the ignored one. A pod for another scheduler is ignored.
 
 mod fraction;
 mod read;
@@ -18,7 +18,7 @@ pub const FRACTION: &str = "gpu-fraction";
 pub const MEMORY: &str = "gpu-memory";
 pub const DEVICES: &str = "gpu-fraction-num-devices";
 pub const CONTAINER: &str = "gpu-fraction-container-name";
-/// What whole GPUs are asked by.
+/// The resource name of whole GPUs.
 pub const GPU: &str = "nvidia.com/gpu";
 /// HAMi's: MiB, percent of a GPU's memory, and percent of its cores.
 pub const HAMI_MEMORY: &str = "nvidia.com/gpumem";
@@ -29,13 +29,13 @@ pub const HAMI_CORES: &str = "nvidia.com/gpucores";
 /// resource.k8s.io/v1).
 pub(crate) const MOST_GPUS: usize = 32;
 
-/// What a pod asks for.
+/// The parsed request of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRequest {
     pub container: ContainerRef,
     /// One for each GPU, each another one.
     pub gpus: Vec<Size>,
-    /// What is not done, though the pod asks for it, or need not be asked for.
+    /// Requests of the pod that are ignored, or unnecessary.
     pub warnings: Vec<String>,
 }
 

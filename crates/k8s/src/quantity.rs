@@ -1,7 +1,7 @@
-//! Kubernetes' quantities, exactly: `0.5`, `500m`, `62500u`, `3`, `2Gi`.
+//! Kubernetes quantities, exactly: `0.5`, `500m`, `62500u`, `3`, `2Gi`.
 //!
-//! The API server writes them in a form of its own before anybody else sees them (`0.5` becomes `500m`), so both forms are
-//! read everywhere.
+//! The API server rewrites them into its canonical form before any other program reads them (`0.5` becomes `500m`), so
+//! both forms are read everywhere.
 
 use std::str::FromStr;
 

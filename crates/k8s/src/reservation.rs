@@ -1,19 +1,20 @@
-//! Carrier mode: parts of GPUs where claims for them do not exist, or where GPUs stay with NVIDIA's device plugin.
+//! Device-plugin mode: reservation pods hold GPUs of NVIDIA's device plugin, and Divvy shares those GPUs without DRA
+//! claims.
 //!
 //! ```text
 //!   pod that asks for a part ──► admission: a gate, and so many sixteenths as a limit
 //!                                     │
-//!   controller ── assign (pure) ──────┴─► a carrier pod, for `nvidia.com/gpu: 1`, on the stock scheduler
+//!   controller ── assign (pure) ──────┴─► a reservation pod, for `nvidia.com/gpu: 1`, on the stock scheduler
 //!        │                                     │ NVIDIA's plugin gives it a GPU
 //!        ├─► GpuShare of that GPU: this pod, so many sixteenths; then the gate is lifted, to that node
 //!        │                                     │
-//!   node part ── pod-resources ──► which GPU the carrier has ──► the GpuShare's status
-//!             └─ device plugin ──► sixteenths of carried GPUs ──► Allocate ──► a claim of the node's agent
+//!   node part ── pod-resources ──► the reservation pod's GPU ──► the GpuShare's status
+//!             └─ device plugin ──► sixteenths of that GPU ──► Allocate ──► a claim of the node's agent
 //! ```
-//! Every GPU has one [`share::GpuShare`], and a pod is assigned by one write of it, which fails if anybody wrote meanwhile: no
-//! second controller and no restart can give a sixteenth out twice. A limit is a number of sixteenths, which no pod can change
-//! once it is there, so it does not matter which of two pods of the same size a device was meant for. Nothing else is
-//! remembered anywhere: whatever is killed looks again.
+//! Every GPU has one [`share::GpuShare`], and a pod is assigned by one write of it, which fails after a concurrent
+//! write: no second controller and no restart can assign a sixteenth twice. A limit is a number of sixteenths, which no
+//! pod can change after its creation, so two pods of the same size may swap their devices. No other state is kept: a
+//! restarted part observes again.
 //!
 //! No part of this was run on a cluster with GPUs.
 
@@ -45,12 +46,12 @@ use crate::error_output;
 pub const GATE: &str = "divvy.dev/carrier";
 /// Pods of carrier mode have it, so that others need not be listed. Taking it off a pod frees nothing: what the node holds counts.
 pub const LABEL: (&str, &str) = ("divvy.dev/carrier", "wanted");
-/// MiB that a pod asked for, where it asked for memory: only a GPU whose sixteenths have it will do. Whoever changes it changes
-/// where the pod may go, and not what it gets.
+/// MiB that a pod asked for, if it asked for memory: only a GPU whose sixteenths cover it will do. A change of it
+/// changes where the pod may go, and not what it gets.
 pub const LEAST: &str = "divvy.dev/gpu-memory-mib";
 /// Where carriers and shares are.
 pub const NAMESPACE: &str = "divvy-carriers";
-/// What pods list: a sixteenth of one GPU.
+/// The resource name in pods: a sixteenth of one GPU.
 pub const RESOURCE: &str = "gpu.divvy.dev/sixteenth";
 
 #[derive(clap::Args)]

@@ -29,7 +29,7 @@ pub enum Role {
 
 impl Role {
     /// The word in JSON and tables.
-    pub fn word(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Fractions => "fractions",
             Self::DynamicMig { .. } => "dynamic-mig",
@@ -73,6 +73,6 @@ mod tests {
             assert_eq!(role(key, "no"), Role::Fractions);
         }
         assert_eq!(of(None), Role::Fractions);
-        assert_eq!(Role::Fractions.word(), "fractions");
+        assert_eq!(Role::Fractions.as_str(), "fractions");
     }
 }

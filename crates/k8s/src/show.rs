@@ -1,4 +1,4 @@
-//! `divvy-k8s inject`: a dry run of the webhook.
+//! `divvy-k8s inject`: a dry run of the admission webhook.
 
 use std::fs;
 use std::io::{self, Read, Write};

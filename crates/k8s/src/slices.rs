@@ -1,18 +1,19 @@
-//! What a node publishes of its GPUs for the stock scheduler, and what it has to hold once something of that was given out.
+//! ResourceSlices: the devices that a node publishes for the stock scheduler, and the resolution of an allocated
+//! device.
 //!
 //! ```text
-//!   GET /v1/gpus ──► offer ──► order ──► device · counters ──► pool ──► change ──► publish
-//!                      │                                      (slices)  (what to   (the one shell)
-//!                      └──► held                                         write)
-//!                 (a device's name, and what a claim has of it, to what the node holds)
+//!   GET /v1/gpus ──► offer ──► order ──► device · counters ──► pool ──► diff ──► publish
+//!                      │                                      (slices)  (writes)  (the I/O)
+//!                      └──► resolve
+//!                 (an allocated device, to what the node's agent holds)
 //!   slices of all nodes ──► inventory ──► class
 //! ```
 //!
-//! One pool for each node, one device for each GPU that is given out in parts or whole, one for each place of a MIG instance.
+//! One pool for each node, one device for each GPU that is allocated in fractions or whole, one for each MIG placement.
 //! The scheduler takes the first device that fits, in the order of the slices' names and within a slice in the order of its
 //! devices (`structured/internal/incubating` of k8s.io/dynamic-resource-allocation 0.36.2): that order is the packing.
-//! Everything but [`publish`] is pure. Which pod gets what is the scheduler's; whether it is there to be had, at the moment it
-//! is wanted, is the node agent's.
+//! Everything but [`publish`] is pure. The scheduler allocates devices; the node's agent checks at the time of use that
+//! they are available.
 
 mod class;
 mod counters;

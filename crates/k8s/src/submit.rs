@@ -1,8 +1,8 @@
-//! `divvy-k8s submit`: a pod, or a Job, that asks for part of a GPU, and if wanted its output to the end.
+//! `divvy-k8s submit`: creates a pod or a Job that asks for part of a GPU, and follows its output if wanted.
 //!
-//! It writes nothing that one could not write by hand: what it makes asks by the annotations and limits that the webhook
-//! knows. Whether the webhook is there for the namespace is tried with a dry run first, for a pod whose annotation nobody reads
-//! would run without its limit.
+//! It creates nothing that a user could not write by hand: the object asks by the annotations and limits that the
+//! webhook knows. A dry run first checks that the webhook covers the namespace, for a pod whose annotation no webhook
+//! reads would run without its limit.
 
 pub mod follow;
 pub mod object;
@@ -91,9 +91,9 @@ impl Args {
     }
 }
 
-/// What was made.
+/// The created object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Made {
+struct CreatedObject {
     object: &'static str,
     name: String,
     namespace: String,
@@ -104,7 +104,7 @@ struct Made {
 /// `client` only where [`Args::needs_cluster`]. With `--follow`, the exit code is the program's.
 ///
 /// # Errors
-/// What is asked for cannot be, or the cluster does not take it; then nothing was made.
+/// The request is invalid, or the cluster refuses it; then nothing was created.
 pub async fn run(args: &Args, client: Option<&Client>) -> Result<ExitCode, Error> {
     let amount = Amount::read(
         args.gpu.as_deref(),
@@ -147,7 +147,7 @@ pub async fn run(args: &Args, client: Option<&Client>) -> Result<ExitCode, Error
             )
             .hint("add the memory size of the cluster's GPUs, such as --gpu-size 80G")
         })?;
-        return shown(&wish, kind, &inventory, args.output);
+        return print_dry_run(&wish, kind, &inventory, args.output);
     }
     let Some(client) = client else {
         return Err(error_output::usage(
@@ -162,7 +162,7 @@ pub async fn run(args: &Args, client: Option<&Client>) -> Result<ExitCode, Error
     let made = make(&wish, kind, client).await?;
     match args.follow {
         false => {
-            error_output::print(&told(&made, args.output)?)?;
+            error_output::print(&render_created(&made, args.output)?)?;
             Ok(ExitCode::SUCCESS)
         }
         true => {
@@ -217,8 +217,8 @@ fn refused(error: &InjectError) -> Error {
     }
 }
 
-/// What would be made, and behind it what the webhook would make of its pod.
-fn shown(
+/// Prints the object of a dry run, and behind it the webhook's result for its pod.
+fn print_dry_run(
     wish: &Submission,
     kind: Kind,
     inventory: &Inventory,
@@ -285,9 +285,9 @@ async fn try_out(wish: &Submission, client: &Client) -> Result<(), Error> {
     Ok(())
 }
 
-async fn make(wish: &Submission, kind: Kind, client: &Client) -> Result<Made, Error> {
+async fn make(wish: &Submission, kind: Kind, client: &Client) -> Result<CreatedObject, Error> {
     let post = PostParams::default();
-    let what = format!("create the {} in {}", kind.word(), wish.namespace);
+    let what = format!("create the {} in {}", kind.as_str(), wish.namespace);
     let metadata = match kind {
         Kind::Pod => {
             let pods = Api::<Pod>::namespaced(client.clone(), &wish.namespace);
@@ -302,8 +302,8 @@ async fn make(wish: &Submission, kind: Kind, client: &Client) -> Result<Made, Er
                 .metadata
         }
     };
-    Ok(Made {
-        object: kind.word(),
+    Ok(CreatedObject {
+        object: kind.as_str(),
         name: metadata.name.unwrap_or_default(),
         namespace: wish.namespace.clone(),
         uid: metadata.uid.unwrap_or_default(),
@@ -320,7 +320,7 @@ fn typed<T: DeserializeOwned>(object: Value) -> Result<T, Error> {
     })
 }
 
-fn told(made: &Made, format: Format) -> Result<String, Error> {
+fn render_created(made: &CreatedObject, format: Format) -> Result<String, Error> {
     match format {
         Format::Json => error_output::json("SubmissionList", vec![made.clone()]),
         Format::Table => Ok(format!(

@@ -1,4 +1,4 @@
-//! Deciding whether a reservation fits, without a lock and without ever exceeding the limit.
+//! The lock-free admission check of the ledger: it decides whether a reservation fits, and never exceeds the limit.
 //!
 //! Every process has one word per GPU: all its bytes, and how many of its reservations are still being decided. To
 //! reserve, it **publishes** the bytes in its own word, and only then **counts** the words of all processes.
@@ -8,12 +8,12 @@
 //! are granted at some instant, and among these grants the one that was published last. Every other one was published
 //! before it and has not been released since, so its bytes were in the words when the last one counted: a word holds
 //! the sum of what is published in it, nothing is ever negative, and a slot's bit is set before its first byte is
-//! published. (Bytes that become shared move from a slot's word to a word of their own, which is counted after all slots':
-//! they are in the second before they leave the first.) So the last one counted at least all bytes granted at that instant, found them within the limit it read
-//! after publishing, and that limit holds. No assumption on speed, order of counting, or on who dies where: a process
-//! killed after publishing leaves its bytes charged, which can only make others count more.
-//!
-//! # Nobody is refused what fits
+//! published. (Bytes that become shared move from a slot's word to a word of their own, which is counted after all
+//! slots': they are in the second before they leave the first.) So the last one counted at least all bytes granted at
+//! that instant, found them within the limit it read after publishing, and that limit holds. The argument assumes
+//! nothing about speed, order of counting, or where a process dies: a process killed after publishing leaves its bytes
+//! charged, which can only make others count more.
+//! # No refusal of a reservation that fits
 //! Two processes that publish at once may each count the other, though one of them would fit. The number of undecided
 //! reservations sits in the same word as the bytes (a second word could be read torn from the first), so a count tells
 //! firm bytes from bytes in dispute. A reservation is refused only when two counts in a row find the limit exceeded, no
@@ -21,11 +21,11 @@
 //! cannot come back to what it was, so between these two counts no word changed: at that instant firm bytes filled the limit.
 //! (A version comes round after 256 additions; they would have to fall between two reads of one word, exactly.)
 //!
-//! Anything else is a tie, and the lowest slot wins it: who sees an undecided rival in a lower slot withdraws and waits
-//! until that one is decided; who sees only higher ones stays published and counts again, for they will withdraw. Threads
-//! of one process share a slot, so one at a time contends for it (`Memory::enter`) and the others withdraw. Waiting is
-//! bounded (`Memory::pause`): a process stopped or killed in between costs the others a while and a refusal, never a
-//! hang.
+//! Anything else is a tie, and the lowest slot wins it. A process that sees an undecided rival in a lower slot
+//! withdraws and waits until that one is decided. A process that sees only higher ones stays published and counts
+//! again, for they will withdraw. Threads of one process share a slot, so one at a time contends for it
+//! (`Memory::enter`) and the others withdraw. Waiting is bounded (`Memory::pause`): a process stopped or killed in
+//! between costs the others a while and a refusal, never a hang.
 //!
 //! [`Attempt`] is one reservation as a machine of small steps, each touching shared memory once. The tests below walk
 //! through every interleaving of those very steps; production runs them in a loop.
@@ -60,18 +60,18 @@ impl Word {
         room.then(|| more().next_version())
     }
     /// One reservation is granted: its bytes are firm.
-    pub const fn settle(self) -> Self {
+    pub const fn make_firm(self) -> Self {
         self.with(self.bytes(), self.undecided().saturating_sub(1))
     }
     /// One reservation is given up.
     pub const fn withdraw(self, bytes: u64) -> Self {
-        self.settle().release(bytes)
+        self.make_firm().release(bytes)
     }
     /// Firm bytes are given back; more than there are leaves none.
     pub const fn release(self, bytes: u64) -> Self {
         self.with(self.bytes().saturating_sub(bytes), self.undecided())
     }
-    /// Bytes that exist already, whatever the limit says.
+    /// Charges bytes that exist already, even beyond the limit.
     pub fn force(self, bytes: u64) -> Self {
         let sum = self.bytes().saturating_add(bytes).min(MOST_BYTES);
         self.with(sum, self.undecided()).next_version()
@@ -240,7 +240,7 @@ impl Attempt {
         if total > limit {
             return Err(Step::ReadLimit);
         }
-        memory.update(slot, |word| Some(word.settle()));
+        memory.update(slot, |word| Some(word.make_firm()));
         Ok(total)
     }
 
@@ -283,7 +283,7 @@ impl Attempt {
             }
             Step::Judge => self.judge(),
             Step::Settle => {
-                memory.update(self.slot, |word| Some(word.settle()));
+                memory.update(self.slot, |word| Some(word.make_firm()));
                 Step::Leave(Outcome::Granted {
                     total: self.count.total,
                 })

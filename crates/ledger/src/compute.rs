@@ -1,11 +1,12 @@
-//! Compute time in the account of a slice: what its processes may launch now, and what they say they do.
+//! The compute-time part of the ledger: the grant that says which launches may start, and the demand that processes
+//! report.
 //!
 //! ```text
 //!  agent ── Control::grant ──► control: grant, told ──► Slot::may_launch ── a launch
-//!        ◄── Lookout::demand ─── slots: waiting, asked, end of work ◄── Slot::{wait_for_turn, put_work, work_done}
+//!        ◄── DemandReader::demand ── slots: waiting, asked, end of work ◄── Slot::{wait_for_turn, put_work, work_done}
 //! ```
-//! The grant is where no job can write it. What the processes say is believed only as far as it harms nobody else: who
-//! holds for how long is measured by whoever gives the grants (`divvy-core`'s leases), not here.
+//! Only the daemon writes the grant. The demand that processes report is trusted only as far as a lie harms no other
+//! slice: the daemon measures how long each slice holds the lease (`divvy-core`'s leases).
 //!
 //! While the grant is open, a launch reads one word and writes nothing. Otherwise each process keeps, per GPU, when its work should
 //! be done, in a chain through one word of the slice, since its processes share the GPU.

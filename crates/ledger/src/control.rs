@@ -1,8 +1,8 @@
-//! The agent's side of a slice: making its folder, and changing limits while jobs run.
+//! The control file of a slice: the daemon creates it and changes limits through it while jobs run.
 //!
-//! One writer at a time, the agent. Several fields change together under a seqlock; a limit alone is one atomic word, so
-//! a job needs no retry to read it. Who may write these files is decided by their owner and mode: a slice for another
-//! user is made by root, and then that user can only read `control`.
+//! One writer at a time, the daemon. Several fields change together under a seqlock; a limit alone is one atomic word,
+//! so a job needs no retry to read it. Owner and mode of the files decide which users may write them: root creates a
+//! slice for another user, and then that user can only read `control`.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -18,7 +18,7 @@ use crate::map::{self, Map, OpenError, word};
 pub(crate) const CONTROL_NAME: &str = "control";
 pub(crate) const SLOTS_NAME: &str = "slots";
 
-/// What a slice may use, as the agent decided it.
+/// The limits of a slice, as the daemon decided them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SliceSpec {
     /// At most 64 bytes, without NUL.
@@ -105,7 +105,7 @@ pub enum Field {
     Mode,
     Uuid,
     Limit,
-    /// What a context costs.
+    /// The context overhead.
     Overhead,
     Weight,
     Unseen,
@@ -187,8 +187,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Sets up the slice in `dir`, made with mode 0700 if missing. `control` appears last and complete, so who can open
-    /// it finds a whole slice; leftovers of an attempt cut short are replaced.
+    /// Creates the slice in `dir`, with mode 0700 if missing. `control` appears last and complete, so a process that
+    /// can open it finds a whole slice; leftovers of an interrupted attempt are replaced.
     ///
     /// # Errors
     /// The specification does not fit the layout; `control` exists already; the file system refuses or is full (all
@@ -319,7 +319,7 @@ impl Control {
         matches!((lies, is), (Ok(lies), Ok(is)) if lies.is_same_file(&is))
     }
 
-    /// Puts a control file in the place of whatever lies there under its name. The slots stay.
+    /// Replaces the control file by a new one of the same name. The slots stay.
     ///
     /// # Errors
     /// As [`Control::create`].
@@ -485,7 +485,7 @@ fn control_bytes(spec: &SliceSpec) -> Vec<u8> {
     bytes
 }
 
-/// What the bytes of a control file say; the name of the field that makes no sense otherwise.
+/// Decodes the bytes of a control file; the error is the name of the invalid field.
 pub(crate) fn parse(bytes: &[u8]) -> Result<SliceSpec, &'static str> {
     use std::mem::offset_of;
     let id = bytes
@@ -524,7 +524,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<SliceSpec, &'static str> {
     })
 }
 
-/// Reads a control file that is open, whatever it is by now, as one consistent whole, and the agent's last heartbeat.
+/// Reads an open control file, in any state, as one consistent whole, and the daemon's last heartbeat.
 pub(crate) fn read_from(path: &Path, file: &File) -> Result<(SliceSpec, u64), OpenError> {
     use std::mem::offset_of;
     let mut bytes = [0; layout::CONTROL_SIZE];

@@ -1,12 +1,11 @@
-//! The denial log: what a refused process looked like, kept in the slice so that it outlives the process.
+//! The denial log: records of refused allocations, kept in the slice so that they outlive the process.
 //!
 //! ```text
 //! Slot::record ──► a line of 64 words, the last of them a checksum ──► Slice::denials
 //! ```
-//! The first half of the lines keeps the first refusals of the slice, the second half the last ones. Nobody waits: a line
-//! written by two processes at once, or by one that was killed half way, has a wrong checksum and is left out by
-//! its readers. When a refusal is worth a record is for the caller to say; every refusal is counted
-//! ([`Slot::count_denial`]).
+//! The first half of the lines keeps the first refusals of the slice, the second half the last ones. No process waits:
+//! a line written by two processes at once, or by one that was killed half way, has a wrong checksum, and readers skip
+//! it. The caller decides whether a refusal deserves a record; every refusal is counted ([`Slot::count_denial`]).
 
 mod line;
 
@@ -39,14 +38,14 @@ pub enum DenialCause {
     Other,
 }
 
-/// What kind of call made an allocation.
+/// The kind of call that made an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum AllocationKind {
     /// `cuMemAlloc` and its kin.
     #[default]
     Linear,
     Managed,
-    /// What a memory pool has reserved, with all allocations from it.
+    /// The reserved memory of a memory pool, with all allocations from it.
     Pool,
     /// `cuMemCreate`.
     Handle,
@@ -112,7 +111,7 @@ impl<const BYTES: usize> fmt::Debug for Text<BYTES> {
     }
 }
 
-/// What a process says of its refusal.
+/// A process's report of its refusal.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DenialReport<'a> {
     /// The function that the program called.
@@ -122,7 +121,7 @@ pub struct DenialReport<'a> {
     /// Bytes asked for.
     pub requested: u64,
     pub cause: DenialCause,
-    /// What the driver says is free on the GPU, and what it has, in bytes; 0 of a GPU that has 0: not known.
+    /// The GPU's free and total memory by the driver, in bytes; 0 means unknown.
     pub gpu_free: u64,
     pub gpu_total: u64,
     /// This process's largest allocations on the GPU, largest first.
@@ -149,7 +148,7 @@ pub struct Denial {
     pub requested: u64,
     /// Of the slice on that GPU.
     pub limit: u64,
-    /// What the slice used of it, and how much of that this process.
+    /// The slice's usage of it, and this process's part.
     pub used: u64,
     pub own: u64,
     /// Part of `used` that no process was charged ([`crate::Usage::unseen`]).

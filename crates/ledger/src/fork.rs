@@ -1,4 +1,4 @@
-//! Noticing that this is no longer the process that joined.
+//! Fork detection: a child of fork(2) notices that the inherited slot belongs to its parent.
 //!
 //! A fork child inherits the mappings and descriptors of a slot that is not its own. A page that the kernel wipes in
 //! every child (MADV_WIPEONFORK, also for a bare `clone`) holds the number of this process's epoch: one load tells. A
@@ -130,7 +130,7 @@ fn page() -> io::Result<&'static AtomicU64> {
         // SAFETY: published, never unmapped.
         Ok(_) => Ok(unsafe { &*fresh.cast::<AtomicU64>() }),
         Err(winner) => {
-            // SAFETY: the mapping made above, which nobody else has seen; and the winner's, never unmapped.
+            // SAFETY: the mapping made above, which no other thread has seen; the winner's is never unmapped.
             unsafe {
                 libc::munmap(fresh, SIZE);
                 Ok(&*winner)

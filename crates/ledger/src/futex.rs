@@ -1,4 +1,5 @@
-//! Waiting for a word in shared memory to change. Other processes may wait for the same word and wake each other.
+//! futex(2): waits for a word in shared memory to change, and wakes waiting processes. Other processes may wait for the
+//! same word and wake each other.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -13,8 +14,8 @@ fn timespec(time: Duration) -> libc::timespec {
     }
 }
 
-/// Waits until somebody wakes the word or the time is over; returns at once if it is not `seen` any more. May return early.
-/// The word may lie in memory that this process can only read.
+/// Waits until a process wakes the word or the time is over; returns at once if its value is not `seen`. May return
+/// early. The word may lie in memory that this process can only read.
 pub(crate) fn wait(word: &AtomicU32, seen: u32, time: Duration) {
     let time = timespec(time);
     // SAFETY: the word lives as long as the borrow; the kernel only compares it.
@@ -29,7 +30,7 @@ pub(crate) fn wait(word: &AtomicU32, seen: u32, time: Duration) {
     };
 }
 
-/// Wakes everybody who waits for the word.
+/// Wakes all waiters of the word.
 pub(crate) fn wake(word: &AtomicU32) {
     // SAFETY: as above; nothing is written.
     unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX) };

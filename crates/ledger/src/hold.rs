@@ -1,4 +1,4 @@
-//! Reserving, committing and releasing bytes from within the process that uses them.
+//! Reservations of memory: a process reserves, commits and releases bytes of its own slot.
 
 use std::cell::Cell as Local;
 use std::fmt;
@@ -76,7 +76,7 @@ impl ProcessSlot {
         update(&cell.used, |word| Some(word.release(bytes)));
     }
 
-    /// Charges bytes that exist already, whatever the limit says.
+    /// Charges bytes that exist already, even beyond the limit.
     pub fn force(&self, gpu: usize, bytes: u64) {
         let Some(cell) = self.cell(gpu) else { return };
         update(&cell.used, |word| Some(word.force(bytes)));
@@ -91,8 +91,8 @@ impl ProcessSlot {
         self.charge_context(gpu, |bytes| self.reserve(gpu, bytes).map(Hold::commit))
     }
 
-    /// Charges this process's context on a GPU that exists already, whatever the limit says. `false` when it is
-    /// charged already, or cannot be: the slice does not have the GPU, or the slot is not this process's own.
+    /// Charges this process's existing context on a GPU, even beyond the limit. `false` if it is charged already, or
+    /// cannot be: the slice does not have the GPU, or the slot is not this process's own.
     pub fn force_overhead(&self, gpu: usize) -> bool {
         // Asked at every allocation, and true from the first one on.
         if self.has_overhead(gpu) {
@@ -138,7 +138,7 @@ impl ProcessSlot {
             });
         };
         let context = &self.context[gpu];
-        let patience = Patience::default();
+        let patience = BoundedWait::default();
         loop {
             let turn =
                 context.compare_exchange(context::NONE, context::BEING_CHARGED, SeqCst, SeqCst);
@@ -210,7 +210,7 @@ impl ProcessSlot {
             slot: self,
             gpu,
             cell,
-            patience: Patience::default(),
+            patience: BoundedWait::default(),
         };
         match Attempt::run(self.index, bytes, &words) {
             Outcome::Granted { total } => Ok(total),
@@ -315,7 +315,7 @@ struct Words<'a> {
     slot: &'a ProcessSlot,
     gpu: usize,
     cell: &'a Cell,
-    patience: Patience,
+    patience: BoundedWait,
 }
 
 impl Memory for Words<'_> {
@@ -371,14 +371,14 @@ impl Memory for Words<'_> {
 /// How long one reservation has waited for others to be decided. Deciding takes them some hundred nanoseconds of
 /// processor time, so a long wait means that they are not running: first spin, then let them run, then sleep.
 #[derive(Default)]
-pub(crate) struct Patience {
+pub(crate) struct BoundedWait {
     rounds: Local<u32>,
     since: Local<u64>,
     looked: Local<u64>,
     ended: Local<bool>,
 }
 
-impl Patience {
+impl BoundedWait {
     const SPINS: u32 = 32;
     const YIELD_NS: u64 = 1_000_000;
     const SLEEP_NS: u64 = 100_000;
@@ -386,8 +386,9 @@ impl Patience {
     /// After this much, a rival has been stopped in the very middle; its bytes count as taken.
     const END_NS: u64 = 1_000_000_000;
 
-    /// Waits a little. `look` is called now and then in a long wait. `false`, without waiting, when the wait has been long enough: between
-    /// the two everybody looks once more, for what was waited for may have come last, and on a machine that stood still nobody else ran.
+    /// Waits a little. A long wait calls `look` now and then. Returns `false`, without waiting, once the wait has been
+    /// long enough. The caller then tries once more: the awaited bytes may have come last, and on a suspended machine
+    /// no other process ran.
     pub fn pause(&self, look: impl FnOnce()) -> bool {
         if self.ended.get() {
             return false;
@@ -428,12 +429,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_waited_long_enough_looks_once_more() {
-        let patience = Patience::default();
-        patience.rounds.set(Patience::SPINS + 1);
+    fn a_bounded_wait_looks_once_more_at_its_end() {
+        let patience = BoundedWait::default();
+        patience.rounds.set(BoundedWait::SPINS + 1);
         patience
             .since
-            .set(clock(libc::CLOCK_MONOTONIC).saturating_sub(Patience::END_NS));
+            .set(clock(libc::CLOCK_MONOTONIC).saturating_sub(BoundedWait::END_NS));
         assert!(patience.pause(|| {}));
         assert!(!patience.pause(|| unreachable!("it does not wait")));
     }

@@ -1,9 +1,9 @@
-//! Whether the files under a slot are still what was mapped.
+//! The integrity check of a slot: detects that the mapped ledger files were truncated, replaced or removed.
 //!
-//! A file belongs to its user, who may cut it short or remove it at any time. Whoever then touches what was cut off is
-//! killed by the kernel (SIGBUS), without a word. So a process looks, every 4 ms at most, before it uses its
-//! slot; when something is wrong it puts empty memory in the place of both files, from which nothing is granted. What is cut
-//! between the look and the use still kills: the library that asks for this installs no signal handler in its host.
+//! A file belongs to its user, who may truncate or remove it at any time. The kernel kills a process that touches the
+//! truncated part (SIGBUS), without a message. So a process checks before it uses its slot, every 4 ms at most. When
+//! something is wrong it maps empty memory over both files, from which nothing is granted. A truncation between the
+//! check and the use still kills: the library installs no signal handler in its host.
 
 use std::fmt;
 use std::fs::{self, File, Metadata};
@@ -21,7 +21,7 @@ use crate::slot::ProcessSlot;
 /// counter has less than 1 GHz; 1 ms at 4 GHz.
 const INTERVAL: u64 = 4_000_000;
 
-/// What happened to a slice's files while a process was using them.
+/// Damage to a slice's files while a process was using them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Damage {
     /// The file is shorter than its layout.
@@ -41,7 +41,7 @@ impl fmt::Display for Damage {
 
 impl std::error::Error for Damage {}
 
-/// What one slot knows of its files.
+/// The state of a slot's integrity check.
 pub(crate) struct FileWatch {
     /// Device and inode of `control`, of which no descriptor is kept.
     control: (u64, u64),
@@ -85,7 +85,7 @@ impl ProcessSlot {
         let due = now.wrapping_sub(watch.looked_at.load(Relaxed)) >= INTERVAL;
         if due && !self.is_inherited() {
             watch.looked_at.store(now, Relaxed);
-            if let Some(damage) = self.look() {
+            if let Some(damage) = self.find_damage() {
                 self.abandon(damage);
             }
         }
@@ -96,7 +96,7 @@ impl ProcessSlot {
     }
 
     #[cold]
-    fn look(&self) -> Option<Damage> {
+    fn find_damage(&self) -> Option<Damage> {
         let slots = &self.slice.slots;
         if let Some(descriptor) = self.lock.descriptor() {
             // SAFETY: an open descriptor of our own, which is neither closed nor kept by this.

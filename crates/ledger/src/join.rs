@@ -1,4 +1,4 @@
-//! Taking a slot, and leaving it.
+//! Joining and leaving a slice: a process takes a free slot of the ledger and gives it back.
 
 use std::os::fd::RawFd;
 use std::sync::Mutex;
@@ -129,7 +129,7 @@ fn claim_any(
     Ok(None)
 }
 
-/// Takes one slot if it is free. Whoever is killed in here leaves it free or claimed, both locks open, nothing charged.
+/// Takes one slot if it is free. A process killed in here leaves it free or claimed, both locks open, nothing charged.
 fn claim(
     slots: &SlotsFile,
     file: RawFd,
@@ -168,7 +168,7 @@ fn claim(
     Ok(taken.then_some(live))
 }
 
-/// What the last owner of a slot held of shared allocations is not its next owner's.
+/// Clears the last owner's shared allocations from a slot, before its next owner takes it.
 fn hold_nothing(slots: &SlotsFile, index: usize) {
     for line in &slots.shared {
         let holders = &line.holders[index / 64];
@@ -216,7 +216,7 @@ impl Drop for ProcessSlot {
         let Some(file) = self.lock.descriptor() else {
             return;
         };
-        // Somebody who looks at this very slot just now finds its life locked and leaves it alone.
+        // A process that inspects this slot right now finds its life lock held and leaves it alone.
         if lock::try_lock(file, lock::change(self.index)).unwrap_or(false) {
             let free = state::with(self.claim, state::FREE);
             if slot

@@ -1,4 +1,4 @@
-//! The bytes of the two files of a slice, once: every offset used anywhere comes from these types.
+//! The binary layout of the two ledger files; every offset used anywhere comes from these types.
 //!
 //! ```text
 //! control (4 KiB, read-only in jobs)          slots (1408 KiB, written by the slice's processes)
@@ -73,7 +73,7 @@ pub(crate) struct ControlFile {
     _room: [AtomicU64; 13],
     pub gpus: [ControlGpu; GPUS],
     _later: [AtomicU64; 96],
-    /// What may be launched (`compute::Grant`).
+    /// The grant of launches (`compute::Grant`).
     pub grant: AtomicU64,
     /// When the agent last said that the grant counts: CLOCK_BOOTTIME, nanoseconds.
     pub keeper: AtomicU64,
@@ -91,7 +91,7 @@ pub(crate) struct ControlGpu {
     pub weight: AtomicU16,
     pub cap: AtomicU16,
     _reserved: AtomicU32,
-    /// What the driver holds for the slice and no process was charged, in bytes: counted against the limit.
+    /// Bytes that the driver holds for the slice and that no process was charged: counted against the limit.
     pub unseen: AtomicU64,
     _room: [AtomicU64; 2],
 }
@@ -118,7 +118,7 @@ pub(crate) struct SlotsFile {
     pub shared: [SharedLine; SHARED],
 }
 
-/// What is kept for the slice as a whole, so that it outlives the process it happened in.
+/// State of the slice as a whole, which outlives the process that wrote it.
 #[repr(C, align(64))]
 pub(crate) struct SliceGpu {
     pub peak: AtomicU64,
@@ -191,7 +191,7 @@ pub(crate) struct DenialLine(pub [AtomicU64; DENIAL_WORDS]);
 /// One allocation that several processes may hold (`shared`).
 #[repr(C, align(64))]
 pub(crate) struct SharedLine {
-    /// What its handle's bytes come to; 0 for a line that is not in use.
+    /// The hash of its handle's bytes; 0 for an unused line.
     pub key: AtomicU64,
     /// Its bytes (`account::Word`), undecided while they move here from the exporter's own.
     pub used: AtomicU64,

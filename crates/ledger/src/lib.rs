@@ -1,8 +1,9 @@
-//! The shared-memory account of a slice: reserve, commit, release, recovery of dead processes.
+//! The ledger of a slice: memory accounting in shared memory, with reserve, commit, release and reaping of dead
+//! processes.
 //!
-//! A slice is a folder with two files. The agent writes `control` ([`Control`]); the slice's processes each own a line of
-//! `slots` ([`Slot`]); anybody allowed to may read both ([`Slice`]). No lock is taken to reserve or release, nothing
-//! is allocated, and a process killed at any instruction loses nothing and blocks nobody.
+//! A slice is a folder with two files. The daemon writes `control` ([`Control`]); each process of the slice owns a line
+//! of `slots` ([`Slot`]); other permitted processes may read both ([`Slice`]). No lock is taken to reserve or release,
+//! nothing is allocated, and a process killed at any instruction loses no bytes and blocks no other.
 //!
 //! ```text
 //! agent ── Control ──► control (limits) ──► Slot::reserve → driver → Hold::commit ──► slots ──► Slice::read ── agent
@@ -25,10 +26,10 @@
 //! assert_eq!(slot.usage(0).free, 2 << 30);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//! What several processes hold is counted once ([`Slot::export`], [`Slot::import`]); what a refused process looked like is written down
-//! ([`Slot::record`], [`Slice::denials`]).
+//! Memory that several processes hold is counted once ([`Slot::export`], [`Slot::import`]). Refusals are recorded with the
+//! usage of the process ([`Slot::record`], [`Slice::denials`]).
 //!
-//! What counts as an allocation and when to reserve is the interposer's business; who gets which limit, the agent's.
+//! The limiter decides what counts as an allocation and when to reserve; the daemon decides each slice's limits.
 
 mod account;
 mod compute;
@@ -69,6 +70,6 @@ pub use shared::SharedAllocation;
 pub use slice::{ProcessGpu, ProcessState, ProcessUsage, Slice, Snapshot, Usage, is_settled};
 pub use slot::ProcessSlot;
 
-/// Where a job that has a mount namespace of its own, or a container, has its slice's folder: whoever started it put it there,
-/// and what its environment says does not count.
+/// The slice's folder of a job with its own mount namespace, or of a container. The supervisor mounts it there, so it
+/// takes precedence over the job's environment.
 pub const MOUNTED: &str = "/run/divvy-job/slice";

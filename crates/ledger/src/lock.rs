@@ -1,9 +1,9 @@
-//! Byte-range locks on the `slots` file, and the descriptor that carries them.
+//! File locks of the ledger: byte-range locks on the `slots` file, and the descriptor that carries them.
 //!
-//! Each slot has two bytes to lock, both beyond question of who dies when, for the kernel drops a lock with the last
-//! descriptor of its open file: **life**, held by the owner as long as it lives, and **change**, held for moments by
-//! whoever turns the slot from one state into another. The locks belong to the open file (OFD), not to the process, so
-//! they work across PID namespaces, and closing some other descriptor of the same file does not drop them.
+//! Each slot has two bytes to lock. The kernel drops a lock with the last descriptor of its open file, so a dead
+//! process holds none. **life** is held by the owner as long as it lives; **change** is held for moments by the process
+//! that moves the slot from one state to another. The locks belong to the open file (OFD), not to the process, so they
+//! work across PID namespaces, and closing some other descriptor of the same file does not drop them.
 
 use std::fs::File;
 use std::io;
@@ -130,7 +130,7 @@ impl Drop for LockFile {
         // In a fork child it is closed already, and its number may be that of the child's own.
         if let Some(descriptor) = self.descriptor() {
             unregister(descriptor);
-            // SAFETY: just found to be ours; nobody uses it after drop.
+            // SAFETY: just found to be ours; no code uses it after drop.
             unsafe { libc::close(descriptor) };
         }
     }

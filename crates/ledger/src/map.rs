@@ -1,4 +1,4 @@
-//! Opening a slice's files with every doubt checked, and laying the layout over them.
+//! Opening and mapping the ledger files: checks owner, mode, size and version, then lays the layout over the mapping.
 //!
 //! Members of a slice map the files. The agent reads `slots` with `pread` only (see [`crate::Reader::read`]): a job may
 //! truncate that file at any moment, which turns a mapping into SIGBUS and a `pread` into a short read.
@@ -24,7 +24,7 @@ pub enum OpenError {
     NotPermitted { path: PathBuf, user: u32 },
     /// A symbolic link, folder, pipe or device stands where the file should be.
     NotRegular { path: PathBuf },
-    /// The file belongs to a user who has no say here.
+    /// The owner of the file is not a permitted user.
     WrongOwner {
         path: PathBuf,
         owner: u32,
@@ -142,7 +142,7 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// What a file must begin with and how long it is.
+/// The required magic and size of a file.
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
     pub magic: u64,
@@ -158,8 +158,8 @@ pub(crate) const SLOTS: Kind = Kind {
     size: layout::SLOTS_SIZE,
 };
 
-/// What a file is by the file system's word: another one in its place, or one that was changed in any way that matters to who
-/// opens it, is another identity.
+/// The identity of a file by its metadata: a replaced file, or one whose owner, mode or size changed, has another
+/// identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileIdentity {
     device: u64,
@@ -170,12 +170,12 @@ pub(crate) struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// What lies at a path now, links not followed.
+    /// The identity of the file at a path, symlinks not followed.
     pub fn at(path: &Path) -> io::Result<Self> {
         fs::symlink_metadata(path).map(|status| Self::of(&status))
     }
 
-    /// Whether this is the same file, whatever was changed about it since.
+    /// Whether this is the same file, regardless of changed metadata.
     pub fn is_same_file(self, status: &fs::Metadata) -> bool {
         (self.device, self.inode) == (status.dev(), status.ino())
     }
@@ -234,7 +234,7 @@ pub(crate) fn open_as(
             user,
         });
     }
-    // Root may let everybody write a slice's account: who sees the file is decided by where it is mounted.
+    // Root may let all users write a slice's ledger: its mount decides which processes see the file.
     let is_common = kind.magic == SLOTS.magic && status.uid() == 0;
     if status.mode() & 0o022 != 0 && !is_common {
         return Err(OpenError::WritableByOthers {
@@ -292,8 +292,8 @@ pub(crate) fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Whether a user's limits may come from a file of this owner: root's, or the user's own. Root takes anybody's, so that
-/// a job's `sudo` stays in its slice.
+/// Whether a user's limits may come from a file of this owner: root's, or the user's own. Root accepts any owner, so
+/// that a job's `sudo` stays in its slice.
 fn may_own(owner: u32, user: u32) -> bool {
     user == 0 || owner == 0 || owner == user
 }
@@ -367,7 +367,8 @@ impl<T: SharedMemory> Map<T> {
 impl<T: SharedMemory> Map<T> {
     /// Puts empty memory in the place of a file that must not be touched any more.
     pub fn let_go(&self) {
-        // SAFETY: replaces exactly the range that `new` mapped. Whoever is using it goes on with zeros, which are a `T`.
+        // SAFETY: replaces exactly the range that `new` mapped. Concurrent users go on with zeros, which are a valid
+        // `T`.
         unsafe {
             libc::mmap(
                 self.0.as_ptr().cast(),

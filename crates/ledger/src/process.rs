@@ -1,4 +1,5 @@
-//! Which process this is, whether another one still lives, and what time it is. Nothing here allocates.
+//! Process identity: the pid and start time of this process, liveness of another one, and the clock. Nothing here
+//! allocates.
 
 use std::mem::MaybeUninit;
 
@@ -34,7 +35,7 @@ pub(crate) enum Liveness {
     /// Alive, and stopped by a signal: none of its threads gets on.
     Stopped,
     Gone,
-    /// Of another PID namespace, or not to be found out: only somebody else can know.
+    /// Of another PID namespace, or not readable: this process cannot know.
     Unknown,
 }
 
@@ -81,7 +82,7 @@ impl ProcessIdentity {
     }
 }
 
-/// What /proc/PID/stat says.
+/// The fields of /proc/PID/stat that are needed here.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     start_time: u64,

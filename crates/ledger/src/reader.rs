@@ -1,4 +1,4 @@
-//! A slice that is looked at again and again: its files stay open from one look to the next.
+//! A reader that polls a slice: it keeps the ledger files open from one observation to the next.
 //!
 //! Opening a file costs several times what reading it does. Files that are open are believed no more than others: before each read it
 //! is seen that what lies under their names is still what was opened, and what they hold is checked as if they had just been.
@@ -21,7 +21,7 @@ pub struct Reader {
 struct Files {
     control: File,
     slots: File,
-    /// What the two were when they were opened.
+    /// The identities of both files when they were opened.
     were: [FileIdentity; 2],
 }
 
@@ -31,8 +31,8 @@ impl Reader {
     /// # Errors
     /// As [`Slice::open`].
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
-        let (slice, control) = Slice::found(dir)?;
-        // Who looks after a slice has to be able to write this one.
+        let (slice, control) = Slice::open_control(dir)?;
+        // The reader reaps dead processes, so it has to be able to write this file.
         let files = Files::open(&slice, Some(control), true)?;
         Ok(Self {
             slice,
@@ -55,7 +55,7 @@ impl Reader {
             Some(files) => files,
             None => Files::open(&self.slice, None, false)?,
         };
-        // What cannot be read is opened anew the next time.
+        // A file that cannot be read is opened anew the next time.
         let snapshot = self.slice.read_from(&files.control, &files.slots)?;
         *kept = Some(files);
         Ok(snapshot)
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_becomes_of_the_files_is_seen_as_by_who_opens_them() {
+    fn a_reader_sees_changed_files_as_a_fresh_open_does() {
         type Deed = fn(&Scene);
         let deeds: [(&str, Deed, bool); 9] = [
             (

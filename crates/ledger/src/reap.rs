@@ -1,4 +1,4 @@
-//! Giving back what dead processes held.
+//! Reaping: returns to the slice the bytes that dead processes held.
 //!
 //! A free life lock alone is not death: a program may have closed the descriptor that carried it. So the process must
 //! also be gone by pid and start time, or run another program since (which only itself can tell), or, when it lives in
@@ -23,7 +23,7 @@ use crate::map::word;
 use crate::process::{self, Liveness, ProcessIdentity, boot_time_ns};
 use crate::shared;
 
-/// Nanoseconds for which a dead process's bytes stay charged when nobody knows whether the driver returned them.
+/// Nanoseconds for which a dead process's bytes stay charged when it is unknown whether the driver returned them.
 pub const DRIVER_RELEASE_TIMEOUT_NS: u64 = 2_000_000_000;
 
 /// Whether the driver still lists a process, as far as the caller knows.
@@ -35,7 +35,7 @@ pub enum Listed {
     Unknown,
 }
 
-/// What a pass over the slots found.
+/// The result of a pass over the slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reaped {
     /// Slots given back.
@@ -191,7 +191,7 @@ impl SlotFile<'_> {
         Ok(!shared::holds_any(self.file, self.slot)?)
     }
 
-    /// What was undecided when the owner died counts as firm, so that nobody waits for it.
+    /// Makes the undecided bytes of a dead owner firm, so that no other process waits for them.
     fn finalize_undecided(&self) -> io::Result<()> {
         for gpu in 0..GPUS {
             let used = self.used(gpu)?;

@@ -1,4 +1,5 @@
-//! Allocations that several processes of a slice hold: counted once, for as long as anybody holds them.
+//! Shared allocations: memory that several processes of a slice hold is counted once, until the last of them releases
+//! it.
 //!
 //! A process that exports an allocation hands its bytes over to a line of the slice's own. From then on they are no process's:
 //! the exporter may free or die while others use the memory, and the charge ends with the last holder.
@@ -8,15 +9,15 @@
 //! own word ────────────► line of its own ◄──────────────────────────────── each process ──────────► nothing
 //! ```
 //! # Counted at every moment
-//! Reservations count the slots first and then the lines (`account`). Bytes move one way only, from a slot to a line, and
-//! are in the line before they leave the slot: who found them gone from the slot finds them in the line. While they are
-//! in both, the line is undecided, and whoever counts waits rather than refuses.
+//! Reservations count the slots first and then the lines (`account`). Bytes move one way only, from a slot to a line,
+//! and are in the line before they leave the slot: a count that misses them in the slot finds them in the line. While
+//! they are in both, the line is undecided, and a counting process waits rather than refuses.
 //!
-//! # Whoever dies
-//! Lines change under one lock of the slots file, which the kernel drops with its holder; each prefix of each change is sound.
-//! A holder's bit counts only while its slot is live or dead and not yet given back, so it ends with the slot, when the driver
-//! has returned what the process held. Lines without a holder are given back by [`sweep`], with each look for the dead. A
-//! process that is stopped inside the lock costs others an export or import that is counted twice, never a hang.
+//! # Death of a process
+//! Lines change under one lock of the slots file, which the kernel drops with its holder; each prefix of each change is
+//! sound. A holder's bit counts only while its slot is live, or dead and not yet reaped, so it ends with the slot, when
+//! the driver has returned the process's memory. Each reaping also frees lines without a holder ([`sweep`]). A process
+//! that is stopped inside the lock costs others an export or import that is counted twice, never a hang.
 
 use std::fs::File;
 use std::io;
@@ -28,7 +29,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
 use crate::account::Word;
-use crate::hold::Patience;
+use crate::hold::BoundedWait;
 use crate::layout::{
     GPUS, LIVE_WORDS, SHARED, SHARED_WORDS, SharedLine, SlotLines, SlotsFile, state,
 };
@@ -44,9 +45,9 @@ pub struct SharedAllocation {
 }
 
 impl ProcessSlot {
-    /// Hands `bytes` of a GPU that this process was charged over to the slice, to be counted until nobody holds them. `key`
-    /// names the allocation for [`Slot::import`]; where somebody shares it under that key already, this process becomes
-    /// one more holder and its own charge ends.
+    /// Moves `bytes` of a GPU from this process's charge to the slice's shared line, which counts them until the last
+    /// holder is gone. `key` names the allocation for [`Slot::import`]. If a process shares it under that key already,
+    /// this process becomes one more holder and its own charge ends.
     ///
     /// `None`: it stays this process's own, for 256 are shared already, or a process was stopped while changing the table.
     pub fn export(&self, gpu: usize, key: u64, bytes: u64) -> Option<SharedAllocation> {
@@ -69,13 +70,13 @@ impl ProcessSlot {
                 }
             };
             self.release(gpu, bytes);
-            self.change(line, Word::settle);
+            self.change(line, Word::make_firm);
             Some(self.shared(line))
         })?
     }
 
-    /// Becomes one more holder of an allocation that a process of this slice shares. `None`: nobody does, so its bytes are
-    /// to be reserved, and may then be shared by [`Slot::export`] under the same key.
+    /// Becomes one more holder of a shared allocation. Returns `None` if no process shares it; the caller then reserves
+    /// its bytes, and may share them by [`Slot::export`] under the same key.
     pub fn import(&self, gpu: usize, key: u64) -> Option<SharedAllocation> {
         self.cell(gpu)?;
         self.changing(|| {
@@ -161,7 +162,7 @@ impl ProcessSlot {
         // Locks of one open file do not exclude its own threads.
         let _turn = self.sharing.lock().unwrap_or_else(PoisonError::into_inner);
         let file = self.lock.descriptor()?;
-        let patience = Patience::default();
+        let patience = BoundedWait::default();
         while !lock::try_lock(file, lock::SHARED).ok()? {
             if !patience.pause(|| {}) {
                 return None;
@@ -253,8 +254,8 @@ pub(crate) fn holder(
         .or_else(lowest)
 }
 
-/// Gives back the lines that nobody holds any more, and settles those whose exporter died half way. Like everything about the
-/// dead it goes by the file and not by a mapping; it lets the table be while a process changes it.
+/// Frees the lines without a holder, and finishes those whose exporter died half way. Like all reaping it works on the
+/// file and not on a mapping. It skips the table while a process changes it.
 pub(crate) fn sweep(file: &File) -> io::Result<()> {
     if Live::read(file)?.lines().next().is_none()
         || !lock::try_lock(file.as_raw_fd(), lock::SHARED)?
@@ -328,7 +329,7 @@ fn empty(file: &File, at: usize) -> io::Result<()> {
     file.write_all_at(&empty.0.to_ne_bytes(), offset)
 }
 
-/// Whether somebody holds a line. One that nobody holds loses its key, one that does is decided.
+/// Frees a line without a holder, and decides a line with one. Returns whether it has a holder.
 fn keep(file: &File, at: usize) -> io::Result<bool> {
     let mut line = [0; size_of::<SharedLine>()];
     file.read_exact_at(&mut line, line_at(at) as u64)?;

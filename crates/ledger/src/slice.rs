@@ -1,7 +1,7 @@
-//! A slice seen from outside: its files are read, never mapped, and what they hold is not believed.
+//! The view of a slice from outside: reads the ledger files without mapping them, and trusts none of their content.
 //!
-//! This is the agent's view, and that of a tool that only looks. A process that allocates joins ([`Slice::join`]) and
-//! from then on uses its [`crate::Slot`]. No descriptor is kept between calls; who looks often has a [`crate::Reader`].
+//! This is the view of the daemon and of monitoring tools. A process that allocates joins ([`Slice::join`]) and from
+//! then on uses its [`crate::Slot`]. No descriptor is kept between calls; a frequent reader keeps a [`crate::Reader`].
 
 use std::fs::File;
 use std::mem::offset_of;
@@ -26,7 +26,7 @@ pub struct Slice {
     spec: SliceSpec,
 }
 
-/// What a slice uses of one GPU, all processes together, in bytes.
+/// Usage of one GPU by all processes of a slice together, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     pub limit: u64,
@@ -34,7 +34,7 @@ pub struct Usage {
     pub charged: u64,
     /// By contexts.
     pub overhead: u64,
-    /// What the driver holds for the slice beyond all charges, as the agent sees it.
+    /// Bytes that the driver holds for the slice beyond all charges, by the daemon's samples.
     pub unseen: u64,
     /// How much of `charged` several processes may hold; it is counted once.
     pub shared: u64,
@@ -52,12 +52,12 @@ pub struct Usage {
     pub denied: u64,
     pub last_denied_size: u64,
     pub last_denied_at: u64,
-    /// What one allocation would be granted now.
+    /// The largest allocation that would be granted now.
     pub free: u64,
 }
 
-/// What one process uses of one GPU, in bytes; fields as in [`Usage`]. What several processes hold is shown with its
-/// exporter, or with one of the others once that one has let it go.
+/// Usage of one GPU by one process, in bytes; fields as in [`Usage`]. A shared allocation counts for its exporter, or
+/// for one of the other holders once the exporter has released it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProcessGpu {
     pub charged: u64,
@@ -105,13 +105,13 @@ impl Slice {
     /// One of the two files is missing, not permitted, not a regular file, another user's, writable by others, of the wrong
     /// size, not a ledger, of another version, or of another slice than its pair.
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
-        let (slice, _) = Self::found(dir)?;
+        let (slice, _) = Self::open_control(dir)?;
         slice.open_slots(true)?;
         Ok(slice)
     }
 
     /// The slice as its control file has it, and that file.
-    pub(crate) fn found(dir: &Path) -> Result<(Self, (File, map::FileIdentity)), OpenError> {
+    pub(crate) fn open_control(dir: &Path) -> Result<(Self, (File, map::FileIdentity)), OpenError> {
         let path = dir.join(CONTROL_NAME);
         let (file, _, was) = map::open_as(&path, map::CONTROL, false)?;
         let (spec, _) = control::read_from(&path, &file)?;
@@ -155,7 +155,7 @@ impl Slice {
         self.read_from(&control, &self.open_slots(false)?)
     }
 
-    /// The same of files that are open, of whatever they are by now.
+    /// The same for open files, in any state.
     pub(crate) fn read_from(&self, control: &File, file: &File) -> Result<Snapshot, OpenError> {
         let (spec, heartbeat) = control::read_from(&self.control, control)?;
         let read = |offset: usize, size: usize| {
@@ -182,7 +182,7 @@ impl Slice {
         })
     }
 
-    /// What the slice uses of one GPU; zero for a GPU it does not have.
+    /// The slice's usage of one GPU; zero for a GPU it does not have.
     ///
     /// # Errors
     /// As [`Slice::read`].
@@ -252,7 +252,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The same account under what the slice was granted, whatever its control file says.
+    /// The same snapshot under the granted limits, instead of those in its control file.
     #[must_use]
     pub fn granted(self, spec: SliceSpec) -> Self {
         Self { spec, ..self }
@@ -262,7 +262,7 @@ impl Snapshot {
         &self.spec
     }
 
-    /// Whether nobody is in the slice and nothing of it is charged.
+    /// Whether the slice has no process and no charge.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty() && self.shared.is_empty()
     }
@@ -277,7 +277,7 @@ impl Snapshot {
         word(&self.head, offset_of!(SlotsFile, alarms))
     }
 
-    /// What the slice uses of one GPU; zero for a GPU it does not have.
+    /// The slice's usage of one GPU; zero for a GPU it does not have.
     pub fn usage(&self, gpu: usize) -> Usage {
         let Some(spec) = self.spec.gpus.get(gpu) else {
             return Usage::default();
@@ -488,7 +488,7 @@ impl Usage {
         self
     }
 
-    /// What living processes use: what a view of the slice shows as used.
+    /// Usage by living processes, which a view of the slice shows as used.
     pub fn used_by_living(&self) -> u64 {
         self.used().saturating_sub(self.ended)
     }

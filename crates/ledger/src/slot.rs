@@ -1,4 +1,4 @@
-//! A process's own slot, and what it sees of its slice through it, without system calls.
+//! The slot of one process in the ledger, and its view of the slice's limit and usage without system calls.
 
 use std::fmt;
 use std::os::fd::AsRawFd;
@@ -77,7 +77,7 @@ impl ProcessSlot {
         }
     }
 
-    /// What a context on a GPU is taken to cost, in bytes, as of now; 0 for a GPU the slice does not have.
+    /// The assumed context overhead on a GPU, in bytes, as of now; 0 for a GPU the slice does not have.
     pub fn context_cost(&self, gpu: usize) -> u64 {
         if self.has(gpu) {
             self.control.gpus[gpu].overhead.load(SeqCst)
@@ -86,7 +86,7 @@ impl ProcessSlot {
         }
     }
 
-    /// What the driver holds beyond all charges, in bytes, as the agent sees it; 0 for a GPU the slice does not have.
+    /// Bytes that the driver holds beyond all charges, by the daemon's samples; 0 for a GPU the slice does not have.
     pub(crate) fn unseen(&self, gpu: usize) -> u64 {
         if self.has(gpu) {
             self.control.gpus[gpu].unseen.load(SeqCst)
@@ -95,18 +95,18 @@ impl ProcessSlot {
         }
     }
 
-    /// What all charges together may come to.
+    /// The most that all charges together may reach.
     #[inline]
     pub(crate) fn limit_of_charges(&self, gpu: usize) -> u64 {
         self.limit(gpu).saturating_sub(self.unseen(gpu))
     }
 
-    /// What one allocation would be granted now, in bytes: [`Usage::free`] without the rest of it.
+    /// The largest allocation that would be granted now, in bytes: [`Usage::free`] without the rest of it.
     pub fn free(&self, gpu: usize) -> u64 {
         self.limit(gpu).saturating_sub(self.used(gpu))
     }
 
-    /// What the slice uses of one GPU; zero for a GPU it does not have.
+    /// The slice's usage of one GPU; zero for a GPU it does not have.
     pub fn usage(&self, gpu: usize) -> Usage {
         if !self.has(gpu) {
             return Usage::default();
@@ -136,9 +136,9 @@ impl ProcessSlot {
             .finish()
     }
 
-    /// What living processes use of a GPU, in bytes: [`Usage::used_by_living`] without the rest of it. Processes of this PID
-    /// namespace that have ended are found by a question to the kernel for each other process of the slice. 0 for a GPU the
-    /// slice does not have.
+    /// Usage of a GPU by living processes, in bytes: [`Usage::used_by_living`] without the rest of it. Ended processes
+    /// of this PID namespace are found by one system call for each other process of the slice. 0 for a GPU the slice
+    /// does not have.
     pub fn used_by_living(&self, gpu: usize) -> u64 {
         if self.is_alone() {
             return self.used(gpu);
@@ -180,7 +180,7 @@ impl ProcessSlot {
         };
         let mut others = self.live_slots().filter(|slot| *slot != self.index);
         if others.any(is_due) {
-            // What cannot be found out stays as it is.
+            // An unknown figure stays as it is.
             let _ = self.reap(boot_time_ns());
         }
     }

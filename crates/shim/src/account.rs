@@ -1,4 +1,4 @@
-//! One limited process: its slice, its slot, and what it was charged for.
+//! Accounting of one limited process: its slice, its slot, and its charges.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -107,7 +107,7 @@ impl ProcessAccount {
         self.mappings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the whole slice uses of a GPU. A process that only looks takes no slot.
+    /// Usage of a GPU by the whole slice. A process that only observes takes no slot.
     pub fn usage(&self, gpu: usize) -> Option<Usage> {
         match self.joined() {
             Some(slot) => Some(slot.usage(gpu)),

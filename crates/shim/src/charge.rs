@@ -1,5 +1,6 @@
-//! What each family of functions that takes or returns GPU memory is charged. A family is a module; `pointers` and
-//! `mappings` remember what was charged for what, `holding` what ends with the last of several.
+//! The charge handlers: the accounting of every driver function that takes or returns GPU memory. One module covers one
+//! family of functions; `pointers` and `mappings` record what was charged for which allocation, `memory_charge` the
+//! bytes that have several holders.
 
 pub mod arrays;
 pub mod binding;

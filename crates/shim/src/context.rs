@@ -1,8 +1,9 @@
-//! Contexts: each costs device memory that no allocation call shows. One is charged what the agent measured, before it is
-//! made; when it is gone the charge goes with it, and so does what was allocated in it.
+//! Charges for CUDA contexts, which take device memory without an allocation call. A context is charged the measured
+//! overhead before it is made; its charge ends with it, and so do the charges of the allocations in it.
 //!
-//! Not every context is made through a hooked function: the CUDA runtime retains primary contexts through a private table.
-//! Such a one is noticed at the first allocation in it, and charged then whatever the limit says, for it exists.
+//! Not every context is made through a hooked function: the CUDA runtime retains primary contexts through a private
+//! table. The limiter notices such a context at its first allocation and then charges it, even beyond the limit, for it
+//! exists.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -363,7 +364,7 @@ fn ended(
     if let Some(charge) = charge {
         place.give_back_context(account.contexts.hand_over(dev, charge));
     }
-    // What pools and graphs kept may have gone with it.
+    // Memory cached by pools and graphs may have gone with it.
     account.reconcile(place.gpu);
     // One that was only noticed has no charge of its own on the books.
     if !account.contexts.any_on(dev) {

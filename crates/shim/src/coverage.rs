@@ -1,5 +1,5 @@
-//! What is done about every function of the driver, hooked or not: `coverage.toml`, held to the table of hooks and to the symbols
-//! of NVIDIA's headers. Nothing of it is in the library.
+//! The coverage table: the treatment of every driver function, hooked or not. Tests compare `coverage.toml` with the
+//! table of hooks and with the symbols of NVIDIA's headers. The library contains nothing of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -261,7 +261,7 @@ fn what_sounds_like_taking_memory_is_counted_or_says_why_not() {
     }
 }
 
-/// What the page says of each class.
+/// The heading of each class on the page.
 fn heading(class: Class) -> &'static str {
     match class {
         Class::Counted => "counted",

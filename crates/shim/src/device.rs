@@ -1,4 +1,5 @@
-//! Which GPU of the slice a call is about. GPUs are known by UUID alone: ordinals differ with `CUDA_VISIBLE_DEVICES`.
+//! The device lookup: which GPU of the slice a driver call refers to. GPUs are known by UUID alone: ordinals differ
+//! with `CUDA_VISIBLE_DEVICES`.
 
 use std::sync::atomic::{AtomicI32, AtomicU8, Ordering::Relaxed};
 
@@ -16,7 +17,7 @@ const ORDINALS: usize = 64;
 const INSTANCE_IN_SLICE: &str = "GPU memory is refused: this slice is on a MIG device, whose memory the driver limits; \
     run the job without a slice, on its own MIG device";
 
-/// What is known of each ordinal: its place in the slice, `FOREIGN` or `UNKNOWN`.
+/// The known state of each ordinal: its position in the slice, `FOREIGN` or `UNKNOWN`.
 pub struct Devices([AtomicI32; ORDINALS]);
 
 const UNKNOWN: i32 = -2;
@@ -32,13 +33,13 @@ impl Devices {
 pub enum DeviceMembership {
     /// To the slice, at this place.
     InSlice(GpuAccount),
-    /// To nobody in this slice; nothing may be allocated there.
+    /// A GPU outside this slice; nothing may be allocated there.
     OutsideSlice,
     /// The driver does not know such a device and will say so itself.
     Unknown,
 }
 
-/// What is to be done with an allocation.
+/// The decision on an allocation.
 pub enum Admission {
     /// The driver answers alone.
     Pass,
@@ -219,7 +220,7 @@ pub fn current_context() -> CUcontext {
     context
 }
 
-/// What the driver says of a device.
+/// An attribute of a device.
 pub fn attribute(device: CUdevice, attribute: CUdevice_attribute) -> Option<i32> {
     let mut value = 0;
     let ask = driver::cuDeviceGetAttribute.get()?;

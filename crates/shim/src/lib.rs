@@ -1,14 +1,15 @@
-//! What holds a program to its slice: hooks in front of NVIDIA's driver. Three small libraries are made from them: `divvy-preload`
-//! for `LD_PRELOAD`, `divvy-wrapper-cuda` and `divvy-wrapper-nvml` to lie where the driver's own libraries lay.
+//! The limiter: hooks in front of NVIDIA's driver that hold a program to its slice. Three small libraries are made from
+//! them: `divvy-preload` for `LD_PRELOAD`, `divvy-wrapper-cuda` and `divvy-wrapper-nvml` to lie where the driver's own
+//! libraries lay.
 //!
 //! ```text
 //! program ── dlsym, link or cuGetProcAddress ──► table: a hook ──► handler ──► ledger: reserve, commit, give back
 //!                                                                     └─────► function: the driver's own
 //! ```
-//! It does nothing until a hooked function is called: no constructor, no thread, no signal handler, no output. Which
-//! functions are hooked is `table`; what a process is to its slice, `process` and `account`; what each family of functions
-//! is charged, `charge`; what the program sees, `view`; how calls get here, `route`. How limits are kept between processes
-//! is the ledger's business, and who gets which limit the agent's.
+//! It does nothing until a hooked function is called: no constructor, no thread, no signal handler, no output. The
+//! rooms: `table` lists the hooked functions; `process` and `account` hold the process's relation to its slice;
+//! `charge` accounts for memory; `view` filters what the program sees; `route` dispatches calls. The ledger keeps
+//! limits between processes, and the daemon sets them.
 
 mod account;
 mod charge;

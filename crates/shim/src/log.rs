@@ -1,6 +1,6 @@
-//! The one way this library speaks: a line on standard error. Written by one `write`, past the program's own buffers.
+//! The limiter's log: lines on standard error. Each is written by one `write`, past the program's own buffers.
 
-/// Says one line. An error has nobody left to be told.
+/// Writes one line. A write error is ignored: there is no other place to report it.
 pub fn write_line(text: &str) {
     let line = format!("divvy: {text}\n");
     // SAFETY: the line's own bytes and length.

@@ -1,13 +1,14 @@
-//! What is written down when a program gets OUT_OF_MEMORY: by which function, how much, why, and what it had.
+//! The out-of-memory report (OOM report): the function, the size, the reason and the usage behind an OUT_OF_MEMORY
+//! answer.
 //!
 //! ```text
-//! enter ── handler: Place::reserve ──► a note in this thread: which GPU, how much, granted or not
+//! enter ── handler: GpuAccount::reserve ──► a note in this thread: which GPU, how much, granted or not
 //!   │                                                     │
 //! leave ◄── answer OUT_OF_MEMORY? ── yes ─────────────────┴──► slice's denial log (`divvy_ledger::Denial`)
 //! ```
-//! Handlers need to do nothing: what the last reservation of the call came to is known here, and every hook passes through
-//! [`watched`]. A program that tries again in a loop must not pay for its records, so a process writes four at once and
-//! ten a second from then on; refusals that are not written down are counted.
+//! Handlers need to do nothing: this module knows the result of the call's last reservation, and every hook passes through
+//! [`watched`]. A program that retries in a loop must not pay for its records, so a process writes four at once and ten a
+//! second from then on; the other refusals are only counted.
 
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -30,7 +31,7 @@ const INTERVAL_NS: u64 = 100_000_000;
 /// How many it may write at once.
 const AT_ONCE: u64 = 4;
 
-/// What the call that runs in this thread asked the account for.
+/// The reservation attempt of the call that runs in this thread.
 #[derive(Clone, Copy)]
 struct AllocationAttempt {
     /// Its place in the slice; `None` for a GPU that is not in it.
@@ -138,7 +139,7 @@ pub fn record_foreign_gpu() {
     });
 }
 
-/// What was refused is not needed after all.
+/// Clears the attempt, because the refused bytes are not needed after all.
 pub fn clear_attempt() {
     taken();
 }
@@ -221,7 +222,7 @@ fn record(
     });
 }
 
-/// What the driver says is free on the current device, and what it has, in bytes.
+/// Free and total memory of the current device by the driver, in bytes.
 fn memory_of_current() -> Option<(u64, u64)> {
     let (mut free, mut total) = (0, 0);
     let ask = real::cuMemGetInfo_v2.get()?;

@@ -1,4 +1,4 @@
-//! The parts of docs/enforcement.md that are made from tables.
+//! Generated parts of the reference page docs/enforcement.md, made from the tables of hooks.
 
 use std::fs;
 use std::sync::{Mutex, PoisonError};

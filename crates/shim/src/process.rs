@@ -1,4 +1,5 @@
-//! What this process is: limited by a slice, refused, or switched off. Found out at the first hooked call that needs it.
+//! The state of this process: limited by a slice, refused, or switched off. The first hooked call that needs it
+//! determines it.
 //!
 //! ```text
 //! nothing yet ── first need ──► Off       DIVVY_SHIM=off and the limits are this user's own, or a wrapper does the work
@@ -146,7 +147,7 @@ fn current() -> &'static Process {
         // SAFETY: just made, and shared from now on.
         Ok(_) => unsafe { &*fresh },
         Err(winner) => {
-            // SAFETY: just made and seen by nobody else; the winner's is never freed.
+            // SAFETY: just made and not yet shared; the winner's is never freed.
             unsafe {
                 drop(Box::from_raw(fresh));
                 &*winner
@@ -164,7 +165,7 @@ fn find_out() -> LimiterState {
     if form::stands_aside() {
         return LimiterState::Off;
     }
-    // What was mounted for the job counts, whatever its environment says.
+    // The mount of the job takes precedence over its environment.
     let mounted = Some(PathBuf::from(MOUNTED)).filter(|folder| folder.exists());
     let is_mounted = mounted.is_some();
     let named = || std::env::var_os(SLICE).filter(|value| !value.is_empty());

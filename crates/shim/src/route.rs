@@ -1,4 +1,5 @@
-//! How a call comes to a hook and from there to the driver: by symbol, by `dlsym`, by `cuGetProcAddress`.
+//! Dispatch of driver calls: the way of a call to its hook and on to the driver, by symbol, `dlsym` or
+//! `cuGetProcAddress`.
 
 pub mod elf;
 pub mod form;

@@ -1,4 +1,5 @@
-//! Every function that is hooked, and what hooking it does. A function that is not listed keeps the driver's own address.
+//! The table of hooks: every hooked function, and what its hook does. A function that is not listed keeps the driver's
+//! own address.
 //!
 //! `docs/enforcement.md` is made from this table; a test keeps the two alike.
 
@@ -18,7 +19,7 @@ use crate::route::procaddress;
 use crate::view::nvml::{accounting, lists, smi};
 use crate::view::{denied, info, nvml};
 
-/// What a hook answers when this driver has no such function, by library.
+/// The answer of a hook when this driver has no such function, by library.
 #[allow(non_upper_case_globals)]
 mod absent {
     use super::*;

@@ -1,4 +1,4 @@
-//! What the program is shown: the slice wherever it looks at the GPU's memory and processes.
+//! The tenant's view: hooks that answer with the slice where a program asks for the GPU's memory or processes.
 
 pub mod denied;
 pub mod info;

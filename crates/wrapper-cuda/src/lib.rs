@@ -1,4 +1,4 @@
-//! The form of the limiter that lies where `libcuda.so.1` lay: the CUDA driver's hooks, and the driver itself as a dependency.
-//! A program that looks up anything else in it, or is linked to it, finds the driver's own function there.
+//! The wrapper form of the limiter for `libcuda.so.1`: the CUDA driver's hooks, with the driver itself as a dependency.
+//! A program that looks up another function in it, or is linked to it, finds the driver's own function there.
 
 divvy_shim::export!(cuda);

@@ -1,3 +1,3 @@
-//! The form of the limiter that lies where `libnvidia-ml.so.1` lay: NVML's hooks, and NVML itself as a dependency.
+//! The wrapper form of the limiter for `libnvidia-ml.so.1`: NVML's hooks, with NVML itself as a dependency.
 
 divvy_shim::export!(nvml);

@@ -1,10 +1,10 @@
-//! The file that gives roles: TOML, read once when the daemon starts.
+//! The roles file: TOML that gives roles to users and groups, read once when the daemon starts.
 //!
 //! ```toml
 //! admin    = ["ana", "@wheel"]      # users by name or number, groups with @
 //! operator = [1004]
 //! others   = "user"                 # viewer, user, operator, admin, or none: they are refused
-//! commands = "owner"                # who sees what a job runs: its owner and operators, or "all" users
+//! commands = "owner"                # jobs' commands are visible to owner and operators, or to "all" users
 //! containers = "admin"              # the least role that may run containers
 //! ```
 
@@ -19,10 +19,10 @@ use serde::Deserialize;
 use super::{Caller, Role};
 use crate::host::account::UserAccount;
 
-/// Who has which role.
+/// The roles of users and groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// The daemon's own user; with root an admin whatever a file says.
+    /// The daemon's own user; with root an admin, regardless of the file.
     me: u32,
     is_private: bool,
     file: File,
@@ -49,7 +49,7 @@ impl Default for File {
             viewer: Vec::new(),
             others: Others::User,
             commands: Commands::Owner,
-            // Who may name the folders that a container mounts has root's rights.
+            // A user who may name the folders that a container mounts has root's rights.
             containers: Role::Admin,
         }
     }
@@ -144,7 +144,7 @@ impl Rules {
         }
     }
 
-    /// Of one that serves everybody and has no file.
+    /// The rules of a daemon that serves every user and has no file.
     pub fn open(me: u32) -> Self {
         Self {
             me,
@@ -153,7 +153,7 @@ impl Rules {
         }
     }
 
-    /// Of one that serves everybody as this file says.
+    /// The rules of a daemon that serves every user by this file.
     ///
     /// # Errors
     /// When it cannot be read, is not the daemon's own, others may write it, or it is not understood.
@@ -206,7 +206,7 @@ impl Rules {
         self.is_private
     }
 
-    /// The highest role that is given to them; `None` for whom nothing is.
+    /// The highest role of the account; `None` without one.
     pub fn role(&self, account: &UserAccount) -> Option<Role> {
         if account.uid == self.me || account.uid == 0 {
             return Some(Role::Admin);
@@ -241,7 +241,7 @@ impl Rules {
     /// What they may do here.
     ///
     /// # Errors
-    /// [`ErrorCode::NotAllowed`] for whom no role is given.
+    /// [`ErrorCode::NotAllowed`] for an account without a role.
     pub fn caller(&self, account: UserAccount) -> Result<Caller, Error> {
         let Some(role) = self.role(&account) else {
             let why = format!(

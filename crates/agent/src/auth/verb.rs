@@ -1,9 +1,10 @@
-//! What a call does, by its method and path: one table, so that a new path is an admin's until it is put in here.
+//! The table of API calls by method and path, with the permission of each, so that a new path is an admin's until it is
+//! listed here.
 
-/// What is done, as far as it matters to who may.
+/// The kind of action, as far as permissions distinguish it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// See what is here and who waits for what.
+    /// See GPUs, queues and waiting jobs.
     View,
     /// See what a job wrote.
     Read,
@@ -12,9 +13,9 @@ pub enum Verb {
     Change,
     /// Run a program as a job's user, with all that the job has.
     Exec,
-    /// Clear away what nobody uses.
+    /// Remove unused objects.
     CleanUp,
-    /// Change the node or the rules for everybody.
+    /// Change the node, or the rules for all users.
     Administer,
 }
 

@@ -1,5 +1,5 @@
-//! One call of the driver for one process, by a process that is killed when it is late: `libcuda` may hang, and then neither the daemon
-//! nor its threads do.
+//! The checkpoint helper: a child process that makes one checkpoint call of the driver for one process, and is killed
+//! when it is late.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -150,14 +150,14 @@ impl CheckpointHelper {
     }
 }
 
-/// `divvy checkpoint ACT PID START`: does it, prints a line and ends; whatever happens, within the time that it is given.
+/// `divvy checkpoint ACT PID START`: makes the call, prints a line and ends, in any case within its time limit.
 pub fn checkpoint(
     act: &str,
     (pid, start_time): (u32, u64),
     within: Duration,
     library: Option<&Path>,
 ) -> ExitCode {
-    // Whoever wants to know is the thread that started it.
+    // The thread that started it reads the result.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let end = move || {
         std::thread::sleep(within);
@@ -205,7 +205,7 @@ fn call_driver(
         what: format!("{CUDA} cannot be used: {}", error_chain(&error)),
         unsupported: true,
     })?;
-    // The driver takes a number, which nobody else gets as long as the process is there.
+    // The driver takes a pid, which no other process gets as long as this one exists.
     let pid = i32::try_from(process.pid).map_err(|_| gone())?;
     if !process.is_alive() {
         return Err(gone());

@@ -1,5 +1,6 @@
-//! Whether the host has the memory that a job's GPU memory is to be put into. It is charged to the job's own processes (reported of
-//! drivers 580 and 595), so their control groups have to have room for it, too: one that has none kills them in the middle.
+//! The host memory check: whether the host has room for a copy of a job's GPU memory. It is charged to the job's own
+//! processes (reported of drivers 580 and 595), so their control groups have to have room for it, too: one that has
+//! none kills them in the middle.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +14,7 @@ use crate::host::process::Process;
 /// What errands are about to copy, all together: the kernel does not know of it yet.
 static PENDING: Mutex<Bytes> = Mutex::new(Bytes::ZERO);
 
-/// This part of the host's memory stays free, so that a copy does not bring anybody near the kernel's OOM killer: ours.
+/// This part of the host's memory stays free, so that a copy brings no process near the kernel's OOM killer: ours.
 const MARGIN: u64 = 16;
 
 /// Room for a copy that no other errand counts on, until it is dropped.
@@ -31,7 +32,7 @@ fn pending() -> MutexGuard<'static, Bytes> {
     PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps room for so much of these processes, as far as anybody says that there is some.
+/// Reserves host memory for so much of these processes, if a source reports that there is some.
 ///
 /// # Errors
 /// Why it does not fit.

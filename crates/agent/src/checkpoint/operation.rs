@@ -1,4 +1,4 @@
-//! One errand, from its first look to its report.
+//! One checkpoint operation (offload or restore), from its first observation to its report.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -81,7 +81,7 @@ impl OpRunner {
         }
     }
 
-    /// Carries it out, and reports whatever happens.
+    /// Carries it out, and always reports.
     pub fn run(self) {
         let way = self.op.direction;
         let carried_out = catch_unwind(AssertUnwindSafe(|| match way {
@@ -95,7 +95,7 @@ impl OpRunner {
             Err(_) => failed("an internal error interrupted it; see the daemon's log").outcome(way),
         };
         if self.check_withdrawn().is_err() {
-            // Whoever told it to end may have done so before it was stopped, and it has to hear that.
+            // A signal to end may have arrived before the stop, and the process has to receive it.
             self.signal_all(Signal::CONT, &[]);
         }
         self.report(CheckpointUpdate::Finished(ended));
@@ -111,7 +111,7 @@ impl OpRunner {
     }
 
     fn offload(&self) -> OpResult {
-        // It may have been stopped, and then nobody could ask it.
+        // It may have been stopped, and then could not answer.
         self.signal_all(Signal::CONT, &[]);
         let mut parts = self.alive(&self.op.parts);
         let is_new = parts.is_empty();
@@ -193,7 +193,7 @@ impl OpRunner {
         host_memory::reserve(need, of).map_err(or)
     }
 
-    /// Has the journal know whom the driver is about to be told to lock.
+    /// Journals the processes that the driver is about to lock.
     fn journal_participants(&self, parts: &[Process]) -> OpResult {
         let (journaled, answer) = sync_channel(1);
         self.report(CheckpointUpdate::LockPending(parts.to_vec(), journaled));
@@ -260,7 +260,8 @@ impl OpRunner {
         ))
     }
 
-    /// Whether nobody of the job has anything on a GPU any more, now that all are stopped. False where somebody has come to use one.
+    /// Whether no process of the job is on a GPU any more, now that all are stopped. False if one has started to use a
+    /// GPU.
     fn is_off_gpus(&self, parts: &[Process]) -> OpResult<bool> {
         let deadline = Instant::now() + LISTED;
         loop {
@@ -508,8 +509,9 @@ impl OpRunner {
     }
 }
 
-/// What of the account at this position is not on the GPU, on which the driver lists these pids: whoever is listed has all of its memory
-/// there, whether or not the driver says how much. What nobody is charged for has left with all of them.
+/// The bytes of this account's position that are off the GPU, on which the driver lists these pids. A listed process
+/// has all of its memory there, even if the driver gives no figure. Bytes without a charged process have left with all
+/// of them.
 fn offloaded_bytes(at: usize, snapshot: &Snapshot, parts: &[Process], listed: &[u32]) -> Bytes {
     let is_away = |slot: &ProcessUsage| {
         let ProcessIdentity {

@@ -1,4 +1,4 @@
-//! A container as the engine is asked to make it.
+//! The container create request to the engine.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use super::edits::Edits;
 use crate::job_dir::LaunchSpec;
 use crate::job_dir::container_spec::{INSTANCE, JOB, JOURNAL, Plan};
 
-/// How a container differs by who starts it and where.
+/// Differences between containers by their starter and place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CreateContext<'a> {
-    /// Somebody sits at its input and output.
+    /// A terminal is attached to its input and output.
     pub attached: bool,
     /// The slice gets in as a device of the plan's CDI folder, and not by flags of the engine's.
     pub by_cdi: bool,
@@ -321,7 +321,7 @@ pub mod tests {
                 "DIVVY_SIM=a100-80gb:1"
             ])
         );
-        // Nobody sits there.
+        // No terminal is attached.
         assert_eq!(
             (&body["Tty"], &body["OpenStdin"]),
             (&json!(false), &json!(false))

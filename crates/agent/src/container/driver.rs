@@ -1,4 +1,4 @@
-//! The driver as a container is given it: libraries, programs and devices of the host, or the simulated one.
+//! Driver files of a container: libraries, programs and devices of the host, or the simulated driver, as bind mounts.
 //!
 //! All of it is mounted from the host, so that nothing has to be installed for containers, neither in the image nor on the host.
 //! That an installation's libraries are those whose files end in the driver's version is how NVIDIA's packages name them (driver

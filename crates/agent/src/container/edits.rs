@@ -1,4 +1,5 @@
-//! What is added to a container so that its programs find their GPU and are held to their slice: variables, devices, mounts.
+//! Container edits: the environment variables, devices and mounts that give a container its GPU and hold it to its
+//! slice.
 //!
 //! ```text
 //! /run/divvy-job                      a folder of the job's, read-only

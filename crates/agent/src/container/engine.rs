@@ -1,4 +1,4 @@
-//! The container engine of this machine: where it listens, and how it is spoken to.
+//! The container engine of this machine: its socket, and the connection to it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use bollard::{API_DEFAULT_VERSION, Docker};
 /// Seconds that one answer of the engine may take. Streams that are open for longer are asked for again.
 pub const TIMEOUT: u64 = 120;
 
-/// Where Docker and Podman listen, the ones for everybody first.
+/// The sockets of Docker and Podman, the system-wide ones first.
 const SOCKETS: [&str; 2] = ["/run/docker.sock", "/run/podman/podman.sock"];
 
 /// No engine can be asked.
@@ -84,7 +84,7 @@ pub async fn connect(socket: &Path) -> Result<Docker, Error> {
 /// What an engine did not do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineFailure {
-    /// Nobody answers, or breaks off in the middle: it may be back.
+    /// The engine does not answer, or broke off its answer: it may be back.
     Unavailable(String),
     /// It answers that it does not, or something else stands in the way.
     Refused(String),
@@ -113,7 +113,7 @@ impl From<Error> for EngineFailure {
     }
 }
 
-/// Whether nobody knows what has become of a call: there was no answer, or not all of one.
+/// Whether the result of a call is unknown: there was no answer, or not all of one.
 pub fn is_unavailable(error: &Error) -> bool {
     let is_broken_off = matches!(
         error,
@@ -131,7 +131,7 @@ pub fn is_unavailable(error: &Error) -> bool {
     is_broken_off && !is_denied(cause)
 }
 
-/// Whether somebody is there who does not let this user in: waiting changes nothing about that.
+/// Whether the engine refuses this user: waiting changes nothing about that.
 fn is_denied(error: &(dyn std::error::Error + 'static)) -> bool {
     let denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     error.downcast_ref().is_some_and(denied) || error.source().is_some_and(is_denied)

@@ -1,4 +1,4 @@
-//! Another program inside of a job's container: the engine starts it there, where the limiter is in front of everything.
+//! The exec session in a container: the engine starts a second program in a job's container, under the limiter.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ use super::run::code;
 use crate::exec::proxy::{ClientStreams, QUEUE, reserve_input, write_input};
 use crate::host::process::Process;
 
-/// Between two questions whether a program has ended; the engine tells nobody by itself.
+/// Between two polls of whether a program has ended; the engine does not announce it.
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// How often it is asked, once the program's output has come to its end.
@@ -165,7 +165,7 @@ impl ContainerExec {
                 () = said.closed() => return program.hang_up().await,
                 room = reserve_input(keys.as_ref()), if waiting.is_some() => match (room, waiting.take()) {
                     (Some(room), Some(bytes)) => room.send(bytes),
-                    // Who reads nothing any more gets nothing any more.
+                    // Once the client stops reading, its output is dropped.
                     _ => typed = None,
                 },
                 frame = told.recv(), if waiting.is_none() => match frame {
@@ -281,7 +281,7 @@ mod tests {
             for piece in input.chunks(1 << 10) {
                 told.send(Frame::Input(piece.to_vec())).await.unwrap();
             }
-            // Whoever types is there to the end.
+            // An interactive client stays to the end.
             std::future::pending::<()>().await;
         });
         let mut heard = Vec::new();

@@ -1,5 +1,6 @@
-//! Takes away containers of this instance that belong to no job any more: a supervisor died before it did, or the journal that had the
-//! job is gone. It is looked for them when a daemon starts, and after jobs in containers have ended.
+//! Garbage collection of containers: removes containers of this instance that belong to no job any more, because a
+//! supervisor or a journal was lost. It is looked for them when a daemon starts, and after jobs in containers have
+//! ended.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -78,10 +79,10 @@ impl From<Option<Status>> for ContainerActivity {
 }
 
 impl FoundContainer<'_> {
-    /// Whether a container of another journal is left over from before this one; `None` for this journal's own, and for those of builds
-    /// that gave none. Two daemons that have the same path for their states, each in namespaces of its own, are one instance to the
-    /// engine and have two journals that both live: so only what was made before this one began is, and it rests. What runs may be
-    /// somebody's work, whatever became of the journal.
+    /// Whether a container is a leftover of another, earlier journal; `None` for this journal's own, and for those of
+    /// builds that recorded no journal. Two daemons with the same state path, each in its own namespaces, are one
+    /// instance to the engine and have two live journals. So only a container made before this journal began counts,
+    /// and only once it has stopped: a running one may do a user's work.
     pub fn is_left_by_another(&self, journal: Journal<'_>) -> Option<bool> {
         let its = self.journal.filter(|its| Some(*its) != journal.name);
         its.map(|_| {
@@ -194,7 +195,7 @@ async fn carry_out(
         };
         match docker.remove_container(&id, Some(options)).await {
             Ok(()) => removed.push(name.to_owned()),
-            // 409: it runs, or somebody else is at it.
+            // 409: it runs, or another client removes it.
             Err(error) if matches!(engine::status(&error), Some(404 | 409)) => {}
             // The others can go all the same.
             Err(error) => {

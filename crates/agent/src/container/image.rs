@@ -1,6 +1,7 @@
-//! Looks into a container that has not been started: can the limiter hold what will run in it, and as whom will it run?
+//! The image check: looks into a container before its start, to find out whether the limiter can hold its programs and
+//! as which user they run.
 //!
-//! Files are read through the engine, whatever its storage, with the job's own mounts in place. Nothing is run.
+//! Files are read through the engine, for any storage driver, with the job's own mounts in place. Nothing is run.
 
 use std::path::Path;
 
@@ -43,7 +44,7 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 pub struct Seen {
     /// Why the limiter cannot hold it.
     pub unlimited: Option<String>,
-    /// Who its programs run as; `None` where that could not be found out.
+    /// The user of its programs; `None` if that is unknown.
     pub user: Option<u32>,
 }
 

@@ -1,5 +1,5 @@
-//! What the engine says that there is, also in words of Podman's that the library cannot read: of a container that has ended, and whose
-//! monitor has not cleared up after it, Podman says `stopped`.
+//! Tolerant inspect and list calls of the engine, which accept answers of Podman that the client library cannot parse,
+//! such as the state `stopped`.
 
 use std::path::Path;
 
@@ -39,7 +39,7 @@ pub async fn inspect(
     }
 }
 
-/// All containers that have this label, whatever they do.
+/// All containers with this label, in any state.
 ///
 /// # Errors
 /// When the engine fails.

@@ -1,4 +1,4 @@
-//! The two files of a job's folder that its container is given: the folder at `/run/divvy-job` and the loader's list.
+//! Files in a job's folder for its container: the folder mounted at `/run/divvy-job`, and the loader's list.
 
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -17,8 +17,8 @@ pub struct CoverError {
     source: io::Error,
 }
 
-/// Makes them, or makes them anew: an empty file for each that is mounted below `/run/divvy-job`, as nothing can be made there in
-/// the container. Readable by whoever runs in it.
+/// Creates them, or creates them anew: an empty file for each mount below `/run/divvy-job`, as nothing can be made
+/// there in the container. Every user in it can read them.
 pub fn write(edits: &Edits, files: &JobFiles) -> Result<(), CoverError> {
     let made = |path: &Path, result: io::Result<()>| {
         result.map_err(|source| CoverError {
@@ -46,7 +46,7 @@ pub fn write(edits: &Edits, files: &JobFiles) -> Result<(), CoverError> {
     )
 }
 
-/// Whatever this process's mask says.
+/// With this mode, independent of the process's umask.
 fn folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(path)?;
     fs::set_permissions(path, Permissions::from_mode(0o755))

@@ -1,4 +1,4 @@
-//! Taking in a job that asks for a container: everything that can be refused is refused here.
+//! Validation of container options: a job that asks for a container is refused here if it can be refused at all.
 
 use std::path::Path;
 

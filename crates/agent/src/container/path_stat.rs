@@ -1,4 +1,4 @@
-//! What lies at a path of a container that has not been started, by the engine's own word.
+//! The stat of a path in a container that has not been started, as the engine reports it.
 //!
 //! Docker and Podman answer the same call (`HEAD /containers/ID/archive`) with the same header, and mean two things by it. Of a link that
 //! leads nowhere Docker tells like of any other; Podman answers that nothing is there and tells of it in the header all the same, which

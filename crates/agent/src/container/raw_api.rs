@@ -1,4 +1,4 @@
-//! Calls of the engine on connections of their own, for answers that the library does not pass on.
+//! Raw HTTP calls of the engine's API, for answers that the client library does not pass on.
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub struct RawResponse {
 /// Calls the engine behind the socket, in the version that `docker` speaks. `target`: path and query.
 ///
 /// # Errors
-/// When nobody answers, or not all of it.
+/// The engine does not answer, or not completely.
 pub async fn call(
     socket: &Path,
     docker: &Docker,

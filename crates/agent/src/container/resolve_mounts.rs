@@ -1,4 +1,4 @@
-//! Where a mount's path leads by links of the image, as far as an engine says so.
+//! Symlink resolution of mount targets: the real path of a mount in the image, as far as the engine reports symlinks.
 //!
 //! Docker tells of a container as it will be, its mounts in their places. Podman tells of the image, and below a mount of what is mounted:
 //! where a link of the image leads into another mount it does not know, and at the very path of a mount only that there is a link.

@@ -1,4 +1,4 @@
-//! The supervisor of a job in a container: makes the container, starts it once, stops it when told, writes down how it ended.
+//! The supervisor of a container job: creates the container, starts it once, stops it on request, and records its exit.
 //!
 //! The engine does what the kernel does for a program: the container lives on when this process dies, and the next supervisor finds
 //! it by its name. What the container says is copied into the job's log from the engine's own, so nothing of it is lost between two
@@ -40,7 +40,7 @@ struct ContainerJob<'a> {
     plan: &'a Plan,
     place: StdioMode,
     me: Process,
-    /// The engine was asked for its container, and there may be one whose number nobody was told.
+    /// The create call was made, so a container may exist whose id is unknown.
     asked: Cell<bool>,
     /// So often in a row the engine said that the name is given, since it was asked without an answer.
     given: Cell<u32>,
@@ -79,7 +79,7 @@ pub fn run(
         stop_signal: RefCell::default(),
     };
     let outcome = runtime.block_on(async {
-        // From here on a signal is heard and ends nobody.
+        // From here on a signal is handled and kills no process.
         let mut signals = Signals::new(place).map_err(SuperviseError::Setup)?;
         let (outcome, made) = match &plan.starter {
             Some(starter) => job.adopt(starter, &mut signals).await?,
@@ -90,7 +90,7 @@ pub fn run(
         job.clear(made.as_ref()).await;
         Ok::<_, SuperviseError>(outcome)
     })?;
-    // A thread may be waiting for a key that nobody will press.
+    // A thread may be waiting for a key press that never comes.
     runtime.shutdown_background();
     Ok(outcome)
 }
@@ -140,7 +140,7 @@ impl ContainerJob<'_> {
         &self,
         signals: &mut Signals,
     ) -> Result<(RunOutcome, Option<CreatedContainer>), SuperviseError> {
-        // Who is to be told to stop, from now on.
+        // The receiver of stop requests, from now on.
         self.dir.write_launch(&self.begun(self.me))?;
         let Some(docker) = self.engine_again().await else {
             return Ok((lost(), None));
@@ -153,11 +153,12 @@ impl ContainerJob<'_> {
         Ok((outcome, Some(made)))
     }
 
-    /// From wherever the container is to its end: whether it was started is the engine's to say. Who is told to stop before it has said
-    /// so leaves word for the next supervisor, as nobody may have what a container may run in.
+    /// Brings the container from any state to its end; the engine knows whether it was started. A supervisor that is
+    /// told to stop before the engine answers leaves a note for the next one, because no other job may get the slice
+    /// while the container may run in it.
     ///
     /// # Errors
-    /// When whoever sits before it gave up.
+    /// The attached client gave up.
     async fn start_unless_started(
         &self,
         made: &CreatedContainer,
@@ -193,7 +194,7 @@ impl ContainerJob<'_> {
         Ok(self.follow(made, attached, signals).await)
     }
 
-    /// What a signal means before anybody knows whether there is something to pass it on to.
+    /// Handles a signal before it is known whether there is a container to pass it on to.
     fn is_given_up(&self, told: SignalEvent) -> Result<(), SuperviseError> {
         let is_before_it = self.place != StdioMode::Background;
         match told {
@@ -210,7 +211,7 @@ impl ContainerJob<'_> {
         }
     }
 
-    /// The engine, once it answers, as long as anybody wants to know.
+    /// The engine, once it answers, as long as its result is wanted.
     async fn engine_again(&self) -> Option<Docker> {
         loop {
             match engine::connect(&self.plan.socket).await {
@@ -221,12 +222,12 @@ impl ContainerJob<'_> {
         }
     }
 
-    /// The job's folder was taken away: nobody waits for a record of it.
+    /// The job's folder was removed: its record is not awaited any more.
     fn is_abandoned(&self) -> bool {
         !self.dir.path().is_dir()
     }
 
-    /// Whether an engine that is away may be waited for: nobody sits before this job, and it is still wanted.
+    /// Whether an absent engine may be waited for: no client is attached to this job, and it is still wanted.
     fn may_wait(&self) -> bool {
         self.place == StdioMode::Background && !self.is_abandoned()
     }
@@ -243,7 +244,7 @@ impl ContainerJob<'_> {
     /// Takes the container away, and what was made for it.
     async fn clear(&self, made: Option<&CreatedContainer>) {
         while let Err(trouble) = self.take_away(made).await {
-            // Nobody waits for a supervisor in the background.
+            // No client waits for a supervisor in the background.
             if matches!(trouble, EngineFailure::Unavailable(_)) && self.may_wait() {
                 tokio::time::sleep(AGAIN).await;
                 continue;
@@ -276,8 +277,8 @@ impl ContainerJob<'_> {
         Ok(())
     }
 
-    /// Says something to whoever sits at the terminal. What a job's log holds after its start is the container's alone: it is how
-    /// the next supervisor knows where to go on.
+    /// Prints to the attached terminal. After a job's start its log holds the container's output alone: its length
+    /// tells the next supervisor where to go on.
     fn print(&self, text: &str) {
         if self.place != StdioMode::Background || self.dir.exit().is_ok_and(|exit| exit.is_some()) {
             write_stderr(text);
@@ -300,7 +301,7 @@ async fn remove(docker: &Docker, id: &str) -> Result<(), bollard::errors::Error>
         ..RemoveContainerOptions::default()
     };
     match docker.remove_container(id, Some(options)).await {
-        // 409: somebody else is at it.
+        // 409: another client removes it.
         Err(error) if !matches!(engine::status(&error), Some(404 | 409)) => Err(error),
         _ => Ok(()),
     }
@@ -331,7 +332,7 @@ fn start_failed(error: &bollard::errors::Error) -> RunOutcome {
 /// What a shell would say of a start that the engine words so.
 pub fn code(why: &str) -> i32 {
     let says = |text: &str| why.contains(text);
-    // Podman's words are the second, whatever runtime it has.
+    // Podman's words are the second, with every runtime.
     if says("executable file not found")
         || says("invoke a command that was not found")
         || says("no such file or directory")

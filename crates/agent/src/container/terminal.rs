@@ -1,4 +1,4 @@
-//! The terminal of a person who runs a container on it: keys go through as they are, and its size is told.
+//! The user's terminal of a foreground container: raw mode, and its window size.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use rustix::termios::{self, OptionalActions, Termios};
 pub struct Raw(Termios);
 
 impl Raw {
-    /// Lets every key through to whoever reads; `None` where standard input is no terminal.
+    /// Puts the terminal into raw mode; `None` if standard input is no terminal.
     ///
     /// # Errors
     /// When the terminal refuses.

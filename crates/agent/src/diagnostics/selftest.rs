@@ -1,4 +1,4 @@
-//! `divvy selftest`, inside the slice: tries to take more than the slice may have, in every way the driver offers.
+//! `divvy selftest`, inside a slice: tries to exceed the memory limit in every way that the driver offers.
 //!
 //! ```text
 //! divvy selftest ──divvy run──► lead ──┬─► a process for each way, lookup and set of views ──► a line of JSON
@@ -159,7 +159,7 @@ impl Leader {
         let by_the_slice = self.refusals().saturating_sub(before);
         let seen: u64 = tried.iter().map(|tried| tried.refusals).sum();
         let check = |tried: AttemptReport| {
-            // Without a slice there is nobody to ask who refused.
+            // Without a slice the refusal has no known source.
             let by_the_gpu = tried.result == SelftestResult::Enforced
                 && by_the_slice < seen
                 && self.slice.is_some();

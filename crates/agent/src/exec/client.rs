@@ -1,4 +1,5 @@
-//! The agent's end: calls a job's supervisor. Everything here may wait for it for a while, so it is for threads that may wait.
+//! The exec client: the agent's connection to the exec server of a job's supervisor. Everything here may wait for it
+//! for a while, so it is for threads that may wait.
 
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -32,7 +33,7 @@ const LONGEST: usize = 64 << 10;
 /// Calls the supervisor of the job in this folder; its answers are lines on the stream.
 ///
 /// # Errors
-/// When nobody listens there, or nobody takes the call; [`Stopped`].
+/// The socket has no listener, or the server does not accept the call; [`Stopped`].
 pub fn send_request(
     dir: &Path,
     call: &ExecRequest,
@@ -116,7 +117,7 @@ fn connect(dir: &Path) -> io::Result<UnixStream> {
 pub fn read_reply(mut stream: &UnixStream) -> io::Result<ExecReply> {
     let mut line = Vec::new();
     let mut byte = [0];
-    // Byte by byte: what follows is somebody else's to read.
+    // Byte by byte: the bytes that follow belong to another reader.
     while line.last() != Some(&b'\n') {
         if line.len() > LONGEST || stream.read(&mut byte)? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());

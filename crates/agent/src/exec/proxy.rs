@@ -1,4 +1,5 @@
-//! Between a client's connection and a guest: bytes in both directions, sizes, signals, the end.
+//! The exec proxy: copies input, output, window sizes, signals and the exit between a client's connection and an exec
+//! session.
 //!
 //! ```text
 //! connection ──► told ──► input ──► pipe or terminal ──► guest
@@ -28,8 +29,8 @@ use super::terminal::resize;
 /// Frames that may be on their way to a guest, or from it.
 pub const QUEUE: usize = 16;
 
-/// How long silence means that a guest has said all, after it has ended: somebody in the background may hold its output open. What it
-/// wrote itself lies in the pipe or terminal by then.
+/// How long silence means that an ended guest has no more output: a background process may hold its output open. The
+/// guest's own output lies in the pipe or terminal by then.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Most that is read at a time.
@@ -45,7 +46,8 @@ pub struct ClientStreams {
     pub to_client: mpsc::Sender<Frame>,
 }
 
-/// Copies between a connection and whoever has the other ends of these, until the guest's end is told or the client is gone.
+/// Copies between a connection and the holders of the other ends, until the guest's exit is reported or the client is
+/// gone.
 pub async fn relay(
     connection: impl AsyncRead + AsyncWrite + Send,
     told: mpsc::Sender<Frame>,
@@ -64,12 +66,12 @@ pub async fn relay(
     };
     let up = async {
         let (mut frames, mut piece) = (Frames::default(), vec![0; PIECE]);
-        // Who sends what is no frame is as good as gone.
+        // A client that sends an invalid frame counts as gone.
         while let Ok(length @ 1..) = from.read(&mut piece).await {
             frames.push(&piece[..length]);
             loop {
                 match frames.next_frame() {
-                    // Nobody takes it once the guest has ended; its last words are on their way.
+                    // Dropped once the guest has ended; its last output is on the way.
                     Ok(Some(frame)) => drop(told.send(frame).await),
                     Ok(None) => break,
                     Err(_) => return,
@@ -107,7 +109,7 @@ pub enum AgentStdio {
     },
 }
 
-/// A terminal, or a pipe, that somebody at the other end may keep waiting.
+/// A terminal or a pipe whose other end may block.
 fn unblocked(descriptor: OwnedFd) -> io::Result<OwnedFd> {
     let flags = rustix::fs::fcntl_getfl(&descriptor)?;
     rustix::fs::fcntl_setfl(&descriptor, flags | OFlags::NONBLOCK)?;
@@ -183,7 +185,7 @@ pub async fn proxy_session(line: Line, ours: AgentStdio, ways: ClientStreams) ->
             () = said.closed() => return Ok(()),
             room = reserve_input(keys.as_ref()), if waiting.is_some() => match (room, waiting.take()) {
                 (Some(room), Some(bytes)) => room.send(bytes),
-                // Who reads nothing any more gets nothing any more.
+                // Once the client stops reading, its output is dropped.
                 _ => typed = None,
             },
             frame = told.recv(), if waiting.is_none() => match frame {
@@ -215,19 +217,19 @@ pub async fn proxy_session(line: Line, ours: AgentStdio, ways: ClientStreams) ->
             ),
         },
     };
-    // Who hung up wants no more.
+    // The client has hung up.
     let _ = said.send(Frame::End(end)).await;
     Ok(())
 }
 
-/// Room for more input; `None` where nobody reads any.
+/// Room for more input; `None` if the guest reads none.
 pub async fn reserve_input(
     typed: Option<&mpsc::Sender<Vec<u8>>>,
 ) -> Option<mpsc::Permit<'_, Vec<u8>>> {
     typed?.reserve().await.ok()
 }
 
-/// Sends on what a guest writes, until nobody can write any more, or it has ended and nothing comes.
+/// Forwards a guest's output until all its writers are gone, or it has ended and nothing comes.
 async fn forward_output(
     mut output: pipe::Receiver,
     kind: fn(Vec<u8>) -> Frame,
@@ -243,7 +245,7 @@ async fn forward_output(
             _ = over.changed(), if !is_over => continue,
             () = tokio::time::sleep(DRAIN_TIMEOUT), if is_over => return,
         };
-        // The end of a terminal whose other side nobody has is an error: EIO.
+        // Reading a terminal without a process at the other side fails with EIO.
         let Ok(length @ 1..) = length else {
             return;
         };
@@ -253,8 +255,8 @@ async fn forward_output(
     }
 }
 
-/// Writes what is typed, until there is no more or nobody reads. Dropping the end of a pipe is the end of the input; that of a connection
-/// is said.
+/// Writes the client's input until its end, or until the guest stops reading. Dropping a pipe ends the input; for a
+/// connection an end frame is sent.
 pub async fn write_input(
     mut input: impl AsyncWrite + Unpin + Send,
     mut keys: mpsc::Receiver<Vec<u8>>,

@@ -1,4 +1,5 @@
-//! The supervisor's end: takes calls, starts guests, tells how they end. Never waits for anybody but, for a moment, the agent.
+//! The exec server in a job's supervisor: accepts calls, starts exec sessions, reports their exits. It never waits for
+//! another process, except briefly for the agent.
 
 use std::fs;
 use std::io::{self, IoSliceMut, Read as _, Write as _};
@@ -25,7 +26,7 @@ const MAX_SESSIONS: usize = 128;
 /// How long the rest of a call may take to come. The agent sends it in one go.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where calls come in, and who came in by them.
+/// The listening socket, and the accepted calls.
 #[derive(Debug)]
 pub struct ExecServer {
     listener: UnixListener,
@@ -37,7 +38,7 @@ pub struct ExecServer {
 #[derive(Debug)]
 struct ExecSession {
     pid: u32,
-    /// To who called; `None` once he has gone.
+    /// The caller's connection; `None` once it has gone.
     client: Option<UnixStream>,
 }
 
@@ -112,7 +113,7 @@ impl ExecServer {
         self.sessions.push(guest);
     }
 
-    /// Somebody ended, perhaps a guest.
+    /// A child ended, perhaps a guest.
     pub fn report_exit(&mut self, pid: u32, exit_code: i32) {
         if let Some(at) = self.sessions.iter().position(|guest| guest.pid == pid) {
             let mut guest = self.sessions.swap_remove(at);
@@ -162,7 +163,7 @@ impl ExecSession {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // Whoever dies before he has read all that he was told leaves ECONNRESET behind.
+                // A caller that dies before it has read all replies leaves ECONNRESET behind.
                 Err(_) => self.hang_up(),
             }
         }
@@ -185,7 +186,7 @@ impl ExecSession {
     }
 }
 
-/// Says a word to who called, and lets the line go when it is of no use: a word is shorter than any buffer.
+/// Sends a reply to the caller, and drops a broken connection: a reply is shorter than any buffer.
 pub fn send_reply(line: &mut Option<UnixStream>, word: &ExecReply) {
     let Some(stream) = line else { return };
     let mut text = serde_json::to_vec(word).unwrap_or_default();
@@ -328,7 +329,7 @@ mod tests {
     fn a_guest_is_told_of_and_sent_what_its_caller_sends_and_hung_up_with_him() {
         let dir = tempfile::tempdir().unwrap();
         let mut door = ExecServer::open(dir.path()).unwrap();
-        // Who started this test may ignore it, and what is ignored stays so in programs; what has a handler does not.
+        // The parent of this test may ignore the signal, and programs inherit that; they do not inherit a handler.
         let flag = std::sync::Arc::default();
         signal_hook::flag::register(signal_hook::consts::SIGHUP, flag).unwrap();
         let sleeps = || {

@@ -1,4 +1,4 @@
-//! Terminals for guests: the agent opens one, and a guest makes it the one that controls it.
+//! Pseudo-terminals for exec sessions: the agent opens one, and the session makes it its controlling terminal.
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};

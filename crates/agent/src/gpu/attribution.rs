@@ -1,11 +1,12 @@
-//! Whose a process is that the driver lists: which job it descends from, or whose slice it has joined.
+//! Attribution of GPU processes to jobs: by descent from a job's supervisor, by PID namespace, by control group, or by
+//! a mapped slice.
 //!
-//! Descent is the kernel's word. A job's supervisor is a subreaper, so whatever its program daemonises stays below it; once seen
-//! there, a process is the job's for as long as it lives, wherever it goes. So is whoever is in the PID namespace of a job's container,
-//! also one that the container engine started in it later, and a process in a job's control group or below it, also one that has killed
-//! its supervisor and left its session. Where no supervisor is, as with the claims of another scheduler, it is what is
-//! mounted for the process. A slot in a slice is the job's word and counts only
-//! for a process that has that slice mapped, which nobody has who did not join it.
+//! Descent is the kernel's information. A job's supervisor is a subreaper, so processes that its program daemonises
+//! stay below it; once seen there, a process is the job's for as long as it lives. The same holds for every process in
+//! the PID namespace of a job's container, also one that the container engine started in it later. It also holds for a
+//! process in a job's control group or below it, also one that has killed its supervisor and left its session. Without
+//! a supervisor, as with the claims of another scheduler, the slice mounted for the process decides. A slot in a slice
+//! is the job's own statement, and counts only for a process that has that slice mapped, which requires joining it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -49,13 +50,13 @@ impl Ownership {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PidLookup {
     Found(AttributedProcess),
-    /// It was here before and has ended, or its pid is somebody's who was not born when the driver was asked.
+    /// It was here before and has ended, or its pid now belongs to a process born after the driver was asked.
     Exited,
-    /// Nobody here has that pid, and nobody had it before.
+    /// No process here has that pid, and none had it before.
     Unknown,
 }
 
-/// Everybody that the driver listed last.
+/// All processes in the driver's last lists.
 #[derive(Debug, Default)]
 pub struct Attribution {
     known: HashMap<u32, KnownProcess>,
@@ -72,7 +73,7 @@ struct KnownProcess {
 }
 
 impl Attribution {
-    /// Who has `pid`. `began`: when the driver was asked, in ticks since boot.
+    /// The process that has `pid`. `began`: when the driver was asked, in ticks since boot.
     pub fn lookup(&mut self, pid: u32, began: u64, roster: &WatchedJobs) -> PidLookup {
         let known = self.known.get(&pid);
         let Some(process) = Process::with_pid(pid).filter(|process| process.is_alive()) else {
@@ -109,7 +110,7 @@ impl Attribution {
         }
     }
 
-    /// A process that is nobody's has a slot in the job's slice, and has that slice mapped.
+    /// Records an unattributed process that has a slot in the job's slice and has that slice mapped.
     pub fn record_member(
         &mut self,
         person: AttributedProcess,
@@ -156,7 +157,7 @@ impl Attribution {
             .update_exited(owners, &roster.namespaces(), met, Instant::now())
     }
 
-    /// Forgets everybody whom the driver does not list any more.
+    /// Forgets all processes that the driver does not list any more.
     pub fn retain(&mut self, listed: impl Fn(u32) -> bool) {
         self.known.retain(|pid, _| listed(*pid));
     }
@@ -201,7 +202,7 @@ impl Attribution {
         };
         by_blood.or_else(by_group).or_else(by_mount).or_else(|| {
             let namespace = evidence::pid_namespace(process.pid)?;
-            // A process that has ended meanwhile has left its pid to anybody.
+            // An ended process has left its pid to any other.
             line.first()
                 .and_then(|_| roster.job_of_namespace(namespace))
         })

@@ -1,15 +1,16 @@
-//! MIG instances of ours: recorded before they are made, made and destroyed by a thread of their GPU, found again after anything.
+//! MIG instances of ours: journaled before they are created, created and destroyed by a worker thread of their GPU, and
+//! recovered after a crash.
 //!
 //! ```text
 //!             plan                     driver (worker)                 journal
 //! create      grant at a placement     GPU instance, compute instance  creating ─► ready
 //! reuse       grant on an idle one     is it clean?                    ready
 //! anew        grant on an unclean one  as reclaimed, then created      destroying ─► creating ─► ready
-//! let go      the job's end            –                               ready, nobody's: idle
+//! release     the job's end            –                               ready, unowned: idle
 //! reclaim     needed by another        compute instance, GPU instance  destroying ─► no row
 //! ```
-//! What is to be given to whom is decided in the core; when it is journaled, and what a report means, in `cycle::mig`. What has no
-//! row is somebody else's and is never touched.
+//! The core decides which instance a job gets. `controller::mig` decides when it is journaled, and what a report means.
+//! An instance without a row is foreign and is never touched.
 
 pub mod device_nodes;
 pub mod discover;

@@ -1,6 +1,8 @@
-//! Looks by itself: often while there are jobs, seldom while there are none, and soon again when something was suspicious or somebody asks.
+//! The observer thread: samples the driver often while there are jobs, seldom while there are none, and soon again on
+//! request or after a suspicious sample.
 //!
-//! One thread asks the driver, and nobody waits for it without a bound: a driver may never answer, as one whose GPU has gone may not.
+//! Only this thread calls the driver, and no caller waits for it without a bound: a driver may never answer, as when
+//! its GPU has gone.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,17 +28,17 @@ pub const INTERVAL: Duration = Duration::from_millis(250);
 /// Between two looks while there are none: then only what strangers hold can change.
 pub const IDLE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// After a look that made somebody suspect: long enough for a process that is just leaving to have left.
+/// After a suspicious sample: long enough for an exiting process to be gone.
 const AGAIN: Duration = Duration::from_millis(25);
 
-/// How long who asks for a fresh look waits for it; then what the last one showed has to do.
+/// How long a caller waits for a fresh sample; after that the last one has to do.
 const FRESH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Who looks, and at what.
+/// The observer, and the jobs that it watches.
 pub struct Observer {
     source: Arc<Source>,
     marks: KnownFiles,
-    /// Copied only by who changes it while somebody looks.
+    /// A writer copies it only while a sample is in progress.
     roster: Mutex<Arc<WatchedJobs>>,
     /// Never held while the driver is asked.
     kin: Mutex<Attribution>,
@@ -147,11 +149,11 @@ impl Observer {
             self.changed.notify_all();
             pace.requested
         };
-        // Late is as good as never here: who asked goes by the look before.
+        // A late sample counts as missing: the caller uses the one before.
         let _ = tokio::time::timeout(FRESH_TIMEOUT, told.wait_for(|told| *told >= asked)).await;
     }
 
-    /// Whether what is known of the GPUs is older than who asked for a fresh look has waited for one.
+    /// Whether the last sample is older than the time that a caller waits for a fresh one.
     pub fn is_unresponsive(&self) -> bool {
         self.unresponsive_for()
             .is_some_and(|silent| silent >= FRESH_TIMEOUT)
@@ -240,7 +242,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    /// Who is past the limiter is told at the second look that finds him so, and that is promised within a second of the first.
+    /// A bypass is reported at the second sample that finds it, which is promised within a second of the first.
     #[test]
     fn while_there_are_jobs_a_second_look_comes_well_within_a_second() {
         for hurry in [true, false] {

@@ -1,4 +1,5 @@
-//! What a context costs: measured once for each model and driver, in a child process, and remembered.
+//! Context overhead: the memory of one CUDA context, measured once for each model and driver in a child process, and
+//! stored.
 
 use std::collections::BTreeMap;
 use std::io;

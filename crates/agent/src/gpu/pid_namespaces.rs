@@ -1,4 +1,4 @@
-//! Processes that call themselves by the pids of another namespace, as those in containers do: which of them have ended?
+//! PID namespace translation: maps pids as containers see them to host pids, and finds those that have exited.
 //!
 //! A slot says the pid that its process knows. From here such a process is found by that pid, its start time and its namespace, once;
 //! from then on by the pid it has here. Only namespaces that are seen from here are judged: those of a job's own first processes, and
@@ -12,15 +12,15 @@ use divvy_ledger::ProcessIdentity;
 use crate::host::clock::Instant;
 use crate::host::process::{self, Process, evidence};
 
-/// Between two searches through all processes: a job can write any number of owners who never were.
+/// Between two scans of all processes: a job can write any number of owners that never existed.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Who is who.
+/// The known processes by namespace and pid.
 #[derive(Debug, Default)]
 pub struct NamespacePids {
     host_processes: HashMap<ProcessIdentity, Process>,
     exited: HashSet<ProcessIdentity>,
-    /// Namespaces in which somebody was seen.
+    /// Namespaces in which a process was seen.
     observed_namespaces: BTreeSet<u64>,
     last_search: Option<Instant>,
 }
@@ -68,7 +68,7 @@ impl NamespacePids {
                 match here.get(&owner) {
                     Some(process) => drop(self.host_processes.insert(owner, *process)),
                     None if is_seen => drop(self.exited.insert(owner)),
-                    // It may live where nobody is seen from here.
+                    // It may live in a namespace without a visible process.
                     None => {}
                 }
             }
@@ -84,7 +84,7 @@ impl NamespacePids {
     }
 }
 
-/// Everybody in these namespaces, by what they call themselves.
+/// All processes in these namespaces, by their pid there.
 fn processes_in(namespaces: &BTreeSet<u64>) -> HashMap<ProcessIdentity, Process> {
     let mut found = HashMap::new();
     for process in process::processes() {
@@ -137,7 +137,7 @@ mod tests {
         child.wait().unwrap();
         assert_eq!(gone(&all), HashSet::from([never, owner]));
         assert_eq!(gone(&[]), HashSet::new());
-        // It was searched a moment ago: whoever is new waits for the next search.
+        // It was searched a moment ago: a new process waits for the next search.
         assert_eq!(gone(&all), HashSet::new());
     }
 
@@ -149,7 +149,7 @@ mod tests {
             start_time: u64::MAX,
             pid_namespace,
         };
-        // This test lives in the one, and nobody in the other.
+        // This test runs in the first one, and no process in the other.
         let (peopled, empty) = (of(here), of(u64::from(u32::MAX) + 7));
         let met = BTreeSet::from([here, empty.pid_namespace]);
         let owners = [peopled, empty].into_iter();

@@ -1,10 +1,11 @@
-//! One look at everything: the slices' accounts, the driver, the accounts again, and who the listed processes are.
+//! One sample of everything: the slices' ledgers, the driver, the ledgers again, and the attribution of the listed
+//! processes.
 //!
 //! ```text
 //! accounts ──► driver ──► accounts ──► /proc ──► a sight of each GPU, for `divvy_core::reconcile`
 //! ```
-//! The driver's figures are compared only with accounts that were the same before and after it was asked. Where nobody was in a slice and the
-//! driver lists nobody on its GPUs there is nothing to compare, and the account is read once.
+//! The driver's figures are compared only with ledgers that were the same before and after the driver's answer. A
+//! ledger is read once if its slice has no process and the driver lists none on its GPUs: there is nothing to compare.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -45,7 +46,7 @@ pub struct GpuSample {
     pub sample: Sample,
     /// Pids of those that are no job's.
     pub unmanaged: Vec<u32>,
-    /// Who is in its MIG instances.
+    /// The processes in its MIG instances.
     pub mig_processes: Vec<MigProcess>,
 }
 
@@ -73,7 +74,7 @@ pub struct LedgerSnapshots {
     after: Snapshot,
     then: Vec<ProcessUsage>,
     now: Vec<ProcessUsage>,
-    /// Somebody in it has ended, and may have something to give back.
+    /// A process in it has ended, and may leave bytes to be reaped.
     pub has_dead: bool,
 }
 
@@ -170,7 +171,7 @@ pub fn now() -> reconcile::BootNanos {
     boot_ns()
 }
 
-/// The GPUs on which the driver lists somebody.
+/// The GPUs on which the driver lists a process.
 fn gpus_in_use(observation: &Observation) -> HashSet<[u8; 16]> {
     let gpus = observation.gpus.iter();
     gpus.filter(|gpu| listed_processes(gpu).next().is_some())
@@ -178,7 +179,7 @@ fn gpus_in_use(observation: &Observation) -> HashSet<[u8; 16]> {
         .collect()
 }
 
-/// Whether an account can be compared with nothing: nobody was in it, and nobody is on its GPUs.
+/// Whether a ledger has nothing to be compared with: its slice had no process, and its GPUs have none.
 fn is_unused(before: &Snapshot, inhabited: &HashSet<[u8; 16]>) -> bool {
     let mut gpus = before.spec().gpus.iter();
     before.is_empty() && !gpus.any(|gpu| inhabited.contains(&gpu.uuid))
@@ -392,7 +393,7 @@ impl NodeSample {
             _ => person,
         };
         self.processes.insert(seen.pid, person);
-        // A job that has ended has nobody left: what it could not be rid of is nobody's.
+        // An ended job has no process left: one that it could not kill counts as unmanaged.
         let job = person.ownership.job();
         let Some(job) = job.filter(|job| roster.has(*job)) else {
             return sight(person.process, ProcessOwner::Unmanaged);
@@ -404,7 +405,7 @@ impl NodeSample {
                 let inside = kin.evidence(seen.pid, seen.used, marks);
                 self.evidence.insert(seen.pid, inside);
                 if inside.has_driver == Some(false) {
-                    // Whoever holds this memory, it is not the process that has this pid here.
+                    // The memory's holder is not the process that has this pid here.
                     return sight(person.process, ProcessOwner::Unmanaged);
                 }
                 inside.limiter
@@ -453,7 +454,7 @@ impl NodeSample {
         }
     }
 
-    /// Whether a slot names this pid: somebody of ours who has ended.
+    /// Whether a slot names this pid: an ended process of ours.
     fn has_slot(&self, pid: u32) -> bool {
         let here = process::own_pid_namespace();
         let names = |slot: &ProcessUsage| slot.owner.pid == pid && slot.owner.pid_namespace == here;

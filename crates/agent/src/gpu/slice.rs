@@ -1,4 +1,4 @@
-//! A job's slice in the ledger: the one place where core's grants become ledger words, and back.
+//! A job's slice in the ledger: the one conversion between core's grants and the ledger's words.
 
 use std::fs;
 use std::io;
@@ -224,7 +224,7 @@ impl HeldSlice {
         self.reader.read()
     }
 
-    /// Its account, for whoever reads it elsewhere.
+    /// Its ledger, for readers in other threads.
     pub fn ledger(&self) -> Arc<GrantedSlice> {
         Arc::clone(&self.reader)
     }
@@ -286,8 +286,8 @@ impl HeldSlice {
         self.reader.slice().reap(now, listed).map(drop)
     }
 
-    /// Processes of the slice that live. A slot is the job's word, and a job could name anybody's pid in it: who has really
-    /// joined has the slice mapped. So has this process, which holds nothing.
+    /// Live processes of the slice. A slot is the job's own statement, and a job could name any pid in it, so a process
+    /// counts only if it has the slice mapped. This process has it mapped too, but holds nothing.
     pub fn live_processes(&self, snapshot: &Snapshot) -> Vec<Process> {
         processes(snapshot)
             .filter(|process| process.pid != std::process::id())
@@ -348,7 +348,7 @@ pub fn chown_to_user(folder: &Path, user: &Identity) -> Result<(), SliceError> {
     let slots = folder.join("slots");
     let give = || -> io::Result<()> {
         lchown(&slots, Some(user.uid), Some(user.gid))?;
-        // To be passed through by who knows the names in it.
+        // Passable for processes that know the names in it.
         fs::set_permissions(folder, fs::Permissions::from_mode(0o711))
     };
     give().map_err(|source| SliceError::HandOver {
@@ -358,8 +358,8 @@ pub fn chown_to_user(folder: &Path, user: &Identity) -> Result<(), SliceError> {
     })
 }
 
-/// Lets programs of any user use a slice of root's: they get at the account alone, where it is mounted for them, for nobody else passes
-/// through the folder. Only root's own may be writable by everybody.
+/// Lets programs of any user use a slice of root's. They reach the ledger only through its mount, because other users
+/// cannot pass through the folder. Only root's own slices may be world-writable.
 pub fn make_world_accessible(folder: &Path) -> Result<(), SliceError> {
     let slots = folder.join("slots");
     if !rustix::process::geteuid().is_root() {

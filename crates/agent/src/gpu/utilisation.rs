@@ -1,4 +1,4 @@
-//! What was done on each GPU, asked of the driver once in a sample's time.
+//! GPU utilisation of processes, queried from the driver once in a sampling period.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

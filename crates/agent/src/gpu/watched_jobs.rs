@@ -1,4 +1,4 @@
-//! The jobs that are looked at, their slices, and the processes that each job's tree grows from.
+//! The registry of watched jobs: their slices, and the root process of each job's process tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -103,7 +103,7 @@ impl WatchedJobs {
         self.entries.iter().map(|(job, entry)| (*job, entry))
     }
 
-    /// Changes whenever it does: what was nobody's may be somebody's then.
+    /// Changes with every change of the registry: an unattributed process may belong to a job then.
     pub fn version(&self) -> u64 {
         self.version
     }

@@ -1,4 +1,4 @@
-//! Calls that are about all jobs of an array. Each answers a list of jobs, and a header names the array.
+//! Routes for all jobs of an array. Each answers a list of jobs, and a header names the array.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::journal;
 /// The array that a reference meant.
 const ARRAY: HeaderName = HeaderName::from_static(divvy_api::route::ARRAY);
 
-/// Who asks.
+/// The caller.
 pub struct CallContext<'a> {
     pub api: &'a Api,
     pub visibility: Visibility,

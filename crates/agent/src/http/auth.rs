@@ -1,4 +1,5 @@
-//! Who calls, and whether they may: in front of every route, so that no handler can forget it.
+//! The auth middleware: authenticates the caller and checks its role in front of every route, so that no handler can
+//! forget it.
 //!
 //! A job is named by its number from here on, or by its array's number and index: what `last` or a name means is decided once, for
 //! the check and for the call.
@@ -41,7 +42,7 @@ pub async fn authorize_request(
     let path = request.uri().path().to_owned();
     let verb = verb::for_request(request.method().as_str(), &path);
     let Some(of) = verb::job(&path) else {
-        // Most of what there is to look at names jobs; without one it is about nobody's.
+        // Most readable things name jobs; a request without one concerns no user's data.
         caller.authorize(verb, JobRelation::None)?;
         return forward(request, caller, None, next).await;
     };
@@ -69,7 +70,7 @@ async fn authenticate(
     match *peer {
         Peer::Local { uid, .. } if api.rules.is_private() => {
             let me = || api.me.clone();
-            // Root acts for the daemon's user: it could be anybody.
+            // Root acts for the daemon's user: the real user is unknown.
             let account = match uid == 0 || uid == api.me.uid {
                 true => me(),
                 false => UserAccount { uid, ..me() },
@@ -79,7 +80,7 @@ async fn authenticate(
         Peer::Local { uid, gid } => {
             // The user database may be on the network.
             let account = tokio::task::spawn_blocking(move || UserAccount::lookup(uid, gid)).await;
-            // Whose groups are not known could be somebody whose role is less.
+            // An account whose groups are unknown could have a lower role.
             let account = account.map_err(|error| internal(&error))?.map_err(|error| {
                 Error::new(ErrorCode::Internal, error_chain(&error))
                     .hint("check `getent passwd` and `id`; the daemon refuses all calls of this user until the user \

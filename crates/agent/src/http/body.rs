@@ -1,4 +1,4 @@
-//! Bodies, paths and queries, with failures in the API's own form whoever found them.
+//! Request bodies, paths and queries; every failure is in the API's own form.
 
 use axum::Json;
 use axum::body::{Body as HttpBody, Bytes};
@@ -138,7 +138,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// Whether this is a media type of JSON (RFC 8259, RFC 6839), whatever its parameters.
+/// Whether this is a media type of JSON (RFC 8259, RFC 6839), with any parameters.
 fn is_json(content_type: &[u8]) -> bool {
     let essence = content_type.split(|byte| *byte == b';').next();
     let essence = essence

@@ -1,4 +1,4 @@
-//! Claims of another scheduler: held, shown, given back. An answer waits for what has to be made.
+//! Routes of another scheduler's claims: hold, show, release. An answer waits for what has to be made.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Bounds on open connections: of each user of the unix socket, and on TCP of callers with and without the token.
+//! Connection limits: for each user of the unix socket, and on TCP for callers with and without the token.
 //!
 //! A connection is a descriptor of the daemon, whether anything is asked over it or not, and without descriptors no job
 //! starts.

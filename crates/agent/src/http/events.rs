@@ -1,4 +1,4 @@
-//! Events: those that happened, and with `follow` each new one as a server-sent event.
+//! The event stream: past events, and with `follow` each new one as a server-sent event.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -54,7 +54,7 @@ pub async fn events(
     let news = api.events.subscribe();
     let (sender, body) = Channel::<Bytes, Infallible>::new(16);
     tokio::spawn(async move {
-        // Who hung up wants no more.
+        // The client has hung up.
         let _ = follow(api, which.after, news, veil, sender).await;
     });
     let headers = [

@@ -1,4 +1,4 @@
-//! Another program inside of a running job: the call becomes a connection to it.
+//! The route of exec sessions: the HTTP call is upgraded to a connection to the session.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -119,7 +119,7 @@ async fn run_session(guest: StartedExec, ways: ClientStreams) {
             }
         }
         StartedExec::Container(guest) => guest.run(ways).await,
-        // Who hung up wants no more.
+        // The client has hung up.
         StartedExec::None(end) => drop(ways.to_client.send(Frame::End(end)).await),
     }
 }

@@ -1,4 +1,4 @@
-//! Whether the daemon lives, and whether it can do its work: for supervisors and monitors.
+//! Health routes: liveness and readiness of the daemon, for supervisors and monitors.
 
 use std::time::Duration;
 

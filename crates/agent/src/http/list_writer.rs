@@ -1,5 +1,5 @@
-//! Lists of jobs, written piece by piece: as text ten thousand of them take much more room than the cycle's state does, and whoever
-//! reads begins with the first while the next are written.
+//! The streaming list writer: serialises lists of jobs piece by piece, because the text of ten thousand jobs is much
+//! larger than the controller's state.
 //!
 //! A list that fits into one piece is an answer like any other.
 
@@ -223,7 +223,7 @@ where
     } else {
         let (mut sender, body) = Channel::<Bytes, String>::new(1);
         tokio::spawn(async move {
-            // Whoever hung up wants no more.
+            // The client has hung up.
             if sender.send_data(first).await.is_ok() {
                 go_on(scribe, sender).await;
             }

@@ -1,4 +1,4 @@
-//! A job's output: the file as it is, and with `follow` what comes until the job has ended.
+//! The log route: a job's output file, and with `follow` new output until the job has ended.
 //!
 //! An offset is a byte's place in all that the job has ever said. Where the beginning is not kept any more ([`crate::host::log_trim`]) the answer
 //! starts with the first whole line that is, and a header says where that is. One that falls behind what is given back meanwhile is
@@ -106,7 +106,7 @@ pub async fn log(
             .into());
     }
     tokio::spawn(async move {
-        // Who hung up wants no more.
+        // The client has hung up.
         let _ = send(api, job.reference(), tail, first, follow, sender).await;
     });
     Ok((

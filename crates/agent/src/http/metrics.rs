@@ -112,7 +112,7 @@ pub async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
     Ok((kind, text(&page)).into_response())
 }
 
-/// What GPUs draw, by index; nothing of a driver that does not answer. Whoever waits for it for ever is one thread.
+/// The power draw of GPUs, by index; empty if the driver does not answer. At most one thread waits for a hung driver.
 async fn power(observer: Arc<Observer>) -> BTreeMap<u32, Power> {
     static ASKING: Semaphore = Semaphore::const_new(1);
     let told = async {

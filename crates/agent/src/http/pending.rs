@@ -1,4 +1,4 @@
-//! Calls about a job while it waits: changes, holds, and what `why` says of them.
+//! Routes of a pending job: changes, holds, and `why`.
 
 use axum::Extension;
 use axum::extract::State;

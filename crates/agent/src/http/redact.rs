@@ -1,4 +1,5 @@
-//! What a caller may see of jobs. Everybody sees that there are jobs and what they hold; what they run is their owners' to see.
+//! Redaction: removes private fields of other users' jobs from answers. Every caller sees that jobs exist and what they
+//! hold; only their owners see what they run.
 //!
 //! The gate draws the veil over every answer about jobs. A handler that writes thousands of them draws it over each before it is
 //! written, and says so with [`AlreadyRedacted`]: to read the whole answer again would take longer than to make it.
@@ -105,7 +106,7 @@ impl Redactor {
         }
     }
 
-    /// Why one waits is everybody's business; what went wrong in a program is its owner's.
+    /// The reason to wait is public; a program's error belongs to its owner.
     fn redact_why(&self, why: &mut v1::Why) {
         let is_seen = self
             .owner

@@ -1,4 +1,5 @@
-//! The daemon's socket file: bound under another name and renamed, watched, and bound again where it was removed or replaced.
+//! The daemon's unix socket file: bound under a temporary name and renamed, watched, and bound again if it is removed
+//! or replaced.
 
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -14,7 +15,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The name under which a socket is made. As long as the socket's own, which may be as long as an address can be.
 const MAKING: &str = "divvy.bind";
 
-/// Which file it is, whatever its name.
+/// The identity of the file, under any name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileId {
     device: u64,

@@ -1,4 +1,4 @@
-//! The token that stands for a caller where there are no peer credentials: on the TCP listener.
+//! The bearer token of the TCP listener, where there are no peer credentials.
 
 use std::fs;
 use std::io::{self, Read};
@@ -18,7 +18,7 @@ const SHORTEST: usize = 32;
 /// More is not a token.
 const LONGEST: u64 = 4096;
 
-/// What has to be sent, and who sends it.
+/// The token, and the user that it stands for.
 #[derive(Clone)]
 pub struct Token {
     secret: Vec<u8>,
@@ -91,7 +91,7 @@ impl Token {
         Ok(Self { secret, caller })
     }
 
-    /// Whether this header is it. Takes as long whatever part of it is right; only the length can be told.
+    /// Whether this header has the token. The comparison takes the same time for every content; only the length shows.
     pub fn is(&self, header: Option<&HeaderValue>) -> bool {
         let given = header
             .map(HeaderValue::as_bytes)

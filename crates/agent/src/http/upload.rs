@@ -25,7 +25,7 @@ pub const SMALL: usize = 1 << 20;
 /// Bytes of one user's calls at once: eight of the largest.
 const BUDGET: usize = 64 << 20;
 
-/// The same of root and the daemon's own user, who may end the daemon anyway.
+/// The same for root and the daemon's own user, which can stop the daemon anyway.
 const OWN_BUDGET: usize = 512 << 20;
 
 /// How long a body may take.

@@ -1,4 +1,4 @@
-//! What was had and used of the GPUs. Everybody sees their own; operators see everybody's.
+//! The usage report: GPU time that users held and used. Every user sees their own; operators see all.
 
 use axum::Extension;
 use axum::extract::State;
@@ -14,7 +14,7 @@ use crate::journal;
 use crate::model::usage::{GroupBy, UsageReport};
 use crate::model::validate::usage;
 
-/// The window of who names none: a month, as it is asked for most.
+/// The default window: a month, the most common request.
 const DAYS: i64 = 30;
 
 #[derive(Debug, Default, Deserialize)]
@@ -47,7 +47,7 @@ pub async fn usages(
     let database = api.home.database();
     let read = tokio::task::spawn_blocking(move || {
         let mut report = UsageReport::new(by, (since, until));
-        // What has not been yet is held by nobody.
+        // Future time has no usage.
         let window = (since, until.min(now()));
         journal::usage_between(&database, window, uid, |span| report.add_span(span))?;
         Ok::<_, journal::StoreError>(report.items())

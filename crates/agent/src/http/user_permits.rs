@@ -1,4 +1,4 @@
-//! Permits of each user: so many of one user's are out at once, whatever other users hold.
+//! Permits per user: a semaphore for each user, independent of other users.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// The permits of the users who hold some or wait for some.
+/// The permits of the users that hold some or wait for some.
 #[derive(Debug, Default)]
 pub struct UserSemaphores(Mutex<HashMap<u32, Arc<Semaphore>>>);
 

@@ -1,4 +1,4 @@
-//! What a supervisor needs to know to make a job's container: part of its spec.
+//! The container spec: the part of a supervisor's spec that it needs to create a job's container.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub const JOB: &str = "divvy.job";
 pub const INSTANCE: &str = "divvy.instance";
 /// Label that names the journal that has the job: one that was begun anew gives the same numbers again.
 pub const JOURNAL: &str = "divvy.journal";
-/// Label of a container that somebody else has started in a job's slice: the name that the job's own would have.
+/// Label of a container that another program has started in a job's slice: the name that the job's own would have.
 pub const JOINS: &str = "divvy.joins";
 
 /// A job's container, before there is one.
@@ -42,12 +42,12 @@ pub struct Plan {
     pub on_unlimited: OnUnlimited,
     /// Where the engine looks for CDI specifications, if the slice is to get in that way.
     pub cdi: Option<PathBuf>,
-    /// Who starts it, where that is not the supervisor.
+    /// The starter, where that is not the supervisor.
     #[serde(default)]
     pub starter: Option<Starter>,
 }
 
-/// Who starts a container that its supervisor does not.
+/// The starter of a container that its supervisor does not start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Starter {
@@ -129,7 +129,8 @@ pub fn name(instance: &str, job: &str, runs: u32) -> String {
     }
 }
 
-/// Whether a container may be a job's by its name. Labels go along into an image that somebody makes of one; the name does not.
+/// Whether a container may be a job's by its name. An image committed from a container inherits its labels, but not its
+/// name.
 pub fn is_name_of(name: &str, instance: &str, job: &str) -> bool {
     let Some(rest) = name.strip_prefix(&self::name(instance, job, 0)) else {
         return false;

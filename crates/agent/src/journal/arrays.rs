@@ -1,4 +1,4 @@
-//! Arrays: which jobs of one the journal has, and how they ended.
+//! Array jobs in the journal: the jobs of an array, and their results.
 //!
 //! The jobs of an array are stored one after the other in one transaction, so they have numbers in a row and the array has
 //! the first of them. A journal that was lost may have given some of these numbers to other jobs, so each is looked at.

@@ -1,4 +1,4 @@
-//! Who held memory past the limiter.
+//! Bypasses in the journal: memory held past the limiter.
 
 use std::collections::BTreeMap;
 

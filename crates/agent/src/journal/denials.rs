@@ -1,4 +1,4 @@
-//! What refusals of GPU memory looked like, kept when a job ends.
+//! Out-of-memory reports in the journal, stored when a job ends.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Events: what happened, numbered in the order of the journal.
+//! Events in the journal, numbered in its order.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Jobs and what they hold.
+//! Jobs and their allocations in the journal.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -208,8 +208,8 @@ impl Store {
         save().map(drop).map_err(sql("store a job's new size"))
     }
 
-    /// Stores that the job holds nothing any more, and what is left to tell of what it held. It held it until its program ended,
-    /// by its record, if it did: nobody pays for the time in which no agent was there to see.
+    /// Stores that the job holds nothing any more, and the statistics of what it held. Its allocation ended with its
+    /// program, by its record, if that ran: a user does not pay for the time without a running agent.
     pub fn release_allocations(&self, job: &Job) -> Result<(), StoreError> {
         let release = || -> rusqlite::Result<()> {
             self.count_up_to(job.id, job.ended_at.unwrap_or_else(now))?;
@@ -342,7 +342,7 @@ impl Store {
     }
 }
 
-/// Every job but these, oldest first; through a connection of its own, so that a long history holds nobody up.
+/// Every job but these, oldest first; through a connection of its own, so that a long history blocks no other query.
 pub fn all_but(database: &Path, known: &BTreeSet<JobId>) -> Result<Vec<Job>, StoreError> {
     let db = events::reader(database).map_err(sql("open the database for reading"))?;
     let mut all = jobs(&db, "TRUE", [])?;

@@ -1,4 +1,4 @@
-//! MIG instances of ours, and the modes that administrators gave GPUs.
+//! MIG instances of ours in the journal, and the GPU modes that administrators requested.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -99,7 +99,7 @@ impl Store {
         all().map_err(sql("read the modes of GPUs"))
     }
 
-    /// Stores which mode a GPU is to have; `None`: whatever its driver makes of it.
+    /// Stores the requested mode of a GPU; `None`: the driver's own mode.
     pub fn set_mode(&self, gpu: &GpuUuid, wanted: Option<RequestedMode>) -> Result<(), StoreError> {
         let set = || {
             match wanted {

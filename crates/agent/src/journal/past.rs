@@ -1,4 +1,4 @@
-//! Forgetting the past in small steps: what may go is found through a connection of its own, and goes in the writer's.
+//! Deletion of history in small steps: a separate connection finds the rows, and the writer deletes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -173,7 +173,8 @@ pub fn jobs_beyond(
     read().map_err(sql("find entries that are past their retention"))
 }
 
-/// Ended jobs that living ones need: whom they run after, and the first job of their array, whose key stands for all of it.
+/// Ended jobs that living ones need: their dependencies, and the first job of their array, whose key stands for all of
+/// it.
 #[derive(Debug, Default)]
 pub struct ReferencedJobs {
     jobs: BTreeSet<JobId>,

@@ -1,4 +1,4 @@
-//! Projects, as the administrator made them.
+//! Projects in the journal, as the administrator defined them.
 
 use divvy_core::project::{Limit, Quota};
 use divvy_core::{Bytes, Gpus, Project};

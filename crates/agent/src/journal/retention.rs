@@ -1,8 +1,8 @@
-//! Forgets what is beyond what is kept: a thread that looks now and then, takes the folders away, and has the cycle take the
-//! rows, a few at a time.
+//! The retention thread: deletes the folders of expired jobs, and has the controller delete their rows, a few at a
+//! time.
 //!
-//! Folders go first: a job whose folder is gone and whose row is not is found again, while a folder without a row would belong
-//! to nobody. Who runs after whom is looked at twice, here and by the cycle.
+//! Folders go first: a job with a row and no folder is found again, while a folder without a row would be an orphan.
+//! Dependencies between jobs are checked twice, here and by the controller.
 
 mod logs;
 

@@ -1,4 +1,4 @@
-//! Between database rows and the agent's types, at this one place.
+//! Conversion between database rows and the agent's types.
 
 use std::sync::Arc;
 

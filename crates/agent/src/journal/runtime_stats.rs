@@ -1,4 +1,4 @@
-//! How long earlier runs took, for whoever wonders how long one will take. Read through a connection of its own.
+//! Runtime history: the durations of earlier runs, for the start estimate. Read through a connection of its own.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(past.like(&anothers), [30]);
         assert_eq!(past.like(&on_behalf), [50]);
         assert_eq!(past.like(&bigger), [40]);
-        // Who does not see the commands is told of both.
+        // A caller that may not see commands gets both counts.
         let seen = RunSignature::of(&python("train.py").spec, false).unwrap();
         assert_eq!(past.lengths().similar_runs(&seen, 3).unwrap(), [20, 10]);
     }

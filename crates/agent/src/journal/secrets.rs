@@ -1,4 +1,4 @@
-//! Secret variables of jobs that have not ended: a file each, readable by nobody else, outside the journal.
+//! Secret environment variables of jobs that have not ended: one file each, with mode 0600, outside the journal.
 //!
 //! The journal is a database that people copy, query and attach to bug reports; a file of mode 0600 that goes with its job
 //! is not. It is on disk before the submit is answered.

@@ -1,5 +1,5 @@
-//! Planner and journal for as long as one likes, in virtual time: jobs come, are placed, run, end and are forgotten, and neither the
-//! file nor the process grows. `DIVVY_SOAK_JOBS=1000000` says how many.
+//! The soak test of planner and journal in virtual time: jobs come, run, end and expire, and neither the file nor the
+//! process grows. `DIVVY_SOAK_JOBS=1000000` says how many.
 
 use std::collections::BTreeMap;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! The store against a real file: what was committed is there after any death, and no foreign file is touched.
+//! Tests of the journal on a real file: committed rows survive any crash, and no foreign file is touched.
 
 use std::collections::{BTreeMap, BTreeSet};
 

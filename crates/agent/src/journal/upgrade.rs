@@ -1,4 +1,4 @@
-//! Journals of earlier versions, as they were written: each is brought to the present, and says what it said.
+//! Upgrade tests of journals of earlier versions: each is migrated to the present schema, and keeps its content.
 
 use std::path::Path;
 

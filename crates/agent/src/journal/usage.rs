@@ -1,5 +1,5 @@
-//! Who had how much of which GPU, and for how long: written in the same transaction that gives and takes it, so that what was
-//! answered is counted whatever dies.
+//! The usage accounts: which user held how much of which GPU, and for how long. They are written in the transaction
+//! that allocates or releases, so that a confirmed change is counted after any crash.
 //!
 //! ```text
 //! hold ──► holding.since ──► resize, suspend, a new hour: a row, and since = now ──► release: a row

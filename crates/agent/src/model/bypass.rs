@@ -1,4 +1,4 @@
-//! A bypass as the agent keeps it: who held what past the limiter, since when, and what was done.
+//! The record of a bypass: the process, its memory past the limiter, the start, and the daemon's action.
 
 use divvy_api::v1;
 use divvy_core::reconcile::{BypassKind, BypassPolicy, Limiter, Suspect};

@@ -1,4 +1,4 @@
-//! Why the daemon stops a job's program, in words, and the user who asked for it.
+//! The cause of a stop: why the daemon stops a job's program, in words, and the user that requested it.
 
 use divvy_api::v1;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use crate::auth::Caller;
 pub struct Cause {
     /// `its time limit of 2h was reached`, `cancelled by ana (uid 1001)`.
     pub words: String,
-    /// The user who asked for it; absent where a rule of the daemon did.
+    /// The user that requested it; absent for a rule of the daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Asker>,
 }

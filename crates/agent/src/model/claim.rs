@@ -1,4 +1,5 @@
-//! What another scheduler has given away here: a claim as the journal has it, and what its body has to say.
+//! A claim: devices that another scheduler has allocated here, as the journal has it, and the validation of its
+//! request.
 
 use std::num::NonZeroU32;
 
@@ -26,7 +27,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Whether another body asks for the same, whoever uses it by now.
+    /// Whether another body asks for the same, regardless of the current users.
     pub fn is_same_request(&self, other: &Self) -> bool {
         let said = |claim: &Self| (claim.namespace.clone(), claim.name.clone());
         said(self) == said(other) && self.devices == other.devices
@@ -142,7 +143,7 @@ fn amount(devices: &[Device]) -> Amount {
     }
 }
 
-/// Why devices cannot be had, to whoever asks.
+/// The error for devices that cannot be allocated.
 pub fn refusal(misfit: &AllocationError) -> Error {
     let (code, hint) = match misfit {
         AllocationError::Nothing | AllocationError::Mixed | AllocationError::Conflict(_) => (

@@ -1,4 +1,4 @@
-//! What a daemon counts for whoever draws it: since its start, and never what anything is decided by.
+//! Counters of the daemon for its metrics: since its start, and never an input of a decision.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

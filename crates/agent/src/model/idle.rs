@@ -1,4 +1,4 @@
-//! Jobs that do nothing with what they hold: when that is too long, and what is done. Pure.
+//! The idle rule: when a job that does not use its GPUs counts as idle, and the action then. Pure.
 
 use divvy_api::v1::{self, Error, ErrorCode, IdleAction};
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ impl Rule {
         self.after_s == 0
     }
 
-    /// Whether whoever is under this rule is under the other one too.
+    /// Whether every job under this rule is under the other one too.
     fn is_as_strict_as(self, other: Self) -> bool {
         other.is_off()
             || (!self.is_off() && self.after_s <= other.after_s && self.action >= other.action)

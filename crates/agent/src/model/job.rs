@@ -1,4 +1,4 @@
-//! A job as the agent keeps it: what was asked, where it is in its life, when that happened.
+//! The record of a job: its spec, its state, its times and its allocation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,12 +38,12 @@ pub struct Job {
     pub reason: Option<String>,
     /// What it held last, with the traces of it; empty before it was placed.
     pub allocations: Vec<Allocation>,
-    /// Who of it held memory past the limiter, oldest first.
+    /// Its processes that held memory past the limiter, oldest first.
     pub bypasses: Vec<Bypass>,
     pub run_state: RunState,
 }
 
-/// Who submitted a job, by the kernel's word: whose it is, and as whom its program runs.
+/// The user that submitted a job, from the socket's peer credentials: the job's owner, and the user of its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
     pub uid: u32,
@@ -221,8 +221,8 @@ impl Job {
         self.apply_event(Event::Resized(grants));
     }
 
-    /// What its processes may have of each GPU from now on: what it holds, or less where that is the goal. Nothing while its memory is
-    /// aside, whatever wakes them.
+    /// The current limits of its processes on each GPU: the allocation, or less if a resize lowers it. Zero while its
+    /// memory is offloaded, even if a signal wakes its processes.
     pub fn limits(&self) -> Vec<Grant> {
         let aside = !self.run_state.aside.memory.holds_gpus();
         let limit = |holding: &Allocation| {
@@ -260,7 +260,7 @@ impl Job {
         is_ours.then_some(StopRecord { cause, at })
     }
 
-    /// Moves it on; whoever calls has looked at its state, so a refusal is a bug.
+    /// Applies an event; the caller has checked the state, so a refusal is a bug.
     pub fn apply_event(&mut self, event: Event) {
         let life = std::mem::replace(&mut self.state, Life::Queued);
         self.state = life

@@ -1,4 +1,5 @@
-//! From the words of a refused process to those of the API. What it wrote is its own word: shown, and not believed.
+//! Out-of-memory reports: from the ledger's denial records to the API's type. What it wrote is its own word: shown, and
+//! not believed.
 
 use divvy_api::v1::{OomAllocation, OomCause, OomKind, OomPeer, OomRecord};
 use divvy_core::Bytes;

@@ -1,4 +1,4 @@
-//! On what terms a job runs, and how it came to where it is.
+//! The job policy: priority, time limits and dependencies of a job, and its run state.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,17 +24,18 @@ const MOST_PRIORITY: i32 = 1000;
 /// More would be a loop.
 const MOST_RETRIES: u32 = 1000;
 
-/// How long a slice is kept that nobody confirms or waits for: several times what the answers of a server take that is asked
-/// whether it is still wanted.
+/// How long an unconfirmed slice is kept: several times the response time of a server that is asked for the
+/// confirmation.
 const CONFIRM_WITHIN_S: u64 = 60;
 
-/// A day: a slice that is kept is one that nobody uses.
+/// A day: a slice that is kept is unused.
 const LONGEST_UNCONFIRMED_S: u64 = 24 * 3600;
 
 /// Longest time limit and minimum runtime: a hundred years.
 pub const LONGEST_S: u64 = 100 * 366 * 24 * 3600;
 
-/// Whether this one may ask for this priority: above 0 it passes everybody who said nothing. On one's own daemon one is
+/// Whether this caller may ask for this priority: above 0 it passes all jobs without one. A user is an admin of their
+/// own daemon.
 /// an admin.
 ///
 /// # Errors
@@ -94,7 +95,7 @@ pub struct JobPolicy {
     /// How often its program is started again after it failed.
     pub retries: u32,
     pub array: Option<ArrayTask>,
-    /// What is done when it does nothing with its GPUs, whatever the daemon would do.
+    /// The action when it does nothing with its GPUs; it overrides the daemon's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<Rule>,
     /// For how long it keeps its slice unconfirmed, where it is to be confirmed.
@@ -289,7 +290,7 @@ fn confirm_within(submit: &Submit) -> Result<Option<u64>, Error> {
 pub struct RunState {
     /// Why it is being stopped, and when it was first told.
     pub stop: Option<(StopReason, Timestamp)>,
-    /// What that was in words, and who asked for it.
+    /// The reason in words, and the user that requested it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
     /// Why its last run was stopped, of a job that went back into its queue for that.
@@ -301,7 +302,7 @@ pub struct RunState {
     pub failures: u32,
     /// It had to leave, so it comes before its equals.
     pub requeued: bool,
-    /// Its processes are stopped until somebody lets them go on.
+    /// Its processes are stopped until a user resumes them.
     pub suspended: bool,
     /// Where its GPU memory is.
     #[serde(skip_serializing_if = "GpuMemoryState::is_untouched")]
@@ -317,7 +318,7 @@ pub struct RunState {
     pub top: Top,
 }
 
-/// Who keeps a job from being placed.
+/// The jobs that keep a job from being placed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
     /// Name of the user.

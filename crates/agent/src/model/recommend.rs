@@ -1,4 +1,4 @@
-//! What earlier runs suggest: jobs of the journal, by what they ran and on how many GPUs, and what the core makes of them.
+//! Size recommendations from earlier runs of the same program on the same number of GPUs.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;

@@ -16,7 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::journal::RetentionLimits;
 
-/// For how long a key stands for its job at least, whatever else is said: as long as other services promise it (Stripe's API
+/// The minimum lifetime of an idempotency key, with every setting: as long as other services promise it (Stripe's API
 /// keeps keys for 24 hours).
 pub const MIN_KEY_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 

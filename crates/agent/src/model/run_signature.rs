@@ -1,8 +1,8 @@
-//! Which earlier runs a job is like, as far as how long they took says how long it will take.
+//! The run signature: the key by which earlier runs count as similar, for the start estimate.
 //!
-//! Same user, same name, same amount: that is what everybody sees of a job. A name that was only taken from the command says little
-//! (`python`), so then it is also the same program, as `divvy advise` has it (`python train.py`); but not for somebody who does not see
-//! what the job runs, who would learn of it by what is counted.
+//! It consists of user, name and amount, which every caller may see of a job. A name taken from the command says little
+//! (`python`), so then the program counts too, as in `divvy advise` (`python train.py`). It does not count for a caller
+//! that may not see what the job runs, because the number of similar runs would reveal it.
 
 use divvy_core::Amount;
 use divvy_core::advise::program;
@@ -14,7 +14,7 @@ use crate::model::validate;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunSignature {
     pub owner: u32,
-    /// The user whom they are shown under: a front end submits those of many as one account.
+    /// The user under which they are shown: a front end submits those of many as one account.
     pub user: String,
     pub name: RunName,
     pub amount: Amount,
@@ -31,7 +31,7 @@ pub enum RunName {
 }
 
 impl RunSignature {
-    /// Those of a job; `None` for one that runs nothing of ours. `sees`: whether whoever asks sees what it runs.
+    /// The signature of a job; `None` if it runs no program of ours. `sees`: whether the caller may see what it runs.
     pub fn of(ask: &JobSpec, sees: bool) -> Option<Self> {
         if ask.policy.claim.is_some() {
             return None;
@@ -134,7 +134,7 @@ mod tests {
         };
         assert_eq!(kin(&task(0)), kin(&task(11)));
         assert_eq!(kin(&task(0)).name, RunName::Array("sweep".to_owned()));
-        // Whoever is called so without being of an array is on their own.
+        // A job that is only named like an array's stands alone.
         let alone = ask("sweep[0]", &["true"]);
         assert_eq!(kin(&alone).name, RunName::Plain("sweep[0]".to_owned()));
         let mut taken = task(3);

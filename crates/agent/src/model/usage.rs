@@ -1,4 +1,4 @@
-//! What jobs had of the GPUs and what they used of it: rows of the journal added up. Pure.
+//! Usage of jobs: sums over the journal's rows of held and used GPU time. Pure.
 //!
 //! ```text
 //! allocated = used within its share + idle + unknown          used = within + loaned
@@ -168,7 +168,7 @@ impl UsageReport {
         }
         let share = u128::from(span.share);
         let allocated = share * u128::from(part);
-        // Nobody measures for longer than there is something to measure, or uses more than a whole GPU.
+        // No measurement lasts longer than its job, or uses more than a whole GPU.
         let micros = span.metered.micros.min(whole);
         let used = span.metered.used.min(micros.saturating_mul(1000));
         let loaned = span.metered.loaned.min(used);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is measured, and however a stretch of time is cut into windows.
+        /// For every measurement, and every division of time into windows.
         #[test]
         fn the_figures_add_up_and_windows_lose_nothing(
             share in 1_u16..=1000, length in 1_i64..100_000, cut in 0_i64..100_000,

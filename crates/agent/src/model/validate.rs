@@ -1,4 +1,4 @@
-//! What a submit must look like, whoever takes it: everything that can be refused by looking at it.
+//! Validation of a submission: every check that needs the request alone.
 
 pub mod budget;
 pub mod limits;
@@ -109,7 +109,7 @@ pub fn request(amount: Amount, submit: &Submit, gpus: &[Gpu]) -> Result<Request,
     Ok(request)
 }
 
-/// A request that is beyond these GPUs, whoever ends.
+/// A request that exceeds these GPUs, even when all jobs have ended.
 pub fn never_fits(never: NeverFits) -> Error {
     let nearest = never
         .nearest

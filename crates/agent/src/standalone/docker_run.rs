@@ -1,5 +1,5 @@
-//! A run without a daemon whose program is a `docker run` of somebody else's: its supervisor starts the line, with the slice's flags,
-//! and sees to the container as to any that another has started.
+//! A standalone run whose program is the user's own `docker run`: its supervisor starts the command with the slice's
+//! flags, and adopts the container.
 
 use crate::container::edits::{JobFiles, edits};
 use crate::host::clock::now;

@@ -1,4 +1,4 @@
-//! Lays the wrappers where the driver's libraries are, in a mount namespace that the job has for itself.
+//! Bind mounts: mounts the wrappers over the driver's libraries, in a mount namespace of the job.
 //!
 //! ```text
 //! /run/divvy-job                     a small file system of its own
@@ -88,8 +88,8 @@ impl WrapperMounts {
         })
     }
 
-    /// Finds the driver's files for a job of another user: those that are installed, whatever that user's environment says, as
-    /// what a user names would be looked for and mounted over with root's rights.
+    /// Finds the driver's files for a job of another user: the installed ones, regardless of that user's environment,
+    /// because root would search for and mount over the files that a user names.
     ///
     /// # Errors
     /// [`CoverError::NotRoot`], [`CoverError::NoDriver`].
@@ -300,8 +300,8 @@ fn bind(source: &OwnedFd, target: &Path) -> Result<(), BindMountError> {
     mount_bind(source, target).map_err(failed("bind-mount over", target))
 }
 
-/// Lets nobody write through a bind, root neither: behind it is a file that other jobs have, too. What the file's own mount forbids
-/// stays forbidden, as a namespace that is not the machine's first must not lift it (mount_namespaces(7)).
+/// Makes a bind mount read-only, for root too: behind it is a file that other jobs share. Flags that the file's own
+/// mount sets stay set, because a user namespace may not clear them (mount_namespaces(7)).
 fn remount_read_only(path: &Path) -> Result<(), BindMountError> {
     let there = statvfs(path).map_err(failed("inspect", path))?.f_flag;
     let mut flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;

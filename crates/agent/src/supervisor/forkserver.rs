@@ -1,4 +1,5 @@
-//! A small process of which supervisors are copies, so that starting one costs no program start.
+//! The fork server (zygote): a single-threaded child process that forks supervisors, so that starting a job costs no
+//! exec.
 //!
 //! ```text
 //! agent                                nursery                          supervisor
@@ -6,9 +7,9 @@
 //!                         ◄─────────── born PID
 //!                         ◄─────────── ended PID, how                   ends
 //! ```
-//! It is started by the agent, from the same program, and lives as long: it ends when the agent's end of the socket closes.
-//! Supervisors do not end with it. It decides nothing, opens nothing and remembers nothing but whom to wait for; it has one
-//! thread, without which it could not be copied.
+//! The agent starts it from the same program, and it ends when the agent's end of the socket closes. Supervisors do not
+//! end with it. It decides nothing, opens nothing and remembers only its children; it has one thread, without which it
+//! could not fork.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -42,8 +43,8 @@ use crate::supervisor;
 /// How long it may take over one copy.
 const FORK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whether a supervisor could not be started because its nursery ended meanwhile, or was ended for not answering: then nobody
-/// knows whether there is one, but whether the job's lock is free says it.
+/// Whether a start failed because the fork server ended meanwhile, or was killed for not answering. Then the job's lock
+/// tells whether a supervisor exists.
 pub fn is_server_gone(error: &io::Error) -> bool {
     let kinds = [
         io::ErrorKind::UnexpectedEof,
@@ -82,7 +83,7 @@ static FORK_SERVER: Mutex<Option<ForkServer>> = Mutex::new(None);
 struct ForkServer {
     socket: OwnedFd,
     process: Child,
-    /// Those that have ended, and whom nobody has asked for yet.
+    /// Exit codes of ended children that no caller has asked for yet.
     ended: BTreeMap<u32, ExitStatus>,
     /// It says nothing any more.
     is_unresponsive: bool,
@@ -125,7 +126,7 @@ impl ForkedSupervisor {
     /// How it ended, as far as was heard ([`hear`]).
     ///
     /// # Errors
-    /// When its nursery is gone, and nobody will know.
+    /// The fork server is gone, and the exit code with it.
     pub fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
         let mut ours = FORK_SERVER.lock().unwrap_or_else(PoisonError::into_inner);
         let nursery = ours
@@ -149,7 +150,7 @@ pub fn poll_replies() {
 }
 
 impl ForkServer {
-    /// `folder` is for whoever lists processes: it says whose this is.
+    /// `folder` is for process listings: it shows the instance.
     fn start(program: &Path, folder: &Path) -> io::Result<Self> {
         let (socket, theirs) = socketpair(
             AddressFamily::UNIX,
@@ -248,7 +249,7 @@ fn serve_requests() -> io::Result<()> {
     // What is copied shall not have it as its input.
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
     crate::host::cgroup::cache_own();
-    // Taken away from copies: one that held them would hear what is said here, and keep for ever what nobody hears any more.
+    // Closed in children: a child that held them would receive these messages, and keep the socket open for ever.
     let mut own = Some((socket, BTreeMap::new()));
     while let Some((socket, children)) = &mut own {
         let ready = wait_ready(socket, children)?;
@@ -309,7 +310,7 @@ struct Readiness {
     ended: Vec<u32>,
 }
 
-/// Waits for the agent and for those who end.
+/// Waits for the agent and for ending children.
 fn wait_ready(socket: &OwnedFd, children: &BTreeMap<u32, OwnedFd>) -> io::Result<Readiness> {
     let handles = children
         .values()

@@ -1,5 +1,5 @@
-//! In which form the limiter gets into a job's processes: as a wrapper that lies where the driver's libraries lay, which is the
-//! stronger, or as a preload, which needs no rights.
+//! The injection mode of the limiter: a wrapper bind-mounted over the driver's libraries, which is stronger, or a
+//! preload, which needs no rights.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ pub struct InjectedLimiter {
     /// Why it is not the stronger form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub because: Option<String>,
-    /// Whether that was to be expected: nobody tried.
+    /// Whether that was expected: no attempt was made.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
 }

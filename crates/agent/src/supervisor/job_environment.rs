@@ -1,4 +1,4 @@
-//! The environment of a job: what was submitted, and what holds it to its slice.
+//! The environment of a job: the submitted variables, and those that hold it to its slice.
 
 use std::collections::BTreeMap;
 use std::path::Path;

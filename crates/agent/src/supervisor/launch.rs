@@ -1,4 +1,5 @@
-//! Starting programs for a job: its own, and later its guests. All of them with the same environment, mounts, group and user.
+//! The launcher: starts a job's program, and later its exec sessions. All of them with the same environment, mounts,
+//! group and user.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
@@ -21,7 +22,7 @@ use crate::host::run_as::Identity;
 use crate::job_dir::LaunchSpec;
 use crate::supervisor::output::OutputFiles;
 
-/// What the kernel calls the program of this very process, wherever its file is and whoever may reach it there.
+/// The kernel's name of this process's own program, at any path and for every user.
 const THIS: &str = "/proc/self/exe";
 
 /// What a job's programs are started with.
@@ -327,7 +328,7 @@ fn fork_into_cgroup(
                 .and_then(|()| confine(spec)),
             None => Ok(()),
         };
-        // Last: a user who has reached it becomes a program all the same, and cannot begin another process.
+        // Last: a user at their process limit can still exec a program, but not fork.
         let limited = assumed.and_then(|()| limit.map_or(Ok(()), apply_user_limit));
         if let Err(error) = limited.and_then(|()| launch(BECOME)) {
             let _ = write!(say, "{} {}", error.code, error.message);
@@ -340,7 +341,7 @@ fn fork_into_cgroup(
     };
     let pid = born.ok()?;
     drop(say);
-    // Closed by the program's start, or by the end of who could not be it.
+    // Closed by a successful exec, or by the exit of a child that could not exec.
     let mut text = String::new();
     let _ = said.read_to_string(&mut text);
     let Some((code, message)) = text.split_once(' ') else {

@@ -1,4 +1,4 @@
-//! Where the dynamic loader finds a library: the folders of `LD_LIBRARY_PATH`, then its cache (ld.so(8)).
+//! Library lookup as ld.so does it: the folders of `LD_LIBRARY_PATH`, then its cache (ld.so(8)).
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -38,8 +38,9 @@ pub fn find_library_in(cache: &Cache, name: &str, library_path: Option<&str>) ->
     found
 }
 
-/// The same of the cache alone, and of that what only root can have put there: regular files of root's that are called what `name`
-/// is, whatever follows it (`libcuda.so.1` is a link to `libcuda.so.580.65.06`). For what is mounted over with root's rights.
+/// The same for the cache alone, and only files that root alone can have placed: regular files of root named `name`
+/// with any suffix (`libcuda.so.1` is a link to `libcuda.so.580.65.06`). For files that are mounted over with root's
+/// rights.
 pub fn installed(cache: &Cache, name: &str) -> Vec<PathBuf> {
     let mut found = find_library_in(cache, name, None);
     found.retain(|file| is_installed(file, name));

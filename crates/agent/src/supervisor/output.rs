@@ -1,4 +1,4 @@
-//! The files of a job's output: patterns in its submission, paths once it has a number, opened with its user's rights.
+//! Output files of a job: patterns in its submission, paths once it has a number, opened with its user's rights.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! Finds the program that a command names, and says why it cannot be started, with the code a shell would give.
+//! The PATH lookup of a command's program, with the reason and the shell's exit code if it cannot be started.
 
 use std::collections::BTreeMap;
 use std::io;

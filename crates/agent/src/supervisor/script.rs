@@ -1,4 +1,4 @@
-//! Scripts of jobs: copied when a job is submitted, so that a later change of the file changes no job.
+//! Scripts of jobs: copied at submission, so that a later change of the file changes no job.
 //!
 //! ```text
 //! submit ──► journal, beside the environment ──► the record's first line ──► a file in the job's folder

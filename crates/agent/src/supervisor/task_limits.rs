@@ -1,4 +1,4 @@
-//! What bounds the number of a job's processes and threads, the kernel's tasks: its control group, or a resource limit of its user.
+//! Task limits: the bound on a job's processes and threads, by its control group or by a resource limit of its user.
 //!
 //! | bound | counts | where |
 //! |---|---|---|
@@ -47,8 +47,9 @@ pub enum TaskBound {
 pub struct UserLimit(Rlimit);
 
 impl UserLimit {
-    /// Takes the limit from the calling process until [`Self::apply`]: exec(2) fails after setuid(2) to a user who has reached the limit that
-    /// holds then, and what ends a job's processes is a program too. A process that may not raise its limits keeps them.
+    /// Lifts the limit of the calling process until [`Self::apply`]: exec(2) fails after setuid(2) to a user at the
+    /// limit that holds then, and the program that ends a job's processes is one too. A process that may not raise its
+    /// limits keeps them.
     pub fn lift(self) {
         let unlimited = Rlimit {
             current: None,
@@ -75,8 +76,8 @@ impl UserLimit {
 }
 
 impl TaskBound {
-    /// The bound of a job whose control group counts no tasks, as `because` says, and the limit to start its programs with. `user` is
-    /// whom they run as, where that is not this process's own user.
+    /// The bound of a job whose control group counts no tasks, as `because` says, and the limit to start its programs
+    /// with. `user` is the programs' user, where that is not this process's own.
     pub fn without_pids(user: Option<u32>, because: String) -> (Self, Option<UserLimit>) {
         let uid = user.unwrap_or_else(|| getuid().as_raw());
         let Some(most) = max_tasks_per_user().filter(|_| uid != 0) else {

@@ -1,4 +1,4 @@
-//! Says which job's folder has a new record, and whose supervisor has ended, so that nobody polls jobs one by one.
+//! The watcher (inotify and pidfd): reports new job records and ended supervisors, so that no job is polled.
 //!
 //! ```text
 //! inotify: records of jobs that are starting or running ──┐
@@ -132,7 +132,8 @@ impl Watch {
         let open = || {
             let pid = to_rustix_pid(supervisor.pid).ok_or(Errno::SRCH)?;
             let handle = pidfd_open(pid, PidfdFlags::empty())?;
-            // The handle is fixed on whoever has the pid now; if he began when the supervisor did, that is who is meant.
+            // The handle is fixed on the current process of the pid; its start time shows whether that is the
+            // supervisor.
             if !supervisor.is_alive() {
                 return Err(Errno::SRCH);
             }

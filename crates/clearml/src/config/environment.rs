@@ -1,4 +1,4 @@
-//! Variables that stand for keys of the configuration.
+//! Environment variables that override keys of the configuration.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ pub(super) const KEYS: [(&str, &[&str]); 13] = [
     ),
 ];
 
-/// What variables of the form `CLEARML_AGENT__AGENT__WORKER_NAME` begin with; the rest is a key, two underscores for a dot.
+/// The prefix of variables such as `CLEARML_AGENT__AGENT__WORKER_NAME`; the rest is a key, two underscores for a dot.
 const ANY_KEY: &str = "CLEARML_AGENT__";
 
 /// An environment.

@@ -39,7 +39,7 @@ pub(super) enum Failure {
     Text(Fault),
 }
 
-/// What is wrong with a text, and where; lines and columns begin with 1. It shows names and signs, no values.
+/// The syntax error, and its position; lines and columns begin with 1. It shows names and signs, no values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {why}")]
 pub(super) struct Fault {
@@ -65,7 +65,7 @@ type Table = BTreeMap<String, Node>;
 #[derive(Clone, Debug)]
 struct Open {
     parts: Vec<Part>,
-    /// What the key had before, which a substitution of the key itself means.
+    /// The key's earlier value, which a substitution of the key itself refers to.
     under: Option<Node>,
 }
 

@@ -59,7 +59,7 @@ fn a_file_with_variables_in_it_is_read() {
     assert_eq!(settings.uptime, ["8-17 MON-FRI"]);
     let extra = settings
         .tree
-        .words("agent.extra_docker_arguments")
+        .strings("agent.extra_docker_arguments")
         .unwrap()
         .unwrap();
     assert_eq!(extra, ["--ipc=host", "-v", "/data:/data"]);
@@ -228,7 +228,9 @@ fn the_file_that_clearml_agent_init_writes_is_read() {
     let text = |key| settings.tree.text(key).unwrap().unwrap();
     assert_eq!(text("api.files_server"), "http://clearml.example:8081");
     assert_eq!(text("agent.git_pass"), "t0ken");
-    let indexes = settings.tree.words("agent.package_manager.extra_index_url");
+    let indexes = settings
+        .tree
+        .strings("agent.package_manager.extra_index_url");
     assert_eq!(
         indexes.unwrap().unwrap(),
         ["https://pypi.example/simple", "http://10.0.0.1:8080/simple"]

@@ -1,4 +1,4 @@
-//! The configuration as one tree of values, and where each came from.
+//! The configuration tree: one tree of values, each with its source.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -184,7 +184,7 @@ impl Tree {
     ///
     /// # Errors
     /// A section, and what is no text in a list.
-    pub fn words(&self, key: &str) -> Result<Option<Vec<String>>, ConfigError> {
+    pub fn strings(&self, key: &str) -> Result<Option<Vec<String>>, ConfigError> {
         let refuse = || self.refuse(key, "expected a list of strings");
         match self.get(key) {
             None => Ok(None),
@@ -199,7 +199,7 @@ impl Tree {
         }
     }
 
-    /// That the value of a key will not do, with the file or variable that it is from.
+    /// The error for a value that is not as `wanted`, with the file or variable that it is from.
     pub fn refuse(&self, key: &str, wanted: &str) -> ConfigError {
         let by = self.set_by.iter().rev().find(|(set, _)| set == key);
         let from = by.map_or_else(

@@ -1,4 +1,4 @@
-//! Hours of the week in which tasks are pulled, or not: `8-17 MON-FRI`.
+//! The daemon's active hours: hours of the week in which tasks are pulled, such as `8-17 MON-FRI`.
 
 use std::str::FromStr;
 
@@ -27,7 +27,7 @@ impl Hours {
     }
 }
 
-/// What is no such text.
+/// The text is no window.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{0}\" is not a time window such as \"8-17 MON-FRI\"")]
 pub struct WindowError(pub String);

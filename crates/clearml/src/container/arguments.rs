@@ -1,4 +1,5 @@
-//! Arguments of `docker run` that tasks and administrators bring: let through, or left out and said so.
+//! The filter of `docker run` arguments that tasks and administrators bring: each is passed on, or dropped with a
+//! message.
 //!
 //! ```text
 //! the task's ──filters──┐
@@ -18,7 +19,7 @@ use super::setup::{Setup, expanded};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument(pub Vec<String>);
 
-/// What was let through, and a sentence for each that was not.
+/// The kept arguments, and a sentence for each dropped one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Judged {
     pub kept: Vec<Argument>,
@@ -57,7 +58,7 @@ impl Argument {
     }
 }
 
-/// Groups words into flags. A word that is no flag's belongs to nobody and stands alone.
+/// Groups words into flags. A word that belongs to no flag stands alone.
 fn apart(words: &[String]) -> Vec<Argument> {
     let mut all: Vec<Argument> = Vec::new();
     let mut rest = words
@@ -71,7 +72,7 @@ fn apart(words: &[String]) -> Vec<Argument> {
                 match docker::parse_command_line(&[one[0].clone(), "image".to_owned()], &[]) {
                     // The image was its value.
                     Err(ContainerOptionError::NoImage) => true,
-                    // Nobody knows; what follows and is no flag is most likely its value.
+                    // An unknown flag; a next word that is no flag is most likely its value.
                     Err(_) => {
                         !one[0].contains('=')
                             && rest.peek().is_some_and(|next| !next.starts_with('-'))

@@ -1,4 +1,4 @@
-//! What lies on this machine for one task's container: the configuration, a copy of the keys, the folders of the caches.
+//! Host files of a task's container: the configuration, a copy of the SSH keys, the cache folders.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ pub struct FileError {
     source: io::Error,
 }
 
-/// The folder of one task, below the user's own: nobody else comes into it.
+/// The folder of one task, below the user's own; other users have no access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskFolder(PathBuf);
 
@@ -53,7 +53,7 @@ impl TaskFolder {
         Ok(Self(path))
     }
 
-    /// Writes the configuration that the task's agent reads; whoever the container runs as can read it there.
+    /// Writes the configuration that the task's agent reads; the container's user can read it there, root or not.
     ///
     /// # Errors
     /// When it cannot be written.

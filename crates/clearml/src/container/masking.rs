@@ -1,4 +1,4 @@
-//! What of a command line is not shown: values of variables that are secrets, passwords in URLs.
+//! Redaction of command lines: masks values of secret variables and passwords in URLs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +34,7 @@ impl Masks {
         let key = |name: &str| format!("agent.hide_docker_command_env_vars.{name}");
         let more = vars.get("CLEARML_AGENT_DOCKER_ARGS_HIDE_ENV");
         let more = more.map(|line| shell(line)).unwrap_or_default();
-        let configured = tree.words(&key("extra_keys"))?.unwrap_or_default();
+        let configured = tree.strings(&key("extra_keys"))?.unwrap_or_default();
         let names = SECRETS.iter().map(ToString::to_string);
         Ok(Self {
             enabled: tree.flag(&key("enabled"))?.unwrap_or(true) || !more.is_empty(),
@@ -125,7 +125,7 @@ mod tests {
     use super::super::tests::setup;
     use super::*;
 
-    fn shown(config: &str, line: &str) -> String {
+    fn masked(config: &str, line: &str) -> String {
         setup(&[("CLEARML_AGENT_DOCKER_ARGS_HIDE_ENV", "MINE")], config)
             .masks
             .over(&shell(line))
@@ -136,7 +136,7 @@ mod tests {
     fn secrets_and_passwords_are_masked_and_the_rest_is_not() {
         let line = "-e AWS_SECRET_ACCESS_KEY=s3cret --env MINE=s3cret --env=CLEARML_AUTH_TOKEN=s3cret -e A=b \
                     -e URL=https://u:s3cret@h/x?y https://git:s3cret@host:8080 -v /a:/b";
-        let text = shown("", line);
+        let text = masked("", line);
         assert!(!text.contains("s3cret"), "{text}");
         assert!(
             text.contains("-e A=b") && text.contains("https://u:********@h/x?y"),
@@ -147,7 +147,7 @@ mod tests {
             "{text}"
         );
         let more = "agent.hide_docker_command_env_vars.extra_keys: [A]";
-        assert!(shown(more, line).contains("-e A=********"));
+        assert!(masked(more, line).contains("-e A=********"));
     }
 
     #[test]

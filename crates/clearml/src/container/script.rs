@@ -1,4 +1,4 @@
-//! The script that a task's container runs: it finds a Python, installs the agent, and hands over to it.
+//! The bootstrap script of a task's container: it finds a Python, installs the stock agent, and hands over to it.
 //!
 //! Line for line the stock agent's (3.0.3), so that images that work there work here.
 
@@ -7,9 +7,9 @@ use super::setup::Lines;
 /// Where the configuration lies in a container.
 pub const CONFIG: &str = "/tmp/clearml.conf";
 
-/// What a script is made for.
+/// The parameters of a script.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct ScriptSpec<'a> {
     pub task: &'a str,
     /// The task's own `setup_shell_script`.
     pub setup: Option<&'a str>,
@@ -20,14 +20,14 @@ pub struct Asked<'a> {
     pub git_copy: Option<&'a str>,
     /// The agent to install: `clearml-agent`, or a wheel's path in the container.
     pub agent: &'a str,
-    /// What `NVIDIA_VISIBLE_DEVICES` says to the agent.
+    /// The value of `NVIDIA_VISIBLE_DEVICES` for the agent.
     pub visible: &'a str,
     /// Flags of `execute`.
     pub flags: &'a str,
 }
 
 /// The argument of `bash -c`.
-pub fn script(lines: &Lines, asked: &Asked<'_>) -> String {
+pub fn script(lines: &Lines, asked: &ScriptSpec<'_>) -> String {
     let filled = |line: &str| fill(line, lines, asked);
     let stock;
     let init = match &lines.init {
@@ -67,7 +67,7 @@ pub fn script(lines: &Lines, asked: &Asked<'_>) -> String {
     parts.join(" ; ")
 }
 
-fn beginning(opencv: bool, asked: &Asked<'_>) -> Vec<String> {
+fn beginning(opencv: bool, asked: &ScriptSpec<'_>) -> Vec<String> {
     let libraries = match opencv {
         true => " libsm6 libxext6 libxrender-dev libglib2.0-0",
         false => "",
@@ -97,7 +97,7 @@ fn beginning(opencv: bool, asked: &Asked<'_>) -> Vec<String> {
 }
 
 /// The placeholders of a configured script, as Python's `format` fills them in.
-fn fill(line: &str, lines: &Lines, asked: &Asked<'_>) -> String {
+fn fill(line: &str, lines: &Lines, asked: &ScriptSpec<'_>) -> String {
     let pip = pip(lines);
     let values = [
         ("{python_single_digit}", "python3"),

@@ -1,4 +1,4 @@
-//! What clearml.conf and the environment say about running tasks, typed and with the stock agent's defaults.
+//! Container settings from clearml.conf and the environment, typed and with the stock agent's defaults.
 //!
 //! The defaults are those of `clearml-agent` 3.0.3 (`backend_api/config/default/agent.conf`, `sdk.conf`).
 
@@ -42,7 +42,7 @@ pub struct Setup {
     pub labels: Vec<String>,
     /// `agent.docker_args_filters`: what of a task's arguments is let through; empty: all.
     pub filters: Vec<Regex>,
-    /// `agent.forbidden_docker_args`: what of anybody's arguments is not, without dashes.
+    /// `agent.forbidden_docker_args`: flags that are dropped from all arguments, without dashes.
     pub forbidden: Vec<String>,
     /// Flags of `extra` that a task may not give as well, and the reverse.
     pub protected: Vec<String>,
@@ -67,7 +67,7 @@ pub struct Setup {
     pub vars: BTreeMap<String, String>,
 }
 
-/// What the script in the container is made of.
+/// The parts of the script in the container.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     /// `agent.docker_init_bash_script`: in place of the stock beginning.
@@ -80,7 +80,7 @@ pub struct Lines {
     pub opencv: bool,
     /// `agent.package_manager.pip_version`.
     pub pip: Vec<String>,
-    /// What is installed as the agent: `clearml-agent`.
+    /// The package of the agent: `clearml-agent`.
     pub agent: String,
     /// `agent.standalone_mode`: nothing is installed.
     pub standalone: bool,
@@ -141,7 +141,7 @@ fn host_memory() -> u64 {
 }
 
 /// The daemon's environment and home, through which paths of the configuration are read.
-struct Place<'a> {
+struct PathContext<'a> {
     vars: &'a BTreeMap<String, String>,
     home: PathBuf,
 }
@@ -187,7 +187,7 @@ impl Setup {
             })
         };
         let flag = |key, standard| Ok::<_, ConfigError>(tree.flag(key)?.unwrap_or(standard));
-        let place = Place::of(&vars);
+        let place = PathContext::of(&vars);
         let (lines, mounts) = (lines(tree, &var)?, place.mounts(tree)?);
         Ok(Self {
             image,
@@ -246,14 +246,14 @@ fn lines(tree: &Tree, var: &dyn Fn(&str) -> Option<String>) -> Result<Lines, Con
         Ok(match tree.get(key) {
             None => None,
             Some(serde_json::Value::String(line)) => Some(vec![line.clone()]),
-            Some(_) => tree.words(key)?,
+            Some(_) => tree.strings(key)?,
         })
     };
     let pip = match tree.get("agent.package_manager.pip_version") {
         None => PIP.iter().map(ToString::to_string).collect(),
         Some(serde_json::Value::String(one)) => vec![one.clone()],
         Some(_) => tree
-            .words("agent.package_manager.pip_version")?
+            .strings("agent.package_manager.pip_version")?
             .unwrap_or_default(),
     };
     Ok(Lines {
@@ -282,7 +282,7 @@ fn pinned(version: &str) -> String {
     }
 }
 
-impl<'a> Place<'a> {
+impl<'a> PathContext<'a> {
     fn of(vars: &'a BTreeMap<String, String>) -> Self {
         let home = vars
             .get("HOME")
@@ -388,7 +388,7 @@ fn list(tree: &Tree, key: &str) -> Result<Vec<String>, ConfigError> {
     match tree.get(key) {
         None => Ok(Vec::new()),
         Some(serde_json::Value::String(line)) => Ok(shell(line)),
-        Some(_) => Ok(tree.words(key)?.unwrap_or_default()),
+        Some(_) => Ok(tree.strings(key)?.unwrap_or_default()),
     }
 }
 
@@ -468,7 +468,7 @@ mod tests {
         ] {
             assert_eq!(expanded(text, &vars), expected);
         }
-        let place = Place::of(&vars);
+        let place = PathContext::of(&vars);
         assert_eq!(place.path("~/.clearml/$A"), Path::new("/h/.clearml/x"));
         assert_eq!(place.path("/a~"), Path::new("/a~"));
     }

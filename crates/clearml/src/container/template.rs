@@ -1,4 +1,4 @@
-//! `${CLEARML_…}` in a task's arguments: values of the task, its queue and its worker, as the stock agent fills them in.
+//! Template variables `${CLEARML_…}` in a task's arguments: values of the task, its queue and its worker.
 //!
 //! Known are `${CLEARML_QUEUE_ID}`, `_QUEUE_NAME`, `_WORKER_ID`, `_PROJECT_ID` and `${CLEARML_TASK.path.of.a.field}`, each perhaps
 //! with a default: `${CLEARML_TASK.hyperparams.a.b.value:none}`. What is not known stays as it is written.

@@ -1,4 +1,4 @@
-//! The command lines, held against those that the stock agent (3.0.3) was recorded with.
+//! Tests of the command lines against those recorded from the stock agent (3.0.3).
 
 use std::fs;
 
@@ -69,8 +69,8 @@ fn slot_of(slices: &[Slice], worker: &str, parent: &str) -> TaskSlot {
     }
 }
 
-fn made() -> Made {
-    Made {
+fn made() -> TaskFiles {
+    TaskFiles {
         config: "/h/.clearml/divvy/T/clearml.conf".into(),
         ssh: None,
     }
@@ -154,7 +154,7 @@ fn the_node_agent_is_asked_for_the_same_container() {
     let container = launch.container.unwrap();
     assert_eq!(container.image, "img");
     assert_eq!(launch.command[..2], ["bash", "-c"]);
-    // What it takes, it takes whole: the words are flags of core's table, and variables travel apart.
+    // The agent takes the arguments unchanged: the words are flags of core's table, and variables are separate.
     let options = docker::options(&container.arguments).unwrap();
     assert_eq!(options.shm_size, Some(8 << 30));
     assert_eq!(options.labels["clearml-worker-id"], "node1:gpu2.25a");

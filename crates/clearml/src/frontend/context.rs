@@ -1,4 +1,4 @@
-//! What everybody here works with: the server, the agent, the records, and what is known of tasks that run.
+//! The shared context of the front end: the server, the agent, the records, and the state of running tasks.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,7 +44,7 @@ pub struct RunningSlot {
     pub shares: Vec<u16>,
 }
 
-/// What a [`Context`] is made of.
+/// The parts of a [`Context`].
 pub struct Parts {
     pub server: Server,
     pub client: Client,
@@ -119,7 +119,7 @@ impl Context {
         }
     }
 
-    /// What is a nicety: said when it fails, and nothing more.
+    /// Logs the failure of a call that is not essential, and goes on.
     pub async fn try_to(&self, what: &'static str, task: &str, done: Result<(), ServerError>) {
         if let Err(error) = done {
             tracing::warn!(task, %error, "cannot {what}");

@@ -1,4 +1,4 @@
-//! Where everything comes together: what was seen on the server, what the agent granted, what became of tasks.
+//! The coordinator: one loop over the server's queues, the agent's grants and the tasks' results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::queue::{GrantEvent, QUEUE, ServedQueue, TASK, is_granted};
 use super::queue_mirror::{Mirror, MirrorStep, steps};
 use super::record::Record;
 use super::setup::Queue;
-use super::task_runner::{TaskNotice, TaskRunner, TaskSnapshot, found};
+use super::task_runner::{TaskNotice, TaskRunner, TaskSnapshot, recovered_job};
 use super::task_state::{ClaimPhase, Outcome, TaskLifecycle};
 use crate::projects::Projects;
 use crate::server::now_ms;
@@ -123,7 +123,7 @@ impl Coordinator {
                 Some(head) = self.heads.1.recv() => self.granted(head),
                 () = self.stop.requested() => break,
             }
-            // What came at the same time is looked at together: jobs are submitted in the order of the queues.
+            // Results that arrived together are handled together: jobs are submitted in the order of the queues.
             while let Ok(said) = self.said.1.try_recv() {
                 self.handle_notice(said);
             }
@@ -155,7 +155,7 @@ impl Coordinator {
                 }
             };
             tracing::info!(task = %record.task, job = %record.job, mark = ?record.mark, "resuming a ClearML task");
-            let life = TaskLifecycle::found(record.mark, found(job.as_ref()));
+            let life = TaskLifecycle::recovered(record.mark, recovered_job(job.as_ref()));
             self.drive(life, record, None);
         }
         let ours = |job: &&Job| job.labels.contains_key(TASK) && !known.contains(&job.id);
@@ -183,7 +183,7 @@ impl Coordinator {
                 mark: ClaimPhase::Confirmed,
             };
             self.drive(
-                TaskLifecycle::found(ClaimPhase::Confirmed, found(Some(job))),
+                TaskLifecycle::recovered(ClaimPhase::Confirmed, recovered_job(Some(job))),
                 record,
                 None,
             );
@@ -228,7 +228,7 @@ impl Coordinator {
             queues: self
                 .lines
                 .iter()
-                // Those that are driven may still be in there.
+                // Tasks with a running task runner may still be in there.
                 .map(|line| (line.facts.id.clone(), most(line) + self.driven.len()))
                 .collect(),
             named: (self.lines.iter())
@@ -241,7 +241,7 @@ impl Coordinator {
         };
         let (hand, tell) = (Arc::clone(&self.context), self.seen.0.clone());
         tokio::task::spawn_local(async move {
-            // Nobody listens any more when the daemon stops.
+            // The receiver is gone when the daemon stops.
             let _ = tell.send(poll_server(hand, ask).await);
         });
     }
@@ -375,7 +375,7 @@ impl Coordinator {
     async fn act(&mut self) {
         let on = match self.allowed_gpus().await {
             Some(on) => on,
-            // Every GPU is somebody else's.
+            // Other programs have every GPU.
             None => return,
         };
         for at in 0..self.lines.len() {

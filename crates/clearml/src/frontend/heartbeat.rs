@@ -61,7 +61,7 @@ fn of_slots(hand: &Context) -> Vec<StatusReport> {
         .collect()
 }
 
-/// What a slot holds: its part of its GPUs, so that nobody adds them up to more than there are.
+/// The share of its GPUs that a slot holds, so that the server's sums never exceed the GPUs there are.
 pub fn of_slot(hand: &Context, task: &str, slot: &RunningSlot) -> StatusReport {
     let part = |share: &u16| json!(f64::from(*share) / 1000.0);
     let parts = slot.shares.iter().map(part).collect();

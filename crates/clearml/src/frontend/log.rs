@@ -1,12 +1,12 @@
-//! A task's log on its way to the server: lines joined into events, as the stock agent joins them, until the task's own agent
-//! reports by itself. Pure.
+//! The log of a task on its way to the server: lines joined into events, as the stock agent joins them. It ends when
+//! the task's own agent reports by itself. Pure.
 
 use crate::server::Event;
 
 /// Bytes of one event at most, as the stock agent sends them.
 const MOST: usize = 64 << 10;
 
-/// What goes to the server of what a job writes.
+/// The part of a job's output that goes to the server.
 #[derive(Clone, Debug)]
 pub struct Lines {
     task: String,
@@ -21,7 +21,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Of a task's job, from byte `read` of its log; `hands_over` unless nobody in it reports.
+    /// Of a task's job, from byte `read` of its log; `hands_over` unless no agent in it reports.
     pub fn new(task: &str, read: u64, hands_over: bool) -> Self {
         Self {
             task: task.to_owned(),
@@ -51,7 +51,7 @@ impl Lines {
         self.sift(&whole)
     }
 
-    /// What is left when no more comes.
+    /// The rest, when no more output comes.
     pub fn end(&mut self) -> String {
         let rest = std::mem::take(&mut self.rest);
         self.sift(&rest)

@@ -1,4 +1,4 @@
-//! Carries a job's output to the task's log on the server, until the task's own agent does so itself.
+//! The log forwarder: copies a job's output to the task's log on the server, until the task's own agent does so itself.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! One look at the server: the queues' first tasks and tags, tasks that run, and other daemons' slots.
+//! One poll of the server: the first tasks and the tags of each queue, running tasks, and other daemons' slots.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::facts::Facts;
 use crate::server::{QueueFacts, ServerError, Worker};
 use crate::slot::is_slot_of;
 
-/// What one look is to look at.
+/// The request of one poll.
 #[derive(Clone, Debug)]
 pub struct PollRequest {
     /// Queues with how many of their tasks are wanted.
@@ -26,7 +26,7 @@ pub struct PollRequest {
     pub epoch: u64,
 }
 
-/// What was seen; `None` where the server did not say.
+/// The result of a poll; `None` if the server did not answer.
 #[derive(Clone, Debug)]
 pub struct PollResult {
     pub epoch: u64,

@@ -1,4 +1,5 @@
-//! Whether tasks of a queue are pulled now: its tags first, then the daemon's hours. Pure.
+//! The pull schedule: whether tasks of a queue are pulled now, by its tags first, then by the daemon's active hours.
+//! Pure.
 
 use jiff::civil::DateTime;
 
@@ -22,7 +23,7 @@ impl Gate {
     /// From what was written; with both, neither counts, as in the stock agent, and `true` comes with it.
     ///
     /// # Errors
-    /// What is no hours of days.
+    /// A text that is no window of hours and days.
     pub fn of(uptime: &[String], downtime: &[String]) -> Result<(Self, bool), WindowError> {
         let read = |texts: &[String]| {
             texts

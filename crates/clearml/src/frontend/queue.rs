@@ -1,4 +1,4 @@
-//! One queue: its view, the first job of each project in it, and the waiters for the slices of those.
+//! One ClearML queue: its mirror, the first job of each project in it, and the tasks that wait for those jobs' slices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::projects::ProjectPlacement;
 /// Labels by which our jobs are found again.
 pub const TASK: &str = "clearml.task";
 pub const QUEUE: &str = "clearml.queue";
-/// What people call the task's user and project.
+/// The display names of the task's user and project.
 const USER: &str = "clearml.user";
 const PROJECT: &str = "clearml.project";
-/// What people are to know besides: `divvy why` shows it, and the task's log.
+/// A further note for people: `divvy why` shows it, and the task's log.
 pub const NOTE: &str = "note";
 
 /// Bytes of a label, as the node agent takes them.
@@ -40,7 +40,7 @@ pub enum GrantEvent {
         queue: usize,
         job: String,
     },
-    /// Somebody cancelled it, or its slice went back as nobody claimed its task in time.
+    /// The job was cancelled, or its slice was released because its task was not claimed in time.
     Over {
         queue: usize,
         job: String,
@@ -56,7 +56,7 @@ pub struct ServedQueue {
     waiters: BTreeMap<String, AbortHandle>,
     /// The last refusal of a job of each place, so that each is said once.
     refused: BTreeMap<ProjectPlacement, String>,
-    /// What the tasks in view are called.
+    /// The display names of the tasks in view.
     pub facts_of: BTreeMap<String, Facts>,
 }
 
@@ -132,7 +132,7 @@ impl ServedQueue {
             .retain(|task, _| waiting.contains(task.as_str()));
     }
 
-    /// Submits a job for a task; `true` unless the agent refuses whatever is submitted now.
+    /// Submits a job for a task; `true` unless the agent refuses all submissions now.
     pub async fn submit(
         &mut self,
         hand: &Context,
@@ -140,7 +140,7 @@ impl ServedQueue {
         nonce: u64,
         on: &[u32],
     ) -> bool {
-        let submit = self.asked(queued, nonce, on);
+        let submit = self.submission(queued, nonce, on);
         match hand
             .agent(async |client| client.submit(&submit).await)
             .await
@@ -172,7 +172,7 @@ impl ServedQueue {
         }
     }
 
-    fn asked(&self, queued: &Queued, nonce: u64, on: &[u32]) -> Submit {
+    fn submission(&self, queued: &Queued, nonce: u64, on: &[u32]) -> Submit {
         let task = queued.task.as_str();
         let none = Facts::default();
         let facts = self.facts_of.get(task).unwrap_or(&none);
@@ -188,7 +188,7 @@ impl ServedQueue {
             Some((name.to_owned(), beginning(value?, LONGEST_LABEL).to_owned()))
         };
         Submit {
-            // What is run is said with the confirmation.
+            // The command line follows with the confirmation.
             command: ["clearml-agent", "execute", "--id", task]
                 .map(str::to_owned)
                 .to_vec(),
@@ -231,7 +231,7 @@ async fn wait_for_slice(
         {
             Ok(now) if is_granted(&now) => break GrantEvent::Granted { queue, job },
             Ok(now) if now.state != JobState::Queued => break GrantEvent::Over { queue, job },
-            // It had a slice while nobody looked, and has it no more.
+            // It got a slice between two observations, and has lost it again.
             Ok(now) if had.is_some_and(|attempt| attempt < now.attempt) => {
                 break GrantEvent::Over { queue, job };
             }

@@ -1,4 +1,5 @@
-//! Which waiting jobs the agent ought to have: the first tasks of each of the server's queues, in their order. Pure.
+//! The queue mirror: the pending jobs that the agent should have, for the first tasks of each of the server's queues,
+//! in order. Pure.
 //!
 //! Not the heads alone: one plan may start several jobs, and with the heads alone it would give a lower queue what the higher
 //! queue's second task could have had. So many are mirrored that not all of them can start at once.
@@ -44,7 +45,7 @@ pub struct Mirror {
     pub granted: bool,
 }
 
-/// What is to be done, in order.
+/// One step, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MirrorStep {
     /// Cancel this task's job.
@@ -55,8 +56,8 @@ pub enum MirrorStep {
     Claim(Mirror),
 }
 
-/// What brings a queue's jobs to what they ought to be. A task that its project's quota holds back waits alone: the tasks of other
-/// projects pass it.
+/// The steps that bring a queue's jobs to the wanted state. A task that its project's quota holds back waits alone: the
+/// tasks of other projects pass it.
 pub fn steps(view: &View) -> Vec<MirrorStep> {
     let mut wanted: BTreeMap<&ProjectPlacement, Vec<&Queued>> = BTreeMap::new();
     let mut ordered = Vec::new();
@@ -67,7 +68,8 @@ pub fn steps(view: &View) -> Vec<MirrorStep> {
             ordered.push(queued);
         }
     }
-    // What stays of a project is in the order of the queue, without holes: its jobs are served as they were submitted.
+    // The remaining jobs of a project are in the order of the queue, without holes: its jobs are served as they were
+    // submitted.
     let mut right: BTreeMap<&ProjectPlacement, usize> = BTreeMap::new();
     let mut broken: BTreeSet<&ProjectPlacement> = BTreeSet::new();
     let (mut cancel, mut claim) = (Vec::new(), None);

@@ -1,4 +1,4 @@
-//! What survives us: one small file for each task that is ours, or may be.
+//! Task records: one small file for each task that is ours or may be, so that a restarted front end continues.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -116,7 +116,7 @@ impl Records {
         File::open(&self.folder)?.sync_all()
     }
 
-    /// Ids are hexadecimal; whatever else a server may call a task stays one name in this folder.
+    /// Ids are hexadecimal; any other id that a server uses stays one name in this folder.
     fn path(&self, task: &str, kind: &str) -> PathBuf {
         let safe = |letter: char| {
             let keep = letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';

@@ -1,4 +1,4 @@
-//! What brings a task back to the front of its queue, from wherever it is. Pure.
+//! Requeueing of a task: the calls that bring it back to the front of its queue, from any status. Pure.
 
 use super::task_state::TaskState;
 use crate::server::Status;
@@ -18,8 +18,8 @@ pub enum RequeueStep {
     Stop,
 }
 
-/// The calls that are left. A task in progress cannot be made `queued` again but through a draft. What its user has made of it
-/// meanwhile stays, whatever we had meant to do.
+/// The remaining calls. A task in progress can become `queued` again only by way of a draft. A change that its user has
+/// made meanwhile takes precedence.
 pub fn requeue_steps(seen: TaskState, listed: bool) -> &'static [RequeueStep] {
     match seen.status {
         Some(Status::Queued) if listed => &[RequeueStep::Front],

@@ -1,4 +1,4 @@
-//! Everything before the first task: login, queues, names.
+//! Start-up of the front end: login, queues and names, before the first task.
 
 use divvy_api::client::Client;
 
@@ -22,7 +22,7 @@ pub struct Queue {
     pub name: String,
     /// The agent's.
     pub agent: String,
-    /// What each of its tasks gets.
+    /// The amount of each of its tasks.
     pub amount: divvy_core::Amount,
     /// How many of its tasks are mirrored.
     pub depth: usize,

@@ -1,4 +1,5 @@
-//! Does what a task's life asks for: calls of the server and of the agent, the record before each of them that needs one.
+//! The task runner: carries out the actions of a task's state machine, with the record written before each call that
+//! needs one.
 //!
 //! `claim`, `start`, `run` and `end` are what is done at each stage of it; `job` is what the agent says meanwhile.
 
@@ -22,10 +23,10 @@ use super::task_state::{Action, ClaimPhase, Event, Outcome, TaskLifecycle};
 use super::watch::Watcher;
 use crate::StopSignal;
 use crate::server::{Task, now_ms};
-pub use job::found;
+pub use job::recovered_job;
 use job::{JobSight, follow};
 
-/// Between two looks at a task that nobody seems to have.
+/// Between two observations of a task without a visible worker.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Tasks as they were seen in one look.
@@ -33,11 +34,11 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 pub struct TaskSnapshot {
     /// When the look began, on [`Context::elapsed`]'s clock.
     pub begun: Duration,
-    /// What became of each that was looked for: `None` where it has been deleted.
+    /// The state of each requested task: `None` if it has been deleted.
     pub tasks: BTreeMap<String, Option<Task>>,
 }
 
-/// What the rest of the front end is told.
+/// A message to the rest of the front end.
 #[derive(Debug)]
 pub enum TaskNotice {
     /// The queue's next task may be claimed; with whether this one is out of the queue.
@@ -61,7 +62,7 @@ pub struct TaskRunner {
     saved: Option<ClaimPhase>,
     /// The task as it was last read.
     task: Task,
-    /// What keeps it from being run, in words.
+    /// The reason why it cannot run, in words.
     trouble: String,
     /// `attempt` of the job when it was confirmed.
     confirmed: Option<u32>,
@@ -123,10 +124,10 @@ impl TaskRunner {
                 let _ = self.said.send(TaskNotice::PastClaim { task, popped });
             }
             let event = match self.life.action() {
-                Action::Look => self.look(false).await,
+                Action::Look => self.observe(false).await,
                 Action::LookAgain => {
                     tokio::time::sleep(LOOK_AGAIN).await;
-                    self.look(true).await
+                    self.observe(true).await
                 }
                 Action::Pop => self.pop().await,
                 Action::Remove => self.remove().await,

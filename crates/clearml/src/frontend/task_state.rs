@@ -1,4 +1,4 @@
-//! What becomes of one task, from the moment its job has a slice: events in, the next action out. Pure.
+//! The state machine of one task, from the moment its job has a slice: events in, the next action out. Pure.
 //!
 //! ```text
 //! Looking ─► Claiming ─► Taken ─► Starting ─► Preparing ─► Confirming ─► Running ─► Stopping ─► Ending ─► Done
@@ -6,8 +6,9 @@
 //!              ▼  │                                          └─ no slice any more, told to stop ─► Returning ─► Done
 //!            Unsure: the answer is lost, or we died before it came
 //! ```
-//! From `Taken` on the task is ours, and nobody else will ever look at it: every path from there leads to a state that ends it
-//! on the server, or back to the front of its queue. [`ClaimPhase`] is what of this is on disk before the action is begun.
+//! From `Taken` on the task is ours, and no other agent will pick it up: every path from there leads to a state that
+//! ends it on the server, or back to the front of its queue. [`ClaimPhase`] is the part of the state that is on disk
+//! before an action begins.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +28,7 @@ pub enum ClaimPhase {
     Returning,
 }
 
-/// What is to be done next.
+/// The next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Read the task.
@@ -54,7 +55,7 @@ pub enum Action {
     Finish(Outcome),
 }
 
-/// What an action came to, or what happened meanwhile.
+/// The result of an action, or an event meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The task, and whether it is in its queue where that was asked.
@@ -65,7 +66,7 @@ pub enum Event {
     Popped,
     /// The queue's head is another task.
     NotPopped,
-    /// Nobody knows whether it was popped.
+    /// It is unknown whether the task was popped.
     PopLost,
     Started,
     /// The server knows a reason why it cannot be started.
@@ -73,7 +74,7 @@ pub enum Event {
     Confirmed,
     /// The job has no slice any more, or has ended.
     NoSlice,
-    /// What the task asks for cannot be run.
+    /// The task's request cannot be run.
     Unfit,
     /// The job waits for its confirmation once more.
     GrantedAgain,
@@ -100,7 +101,7 @@ pub struct TaskState {
 pub enum StopReason {
     /// Its user stopped it.
     Abort,
-    /// Somebody else has changed its status.
+    /// Another client has changed its status.
     Changed,
     Reset,
     /// It was deleted.
@@ -117,9 +118,9 @@ pub enum JobEnd {
     Exited(i32),
     /// It was never started.
     NotLaunched,
-    /// Nobody knows its exit code.
+    /// Its exit code is unknown.
     Lost,
-    /// Somebody stopped the job on this machine.
+    /// A user of this machine cancelled the job.
     Cancelled,
     /// Divvy stopped it, for its time or for memory past its limit.
     Killed,
@@ -130,11 +131,11 @@ pub enum JobEnd {
 pub enum Ending {
     Job(JobEnd),
     Stopped(StopReason),
-    /// What it asks for cannot be run.
+    /// Its request cannot be run.
     Unfit,
 }
 
-/// What is said to the server at the end of a run.
+/// The final status that the server gets at the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinalStatus {
     Completed,
@@ -142,7 +143,7 @@ pub enum FinalStatus {
     Stopped,
 }
 
-/// What has become of a task.
+/// The outcome of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It never was ours.
@@ -155,7 +156,8 @@ pub enum Outcome {
     Ended,
 }
 
-/// Looks at a task nobody seems to have before it counts as ours: another agent that popped it says so within moments.
+/// Observations of a task without a visible worker before it counts as ours: another agent that popped it registers
+/// within moments.
 const LOOKS: u8 = 5;
 
 /// How often a task that cannot be started is looked at again before it goes back.
@@ -219,7 +221,7 @@ impl TaskLifecycle {
     }
 
     /// Of a task whose record was found, and its job.
-    pub fn found(mark: ClaimPhase, job: RecoveredJob) -> Self {
+    pub fn recovered(mark: ClaimPhase, job: RecoveredJob) -> Self {
         Self::at(match (mark, job) {
             (ClaimPhase::Claiming, _) => State::Unsure { looks: 0 },
             (ClaimPhase::Ours, RecoveredJob::Awaited) => State::Taken {
@@ -229,7 +231,8 @@ impl TaskLifecycle {
             (ClaimPhase::Ours | ClaimPhase::Confirmed, RecoveredJob::Nothing)
             | (ClaimPhase::Returning, _) => State::Returning,
             (ClaimPhase::Confirmed, RecoveredJob::Awaited) => State::Preparing,
-            // Confirming comes after `ClaimPhase::Confirmed`, so that a job that has begun without it is nobody's doing.
+            // `ClaimPhase::Confirmed` is written before the confirmation, so a job that runs in phase `Ours` was
+            // started by another client.
             (ClaimPhase::Ours | ClaimPhase::Confirmed, RecoveredJob::Begun) => State::Running,
         })
     }
@@ -258,7 +261,7 @@ impl TaskLifecycle {
         }
     }
 
-    /// What the record has to say before the action is begun; `None`: no record is needed yet, or any more.
+    /// The phase that the record must have before the action begins; `None`: no record is needed yet, or any more.
     pub fn mark(&self) -> Option<ClaimPhase> {
         match self.state {
             State::Looking | State::Done(_) => None,
@@ -281,7 +284,7 @@ impl TaskLifecycle {
         )
     }
 
-    /// What follows. An event that says nothing where the task is changes nothing.
+    /// The next state. An event without a meaning in this state changes nothing.
     #[must_use]
     pub fn on(mut self, event: Event) -> Self {
         if event == Event::Stop {
@@ -301,7 +304,7 @@ impl TaskLifecycle {
             (State::Unsure { looks }, Event::Seen { seen, listed }) => match seen.status {
                 Some(Status::Queued) if listed => State::Done(Outcome::NotOurs),
                 Some(Status::Queued) if looks + 1 < LOOKS => State::Unsure { looks: looks + 1 },
-                // Nobody else started it: whoever took it, it would be lost.
+                // No other agent started it within the time, so it would be lost.
                 Some(Status::Queued) => State::Returning,
                 _ => State::Done(Outcome::NotOurs),
             },
@@ -363,8 +366,8 @@ fn taken(was: Status, tries: u8, seen: TaskState, stop: bool) -> State {
 }
 
 impl Ending {
-    /// What is to be said to the server, if anything: a task whose status is somebody else's word is left alone.
-    pub fn word(self, seen: TaskState) -> Option<FinalStatus> {
+    /// The status to report, if any. A status that another client has set stays.
+    pub fn final_status(self, seen: TaskState) -> Option<FinalStatus> {
         let ours = match seen.status {
             Some(Status::InProgress) => true,
             // Aborted before it was started.

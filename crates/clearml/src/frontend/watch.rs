@@ -1,4 +1,5 @@
-//! A running task under its user's hands: what its status on the server asks of us. Pure but for the clock it is given.
+//! The status watch of a running task: whether its status on the server asks for an abort, a stop or a requeue. Pure
+//! but for the clock it is given.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ const CALLBACK_TIMEOUT: &str = "_abort_callback_timeout";
 const CALLBACK_POLL: &str = "_abort_poll_freq";
 const CALLBACK_DONE: &str = "_abort_callback_completed";
 
-/// What a look asks for.
+/// The decision after an observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchDecision {
     /// Nothing.
@@ -32,7 +33,7 @@ pub enum WatchDecision {
     Stop(StopReason, Option<String>),
 }
 
-/// What was seen so far.
+/// The history of observations.
 #[derive(Clone, Debug, Default)]
 pub struct Watcher {
     resets: u32,
@@ -74,7 +75,7 @@ impl Watcher {
         });
         let Some(task) = ended else {
             self.ended = None;
-            return self.look(task, now, most);
+            return self.observe(task, now, most);
         };
         let since = *self.ended.get_or_insert(now);
         // It has done what its user wished; nothing is left to wait for but its slot.
@@ -86,7 +87,7 @@ impl Watcher {
     }
 
     /// Looks at the task at `now`, on any clock that goes forward; `most` is how long a callback may take.
-    pub fn look(&mut self, task: Option<&Task>, now: Duration, most: Duration) -> WatchDecision {
+    pub fn observe(&mut self, task: Option<&Task>, now: Duration, most: Duration) -> WatchDecision {
         let Some(task) = task else {
             return WatchDecision::Stop(StopReason::Gone, None);
         };
@@ -201,21 +202,24 @@ mod tests {
     fn a_task_is_left_alone_until_its_user_says_something() {
         let mut watcher = Watcher::default();
         let running = task("in_progress", "pulled by node1:gpu0.5a", Value::Null);
-        assert_eq!(watcher.look(Some(&running), at(0), MOST), WatchDecision::Go);
+        assert_eq!(
+            watcher.observe(Some(&running), at(0), MOST),
+            WatchDecision::Go
+        );
         let done = task("completed", "", Value::Null);
-        assert_eq!(watcher.look(Some(&done), at(5), MOST), WatchDecision::Go);
+        assert_eq!(watcher.observe(Some(&done), at(5), MOST), WatchDecision::Go);
         let stopping = task("in_progress", "stopping", Value::Null);
         assert_eq!(
-            watcher.look(Some(&stopping), at(10), MOST),
+            watcher.observe(Some(&stopping), at(10), MOST),
             WatchDecision::Stop(StopReason::Abort, None)
         );
         assert_eq!(
-            watcher.look(None, at(15), MOST),
+            watcher.observe(None, at(15), MOST),
             WatchDecision::Stop(StopReason::Gone, None)
         );
         let stopped = task("stopped", "Stopped by me", Value::Null);
         assert_eq!(
-            watcher.look(Some(&stopped), at(20), MOST),
+            watcher.observe(Some(&stopped), at(20), MOST),
             WatchDecision::Stop(StopReason::Changed, None)
         );
     }
@@ -279,14 +283,23 @@ mod tests {
             task("in_progress", "", Value::Null),
         );
         for _ in 0..4 {
-            assert_eq!(watcher.look(Some(&reset), at(0), MOST), WatchDecision::Go);
-        }
-        assert_eq!(watcher.look(Some(&running), at(0), MOST), WatchDecision::Go);
-        for _ in 0..4 {
-            assert_eq!(watcher.look(Some(&reset), at(0), MOST), WatchDecision::Go);
+            assert_eq!(
+                watcher.observe(Some(&reset), at(0), MOST),
+                WatchDecision::Go
+            );
         }
         assert_eq!(
-            watcher.look(Some(&reset), at(0), MOST),
+            watcher.observe(Some(&running), at(0), MOST),
+            WatchDecision::Go
+        );
+        for _ in 0..4 {
+            assert_eq!(
+                watcher.observe(Some(&reset), at(0), MOST),
+                WatchDecision::Go
+            );
+        }
+        assert_eq!(
+            watcher.observe(Some(&reset), at(0), MOST),
             WatchDecision::Stop(StopReason::Reset, None)
         );
     }
@@ -303,18 +316,18 @@ mod tests {
         let mut watcher = Watcher::default();
         let pending = callback(Value::Null);
         assert_eq!(
-            watcher.look(Some(&pending), at(100), MOST),
+            watcher.observe(Some(&pending), at(100), MOST),
             WatchDecision::Wait(
                 "### Task abort callback timeout set, waiting for max 35 sec ###".into()
             )
         );
         assert_eq!(
-            watcher.look(Some(&pending), at(134), MOST),
+            watcher.observe(Some(&pending), at(134), MOST),
             WatchDecision::Go
         );
         let mut other = watcher.clone();
         assert_eq!(
-            other.look(Some(&pending), at(135), MOST),
+            other.observe(Some(&pending), at(135), MOST),
             WatchDecision::Stop(
                 StopReason::Abort,
                 Some("### Task abort callback timed out [timeout: 35, elapsed: 35.00] ###".into())
@@ -322,14 +335,14 @@ mod tests {
         );
         let done = callback(Value::Bool(true));
         assert_eq!(
-            watcher.look(Some(&done), at(134), MOST),
+            watcher.observe(Some(&done), at(134), MOST),
             WatchDecision::Stop(
                 StopReason::Abort,
                 Some("### Task abort callback completed in 34.00 seconds ###".into())
             )
         );
         let mut short = Watcher::default();
-        let WatchDecision::Wait(line) = short.look(Some(&pending), at(0), at(10)) else {
+        let WatchDecision::Wait(line) = short.observe(Some(&pending), at(0), at(10)) else {
             panic!()
         };
         assert!(line.contains("max 10 sec"), "{line}");

@@ -1,4 +1,4 @@
-//! Bodies of the calls, as far as we read and write them.
+//! Request and response bodies of the API calls, as far as the front end reads and writes them.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub struct Entry {
     pub task: String,
 }
 
-/// What `queues.get_next_task` gave.
+/// The answer of `queues.get_next_task`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Popped {

@@ -1,4 +1,4 @@
-//! The calls, one function each.
+//! The API calls of the ClearML server, one function each.
 
 use std::collections::BTreeMap;
 
@@ -63,18 +63,18 @@ struct Workers {
 }
 
 #[derive(Deserialize)]
-struct Made {
+struct CreatedQueue {
     id: String,
 }
 
-/// An answer that nobody reads.
+/// An answer that is not read.
 type Unread = Value;
 
 impl Server {
     /// The queue of this name or id.
     ///
     /// # Errors
-    /// What the server said; so for every call here.
+    /// The server's error; so for every call here.
     pub async fn queue(&self, name: &str) -> Result<Option<QueueFacts>, ServerError> {
         let body = json!({
             "name": format!("^{}$", escaped(name)),
@@ -101,7 +101,7 @@ impl Server {
 
     /// Makes a queue; answers its id.
     pub async fn create_queue(&self, name: &str) -> Result<String, ServerError> {
-        let made: Made = self.call("queues.create", json!({"name": name})).await?;
+        let made: CreatedQueue = self.call("queues.create", json!({"name": name})).await?;
         Ok(made.id)
     }
 
@@ -160,7 +160,7 @@ impl Server {
         Ok(found.tasks.into_iter().next())
     }
 
-    /// What has become of these tasks, asked once; those that are gone are left out.
+    /// The current state of these tasks, in one call; deleted tasks are left out.
     pub async fn tasks(&self, tasks: &[String]) -> Result<Vec<Task>, ServerError> {
         let found: Tasks = self
             .call_once("tasks.get_all", of_tasks(tasks, &WHILE))
@@ -168,7 +168,7 @@ impl Server {
         Ok(found.tasks)
     }
 
-    /// What these tasks, their users and their projects are called, asked once.
+    /// The display names of these tasks, their users and their projects, in one call.
     pub async fn names(&self, tasks: &[String]) -> Result<BTreeMap<String, Facts>, ServerError> {
         let fields = ["id", "name", "user.name", "project.name"];
         let found: Values = self
@@ -248,7 +248,7 @@ impl Server {
         self.call::<Unread>("tasks.failed", body).await.map(drop)
     }
 
-    /// Says something of a task in its status message, whatever its status is: why it waits.
+    /// Sets a task's status message, in any status: the reason why it waits.
     pub async fn say_status(&self, task: &str, message: &str) -> Result<(), ServerError> {
         let body = json!({"task": task, "status_message": message});
         self.call::<Unread>("tasks.update", body).await.map(drop)
@@ -299,7 +299,7 @@ impl Server {
             .map(drop)
     }
 
-    /// What a worker does and has, asked once: the next report says it again.
+    /// Reports a worker's state and figures, in one call; the next report repeats them.
     pub async fn report(&self, report: &StatusReport) -> Result<(), ServerError> {
         let body = serde_json::to_value(report).unwrap_or_default();
         self.call_once::<Unread>("workers.status_report", body)

@@ -1,4 +1,4 @@
-//! Time, as the server counts it.
+//! The server's time format.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! What a call can fail with.
+//! Errors of API calls.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub enum ServerError {
     },
 }
 
-/// What a refusal means, by code and subcode.
+/// The meaning of a refusal, by code and subcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subcode {
     /// 401: missing credentials, a bad key, a bad token.
@@ -68,7 +68,7 @@ pub enum Subcode {
 }
 
 impl ServerError {
-    /// What a refusal means; `None` where nothing was refused.
+    /// The meaning of a refusal; `None` for any other error.
     pub fn refusal(&self) -> Option<Subcode> {
         let Self::Refused { code, subcode, .. } = self else {
             return None;
@@ -97,7 +97,7 @@ impl ServerError {
         }
     }
 
-    /// What to do about it.
+    /// The remedy.
     pub fn hint(&self) -> Option<&'static str> {
         match (self, self.refusal()) {
             (_, Some(Subcode::Unauthorized)) => Some(

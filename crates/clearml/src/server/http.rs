@@ -1,4 +1,4 @@
-//! One call over HTTP: token, headers, limits, repetition.
+//! The HTTP layer of an API call: token, headers, size limits, retry.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -18,7 +18,7 @@ use crate::config::{Api, Credentials, Method, Verify};
 const CONNECT: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// What is answered while the server cannot: too many requests, bad gateway, maintenance, bandwidth.
+/// Codes of a temporary failure: too many requests, bad gateway, maintenance, bandwidth.
 const LATER: [u16; 4] = [429, 502, 503, 509];
 
 const JSON: &str = "application/json";
@@ -29,7 +29,7 @@ pub(super) const JSON_LINES: &str = "application/json-lines";
 pub struct Server {
     http: reqwest::Client,
     api: Api,
-    /// What `X-ClearML-Worker` says: the machine.
+    /// The value of `X-ClearML-Worker`: the machine.
     worker: String,
     token: Mutex<Option<Token>>,
     /// One login at a time.
@@ -53,7 +53,7 @@ struct Meta {
     result_msg: String,
 }
 
-/// What a call is, but for its body.
+/// A call without its body.
 pub(super) struct Request {
     pub endpoint: &'static str,
     pub verb: Verb,
@@ -76,7 +76,7 @@ impl Server {
     /// # Errors
     /// A bundle of certificates that cannot be read.
     pub fn new(api: &Api, worker: &str) -> Result<Self, ServerError> {
-        // Somebody else in this process may have chosen; whose it is makes no difference here.
+        // An error means that this process has a provider already; either one works here.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = reqwest::Client::builder()
             .connect_timeout(CONNECT)
@@ -115,7 +115,7 @@ impl Server {
         &self.api.server
     }
 
-    /// What the server said of itself at login.
+    /// The server's properties from its login answer.
     pub fn facts(&self) -> super::token::Facts {
         let token = self.lock();
         token

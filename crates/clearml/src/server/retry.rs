@@ -1,4 +1,4 @@
-//! Asking until there is an answer: for calls that a front end cannot go on without.
+//! Retry with backoff of calls that a front end cannot go on without.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a token says of itself. Its signature is the server's to check.
+//! The claims of an API token, read without checking its signature. Its signature is the server's to check.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The ways by which programs find the driver's functions. A limiter has to stand in each of them.
+//! Lookup methods by which programs find the driver's functions. A limiter has to cover each of them.
 
 use std::ffi::{CStr, c_void};
 

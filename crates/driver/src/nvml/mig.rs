@@ -1,12 +1,12 @@
-//! MIG: a GPU's profiles and placements, and making, finding and destroying instances.
+//! MIG through NVML: profiles and placements of a GPU, and creation, lookup and destruction of instances.
 //!
 //! ```text
 //! GPU ── memory slices and compute slices ──► GPU instance ──► compute instance = MIG device (UUID, memory, processes)
 //!        profile id, start, size                              the one that has all of its GPU instance
 //! ```
-//! Where an instance goes is always said: what the driver would choose by itself is written nowhere, and NVML has no
-//! transaction, so whoever lists and then makes has to hold a lock of his own. Instances are found by profile and by id,
-//! never over MIG devices: one without a compute instance has none (nvml.h, `nvmlDeviceGetMigDeviceHandleByIndex`).
+//! Callers always name the placement: the driver's own choice is undocumented. NVML has no transactions, so a caller
+//! that lists and then creates needs its own lock. Instances are found by profile and by id, never over MIG devices: an
+//! instance without a compute instance has none (nvml.h, `nvmlDeviceGetMigDeviceHandleByIndex`).
 //!
 //! Nothing here is remembered, and which instances there ought to be is for others to know.
 
@@ -36,12 +36,12 @@ pub struct MigMode {
     pub pending: bool,
 }
 
-/// What has become of a mode that was set.
+/// The result of setting the MIG mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
     /// It is on, or off. Handles of this GPU that were had before may be none any more.
     Done,
-    /// Somebody uses the GPU; the mode is pending.
+    /// A process uses the GPU; the mode change is pending.
     InUse,
     /// The mode is pending until the GPU is reset (Ampere), or the virtual machine that has it is restarted.
     ResetRequired,
@@ -56,7 +56,7 @@ pub enum Activation {
 pub struct GpuInstanceProfile {
     /// Its place in nvml.h's list, by which it is found.
     pub number: u32,
-    /// What every other call takes: 19, 14, 9, 5, 0 on an A100.
+    /// The id that every other call takes: 19, 14, 9, 5, 0 on an A100.
     pub id: u32,
     /// `1g.5gb`; `None` from drivers that do not say.
     pub name: Option<String>,
@@ -106,7 +106,7 @@ impl<'a> Device<'a> {
         super::offered(mode)
     }
 
-    /// Turns MIG on or off. Needs root, and a GPU that nobody uses.
+    /// Turns MIG mode on or off. Needs root and an unused GPU.
     ///
     /// # Errors
     /// [`MigRefusal::NoPermission`], [`MigRefusal::NotSupported`]. A GPU in use is no error but [`Activation::InUse`].
@@ -147,7 +147,8 @@ impl<'a> Device<'a> {
                     let placements = self.possible_placements(profile.id).unwrap_or_default();
                     profiles.push((profile, placements));
                 }
-                // Past the last that it knows. A hole before that is NOT_SUPPORTED, or whatever a driver makes of it.
+                // Past the last profile that the driver knows. A hole before that is NOT_SUPPORTED, or another code of
+                // some driver.
                 Err(Error::Nvml {
                     code: nvmlReturn_t::INVALID_ARGUMENT,
                     ..
@@ -216,7 +217,7 @@ impl<'a> Device<'a> {
         })
     }
 
-    /// Every place at which this profile may lie, whatever is there now.
+    /// Every placement of this profile, occupied or free.
     pub fn possible_placements(&self, profile: u32) -> Result<Vec<Placement>, Error> {
         let function = &self
             .nvml
@@ -256,8 +257,8 @@ impl<'a> Device<'a> {
         Ok(count)
     }
 
-    /// Every GPU instance, with what it is, by ascending id: those of each profile, and whatever else has an id. So none is
-    /// missed because its profile is one that the driver cannot describe.
+    /// Every GPU instance with its attributes, by ascending id: those of each profile, and every other id. So no
+    /// instance is missed because the driver cannot describe its profile.
     ///
     /// # Errors
     /// When a list cannot be read to its end: an instance that is not seen must not be taken for one that is not there.
@@ -271,7 +272,7 @@ impl<'a> Device<'a> {
         self.gpu_instances_of(&profiles)
     }
 
-    /// The same for whoever has the profiles' ids already: they stay what they are while the driver is loaded.
+    /// The same, for a caller that has the profiles' ids already: they stay the same while the driver is loaded.
     ///
     /// # Errors
     /// As [`Device::gpu_instances`].
@@ -346,8 +347,8 @@ impl<'a> Device<'a> {
     /// Makes a GPU instance at exactly this place. Nothing computes in it before it has a compute instance.
     ///
     /// # Errors
-    /// [`MigRefusal::NoRoom`] when something lies there, the profile is used up, or nothing of it may lie there;
-    /// [`MigRefusal::InUse`] when it would be the first and somebody uses the bare GPU; [`MigRefusal::NoPermission`].
+    /// [`MigRefusal::NoRoom`] if the placement is occupied or invalid, or the profile is used up; [`MigRefusal::InUse`]
+    /// if it would be the first instance and a process uses the bare GPU; [`MigRefusal::NoPermission`].
     pub fn create_gpu_instance(
         &self,
         profile: u32,

@@ -1,5 +1,5 @@
-//! Arrays: memory laid out for textures, which has no address. How much they take is the driver's to say; what is counted here
-//! is their elements, so never too much.
+//! Probe of arrays: memory laid out for textures, without an address. Only the driver knows how much they take; the
+//! probe counts their elements, so never too much.
 
 use super::{Session, Taken};
 use crate::Error;
@@ -114,7 +114,7 @@ pub fn create_mipmapped(session: &Session, bytes: u64) -> Result<Taken<'_>, Erro
     }))
 }
 
-/// What the forms of array creation have in common.
+/// The common form of the array creation functions.
 type Create<D> = unsafe extern "C" fn(*mut CUarray, *const D) -> CUresult;
 
 fn made<'s, D>(

@@ -1,4 +1,4 @@
-//! Contexts: nothing is asked for, and each costs some hundred megabytes.
+//! Probe of contexts: each takes some hundred megabytes without an allocation call.
 
 use super::{Session, Taken};
 use crate::Error;

@@ -1,10 +1,10 @@
-//! Trying one way of taking memory against a limit: all at once, and block by block.
+//! The attempt to exceed a limit in one way: with one large allocation, and block by block.
 
 use super::{Asks, Session, Taken, Way};
 use crate::Error;
 use crate::sys::cuda::CUresult;
 
-/// What an attempt to exceed a limit came to.
+/// The result of an attempt to exceed a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Out of memory came before the limit was passed.

@@ -1,4 +1,4 @@
-//! Memory that graphs allocate when they run: by a node of one's own, and by an allocation on a captured stream.
+//! Probe of graph memory: by an allocation node, and by an allocation on a captured stream.
 
 use super::{Session, Taken};
 use crate::Error;
@@ -21,7 +21,7 @@ pub fn uploaded(session: &Session, bytes: u64) -> Result<Taken<'_>, Error> {
     session.call(&session.functions.cuGraphUpload, |upload| unsafe {
         upload(exec, STREAM)
     })?;
-    session.settle();
+    session.synchronise();
     Ok(session.taken(bytes, move |_| {
         drop(instance);
         drop(made);
@@ -136,13 +136,13 @@ fn launched<'s>(
     session.call(&session.functions.cuGraphLaunch, |launch| unsafe {
         launch(exec, STREAM)
     })?;
-    session.settle();
+    session.synchronise();
     Ok(session.taken(bytes, move |session| {
         // SAFETY: allocated by the launch, freed once.
         let freed = session.call(&session.functions.cuMemFree_v2, |free| unsafe {
             free(address)
         });
-        session.settle();
+        session.synchronise();
         drop(instance);
         drop(made);
         freed

@@ -1,4 +1,4 @@
-//! Limits of a context: raised, they take memory that no allocation asks for.
+//! Probe of context limits: a raised limit takes memory without an allocation call.
 
 use super::{Session, Taken};
 use crate::Error;

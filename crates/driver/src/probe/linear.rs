@@ -1,4 +1,4 @@
-//! Linear memory: one call, one address.
+//! Probe of linear memory: one call, one address.
 
 use std::ffi::c_uint;
 

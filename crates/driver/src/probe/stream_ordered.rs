@@ -1,4 +1,4 @@
-//! Stream-ordered memory, from the device's own pool and from one made for the purpose.
+//! Probe of stream-ordered memory, from the device's default pool and from a pool of the probe.
 
 use super::{Session, Taken};
 use crate::Error;
@@ -82,6 +82,6 @@ fn free(session: &Session, address: CUdeviceptr) -> Result<(), Error> {
     session.call(&session.functions.cuMemFreeAsync, |free| unsafe {
         free(address, STREAM)
     })?;
-    session.settle();
+    session.synchronise();
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the driver tells about memory, held to a limit and to what this process is known to have taken.
+//! Check of the driver's memory figures against a limit and against the known usage of this process.
 
 use std::path::Path;
 
@@ -13,13 +13,13 @@ pub struct View {
     pub name: &'static str,
     /// Whether it is what a program with that limit should see; an error where it cannot be asked.
     pub agrees: Result<bool, Error>,
-    /// What it says, and what it should have said.
+    /// The reported and the expected figure.
     pub detail: String,
 }
 
-/// What a program takes before it looks.
+/// The allocation that precedes the check.
 const TAKEN: u64 = 64 << 20;
-/// What a program can take more of only in whole pieces (inferred, as in `exceed`).
+/// The granularity of a further allocation (inferred, as in `exceed`).
 const PIECE: u64 = 2 << 20;
 
 /// Takes some memory and holds every view to it: totals are the limit, what is in use is at least what was taken, what is

@@ -1,4 +1,4 @@
-//! Physical memory by handle, and kept by a mapping alone.
+//! Probe of virtual memory management: physical memory held by a handle, and by a mapping alone.
 
 use super::{Session, Taken};
 use crate::Error;
@@ -43,7 +43,7 @@ pub fn map(session: &Session, bytes: u64) -> Result<Taken<'_>, Error> {
     release(session, handle)?;
     mapped?;
     Ok(session.taken(bytes, move |session| {
-        // SAFETY: the range mapped above, whose memory nobody uses.
+        // SAFETY: the range mapped above, whose memory no code uses.
         let unmapped = session.call(&session.functions.cuMemUnmap, |unmap| unsafe {
             unmap(address, size)
         });

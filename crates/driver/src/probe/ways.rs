@@ -1,11 +1,11 @@
-//! The functions that take device memory. Each is a way past a limit unless it is held to it.
+//! The table of functions that take device memory. Each is a way past a limit unless the limiter hooks it.
 
 use super::{
     Session, Taken, arrays, contexts, graphs, limits, linear, stream_ordered, virtual_memory,
 };
 use crate::Error;
 
-/// What a call can be asked for.
+/// The sizes that a call accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asks {
     /// At most so many bytes; calls add up.

@@ -1,4 +1,5 @@
-//! Which names NVIDIA's libraries export, and which symbol `cuGetProcAddress` answers for a name, version and flags.
+//! Exported symbols of NVIDIA's libraries, and the symbol that `cuGetProcAddress` returns for a name, version and
+//! flags.
 //!
 //! The tables are generated (`cargo xtask symbols`) and say what a driver of CUDA 13.5 knows; an older driver knows fewer names.
 //! The shim asks the real driver, and them only about an answer that has no name. The simulator answers by them.
@@ -11,7 +12,7 @@ pub use tables::{CUDA, NVML};
 /// Versions from which a symbol is the answer, ascending, each with that symbol. 11030 is CUDA 11.3.
 type Revisions = &'static [(u32, &'static str)];
 
-/// What `cuGetProcAddress_v2` makes of a request; the variants are its three symbol statuses.
+/// The answer of `cuGetProcAddress_v2` to a request; the variants are its three symbol statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcAddress {
     /// The address of this exported symbol is the answer.
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn every_exported_function_is_somebodys_answer_and_nothing_else_is() {
+    fn every_exported_function_and_no_other_is_an_answer_of_a_lookup() {
         let mut answers: Vec<&str> = proc_addresses().map(|(.., symbol)| symbol).collect();
         answers.sort_unstable();
         assert_eq!(answers, CUDA);

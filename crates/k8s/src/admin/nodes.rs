@@ -99,7 +99,7 @@ fn row(node: &Node, slices: &[ResourceSlice]) -> NodeRow {
     };
     NodeRow {
         ready: is_ready(node),
-        role: role.word(),
+        role: role.as_str(),
         gpus: with(|_| true).into_iter().map(str::to_owned).collect(),
         gpus_in_parts: with(|device| device.allow_multiple_allocations == Some(true)).len(),
         gpus_carved: with(|device| attribute(device, "profile").is_some()).len(),
@@ -140,7 +140,7 @@ pub fn plugin_gpus(node: &Node) -> u64 {
 ///
 /// # Errors
 /// As [`error_output::json`].
-pub fn shown(rows: Vec<NodeRow>, format: Format) -> Result<String, Error> {
+pub fn render(rows: Vec<NodeRow>, format: Format) -> Result<String, Error> {
     if format.is_json() {
         return error_output::json("NodeList", rows);
     }
@@ -200,7 +200,7 @@ fn reason(row: &NodeRow) -> String {
             crate::pod_request::GPU
         ));
     }
-    if row.role != Role::Fractions.word() && row.slices > 0 && row.gpus_carved == 0 {
+    if row.role != Role::Fractions.as_str() && row.slices > 0 && row.gpus_carved == 0 {
         reasons.push("no GPU is in MIG mode".to_owned());
     }
     reasons.join("; ")
@@ -263,7 +263,7 @@ mod tests {
             ),
             slice("a", 1, 2, json!([part("GPU-2")])),
         ];
-        let text = shown(rows(&nodes, &slices), Format::Table).unwrap();
+        let text = render(rows(&nodes, &slices), Format::Table).unwrap();
         assert_eq!(
             text,
             "NODE  ROLE         GPUS  MODE             PUBLISHED                      REASON\n\
@@ -279,7 +279,7 @@ mod tests {
             &[node("b", json!({}), "0")],
             &[slice("b", 2, 1, json!([part("GPU-0")]))],
         );
-        let text = shown(rows, Format::Json).unwrap();
+        let text = render(rows, Format::Json).unwrap();
         let list: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(
             (&list["schema"], &list["kind"]),

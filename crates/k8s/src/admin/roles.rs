@@ -12,7 +12,7 @@ use crate::role::{self, DYNAMIC_MIG, Role};
 
 /// The requested change of the role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum RoleRequest {
     Set,
     /// Also removes the labels of other products, or only ours.
     Remove {
@@ -38,7 +38,7 @@ pub struct Change {
 ///
 /// # Errors
 /// A node does not exist, or a label that is not ours would keep the role.
-pub fn changes(nodes: &[Node], names: &[String], wish: Wish) -> Result<Vec<Change>, Error> {
+pub fn changes(nodes: &[Node], names: &[String], wish: RoleRequest) -> Result<Vec<Change>, Error> {
     let by_name: BTreeMap<&str, &Node> = nodes
         .iter()
         .filter_map(|node| Some((node.metadata.name.as_deref()?, node)))
@@ -61,7 +61,7 @@ pub fn changes(nodes: &[Node], names: &[String], wish: Wish) -> Result<Vec<Chang
             )
         })
         .collect();
-    if wish == (Wish::Remove { all_labels: false }) {
+    if wish == (RoleRequest::Remove { all_labels: false }) {
         foreign(&nodes)?;
     }
     Ok(nodes
@@ -70,25 +70,25 @@ pub fn changes(nodes: &[Node], names: &[String], wish: Wish) -> Result<Vec<Chang
         .collect())
 }
 
-fn change(name: &str, role: Role, wish: Wish) -> Change {
+fn change(name: &str, role: Role, wish: RoleRequest) -> Change {
     let mut by = match role {
         Role::DynamicMig { by } => by,
         Role::Fractions => Vec::new(),
     };
     let had = by.clone();
     let patch: BTreeMap<&str, Value> = match wish {
-        Wish::Set if by.contains(&DYNAMIC_MIG) => BTreeMap::new(),
-        Wish::Set => {
+        RoleRequest::Set if by.contains(&DYNAMIC_MIG) => BTreeMap::new(),
+        RoleRequest::Set => {
             by.insert(0, DYNAMIC_MIG);
             BTreeMap::from([(DYNAMIC_MIG, json!("true"))])
         }
-        Wish::Remove { .. } => by.drain(..).map(|label| (label, Value::Null)).collect(),
+        RoleRequest::Remove { .. } => by.drain(..).map(|label| (label, Value::Null)).collect(),
     };
     Change {
         node: name.to_owned(),
         role: match by.is_empty() {
-            true => Role::Fractions.word(),
-            false => Role::DynamicMig { by: Vec::new() }.word(),
+            true => Role::Fractions.as_str(),
+            false => Role::DynamicMig { by: Vec::new() }.as_str(),
         },
         changed: by != had,
         role_labels: by,
@@ -143,7 +143,7 @@ fn quoted(names: &[&str]) -> Vec<String> {
 ///
 /// # Errors
 /// As [`error_output::json`].
-pub fn shown(changes: &[Change], format: Format) -> Result<String, Error> {
+pub fn render(changes: &[Change], format: Format) -> Result<String, Error> {
     if format.is_json() {
         return error_output::json("NodeRoleList", changes.to_vec());
     }
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn setting_writes_our_label_where_it_is_not_and_nothing_else() {
         let asked = names(&["plain", "ours", "plain"]);
-        let changes = changes(&nodes(), &asked, Wish::Set).unwrap();
+        let changes = changes(&nodes(), &asked, RoleRequest::Set).unwrap();
         assert_eq!(changes.len(), 2, "each once");
         assert_eq!(
             changes[0].patch,
@@ -194,7 +194,7 @@ mod tests {
             (None, false)
         );
         assert_eq!(
-            shown(&changes, Format::Table).unwrap(),
+            render(&changes, Format::Table).unwrap(),
             "node/plain dynamic-mig (changed)\nnode/ours dynamic-mig (unchanged)\n"
         );
     }
@@ -205,7 +205,7 @@ mod tests {
             changes(
                 &nodes(),
                 &names(&["ours", "cdmo"]),
-                Wish::Remove { all_labels },
+                RoleRequest::Remove { all_labels },
             )
         };
         let error = remove(false).unwrap_err();
@@ -228,14 +228,14 @@ mod tests {
         let plain = super::changes(
             &nodes(),
             &names(&["plain"]),
-            Wish::Remove { all_labels: false },
+            RoleRequest::Remove { all_labels: false },
         );
         assert_eq!(plain.unwrap()[0].patch, None, "twice is once");
     }
 
     #[test]
     fn one_unknown_name_stops_all_and_the_names_there_are_said() {
-        let error = changes(&nodes(), &names(&["plain", "palin"]), Wish::Set).unwrap_err();
+        let error = changes(&nodes(), &names(&["plain", "palin"]), RoleRequest::Set).unwrap_err();
         assert_eq!(error.code, ErrorCode::NotFound);
         assert_eq!(error.message, "unknown node `palin`; nothing was changed");
         assert_eq!(error.hint.unwrap(), "the nodes are cdmo, ours, plain");

@@ -1,6 +1,6 @@
-//! What nodes offer of their GPUs, and what of it has been given out: from slices and claims.
+//! GPU capacity of the nodes, free and allocated, from ResourceSlices and ResourceClaims.
 //!
-//! A summary for people, who want to know why a pod waits. Who gets what is the scheduler's.
+//! A summary for people, who want to know why a pod waits. The scheduler alone decides.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct GpuCapacity {
     pub memory: Option<Bytes>,
     pub taken: u64,
     pub held: Vec<GpuAllocation>,
-    /// Nothing new is to be put there, whatever is free.
+    /// No new allocation goes there, even if it has free capacity.
     pub withdrawn: bool,
 }
 
@@ -33,7 +33,7 @@ pub struct MigPlacementState {
     pub free: bool,
 }
 
-/// What a claim has of a GPU.
+/// The part of a GPU that a claim has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuAllocation {
     pub namespace: String,
@@ -130,7 +130,7 @@ fn newest<'s>(slices: impl IntoIterator<Item = &'s ResourceSlice>) -> Vec<&'s Re
     ours.into_iter().filter(is_newest).collect()
 }
 
-/// What is left of every counter: a device that is given out charges its counters once, however many have a part of it.
+/// The rest of every counter: an allocated device charges its counters once, however many claims share it.
 fn counters<'a>(
     slices: &[&'a ResourceSlice],
     given: &BTreeMap<Of<'_>, Vec<GpuAllocation>>,

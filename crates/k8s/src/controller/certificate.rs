@@ -1,7 +1,8 @@
-//! The webhook's certificate: made here, and judged as a client would.
+//! The TLS certificate of the admission webhook: creation, and validation as a client would do it.
 //!
-//! An authority of its own signs one certificate and is then gone: its key is never written anywhere, so nobody can sign another. A
-//! renewal is another authority; the bundle has the one before it too, for as long as some replica may still show what that signed.
+//! A certificate authority signs one certificate and is then discarded: its key is never written, so no other
+//! certificate can be signed. A renewal uses a new authority. The CA bundle keeps the previous one too, while a replica
+//! may still serve a certificate signed by it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +21,12 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 
-/// How long a certificate is good for. It is renewed long before, by nobody's hand.
+/// How long a certificate is valid. The controller renews it long before.
 const DAYS: i64 = 365;
 /// A certificate that is good for less than this is renewed.
 pub const MARGIN: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// What a webhook shows, and what vouches for it. All of it is PEM.
+/// The served certificate of a webhook, and its CA bundle. All of it is PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The authorities that clients are to trust.
@@ -95,7 +96,7 @@ impl Identity {
         self
     }
 
-    /// What a server shows of it.
+    /// The part of it that a server presents.
     ///
     /// # Errors
     /// It is not readable, or the key is another's.

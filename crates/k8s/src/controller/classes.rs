@@ -1,7 +1,8 @@
-//! Device classes: one for parts and whole GPUs, one for each MIG profile that the cluster has.
+//! DeviceClasses: one for fractions and whole GPUs, one for each MIG profile in the cluster.
 //!
-//! What each of them says is `slices`'; here is which of them are written and which removed. A class goes when its profile has not been
-//! offered for a while and no claim names it: nodes that start anew take their slices back, and a leader that has just come knows of no past.
+//! `slices` defines the content of a class; this module decides which ones are written and which removed. A class goes
+//! when its profile has not been offered for a while and no claim names it: a restarting node withdraws its slices, and
+//! a new leader knows no history.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,23 +23,23 @@ const MANAGER: &str = "divvy-controller";
 pub enum ClassChange {
     Write(Box<DeviceClass>),
     Remove(String),
-    /// Somebody else's, by a name that is to be ours.
+    /// A foreign object that has the name of one of ours.
     Leave(String),
 }
 
 /// How long a class stays that is of no use.
 const KEPT: Duration = Duration::from_secs(3600);
 /// Since when which classes have been of no use, as far as this replica has seen.
-pub type Idle = BTreeMap<String, Timestamp>;
+pub type IdleSince = BTreeMap<String, Timestamp>;
 
-/// What to do about the classes that there are; `idle` is carried from one time to the next.
+/// The writes for the existing classes; `idle` is carried from one round to the next.
 pub fn steps<'c>(
     there: impl IntoIterator<Item = &'c DeviceClass>,
     wanted: Vec<DeviceClass>,
     named: &BTreeSet<String>,
     owner: Option<&OwnerReference>,
     now: Timestamp,
-    idle: &mut Idle,
+    idle: &mut IdleSince,
 ) -> Vec<ClassChange> {
     let there: Vec<&DeviceClass> = there.into_iter().collect();
     let mut steps = Vec::new();
@@ -60,7 +61,7 @@ pub fn steps<'c>(
         let since = *idle.get(&name).unwrap_or(&now);
         (name, since)
     };
-    let useless: Idle = useless.map(since).collect();
+    let useless: IdleSince = useless.map(since).collect();
     let over = useless.iter().filter(|(_, since)| now >= **since + KEPT);
     steps.extend(over.map(|(name, _)| ClassChange::Remove(name.clone())));
     *idle = useless;
@@ -176,8 +177,8 @@ mod tests {
         wanted: Vec<DeviceClass>,
         named: &BTreeSet<String>,
     ) -> Vec<ClassChange> {
-        let (owner, start, mut idle) = (owner(), Timestamp::UNIX_EPOCH, Idle::new());
-        let at = |now, idle: &mut Idle| {
+        let (owner, start, mut idle) = (owner(), Timestamp::UNIX_EPOCH, IdleSince::new());
+        let at = |now, idle: &mut IdleSince| {
             super::steps(there, wanted.clone(), named, Some(&owner), now, idle)
         };
         let first = at(start, &mut idle);
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_elses_class_is_neither_written_nor_removed() {
+    fn a_foreign_class_is_neither_written_nor_removed() {
         let mut there = written(&["1g.10gb"]);
         for class in &mut there {
             class.metadata.labels = None;

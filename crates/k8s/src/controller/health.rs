@@ -1,4 +1,4 @@
-//! What kubelet asks of the controller: whether it lives, and whether the API server may be sent to it.
+//! The controller's liveness and readiness probes for kubelet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
 
-/// What has to be for this replica to be asked.
+/// The conditions for this replica to be ready.
 #[derive(Debug, Default)]
 pub struct Ready {
     certificate: AtomicBool,
@@ -24,7 +24,7 @@ impl Ready {
         self.say();
     }
 
-    /// What nodes publish, and which templates there are, has been seen.
+    /// ResourceSlices and templates have been listed.
     pub fn cluster(&self) {
         self.cluster.store(true, Ordering::Release);
         self.say();
@@ -41,7 +41,7 @@ impl Ready {
         }
     }
 
-    /// What is lacking, in words.
+    /// The missing condition, in words.
     fn lacks(&self) -> Option<&'static str> {
         let is = |flag: &AtomicBool| flag.load(Ordering::Acquire);
         match () {

@@ -1,4 +1,4 @@
-//! Where the webhook's certificate lies: in a Secret that all replicas share, or in mounted files.
+//! Storage of the webhook's certificate: a Secret that all replicas share, or mounted files.
 
 use std::path::PathBuf;
 use std::{fs, io};
@@ -60,8 +60,8 @@ pub enum IdentityError {
     },
 }
 
-/// The certificate that is to be shown for this host, first of `names`; in a Secret it is made and renewed as needed, by whichever
-/// replica comes first. `shown` is what this replica shows: who trusted that is to trust it after a renewal as well.
+/// The certificate to serve for this host, first of `names`. In a Secret, the first replica that sees the need creates
+/// or renews it. `shown` is the one that this replica serves: after a renewal its authority stays in the CA bundle.
 ///
 /// # Errors
 /// The Secret or the files cannot be had, or the files do not do.
@@ -122,7 +122,7 @@ async fn from_secret(
                     .await
             }
             Some(mut there) => {
-                // With the version that was read: whoever renews second has lost.
+                // With the version that was read, so the second of two renewals fails.
                 fill(&mut there, &made);
                 api.replace(name, &PostParams::default(), &there).await
             }

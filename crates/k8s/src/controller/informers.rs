@@ -1,4 +1,4 @@
-//! What the controller sees of the cluster: stores that watches keep, and a bell that rings when one has changed.
+//! Informers: caches of cluster objects kept by watches, and a signal for each change of them.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -25,15 +25,15 @@ use crate::cluster::{MANAGED_BY, chain};
 /// Rings when something has changed.
 pub type ChangeSignal = Sender<u64>;
 
-/// What every replica sees, to answer the API server.
+/// The caches of every replica, to answer the API server.
 pub struct Cache {
     pub slices: Store<ResourceSlice>,
     pub templates: Store<ResourceClaimTemplate>,
-    /// Held by who waits for them: of several who wait for a store at once, kube wakes only the one who came last.
+    /// Held while waiting: of several tasks that wait for a store at once, kube wakes only the last one.
     waits: Mutex<()>,
 }
 
-/// What the leader sees as well.
+/// The additional caches of the leader.
 pub struct LeaderCache {
     pub pods: Store<Pod>,
     pub claims: Store<ResourceClaim>,
@@ -52,7 +52,7 @@ impl Cache {
         }
     }
 
-    /// Comes back when everything has been seen once, for all who wait.
+    /// Returns once every store has synced, for any number of waiting tasks.
     pub async fn wait_until_synced(&self) {
         let _turn = self.waits.lock().await;
         // Err says that the watch has ended, with the process.
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "current_thread")]
-    async fn all_who_wait_are_told_that_everything_was_seen() {
+    async fn every_waiter_learns_that_the_caches_have_synced() {
         let (slices, mut of_slices) = store();
         let (templates, mut of_templates) = store();
         let seen = Arc::new(Cache {

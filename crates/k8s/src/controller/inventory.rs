@@ -1,4 +1,4 @@
-//! Which GPUs the cluster has, as the webhook knows it: what is published, and what was until a while ago.
+//! The webhook's inventory of the cluster's GPUs: those published now, and those published until recently.
 //!
 //! A node that starts anew takes its slices back for a minute. Pods that come in that minute are to wait for it, not to be told that there
 //! is no such GPU, so what has gone is remembered.
@@ -16,7 +16,7 @@ use crate::claim::Inventory;
 /// How long what has gone is remembered: longer than the reboot of a large server, inferred.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
-/// What was last seen when.
+/// The GPUs, each with the time of its last publication.
 #[derive(Debug, Default)]
 pub struct InventoryHistory {
     sizes: BTreeMap<Bytes, Instant>,

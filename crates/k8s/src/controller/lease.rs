@@ -1,7 +1,8 @@
-//! Who of the replicas does what only one may: the holder of a Lease.
+//! Leader election among the replicas by a Lease object.
 //!
-//! Times of others count for nothing: a Lease has expired when nobody has renewed it for its whole length on this replica's own clock. What
-//! the holder does is harmless when two do it for a moment, since every step is made against a version; the Lease saves work, not data.
+//! Clocks of other replicas are not compared: a Lease has expired when no replica has renewed it for its whole length
+//! on this replica's own clock. Two holders at the same time are harmless, since every write names a version; the Lease
+//! saves work, not data.
 
 use std::time::Duration;
 
@@ -24,12 +25,12 @@ const RENEWS: u32 = 15 / 2;
 pub struct LeaseConfig {
     pub namespace: String,
     pub name: String,
-    /// Nobody else has it, and a restart of the same replica has it again.
+    /// Unique to this replica, and the same after its restart.
     pub me: String,
     pub length: Duration,
 }
 
-/// What to do about a Lease.
+/// The next action on a Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LeaseAction {
     Take,
@@ -37,7 +38,7 @@ enum LeaseAction {
     Wait,
 }
 
-/// By who holds it, and for how long nothing has been heard of them.
+/// The action, from the Lease's holder and the time since its last renewal.
 fn next(lease: &LeaseSpec, silent: Duration, me: &str) -> LeaseAction {
     let length = lease
         .lease_duration_seconds
@@ -91,7 +92,7 @@ pub async fn keep(
     }
     if *leads.borrow() {
         set(&leads, false, &terms);
-        if let Err(error) = give_back(&api, &terms).await {
+        if let Err(error) = release(&api, &terms).await {
             warn!(
                 lease = terms.name,
                 error = error_message(&error),
@@ -149,7 +150,7 @@ async fn attempt(
     };
     match written {
         Ok(_) => Ok(true),
-        // Somebody was faster.
+        // Another replica was faster.
         Err(error) if is_conflict(&error) || is_already_exists(&error) => Ok(false),
         Err(error) => Err(error),
     }
@@ -174,7 +175,7 @@ fn ours(before: &LeaseSpec, terms: &LeaseConfig) -> LeaseSpec {
     }
 }
 
-async fn give_back(api: &Api<Lease>, terms: &LeaseConfig) -> Result<(), kube::Error> {
+async fn release(api: &Api<Lease>, terms: &LeaseConfig) -> Result<(), kube::Error> {
     let mut lease = api.get(&terms.name).await?;
     let spec = lease.spec.get_or_insert_default();
     if spec.holder_identity.as_deref() == Some(terms.me.as_str()) {
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_taken_when_it_is_free_or_its_holder_silent_and_never_from_one_who_speaks() {
+    fn a_lease_is_taken_when_it_is_free_or_its_holder_silent_and_never_from_a_live_one() {
         let seconds = Duration::from_secs;
         assert_eq!(next(&held_by(None), seconds(0), "a"), LeaseAction::Take);
         assert_eq!(next(&held_by(Some("")), seconds(0), "a"), LeaseAction::Take);

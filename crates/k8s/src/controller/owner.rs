@@ -1,11 +1,12 @@
-//! Whom what Divvy makes in the cluster belongs to: the webhook's configuration, which is the chart's. When that goes, the rest follows.
+//! The owner reference of the controller's objects: the webhook configuration, which is part of the chart. When the
+//! configuration is deleted, Kubernetes deletes the rest.
 
 use std::sync::RwLock;
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-/// Nobody, until the configuration has been seen.
+/// `None` until the configuration has been observed.
 #[derive(Debug, Default)]
 pub struct OwnerRef(RwLock<Option<OwnerReference>>);
 

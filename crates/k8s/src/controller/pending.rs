@@ -1,9 +1,9 @@
-//! Pods that wait for what they claim of a GPU.
+//! Pending pods: pods that wait for the devices of their claims.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 
-use crate::inject::{ASKED, CLAIM, asked};
+use crate::inject::{ASKED, CLAIM, parse_request};
 use crate::pod_request::Size;
 
 /// A pod that has not started, and claims by a template of ours.
@@ -14,7 +14,7 @@ pub struct Pending {
     pub uid: String,
     /// The template's name.
     pub template: String,
-    /// What was understood when it was admitted; nothing where somebody else wrote the claim.
+    /// The parsed request from its admission; empty if the claim is not of the webhook.
     pub asked: Vec<Size>,
     /// The claim that was made for it.
     pub claim: Option<String>,
@@ -51,7 +51,9 @@ impl Pending {
             name: pod.name_any(),
             uid: pod.uid()?,
             template: ours.resource_claim_template_name.clone()?,
-            asked: recorded.and_then(|text| asked(text)).unwrap_or_default(),
+            asked: recorded
+                .and_then(|text| parse_request(text))
+                .unwrap_or_default(),
             claim: made.and_then(|made| made.resource_claim_name.clone()),
             has_no_place,
         })

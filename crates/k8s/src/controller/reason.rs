@@ -1,4 +1,4 @@
-//! Why a pod waits for its GPU, in words for an event of the pod.
+//! The reason why a pod waits for its GPU, worded for an event of the pod.
 //!
 //! Whose pods hold what is said of the pod's own namespace; of others it is said how many.
 
@@ -49,7 +49,7 @@ pub fn why(
     missing.or_else(|| claim.and_then(|claim| outdated(claim, &counts, offered)))
 }
 
-/// What is lacking for so many GPUs of a size.
+/// The missing devices for so many GPUs of a size.
 fn lack(pod: &Pending, size: Size, count: usize, kind: Kind, offered: &Capacity) -> Option<String> {
     let gpus = offered
         .gpus
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_cluster_has_lost_is_told_to_who_has_no_claim_yet() {
+    fn a_pod_without_a_claim_learns_of_lost_gpus() {
         let unclaimed = Pending {
             claim: None,
             has_no_place: false,

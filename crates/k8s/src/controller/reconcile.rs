@@ -1,4 +1,4 @@
-//! What the leader keeps as it should be: device classes, claim templates, and what waiting pods are told.
+//! The leader's reconcile loop: device classes, claim templates, and events for waiting pods.
 //!
 //! Level, not edge: whenever something has changed everything is looked at anew, and what is not as it should be is mended, one call at a
 //! time. A call that fails is made again next time.
@@ -33,10 +33,10 @@ const PAUSE: Duration = Duration::from_millis(500);
 const ROUND: Duration = Duration::from_secs(30);
 /// A pod is told another reason at most so often.
 const BETWEEN_EVENTS: Duration = Duration::from_secs(60);
-/// As events name who reports them.
+/// The reporter's name in events.
 const REPORTER: &str = "gpu.divvy.dev/controller";
 
-/// What the leader works with.
+/// The leader's handles and settings.
 #[derive(Clone)]
 pub struct LeaderContext {
     pub client: Client,
@@ -70,8 +70,8 @@ async fn rounds(work: &LeaderContext, bell: &ChangeSignal, tasks: &mut JoinSet<(
         instance: Some(work.identity.clone()),
     };
     let mut memory = ReconcileState {
-        idle_classes: classes::Idle::new(),
-        idle_templates: templates::Idle::new(),
+        idle_classes: classes::IdleSince::new(),
+        idle_templates: templates::IdleSince::new(),
         told: BTreeMap::new(),
         recorder: Recorder::new(work.client.clone(), reporter),
     };
@@ -84,11 +84,11 @@ async fn rounds(work: &LeaderContext, bell: &ChangeSignal, tasks: &mut JoinSet<(
     }
 }
 
-/// What is carried from one round to the next.
+/// The state that is carried from one round to the next.
 struct ReconcileState {
-    idle_classes: classes::Idle,
-    idle_templates: templates::Idle,
-    /// What pods, by uid, were told last, and when.
+    idle_classes: classes::IdleSince,
+    idle_templates: templates::IdleSince,
+    /// The last event of each pod, by uid, with its time.
     told: BTreeMap<String, (String, Instant)>,
     recorder: Recorder,
 }

@@ -1,8 +1,8 @@
-//! How the API server is told of the webhook: which objects it is asked about, and what vouches for it.
+//! Registration of the admission webhook at the API server: the rules of its configuration, and the CA bundle.
 //!
-//! The configuration is the chart's; only who is trusted is written into it here. It holds up nothing but what is marked: an object
-//! that asks for part of a GPU, in a namespace that has opted in. Which objects those are is said twice, once in Rust (`ask`) and once in
-//! the expressions below, that the API server evaluates; a test holds one against the other.
+//! The chart owns the configuration; this module only writes the CA bundle into it. The webhook matches only marked
+//! objects: those that ask for part of a GPU, in a namespace that has opted in. The match is written twice, in Rust
+//! (`pod_request`) and in the CEL expressions below, which the API server evaluates; a test compares both.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -19,7 +19,7 @@ pub const OPT_IN: (&str, &str) = ("divvy.dev/inject", "enabled");
 /// How long the API server waits for an answer, in seconds. Most calls need none of it; one that makes a template needs a call of its own.
 pub const TIMEOUT_SECONDS: u64 = 10;
 
-/// What the configuration is of.
+/// The parameters of the configuration.
 #[derive(Clone, Debug)]
 pub struct Registration<'a> {
     pub name: &'a str,
@@ -147,8 +147,8 @@ fn limited(spec: &str, says: &str) -> String {
     )
 }
 
-/// Writes who is trusted into the configuration, where it says otherwise; gives back the configuration as it was, `None` where there
-/// is none.
+/// Writes the CA bundle into the configuration if it differs. Returns the previous configuration, or `None` if there is
+/// none.
 ///
 /// # Errors
 /// A call of the API failed.

@@ -1,6 +1,7 @@
-//! One question of the API server and its answer: `admission.k8s.io/v1` AdmissionReview, as JSON. Pure.
+//! One AdmissionReview (`admission.k8s.io/v1`): the request and its answer, as JSON. Pure.
 //!
-//! What a pod becomes is `inject`'s; here is which of its refusals is which kind of error, and what has to exist before the answer goes out.
+//! `inject` changes a pod; this module maps its refusals to error kinds, and names the object that must exist before
+//! the answer is sent.
 
 use std::collections::BTreeSet;
 
@@ -39,13 +40,13 @@ pub struct AdmissionRequest {
     pub object: Value,
 }
 
-/// What is answered.
+/// The answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AdmissionDecision {
     pub refused: Option<Rejection>,
     pub patch: Option<Patch>,
     pub warnings: Vec<String>,
-    /// What has to be in the question's namespace before the answer goes out.
+    /// The template that must exist in the request's namespace before the answer is sent.
     pub template: Option<Template>,
 }
 
@@ -58,7 +59,7 @@ pub struct Rejection {
 /// The kinds of refusal, as the API has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusedAs {
-    /// What is asked for cannot be.
+    /// The request is invalid.
     Invalid,
     /// It would go past its limit.
     Forbidden,
@@ -120,7 +121,7 @@ pub fn question(body: &[u8]) -> Result<AdmissionRequest, NoReview> {
     })
 }
 
-/// What to answer, before anything is made.
+/// The answer to a request, before any object is created.
 pub fn judge(
     question: &AdmissionRequest,
     inventory: &Inventory,

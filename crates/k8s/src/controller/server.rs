@@ -1,4 +1,4 @@
-//! The door for the API server: HTTPS, one path, bounded in time, size and number.
+//! The webhook's HTTPS server: one path, with limits on time, size and number of connections.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -71,7 +71,7 @@ pub async fn serve(
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     let large = Arc::new(Semaphore::new(MOST_LARGE));
-    // Nobody sends: it closes when the last connection has gone.
+    // Carries no message: it closes when the last connection has gone.
     let (alive, mut gone) = mpsc::channel::<Infallible>(1);
     loop {
         let taken = tokio::select! {
@@ -131,7 +131,7 @@ async fn converse(
     http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
     let stopped = async {
-        // Err says that whoever would say so is gone.
+        // An error means that the sender is gone, which also ends the server.
         let _ = stop.wait_for(|stop| *stop).await;
     };
     let ended = tokio::select! {

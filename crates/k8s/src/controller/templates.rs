@@ -1,4 +1,4 @@
-//! Claim templates over their life: made when a pod is admitted, made again when a pod lacks one, removed when nobody needs them.
+//! The life of ResourceClaimTemplates: created at admission, created again when a pod lacks one, deleted when unused.
 //!
 //! A template is only needed until the pod's claim has been made of it. It says nothing of the cluster as it is now: when other GPUs come,
 //! new pods get a template of another name, and those that were admitted keep theirs. When it was last of use stands in an annotation, so
@@ -23,11 +23,11 @@ use crate::quantity::Quantity;
 
 /// When a pod was last admitted with it, RFC 3339.
 const LAST_USED: &str = "divvy.dev/last-used";
-/// How long a template stays that nobody refers to: much longer than the controller manager takes to make a claim.
+/// How long an unused template stays: much longer than the controller manager takes to make a claim.
 const KEPT: Duration = Duration::from_secs(3600);
 /// A use is written down again when the last is older than this.
 const NOTED: Duration = Duration::from_secs(3600 / 4);
-/// One for each way of asking that pods of a namespace have: a thousand is somebody who tries them all.
+/// The most templates of a namespace, one for each distinct request. A thousand mean a client that tries all requests.
 const MOST: usize = 1000;
 /// How often an admission makes a template that other clients delete or replace meanwhile.
 const TRIES: usize = 5;
@@ -58,7 +58,7 @@ pub enum TemplateError {
     Contended { name: String },
 }
 
-/// What an existing template is to a pod that is admitted now.
+/// The state of an existing template for a pod that is admitted now.
 #[derive(Debug, PartialEq, Eq)]
 enum ExistingTemplate {
     Fresh,
@@ -90,7 +90,7 @@ impl Templates {
         };
         let api: Api<ResourceClaimTemplate> = Api::namespaced(self.client.clone(), namespace);
         let seen = self.seen.get(&ObjectRef::new(name).within(namespace));
-        let seen = seen.map(|seen| found(&seen, template, Timestamp::now()));
+        let seen = seen.map(|seen| classify(&seen, template, Timestamp::now()));
         match seen {
             Some(ExistingTemplate::Fresh) => return Ok(()),
             Some(ExistingTemplate::Stale) => match note(&api, name).await {
@@ -115,7 +115,7 @@ impl Templates {
             let Some(there) = api.get_opt(name).await.map_err(failed)? else {
                 continue;
             };
-            match found(&there, template, Timestamp::now()) {
+            match classify(&there, template, Timestamp::now()) {
                 ExistingTemplate::Fresh => return Ok(()),
                 ExistingTemplate::Stale => match note(&api, name).await {
                     Err(error) if is_missing(&error) => {}
@@ -158,7 +158,7 @@ fn is_ours(template: &ResourceClaimTemplate) -> bool {
         .is_some_and(|found| found == value)
 }
 
-fn found(there: &ResourceClaimTemplate, wanted: &Template, now: Timestamp) -> ExistingTemplate {
+fn classify(there: &ResourceClaimTemplate, wanted: &Template, now: Timestamp) -> ExistingTemplate {
     match (is_ours(there), is_stored(wanted, there)) {
         // Without the label the controller does not remove it; the claims made from it are the same.
         (false, true) => ExistingTemplate::Fresh,
@@ -176,7 +176,7 @@ fn is_stored(wanted: &Template, there: &ResourceClaimTemplate) -> bool {
     serde_json::to_value(&there.spec).is_ok_and(|spec| is_same(&wanted.spec, &spec))
 }
 
-/// How long ago a pod was admitted with it. A time that is yet to come is nobody's.
+/// How long ago a pod was admitted with it; `None` for a time in the future.
 fn last_used(template: &ResourceClaimTemplate, now: Timestamp) -> Option<Duration> {
     let used: Timestamp = template.annotations().get(LAST_USED)?.parse().ok()?;
     Duration::try_from(now.duration_since(used)).ok()
@@ -218,7 +218,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// What the API server writes into a request that leaves the field out (`SetDefaults_ExactDeviceRequest`).
+/// The API server's default for a request that leaves the field out (`SetDefaults_ExactDeviceRequest`).
 fn is_default(field: &str, value: &Value) -> bool {
     match field {
         "allocationMode" => value == "ExactCount",
@@ -239,7 +239,7 @@ async fn note(api: &Api<ResourceClaimTemplate>, name: &str) -> Result<(), kube::
     }
 }
 
-/// Just this one, unless somebody has changed it since.
+/// Deletes exactly this version, so a changed template stays.
 async fn remove(
     api: &Api<ResourceClaimTemplate>,
     template: &ResourceClaimTemplate,
@@ -269,7 +269,7 @@ async fn make(
     api.create(&PostParams::default(), &object).await
 }
 
-/// What is to be done about templates.
+/// A write to a template.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TemplateChange {
     /// A pod refers to one that is not there.
@@ -277,7 +277,7 @@ pub enum TemplateChange {
         namespace: String,
         template: Template,
     },
-    /// Nobody has needed it for a while; the version is the one that was looked at.
+    /// Unused for a while; the version is the observed one.
     Remove {
         namespace: String,
         name: String,
@@ -288,7 +288,7 @@ pub enum TemplateChange {
 
 impl TemplateChange {
     /// # Errors
-    /// A call failed. That somebody was faster, or has used the template meanwhile, is none.
+    /// A call failed. A conflict, or a template that is in use again, is no error.
     pub async fn run(&self, client: &Client, owner: &OwnerRef) -> Result<(), kube::Error> {
         match self {
             Self::Make {
@@ -328,15 +328,15 @@ impl TemplateChange {
 }
 
 /// Since when which templates, by namespace and name, have been of no use, as far as this replica has seen.
-pub type Idle = BTreeMap<(String, String), Timestamp>;
+pub type IdleSince = BTreeMap<(String, String), Timestamp>;
 
-/// What to do about the templates that there are, for the pods that wait; `idle` is carried from one time to the next.
+/// The writes to the existing templates, for the pods that wait; `idle` is carried from one round to the next.
 pub fn steps<'t>(
     templates: impl IntoIterator<Item = &'t ResourceClaimTemplate>,
     pods: &[Pending],
     inventory: &Inventory,
     now: Timestamp,
-    idle: &mut Idle,
+    idle: &mut IdleSince,
 ) -> Vec<TemplateChange> {
     let waiting = pods.iter().filter(|pod| pod.claim.is_none());
     let mut needed: BTreeSet<(String, String)> = BTreeSet::new();
@@ -349,7 +349,7 @@ pub fn steps<'t>(
         needed.insert(key);
     }
     let mut steps = Vec::new();
-    let mut still_idle = Idle::new();
+    let mut still_idle = IdleSince::new();
     let mut there = BTreeSet::new();
     for template in templates {
         let key = (
@@ -441,7 +441,7 @@ mod tests {
             &[waiting("divvy-abc")],
             &inventory(),
             at(0),
-            &mut Idle::new(),
+            &mut IdleSince::new(),
         );
         let [
             TemplateChange::Make {
@@ -471,20 +471,23 @@ mod tests {
             ..waiting("divvy-abc")
         };
         let pods = [unrecorded, waiting("somebodys"), claimed];
-        assert_eq!(steps([], &pods, &inventory(), at(0), &mut Idle::new()), []);
+        assert_eq!(
+            steps([], &pods, &inventory(), at(0), &mut IdleSince::new()),
+            []
+        );
         let nowhere = steps(
             [],
             &[waiting("divvy-abc")],
             &Inventory::default(),
             at(0),
-            &mut Idle::new(),
+            &mut IdleSince::new(),
         );
         assert_eq!(nowhere, [], "no GPU could serve it: that is told, not made");
     }
 
     #[test]
-    fn what_nobody_needs_goes_after_a_while_and_not_before() {
-        let (old, mut idle) = (template("divvy-abc", at(0)), Idle::new());
+    fn an_unused_template_goes_after_a_while_and_not_before() {
+        let (old, mut idle) = (template("divvy-abc", at(0)), IdleSince::new());
         let mut at_minute =
             |minute, pods: &[Pending]| steps([&old], pods, &inventory(), at(minute), &mut idle);
         assert_eq!(
@@ -511,7 +514,7 @@ mod tests {
     #[test]
     fn a_time_that_is_yet_to_come_keeps_nothing_and_breaks_nothing() {
         let last: Timestamp = "9999-12-30T22:00:00Z".parse().unwrap();
-        let (old, mut idle) = (template("divvy-abc", last), Idle::new());
+        let (old, mut idle) = (template("divvy-abc", last), IdleSince::new());
         assert_eq!(steps([&old], &[], &inventory(), at(0), &mut idle), []);
         let after = steps([&old], &[], &inventory(), at(60), &mut idle);
         assert!(
@@ -522,7 +525,7 @@ mod tests {
             name: "divvy-abc".into(),
             spec: json!({ "spec": {} }),
         };
-        assert_eq!(found(&old, &wanted, at(0)), ExistingTemplate::Stale);
+        assert_eq!(classify(&old, &wanted, at(0)), ExistingTemplate::Stale);
     }
 
     #[test]
@@ -533,7 +536,7 @@ mod tests {
             object["metadata"]["annotations"][LAST_USED] = json!(at(0).to_string());
             change(&mut object["spec"]["spec"]["devices"]["requests"]);
             let there = serde_json::from_value(object).unwrap();
-            found(&there, &wanted, at(1))
+            classify(&there, &wanted, at(1))
         };
         assert_eq!(there(&|_| {}), ExistingTemplate::Fresh);
         // As the API server writes it.
@@ -567,7 +570,7 @@ mod tests {
             object["spec"]["metadata"] = metadata;
             object["spec"]["spec"]["devices"]["config"] = json!([]);
             let there = serde_json::from_value(object).unwrap();
-            found(&there, &wanted, at(1))
+            classify(&there, &wanted, at(1))
         };
         let (key, value) = MANAGED_BY;
         let ours = json!({ key: value });
@@ -584,7 +587,7 @@ mod tests {
 
     #[test]
     fn what_was_used_lately_and_what_is_not_ours_stays() {
-        let mut idle = Idle::new();
+        let mut idle = IdleSince::new();
         let used = template("divvy-abc", at(550));
         let mut foreign = template("divvy-abc", at(0));
         foreign.metadata.labels = None;

@@ -1,7 +1,8 @@
-//! Keeps what the webhook shows, and what the API server is told to trust, in step.
+//! Certificate rotation: keeps the served certificate and the CA bundle in the webhook configuration in step.
 //!
-//! The order matters, for the API server asks with what it was told last: first it is told to trust the new certificate as well, and a
-//! while later the new one is shown. One that nobody would take any more is replaced at once.
+//! The order matters, because the API server trusts the CA bundle that it read last. First the bundle gets the new
+//! certificate's authority; a while later the server serves the new certificate. A certificate that no client would
+//! accept is replaced at once.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -29,13 +30,13 @@ use crate::cluster::{chain, error_message};
 const ROUND: Duration = Duration::from_secs(60);
 /// After a failure.
 const AGAIN: Duration = Duration::from_secs(2);
-/// For every API server to have seen whom to trust; they watch the configuration, so this is long. Inferred.
+/// The time until every API server has read the new CA bundle; they watch the configuration, so this is long. Inferred.
 const SPREADS: Duration = Duration::from_secs(10);
 
 pub struct CertRotator {
     pub client: Client,
     pub place: CertSource,
-    /// What the certificate is for; first the name by which the API server calls.
+    /// The names in the certificate; first the one that the API server calls.
     pub names: Vec<String>,
     /// The webhook's configuration.
     pub configuration: String,
@@ -103,7 +104,7 @@ impl CertRotator {
             self.show(&identity, shows.as_ref(), now).await;
             *shows = Some(identity);
         }
-        // Who could not be asked this time was told before of what is still shown.
+        // If the configuration could not be written now, it still has the authority of the served certificate.
         let host = self.names.first().map_or("", String::as_str);
         let is_good = |shows: &Identity| shows.bundle.is_empty() || shows.serves(host, now).is_ok();
         self.ready
@@ -113,7 +114,7 @@ impl CertRotator {
 
     async fn show(&self, identity: &Identity, before: Option<&Identity>, now: Timestamp) {
         let host = self.names.first().map_or("", String::as_str);
-        // Files that come without their authority cannot be judged; whoever mounts them has seen to it.
+        // Mounted files without a CA cannot be judged; the administrator is responsible for them.
         if before.is_some_and(|before| before.serves(host, now).is_ok()) {
             sleep(SPREADS).await;
         }

@@ -1,4 +1,4 @@
-//! The webhook: judges what is asked, and makes what the answer needs before it goes out.
+//! The admission webhook: judges a pod, and creates its claim template before the answer is sent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::pod_request::Steps;
 use crate::reservation::cluster_state::sizes;
 use crate::reservation::share::GpuShare;
 
-/// For a template to be made: so that who asks hears why it was not, before they give up.
+/// The time limit for creating a template, below the API server's own timeout, so that the client gets the reason.
 const PATIENCE: Duration = Duration::from_secs(TIMEOUT_SECONDS - 2);
 
 pub struct Webhook {
@@ -52,7 +52,7 @@ impl Webhook {
                 judge_carried(&question, &sizes, self.steps)
             }
         };
-        // It may be large, and whoever waits for the API server below is not alone.
+        // The object may be large, and many requests may wait for the API server below, so it is dropped first.
         question.object = Value::Null;
         let verdict = self.prepare(&question, judged).await;
         report(&question, &verdict);

@@ -1,4 +1,4 @@
-//! What whoever asks may do, of what the other commands do.
+//! Access checks (RBAC): whether the current user may do what the other commands do.
 
 use super::{Right, Row, Status, few};
 

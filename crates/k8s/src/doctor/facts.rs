@@ -1,4 +1,4 @@
-//! What the checks look at, as the cluster says it now, or why it does not.
+//! Facts for the checks, read from the cluster, each with the reason if it could not be read.
 
 use std::collections::BTreeMap;
 
@@ -25,13 +25,13 @@ use crate::reservation;
 use crate::reservation::share::GpuShare;
 use crate::submit::object::is_held;
 
-/// What was read, or why it was not.
+/// The value, or the reason why it could not be read.
 pub type Read<T> = Result<T, String>;
 
 /// The label that opts a namespace in.
 pub const OPT_IN: (&str, &str) = ("divvy.dev/inject", "enabled");
 
-/// What the rows are made from.
+/// The facts from which the rows are made.
 pub struct ClusterFacts {
     /// Where Divvy is installed.
     pub system: String,
@@ -57,7 +57,7 @@ impl ClusterFacts {
     }
 }
 
-/// What became of a pod that was tried and not made.
+/// The result of the trial creation of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// There is no namespace to try it in.
@@ -101,7 +101,7 @@ const fn right(
     }
 }
 
-/// What the commands for people do.
+/// The rights that the commands for people need.
 const RIGHTS: [Right; 11] = [
     right("list", "", "nodes", "", "admin"),
     right("patch", "", "nodes", "", "admin set"),
@@ -244,7 +244,7 @@ async fn probe(client: &Client, namespaces: &Read<Vec<Namespace>>) -> Probe {
     }
 }
 
-/// What the API server's words say of the webhook (`k8s.io/apiserver` `plugin/webhook/errors`).
+/// The webhook's state by the API server's message (`k8s.io/apiserver` `plugin/webhook/errors`).
 fn judged(message: String) -> Probe {
     if message.contains("failed calling webhook") || message.contains("failed to call webhook") {
         return Probe::Unreachable(message);

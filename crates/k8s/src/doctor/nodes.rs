@@ -1,4 +1,4 @@
-//! Checks of the nodes: who else gives their GPUs out, and what their runtimes can.
+//! Checks of the nodes: other drivers that allocate their GPUs, and the features of their container runtimes.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ const CRIO: (u32, u32) = (1, 28);
 const KUBELET: (u32, u32) = (1, 34);
 /// NVIDIA's DRA driver.
 const NVIDIA_DRIVER: &str = "gpu.nvidia.com";
-/// What decides whether any pod can take GPUs by a variable, in NVIDIA's container toolkit.
+/// The setting of NVIDIA's container toolkit that lets any pod take GPUs by a variable.
 const BY_VARIABLE: &str = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED";
 
 pub fn rows(facts: &ClusterFacts) -> Vec<Row> {

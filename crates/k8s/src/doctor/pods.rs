@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_gpus_by_a_variable_is_named_and_who_takes_none_is_not() {
+    fn pods_that_take_gpus_by_a_variable_are_named() {
         let mut facts = facts();
         let with = |value: &str| json!([{ "name": "NVIDIA_VISIBLE_DEVICES", "value": value }]);
         facts.pods = Ok(vec![

@@ -1,4 +1,4 @@
-//! Checks of what the scheduler chooses from: classes, and slices that somebody keeps.
+//! Checks of published objects: DeviceClasses, and ResourceSlices that a live driver maintains.
 
 use std::collections::BTreeSet;
 
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_that_nobody_keeps_are_told_from_those_of_a_living_node() {
+    fn orphaned_slices_are_told_from_those_of_a_living_node() {
         let mut facts = facts();
         facts.pods = Ok(Vec::new());
         assert!(

@@ -1,4 +1,4 @@
-//! Checks of carrier mode: GPUs that have records, carriers that hold them, pods that wait for one.
+//! Checks of device-plugin mode: GPUs with records, reservation pods that hold them, pods that wait.
 
 use std::collections::BTreeSet;
 
@@ -58,7 +58,7 @@ fn shares(facts: &ClusterFacts) -> Row {
     }
 }
 
-/// Carriers that hold no GPU that anybody knows of, and shares that lost theirs.
+/// Reservation pods without a known GPU, and shares that lost theirs.
 fn carriers(facts: &ClusterFacts) -> Row {
     const CHECK: &str = "carriers.pods";
     const READ: &str = "pods of divvy-carriers, GpuShares";

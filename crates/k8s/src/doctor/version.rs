@@ -1,4 +1,4 @@
-//! Whether the cluster is new enough, and if not, which way there is.
+//! The check of the cluster's Kubernetes version, with the alternatives for an old one.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ const WANTED: (u32, u32, u32) = (1, 36, 2);
 const WITH_GATES: (u32, u32) = (1, 34);
 /// The first where scheduling gates are in for good, which carrier mode is made of.
 const FOR_CARRIERS: (u32, u32) = (1, 30);
-/// What the claims rest on, by the names that releases 1.34 to 1.36 have.
+/// The feature gates that claims need, by the names of releases 1.34 to 1.36.
 const GATES: [&str; 3] = [
     "DRAConsumableCapacity",
     "DRAPartitionableDevices",

@@ -1,4 +1,4 @@
-//! Checks of the webhook: that it is asked, that it answers, and that nobody gets past it when it does not.
+//! Checks of the admission webhook: it is registered, it answers, and its failure policy lets no pod bypass it.
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhook;
 

@@ -1,4 +1,4 @@
-//! What everybody here works with: the server, the cluster, and what the configuration says.
+//! The shared context of the glue: the server, the cluster, and the configuration.
 
 use std::time::Duration;
 
@@ -54,9 +54,9 @@ impl GlueContext {
         }
     }
 
-    /// What a task's container runs: the stock agent's own script.
+    /// The script of a task's container: the stock agent's own.
     pub fn script(&self, task: &str, own: Option<&str>) -> String {
-        let asked = container::Asked {
+        let asked = container::ScriptSpec {
             task,
             setup: own,
             ssh_copy: None,

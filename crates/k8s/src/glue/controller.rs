@@ -1,4 +1,5 @@
-//! The loop: looks at the cluster and the server, does what `state` says about each task, and claims those that there is room for.
+//! The glue's control loop: observes the cluster and the server, applies `task_state`'s decision for each task, and
+//! claims tasks.
 
 mod claim;
 mod create_pod;
@@ -23,10 +24,10 @@ use super::task_state::{ClaimPhase, TaskFacts, TaskStep, next};
 /// Tasks of a queue that one look asks for, beyond those that are known.
 const HEAD: usize = 64;
 
-/// What went wrong, in words, by the id of the task or queue that it was with.
+/// Errors, in words, by the id of the task or queue.
 type Troubles = BTreeMap<String, String>;
 
-/// What a trouble is of that is no one task's or queue's.
+/// The id of an error that concerns no single task or queue.
 const EVERYTHING: &str = "";
 
 /// Between two looks while one thing follows another.
@@ -37,16 +38,16 @@ pub struct GlueController {
     gate: Gate,
     started: Instant,
     tasks: BTreeMap<String, Memory>,
-    /// Those of the last look, so that each is said once.
+    /// The errors of the last round, so that each is logged once.
     troubles: Troubles,
 }
 
-/// What is known of a task beyond what can be seen; nothing of it has to be.
+/// The known state of a task beyond the observable; all of it is optional.
 #[derive(Default)]
 struct Memory {
     looks: u8,
     watcher: Watcher,
-    /// What was last said of its waiting.
+    /// The last reported reason why it waits.
     said: Option<String>,
     pump: Option<JoinHandle<()>>,
     pinged: Option<Instant>,
@@ -60,7 +61,7 @@ impl Drop for Memory {
     }
 }
 
-/// What keeps a step from being done now.
+/// Why a step cannot be done now.
 #[derive(Debug, thiserror::Error)]
 enum OperationError {
     #[error(transparent)]
@@ -70,7 +71,7 @@ enum OperationError {
 }
 
 impl OperationError {
-    /// Whether it is what somebody said to this one call; otherwise the next would have no answer either.
+    /// Whether it is an answer to this one call. Otherwise the next call would fail in the same way.
     fn is_answer(&self) -> bool {
         match self {
             Self::Server(error) => !matches!(
@@ -93,7 +94,7 @@ impl GlueController {
         }
     }
 
-    /// Serves for ever. It may be stopped anywhere: whoever comes next goes on there.
+    /// Serves for ever. It may be killed at any point; its successor continues from the records.
     pub async fn serve(&mut self) {
         loop {
             let is_more = match self.reconcile().await {
@@ -116,7 +117,7 @@ impl GlueController {
     /// One look, and what follows from it; `true`: something has changed by it.
     async fn reconcile(&mut self) -> Result<bool, OperationError> {
         let hand = Rc::clone(&self.context);
-        let found = hand.objects.found().await?;
+        let found = hand.objects.list().await?;
         self.tasks.retain(|task, _| found.contains_key(task));
         let ids: Vec<String> = found.keys().cloned().collect();
         let tasks = match ids.is_empty() {
@@ -167,10 +168,11 @@ impl GlueController {
         Ok(is_more)
     }
 
-    /// What came of a task's or a queue's turn; nothing where just that was refused, and the others' turns go on.
+    /// The result of one task's or queue's operation; `None` if only that operation was refused, so that the others go
+    /// on.
     ///
     /// # Errors
-    /// Nobody answers, whoever's turn it is.
+    /// The server or the cluster does not answer, which concerns every operation.
     fn taken<T>(
         &self,
         troubles: &mut Troubles,
@@ -234,7 +236,7 @@ impl GlueController {
         // Whether it is queued is looked at by `state`: it is while its pod waits.
         let verdict = match task.map(|task| task.status) {
             Some(Status::Queued | Status::Unknown) => false,
-            _ => match memory.watcher.look(task, self.started.elapsed(), most) {
+            _ => match memory.watcher.observe(task, self.started.elapsed(), most) {
                 Verdict::Go => false,
                 Verdict::Wait(line) => {
                     hand.append_to_log(&record.task, "DEBUG", &format!("{line}\n"))
@@ -287,7 +289,8 @@ impl GlueController {
             }
             TaskStep::Forget => {
                 if record.mark == ClaimPhase::Ours {
-                    // Its agent has done so itself, unless it was killed. While the record is there: behind it nobody comes back.
+                    // Its agent has done so itself, unless it was killed. Before the record goes, because it is never
+                    // retried afterwards.
                     let _ = hand.server.unregister(&hand.child(id)).await;
                     tracing::info!(task = id, status = ?facts.status, "ClearML task: ended");
                 }
@@ -316,7 +319,7 @@ impl GlueController {
                 return Ok(false);
             }
             TaskStep::Start => {
-                // What its user has done to it since it was looked at would be undone.
+                // It would undo a change that its user has made since the observation.
                 let now = hand.server.task(id).await?;
                 let Some(task) = now.filter(|task| task.status == Status::Queued) else {
                     return Ok(true);

@@ -1,4 +1,4 @@
-//! Carries a pod's log to the task's, until the task's own agent does so itself.
+//! The log forwarder: copies a pod's log to the task's log, until the task's own agent does so itself.
 //!
 //! Kubernetes gives logs by time: a later reader asks from the second of the last line that was sent, and leaves out what it has
 //! had. A crash between sending and writing that down sends some of it twice, and nothing too little.

@@ -1,4 +1,4 @@
-//! What of Kubernetes a glue touches: pods and Secrets of its own, in one namespace.
+//! The glue's Kubernetes objects: its own pods and Secrets, in one namespace.
 
 use std::collections::BTreeMap;
 
@@ -23,18 +23,18 @@ pub struct Objects {
     pub holder: String,
 }
 
-/// What is there of a task.
+/// The existing objects of a task.
 #[derive(Clone, Debug)]
 pub struct TaskObjects {
     pub record: Record,
     pub pod: Option<Pod>,
 }
 
-/// What came of making a pod.
+/// The result of creating a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Made {
+pub enum CreateOutcome {
     /// It is there.
-    Made,
+    Created,
     /// Not now, and why; the same may be taken later.
     Later(String),
     /// Such a pod is refused, and why.
@@ -55,7 +55,7 @@ impl Objects {
     ///
     /// # Errors
     /// The API server's; so for every call here.
-    pub async fn found(&self) -> Result<BTreeMap<String, TaskObjects>, kube::Error> {
+    pub async fn list(&self) -> Result<BTreeMap<String, TaskObjects>, kube::Error> {
         let ours = ListParams::default().labels(&selector(&self.holder));
         // Records first: a pod is never there before its record.
         let secrets = self.secrets.list(&ours).await?;
@@ -116,13 +116,13 @@ impl Objects {
             .map(drop)
     }
 
-    /// Puts what the pod is to read into its Secret, which is made anew where somebody has removed it. [`Made::Never`]: it is
-    /// nothing that a Secret takes, as more than 1 MiB is (`MaxSecretSize`, core/v1).
+    /// Writes the pod's files into its Secret, which is created again if it was deleted. [`CreateOutcome::Never`]: a Secret
+    /// cannot hold them, as more than 1 MiB is (`MaxSecretSize`, core/v1).
     pub async fn fill(
         &self,
         record: &Record,
         data: BTreeMap<String, String>,
-    ) -> Result<Made, kube::Error> {
+    ) -> Result<CreateOutcome, kube::Error> {
         self.make_record(record).await?;
         let data: BTreeMap<String, ByteString> = data
             .into_iter()
@@ -135,9 +135,9 @@ impl Objects {
             .patch(&name, &params, &Patch::Merge(patch))
             .await
         {
-            Ok(_) => Ok(Made::Made),
+            Ok(_) => Ok(CreateOutcome::Created),
             Err(kube::Error::Api(status)) if matches!(status.code, 400 | 413 | 422) => {
-                Ok(Made::Never(status.message))
+                Ok(CreateOutcome::Never(status.message))
             }
             Err(error) => Err(error),
         }
@@ -155,22 +155,24 @@ impl Objects {
     }
 
     /// Makes a task's pod, once.
-    pub async fn make_pod(&self, pod: &Pod) -> Made {
+    pub async fn make_pod(&self, pod: &Pod) -> CreateOutcome {
         match self.pods.create(&PostParams::default(), pod).await {
-            Ok(_) => Made::Made,
+            Ok(_) => CreateOutcome::Created,
             Err(error) if is(&error, 409) => self.is_ours(pod).await,
             Err(error) => judged(&error),
         }
     }
 
     /// A pod of this name is there: ours, if it says so.
-    async fn is_ours(&self, pod: &Pod) -> Made {
+    async fn is_ours(&self, pod: &Pod) -> CreateOutcome {
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         match self.pods.get_opt(name).await {
-            Ok(Some(there)) if Record::of_pod(&there) == Record::of_pod(pod) => Made::Made,
-            Ok(Some(_)) => Made::Never(format!("another pod with the name {name} exists")),
-            Ok(None) => Made::Later("its earlier pod was just deleted".to_owned()),
-            Err(error) => Made::Later(error_message(&error)),
+            Ok(Some(there)) if Record::of_pod(&there) == Record::of_pod(pod) => {
+                CreateOutcome::Created
+            }
+            Ok(Some(_)) => CreateOutcome::Never(format!("another pod with the name {name} exists")),
+            Ok(None) => CreateOutcome::Later("its earlier pod was just deleted".to_owned()),
+            Err(error) => CreateOutcome::Later(error_message(&error)),
         }
     }
 
@@ -223,9 +225,9 @@ const REFUSALS: [&str; 3] = [
 ];
 
 /// Whether a pod that was not taken may be later.
-fn judged(error: &kube::Error) -> Made {
+fn judged(error: &kube::Error) -> CreateOutcome {
     let kube::Error::Api(status) = error else {
-        return Made::Later(error_message(error));
+        return CreateOutcome::Later(error_message(error));
     };
     let message = status.message.clone();
     let passes = [NoTemplate::NoGpus.to_string().as_str(), "exceeded quota"]
@@ -233,12 +235,12 @@ fn judged(error: &kube::Error) -> Made {
         .any(|part| message.contains(part));
     let refused = REFUSALS.iter().any(|part| message.contains(part));
     match status.code {
-        _ if passes => Made::Later(message),
-        // Of whoever was asked, not of the pod: a webhook's answer of such a code is called a denial as well.
-        429 | 500..=599 => Made::Later(message),
-        400 | 413 | 422 => Made::Never(message),
-        _ if refused => Made::Never(message),
-        _ => Made::Later(message),
+        _ if passes => CreateOutcome::Later(message),
+        // An error of a server, not of the pod: a webhook's answer of such a code is called a denial as well.
+        429 | 500..=599 => CreateOutcome::Later(message),
+        400 | 413 | 422 => CreateOutcome::Never(message),
+        _ if refused => CreateOutcome::Never(message),
+        _ => CreateOutcome::Later(message),
     }
 }
 
@@ -246,7 +248,7 @@ fn judged(error: &kube::Error) -> Made {
 mod tests {
     use super::*;
 
-    fn answered(code: u16, message: &str) -> Made {
+    fn answered(code: u16, message: &str) -> CreateOutcome {
         let status = json!({ "status": "Failure", "code": code, "message": message });
         judged(&kube::Error::Api(serde_json::from_value(status).unwrap()))
     }
@@ -259,13 +261,13 @@ mod tests {
             "pods \"p\" is forbidden: violates PodSecurity \"baseline:latest\": hostPath volumes",
         ] {
             assert!(
-                matches!(answered(403, message), Made::Never(_)),
+                matches!(answered(403, message), CreateOutcome::Never(_)),
                 "{message}"
             );
         }
         assert!(matches!(
             answered(422, "Pod \"p\" is invalid"),
-            Made::Never(_)
+            CreateOutcome::Never(_)
         ));
         for (code, message) in [
             (403, "pods \"p\" is forbidden: exceeded quota: gpus"),
@@ -286,7 +288,7 @@ mod tests {
             ),
         ] {
             assert!(
-                matches!(answered(code, message), Made::Later(_)),
+                matches!(answered(code, message), CreateOutcome::Later(_)),
                 "{message}"
             );
         }
@@ -294,6 +296,6 @@ mod tests {
             "admission webhook denied the request: {}",
             NoTemplate::NoGpus
         );
-        assert!(matches!(answered(403, &starting), Made::Later(_)));
+        assert!(matches!(answered(403, &starting), CreateOutcome::Later(_)));
     }
 }

@@ -6,8 +6,8 @@
 //!                           token          CLEARML_AUTH_TOKEN, where that is what the credentials are
 //!                           file-0 …       fileMounts
 //! ```
-//! No secret is in the pod itself, where everybody who may list pods could read it. Nothing is injected here: what a template asks
-//! of GPUs is the webhook's, the scheduler's and the node's business, as for any pod.
+//! No secret is in the pod itself, where every user who may list pods could read it. The glue injects nothing: the
+//! webhook, the scheduler and the node handle a template's GPU request, as for any pod.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::record::{Record, name};
 use super::template::{File, Template, container, lay};
-use super::values::Wrong;
+use super::values::InvalidValue;
 
 /// Where the configuration lies in the container: the stock agent's place, which its script copies it from.
 pub const CONFIG: &str = "/tmp/clearml.conf";
@@ -29,9 +29,9 @@ const TOKEN: &str = "token";
 /// The volume that they come by.
 const VOLUME: &str = "divvy-task";
 
-/// What a pod is made for.
+/// The parameters of a pod.
 #[derive(Clone, Debug)]
-pub struct Asked<'a> {
+pub struct TaskPodSpec<'a> {
     pub record: &'a Record,
     /// Whose it is, as [`super::record::holder`] has it.
     pub holder: &'a str,
@@ -54,19 +54,22 @@ pub struct Asked<'a> {
 ///
 /// # Errors
 /// Text that is no YAML, another kind, fields that no pod has, and a restart policy under which a task could run twice.
-pub fn manifest(text: &str) -> Result<Value, Wrong> {
+pub fn manifest(text: &str) -> Result<Value, InvalidValue> {
     let at = "the pod template";
     let mut pod: Value = yaml_serde::from_str(text)
-        .map_err(|error| Wrong::new(at, &format!("not valid YAML: {error}")))?;
+        .map_err(|error| InvalidValue::new(at, &format!("not valid YAML: {error}")))?;
     if !pod.is_object() {
-        return Err(Wrong::new(at, "must be a Pod"));
+        return Err(InvalidValue::new(at, "must be a Pod"));
     }
     if !["null", "\"Pod\"", "\"pod\""].contains(&pod["kind"].to_string().as_str()) {
-        return Err(Wrong::new("kind", &format!("{} is not a Pod", pod["kind"])));
+        return Err(InvalidValue::new(
+            "kind",
+            &format!("{} is not a Pod", pod["kind"]),
+        ));
     }
     let policy = &pod["spec"]["restartPolicy"];
     if !policy.is_null() && policy != "Never" {
-        return Err(Wrong::new(
+        return Err(InvalidValue::new(
             "spec.restartPolicy",
             &format!("{policy} is not supported; use Never, because a task runs only once"),
         ));
@@ -84,7 +87,11 @@ pub fn manifest(text: &str) -> Result<Value, Wrong> {
 ///
 /// # Errors
 /// The templates say something that no pod has.
-pub fn pod(manifest: &Value, layers: &[&Template], asked: &Asked<'_>) -> Result<Pod, Wrong> {
+pub fn pod(
+    manifest: &Value,
+    layers: &[&Template],
+    asked: &TaskPodSpec<'_>,
+) -> Result<Pod, InvalidValue> {
     let mut pod = manifest.clone();
     for template in layers {
         lay(template, &mut pod);
@@ -135,7 +142,7 @@ pub fn pod(manifest: &Value, layers: &[&Template], asked: &Asked<'_>) -> Result<
         ("CLEARML_TASK_ID", &asked.record.task),
         ("CLEARML_DOCKER_IMAGE", &image),
         ("CLEARML_CONFIG_FILE", CONFIG),
-        // Without it the agent's exit code is 0, whatever became of the task.
+        // Without it the agent's exit code is 0, even if the task failed.
         ("CLEARML_AGENT_PROPAGATE_EXITCODE", "1"),
     ] {
         set(&mut task["env"], json!({ "name": name, "value": value }));
@@ -166,7 +173,7 @@ pub fn pod(manifest: &Value, layers: &[&Template], asked: &Asked<'_>) -> Result<
     check(&mut pod)
 }
 
-/// What the Secret is to hold.
+/// The content of the Secret.
 pub fn secret_data(
     script: String,
     config: String,
@@ -225,7 +232,7 @@ fn set(list: &mut Value, variable: Value) {
 }
 
 /// The pod itself, if it says nothing that no pod has.
-fn check(pod: &mut Value) -> Result<Pod, Wrong> {
+fn check(pod: &mut Value) -> Result<Pod, InvalidValue> {
     for place in ["containers", "initContainers"] {
         for container in pod["spec"][place].as_array_mut().into_iter().flatten() {
             for kind in ["limits", "requests"] {
@@ -247,14 +254,14 @@ fn check(pod: &mut Value) -> Result<Pod, Wrong> {
         task["name"] = json!("task");
     }
     let typed: Pod = serde_json::from_value(named.clone())
-        .map_err(|error| Wrong::new("the pod", &error.to_string()))?;
-    let back =
-        serde_json::to_value(&typed).map_err(|error| Wrong::new("the pod", &error.to_string()))?;
+        .map_err(|error| InvalidValue::new("the pod", &error.to_string()))?;
+    let back = serde_json::to_value(&typed)
+        .map_err(|error| InvalidValue::new("the pod", &error.to_string()))?;
     lost("", &named, &back)?;
     Ok(typed)
 }
 
-/// What indexing a value for a look has left behind.
+/// Removes the nulls that indexing a value has left behind.
 fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -267,7 +274,7 @@ fn drop_nulls(value: &mut Value) {
 }
 
 /// Names the first field that did not come back from the typed pod: a pod has none such.
-fn lost(at: &str, given: &Value, back: &Value) -> Result<(), Wrong> {
+fn lost(at: &str, given: &Value, back: &Value) -> Result<(), InvalidValue> {
     match (given, back) {
         (Value::Object(given), Value::Object(back)) => {
             for (name, value) in given {
@@ -285,7 +292,7 @@ fn lost(at: &str, given: &Value, back: &Value) -> Result<(), Wrong> {
                             }
                             None => "unknown field of a pod".to_owned(),
                         };
-                        return Err(Wrong::new(&at, &why));
+                        return Err(InvalidValue::new(&at, &why));
                     }
                 }
             }

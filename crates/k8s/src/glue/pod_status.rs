@@ -1,4 +1,4 @@
-//! What a pod's status says of the task in it. Pure.
+//! The status of a task, derived from its pod's status. Pure.
 //!
 //! The container that runs the task is the first; others, a mesh's say, may outlive it, so its own state counts before the pod's
 //! phase. Reasons are Kubernetes' (`core/v1` types, kubelet's `images` and `eviction` packages) and are passed on in words.
@@ -26,7 +26,7 @@ pub enum PodState {
 /// How the task's container ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// `None`: it never ran, or nobody knows.
+    /// `None`: it never ran, or its exit code is unknown.
     pub exit: Option<i32>,
     /// Why, where that is more than an exit code: `OOMKilled`, `Evicted: The node was low on resource: memory.`
     pub reason: Option<String>,
@@ -155,7 +155,7 @@ fn with(reason: &str, message: Option<&str>) -> String {
 
 impl End {
     /// In words: `exit code 137 (OOMKilled)`.
-    pub fn words(&self) -> String {
+    pub fn describe(&self) -> String {
         match (self.exit, &self.reason) {
             (Some(code), Some(reason)) => format!("exit code {code} ({reason})"),
             (Some(code), None) => format!("exit code {code}"),
@@ -270,18 +270,18 @@ mod tests {
 
     #[test]
     fn an_end_is_said_in_words() {
-        let words = |exit, reason: Option<&str>| {
+        let describe = |exit, reason: Option<&str>| {
             End {
                 exit,
                 reason: reason.map(str::to_owned),
             }
-            .words()
+            .describe()
         };
         assert_eq!(
-            words(Some(137), Some("OOMKilled")),
+            describe(Some(137), Some("OOMKilled")),
             "exit code 137 (OOMKilled)"
         );
-        assert_eq!(words(Some(1), None), "exit code 1");
-        assert_eq!(words(None, Some("Evicted")), "Evicted");
+        assert_eq!(describe(Some(1), None), "exit code 1");
+        assert_eq!(describe(None, Some("Evicted")), "Evicted");
     }
 }

@@ -1,4 +1,4 @@
-//! What the files say, before a server or a cluster is asked anything.
+//! The glue's configuration from its files, checked before any call of the server or the cluster.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::record::{Logged, Record, holder};
-use super::values::{Queue, Values, Wrong};
+use super::values::{InvalidValue, Queue, Values};
 use super::{Args, GlueError, pod, task_state};
 use crate::pod_request::{Steps, parse_pod_request};
 
-/// What the files say.
+/// The content of the files.
 pub struct Prepared {
     pub values: Values,
     pub manifest: Value,
@@ -47,7 +47,7 @@ pub fn prepared(args: &Args) -> Result<Prepared, GlueError> {
                 queue: queue.name.clone(),
                 wrong,
             })?;
-        // With Divvy's webhook every task of such a queue would fail; without it, it may be somebody else's language.
+        // With Divvy's webhook every task of such a queue would fail; without it, another controller may understand it.
         if let Err(refusal) = parse_pod_request(&sample, Steps::Any) {
             eprintln!(
                 "warning: queue {}: Divvy's webhook would refuse its pods: {refusal}",
@@ -60,7 +60,7 @@ pub fn prepared(args: &Args) -> Result<Prepared, GlueError> {
 
 impl Prepared {
     /// The pod that a task of a queue would have.
-    fn sample(&self, queue: &Queue, worker: &str, image: &str) -> Result<Value, Wrong> {
+    fn sample(&self, queue: &Queue, worker: &str, image: &str) -> Result<Value, InvalidValue> {
         let record = Record {
             task: "TASK".to_owned(),
             queue_id: "QUEUE".to_owned(),
@@ -69,7 +69,7 @@ impl Prepared {
             was_stopped: false,
             logged: Logged::Nothing,
         };
-        let asked = pod::Asked {
+        let asked = pod::TaskPodSpec {
             record: &record,
             holder: &holder(worker),
             image: None,
@@ -81,7 +81,7 @@ impl Prepared {
             pull: false,
         };
         let pod = pod::pod(&self.manifest, &self.values.layers(queue), &asked)?;
-        serde_json::to_value(pod).map_err(|error| Wrong::new("the pod", &error.to_string()))
+        serde_json::to_value(pod).map_err(|error| InvalidValue::new("the pod", &error.to_string()))
     }
 
     /// Prints the pod of a task of each queue.
@@ -97,7 +97,7 @@ impl Prepared {
             };
             let pod = self.sample(queue, worker, "IMAGE").map_err(wrong)?;
             let text = yaml_serde::to_string(&pod)
-                .map_err(|error| wrong(Wrong::new("the pod", &error.to_string())))?;
+                .map_err(|error| wrong(InvalidValue::new("the pod", &error.to_string())))?;
             write!(out, "---\n# a task of the queue {}\n{text}", queue.name)
                 .map_err(GlueError::Write)?;
         }

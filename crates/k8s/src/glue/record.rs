@@ -1,7 +1,7 @@
 //! A task's record: the Secret that its pod reads its credentials from, made before the task is claimed and removed last.
 //!
-//! What the record says is in annotations; who it belongs to, in labels, by which records and pods are found again. Both have
-//! the name of the task, so that a second one cannot be made.
+//! Annotations hold the record; labels hold its owner, and records and pods are found by them. Both objects have the
+//! name of the task, so that a second one cannot be made.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ pub enum Logged {
     Nothing,
     /// Everything up to the line of this time, as the kubelet writes it (RFC 3339, nanoseconds).
     UpTo(String),
-    /// What is ours to send.
+    /// The rest of the output is ours to send.
     All,
 }
 
@@ -127,7 +127,7 @@ impl Record {
         pairs.map(|(name, value)| (name.to_owned(), value)).into()
     }
 
-    /// What a pod says, so that its record is known again from it.
+    /// Labels and annotations on a pod, from which its record can be rebuilt.
     pub fn of_whom(&self) -> BTreeMap<String, String> {
         [
             (TASK, &self.task),
@@ -178,7 +178,7 @@ impl Record {
         Self::of(&secret.metadata)
     }
 
-    /// Of a task whose Secret somebody has removed: a pod is made of what is ours.
+    /// Of a task whose Secret was deleted: a pod is made of what is ours.
     pub fn of_pod(pod: &Pod) -> Option<Self> {
         Self::of(&pod.metadata)
     }

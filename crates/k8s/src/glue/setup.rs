@@ -1,4 +1,4 @@
-//! Everything before the first task: configuration, login, queues, the cluster.
+//! Start-up of the glue: configuration, login, queues and the cluster, before the first task.
 
 use std::collections::BTreeMap;
 

@@ -1,13 +1,13 @@
-//! What is to be done about a task, by what is seen of it: its record, its pod, and what the server says. Pure.
+//! The state machine of a task: the next action, from its record, its pod and its status on the server. Pure.
 //!
 //! ```text
 //!  record: claiming ─► pop ─► record: ours ─► pod ─► runs: started ─► ended: told ─► no pod ─► no record
 //!              │ lost            │ its queue is served no more
-//!              └── nobody has it ┴─► record: returning ─► front of its queue ─► no record
+//!              └── no agent has it ─► record: returning ─► front of its queue ─► no record
 //! ```
-//! Nothing is remembered between two looks but what the record says, so that a glue that was killed goes on where it was. From
-//! `ours` on nobody else will ever look at the task: every path from there leads to a state that ends it on the server, or back
-//! to the front of its queue.
+//! The record holds all state between two observations, so a restarted glue continues where the killed one was. From
+//! `ours` on no other agent will pick up the task: every path from there leads to a state that ends it on the server,
+//! or back to the front of its queue.
 
 use divvy_clearml::server::Status;
 
@@ -24,7 +24,7 @@ pub enum ClaimPhase {
     Returning,
 }
 
-/// What is seen of a task.
+/// The observed state of a task.
 #[derive(Clone, Debug)]
 pub struct TaskFacts {
     pub mark: ClaimPhase,
@@ -45,15 +45,15 @@ pub struct TaskFacts {
     pub served: bool,
     /// Looks that found it so.
     pub looks: u8,
-    /// What its user did to it says that its run is to end: see `divvy_clearml`'s watcher, which waits for abort callbacks.
+    /// Its user has decided that its run ends: see `divvy_clearml`'s watcher, which waits for abort callbacks.
     pub verdict: bool,
 }
 
-/// What is to be done.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskStep {
     Nothing,
-    /// Nobody seems to go on with its claim; look again.
+    /// No agent seems to go on with its claim; look again.
     LookAgain,
     /// Remove its record: nothing more.
     Forget,
@@ -72,7 +72,7 @@ pub enum TaskStep {
     ReportEnd(FinalStatus),
 }
 
-/// What is said to the server at the end of a run.
+/// The final status that the server gets at the end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FinalStatus {
     Completed,
@@ -81,7 +81,8 @@ pub enum FinalStatus {
     Stopped,
 }
 
-/// Looks at a task whose claim nobody seems to go on with before that is believed: who does says so within moments.
+/// Observations of a claimed task without a visible agent before it counts as abandoned: a live agent registers within
+/// moments.
 pub const LOOKS: u8 = 5;
 
 /// The next step.
@@ -95,10 +96,10 @@ pub fn next(facts: &TaskFacts) -> TaskStep {
 
 fn claiming(facts: &TaskFacts) -> TaskStep {
     match facts.status {
-        // Somebody may be about to claim it: a glue that ends as this one begins, another agent that has just popped it.
+        // Another agent may be about to claim it: a glue that ends as this one begins, or one that has just popped it.
         _ if facts.looks < LOOKS => TaskStep::LookAgain,
         Some(Status::Queued) if facts.listed => TaskStep::Forget,
-        // Nobody else started it: whoever took it, it would be lost.
+        // No other agent started it within the time, so it would be lost.
         Some(Status::Queued) => TaskStep::Return,
         _ => TaskStep::Forget,
     }
@@ -126,7 +127,8 @@ fn ours(facts: &TaskFacts) -> TaskStep {
         {
             TaskStep::Nothing
         }
-        // Somebody else's word: its agent's, its user's. A program that registered a callback is given its time for it.
+        // Another client set the status: its agent or its user. A program that registered a callback is given its time
+        // for it.
         _ => match &facts.pod {
             Some(TaskPodStatus {
                 state: PodState::Runs,
@@ -154,7 +156,7 @@ fn queued(facts: &TaskFacts) -> TaskStep {
         PodState::Ended(end) => {
             let why = format!(
                 "the task's pod ended before the task started: {}",
-                end.words()
+                end.describe()
             );
             TaskStep::ReportEnd(FinalStatus::Failed(why))
         }
@@ -179,7 +181,7 @@ fn in_progress(facts: &TaskFacts) -> TaskStep {
         PodState::Ended(_) if !facts.is_logged => TaskStep::Nothing,
         PodState::Ended(_) if facts.stopping => TaskStep::ReportEnd(FinalStatus::Stopped),
         PodState::Ended(end) if end.exit == Some(0) => TaskStep::ReportEnd(FinalStatus::Completed),
-        PodState::Ended(end) => TaskStep::ReportEnd(FinalStatus::Failed(end.words())),
+        PodState::Ended(end) => TaskStep::ReportEnd(FinalStatus::Failed(end.describe())),
         _ if pod.terminating => TaskStep::Nothing,
         _ if facts.verdict => TaskStep::Delete,
         PodState::Unstartable(why) => TaskStep::ReportEnd(FinalStatus::Failed(why.clone())),

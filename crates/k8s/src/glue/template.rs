@@ -1,4 +1,4 @@
-//! Keys of a pod template, where each goes in a pod, and how two values of it become one. Pure.
+//! Keys of a pod template: where each goes in a pod, and how two values of it are merged. Pure.
 //!
 //! ```text
 //! pod manifest ◄── basePodTemplate ◄── templateOverrides of the queue
@@ -8,14 +8,14 @@
 
 use serde_json::{Map, Value, json};
 
-use super::values::Wrong;
+use super::values::InvalidValue;
 
 /// A template, its keys and values checked by [`check`].
 pub type Template = Map<String, Value>;
 
 /// Where in a pod a key goes.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum TargetField {
     Metadata(&'static str),
     Spec(&'static str),
     /// Of the container that runs the task.
@@ -24,9 +24,9 @@ enum Place {
     Files,
 }
 
-/// How a value lies over another.
+/// How a value is merged over another.
 #[derive(Clone, Copy, Debug)]
-enum How {
+enum MergeRule {
     /// Replaces it; an empty text takes it away, as in a chart's defaults.
     Scalar,
     /// Sections of texts: every value has to be one.
@@ -42,85 +42,125 @@ enum How {
 }
 
 /// Key, place, and way of merging.
-const KEYS: [(&str, Place, How); 27] = [
-    ("labels", Place::Metadata("labels"), How::Texts),
-    ("annotations", Place::Metadata("annotations"), How::Texts),
-    ("image", Place::Container("image"), How::Scalar),
+const KEYS: [(&str, TargetField, MergeRule); 27] = [
+    ("labels", TargetField::Metadata("labels"), MergeRule::Texts),
+    (
+        "annotations",
+        TargetField::Metadata("annotations"),
+        MergeRule::Texts,
+    ),
+    ("image", TargetField::Container("image"), MergeRule::Scalar),
     (
         "imagePullPolicy",
-        Place::Container("imagePullPolicy"),
-        How::Scalar,
+        TargetField::Container("imagePullPolicy"),
+        MergeRule::Scalar,
     ),
     (
         "imagePullSecrets",
-        Place::Spec("imagePullSecrets"),
-        How::Named(&["name"]),
+        TargetField::Spec("imagePullSecrets"),
+        MergeRule::Named(&["name"]),
     ),
-    ("resources", Place::Container("resources"), How::Resources),
-    ("env", Place::Container("env"), How::Named(&["name"])),
-    ("envFrom", Place::Container("envFrom"), How::Items),
-    ("volumes", Place::Spec("volumes"), How::Named(&["name"])),
+    (
+        "resources",
+        TargetField::Container("resources"),
+        MergeRule::Resources,
+    ),
+    (
+        "env",
+        TargetField::Container("env"),
+        MergeRule::Named(&["name"]),
+    ),
+    (
+        "envFrom",
+        TargetField::Container("envFrom"),
+        MergeRule::Items,
+    ),
+    (
+        "volumes",
+        TargetField::Spec("volumes"),
+        MergeRule::Named(&["name"]),
+    ),
     (
         "volumeMounts",
-        Place::Container("volumeMounts"),
-        How::Named(&["mountPath"]),
+        TargetField::Container("volumeMounts"),
+        MergeRule::Named(&["mountPath"]),
     ),
     (
         "fileMounts",
-        Place::Files,
-        How::Named(&["folderPath", "name"]),
+        TargetField::Files,
+        MergeRule::Named(&["folderPath", "name"]),
     ),
     (
         "initContainers",
-        Place::Spec("initContainers"),
-        How::Named(&["name"]),
+        TargetField::Spec("initContainers"),
+        MergeRule::Named(&["name"]),
     ),
-    ("nodeSelector", Place::Spec("nodeSelector"), How::Texts),
-    ("tolerations", Place::Spec("tolerations"), How::Items),
-    ("affinity", Place::Spec("affinity"), How::Section),
-    ("schedulerName", Place::Spec("schedulerName"), How::Scalar),
+    (
+        "nodeSelector",
+        TargetField::Spec("nodeSelector"),
+        MergeRule::Texts,
+    ),
+    (
+        "tolerations",
+        TargetField::Spec("tolerations"),
+        MergeRule::Items,
+    ),
+    (
+        "affinity",
+        TargetField::Spec("affinity"),
+        MergeRule::Section,
+    ),
+    (
+        "schedulerName",
+        TargetField::Spec("schedulerName"),
+        MergeRule::Scalar,
+    ),
     (
         "priorityClassName",
-        Place::Spec("priorityClassName"),
-        How::Scalar,
+        TargetField::Spec("priorityClassName"),
+        MergeRule::Scalar,
     ),
     (
         "runtimeClassName",
-        Place::Spec("runtimeClassName"),
-        How::Scalar,
+        TargetField::Spec("runtimeClassName"),
+        MergeRule::Scalar,
     ),
     (
         "serviceAccountName",
-        Place::Spec("serviceAccountName"),
-        How::Scalar,
+        TargetField::Spec("serviceAccountName"),
+        MergeRule::Scalar,
     ),
     (
         "hostAliases",
-        Place::Spec("hostAliases"),
-        How::Named(&["ip"]),
+        TargetField::Spec("hostAliases"),
+        MergeRule::Named(&["ip"]),
     ),
-    ("hostIPC", Place::Spec("hostIPC"), How::Scalar),
-    ("hostPID", Place::Spec("hostPID"), How::Scalar),
-    ("hostNetwork", Place::Spec("hostNetwork"), How::Scalar),
+    ("hostIPC", TargetField::Spec("hostIPC"), MergeRule::Scalar),
+    ("hostPID", TargetField::Spec("hostPID"), MergeRule::Scalar),
+    (
+        "hostNetwork",
+        TargetField::Spec("hostNetwork"),
+        MergeRule::Scalar,
+    ),
     (
         "activeDeadlineSeconds",
-        Place::Spec("activeDeadlineSeconds"),
-        How::Scalar,
+        TargetField::Spec("activeDeadlineSeconds"),
+        MergeRule::Scalar,
     ),
     (
         "terminationGracePeriodSeconds",
-        Place::Spec("terminationGracePeriodSeconds"),
-        How::Scalar,
+        TargetField::Spec("terminationGracePeriodSeconds"),
+        MergeRule::Scalar,
     ),
     (
         "podSecurityContext",
-        Place::Spec("securityContext"),
-        How::Section,
+        TargetField::Spec("securityContext"),
+        MergeRule::Section,
     ),
     (
         "containerSecurityContext",
-        Place::Container("securityContext"),
-        How::Section,
+        TargetField::Container("securityContext"),
+        MergeRule::Section,
     ),
 ];
 
@@ -128,11 +168,11 @@ const KEYS: [(&str, Place, How); 27] = [
 ///
 /// # Errors
 /// A key that no template has, and a value that its key cannot have.
-pub fn check(at: &str, value: &Value) -> Result<Template, Wrong> {
+pub fn check(at: &str, value: &Value) -> Result<Template, InvalidValue> {
     let fields = match value {
         Value::Null => return Ok(Template::new()),
         Value::Object(fields) => fields,
-        _ => return Err(Wrong::new(at, "must be a mapping")),
+        _ => return Err(InvalidValue::new(at, "must be a mapping")),
     };
     let mut checked = Template::new();
     for (name, value) in fields {
@@ -140,15 +180,15 @@ pub fn check(at: &str, value: &Value) -> Result<Template, Wrong> {
         let (_, _, how) = KEYS
             .iter()
             .find(|(key, ..)| key == name)
-            .ok_or_else(|| Wrong::unknown(&at, name, KEYS.iter().map(|(key, ..)| *key)))?;
+            .ok_or_else(|| InvalidValue::unknown(&at, name, KEYS.iter().map(|(key, ..)| *key)))?;
         checked.insert(name.clone(), how.checked(&at, value)?);
     }
     Ok(checked)
 }
 
-impl How {
-    fn checked(self, at: &str, value: &Value) -> Result<Value, Wrong> {
-        let wrong = |why: &str| Err(Wrong::new(at, why));
+impl MergeRule {
+    fn checked(self, at: &str, value: &Value) -> Result<Value, InvalidValue> {
+        let wrong = |why: &str| Err(InvalidValue::new(at, why));
         match (self, value) {
             (_, Value::Null) => Ok(Value::Null),
             (Self::Scalar, Value::Array(_) | Value::Object(_)) => wrong("must be a single value"),
@@ -157,7 +197,7 @@ impl How {
                 for (name, value) in fields {
                     if !matches!(value, Value::String(_) | Value::Null) {
                         let why = format!("must be a string; write {value} in quotes");
-                        return Err(Wrong::new(&format!("{at}.{name}"), &why));
+                        return Err(InvalidValue::new(&format!("{at}.{name}"), &why));
                     }
                 }
                 Ok(value.clone())
@@ -174,7 +214,7 @@ impl How {
                     for key in keys {
                         if !item[key].is_string() {
                             let why = format!("`{key}` is missing or not a string");
-                            return Err(Wrong::new(&format!("{at}[{index}]"), &why));
+                            return Err(InvalidValue::new(&format!("{at}[{index}]"), &why));
                         }
                     }
                 }
@@ -216,7 +256,7 @@ impl How {
 }
 
 /// Limits or requests, each quantity as a text; what else may stand among resources is left as it is.
-fn quantities(at: &str, value: &Value) -> Result<Value, Wrong> {
+fn quantities(at: &str, value: &Value) -> Result<Value, InvalidValue> {
     let Value::Object(fields) = value else {
         return Ok(value.clone());
     };
@@ -224,7 +264,10 @@ fn quantities(at: &str, value: &Value) -> Result<Value, Wrong> {
         Value::Null => Ok((name.clone(), Value::Null)),
         value => match crate::quantity::Quantity::of(value) {
             Ok(_) => Ok((name.clone(), json!(text(value)))),
-            Err(error) => Err(Wrong::new(&format!("{at}.{name}"), &error.to_string())),
+            Err(error) => Err(InvalidValue::new(
+                &format!("{at}.{name}"),
+                &error.to_string(),
+            )),
         },
     };
     fields.iter().map(quantity).collect()
@@ -270,10 +313,10 @@ pub fn lay(template: &Template, pod: &mut Value) {
             continue;
         };
         let (section, field) = match place {
-            Place::Metadata(field) => (&mut pod["metadata"], field),
-            Place::Spec(field) => (&mut pod["spec"], field),
-            Place::Container(field) => (container(pod), field),
-            Place::Files => continue,
+            TargetField::Metadata(field) => (&mut pod["metadata"], field),
+            TargetField::Spec(field) => (&mut pod["spec"], field),
+            TargetField::Container(field) => (container(pod), field),
+            TargetField::Files => continue,
         };
         how.lay(value, &mut section[field]);
         if section[field].is_null() {
@@ -305,7 +348,7 @@ pub fn files<'a>(templates: impl IntoIterator<Item = &'a Template>) -> Vec<File>
         .into_iter()
         .filter_map(|one| one.get("fileMounts"))
     {
-        How::Named(&["folderPath", "name"]).lay(value, &mut all);
+        MergeRule::Named(&["folderPath", "name"]).lay(value, &mut all);
     }
     let items = all.as_array().map(Vec::as_slice).unwrap_or_default();
     let part = |item: &Value, key: &str| item[key].as_str().unwrap_or_default().to_owned();

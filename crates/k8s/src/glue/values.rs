@@ -1,4 +1,4 @@
-//! The values file: queues, and the pods that their tasks are run in. Pure.
+//! The values file: the served queues, and the pod templates of their tasks. Pure.
 //!
 //! It has the shape of the values of ClearML's agent chart, `agentk8sglue`, so that a file that is there already can be used:
 //! keys that mean the stock agent's own deployment are passed over and said, any other that means nothing is an error.
@@ -10,12 +10,12 @@ use yaml_serde::Value as Yaml;
 
 use super::template::{self, File, Template};
 
-/// What is served, and how.
+/// The served queues and their settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Values {
     /// In the order they are served.
     pub queues: Vec<Queue>,
-    /// What queues that say nothing of their own have.
+    /// The template of queues without settings of their own.
     pub base: Template,
     /// `defaultContainerImage`: of tasks that name none.
     pub image: Option<String>,
@@ -23,7 +23,7 @@ pub struct Values {
     pub create_queues: bool,
     /// Addresses of the server, by the variable that each stands for.
     pub addresses: Vec<(&'static str, String)>,
-    /// What was read otherwise than it is written, or passed over; for whoever wrote it.
+    /// Values that are read differently than written, or ignored; notes for the author of the file.
     pub notes: Vec<String>,
 }
 
@@ -37,15 +37,15 @@ pub struct Queue {
     pub max_pods: Option<u32>,
 }
 
-/// What is wrong with a values file, and where.
+/// An error in a values file, and its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {why}")]
-pub struct Wrong {
+pub struct InvalidValue {
     pub at: String,
     pub why: String,
 }
 
-impl Wrong {
+impl InvalidValue {
     pub fn new(at: &str, why: &str) -> Self {
         Self {
             at: at.to_owned(),
@@ -138,14 +138,15 @@ const ADDRESSES: [(&str, &str); 3] = [
 impl Values {
     /// # Errors
     /// Text that is no YAML, keys that mean nothing, values that their keys cannot have.
-    pub fn parse(text: &str) -> Result<Self, Wrong> {
-        let whole: Yaml = yaml_serde::from_str(text)
-            .map_err(|error| Wrong::new("the values file", &format!("not valid YAML: {error}")))?;
+    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
+        let whole: Yaml = yaml_serde::from_str(text).map_err(|error| {
+            InvalidValue::new("the values file", &format!("not valid YAML: {error}"))
+        })?;
         let whole = section("the values file", &whole)?;
         let found = whole.iter().find(|(name, _)| name == ROOT);
         let (_, root) = found.ok_or_else(|| match whole.first() {
-            Some((name, _)) => Wrong::unknown(name, name, [ROOT].into_iter()),
-            None => Wrong::new(ROOT, "is missing"),
+            Some((name, _)) => InvalidValue::unknown(name, name, [ROOT].into_iter()),
+            None => InvalidValue::new(ROOT, "is missing"),
         })?;
         let root = section(ROOT, root)?;
         let mut notes = Vec::new();
@@ -161,7 +162,7 @@ impl Values {
                     "{ROOT}.{name} has no effect: it configures the stock agent's own pod"
                 ));
             } else if !READ.contains(&name.as_str()) {
-                return Err(Wrong::unknown(
+                return Err(InvalidValue::unknown(
                     &format!("{ROOT}.{name}"),
                     name,
                     READ.into_iter(),
@@ -226,7 +227,7 @@ impl Values {
 /// A section of the file, in its order.
 type Section = Vec<(String, Yaml)>;
 
-fn section(at: &str, value: &Yaml) -> Result<Section, Wrong> {
+fn section(at: &str, value: &Yaml) -> Result<Section, InvalidValue> {
     match value {
         Yaml::Null => Ok(Vec::new()),
         Yaml::Mapping(fields) => {
@@ -235,18 +236,22 @@ fn section(at: &str, value: &Yaml) -> Result<Section, Wrong> {
                     Yaml::String(name) => name.clone(),
                     Yaml::Number(number) => number.to_string(),
                     Yaml::Bool(flag) => flag.to_string(),
-                    _ => return Err(Wrong::new(at, "a key is not a string")),
+                    _ => return Err(InvalidValue::new(at, "a key is not a string")),
                 };
                 Ok((name, value.clone()))
             };
             fields.iter().map(named).collect()
         }
-        _ => Err(Wrong::new(at, "must be a mapping")),
+        _ => Err(InvalidValue::new(at, "must be a mapping")),
     }
 }
 
 /// Looks at what stands beside the root: the chart's own keys, and queues whose indentation was lost, as in ClearML's guide.
-fn beside(whole: &Section, root: &Section, notes: &mut Vec<String>) -> Result<Section, Wrong> {
+fn beside(
+    whole: &Section,
+    root: &Section,
+    notes: &mut Vec<String>,
+) -> Result<Section, InvalidValue> {
     let takes_strays = root
         .iter()
         .any(|(name, value)| name == "queues" && value.is_null());
@@ -267,32 +272,39 @@ fn beside(whole: &Section, root: &Section, notes: &mut Vec<String>) -> Result<Se
             ));
             stray.push((name.clone(), value.clone()));
         } else {
-            return Err(Wrong::unknown(name, name, [ROOT].into_iter().chain(BESIDE)));
+            return Err(InvalidValue::unknown(
+                name,
+                name,
+                [ROOT].into_iter().chain(BESIDE),
+            ));
         }
     }
     Ok(stray)
 }
 
-fn json(value: Option<&Yaml>) -> Result<Value, Wrong> {
+fn json(value: Option<&Yaml>) -> Result<Value, InvalidValue> {
     let value = value.unwrap_or(&Yaml::Null);
-    serde_json::to_value(value).map_err(|error| Wrong::new(ROOT, &error.to_string()))
+    serde_json::to_value(value).map_err(|error| InvalidValue::new(ROOT, &error.to_string()))
 }
 
-fn one_text(key: &str, value: Option<&Yaml>) -> Result<Option<String>, Wrong> {
+fn one_text(key: &str, value: Option<&Yaml>) -> Result<Option<String>, InvalidValue> {
     match value {
         None | Some(Yaml::Null) => Ok(None),
         Some(Yaml::String(text)) => {
             Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty()))
         }
-        Some(_) => Err(Wrong::new(&format!("{ROOT}.{key}"), "must be a string")),
+        Some(_) => Err(InvalidValue::new(
+            &format!("{ROOT}.{key}"),
+            "must be a string",
+        )),
     }
 }
 
-fn flag(key: &str, value: Option<&Yaml>) -> Result<Option<bool>, Wrong> {
+fn flag(key: &str, value: Option<&Yaml>) -> Result<Option<bool>, InvalidValue> {
     match value {
         None | Some(Yaml::Null) => Ok(None),
         Some(Yaml::Bool(flag)) => Ok(Some(*flag)),
-        Some(_) => Err(Wrong::new(
+        Some(_) => Err(InvalidValue::new(
             &format!("{ROOT}.{key}"),
             "must be true or false",
         )),

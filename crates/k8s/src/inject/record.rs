@@ -1,4 +1,5 @@
-//! What was understood of a pod, written into it: people see it, and a claim template that was lost is made again from it.
+//! The request record: annotations on a pod with the parsed request, for people and to create a lost claim template
+//! again.
 
 use crate::pod_request::{Fraction, MOST_GPUS, Size};
 
@@ -17,8 +18,8 @@ pub(super) fn record(gpus: &[Size]) -> String {
 
 const WHOLE: &str = "1.000";
 
-/// What an annotation says; `None` where it is not one of ours, whoever wrote it.
-pub fn asked(text: &str) -> Option<Vec<Size>> {
+/// Parses an annotation; `None` if it does not have our form.
+pub fn parse_request(text: &str) -> Option<Vec<Size>> {
     let gpus = text.split(',').take(MOST_GPUS + 1);
     let gpus: Vec<Size> = gpus.map(size).collect::<Option<_>>()?;
     (gpus.len() <= MOST_GPUS).then_some(gpus)
@@ -49,12 +50,12 @@ mod tests {
             (vec![Size::Memory(2000)], "2000Mi"),
         ] {
             assert_eq!(record(&gpus), text);
-            assert_eq!(asked(text), Some(gpus));
+            assert_eq!(parse_request(text), Some(gpus));
         }
         for text in ["", "2", "0Mi", "0.5,", "half", "-1Mi", "1.5"] {
-            assert_eq!(asked(text), None, "{text}");
+            assert_eq!(parse_request(text), None, "{text}");
         }
-        assert!(asked(&vec!["1Mi"; 32].join(",")).is_some());
-        assert_eq!(asked(&vec!["1Mi"; 65_536].join(",")), None);
+        assert!(parse_request(&vec!["1Mi"; 32].join(",")).is_some());
+        assert_eq!(parse_request(&vec!["1Mi"; 65_536].join(",")), None);
     }
 }

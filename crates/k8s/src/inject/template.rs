@@ -1,4 +1,4 @@
-//! Pod templates of Deployments, Jobs and the like.
+//! The webhook's mutation of pod templates in Deployments, Jobs and similar objects.
 //!
 //! The API server refuses `clear.ml/fraction-1: "0.5"` in them: an extended resource "must be an integer". So it goes
 //! before that is looked at, and what it said stays, as the label; the pods that are made of the template are then injected.
@@ -26,13 +26,14 @@ fn place(kind: &str) -> Option<&'static str> {
     }
 }
 
-/// What was put into a template for its limits, as a JSON object: labels and annotations, and what they were set to.
+/// The record of values that were put into a template for its limits, as a JSON object of labels and annotations.
 const MADE: &str = "divvy.dev/made-of-limits";
 
 /// The same object with its template's fractional limits as a label; `None` where there is nothing to do.
 ///
-/// Who applies it again, with other limits, does not know of the label and leaves it there, so what was made of limits is
-/// made anew. Who takes the limits out takes the label out too: an object without limits may be any that was changed here.
+/// A client that applies the object again, with other limits, does not know of the label and leaves it there, so values
+/// made from limits are made anew. Without limits the label is removed too: such an object may be any that was changed
+/// here.
 ///
 /// # Errors
 /// The template asks for something that cannot be: better said now than by each of its pods.
@@ -59,7 +60,7 @@ pub fn strip_template(object: &Value, steps: Steps) -> Result<Option<Value>, Ref
         return Ok(None);
     }
     drop_fractions(container);
-    let (label, devices) = words(&found.gpus)?;
+    let (label, devices) = label_value(&found.gpus)?;
     let mut make = vec![("labels", FRACTION_LABEL, label)];
     if devices > 1 {
         make.push(("annotations", DEVICES, devices.to_string()));
@@ -75,7 +76,7 @@ pub fn strip_template(object: &Value, steps: Steps) -> Result<Option<Value>, Ref
     let mut made = BTreeMap::new();
     for (map, key, value) in make {
         let held = &mut super::entry(metadata, map, json!({}))[key];
-        // What somebody has written agrees, or it would have been refused.
+        // A user's own value agrees, or the object would have been refused.
         if held.is_null() {
             *held = json!(value);
             made.insert(key, value);
@@ -129,7 +130,7 @@ fn unmake(template: &mut Value) {
 }
 
 /// The label's value for these, and how many devices of it.
-fn words(gpus: &[Size]) -> Result<(String, usize), Refusal> {
+fn label_value(gpus: &[Size]) -> Result<(String, usize), Refusal> {
     match gpus {
         [first, rest @ ..] if rest.iter().any(|size| size != first) => Err(Refusal::Unequal),
         [Size::Fraction(part), ..] => Ok((part.to_string(), gpus.len())),

@@ -1,4 +1,4 @@
-//! The node's agent, which may be away for a moment: it is updated and restarted beside this program, not with it.
+//! The client of the node's agent, with retry while the agent restarts: it is updated beside this program, not with it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -90,7 +90,7 @@ impl Agent {
         self.patiently(|| self.client.claims()).await
     }
 
-    /// Calls again while nobody answers. Every call here says what is to be, so that none does harm twice.
+    /// Retries while the agent does not answer. Every call here is idempotent, so a second one does no harm.
     async fn patiently<T, F>(&self, call: impl Fn() -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,

@@ -1,4 +1,4 @@
-//! Asking the agent again and again what GPUs there are, for what is published and for what kubelet is told of their health.
+//! The poll of the agent's GPUs, for the published ResourceSlices and for the health that kubelet reports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ const LOOK: Duration = Duration::from_secs(5);
 /// Every device that was there since this program started, and how it is.
 pub type Wellness = BTreeMap<String, HealthStatus>;
 
-/// What the agent last said there is; nothing before it said anything.
+/// The agent's last list of GPUs; `None` before the first one.
 pub type Listed = Option<Vec<v1::Gpu>>;
 
-/// Asks for as long as anybody wants to know.
+/// Polls until the last receiver is gone.
 pub async fn run(
     plugin: Arc<DraDriver>,
     listed: watch::Sender<Listed>,
@@ -54,7 +54,7 @@ pub async fn run(
     }
 }
 
-/// How devices are once the agent has said what there is, or nothing. What is there no more is ill: nobody can use it.
+/// Device health after the agent listed its GPUs, or failed to. A missing GPU is unhealthy: it cannot be used.
 fn after(known: &Wellness, gpus: Option<&[slices::Gpu]>) -> Wellness {
     let otherwise = match gpus {
         None => HealthStatus::Unknown,
@@ -63,7 +63,7 @@ fn after(known: &Wellness, gpus: Option<&[slices::Gpu]>) -> Wellness {
     let mut now: Wellness = known.keys().map(|name| (name.clone(), otherwise)).collect();
     for gpu in gpus.unwrap_or_default() {
         let health = match gpu.health {
-            // What keeps a GPU from being given out does no harm to who has it.
+            // A reason that blocks new allocations does no harm to the current holder.
             Health::Well | Health::Troubled => HealthStatus::Healthy,
             Health::Silent | Health::Lost => HealthStatus::Unhealthy,
         };
@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    fn words(wellness: &Wellness) -> Vec<(&str, HealthStatus)> {
+    fn health_list(wellness: &Wellness) -> Vec<(&str, HealthStatus)> {
         let words = wellness.iter();
         words
             .map(|(name, health)| (name.as_str(), *health))
@@ -103,7 +103,7 @@ mod tests {
         let both = [gpu("GPU-a", Health::Well), gpu("GPU-b", Health::Lost)];
         let seen = after(&Wellness::new(), Some(&both));
         assert_eq!(
-            words(&seen),
+            health_list(&seen),
             [
                 ("gpu-a", HealthStatus::Healthy),
                 ("gpu-b", HealthStatus::Unhealthy)
@@ -112,7 +112,7 @@ mod tests {
         let one = [gpu("GPU-b", Health::Troubled)];
         let fewer = after(&seen, Some(&one));
         assert_eq!(
-            words(&fewer),
+            health_list(&fewer),
             [
                 ("gpu-a", HealthStatus::Unhealthy),
                 ("gpu-b", HealthStatus::Healthy)

@@ -1,7 +1,7 @@
-//! What the scheduler has given a claim on this node: the agent's request, and what kubelet is told. Pure.
+//! The allocation of a claim on this node: the request to the agent, and the answer to kubelet. Pure.
 //!
-//! Limits come from `status.allocation` and nowhere else: nobody who may write a claim may write its status. What a claim's
-//! author says to the driver (opaque configuration) is left out, and listed, so that it can be told.
+//! Limits come from `status.allocation` and nowhere else: a user who may write a claim may not write its status. The
+//! author's opaque configuration of the claim is ignored, and listed for the report.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ use crate::claim::DRIVER;
 use crate::node::protocol::dra;
 use crate::slices::{self, DeviceAllocation, MEMORY, NoDevice};
 
-/// What a claim has on this node.
+/// The allocation of a claim on this node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Allocation {
-    /// What the agent is to hold.
+    /// The claim for the agent to hold.
     pub claim: v1::Claim,
-    /// What kubelet is told, without the CDI device, which the agent names.
+    /// The devices for kubelet, without the CDI device, which the agent names.
     devices: Vec<dra::Device>,
     /// Where it has configuration for this driver, which counts for nothing: `FromClaim`, `FromClass`.
     pub ignored: Vec<String>,
@@ -50,7 +50,7 @@ pub enum Unprepared {
     NoDevice(#[from] NoDevice),
 }
 
-/// What `claim` has of this node's GPUs; `asked` is the uid that kubelet asks for.
+/// The allocation of `claim` on this node's GPUs; `asked` is the uid in kubelet's call.
 ///
 /// # Errors
 /// It is another claim, it is not allocated here, or the node has not what it was given.
@@ -81,13 +81,13 @@ pub fn of(
             devices: merged(held),
             compute: None,
         },
-        devices: results.into_iter().map(told).collect(),
+        devices: results.into_iter().map(dra_device).collect(),
         ignored: ignored(claim),
     })
 }
 
 impl Allocation {
-    /// What kubelet is told: the one CDI device of the claim, for each of its devices.
+    /// The answer to kubelet: the one CDI device of the claim, for each of its devices.
     ///
     /// A container that names several requests of a claim gets it once: kubelet's list has it several times, and what it
     /// stands for is the same.
@@ -100,7 +100,7 @@ impl Allocation {
     }
 }
 
-/// What the claim has of this driver, on whichever node.
+/// The claim's allocated devices of this driver, on any node.
 pub(super) fn results(
     claim: &ResourceClaim,
 ) -> Result<Vec<&DeviceRequestAllocationResult>, Unprepared> {
@@ -173,7 +173,7 @@ fn merged(held: Vec<DeviceAllocation>) -> Vec<v1::ClaimDevice> {
     devices
 }
 
-fn told(result: &DeviceRequestAllocationResult) -> dra::Device {
+fn dra_device(result: &DeviceRequestAllocationResult) -> dra::Device {
     // `gpu-0/of-24576mi`: which alternative it became is not what kubelet knows a request by.
     let request = result.request.split('/').next().unwrap_or_default();
     dra::Device {

@@ -1,19 +1,18 @@
-//! One thing at a time for each claim.
-//!
-//! A prepare that kubelet gave up waiting for is still on its way when the pod is deleted and the claim is to be unprepared:
-//! the other way round, what is prepared last would be held by nobody.
+//! A keyed mutex: one operation at a time for each claim. kubelet retries NodePrepareResources after a timeout, so a
+//! late call may still run when the pod is deleted. Without the lock it could run after NodeUnprepareResources and leak
+//! the allocation.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
-/// Whose turn it is, by the claim's uid.
+/// The locks, by the claim's uid.
 #[derive(Debug, Default)]
 pub struct KeyedMutex(Mutex<HashMap<String, Weak<Turn<()>>>>);
 
 impl KeyedMutex {
-    /// Waits for all who asked for this claim before.
+    /// Waits for all earlier callers of this claim.
     pub async fn lock(&self, claim: &str) -> OwnedMutexGuard<()> {
         let turn = {
             let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,7 +45,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn claims_that_nobody_asks_for_are_forgotten() {
+    async fn locks_of_unused_claims_are_forgotten() {
         let turns = KeyedMutex::default();
         for claim in ["a", "b", "c"] {
             drop(turns.lock(claim).await);

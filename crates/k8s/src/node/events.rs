@@ -1,4 +1,4 @@
-//! Kubernetes' events on claims and pods.
+//! Kubernetes events on claims and pods.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
@@ -19,7 +19,7 @@ pub enum Kind {
 
 impl Kind {
     /// Version and kind of the API, and what a log calls it.
-    fn words(self) -> [&'static str; 3] {
+    fn names(self) -> [&'static str; 3] {
         match self {
             Self::Claim => ["resource.k8s.io/v1", "ResourceClaim", "claim"],
             Self::Pod => ["v1", "Pod", "pod"],
@@ -29,7 +29,7 @@ impl Kind {
 
 /// Which object an event is about.
 #[derive(Clone, Copy, Debug)]
-pub struct About<'a> {
+pub struct EventTarget<'a> {
     pub kind: Kind,
     pub namespace: &'a str,
     pub name: &'a str,
@@ -49,14 +49,14 @@ impl Events {
     /// Warns; an event that cannot be written is in the log all the same, and stops nothing.
     ///
     /// `reason` is one word in capitals and small letters, `action` what was being done, the same way.
-    pub async fn warn(&self, about: About<'_>, reason: &str, action: &str, note: String) {
-        let About {
+    pub async fn warn(&self, about: EventTarget<'_>, reason: &str, action: &str, note: String) {
+        let EventTarget {
             kind,
             namespace,
             name,
             uid,
         } = about;
-        let [version, kind, word] = kind.words();
+        let [version, kind, word] = kind.names();
         tracing::warn!("{word} {namespace}/{name}: {note}");
         let event = Event {
             type_: EventType::Warning,

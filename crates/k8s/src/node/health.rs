@@ -1,4 +1,4 @@
-//! Which devices are well, for the status of the pods that have them (`ResourceHealthStatus`).
+//! Device health for the status of pods (`ResourceHealthStatus`).
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use crate::node::protocol::health::{
     DeviceHealth, DeviceIdentifier, NodeWatchResourcesRequest, NodeWatchResourcesResponse,
 };
 
-/// What kubelet has not heard of for 30 s is unknown to it (`DefaultHealthTimeout`); three times as often, so that one word may
-/// be late.
+/// kubelet treats a device without a report for 30 s as unknown (`DefaultHealthTimeout`). Three times as often, so that
+/// one report may be late.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Tells kubelet.
@@ -38,7 +38,7 @@ impl DraResourceHealth for HealthService {
         _: Request<NodeWatchResourcesRequest>,
     ) -> Result<Response<Self::NodeWatchResourcesStream>, Status> {
         let mut teller = self.clone();
-        // What is known now is said at once.
+        // The known health is reported at once.
         teller.wellness.mark_changed();
         let words = unfold(teller, |mut teller| async move {
             tokio::select! {
@@ -50,7 +50,7 @@ impl DraResourceHealth for HealthService {
                     }
                 }
             }
-            let word = teller.word(Timestamp::now());
+            let word = teller.response(Timestamp::now());
             Some((Ok(word), teller))
         });
         Ok(Response::new(Box::pin(words)))
@@ -59,7 +59,7 @@ impl DraResourceHealth for HealthService {
 
 impl HealthService {
     /// All of them each time, as kubelet wants it.
-    fn word(&mut self, now: Timestamp) -> NodeWatchResourcesResponse {
+    fn response(&mut self, now: Timestamp) -> NodeWatchResourcesResponse {
         let wellness = self.wellness.borrow_and_update();
         let devices = wellness.iter().map(|(name, health)| DeviceHealth {
             device: Some(DeviceIdentifier {

@@ -1,4 +1,4 @@
-//! The answer to a liveness probe.
+//! The liveness probe of the node driver.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use tokio::net::{TcpListener, UnixStream};
 
-/// Answers `GET /healthz` for as long as the program runs: 200 while somebody listens on all these sockets.
+/// Answers `GET /healthz` for as long as the program runs: 200 while all these sockets have a listener.
 ///
 /// The agent is not asked: what it does not answer is its own container's probe's matter, and this program waits for it.
 ///
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_socket_that_nobody_serves_is_told() {
+    async fn a_socket_without_a_listener_fails_the_probe() {
         let folder = tempfile::tempdir().unwrap();
         let sockets = ["a.sock", "b.sock"].map(|name| folder.path().join(name));
         let any = SocketAddr::from(([127, 0, 0, 1], 0));

@@ -1,10 +1,11 @@
-//! Incidents: what goes past a claim's limit or is refused by it, as Kubernetes' events on the claim's pods.
+//! Incidents: bypasses and refusals of a claim, reported as Kubernetes events on the claim's pods.
 //!
 //! ```text
 //!   agent ── event stream: bypass, tampered ──┐
 //!         ── claims: refusals, counted ───────┴─► Journal (pure): one event a minute of a claim and reason ──► events on its pods
 //! ```
-//! The agent's journal is the record; an event is news of it, and may be lost while this program is away for more than a minute.
+//! The agent's journal is the record. An event only announces it, and may be lost while this program is away for more
+//! than a minute.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,7 +20,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::node::agent::Agent;
-use crate::node::events::{About, Kind};
+use crate::node::events::{EventTarget, Kind};
 use crate::node::plugin::DraDriver;
 
 /// Between two looks at what the claims were refused.
@@ -37,7 +38,7 @@ const MOST_PODS: usize = 16;
 /// Bytes of a note: an event has 1,024 at most (`NoteLengthLimit`, events.k8s.io/v1).
 const MOST_TEXT: usize = 1000;
 
-/// What an event's reason is.
+/// The reason of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     /// A process holds GPU memory past its slice's account, or its slice is overdrawn.
@@ -57,7 +58,7 @@ impl Reason {
         }
     }
 
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Bypass => "GpuMemoryBypass",
             Self::Tampered => "GpuLimitTampered",
@@ -91,7 +92,7 @@ struct PendingIncident {
     count: u32,
 }
 
-/// What is to be told, and what was.
+/// Pending and reported incidents.
 #[derive(Debug, Default)]
 pub struct IncidentLog {
     news: BTreeMap<(ClaimRef, Reason), PendingIncident>,
@@ -130,7 +131,7 @@ impl IncidentLog {
         }
     }
 
-    /// What is to be told now: nothing of a claim and reason of which something was told in the last minute.
+    /// The events to send now: none for a claim and reason that had one in the last minute.
     fn due(&mut self, now: Instant) -> Vec<(ClaimRef, Reason, String)> {
         self.told
             .retain(|_, told| now.duration_since(*told) < BETWEEN);
@@ -148,7 +149,7 @@ impl IncidentLog {
             .collect()
     }
 
-    /// What is left to tell of a claim that is about to be let go, whenever something was told before.
+    /// The last events of a claim that is about to be released, regardless of the time since the previous ones.
     fn last(&mut self, held: &HeldClaim) -> Vec<(ClaimRef, Reason, String)> {
         self.count_one(held);
         let claim = ClaimRef::held(held);
@@ -309,7 +310,7 @@ async fn tell_one(plugin: &DraDriver, claim: &ClaimRef, reason: Reason, text: St
     let found = plugin.claim_at_hand(&claim.namespace, &claim.name).await;
     let found = found.ok().flatten();
     let pods = found.map_or_else(Vec::new, |found| pods(&found, &claim.uid));
-    let about = |kind, name, uid| About {
+    let about = |kind, name, uid| EventTarget {
         kind,
         namespace: &claim.namespace,
         name,
@@ -318,13 +319,13 @@ async fn tell_one(plugin: &DraDriver, claim: &ClaimRef, reason: Reason, text: St
     let events = plugin.events();
     if pods.is_empty() {
         let about = about(Kind::Claim, &claim.name, &claim.uid);
-        events.warn(about, reason.word(), "Enforce", text).await;
+        events.warn(about, reason.as_str(), "Enforce", text).await;
         return;
     }
     for (name, uid) in &pods {
         let about = about(Kind::Pod, name, uid);
         events
-            .warn(about, reason.word(), "Enforce", text.clone())
+            .warn(about, reason.as_str(), "Enforce", text.clone())
             .await;
     }
 }

@@ -1,10 +1,10 @@
-//! Preparing and unpreparing claims, as kubelet asks.
+//! The DRA plugin service: kubelet's NodePrepareResources and NodeUnprepareResources.
 //!
 //! ```text
 //!   kubelet ── Prepare(namespace, name, uid) ──► the claim, from the API server ──► allocation ──► the agent holds it
 //!           ── Unprepare(uid) ─────────────────────────────────────────────────────────────────► the agent lets it go
 //! ```
-//! Nothing is kept here: the agent's journal is the record of what is held, and both calls may be made again at any time.
+//! The driver keeps no state: the agent's journal records the held claims, and both calls may be repeated at any time.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +19,7 @@ use crate::cluster;
 use crate::node::agent::Agent;
 use crate::node::allocation::{self, Unprepared};
 use crate::node::claim_lock::KeyedMutex;
-use crate::node::events::{About, Events, Kind};
+use crate::node::events::{EventTarget, Events, Kind};
 use crate::node::incidents::{self, IncidentLog};
 use crate::node::protocol::dra::dra_plugin_server::DraPlugin;
 use crate::node::protocol::dra::{
@@ -128,7 +128,7 @@ impl DraDriver {
             held.cdi_device
         );
         for source in &allocation.ignored {
-            let about = About {
+            let about = EventTarget {
                 kind: Kind::Claim,
                 namespace: &asked.namespace,
                 name: &asked.name,
@@ -153,7 +153,7 @@ impl DraDriver {
     }
 }
 
-/// What the agent says, with what to do about it.
+/// The agent's error, with its hint.
 fn spoken(error: &v1::Error) -> String {
     match &error.hint {
         Some(hint) => format!("{} ({hint})", error.message),
@@ -179,7 +179,7 @@ impl DraPlugin for Kubelet {
         let answer = |(uid, prepared): (String, Result<Vec<Device>, PrepareError>)| {
             let (devices, error) = match prepared {
                 Ok(devices) => (devices, String::new()),
-                Err(failure) => (Vec::new(), told("prepared", &uid, &failure)),
+                Err(failure) => (Vec::new(), log_failure("prepared", &uid, &failure)),
             };
             (uid, NodePrepareResourceResponse { devices, error })
         };
@@ -199,7 +199,7 @@ impl DraPlugin for Kubelet {
         });
         let answer = |(uid, unprepared): (String, Result<(), PrepareError>)| {
             let failure = unprepared.err();
-            let error = failure.map(|failure| told("unprepared", &uid, &failure));
+            let error = failure.map(|failure| log_failure("unprepared", &uid, &failure));
             let error = error.unwrap_or_default();
             (uid, NodeUnprepareResourceResponse { error })
         };
@@ -217,8 +217,8 @@ async fn whole<T: Send + 'static>(
     (uid, done.unwrap_or_else(|error| Err(error.into())))
 }
 
-/// What kubelet is told, with the causes.
-fn told(done: &str, uid: &str, failure: &PrepareError) -> String {
+/// Logs the failure, and returns the error text for kubelet, with the causes.
+fn log_failure(done: &str, uid: &str, failure: &PrepareError) -> String {
     let text = failure.to_string();
     tracing::warn!("claim {uid} is not {done}: {text}");
     text

@@ -1,4 +1,4 @@
-//! The probe of the node's agent, for kubelet: whether `divvy daemon` answers on its socket in time.
+//! The liveness probe of the node's agent for kubelet: whether `divvy daemon` answers on its socket in time.
 //!
 //! It asks `/healthz`, which needs neither the journal nor the driver: an agent that waits for either is alive. The chart runs it in the
 //! agent's container, so that trouble of the plugin never restarts the agent.

@@ -1,4 +1,4 @@
-//! What kubelet speaks, compiled from `proto`. Field numbers are Kubernetes' own; what they mean is said there.
+//! kubelet's gRPC protocols of DRA plugins, compiled from `proto`. Field numbers and meanings are Kubernetes' own.
 
 #![allow(clippy::all, reason = "generated from proto/*.proto")]
 

@@ -1,4 +1,5 @@
-//! Claims that the agent holds and nobody will ever unprepare: released, and told.
+//! Reconciliation of claims: releases and reports claims that the agent holds and kubelet will never unprepare
+//! (orphans).
 //!
 //! Kubelet unprepares what it has prepared, over its own restarts and reboots. What it forgets (its checkpoint was lost, the
 //! node was taken out of the cluster and put back, a claim was deleted by force) is held by the agent for ever, and no pod
@@ -13,13 +14,13 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::node::allocation;
-use crate::node::events::{About, Kind};
+use crate::node::events::{EventTarget, Kind};
 use crate::node::plugin::DraDriver;
 
 /// Between two comparisons: nothing waits for them but what is leaked.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Why nobody will unprepare a claim.
+/// Why kubelet will not unprepare a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Leak {
     #[error("the claim no longer exists")]
@@ -65,7 +66,7 @@ async fn compare(plugin: &DraDriver) {
             return;
         }
     };
-    // What is being let go of is nobody's any more.
+    // An allocation that is being released is not an orphan.
     let leaving = |held: &&HeldClaim| matches!(held.state, JobState::Stopping | JobState::Ended);
     for one in held.iter().filter(|held| !leaving(held)) {
         look_into(plugin, one).await;
@@ -86,11 +87,11 @@ async fn look_into(plugin: &DraDriver, held: &HeldClaim) {
             None
         }
     };
-    // Nearly all are well, and what the API server has at hand says so. Only who is not is looked at again, as it is now.
+    // Nearly all claims are well, which the cached objects show. Only the others are read again from the API server.
     if judged(plugin.claim_at_hand(namespace, name).await).is_none() {
         return;
     }
-    // Whatever kubelet asks of this claim comes before or after.
+    // The claim's lock orders this check with kubelet's calls for the same claim.
     let _turn = plugin.claim_lock().lock(uid).await;
     let Some(leak) = judged(plugin.claim(namespace, name).await) else {
         return;
@@ -104,7 +105,7 @@ async fn look_into(plugin: &DraDriver, held: &HeldClaim) {
     else {
         return;
     };
-    let about = About {
+    let about = EventTarget {
         kind: Kind::Claim,
         namespace,
         name,

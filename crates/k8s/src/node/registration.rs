@@ -1,4 +1,4 @@
-//! How kubelet gets to know the driver: it finds a socket in `plugins_registry`, and asks.
+//! Registration of the DRA driver at kubelet, through a socket in `plugins_registry`.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::node::protocol::registration::{
     InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
 };
 
-/// What kubelet's plugin manager knows DRA drivers by (`DRAPlugin`, pluginregistration/v1).
+/// The plugin type of DRA drivers in kubelet's plugin manager (`DRAPlugin`, pluginregistration/v1).
 const TYPE: &str = "DRAPlugin";
 /// The services behind the driver's socket, as kubelet names versions.
 const SERVICES: [&str; 2] = ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"];
@@ -32,7 +32,7 @@ pub fn driver_socket(kubelet: &Path) -> PathBuf {
     kubelet.join("plugins").join(DRIVER).join("dra.sock")
 }
 
-/// Answers who is here.
+/// Answers kubelet's question for the driver's name and socket.
 #[derive(Debug)]
 pub struct Registrar {
     endpoint: String,

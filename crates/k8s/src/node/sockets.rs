@@ -1,7 +1,7 @@
-//! Sockets that stay where kubelet looks for them.
+//! Sockets in kubelet's folders, bound again when their file disappears.
 //!
-//! Kubelet's folders are swept by people, by kubelet's own restarts and by upgrades of a node; a socket whose file is gone can
-//! be reached by nobody, and nothing tells who listens on it. So the file is looked at once a second, and made anew.
+//! Kubelet's folders are cleaned by people, by kubelet's own restarts and by upgrades of a node. A socket without its
+//! file cannot be reached, and its listener gets no error. So the file is checked once a second, and bound again.
 
 use std::fs;
 use std::io;
@@ -67,7 +67,7 @@ pub async fn serve(
                 return Ok(());
             }
             () = lost(path, identity) => {
-                // Whoever is connected is served to the end.
+                // Open connections are served to the end.
                 drop(end);
                 tracing::warn!("{} was removed; creating it again", path.display());
             }

@@ -1,4 +1,4 @@
-//! A part of one GPU, as people write it for pods.
+//! A GPU fraction as pods write it.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Reading a pod.
+//! Parsing of a pod's GPU request.
 
 use serde_json::Value;
 
@@ -11,10 +11,10 @@ use super::{
 use crate::inject::{CLAIM, is_clearml_fraction};
 use crate::quantity::Quantity;
 
-/// Annotations and a variable that ask for more than the guarantee where there is room; nobody gets that here.
+/// Annotations and a variable that ask for bursting beyond the guarantee, which Divvy does not support.
 const BURSTS: [&str; 3] = ["gpu-fraction-limit", "gpu-memory.limit", "gpu-memory-limit"];
 const BURST_VARIABLE: &str = "RUNAI_GPU_MEMORY_LIMIT";
-/// What decides, with NVIDIA's runtime, which GPUs a container sees.
+/// The variable that selects a container's GPUs under NVIDIA's runtime.
 const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 
 /// A container, and what it lists of ours.
@@ -24,7 +24,7 @@ struct Container<'a> {
     object: &'a Value,
 }
 
-/// What a pod asks for, or why it is left as it is.
+/// Parses a pod's request, or says why it is left as it is.
 ///
 /// # Errors
 /// It asks for something that cannot be, or that would not be held.
@@ -73,7 +73,7 @@ fn containers(pod: &Value) -> Vec<Container<'_>> {
 }
 
 impl<'a> Container<'a> {
-    /// What it lists, each resource once: the API has limits and requests of these be the same.
+    /// Its resources, each once: the API requires limits and requests of these to be equal.
     fn resources(&self) -> impl Iterator<Item = (&'a str, &'a Value)> + use<'a> {
         let resources = &self.object["resources"];
         let limits = resources["limits"].as_object();
@@ -323,7 +323,7 @@ const UNHELD: [&str; 6] = [
     "DAC_READ_SEARCH",
 ];
 
-/// What of a security context would let its container take its mounts away.
+/// The setting of a security context that would let its container unmount its mounts.
 fn lets_go(context: &Value) -> Option<String> {
     let added = context["capabilities"]["add"].as_array();
     let mut added = added.into_iter().flatten().filter_map(Value::as_str);
@@ -341,7 +341,7 @@ fn lets_go(context: &Value) -> Option<String> {
         .map(|mount| format!("procMount: {mount}"))
 }
 
-/// What would let a container past its limit.
+/// Refuses settings that would let a container past its limit.
 fn check(spec: &Value, containers: &[Container<'_>]) -> Result<(), Refusal> {
     if spec["nodeName"]
         .as_str()

@@ -1,4 +1,4 @@
-//! What becomes of a pod in carrier mode: what it asks for becomes sixteenths and a gate, instead of a claim.
+//! The webhook's mutation of a pod in device-plugin mode: its request becomes sixteenths and a scheduling gate.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +10,14 @@ use super::{GATE, LABEL, LEAST, RESOURCE, units};
 use crate::inject::{drop_ours, entry, push};
 use crate::pod_request::{GPU, Refusal, Size, SkipReason, Steps, parse_pod_request};
 
-/// What becomes of a pod.
+/// The result of the mutation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gated {
     /// The pod as it is to be.
     pub pod: Value,
     /// From the pod as it was.
     pub patch: Patch,
-    /// For whoever made the pod.
+    /// Warnings for the creator of the pod.
     pub warnings: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ pub enum GateError {
     NoGpus,
 }
 
-/// What a pod becomes, or why it stays as it is. Twice is once. `sizes` are the usable memory of the cluster's GPUs.
+/// Mutates a pod, or says why it stays as it is. Idempotent. `sizes` are the usable memory of the cluster's GPUs.
 ///
 /// # Errors
 /// It asks for something that cannot be, that would not be held, or that no GPU could ever serve.
@@ -114,7 +114,7 @@ fn sixteenths(size: Size, sizes: &BTreeSet<Bytes>) -> Result<u8, GateError> {
     }
 }
 
-/// What a pod gets beyond what it asks for is said: it counts against others.
+/// A warning for memory beyond the request, because it counts against other pods.
 fn rounded(gpus: &[Size], count: usize) -> Option<String> {
     let exact = match gpus {
         [Size::Fraction(part)] => {

@@ -1,14 +1,15 @@
-//! Who gets which part of which GPU, and which carriers there are to be. Pure: a look at the cluster in, steps out.
+//! The assignment planner: which pod gets which part of which GPU, and which reservation pods exist. Pure: a look at
+//! the cluster in, steps out.
 //!
 //! ```text
 //!   a pod     gated ── Assign ──► in a share's list ── Lift ──► the scheduler's ──► over, or gone ── Drop ──► out of the list
-//!   a GPU     nobody's ── Carry ──► a carrier waits ──► the share names it ──► empty for a while ── Drain ──► Delete
+//!   a GPU     free ── Carry ──► a reservation pod waits ──► the share names it ──► empty for a while ── Drain ──► Delete
 //! ```
-//! Steps are to be taken in their order; after one that failed, none for the same pod or of the same share ([`Failed`]), and it
-//! is looked again. Each can be taken twice. An
-//! assignment is written before its gate is lifted, so a pod that runs always has one; a share is drained before its carrier
-//! is deleted, so nobody is assigned to a GPU that is being given back. Writes to a share are for the version that was looked
-//! at. Memory is not given out again before the node has let go of it.
+//! Steps are taken in their order; after a failed one, none for the same pod or of the same share ([`Failed`]), and the
+//! cluster is observed again. Each step is idempotent. An assignment is written before its gate is lifted, so a running
+//! pod always has one. A share is drained before its reservation pod is deleted, so no pod is assigned to a GPU that is
+//! being released. Writes to a share name the observed version. Memory is not assigned again before the node has
+//! released it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,14 +31,14 @@ pub struct FractionPod {
     pub name: String,
     /// Sixteenths.
     pub units: u8,
-    /// What it asked for, where it asked for memory.
+    /// Its requested memory, if it asked for memory.
     pub min_memory: Bytes,
     pub gated: bool,
     /// Where it was put.
     pub node: Option<String>,
     /// It has ended.
     pub over: bool,
-    /// What it says of where it may go.
+    /// Its placement constraints.
     pub placement_key: String,
     /// Nodes it may go to, as far as it and they say.
     pub feasible_nodes: BTreeSet<String>,
@@ -54,7 +55,7 @@ pub struct SharedGpu {
     pub carrier: Option<String>,
     pub draining: bool,
     pub assigned: Vec<PodUnits>,
-    /// What the node holds, whether assigned or not.
+    /// The node's held claims, assigned or not.
     pub held: Vec<PodUnits>,
 }
 
@@ -98,7 +99,7 @@ pub enum ReservationStep {
     Ungate { seeker: FractionPod, node: String },
     /// Makes a carrier where this pod may go.
     Reserve { name: String, seeker: FractionPod },
-    /// Says whether a share takes nobody any more.
+    /// Sets whether a share takes no further pods.
     Drain { share: String, draining: bool },
     /// Deletes a carrier.
     Delete { carrier: String },
@@ -106,7 +107,7 @@ pub enum ReservationStep {
     DeleteShare { share: String },
 }
 
-/// What must not be done any more of steps one of which failed: what it was done for, and what counted on it.
+/// Steps that must be skipped after a failed one: those of the same pod, and those that rely on it.
 #[derive(Clone, Debug, Default)]
 pub struct Failed {
     shares: BTreeSet<String>,
@@ -157,7 +158,7 @@ impl ReservationStep {
 }
 
 impl SharedGpu {
-    /// Sixteenths that nobody has: neither by assignment nor as a rest that the node still holds.
+    /// Free sixteenths: neither assigned nor still held by the node.
     pub fn free(&self) -> u8 {
         let mut taken: BTreeMap<&str, u8> = BTreeMap::new();
         for part in self.assigned.iter().chain(&self.held) {
@@ -179,7 +180,7 @@ impl SharedGpu {
     }
 }
 
-/// What to do now. `empty_since` has the shares that were empty before, and since when.
+/// The next steps. `empty_since` has the shares that were empty before, and since when.
 pub fn plan(
     world: &ClusterState,
     empty_since: &BTreeMap<String, Timestamp>,
@@ -326,7 +327,8 @@ fn is_carried(share: &SharedGpu, world: &ClusterState) -> bool {
     name.is_some_and(|name| carriers.any(|one| one.name == *name && !one.going && !one.over))
 }
 
-/// Carriers for those who found no GPU, as few as hold them; those on their way count, and those for nobody go.
+/// Creates reservation pods for pods without a GPU, as few as hold them; starting ones count, and unneeded ones are
+/// deleted.
 fn reserve_gpus(world: &ClusterState, waiting: &[&FractionPod], steps: &mut Vec<ReservationStep>) {
     let known: BTreeSet<&String> = world
         .shares
@@ -413,7 +415,7 @@ fn drain_idle(
     }
 }
 
-/// Whether nobody has a part of it.
+/// Whether no pod has a part of it.
 pub fn is_empty(share: &SharedGpu) -> bool {
     share.assigned.is_empty() && share.held.is_empty()
 }

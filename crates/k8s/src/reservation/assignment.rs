@@ -1,8 +1,9 @@
-//! Which sixteenths may be given out, and for whom they turned out to be. Pure.
+//! The assignment of device ids: which sixteenths kubelet may allocate, and which pod got them. Pure.
 //!
-//! Kubelet asks for ids and names no pod. So a seat is only so many sixteenths of a GPU: every assignment makes one, every claim
-//! fills one, and whoever comes with ids of an open seat gets it. Seats of one size on a node are alike, and so are their limits; if
-//! two pods sit down in each other's, both are served. Who has which ids kubelet says a moment later, and that is written down.
+//! Kubelet asks for ids and names no pod. So an assignment is only a number of sixteenths of a GPU. Every assigned pod
+//! opens one, every claim fills one, and any container with ids of an open one gets it. Assignments of one size on a
+//! node are alike, and so are their limits: if two pods swap them, both are served. Kubelet reports a moment later
+//! which pod has which ids, and the node records it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,7 +24,7 @@ pub struct AssignedPod {
     pub units: u8,
 }
 
-/// What kubelet says that a pod has.
+/// A pod's devices by kubelet's report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodDevices {
     pub namespace: String,
@@ -31,7 +32,7 @@ pub struct PodDevices {
     pub units: BTreeSet<Unit>,
 }
 
-/// What the node's agent holds for ids.
+/// The agent's claim for some ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentClaim {
     pub claim: String,
@@ -113,7 +114,7 @@ impl Ids {
     }
 }
 
-/// What claims of carrier mode begin with.
+/// The prefix of claims in device-plugin mode.
 pub const PREFIX: &str = "carrier-";
 
 /// Whether a claim is for ids of these units.
@@ -134,13 +135,13 @@ pub fn units_of(claim: &str) -> u8 {
 }
 
 impl AgentClaim {
-    fn shown<'s>(&self, shown: &'s [PodDevices]) -> Option<&'s PodDevices> {
+    fn pod_devices<'s>(&self, shown: &'s [PodDevices]) -> Option<&'s PodDevices> {
         shown.iter().find(|pod| is_for(&self.claim, &pod.units))
     }
 
     /// Whose it is: kubelet's word, else what it said before.
     pub fn holder(&self, seats: &[AssignedPod], shown: &[PodDevices]) -> Option<String> {
-        match self.shown(shown) {
+        match self.pod_devices(shown) {
             Some(pod) => seats
                 .iter()
                 .find(|seat| seat.namespace == pod.namespace && seat.name == pod.name)
@@ -149,9 +150,9 @@ impl AgentClaim {
         }
     }
 
-    /// Whether somebody has it, or nobody knows yet.
+    /// Whether a container has it, or its owner is not known yet.
     fn is_live(&self, seats: &[AssignedPod], shown: &[PodDevices]) -> bool {
-        self.shown(shown).is_some()
+        self.pod_devices(shown).is_some()
             || match &self.pod {
                 Some(uid) => seats.iter().any(|seat| seat.uid == *uid),
                 None => self.age < PENDING_GRACE,
@@ -166,7 +167,7 @@ impl AgentClaim {
     }
 }
 
-/// Seats that nobody sits in.
+/// Assignments without a claim.
 pub fn unfilled_assignments(
     seats: &[AssignedPod],
     held: &[AgentClaim],
@@ -239,8 +240,8 @@ pub fn prefer(
     Vec::new()
 }
 
-/// Claims that nobody has any more and in which nothing runs. What kubelet does not show is not gone for that: after a restart
-/// it shows nothing for a moment. A pod that it named is gone when its seat is.
+/// Claims without a pod, in which nothing runs. A pod that kubelet does not list may still exist: after a restart
+/// kubelet lists none for a moment. A named pod is gone when its assignment is.
 pub fn orphaned_claims(
     seats: &[AssignedPod],
     held: &[AgentClaim],
@@ -252,8 +253,8 @@ pub fn orphaned_claims(
     over.map(|held| held.claim.clone()).collect()
 }
 
-/// For whom each claim counts where sixteenths are counted: a pod that is assigned so much of that GPU, its own one first, so
-/// that two who sit in each other's seats count once each. Without such a pod it counts for itself.
+/// The pod that each claim counts for: its own pod if that is assigned this many sixteenths of that GPU, otherwise
+/// another such pod, so that two pods that swapped count once each. Without such a pod it counts for itself.
 pub fn attribute_claims(
     seats: &[AssignedPod],
     held: &[AgentClaim],

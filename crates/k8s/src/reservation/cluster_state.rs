@@ -1,4 +1,4 @@
-//! The cluster's objects as the assignment sees them. Pure.
+//! The cluster state for the assignment planner, read from Kubernetes objects. Pure.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::pod::{PLACE, is_gated, placement_key, units};
 use super::share::GpuShare;
 use super::units::UNITS;
 
-/// What there is to decide about.
+/// The input of the assignment planner.
 pub fn cluster_state(
     pods: &[Arc<Pod>],
     carriers: &[Arc<Pod>],
@@ -78,7 +78,7 @@ fn is_over(pod: &Pod) -> bool {
 
 fn of_share(share: &GpuShare) -> SharedGpu {
     let status = share.status.clone().unwrap_or_default();
-    // Nobody writes others; whoever did takes all there is.
+    // Only the controller and the nodes write these numbers; an invalid one counts as a full GPU.
     let units = |units: i64| u8::try_from(units).unwrap_or(UNITS);
     let assigned = share.spec.assignments.iter();
     let held = status.held.iter();

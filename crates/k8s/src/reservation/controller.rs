@@ -1,4 +1,4 @@
-//! The controller's loop in carrier mode: look, plan, take the steps; on whatever goes wrong, look again.
+//! The control loop of device-plugin mode: observe, plan, apply; after any failure, observe again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const TICK: Duration = Duration::from_secs(10);
 /// After a step that failed; longer each time.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// What cannot be done, and is tried again.
+/// A failed operation, which is retried.
 #[derive(Debug, thiserror::Error)]
 enum StepError {
     #[error("{}: {}", what, cluster::error_message(source))]
@@ -37,7 +37,7 @@ enum StepError {
     Gone(String),
 }
 
-/// What the loop sees.
+/// The caches of the loop.
 struct ReservationCache {
     pods: Store<Pod>,
     carriers: Store<Pod>,
@@ -69,7 +69,7 @@ pub(crate) async fn lead(
 /// Keeps carriers and assignments as pods want them, for good. `image` is what carriers run: this program's own.
 async fn run(client: Client, image: String) {
     let changed = Arc::new(Notify::new());
-    // What they watch for ends with this.
+    // The watches end with this.
     let tasks = &mut JoinSet::new();
     let carriers = Api::namespaced(client.clone(), NAMESPACE);
     let shares = Api::namespaced(client.clone(), NAMESPACE);
@@ -116,7 +116,7 @@ async fn run(client: Client, image: String) {
                 TICK
             }
             false => {
-                // What was looked at is old, and the news is on its way; or it is refused for good.
+                // The observed version is outdated, and the new one is on its way; or the write is refused for good.
                 tokio::time::sleep(AGAIN).await;
                 pause = (pause * 2).min(TICK);
                 pause
@@ -276,7 +276,7 @@ fn failed(what: String, source: kube::Error) -> StepError {
     StepError::Cluster { what, source }
 }
 
-/// Writes a share as it was looked at, changed; if anybody has written it since, that fails.
+/// Writes a changed share with the observed version; a concurrent write makes it fail.
 async fn write(
     client: &Client,
     sight: &ReservationCache,

@@ -1,7 +1,9 @@
-//! The node part in carrier mode: what kubelet and the agent say, to the shares; what shares say, to kubelet and the agent.
+//! The node part of device-plugin mode: it reports kubelet's and the agent's state to the GpuShares, and applies their
+//! assignments.
 //!
-//! It has no state that counts. Which carrier has which GPU and which pod has which sixteenths is kubelet's word
-//! (pod-resources); what is held is the agent's; who is to have what is the shares'. Each look puts the three together.
+//! It has no state of its own. Kubelet knows which reservation pod has which GPU and which pod has which sixteenths
+//! (pod-resources); the agent knows the held claims; the shares hold the assignments. Each reconcile combines the
+//! three.
 
 mod observation;
 mod report;
@@ -34,12 +36,12 @@ use report::{offers, statuses};
 
 /// Between two looks: a carrier that has started is to be used soon, and a look is three local calls.
 const LOOK: Duration = Duration::from_secs(2);
-/// How long kubelet is kept waiting for an assignment that is on its way, or for the agent to be done with who was there before.
-/// It waits without end, but for one pod at a time.
+/// How long kubelet is kept waiting for a pending assignment, or for the agent to release the previous holder. Kubelet
+/// waits without a bound, but for one pod at a time.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// What the node part works with.
+/// The handles of the node part.
 pub struct ReservationNode {
     node: String,
     client: Client,
@@ -140,10 +142,10 @@ impl ReservationNode {
         )
     }
 
-    /// Holds a part of a GPU for whoever these ids are for; answers its CDI device.
+    /// Holds a part of a GPU for the owner of these ids; returns its CDI device.
     ///
     /// # Errors
-    /// They are for nobody, or the agent cannot hold it.
+    /// The ids have no assignment, or the agent cannot hold it.
     pub async fn allocate(&self, ids: &[String]) -> Result<String, String> {
         let ids = Ids::read(ids).map_err(|error| error.to_string())?;
         let until = Instant::now() + PATIENCE;
@@ -168,7 +170,7 @@ impl ReservationNode {
         let claim = ids.claim();
         let mut seen = self.observe().await.map_err(AllocationFailure::passing)?;
         if seen.claims.iter().any(|held| held.uid == claim) {
-            // Kubelet gives ids out again only when whoever had them is over.
+            // Kubelet allocates ids again only when their previous pod is over.
             self.release(&claim).await?;
             seen.claims.retain(|held| held.uid != claim);
         }
@@ -273,7 +275,7 @@ impl ReservationNode {
         })
     }
 
-    /// Lets go of what nobody has, and tells kubelet and the shares what is so.
+    /// Releases unowned claims, and reports the state to kubelet and the shares.
     async fn reconcile(&self) -> Result<(), String> {
         let turn = self.turn.lock().await;
         let mut seen = self.observe().await?;
@@ -294,7 +296,7 @@ impl ReservationNode {
         self.publish_statuses(&statuses(&seen, &seats)).await
     }
 
-    /// Writes down at the agent for whom each claim turned out to be.
+    /// Records at the agent which pod each claim belongs to.
     async fn record_holders(
         &self,
         seats: &[AssignedPod],
@@ -322,7 +324,7 @@ impl ReservationNode {
     }
 }
 
-/// What keeps ids from being given out.
+/// The reason why ids are not allocated.
 struct AllocationFailure {
     text: String,
     /// It may be gone in a moment.

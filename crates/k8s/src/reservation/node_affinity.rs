@@ -1,7 +1,7 @@
-//! Whether a pod may go to a node, by what the pod says of nodes and the node of pods.
+//! Node affinity and taints: whether the scheduler may place a pod on a node.
 //!
-//! As kube-scheduler's NodeAffinity and TaintToleration plugins decide; what else it looks at (CPU, ports, spreading) is not looked
-//! at here, as a gate that was lifted cannot be put back by anybody.
+//! It follows kube-scheduler's NodeAffinity and TaintToleration plugins. It ignores the scheduler's other criteria
+//! (CPU, ports, spreading), because a removed gate cannot be put back.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The device plugin that kubelet asks for sixteenths of GPUs.
+//! The device plugin that serves sixteenths of GPUs to kubelet.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The two changes that carrier mode makes of pods: a carrier that holds a GPU, and a gate that is lifted. Pure.
+//! Pod changes of device-plugin mode: creation of a reservation pod, and removal of a pod's scheduling gate. Pure.
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use serde_json::{Value, json};
@@ -8,9 +8,9 @@ use super::node_affinity::required;
 use super::{GATE, NAMESPACE, RESOURCE};
 use crate::pod_request::GPU;
 
-/// What carriers are told from other pods by.
+/// The label that marks reservation pods.
 pub const RESERVATION_LABEL: (&str, &str) = ("app.kubernetes.io/component", "carrier");
-/// What a carrier was made for the kind of: pods that may go to the same nodes.
+/// The placement group of a reservation pod: pods that may go to the same nodes.
 pub const PLACE: &str = "divvy.dev/place";
 
 /// Where a pod may go, as far as it says so itself: equal for pods that say the same.

@@ -1,4 +1,4 @@
-//! What kubelet and a device plugin speak, and what kubelet says of its pods' devices, compiled from `proto`.
+//! kubelet's gRPC protocols of device plugins and of pod-resources, compiled from `proto`.
 
 #![allow(clippy::all, reason = "generated from proto/*.proto")]
 

@@ -1,4 +1,4 @@
-//! Making the device plugin known to kubelet, anew whenever kubelet is.
+//! Registration of the device plugin at kubelet, repeated when kubelet restarts.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! The record of a GPU in carrier mode: who is assigned a part of it, by the controller, and what is so, by its node.
+//! The GpuShare: the custom resource of a GPU in device-plugin mode, with the controller's assignments and the node's
+//! state.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{CustomResource, CustomResourceExt as _};

@@ -1,4 +1,4 @@
-//! Sixteenths of a GPU: how many a pod needs, how much memory they are, and what kubelet calls each.
+//! Sixteenths, the units of device-plugin mode: the number and memory for a request, and the device ids for kubelet.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use crate::pod_request::Fraction;
 
 /// Of one GPU: the smallest part that ClearML's injector knows is one of them.
 pub const UNITS: u8 = 16;
-/// What memory of slices is rounded down to, as everywhere in Divvy: the size of the driver's own blocks.
+/// The granularity of a slice's memory, as everywhere in Divvy: the size of the driver's own blocks.
 const STEP: Bytes = Bytes::mib(2);
 const MILLIONTHS: u32 = 1_000_000;
 

@@ -1,7 +1,7 @@
-//! Device classes: what claims and plain requests name.
+//! DeviceClasses, which claims and extended-resource requests name.
 //!
-//! A class with an extended resource's name serves pods that ask for that resource, `nvidia.com/mig-1g.10gb: 1`, without
-//! anybody's help: the scheduler makes the claim.
+//! A class with an extended resource's name serves pods that ask for that resource, `nvidia.com/mig-1g.10gb: 1`,
+//! without a webhook: the scheduler makes the claim.
 
 use k8s_openapi::api::resource::v1::{
     CELDeviceSelector, DeviceClass, DeviceClassSpec, DeviceSelector,

@@ -1,4 +1,5 @@
-//! A GPU's memory slices as counters, so that whatever the scheduler gives out of one GPU may lie beside each other.
+//! Shared counters of a GPU's memory slices, so that the devices that the scheduler allocates from one GPU never
+//! overlap.
 //!
 //! It knows sums, not places: a place takes one of each memory slice that it covers, and a counter of one is taken once. What
 //! `core::mig` says of layouts beyond that is said in sums too, where a table needs it:
@@ -11,7 +12,7 @@
 //! | beside all media engines none with any | `media-engines` | one for each memory slice | `+me.all`: all, `-me`: none, others: 1 |
 //! | so many of a profile | `most-PROFILE` | its most | 1 |
 //!
-//! A part takes everything: whoever shares a GPU shares all of it. That is counted once, however many parts are given out.
+//! A fraction takes every counter once, however many fractions are allocated: all share the whole GPU.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,7 @@ use super::quantity::of_count;
 /// `ResourceSliceMaxCountersPerCounterSet` and `ResourceSliceMaxCountersPerDeviceCounterConsumption` of resource.k8s.io/v1.
 pub(super) const MOST_COUNTERS: usize = 32;
 
-/// What a GPU that can be cut has.
+/// The counters of a GPU that can be split.
 pub(super) fn of(table: &ProfileTable) -> BTreeMap<String, u32> {
     let slices = 0..table.memory_slices;
     let mut counters: BTreeMap<String, u32> = slices.map(|slice| (memory(slice), 1)).collect();
@@ -47,7 +48,7 @@ pub(super) fn of(table: &ProfileTable) -> BTreeMap<String, u32> {
     counters
 }
 
-/// What an instance there takes of them.
+/// The counters that an instance at a placement takes.
 pub(super) fn taken(
     table: &ProfileTable,
     profile: &Profile,
@@ -83,7 +84,7 @@ fn memory(slice: u8) -> String {
 }
 
 fn most(profile: &Profile) -> String {
-    format!("most-{}", name::word(profile.name))
+    format!("most-{}", name::profile_slug(profile.name))
 }
 
 /// How many of a profile could lie side by side, if nothing but their places counted. Of runs of one length the lowest first
@@ -109,7 +110,7 @@ pub(super) fn set(name: String, counters: BTreeMap<String, u32>) -> CounterSet {
     }
 }
 
-/// What a device takes of the set of one GPU.
+/// The counters that a device takes from the set of one GPU.
 pub(super) fn consumption(
     name: String,
     counters: BTreeMap<String, u32>,

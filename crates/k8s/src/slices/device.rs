@@ -1,4 +1,4 @@
-//! Devices: a GPU, a place of an instance.
+//! The devices of a ResourceSlice: a GPU, or a MIG placement.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ pub(super) fn fraction(gpu: &Gpu, name: &str, carving: Option<&Carving>) -> Devi
 /// The least part of a GPU with so much memory. A node gives every part at least a thousandth of the GPU's time (`SharedGpu`), so
 /// smaller parts would use the time up while the scheduler, which counts memory, still has room.
 pub fn least(memory: Bytes) -> Bytes {
-    // What is published is rounded down, by less than a step.
+    // The published figure is rounded down, by less than a step.
     let all = memory.saturating_add(STEP);
     Bytes::new(all.get().div_ceil(1000)).round_up(STEP)
 }

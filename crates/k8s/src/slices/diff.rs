@@ -1,8 +1,8 @@
-//! From the slices that are there to those that are to be.
+//! The diff between the ResourceSlices in the cluster and the wanted ones, as ordered writes.
 //!
-//! The scheduler takes the devices of a pool only when as many slices of its newest generation are there as they say, so a
-//! change in several slices is none until the last of them is written: first everything new is written, with the next
-//! generation, then what is left over goes. What somebody deleted is put back as it was.
+//! The scheduler takes the devices of a pool only when it sees as many slices of its newest generation as they
+//! announce, so a change in several slices takes effect with the last write: first everything new is written, with the
+//! next generation, then leftovers are deleted. A deleted slice is created again as it was.
 
 use k8s_openapi::api::resource::v1::{
     CapacityRequestPolicyRange, Counter, Device, ResourceSlice, ResourceSliceSpec,
@@ -13,17 +13,17 @@ use super::pool::{Node, Pool};
 use super::quantity::plain;
 use crate::claim::DRIVER;
 
-/// What is to be done with one slice.
+/// A write to one slice.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SliceChange {
     Create(ResourceSlice),
-    /// With the resource version that was found: if somebody was quicker, it is looked at again.
+    /// With the observed resource version: after a concurrent write, the pool is listed again.
     Replace(ResourceSlice),
     Delete(ResourceSlice),
 }
 
-/// What makes of the slices that were found the node's pool, in order; nothing where they are it. Slices of other drivers or
-/// nodes are left alone, wherever they came from.
+/// The writes that turn the existing slices into the node's pool, in order; empty if they are equal. Slices of other
+/// drivers or nodes are left alone.
 pub fn steps(pool: &Pool, node: &Node, found: &[ResourceSlice]) -> Vec<SliceChange> {
     let ours: Vec<&ResourceSlice> = found
         .iter()

@@ -1,4 +1,4 @@
-//! What GPUs there are in a cluster, from what its nodes publish.
+//! The cluster's GPUs, read from the ResourceSlices of its nodes.
 
 use std::collections::BTreeMap;
 

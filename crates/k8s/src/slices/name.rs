@@ -1,4 +1,4 @@
-//! What devices are called: the same GPU, the same place, the same name, whatever lies there and whatever its number.
+//! Device names: the same GPU or MIG placement always has the same name, independent of its index and its content.
 //!
 //! A name is what a claim's allocation says, for as long as the claim lives, over restarts of the machine too: a GPU's number
 //! changes when another one is lost, its UUID does not.
@@ -20,11 +20,11 @@ pub(super) fn gpu(uuid: &str) -> Option<String> {
 
 /// `GPU-mig-1g-10gb-3`, after the GPU's own.
 pub(super) fn place(gpu: &str, profile: MigProfile, start: u8) -> String {
-    format!("{gpu}-mig-{}-{start}", word(profile))
+    format!("{gpu}-mig-{}-{start}", profile_slug(profile))
 }
 
 /// A profile's name as part of a name: `1g-10gb`, `1g-24gb-me-all`. Shorter than that of a class, for the UUID stands before it.
-pub(super) fn word(profile: MigProfile) -> String {
+pub(super) fn profile_slug(profile: MigProfile) -> String {
     let attribute = profile.attribute();
     let name = profile.to_string();
     let plain = name.strip_suffix(attribute.suffix()).unwrap_or(&name);

@@ -1,4 +1,4 @@
-//! What a node's agent says of its GPUs, as what can be given out of them.
+//! The offer of a node: the allocatable parts of the agent's GPUs.
 
 use divvy_api::v1;
 use divvy_core::mig::{MigProfileError, Placement, Profile, ProfileTable, ProfileTableError};
@@ -6,8 +6,8 @@ use divvy_core::units::Bytes;
 
 use super::counters;
 
-/// What parts of a GPU's memory are multiples of, on the node too: so the scheduler's sums are the agent's. The driver gives
-/// memory out in no smaller pieces than this.
+/// The granularity of a fraction's memory, on the node too: so the scheduler's sums are the agent's. The driver
+/// allocates memory in no smaller pieces.
 pub(super) const STEP: Bytes = Bytes::mib(2);
 
 /// A GPU, as far as it is published.
@@ -17,7 +17,7 @@ pub struct Gpu {
     /// The driver's number of it.
     pub index: u32,
     pub model: String,
-    /// What can be given out of it: usable memory, in whole steps of 2 MiB.
+    /// Its allocatable memory, in whole steps of 2 MiB.
     pub memory: Bytes,
     pub offer: Offer,
     pub health: Health,
@@ -26,7 +26,8 @@ pub struct Gpu {
 /// How a GPU can be given out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// In parts and whole, held by the limiter. Where it can be cut too, instances come while nobody has a part.
+    /// In fractions and whole, held by the limiter. If it can be split too, MIG instances come while no pod has a
+    /// fraction.
     Parts(Option<Carving>),
     /// In MIG instances alone: a GPU in MIG mode runs nothing outside of one.
     Instances(Carving),
@@ -36,11 +37,11 @@ pub enum Offer {
     Nothing(Withheld),
 }
 
-/// What a GPU can be cut into.
+/// The MIG profiles of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Carving {
     pub table: ProfileTable,
-    /// What lies there for good, as far as this node is concerned: others' instances, and those that are given to nobody.
+    /// Placements that are occupied for this node: foreign instances, and those that are allocated to no claim.
     pub taken: Vec<Placement>,
 }
 
@@ -83,7 +84,7 @@ pub enum Withheld {
     NoMemory,
 }
 
-/// What the agent lists, in its order.
+/// The agent's GPUs, in its order.
 pub fn gpus(listed: &[v1::Gpu]) -> Vec<Gpu> {
     listed.iter().map(gpu).collect()
 }
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_others_or_given_to_nobody_is_in_the_way_and_what_is_ours_is_not() {
+    fn foreign_and_unowned_instances_are_in_the_way_and_ours_are_not() {
         let instance = |state: &str, profile: &str, start: u8| {
             json!({
                 "gpu_uuid": "GPU-0", "gpu_index": 3, "profile": profile, "start": start, "memory_slices": 1,

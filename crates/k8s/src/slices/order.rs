@@ -1,11 +1,11 @@
-//! In which order devices stand: the scheduler takes the first that fits, so this is how GPUs are filled.
+//! The order of devices: the scheduler takes the first that fits, so the order decides how GPUs are packed.
 
 use divvy_core::mig::{MigGpu, Placement, PlacementPolicy};
 
 use super::offer::{Carving, Gpu, Offer};
 
-/// GPUs that only go whole, for they serve nobody else; then those for parts, then those for instances, of each kind the
-/// smallest first, which loses least, and of equal ones the first.
+/// First GPUs that are only allocated whole, for they serve no other request; then those for fractions, then those for
+/// instances. Within a kind the smallest comes first, which wastes least, and equal ones keep their order.
 pub(super) fn in_order(gpus: &[Gpu]) -> Vec<&Gpu> {
     let mut ordered: Vec<&Gpu> = gpus.iter().collect();
     let rank = |gpu: &Gpu| match gpu.offer {

@@ -1,4 +1,4 @@
-//! A node's pool: which devices, in which slices.
+//! The resource pool of a node: its devices, divided into ResourceSlices.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ pub enum Taints {
     Unknown,
 }
 
-/// What a node publishes.
+/// The published devices of a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pool {
     /// In the order in which they are to be given out.
@@ -47,7 +47,7 @@ pub struct Pool {
     pub withheld: Vec<(u32, Withheld)>,
 }
 
-/// What is published of these GPUs by a node of this role.
+/// The pool for these GPUs of a node with this role.
 pub fn pool(gpus: &[Gpu], role: &Role, taints: Taints) -> Pool {
     let mut pool = Pool::default();
     let mut places = Vec::new();
@@ -158,7 +158,7 @@ fn chunks(devices: &[Device]) -> Vec<&[Device]> {
             .take(MOST_DEVICES)
             .take_while(|one| !advanced(one));
         let plain = plain.count();
-        // Those of the first kind stand together, so that hardly a slice is cut short.
+        // Devices of the first kind stand together, so that hardly a slice is cut short.
         let most = match plain {
             plain if plain >= MOST_ADVANCED => plain,
             _ => MOST_ADVANCED,

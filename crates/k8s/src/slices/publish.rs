@@ -1,4 +1,4 @@
-//! Keeps a node's slices in the cluster as they are to be: the one part of [`slices`](super) that talks to anybody.
+//! The publisher: keeps the node's ResourceSlices in the cluster; the only I/O of [`slices`](super).
 //!
 //! ```text
 //!   agent's GPUs ──┐
@@ -6,9 +6,9 @@
 //!   own slices ────┘         (or a minute has gone by, or the last try failed)
 //! ```
 //!
-//! A watch only says when to look: what is there is listed anew each time. The kubelet deletes a node's slices when it starts and
-//! half a minute after a driver has gone, and anybody with the right may edit them; both show up here as events. Nothing is
-//! deleted at the end: the kubelet does that, and a driver that is only restarted goes on.
+//! A watch only triggers: the slices are listed anew each time. The kubelet deletes a node's slices when it starts and
+//! half a minute after a driver has gone, and any user with the right may edit them; both show up here as events.
+//! Nothing is deleted at the end: the kubelet does that, and a driver that is only restarted goes on.
 
 mod backoff;
 
@@ -41,9 +41,9 @@ pub struct Publisher {
     slices: Api<ResourceSlice>,
     nodes: Api<NodeObject>,
     name: String,
-    /// What the cluster turned out to know.
+    /// The cluster's support for device taints.
     taints: Taints,
-    /// What was said last of GPUs that are not published.
+    /// The last logged reasons of GPUs that are not published.
     said: Vec<(u32, Withheld)>,
 }
 
@@ -71,9 +71,9 @@ pub enum PublishError {
     Unsupported { gate: &'static str },
 }
 
-/// What is known of the own node.
+/// The known state of the own node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Own {
+struct OwnNode {
     node: Node,
     role: Role,
 }
@@ -90,13 +90,13 @@ impl Publisher {
         }
     }
 
-    /// Publishes what the agent says of its GPUs, until nobody can say any more. While it has said nothing, as after a start,
-    /// what is published stays; an agent that is away for a while is not one without GPUs, so let the last word stand.
+    /// Publishes the agent's GPUs until the channel closes. Before the first list, as after a start, the published
+    /// slices stay: an agent that is briefly away is not one without GPUs.
     pub async fn run(mut self, mut listed: watch::Receiver<Option<Vec<v1::Gpu>>>) {
         let mut slices = pin!(events(self.slices.clone(), self.of_node()));
         let named = format!("metadata.name={}", self.name);
         let mut nodes = pin!(events(self.nodes.clone(), named));
-        let mut own: Option<Own> = None;
+        let mut own: Option<OwnNode> = None;
         let mut offered: Option<Vec<Gpu>> = None;
         let mut pace = Backoff::new(Instant::now());
         listed.mark_changed();
@@ -129,7 +129,7 @@ impl Publisher {
                 pace.settled(Instant::now());
                 continue;
             };
-            match self.settle(gpus, own).await {
+            match self.reconcile(gpus, own).await {
                 Ok(0) => pace.settled(Instant::now()),
                 Ok(written) => {
                     tracing::info!(node = %self.name, written, "published ResourceSlices");
@@ -144,11 +144,11 @@ impl Publisher {
     }
 
     /// Makes the node's slices what they are to be; says how many were written or deleted.
-    async fn settle(&mut self, gpus: &[Gpu], own: &Own) -> Result<usize, PublishError> {
+    async fn reconcile(&mut self, gpus: &[Gpu], own: &OwnNode) -> Result<usize, PublishError> {
         loop {
             let pool = pool(gpus, &own.role, self.taints);
             self.say(&pool);
-            let found = self.found().await?;
+            let found = self.list().await?;
             let steps = steps(&pool, &own.node, &found);
             match self.apply(&steps).await? {
                 None => return Ok(steps.len()),
@@ -194,14 +194,14 @@ impl Publisher {
 
     /// Takes back everything of this node.
     async fn withdraw(&self) -> Result<(), PublishError> {
-        for slice in self.found().await? {
+        for slice in self.list().await? {
             self.delete(&slice).await?;
         }
         Ok(())
     }
 
     /// This driver's slices of this node.
-    async fn found(&self) -> Result<Vec<ResourceSlice>, PublishError> {
+    async fn list(&self) -> Result<Vec<ResourceSlice>, PublishError> {
         let of_node = ListParams::default().fields(&self.of_node());
         let listed = self.slices.list(&of_node).await;
         let mut items = listed.map_err(PublishError::List)?.items;
@@ -236,7 +236,7 @@ impl Publisher {
         self.said.clone_from(&pool.withheld);
     }
 
-    /// What of all slices these are, for the API server to choose by.
+    /// The field selector of this node's slices.
     fn of_node(&self) -> String {
         format!("spec.driver={DRIVER},spec.nodeName={}", self.name)
     }
@@ -256,11 +256,11 @@ where
     })
 }
 
-fn own_of(event: watcher::Event<NodeObject>) -> Option<Own> {
+fn own_of(event: watcher::Event<NodeObject>) -> Option<OwnNode> {
     let (watcher::Event::Apply(node) | watcher::Event::InitApply(node)) = event else {
         return None;
     };
-    Some(Own {
+    Some(OwnNode {
         role: role::of(node.metadata.labels.as_ref()),
         node: Node {
             name: node.metadata.name?,

@@ -1,4 +1,4 @@
-//! Quantities as the API server writes them, so that what comes back is what was sent.
+//! Quantities in the API server's canonical form, so that a slice that is read back equals the one that was written.
 
 use divvy_core::units::Bytes;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;

@@ -1,4 +1,4 @@
-//! What a node has to hold when a device of it was given out.
+//! Resolution of an allocated device: what the node's agent has to hold for it.
 
 use divvy_core::mig::{MigProfile, ProfileTable};
 use divvy_core::units::Bytes;
@@ -6,7 +6,7 @@ use divvy_core::units::Bytes;
 use super::name;
 use super::offer::{Gpu, Offer};
 
-/// What the node holds for one device of a claim.
+/// The node agent's part of one device of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceAllocation {
     Part {
@@ -45,11 +45,11 @@ pub enum NoDevice {
     },
 }
 
-/// What is to be held for a device of this name, `status.allocation.devices.results[].device`, of which the claim has so much,
-/// its `consumedCapacity["memory"]`. What the node may do does not count here: what was given out is held.
+/// The part to hold for a device of this name, `status.allocation.devices.results[].device`, of which the claim has so
+/// much, its `consumedCapacity["memory"]`. The node's role does not matter here: an allocated device is held.
 ///
-/// A device that was given out without an amount is nobody else's: MIG places, whole GPUs, and GPUs in a cluster where
-/// nothing can be given out twice.
+/// A device that was allocated without an amount is exclusive: MIG placements, whole GPUs, and GPUs in a cluster
+/// without consumable capacity.
 ///
 /// # Errors
 /// The node has no such device (any more), or not so much.

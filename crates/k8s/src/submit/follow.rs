@@ -1,4 +1,4 @@
-//! A submission to its end: why it waits, then what it writes, then its exit code.
+//! Following a submission: why its pod waits, then its log, then its exit code.
 //!
 //! Output is read with its times, by which a stream that broke off goes on where it was, no line twice.
 
@@ -86,13 +86,13 @@ async fn while_it_runs(
         output(pods, pod, last, true).await?;
         match pods.get(name).await {
             Ok(pod) if stage(&pod) == Stage::Runs => tokio::time::sleep(STATUS_LAG).await,
-            // What it is now, and whether it can be asked, the events say.
+            // The events show its present state, and whether its log can be read.
             Ok(_) | Err(_) => return Ok(()),
         }
     }
 }
 
-/// What the pod wrote after `last`, which becomes the time of its last line.
+/// The pod's output after `last`, which becomes the time of its last line.
 async fn output(
     pods: &Api<Pod>,
     pod: &Pod,

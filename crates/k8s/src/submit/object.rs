@@ -1,4 +1,4 @@
-//! The object that a submission is: pure, from words to a pod or a Job.
+//! The pod or Job of a submission, built from command-line arguments.
 
 use std::fmt;
 
@@ -17,9 +17,9 @@ use crate::reservation;
 
 /// The container's name, which logs are asked by.
 pub const CONTAINER: &str = "main";
-/// Whom a program is that need not be root; any number but 0 will do.
+/// The user id of a program that need not be root; any number but 0 will do.
 const USER: u32 = 1000;
-/// What Kubernetes takes as a label, which most names have to be (RFC 1123).
+/// The longest label of Kubernetes, which most names have to be (RFC 1123).
 const LONGEST_NAME: usize = 63;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Pod => "pod",
             Self::Job => "job",
@@ -243,7 +243,7 @@ impl Submission {
         metadata
     }
 
-    /// What asks, where it is no limit.
+    /// Adds the annotations of a request that is no limit.
     fn mark(&self, metadata: &mut Value) {
         match self.amount {
             Amount::Part(part) => {

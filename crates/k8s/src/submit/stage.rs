@@ -1,10 +1,10 @@
-//! Where a pod stands for whoever waits for its output. Pure.
+//! The stage of a pod for a client that waits for its output: waiting, running or ended. Pure.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
 
 use super::object::CONTAINER;
 
-/// What a pod is at.
+/// The stage of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// And why.
@@ -12,7 +12,7 @@ pub enum Stage {
     Runs,
     /// Its program ended with this code.
     Ended(u8),
-    /// Its program never ran, or nobody knows how it ended.
+    /// Its program never ran, or its exit code is unknown.
     Lost(String),
 }
 
@@ -25,7 +25,7 @@ const FINAL: [&str; 5] = [
     "RunContainerError",
 ];
 
-/// What a pod is at, from its status alone.
+/// The stage of a pod, from its status alone.
 pub fn stage(pod: &Pod) -> Stage {
     let Some(status) = &pod.status else {
         return Stage::Waits("Kubernetes has not processed the pod yet".to_owned());

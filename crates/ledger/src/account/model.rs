@@ -1,4 +1,5 @@
-//! Every interleaving of a few processes, walked through on the very steps that production runs.
+//! A model checker of the admission check: it walks every interleaving of a few processes over the steps that
+//! production runs.
 //!
 //! A world is all shared words and where each process stands. From each world, each process may do its next step; worlds
 //! seen before are not walked again, so loops end and the walk is complete. All accesses are sequentially consistent,
@@ -23,7 +24,7 @@ enum Act {
     Hold(usize, u64),
     /// The agent changes the limit.
     Limit(u64),
-    /// Somebody finds a dead owner of a slot: undecided bytes become firm.
+    /// Another process reaps the dead owner of a slot: undecided bytes become firm.
     Settle(usize),
     /// The dead owner's bytes have come back.
     Free(usize),
@@ -69,9 +70,9 @@ struct World {
 
 #[derive(Clone, Copy, PartialEq, Hash)]
 enum Weather {
-    /// Who waits, waits as long as it takes; nobody dies.
+    /// A waiting process waits without a bound, and no process dies.
     Fair,
-    /// Who waits may give up at any time, and anybody may be killed at any step.
+    /// A waiting process may give up at any time, and any process may be killed at any step.
     Foul,
 }
 
@@ -187,7 +188,7 @@ impl World {
             while outcome.is_none() && matches!(attempt.step, Step::Judge | Step::Done(_)) {
                 outcome = attempt.step(&view);
             }
-            // What was counted matters no more once it is judged; two worlds that differ in it alone are one.
+            // A count is irrelevant once it is judged; two worlds that differ in it alone are one.
             if !matches!(attempt.step, Step::CountAll | Step::GiveWay) {
                 attempt.count = Count::default();
                 attempt.used = 0;
@@ -241,7 +242,7 @@ impl World {
                     shared.words[to] = Word(word.0 & !VERSION);
                 }
                 Act::Leave(bytes) => shared.words[slot] = shared.words[slot].release(bytes),
-                Act::Arrive(to) => shared.words[to] = shared.words[to].settle(),
+                Act::Arrive(to) => shared.words[to] = shared.words[to].make_firm(),
                 Act::Settle(of) | Act::Free(of) => {
                     return next.recover(of, matches!(act, Act::Free(_)));
                 }
@@ -251,7 +252,7 @@ impl World {
         Some(next)
     }
 
-    /// What a reaper does to the slot of a dead process; it cannot be done to a living one.
+    /// Reaps the slot of a dead process; a living one cannot be reaped.
     fn recover(mut self, slot: usize, free: bool) -> Option<Self> {
         let owner = self
             .processes
@@ -310,8 +311,8 @@ impl Hasher for Fingerprint {
     }
 }
 
-/// Walks through every world, checks `at_the_end` wherever nobody has anything left to do, and that from every world such
-/// an end can be reached.
+/// Walks through every world. Checks `at_the_end` wherever no process has a step left, and that every world can reach
+/// such an end.
 fn walk(start: World, at_the_end: impl Fn(&World)) {
     let initial_limit = start.shared.limit;
     let mut numbers = HashMap::from([(start.fingerprint(), 0usize)]);
@@ -361,7 +362,7 @@ fn walk(start: World, at_the_end: impl Fn(&World)) {
     );
 }
 
-/// Without releases: nobody was refused what still fits when all is done, and the words are exactly what is held.
+/// Without releases: no reservation that fits was refused when all is done, and the words are exactly what is held.
 fn nothing_fitting_was_refused(world: &World) {
     let shared = &world.shared;
     let refused = world.processes.iter().flat_map(|process| &process.refusals);
@@ -467,7 +468,7 @@ fn bytes_on_the_move(versions: bool) -> World {
 }
 
 #[test]
-fn bytes_on_the_move_refuse_nobody() {
+fn bytes_on_the_move_refuse_no_reservation() {
     walk(bytes_on_the_move(true), |world| {
         words_are_what_is_held(world);
         assert_eq!(world.held(), 10);
@@ -495,7 +496,7 @@ fn a_shrinking_limit_holds_for_every_reservation_begun_after_it() {
 }
 
 #[test]
-fn whoever_gives_up_or_is_killed_anywhere_the_limit_holds() {
+fn the_limit_holds_wherever_a_process_gives_up_or_is_killed() {
     let start = World::new(
         Weather::Foul,
         10,
@@ -508,7 +509,7 @@ fn whoever_gives_up_or_is_killed_anywhere_the_limit_holds() {
 }
 
 #[test]
-fn whoever_of_three_gives_up_or_is_killed_anywhere_the_limit_holds() {
+fn the_limit_holds_wherever_one_of_three_processes_gives_up_or_is_killed() {
     let start = World::new(
         Weather::Foul,
         10,
@@ -561,7 +562,7 @@ fn bytes_that_become_shared_are_counted_at_every_moment() {
 }
 
 #[test]
-fn bytes_that_become_shared_refuse_nobody() {
+fn bytes_that_become_shared_refuse_no_reservation() {
     walk(sharing(0, 3, &[Join, Reserve(4)]), |world| {
         assert_eq!(world.held(), 10)
     });

@@ -1,4 +1,4 @@
-//! The agent's side: what the processes of a slice want, read and not believed.
+//! The demand reader: the daemon's view of the work that a slice's processes report; no figure of a process is trusted.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,23 +18,23 @@ use crate::map::{self, OpenError, word};
 use crate::process::{Liveness, ProcessIdentity};
 use crate::slice::{Slice, live};
 
-/// Work whose end nobody watches is taken for done this long after it should have been, in nanoseconds; so is that of a process
-/// which is stopped or gone.
+/// Slack after the expected end of work, in nanoseconds: unobserved work then counts as done, as does that of a stopped
+/// or dead process.
 const SLACK_NS: u64 = 2_000_000;
 /// Work that is watched is overdue this long after it should have been done.
 const OVERDUE_NS: u64 = 3_000_000;
-/// Whoever stands at the gate asks ten times meanwhile ([`ASK_AGAIN`]); who does not is stopped, and is
-/// not waited for until it asks again. In nanoseconds.
+/// A waiting process reports ten times in this period ([`ASK_AGAIN`]). A process without a report counts as stopped
+/// until its next report. In nanoseconds.
 const SILENT_NS: u64 = 10 * ASK_AGAIN.as_nanos() as u64;
 /// At most so much of the time between two looks counts as silence, in nanoseconds: the looker may have slept, and the machine.
 const SLEPT_NS: u64 = 2 * ASK_AGAIN.as_nanos() as u64;
-/// So many owners are looked up in one look: slots hold what their job writes, and nobody's keep the other slices waiting. Those
-/// beyond are believed.
+/// Most slot owners that one observation looks up. Jobs write their own slots, so a job with many slots must not delay
+/// the other slices. Slots beyond this number are trusted.
 const LOOKED_UP: u32 = 16;
 /// How long to sleep where words cannot be waited for.
 const BLIND: Duration = Duration::from_millis(1);
 
-/// What the processes of a slice say they do, taken together.
+/// The demand of a slice: the reports of its processes, taken together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// One of them stands at the gate.
@@ -60,7 +60,7 @@ pub struct DemandReader {
     /// The file's first page, for the address of a word to wait for. Never read through: the job may cut the file short.
     page: Page,
     seen: u32,
-    /// Those at the gate, by slot.
+    /// Waiting processes at the gate, by slot.
     waiting: BTreeMap<usize, GateWaiter>,
 }
 
@@ -104,7 +104,8 @@ impl DemandReader {
         })
     }
 
-    /// What the slice's processes say now, and the point from which [`wait_for_demand`] waits. `now`: [`crate::boot_time_ns`].
+    /// The current demand of the slice's processes, and the point from which [`wait_for_demand`] waits. `now`:
+    /// [`crate::boot_time_ns`].
     ///
     /// # Errors
     /// The file is too short: a job cut it.
@@ -181,8 +182,8 @@ fn half(line: &[u8], offset: usize) -> u32 {
     word(line, offset) as u32
 }
 
-/// Whether the owner of a slot is stopped or gone, and takes nothing back of what it said. Of a process of another PID namespace
-/// nobody here can tell.
+/// Whether the owner of a slot is stopped or gone, so that it takes back nothing that it reported. `false` for a
+/// process of another PID namespace, whose state is not visible here.
 fn stands_still(line: &[u8]) -> bool {
     let owner = ProcessIdentity {
         pid: word(line, offset_of!(SlotLines, pid)) as u32,
@@ -202,7 +203,7 @@ impl Waker {
         futex::wake(&self.0);
     }
 
-    /// The point from which to wait: look at it before looking at whatever the bell is rung for.
+    /// The point from which to wait: read it before reading the state that the waker announces.
     pub fn epoch(&self) -> u32 {
         self.0.load(SeqCst)
     }
@@ -266,7 +267,7 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // SAFETY: exactly what was mapped; nobody holds a reference into it.
+        // SAFETY: exactly the mapped range; no reference into it exists.
         unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.0), PAGE_SIZE) };
     }
 }

@@ -1,4 +1,4 @@
-//! The job's side: may this launch go on, and if not, waiting until it may.
+//! The launch gate in a job's process: it decides whether a launch may start, and waits on a futex until it may.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -18,10 +18,11 @@ pub(super) const ASK_AGAIN: Duration = Duration::from_millis(20);
 const AWAY_NS: u64 = 1_000_000_000;
 /// How often it looks whether its work has left the GPU.
 const LOOK: Duration = Duration::from_micros(200);
-/// Nobody is kept longer than this, in nanoseconds, whatever the grant says: an error of ours must not hang a program.
+/// The longest wait of a launch at the gate, in nanoseconds, even if the grant says otherwise: an error of Divvy must
+/// not hang a program.
 pub const MAX_GATE_WAIT_NS: u64 = 60_000_000_000;
 
-/// What the processes of a slice may launch. Times are of [`boot_time_ns`], below 2^62.
+/// The grant of a slice: the launches that its processes may start. Times are of [`boot_time_ns`], below 2^62.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grant {
     /// Anything, until told otherwise. What a slice begins with.
@@ -89,7 +90,7 @@ impl Control {
     }
 }
 
-/// How long somebody stands at the gate, without the time in which he could not look.
+/// The time that a thread has waited at the gate, without the periods in which it could not observe the grant.
 struct WaitTimer {
     nanos: u64,
     then: u64,
@@ -151,7 +152,7 @@ impl ProcessSlot {
     fn wait_at_most(&self, longest: u64, gpu: usize, mut has_drained: impl FnMut() -> bool) -> u64 {
         let mut time = WaitTimer::since(boot_time_ns());
         let lines = self.own();
-        // The grant when this process was first seen here with nothing on the GPU; looked at before anybody is told.
+        // The grant when this process was first seen here with nothing on the GPU; read before the demand is reported.
         let mut idle_at = self.idle_grant(gpu);
         lines.waiting.fetch_add(1, SeqCst);
         self.request_turn();
@@ -180,7 +181,7 @@ impl ProcessSlot {
             }
             let nap = if drained { ASK_AGAIN } else { LOOK };
             futex::wait(&self.control.told, told, nap);
-            // Whoever stands here and does not ask is taken to be stopped.
+            // The daemon takes a process that waits here without reporting for stopped.
             let is_due = boot_time_ns().saturating_sub(asked_at) >= ASK_AGAIN.as_nanos() as u64;
             if is_due && self.control.told.load(SeqCst) == told {
                 self.request_turn();
@@ -249,7 +250,7 @@ impl ProcessSlot {
         WorkWaitGuard(lines)
     }
 
-    /// Adds device time that was measured, in nanoseconds, for whoever looks.
+    /// Adds measured device time, in nanoseconds, to the slot's counter.
     pub fn add_device_time(&self, gpu: usize, nanos: u64) {
         if let Some(shared) = self.slots.gpus.get(gpu) {
             shared.device_time.fetch_add(nanos, Relaxed);
@@ -281,7 +282,7 @@ impl Drop for WorkWaitGuard<'_> {
     }
 }
 
-/// What the last owner of a slot said about its work is not its next owner's.
+/// Clears the work reports of a slot's last owner for the next one.
 pub(crate) fn forget(lines: &SlotLines) {
     lines.waiting.store(0, SeqCst);
     lines.watching.store(0, SeqCst);
@@ -298,7 +299,7 @@ mod tests {
     use crate::{DemandReader, GpuSpec, SharingMode, Slice, SliceSpec};
 
     #[test]
-    fn who_was_stopped_at_the_gate_has_not_stood_there_all_the_time() {
+    fn a_process_stopped_at_the_gate_does_not_count_the_stop_as_waiting() {
         let mut time = WaitTimer::since(5);
         assert_eq!(time.until(7), 2);
         let hour = 3_600 * AWAY_NS;
@@ -324,9 +325,9 @@ mod tests {
         );
     }
 
-    /// As in a container, where nobody outside can tell whose process it is and whether it is stopped.
+    /// As in a container, where an outside process cannot tell the owner and whether it is stopped.
     #[test]
-    fn whoever_stands_at_the_gate_and_does_not_ask_is_not_waited_for_until_it_asks() {
+    fn a_waiter_that_does_not_ask_counts_as_stopped_until_it_asks() {
         const LOOK: u64 = ASK_AGAIN.as_nanos() as u64;
         let (_folder, _control, slice) = slice();
         let (slot, other) = (slice.join().unwrap(), slice.join().unwrap());
@@ -345,7 +346,7 @@ mod tests {
             let seen = look(&|| slot.request_turn());
             assert_eq!(seen, (true, true), "it asks, and is believed");
         }
-        // That another of the slice asks is not its own word.
+        // A report of another process of the slice does not count as its own.
         let seen: Vec<_> = (0..50).map(|_| look(&|| other.request_turn())).collect();
         let silent_from = seen.iter().position(|seen| *seen == (false, false));
         assert_eq!(silent_from, Some(9), "{seen:?}");
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_looker_that_slept_takes_nobody_for_silent() {
+    fn a_reader_that_slept_takes_no_waiter_for_silent() {
         let (_folder, _control, slice) = slice();
         let slot = slice.join().unwrap();
         let mut lookout = DemandReader::new(&slice).unwrap();
@@ -390,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_waited_too_long_goes_on_and_that_is_counted() {
+    fn a_launch_that_has_waited_too_long_goes_on_and_is_counted() {
         const LONGEST: u64 = 5_000_000;
         let (_folder, control, slice) = slice();
         let slot = slice.join().unwrap();

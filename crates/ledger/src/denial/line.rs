@@ -1,4 +1,4 @@
-//! A line of the denial log: what each of its words means, which refusal it is for, and whether somebody has written it whole.
+//! One record of the denial log: the meaning of its words, its checksum, and the test for a complete write.
 
 use super::{AllocationGroup, AllocationKind, Denial, DenialCause, NAMED, Peer, Text};
 use crate::layout::{DENIAL_WORDS, DENIALS, GPUS};
@@ -74,7 +74,7 @@ pub fn encode(denial: &Denial) -> Words {
     words
 }
 
-/// What a line says; `None` when nobody has written it whole.
+/// Decodes a line; `None` if it is not completely written.
 pub fn decode(words: &Words) -> Option<Denial> {
     if words[at::CHECK] != check(words) {
         return None;

@@ -1,4 +1,4 @@
-//! Arrays and mipmapped arrays: charged what the driver says such an array takes.
+//! Charges for arrays and mipmapped arrays: the size that the driver reports for such an array.
 //!
 //! It says so only of an array whose memory is to be mapped later (`CUDA_ARRAY3D_DEFERRED_MAPPING`), so a twin of that kind is made
 //! first, asked and destroyed; it takes no memory itself. A driver that cannot be asked is believed to take what `extent` comes to.
@@ -184,12 +184,12 @@ fn end<F>(real: &Real<'_, F>, key: u64) -> CUresult {
     result
 }
 
-/// What the driver says that an array takes.
+/// The driver's figure for the size of an array.
 fn told_of_array(of: &CUDA_ARRAY3D_DESCRIPTOR, device: CUdevice) -> Option<u64> {
     let (create, destroy) = (real::cuArray3DCreate_v2.get()?, real::cuArrayDestroy.get()?);
     let ask = driver::cuArrayGetMemoryRequirements.get()?;
     let of = deferred(of);
-    told(|needs| {
+    reported_size(|needs| {
         let mut twin = std::ptr::null_mut();
         // SAFETY: the driver's functions, with places for their answers and a description that is read; the twin is ours alone.
         unsafe {
@@ -204,7 +204,7 @@ fn told_of_array(of: &CUDA_ARRAY3D_DESCRIPTOR, device: CUdevice) -> Option<u64> 
     })
 }
 
-/// What the driver says that a mipmapped array takes.
+/// The driver's figure for the size of a mipmapped array.
 fn told_of_mipmapped(
     of: &CUDA_ARRAY3D_DESCRIPTOR,
     levels: c_uint,
@@ -216,7 +216,7 @@ fn told_of_mipmapped(
     );
     let ask = driver::cuMipmappedArrayGetMemoryRequirements.get()?;
     let of = deferred(of);
-    told(|needs| {
+    reported_size(|needs| {
         let mut twin = std::ptr::null_mut();
         // SAFETY: as above.
         unsafe {
@@ -238,7 +238,7 @@ fn deferred(of: &CUDA_ARRAY3D_DESCRIPTOR) -> CUDA_ARRAY3D_DESCRIPTOR {
     }
 }
 
-fn told(ask: impl FnOnce(&mut CUDA_ARRAY_MEMORY_REQUIREMENTS) -> CUresult) -> Option<u64> {
+fn reported_size(ask: impl FnOnce(&mut CUDA_ARRAY_MEMORY_REQUIREMENTS) -> CUresult) -> Option<u64> {
     let mut needs = CUDA_ARRAY_MEMORY_REQUIREMENTS::default();
     let result = relaxed(|| ask(&mut needs));
     (result == CUresult::SUCCESS && needs.size > 0).then_some(needs.size as u64)

@@ -1,5 +1,6 @@
-//! Physical memory that is bound to something: to tiles of sparse and deferred arrays, and to multicast objects. It is charged where it
-//! is created; what is bound keeps it alive, as a mapping does (documented for multicast objects, inferred for arrays).
+//! Bindings of physical memory: to tiles of sparse and deferred arrays, and to multicast objects. It is charged where
+//! it is created; what is bound keeps it alive, as a mapping does (documented for multicast objects, inferred for
+//! arrays).
 
 use std::ffi::{c_uint, c_ulonglong};
 use std::slice;
@@ -17,7 +18,7 @@ use crate::device::DeviceMembership;
 use crate::process;
 use crate::route::hook::Real;
 
-/// What is to be unbound, taken out before the driver is asked.
+/// Bindings that are about to end, removed from the table before the driver is called.
 pub struct Unbinding {
     account: &'static ProcessAccount,
     resource: u64,

@@ -1,4 +1,4 @@
-//! What a process has on a GPU, by size and kind: for the record of a refusal.
+//! The breakdown of a process's usage on a GPU by size and kind, for the out-of-memory report.
 
 use std::collections::HashMap;
 

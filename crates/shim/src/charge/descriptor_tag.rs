@@ -1,4 +1,4 @@
-//! Names on file descriptors: memory that goes from process to process as a descriptor is known again by a mark on it.
+//! Tags on file descriptors: they identify memory that one process passes to another as a descriptor.
 //!
 //! The driver gives out descriptors of files that all look alike (of the same device node, inferred), so a descriptor says nothing
 //! about what it stands for. But a read lock belongs to an *open file description*, which is what is sent to another process, and
@@ -66,8 +66,8 @@ fn mark_in(line: &str) -> Option<DescriptorTag> {
     (is_mark && (BEYOND_FILES..PLACES).contains(&start)).then_some(mark)
 }
 
-/// What names memory that goes from process to process as bytes: the driver gives out the same for one allocation and others for
-/// the next (inferred: PyTorch, among others, tells allocations apart by them).
+/// The key of memory that processes pass on as bytes: the driver returns the same bytes for one allocation and others
+/// for the next (inferred: PyTorch, among others, identifies allocations by them).
 pub fn of_bytes(bytes: &[u8]) -> u64 {
     let mixed = bytes
         .iter()

@@ -1,8 +1,8 @@
-//! Memory that the driver keeps for this process from one allocation to the next: a pool, or what graphs take on a device.
+//! The driver cache: memory that the driver keeps between allocations, in a memory pool or for the graphs of a device.
 //!
-//! What a stock takes of the GPU is not what its allocations add up to. It is charged what the driver says it has reserved.
-//! What a call may at most make it grow by is reserved before the driver is asked, and afterwards the charge is settled to
-//! the driver's figure. A stock also shrinks by itself; that is noticed at the next call that matters.
+//! A cache takes more of the GPU than the sum of its allocations, so its charge is the driver's figure of its reserved
+//! memory. The most that a call may make it grow is reserved before the call, and afterwards the charge is set to the
+//! driver's figure. A cache also shrinks by itself; the next call that matters finds that out.
 //!
 //! ```text
 //! charged + lent ≥ reserved by the driver, at all times        in_flight: part of charged, for calls not settled yet
@@ -25,7 +25,7 @@ use crate::table::real;
 
 /// Stocks grow by multiples of this (inferred: a fresh pool reports 32 MiB reserved after a small allocation, and graph
 /// memory is taken for the same allocator). A driver that takes less is charged less in the end; the last part of a limit
-/// that is smaller than this is of no use to a stock.
+/// that is smaller than this is of no use to a cache.
 const SEGMENT: u64 = 32 << 20;
 /// How often a settlement starts over because another thread's came between. The last to finish settles for all.
 const TRIES: usize = 8;
@@ -94,7 +94,7 @@ impl CacheSource {
     }
 }
 
-/// One stock on a GPU of the slice.
+/// One cache on a GPU of the slice.
 pub struct DriverCache {
     source: CacheSource,
     place: GpuAccount,
@@ -108,10 +108,10 @@ pub struct DriverCache {
 #[derive(Default)]
 struct Balance {
     charged: u64,
-    /// What allocations that are shared with other processes take of it: they are counted by themselves.
+    /// Its bytes in allocations that are shared with other processes; those are counted by themselves.
     lent: u64,
     in_flight: u64,
-    /// What calls in flight that charged nothing mean to take of what is there.
+    /// Bytes that in-flight, uncharged calls expect to take from the cached memory.
     promised: u64,
     /// The driver's figure when it was last asked.
     reserved: u64,
@@ -121,12 +121,12 @@ struct Balance {
     forced: u64,
 }
 
-/// What a call holds of a stock while the driver is at it.
+/// The claim of a call on a cache while the driver works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GrowthClaim {
-    /// Charged: the most that the stock may grow by.
+    /// Charged: the most that the cache may grow by.
     Reserved(u64),
-    /// Not charged: there is room for so much, and the stock should not grow.
+    /// Not charged: there is room for so much, and the cache should not grow.
     Promised(u64),
 }
 
@@ -139,12 +139,12 @@ pub struct Growth {
     forced: u64,
 }
 
-/// The most that a stock grows by when so many bytes of it are needed.
+/// The most that a cache grows by when so many bytes of it are needed.
 pub fn most(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(SEGMENT).unwrap_or(u64::MAX)
 }
 
-/// What to do so that the charge agrees with the driver.
+/// The correction that makes the charge agree with the driver.
 #[derive(Debug, PartialEq, Eq)]
 enum Correction {
     None,
@@ -197,8 +197,8 @@ impl Balance {
         self.changes += 1;
     }
 
-    /// Whether the driver was found to have taken more than was charged since the call began, by whichever thread: of what several
-    /// are at, nobody can say whose it is.
+    /// Whether the driver took more than was charged since the call began, in any thread: with concurrent calls, the
+    /// growth belongs to no single one.
     fn has_outgrown(&self, growth: Growth) -> bool {
         self.forced != growth.forced
     }
@@ -233,7 +233,7 @@ impl DriverCache {
         self.balance.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leave to ask the driver, which will not end the stock meanwhile; `None` when it has.
+    /// Leave to ask the driver, which will not end the cache meanwhile; `None` when it has.
     fn open(&self) -> Option<RwLockReadGuard<'_, bool>> {
         let closed = self.closed.read().unwrap_or_else(PoisonError::into_inner);
         (!*closed).then_some(closed)
@@ -246,7 +246,7 @@ impl DriverCache {
         }
     }
 
-    /// The same, for a caller that keeps the stock from being closed meanwhile.
+    /// The same, for a caller that keeps the cache from being closed meanwhile.
     fn settle_open(&self) {
         let place = &self.place;
         for tries_left in (0..TRIES).rev() {
@@ -280,7 +280,7 @@ impl DriverCache {
         self.reconcile();
     }
 
-    /// One allocation's bytes are counted by itself from now on. Returns whether the stock was charged for them.
+    /// One allocation's bytes are counted by itself from now on. Returns whether the cache was charged for them.
     pub fn lend(&self, bytes: u64) -> bool {
         let Some(_open) = self.open() else {
             return false;
@@ -295,7 +295,7 @@ impl DriverCache {
         lends
     }
 
-    /// They are the stock's again. A closed one is charged for them, for the driver keeps them until the stock ends, and cannot be
+    /// They are the cache's again. A closed one is charged for them, for the driver keeps them until the cache ends, and cannot be
     /// asked. An open one finds them when it settles.
     pub fn take_back(&self, bytes: u64) {
         let is_closed = self.open().is_none();
@@ -308,7 +308,7 @@ impl DriverCache {
         }
     }
 
-    /// Has the driver give back what the stock keeps without need.
+    /// Has the driver give back what the cache keeps without need.
     pub fn trim(&self) {
         if let Some(open) = self.open() {
             self.source.trim();
@@ -334,14 +334,14 @@ impl DriverCache {
         self.place.slot.release(self.place.gpu, charged);
     }
 
-    /// Charges as much as a call that needs `bytes` may make the stock grow; `None` when that cannot be had.
+    /// Charges as much as a call that needs `bytes` may make the cache grow; `None` when that cannot be had.
     pub fn begin(&self, bytes: u64) -> Option<Growth> {
         let most = most(bytes);
         oom_report::record_request(&self.place, most);
         self.begin_now(most).or_else(|| self.begin_in_turn(most))
     }
 
-    /// Charges it if it fits now. Whoever sees that it is not free any more sees that it is in flight, too.
+    /// Charges it if it fits now. A thread that sees the bytes no longer free also sees them in flight.
     fn begin_now(&self, most: u64) -> Option<Growth> {
         let GpuAccount { slot, gpu, .. } = self.place;
         if slot.free(gpu) < most {
@@ -352,7 +352,7 @@ impl DriverCache {
         Some(balance.begin(GrowthClaim::Reserved(most)))
     }
 
-    /// When the slice has nothing left, what the stock has left may do: charging nothing then relies on the driver to use
+    /// When the slice has nothing left, what the cache has left may do: charging nothing then relies on the driver to use
     /// that. Should it grow all the same, [`DriverCache::finish`] tells, and the call is to be undone.
     pub fn begin_within(&self, bytes: u64) -> Option<Growth> {
         let mut tries_left = TRIES;
@@ -371,16 +371,16 @@ impl DriverCache {
             if taken.into_iter().fold(0, u64::saturating_add) > reserved {
                 return None;
             }
-            // What was refused is not needed after all.
+            // The refused growth turned out not to be needed.
             oom_report::clear_attempt();
             return Some(balance.begin(GrowthClaim::Promised(bytes)));
         }
     }
 
-    /// Charges it after other threads' calls: each holds more than it will take, for a moment, which on a busy machine may be
-    /// a long one. Those who wait do so one by one, and look before they reserve, for refused reservations get in each other's
-    /// way. They wait as long as what the others hold would do, two seconds at most; before they sleep, what is only cached is
-    /// given back.
+    /// Charges it after other threads' calls: each holds more than it will take, for a moment, which on a busy machine
+    /// may be long. Waiting threads take turns and check before they reserve, because refused reservations delay each
+    /// other. They wait while the bytes held by others would suffice, two seconds at most. Before they sleep, cached
+    /// memory is given back.
     fn begin_in_turn(&self, most: u64) -> Option<Growth> {
         let GpuAccount { slot, gpu, account } = self.place;
         let start = boot_time_ns();
@@ -460,7 +460,7 @@ mod tests {
     use super::*;
 
     impl Balance {
-        /// What a call does that the driver gives everything it was charged for, or promised.
+        /// Simulates a call for which the driver takes all that was charged or promised.
         fn call(&mut self, part: GrowthClaim) {
             let growth = self.begin(part);
             self.finish(growth);
@@ -472,81 +472,81 @@ mod tests {
     }
 
     #[test]
-    fn a_stock_is_charged_what_the_driver_reserves() {
-        let mut stock = Balance::default();
-        stock.call(GrowthClaim::Reserved(4));
-        assert_eq!(stock.settle_now(2), Correction::Release(2));
-        assert_eq!(stock.settle_now(5), Correction::Force(3));
-        assert_eq!(stock.settle_now(5), Correction::None);
+    fn a_cache_is_charged_what_the_driver_reserves() {
+        let mut cache = Balance::default();
+        cache.call(GrowthClaim::Reserved(4));
+        assert_eq!(cache.settle_now(2), Correction::Release(2));
+        assert_eq!(cache.settle_now(5), Correction::Force(3));
+        assert_eq!(cache.settle_now(5), Correction::None);
     }
 
     #[test]
     fn a_figure_read_before_another_call_lowers_nothing() {
-        let mut stock = Balance::default();
-        let seen = stock.changes;
-        let growth = stock.begin(GrowthClaim::Reserved(4));
-        assert_eq!(stock.reconcile(0, seen, false), Correction::None);
-        stock.finish(growth);
-        assert_eq!(stock.reconcile(0, seen, true), Correction::None);
-        assert_eq!(stock.charged, 4);
+        let mut cache = Balance::default();
+        let seen = cache.changes;
+        let growth = cache.begin(GrowthClaim::Reserved(4));
+        assert_eq!(cache.reconcile(0, seen, false), Correction::None);
+        cache.finish(growth);
+        assert_eq!(cache.reconcile(0, seen, true), Correction::None);
+        assert_eq!(cache.charged, 4);
     }
 
     #[test]
     fn a_figure_read_before_another_call_raises_nothing_while_there_may_be_a_newer_one() {
-        let mut stock = Balance::default();
-        stock.call(GrowthClaim::Reserved(4));
-        let seen = stock.changes;
+        let mut cache = Balance::default();
+        cache.call(GrowthClaim::Reserved(4));
+        let seen = cache.changes;
         // Another thread has the driver give all of it back.
-        stock.changes += 1;
-        assert_eq!(stock.settle_now(0), Correction::Release(4));
-        assert_eq!(stock.reconcile(4, seen, false), Correction::None);
-        assert_eq!((stock.charged, stock.forced), (0, 0));
-        assert_eq!(stock.reconcile(4, seen, true), Correction::Force(4));
+        cache.changes += 1;
+        assert_eq!(cache.settle_now(0), Correction::Release(4));
+        assert_eq!(cache.reconcile(4, seen, false), Correction::None);
+        assert_eq!((cache.charged, cache.forced), (0, 0));
+        assert_eq!(cache.reconcile(4, seen, true), Correction::Force(4));
     }
 
     #[test]
     fn what_is_in_flight_stays_charged_until_its_own_call_settles() {
-        let mut stock = Balance::default();
-        let [small, large] = [4, 8].map(|bytes| stock.begin(GrowthClaim::Reserved(bytes)));
-        stock.finish(small);
-        assert_eq!(stock.settle_now(4), Correction::None);
-        stock.finish(large);
-        assert_eq!(stock.settle_now(12), Correction::None);
-        assert_eq!(stock.settle_now(0), Correction::Release(12));
+        let mut cache = Balance::default();
+        let [small, large] = [4, 8].map(|bytes| cache.begin(GrowthClaim::Reserved(bytes)));
+        cache.finish(small);
+        assert_eq!(cache.settle_now(4), Correction::None);
+        cache.finish(large);
+        assert_eq!(cache.settle_now(12), Correction::None);
+        assert_eq!(cache.settle_now(0), Correction::Release(12));
     }
 
     #[test]
     fn what_is_lent_is_not_charged_twice() {
-        let mut stock = Balance::default();
-        stock.call(GrowthClaim::Reserved(8));
-        (stock.charged, stock.lent) = (5, 3);
-        assert_eq!(stock.settle_now(8), Correction::None);
-        assert_eq!(stock.settle_now(4), Correction::Release(4));
-        stock.lent = 0;
-        assert_eq!(stock.settle_now(4), Correction::Force(3));
+        let mut cache = Balance::default();
+        cache.call(GrowthClaim::Reserved(8));
+        (cache.charged, cache.lent) = (5, 3);
+        assert_eq!(cache.settle_now(8), Correction::None);
+        assert_eq!(cache.settle_now(4), Correction::Release(4));
+        cache.lent = 0;
+        assert_eq!(cache.settle_now(4), Correction::Force(3));
     }
 
     #[test]
     fn a_promise_charges_nothing() {
-        let mut stock = Balance::default();
-        let growth = stock.begin(GrowthClaim::Promised(4));
-        assert_eq!((stock.charged, stock.promised), (0, 4));
-        stock.finish(growth);
-        assert_eq!(stock.settle_now(0), Correction::None);
-        assert_eq!(stock.promised, 0);
+        let mut cache = Balance::default();
+        let growth = cache.begin(GrowthClaim::Promised(4));
+        assert_eq!((cache.charged, cache.promised), (0, 4));
+        cache.finish(growth);
+        assert_eq!(cache.settle_now(0), Correction::None);
+        assert_eq!(cache.promised, 0);
     }
 
     #[test]
-    fn a_call_hears_that_the_driver_took_more_whoever_was_first_to_notice() {
-        let mut stock = Balance::default();
-        let growth = stock.begin(GrowthClaim::Promised(4));
-        assert!(!stock.has_outgrown(growth));
+    fn every_call_learns_that_the_driver_took_more() {
+        let mut cache = Balance::default();
+        let growth = cache.begin(GrowthClaim::Promised(4));
+        assert!(!cache.has_outgrown(growth));
         // Another thread looks after the driver has done the call, and before the call is finished.
-        assert_eq!(stock.settle_now(4), Correction::Force(4));
-        stock.finish(growth);
-        assert_eq!(stock.settle_now(4), Correction::None);
-        assert!(stock.has_outgrown(growth));
-        let next = stock.begin(GrowthClaim::Promised(1));
-        assert!(!stock.has_outgrown(next));
+        assert_eq!(cache.settle_now(4), Correction::Force(4));
+        cache.finish(growth);
+        assert_eq!(cache.settle_now(4), Correction::None);
+        assert!(cache.has_outgrown(growth));
+        let next = cache.begin(GrowthClaim::Promised(1));
+        assert!(!cache.has_outgrown(next));
     }
 }

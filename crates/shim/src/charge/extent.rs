@@ -1,4 +1,4 @@
-//! How many bytes an array comes to, where the driver cannot be asked.
+//! The computed size of an array in bytes, for arrays that the driver cannot be asked about.
 //!
 //! Sizes of elements follow the descriptions of `CUarray_format` in cuda.h. The layout is inferred: rows are multiples of 64 bytes in
 //! groups of 8, which are the tiles (GOBs) that Mesa's drivers for the same hardware describe, and an array as a whole is a multiple of

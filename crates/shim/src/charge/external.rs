@@ -1,6 +1,6 @@
-//! Memory of other interfaces (Vulkan, say), imported: charged to the importer, by the size that the program gives, until the import is
-//! destroyed and nothing is mapped of it any more (inferred: what is mapped keeps the memory, as for physical memory). Memory that the
-//! slice's processes share by descriptor is found there and counted once.
+//! External memory imported from other interfaces, such as Vulkan. The importer is charged the size that the program
+//! states, until the import is destroyed and all its mappings are gone (inferred: a mapping keeps the memory alive, as
+//! with physical memory). Memory that processes of the slice share by descriptor is recognised here and counted once.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ fn mapped<F>(real: &Real<'_, F>, memory: CUexternalMemory, key: impl Fn() -> u64
         && let AllocationBacking::Held(holding) = whole.backing
     {
         let part = AllocationBacking::Part(Arc::clone(&holding));
-        // Whatever context is current: what is mapped is believed to live as long as the context that the memory was imported in.
+        // Independent of the current context: a mapping is assumed to live as long as the context of the import.
         track(account, key(), whole.gpu, whole.context, part);
     }
     result

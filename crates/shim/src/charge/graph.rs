@@ -1,6 +1,7 @@
-//! Memory nodes of graphs: allocations that a graph makes when it runs. Written down by `cuGraphAddMemAllocNode` and its kin
-//! or by capturing `cuMemAllocAsync`, they take nothing then, and nothing when the graph is instantiated; the driver takes the
-//! memory when the graph is uploaded or launched (CUDA programming guide, "First Launch / cudaGraphUpload") and keeps it.
+//! Memory nodes of CUDA graphs: allocations that a graph makes when it runs. `cuGraphAddMemAllocNode` and similar
+//! calls, or a captured `cuMemAllocAsync`, define them without taking memory, and so does instantiation. The driver
+//! takes the memory when the graph is uploaded or launched (CUDA programming guide, "First Launch / cudaGraphUpload")
+//! and keeps it.
 //!
 //! ```text
 //! instantiate: what may it take? ──► launch, upload: charge that, call, settle ──► trim, destroy: settle
@@ -135,7 +136,7 @@ fn admitted(footprint: &Footprint) -> Result<Option<Arc<Executable>>, ()> {
     for (device, bytes) in &footprint.bytes {
         match device::admit_on(*device) {
             Admission::Charge(place) => needs.push(Need {
-                stock: place.account.graphs.stock(&place, *device),
+                cache: place.account.graphs.cache(&place, *device),
                 bytes: *bytes,
             }),
             Admission::Pass => {}
@@ -145,7 +146,7 @@ fn admitted(footprint: &Footprint) -> Result<Option<Arc<Executable>>, ()> {
     Ok((!needs.is_empty()).then(|| Executable::new(needs, footprint.leaves_allocations)))
 }
 
-/// Whether a launch may go straight on: nobody waits for a turn, and no graph takes memory.
+/// Whether a launch may pass directly: no thread waits for a turn, and no graph takes memory.
 #[inline(always)]
 pub fn is_open() -> bool {
     compute::is_open() && executable::none_takes_memory()
@@ -189,7 +190,7 @@ fn run<F>(
     if let Some(result) = run_steady(real, graphs, &executable, identity, &done) {
         return result;
     }
-    // It may wait for its own stream, and keeps nobody from launching meanwhile.
+    // The trim may wait for its own stream, and holds no launch up meanwhile.
     let Some(growths) = executable.begin(graphs, || flavour.is_busy(stream)) else {
         return CUresult::OUT_OF_MEMORY;
     };

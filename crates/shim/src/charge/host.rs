@@ -1,5 +1,5 @@
-//! Host memory that is pinned for the GPU. It is not the GPU's, so it is counted beside the limit; where GPU and host have one
-//! memory (`CU_DEVICE_ATTRIBUTE_INTEGRATED`) it is charged like any other.
+//! Pinned host memory. It is not GPU memory, so it is counted beside the limit; a GPU that shares its memory with the
+//! host (`CU_DEVICE_ATTRIBUTE_INTEGRATED`) is charged as for any allocation.
 
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::device::{self, DeviceMembership};
 use crate::process::{self, LimiterState};
 use crate::route::hook::Real;
 
-/// What is to be done with host memory that is asked for.
+/// The decision on a request for pinned host memory.
 pub enum PinAdmission {
     /// The driver answers alone.
     Passed,
@@ -28,7 +28,7 @@ pub enum PinAdmission {
 pub struct Pinned {
     place: GpuAccount,
     bytes: u64,
-    /// What it is charged, where it is the GPU's memory too.
+    /// Its charge, where host memory is the GPU's memory too.
     hold: Option<Hold<'static>>,
 }
 

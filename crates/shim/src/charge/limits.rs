@@ -1,9 +1,11 @@
-//! Limits of a context that stand for memory: the stacks of all threads that the GPU can hold at one time, the heap of device-side
-//! `malloc`, the buffer of `printf`. What a limit takes beyond the context's own is charged before it is raised, and given back with
-//! the context: the driver is believed to keep what it has once taken (cuda.h of `CU_CTX_LMEM_RESIZE_TO_MAX`, for stacks).
+//! Context limits that take memory: the stacks of all threads that the GPU can hold at one time, the heap of
+//! device-side `malloc`, the buffer of `printf`. The part of a limit beyond the context's default is charged before the
+//! limit is raised, and released with the context. The driver keeps memory that it has once taken for stacks (cuda.h,
+//! `CU_CTX_LMEM_RESIZE_TO_MAX`).
 //!
-//! That stacks are there for every thread at once, and take effect when they are set, is from cuda.h and the CUDA programming guide;
-//! that heap and buffer do too is inferred. Larger stacks that the driver finds a kernel needs are seen from outside alone.
+//! cuda.h and the CUDA programming guide document that stacks exist for every thread at once, and take effect when they
+//! are set; for heap and buffer this is inferred. The limiter sees larger stacks that the driver allocates for a kernel
+//! only in the driver's figures.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -93,7 +95,7 @@ fn refuse<F>(
     CUresult::OUT_OF_MEMORY
 }
 
-/// What a value stands for beyond what the context came with, in bytes.
+/// The cost of a value beyond the context's default, in bytes.
 fn cost(value: u64, base: u64, unit: u64) -> u64 {
     value
         .saturating_sub(base)
@@ -102,7 +104,7 @@ fn cost(value: u64, base: u64, unit: u64) -> u64 {
         .unwrap_or(u64::MAX)
 }
 
-/// What there is of it for each byte of the limit.
+/// The multiplier of the limit: the number of bytes for each byte of it.
 fn unit(limit: CUlimit, device: CUdevice) -> Option<u64> {
     if limit != CUlimit::STACK_SIZE {
         return Some(1);

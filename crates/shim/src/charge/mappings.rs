@@ -1,5 +1,5 @@
-//! Who keeps memory made by `cuMemCreate` alive: its handle references, its mappings, and what it is bound to (sparse arrays,
-//! multicast objects). It dies when there are none of them.
+//! Holders of memory made by `cuMemCreate`: handle references, mappings, and bindings to sparse arrays or multicast
+//! objects. The memory is freed when its last holder is gone.
 //!
 //! Plain bookkeeping; `vmm`, `sharing` and `binding` speak to the driver and to the account, and say what `B`, the memory behind
 //! a handle, is. What may die is taken out *before* the driver is asked, for the driver may give the same handle to another thread at
@@ -11,11 +11,11 @@ pub struct Mappings<B> {
     handles: HashMap<u64, Handle<B>>,
     /// The handle mapped at each start address.
     ranges: BTreeMap<u64, u64>,
-    /// What is bound to a resource, by that resource.
+    /// The bindings to a resource, by resource.
     bound: HashMap<u64, Vec<(BindingRegion, u64)>>,
 }
 
-/// The part of a resource that a handle is bound to, in the words of whoever binds it.
+/// The part of a resource that a handle is bound to, as the binding function encodes it.
 pub type BindingRegion = [u64; 5];
 
 #[derive(Clone, Copy, Debug)]
@@ -26,19 +26,19 @@ struct Handle<B> {
     mappings: u32,
 }
 
-/// What [`Mappings::take_bound`] took.
+/// The result of [`Mappings::take_bound`].
 #[derive(Default)]
 #[must_use]
 pub struct Bound(Vec<(BindingRegion, u64)>);
 
-/// What [`Mappings::release`] took.
+/// The result of [`Mappings::release`].
 #[must_use]
 pub struct Released<B> {
     handle: u64,
     pub dead: Option<B>,
 }
 
-/// What [`Mappings::unmap`] took.
+/// The result of [`Mappings::unmap`].
 #[must_use]
 pub struct Unmapped<B> {
     ranges: Vec<(u64, u64, Option<B>)>,
@@ -102,7 +102,7 @@ impl<B: Clone> Mappings<B> {
         known.references = known.references.checked_sub(1)?;
         Some(Released {
             handle,
-            dead: self.bury(handle),
+            dead: self.remove_if_unused(handle),
         })
     }
 
@@ -182,7 +182,7 @@ impl<B: Clone> Mappings<B> {
         taken
     }
 
-    /// What was taken out is bound no more. Returns what has died of it.
+    /// Ends the bindings that were taken out. Returns the backings without a holder.
     pub fn unbound(&mut self, taken: Bound) -> Vec<B> {
         let handles = taken.0.into_iter().map(|(_, handle)| handle);
         handles.filter_map(|handle| self.unhold(handle)).collect()
@@ -204,11 +204,11 @@ impl<B: Clone> Mappings<B> {
         if let Some(known) = self.handles.get_mut(&handle) {
             known.mappings = known.mappings.saturating_sub(1);
         }
-        self.bury(handle)
+        self.remove_if_unused(handle)
     }
 
     /// Removes the handle if nothing keeps its memory alive, and says so.
-    fn bury(&mut self, handle: u64) -> Option<B> {
+    fn remove_if_unused(&mut self, handle: u64) -> Option<B> {
         let known = self.handles.get(&handle)?;
         if known.references > 0 || known.mappings > 0 {
             return None;

@@ -1,4 +1,4 @@
-//! Linear memory: `cuMemAlloc`, `cuMemAllocPitch`, `cuMemAllocManaged`, `cuMemFree`.
+//! Charges for linear memory: `cuMemAlloc`, `cuMemAllocPitch`, `cuMemAllocManaged`, `cuMemFree`.
 //!
 //! Reserve, ask the driver, commit. What the driver would refuse anyway (no place for the answer, no bytes) it refuses
 //! itself, and so it does what exceeds the GPU (`oversize`). At the limit the answer is OUT_OF_MEMORY and the program's variables are as
@@ -27,7 +27,7 @@ const SMALL: u64 = 512;
 /// call depends on it; what is charged in the end is what the driver says.
 const ROW: usize = 512;
 
-/// What the driver takes for an allocation of that size. Saturates: no GPU has 2^64 bytes.
+/// The driver's size of an allocation of `bytes`. Saturates: no GPU has 2^64 bytes.
 pub fn granted(bytes: u64) -> u64 {
     let unit = if bytes >= LARGE_FROM { LARGE } else { SMALL };
     bytes.checked_next_multiple_of(unit).unwrap_or(u64::MAX)

@@ -1,5 +1,6 @@
-//! Bytes that end with the last of their holders in this process: a handle and its mappings, an import and what is mapped of it;
-//! and bytes that the slice's processes share, which end with the last holder of all (`divvy_ledger::Shared`).
+//! Reference-counted charges: bytes that several holders in this process keep charged, such as a handle and its
+//! mappings, or an import and its mappings. Bytes that several processes of the slice share end with the last holder of
+//! all (`divvy_ledger::Shared`).
 //!
 //! ```text
 //! own, charged to this process ── export ──► a line that the slice counts, of which this process is one holder
@@ -110,7 +111,7 @@ impl MemoryCharge {
     pub fn grow(&self, bytes: u64) -> Result<(), Denied> {
         let has = *self.has();
         if let Some((key, 0)) = has.shared {
-            // Whoever shares it was charged for all of it.
+            // The exporter was charged for all of it.
             self.has().shared = Some((key, bytes));
             return Ok(());
         }
@@ -149,15 +150,15 @@ impl MemoryCharge {
         true
     }
 
-    /// Memory of this process's own may be imported by others under that key from now on; what they find there is counted once.
-    /// Where it is shared under another key, or something else is under this one, whoever imports it is charged for himself.
+    /// Makes memory of this process importable under that key; importers in the slice are then counted once. If it is
+    /// shared under another key, or the key names another allocation, each importer is charged.
     pub fn export(&self, key: u64) {
         let GpuAccount { account, slot, gpu } = self.place;
         let has = *self.has();
         if has.own == 0 || has.shared.is_some() || account.shares.held().contains_key(&(gpu, key)) {
             return;
         }
-        // A key that had been another allocation's, which somebody still holds.
+        // The key belonged to another allocation, which a process still holds.
         if let Some(other) = slot.import(gpu, key) {
             slot.release_shared(other);
             return;
@@ -192,7 +193,7 @@ impl MemoryCharge {
         self.has().shared.map(|(key, _)| key)
     }
 
-    /// How much it is, whoever is charged.
+    /// The size, regardless of which process is charged.
     pub fn bytes(&self) -> u64 {
         self.has().bytes()
     }

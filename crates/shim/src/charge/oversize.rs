@@ -1,4 +1,5 @@
-//! Requests for more memory than a whole GPU has. No driver can grant one, so the driver answers it, with its own code.
+//! Requests for more memory than a whole GPU has. No driver can grant one, so the call goes to the driver, which
+//! answers with its own code.
 //!
 //! The limit refuses such a request too, but OUT_OF_MEMORY would hide what is wrong with it: a size of -1, a bad format, a dead
 //! context. Managed memory may exceed a GPU (CUDA programming guide, "GPU Memory Oversubscription"), and takes nothing of it before it is

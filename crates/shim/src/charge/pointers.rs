@@ -1,5 +1,5 @@
-//! What this process was charged for, by device address, or by the handle of what is no address ([`key`]). Sharded, so that
-//! threads that allocate rarely meet.
+//! The table of charged allocations by device address, or by handle for memory without an address ([`key`]). It is
+//! sharded, so that allocating threads rarely contend.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -22,7 +22,7 @@ pub const NO_CONTEXT: usize = 0;
 pub struct Allocation {
     /// The GPU's place in the slice.
     pub gpu: usize,
-    /// What this process was charged for it alone, in bytes.
+    /// The bytes that this process alone was charged for it.
     pub bytes: u64,
     /// The context it was made in (`CUcontext`, or any other number for its GPU's primary one): the memory dies with it.
     pub context: usize,
@@ -31,13 +31,13 @@ pub struct Allocation {
     pub backing: AllocationBacking,
 }
 
-/// What was allocated, and with it what its end gives back beyond [`Allocation::bytes`].
+/// The kind of an allocation, with the charges that its end releases beyond [`Allocation::bytes`].
 #[derive(Clone)]
 pub enum AllocationBacking {
     Linear,
     Managed,
     Array,
-    /// What a limit of the context takes beyond its first value, which is given.
+    /// The part of a context limit beyond the given default.
     Limit(u64),
     /// Host memory, of so many bytes.
     Pinned(u64),
@@ -150,7 +150,7 @@ impl Pointers {
         self.shard(address).remove(&address)
     }
 
-    /// What is known of an allocation.
+    /// The record of an allocation.
     pub fn get(&self, address: u64) -> Option<Allocation> {
         self.shard(address).get(&address).cloned()
     }
@@ -211,7 +211,7 @@ fn mix(address: u64) -> u64 {
     (address >> 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
-/// For keys that are addresses: no key is chosen by an adversary who gains by collisions, so one multiplication does.
+/// A hasher for addresses: keys are not chosen by an adversary, so one multiplication suffices.
 #[derive(Default)]
 pub struct AddressHasher(u64);
 

@@ -1,9 +1,9 @@
-//! The memory pools of this process: where each one's memory is, and when one is gone.
+//! The memory pools of this process: the device of each pool, and whether it still exists.
 //!
-//! What a pool is charged is `stock`'s business. A pool that is destroyed while the program has allocations of it stays charged until
-//! the last of them is freed and the stream in which that happens has come so far, for only then does the driver give it up. Where all
-//! were freed before, the charge ends at once: in which streams they were, and how far those have come, is not kept for living pools,
-//! as it would cost each free an event.
+//! `driver_cache` charges a pool. A pool that is destroyed while the program has allocations of it stays charged until the
+//! last of them is freed and its stream has reached that point, for only then does the driver release the memory. If all
+//! were freed before, the charge ends at once: the streams of a living pool's frees are not recorded, because that would
+//! cost each free an event.
 
 use std::collections::HashMap;
 use std::sync::atomic::{
@@ -25,7 +25,7 @@ use crate::charge::stream::StreamMarker;
 pub struct Pools {
     /// Whether any pool was ever seen: all that a view looks at in a program without pools.
     any: AtomicBool,
-    /// Those that were seen to be made or used, by handle.
+    /// Pools whose creation or use was seen, by handle.
     known: Mutex<HashMap<usize, PoolLocation>>,
     /// Destroyed ones that the driver gives up when it has come so far.
     fading: Mutex<Vec<(Arc<Pool>, StreamMarker)>>,
@@ -46,7 +46,7 @@ pub enum PoolLocation {
 
 /// One pool on a GPU of the slice.
 pub struct Pool {
-    stock: DriverCache,
+    cache: DriverCache,
     life: Mutex<Life>,
 }
 
@@ -99,15 +99,15 @@ impl Pools {
         }
         self.release_destroyed();
         for pool in self.on(gpu) {
-            pool.stock.reconcile();
+            pool.cache.reconcile();
         }
     }
 
     /// Has the driver give back what the pools on a GPU keep without need.
     pub fn trim_caches(&self, gpu: usize) {
         for pool in self.on(gpu) {
-            if pool.stock.charged() > 0 {
-                pool.stock.trim();
+            if pool.cache.charged() > 0 {
+                pool.cache.trim();
             }
         }
         self.release_destroyed();
@@ -116,7 +116,7 @@ impl Pools {
     /// Says what the pools on a GPU are charged.
     pub fn add_to_breakdown(&self, gpu: usize, tally: &mut Breakdown) {
         for pool in self.on(gpu) {
-            tally.add(AllocationKind::Pool, pool.stock.charged());
+            tally.add(AllocationKind::Pool, pool.cache.charged());
         }
     }
 
@@ -136,34 +136,34 @@ impl Pools {
 impl Pool {
     pub fn new(handle: CUmemoryPool, place: GpuAccount) -> Arc<Self> {
         Arc::new(Pool {
-            stock: DriverCache::new(CacheSource::pool(handle), place),
+            cache: DriverCache::new(CacheSource::pool(handle), place),
             life: Mutex::default(),
         })
     }
 
     pub fn place(&self) -> &GpuAccount {
-        self.stock.place()
+        self.cache.place()
     }
 
     /// Charges what an allocation may make the pool grow by, or counts on what it has left; `None` when neither will do.
     pub fn begin(&self, bytes: u64) -> Option<Growth> {
-        self.stock
+        self.cache
             .begin(bytes)
-            .or_else(|| self.stock.begin_within(bytes))
+            .or_else(|| self.cache.begin_within(bytes))
     }
 
     /// Ends what `begin` began. Returns whether the driver took more than could be charged within the limit.
     pub fn finish(&self, growth: Growth) -> bool {
-        self.stock.finish(growth)
+        self.cache.finish(growth)
     }
 
     pub fn trim(&self) {
-        self.stock.trim();
+        self.cache.trim();
     }
 
     /// The program trimmed the pool.
     pub fn trimmed(&self) {
-        self.stock.changed();
+        self.cache.changed();
     }
 
     /// One more allocation of this pool is with the program.
@@ -179,7 +179,7 @@ impl Pool {
         let (destroyed, gone) = (life.destroyed, life.destroyed && life.live == 0);
         drop(life);
         if !destroyed {
-            self.stock.changed();
+            self.cache.changed();
         }
         gone
     }
@@ -187,7 +187,7 @@ impl Pool {
     /// One allocation of that size is to be shared with other processes. Its bytes are counted by themselves until it is
     /// freed; `None` when the pool is not charged as much.
     pub fn lend(&self, bytes: u64) -> Option<Arc<MemoryCharge>> {
-        self.stock
+        self.cache
             .lend(bytes)
             .then(|| MemoryCharge::new(*self.place(), bytes, 0))
     }
@@ -195,23 +195,23 @@ impl Pool {
     /// As [`Pool::freed`], of one that was shared.
     #[must_use = "a pool that is gone gives back its charge"]
     pub fn freed_lent(&self, bytes: u64) -> bool {
-        self.stock.take_back(bytes);
+        self.cache.take_back(bytes);
         self.freed()
     }
 
     /// The driver has given it up.
     pub fn end(&self) {
-        self.stock.end();
+        self.cache.end();
     }
 
     /// The program destroys the pool by that call. The driver frees it with its last allocation.
     pub fn destroy(&self, call: impl FnOnce() -> CUresult) -> CUresult {
-        let result = self.stock.closing(call);
+        let result = self.cache.closing(call);
         if result == CUresult::SUCCESS {
             let mut life = self.life();
             life.destroyed = true;
             if life.live == 0 {
-                self.stock.end();
+                self.cache.end();
             }
         }
         result

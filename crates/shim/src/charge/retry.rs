@@ -1,9 +1,10 @@
-//! Waiting for memory that is about to come back: what dead processes held, what the run before has in its stream.
+//! The retry of a refused reservation: waits for memory that is about to be returned by dead processes or by a stream.
 
 use std::time::Duration;
 
-/// Tries until it succeeds, or until there is nothing to wait for. Whether there is, is asked *before* each try: what comes back after the
-/// question, whoever sees to it, is found by the try or by the next one. Asked after it, "nothing" may be the word for what has just come back.
+/// Retries until success, or until there is nothing to wait for. The question is asked *before* each try: memory that
+/// returns after it is found by this try or the next one. If it were asked after the try, a "no" could refer to memory
+/// that has just come back.
 pub fn retry_while<T, E>(
     nap: Duration,
     mut waits: impl FnMut() -> bool,

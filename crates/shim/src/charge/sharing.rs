@@ -1,9 +1,9 @@
-//! Memory that goes from process to process: IPC handles, handles of physical memory, allocations of shared pools.
+//! Memory shared between processes: CUDA IPC handles, exported handles of physical memory, allocations of shared pools.
 //!
-//! It is counted once in a slice. What a process of the slice gives away is handed over to a line that all who hold it share
-//! (`holding`), under a key that both sides find by themselves: what the driver's 64 bytes come to, or a mark on the descriptor
-//! (`mark`). So it is counted as long as anybody holds it, whoever made it. Memory of another slice, or of a process in none, is
-//! charged to its first importer in this one; and so is what comes without a key.
+//! Shared memory is counted once in a slice. An exporting process moves its charge to a shared line of the ledger
+//! (`memory_charge`), under a key that both sides derive: from the driver's 64 bytes, or from a tag on the descriptor
+//! (`descriptor_tag`). So it is counted until the last holder is gone, the exporter or an importer. Memory of another
+//! slice, or of a process in none, is charged to its first importer in this one; so is memory without a key.
 //!
 //! The importer becomes a holder before it asks the driver (`ProcessAccount::hold_ahead`): another holder may free the memory at any time,
 //! and the slice must count it for as long as the driver keeps it. Where no process of the slice shares the memory and no mark
@@ -61,7 +61,7 @@ pub fn export_address<F>(
 }
 
 impl ProcessAccount {
-    /// What holds the linear memory at an address, which is made now if it was the process's plain own.
+    /// The shared charge of the linear memory at an address; it is created if the memory was the process's own.
     fn holding_of(&'static self, address: CUdeviceptr) -> Option<Arc<MemoryCharge>> {
         let slot = self.joined()?;
         self.pointers.change(address, |allocation| {
@@ -82,7 +82,7 @@ impl ProcessAccount {
     }
 }
 
-/// What a structure of plain bytes comes to.
+/// The hash of a plain structure's bytes.
 fn key_of<T>(handle: &T) -> u64 {
     let (at, length) = (std::ptr::from_ref(handle).cast::<u8>(), size_of::<T>());
     // SAFETY: the callers' structures are arrays of bytes, which the driver or the program has written.
@@ -299,7 +299,7 @@ impl<G: Fn(CUdeviceptr), W: Fn(Arc<MemoryCharge>) -> AllocationBacking> Import<G
     }
 }
 
-/// What holds memory that the driver has just imported: what held it ahead, where that was on the right GPU.
+/// The holder of newly imported memory: the one prepared before the call, if that was on the right GPU.
 ///
 /// # Errors
 /// It is to be charged and does not fit.

@@ -1,5 +1,5 @@
-//! What a stream handle means, and what may be asked of it. The null stream is one stream for the whole device, or one a
-//! thread, by the name under which a function was called.
+//! Stream handles: the stream that a handle names, and queries that are safe on it. The null stream is one stream for
+//! the whole device or one per thread, depending on the name under which a function was called.
 
 use divvy_driver::sys::cuda::{CUdevice, CUevent, CUresult, CUstream, CUstreamCaptureStatus, pfn};
 
@@ -57,7 +57,7 @@ impl Flavour {
         relaxed(|| unsafe { ask(stream) }) == CUresult::NOT_READY
     }
 
-    /// What tells streams apart for the whole process; `None` where the handle is another stream in another thread.
+    /// The identity of a stream in the whole process; `None` if the handle means another stream in another thread.
     pub fn identity(&self, stream: CUstream) -> Option<usize> {
         let per_thread =
             stream as usize == PER_THREAD_STREAM || stream.is_null() && self.per_thread;
@@ -98,7 +98,7 @@ impl StreamMarker {
 impl Drop for StreamMarker {
     fn drop(&mut self) {
         if let Some(destroy) = driver::cuEventDestroy_v2.get() {
-            // SAFETY: an event of our own, of which nobody else knows.
+            // SAFETY: an event of our own, which no other code knows.
             unsafe { destroy(self.0) };
         }
     }

@@ -1,5 +1,5 @@
-//! Stream-ordered memory: `cuMemAllocAsync` and its kin, and the making and ending of pools. What a pool is charged is
-//! `pool`'s business; here is which pool an allocation is from, and whose.
+//! Charges for stream-ordered memory: `cuMemAllocAsync` and similar calls, and the creation and destruction of memory
+//! pools. This module finds the pool of an allocation and its device; `pool` and `driver_cache` charge it.
 
 use divvy_driver::sys::cuda::{
     CUdevice, CUdeviceptr, CUmemAllocationType, CUmemLocation, CUmemLocationType,
@@ -99,7 +99,7 @@ fn from_pool<F>(
     let known = process::account().and_then(|account| account.pools.get(handle));
     let home = match known {
         Some(home) => home,
-        // What is no pool is the driver's to refuse.
+        // The driver refuses a handle that is no pool.
         None if CacheSource::pool(handle).reserved().is_none() => return uncounted(real),
         None => match home_of(handle).map_or(Admission::Pass, device::admit_on) {
             Admission::Charge(place) => {
@@ -188,8 +188,8 @@ pub fn free_ptsz<F>(real: Real<'_, F>, dptr: CUdeviceptr, stream: CUstream) -> C
     free_in(&real, dptr, stream, &PER_THREAD)
 }
 
-/// What is freed in the order of a stream the driver still has until the stream has come so far. Of a pool that lives it says
-/// itself what it has; of one that is destroyed it says nothing any more.
+/// The driver keeps memory that is freed in stream order until the stream has reached that point. A living pool reports
+/// its reserved memory; a destroyed one reports nothing any more.
 fn free_in<F>(
     real: &Real<'_, F>,
     dptr: CUdeviceptr,
@@ -234,7 +234,7 @@ pub fn create<F>(
             }
             None => PoolLocation::Host,
         };
-        // What was known by that handle has ended without a word.
+        // The earlier pool of that handle ended without a hooked call.
         account.pools.take(handle);
         account.pools.insert(handle, home);
     }
@@ -266,8 +266,8 @@ pub fn trim_to<F>(real: Real<'_, F>, pool: CUmemoryPool, _keep: usize) -> CUresu
     result
 }
 
-/// The device that is charged for a pool. Managed memory may be on any, whatever the pool prefers: without a device that
-/// is preferred it is the current one, as for `cuMemAllocManaged`.
+/// The device that is charged for a pool. Managed memory may move to any device: without a preferred device, the
+/// current one is charged, as for `cuMemAllocManaged`.
 fn charged_on(kind: CUmemAllocationType, location: &CUmemLocation) -> Option<CUdevice> {
     let managed = kind == CUmemAllocationType::MANAGED;
     vmm::device_of(location).or_else(|| managed.then(device::current).flatten())

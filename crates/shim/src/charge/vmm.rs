@@ -1,5 +1,5 @@
-//! Memory by handle: `cuMemCreate` charges the device that the call names, with or without a current context. The memory
-//! dies when neither a handle reference nor a mapping is left (`mappings`).
+//! Charges for virtual memory management: `cuMemCreate` charges the device that the call names, with or without a
+//! current context. The memory is freed when neither a handle reference nor a mapping is left (`mappings`).
 
 use std::ffi::{c_ulonglong, c_void};
 

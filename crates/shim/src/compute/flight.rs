@@ -1,4 +1,5 @@
-//! What this process has on the GPU: marks in its streams, and measurements under way. Kept only while turns are taken.
+//! Work in flight: this process's event marks in its streams, and the measurements under way. Kept only while slices
+//! take turns.
 //!
 //! A mark is an event recorded behind some work; when the driver says that it has passed, the work is done. Marks are set
 //! only in a launch, into the stream that it goes to, for at no other time is a stream known to be alive. What stands behind
@@ -33,7 +34,7 @@ pub struct Lane {
     pub gpu: usize,
 }
 
-/// What tells a context's streams apart, whichever flavour of a function they are used with.
+/// The identity of a stream in a context, for every flavour of a function.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct StreamId {
     stream: usize,
@@ -54,7 +55,7 @@ impl StreamId {
             Some(stream) => Self { stream, thread: 0 },
             None => Self {
                 stream: 0,
-                // SAFETY: it only says who asks.
+                // SAFETY: it only returns the caller's thread id.
                 thread: unsafe { libc::pthread_self() } as usize,
             },
         }
@@ -229,7 +230,7 @@ impl InFlightWork {
 
     /// Looks which marks have passed and which measurements are there. A stream with no mark that was not used for long is
     /// forgotten, as programs make and destroy any number of them: the next launch into it marks it again.
-    pub fn settle(&mut self, forecast: &Forecast, now: u64) {
+    pub fn collect_finished(&mut self, forecast: &Forecast, now: u64) {
         let Self {
             tracks,
             samples,
@@ -347,9 +348,9 @@ mod tests {
             let lane = lane(0x1000 + stream, &LEGACY);
             flight.track(lane, stream as u64).behind += SPACING / 2;
         }
-        flight.settle(&forecast, FORGETFUL);
+        flight.collect_finished(&forecast, FORGETFUL);
         assert_eq!(flight.tracks.len(), 999);
-        flight.settle(&forecast, 999 + FORGETFUL);
+        flight.collect_finished(&forecast, 999 + FORGETFUL);
         assert!(flight.tracks.is_empty() && flight.is_done(0));
         assert!(flight.has_room(0, WINDOW, 1000 + FORGETFUL));
         // The slice is told that the work is done all the same.

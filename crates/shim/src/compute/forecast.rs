@@ -1,10 +1,10 @@
-//! What a launch will take of the GPU's time: what the same launch took before.
+//! The duration forecast of a launch, from the durations of earlier equal launches.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::compute::flight::WINDOW;
 
-/// What is launched, as far as its duration depends on it.
+/// The properties of a launch on which its duration depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
     /// Equal for launches that take about equally long.
@@ -13,10 +13,11 @@ pub struct Work {
     guess: u64,
 }
 
-/// What is taken for long until it was measured, so that only a few of it are on the GPU before it is known.
+/// The assumed duration of an unmeasured kernel. It is long, so that only a few of them are on the GPU before the first
+/// is measured.
 const KERNEL_GUESS: u64 = WINDOW / 4;
 const GRAPH_GUESS: u64 = WINDOW;
-/// What a copy or fill costs beside its bytes, and bytes per nanosecond: about what PCIe 3 x16 moves.
+/// The assumed fixed cost of a copy or fill, and its bytes per nanosecond: about the rate of PCIe 3 x16.
 const COPY_START: u64 = 5_000;
 const COPY_SPEED: u64 = 12;
 
@@ -90,7 +91,7 @@ impl Forecast {
         &self.0[key as usize % PLACES]
     }
 
-    /// What it should take, in nanoseconds, and whether to measure it.
+    /// The expected duration, in nanoseconds, and whether to measure it.
     pub fn ask(&self, work: Work) -> (u64, bool) {
         let place = self.place(work.key);
         if place.key.load(Relaxed) != work.key {

@@ -1,4 +1,4 @@
-//! The gate: every launch comes through here, and most go straight on.
+//! The launch gate: every launch passes here, and most pass without waiting.
 
 use std::ptr::{self, null_mut};
 use std::sync::atomic::{
@@ -27,7 +27,7 @@ const LONGEST_STRIDE: u64 = 64;
 /// Work that does not end in this time may wait for what has yet to be launched, in nanoseconds.
 const GIVE_UP: u64 = 500_000_000;
 
-/// What a process knows of its work while turns are taken.
+/// A process's record of its work while slices take turns.
 #[derive(Default)]
 pub struct Compute {
     forecast: Forecast,
@@ -66,7 +66,7 @@ impl Compute {
     /// After a call that waited for work: tells what is done.
     pub fn synchronised(&self, slot: &ProcessSlot, of: impl Fn(&Lane) -> bool) {
         let mut flight = self.flight();
-        flight.settle(&self.forecast, boot_time_ns());
+        flight.collect_finished(&self.forecast, boot_time_ns());
         flight.synchronised(of);
         for gpu in flight.gpus().iter().filter(|gpu| flight.is_done(**gpu)) {
             slot.work_done(*gpu);
@@ -128,7 +128,7 @@ fn in_turn(
     work: Work,
     launch: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    // What is captured is written down and not done.
+    // A captured launch is recorded and not run.
     if flavour.captures(stream) {
         return launch();
     }
@@ -137,7 +137,7 @@ fn in_turn(
     };
     let compute = &account.compute;
     let (cost, measure) = compute.forecast.ask(work);
-    // Those that went by unseen since the last one are taken to be like this one.
+    // Launches that passed unseen since the last one are assumed to be like this one.
     let cost = cost.saturating_mul(compute.set_stride(cost, slot.is_bounded()));
     if is_current {
         compute.flight().enter(lane, boot_time_ns());
@@ -164,7 +164,7 @@ fn wait(compute: &Compute, slot: &ProcessSlot, lane: Lane, is_current: bool, cos
         if is_current {
             flight.mark(lane, boot_time_ns());
         }
-        flight.settle(&compute.forecast, boot_time_ns());
+        flight.collect_finished(&compute.forecast, boot_time_ns());
         flight.is_empty(lane.gpu)
     };
     let start = boot_time_ns();
@@ -179,7 +179,7 @@ fn wait(compute: &Compute, slot: &ProcessSlot, lane: Lane, is_current: bool, cos
         }
         let has_room = {
             let mut flight = compute.flight();
-            flight.settle(&compute.forecast, now);
+            flight.collect_finished(&compute.forecast, now);
             flight.has_room(lane.gpu, cost, now)
         };
         if has_room || now.saturating_sub(start) > GIVE_UP {

@@ -1,4 +1,4 @@
-//! Everything that gives the GPU something to do: kernels, copies and fills that do not wait.
+//! The hooks of asynchronous work: kernel launches, copies and fills that do not wait for the GPU.
 
 use std::ffi::{c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 

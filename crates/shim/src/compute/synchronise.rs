@@ -1,5 +1,5 @@
-//! Calls that wait for the GPU. They are never held up; while turns are taken, it is known that they wait, and what is done
-//! when they return.
+//! The hooks of calls that wait for the GPU, such as `cuStreamSynchronize`. The gate never holds them up; while slices
+//! take turns, the limiter records that they wait, and which work is done when they return.
 
 use divvy_driver::sys::cuda::{CUcontext, CUevent, CUresult, CUstream};
 

@@ -1,5 +1,6 @@
-//! Which loaded object is the driver: asked of the loader's own list, without `dlopen` and without allocation, so that
-//! the `dlsym` override may ask too. Objects in other `dlmopen` namespaces are not in the list and are never taken for ours.
+//! Lookup of the loaded driver object in the dynamic loader's list (ELF), without `dlopen` and without allocation, so
+//! that the `dlsym` override can use it. Objects in other `dlmopen` namespaces are not in the list and are never taken
+//! for ours.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -91,7 +92,7 @@ impl<'a> Object<'a> {
             .any(|header| (address as u64).wrapping_sub(self.at(header.p_vaddr)) < header.p_memsz)
     }
 
-    /// What may be done with the page at `address` (`PROT_…`), by the object's own account; `None` if it is not in it.
+    /// The protection of the page at `address` (`PROT_…`), by the object's own headers; `None` if it is not in it.
     pub fn protection(&self, address: *const c_void) -> Option<c_int> {
         let around = |kind: u32| {
             self.headers().iter().find(move |header| {

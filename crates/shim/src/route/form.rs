@@ -1,4 +1,4 @@
-//! Which form of the limiter this copy of the code is in, and where the driver is then.
+//! The injection form of this library, preload or wrapper, and the place of the driver in each.
 //!
 //! ```text
 //! preload   program ─► this library ─► libcuda.so.1, wherever the program got it from

@@ -1,4 +1,4 @@
-//! The driver's own functions, found on first use and kept.
+//! Pointers to the driver's own functions, resolved on first use and cached.
 //!
 //! They are taken from the library that the program has loaded, or, in a wrapper, from the one that it needs. It is pinned
 //! first (`RTLD_NODELETE`): programs close the driver and open it again, and an address kept from before would then lead
@@ -197,7 +197,7 @@ macro_rules! functions {
     };
 }
 
-/// What the handlers ask the driver for, beyond the hooked functions themselves.
+/// Driver functions that the handlers call, beyond the hooked ones.
 pub mod driver {
     functions! {
         cuda cuArrayGetMemoryRequirements;

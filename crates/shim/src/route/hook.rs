@@ -1,4 +1,4 @@
-//! What a hook is, and the macro that makes all of them from one table (`table`).
+//! The definition of a hook, and the macro that generates all hooks from one table (`table`).
 //!
 //! A row gives the exported symbol, the slot for the driver's own function, the entry for lookup by name and by address,
 //! and the line of the reference page. Its signature must be the one of `divvy_driver`'s alias of that name.
@@ -17,7 +17,7 @@ use crate::table::HOOKS;
 pub struct Hook {
     pub(crate) real: &'static LazySymbol,
     pub(crate) function: Address,
-    /// What the reference page says about it.
+    /// The text about it on the reference page.
     #[cfg_attr(not(test), allow(dead_code))]
     pub(crate) does: &'static str,
 }

@@ -1,4 +1,4 @@
-//! `dlsym`, overridden: a program that looks a hooked function up by hand gets the hook.
+//! The `dlsym` override: a program that looks up a hooked function gets the hook.
 //!
 //! Two facts shape this module. glibc resolves `RTLD_NEXT` and `RTLD_DEFAULT` by the address its caller returns to, so
 //! everything that is not ours must reach the real `dlsym` by a jump, with the caller's own frame on top. And `dlsym` is

@@ -1,6 +1,6 @@
-//! `cuGetProcAddress`: the driver decides which function a name, version and flag mean, and what it answers when there is
-//! none. Where the address it gives is a hooked function's, the program gets the hook instead; nothing else is touched.
-//! `cuGetProcAddress` asked for itself is such a case like any other.
+//! The hook of `cuGetProcAddress`: the driver decides which function a name, version and flag mean, and what it answers
+//! when there is none. If the driver returns the address of a hooked function, the program gets the hook instead; every
+//! other answer stays unchanged. A lookup of `cuGetProcAddress` itself is treated the same way.
 //!
 //! A driver may give the address of an inner function, which is exported under no name. Only then, and only for versions
 //! that our table of symbols knows, the hook is found by what was asked for. What is newer than the table is passed on and
@@ -17,7 +17,7 @@ use crate::route::function::{driver, is_exported};
 use crate::route::hook::{self, Hook, Real};
 use crate::route::unknown;
 
-/// What a program asks for.
+/// The request of a program.
 struct Request {
     symbol: *const c_char,
     version: c_int,

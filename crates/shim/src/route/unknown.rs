@@ -1,6 +1,6 @@
-//! Functions that are newer than this library: a further revision of one that is hooked, such as a `cuMemAlloc_v3`. It may
-//! have another signature, so it is not hooked but passed, and the agent hears of it by an alarm. What goes through it is
-//! seen from outside, by what NVML says of the process.
+//! Unknown functions, newer than this library: a further revision of a hooked function, such as a `cuMemAlloc_v3`. Its
+//! signature may differ, so the call is passed on unhooked, and an alarm informs the daemon. The daemon sees its memory
+//! only in NVML's figures of the process.
 
 use std::ffi::{CStr, c_void};
 

@@ -1,4 +1,4 @@
-//! What would change a GPU for everybody on it, or a machine for everybody: not for a slice to do.
+//! Denied functions: calls that would change a GPU or the machine for all its users.
 //!
 //! Modes, clocks, power, fans, ECC, MIG, NVLink, virtual GPUs, counters that others read, taking a device away. Most of it needs
 //! an administrator anyway; inside a slice an administrator is refused too. A process whose slice is broken is refused as well.
@@ -15,7 +15,7 @@ fn refuse<F>(real: &Real<'_, F, nvmlReturn_t>) -> nvmlReturn_t {
     }
 }
 
-/// A handler for each number of arguments, whatever they are.
+/// A handler for each number of arguments, of any type.
 macro_rules! handlers {
     ($($name:ident($($argument:ident),*);)*) => {$(
         pub fn $name<F, $($argument),*>(real: Real<'_, F, nvmlReturn_t>, $(_: $argument),*) -> nvmlReturn_t {

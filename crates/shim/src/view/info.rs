@@ -1,6 +1,7 @@
-//! What CUDA tells the program about memory: the slice, not the GPU. Total is the limit, free what living processes leave of it;
-//! neither ever exceeds what the driver itself reports. Memory of ended processes is not shown, as the driver does not show it. An
-//! allocation that needs it waits until the driver has returned it (`Place::reserve`).
+//! The view of memory through CUDA (`cuMemGetInfo`, `cuDeviceTotalMem`): the slice, not the GPU. Total is the limit;
+//! free is the part of it that living processes leave. Neither exceeds the driver's own figure. Memory of ended
+//! processes is not shown, as the driver does not show it; an allocation that needs it waits until the driver has
+//! returned it.
 
 use std::ffi::c_uint;
 

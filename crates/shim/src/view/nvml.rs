@@ -1,4 +1,4 @@
-//! What NVML tells about memory and processes: the slice's memory on its own GPUs, and the slice's processes everywhere.
+//! The view through NVML: the slice's memory on its own GPUs, and the slice's processes on every GPU.
 //!
 //! ```text
 //! memory       total, free, used         lists   processes, their samples and sessions      members  whose processes
@@ -29,7 +29,7 @@ fn limited() -> Option<&'static ProcessAccount> {
     }
 }
 
-/// What the driver has just filled in for the program, if it has.
+/// The structure that the driver has just filled in for the program, if it has.
 fn filled<'a, T>(result: nvmlReturn_t, place: *mut T) -> Option<&'a mut T> {
     if result != nvmlReturn_t::SUCCESS {
         return None;
@@ -43,7 +43,7 @@ fn gpu_of(account: &ProcessAccount, device: nvmlDevice_t) -> Option<usize> {
     account.slice().gpu_by_uuid(&uuid_of(device)?)
 }
 
-/// What the driver says a device's UUID is; `None` where it knows of no such device.
+/// The UUID of a device; `None` if the driver knows no such device.
 fn uuid_of(device: nvmlDevice_t) -> Option<[u8; 16]> {
     let mut answer = [0 as c_char; NVML_DEVICE_UUID_V2_BUFFER_SIZE];
     // SAFETY: a value that is only compared, and room for the longest UUID.
@@ -56,7 +56,7 @@ fn uuid_of(device: nvmlDevice_t) -> Option<[u8; 16]> {
     parse_uuid(text(&answer).as_bytes())
 }
 
-/// What the driver wrote into a buffer that is never full; nothing where it is no text.
+/// The text that the driver wrote into a buffer that is never full; empty if it is no text.
 fn text(buffer: &[c_char]) -> &str {
     // SAFETY: the same bytes under another name.
     let bytes = unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast(), buffer.len()) };

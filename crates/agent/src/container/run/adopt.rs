@@ -1,4 +1,5 @@
-//! A container that somebody else starts, in a job's slice: looks into one like it first, waits for it, writes down how it ended.
+//! Adoption of a container that another program starts in a job's slice: checks a container like it first, waits for
+//! it, and records its exit.
 //!
 //! ```text
 //! starter (`docker run`, not ours)            this supervisor                engine
@@ -9,10 +10,11 @@
 //!                                             started ◄────────────────────── started
 //!                                             exit ◄───────────────────────── ended, with its code
 //! ```
-//! The starter is told what to add when `launch` is there: what cannot be held is never started. Nobody looks into the container
-//! itself, as the engine could not take it away meanwhile (`--rm`). The job lives as long as the container, whatever becomes of the
-//! starter; without a container that was started, as long as the starter. The container is never taken away here: it is its starter's. One that is gone by
-//! itself has its code in the engine's events.
+//! The starter gets the options to add once `launch` is written: a container that the limiter cannot hold is never
+//! started. This supervisor does not open the container itself, as the engine could not remove it meanwhile (`--rm`).
+//! The job lives as long as the container, even without the starter; without a started container, as long as the
+//! starter. The starter owns the container, so it is never removed here. A removed one has its exit code in the
+//! engine's events.
 
 use std::collections::HashMap;
 use std::process::{Child, Command};
@@ -49,8 +51,9 @@ struct AdoptedContainer {
     ending: StopSequence,
 }
 
-/// What the engine's events say, from the launch on. The label alone does not make a container the job's: it goes along into images
-/// that somebody makes of it, and a line may be started twice. The first that was started is the one.
+/// The engine's events of the container, from the launch on. The label alone does not make a container the job's: an
+/// image committed from it has the label too, and a command line may be started twice. The first started container is
+/// the job's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Story {
     /// Which that is, once one was.
@@ -89,7 +92,7 @@ impl ContainerJob<'_> {
         {
             return Ok(ended);
         }
-        // It may start at any moment from here on, so nobody else is to be started for this job.
+        // It may start at any moment from here on, so no second supervisor may be started for this job.
         let since = first.as_ref().map_or_else(now, |begun| begun.at);
         self.dir.write_launch(&StartRecord {
             process: self.me,
@@ -109,7 +112,7 @@ impl ContainerJob<'_> {
                 return Ok((launch_failed(125, why), None));
             }
         };
-        // One that has ended already is nobody's number any more, and is not waited for.
+        // An ended container has no process any more, and is not waited for.
         let process = Process::with_pid(child.id()).unwrap_or(Process {
             pid: child.id(),
             start_time: 0,
@@ -176,7 +179,7 @@ impl ContainerJob<'_> {
                     outcome = look => if let Some(outcome) = outcome {
                         return Ok(outcome);
                     },
-                    // Whatever the engine takes its time for.
+                    // Independent of the engine's delays.
                     told = signals.next() => sight.told(told),
                 }
                 if let Some(made) = &sight.made {
@@ -258,8 +261,8 @@ impl ContainerJob<'_> {
         None
     }
 
-    /// How the container ended, by the events that there have been: the engine writes down the end before it takes a container away,
-    /// and those who follow its events may hear of it later.
+    /// The container's exit, from the events so far: the engine records the end before it removes a container, and
+    /// clients that follow its events may get it later.
     async fn written(
         &self,
         docker: &Docker,
@@ -436,7 +439,7 @@ mod tests {
         }
         let exited = RunOutcome::Exited { exit_code: 5 };
         assert_eq!(story.hear(&dies("a", "5")), Some(exited));
-        // Who was found in another way counts as well.
+        // A container found in another way counts as well.
         let id = Some("b".to_owned());
         assert_eq!(Story { id }.hear(&dies("a", "5")), None);
     }

@@ -1,4 +1,4 @@
-//! Follows a container that runs: passes on what it says and what it is told, until the engine says that it has ended.
+//! Following a running container: passes on its output and its input and signals, until the engine reports its end.
 
 use std::time::Duration;
 
@@ -24,7 +24,8 @@ const LAST_WORDS: Duration = Duration::from_secs(30);
 /// How long an engine may take to pass on what is urgent. It is less than what an agent waits beyond a job's grace.
 const PROMPT: Duration = Duration::from_secs(4);
 
-/// How long the engine is believed that a container has not ended: Podman does not say so where nobody cleared up after it.
+/// How long the engine's report of a running container is trusted: Podman keeps it up when its own clean-up did not
+/// run.
 const BELIEVED: Duration = Duration::from_secs(60);
 
 /// What the engine says of a container.
@@ -57,7 +58,7 @@ impl ContainerJob<'_> {
         let Some(state) = found.state else {
             return State::Unknown;
         };
-        // It ended with the machine, and with which code nobody knows; or it is the engine alone that has forgotten it.
+        // It ended with the machine, with an unknown code; or only the engine has forgotten it.
         if inspect::has_run_before(&state) {
             let first = self.dir.started().ok().flatten().map(|begun| begun.process);
             let first = first.filter(|first| *first != self.me && first.is_alive());
@@ -147,7 +148,7 @@ impl ContainerJob<'_> {
             condition: "not-running".to_owned(),
         };
         let mut wait = std::pin::pin!(made.docker.wait_container(&made.id, Some(options)));
-        // Whatever the answer: the state is asked for.
+        // Any answer will do: the state is read next.
         let _ = timeout(BELIEVED, wait.next()).await;
     }
 

@@ -1,4 +1,4 @@
-//! Makes the container, and looks into it before anything runs: image, request, limiter, slice.
+//! Creation of the container, and all checks before its start: image, request, limiter, slice.
 
 use std::collections::HashMap;
 use std::fs;
@@ -42,7 +42,8 @@ impl ContainerJob<'_> {
         }
     }
 
-    /// Returns once it is to stop. A daemon that has not started this supervisor leaves word, and has nobody to send a signal to.
+    /// Returns once it is to stop. A daemon that did not start this supervisor leaves a note, as it has no process to
+    /// signal.
     pub(super) async fn is_unwanted(&self, signals: &mut Signals) {
         let told = signals.stop();
         tokio::pin!(told);
@@ -237,7 +238,7 @@ impl ContainerJob<'_> {
                 if is_away {
                     self.given.set(0);
                 }
-                // What became of an earlier call nobody knows yet.
+                // The result of an earlier call is not known yet.
                 self.asked.set(was_asked || is_away);
                 return Err(error.into());
             }
@@ -248,7 +249,8 @@ impl ContainerJob<'_> {
         Ok(made.id)
     }
 
-    /// What has to be known of it before it runs: whether the limiter can hold it, as whom it runs, where its log begins.
+    /// The facts that have to be known before its start: whether the limiter can hold it, its user, the start of its
+    /// log.
     pub(super) async fn look(
         &self,
         made: &CreatedContainer,
@@ -467,8 +469,9 @@ fn is_given(times: u32, why: String) -> EngineFailure {
     }
 }
 
-/// Whether what has the name of this job's container is nobody's: what a supervisor left that died before it started anything, and what
-/// has come to rest of a job with the same number in a journal that was there before. Anything else that has run is not to be removed here.
+/// Whether the container with the name of this job's is a leftover: from a supervisor that died before it started
+/// anything, or, once stopped, from a job with the same number in an earlier journal. Any other container that has run
+/// is not removed here.
 fn is_left_over(
     labels: &HashMap<String, String>,
     status: Option<ContainerStateStatusEnum>,
@@ -612,7 +615,7 @@ mod tests {
         );
         assert_eq!(of("-v /a:/srv/x", &["/srv"]), found("/srv/x", "/srv"));
         assert_eq!(of("-v /a:/srv", &["/srv/x"]), found("/srv/x", "/srv"));
-        // Nobody has put a link into what is new.
+        // A new folder contains no symlink.
         assert_eq!(of("--tmpfs /data -v /b:/data/x", &[]), None);
         // The same place twice is for the engine to judge.
         assert_eq!(of("-v /a:/srv", &["/srv"]), None);

@@ -1,4 +1,4 @@
-//! What goes between a container and this process's standard streams.
+//! Copies data between a container and this process's standard streams.
 
 use std::io::{self, Read, Write};
 use std::pin::Pin;
@@ -48,7 +48,8 @@ impl ContainerJob<'_> {
             write_stderr(&why);
             launch_failed(code, why)
         };
-        // Podman makes the program ready when somebody takes its streams, and says then what other engines say at its start.
+        // Podman prepares the program only when its streams are attached, and then reports errors that other engines
+        // report at the start.
         let refused = |error| {
             let why = engine::describe_error(&error);
             failed(code(&why), why)
@@ -168,7 +169,7 @@ async fn pour(mut words: Words, mut skip: u64) -> Result<(), Error> {
             true => put(io::stderr(), &fresh),
             false => put(io::stdout(), &fresh),
         });
-        // Nobody reads any more, or the disk is full: the container goes on.
+        // The reader is gone, or the disk is full: the container goes on.
         let _ = written.await;
     }
     Ok(())

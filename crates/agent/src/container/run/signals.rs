@@ -51,7 +51,7 @@ impl Signals {
         }
     }
 
-    /// Returns once somebody wants the job to end; for the time before there is anything to pass a signal on to.
+    /// Returns once a signal asks the job to end; for the time before there is a container to pass a signal on to.
     pub async fn stop(&mut self) {
         while self.next().await == SignalEvent::Resized {}
     }

@@ -1,9 +1,10 @@
-//! How a container is brought to its end: it is asked until it has heard, and killed when its grace from then on is over.
+//! The stop of a container: a stop request, the grace period once the container got it, then a kill.
 //!
 //! ```text
 //! wanted ─► asked, again and again ─► heard ─► grace ─► killed, again and again
 //! ```
-//! Whoever asks in vain has not asked: an engine may be away for longer than any grace, and a program is to have all of its own.
+//! Only a delivered request starts the grace period: an engine may be away for longer than any grace, and a program
+//! gets all of its own.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ pub struct StopSequence {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StopStage {
-    /// Nobody wants it to end.
+    /// No stop is wanted.
     Unwanted,
     /// It is to be asked at this moment.
     Ask(Instant),
@@ -44,7 +45,7 @@ impl StopSequence {
         }
     }
 
-    /// Somebody wants it to end, perhaps once more.
+    /// Requests a stop, perhaps a second time.
     pub fn request(&mut self, now: Instant) {
         if !self.is_wanted() {
             self.stage = StopStage::Ask(now);
@@ -80,7 +81,7 @@ impl StopSequence {
         };
     }
 
-    /// It was killed, as far as anybody knows.
+    /// The kill was sent, as far as is known.
     pub fn killed(&mut self, now: Instant) {
         self.stage = StopStage::Kill(now + AGAIN);
     }

@@ -1,4 +1,4 @@
-//! What stands in the limiter's way or does its own limiting: other preloads, other limiters, MPS, variables.
+//! Checks for conflicts with the limiter: other preloads, other limiters, MPS, environment variables.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The driver: is there one, which files would be loaded, do they belong together.
+//! Checks of the driver: whether there is one, which files are loaded, whether their versions match.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The folders of this instance, and whether an account can be kept in them.
+//! Checks of this instance's folders, and whether a ledger can be kept in them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! Each GPU: is it well, may several processes use it, what will hold a limit on it.
+//! Checks of each GPU: health, compute mode, and the means that hold a limit on it.
 
 use std::path::Path;
 

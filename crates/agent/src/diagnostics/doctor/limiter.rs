@@ -1,4 +1,4 @@
-//! The limiter: its file, whether the loader takes it, whether it stands between programs and the driver.
+//! Checks of the limiter: its file, whether the loader accepts it, whether it intercepts the driver's functions.
 
 use std::path::{Path, PathBuf};
 

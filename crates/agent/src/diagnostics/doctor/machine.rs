@@ -1,5 +1,5 @@
-//! The driver and its GPUs as a program that starts here meets them: asked in a process of its own, with the environment a job
-//! would have, because a broken driver may hang or take its process along.
+//! The driver and its GPUs as a new program finds them, queried in a child process with a job's environment, because a
+//! broken driver may hang or crash it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -103,7 +103,7 @@ pub struct MigDevice {
     pub processes: usize,
 }
 
-/// Who may make contexts on a GPU.
+/// The compute mode: which processes may create contexts on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Compute {
     Anybody,
@@ -218,7 +218,7 @@ fn gpu(device: &Device<'_>) -> Result<Gpu, Error> {
             usable: memory.total.saturating_sub(memory.reserved),
             used: memory.used,
         }),
-        // Of all instances together only those are told who may watch them.
+        // Of all instances, only those that the user may observe are reported.
         Err(_) if mig.as_ref().is_some_and(|mig| mig.on) => None,
         Err(error) => return Err(error),
     };

@@ -1,4 +1,4 @@
-//! A divided GPU: what is on it, whether jobs can have instances, and what would keep them from one.
+//! Checks of a GPU in MIG mode: its instances, whether jobs can get one, and the obstacles.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The kernel and what it lets this user do.
+//! Checks of the kernel, and of this user's rights.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Several processes of the slice that take memory at once: together they must not get more than one would.
+//! The race test: several processes of the slice allocate at once, and together must not get more than one would.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Device files of an instance: what a container has to be given, and what a device cgroup has to allow.
+//! MIG device nodes: the files in `/dev` that a container needs for an instance, and that a device cgroup has to allow.
 //!
 //! The driver opens `/dev/nvidiactl`, `/dev/nvidia-uvm[-tools]`, the GPU's `/dev/nvidiaN`, and the two capability files of the
 //! instance, whose numbers stand under `/proc/driver/nvidia/capabilities` (MIG User Guide, "Device Nodes and Capabilities"). The
@@ -73,8 +73,8 @@ impl ComputeInstanceId {
     /// The files, as the driver under `root` (`/`, but for simulated drivers) says.
     ///
     /// # Errors
-    /// When the driver has no such instance, or numbers it otherwise than it is documented to: then nobody is given a file that
-    /// may be another's right.
+    /// The driver has no such instance, or numbers it otherwise than documented: then no job gets a file that may
+    /// belong to another one.
     pub fn find_nodes(self, root: &Path) -> Result<InstanceDeviceNodes, DeviceNodeError> {
         let folder = root
             .join(CAPABILITIES)

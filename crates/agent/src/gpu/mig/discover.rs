@@ -1,4 +1,4 @@
-//! What the driver shows of a GPU in MIG mode: what it offers, what lies on it, who is in it.
+//! MIG discovery: the driver's state of a GPU in MIG mode: its profiles, its instances, and the processes in them.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub struct MigCapabilities {
     pub profile_ids: Vec<u32>,
 }
 
-/// A GPU instance that is there, whoever made it.
+/// An existing GPU instance, of Divvy or foreign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiscoveredInstance {
     pub placement: Placement,

@@ -1,4 +1,4 @@
-//! One of our instances, as the journal has it.
+//! The record of one of our MIG instances, as the journal has it.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ pub struct ManagedInstance {
     pub generation: u64,
     /// The kernel's id of the boot in which it was made.
     pub boot: String,
-    /// Who holds it.
+    /// The job that holds it.
     pub job: Option<JobId>,
     /// Whose program was in it last: a user's, or `team/` for those of a namespace's claims.
     pub last_user: Option<String>,
@@ -50,7 +50,7 @@ pub struct InstanceInfo {
     /// The compute instance's.
     pub compute_id: u32,
     pub uuid: MigUuid,
-    /// In use of it while nobody uses it.
+    /// Its memory in use while no process uses it.
     pub baseline: Bytes,
 }
 

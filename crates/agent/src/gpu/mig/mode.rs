@@ -1,4 +1,4 @@
-//! Which mode a GPU has: what an administrator wants of it, and what its driver makes of that.
+//! The mode of a GPU: from the administrator's request and the driver's MIG mode.
 
 use divvy_core::Mode;
 use divvy_driver::nvml::mig::MigMode;
@@ -21,9 +21,9 @@ impl RequestedMode {
     }
 }
 
-/// How a GPU is given out. The driver's word counts for more than the wish: whole memory cannot be had of a GPU in MIG mode, nor
-/// instances of one that is not. One that is to be in MIG mode and is not, or that waits for the reset that takes it out of MIG
-/// mode, is given out to nobody.
+/// The mode in which a GPU is allocated. The driver's mode takes precedence over the request: a GPU in MIG mode has no
+/// shared memory, and one that is not has no instances. A GPU that is to be in MIG mode and is not, or that waits for
+/// the reset that leaves MIG mode, is not allocated.
 pub fn effective_mode(wanted: Option<Mode>, mig: Option<MigMode>) -> Mode {
     let on = mig.is_some_and(|mig| mig.current);
     let stays = mig.is_some_and(|mig| mig.pending);
@@ -106,7 +106,7 @@ mod tests {
             pending_switch(wanted(Mode::Mig, true), mig(true, true)),
             None
         );
-        // Somebody turned it on by hand since.
+        // An administrator turned it on by hand since.
         assert_eq!(
             pending_switch(wanted(Mode::Shared, false), mig(true, true)),
             None

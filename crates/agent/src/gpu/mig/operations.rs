@@ -1,6 +1,6 @@
-//! What is done to a GPU, step by step: making an instance, looking whether one is clean, destroying one.
+//! MIG operations on a GPU, step by step: creating an instance, checking whether one is clean, destroying one.
 //!
-//! Whoever calls holds the GPU's lock, and has written down what it is about to do.
+//! The caller holds the GPU's lock, and has journaled the operation.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ impl MigOpError {
         matches!(self, Self::Refused { refusal: Some(refusal), .. } if finals.contains(refusal))
     }
 
-    /// Whether somebody else is in the way.
+    /// Whether another process is in the way.
     pub fn is_in_use(&self) -> bool {
         let in_use = Some(MigRefusal::InUse);
         matches!(self, Self::Refused { refusal, .. } if *refusal == in_use)
@@ -98,8 +98,8 @@ pub fn create_instance(
     made_of(&instance, &compute).map_err(|error| roll_back(&instance, Some(&compute), error))
 }
 
-/// Half of an instance is of no use to anybody: it goes, with the compute instance that was made in it and no other. What has become of
-/// that.
+/// Removes half of an instance, which is of no use, with the compute instance made in it and no other. Returns the
+/// result.
 fn roll_back(
     instance: &Instance<'_>,
     compute: Option<&Compute<'_>>,
@@ -127,8 +127,8 @@ fn made_of(instance: &Instance<'_>, compute: &Compute<'_>) -> Result<InstanceInf
     })
 }
 
-/// Destroys what lies at the placement; false where nothing of it was there. `made`: what it was when it was made, if it ever was:
-/// what is another is left alone, and so is one that somebody divided.
+/// Destroys the instance at the placement; false if nothing of it was there. `made`: its identity when it was made, if
+/// it ever was: another instance is left alone, and so is one that was divided by hand.
 pub fn destroy_instance(
     gpu: &Gpu<'_>,
     placement: Placement,
@@ -151,7 +151,7 @@ type OwnCompute<'a> = (Compute<'a>, ComputeInstanceInfo);
 /// Its UUID says where it begins, and not how long it is (inferred).
 ///
 /// # Errors
-/// [`Failure::Stuck`] where there is another, or more than one: what is in it is somebody else's then.
+/// [`Failure::Stuck`] if there is another one, or more than one: its content is foreign then.
 fn own_compute_instance<'a>(
     instance: &Instance<'a>,
     slices: Option<u32>,
@@ -206,7 +206,7 @@ fn retry_while_in_use(
     })
 }
 
-/// Whether an instance is as it was when it was made: the same, nobody in it, and nothing left in its memory.
+/// Whether an instance is as it was when it was made: the same identity, no process, and nothing left in its memory.
 ///
 /// # Errors
 /// As [`unmake`], where it is not for us to make it anew.
@@ -230,7 +230,7 @@ pub fn is_clean(
     Ok(is_empty(memory, made.baseline))
 }
 
-/// Whether nothing is left in the memory of an instance that nobody is in. What cannot be read may be anything.
+/// Whether the memory of an unused instance is empty. Unreadable memory counts as used.
 fn is_empty<E>(memory: Result<Memory, E>, baseline: Bytes) -> bool {
     memory.is_ok_and(|memory| memory.used <= baseline.get())
 }
@@ -281,7 +281,7 @@ pub fn set_mode(
     let activation = gpu.set_mig_mode(on).map_err(refused)?;
     reach("mig.mode.set");
     if activation == nvml::Activation::InUse {
-        // It would come true at some later reset, when nobody thinks of it any more.
+        // It would take effect at some later reset, long after the request.
         gpu.set_mig_mode(!on).map_err(refused)?;
     }
     Ok((activation, gpu.mig_mode().map_err(refused)?))

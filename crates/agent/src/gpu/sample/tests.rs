@@ -58,7 +58,7 @@ impl Scene {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // The kernel lays a program out some time after `spawn` returns; who answers has been.
+        // The kernel sets a program up some time after `spawn` returns; a process that answers is complete.
         stranger.stdin.as_mut().unwrap().write_all(b"x").unwrap();
         let answer = stranger.stdout.as_mut().unwrap();
         answer.read_exact(&mut [0]).unwrap();
@@ -115,7 +115,7 @@ impl Scene {
             gpus: vec![observed],
             troubles: Vec::new(),
         };
-        // Everybody here was born before.
+        // All processes here were born before.
         let at = u64::MAX;
         build_sample(
             at,

@@ -1,4 +1,4 @@
-//! Metrics of queues and projects, and of the daemon's own work: who is due what, who had what, how long it takes.
+//! Metrics of queues and projects (usage and fair share), and of the daemon's own work (durations).
 
 use std::collections::BTreeMap;
 use std::time::Duration;

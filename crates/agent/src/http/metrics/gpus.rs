@@ -1,4 +1,4 @@
-//! Metrics of GPUs and of the MIG instances on them.
+//! Metrics of GPUs and of their MIG instances.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

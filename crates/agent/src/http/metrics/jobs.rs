@@ -1,4 +1,4 @@
-//! Metrics of jobs that have not ended: what they hold, and what they do with it.
+//! Metrics of jobs that have not ended: their allocation and their usage.
 
 use divvy_api::v1::{JobClaim, Slice};
 use divvy_core::ComputeMode;
@@ -6,7 +6,7 @@ use divvy_core::ComputeMode;
 use super::daemon_stats::seconds;
 use super::{Family, JobRow, Page, family, ratio, word};
 
-/// Of a job as a whole, whatever GPUs it has.
+/// Of a job as a whole, on any GPUs.
 fn labels(job: &JobRow) -> Vec<(&'static str, String)> {
     vec![
         ("job", job.id.clone()),

@@ -12,7 +12,7 @@ use divvy_core::JobId;
 
 use crate::job_dir::JobDir;
 
-/// Bytes of a block as stat(2) counts them, whatever the file system's own are.
+/// Bytes of a block as stat(2) counts them, on every file system.
 const BLOCK: u64 = 512;
 
 /// What was found of the logs of ended jobs, which grow no more.

@@ -1,4 +1,4 @@
-//! From what the driver measured of processes to what jobs used. Pure.
+//! The usage meter: from the driver's figures of processes to the usage of jobs. Pure.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub struct UtilisationSample {
 /// Whose work it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReportedUtilisation {
-    /// Percent of the time, by pid; who is not there did nothing.
+    /// Percent of the time, by pid; a missing pid did nothing.
     PerProcess(BTreeMap<u32, u32>),
     /// Percent of the time, all together.
     Total(u32),
@@ -31,8 +31,8 @@ pub struct Holder {
     pub share: u16,
 }
 
-/// What each job that holds something of a GPU used of it. `listed` says of every process that has a context there which job it
-/// is of. A job is left out where nobody can tell.
+/// The usage of each job that holds a part of a GPU. `listed` gives the job of every process that has a context there.
+/// A job is left out if its usage cannot be told.
 pub fn metered(
     worked: &UtilisationSample,
     holders: &[Holder],
@@ -45,7 +45,7 @@ pub fn metered(
                 .filter_map(|(pid, _)| work.get(pid))
                 .fold(0_u32, |sum, percent| sum.saturating_add(*percent)),
         ),
-        // It is theirs alone if nobody else is there.
+        // The whole figure is theirs if no other job is there.
         ReportedUtilisation::Total(percent) => match (of(job).count(), listed.len()) {
             (0, _) => Some(0),
             (own, all) if own == all => Some(*percent),

@@ -1,5 +1,5 @@
-//! Bounds on the body of each call. The cycle's one thread copies, journals and looks at all of it, and every user
-//! waits for that thread.
+//! Request limits: bounds on the body of each call. The cycle's one thread copies, journals and looks at all of it, and
+//! every user waits for that thread.
 //!
 //! Each body is [`Bounded`]. The server checks it where it reads it: before the cycle sees it, and before anything is
 //! stored. The functions take each body apart without `..`, so that a new field does not compile without a decision.

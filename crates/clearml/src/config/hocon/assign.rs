@@ -1,4 +1,4 @@
-//! Assignments: what becomes of a key that has a value already, and of parts that stand side by side.
+//! HOCON assignments: a key that already has a value, and values that stand side by side (concatenation).
 
 use serde_json::Value;
 

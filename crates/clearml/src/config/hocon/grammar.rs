@@ -1,4 +1,4 @@
-//! The grammar: pyhocon's parsing expressions, in its order of alternatives.
+//! The HOCON grammar: pyhocon's parsing expressions, in its order of alternatives.
 //!
 //! Each function reads one expression at the cursor. `Ok(None)` and `false` mean that the expression is not there; an
 //! error ends the whole text, where pyhocon's `-` does. Blanks before an expression are skipped, as pyparsing does.

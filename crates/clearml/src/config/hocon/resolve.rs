@@ -1,5 +1,5 @@
-//! Substitutions: each `${path}` becomes the value that the path has in the whole file, else the variable of that
-//! name.
+//! HOCON substitutions: each `${path}` becomes the value of that path in the whole file, else the environment variable
+//! of that name.
 
 use serde_json::{Map, Value};
 
@@ -37,8 +37,8 @@ struct Resolver<'a> {
     depth: usize,
 }
 
-/// What a path leads to.
-enum Found<'a> {
+/// The target of a path.
+enum Resolved<'a> {
     Node(&'a Node),
     Value(Option<Value>),
 }
@@ -179,8 +179,8 @@ impl<'a> Resolver<'a> {
         from: &'a Open,
     ) -> Result<Option<Value>, Fault> {
         let value = match self.look_up(reference, from)? {
-            Found::Node(node) => self.node(node)?,
-            Found::Value(value) => value,
+            Resolved::Node(node) => self.node(node)?,
+            Resolved::Value(value) => value,
         };
         let size = 1 + value.as_ref().map_or(0, size);
         self.left = self
@@ -190,23 +190,23 @@ impl<'a> Resolver<'a> {
         Ok(value)
     }
 
-    fn look_up(&mut self, reference: &'a Reference, from: &'a Open) -> Result<Found<'a>, Fault> {
+    fn look_up(&mut self, reference: &'a Reference, from: &'a Open) -> Result<Resolved<'a>, Fault> {
         let path = &reference.path;
         let keys = super::keys(path);
         // pyhocon looks for a variable in place of the key's own value at the top only.
         let is_deep = keys.len() > 1;
         let mut keys = keys.into_iter();
         let mut found = match keys.next().and_then(|key| self.root.get(&key)) {
-            Some(node) => Found::Node(node),
+            Some(node) => Resolved::Node(node),
             None => return self.variable(reference),
         };
         for key in keys {
             let inner = match found {
-                Found::Node(Node::Table(table)) => table.get(&key).map(Found::Node),
-                Found::Node(Node::Open(open)) => match self.open(open)? {
-                    Some(Value::Object(mut fields)) => {
-                        fields.remove(&key).map(|value| Found::Value(Some(value)))
-                    }
+                Resolved::Node(Node::Table(table)) => table.get(&key).map(Resolved::Node),
+                Resolved::Node(Node::Open(open)) => match self.open(open)? {
+                    Some(Value::Object(mut fields)) => fields
+                        .remove(&key)
+                        .map(|value| Resolved::Value(Some(value))),
                     _ => {
                         return Err(refused(
                             reference,
@@ -214,9 +214,9 @@ impl<'a> Resolver<'a> {
                         ));
                     }
                 },
-                Found::Value(Some(Value::Object(mut fields))) => {
-                    fields.remove(&key).map(|value| Found::Value(Some(value)))
-                }
+                Resolved::Value(Some(Value::Object(mut fields))) => fields
+                    .remove(&key)
+                    .map(|value| Resolved::Value(Some(value))),
                 _ => {
                     return Err(refused(
                         reference,
@@ -230,7 +230,7 @@ impl<'a> Resolver<'a> {
             }
         }
         // The key's own value means the one that it had before.
-        if let Found::Node(Node::Open(open)) = found
+        if let Resolved::Node(Node::Open(open)) = found
             && overrides(open, from)
         {
             return match &from.under {
@@ -242,7 +242,7 @@ impl<'a> Resolver<'a> {
                     reference,
                     "refers to an earlier value that has a substitution of its own",
                 )),
-                Some(under) => Ok(Found::Node(under)),
+                Some(under) => Ok(Resolved::Node(under)),
                 None if is_deep => Err(refused(reference, "refers to itself")),
                 None => self.variable(reference),
             };
@@ -250,10 +250,10 @@ impl<'a> Resolver<'a> {
         Ok(found)
     }
 
-    fn variable(&self, reference: &Reference) -> Result<Found<'a>, Fault> {
+    fn variable(&self, reference: &Reference) -> Result<Resolved<'a>, Fault> {
         match (self.environment)(&reference.path) {
-            Some(text) => Ok(Found::Value(Some(Value::String(text)))),
-            None if reference.optional => Ok(Found::Value(None)),
+            Some(text) => Ok(Resolved::Value(Some(Value::String(text)))),
+            None if reference.optional => Ok(Resolved::Value(None)),
             None => {
                 let why = "is neither a key of this file nor an environment variable";
                 Err(refused(reference, why))

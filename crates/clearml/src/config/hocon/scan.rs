@@ -1,4 +1,4 @@
-//! Tokens: texts in quotes, numbers, escapes and blanks, by pyhocon's regular expressions.
+//! The HOCON tokenizer: quoted strings, numbers, escapes and blanks, by pyhocon's regular expressions.
 
 use serde_json::{Number, Value};
 
@@ -115,7 +115,7 @@ pub(super) fn expand_tabs(text: &str) -> String {
     out
 }
 
-/// What Python's regular expressions take for `\s`.
+/// Whether Python's regular expressions match the letter as `\s`.
 pub(super) fn is_space(letter: char) -> bool {
     letter.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&letter)
 }

@@ -1,4 +1,4 @@
-//! Taking the task from its queue, and putting it back.
+//! The claim of a task: takes it from its queue, or puts it back.
 
 use super::{LOOK_AGAIN, TaskRunner};
 use crate::frontend::requeue::{RequeueStep, requeue_steps};
@@ -7,7 +7,7 @@ use crate::frontend::watch::is_stopping;
 use crate::server::{Entry, Subcode};
 
 impl TaskRunner {
-    pub(super) async fn look(&mut self, with_queue: bool) -> Option<Event> {
+    pub(super) async fn observe(&mut self, with_queue: bool) -> Option<Event> {
         let (seen, listed) = self.see(with_queue).await;
         Some(Event::Seen { seen, listed })
     }

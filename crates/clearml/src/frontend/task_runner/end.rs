@@ -1,4 +1,4 @@
-//! The end of a run: the job is cancelled, the server told, and what was kept of the task taken away.
+//! The end of a run: cancels the job, reports the result to the server, and removes the task's files.
 
 use divvy_api::v1::{ErrorCode, JobState};
 
@@ -38,12 +38,12 @@ impl TaskRunner {
     }
 
     pub(super) async fn report_end(&mut self, ending: Ending) -> Option<Event> {
-        // What the job wrote last comes before what is said about it.
+        // The job's last output comes before the report of its end.
         if let Some(pump) = self.pump.take() {
             let _ = pump.await;
         }
         let (seen, _) = self.see(false).await;
-        let Some(word) = ending.word(seen) else {
+        let Some(word) = ending.final_status(seen) else {
             return Some(Event::EndReported);
         };
         let id = self.record.task.clone();
@@ -57,7 +57,7 @@ impl TaskRunner {
             FinalStatus::Stopped => server.stopped(&id, &reason, &message).await,
         });
         match told.await {
-            // Somebody else was faster, and that is as well.
+            // Another client reported the end first, which is fine.
             Err(error)
                 if matches!(
                     error.refusal(),

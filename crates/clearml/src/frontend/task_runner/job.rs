@@ -1,4 +1,4 @@
-//! The agent's job of a task, as the agent tells of it.
+//! The agent's job of a task, as the agent's API reports it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use crate::frontend::context::Context;
 use crate::frontend::task_state::{JobEnd, RecoveredJob};
 
-/// One call that waits for a job's end; it also tells the agent that somebody stands by the job's slice.
+/// One call that waits for a job's end; it also confirms to the agent that a client still uses the job's slice.
 const WAIT: Duration = Duration::from_secs(10);
 
 /// How the agent's job stands.
@@ -57,7 +57,7 @@ pub(super) fn end_of(job: &Job) -> JobEnd {
 }
 
 /// The life of a task whose record was found, by what has become of its job.
-pub fn found(job: Option<&Job>) -> RecoveredJob {
+pub fn recovered_job(job: Option<&Job>) -> RecoveredJob {
     match job {
         Some(job) if job.confirmation == Some(Confirmation::Awaiting) => RecoveredJob::Awaited,
         Some(job)

@@ -1,4 +1,4 @@
-//! While the task runs: its job, its user, its worker, its log.
+//! A running task: observes its job, follows its user's requests, and reports its worker and log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::frontend::task_state::{Event, JobEnd, StopReason};
 use crate::frontend::watch::WatchDecision;
 
 impl TaskRunner {
-    /// Waits for whatever comes first.
+    /// Waits for the first event.
     pub(super) async fn watch(&mut self) -> Option<Event> {
         if self.pump.is_none() {
             let (task, job, worker) = (
@@ -121,7 +121,7 @@ impl TaskRunner {
                 if let Some(line) = line {
                     self.say("DEBUG", &format!("{line}\n")).await;
                 }
-                // What an abort comes to is said at its end, unless the task's own agent says it.
+                // The result of an abort is reported at its end, unless the task's own agent reports it.
                 if matches!(why, StopReason::Changed | StopReason::Reset) {
                     let reason = match why {
                         StopReason::Reset => "the task was reset",

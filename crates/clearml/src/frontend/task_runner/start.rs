@@ -1,4 +1,4 @@
-//! From a task that is ours to a program: the task is said to run, and the job is told what it runs.
+//! The start of a claimed task: marks it as started on the server, and gives the job its command line.
 
 use std::collections::BTreeMap;
 
@@ -157,7 +157,7 @@ impl TaskRunner {
     }
 }
 
-/// What the task's page shows of its slot.
+/// The properties of its slot on the task's page.
 fn facts(job: &Job) -> impl Iterator<Item = (String, Value)> {
     let list =
         |of: &dyn Fn(&Slice) -> String| job.slices.iter().map(of).collect::<Vec<_>>().join(",");

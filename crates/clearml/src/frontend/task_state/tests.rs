@@ -13,7 +13,7 @@ struct World {
     /// Programs started since the task was last put into its queue.
     runs: u32,
     record: Option<ClaimPhase>,
-    /// Its user, or somebody else, has said what is to become of it.
+    /// Its user, or another client, has decided its status.
     touched: bool,
 }
 
@@ -25,7 +25,7 @@ enum Job {
     Ended,
 }
 
-/// What happens to the world, or to us, besides the daemon's own steps.
+/// An event outside the daemon's own steps.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     /// One action, whole.
@@ -43,7 +43,7 @@ enum Act {
     ProgramEnds,
     /// The container is killed.
     ProgramDies,
-    /// The grant goes back, as nobody confirmed it in time.
+    /// The grant is released, because it was not confirmed in time.
     GrantExpires,
     Shutdown,
 }
@@ -120,7 +120,7 @@ impl World {
                 Event::JobEnded(JobEnd::Cancelled)
             }
             Action::ReportEnd(ending) => {
-                match ending.word(seen) {
+                match ending.final_status(seen) {
                     Some(FinalStatus::Completed) => self.status = Some(Status::Completed),
                     Some(FinalStatus::Failed) => self.status = Some(Status::Failed),
                     Some(FinalStatus::Stopped) => self.status = Some(Status::Stopped),
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    fn found(&self) -> RecoveredJob {
+    fn recovered_job(&self) -> RecoveredJob {
         match self.job {
             Job::Awaited => RecoveredJob::Awaited,
             Job::Running | Job::Ended => RecoveredJob::Begun,
@@ -191,11 +191,11 @@ impl World {
         }
     }
 
-    /// What a restart makes of it.
+    /// The state after a restart.
     fn restarted(&self) -> TaskLifecycle {
         self.record
             .map_or(TaskLifecycle::at(State::Done(Outcome::NotOurs)), |mark| {
-                TaskLifecycle::found(mark, self.found())
+                TaskLifecycle::recovered(mark, self.recovered_job())
             })
     }
 }
@@ -248,8 +248,8 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
-    /// Whatever dies, whenever, and whatever its user does meanwhile: a task that was popped has ended or waits in its queue, its
-    /// program was started once at most, and nothing of it is left running.
+    /// A popped task has ended or waits in its queue, its program was started once at most, and no process of it is
+    /// left. This holds for every crash and every action of its user.
     #[test]
     fn no_task_is_lost_or_run_twice(acts in acts()) {
         let mut world = World::new();
@@ -331,7 +331,7 @@ fn a_task_aborted_before_its_container_starts_never_has_one() {
         Action::ReportEnd(Ending::Stopped(StopReason::Abort))
     );
     assert_eq!(
-        Ending::Stopped(StopReason::Abort).word(stopping),
+        Ending::Stopped(StopReason::Abort).final_status(stopping),
         Some(FinalStatus::Stopped)
     );
 }
@@ -384,6 +384,6 @@ fn what_the_tasks_own_agent_has_said_is_not_said_over() {
         Ending::Job(JobEnd::Lost),
         Ending::Stopped(StopReason::Abort),
     ] {
-        assert_eq!(ending.word(done), None);
+        assert_eq!(ending.final_status(done), None);
     }
 }

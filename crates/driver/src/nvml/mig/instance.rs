@@ -1,4 +1,4 @@
-//! GPU instances, compute instances, and the MIG devices that these are.
+//! GPU instances, compute instances, and their MIG devices.
 
 use std::ffi::{CString, c_uint};
 
@@ -22,7 +22,7 @@ pub struct GpuInstance<'a> {
     index: u32,
 }
 
-/// What a GPU instance is.
+/// The attributes of a GPU instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GpuInstanceInfo {
     pub id: u32,
@@ -40,7 +40,7 @@ pub struct ComputeInstance<'a> {
     index: u32,
 }
 
-/// What a compute instance is.
+/// The attributes of a compute instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ComputeInstanceInfo {
     pub id: u32,
@@ -51,7 +51,7 @@ pub struct ComputeInstanceInfo {
     pub uuid: String,
 }
 
-/// What programs see of a compute instance.
+/// The MIG device of a compute instance, as programs see it.
 pub struct MigDevice<'a>(Device<'a>);
 
 impl<'a> GpuInstance<'a> {
@@ -63,7 +63,7 @@ impl<'a> GpuInstance<'a> {
         }
     }
 
-    /// What it is, and where.
+    /// Its attributes and its placement.
     ///
     /// # Errors
     /// [`MigRefusal::Gone`] once it is destroyed.
@@ -187,7 +187,7 @@ impl<'a> GpuInstance<'a> {
 }
 
 impl<'a> ComputeInstance<'a> {
-    /// What it is, and which device.
+    /// Its attributes and its MIG device.
     ///
     /// # Errors
     /// [`MigRefusal::Gone`] once it is destroyed.
@@ -276,7 +276,7 @@ impl<'a> ComputeInstance<'a> {
     /// Destroys it.
     ///
     /// # Errors
-    /// [`MigRefusal::InUse`] while a process is in it, or somebody has leaked a handle of it, who may not be listed.
+    /// [`MigRefusal::InUse`] while a process is in it, or a process that NVML may not list holds a leaked handle of it.
     pub fn destroy(&self) -> Result<(), Error> {
         // SAFETY: a handle that NVML gave out, which it knows again or refuses.
         let destroy = |destroy: pfn::nvmlComputeInstanceDestroy| unsafe { destroy(self.handle) };

@@ -1,12 +1,12 @@
-//! What the driver's refusals around MIG mean, and what to do about them.
+//! The driver's refusals of MIG operations: their meaning, and the hint for each.
 
 use crate::Error;
 use crate::sys::nvml::nvmlReturn_t;
 
-/// Why the driver does not do what it was asked to, as far as somebody can do something about it.
+/// Why the driver refused a MIG operation, for the refusals that have a remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MigRefusal {
-    /// A process, an instance inside, or a handle that somebody leaked is in the way.
+    /// A process, an instance inside, or a leaked handle is in the way.
     InUse,
     /// Something lies there, or there are as many of it as there may be.
     NoRoom,
@@ -21,7 +21,7 @@ pub enum MigRefusal {
 }
 
 impl MigRefusal {
-    /// What to do, in one line.
+    /// The remedy, in one line.
     pub fn hint(self) -> &'static str {
         match self {
             Self::InUse => {
@@ -46,8 +46,8 @@ impl MigRefusal {
 }
 
 impl Error {
-    /// What kind of refusal this is, if it is one. An unlisted place is answered in either of two ways (nvml.h allows both), which
-    /// mean the same here.
+    /// The refusal behind this error, if it is one. NVML answers an unlisted placement in either of two ways (nvml.h
+    /// allows both), which mean the same here.
     pub fn refusal(&self) -> Option<MigRefusal> {
         let Error::Nvml { function, code, .. } = self else {
             return match self {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_do_anything_about_is_no_refusal() {
+    fn an_error_without_a_remedy_is_no_refusal() {
         let lost = error("nvmlGpuInstanceGetInfo", nvmlReturn_t::GPU_IS_LOST);
         assert_eq!(lost.refusal(), None);
         assert!(lost.is_lost());

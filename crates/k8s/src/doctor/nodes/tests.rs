@@ -38,7 +38,7 @@ fn a_sound_cluster_has_nothing_to_say_but_what_the_api_does_not_show() {
 }
 
 #[test]
-fn two_who_give_the_same_gpus_out_are_found_by_plugin_or_driver() {
+fn two_drivers_that_allocate_the_same_gpus_are_found() {
     let mut facts = facts();
     facts.nodes = Ok(vec![node("a", "v1.36.2", "containerd://2.1.0", "2")]);
     assert_eq!(status(&facts, "nodes.nvidia-plugin"), Status::Fail);

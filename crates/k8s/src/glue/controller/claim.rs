@@ -1,4 +1,4 @@
-//! Taking tasks from the front of their queues, the record first.
+//! The claim of tasks from the front of their queues; the record is written first.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! A task's pod, and the Secret that it reads.
+//! Creation of a task's pod, and of the Secret that it reads.
 
 use std::rc::Rc;
 
@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::{GlueController, OperationError};
 use crate::glue::context::ServedQueue;
-use crate::glue::objects::Made;
-use crate::glue::pod::{self, Asked, arguments, secret_data};
+use crate::glue::objects::CreateOutcome;
+use crate::glue::pod::{self, TaskPodSpec, arguments, secret_data};
 use crate::glue::record::{Record, name};
 
 impl GlueController {
@@ -23,10 +23,10 @@ impl GlueController {
         };
         let made = match self.dress(record, served, &task).await? {
             Ok(pod) => hand.objects.make_pod(&pod).await,
-            Err(why) => Made::Never(why),
+            Err(why) => CreateOutcome::Never(why),
         };
         match made {
-            Made::Made => {
+            CreateOutcome::Created => {
                 tracing::info!(
                     task = record.task,
                     queue = served.queue.name,
@@ -34,7 +34,7 @@ impl GlueController {
                 );
                 Ok(true)
             }
-            Made::Later(why) => {
+            CreateOutcome::Later(why) => {
                 tracing::warn!(
                     task = record.task,
                     error = why,
@@ -43,7 +43,7 @@ impl GlueController {
                 self.wait(&record.task, &why).await?;
                 Ok(false)
             }
-            Made::Never(why) => {
+            CreateOutcome::Never(why) => {
                 let why = format!("Kubernetes rejected the task's pod: {why}");
                 let seen = task.status;
                 let message = format!("Changed by divvy {}", hand.worker);
@@ -79,7 +79,7 @@ impl GlueController {
         };
         let files = hand.values.files(&served.queue);
         let child = hand.child(&record.task);
-        let asked = Asked {
+        let asked = TaskPodSpec {
             record,
             holder: &hand.objects.holder,
             image: own,
@@ -97,7 +97,7 @@ impl GlueController {
         let script = hand.script(&record.task, wants.setup_shell_script.as_deref());
         let token = hand.token.as_ref().map(|token| token.expose());
         let data = secret_data(script, hand.config.clone(), token, &files);
-        if let Made::Never(why) = hand.objects.fill(record, data).await? {
+        if let CreateOutcome::Never(why) = hand.objects.fill(record, data).await? {
             return Ok(Err(format!("its Secret: {why}")));
         }
         let image = pod

@@ -1,4 +1,4 @@
-//! What the server is told of a task: why it waits, where it runs, how it ended, that it is back.
+//! Status reports of a task to the server: why it waits, where it runs, how it ended, whether it was requeued.
 
 use divvy_clearml::frontend::requeue::{RequeueStep, requeue_steps};
 use divvy_clearml::frontend::task_state::TaskState;
@@ -9,7 +9,7 @@ use crate::glue::record::{Record, name};
 use crate::glue::task_state::{FinalStatus, TaskFacts};
 
 impl GlueController {
-    /// What the task's page shows of its pod.
+    /// Shows the pod on the task's page.
     pub(super) async fn show(&self, task: &Task) {
         let objects = &self.context.objects;
         let mut runtime = task.runtime.clone().unwrap_or_default();
@@ -76,7 +76,7 @@ impl GlueController {
             }
         };
         match told {
-            // Somebody else was faster: the next look shows what they said.
+            // Another client was faster; the next observation shows its status.
             Err(error)
                 if matches!(
                     error.refusal(),

@@ -16,7 +16,7 @@ fn record() -> Record {
     }
 }
 
-/// What a task brings along.
+/// The settings of a task.
 #[derive(Default)]
 struct Brings<'a> {
     image: Option<&'a str>,
@@ -25,9 +25,9 @@ struct Brings<'a> {
     token: bool,
 }
 
-fn made(manifest: &Value, layer: Value, brings: &Brings<'_>) -> Result<Value, Wrong> {
+fn made(manifest: &Value, layer: Value, brings: &Brings<'_>) -> Result<Value, InvalidValue> {
     let (record, holder) = (record(), holder("glue"));
-    let asked = Asked {
+    let asked = TaskPodSpec {
         record: &record,
         holder: &holder,
         image: brings.image,

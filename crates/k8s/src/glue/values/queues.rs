@@ -1,8 +1,8 @@
-//! Which queues are served, in which order, and what each says.
+//! The served queues, in their order, with the settings of each.
 
 use yaml_serde::Value as Yaml;
 
-use super::{Queue, ROOT, Section, Wrong, json, section};
+use super::{InvalidValue, Queue, ROOT, Section, json, section};
 use crate::glue::template::{self, Template};
 
 /// Of `queue`, which gives the order, and of `queues`, which give each its pods; what `queue` does not name comes behind it.
@@ -10,14 +10,14 @@ pub fn queues(
     order: Option<&Yaml>,
     listed: Option<&Yaml>,
     stray: Section,
-) -> Result<Vec<Queue>, Wrong> {
+) -> Result<Vec<Queue>, InvalidValue> {
     let at = format!("{ROOT}.queues");
     let mut listed = section(&at, listed.unwrap_or(&Yaml::Null))?;
     listed.extend(stray);
     let mut queues: Vec<Queue> = Vec::new();
     for name in names(order)? {
         if queues.iter().any(|other| other.name == name) {
-            return Err(Wrong::new(
+            return Err(InvalidValue::new(
                 &format!("{ROOT}.queue"),
                 &format!("{name} is listed twice"),
             ));
@@ -32,7 +32,7 @@ pub fn queues(
         }
     }
     match queues.is_empty() {
-        true => Err(Wrong::new(
+        true => Err(InvalidValue::new(
             &at,
             "no queue is set, neither here nor in `queue`",
         )),
@@ -41,9 +41,9 @@ pub fn queues(
 }
 
 /// `default`, `first,second`, or a list of them.
-fn names(value: Option<&Yaml>) -> Result<Vec<String>, Wrong> {
+fn names(value: Option<&Yaml>) -> Result<Vec<String>, InvalidValue> {
     let wrong = || {
-        Wrong::new(
+        InvalidValue::new(
             &format!("{ROOT}.queue"),
             "must be a queue name, or a list of them",
         )
@@ -73,7 +73,7 @@ fn bare(name: &str) -> Queue {
     }
 }
 
-fn queue(at: &str, name: &str, value: &Yaml) -> Result<Queue, Wrong> {
+fn queue(at: &str, name: &str, value: &Yaml) -> Result<Queue, InvalidValue> {
     let mut queue = bare(name);
     for (key, value) in section(at, value)? {
         let at = format!("{at}.{key}");
@@ -83,18 +83,19 @@ fn queue(at: &str, name: &str, value: &Yaml) -> Result<Queue, Wrong> {
                 for (key, value) in section(&at, &value)? {
                     let at = format!("{at}.{key}");
                     if key != "maxPods" {
-                        return Err(Wrong::unknown(&at, &key, ["maxPods"].into_iter()));
+                        return Err(InvalidValue::unknown(&at, &key, ["maxPods"].into_iter()));
                     }
                     let most = value.as_u64().and_then(|most| u32::try_from(most).ok());
                     let most = most.filter(|most| *most > 0);
-                    queue.max_pods = Some(
-                        most.ok_or_else(|| Wrong::new(&at, "must be a whole number above 0"))?,
-                    );
+                    queue.max_pods =
+                        Some(most.ok_or_else(|| {
+                            InvalidValue::new(&at, "must be a whole number above 0")
+                        })?);
                 }
             }
             _ => {
                 let known = ["templateOverrides", "queueSettings"];
-                return Err(Wrong::unknown(&at, &key, known.into_iter()));
+                return Err(InvalidValue::unknown(&at, &key, known.into_iter()));
             }
         }
     }

@@ -166,7 +166,7 @@ fn a_gpu_whose_carrier_is_gone_or_that_is_too_small_or_elsewhere_is_not_taken() 
 }
 
 #[test]
-fn who_is_over_gone_or_assigned_twice_leaves() {
+fn a_pod_that_is_over_gone_or_assigned_twice_leaves() {
     let over = FractionPod {
         gated: false,
         over: true,
@@ -198,7 +198,7 @@ fn who_is_over_gone_or_assigned_twice_leaves() {
 }
 
 #[test]
-fn who_took_another_seat_of_his_node_is_assigned_there() {
+fn a_pod_that_took_another_assignment_of_its_node_is_assigned_there() {
     let pod = FractionPod {
         gated: false,
         node: Some("a".to_owned()),
@@ -232,7 +232,7 @@ fn who_took_another_seat_of_his_node_is_assigned_there() {
 }
 
 #[test]
-fn a_pod_for_which_a_step_fails_stops_nobody_else() {
+fn a_pod_for_which_a_step_fails_stops_no_other_pod() {
     let look = world(
         vec![seeker("1", 4), seeker("2", 4)],
         vec![share("gpu-1", "a", Some("c1"))],
@@ -330,7 +330,7 @@ const GPUS: [(&str, &str); 4] = [
 struct Model {
     world: ClusterState,
     versions: BTreeMap<String, u64>,
-    /// What each controller saw last, and what it has yet to do.
+    /// The last observation of each controller, and its pending steps.
     controllers: [(BTreeMap<String, u64>, Vec<ReservationStep>); 2],
     /// Which of their steps failed.
     failed: [Failed; 2],
@@ -418,7 +418,7 @@ impl Model {
                     self.gone(&name);
                 }
             }
-            Event::Look(at) => self.look(*at),
+            Event::Look(at) => self.observe(*at),
             Event::Act(at) => self.act(*at),
             Event::Crash(at) => self.controllers[*at].1.clear(),
             Event::Fail(at) => self.fail(*at),
@@ -468,7 +468,7 @@ impl Model {
         }
     }
 
-    /// NVIDIA's plugin gives it a GPU that nobody has, and the node tells.
+    /// NVIDIA's plugin gives it a free GPU, and the node reports it.
     fn carrier_starts(&mut self, index: &Index) {
         let waiting = self
             .world
@@ -499,7 +499,7 @@ impl Model {
         }
     }
 
-    fn look(&mut self, at: usize) {
+    fn observe(&mut self, at: usize) {
         let now = time(self.clock);
         let old = std::mem::take(&mut self.empty_since);
         self.empty_since = self
@@ -620,8 +620,8 @@ fn pick<'a, T>(all: &'a mut [T], index: &Index) -> Option<&'a mut T> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
-    /// Whatever happens in whatever order, with two controllers that know nothing of each other and may stop after any step: no
-    /// sixteenth is given out twice, nobody is let in without an assignment; and once nothing happens any more, nothing is left.
+    /// No sixteenth is assigned twice and no pod is admitted without an assignment, for any events in any order, with
+    /// two independent controllers that may stop after any step. Once no event happens any more, nothing is left.
     #[test]
     fn no_gpu_is_overfull_and_nothing_is_left_over(events in prop::collection::vec(event(), 1..120)) {
         let mut model = Model::new();
@@ -629,13 +629,13 @@ proptest! {
             model.happens(event);
             model.check();
         }
-        // Everybody ends; the cluster comes to rest.
+        // All pods end; the cluster comes to rest.
         for pod in &mut model.world.seekers {
             pod.over = true;
         }
         for _ in 0..12 {
             model.clock += 60;
-            model.look(0);
+            model.observe(0);
             while !model.controllers[0].1.is_empty() {
                 model.act(0);
                 model.check();
@@ -652,15 +652,15 @@ proptest! {
         }
     }
 
-    /// With one controller and GPUs enough, everybody who waits is let in.
+    /// With one controller and GPUs enough, every waiting pod is admitted.
     #[test]
-    fn everybody_for_whom_there_is_room_is_let_in(sizes in prop::collection::vec(1_u8..=16, 1..5)) {
+    fn every_pod_with_room_is_admitted(sizes in prop::collection::vec(1_u8..=16, 1..5)) {
         let mut model = Model::new();
         for units in &sizes {
             model.happens(&Event::Submit(*units));
         }
         for _ in 0..12 {
-            model.look(0);
+            model.observe(0);
             while !model.controllers[0].1.is_empty() {
                 model.act(0);
             }
@@ -672,7 +672,7 @@ proptest! {
             }
         }
         prop_assert!(model.world.seekers.iter().all(|pod| !pod.gated));
-        model.look(0);
+        model.observe(0);
         prop_assert!(model.controllers[0].1.is_empty(), "what is done is not done again");
     }
 }

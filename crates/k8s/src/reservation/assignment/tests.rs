@@ -15,7 +15,7 @@ fn ids(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-fn shown(uid: &str, text: &str) -> PodDevices {
+fn pod_devices(uid: &str, text: &str) -> PodDevices {
     PodDevices {
         namespace: "team".to_owned(),
         name: format!("pod-{uid}"),
@@ -55,7 +55,7 @@ fn ids_of_two_gpus_are_refused_and_named() {
 }
 
 #[test]
-fn only_so_much_as_somebody_is_assigned_is_given_out() {
+fn only_assigned_sixteenths_are_allocated() {
     let seats = [seat("GPU-a", "1", 4), seat("GPU-b", "2", 2)];
     let free = unfilled_assignments(&seats, &[], &[]);
     let choose = |text: &str| choose(&Ids::read(&ids(text)).unwrap(), &free);
@@ -81,7 +81,7 @@ fn only_so_much_as_somebody_is_assigned_is_given_out() {
 fn two_pods_in_each_others_seats_are_both_served_and_count_once_each() {
     let seats = [seat("GPU-a", "1", 2), seat("GPU-b", "2", 2)];
     let made = [held("GPU-b/0 GPU-b/1", Some("1"))];
-    let list = [shown("1", "GPU-b/0 GPU-b/1")];
+    let list = [pod_devices("1", "GPU-b/0 GPU-b/1")];
     let left = UnfilledAssignment {
         gpu: "GPU-a".to_owned(),
         units: 2,
@@ -93,7 +93,7 @@ fn two_pods_in_each_others_seats_are_both_served_and_count_once_each() {
     );
     assert_eq!(attribute_claims(&seats, &made, &list)[0].1, "2");
     let both = [made[0].clone(), held("GPU-a/5 GPU-a/6", Some("2"))];
-    let list = [list[0].clone(), shown("2", "GPU-a/5 GPU-a/6")];
+    let list = [list[0].clone(), pod_devices("2", "GPU-a/5 GPU-a/6")];
     assert!(unfilled_assignments(&seats, &both, &list).is_empty());
     let uids: BTreeSet<String> = attribute_claims(&seats, &both, &list)
         .into_iter()
@@ -132,7 +132,7 @@ fn a_claim_is_left_over_when_neither_kubelet_nor_a_seat_nor_a_process_has_it() {
         orphaned_claims(&seats, &made, &[]).is_empty(),
         "kubelet has only just started"
     );
-    assert!(orphaned_claims(&[], &made, &[shown("x", "GPU-a/0")]).is_empty());
+    assert!(orphaned_claims(&[], &made, &[pod_devices("x", "GPU-a/0")]).is_empty());
     let busy = [AgentClaim {
         processes: 1,
         ..made[0].clone()
@@ -153,9 +153,9 @@ fn a_claim_is_left_over_when_neither_kubelet_nor_a_seat_nor_a_process_has_it() {
 }
 
 proptest! {
-    /// Kubelet admits pods in any order: everybody who is assigned is seated, and nobody beyond.
+    /// Kubelet admits pods in any order: every assigned pod gets its sixteenths, and no other pod does.
     #[test]
-    fn everybody_who_is_assigned_is_seated_in_any_order(
+    fn every_assigned_pod_gets_its_sixteenths_in_any_order(
         sizes in prop::collection::vec((0_usize..2, 1_u8..8), 1..10),
         order in prop::collection::vec(any::<prop::sample::Index>(), 10),
     ) {

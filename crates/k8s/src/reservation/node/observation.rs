@@ -1,4 +1,4 @@
-//! What kubelet and the agent say of a node in carrier mode.
+//! One observation of a node in device-plugin mode, from kubelet and the agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::reservation::share::GpuShare;
 use crate::reservation::units::Unit;
 use crate::reservation::{NAMESPACE, RESOURCE};
 
-/// What there is, by who knows.
+/// The observed state, by source.
 #[derive(Clone, Debug, Default)]
 pub struct NodeObservation {
     pub gpus: Vec<Gpu>,

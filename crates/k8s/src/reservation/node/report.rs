@@ -1,4 +1,4 @@
-//! What a node in carrier mode tells kubelet and the shares.
+//! The report of a node in device-plugin mode: devices for kubelet, state for the GpuShares.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::reservation::assignment::{self, AssignedPod};
 use crate::reservation::share::{GpuShare, GpuShareSpec, GpuShareStatus, Held, name};
 use crate::reservation::units::{Unit, of_gpu};
 
-/// Sixteenths of GPUs that a carrier holds, or that somebody still has parts of.
+/// Sixteenths of GPUs that a reservation pod holds, or that a pod still has parts of.
 pub(super) fn offers(seen: &NodeObservation) -> Vec<Unit> {
     let ours = seen
         .gpus
@@ -32,7 +32,7 @@ fn is_shared(gpu: &Gpu) -> bool {
     gpu.mode == "shared"
 }
 
-/// What each share is to say, by its name, with its GPU's UUID.
+/// The wanted status of each share, by its name, with its GPU's UUID.
 pub(super) fn statuses(
     seen: &NodeObservation,
     seats: &[AssignedPod],

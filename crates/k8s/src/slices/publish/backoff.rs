@@ -1,13 +1,14 @@
-//! When the node's slices are looked at: at once when something else is to be published, and ever more slowly while somebody undoes
-//! what is written or the API server refuses it.
+//! The retry backoff of the publisher: it writes at once when the devices changed, and ever more slowly while another
+//! writer undoes its slices or the API server refuses them.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A watch can lose what it should have told. Chosen so that nobody waits long for it and nobody notices the list.
+/// A watch can lose an event. Short enough that the repair is quick, long enough that the list costs nothing
+/// noticeable.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// From one try to the next, while they fail or while somebody keeps undoing what is written: doubled each time.
+/// From one try to the next, while writes fail or another writer keeps undoing them: doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -28,12 +29,12 @@ impl Backoff {
         }
     }
 
-    /// What is to be published has changed.
+    /// The wanted slices have changed.
     pub(super) fn now(&mut self, now: Instant) {
         self.due = now;
     }
 
-    /// What is published has changed.
+    /// The published slices have changed.
     pub(super) fn soon(&mut self, now: Instant) {
         self.due = self.due.min(self.quiet.max(now));
     }
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_somebody_keeps_undoing_is_put_back_ever_more_slowly() {
+    fn slices_that_are_undone_again_and_again_are_restored_ever_more_slowly() {
         let start = Instant::now();
         let mut pace = Backoff::new(start);
         let mut now = start;

@@ -1,4 +1,4 @@
-//! Executable graphs that take memory, and what they take it from: one stock a GPU, which all graphs of the process share.
+//! Executable graphs that allocate memory, and the driver cache that all graphs of the process share on a GPU.
 //!
 //! The driver maps a graph's memory when it is launched or uploaded and keeps it mapped for the next launch, until it is
 //! launched into another stream, memory is given back, or another graph leaves an allocation where it was (CUDA programming
@@ -42,10 +42,10 @@ pub fn none_takes_memory() -> bool {
 #[derive(Default)]
 pub struct Graphs {
     known: RwLock<HashMap<usize, Arc<Executable>>>,
-    /// Whether there is a stock: all that a view looks at in a program whose graphs take no memory.
+    /// Whether there is a cache: all that a view looks at in a program whose graphs take no memory.
     any: AtomicBool,
     /// By the GPU's place in the slice.
-    stocks: Mutex<HashMap<usize, Arc<DriverCache>>>,
+    caches: Mutex<HashMap<usize, Arc<DriverCache>>>,
     /// How often a graph was launched that leaves allocations behind, and how many such launches are under way.
     leavings: AtomicU64,
     leaving: AtomicUsize,
@@ -60,9 +60,9 @@ pub struct Executable {
     mapped: Mutex<Option<Mapped>>,
 }
 
-/// What a run may take from one stock, in bytes.
+/// The most that a run may take from one cache, in bytes.
 pub struct Need {
-    pub stock: Arc<DriverCache>,
+    pub cache: Arc<DriverCache>,
     pub bytes: u64,
 }
 
@@ -103,11 +103,11 @@ impl Graphs {
         result
     }
 
-    /// What graphs take of a device.
-    pub fn stock(&self, place: &GpuAccount, device: CUdevice) -> Arc<DriverCache> {
+    /// The cache of all graphs on a device.
+    pub fn cache(&self, place: &GpuAccount, device: CUdevice) -> Arc<DriverCache> {
         let new = || Arc::new(DriverCache::new(CacheSource::Graphs(device), *place));
         self.any.store(true, Release);
-        self.stocks().entry(place.gpu).or_insert_with(new).clone()
+        self.caches().entry(place.gpu).or_insert_with(new).clone()
     }
 
     /// Brings a GPU's charge up to date.
@@ -115,19 +115,19 @@ impl Graphs {
         if !self.any.load(Acquire) {
             return;
         }
-        if let Some(stock) = self.on(gpu) {
-            stock.reconcile();
+        if let Some(cache) = self.on(gpu) {
+            cache.reconcile();
         }
     }
 
     /// Has the driver give back what no graph uses. Not while a steady launch is under way: it needs what it has.
     pub fn trim_caches(&self, gpu: usize) {
-        if let Some(stock) = self.on(gpu)
-            && stock.charged() > 0
+        if let Some(cache) = self.on(gpu)
+            && cache.charged() > 0
         {
             match self.between_launches() {
-                Some(_alone) => stock.trim(),
-                None => stock.reconcile(),
+                Some(_alone) => cache.trim(),
+                None => cache.reconcile(),
             }
         }
     }
@@ -149,19 +149,18 @@ impl Graphs {
     pub fn giving_back<T>(&self, call: impl FnOnce() -> T) -> T {
         let alone = self.between_launches();
         let result = call();
-        let stocks: Vec<_> = self.stocks().values().cloned().collect();
-        for stock in &stocks {
-            stock.gave_back();
-            // What such a launch is about to take again stays charged; it settles when it returns.
+        let caches: Vec<_> = self.caches().values().cloned().collect();
+        for cache in &caches {
+            cache.gave_back();
+            // Memory that such a launch is about to take again stays charged; the launch corrects it when it returns.
             if alone.is_some() {
-                stock.reconcile();
+                cache.reconcile();
             }
         }
         result
     }
 
-    /// Waits until no memory is being given back, as long as that may take; not for longer, for whoever gives it back may wait for what this
-    /// thread has yet to do.
+    /// Waits until no trim is in progress, with a bound: the trimming thread may itself wait for this thread.
     fn between_trims(&self) -> Option<RwLockReadGuard<'_, ()>> {
         let leave = || match self.steady.try_read() {
             Ok(launching) => Ok(launching),
@@ -206,7 +205,7 @@ impl Graphs {
 
     /// Counts everything that may have parted the graph from its memory; each makes it higher.
     pub fn era(&self, executable: &Executable) -> u64 {
-        let shrinks = executable.needs.iter().map(|need| need.stock.shrinks());
+        let shrinks = executable.needs.iter().map(|need| need.cache.shrinks());
         shrinks.sum::<u64>() + self.leavings.load(SeqCst)
     }
 
@@ -226,18 +225,18 @@ impl Graphs {
     }
 
     fn on(&self, gpu: usize) -> Option<Arc<DriverCache>> {
-        self.stocks().get(&gpu).cloned()
+        self.caches().get(&gpu).cloned()
     }
 
     /// Says what graphs are charged on a GPU.
     pub fn add_to_breakdown(&self, gpu: usize, tally: &mut Breakdown) {
-        if let Some(stock) = self.stocks().get(&gpu) {
-            tally.add(AllocationKind::Graph, stock.charged());
+        if let Some(cache) = self.caches().get(&gpu) {
+            tally.add(AllocationKind::Graph, cache.charged());
         }
     }
 
-    fn stocks(&self) -> MutexGuard<'_, HashMap<usize, Arc<DriverCache>>> {
-        self.stocks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn caches(&self) -> MutexGuard<'_, HashMap<usize, Arc<DriverCache>>> {
+        self.caches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -276,7 +275,7 @@ impl Executable {
         };
         let again = || {
             for need in &self.needs {
-                graphs.trim_caches(need.stock.place().gpu);
+                graphs.trim_caches(need.cache.place().gpu);
             }
             let fits = self.needs.iter().all(Need::fits);
             fits.then(|| self.begin_now()).flatten().ok_or(())
@@ -287,7 +286,7 @@ impl Executable {
     fn begin_now(&self) -> Option<Vec<Growth>> {
         let mut growths = Vec::with_capacity(self.needs.len());
         for need in &self.needs {
-            let Some(growth) = need.stock.begin(need.bytes) else {
+            let Some(growth) = need.cache.begin(need.bytes) else {
                 self.finish(growths);
                 return None;
             };
@@ -299,8 +298,8 @@ impl Executable {
     /// Ends what `begin` began. A driver that took more than it should have is an alarm.
     pub fn finish(&self, growths: Vec<Growth>) {
         for (need, growth) in self.needs.iter().zip(growths) {
-            if need.stock.finish(growth) {
-                need.stock.place().slot.alarm();
+            if need.cache.finish(growth) {
+                need.cache.place().slot.alarm();
             }
         }
     }
@@ -308,7 +307,7 @@ impl Executable {
     /// Agrees with the driver.
     pub fn reconcile(&self) {
         for need in &self.needs {
-            need.stock.changed();
+            need.cache.changed();
         }
     }
 
@@ -319,14 +318,14 @@ impl Executable {
 
 impl Need {
     fn is_within_limit(&self) -> bool {
-        let GpuAccount { slot, gpu, .. } = *self.stock.place();
+        let GpuAccount { slot, gpu, .. } = *self.cache.place();
         driver_cache::most(self.bytes) <= slot.limit(gpu)
     }
 
     /// Whether it would fit if nothing but other graphs' memory were given back. What is charged is looked at first: what is given back then is
     /// counted twice and not missed.
     fn could_fit(&self) -> bool {
-        let charged = self.stock.charged();
+        let charged = self.cache.charged();
         self.free().saturating_add(charged) >= driver_cache::most(self.bytes)
     }
 
@@ -335,7 +334,7 @@ impl Need {
     }
 
     fn free(&self) -> u64 {
-        let GpuAccount { slot, gpu, .. } = *self.stock.place();
+        let GpuAccount { slot, gpu, .. } = *self.cache.place();
         slot.free(gpu)
     }
 }
@@ -380,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_launch_that_the_driver_keeps_holds_nobody_up_for_good() {
+    fn a_steady_launch_that_the_driver_keeps_holds_no_launch_up_for_good() {
         let graphs = Graphs::default();
         let [steady, leaves] = [false, true].map(|leaves| Executable::new(vec![], leaves));
         graphs.mapped(&steady, Some(7), 0);

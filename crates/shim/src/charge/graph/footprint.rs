@@ -1,4 +1,4 @@
-//! What a graph's memory nodes can take of each device: all the addresses they were given, each counted once.
+//! The memory footprint of a graph: the most that its memory nodes can take of each device.
 //!
 //! An allocation node gets its address when it is added, and allocations of one graph whose lifetimes do not overlap may
 //! share addresses (CUDA programming guide, "Address Reuse within a Graph"). A page is backed once at any time, so the
@@ -21,7 +21,7 @@ const PAGE: u64 = 2 << 20;
 /// How deep graphs may lie in graphs; CUDA has no such limit, and no sane graph comes near.
 const DEPTH: u32 = 64;
 
-/// What one graph takes.
+/// The footprint of one graph.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// By device, in bytes.

@@ -1,4 +1,4 @@
-//! The statistics that the driver keeps of processes, and their names: the slice's own, and nobody else's.
+//! NVML's accounting statistics and process names, reduced to the slice's own processes.
 
 use std::ffi::{c_char, c_uint};
 

@@ -1,7 +1,7 @@
-//! Lists of processes and of what processes do: the slice's entries, on every GPU.
+//! NVML's process lists, reduced to the slice's entries on every GPU.
 //!
-//! What the driver lists is filtered. A list of compute processes is also completed from the account: inside a container the
-//! driver may list nothing, or numbers that mean others there.
+//! The driver's lists are filtered. A list of compute processes is also completed from the ledger: inside a container
+//! the driver may list nothing, or pids of another namespace.
 
 use std::ffi::c_uint;
 
@@ -230,7 +230,7 @@ pub fn utilization_info(
     }
 }
 
-/// What the slice may see of what the driver lists.
+/// The entries of the driver's list that belong to the slice.
 fn ours<E: Entry>(
     account: &ProcessAccount,
     device: nvmlDevice_t,

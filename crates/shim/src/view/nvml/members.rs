@@ -1,4 +1,4 @@
-//! The slice's processes, by the numbers that they have for whoever looks.
+//! The members of the slice: its processes, by their pids in the PID namespace of the calling process.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// What it was charged on a GPU.
+    /// Its charge on a GPU.
     pub fn used(&self, gpu: usize) -> u64 {
         self.used.get(gpu).map_or(0, |(now, _)| *now)
     }
@@ -68,7 +68,7 @@ impl Members {
         self.0.get(&pid)
     }
 
-    /// Those that hold memory of a GPU now, in order of their pids.
+    /// Members that hold memory of a GPU now, in order of their pids.
     pub fn on(&self, gpu: usize) -> impl Iterator<Item = (u32, &Member)> {
         self.0
             .iter()

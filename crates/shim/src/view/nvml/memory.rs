@@ -1,4 +1,4 @@
-//! A GPU's memory: the slice's on its own GPUs, the whole GPU's on all others.
+//! NVML's memory figures: the slice's on its own GPUs, the whole GPU's on all others.
 
 use divvy_driver::sys::nvml::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlReturn_t};
 
@@ -31,7 +31,7 @@ pub fn memory_v2<F>(
         && let Some(view) = view(device, memory.total, memory.free)
     {
         (memory.total, memory.free) = (view.total, view.free);
-        // What the driver keeps for itself is not the slice's.
+        // The driver's own reserved memory is not the slice's.
         (memory.used, memory.reserved) = (view.total - view.free, 0);
     }
     result

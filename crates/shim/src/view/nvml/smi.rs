@@ -1,5 +1,5 @@
-//! The table of functions by which nvidia-smi gets its process lists, past the exported names. Its slots are replaced where
-//! the table lies, in the driver's own memory, so that whoever asks for the table gets the driver's own address.
+//! The undocumented export table through which nvidia-smi gets its process lists. Its slots are replaced in place, in
+//! the driver's own memory, so that a caller of the table gets the driver's own address.
 //!
 //! The table is in no documentation. An array of pointers, the first word its size in bytes; slots 213, 214 and 215 list
 //! compute, graphics and MPS processes, in entries of 4128 bytes, and slot 20 resets a GPU. Observed in the calls of
@@ -117,8 +117,8 @@ impl PatchedEntry {
 
     /// The same, where it lists processes.
     fn list(&self) -> List<Row> {
-        // SAFETY: called only with a device, a count and room for rows, which a list takes; whatever else the function
-        // is was called with those too.
+        // SAFETY: called only with a device, a count and room for rows, which a list takes; the real function was
+        // called with the same.
         unsafe { std::mem::transmute::<*mut c_void, List<Row>>(self.original.load(Acquire)) }
     }
 }
@@ -133,7 +133,7 @@ pub fn export_table<F>(
         // SAFETY: neither is null, and the driver has read sixteen bytes there and written an address here.
         let (id, table) = unsafe { (id.cast::<[u8; 16]>().read_unaligned(), table.read()) };
         if id == ID && !replace(table.cast_mut().cast()) {
-            tell("has an unknown version of the table for nvidia-smi");
+            warn_unfiltered("has an unknown version of the table for nvidia-smi");
         }
     }
     result
@@ -146,7 +146,7 @@ fn replace(table: *mut *mut c_void) -> bool {
     if table.is_null() {
         return false;
     }
-    // SAFETY: the first word of the driver's table, whatever it means.
+    // SAFETY: the first word of the driver's table is readable, even if its meaning is unknown.
     let bytes = unsafe { table.cast::<usize>().read() };
     let words = bytes / size_of::<usize>();
     let last = SLOTS[SLOTS.len() - 1].index;
@@ -162,7 +162,7 @@ fn replace(table: *mut *mut c_void) -> bool {
         is_ours(slot)
             || while_writable(place(slot), || {
                 slot.original.store(found(slot), Release);
-                // SAFETY: inside the table, and writable now. Who reads it meanwhile finds one or the other.
+                // SAFETY: inside the table, and writable now. A concurrent reader finds the old pointer or the new one.
                 unsafe { AtomicPtr::from_ptr(place(slot)) }
                     .store(slot.replacement as *mut c_void, Release);
             })
@@ -199,7 +199,7 @@ fn while_writable(place: *mut *mut c_void, act: impl FnOnce()) -> bool {
         return false;
     }
     act();
-    // What cannot be protected again works all the same.
+    // A page that cannot be protected again still works.
     protect(protection);
     true
 }
@@ -252,7 +252,7 @@ macro_rules! replacements {
                 } else if rows_are_as_known(real.function, device) {
                     $handler(real, device, count, rows)
                 } else {
-                    tell("reports processes to nvidia-smi in an unknown layout");
+                    warn_unfiltered("reports processes to nvidia-smi in an unknown layout");
                     real.call()
                 }
             })
@@ -310,7 +310,7 @@ fn public(device: nvmlDevice_t) -> Vec<u32> {
 }
 
 /// Says once that nvidia-smi shows more than the slice, and counts it.
-fn tell(what: &str) {
+fn warn_unfiltered(what: &str) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     process::alarm();
     if !TOLD.swap(true, Relaxed) {

@@ -1,5 +1,5 @@
-//! A model of everything that can happen to a task, and of every place where the glue can die: what the glue decides is the real
-//! thing, what it decides about is a few small numbers, so that everything can be tried.
+//! A model of a task's events and of every point where the glue can die. The decisions are production code; their
+//! inputs are a few small numbers, so that all combinations can be tried.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -51,12 +51,12 @@ struct World {
     stopping: bool,
     record: Option<MarkName>,
     pod: Option<(Stage, bool)>,
-    /// What the glue has decided and not done yet.
+    /// The glue's pending calls.
     calls: Vec<Call>,
     looks: u8,
     runs: u8,
     queued: u8,
-    /// What may still happen.
+    /// The events that may still happen.
     crashes: u8,
     acts: u8,
     losses: u8,
@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    /// What the glue does now, by what it sees.
+    /// The glue's calls for the observed state.
     fn plan(&self) -> Vec<Call> {
         let Some(mark) = self.known() else {
             return match self.listed {
@@ -243,7 +243,7 @@ impl World {
         (world != *self).then_some(world)
     }
 
-    /// What the node does, and the task's own agent there. The first is what it does where nothing goes wrong.
+    /// Events of the node, and of the task's own agent there. The first is the normal one.
     fn node(&self) -> Vec<Self> {
         let mut all = Vec::new();
         let mut may = |change: &dyn Fn(&mut Self)| {
@@ -296,7 +296,7 @@ impl World {
         all
     }
 
-    /// What its user may do.
+    /// Events of its user.
     fn user(&self) -> Vec<Self> {
         if self.acts == 0 || self.status.is_none() {
             return Vec::new();
@@ -339,7 +339,7 @@ impl World {
         })
     }
 
-    /// Nothing is left of it, and nobody waits for it.
+    /// Nothing is left of it, and no client waits for it.
     fn is_over(&self) -> bool {
         let ends = [
             None,
