@@ -31,8 +31,6 @@ pub struct Capture {
     pub id: u64,
     pub graph: Handle<Graph>,
     origin: Handle<Stream>,
-    /// The graph was there before and stays.
-    is_foreign: bool,
     mode: Mode,
     thread: ThreadId,
     is_valid: bool,
@@ -156,12 +154,7 @@ impl Objects {
         let Some(capture) = self.graphs.captures.remove(handle) else {
             return;
         };
-        if let Ok(graph) = self.graphs.get_mut(capture.graph) {
-            graph.filling = false;
-            if !capture.is_foreign {
-                self.end_graph(capture.graph);
-            }
-        }
+        self.end_graph(capture.graph);
     }
 
     fn release_members(&mut self, capture: Handle<Capture>) {
@@ -276,13 +269,8 @@ impl Process {
         }
     }
 
-    /// Begins to capture a stream, into a graph that is there (with what its first node depends on) or a new one.
-    pub fn begin_capture(
-        &self,
-        stream: usize,
-        mode: Mode,
-        into: Option<(Handle<Graph>, Vec<Dependency>)>,
-    ) -> Done {
+    /// Begins to capture a stream into a new graph.
+    pub fn begin_capture(&self, stream: usize, mode: Mode) -> Done {
         let (target, _) = self.target(stream)?;
         let mut objects = self.objects();
         let Target::Own(origin) = target else {
@@ -294,35 +282,18 @@ impl Process {
         if mode.0 > Mode::RELAXED.0 {
             return Err(CUresult::INVALID_VALUE);
         }
-        let is_foreign = into.is_some();
-        let (graph, dependencies) = match into {
-            Some((graph, dependencies)) => {
-                for dependency in &dependencies {
-                    if objects.graphs.node(dependency.on)?.graph != graph {
-                        return Err(CUresult::INVALID_VALUE);
-                    }
-                }
-                (graph, dependencies)
-            }
-            None => (objects.graphs.create(Owner::Capture), Vec::new()),
-        };
-        let found = objects.graphs.get_mut(graph)?;
-        if found.filling {
-            return Err(CUresult::INVALID_VALUE);
-        }
-        found.filling = true;
+        let graph = objects.graphs.create(Owner::Capture);
         let capture = objects.graphs.captures.insert(Capture {
             id: self.next_id(),
             graph,
             origin,
-            is_foreign,
             mode,
             thread: std::thread::current().id(),
             is_valid: true,
             left: Vec::new(),
         });
         if let Some(stream) = objects.streams.get_mut(origin) {
-            stream.capture = Some(Member::new(capture, dependencies));
+            stream.capture = Some(Member::new(capture, Vec::new()));
         }
         self.count_captures(&objects);
         Ok(())
@@ -353,11 +324,7 @@ impl Process {
         } else {
             objects.release_members(handle);
             objects.graphs.captures.remove(handle);
-            let graph = objects.graphs.get_mut(graph)?;
-            graph.filling = false;
-            if graph.owner == Owner::Capture {
-                graph.owner = Owner::Program;
-            }
+            objects.graphs.get_mut(graph)?.owner = Owner::Program;
         }
         self.count_captures(&objects);
         error.map_or(Ok(graph), Err)

@@ -9,7 +9,6 @@ use std::mem::ManuallyDrop;
 
 pub struct Context {
     pub gpu: usize,
-    pub id: u64,
     pub flags: u32,
     pub is_primary: bool,
     /// Where everything made under it lives, if that is another context.
@@ -107,7 +106,6 @@ impl Process {
             .inspect_err(|_| self.state().lock().remove_context(self.slot, gpu))?;
         Ok(objects.contexts.insert(Context {
             gpu,
-            id: self.next_id(),
             flags,
             is_primary,
             home: None,
@@ -126,7 +124,6 @@ impl Process {
         let gpu = objects.contexts.get(home).map_or(0, |home| home.gpu);
         objects.contexts.insert(Context {
             gpu,
-            id: self.next_id(),
             flags: 0,
             is_primary: true,
             home: Some(home),

@@ -9,7 +9,7 @@ use self::split::Rules;
 use super::context::Context;
 use super::handles::{Handle, Handles};
 use super::process::{Done, Process};
-use super::stream::{Stream, Target};
+use super::stream::Stream;
 use super::{context, stream};
 use divvy_driver::sys::cuda::CUresult;
 
@@ -38,7 +38,6 @@ pub struct GreenContext {
     pub part: SmResource,
     /// The context that stands for it.
     pub context: Handle<Context>,
-    pub id: u64,
 }
 
 impl GreenContexts {
@@ -71,16 +70,6 @@ impl Process {
         }
     }
 
-    /// What a context has: its part for a green one, everything for another.
-    pub fn part_of(&self, context: Handle<Context>) -> Done<SmResource> {
-        let objects = self.objects();
-        let gpu = objects.context(context)?.gpu;
-        match objects.greens.of(context) {
-            Some(green) => Ok(objects.greens.green(green)?.part),
-            None => Ok(self.whole(gpu)),
-        }
-    }
-
     pub fn create_green(
         &self,
         described: Handle<SmResource>,
@@ -94,11 +83,7 @@ impl Process {
         let primary = self.retain_primary(gpu)?;
         let mut objects = self.objects();
         let context = self.lead_to(&mut objects, primary);
-        let id = self.next_id();
-        Ok(objects
-            .greens
-            .greens
-            .insert(GreenContext { part, context, id }))
+        Ok(objects.greens.greens.insert(GreenContext { part, context }))
     }
 
     pub fn destroy_green(&self, handle: Handle<GreenContext>) -> Done {
@@ -128,15 +113,5 @@ impl Process {
         let flags = stream::NON_BLOCKING;
         let made = self.new_stream(home, flags, priority, Some(handle));
         Ok(objects.streams.insert(made))
-    }
-
-    /// The green context of a stream, or of the current context for a default stream.
-    pub fn green_of_stream(&self, value: usize) -> Done<Option<Handle<GreenContext>>> {
-        let (target, _) = self.target(value)?;
-        let objects = self.objects();
-        Ok(match target {
-            Target::Default => context::top().and_then(|top| objects.greens.of(top)),
-            Target::Own(stream) => objects.streams.get(stream).and_then(|stream| stream.green),
-        })
     }
 }

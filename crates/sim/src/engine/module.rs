@@ -189,17 +189,6 @@ impl Process {
         Ok(function_for(&mut objects, home, kernel))
     }
 
-    /// All functions of an image, in its order.
-    pub fn functions(&self, home: CodeOrigin) -> Done<Vec<Handle<Function>>> {
-        let mut objects = self.objects();
-        let image = image_of(&objects, home)?;
-        Ok(image
-            .kernels
-            .iter()
-            .map(|kernel| function_for(&mut objects, home, kernel.clone()))
-            .collect())
-    }
-
     pub fn variable(&self, handle: Handle<Module>, name: &str) -> Done<(CUdeviceptr, u64)> {
         let objects = self.objects();
         let module = objects

@@ -1,4 +1,4 @@
-//! Texture and surface objects: descriptions of memory for kernels, which do not compute here, so that nothing but the description is kept.
+//! Texture and surface objects: views of memory for kernels, which do not compute here, so that the view is checked and not kept.
 //!
 //! They cost no device memory (inferred). What they describe must be there when they are made and may go before them, as with the real driver.
 
@@ -7,8 +7,8 @@ use super::context::Context;
 use super::handles::{Handle, Handles};
 use super::process::{Done, Objects, Process};
 use divvy_driver::sys::cuda::{
-    CUDA_ARRAY3D_SURFACE_LDST, CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC,
-    CUresourceLinear, CUresourcePitch2D, CUresourcetype, CUresult,
+    CUDA_ARRAY3D_SURFACE_LDST, CUDA_RESOURCE_DESC, CUDA_TEXTURE_DESC, CUresourceLinear,
+    CUresourcePitch2D, CUresourcetype, CUresult,
 };
 
 /// Alignment of linear memory read as a texture, and of the rows of pitched memory: what the device attributes say.
@@ -20,22 +20,12 @@ pub const LINEAR_WIDTH: u64 = 1 << 28;
 pub const PITCHED: [u64; 3] = [131_072, 65_000, 2_097_120];
 
 pub struct Texture {
-    pub resource: CUDA_RESOURCE_DESC,
-    pub texture: CUDA_TEXTURE_DESC,
-    pub view: Option<CUDA_RESOURCE_VIEW_DESC>,
     context: Handle<Context>,
 }
-
-// SAFETY: descriptions; nothing follows the pointers in them.
-unsafe impl Send for Texture {}
 
 pub struct Surface {
-    pub resource: CUDA_RESOURCE_DESC,
     context: Handle<Context>,
 }
-
-// SAFETY: as above.
-unsafe impl Send for Surface {}
 
 pub struct Textures {
     pub textures: Handles<Texture>,
@@ -90,7 +80,7 @@ impl Process {
         &self,
         resource: &CUDA_RESOURCE_DESC,
         texture: &CUDA_TEXTURE_DESC,
-        view: Option<CUDA_RESOURCE_VIEW_DESC>,
+        has_view: bool,
     ) -> Done<Handle<Texture>> {
         let mut objects = self.objects();
         let context = self.current(&objects)?.context;
@@ -103,16 +93,11 @@ impl Process {
             Resource::Array(array) => drop(objects.arrays.array(array).map_err(invalid)?),
             Resource::Mipmap(mipmap) => drop(objects.arrays.mipmap(mipmap).map_err(invalid)?),
             // Views are of arrays.
-            _ if view.is_some() => return Err(CUresult::INVALID_VALUE),
+            _ if has_view => return Err(CUresult::INVALID_VALUE),
             Resource::Linear(linear) => self.check_linear(&objects, &linear)?,
             Resource::Pitched(pitched) => self.check_pitched(&objects, &pitched)?,
         }
-        Ok(objects.textures.textures.insert(Texture {
-            resource: *resource,
-            texture: *texture,
-            view,
-            context,
-        }))
+        Ok(objects.textures.textures.insert(Texture { context }))
     }
 
     fn check_linear(&self, objects: &Objects, linear: &CUresourceLinear) -> Done {
@@ -157,10 +142,7 @@ impl Process {
         if array.described.Flags & CUDA_ARRAY3D_SURFACE_LDST == 0 {
             return Err(CUresult::INVALID_VALUE);
         }
-        Ok(objects.textures.surfaces.insert(Surface {
-            resource: *resource,
-            context,
-        }))
+        Ok(objects.textures.surfaces.insert(Surface { context }))
     }
 
     pub(super) fn destroy_textures_of(&self, objects: &mut Objects, context: Handle<Context>) {

@@ -267,12 +267,12 @@ fn a_captured_batch_is_nodes_side_by_side() {
         "cuMemcpyBatchAsync_v2 &to &from &sizes 2 &attributes &firsts 1 $s",
         "cuMemcpyDtoHAsync_v2 &seen $b 256 $s",
         "cuStreamEndCapture $s &graph",
-        "cuGraphGetRootNodes $graph 0 &count",
+        "cuGraphGetNodes $graph 0 &count",
         "cuGraphInstantiateWithFlags &exec $graph 0",
         "cuGraphLaunch $exec $s",
         "cuStreamSynchronize $s",
     ]);
-    assert_eq!(client.value("count"), 2);
+    assert_eq!(client.value("count"), 3);
     let seen = client.bytes("seen");
     assert_eq!(
         [&seen[..5], &seen[100..105]],

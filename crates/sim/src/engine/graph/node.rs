@@ -13,13 +13,8 @@ use std::sync::Arc;
 
 pub struct Node {
     pub graph: Handle<Graph>,
-    /// Number in its graph, and number in the process.
-    pub local_id: u32,
-    pub tools_id: u64,
     pub operation: Arc<Operation>,
     pub dependencies: Vec<Dependency>,
-    /// The node this one was copied from when its graph was cloned.
-    pub original: Option<Handle<Node>>,
 }
 
 /// An edge, seen from the node it leads to.
@@ -69,7 +64,8 @@ pub enum Operation {
     /// A graph that belongs to the node.
     Child(Handle<Graph>),
     Empty,
-    Wait(Handle<Event>),
+    /// Waits for an event. Nothing is to be done: what the event stands for was issued before.
+    Wait,
     Record(Handle<Event>),
     Allocate(Allocate),
     Free(CUdeviceptr),
@@ -127,7 +123,7 @@ impl Operation {
             Operation::Host(_) => CUgraphNodeType::HOST,
             Operation::Child(_) => CUgraphNodeType::GRAPH,
             Operation::Empty => CUgraphNodeType::EMPTY,
-            Operation::Wait(_) => CUgraphNodeType::WAIT_EVENT,
+            Operation::Wait => CUgraphNodeType::WAIT_EVENT,
             Operation::Record(_) => CUgraphNodeType::EVENT_RECORD,
             Operation::Allocate(_) => CUgraphNodeType::MEM_ALLOC,
             Operation::Free(_) => CUgraphNodeType::MEM_FREE,

@@ -1,6 +1,6 @@
 //! Stream capture: beginning, ending, asking about it.
 
-use super::graph::{dependencies, graph_handle, to_graph};
+use super::graph::{dependencies, to_graph};
 use super::{out, set_if_wanted};
 use crate::engine::capture;
 use crate::engine::process::{Done, process};
@@ -13,7 +13,6 @@ use std::ptr::{null, null_mut};
 exports! { cuda {
     cuStreamBeginCapture, cuStreamBeginCapture_ptsz: (stream) => begin;
     cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz: (stream, mode) => begin_in_mode;
-    cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz: (stream, graph, nodes, edges, count, mode) => begin_into;
     cuStreamEndCapture, cuStreamEndCapture_ptsz: (stream, graph) => end;
     cuStreamIsCapturing, cuStreamIsCapturing_ptsz: (stream, status) => is_capturing;
     cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_ptsz: (stream, status, id) => info;
@@ -30,21 +29,7 @@ fn begin(stream: CUstream) -> Done {
 }
 
 fn begin_in_mode(stream: CUstream, mode: Mode) -> Done {
-    process()?.begin_capture(stream.addr(), mode, None)
-}
-
-unsafe fn begin_into(
-    stream: CUstream,
-    graph: CUgraph,
-    nodes: *const CUgraphNode,
-    edges: *const CUgraphEdgeData,
-    count: usize,
-    mode: Mode,
-) -> Done {
-    // SAFETY: the caller's lists.
-    let dependencies = unsafe { dependencies(nodes, edges, count) }?;
-    let into = Some((graph_handle(graph), dependencies));
-    process()?.begin_capture(stream.addr(), mode, into)
+    process()?.begin_capture(stream.addr(), mode)
 }
 
 /// A capture that was invalid has ended all the same, and gives no graph.

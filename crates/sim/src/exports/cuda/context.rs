@@ -5,8 +5,7 @@ use crate::engine::context::{self, Context};
 use crate::engine::handles::Handle;
 use crate::engine::process::{Done, Process, process};
 use divvy_driver::sys::cuda::{
-    CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUexecAffinityType, CUfunc_cache,
-    CUlimit, CUresult, CUsharedconfig,
+    CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUfunc_cache, CUlimit, CUresult,
 };
 use std::ptr::{null_mut, without_provenance_mut};
 
@@ -37,17 +36,12 @@ exports! { cuda {
     cuCtxGetDevice_v2: (device, context) => device_of;
     cuCtxGetFlags: (flags) => flags;
     cuCtxSetFlags: (flags) => set_flags;
-    cuCtxGetId: (context, id) => id;
     cuCtxSynchronize: () => synchronize;
     cuCtxSynchronize_v2: (context) => synchronize_context;
     cuCtxSetLimit: (limit, value) => set_limit;
     cuCtxGetLimit: (value, limit) => get_limit;
-    cuCtxResetPersistingL2Cache: () => reset_persisting;
-    cuCtxGetExecAffinity: (affinity, kind) => affinity;
     cuCtxGetCacheConfig: (config) => cache_config;
     cuCtxSetCacheConfig: (config) => set_cache_config;
-    cuCtxGetSharedMemConfig: (config) => shared_config;
-    cuCtxSetSharedMemConfig: (config) => set_shared_config;
     cuCtxGetApiVersion: (context, version) => api_version;
     cuCtxGetStreamPriorityRange: (least, greatest) => priority_range;
     cuCtxEnablePeerAccess: (peer, flags) => enable_peer;
@@ -175,18 +169,6 @@ fn detach(context: CUcontext) -> Done {
     change_current(|context| context.attached -= 1)
 }
 
-/// There is no cache to reset.
-fn reset_persisting() -> Done {
-    named_or_current(process()?, null_mut()).map(drop)
-}
-
-/// Contexts have an affinity under MPS alone, which is not simulated.
-fn affinity(place: *mut CUexecAffinityParam, _kind: CUexecAffinityType) -> Done {
-    out(place)?;
-    named_or_current(process()?, null_mut())?;
-    Err(CUresult::UNSUPPORTED_EXEC_AFFINITY)
-}
-
 fn push(context: CUcontext) -> Done {
     process()?.objects().context(to_handle(context))?;
     context::push(to_handle(context));
@@ -250,12 +232,6 @@ fn change_current(change: impl FnOnce(&mut Context)) -> Done {
     Ok(())
 }
 
-fn id(context: CUcontext, id: *mut u64) -> Done {
-    let process = process()?;
-    let context = named_or_current(process, context)?;
-    out(id)?.set(process.objects().context(context)?.id)
-}
-
 fn synchronize() -> Done {
     synchronize_context(null_mut())
 }
@@ -296,16 +272,6 @@ fn cache_config(config: *mut CUfunc_cache) -> Done {
 
 fn set_cache_config(config: CUfunc_cache) -> Done {
     change_current(|context| context.cache_config = config.0)
-}
-
-/// Bank sizes cannot be chosen on any simulated architecture.
-fn shared_config(config: *mut CUsharedconfig) -> Done {
-    named_or_current(process()?, null_mut())?;
-    out(config)?.set(CUsharedconfig::FOUR_BYTE_BANK_SIZE)
-}
-
-fn set_shared_config(_config: CUsharedconfig) -> Done {
-    named_or_current(process()?, null_mut()).map(drop)
 }
 
 fn api_version(context: CUcontext, version: *mut u32) -> Done {

@@ -3,24 +3,18 @@
 use super::module::function_handle;
 use super::{out, set_if_wanted};
 use crate::engine::kernel;
-use crate::engine::module::{CodeOrigin, Function};
+use crate::engine::module::Function;
 use crate::engine::process::{Done, process};
 use divvy_driver::sys::cuda::{
     CUdevice, CUfunc_cache, CUfunction, CUfunction_attribute as Attribute, CUfunctionLoadingState,
-    CUkernel, CUlaunchConfig, CUmodule, CUoccupancyB2DSize, CUresult, CUsharedconfig,
+    CUkernel, CUlaunchConfig, CUoccupancyB2DSize, CUresult,
 };
-use std::ffi::c_char;
 use std::ptr::without_provenance_mut;
 
 exports! { cuda {
     cuFuncGetAttribute: (value, attribute, function) => attribute;
     cuFuncSetAttribute: (function, attribute, value) => set_attribute;
     cuFuncSetCacheConfig: (function, config) => set_cache_config;
-    cuFuncSetSharedMemConfig: (function, config) => set_shared_config;
-    cuFuncGetModule: (module, function) => module_of;
-    cuFuncGetName: (text, function) => function_name;
-    cuFuncGetParamInfo: (function, index, offset, size) => parameter;
-    cuFuncGetParamCount: (function, count) => parameter_count;
     cuFuncIsLoaded: (state, function) => is_loaded;
     cuFuncLoad: (function) => load;
     cuKernelGetAttribute: (value, attribute, kernel, device) => kernel_attribute;
@@ -85,25 +79,6 @@ fn set_attribute(function: CUfunction, attribute: Attribute, value: i32) -> Done
 
 fn set_cache_config(function: CUfunction, _config: CUfunc_cache) -> Done {
     look(function.addr(), |_| Ok(()))
-}
-
-fn set_shared_config(function: CUfunction, _config: CUsharedconfig) -> Done {
-    look(function.addr(), |_| Ok(()))
-}
-
-fn module_of(module: *mut CUmodule, function: CUfunction) -> Done {
-    let module = out(module)?;
-    let found = match look(function.addr(), |function| Ok(function.home))? {
-        CodeOrigin::Module(module) => module,
-        CodeOrigin::Library(library) => process()?.module_of(library)?,
-    };
-    module.set(without_provenance_mut(found.value()))
-}
-
-fn function_name(text: *mut *const c_char, function: CUfunction) -> Done {
-    out(text)?.set(look(function.addr(), |function| {
-        Ok(function.c_name.as_ptr())
-    })?)
 }
 
 /// Parameters are known for PTX; of machine code the simulator does not read them.

@@ -21,18 +21,13 @@ exports! { cuda {
     cuModuleUnload: (module) => unload;
     cuModuleGetLoadingMode: (mode) => loading_mode;
     cuModuleGetFunction: (function, module, text) => function;
-    cuModuleGetFunctionCount: (count, module) => function_count;
-    cuModuleEnumerateFunctions: (functions, room, module) => enumerate_functions;
     cuModuleGetGlobal_v2: (address, size, module, text) => global;
     cuLibraryLoadData: (library, code, jit_options, jit_values, jit_count, options, values, count) => load_library;
     cuLibraryLoadFromFile: (library, file, jit_options, jit_values, jit_count, options, values, count) => load_library_file;
     cuLibraryUnload: (library) => unload_library;
     cuLibraryGetKernel: (kernel, library, text) => kernel;
-    cuLibraryGetKernelCount: (count, library) => kernel_count;
-    cuLibraryEnumerateKernels: (kernels, room, library) => enumerate_kernels;
     cuLibraryGetModule: (module, library) => module_of;
     cuLibraryGetGlobal: (address, size, library, text) => library_global;
-    cuLibraryGetManaged: (address, size, library, text) => library_global;
     cuKernelGetFunction: (function, kernel) => kernel_function;
     cuKernelGetLibrary: (library, kernel) => kernel_library;
     cuKernelGetName: (text, kernel) => kernel_name;
@@ -109,39 +104,6 @@ fn function(function: *mut CUfunction, module: CUmodule, text: *const c_char) ->
     ))
 }
 
-fn function_count(count: *mut u32, module: CUmodule) -> Done {
-    out(count)?.set(
-        process()?
-            .functions(CodeOrigin::Module(module_handle(module)))?
-            .len() as u32,
-    )
-}
-
-/// # Safety
-/// `places` has room for `room` handles.
-unsafe fn enumerate<T>(places: *mut *mut T, room: u32, home: CodeOrigin) -> Done {
-    out(places)?;
-    for (at, function) in process()?
-        .functions(home)?
-        .iter()
-        .take(room as usize)
-        .enumerate()
-    {
-        // SAFETY: `at` is below `room`.
-        unsafe {
-            places
-                .add(at)
-                .write(without_provenance_mut(function.value()))
-        };
-    }
-    Ok(())
-}
-
-unsafe fn enumerate_functions(functions: *mut CUfunction, room: u32, module: CUmodule) -> Done {
-    // SAFETY: the caller's array.
-    unsafe { enumerate(functions, room, CodeOrigin::Module(module_handle(module))) }
-}
-
 fn global(
     address: *mut CUdeviceptr,
     size: *mut usize,
@@ -203,19 +165,6 @@ fn kernel(kernel: *mut CUkernel, library: CUlibrary, text: *const c_char) -> Don
             .function(CodeOrigin::Library(library_handle(library)), name(text)?)?
             .value(),
     ))
-}
-
-fn kernel_count(count: *mut u32, library: CUlibrary) -> Done {
-    out(count)?.set(
-        process()?
-            .functions(CodeOrigin::Library(library_handle(library)))?
-            .len() as u32,
-    )
-}
-
-unsafe fn enumerate_kernels(kernels: *mut CUkernel, room: u32, library: CUlibrary) -> Done {
-    // SAFETY: the caller's array.
-    unsafe { enumerate(kernels, room, CodeOrigin::Library(library_handle(library))) }
 }
 
 fn module_of(module: *mut CUmodule, library: CUlibrary) -> Done {
