@@ -1,7 +1,5 @@
 //! DIVVY_SIM_CONFIG: faults, kernel durations and the clock, from a TOML file read once per process. docs/simulator.md is its reference.
 
-use crate::engine::mig::identity::IdMap;
-use crate::engine::mig::placement::Choice;
 use crate::model::mig::GpuProfile;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -40,6 +38,28 @@ pub enum Clock {
     Real,
     /// Time stands still until every process with a context waits for its GPU, then jumps to the next event.
     Virtual,
+}
+
+/// Which half of a GPU has instance 1. Boards differ: on some A100 a 4g at the left is 1, on others 2.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IdMap {
+    /// The left half, as in the MIG user guide.
+    #[default]
+    A,
+    /// The right half.
+    B,
+}
+
+/// How the driver chooses a placement where the caller names none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Choice {
+    /// What leaves most placements possible, at the lowest start (inferred from transcripts of A100, H100 and GH200).
+    #[default]
+    Likely,
+    /// What leaves fewest: legal too, so no program may rely on the other.
+    Adversarial,
 }
 
 /// How GPUs that can be divided behave.

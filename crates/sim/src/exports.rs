@@ -6,7 +6,7 @@ mod table;
 
 mod cuda;
 mod nvml;
-mod place;
+mod out_ptr;
 
 use divvy_driver::sys::cuda::CUresult;
 use divvy_driver::sys::nvml::nvmlReturn_t;

@@ -147,7 +147,9 @@ impl Tracer {
             if call < fault.call || (fault.times != 0 && call >= fault.call + fault.times) {
                 continue;
             }
-            if let (Some(gpu), Some(machine)) = (fault.lose_gpu, crate::machine::machine()) {
+            if let (Some(gpu), Some(machine)) =
+                (fault.lose_gpu, crate::engine::machine::opened::machine())
+            {
                 machine
                     .state
                     .gpus()
@@ -178,7 +180,7 @@ struct Struck {
 
 /// Lets time pass. A virtual clock is moved on, for nobody may wait for it here.
 fn pass(time: Duration) {
-    match crate::machine::machine() {
+    match crate::engine::machine::opened::machine() {
         Some(machine) if machine.state.has_virtual_clock() => machine.state.lock().pass(time),
         _ => std::thread::sleep(time),
     }

@@ -1,4 +1,6 @@
-//! The time model of one GPU: which process runs when, in simulated nanoseconds.
+//! The time room: queues of work and the engine of one GPU, which decides the process that runs, in simulated nanoseconds.
+//!
+//! It may use no other room.
 //!
 //! Each process has one queue of work per GPU, in issue order over all its streams (so streams of one process never overlap: a simplification).
 //! Processes take turns, [`SLICE_NS`] each; a process without work gives its turn away at once. Nothing runs in the background: whoever needs to
@@ -13,17 +15,19 @@
 //! All of it lives in shared memory and survives the death of whoever is writing: entries are counted once `done` moves, so a kill in the middle
 //! of a step costs at most that step.
 
-mod together;
-mod windows;
+pub mod together;
+pub mod windows;
 
-pub use self::together::{ActiveEngine, advance};
-pub use self::windows::Windows;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
+use crate::engine::time::windows::Windows;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
 /// How long a process keeps the GPU while others wait. A model of time slicing without MPS; not measured on hardware.
 pub const SLICE_NS: u64 = 2_000_000;
+
 /// Utilisation is kept in windows of 1/6 s, the sampling period NVML documents for `nvmlDeviceGetUtilizationRates`.
 pub const WINDOW_NS: u64 = 1_000_000_000 / 6;
+
 /// Entries one process can have in flight on one GPU; a launch beyond it waits.
 pub const DEPTH: u64 = 1024;
 
@@ -41,9 +45,13 @@ pub enum Work {
 }
 
 const KIND_SHIFT: u32 = 62;
+
 const LENGTH_MASK: u64 = (1 << KIND_SHIFT) - 1;
+
 const MEET: u64 = 3 << KIND_SHIFT;
+
 const PARTIES_SHIFT: u32 = 32;
+
 /// What has become of a meeting's party, in two bits of its entry.
 const STAGE_SHIFT: u32 = 60;
 

@@ -63,15 +63,15 @@ macro_rules! exports {
                 stringify!($name),
                 || {
                     // A locked process's calls wait, and those under way are waited for.
-                    let _inside = const { $crate::engine::door::is_locked_out(stringify!($name)) }
-                        .then($crate::engine::door::enter);
+                    let _inside = const { $crate::engine::process::checkpoint_lock::is_locked_out(stringify!($name)) }
+                        .then($crate::engine::process::checkpoint_lock::enter);
                     // SAFETY: the caller's arguments, which the API's documentation vouches for.
                     unsafe { self::$handler($($parameter),*) }
                 },
                 |_line| { $(_line.argument($parameter);)* },
             );
             if const { $crate::exports::table::is_per_thread(stringify!($name)) } {
-                $crate::engine::stream::with_per_thread_default(call)
+                $crate::engine::work::stream::with_per_thread_default(call)
             } else {
                 call()
             }

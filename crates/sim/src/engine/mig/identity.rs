@@ -1,17 +1,14 @@
-//! What an instance is called: ids by place, UUIDs, minors of its capability files.
+//! One GPU of the shared machine: who it is, how many of its bytes are taken, whether it still answers.
 
-use super::MigInstanceId;
+use crate::config::IdMap;
+use crate::engine::mig::MigInstanceId;
 use sha1_smol::Sha1;
 
-/// Which half of a GPU has instance 1. Boards differ: on some A100 a 4g at the left is 1, on others 2.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum IdMap {
-    /// The left half, as in the MIG user guide.
-    #[default]
-    A,
-    /// The right half.
-    B,
+/// A UUID in groups of hexadecimal digits.
+pub fn grouped(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &hex[range]);
+    format!("{a}-{b}-{c}-{d}-{e}")
 }
 
 /// The id of a GPU instance: 0 for a whole GPU, 1 and 2 for halves, 3 to 6 for quarters, 7 to 14 for eighths (open-gpu-kernel-modules,
@@ -41,7 +38,9 @@ pub fn mig_uuid(gpu: &[u8; 16], gpu_instance: u32, first_slice: u32) -> [u8; 16]
 
 /// GPU instances and compute instances that capability files are numbered for (open-gpu-kernel-modules, `nv-caps.c`).
 const NUMBERED_GPU_INSTANCES: u32 = 15;
+
 const NUMBERED_COMPUTE_INSTANCES: u32 = 8;
+
 /// Minors 0 to 2 are fabric management, `mig/config` and `mig/monitor`.
 const FIRST_MINOR: u32 = 3;
 

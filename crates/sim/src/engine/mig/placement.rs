@@ -1,24 +1,13 @@
 //! Where GPU instances may lie and where the driver puts one itself. Pure.
 
+use crate::config::Choice;
 use crate::model::mig::{GpuProfile, Table};
-use serde::Deserialize;
 
 /// What occupies memory slices: the profile's id and the first slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placed {
     pub profile: u32,
     pub start: u32,
-}
-
-/// How the driver chooses where nobody has said.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Choice {
-    /// What leaves most placements possible, at the lowest start (inferred from transcripts of A100, H100 and GH200).
-    #[default]
-    Likely,
-    /// What leaves fewest: legal too, and nobody may rely on the other.
-    Adversarial,
 }
 
 fn slices(start: u32, size: u32) -> u64 {
@@ -96,8 +85,9 @@ pub fn choose(
 
 #[cfg(test)]
 mod tests {
-    use super::super::identity::{IdMap, gpu_instance_id};
+    use super::super::identity::gpu_instance_id;
     use super::*;
+    use crate::config::IdMap;
     use std::collections::BTreeSet;
 
     fn table(key: &str) -> &'static Table {

@@ -1,3 +1,4 @@
+use super::together::{ActiveEngine, advance};
 use super::*;
 
 const MS: u64 = 1_000_000;

@@ -1,12 +1,12 @@
 //! Several GPUs (or compute instances) brought to the present together, and what queues that meet do to each other.
 
-use super::{Engine, Interval, Kind, Lane, Stage};
+use crate::engine::time::{Engine, Interval, Kind, Lane, Stage};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// One GPU and its queues that have work, in the order of their slots.
 pub struct ActiveEngine<'a> {
-    pub(super) engine: &'a Engine,
-    pub(super) lanes: Vec<Lane<'a>>,
+    pub engine: &'a Engine,
+    pub lanes: Vec<Lane<'a>>,
 }
 
 impl<'a> ActiveEngine<'a> {

@@ -1,7 +1,8 @@
 //! How busy something was lately: nanoseconds per window of time.
 
-use super::WINDOW_NS;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::engine::time::WINDOW_NS;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 const WINDOWS: usize = 32;
 
@@ -14,7 +15,7 @@ pub struct Windows {
 }
 
 impl Windows {
-    pub(super) fn add(&self, mut from: u64, mut ns: u64) {
+    pub fn add(&self, mut from: u64, mut ns: u64) {
         while ns > 0 {
             let window = from / WINDOW_NS;
             let part = ns.min((window + 1) * WINDOW_NS - from);
@@ -61,7 +62,7 @@ impl Windows {
             .collect()
     }
 
-    pub(super) fn clear(&self) {
+    pub fn clear(&self) {
         for cell in &self.number {
             cell.store(0, Relaxed);
         }

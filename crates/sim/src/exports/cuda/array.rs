@@ -1,10 +1,11 @@
 //! Arrays and mipmapped arrays.
 
 use super::out;
-use crate::engine::array::{Array, Mipmap};
-use crate::engine::handles::Handle;
-use crate::engine::process::{Done, process};
-use crate::engine::stream::Destination;
+use crate::engine::objects::Done;
+use crate::engine::objects::array::{Array, Mipmap};
+use crate::engine::objects::handles::Handle;
+use crate::engine::objects::stream::Destination;
+use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_DESCRIPTOR_v1, CUDA_ARRAY_MEMORY_REQUIREMENTS,
     CUDA_ARRAY_SPARSE_PROPERTIES, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR_v1, CUarray,

@@ -1,7 +1,9 @@
 //! Copies that name an array and an offset in its first row. Those of rectangles are with the other copies.
 
-use crate::engine::process::{Done, process};
-use crate::engine::transfer::{Move, When};
+use crate::engine::objects::Done;
+use crate::engine::objects::transfer::Move;
+use crate::engine::process::process;
+use crate::engine::work::transfer::When;
 use divvy_driver::sys::cuda::{CUDA_MEMCPY3D, CUarray, CUdeviceptr, CUmemorytype, CUstream};
 use std::ffi::c_void;
 

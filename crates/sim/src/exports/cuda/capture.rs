@@ -2,8 +2,9 @@
 
 use super::graph::{dependencies, to_graph};
 use super::{out, set_if_wanted};
-use crate::engine::capture;
-use crate::engine::process::{Done, process};
+use crate::engine::objects::Done;
+use crate::engine::process::capture_mode;
+use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
     CUgraph, CUgraphEdgeData, CUgraphNode, CUresult, CUstream, CUstreamCaptureMode as Mode,
     CUstreamCaptureStatus as Status, CUstreamUpdateCaptureDependencies_flags as Update,
@@ -124,5 +125,5 @@ unsafe fn exchange_mode(mode: *mut Mode) -> Done {
     let place = out(mode)?;
     // SAFETY: not null; the caller's mode to set.
     let wanted = unsafe { *mode };
-    place.set(capture::exchange_mode(wanted)?)
+    place.set(capture_mode::exchange_mode(wanted)?)
 }

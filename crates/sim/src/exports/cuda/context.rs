@@ -1,9 +1,11 @@
 //! Contexts: primary ones, made ones, the current one.
 
 use super::{out, set_if_wanted};
-use crate::engine::context::{self, Context};
-use crate::engine::handles::Handle;
-use crate::engine::process::{Done, Process, process};
+use crate::engine::objects::Done;
+use crate::engine::objects::context::Context;
+use crate::engine::objects::handles::Handle;
+use crate::engine::process::current;
+use crate::engine::process::{Process, process};
 use divvy_driver::sys::cuda::{
     CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUfunc_cache, CUlimit, CUresult,
 };
@@ -103,7 +105,7 @@ fn create(context: *mut CUcontext, flags: u32, device: CUdevice) -> Done {
     let process = process()?;
     let (place, gpu) = (out(context)?, process.gpu(device)?);
     let context = process.create_context(&mut process.objects(), gpu, flags, false)?;
-    context::push(context);
+    current::push(context);
     place.set(from_handle(context))
 }
 
@@ -141,8 +143,8 @@ fn destroy(context: CUcontext) -> Done {
         return Err(CUresult::INVALID_CONTEXT);
     }
     process.destroy_context(&mut objects, handle)?;
-    if context::top() == Some(handle) {
-        context::pop();
+    if current::top() == Some(handle) {
+        current::pop();
     }
     Ok(())
 }
@@ -153,7 +155,7 @@ fn attach(context: *mut CUcontext, flags: u32) -> Done {
         return Err(CUresult::INVALID_VALUE);
     }
     change_current(|context| context.attached += 1)?;
-    place.set(context::top().map_or(null_mut(), from_handle))
+    place.set(current::top().map_or(null_mut(), from_handle))
 }
 
 /// One use of the current context less; without any it is destroyed.
@@ -171,13 +173,13 @@ fn detach(context: CUcontext) -> Done {
 
 fn push(context: CUcontext) -> Done {
     process()?.objects().context(to_handle(context))?;
-    context::push(to_handle(context));
+    current::push(to_handle(context));
     Ok(())
 }
 
 fn pop(context: *mut CUcontext) -> Done {
     process()?;
-    let popped = context::pop().ok_or(CUresult::INVALID_CONTEXT)?;
+    let popped = current::pop().ok_or(CUresult::INVALID_CONTEXT)?;
     set_if_wanted(context, from_handle(popped));
     Ok(())
 }
@@ -185,17 +187,17 @@ fn pop(context: *mut CUcontext) -> Done {
 fn set_current(context: CUcontext) -> Done {
     let process = process()?;
     if context.is_null() {
-        context::set_top(None);
+        current::set_top(None);
         return Ok(());
     }
     process.objects().context(to_handle(context))?;
-    context::set_top(Some(to_handle(context)));
+    current::set_top(Some(to_handle(context)));
     Ok(())
 }
 
 fn get_current(context: *mut CUcontext) -> Done {
     process()?;
-    out(context)?.set(context::top().map_or(null_mut(), from_handle))
+    out(context)?.set(current::top().map_or(null_mut(), from_handle))
 }
 
 fn device(device: *mut CUdevice) -> Done {

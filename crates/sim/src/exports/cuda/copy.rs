@@ -2,8 +2,10 @@
 
 use super::context::to_handle as context_handle;
 use super::out;
-use crate::engine::process::{Done, process};
-use crate::engine::transfer::{Move, When, row};
+use crate::engine::objects::Done;
+use crate::engine::objects::transfer::Move;
+use crate::engine::process::process;
+use crate::engine::work::transfer::{When, row};
 use divvy_driver::sys::cuda::{
     CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_BATCH_OP, CUDA_MEMCPY3D_PEER,
     CUDA_MEMSET_NODE_PARAMS, CUcontext, CUdeviceptr, CUmemcpy3DOperand, CUmemcpy3DOperand_array,

@@ -1,7 +1,8 @@
 //! Devices: how many, which, what they are.
 
 use super::{name, out, set_text};
-use crate::engine::process::{Done, process};
+use crate::engine::objects::Done;
+use crate::engine::process::process;
 use crate::model::Model;
 use divvy_driver::sys::cuda::{
     CUdevice, CUdevice_P2PAttribute, CUdevice_attribute as Attribute, CUresult, CUuuid,

@@ -2,9 +2,10 @@
 
 use super::module::function_handle;
 use super::{out, set_if_wanted};
-use crate::engine::kernel;
-use crate::engine::module::Function;
-use crate::engine::process::{Done, process};
+use crate::engine::objects::Done;
+use crate::engine::objects::module::Function;
+use crate::engine::process::process;
+use crate::engine::work::kernel;
 use divvy_driver::sys::cuda::{
     CUdevice, CUfunc_cache, CUfunction, CUfunction_attribute as Attribute, CUfunctionLoadingState,
     CUkernel, CUlaunchConfig, CUoccupancyB2DSize, CUresult,

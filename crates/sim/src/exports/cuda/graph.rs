@@ -6,10 +6,11 @@ mod node;
 mod parameters;
 
 use super::out;
-use crate::engine::graph::node::{Dependency, Edge, Node};
-use crate::engine::graph::{Graph, Owner};
-use crate::engine::handles::Handle;
-use crate::engine::process::{Done, process};
+use crate::engine::objects::Done;
+use crate::engine::objects::graph::node::{Dependency, Edge, Node};
+use crate::engine::objects::graph::{Graph, Owner};
+use crate::engine::objects::handles::Handle;
+use crate::engine::process::process;
 use divvy_driver::sys::cuda::{CUgraph, CUgraphEdgeData, CUgraphNode, CUgraphNodeType, CUresult};
 use std::ptr::{null_mut, without_provenance_mut};
 

@@ -2,11 +2,14 @@
 
 use super::module::function_handle;
 use super::out;
-use crate::engine::graph::node::Operation;
-use crate::engine::kernel::{self, Geometry, Parameters, Reader};
-use crate::engine::launch::{self, Arguments, Launch, Shape};
-use crate::engine::process::{Done, process};
-use crate::engine::stream::Destination;
+use crate::engine::objects::Done;
+use crate::engine::objects::graph::node::Operation;
+use crate::engine::objects::kernel::{Geometry, Parameters, Reader};
+use crate::engine::objects::launch::{Arguments, Launch, Shape};
+use crate::engine::objects::stream::Destination;
+use crate::engine::process::process;
+use crate::engine::work::kernel;
+use crate::engine::work::launch;
 use divvy_driver::sys::cuda::{
     CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchConfig,
     CUresult, CUstream,

@@ -1,9 +1,9 @@
 //! `cuGetProcAddress` and the export tables.
 
 use super::{VERSION, name, out, set_if_wanted};
-use crate::engine::process::Done;
+use crate::engine::machine::opened::machine;
+use crate::engine::objects::Done;
 use crate::exports::address;
-use crate::machine::machine;
 use divvy_driver::sys::cuda::{
     CUdriverProcAddress_flags, CUdriverProcAddressQueryResult, CUresult, CUuuid,
 };

@@ -2,8 +2,9 @@
 
 use super::context::from_handle;
 use super::{out, set_if_wanted};
-use crate::engine::memory::{Allocation, AllocationKind};
-use crate::engine::process::{Done, process};
+use crate::engine::objects::Done;
+use crate::engine::objects::memory::{Allocation, AllocationKind};
+use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
     CU_DEVICE_CPU, CUcontext, CUdevice, CUdeviceptr, CUmem_advise, CUmemLocation, CUmemorytype,
     CUpointer_attribute as Attribute, CUresult, CUstream,

@@ -2,10 +2,11 @@
 
 use super::function::{parameter, parameter_count};
 use super::{name, out, set_if_wanted};
-use crate::engine::handles::Handle;
-use crate::engine::image::Image;
-use crate::engine::module::{CodeOrigin, Function, Library, Module};
-use crate::engine::process::{Done, process};
+use crate::engine::objects::Done;
+use crate::engine::objects::handles::Handle;
+use crate::engine::objects::image::Image;
+use crate::engine::objects::module::{CodeOrigin, Function, Library, Module};
+use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
     CUdeviceptr, CUfunction, CUjit_option, CUkernel, CUlibrary, CUlibraryOption, CUmodule,
     CUmoduleLoadingMode, CUresult,

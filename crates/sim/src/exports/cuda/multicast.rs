@@ -1,9 +1,10 @@
 //! Multicast objects.
 
 use super::out;
-use crate::engine::memory::LARGE;
-use crate::engine::multicast::Binding;
-use crate::engine::process::{Done, process};
+use crate::engine::memory::multicast::Binding;
+use crate::engine::objects::Done;
+use crate::engine::objects::memory::LARGE;
+use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
     CUdevice, CUdeviceptr, CUmemGenericAllocationHandle, CUmulticastGranularity_flags,
     CUmulticastObjectProp, CUresult,

@@ -1,9 +1,10 @@
 //! Texture and surface objects.
 
 use super::out;
-use crate::engine::handles::Handle;
-use crate::engine::process::{Done, process};
-use crate::engine::texture::{Surface, Texture};
+use crate::engine::objects::Done;
+use crate::engine::objects::handles::Handle;
+use crate::engine::objects::texture::{Surface, Texture};
+use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
     CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUresult, CUsurfObject,
     CUtexObject,

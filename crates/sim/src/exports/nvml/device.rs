@@ -3,7 +3,7 @@
 use super::mig::MigDevice;
 use super::scope::undivided;
 use super::{Device, Done, out, set_text};
-use crate::engine::gpu::Gpu;
+use crate::engine::machine::gpu::Gpu;
 use crate::model::Architecture;
 use divvy_driver::sys::nvml::*;
 use std::ffi::c_char;

@@ -12,9 +12,10 @@ mod mode;
 mod profile;
 
 use super::{Device, Done, state};
-use crate::engine::mig::{ComputeInstance, GpuInstance, MigError, MigInstanceId};
-use crate::engine::state::State;
-use crate::machine::machine;
+use crate::engine::machine::mig_change::MigError;
+use crate::engine::machine::opened::machine;
+use crate::engine::machine::state::State;
+use crate::engine::mig::{ComputeInstance, GpuInstance, MigInstanceId};
 use crate::model::mig::Table;
 use divvy_driver::sys::nvml::*;
 use std::ptr::without_provenance_mut;

@@ -3,10 +3,10 @@
 use super::scope::{Scope, undivided};
 use super::{Device, Done, out, set_list};
 use crate::config::Config;
-use crate::engine::accounting::wall_clock_us;
+use crate::engine::machine::accounting::wall_clock_us;
+use crate::engine::machine::opened::machine;
+use crate::engine::machine::slots::ProcessSlot;
 use crate::engine::mig::MigInstanceId;
-use crate::engine::slots::ProcessSlot;
-use crate::machine::machine;
 use divvy_driver::sys::nvml::*;
 
 exports! { nvml {

@@ -3,7 +3,7 @@
 use super::power::{mhz, milliwatts};
 use super::scope::undivided;
 use super::{Device, Done, out};
-use crate::engine::accounting::wall_clock_us;
+use crate::engine::machine::accounting::wall_clock_us;
 use divvy_driver::sys::nvml::*;
 use std::sync::OnceLock;
 

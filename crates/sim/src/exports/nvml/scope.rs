@@ -3,10 +3,10 @@
 use super::mig::MigDevice;
 use super::setting::permitted;
 use super::{Device, Done};
-use crate::engine::capabilities;
+use crate::engine::machine::slots::ProcessSlot;
 use crate::engine::mig::MigInstanceId;
-use crate::engine::seat::{of_instance, partitions_of};
-use crate::engine::slots::ProcessSlot;
+use crate::engine::mig::capabilities;
+use crate::engine::mig::partition::{of_instance, partitions_of};
 use divvy_driver::sys::nvml::{nvmlDevice_t, nvmlReturn_t};
 
 /// A GPU that answers, and the place of the MIG device on it that was named, if one was.

@@ -1,10 +1,11 @@
 //! Executable graphs.
 
 use super::{graph_handle, to_node};
-use crate::engine::graph::exec::Exec;
-use crate::engine::graph::plan::Mismatch;
-use crate::engine::handles::Handle;
-use crate::engine::process::{Done, process};
+use crate::engine::objects::Done;
+use crate::engine::objects::graph::exec::Exec;
+use crate::engine::objects::graph::plan::Mismatch;
+use crate::engine::objects::handles::Handle;
+use crate::engine::process::process;
 use crate::exports::cuda::{out, set_if_wanted};
 use divvy_driver::sys::cuda::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUgraph, CUgraphExec, CUgraphExecUpdateResult as Verdict,

@@ -1,14 +1,16 @@
 //! Nodes by what they do, and adding them to graphs.
 
 use super::{dependencies, graph_handle, to_node};
-use crate::engine::graph::node::{Allocate, Dependency, Node, Operation};
-use crate::engine::graph::{Graph, Owner};
-use crate::engine::handles::Handle;
-use crate::engine::kernel::Geometry;
-use crate::engine::launch::{self, Arguments, Launch, Shape};
-use crate::engine::process::{Done, Objects, Process, process};
-use crate::engine::stream::HostCall;
-use crate::engine::transfer::Move;
+use crate::engine::objects::graph::node::{Allocate, Dependency, Node, Operation};
+use crate::engine::objects::graph::{Graph, Owner};
+use crate::engine::objects::handles::Handle;
+use crate::engine::objects::kernel::Geometry;
+use crate::engine::objects::launch::{Arguments, Launch, Shape};
+use crate::engine::objects::stream::HostCall;
+use crate::engine::objects::transfer::Move;
+use crate::engine::objects::{Done, Objects};
+use crate::engine::process::{Process, process};
+use crate::engine::work::launch;
 use crate::exports::cuda::context::to_handle as context_handle;
 use crate::exports::cuda::launch::parameters_of;
 use crate::exports::cuda::module::function_handle;
@@ -112,7 +114,7 @@ fn host(given: CUDA_HOST_NODE_PARAMS) -> Done<Operation> {
 fn event(
     objects: &Objects,
     event: CUevent,
-    operation: fn(Handle<crate::engine::stream::Event>) -> Operation,
+    operation: fn(Handle<crate::engine::objects::stream::Event>) -> Operation,
 ) -> Done<Operation> {
     let event = event_handle(event);
     objects.events.get(event).ok_or(CUresult::INVALID_VALUE)?;

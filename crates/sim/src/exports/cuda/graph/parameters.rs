@@ -1,8 +1,9 @@
 //! Queries of nodes that concern memory and child graphs: the parameters that the limiter reads.
 
 use super::{node_handle, to_graph};
-use crate::engine::graph::node::Operation;
-use crate::engine::process::{Done, process};
+use crate::engine::objects::Done;
+use crate::engine::objects::graph::node::Operation;
+use crate::engine::process::process;
 use crate::exports::cuda::out;
 use divvy_driver::sys::cuda::{
     CUDA_MEM_ALLOC_NODE_PARAMS, CUdeviceptr, CUgraph, CUgraphNode, CUresult,

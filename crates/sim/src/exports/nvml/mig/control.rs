@@ -2,8 +2,8 @@
 //! has, for tests; docs/simulator.md says what it understands.
 
 use super::{MigInstanceId, refused};
+use crate::engine::machine::opened::machine;
 use crate::exports::nvml::{Done, name};
-use crate::machine::machine;
 use crate::model::Architecture;
 use crate::trace;
 use divvy_driver::sys::nvml::nvmlReturn_t;

@@ -1,9 +1,9 @@
 //! Instances: made, found, destroyed. Each call stands alone, as in NVML: what others do in between is theirs.
 
 use super::{COMPUTE_INSTANCES, GpuInstanceRef, MigDevice, divided, refused};
+use crate::engine::machine::opened::machine;
 use crate::engine::mig::MigInstanceId;
 use crate::exports::nvml::{Device, Done, out, to_handle};
-use crate::machine::machine;
 use divvy_driver::sys::nvml::*;
 
 exports! { nvml {

@@ -1,9 +1,9 @@
 //! The mode of a GPU, and its MIG devices.
 
 use super::{MigDevice, dividable, partitionable, refused};
-use crate::engine::mig::Activation;
+use crate::engine::machine::mig_mode::Activation;
+use crate::engine::machine::opened::machine;
 use crate::exports::nvml::{Device, Done, out, to_handle};
-use crate::machine::machine;
 use crate::model::Architecture;
 use divvy_driver::sys::nvml::*;
 
