@@ -121,7 +121,7 @@ impl Process {
         self.devices.len()
     }
 
-    /// The seat behind an ordinal.
+    /// The partition behind an ordinal.
     pub fn gpu(&self, device: CUdevice) -> Done<usize> {
         let ordinal = usize::try_from(device).map_err(|_| CUresult::INVALID_DEVICE)?;
         let device = self.devices.get(ordinal);
@@ -130,20 +130,20 @@ impl Process {
             .ok_or(CUresult::INVALID_DEVICE)
     }
 
-    /// The ordinal of a seat.
+    /// The ordinal of a partition.
     pub fn device(&self, gpu: usize) -> CUdevice {
-        let mut seats = self.partitions();
-        seats
-            .position(|seat| seat == gpu)
+        let mut partitions = self.partitions();
+        partitions
+            .position(|partition| partition == gpu)
             .map_or(-1, |ordinal| ordinal as CUdevice)
     }
 
-    /// Its seats in the order of their ordinals.
+    /// Its partitions in the order of their ordinals.
     pub fn partitions(&self) -> impl Iterator<Item = usize> + '_ {
         self.devices.iter().map(|device| device.partition)
     }
 
-    /// The compute instance it uses on a seat.
+    /// The compute instance it uses on a partition.
     pub fn instance(&self, gpu: usize) -> Option<&Instance> {
         let mut devices = self.devices.iter();
         devices

@@ -138,57 +138,57 @@ impl Locked<'_> {
 
     /// From now on the process's calls wait. The lock is given up `patience` nanoseconds after the process was first seen going on; 0 is never.
     pub fn begin_lock(&self, slot: usize, patience: u64) {
-        let standing = self.checkpoint_state(slot);
-        standing.lock_timeout.store(patience, SeqCst);
-        standing.deadline.store(0, SeqCst);
-        standing.set_phase(Phase::Locking);
+        let checkpoint = self.checkpoint_state(slot);
+        checkpoint.lock_timeout.store(patience, SeqCst);
+        checkpoint.deadline.store(0, SeqCst);
+        checkpoint.set_phase(Phase::Locking);
     }
 
     /// A lock that is asked for comes about, or is given up. `goes_on` is false for a stopped process, to which neither happens.
     pub fn advance_lock(&self, slot: usize, goes_on: bool) -> Phase {
-        let standing = self.checkpoint_state(slot);
-        if standing.phase() != Phase::Locking || !goes_on {
-            return standing.phase();
+        let checkpoint = self.checkpoint_state(slot);
+        if checkpoint.phase() != Phase::Locking || !goes_on {
+            return checkpoint.phase();
         }
         let now = monotonic_ns();
-        let patience = standing.lock_timeout.load(SeqCst);
-        if standing.deadline.load(SeqCst) == 0 && patience != 0 {
-            standing
+        let patience = checkpoint.lock_timeout.load(SeqCst);
+        if checkpoint.deadline.load(SeqCst) == 0 && patience != 0 {
+            checkpoint
                 .deadline
                 .store(now.saturating_add(patience), SeqCst);
         }
         self.advance_all();
-        let deadline = standing.deadline.load(SeqCst);
-        if standing.is_still() && self.unfinished(slot).is_none() {
-            standing.set_phase(Phase::Locked);
+        let deadline = checkpoint.deadline.load(SeqCst);
+        if checkpoint.is_still() && self.unfinished(slot).is_none() {
+            checkpoint.set_phase(Phase::Locked);
         } else if deadline != 0 && now >= deadline {
-            standing.set_phase(Phase::Running);
+            checkpoint.set_phase(Phase::Running);
         } else {
             return Phase::Locking;
         }
         self.notify();
-        standing.phase()
+        checkpoint.phase()
     }
 
-    /// A seat where a process has work that is not done; what a lost GPU has is never done, and nobody waits for it.
+    /// A partition where a process has work that is not done; what a lost GPU has is never done, and nobody waits for it.
     pub fn unfinished(&self, slot: usize) -> Option<usize> {
-        let mut seats = self.partitions_in_use(slot);
-        seats.find(|seat| {
-            let queue = self.queue(slot, *seat);
-            !queue.is_done(queue.newest()) && !self.gpu(*seat).is_lost()
+        let mut partitions = self.partitions_in_use(slot);
+        partitions.find(|partition| {
+            let queue = self.queue(slot, *partition);
+            !queue.is_done(queue.newest()) && !self.gpu(*partition).is_lost()
         })
     }
 
     /// What a locked process holds counts no longer.
     pub fn checkpoint(&self, slot: usize) -> Result<(), CheckpointError> {
-        let (held, standing) = (&self.slots()[slot], self.checkpoint_state(slot));
+        let (held, checkpoint) = (&self.slots()[slot], self.checkpoint_state(slot));
         if held.is_in_instances() {
             return Err(CheckpointError::Divided);
         }
-        if standing.managed.load(SeqCst) != 0 || self.shares_anything(slot) {
+        if checkpoint.managed.load(SeqCst) != 0 || self.shares_anything(slot) {
             return Err(CheckpointError::Unsupported);
         }
-        standing.set_phase(Phase::Checkpointed);
+        checkpoint.set_phase(Phase::Checkpointed);
         self.sum_up();
         self.notify();
         Ok(())
@@ -197,20 +197,20 @@ impl Locked<'_> {
     /// What was put aside counts again, all of it or nothing. With `once` a failure for want of room is the last word.
     pub fn restore(&self, slot: usize, once: bool) -> Result<(), RestoreError> {
         self.reap();
-        let (held, standing) = (&self.slots()[slot], self.checkpoint_state(slot));
-        if standing.restore_failed.load(SeqCst) != 0 {
+        let (held, checkpoint) = (&self.slots()[slot], self.checkpoint_state(slot));
+        if checkpoint.restore_failed.load(SeqCst) != 0 {
             return Err(RestoreError::EarlierRestoreFailed);
         }
-        let seats = 0..self.gpu_count().min(MAX_GPUS);
-        for seat in seats.filter(|seat| held.has_checkpointed(*seat)) {
-            if let Err(stuck) = self.check_restore(slot, held, seat) {
-                standing
+        let partitions = 0..self.gpu_count().min(MAX_GPUS);
+        for partition in partitions.filter(|partition| held.has_checkpointed(*partition)) {
+            if let Err(stuck) = self.check_restore(slot, held, partition) {
+                checkpoint
                     .restore_failed
                     .store(u32::from(once && stuck == RestoreError::NoRoom), SeqCst);
                 return Err(stuck);
             }
         }
-        standing.set_phase(Phase::Locked);
+        checkpoint.set_phase(Phase::Locked);
         self.sum_up();
         self.notify();
         Ok(())
@@ -220,9 +220,9 @@ impl Locked<'_> {
         &self,
         slot: usize,
         held: &ProcessSlot,
-        seat: usize,
+        partition: usize,
     ) -> Result<(), RestoreError> {
-        let gpu = &self.gpus()[seat];
+        let gpu = &self.gpus()[partition];
         if gpu.is_lost() {
             return Err(RestoreError::Lost);
         }
@@ -231,12 +231,12 @@ impl Locked<'_> {
         }
         match gpu.settings.compute_mode() {
             ComputeMode::Prohibited => return Err(RestoreError::NotAllowed),
-            ComputeMode::ExclusiveProcess if self.has_others(slot, seat) => {
+            ComputeMode::ExclusiveProcess if self.has_others(slot, partition) => {
                 return Err(RestoreError::NotAllowed);
             }
             _ => {}
         }
-        if held.checkpointed_bytes(seat) > self.free(seat) {
+        if held.checkpointed_bytes(partition) > self.free(partition) {
             return Err(NoRoom.into());
         }
         Ok(())
@@ -267,27 +267,27 @@ mod tests {
 
     #[test]
     fn every_phase_is_read_as_it_was_written() {
-        let standing = fresh();
-        assert_eq!(standing.phase(), Phase::Running);
+        let checkpoint = fresh();
+        assert_eq!(checkpoint.phase(), Phase::Running);
         for phase in [
             Phase::Locking,
             Phase::Locked,
             Phase::Checkpointed,
             Phase::Running,
         ] {
-            standing.set_phase(phase);
-            assert_eq!(standing.phase(), phase);
+            checkpoint.set_phase(phase);
+            assert_eq!(checkpoint.phase(), phase);
         }
     }
 
     #[test]
     fn a_call_steps_in_while_the_process_runs_and_the_last_one_out_is_waited_for() {
-        let standing = fresh();
-        assert!(standing.begin_call() && standing.begin_call());
-        assert!(!standing.is_still(), "it runs");
-        standing.set_phase(Phase::Locking);
-        assert!(!standing.begin_call(), "calls wait");
-        assert!(!standing.end_call() && !standing.is_still());
-        assert!(standing.end_call() && standing.is_still());
+        let checkpoint = fresh();
+        assert!(checkpoint.begin_call() && checkpoint.begin_call());
+        assert!(!checkpoint.is_still(), "it runs");
+        checkpoint.set_phase(Phase::Locking);
+        assert!(!checkpoint.begin_call(), "calls wait");
+        assert!(!checkpoint.end_call() && !checkpoint.is_still());
+        assert!(checkpoint.end_call() && checkpoint.is_still());
     }
 }

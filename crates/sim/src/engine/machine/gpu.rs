@@ -60,19 +60,19 @@ impl Gpu {
         self.used.iter().map(|used| used.load(SeqCst)).sum()
     }
 
-    /// Bytes that processes hold on one of its seats.
-    pub fn used_at(&self, seat: usize) -> u64 {
-        self.sum_at(seat).load(SeqCst)
+    /// Bytes that processes hold on one of its partitions.
+    pub fn used_at(&self, partition: usize) -> u64 {
+        self.sum_at(partition).load(SeqCst)
     }
 
-    fn sum_at(&self, seat: usize) -> &AtomicU64 {
-        &self.used[seat / MAX_GPUS]
+    fn sum_at(&self, partition: usize) -> &AtomicU64 {
+        &self.used[partition / MAX_GPUS]
     }
 
-    /// What runs the work of a site.
-    pub fn engine_at(&self, site: ComputeUnit) -> &Engine {
-        match instance_of(site.partition) {
-            Some(instance) => &self.compute_instances[instance as usize][site.compute as usize],
+    /// What runs the work of a unit.
+    pub fn engine_at(&self, unit: ComputeUnit) -> &Engine {
+        match instance_of(unit.partition) {
+            Some(instance) => &self.compute_instances[instance as usize][unit.compute as usize],
             None => &self.engine,
         }
     }
@@ -117,9 +117,9 @@ pub struct NoRoom;
 
 impl Locked<'_> {
     /// Bytes a process could still take.
-    pub fn free(&self, seat: usize) -> u64 {
-        self.memory_at(seat)
-            .saturating_sub(self.gpu(seat).used_at(seat))
+    pub fn free(&self, partition: usize) -> u64 {
+        self.memory_at(partition)
+            .saturating_sub(self.gpu(partition).used_at(partition))
     }
 
     /// Takes `bytes` for a slot, after collecting the dead when there is no room otherwise.
@@ -146,15 +146,17 @@ impl Locked<'_> {
         let mut sums = [0; MAX_PARTITIONS];
         for slot in self.slots().iter().filter(|slot| slot.is_live()) {
             slot.partitions()
-                .for_each(|seat| sums[seat] += slot.used(seat));
+                .for_each(|partition| sums[partition] += slot.used(partition));
         }
         for share in self.shares() {
-            if let Some(seat) = share.gpu() {
-                sums[seat] += share.bytes();
+            if let Some(partition) = share.gpu() {
+                sums[partition] += share.bytes();
             }
         }
-        for seat in self.partitions() {
-            self.gpu(seat).sum_at(seat).store(sums[seat], SeqCst);
+        for partition in self.partitions() {
+            self.gpu(partition)
+                .sum_at(partition)
+                .store(sums[partition], SeqCst);
         }
     }
 }

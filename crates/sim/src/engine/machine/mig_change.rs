@@ -34,15 +34,17 @@ impl Locked<'_> {
         self.publish_capabilities();
     }
 
-    /// Whether a process has the seat among its CUDA devices, and is not put aside. The dead must have been collected.
-    pub fn anyone_in(&self, seat: usize) -> bool {
+    /// Whether a process has the partition among its CUDA devices, and is not put aside. The dead must have been collected.
+    pub fn is_occupied(&self, partition: usize) -> bool {
         let mut live = self.slots().iter().filter(|slot| slot.is_live());
-        live.any(|slot| slot.entered(seat).is_some() && !slot.checkpoint_state.is_checkpointed())
+        live.any(|slot| {
+            slot.entered(partition).is_some() && !slot.checkpoint_state.is_checkpointed()
+        })
     }
 
-    fn anyone_at(&self, seat: usize, compute_instance: u32) -> bool {
+    fn anyone_at(&self, partition: usize, compute_instance: u32) -> bool {
         let mut live = self.slots().iter().filter(|slot| slot.is_live());
-        live.any(|slot| slot.entered(seat) == Some(compute_instance))
+        live.any(|slot| slot.entered(partition) == Some(compute_instance))
     }
 
     /// The table of a GPU that is divided.
@@ -58,7 +60,7 @@ impl Locked<'_> {
     /// Whether anyone uses the GPU as a whole.
     pub fn is_used_whole(&self, gpu: usize) -> bool {
         self.reap();
-        self.mig(gpu).held.load(SeqCst) != 0 || self.anyone_in(gpu)
+        self.mig(gpu).held.load(SeqCst) != 0 || self.is_occupied(gpu)
     }
 
     /// Makes a GPU instance at `start` (and of `size`), or where the driver wants it.
@@ -102,7 +104,7 @@ impl Locked<'_> {
         let mig = self.mig(gpu);
         mig.gpu_instance(id).ok_or(MigError::NotFound)?;
         self.reap();
-        let entered = self.anyone_in(of_instance(gpu, id));
+        let entered = self.is_occupied(of_instance(gpu, id));
         if entered || mig.compute_instances_of(id).next().is_some() {
             return Err(MigError::InUse);
         }
@@ -222,8 +224,8 @@ impl Locked<'_> {
         mig.compute_instance(place).ok_or(MigError::NotFound)?;
         self.reap();
         let leaked = mig.compute_record(place).leaked.load(SeqCst) != 0;
-        let seat = of_instance(gpu, place.gpu_instance);
-        if leaked || self.anyone_at(seat, place.compute_instance) {
+        let partition = of_instance(gpu, place.gpu_instance);
+        if leaked || self.anyone_at(partition, place.compute_instance) {
             return Err(MigError::InUse);
         }
         mig.compute_record(place).used.store(0, SeqCst);

@@ -17,7 +17,7 @@ pub enum Activation {
 impl Locked<'_> {
     /// Whether anyone uses the GPU or a part of it.
     fn is_used(&self, gpu: usize) -> bool {
-        self.is_used_whole(gpu) || partitions_of(gpu).any(|seat| self.anyone_in(seat))
+        self.is_used_whole(gpu) || partitions_of(gpu).any(|partition| self.is_occupied(partition))
     }
 
     /// Sets the mode. Turning it off needs a GPU without instances; both need one that nobody uses. Where `needs_reset`, it waits for one.
@@ -63,7 +63,7 @@ impl Locked<'_> {
     pub fn restart(&self, keep: impl Fn(usize) -> bool) -> Result<(), MigError> {
         self.reap();
         let gpus = || 0..self.gpu_count();
-        if gpus().any(|gpu| partitions_of(gpu).any(|seat| self.anyone_in(seat))) {
+        if gpus().any(|gpu| partitions_of(gpu).any(|partition| self.is_occupied(partition))) {
             return Err(MigError::InUse);
         }
         for gpu in gpus() {

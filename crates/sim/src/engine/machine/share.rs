@@ -87,7 +87,7 @@ impl Locked<'_> {
         true
     }
 
-    pub fn seat_of_share(&self, key: u64) -> Option<usize> {
+    pub fn partition_of_share(&self, key: u64) -> Option<usize> {
         self.share(key)?.gpu()
     }
 

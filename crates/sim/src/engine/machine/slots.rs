@@ -47,14 +47,14 @@ pub struct ProcessSlot {
     /// Whether it has entered GPU instances at all.
     in_instances: AtomicU64,
     pub checkpoint_state: CheckpointState,
-    /// By seat.
+    /// By partition.
     gpus: [Holding; MAX_PARTITIONS],
 }
 
-/// What a process holds on one seat.
+/// What a process holds on one partition.
 #[repr(C)]
 struct Holding {
-    /// Its compute instance there plus one (1 on a whole GPU); 0 is a seat it has not entered.
+    /// Its compute instance there plus one (1 on a whole GPU); 0 is a partition it has not entered.
     entered: AtomicU64,
     used: AtomicU64,
     contexts: AtomicU64,
@@ -112,7 +112,8 @@ impl ProcessSlot {
     }
 
     fn has_any_context(&self) -> bool {
-        self.partitions().any(|seat| self.has_context(seat))
+        self.partitions()
+            .any(|partition| self.has_context(partition))
     }
 
     /// All whole GPUs, and GPU instances where it has entered any.
@@ -128,9 +129,9 @@ impl ProcessSlot {
         self.in_instances.load(SeqCst) != 0
     }
 
-    /// The compute instance it uses on a seat (0 on a whole GPU), once it has initialised CUDA there.
-    pub fn entered(&self, seat: usize) -> Option<u32> {
-        let entered = self.gpus[seat].entered.load(SeqCst);
+    /// The compute instance it uses on a partition (0 on a whole GPU), once it has initialised CUDA there.
+    pub fn entered(&self, partition: usize) -> Option<u32> {
+        let entered = self.gpus[partition].entered.load(SeqCst);
         entered.checked_sub(1).map(|compute| compute as u32)
     }
 
@@ -156,11 +157,11 @@ impl ProcessSlot {
         (began != 0).then(|| (began, holding.began_ns.load(SeqCst)))
     }
 
-    /// The compute instance it uses on a seat; None on a whole GPU, and where it has not initialised CUDA.
-    pub fn mig_instance(&self, seat: usize) -> Option<MigInstanceId> {
+    /// The compute instance it uses on a partition; None on a whole GPU, and where it has not initialised CUDA.
+    pub fn mig_instance(&self, partition: usize) -> Option<MigInstanceId> {
         Some(MigInstanceId {
-            gpu_instance: instance_of(seat)?,
-            compute_instance: self.entered(seat)?,
+            gpu_instance: instance_of(partition)?,
+            compute_instance: self.entered(partition)?,
         })
     }
 
@@ -249,15 +250,15 @@ impl State {
 }
 
 impl Locked<'_> {
-    /// A process has a seat among its devices from now on: its queue there is empty.
-    pub fn enter(&self, slot: usize, seat: usize, compute_instance: u32) {
-        self.queue(slot, seat).clear();
+    /// A process has a partition among its devices from now on: its queue there is empty.
+    pub fn enter(&self, slot: usize, partition: usize, compute_instance: u32) {
+        self.queue(slot, partition).clear();
         let entered = &self.slots()[slot];
-        if instance_of(seat).is_some() {
+        if instance_of(partition).is_some() {
             entered.in_instances.store(1, SeqCst);
         }
         let compute = u64::from(compute_instance) + 1;
-        entered.gpus[seat].entered.store(compute, SeqCst);
+        entered.gpus[partition].entered.store(compute, SeqCst);
     }
 
     /// Counts a further context of a slot on a GPU, if the GPU's mode allows one.
@@ -322,11 +323,11 @@ impl Locked<'_> {
             for gpu in 0..self.gpu_count() {
                 self.close_account(index, gpu);
             }
-            for seat in slot
+            for partition in slot
                 .partitions()
-                .filter(|seat| slot.entered(*seat).is_some())
+                .filter(|partition| slot.entered(*partition).is_some())
             {
-                self.queue(index, seat).clear();
+                self.queue(index, partition).clear();
             }
             slot.empty();
             self.drop_shares_of(index);

@@ -1,7 +1,7 @@
 //! The machine all processes share: one file, mapped by everyone, named by DIVVY_SIM_STATE.
 //!
 //! ```text
-//! Header │ Gpu × count │ Slot × SLOTS │ Share × SHARES │ Mark × MARKS │ Queue × SLOTS × seats      (sparse; only touched pages exist)
+//! Header │ Gpu × count │ Slot × SLOTS │ Share × SHARES │ Mark × MARKS │ Queue × SLOTS × partitions      (sparse; only touched pages exist)
 //! ```
 //!
 //! The first comer makes the file from DIVVY_SIM, complete before it gets its name, so nobody sees half of one. One robust mutex guards every
@@ -258,9 +258,9 @@ impl State {
         self.part(self.layout.gpus, self.gpu_count())
     }
 
-    /// The GPU that a seat is on.
-    pub fn gpu(&self, seat: usize) -> &Gpu {
-        &self.gpus()[gpu_of(seat)]
+    /// The GPU that a partition is on.
+    pub fn gpu(&self, partition: usize) -> &Gpu {
+        &self.gpus()[gpu_of(partition)]
     }
 
     pub fn model(&self, gpu: usize) -> &Model {
@@ -307,9 +307,10 @@ impl State {
         self.part(self.layout.marks, MAX_IPC_EVENTS)
     }
 
-    pub fn queue(&self, slot: usize, seat: usize) -> &Queue {
-        let seats = self.gpu_count() * PARTITIONS_PER_GPU;
-        &self.part::<Queue>(self.layout.queues, SLOTS * seats)[slot * seats + position(seat)]
+    pub fn queue(&self, slot: usize, partition: usize) -> &Queue {
+        let partitions = self.gpu_count() * PARTITIONS_PER_GPU;
+        &self.part::<Queue>(self.layout.queues, SLOTS * partitions)
+            [slot * partitions + position(partition)]
     }
 
     pub fn spec(&self) -> String {
@@ -463,8 +464,8 @@ impl Drop for Locked<'_> {
 impl Locked<'_> {
     fn repair(&self) {
         for slot in 0..self.slots().len() {
-            for seat in self.partitions_in_use(slot) {
-                self.queue(slot, seat).repair();
+            for partition in self.partitions_in_use(slot) {
+                self.queue(slot, partition).repair();
             }
         }
         self.sum_up();
@@ -473,40 +474,37 @@ impl Locked<'_> {
     /// The queues of all live processes on a whole GPU, or in a compute instance.
     fn lanes(
         &self,
-        ComputeUnit {
-            partition: seat,
-            compute,
-        }: ComputeUnit,
+        ComputeUnit { partition, compute }: ComputeUnit,
     ) -> impl Iterator<Item = Lane<'_>> {
-        let everybody = instance_of(seat).is_none();
+        let everybody = instance_of(partition).is_none();
         let live = self.slots().iter().enumerate().filter(move |(_, slot)| {
-            slot.is_live() && (everybody || slot.entered(seat) == Some(compute))
+            slot.is_live() && (everybody || slot.entered(partition) == Some(compute))
         });
         live.map(move |(id, _)| Lane {
             id,
-            queue: self.queue(id, seat),
+            queue: self.queue(id, partition),
         })
     }
 
     /// What has time of its own, with its queues.
-    pub fn running(&self, site: ComputeUnit) -> ActiveEngine<'_> {
-        let engine = self.gpu(site.partition).engine_at(site);
-        ActiveEngine::new(engine, self.lanes(site))
+    pub fn running(&self, unit: ComputeUnit) -> ActiveEngine<'_> {
+        let engine = self.gpu(unit.partition).engine_at(unit);
+        ActiveEngine::new(engine, self.lanes(unit))
     }
 
-    /// Brings a seat to the present, and all of them where queues may meet.
-    pub fn advance(&self, seat: usize) {
+    /// Brings a partition to the present, and all of them where queues may meet.
+    pub fn advance(&self, partition: usize) {
         if self.header().meetings.load(SeqCst) != 0 {
             return self.advance_all();
         }
-        if instance_of(seat).is_none() {
-            return self.advance_site(ComputeUnit {
-                partition: seat,
+        if instance_of(partition).is_none() {
+            return self.advance_unit(ComputeUnit {
+                partition,
                 compute: 0,
             });
         }
-        self.compute_units_of(seat)
-            .for_each(|site| self.advance_site(site));
+        self.compute_units_of(partition)
+            .for_each(|unit| self.advance_unit(unit));
     }
 
     /// Moves a virtual clock on.
@@ -517,8 +515,8 @@ impl Locked<'_> {
         self.notify();
     }
 
-    fn advance_site(&self, site: ComputeUnit) {
-        together::advance(&[self.running(site)], self.now());
+    fn advance_unit(&self, unit: ComputeUnit) {
+        together::advance(&[self.running(unit)], self.now());
     }
 
     /// Brings everything to the present.
@@ -526,11 +524,11 @@ impl Locked<'_> {
         if self.header().meetings.load(SeqCst) == 0 {
             return self
                 .compute_units()
-                .for_each(|site| self.advance_site(site));
+                .for_each(|unit| self.advance_unit(unit));
         }
         let parts: Vec<ActiveEngine<'_>> = self
             .compute_units()
-            .map(|site| self.running(site))
+            .map(|unit| self.running(unit))
             .collect();
         together::advance(&parts, self.now());
     }

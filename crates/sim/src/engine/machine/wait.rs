@@ -71,7 +71,7 @@ impl Locked<'_> {
         }
         let events = self
             .compute_units()
-            .filter_map(|site| self.running(site).until_next_event());
+            .filter_map(|unit| self.running(unit).until_next_event());
         let Some(ns) = events.min() else { return false };
         self.set_virtual_now(self.now() + ns);
         self.advance_all();

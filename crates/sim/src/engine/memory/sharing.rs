@@ -25,8 +25,8 @@ impl Process {
     /// shared within it alone (MIG user guide, "Application Considerations").
     pub fn hold_share(&self, objects: &mut Objects, key: u64) -> Option<(usize, u64)> {
         let locked = self.state().lock();
-        let seat = locked.seat_of_share(key)?;
-        if !self.may_share(seat) {
+        let partition = locked.partition_of_share(key)?;
+        if !self.may_share(partition) {
             return None;
         }
         let found = locked.hold_share(self.slot, key)?;
@@ -36,8 +36,8 @@ impl Process {
     }
 
     /// Whether memory there can be shared with this process.
-    pub fn may_share(&self, seat: usize) -> bool {
-        instance_of(seat).is_none() || self.device(seat) >= 0
+    pub fn may_share(&self, partition: usize) -> bool {
+        instance_of(partition).is_none() || self.device(partition) >= 0
     }
 
     /// Turns bytes that this process has taken into a share, with one holder.

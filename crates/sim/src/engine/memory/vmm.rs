@@ -323,8 +323,8 @@ impl Process {
         let path = std::fs::read_link(path).ok()?;
         let path = path.to_str()?.strip_prefix("/memfd:divvy-sim ")?;
         let name = path.split(' ').next()?;
-        let mut seats = self.state().partitions();
-        seats.find(|seat| self.state().name_of(*seat) == name)
+        let mut partitions = self.state().partitions();
+        partitions.find(|partition| self.state().name_of(*partition) == name)
     }
 
     /// Gives physical memory back once nothing refers to it.

@@ -12,37 +12,37 @@ pub const GPU_INSTANCES: usize = 15;
 
 pub const COMPUTE_INSTANCES: usize = 8;
 
-/// Seats of one GPU.
+/// Partitions of one GPU.
 pub const PARTITIONS_PER_GPU: usize = 1 + GPU_INSTANCES;
 
-/// Seats of a machine with as many GPUs as one can have.
+/// Partitions of a machine with as many GPUs as one can have.
 pub const MAX_PARTITIONS: usize = MAX_GPUS * PARTITIONS_PER_GPU;
 
-/// A GPU instance's seat.
+/// A GPU instance's partition.
 pub fn of_instance(gpu: usize, gpu_instance: u32) -> usize {
     gpu + MAX_GPUS * (1 + gpu_instance as usize)
 }
 
-/// The GPU a seat is on.
-pub fn gpu_of(seat: usize) -> usize {
-    seat % MAX_GPUS
+/// The GPU a partition is on.
+pub fn gpu_of(partition: usize) -> usize {
+    partition % MAX_GPUS
 }
 
-/// The GPU instance a seat is in.
-pub fn instance_of(seat: usize) -> Option<u32> {
-    (seat / MAX_GPUS)
+/// The GPU instance a partition is in.
+pub fn instance_of(partition: usize) -> Option<u32> {
+    (partition / MAX_GPUS)
         .checked_sub(1)
         .map(|instance| instance as u32)
 }
 
-/// The seats of a GPU: itself first.
+/// The partitions of a GPU: itself first.
 pub fn partitions_of(gpu: usize) -> impl Iterator<Item = usize> {
     (0..PARTITIONS_PER_GPU).map(move |part| gpu + MAX_GPUS * part)
 }
 
 /// The first GPU's is 0, its instances follow, then the next GPU's: without gaps, for arrays in the state file.
-pub fn position(seat: usize) -> usize {
-    gpu_of(seat) * PARTITIONS_PER_GPU + seat / MAX_GPUS
+pub fn position(partition: usize) -> usize {
+    gpu_of(partition) * PARTITIONS_PER_GPU + partition / MAX_GPUS
 }
 
 /// What has compute time of its own: a whole GPU, or a compute instance.
@@ -62,9 +62,12 @@ mod tests {
         for gpu in 0..MAX_GPUS {
             assert_eq!((gpu_of(gpu), instance_of(gpu)), (gpu, None));
             for instance in 0..GPU_INSTANCES as u32 {
-                let seat = of_instance(gpu, instance);
-                assert_eq!((gpu_of(seat), instance_of(seat)), (gpu, Some(instance)));
-                assert!(seat < MAX_PARTITIONS);
+                let partition = of_instance(gpu, instance);
+                assert_eq!(
+                    (gpu_of(partition), instance_of(partition)),
+                    (gpu, Some(instance))
+                );
+                assert!(partition < MAX_PARTITIONS);
             }
         }
     }

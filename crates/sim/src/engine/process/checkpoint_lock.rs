@@ -83,13 +83,13 @@ impl Drop for CallGuard {
 
 impl Process {
     fn wait_until_unlocked(&self) {
-        let (state, standing) = (self.state(), self.checkpoint_state());
+        let (state, checkpoint) = (self.state(), self.checkpoint_state());
         loop {
             let epoch = state.epoch();
-            if standing.begin_call() {
+            if checkpoint.begin_call() {
                 return;
             }
-            if standing.phase() == Phase::Locking {
+            if checkpoint.phase() == Phase::Locking {
                 state.lock().advance_lock(self.slot, true);
             }
             state.sleep(epoch, LOOK_AGAIN_NS);

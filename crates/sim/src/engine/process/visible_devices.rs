@@ -65,18 +65,18 @@ pub fn devices(state: &State) -> Vec<Device> {
     let by_bus = set("CUDA_DEVICE_ORDER").as_deref() == Some("PCI_BUS_ID");
     let usable = usable(state, &ordered(state, by_bus), root().as_ref());
     let chosen = match set("CUDA_VISIBLE_DEVICES") {
-        Some(list) => choose(&list, &first_of_each(&usable), &usable, |spot| {
-            names(state, spot)
+        Some(list) => choose(&list, &first_of_each(&usable), &usable, |location| {
+            names(state, location)
         }),
         None => first_of_each(&usable),
     };
-    let instances = |spot: &DeviceLocation| instance_of(spot.partition).is_some();
-    let beyond = chosen.iter().filter(|spot| instances(spot));
+    let instances = |location: &DeviceLocation| instance_of(location.partition).is_some();
+    let beyond = chosen.iter().filter(|location| instances(location));
     let beyond = beyond.count().saturating_sub(MOST_INSTANCES);
     let kept = chosen.len() - beyond;
     chosen[..kept]
         .iter()
-        .map(|spot| described(state, *spot))
+        .map(|location| described(state, *location))
         .collect()
 }
 
@@ -112,20 +112,20 @@ fn usable(state: &State, gpus: &[usize], root: Option<&Root>) -> Vec<DeviceLocat
 /// One compute instance of each GPU instance.
 fn first_of_each(usable: &[DeviceLocation]) -> Vec<DeviceLocation> {
     let mut devices: Vec<DeviceLocation> = Vec::new();
-    for spot in usable {
+    for location in usable {
         if !devices
             .iter()
-            .any(|device| device.partition == spot.partition)
+            .any(|device| device.partition == location.partition)
         {
-            devices.push(*spot);
+            devices.push(*location);
         }
     }
     devices
 }
 
 /// What a device can be called: its UUID as NVML writes it, and the older form that names GPU and ids.
-fn names(state: &State, spot: DeviceLocation) -> Vec<String> {
-    let (gpu, place) = (gpu_of(spot.partition), spot.place());
+fn names(state: &State, location: DeviceLocation) -> Vec<String> {
+    let (gpu, place) = (gpu_of(location.partition), location.place());
     let uuid = state.gpus()[gpu].uuid_text();
     let Some(place) = place else {
         return vec![uuid];
@@ -152,10 +152,10 @@ fn choose(
         let fits = |name: String| name.to_ascii_lowercase().starts_with(&entry);
         let mut fitting = usable
             .iter()
-            .filter(|spot| names(**spot).into_iter().any(fits));
+            .filter(|location| names(**location).into_iter().any(fits));
         let first = fitting.next().copied();
-        let exact = |spot: &DeviceLocation| {
-            let own = names(*spot);
+        let exact = |location: &DeviceLocation| {
+            let own = names(*location);
             own.iter().any(|name| name.eq_ignore_ascii_case(&entry))
         };
         match fitting.next() {
@@ -165,30 +165,33 @@ fn choose(
     };
     let mut chosen: Vec<DeviceLocation> = Vec::new();
     for entry in list.split(',').map(str::trim) {
-        let spot = if entry.starts_with("GPU-") || entry.starts_with("MIG-") {
+        let location = if entry.starts_with("GPU-") || entry.starts_with("MIG-") {
             named(entry)
         } else {
             let ordinal = entry.parse::<usize>().ok();
             ordinal.and_then(|ordinal| all.get(ordinal).copied())
         };
-        let Some(spot) = spot else { break };
-        if chosen.contains(&spot) {
+        let Some(location) = location else { break };
+        if chosen.contains(&location) {
             return Vec::new();
         }
-        if !chosen.iter().any(|other| other.partition == spot.partition) {
-            chosen.push(spot);
+        if !chosen
+            .iter()
+            .any(|other| other.partition == location.partition)
+        {
+            chosen.push(location);
         }
     }
     chosen
 }
 
-fn described(state: &State, spot: DeviceLocation) -> Device {
-    let instance = spot
+fn described(state: &State, location: DeviceLocation) -> Device {
+    let instance = location
         .place()
-        .and_then(|place| instance(state, gpu_of(spot.partition), place));
+        .and_then(|place| instance(state, gpu_of(location.partition), place));
     Device {
-        partition: spot.partition,
-        compute: spot.compute,
+        partition: location.partition,
+        compute: location.compute,
         instance,
     }
 }
@@ -225,10 +228,13 @@ mod tests {
     /// Of GPUs 2, 0 and 1, in this order.
     fn chosen(list: &str) -> Vec<usize> {
         let all = [2, 0, 1].map(DeviceLocation::whole);
-        let chosen = choose(list, &all, &all, |spot| {
-            vec![UUIDS[spot.partition].to_owned()]
+        let chosen = choose(list, &all, &all, |location| {
+            vec![UUIDS[location.partition].to_owned()]
         });
-        chosen.into_iter().map(|spot| spot.partition).collect()
+        chosen
+            .into_iter()
+            .map(|location| location.partition)
+            .collect()
     }
 
     #[test]
@@ -252,7 +258,7 @@ mod tests {
 
     /// Compute instances 0 and 1 of GPU instance 1, and 0 of GPU instance 10, all on GPU 0; then GPU 1.
     fn among_instances(list: &str) -> Vec<(usize, u32)> {
-        let spot = |gpu_instance, compute_instance| {
+        let location = |gpu_instance, compute_instance| {
             let place = MigInstanceId {
                 gpu_instance,
                 compute_instance,
@@ -260,9 +266,9 @@ mod tests {
             DeviceLocation::instance(0, place)
         };
         let usable = [
-            spot(1, 0),
-            spot(1, 1),
-            spot(10, 0),
+            location(1, 0),
+            location(1, 1),
+            location(10, 0),
             DeviceLocation::whole(1),
         ];
         let names = |at: DeviceLocation| match at.place() {
@@ -276,7 +282,7 @@ mod tests {
             }
         };
         let chosen = choose(list, &first_of_each(&usable), &usable, names);
-        let read = |spot: DeviceLocation| (spot.partition, spot.compute);
+        let read = |location: DeviceLocation| (location.partition, location.compute);
         chosen.into_iter().map(read).collect()
     }
 

@@ -41,18 +41,18 @@ impl Scope {
         slot: &'a ProcessSlot,
     ) -> impl Iterator<Item = (usize, Option<MigInstanceId>)> + 'a {
         let gpu = self.device.index;
-        let here = partitions_of(gpu).filter_map(move |seat| {
-            if !slot.has_context(seat) {
+        let here = partitions_of(gpu).filter_map(move |partition| {
+            if !slot.has_context(partition) {
                 return None;
             }
-            let place = slot.mig_instance(seat);
-            Some((seat, place))
+            let place = slot.mig_instance(partition);
+            Some((partition, place))
         });
         here.filter(|(_, place)| self.place.is_none() || *place == self.place)
     }
 
-    /// The seat whose memory is meant; None for all of the GPU.
-    pub fn seat(&self) -> Option<usize> {
+    /// The partition whose memory is meant; None for all of the GPU.
+    pub fn partition(&self) -> Option<usize> {
         let place = self.place?;
         Some(of_instance(self.device.index, place.gpu_instance))
     }
