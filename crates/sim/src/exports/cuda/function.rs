@@ -22,14 +22,13 @@ exports! { cuda {
     cuKernelSetAttribute: (attribute, value, kernel, device) => set_kernel_attribute;
     cuKernelSetCacheConfig: (kernel, config, device) => set_kernel_cache_config;
     cuOccupancyMaxActiveBlocksPerMultiprocessor: (blocks, function, block_size, shared) => occupancy;
-    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags: (blocks, function, block_size, shared, flags) => occupancy_with_flags;
+    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags: (blocks, function, block_size, shared, flags) => { occupancy(blocks, function, block_size, shared) };
     cuOccupancyMaxPotentialBlockSize: (grid, block, function, shared_of, shared, limit) => potential_block;
-    cuOccupancyMaxPotentialBlockSizeWithFlags: (grid, block, function, shared_of, shared, limit, flags) => potential_block_with_flags;
+    cuOccupancyMaxPotentialBlockSizeWithFlags: (grid, block, function, shared_of, shared, limit, flags) => { potential_block(grid, block, function, shared_of, shared, limit) };
     cuOccupancyAvailableDynamicSMemPerBlock: (shared, function, blocks, block_size) => available_shared;
     cuOccupancyMaxActiveClusters: (clusters, function, config) => active_clusters;
 } }
 
-/// Looks at a function, by CUfunction or CUkernel.
 /// Reads or changes a function by its value.
 pub(super) fn look<T>(function: usize, at: impl FnOnce(&mut Function) -> Done<T>) -> Done<T> {
     let process = process()?;
@@ -152,16 +151,6 @@ fn occupancy(blocks: *mut i32, function: CUfunction, block_size: i32, shared: us
     blocks.set(fitting_blocks(function, block_size, shared)?)
 }
 
-fn occupancy_with_flags(
-    blocks: *mut i32,
-    function: CUfunction,
-    block_size: i32,
-    shared: usize,
-    _flags: u32,
-) -> Done {
-    occupancy(blocks, function, block_size, shared)
-}
-
 fn potential_block(
     grid: *mut i32,
     block: *mut i32,
@@ -192,18 +181,6 @@ fn potential_block(
         .multiprocessors;
     grid.set(blocks * multiprocessors)?;
     block.set(size)
-}
-
-fn potential_block_with_flags(
-    grid: *mut i32,
-    block: *mut i32,
-    function: CUfunction,
-    shared_of: CUoccupancyB2DSize,
-    shared: usize,
-    limit: i32,
-    _flags: u32,
-) -> Done {
-    potential_block(grid, block, function, shared_of, shared, limit)
 }
 
 fn available_shared(

@@ -27,8 +27,8 @@ use divvy_driver::sys::cuda::{
 use std::ptr::null;
 
 exports! { cuda {
-    cuGraphAddNode: (node, graph, before, count, parameters) => add_any;
-    cuGraphAddNode_v2, cuGraphAddNode_v3: (node, graph, before, edges, count, parameters) => add_any_with_edges;
+    cuGraphAddNode: (node, graph, before, count, parameters) => { add_any(node, graph, before, null(), count, parameters) };
+    cuGraphAddNode_v2, cuGraphAddNode_v3: (node, graph, before, edges, count, parameters) => add_any;
     cuGraphAddChildGraphNode: (node, graph, before, count, child) => add_child;
     cuGraphAddEmptyNode: (node, graph, before, count) => add_empty;
     cuGraphAddMemAllocNode: (node, graph, before, count, parameters) => add_allocate;
@@ -209,17 +209,6 @@ unsafe fn add(
 }
 
 unsafe fn add_any(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    before: *const CUgraphNode,
-    count: usize,
-    parameters: *mut CUgraphNodeParams,
-) -> Done {
-    // SAFETY: the caller's lists and structure.
-    unsafe { add_any_with_edges(node, graph, before, null(), count, parameters) }
-}
-
-unsafe fn add_any_with_edges(
     node: *mut CUgraphNode,
     graph: CUgraph,
     before: *const CUgraphNode,
