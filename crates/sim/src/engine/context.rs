@@ -1,6 +1,7 @@
 //! The context room: the lifetime of contexts and green contexts, their limits and their peers.
 //!
-//! Destroying a context ends everything in it, so this is the highest room: it may use all others, and none of them may use it.
+//! Destroying a context ends everything in it, so this is the highest room: it may use all others, and none of them may
+//! use it.
 
 pub mod green;
 pub mod lifetime;

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! opened ─ state (file, lock) ─ slots (processes) ─ gpu ─ settings ─ accounting ─ share ─ ipc_event ─ wait
-//! partitions, instances, mig_change, mig_mode: what MIG means for it      checkpoint_state: locks and checkpoints      pids
+//! partitions, instances, mig_change, mig_mode: what MIG means for it
+//! checkpoint_state: locks and checkpoints      pids
 //! ```
-//! It may use `time` and `mig`, whose records are parts of the file. All other rooms may use it. Everything that needs the lock is a method of
-//! [`state::Locked`], and all of them are in this room.
+//! It may use `time` and `mig`, whose records are parts of the file. All other rooms may use it. Everything that needs
+//! the lock is a method of [`state::Locked`], and all of them are in this room.
 
 pub mod accounting;
 pub mod checkpoint_state;

@@ -1,7 +1,7 @@
 //! The memory room: calls that take, give back and share memory.
 //!
-//! It may use `process` and `objects`, and below them `machine` and `mig`. `module` takes the variables of code from it, `work` the memory of graphs and
-//! the trimming of pools; `context` frees what a context had.
+//! It may use `process` and `objects`, and below them `machine` and `mig`. `module` takes the variables of code from
+//! it, `work` the memory of graphs and the trimming of pools; `context` frees what a context had.
 
 pub mod allocation;
 pub mod array;

@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! Mig (in the GPU's record) ─ GPU instances, by id ─ compute instances, by id
-//! identity: ids, UUIDs, minors     placement: what may lie where     partition: numbers     capabilities: files of rights
+//! identity: ids, UUIDs, minors     placement: what may lie where
+//! partition: numbers               capabilities: files of rights
 //! ```
-//! It may use no other room. `machine` holds the records, and changes them under its lock. A record counts from the moment its `used` word is set,
-//! which is the last thing that is written and the first that is cleared: a process may die at any instruction.
+//! It may use no other room. `machine` holds the records, and changes them under its lock. A record counts from the
+//! moment its `used` word is set, which is the last thing that is written and the first that is cleared: a process may
+//! die at any instruction.
 
 pub mod capabilities;
 pub mod identity;
@@ -59,7 +61,7 @@ pub struct ComputeRecord {
     pub start: AtomicU32,
     pub size: AtomicU32,
     pub index: AtomicU32,
-    /// Handles that somebody has not let go of, without a process in the instance.
+    /// Leaked handles: the instance is in use without a process in it.
     pub leaked: AtomicU32,
     pub generation: AtomicU64,
 }

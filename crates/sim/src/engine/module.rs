@@ -1,6 +1,7 @@
 //! The module room: loading and unloading modules and libraries, and finding the functions and variables in them.
 //!
-//! It may use `memory` (variables take device memory), `process` and `objects`. `context` unloads the modules of a context.
+//! It may use `memory` (variables take device memory), `process` and `objects`. `context` unloads the modules of a
+//! context.
 
 use crate::engine::objects::context::{Context, Current};
 use crate::engine::objects::handles::Handle;

@@ -3,8 +3,9 @@
 //! ```text
 //! contexts ─ streams, events, modules ─ allocations, pools, physical memory, arrays ─ graphs, captures
 //! ```
-//! Bookkeeping alone: a table changes in memory, and no function here takes the machine's lock, charges a GPU or waits. It may use `mig` (numbers of
-//! partitions), `time` (queues) and `machine` (positions in queues). `process` keeps the tables behind one lock, and the rooms above act on them.
+//! Bookkeeping alone: a table changes in memory, and no function here takes the machine's lock, charges a GPU or waits.
+//! It may use `mig` (numbers of partitions), `time` (queues) and `machine` (positions in queues). `process` keeps the
+//! tables behind one lock, and the rooms above act on them.
 
 pub mod addresses;
 pub mod array;

@@ -4,7 +4,8 @@
 //! visible_devices ─ current (context stack) ─ issue (appending work) ─ capture_mode ─ peer
 //! checkpoint (other processes) ─ checkpoint_lock (calls of a locked process wait)
 //! ```
-//! It may use `objects`, `machine`, `mig` and `time`. `memory`, `module`, `work` and `context` add the calls of their topics to [`Process`].
+//! It may use `objects`, `machine`, `mig` and `time`. `memory`, `module`, `work` and `context` add the calls of their
+//! topics to [`Process`].
 
 pub mod capture_mode;
 pub mod checkpoint;
@@ -33,7 +34,7 @@ pub struct Process {
     /// Its devices, by ordinal: GPUs, and compute instances with figures of their own.
     devices: Vec<Device>,
     objects: Mutex<Objects>,
-    /// Taken by whoever appends work for a GPU, which may mean waiting until its queue has room.
+    /// Held while a thread appends work for a GPU, also while it waits for room in the queue.
     pub issue: [Mutex<Issue>; MAX_PARTITIONS],
     next_id: AtomicU64,
     /// How many captures there are, so that calls without any need not look.

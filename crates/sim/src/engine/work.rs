@@ -3,7 +3,8 @@
 //! ```text
 //! stream ─ event ─ ipc_event ─ launch ─ kernel ─ transfer ─ graph        capture: work becomes nodes instead
 //! ```
-//! It may use `memory`, `process` and `objects`, and below them `machine` and `time`. `context` waits for a GPU and ends streams through it.
+//! It may use `memory`, `process` and `objects`, and below them `machine` and `time`. `context` waits for a GPU and
+//! ends streams through it.
 
 pub mod capture;
 pub mod capture_work;

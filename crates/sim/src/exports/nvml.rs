@@ -60,7 +60,8 @@ struct Device {
 }
 
 impl Device {
-    /// A handle of this machine's GPUs, whether the GPU answers or not. A MIG device has what asks for it by itself, and nothing else (*guess*).
+    /// A handle of this machine's GPUs, whether the GPU answers or not. A MIG device has what asks for it by itself,
+    /// and nothing else (*guess*).
     fn of(handle: nvmlDevice_t) -> Done<Device> {
         let state = state()?;
         if mig::MigDevice::of(handle)?.is_some() {

@@ -1,4 +1,4 @@
-//! A place the caller wants a result in.
+//! Out pointers: places that the caller wants a result in.
 
 use crate::trace::Answer;
 use std::marker::PhantomData;

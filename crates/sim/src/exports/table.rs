@@ -41,8 +41,9 @@ signature!(P0 P1 P2 P3 P4 P5 P6 P7 P8 | P9 P10);
 signature!(P0 P1 P2 P3 P4 P5 P6 P7 P8 P9 | P10);
 signature!(P0 P1 P2 P3 P4 P5 P6 P7 P8 P9 P10 |);
 
-/// `api { name, name_ptsz: (parameter, …) => handler; … }`: exports each name with the signature that `divvy_driver::sys::api::pfn` gives it. The
-/// handler takes the parameters and answers `Result<(), api's result>`. In its place `{ call }` says which function is called with what.
+/// `api { name, name_ptsz: (parameter, …) => handler; … }`: exports each name with the signature that
+/// `divvy_driver::sys::api::pfn` gives it. The handler takes the parameters and answers `Result<(), api's result>`. In
+/// its place `{ call }` says which function is called with what.
 macro_rules! exports {
     ($api:ident { $($($name:ident),+: $parameters:tt => $handler:tt;)* }) => {
         $($(exports!(@row $api $name $handler; $parameters);)+)*

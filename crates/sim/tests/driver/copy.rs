@@ -17,7 +17,8 @@ fn ready(client: &mut Client) {
     ]);
 }
 
-/// A box of 3 bytes, 2 rows and 2 layers from (1, 1, 1) in rows of 8 and layers of 4, to the beginning of rows of 4 and layers of 2.
+/// A box of 3 bytes, 2 rows and 2 layers from (1, 1, 1) in rows of 8 and layers of 4, to the beginning of rows of 4 and
+/// layers of 2.
 fn part(client: &mut Client) -> CUDA_MEMCPY3D {
     CUDA_MEMCPY3D {
         srcXInBytes: 1,

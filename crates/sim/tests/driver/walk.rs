@@ -1,4 +1,5 @@
-//! Random walks: whatever a program does with memory, the GPU's account is what the calls add up to; whatever it does with graphs, nothing is lost.
+//! Random walks: whatever a program does with memory, the GPU's account is what the calls add up to; whatever it does
+//! with graphs, nothing is lost.
 
 use crate::launch::load;
 use crate::machine::{Client, MIB, Machine, tagged};
@@ -129,7 +130,8 @@ fn the_account_is_what_the_calls_add_up_to() {
     }
 }
 
-/// Calls on graphs and captures. A `$` takes one of a few variables of that kind, set or not, and an `&` overwrites one.
+/// Calls on graphs and captures. A `$` takes one of a few variables of that kind, set or not, and an `&` overwrites
+/// one.
 const GRAPH_CALLS: &[&str] = &[
     "cuGraphCreate &graph 0",
     "cuGraphDestroy $graph",

@@ -46,7 +46,7 @@ impl Process {
         if current::top() == Some(green.context) {
             current::pop();
         }
-        // Somebody may have reset it.
+        // It may have been reset.
         let _ = self.release_primary(green.part.gpu);
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! The lifetime of contexts: creating them, and destroying them with everything that lives in them; retaining and releasing primary ones.
+//! The lifetime of contexts: creating them, and destroying them with everything that lives in them; retaining and
+//! releasing primary ones.
 
 use crate::engine::objects::context::Context;
 use crate::engine::objects::handles::Handle;
@@ -110,7 +111,7 @@ impl Process {
         self.end_primary(&mut objects, gpu)
     }
 
-    /// Ends the primary context whoever still holds it.
+    /// Ends the primary context, even if it is retained.
     pub fn reset_primary(&self, gpu: usize) -> Done {
         let mut objects = self.objects();
         objects.primary[gpu].retained = 0;

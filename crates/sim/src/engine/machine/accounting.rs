@@ -1,4 +1,5 @@
-//! What processes did on a GPU: of those that are there, and of those that are gone while the accounting mode was on.
+//! Accounting statistics: what processes did on a GPU, of running processes and of those that ended while the
+//! accounting mode was on.
 
 use crate::engine::machine::slots::ProcessSlot;
 use crate::engine::machine::state::{Locked, State};
@@ -112,7 +113,8 @@ impl State {
 }
 
 impl Locked<'_> {
-    /// A process has no context on a GPU any more: what it did there is kept if that is asked for. Of GPU instances no accounts are kept.
+    /// A process has no context on a GPU any more: what it did there is kept if that is asked for. Of GPU instances no
+    /// accounts are kept.
     pub fn close_account(&self, index: usize, gpu: usize) {
         let slot = &self.slots()[index];
         let settings = &self.gpu(gpu).settings;

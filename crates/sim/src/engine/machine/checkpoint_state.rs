@@ -1,13 +1,14 @@
-//! How a process stands with the driver: whether its calls go on, and whether what it holds lies on its GPUs or is put aside in host memory.
+//! The checkpoint state of a process: whether its calls go on, and whether its memory lies on its GPUs or is offloaded
+//! to host memory.
 //!
 //! ```text
 //! running ──► locking ──► locked ──► checkpointed
 //!    ▲           │        │  ▲            │
 //!    └───────────┴────────┘  └────────────┘
 //! ```
-//! One word says it. What a process holds is not moved when it is put aside: it counts no longer, and counts again when it is restored, so nobody
-//! who is killed in between leaves half of it. A lock comes about whoever looks next, once no call is under way and all work is done; the one who asked for
-//! it need not live to see it.
+//! One word says it. What a process holds is not moved when it is put aside: it counts no longer, and counts again when
+//! it is restored, so a process that is killed in between leaves no half state. The next process that polls takes the
+//! lock, once no call is under way and all work is done; the process that asked for it may have died.
 
 use crate::engine::machine::gpu::NoRoom;
 use crate::engine::machine::settings::ComputeMode;
@@ -74,7 +75,7 @@ impl CheckpointState {
         }
     }
 
-    /// A call has ended. True for the last one that somebody waits for.
+    /// A call has ended. True for the last one that a lock waits for.
     pub fn end_call(&self) -> bool {
         self.calls_in_flight.fetch_sub(1, SeqCst) == 1 && self.phase() != Phase::Running
     }
@@ -136,7 +137,8 @@ impl Locked<'_> {
         &self.slots()[slot].checkpoint_state
     }
 
-    /// From now on the process's calls wait. The lock is given up `patience` nanoseconds after the process was first seen going on; 0 is never.
+    /// From now on the process's calls wait. The lock is given up `patience` nanoseconds after the process was first
+    /// seen going on; 0 is never.
     pub fn begin_lock(&self, slot: usize, patience: u64) {
         let checkpoint = self.checkpoint_state(slot);
         checkpoint.lock_timeout.store(patience, SeqCst);
@@ -144,7 +146,8 @@ impl Locked<'_> {
         checkpoint.set_phase(Phase::Locking);
     }
 
-    /// A lock that is asked for comes about, or is given up. `goes_on` is false for a stopped process, to which neither happens.
+    /// A lock that is asked for comes about, or is given up. `goes_on` is false for a stopped process, to which neither
+    /// happens.
     pub fn advance_lock(&self, slot: usize, goes_on: bool) -> Phase {
         let checkpoint = self.checkpoint_state(slot);
         if checkpoint.phase() != Phase::Locking || !goes_on {
@@ -170,7 +173,8 @@ impl Locked<'_> {
         checkpoint.phase()
     }
 
-    /// A partition where a process has work that is not done; what a lost GPU has is never done, and nobody waits for it.
+    /// A partition where a process has work that is not done; work of a lost GPU is never done, and no call waits for
+    /// it.
     pub fn unfinished(&self, slot: usize) -> Option<usize> {
         let mut partitions = self.partitions_in_use(slot);
         partitions.find(|partition| {

@@ -1,4 +1,4 @@
-//! One GPU of the shared machine: who it is, how many of its bytes are taken, whether it still answers.
+//! One GPU of the shared machine: its identity, the bytes that are taken, and whether it is lost.
 
 use crate::config::MigConfig;
 use crate::engine::machine::accounting::Records;
@@ -20,7 +20,8 @@ pub struct Gpu {
     uuid: [u8; 16],
     pci_bus: u32,
     lost: AtomicU32,
-    /// Bytes taken by all processes, on the whole GPU and in each of its GPU instances: derived from the slots and the shares, see [`Locked::sum_up`].
+    /// Bytes taken by all processes, on the whole GPU and in each of its GPU instances: derived from the slots and the
+    /// shares, see [`Locked::sum_up`].
     used: [AtomicU64; PARTITIONS_PER_GPU],
     pub settings: Settings,
     pub mig: Mig,
@@ -87,7 +88,8 @@ impl Gpu {
     }
 }
 
-/// A version 4 UUID that depends on the state file's path and the index alone: equal in every run on one path, different on another.
+/// A version 4 UUID that depends on the state file's path and the index alone: equal in every run on one path,
+/// different on another.
 fn uuid(identity: &[u8], index: usize) -> [u8; 16] {
     let half = |seed: u64| {
         let bytes = identity.iter().copied().chain(index.to_le_bytes());

@@ -66,7 +66,7 @@ impl State {
         devices.into_iter().find(|(gpu, place)| is(*gpu, *place))
     }
 
-    /// Makes the capability files of a machine that nobody has changed yet.
+    /// Makes the capability files of a new machine.
     pub fn keep_capabilities(&self) {
         if capabilities::root().is_some() {
             self.lock().publish_capabilities();

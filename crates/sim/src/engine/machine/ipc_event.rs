@@ -1,7 +1,8 @@
 //! IPC events: events that several processes know, with the place in a queue where each was recorded last.
 //!
-//! An event with an interprocess handle has an entry in the state file. The process that records it writes down the place in its queue, and a process that
-//! queries or waits looks at that queue. The entry goes with the event it was made for.
+//! An event with an interprocess handle has an entry in the state file. The process that records it writes down the
+//! place in its queue, and a process that queries or waits looks at that queue. The entry goes with the event it was
+//! made for.
 
 use crate::engine::machine::slots::QueuePosition;
 use crate::engine::machine::state::{Locked, State};
@@ -10,7 +11,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 pub const MAX_IPC_EVENTS: usize = 1024;
 
-/// Zeroed memory is nobody's.
+/// Zeroed memory is a free entry.
 #[repr(C)]
 pub struct IpcEvent {
     /// Slot of the process whose event it is, plus one.

@@ -1,4 +1,5 @@
-//! Creating and destroying MIG instances. NVML has no transactions, and neither has this: each call stands alone, under the lock.
+//! Creating and destroying MIG instances. NVML has no transactions, and neither has this: each call stands alone, under
+//! the lock.
 
 use crate::config::Choice;
 use crate::engine::machine::state::Locked;
@@ -34,7 +35,8 @@ impl Locked<'_> {
         self.publish_capabilities();
     }
 
-    /// Whether a process has the partition among its CUDA devices, and is not put aside. The dead must have been collected.
+    /// Whether a process has the partition among its CUDA devices, and is not put aside. The dead must have been
+    /// collected.
     pub fn is_occupied(&self, partition: usize) -> bool {
         let mut live = self.slots().iter().filter(|slot| slot.is_live());
         live.any(|slot| {

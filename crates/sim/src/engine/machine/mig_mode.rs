@@ -20,7 +20,8 @@ impl Locked<'_> {
         self.is_used_whole(gpu) || partitions_of(gpu).any(|partition| self.is_occupied(partition))
     }
 
-    /// Sets the mode. Turning it off needs a GPU without instances; both need one that nobody uses. Where `needs_reset`, it waits for one.
+    /// Sets the mode. Turning it off needs a GPU without instances; both need one that is not in use. Where
+    /// `needs_reset`, it waits for one.
     pub fn set_mig_mode(
         &self,
         gpu: usize,
@@ -49,7 +50,7 @@ impl Locked<'_> {
         self.mig(gpu).bindings.fetch_add(1, SeqCst);
     }
 
-    /// Resets a GPU that nobody uses: the pending mode becomes the current one, and all instances are gone.
+    /// Resets a GPU that is not in use: the pending mode becomes the current one, and all instances are gone.
     pub fn reset(&self, gpu: usize) -> Result<(), MigError> {
         if self.is_used(gpu) {
             return Err(MigError::InUse);
@@ -58,8 +59,8 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Loads the driver anew, or restarts the machine: all instances are gone, and the mode as well where it does not `keep` it. No process may
-    /// have them among its devices any more; what else held on to GPUs is gone.
+    /// Loads the driver anew, or restarts the machine: all instances are gone, and the mode as well where it does not
+    /// `keep` it. No process may have them among its devices any more; what else held on to GPUs is gone.
     pub fn restart(&self, keep: impl Fn(usize) -> bool) -> Result<(), MigError> {
         self.reap();
         let gpus = || 0..self.gpu_count();
@@ -80,7 +81,7 @@ impl Locked<'_> {
         self.changed(gpu);
     }
 
-    /// Somebody who is no process of the machine uses the GPU as a whole, or a compute instance, from now on, or does not any more.
+    /// A holder that is no process of the machine opens or closes the GPU as a whole, or a compute instance.
     pub fn hold(
         &self,
         gpu: usize,

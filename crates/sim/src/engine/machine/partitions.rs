@@ -30,7 +30,7 @@ impl State {
 }
 
 impl Locked<'_> {
-    /// Everything with compute time of its own that anybody may use: all whole GPUs, and the compute instances that live processes have entered.
+    /// All compute units in use: all whole GPUs, and the compute instances that live processes have entered.
     pub fn compute_units(&self) -> impl Iterator<Item = ComputeUnit> + use<> {
         let whole = (0..self.gpu_count()).map(|partition| ComputeUnit {
             partition,

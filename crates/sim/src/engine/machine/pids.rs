@@ -22,8 +22,8 @@ impl Own {
         }
     }
 
-    /// The pid that this process's namespace gives to it; `None` when it is in no namespace that is seen from here. What cannot be found
-    /// out is taken for the same.
+    /// The pid that this process's namespace gives to it; `None` when it is in no namespace that is seen from here.
+    /// What cannot be found out is taken for the same.
     pub fn pid_here(self) -> Option<u32> {
         if self.start_time == 0 || self.is_at(self.pid) {
             return Some(self.pid);
@@ -36,7 +36,8 @@ impl Own {
         pids.find(|here| self.is_at(*here) && innermost(*here) == Some(self.pid))
     }
 
-    /// Containers that start in one tick of the clock have first processes of the same pid and time, in namespaces of their own.
+    /// Containers that start in one tick of the clock have first processes of the same pid and time, in namespaces of
+    /// their own.
     fn is_at(self, here: u32) -> bool {
         let namespace = || namespace_of(here).filter(|_| self.namespace != 0);
         start_of(here) == Some(self.start_time)
@@ -57,7 +58,8 @@ pub fn start_of(pid: impl std::fmt::Display) -> Option<u64> {
     after_name.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// The letter of a process's state in `/proc/PID/stat`: `T` is stopped by a signal, `t` by a debugger (proc_pid_stat(5)).
+/// The letter of a process's state in `/proc/PID/stat`: `T` is stopped by a signal, `t` by a debugger
+/// (proc_pid_stat(5)).
 pub fn state_of(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let after_name = stat.rsplit(')').next()?;

@@ -1,4 +1,5 @@
-//! What an administrator can set on a GPU. It holds for all processes and, as on a machine that is never rebooted, for good.
+//! GPU settings: what an administrator can set. It holds for all processes and, as on a machine that is never rebooted,
+//! for good.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;

@@ -1,7 +1,7 @@
-//! Device memory that more than one process can hold: the account of what was exported from its maker.
+//! Shares: the account of device memory that several processes hold because it was exported.
 //!
-//! Its bytes belong to the GPU until the last holder, in whatever process, lets go or dies. An entry is found by its key: the inode of the memfd for
-//! what goes from process to process as a descriptor, a number of its own for the rest.
+//! Its bytes belong to the GPU until the last holder, in whatever process, lets go or dies. An entry is found by its
+//! key: the inode of the memfd for what goes from process to process as a descriptor, a number of its own for the rest.
 
 use crate::engine::machine::slots::SLOTS;
 use crate::engine::machine::state::Locked;

@@ -1,7 +1,8 @@
-//! One slot per process of the machine: what it holds on each GPU or GPU instance, and whether it lives.
+//! Process slots: what each process of the machine holds on each GPU or GPU instance, and whether it lives.
 //!
-//! A slot is live while its process holds an OFD byte-range lock on the state file. The kernel drops it at death, whatever kills the process and in
-//! whatever PID namespace it runs; dead slots are collected before every reading of memory, processes or utilisation.
+//! A slot is live while its process holds an OFD byte-range lock on the state file. The kernel drops it at death,
+//! whatever kills the process and in whatever PID namespace it runs; dead slots are collected before every reading of
+//! memory, processes or utilisation.
 
 use crate::engine::machine::accounting::wall_clock_us;
 use crate::engine::machine::checkpoint_state::CheckpointState;
@@ -31,7 +32,8 @@ pub struct QueuePosition {
 #[derive(Debug, PartialEq, Eq)]
 pub struct NotAllowed;
 
-/// First byte of the range the slots' locks are taken on; far beyond the end of the file, which does not matter to them.
+/// First byte of the range the slots' locks are taken on; far beyond the end of the file, which does not matter to
+/// them.
 const LOCK_BASE: i64 = 1 << 40;
 
 #[repr(C)]
@@ -243,7 +245,7 @@ impl State {
             .get(slot)
             .is_some_and(|kept| kept.is_live() && kept.pid.load(SeqCst) == std::process::id());
         if kept {
-            // Held by another open file it is somebody else's, and this process has none any more.
+            // If another process holds the lock, it has the slot, and this process has none any more.
             let _ = try_lock(descriptor, slot);
         }
     }
@@ -337,7 +339,8 @@ impl Locked<'_> {
         self.sum_up();
     }
 
-    /// Whether every process with a context waits for work that is not done, or can do nothing as it is locked: then a virtual clock may jump.
+    /// Whether every process with a context waits for work that is not done, or can do nothing as it is locked: then a
+    /// virtual clock may jump.
     pub fn all_wait(&self) -> bool {
         let live = self
             .slots()
@@ -377,7 +380,8 @@ fn try_lock(descriptor: RawFd, slot: usize) -> io::Result<bool> {
     }
 }
 
-/// Whether another open file description holds the slot's lock. An error counts as held: nobody loses memory by mistake.
+/// Whether another open file description holds the slot's lock. An error counts as held, so no process loses memory by
+/// mistake.
 fn is_locked(descriptor: RawFd, slot: usize) -> bool {
     let mut probe = range(slot, libc::F_WRLCK);
     // SAFETY: a valid descriptor; the kernel writes the holder into `probe`.

@@ -1,12 +1,14 @@
-//! The machine all processes share: one file, mapped by everyone, named by DIVVY_SIM_STATE.
+//! The state file: the machine that all processes share, mapped by each of them and named by DIVVY_SIM_STATE.
 //!
 //! ```text
-//! Header │ Gpu × count │ Slot × SLOTS │ Share × SHARES │ Mark × MARKS │ Queue × SLOTS × partitions      (sparse; only touched pages exist)
+//! Header │ Gpu × count │ Slot × SLOTS │ Share × SHARES │ IpcEvent × MAX_IPC_EVENTS │ Queue × SLOTS × partitions
+//! (sparse; only touched pages exist)
 //! ```
 //!
-//! The first comer makes the file from DIVVY_SIM, complete before it gets its name, so nobody sees half of one. One robust mutex guards every
-//! change but a process's pushes to its own queues. Processes die at any instruction: what counts (a slot's bytes, its liveness) is single words,
-//! what is derived from them (a GPU's sum) is computed again whenever a holder of the lock has died.
+//! The first process creates the file from DIVVY_SIM, and names it when it is complete, so no process sees half of one.
+//! One robust mutex guards every change but a process's pushes to its own queues. Processes die at any instruction:
+//! what counts (a slot's bytes, its liveness) is single words, what is derived from them (a GPU's sum) is computed
+//! again whenever a holder of the lock has died.
 
 mod file;
 
@@ -133,14 +135,15 @@ pub struct State {
     mig: MigConfig,
     tables: Vec<OnceLock<Option<Table>>>,
     identity: Identity,
-    /// What the locks are taken through; -1 until it is needed, as after a fork. Not what the mapping was made through: a mapping keeps its open file
-    /// alive, and with it the locks, in fork children too.
+    /// What the locks are taken through; -1 until it is needed, as after a fork. Not what the mapping was made through:
+    /// a mapping keeps its open file alive, and with it the locks, in fork children too.
     descriptor: AtomicI32,
     /// Slot of this process, or usize::MAX.
     own_slot: AtomicUsize,
 }
 
-// SAFETY: the mapping lives as long as the process and is only reached through atomics or under the process-shared lock.
+// SAFETY: the mapping lives as long as the process and is only reached through atomics or under the process-shared
+// lock.
 unsafe impl Send for State {}
 
 // SAFETY: as above.
@@ -234,7 +237,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether nobody makes the device files of rights.
+    /// Whether the device files of rights are left to another program.
     pub fn has_no_modprobe(&self) -> bool {
         self.mig.without_modprobe
     }
@@ -245,8 +248,8 @@ impl State {
     }
 
     fn part<T>(&self, offset: usize, count: usize) -> &[T] {
-        // SAFETY: offsets and counts come from the layout that `map` checked; the records consist of atomics and of fields set before the file got
-        // its name, and zeroed memory is valid for all of them.
+        // SAFETY: offsets and counts come from the layout that `map` checked; the records consist of atomics and of
+        // fields set before the file got its name, and zeroed memory is valid for all of them.
         unsafe { std::slice::from_raw_parts(self.map.add(offset).cast::<T>(), count) }
     }
 
@@ -325,8 +328,9 @@ impl State {
         self.own_slot.store(slot.unwrap_or(usize::MAX), SeqCst);
     }
 
-    /// The descriptor the byte-range locks are taken through, of the very file that is mapped. The program may have closed it, and the number may be
-    /// another file of its own by now: then the file is opened once more, and the lock on the own slot taken again if it is not somebody else's yet.
+    /// The descriptor the byte-range locks are taken through, of the very file that is mapped. The program may have
+    /// closed it, and the number may be another file of its own by now: then the file is opened once more, and the lock
+    /// on the own slot taken again unless another process has it.
     pub fn descriptor(&self) -> io::Result<RawFd> {
         let known = self.descriptor.load(SeqCst);
         if known >= 0 && Identity::of_descriptor(known).is_ok_and(|found| found == self.identity) {
@@ -422,7 +426,8 @@ impl State {
         self.header().epoch.load(SeqCst)
     }
 
-    /// Sleeps until the epoch is no longer `seen`, at most `ns`. A waiter that is killed is noticed by the others' timeouts.
+    /// Sleeps until the epoch is no longer `seen`, at most `ns`. A waiter that is killed is noticed by the others'
+    /// timeouts.
     pub fn sleep(&self, seen: u32, ns: u64) {
         let timeout = libc::timespec {
             tv_sec: (ns / 1_000_000_000) as libc::time_t,
@@ -476,9 +481,9 @@ impl Locked<'_> {
         &self,
         ComputeUnit { partition, compute }: ComputeUnit,
     ) -> impl Iterator<Item = Lane<'_>> {
-        let everybody = instance_of(partition).is_none();
+        let is_whole = instance_of(partition).is_none();
         let live = self.slots().iter().enumerate().filter(move |(_, slot)| {
-            slot.is_live() && (everybody || slot.entered(partition) == Some(compute))
+            slot.is_live() && (is_whole || slot.entered(partition) == Some(compute))
         });
         live.map(move |(id, _)| Lane {
             id,
@@ -549,7 +554,8 @@ fn create(path: &Path, keys: &[&str], config: &Config) -> Result<(), InitError> 
     let identity = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mut spec = [0; 512];
     fill_text(&mut spec, &keys.join(","));
-    // SAFETY: the mapping has the layout's size and is nobody else's yet; zeroed memory is valid for all fields not written.
+    // SAFETY: the mapping has the layout's size and is not shared yet; zeroed memory is valid for all fields not
+    // written.
     unsafe {
         let header = map.cast::<Header>();
         (*header).magic = MAGIC;
@@ -583,7 +589,7 @@ fn create(path: &Path, keys: &[&str], config: &Config) -> Result<(), InitError> 
 }
 
 /// # Safety
-/// `lock` must be writable, shared memory that nobody uses yet.
+/// `lock` must be writable, shared memory that is not in use yet.
 unsafe fn init_robust_mutex(lock: *mut libc::pthread_mutex_t) {
     // SAFETY: the attribute object lives through the calls; none of them can fail with these arguments.
     unsafe {

@@ -1,4 +1,5 @@
-//! Waiting for simulated work: in real time by sleeping as long as the work needs at least, on a virtual clock by making time jump.
+//! Waiting for simulated work: in real time by sleeping as long as the work needs at least, on a virtual clock by
+//! making time jump.
 
 use crate::engine::machine::slots::QueuePosition;
 use crate::engine::machine::state::{Locked, State};
@@ -6,11 +7,12 @@ use crate::engine::machine::state::{Locked, State};
 /// Longest sleep between two looks: a lost GPU or a killed neighbour is noticed within it.
 const LOOK_AGAIN_NS: u64 = 10_000_000;
 
-/// A sleep ends so much later than asked, at worst: Linux's timer slack is 50 us, and waking a virtual machine's processor takes as long
-/// again or longer. A program that waits for its GPU spins by default (`CU_CTX_SCHED_AUTO`), so the rest of a wait is spun here too.
+/// A sleep ends so much later than asked, at worst: Linux's timer slack is 50 us, and waking a virtual machine's
+/// processor takes as long again or longer. A program that waits for its GPU spins by default (`CU_CTX_SCHED_AUTO`), so
+/// the rest of a wait is spun here too.
 const OVERSHOOT_NS: u64 = 200_000;
 
-/// How long to sleep while others have the GPU, which ends nobody knows when.
+/// How long to sleep while other processes have the GPU, for an unknown time.
 const NAP_NS: u64 = 20_000;
 
 impl State {
@@ -19,7 +21,7 @@ impl State {
         self.wait_for(slot, QueuePosition { slot, gpu, ticket });
     }
 
-    /// The same for the process of `waiter` and whoever's queue.
+    /// The same for the process of `waiter` and the queue of any process.
     pub fn wait_for(&self, waiter: usize, at: QueuePosition) {
         let QueuePosition { slot, gpu, ticket } = at;
         let queue = self.queue(slot, gpu);
@@ -63,7 +65,8 @@ impl State {
 }
 
 impl Locked<'_> {
-    /// Lets a virtual clock jump to the next event on any GPU, if every process with a context waits. False when there is nothing to jump to.
+    /// Lets a virtual clock jump to the next event on any GPU, if every process with a context waits. False when there
+    /// is nothing to jump to.
     pub fn jump(&self) -> bool {
         self.reap();
         if !self.all_wait() {

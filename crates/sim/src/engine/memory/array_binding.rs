@@ -1,7 +1,7 @@
 //! Binding physical memory to deferred and sparse arrays, as `cuMemMapArrayAsync` describes it.
 //!
-//! What is bound counts as a mapping of its physical memory: it lives as long. Operations take effect at once, in the order of the list; when one of
-//! them is refused, those before it stand.
+//! What is bound counts as a mapping of its physical memory: it lives as long. Operations take effect at once, in the
+//! order of the list; when one of them is refused, those before it stand.
 
 use crate::engine::objects::array::binding::{Resource, Subresource};
 use crate::engine::objects::array::layout::UNIT;

@@ -1,8 +1,10 @@
-//! Memory that another interface made and gave away as a file descriptor: a memfd stands for it, or what `cuMemExportToShareableHandle` gave out.
+//! External memory: memory of another interface, by file descriptor. A memfd stands for it, or a descriptor from
+//! `cuMemExportToShareableHandle`.
 //!
-//! Inferred: the memory is the GPU's of the current context, and is counted once, however often and in however many processes it is imported; it lives
-//! while an import or a mapping of one does. In the process list it is shown for the first that imported it, since the interface that really made it
-//! (Vulkan, say) is not simulated. As cuda.h says, the descriptor is the driver's after a successful import, and stays the program's after any other.
+//! Inferred: the memory is the GPU's of the current context, and is counted once, however often and in however many
+//! processes it is imported; it lives while an import or a mapping of one does. In the process list it is shown for the
+//! first that imported it, since the interface that really made it (Vulkan, say) is not simulated. As cuda.h says, the
+//! descriptor is the driver's after a successful import, and stays the program's after any other.
 
 use crate::engine::memory::sharing::Piece;
 use crate::engine::objects::array::Mipmap;
@@ -27,7 +29,8 @@ impl Process {
         }
         let mut objects = self.objects();
         let current = self.current(&objects)?;
-        // SAFETY: the caller's descriptor, not closed here unless the import succeeds; one that is not open fails to be examined.
+        // SAFETY: the caller's descriptor, not closed here unless the import succeeds; one that is not open fails to be
+        // examined.
         let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
         let found = file.metadata().map_err(|_| CUresult::INVALID_HANDLE)?;
         if !found.is_file() || found.size() < size {

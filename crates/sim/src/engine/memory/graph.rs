@@ -1,4 +1,5 @@
-//! Calls on the memory of graphs: reserving addresses for allocation nodes, taking memory for a launch, freeing and trimming.
+//! Calls on the memory of graphs: reserving addresses for allocation nodes, taking memory for a launch, freeing and
+//! trimming.
 
 use crate::engine::objects::graph::Graph;
 use crate::engine::objects::graph::exec::Exec;
@@ -13,7 +14,7 @@ use divvy_driver::sys::cuda::{CUdeviceptr, CUgraphMem_attribute as Attribute, CU
 use std::collections::BTreeMap;
 
 impl Process {
-    /// Reserves the addresses of an allocation node that will depend on `before`. Nobody keeps them yet.
+    /// Reserves the addresses of an allocation node that will depend on `before`. They have no keeper yet.
     pub fn reserve_for_graph(
         &self,
         objects: &mut Objects,
@@ -45,7 +46,8 @@ impl Process {
         Ok(base)
     }
 
-    /// Takes what an executable graph needs of its GPUs to run in a stream, as far as earlier graphs have not left enough. All or nothing.
+    /// Takes what an executable graph needs of its GPUs to run in a stream, as far as earlier graphs have not left
+    /// enough. All or nothing.
     pub fn bind_graph(&self, objects: &mut Objects, handle: Handle<Exec>, target: Target) -> Done {
         let exec = objects.graphs.execs.get(handle);
         let peak = exec.ok_or(CUresult::INVALID_VALUE)?.peak.clone();
@@ -79,7 +81,8 @@ impl Process {
         Ok(())
     }
 
-    /// Bytes of a GPU that graphs in other streams may be using at the same time, besides what lives: the most in each stream.
+    /// Bytes of a GPU that graphs in other streams may be using at the same time, besides what lives: the most in each
+    /// stream.
     fn beside(&self, objects: &Objects, gpu: usize, own: Handle<Exec>, stream: usize) -> u64 {
         let mut streams: BTreeMap<usize, u64> = BTreeMap::new();
         for (handle, exec) in objects.graphs.execs.iter() {

@@ -1,7 +1,8 @@
-//! Interprocess handles of linear memory: 64 bytes that say which share, and in which file of which process its bytes are.
+//! IPC handles of linear memory: 64 bytes with the key of the share, and the exporter's file that has its bytes.
 //!
-//! The importer opens the exporter's file through `/proc`, so the exporter must be alive when a handle is opened, as with the real driver; what is
-//! open stays when it is gone. Inferred: a handle of an address inside an allocation is one of the whole allocation.
+//! The importer opens the exporter's file through `/proc`, so the exporter must be alive when a handle is opened, as
+//! with the real driver; what is open stays when it is gone. Inferred: a handle of an address inside an allocation is
+//! one of the whole allocation.
 
 use crate::engine::machine::pids::Own;
 use crate::engine::memory::sharing::Piece;

@@ -24,7 +24,8 @@ pub struct Binding {
 }
 
 impl Process {
-    /// Hopper's GPUs of one machine are taken to be linked as multicast needs it (inferred); instances of GPUs have no links (MIG user guide).
+    /// Hopper's GPUs of one machine are taken to be linked as multicast needs it (inferred); instances of GPUs have no
+    /// links (MIG user guide).
     pub fn has_multicast(&self, gpu: usize) -> bool {
         let model = self.model(gpu);
         instance_of(gpu).is_none() && model.compute_capability >= (9, 0) && !model.display

@@ -11,7 +11,7 @@ use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
 use std::fs::File;
 
-/// Which bytes of whose file a piece of shared memory is.
+/// A piece of shared memory: its bytes in the exporter's file.
 pub struct Piece<'a> {
     pub file: &'a File,
     pub offset: u64,
@@ -21,8 +21,8 @@ pub struct Piece<'a> {
 }
 
 impl Process {
-    /// One more thing of this process's holds on to a share; gives its GPU and bytes, if there is such a share. What lies in a GPU instance can be
-    /// shared within it alone (MIG user guide, "Application Considerations").
+    /// One more thing of this process's holds on to a share; gives its GPU and bytes, if there is such a share. What
+    /// lies in a GPU instance can be shared within it alone (MIG user guide, "Application Considerations").
     pub fn hold_share(&self, objects: &mut Objects, key: u64) -> Option<(usize, u64)> {
         let locked = self.state().lock();
         let partition = locked.partition_of_share(key)?;
@@ -107,14 +107,16 @@ impl Process {
         };
         let opened = &mut objects.sharing.opened;
         opened.retain(|_, (opened, _)| *opened != pointer);
-        // SAFETY: blocks that nothing but the mapping was in. If the system has no room for it the addresses are not used again.
+        // SAFETY: blocks that nothing but the mapping was in. If the system has no room for it the addresses are not
+        // used again.
         if unsafe { map_anonymous(mapped.start, mapped.length) }.is_ok() {
             objects.memory.give_addresses(mapped.start, mapped.length);
         }
         self.release_share(objects, mapped.key);
     }
 
-    /// An allocation has been freed that was exported: its share is let go of, and its addresses once nobody else has it.
+    /// An allocation has been freed that was exported: its share is let go of, and its addresses once no other process
+    /// holds it.
     pub fn end_exported(&self, objects: &mut Objects, key: u64, allocation: &Allocation) {
         let ended = (key, allocation.base, allocation.size);
         objects.sharing.ended.push(ended);

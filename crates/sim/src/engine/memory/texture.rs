@@ -35,7 +35,8 @@ impl Resource {
     fn of(described: &CUDA_RESOURCE_DESC) -> Done<Resource> {
         let handle = described.res[0] as usize;
         let union = &raw const described.res;
-        // SAFETY: the union is as large as its largest member and as aligned, and any bits are a value of these integers.
+        // SAFETY: the union is as large as its largest member and as aligned, and any bits are a value of these
+        // integers.
         let (linear, pitched) = unsafe {
             (
                 union.cast::<CUresourceLinear>().read(),

@@ -222,7 +222,8 @@ impl Process {
         Ok(())
     }
 
-    /// `cuMemSetAccess`: `flags` as in CUmemAccess_flags. Reading and writing are kept apart in what is answered, not in what is allowed.
+    /// `cuMemSetAccess`: `flags` as in CUmemAccess_flags. Reading and writing are kept apart in what is answered, not
+    /// in what is allowed.
     pub fn set_access(&self, start: CUdeviceptr, size: u64, flags: u32) -> Done {
         let protection = match flags {
             0 => libc::PROT_NONE,
@@ -305,8 +306,8 @@ impl Process {
         Ok(id)
     }
 
-    /// Memory that only the descriptor has kept: everybody who held it is gone. It is taken from the GPU again, which a real one would never have had
-    /// back; who has a descriptor in flight cannot be known here.
+    /// Memory that only the descriptor has kept: all its holders are gone. It is taken from the GPU again, which a real
+    /// one would never have had back; who has a descriptor in flight cannot be known here.
     fn revive(&self, objects: &mut Objects, backing: &File, inode: u64) -> Done<(usize, u64)> {
         let gpu = self.gpu_of(backing).filter(|gpu| self.may_share(*gpu));
         let gpu = gpu.ok_or(CUresult::INVALID_VALUE)?;
@@ -383,8 +384,8 @@ fn unmap(start: u64, length: u64) {
     }
 }
 
-/// Host memory for a physical allocation: a memfd of its own if it may be exported, with a name that says whose memory it stands for, otherwise a piece
-/// of the common one.
+/// Host memory for a physical allocation: a memfd of its own if it may be exported, with a name that says which GPU's
+/// memory it stands for, otherwise a piece of the common one.
 fn back(
     virtual_memory: &mut VirtualMemory,
     size: u64,

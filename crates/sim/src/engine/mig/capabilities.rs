@@ -1,14 +1,15 @@
 //! The capability files of MIG, under the folder that DIVVY_SIM_ROOT names, which stands for `/`.
 //!
 //! ```text
-//! proc/driver/nvidia/capabilities/mig/{config,monitor}                  the minor, mode and so on of each right's device file
-//! proc/driver/nvidia/capabilities/gpuN/mig/giG/{access,ciC/access}      the same of each instance that there is
-//! proc/driver/nvidia-caps/mig-minors                                    all minors there could be
-//! dev/nvidia-caps/nvidia-capM                                           the device files: whoever can open one has the right
+//! proc/driver/nvidia/capabilities/mig/{config,monitor}              the minor and mode of each right's device file
+//! proc/driver/nvidia/capabilities/gpuN/mig/giG/{access,ciC/access}  the same of each instance that there is
+//! proc/driver/nvidia-caps/mig-minors                                all minors there could be
+//! dev/nvidia-caps/nvidia-capM                               the device files: a process that can open one has the right
 //! ```
-//! As on a real machine the files under `proc` are the driver's word and come and go with the instances, and device files are made by somebody else
-//! (nvidia-modprobe) and stay. Here whoever changes instances makes them too, unless the configuration says `without_modprobe`; they are plain files.
-//! Shapes and modes: nv-caps.c of NVIDIA's open kernel modules, and the MIG user guide, "Device Nodes and Capabilities".
+//! As on a real machine the files under `proc` are the driver's word and come and go with the instances, and
+//! nvidia-modprobe makes the device files, which stay. Here the process that changes instances makes them too, unless
+//! the configuration says `without_modprobe`; they are plain files. Shapes and modes: nv-caps.c of NVIDIA's open kernel
+//! modules, and the MIG user guide, "Device Nodes and Capabilities".
 
 use crate::engine::mig::identity::{compute_instance_minor, gpu_instance_minor};
 use crate::engine::mig::partition::{COMPUTE_INSTANCES, GPU_INSTANCES};
@@ -42,7 +43,8 @@ pub fn root() -> Option<Root> {
     Some(Root(PathBuf::from(folder)))
 }
 
-/// Has the files follow the instances of all GPUs, if there are any files. With `makes_devices` the files of new rights are made too.
+/// Has the files follow the instances of all GPUs, if there are any files. With `makes_devices` the files of new rights
+/// are made too.
 pub fn follow(gpus: &[&Mig], makes_devices: bool) {
     if let Some(root) = root() {
         // A process without the right to write there is not the driver, and leaves the files as they are.
@@ -64,7 +66,8 @@ impl Root {
         self.0.join("proc/driver/nvidia/capabilities")
     }
 
-    /// Whether this process has the rights to a compute instance: its own file and that of its GPU instance can be opened.
+    /// Whether this process has the rights to a compute instance: its own file and that of its GPU instance can be
+    /// opened.
     pub fn may_use(&self, gpu: usize, place: MigInstanceId) -> bool {
         let gpu = gpu as u32;
         let minors = [
@@ -177,7 +180,7 @@ fn folder_of(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
 }
 
-/// Puts a file in place as a whole, so that nobody reads half of one. One that says the same stays.
+/// Puts a file in place as a whole, so that no process reads half of one. A file with the same text stays.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     if fs::read_to_string(path).is_ok_and(|there| there == text) {
         return Ok(());

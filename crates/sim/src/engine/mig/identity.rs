@@ -1,4 +1,4 @@
-//! One GPU of the shared machine: who it is, how many of its bytes are taken, whether it still answers.
+//! Identities of MIG instances: ids by place, UUIDs, minors of their capability files.
 
 use crate::config::IdMap;
 use crate::engine::mig::MigInstanceId;
@@ -11,8 +11,8 @@ pub fn grouped(uuid: &[u8; 16]) -> String {
     format!("{a}-{b}-{c}-{d}-{e}")
 }
 
-/// The id of a GPU instance: 0 for a whole GPU, 1 and 2 for halves, 3 to 6 for quarters, 7 to 14 for eighths (open-gpu-kernel-modules,
-/// `kmigmgr_ga100.c`). What is smaller than its part counts as the part.
+/// The id of a GPU instance: 0 for a whole GPU, 1 and 2 for halves, 3 to 6 for quarters, 7 to 14 for eighths
+/// (open-gpu-kernel-modules, `kmigmgr_ga100.c`). What is smaller than its part counts as the part.
 pub fn gpu_instance_id(memory_slices: u32, start: u32, size: u32, map: IdMap) -> u32 {
     let fitting = |parts: &u32| memory_slices / parts >= size;
     let parts = [8, 4, 2, 1].into_iter().find(fitting).unwrap_or(1);
@@ -24,8 +24,8 @@ pub fn gpu_instance_id(memory_slices: u32, start: u32, size: u32, map: IdMap) ->
     parts - 1 + place
 }
 
-/// The UUID of a MIG device, of version 5 as the driver's: by the GPU and the slot, so that what is made again in the same place has the same.
-/// `first_slice` is the compute instance's first slice in its GPU instance.
+/// The UUID of a MIG device, of version 5 as the driver's: by the GPU and the slot, so that what is made again in the
+/// same place has the same. `first_slice` is the compute instance's first slice in its GPU instance.
 pub fn mig_uuid(gpu: &[u8; 16], gpu_instance: u32, first_slice: u32) -> [u8; 16] {
     let mut hash = Sha1::from(gpu);
     hash.update(format!("SMC{gpu_instance}/{first_slice}").as_bytes());

@@ -1,13 +1,14 @@
 //! Partitions: a whole GPU or one of its GPU instances, by number.
 //!
-//! The number of a whole GPU is that of the machine's GPU; further numbers stand for its GPU instances. What a process's own modules call `gpu` is a
-//! partition; without MIG the two are the same. Memory belongs to a partition. Compute time belongs to a compute unit: the whole GPU, or one compute
-//! instance. A process uses one of each GPU instance (MIG user guide, "CUDA Device Enumeration", from driver 570 on), which it names when it enters.
+//! The number of a whole GPU is that of the machine's GPU; further numbers stand for its GPU instances. What a
+//! process's own modules call `gpu` is a partition; without MIG the two are the same. Memory belongs to a partition.
+//! Compute time belongs to a compute unit: the whole GPU, or one compute instance. A process uses one of each GPU
+//! instance (MIG user guide, "CUDA Device Enumeration", from driver 570 on), which it names when it enters.
 
 use crate::model::MAX_GPUS;
 
-/// A GPU instance's id is below this, and a compute instance's below [`COMPUTE_INSTANCES`]: what the driver's capability files have room for
-/// (nv-caps.c of NVIDIA's open kernel modules).
+/// A GPU instance's id is below this, and a compute instance's below [`COMPUTE_INSTANCES`]: what the driver's
+/// capability files have room for (nv-caps.c of NVIDIA's open kernel modules).
 pub const GPU_INSTANCES: usize = 15;
 
 pub const COMPUTE_INSTANCES: usize = 8;

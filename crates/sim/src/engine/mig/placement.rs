@@ -1,4 +1,4 @@
-//! Where GPU instances may lie and where the driver puts one itself. Pure.
+//! Placement of GPU instances: where they may lie, and where the driver puts one itself. Pure.
 
 use crate::config::Choice;
 use crate::model::mig::{GpuProfile, Table};
@@ -22,7 +22,8 @@ fn occupied(table: &Table, placed: &[Placed]) -> u64 {
     placed.iter().map(of).fold(0, |all, one| all | one)
 }
 
-/// How many more of a profile may be there, by its number and by what media engines the others have. Slices are not looked at.
+/// How many more of a profile may be there, by its number and by what media engines the others have. Slices are not
+/// looked at.
 fn allowed(table: &Table, placed: &[Placed], profile: &GpuProfile) -> usize {
     let others = || placed.iter().filter_map(|at| table.profile(at.profile));
     let alone = |one: &GpuProfile, other: &GpuProfile| one.has_all_media() && !other.has_no_media();
@@ -71,7 +72,8 @@ pub fn choose(
         let counted = table.profiles.iter().filter(counted);
         counted.map(|other| free_starts(after, other).count()).sum()
     };
-    // The slice that no ordinary small instance can have goes to one of twice the memory last (GH200: 15,15,15 were not at 6).
+    // The slice that no ordinary small instance can have goes to one of twice the memory last (GH200: 15,15,15 were not
+    // at 6).
     let last =
         |start: u32| profile.has_double_memory() && start + profile.size == table.memory_slices;
     let legal = legal_starts(table, placed, profile).into_iter();

@@ -1,4 +1,4 @@
-//! A range of addresses from which pieces are taken and given back: best fit, neighbours melt together.
+//! An address allocator: a range from which pieces are taken and given back, best fit, with merging of neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,11 +1,12 @@
 //! Arrays and mipmapped arrays: memory in a layout of the driver's own, reached by copies, textures and surfaces.
 //!
 //! ```text
-//! made ── its own memory, from the beginning          deferred, sparse ── none, until cuMemMapArrayAsync binds physical memory
-//! level of a mipmapped array, plane of an array ── a look at somebody else's memory; goes with it
+//! made ── its own memory, from the beginning
+//! deferred, sparse ── none, until cuMemMapArrayAsync binds physical memory
+//! level of a mipmapped array, plane of an array ── a view of another array's memory; goes with it
 //! ```
-//! The bytes lie in rows (see [`layout`]), in addresses of the process that the program never learns. What is bound to an array counts as mapped;
-//! its bytes are not those of the array, which has host memory of its own for its contents.
+//! The bytes lie in rows (see [`layout`]), in addresses of the process that the program never learns. What is bound to
+//! an array counts as mapped; its bytes are not those of the array, which has host memory of its own for its contents.
 
 pub mod binding;
 pub mod format;
@@ -46,7 +47,7 @@ pub struct Array {
     pub planes: Vec<Option<Handle<Array>>>,
 }
 
-/// Whose memory an array is in.
+/// The memory that an array is in.
 pub enum Memory {
     Own(Storage),
     OfLevel(Handle<Mipmap>),
@@ -69,7 +70,7 @@ pub struct Storage {
     pub base: CUdeviceptr,
     pub size: u64,
     pub bound: Bound,
-    /// Somebody else's memory, mapped at `base`: what has to be freed in the end.
+    /// External memory, mapped at `base`: what has to be freed in the end.
     pub external: Option<CUdeviceptr>,
 }
 

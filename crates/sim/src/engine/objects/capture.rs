@@ -6,9 +6,9 @@
 //! end on the origin ──► the graph, if every stream that joined has led back to the origin
 //! what cannot be captured makes the capture invalid: everything in it then fails until its end, which gives no graph
 //! ```
-//! Which calls are refused follows `cuThreadExchangeStreamCaptureMode` and the programming guide. That a call is "potentially unsafe" is documented
-//! for allocation only; that waiting for a device, for or about any event, freeing, loading code and copies the caller waits for are so too is
-//! inferred from what frameworks avoid.
+//! Which calls are refused follows `cuThreadExchangeStreamCaptureMode` and the programming guide. That a call is
+//! "potentially unsafe" is documented for allocation only; that waiting for a device, for or about any event, freeing,
+//! loading code and copies the caller waits for are so too is inferred from what frameworks avoid.
 
 use crate::engine::objects::context::Context;
 use crate::engine::objects::graph::Graph;
@@ -66,7 +66,8 @@ impl Member {
     }
 }
 
-/// What a stream says about its capture. The lists stay where they are until the next question or the end of the capture.
+/// What a stream says about its capture. The lists stay where they are until the next question or the end of the
+/// capture.
 pub struct Captured {
     pub id: u64,
     pub graph: Handle<Graph>,

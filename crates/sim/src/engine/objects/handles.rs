@@ -2,7 +2,8 @@
 
 use std::marker::PhantomData;
 
-/// `(tag, generation, index)` in one pointer-sized value that is never 0 and never a small number (the special streams are 1 and 2).
+/// `(tag, generation, index)` in one pointer-sized value that is never 0 and never a small number (the special streams
+/// are 1 and 2).
 pub struct Handle<T> {
     value: usize,
     of: PhantomData<fn() -> T>,

@@ -1,7 +1,8 @@
-//! What the simulator reads from GPU code: the names of its kernels and global variables. Nothing else of it is ever interpreted.
+//! GPU code images: the names of kernels and global variables in PTX, cubin and fat binaries. Nothing else of it is
+//! ever interpreted.
 //!
-//! PTX text, cubin (ELF, machine 190) and fat binaries, wrapped or not. Compressed parts of a fat binary stay closed: an image that has any is taken
-//! to contain every kernel it is asked for.
+//! PTX text, cubin (ELF, machine 190) and fat binaries, wrapped or not. Compressed parts of a fat binary stay closed:
+//! an image that has any is taken to contain every kernel it is asked for.
 
 use std::ffi::CStr;
 
@@ -61,8 +62,8 @@ impl Image {
     /// # Safety
     /// `data` points to a whole image of one of the formats, or to a zero-terminated text.
     pub unsafe fn read(data: *const u8) -> Result<Image, BadImage> {
-        // SAFETY: every format, and the shortest text that is no PTX ("\0"), is looked at four bytes at most before its kind is known; the caller
-        // vouches for what its kind implies.
+        // SAFETY: every format, and the shortest text that is no PTX ("\0"), is looked at four bytes at most before its
+        // kind is known; the caller vouches for what its kind implies.
         unsafe {
             if starts_with(data, ELF_MAGIC) {
                 return Image::from_elf(elf_bytes(data)?);
@@ -270,7 +271,8 @@ unsafe fn starts_with(data: *const u8, magic: &[u8; 4]) -> bool {
 /// # Safety
 /// `data` points to a whole ELF file.
 unsafe fn elf_bytes<'a>(data: *const u8) -> Result<&'a [u8], BadImage> {
-    // SAFETY: an ELF file has its header, its section table where the header says, and its sections where the table says.
+    // SAFETY: an ELF file has its header, its section table where the header says, and its sections where the table
+    // says.
     unsafe {
         let header = std::slice::from_raw_parts(data, ELF_HEADER);
         let table = Elf::table(header).ok_or(BadImage::Format)?;

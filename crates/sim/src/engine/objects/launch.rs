@@ -31,7 +31,8 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Copies the arguments. Where the code does not tell its parameters, pointers to them say nothing and are not kept.
+    /// Copies the arguments. Where the code does not tell its parameters, pointers to them say nothing and are not
+    /// kept.
     ///
     /// # Safety
     /// The parameters are those of a kernel with this layout of `(offset, bytes)`.
@@ -48,7 +49,8 @@ impl Arguments {
         match parameters {
             Parameters::Pointers(list) => {
                 for (index, (offset, size)) in layout.iter().enumerate() {
-                    // SAFETY: the caller vouches for a pointer to `size` bytes in each place; the buffer holds the whole layout.
+                    // SAFETY: the caller vouches for a pointer to `size` bytes in each place; the buffer holds the
+                    // whole layout.
                     unsafe {
                         let from = (*list.add(index)).cast::<u8>();
                         if !from.is_null() {

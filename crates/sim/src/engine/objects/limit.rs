@@ -1,9 +1,10 @@
 //! Limits of a context: their values, and the device memory that goes with them.
 //!
-//! From cuda.h: a stack size takes effect at once, and the driver blocks until earlier work is done; reservations that do not fit are out of memory.
-//! From the CUDA programming guide: local memory is at most 512 KiB a thread. Inferred: a stack is there for every thread that the GPU can hold at
-//! one time; heap and printf buffer are taken when they are set too, not when code that uses them is loaded; what is set lower is given back; what a
-//! context costs anyway includes the defaults.
+//! From cuda.h: a stack size takes effect at once, and the driver blocks until earlier work is done; reservations that
+//! do not fit are out of memory. From the CUDA programming guide: local memory is at most 512 KiB a thread. Inferred: a
+//! stack is there for every thread that the GPU can hold at one time; heap and printf buffer are taken when they are
+//! set too, not when code that uses them is loaded; what is set lower is given back; what a context costs anyway
+//! includes the defaults.
 
 use crate::engine::objects::Done;
 use crate::engine::objects::memory::LARGE;

@@ -1,7 +1,8 @@
 //! Linear memory of one process: device, managed and pinned host allocations, and module variables.
 //!
-//! Device addresses are host addresses in one large reservation without swap space, so a 141 GB GPU "fits": only touched pages cost anything. What an
-//! allocation takes from the GPU is a model of the driver's granularity: multiples of 2 MiB from 1 MiB on, multiples of 512 B below.
+//! Device addresses are host addresses in one large reservation without swap space, so a 141 GB GPU "fits": only
+//! touched pages cost anything. What an allocation takes from the GPU is a model of the driver's granularity: multiples
+//! of 2 MiB from 1 MiB on, multiples of 512 B below.
 
 pub mod backing;
 
@@ -156,7 +157,8 @@ impl Memory {
     }
 }
 
-/// Reserves addresses, as many as the process may have, up to far more than any GPU's memory so that fragments do not matter.
+/// Reserves addresses, as many as the process may have, up to far more than any GPU's memory so that fragments do not
+/// matter.
 fn reserve() -> Option<(u64, u64)> {
     let sizes = (32..=43).rev().map(|exponent| 1usize << exponent);
     sizes.into_iter().find_map(|size| {
@@ -175,7 +177,7 @@ fn reserve() -> Option<(u64, u64)> {
         if map == libc::MAP_FAILED {
             return None;
         }
-        // SAFETY: the mapping just made; a core dump of a simulated GPU helps nobody.
+        // SAFETY: the mapping just made; a core dump of a simulated GPU is of no use.
         unsafe { libc::madvise(map, size, libc::MADV_DONTDUMP) };
         Some((map as u64, size as u64))
     })

@@ -1,8 +1,9 @@
 //! Multicast objects: addresses through which several GPUs' memory is written at once.
 //!
-//! An object takes no memory of its own (inferred) and keeps what is bound to it. What a kernel would write through it is not simulated, and copies to
-//! its addresses reach nothing that is bound. Where cuda.h has a call block until all GPUs of the team were added it is refused here: nobody else
-//! could add them, since objects of this kind do not travel to other processes.
+//! An object takes no memory of its own (inferred) and keeps what is bound to it. What a kernel would write through it
+//! is not simulated, and copies to its addresses reach nothing that is bound. Where cuda.h has a call block until all
+//! GPUs of the team were added it is refused here: no other process could add them, since objects of this kind do not
+//! travel to other processes.
 
 use crate::engine::objects::vmm::PhysicalId;
 

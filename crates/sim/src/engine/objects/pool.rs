@@ -1,8 +1,9 @@
 //! Stream-ordered memory: pools that keep what was freed.
 //!
-//! A pool takes the GPU's memory in segments of 32 MiB or what is asked for, and hands out pieces. Frees take effect at once, since all work of a
-//! process runs in issue order. Whole segments go back at a synchronisation, as far as the pool then holds more than its release threshold, and when
-//! the program trims. The segment size is a guess; the rest follows the CUDA programming guide.
+//! A pool takes the GPU's memory in segments of 32 MiB or what is asked for, and hands out pieces. Frees take effect at
+//! once, since all work of a process runs in issue order. Whole segments go back at a synchronisation, as far as the
+//! pool then holds more than its release threshold, and when the program trims. The segment size is a guess; the rest
+//! follows the CUDA programming guide.
 
 pub mod shared;
 
@@ -54,8 +55,8 @@ pub struct Pool {
 pub enum PoolKind {
     /// Of this process alone.
     Own,
-    /// The same, managed: at home on the GPU that the program names, or with no preference. It counts on the GPU either way, as all managed
-    /// memory does here.
+    /// The same, managed: at home on the GPU that the program names, or with no preference. It counts on the GPU either
+    /// way, as all managed memory does here.
     Managed {
         located: bool,
     },

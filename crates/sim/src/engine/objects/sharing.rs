@@ -1,11 +1,12 @@
-//! What this process shares with others: the account's entries it holds, and memory of others mapped among its own.
+//! Shared memory of this process: the shares that it holds, and other processes' memory that it has mapped.
 //!
 //! ```text
-//! here:   allocation ─ exported under a key ─┐               ┌─ key held ─ mapped in blocks of 2 MiB ─ pointer    there
-//!                                            └─ share.rs ────┘
+//! here:   allocation ─ exported under a key ─┐           ┌─ key held ─ mapped in blocks of 2 MiB ─ pointer    there
+//!                                            └─ share ───┘
 //! ```
-//! A process holds a share once in the shared account, however many things of its own hold on to it; those are counted here. What is freed here while
-//! others still hold it keeps its addresses, and with them the file's bytes, until they have let go.
+//! A process holds a share once in the shared account, however many things of its own hold on to it; those are counted
+//! here. What is freed here while others still hold it keeps its addresses, and with them the file's bytes, until they
+//! have let go.
 
 use divvy_driver::sys::cuda::CUdeviceptr;
 use std::collections::BTreeMap;

@@ -23,7 +23,7 @@ pub struct Stream {
     pub last: u64,
     /// While its work becomes nodes of a graph.
     pub capture: Option<Member>,
-    /// Whose it is, if it was made under one.
+    /// The green context that it was made under.
     pub green: Option<Handle<GreenContext>>,
 }
 

@@ -1,6 +1,8 @@
-//! Texture and surface objects: views of memory for kernels, which do not compute here, so that the view is checked and not kept.
+//! Texture and surface objects: views of memory for kernels, which do not compute here, so that the view is checked and
+//! not kept.
 //!
-//! They cost no device memory (inferred). What they describe must be there when they are made and may go before them, as with the real driver.
+//! They cost no device memory (inferred). What they describe must be there when they are made and may go before them,
+//! as with the real driver.
 
 use crate::engine::objects::context::Context;
 use crate::engine::objects::handles::{Handle, Handles};

@@ -69,7 +69,8 @@ pub enum Move {
     Fill(CUDA_MEMSET_NODE_PARAMS),
 }
 
-// SAFETY: the addresses in it are the program's; they are followed only to move bytes, as the API's contract allows from any thread.
+// SAFETY: the addresses in it are the program's; they are followed only to move bytes, as the API's contract allows
+// from any thread.
 unsafe impl Send for Move {}
 
 // SAFETY: as above.

@@ -1,8 +1,9 @@
 //! Virtual memory management: physical memory by handle, reserved addresses, mappings between them.
 //!
-//! Physical memory is a piece of a memfd, so that it can be mapped at several places and sent to other processes. It exists, and is charged, while it
-//! has a handle reference (`cuMemCreate`, retain, import) or a mapping. Memory made exportable has a memfd of its own; the rest share one, so that
-//! thousands of handles do not need thousands of descriptors.
+//! Physical memory is a piece of a memfd, so that it can be mapped at several places and sent to other processes. It
+//! exists, and is charged, while it has a handle reference (`cuMemCreate`, retain, import) or a mapping. Memory made
+//! exportable has a memfd of its own; the rest share one, so that thousands of handles do not need thousands of
+//! descriptors.
 
 use crate::engine::objects::Done;
 use crate::engine::objects::addresses::Addresses;

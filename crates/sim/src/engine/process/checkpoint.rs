@@ -1,7 +1,9 @@
-//! Driving another process by its id: lock, checkpoint, restore, unlock (CUDA driver API, "CUDA Checkpointing"; cuda-checkpoint's README).
+//! Checkpoints of another process by its id: lock, checkpoint, restore, unlock (CUDA driver API, "CUDA Checkpointing";
+//! cuda-checkpoint's README).
 //!
-//! In the real driver a thread of the target's does it. So a target that is stopped (SIGSTOP) keeps everybody waiting, for as long as it is, whatever a
-//! lock's timeout says (measured by others on drivers 580 and 595, github.com/VivianSobers/gpunap).
+//! In the real driver a thread of the target's does it. So a target that is stopped (SIGSTOP) keeps its callers waiting
+//! as long as it is stopped, whatever a lock's timeout says (measured by others on drivers 580 and 595,
+//! github.com/VivianSobers/gpunap).
 
 use crate::engine::machine::checkpoint_state::{CheckpointError, Phase, RestoreError};
 use crate::engine::machine::pids;
@@ -35,8 +37,8 @@ impl Target {
 }
 
 impl Process {
-    /// The CUDA process with this id. One that is not there is an error of the system's, and one without CUDA is not initialised (both measured on
-    /// drivers 580 and 595). A thread's id means its process.
+    /// The CUDA process with this id. One that is not there is an error of the system's, and one without CUDA is not
+    /// initialised (both measured on drivers 580 and 595). A thread's id means its process.
     fn target_of(&self, pid: i32) -> Done<Target> {
         let pid = u32::try_from(pid).ok().filter(|pid| *pid != 0);
         let pid = pid.ok_or(CUresult::INVALID_VALUE)?;
@@ -54,8 +56,9 @@ impl Process {
         })
     }
 
-    /// Looks at a target until `act` gives an answer: `None` is to look again, as there is no answer yet. `act` learns whether the target goes on, and
-    /// how it stands. A target that dies meanwhile is an error of the system's (inferred).
+    /// Looks at a target until `act` gives an answer: `None` is to look again, as there is no answer yet. `act` learns
+    /// whether the target goes on, and how it stands. A target that dies meanwhile is an error of the system's
+    /// (inferred).
     fn drive<T>(
         &self,
         target: Target,
@@ -94,7 +97,8 @@ impl Process {
         awaited.is_some() && locked.jump()
     }
 
-    /// Drives a target once it goes on and no lock of it is under way: `act` if it stands as wanted, an illegal state else (documented).
+    /// Drives a target once it goes on and no lock of it is under way: `act` if it stands as wanted, an illegal state
+    /// else (documented).
     fn drive_from(
         &self,
         pid: i32,
@@ -121,12 +125,14 @@ impl Process {
         })
     }
 
-    /// There is no thread for it here; the first one of the process stands for it. CRIU asks stopped processes for it, so it does not wait.
+    /// There is no thread for it here; the first one of the process stands for it. CRIU asks stopped processes for it,
+    /// so it does not wait.
     pub fn restore_thread_of(&self, pid: i32) -> Done<i32> {
         self.target_of(pid).map(|target| target.pid as i32)
     }
 
-    /// A lock that is not to be had in `timeout_ms` milliseconds (0: without end) leaves the process running (documented) and is "not ready" (measured).
+    /// A lock that is not to be had in `timeout_ms` milliseconds (0: without end) leaves the process running
+    /// (documented) and is "not ready" (measured).
     pub fn lock_process(&self, pid: i32, timeout_ms: u32) -> Done {
         let target = self.target_of(pid)?;
         let patience = u64::from(timeout_ms) * 1_000_000;
@@ -148,8 +154,8 @@ impl Process {
         })
     }
 
-    /// Managed memory and memory of several processes are not supported (documented), nor are GPU instances, where the real driver is out of memory
-    /// (NVIDIA/cuda-checkpoint issue 42). The process stays locked then.
+    /// Managed memory and memory of several processes are not supported (documented), nor are GPU instances, where the
+    /// real driver is out of memory (NVIDIA/cuda-checkpoint issue 42). The process stays locked then.
     pub fn checkpoint_process(&self, pid: i32) -> Done {
         self.drive_from(pid, Phase::Locked, |locked, slot| {
             locked.checkpoint(slot).map_err(|kept| match kept {

@@ -1,13 +1,15 @@
-//! The checkpoint lock: calls of a locked process wait. Each call that changes what is on a GPU is counted while it is under way.
+//! The checkpoint lock: calls of a locked process wait. Each call that changes what is on a GPU is counted while it is
+//! under way.
 //!
-//! cuda-checkpoint's README: locked are "any CUDA driver APIs which launch work, manage resources, or otherwise impact GPU state". Which those are one
-//! by one is documented nowhere; [`is_locked_out`] is a guess, and so is that the calls that wait for work are among them.
+//! cuda-checkpoint's README: locked are "any CUDA driver APIs which launch work, manage resources, or otherwise impact
+//! GPU state". Which those are one by one is documented nowhere; [`is_locked_out`] is a guess, and so is that the calls
+//! that wait for work are among them.
 
 use crate::engine::machine::checkpoint_state::Phase;
 use crate::engine::process::{Process, process};
 use std::cell::Cell;
 
-/// Longest sleep between two looks: a lock whose asker has died comes about within it.
+/// Longest sleep between two polls: a lock is taken within it even if the process that asked for it has died.
 const LOOK_AGAIN_NS: u64 = 10_000_000;
 
 /// Beginnings of the names of functions that answer in a locked process too.

@@ -1,8 +1,8 @@
-//! CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER: which devices a process sees, in which order, as the CUDA programming guide and the MIG user guide
-//! describe them.
+//! CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER: which devices a process sees, in which order, as the CUDA programming
+//! guide and the MIG user guide describe them.
 //!
-//! A GPU that is divided is no device. Its compute instances are, one of each GPU instance (what drivers from 570 on do), as far as the process has
-//! the rights to them.
+//! A GPU that is divided is no device. Its compute instances are, one of each GPU instance (what drivers from 570 on
+//! do), as far as the process has the rights to them.
 
 use crate::engine::machine::state::State;
 use crate::engine::mig::MigInstanceId;
@@ -139,8 +139,9 @@ fn names(state: &State, location: DeviceLocation) -> Vec<String> {
         .collect()
 }
 
-/// Entries are ordinals into `all`, or beginnings of the names of one of `usable` devices; the list ends at the first entry that names none.
-/// A device named twice leaves none at all; of several compute instances of one GPU instance the first counts.
+/// Entries are ordinals into `all`, or beginnings of the names of one of `usable` devices; the list ends at the first
+/// entry that names none. A device named twice leaves none at all; of several compute instances of one GPU instance the
+/// first counts.
 fn choose(
     list: &str,
     all: &[DeviceLocation],
@@ -196,8 +197,8 @@ fn described(state: &State, location: DeviceLocation) -> Device {
     }
 }
 
-/// The GPU's figures, cut to the instance's. Cache and bus go with the memory (guessed); an instance has what its profile says for itself, and nothing
-/// is reserved in it.
+/// The GPU's figures, cut to the instance's. Cache and bus go with the memory (guessed); an instance has what its
+/// profile says for itself, and nothing is reserved in it.
 fn instance(state: &State, gpu: usize, place: MigInstanceId) -> Option<Instance> {
     let (whole, profile) = (state.model(gpu), state.compute_profile(gpu, place)?);
     let memory = state.mig_memory(gpu, place.gpu_instance);

@@ -1,4 +1,4 @@
-//! How busy something was lately: nanoseconds per window of time.
+//! Utilisation windows: busy nanoseconds in each window of time.
 
 use crate::engine::time::WINDOW_NS;
 use std::sync::atomic::AtomicU64;
@@ -9,7 +9,7 @@ const WINDOWS: usize = 32;
 /// Busy nanoseconds per window of 1/6 s, for the last five seconds.
 #[repr(C)]
 pub struct Windows {
-    /// Which window a cell holds, counted from 1 so that zeroed cells are nobody's.
+    /// Which window a cell holds, counted from 1 so that zeroed cells are of no window.
     number: [AtomicU64; WINDOWS],
     busy: [AtomicU64; WINDOWS],
 }

@@ -1,4 +1,4 @@
-//! What becomes of a stream's work while it is captured: copies, allocations, events.
+//! Work of a captured stream: copies, allocations and events become nodes.
 
 use crate::engine::objects::Done;
 use crate::engine::objects::capture::Member;

@@ -1,8 +1,8 @@
 //! Executable graphs: made from graphs, changed, uploaded, launched.
 //!
-//! The nodes of a launch run one after the other in an order their edges allow, as all work of a process on a GPU does; what follows each other
-//! in the queue is put together, so that a launch of a thousand kernels is one entry. A host node runs in its turn, and what later nodes do to
-//! memory waits for it.
+//! The nodes of a launch run one after the other in an order their edges allow, as all work of a process on a GPU does;
+//! what follows each other in the queue is put together, so that a launch of a thousand kernels is one entry. A host
+//! node runs in its turn, and what later nodes do to memory waits for it.
 
 use crate::engine::objects::context::{Context, Current};
 use crate::engine::objects::graph::exec::{Exec, allocations};
@@ -89,7 +89,7 @@ impl Process {
         }))
     }
 
-    /// What it has allocated and nobody freed lives on.
+    /// Memory that it has allocated and that is not freed lives on.
     pub fn destroy_exec(&self, handle: Handle<Exec>) -> Done {
         let mut objects = self.objects();
         let exec = objects.graphs.execs.remove(handle);
@@ -220,7 +220,7 @@ impl Process {
                 Queued::Work(work) => {
                     self.issue(current.gpu, target, work);
                 }
-                // An event that was destroyed since has nobody to tell.
+                // The event may have been destroyed since.
                 Queued::Record(event) => {
                     let _ = self.issue_record(event, target, current.gpu);
                 }
@@ -229,7 +229,8 @@ impl Process {
         Ok(())
     }
 
-    /// What a node does to memory. The launch has long succeeded: an address that is no longer there breaks the context.
+    /// What a node does to memory. The launch has long succeeded: an address that is no longer there breaks the
+    /// context.
     fn take_effect(&self, exec: Handle<Exec>, operation: &Operation, context: Handle<Context>) {
         match operation {
             Operation::Kernel(launch) => self.run_kept(launch, context),

@@ -91,7 +91,8 @@ impl Process {
         Ok(())
     }
 
-    /// Where an event that several processes know was recorded last; None for one that is known here alone, or was never recorded.
+    /// Where an event that several processes know was recorded last; None for one that is known here alone, or was
+    /// never recorded.
     pub fn marked(&self, event: Handle<Event>) -> Done<Option<QueuePosition>> {
         let objects = self.objects();
         let event = objects.events.get(event).ok_or(CUresult::INVALID_HANDLE)?;

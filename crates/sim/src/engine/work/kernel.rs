@@ -1,8 +1,8 @@
-//! What a launch means: how long it takes, and for the few kernels the simulator knows, what it does.
+//! Kernels: how long a launch takes, and for the few kernels that the simulator knows, what it does.
 //!
-//! Every kernel is a no-op with a duration unless [`KNOWN`] lists its name. The duration comes, in this order, from DIVVY_SIM_CONFIG, from the name
-//! (`sim_busy_us_250` occupies the GPU for 250 µs, `sim_idle_ms_5` passes 5 ms without occupying it, `sim_rendezvous_2_7` occupies it until two
-//! queues run one with key 7), or from the number of threads.
+//! Every kernel is a no-op with a duration unless [`KNOWN`] lists its name. The duration comes, in this order, from
+//! DIVVY_SIM_CONFIG, from the name (`sim_busy_us_250` occupies the GPU for 250 µs, `sim_idle_ms_5` passes 5 ms without
+//! occupying it, `sim_rendezvous_2_7` occupies it until two queues run one with key 7), or from the number of threads.
 
 use crate::config::Config;
 use crate::engine::objects::kernel::{Geometry, Reader};
@@ -12,7 +12,8 @@ use crate::engine::time::Work;
 use crate::model::Model;
 use divvy_driver::sys::cuda::CUresult;
 
-/// Blocks of so many threads and so many bytes of shared memory that fit one multiprocessor; registers are never the limit.
+/// Blocks of so many threads and so many bytes of shared memory that fit one multiprocessor; registers are never the
+/// limit.
 pub fn blocks_at_once(model: &Model, threads: u32, shared: usize) -> u32 {
     let warps = threads.div_ceil(32).max(1);
     let by_threads = model.threads_per_multiprocessor as u32 / (warps * 32);
@@ -21,7 +22,8 @@ pub fn blocks_at_once(model: &Model, threads: u32, shared: usize) -> u32 {
     limit.min(u32::try_from(by_shared).unwrap_or(u32::MAX))
 }
 
-/// Duration of a kernel nobody has said anything about: 2 µs and 1 µs for each time the threads fill the GPU. Invented.
+/// Duration of a kernel with neither a configured nor a named one: 2 µs and 1 µs for each time the threads fill the
+/// GPU. Invented.
 const LAUNCH_NS: u64 = 2_000;
 
 const WAVE_NS: u64 = 1_000;
@@ -62,7 +64,8 @@ pub fn named_duration(name: &str) -> Option<Work> {
     })
 }
 
-/// The meeting in a name such as `sim_rendezvous_2` (two parties, key 0) or `sim_rendezvous_4_17` (four, key 17), anywhere in it.
+/// The meeting in a name such as `sim_rendezvous_2` (two parties, key 0) or `sim_rendezvous_4_17` (four, key 17),
+/// anywhere in it.
 pub fn named_meeting(name: &str) -> Option<Work> {
     let (_, rest) = name.split_once("sim_rendezvous_")?;
     let leading = |text: &str| {
@@ -79,8 +82,8 @@ pub fn named_meeting(name: &str) -> Option<Work> {
 
 type Effect = unsafe fn(&Process, &Objects, &Geometry, &mut Reader) -> Done;
 
-/// Kernels that are carried out on the CPU, with the bytes of each parameter. Their names are a contract: the same kernels in PTX do the same on a
-/// real GPU.
+/// Kernels that are carried out on the CPU, with the bytes of each parameter. Their names are a contract: the same
+/// kernels in PTX do the same on a real GPU.
 const KNOWN: &[(&str, Effect, &[usize])] = &[
     ("sim_fill_u32", fill_u32, &[8, 4, 4]),
     ("sim_vector_add_f32", vector_add_f32, &[8, 8, 8, 4]),

@@ -75,7 +75,8 @@ impl Process {
 
     /// The same for a launch that was kept.
     pub fn run_kept(&self, launch: &Launch, context: Handle<Context>) {
-        // SAFETY: the arguments were copied by the function's own layout. Where there are too few, the effect finds out and nothing happens.
+        // SAFETY: the arguments were copied by the function's own layout. Where there are too few, the effect finds out
+        // and nothing happens.
         let _ = unsafe { self.run(&launch.shape, context, &mut launch.arguments.reader()) };
     }
 }

@@ -1,7 +1,8 @@
-//! Issuing work and waiting for it: streams, events, host functions.
+//! Streams: creating and waiting for them, default streams, host functions.
 //!
-//! All streams of a process on one GPU are one queue in issue order, so an event another stream waits for has always been issued before. What the
-//! CPU does for a call (copying, filling, running a known kernel) is done while the call is made; only its duration goes through the queue.
+//! All streams of a process on one GPU are one queue in issue order, so an event another stream waits for has always
+//! been issued before. What the CPU does for a call (copying, filling, running a known kernel) is done while the call
+//! is made; only its duration goes through the queue.
 
 use crate::engine::machine::slots::QueuePosition;
 use crate::engine::objects::context::{Context, Current};
@@ -38,7 +39,8 @@ pub fn with_per_thread_default<A>(call: impl FnOnce() -> A) -> A {
 }
 
 impl Process {
-    /// The stream behind a CUstream value: NULL, 1 (legacy) and 2 (per-thread) are default streams of the current context.
+    /// The stream behind a CUstream value: NULL, 1 (legacy) and 2 (per-thread) are default streams of the current
+    /// context.
     pub fn target(&self, value: usize) -> Done<(Target, Current)> {
         let mut objects = self.objects();
         let value = if value == 0 { NULL_MEANS.get() } else { value };
@@ -181,7 +183,8 @@ impl Process {
         }
     }
 
-    /// Runs `function` on a thread of the driver's once everything issued before has ended; what is issued after waits for it.
+    /// Runs `function` on a thread of the driver's once everything issued before has ended; what is issued after waits
+    /// for it.
     pub fn issue_host_function(
         &'static self,
         gpu: usize,

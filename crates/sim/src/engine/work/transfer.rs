@@ -1,7 +1,7 @@
 //! Copies and memory sets: which bytes, whether the program may touch them, moving them, and how long that takes.
 //!
-//! Whatever function a copy came by, it is the driver's own three-dimensional description of it, which is also what a node of a graph keeps. The
-//! bytes move when the work is issued; only the time goes through the queue.
+//! Whatever function a copy came by, it is the driver's own three-dimensional description of it, which is also what a
+//! node of a graph keeps. The bytes move when the work is issued; only the time goes through the queue.
 
 use crate::engine::objects::context::Current;
 use crate::engine::objects::handles::Handle;
@@ -255,8 +255,8 @@ unsafe fn fill_row<T: Copy>(row: u64, value: T, count: usize) {
     unsafe { std::slice::from_raw_parts_mut(row as *mut T, count) }.fill(value);
 }
 
-/// Bytes per microsecond: over the bus about what pinned copies reach on PCIe generation 4 and 5, within the GPU half of
-/// the memory's bandwidth.
+/// Bytes per microsecond: over the bus about what pinned copies reach on PCIe generation 4 and 5, within the GPU half
+/// of the memory's bandwidth.
 fn bytes_per_us(process: &Process, gpu: usize, over_bus: bool) -> u64 {
     let model = process.model(gpu);
     match (over_bus, model.pcie_generation) {

@@ -1,4 +1,4 @@
-//! Stream capture: beginning, ending, asking about it.
+//! Stream capture: beginning, ending and querying it.
 
 use super::graph::{dependencies, to_graph};
 use super::{out, set_if_wanted};

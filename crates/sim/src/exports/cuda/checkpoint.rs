@@ -1,4 +1,5 @@
-//! Process checkpoints. Custom storage is not among them: its handles do not exist, and `cuCheckpointOperationComplete` stays unsupported.
+//! Process checkpoints. Custom storage is not among them: its handles do not exist, and `cuCheckpointOperationComplete`
+//! stays unsupported.
 
 use super::out;
 use crate::engine::objects::Done;

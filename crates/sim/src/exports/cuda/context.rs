@@ -1,4 +1,4 @@
-//! Contexts: primary ones, made ones, the current one.
+//! Contexts: primary and created ones, the current one, their flags and limits.
 
 use super::{out, set_if_wanted};
 use crate::engine::objects::Done;

@@ -1,4 +1,4 @@
-//! Devices: how many, which, what they are.
+//! Devices: their count, names, UUIDs and attributes.
 
 use super::{name, out, set_text};
 use crate::engine::objects::Done;
@@ -140,7 +140,8 @@ fn attribute(value: *mut i32, attribute: Attribute, device: CUdevice) -> Done {
     value.set(answer)
 }
 
-/// Figures from the model, the CUDA programming guide's table of compute capabilities, and 0 for features that are not simulated.
+/// Figures from the model, the CUDA programming guide's table of compute capabilities, and 0 for features that are not
+/// simulated.
 fn of_model(model: &Model, attribute: Attribute) -> Option<i32> {
     const KIB: i32 = 1024;
     let hopper = model.compute_capability >= (9, 0);

@@ -1,4 +1,4 @@
-//! Memory of other interfaces. Their semaphores are not simulated.
+//! External memory, of other interfaces. Their semaphores are not simulated.
 
 use super::array::from_mipmap;
 use super::out;

@@ -1,4 +1,4 @@
-//! What can be asked about functions and set for them, and how many blocks fit a GPU.
+//! Attributes of functions and kernels, and occupancy: how many blocks fit a GPU.
 
 use super::module::function_handle;
 use super::{out, set_if_wanted};

@@ -1,4 +1,5 @@
-//! Graphs: making and changing them, and what can be asked about them. Nodes by their kind, executable graphs and memory are in the submodules.
+//! Graphs: creating, cloning and destroying them, and listing their nodes. Nodes by their kind, executable graphs and
+//! memory are in the submodules.
 
 mod exec;
 mod memory;
@@ -84,7 +85,8 @@ fn clone(clone: *mut CUgraph, original: CUgraph) -> Done {
     clone.set(to_graph(graphs.clone_graph(original, Owner::Program)?))
 }
 
-/// Lists the nodes where the caller has room for `*count` of them, NULL where more room than nodes. Without a place it only counts them.
+/// Lists the nodes where the caller has room for `*count` of them, NULL where more room than nodes. Without a place it
+/// only counts them.
 fn nodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) -> Done {
     let objects = process()?.objects();
     let list = &objects.graphs.get(graph_handle(graph))?.nodes;

@@ -89,8 +89,8 @@ fn flags(flags: *mut u32, pointer: *mut c_void) -> Done {
     }
 }
 
-/// The program's memory, all of which must be there. Input and output memory of other devices is not simulated, and read-only registration a feature
-/// that the device attributes deny.
+/// The program's memory, all of which must be there. Input and output memory of other devices is not simulated, and
+/// read-only registration a feature that the device attributes deny.
 fn register(pointer: *mut c_void, size: usize, flags: u32) -> Done {
     let process = process()?;
     let (base, size) = (pointer.addr() as u64, size as u64);

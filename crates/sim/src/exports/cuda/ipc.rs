@@ -1,4 +1,4 @@
-//! Interprocess handles of memory and events.
+//! IPC handles of memory and events.
 
 use super::out;
 use super::stream::event_handle;

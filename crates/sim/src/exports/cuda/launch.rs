@@ -174,8 +174,8 @@ unsafe fn launch_with(
     }
 }
 
-/// One launch of the same shape on each of several GPUs. They begin as each GPU comes to them: that none begins before all streams are ready, and
-/// none goes on before all have ended, is not simulated.
+/// One launch of the same shape on each of several GPUs. They begin as each GPU comes to them: that none begins before
+/// all streams are ready, and none goes on before all have ended, is not simulated.
 unsafe fn launch_on_devices(list: *mut CUDA_LAUNCH_PARAMS, count: u32, flags: u32) -> Done {
     let process = process()?;
     out(list)?;

@@ -63,7 +63,8 @@ fn get_v1(symbol: *const c_char, pfn: *mut *mut c_void, version: i32, flags: u64
     }
 }
 
-/// There are none: what NVIDIA's own libraries exchange through them, the CUDA runtime's integrity check above all, is not simulated.
+/// There are none: what NVIDIA's own libraries exchange through them, the CUDA runtime's integrity check above all, is
+/// not simulated.
 fn export_table(table: *mut *const c_void, id: *const CUuuid) -> Done {
     let _ = (out(table)?, out(id.cast_mut())?);
     Err(CUresult::INVALID_VALUE)

@@ -1,4 +1,4 @@
-//! Linear memory: allocation, information, what a pointer is.
+//! Linear memory: allocating and freeing, free memory, attributes of pointers.
 
 use super::context::from_handle;
 use super::{out, set_if_wanted};
@@ -190,7 +190,7 @@ unsafe fn pointer_attributes(
     Ok(())
 }
 
-/// Writes one attribute of the memory at `address`; false when the address is nobody's.
+/// Writes one attribute of the memory at `address`; false for an address of no allocation.
 ///
 /// # Safety
 /// `data` points to room for the attribute's type.

@@ -139,7 +139,8 @@ fn home_of(kernel: CUkernel) -> Done<CodeOrigin> {
         .ok_or(CUresult::INVALID_HANDLE)
 }
 
-/// The context-dependent function of a kernel: the same handle, after making sure that the current context has the code.
+/// The context-dependent function of a kernel: the same handle, after making sure that the current context has the
+/// code.
 fn kernel_function(function: *mut CUfunction, kernel: CUkernel) -> Done {
     let function = out(function)?;
     if let CodeOrigin::Library(library) = home_of(kernel)? {

@@ -1,4 +1,4 @@
-//! Pools and their pieces in other processes.
+//! Sharing of memory pools and their allocations with other processes.
 
 use super::out;
 use super::pool::{from_handle, to_handle};

@@ -1,4 +1,4 @@
-//! What a GPU is: names, PCI, modes.
+//! Device information: names, PCI, modes.
 
 use super::mig::MigDevice;
 use super::scope::undivided;

@@ -1,7 +1,8 @@
-//! MIG: what stands behind the handles of instances and of MIG devices, and who may change them.
+//! MIG: the handles of instances and MIG devices, and the right to change them.
 //!
 //! ```text
-//! mode ─ the mode, MIG devices          profile ─ what there can be, how many more          instance ─ making, finding, destroying
+//! mode ─ the mode, MIG devices          profile ─ what there can be, how many more
+//! instance ─ making, finding, destroying
 //! control ─ what no NVML call does: resets, restarts, users who are no processes
 //! ```
 //! A handle carries the generation of what it was given for, so that one of something destroyed is known to be stale.

@@ -1,4 +1,4 @@
-//! What figures of memory and processes are about: a GPU, or one MIG device.
+//! The scope of figures of memory and processes: a GPU, or one MIG device.
 
 use super::mig::MigDevice;
 use super::setting::permitted;
@@ -17,8 +17,8 @@ pub(super) struct Scope {
 }
 
 impl Scope {
-    /// Of a GPU that is divided, figures of all its instances are for those who may watch them (nvml.h: "only if the caller has appropriate
-    /// privileges"): root, and who can open the file of that right.
+    /// Of a GPU that is divided, figures of all its instances are for those who may watch them (nvml.h: "only if the
+    /// caller has appropriate privileges"): root, and who can open the file of that right.
     pub fn of(handle: nvmlDevice_t) -> Done<Scope> {
         if let Some(MigDevice { state, gpu, place }) = MigDevice::of(handle)? {
             let device = Device { state, index: gpu };
@@ -58,7 +58,8 @@ impl Scope {
     }
 }
 
-/// A GPU as a whole: what nobody asks of one that is divided, nor of its instances (nvml.h: "On MIG-enabled GPUs, … not currently supported").
+/// A GPU as a whole: figures that a divided GPU and its instances do not have (nvml.h: "On MIG-enabled GPUs, … not
+/// currently supported").
 pub(super) fn undivided(handle: nvmlDevice_t) -> Done<Device> {
     if MigDevice::of(handle)?.is_some() {
         return Err(nvmlReturn_t::NOT_SUPPORTED);

@@ -1,4 +1,5 @@
-//! The state file as a file: opened, told apart from others, made whole before it is seen.
+//! Opening and creating the state file: created without a name, linked into place when complete, recognised by device
+//! and inode.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -48,7 +49,7 @@ pub fn raised(file: File) -> File {
     if high < 0 {
         return file;
     }
-    // SAFETY: made above, owned by nobody else.
+    // SAFETY: made above, with no other owner.
     unsafe { File::from_raw_fd(high) }
 }
 

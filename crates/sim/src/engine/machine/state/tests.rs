@@ -116,7 +116,7 @@ fn a_dead_process_is_collected_and_its_slot_used_again() {
             .queue(slot, 0)
             .push(0, crate::engine::time::Work::Busy(1_000));
     });
-    assert_eq!(state.gpus()[0].used(), 1 << 30, "nobody has looked yet");
+    assert_eq!(state.gpus()[0].used(), 1 << 30, "not collected yet");
     state.lock().reap();
     assert_eq!(state.gpus()[0].used(), 0);
     let other = State::open(&folder.path().join("state"), None, &Config::default()).expect("open");

@@ -1,4 +1,5 @@
-//! Tiles of deferred and sparse arrays: which of them `cuMemMapArrayAsync` names, and the physical memory that is bound to them.
+//! Tiles of deferred and sparse arrays: which of them `cuMemMapArrayAsync` names, and the physical memory that is bound
+//! to them.
 
 use crate::engine::objects::array::layout::{Shape, UNIT};
 use crate::engine::objects::array::{

@@ -1,10 +1,12 @@
-//! How many bytes the elements of an array's formats take, and in how many planes.
+//! Array formats: the bytes that an element takes, and the number of planes.
 //!
-//! Sizes follow the descriptions of `CUarray_format` in cuda.h; the 4:2:0 and 4:2:2 planes are as the formats of those names are known everywhere.
+//! Sizes follow the descriptions of `CUarray_format` in cuda.h; the 4:2:0 and 4:2:2 planes are as the formats of those
+//! names are known everywhere.
 
 use divvy_driver::sys::cuda::CUarray_format as Format;
 
-/// One plane of an array: it has an element for every `across` × `down` elements of the array, each with a piece of `bytes`.
+/// One plane of an array: it has an element for every `across` × `down` elements of the array, each with a piece of
+/// `bytes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plane {
     pub across: u64,

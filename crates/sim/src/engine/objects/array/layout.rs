@@ -1,8 +1,9 @@
-//! What an array looks like in memory: its kinds, the extents they may have, and the bytes they take.
+//! Array layouts: kinds of arrays, the extents they may have, and the bytes they take.
 //!
-//! Kinds and extents are cuda.h's (`cuArray3DCreate`), the largest extents those of the CUDA programming guide's table for compute capability 6.0 and
-//! later. The layout is inferred: rows are multiples of 64 bytes and, where there is more than one, come in groups of 8, which are the tiles (GOBs)
-//! that Mesa's drivers for the same hardware describe; an array as a whole is a multiple of 64 KiB.
+//! Kinds and extents are cuda.h's (`cuArray3DCreate`), the largest extents those of the CUDA programming guide's table
+//! for compute capability 6.0 and later. The layout is inferred: rows are multiples of 64 bytes and, where there is
+//! more than one, come in groups of 8, which are the tiles (GOBs) that Mesa's drivers for the same hardware describe;
+//! an array as a whole is a multiple of 64 KiB.
 
 use crate::engine::objects::array::format;
 use crate::engine::objects::array::format::Plane;
@@ -239,7 +240,8 @@ pub fn size(grids: &[Grid]) -> u64 {
     end.next_multiple_of(UNIT)
 }
 
-/// Width, height and depth of a tile of 64 KiB in elements: those of Vulkan's standard sparse image blocks (inferred to be CUDA's).
+/// Width, height and depth of a tile of 64 KiB in elements: those of Vulkan's standard sparse image blocks (inferred to
+/// be CUDA's).
 pub fn tile(shape: &Shape) -> [u64; 3] {
     let plane = shape.planes[0];
     let volume = shape.extent[2] > 0 && !shape.is_layered();

@@ -1,13 +1,15 @@
 //! The memory of allocation nodes: addresses that are fixed with the node, and each GPU's memory behind them.
 //!
 //! ```text
-//! node added ── address reserved          launch or upload ── the GPU's memory taken, as far as what is there does not do
+//! node added ── address reserved
+//! launch or upload ── the GPU's memory taken, as far as what is there does not do
 //! trim ── what neither lives nor is in flight goes back to the GPU
 //! ```
-//! As the CUDA programming guide has it ("Graph Memory Nodes"): a node that comes after another allocation of its graph has been freed may get the
-//! same addresses; physical memory is mapped at the first launch or by an upload, not at instantiation; graphs share it unless they run at once,
-//! which those of one stream do not; what a graph has left unfreed stays until someone frees it, even when the graph is gone; destroying graphs
-//! gives nothing back, trimming does. Inferred: a graph needs the most that is allocated at one time in the order its nodes run in, pieces are
+//! As the CUDA programming guide has it ("Graph Memory Nodes"): a node that comes after another allocation of its graph
+//! has been freed may get the same addresses; physical memory is mapped at the first launch or by an upload, not at
+//! instantiation; graphs share it unless they run at once, which those of one stream do not; what a graph has left
+//! unfreed stays until someone frees it, even when the graph is gone; destroying graphs gives nothing back, trimming
+//! does. Inferred: a graph needs the most that is allocated at one time in the order its nodes run in, pieces are
 //! multiples of 512 B, and the GPU's memory is taken in multiples of 2 MiB.
 
 use crate::engine::mig::partition::MAX_PARTITIONS;
@@ -51,11 +53,11 @@ pub struct Region {
     pub live: Option<Live>,
 }
 
-/// Memory that a launch has allocated and nobody has freed.
+/// Memory that a launch has allocated and no call has freed.
 pub struct Live {
     pub exec: Handle<Exec>,
     pub size: u64,
-    /// The launch frees it too, which nobody else may.
+    /// The launch frees it too, and no other call may.
     pub is_passing: bool,
 }
 
@@ -196,7 +198,8 @@ pub fn peak(plan: &Plan) -> BTreeMap<usize, u64> {
 }
 
 impl Graphs {
-    /// Addresses that every earlier allocation in them has been freed from by the time a node behind `before` runs: the smallest that do.
+    /// Addresses that every earlier allocation in them has been freed from by the time a node behind `before` runs: the
+    /// smallest that do.
     pub fn reusable(
         &self,
         graph: Handle<Graph>,

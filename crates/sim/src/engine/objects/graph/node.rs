@@ -1,4 +1,4 @@
-//! What a node of a graph does, and the edges that lead to it.
+//! Graph nodes: what a node does, and the edges that lead to it.
 
 use crate::engine::objects::graph::Graph;
 use crate::engine::objects::handles::Handle;
@@ -135,7 +135,8 @@ impl Operation {
         matches!(self, Operation::Allocate(_) | Operation::Free(_))
     }
 
-    /// Whether a node that is to be instantiated with `self` may be changed to do `new` instead, as the documentation of `cuGraphExecUpdate` has it.
+    /// Whether a node that is to be instantiated with `self` may be changed to do `new` instead, as the documentation
+    /// of `cuGraphExecUpdate` has it.
     pub fn may_become(&self, new: &Operation) -> bool {
         match (self, new) {
             (Operation::Kernel(old), Operation::Kernel(new)) => {

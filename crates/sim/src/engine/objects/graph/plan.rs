@@ -1,4 +1,5 @@
-//! What an executable graph does, apart from the graph it came from: its own copy of the operations, in an order in which they can run.
+//! The plan of an executable graph, apart from the graph it came from: its own copy of the operations, in an order in
+//! which they can run.
 
 use crate::engine::objects::Done;
 use crate::engine::objects::graph::node::{Edge, Node, Operation};
@@ -24,7 +25,8 @@ pub struct PlanStep {
     pub dependencies: Vec<(usize, Edge)>,
 }
 
-/// Why a plan cannot be changed to what another graph says: the node of that graph, and for an edge the one it comes from.
+/// Why a plan cannot be changed to what another graph says: the node of that graph, and for an edge the one it comes
+/// from.
 #[derive(Clone, Copy)]
 pub struct Mismatch {
     pub verdict: Verdict,
@@ -56,7 +58,8 @@ impl Plan {
         Ok(Plan { steps })
     }
 
-    /// Shows every step that does something, in an order in which they can run, those of child graphs in the place of their node.
+    /// Shows every step that does something, in an order in which they can run, those of child graphs in the place of
+    /// their node.
     pub fn visit<'a>(&'a self, show: &mut impl FnMut(&'a PlanStep)) {
         for step in &self.steps {
             match &step.child {
@@ -118,7 +121,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Takes over what a plan does that [`compare`](Self::compare) has found to fit. Steps stay those of the nodes they were made of.
+    /// Takes over what a plan does that [`compare`](Self::compare) has found to fit. Steps stay those of the nodes they
+    /// were made of.
     pub fn adopt(&mut self, new: Plan) {
         for (old, step) in self.steps.iter_mut().zip(new.steps) {
             old.operation = step.operation;

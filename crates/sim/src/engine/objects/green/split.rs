@@ -1,4 +1,5 @@
-//! How a GPU's multiprocessors can be split: by the rules of its compute capability, as cuda.h and the CUDA programming guide give them.
+//! Splits of a GPU's multiprocessors, by the rules of its compute capability, as cuda.h and the CUDA programming guide
+//! give them.
 
 /// Sizes of parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

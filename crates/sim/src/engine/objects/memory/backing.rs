@@ -1,8 +1,9 @@
 //! Files behind parts of the reservation, so that other processes can map the same bytes.
 //!
-//! Linear memory begins as anonymous memory, which is fast. What is exported gets a file behind it, in blocks of 2 MiB with everything else in
-//! them: as on a GPU, where a block of several small allocations is shared as a whole (CUDA programming guide, "Interprocess Communication").
-//! One sparse memfd a process holds all of them, at the offset that their address has in the reservation.
+//! Linear memory begins as anonymous memory, which is fast. What is exported gets a file behind it, in blocks of 2 MiB
+//! with everything else in them: as on a GPU, where a block of several small allocations is shared as a whole (CUDA
+//! programming guide, "Interprocess Communication"). One sparse memfd a process holds all of them, at the offset that
+//! their address has in the reservation.
 
 use crate::engine::objects::memory::{LARGE, Memory};
 use std::collections::BTreeSet;
@@ -37,7 +38,7 @@ pub fn memfd(name: &std::ffi::CStr, size: u64) -> io::Result<File> {
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: made above, owned by nobody else.
+    // SAFETY: made above, with no other owner.
     let file = unsafe { File::from_raw_fd(descriptor) };
     file.set_len(size)?;
     Ok(file)
@@ -46,7 +47,7 @@ pub fn memfd(name: &std::ffi::CStr, size: u64) -> io::Result<File> {
 /// Maps a part of a file over addresses of ours.
 ///
 /// # Safety
-/// The range belongs to the caller, and nobody uses what was there.
+/// The range belongs to the caller, and what was there is not in use.
 pub unsafe fn map_file(address: u64, length: u64, file: &File, offset: u64) -> io::Result<()> {
     let (access, flags) = (
         libc::PROT_READ | libc::PROT_WRITE,
@@ -84,13 +85,14 @@ unsafe fn map(
     if map == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the mapping just made; a core dump of a simulated GPU helps nobody.
+    // SAFETY: the mapping just made; a core dump of a simulated GPU is of no use.
     unsafe { libc::madvise(map, length, libc::MADV_DONTDUMP) };
     Ok(())
 }
 
 impl Memory {
-    /// Puts the file behind everything in the blocks that a range lies in. The bytes stay what they are; nobody may write meanwhile.
+    /// Puts the file behind everything in the blocks that a range lies in. The bytes stay as they are; no thread may
+    /// write meanwhile.
     pub fn back_with_file(&mut self, start: u64, length: u64) -> io::Result<BackingLocation> {
         let range = self.range.clone().ok_or(io::ErrorKind::NotFound)?;
         let origin = *range.start();
@@ -120,7 +122,7 @@ impl Memory {
     /// Gives the pages of a range back to the system, whatever is behind them.
     pub fn discard(&self, first: u64, last: u64) {
         let advise = |from: u64, to: u64, advice| {
-            // SAFETY: whole pages of the reservation that belong to a piece which nobody uses any more.
+            // SAFETY: whole pages of the reservation that belong to a piece that is no longer in use.
             unsafe { libc::madvise(from as *mut _, (to - from) as usize, advice) };
         };
         advise(first, last, libc::MADV_DONTNEED);
@@ -137,7 +139,7 @@ impl Memory {
     }
 }
 
-/// Copies one block, page by page, leaving out those that nobody has touched.
+/// Copies one block, page by page, except untouched ones.
 fn copy_pages(file: &File, block: u64, offset: u64) -> io::Result<()> {
     for page in touched_pages(block) {
         let at = page as u64 * PAGE;
@@ -148,7 +150,8 @@ fn copy_pages(file: &File, block: u64, offset: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Pages of a block that are in memory or swapped out, by the kernel's account (proc(5), pagemap); all of them where there is none.
+/// Pages of a block that are in memory or swapped out, by the kernel's account (proc(5), pagemap); all of them where
+/// there is none.
 fn touched_pages(block: u64) -> Vec<usize> {
     let mut entries = [0; PAGES * 8];
     let pages = File::open("/proc/self/pagemap");

@@ -44,7 +44,7 @@ impl Shareable {
     pub fn place(&mut self, base: CUdeviceptr, size: u64) -> Done<u64> {
         let place = self.places.take(size, LARGE);
         let place = place.ok_or(CUresult::OUT_OF_MEMORY)?;
-        // SAFETY: the addresses of a segment that nobody has used yet.
+        // SAFETY: the addresses of a segment that is not in use yet.
         if unsafe { map_file(base, size, &self.file, place) }.is_err() {
             self.places.give(place, size);
             return Err(CUresult::MAP_FAILED);
@@ -59,7 +59,7 @@ impl Shareable {
         // SAFETY: a descriptor of ours; the hole is the piece given up.
         unsafe { libc::fallocate(self.file.as_raw_fd(), mode, from, length) };
         self.places.give(place, size);
-        // SAFETY: a segment that nobody uses any more.
+        // SAFETY: a segment that is no longer in use.
         unsafe { map_anonymous(base, size) }.is_ok()
     }
 }

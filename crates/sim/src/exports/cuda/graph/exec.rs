@@ -37,7 +37,8 @@ fn make(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Done<Handle<Exec>
     Ok(made)
 }
 
-/// The forms of before CUDA 12, which name the node that is at fault. No node can be: nodes depend on earlier ones alone.
+/// The forms of before CUDA 12, which name the node that is at fault. No node can be: nodes depend on earlier ones
+/// alone.
 unsafe fn instantiate_with_log(
     exec: *mut CUgraphExec,
     graph: CUgraph,

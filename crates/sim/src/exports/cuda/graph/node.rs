@@ -1,4 +1,4 @@
-//! Nodes by what they do, and adding them to graphs.
+//! Graph nodes by kind, and adding them to graphs.
 
 use super::{dependencies, graph_handle, to_node};
 use crate::engine::objects::graph::node::{Allocate, Dependency, Node, Operation};

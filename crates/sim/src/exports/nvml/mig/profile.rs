@@ -1,4 +1,4 @@
-//! What a GPU can be divided into, and how much of it there is still room for.
+//! MIG profiles: what a GPU can be divided into, placements and remaining capacity.
 
 use super::{GpuInstanceRef, dividable, divided, partitionable, refused};
 use crate::engine::machine::opened::machine;
