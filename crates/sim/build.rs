@@ -1,6 +1,7 @@
-//! Makes what cannot be written by hand without forgetting something: an export for every name that NVIDIA's libraries have and we do not
-//! implement, and the table of all CUDA functions' addresses. What we implement is read from the tables in `src/exports/`; a row this misses would
-//! be defined twice and fail to link, a row it invents would be missing and fail a test.
+//! Makes what cannot be written by hand without forgetting something: an export for every name that NVIDIA's libraries
+//! have and we do not implement, and the table of all CUDA functions' addresses. What we implement is read from the
+//! tables in `src/exports/`; a row this misses would be defined twice and fail to link, a row it invents would be
+//! missing and fail a test.
 
 use divvy_driver::sys::symbols;
 use std::collections::BTreeSet;
@@ -33,7 +34,8 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }
 
-/// Names in the rows `name, name: (parameters) => handler;` of the tables below `folder`, and those of functions exported without a row.
+/// Names in the rows `name, name: (parameters) => handler;` of the tables below `folder`, and those of functions
+/// exported without a row.
 fn implemented(folder: &Path) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for entry in fs::read_dir(folder)

@@ -1,7 +1,6 @@
-//! DIVVY_SIM_CONFIG: faults, kernel durations and the clock, from a TOML file read once per process. docs/simulator.md is its reference.
+//! The configuration that DIVVY_SIM_CONFIG names: faults, kernel durations and the clock, from a TOML file read once
+//! per process. docs/simulator.md is its reference.
 
-use crate::engine::mig::identity::IdMap;
-use crate::engine::mig::placement::Choice;
 use crate::model::mig::GpuProfile;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -15,13 +14,14 @@ pub struct Config {
     pub context_mib: Option<u64>,
     /// NVML does not say how much memory a process holds, as on WSL and some virtual GPUs.
     pub hide_process_memory: bool,
-    /// NVML shows memory imported from another process for the importer as well, not for its maker alone. The GPU's total counts it once either way.
+    /// NVML shows memory imported from another process for the importer as well, not for its maker alone. The GPU's
+    /// total counts it once either way.
     pub charge_imports: bool,
     /// GPUs are integrated: pinned host memory is their memory.
     pub integrated: bool,
     /// Managed memory of more than a whole GPU is granted, and takes nothing of the GPU.
     pub oversubscribes: bool,
-    /// This process may change nothing that only root may change, whoever it runs as.
+    /// This process may change nothing that only root may change, whatever its user.
     pub unprivileged: bool,
     pub mig: MigConfig,
     pub checkpoint: CheckpointConfig,
@@ -42,6 +42,28 @@ pub enum Clock {
     Virtual,
 }
 
+/// Which half of a GPU has instance 1. Boards differ: on some A100 a 4g at the left is 1, on others 2.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IdMap {
+    /// The left half, as in the MIG user guide.
+    #[default]
+    A,
+    /// The right half.
+    B,
+}
+
+/// How the driver chooses a placement where the caller names none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Choice {
+    /// What leaves most placements possible, at the lowest start (inferred from transcripts of A100, H100 and GH200).
+    #[default]
+    Likely,
+    /// What leaves fewest: legal too, so no program may rely on the other.
+    Adversarial,
+}
+
 /// How GPUs that can be divided behave.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -50,7 +72,7 @@ pub struct MigConfig {
     pub enabled: Vec<usize>,
     /// Which half of the boards has GPU instance 1. Decided by the process that makes the state file.
     pub ids: IdMap,
-    /// Where the driver puts an instance when nobody says where.
+    /// Where the driver puts an instance when the caller names no place.
     pub placement: Choice,
     /// MiB that instances have beyond what their profile says.
     pub extra_memory_mib: u64,
@@ -62,7 +84,8 @@ pub struct MigConfig {
     pub needs_reset: Option<bool>,
     /// Whether the mode outlasts a reboot and a reload of the driver: on Ampere by default.
     pub mode_is_kept: Option<bool>,
-    /// A compute instance's info names its MIG device, and not the GPU as nvml.h has it: what some users of NVML have relied on.
+    /// A compute instance's info names its MIG device, and not the GPU as nvml.h has it: what some users of NVML have
+    /// relied on.
     pub info_names_mig_device: bool,
     /// Handles of a GPU are invalid after its mode was changed.
     pub rebinds: bool,
@@ -80,7 +103,8 @@ pub struct MigConfig {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointConfig {
-    /// The driver does not know how, as before 570: its functions are not found, and not supported where they are called all the same.
+    /// The driver does not know how, as before 570: its functions are not found, and not supported where they are
+    /// called all the same.
     pub unknown: bool,
     /// A restore that was out of memory was the last: every later one fails too.
     pub failed_restore_is_final: bool,
@@ -105,7 +129,8 @@ pub struct KernelTime {
     pub ns: u64,
 }
 
-/// Makes calls fail: the `call`-th call (counted from 1) of the functions matched, and the `times - 1` following ones; `times = 0` is for ever.
+/// Makes calls fail: the `call`-th call (counted from 1) of the functions matched, and the `times - 1` following ones;
+/// `times = 0` is for ever.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {

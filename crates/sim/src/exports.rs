@@ -1,12 +1,13 @@
-//! The C surface. One row per exported function: its names, its parameters, its handler. Types come from `divvy_driver`'s tables, so a handler
-//! unlike the header does not compile; names without a row are exported too and answer "not supported".
+//! The C surface. One row per exported function: its names, its parameters, its handler. Types come from
+//! `divvy_driver`'s tables, so a handler unlike the header does not compile; names without a row are exported too and
+//! answer "not supported".
 
 #[macro_use]
 mod table;
 
 mod cuda;
 mod nvml;
-mod place;
+mod out_ptr;
 
 use divvy_driver::sys::cuda::CUresult;
 use divvy_driver::sys::nvml::nvmlReturn_t;

@@ -9,6 +9,5 @@
 mod config;
 mod engine;
 mod exports;
-mod machine;
 mod model;
 mod trace;

@@ -1,4 +1,5 @@
-//! What happens around every call: the call log (DIVVY_SIM_LOG), the faults of DIVVY_SIM_CONFIG, and the wall that keeps panics inside.
+//! Call tracing: the call log (DIVVY_SIM_LOG), the faults of DIVVY_SIM_CONFIG, and the catch of panics around every
+//! call.
 //!
 //! With neither variable set a call costs one relaxed load more than its handler.
 
@@ -91,7 +92,8 @@ fn traced<A: Answer>(
         let mut line = Line(format!("{} {name}(", std::process::id()));
         arguments(&mut line);
         let text = format!("{}) = {answer:?}\n", line.0.trim_end_matches(", "));
-        // SAFETY: a descriptor of ours and a buffer that outlives the call. One write to a file opened for appending: lines never mix.
+        // SAFETY: a descriptor of ours and a buffer that outlives the call. One write to a file opened for appending:
+        // lines never mix.
         unsafe { libc::write(descriptor, text.as_ptr().cast(), text.len()) };
     }
     answer
@@ -147,7 +149,9 @@ impl Tracer {
             if call < fault.call || (fault.times != 0 && call >= fault.call + fault.times) {
                 continue;
             }
-            if let (Some(gpu), Some(machine)) = (fault.lose_gpu, crate::machine::machine()) {
+            if let (Some(gpu), Some(machine)) =
+                (fault.lose_gpu, crate::engine::machine::opened::machine())
+            {
                 machine
                     .state
                     .gpus()
@@ -176,9 +180,9 @@ struct Struck {
     dies_after: bool,
 }
 
-/// Lets time pass. A virtual clock is moved on, for nobody may wait for it here.
+/// Lets time pass. A virtual clock is moved on, since no process may be waiting for it here.
 fn pass(time: Duration) {
-    match crate::machine::machine() {
+    match crate::engine::machine::opened::machine() {
         Some(machine) if machine.state.has_virtual_clock() => machine.state.lock().pass(time),
         _ => std::thread::sleep(time),
     }

@@ -1,27 +1,24 @@
-//! MIG in the shared machine: each GPU's mode and its instances.
+//! The MIG room: the record of one GPU's mode and instances, and the rules of instances.
 //!
 //! ```text
-//! Mig (in the GPU's record) ─ GPU instances, by id ─ compute instances, by id          who is in which: slots and seats
-//! identity: ids, UUIDs, minors     placement: what may lie where (pure)     change: making, destroying     mode: modes, resets
+//! Mig (in the GPU's record) ─ GPU instances, by id ─ compute instances, by id
+//! identity: ids, UUIDs, minors     placement: what may lie where
+//! partition: numbers               capabilities: files of rights
 //! ```
-//! Everything is read and changed under the state's lock. A record counts from the moment its `used` word is set, which is the last
-//! thing that is written and the first that is cleared: a process may die at any instruction.
+//! It may use no other room. `machine` holds the records, and changes them under its lock. A record counts from the
+//! moment its `used` word is set, which is the last thing that is written and the first that is cleared: a process may
+//! die at any instruction.
 
-mod change;
+pub mod capabilities;
 pub mod identity;
-mod mode;
+pub mod partition;
 pub mod placement;
 
-pub use change::MigError;
-pub use mode::Activation;
-
-use self::identity::{IdMap, mig_uuid};
-use self::placement::Placed;
-use super::gpu::grouped;
-use super::seat::{COMPUTE_INSTANCES, GPU_INSTANCES};
-use super::state::State;
-use crate::model::mig::{ComputeProfile, GpuProfile};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+use crate::config::IdMap;
+use crate::engine::mig::partition::{COMPUTE_INSTANCES, GPU_INSTANCES};
+use crate::engine::mig::placement::Placed;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// A compute instance of a GPU: where a process is, and what a MIG device is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,39 +31,39 @@ pub struct MigInstanceId {
 #[repr(C)]
 pub struct Mig {
     current: AtomicU32,
-    pending: AtomicU32,
+    pub pending: AtomicU32,
     right_half_first: AtomicU32,
     /// Users of the GPU as a whole that are no processes of the machine: a monitor that has its device file open.
-    held: AtomicU32,
+    pub held: AtomicU32,
     /// Counts everything that nvmlEventTypeMigConfigChange tells.
     changes: AtomicU64,
     /// How many instances were ever made: the next generation.
     made: AtomicU64,
     /// How often the GPU was bound anew, and handles with it.
-    bindings: AtomicU32,
+    pub bindings: AtomicU32,
     instances: [GpuRecord; GPU_INSTANCES],
 }
 
 #[repr(C)]
-struct GpuRecord {
-    used: AtomicU32,
-    profile: AtomicU32,
-    start: AtomicU32,
-    size: AtomicU32,
-    generation: AtomicU64,
+pub struct GpuRecord {
+    pub used: AtomicU32,
+    pub profile: AtomicU32,
+    pub start: AtomicU32,
+    pub size: AtomicU32,
+    pub generation: AtomicU64,
     compute: [ComputeRecord; COMPUTE_INSTANCES],
 }
 
 #[repr(C)]
-struct ComputeRecord {
-    used: AtomicU32,
-    profile: AtomicU32,
-    start: AtomicU32,
-    size: AtomicU32,
-    index: AtomicU32,
-    /// Handles that somebody has not let go of, without a process in the instance.
-    leaked: AtomicU32,
-    generation: AtomicU64,
+pub struct ComputeRecord {
+    pub used: AtomicU32,
+    pub profile: AtomicU32,
+    pub start: AtomicU32,
+    pub size: AtomicU32,
+    pub index: AtomicU32,
+    /// Leaked handles: the instance is in use without a process in it.
+    pub leaked: AtomicU32,
+    pub generation: AtomicU64,
 }
 
 /// A GPU instance as it is now. `start` and `size` count memory slices.
@@ -94,7 +91,7 @@ pub struct ComputeInstance {
 
 impl Mig {
     /// When the machine is made.
-    pub(super) fn init(&mut self, enabled: bool, map: IdMap) {
+    pub fn init(&mut self, enabled: bool, map: IdMap) {
         self.current = AtomicU32::new(u32::from(enabled));
         self.pending = AtomicU32::new(u32::from(enabled));
         self.right_half_first = AtomicU32::new(u32::from(map == IdMap::B));
@@ -110,7 +107,7 @@ impl Mig {
         self.pending.load(SeqCst) != 0
     }
 
-    fn id_map(&self) -> IdMap {
+    pub fn id_map(&self) -> IdMap {
         if self.right_half_first.load(SeqCst) != 0 {
             IdMap::B
         } else {
@@ -183,64 +180,49 @@ impl Mig {
     }
 }
 
-impl State {
-    /// The profile of a GPU instance on this GPU, if it is one.
-    pub fn gpu_profile(&self, gpu: usize, id: u32) -> Option<&GpuProfile> {
-        self.mig_table(gpu)?.profile(id)
+impl Mig {
+    pub fn count_change(&self) {
+        self.changes.fetch_add(1, SeqCst);
     }
 
-    /// The profile that a compute instance has.
-    pub fn compute_profile(&self, gpu: usize, place: MigInstanceId) -> Option<ComputeProfile> {
-        let mig = &self.gpus()[gpu].mig;
-        let within = self.gpu_profile(gpu, mig.gpu_instance(place.gpu_instance)?.profile)?;
-        let wanted = mig.compute_instance(place)?.profile;
-        let all = self.mig_table(gpu)?.compute_profiles(within);
-        all.into_iter().find(|profile| profile.id == wanted)
+    pub fn next_generation(&self) -> u64 {
+        self.made.fetch_add(1, SeqCst) + 1
     }
 
-    /// Bytes of a GPU instance: what its profile says and what the configuration adds.
-    pub fn mig_memory(&self, gpu: usize, gpu_instance: u32) -> u64 {
-        let instance = self.gpus()[gpu].mig.gpu_instance(gpu_instance);
-        let profile = instance.and_then(|instance| self.gpu_profile(gpu, instance.profile));
-        profile.map_or(0, |profile| profile.memory() + self.mig_extra_memory())
+    pub fn record(&self, id: u32) -> &GpuRecord {
+        &self.instances[id as usize]
     }
 
-    pub fn mig_uuid(&self, gpu: usize, place: MigInstanceId) -> Option<[u8; 16]> {
-        let instance = self.gpus()[gpu].mig.compute_instance(place)?;
-        let uuid = self.gpus()[gpu].uuid();
-        Some(mig_uuid(uuid, place.gpu_instance, instance.start))
+    pub fn compute_record(&self, place: MigInstanceId) -> &ComputeRecord {
+        &self.record(place.gpu_instance).compute[place.compute_instance as usize]
     }
 
-    /// `MIG-` and the UUID of a MIG device in groups.
-    pub fn mig_uuid_text(&self, gpu: usize, place: MigInstanceId) -> Option<String> {
-        let uuid = self.mig_uuid(gpu, place)?;
-        Some(format!("MIG-{}", grouped(&uuid)))
+    pub fn is_empty(&self) -> bool {
+        self.gpu_instances().next().is_none()
     }
 
-    /// What a MIG device is called: its board and its profile, "NVIDIA B200 MIG 3g.90gb" (seen in published outputs).
-    pub fn mig_name(&self, gpu: usize, place: MigInstanceId) -> Option<String> {
-        let profile = self.compute_profile(gpu, place)?;
-        Some(format!("{} MIG {}", self.model(gpu).name, profile.name))
+    pub fn lowest_index(&self) -> u32 {
+        let taken: Vec<u32> = self.compute_instances().map(|own| own.index).collect();
+        (0..).find(|index| !taken.contains(index)).unwrap_or(0)
     }
+}
 
-    /// The MIG device of this name: `MIG-<uuid>`, or `MIG-GPU-<uuid of the GPU>/gi/ci` as drivers before 470 wrote it.
-    pub fn find_mig_device(&self, text: &str) -> Option<(usize, MigInstanceId)> {
-        let text = text.to_ascii_lowercase();
-        let name = text.strip_prefix("mig-")?;
-        let devices = (0..self.gpu_count()).flat_map(|gpu| {
-            let instances = self.gpus()[gpu].mig.compute_instances();
-            instances.map(move |instance| (gpu, instance.place))
-        });
-        let is = |gpu: usize, place: MigInstanceId| match name.strip_prefix("gpu-") {
-            Some(rest) => {
-                let uuid = self.gpus()[gpu].uuid_text().to_ascii_lowercase();
-                let (of, in_it) = (place.gpu_instance, place.compute_instance);
-                format!("gpu-{rest}") == format!("{uuid}/{of}/{in_it}")
+impl Mig {
+    pub fn clear(&self) {
+        for record in &self.instances {
+            record.used.store(0, SeqCst);
+            for compute in &record.compute {
+                compute.used.store(0, SeqCst);
+                compute.leaked.store(0, SeqCst);
             }
-            None => self
-                .mig_uuid_text(gpu, place)
-                .is_some_and(|uuid| uuid[4..] == *name),
-        };
-        devices.into_iter().find(|(gpu, place)| is(*gpu, *place))
+        }
+    }
+
+    pub fn set_mode(&self, on: bool) {
+        self.pending.store(u32::from(on), SeqCst);
+        if self.is_on() != on {
+            self.clear();
+            self.current.store(u32::from(on), SeqCst);
+        }
     }
 }

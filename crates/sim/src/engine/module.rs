@@ -1,77 +1,20 @@
-//! Modules, libraries and the functions in them.
+//! The module room: loading and unloading modules and libraries, and finding the functions and variables in them.
+//!
+//! It may use `memory` (variables take device memory), `process` and `objects`. `context` unloads the modules of a
+//! context.
 
-use super::context::{Context, Current};
-use super::handles::Handle;
-use super::image::{BadImage, Image, Kernel};
-use super::memory::AllocationKind;
-use super::process::{Done, Objects, Process};
+use crate::engine::objects::context::{Context, Current};
+use crate::engine::objects::handles::Handle;
+use crate::engine::objects::image::{Image, Kernel};
+use crate::engine::objects::memory::AllocationKind;
+use crate::engine::objects::module::{
+    CodeOrigin, Function, LaunchState, Library, Module, Variable,
+};
+use crate::engine::objects::{Done, Objects};
+use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
 use std::ffi::CString;
 use std::sync::Arc;
-
-/// Code loaded into one context.
-pub struct Module {
-    pub context: Handle<Context>,
-    pub image: Arc<Image>,
-    variables: Vec<Variable>,
-}
-
-/// Code loaded for all contexts. Each context gets a module of it when it first needs one.
-pub struct Library {
-    pub image: Arc<Image>,
-    modules: Vec<Handle<Module>>,
-}
-
-struct Variable {
-    name: String,
-    address: CUdeviceptr,
-    bytes: u64,
-}
-
-/// Where a function came from.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum CodeOrigin {
-    Module(Handle<Module>),
-    Library(Handle<Library>),
-}
-
-/// A CUfunction or a CUkernel; both are launched the same way.
-pub struct Function {
-    pub home: CodeOrigin,
-    pub kernel: Kernel,
-    /// The name for those who want a C string; lives as long as the function.
-    pub c_name: CString,
-    /// The largest dynamic shared memory that was asked for.
-    pub dynamic_shared: i32,
-    pub state: LaunchState,
-}
-
-/// What the launches of CUDA 3 and before take from the function.
-#[derive(Clone)]
-pub struct LaunchState {
-    pub block: [u32; 3],
-    pub shared: u32,
-    pub parameters: Vec<u8>,
-}
-
-impl Default for LaunchState {
-    fn default() -> Self {
-        LaunchState {
-            block: [1; 3],
-            shared: 0,
-            parameters: Vec::new(),
-        }
-    }
-}
-
-impl From<BadImage> for CUresult {
-    fn from(bad: BadImage) -> CUresult {
-        match bad {
-            BadImage::Format => CUresult::INVALID_IMAGE,
-            BadImage::Ptx => CUresult::INVALID_PTX,
-        }
-    }
-}
 
 impl Process {
     /// Loads code into the current context; its variables take device memory.
@@ -130,7 +73,7 @@ impl Process {
         Some(())
     }
 
-    pub(super) fn unload_modules_of(&self, objects: &mut Objects, context: Handle<Context>) {
+    pub fn unload_modules_of(&self, objects: &mut Objects, context: Handle<Context>) {
         for module in objects.modules.find(|module| module.context == context) {
             self.end_module(objects, module);
         }
@@ -187,17 +130,6 @@ impl Process {
         let image = image_of(&objects, home)?;
         let kernel = image.kernel(name).ok_or(CUresult::NOT_FOUND)?;
         Ok(function_for(&mut objects, home, kernel))
-    }
-
-    /// All functions of an image, in its order.
-    pub fn functions(&self, home: CodeOrigin) -> Done<Vec<Handle<Function>>> {
-        let mut objects = self.objects();
-        let image = image_of(&objects, home)?;
-        Ok(image
-            .kernels
-            .iter()
-            .map(|kernel| function_for(&mut objects, home, kernel.clone()))
-            .collect())
     }
 
     pub fn variable(&self, handle: Handle<Module>, name: &str) -> Done<(CUdeviceptr, u64)> {

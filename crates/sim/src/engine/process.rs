@@ -1,29 +1,32 @@
-//! What CUDA is for one process: the devices it sees and the objects it has made. The rest of the engine adds to it, topic by topic.
+//! The process room: CUDA in one process, with the devices that it sees, its objects and the thread's current context.
+//!
+//! ```text
+//! visible_devices ─ current (context stack) ─ issue (appending work) ─ capture_mode ─ peer
+//! checkpoint (other processes) ─ checkpoint_lock (calls of a locked process wait)
+//! ```
+//! It may use `objects`, `machine`, `mig` and `time`. `memory`, `module`, `work` and `context` add the calls of their
+//! topics to [`Process`].
 
-use super::array::Arrays;
-use super::context::{Context, Primary};
-use super::external::Externals;
-use super::graph::Graphs;
-use super::green::GreenContexts;
-use super::handles::{Handle, Handles};
-use super::memory::Memory;
-use super::module::{Function, Library, Module};
-use super::pool::Pools;
-use super::seat::{MAX_PARTITIONS, gpu_of};
-use super::sharing::Sharing;
-use super::standing::CheckpointState;
-use super::state::State;
-use super::stream::{Event, Issue, Stream};
-use super::texture::Textures;
-use super::visible::{self, Device, Instance};
-use super::vmm::VirtualMemory;
-use crate::machine::{Machine, machine};
+pub mod capture_mode;
+pub mod checkpoint;
+pub mod checkpoint_lock;
+pub mod current;
+pub mod issue;
+pub mod peer;
+pub mod visible_devices;
+
+use crate::engine::machine::checkpoint_state::CheckpointState;
+use crate::engine::machine::opened::{Machine, machine};
+use crate::engine::machine::state::State;
+use crate::engine::mig::partition::{MAX_PARTITIONS, gpu_of};
+use crate::engine::objects::stream::Issue;
+use crate::engine::objects::{Done, Objects};
+use crate::engine::process::visible_devices::{Device, Instance};
 use crate::model::Model;
 use divvy_driver::sys::cuda::{CUdevice, CUresult};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-
-pub type Done<T = ()> = Result<T, CUresult>;
 
 pub struct Process {
     pub machine: &'static Machine,
@@ -31,36 +34,18 @@ pub struct Process {
     /// Its devices, by ordinal: GPUs, and compute instances with figures of their own.
     devices: Vec<Device>,
     objects: Mutex<Objects>,
-    /// Taken by whoever appends work for a GPU, which may mean waiting until its queue has room.
-    pub(super) issue: [Mutex<Issue>; MAX_PARTITIONS],
+    /// Held while a thread appends work for a GPU, also while it waits for room in the queue.
+    pub issue: [Mutex<Issue>; MAX_PARTITIONS],
     next_id: AtomicU64,
     /// How many captures there are, so that calls without any need not look.
-    pub(super) captures: AtomicUsize,
-}
-
-/// Everything handles and addresses refer to.
-pub struct Objects {
-    pub contexts: Handles<Context>,
-    pub primary: [Primary; MAX_PARTITIONS],
-    pub memory: Memory,
-    pub virtual_memory: VirtualMemory,
-    pub pools: Pools,
-    pub streams: Handles<Stream>,
-    pub events: Handles<Event>,
-    pub modules: Handles<Module>,
-    pub libraries: Handles<Library>,
-    pub functions: Handles<Function>,
-    pub graphs: Graphs,
-    pub arrays: Arrays,
-    pub textures: Textures,
-    pub sharing: Sharing,
-    pub externals: Externals,
-    pub greens: GreenContexts,
+    pub captures: AtomicUsize,
 }
 
 static PROCESS: OnceLock<Process> = OnceLock::new();
+
 /// Held while a thread initialises: a process has one slot.
 static INITIALISING: Mutex<()> = Mutex::new(());
+
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// Initialises CUDA for this process; later calls change nothing.
@@ -73,7 +58,7 @@ pub fn init() -> Done {
         return Ok(());
     }
     let machine = machine().ok_or(CUresult::NO_DEVICE)?;
-    if visible::devices(&machine.state).is_empty() {
+    if visible_devices::devices(&machine.state).is_empty() {
         return Err(CUresult::NO_DEVICE);
     }
     let slot = match machine
@@ -89,7 +74,7 @@ pub fn init() -> Done {
     };
     // Instances may have gone meanwhile; from now on this process keeps its own.
     let locked = machine.state.lock();
-    let devices = visible::devices(&machine.state);
+    let devices = visible_devices::devices(&machine.state);
     if devices.is_empty() {
         return Err(CUresult::NO_DEVICE);
     }
@@ -97,28 +82,13 @@ pub fn init() -> Done {
         locked.enter(slot, device.partition, device.compute);
     }
     drop(locked);
+    // SAFETY: the handler only stores to an atomic.
+    unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
     PROCESS.get_or_init(|| Process {
         machine,
         slot,
         devices,
-        objects: Mutex::new(Objects {
-            contexts: Handles::new(0x51),
-            primary: std::array::from_fn(|_| Primary::default()),
-            memory: Memory::default(),
-            virtual_memory: VirtualMemory::default(),
-            pools: Pools::default(),
-            streams: Handles::new(0x52),
-            events: Handles::new(0x53),
-            modules: Handles::new(0x54),
-            libraries: Handles::new(0x55),
-            functions: Handles::new(0x56),
-            graphs: Graphs::default(),
-            arrays: Arrays::default(),
-            textures: Textures::default(),
-            sharing: Sharing::default(),
-            externals: Externals::default(),
-            greens: GreenContexts::default(),
-        }),
+        objects: Mutex::new(Objects::new()),
         issue: std::array::from_fn(|_| Mutex::default()),
         next_id: AtomicU64::new(1),
         captures: AtomicUsize::new(0),
@@ -134,10 +104,9 @@ pub fn process() -> Done<&'static Process> {
     }
 }
 
-pub fn forget_after_fork() {
-    if PROCESS.get().is_some() {
-        FORKED.store(true, SeqCst);
-    }
+/// In a fork child: CUDA is over, as with the real driver.
+extern "C" fn after_fork() {
+    FORKED.store(true, SeqCst);
 }
 
 impl Process {
@@ -153,7 +122,7 @@ impl Process {
         self.devices.len()
     }
 
-    /// The seat behind an ordinal.
+    /// The partition behind an ordinal.
     pub fn gpu(&self, device: CUdevice) -> Done<usize> {
         let ordinal = usize::try_from(device).map_err(|_| CUresult::INVALID_DEVICE)?;
         let device = self.devices.get(ordinal);
@@ -162,20 +131,20 @@ impl Process {
             .ok_or(CUresult::INVALID_DEVICE)
     }
 
-    /// The ordinal of a seat.
+    /// The ordinal of a partition.
     pub fn device(&self, gpu: usize) -> CUdevice {
-        let mut seats = self.partitions();
-        seats
-            .position(|seat| seat == gpu)
+        let mut partitions = self.partitions();
+        partitions
+            .position(|partition| partition == gpu)
             .map_or(-1, |ordinal| ordinal as CUdevice)
     }
 
-    /// Its seats in the order of their ordinals.
+    /// Its partitions in the order of their ordinals.
     pub fn partitions(&self) -> impl Iterator<Item = usize> + '_ {
         self.devices.iter().map(|device| device.partition)
     }
 
-    /// The compute instance it uses on a seat.
+    /// The compute instance it uses on a partition.
     pub fn instance(&self, gpu: usize) -> Option<&Instance> {
         let mut devices = self.devices.iter();
         devices
@@ -206,7 +175,7 @@ impl Process {
         }
     }
 
-    pub(super) fn checkpoint_state(&self) -> &CheckpointState {
+    pub fn checkpoint_state(&self) -> &CheckpointState {
         &self.state().slots()[self.slot].checkpoint_state
     }
 
@@ -220,11 +189,5 @@ impl Process {
 
     pub fn return_bytes(&self, gpu: usize, bytes: u64) {
         self.state().lock().return_bytes(self.slot, gpu, bytes);
-    }
-}
-
-impl Objects {
-    pub fn context(&self, handle: Handle<Context>) -> Done<&Context> {
-        self.contexts.get(handle).ok_or(CUresult::INVALID_CONTEXT)
     }
 }

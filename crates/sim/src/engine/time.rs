@@ -1,29 +1,35 @@
-//! The time model of one GPU: which process runs when, in simulated nanoseconds.
+//! The time room: queues of work and the engine of one GPU, which decides the process that runs, in simulated
+//! nanoseconds.
 //!
-//! Each process has one queue of work per GPU, in issue order over all its streams (so streams of one process never overlap: a simplification).
-//! Processes take turns, [`SLICE_NS`] each; a process without work gives its turn away at once. Nothing runs in the background: whoever needs to
-//! know the state of the GPU takes the state file's lock and advances the model to the present, exactly as far as the queued work allows.
-//! GPUs know nothing of each other, except where queues meet ([`Work::Meet`]): then all advance together ([`advance`]).
+//! It may use no other room.
+//!
+//! Each process has one queue of work per GPU, in issue order over all its streams (so streams of one process never
+//! overlap: a simplification). Processes take turns, [`SLICE_NS`] each; a process without work gives its turn away at
+//! once. Nothing runs in the background: a process that needs to know the state of the GPU takes the state file's lock
+//! and advances the model to the present, exactly as far as the queued work allows. GPUs know nothing of each other,
+//! except where queues meet ([`Work::Meet`]): then all advance together ([`advance`]).
 //!
 //! ```text
-//! owner pushes, without the lock            whoever holds the lock
+//! owner pushes, without the lock            the holder of the lock
 //!   pushed ──►  [ e e e e | head … ]  ──►  done        entry: {when: arrival, later end; work: kind, ns}
 //! ```
 //!
-//! All of it lives in shared memory and survives the death of whoever is writing: entries are counted once `done` moves, so a kill in the middle
-//! of a step costs at most that step.
+//! All of it lives in shared memory and survives the death of a writer: entries are counted once `done` moves, so a
+//! kill in the middle of a step costs at most that step.
 
-mod together;
-mod windows;
+pub mod together;
+pub mod windows;
 
-pub use self::together::{ActiveEngine, advance};
-pub use self::windows::Windows;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
+use crate::engine::time::windows::Windows;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
 /// How long a process keeps the GPU while others wait. A model of time slicing without MPS; not measured on hardware.
 pub const SLICE_NS: u64 = 2_000_000;
+
 /// Utilisation is kept in windows of 1/6 s, the sampling period NVML documents for `nvmlDeviceGetUtilizationRates`.
 pub const WINDOW_NS: u64 = 1_000_000_000 / 6;
+
 /// Entries one process can have in flight on one GPU; a launch beyond it waits.
 pub const DEPTH: u64 = 1024;
 
@@ -36,14 +42,19 @@ pub enum Work {
     Delay(u64),
     /// Waits until the owner opens it: a host function that has not returned.
     Gate,
-    /// Occupies the GPU, in the turns of its process, until so many queues of the machine run one with the same key: a collective that spins.
+    /// Occupies the GPU, in the turns of its process, until so many queues of the machine run one with the same key: a
+    /// collective that spins.
     Meet { key: u32, parties: u16 },
 }
 
 const KIND_SHIFT: u32 = 62;
+
 const LENGTH_MASK: u64 = (1 << KIND_SHIFT) - 1;
+
 const MEET: u64 = 3 << KIND_SHIFT;
+
 const PARTIES_SHIFT: u32 = 32;
+
 /// What has become of a meeting's party, in two bits of its entry.
 const STAGE_SHIFT: u32 = 60;
 
@@ -91,8 +102,8 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Appends an entry that arrives at `now` and gives the ticket by which to ask for it; None while [`DEPTH`] entries are in flight.
-    /// Only the owning process calls this, one thread at a time.
+    /// Appends an entry that arrives at `now` and gives the ticket by which to ask for it; None while [`DEPTH`] entries
+    /// are in flight. Only the owning process calls this, one thread at a time.
     pub fn push(&self, now: u64, work: Work) -> Option<u64> {
         let pushed = self.pushed.load(Relaxed);
         if pushed - self.done.load(SeqCst) >= DEPTH {
@@ -124,14 +135,15 @@ impl Queue {
         })
     }
 
-    /// Lets the work behind a gate go on, from `now` and not from when somebody last looked.
+    /// Lets the work behind a gate go on, from `now` and not from when the engine last advanced.
     pub fn open_gate(&self, ticket: u64, now: u64) {
         let entry = &self.ring[((ticket - 1) % DEPTH) as usize];
         entry.when.store(now, SeqCst);
         entry.work.store(Work::Delay(0).pack(), SeqCst);
     }
 
-    /// A lower bound, in nanoseconds, on how long the queue needs to reach `ticket`: what is left with the GPU to itself.
+    /// A lower bound, in nanoseconds, on how long the queue needs to reach `ticket`: what is left with the GPU to
+    /// itself.
     pub fn at_least(&self, ticket: u64) -> u64 {
         let done = self.done.load(SeqCst);
         let left = (done..ticket).fold(0u64, |sum, at| match self.entry(at).1 {
@@ -272,7 +284,7 @@ impl Kind {
         matches!(self, Kind::Busy | Kind::Meet { .. })
     }
 
-    /// Whether it gets on without anybody's doing.
+    /// Whether it gets on without a further call.
     fn gets_on(self) -> bool {
         match self {
             Kind::Busy | Kind::Delay => true,

@@ -27,8 +27,8 @@ mod stream;
 mod texture;
 mod vmm;
 
-use crate::engine::process::Done;
-use crate::exports::place::OutPtr;
+use crate::engine::objects::Done;
+use crate::exports::out_ptr::OutPtr;
 use divvy_driver::sys::cuda::CUresult;
 use std::ffi::{CStr, c_char};
 

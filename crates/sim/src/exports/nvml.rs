@@ -15,10 +15,10 @@ mod scope;
 mod setting;
 mod table;
 
-use crate::engine::gpu::Gpu;
-use crate::engine::state::{Locked, State};
-use crate::exports::place::OutPtr;
-use crate::machine::machine;
+use crate::engine::machine::gpu::Gpu;
+use crate::engine::machine::opened::machine;
+use crate::engine::machine::state::{Locked, State};
+use crate::exports::out_ptr::OutPtr;
 use crate::model::Model;
 use divvy_driver::sys::nvml::{nvmlDevice_t, nvmlReturn_t};
 use std::ffi::{CStr, c_char};
@@ -60,7 +60,8 @@ struct Device {
 }
 
 impl Device {
-    /// A handle of this machine's GPUs, whether the GPU answers or not. A MIG device has what asks for it by itself, and nothing else (*guess*).
+    /// A handle of this machine's GPUs, whether the GPU answers or not. A MIG device has what asks for it by itself,
+    /// and nothing else (*guess*).
     fn of(handle: nvmlDevice_t) -> Done<Device> {
         let state = state()?;
         if mig::MigDevice::of(handle)?.is_some() {

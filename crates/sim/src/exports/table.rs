@@ -41,19 +41,22 @@ signature!(P0 P1 P2 P3 P4 P5 P6 P7 P8 | P9 P10);
 signature!(P0 P1 P2 P3 P4 P5 P6 P7 P8 P9 | P10);
 signature!(P0 P1 P2 P3 P4 P5 P6 P7 P8 P9 P10 |);
 
-/// `api { name, name_ptsz: (parameter, …) => handler; … }`: exports each name with the signature that `divvy_driver::sys::api::pfn` gives it. The
-/// handler takes the parameters and answers `Result<(), api's result>`.
+/// `api { name, name_ptsz: (parameter, …) => handler; … }`: exports each name with the signature that
+/// `divvy_driver::sys::api::pfn` gives it. The handler takes the parameters and answers `Result<(), api's result>`. In
+/// its place `{ call }` says which function is called with what.
 macro_rules! exports {
-    ($api:ident { $($($name:ident),+: $parameters:tt => $handler:ident;)* }) => {
+    ($api:ident { $($($name:ident),+: $parameters:tt => $handler:tt;)* }) => {
         $($(exports!(@row $api $name $handler; $parameters);)+)*
     };
-    (@row $api:ident $name:ident $handler:ident; ($($parameter:ident),*)) => {
+    (@call { $call:expr } $($parameter:ident)*) => { $call };
+    (@call $handler:ident $($parameter:ident)*) => { self::$handler($($parameter),*) };
+    (@row $api:ident $name:ident $handler:tt; ($($parameter:ident),*)) => {
         exports!(@zip $api $name $handler; [] [$($parameter)*] [P0 P1 P2 P3 P4 P5 P6 P7 P8 P9 P10]);
     };
-    (@zip $api:ident $name:ident $handler:ident; [$($done:tt)*] [$parameter:ident $($parameters:ident)*] [$slot:ident $($slots:ident)*]) => {
+    (@zip $api:ident $name:ident $handler:tt; [$($done:tt)*] [$parameter:ident $($parameters:ident)*] [$slot:ident $($slots:ident)*]) => {
         exports!(@zip $api $name $handler; [$($done)* ($parameter $slot)] [$($parameters)*] [$($slots)*]);
     };
-    (@zip $api:ident $name:ident $handler:ident; [$(($parameter:ident $slot:ident))*] [] $slots:tt) => {
+    (@zip $api:ident $name:ident $handler:tt; [$(($parameter:ident $slot:ident))*] [] $slots:tt) => {
         #[unsafe(no_mangle)]
         #[allow(unused_unsafe)]
         unsafe extern "C" fn $name(
@@ -63,15 +66,15 @@ macro_rules! exports {
                 stringify!($name),
                 || {
                     // A locked process's calls wait, and those under way are waited for.
-                    let _inside = const { $crate::engine::door::is_locked_out(stringify!($name)) }
-                        .then($crate::engine::door::enter);
+                    let _inside = const { $crate::engine::process::checkpoint_lock::is_locked_out(stringify!($name)) }
+                        .then($crate::engine::process::checkpoint_lock::enter);
                     // SAFETY: the caller's arguments, which the API's documentation vouches for.
-                    unsafe { self::$handler($($parameter),*) }
+                    unsafe { exports!(@call $handler $($parameter)*) }
                 },
                 |_line| { $(_line.argument($parameter);)* },
             );
             if const { $crate::exports::table::is_per_thread(stringify!($name)) } {
-                $crate::engine::stream::with_per_thread_default(call)
+                $crate::engine::work::stream::with_per_thread_default(call)
             } else {
                 call()
             }

@@ -1,7 +1,7 @@
-//! What a GPU can be divided into: its profiles and placements, from data/mig.toml, which says where each figure comes from.
+//! MIG tables: the profiles and placements of a GPU, from data/mig.toml, which says where each figure comes from.
 //!
-//! What the data leaves out is filled in here: multiprocessors and engines by compute slices, compute instances by the pattern of the boards that have
-//! been seen. Both are guesses.
+//! What the data leaves out is filled in here: multiprocessors and engines by compute slices, compute instances by the
+//! pattern of the boards that have been seen. Both are guesses.
 
 use serde::Deserialize;
 use std::sync::LazyLock;
@@ -207,8 +207,8 @@ impl Table {
         }
     }
 
-    /// What a GPU instance can be divided into. One of twice the memory has the revised profile alone where it has more multiprocessors than an
-    /// ordinary one (seen on GH200).
+    /// What a GPU instance can be divided into. One of twice the memory has the revised profile alone where it has more
+    /// multiprocessors than an ordinary one (seen on GH200).
     pub fn compute_profiles(&self, within: &GpuProfile) -> Vec<ComputeProfile> {
         let slices = within.compute_slices;
         let revised = self.multiprocessors(within) != self.multiprocessors(self.smallest());
@@ -236,7 +236,7 @@ impl Table {
         found
     }
 
-    /// For boards whose tables nobody has published: as on the A100, in proportion.
+    /// For boards without a published table: as on the A100, in proportion.
     fn usual_compute_profiles(&self, within: &GpuProfile) -> Vec<ComputeProfile> {
         let (slices, multiprocessors) = (within.compute_slices, self.multiprocessors(within));
         let numbers = [(1, 0), (2, 1), (3, 2), (4, 3), (7, 4)];

@@ -444,7 +444,6 @@ fn textures_describe_what_is_there() {
     client.set("resource", of_array);
     client.ok(&[
         "cuTexObjectCreate &t &resource &texture 0",
-        "cuTexObjectGetResourceDesc &back $t",
         "cuSurfObjectCreate &s &resource",
         "cuSurfObjectDestroy $s",
         "cuTexObjectDestroy $t",

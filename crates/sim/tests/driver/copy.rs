@@ -17,7 +17,8 @@ fn ready(client: &mut Client) {
     ]);
 }
 
-/// A box of 3 bytes, 2 rows and 2 layers from (1, 1, 1) in rows of 8 and layers of 4, to the beginning of rows of 4 and layers of 2.
+/// A box of 3 bytes, 2 rows and 2 layers from (1, 1, 1) in rows of 8 and layers of 4, to the beginning of rows of 4 and
+/// layers of 2.
 fn part(client: &mut Client) -> CUDA_MEMCPY3D {
     CUDA_MEMCPY3D {
         srcXInBytes: 1,
@@ -267,12 +268,12 @@ fn a_captured_batch_is_nodes_side_by_side() {
         "cuMemcpyBatchAsync_v2 &to &from &sizes 2 &attributes &firsts 1 $s",
         "cuMemcpyDtoHAsync_v2 &seen $b 256 $s",
         "cuStreamEndCapture $s &graph",
-        "cuGraphGetRootNodes $graph 0 &count",
+        "cuGraphGetNodes $graph 0 &count",
         "cuGraphInstantiateWithFlags &exec $graph 0",
         "cuGraphLaunch $exec $s",
         "cuStreamSynchronize $s",
     ]);
-    assert_eq!(client.value("count"), 2);
+    assert_eq!(client.value("count"), 3);
     let seen = client.bytes("seen");
     assert_eq!(
         [&seen[..5], &seen[100..105]],

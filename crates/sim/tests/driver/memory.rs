@@ -96,7 +96,8 @@ fn a_killed_process_gives_everything_back() {
     assert_eq!(survivor.memory(), before);
 }
 
-/// Kills processes in the middle of allocating, again and again: whatever they were doing, nothing is lost and nobody hangs.
+/// Kills processes in the middle of allocating, again and again: whatever they were doing, nothing is lost and nobody
+/// hangs.
 #[test]
 fn processes_killed_at_any_moment_leave_the_machine_whole() {
     let machine = Machine::new("a100-40gb:2");
@@ -113,7 +114,8 @@ fn processes_killed_at_any_moment_leave_the_machine_whole() {
             victim.tell("again 1000000000 cuMemAlloc_v2 &a 2097152");
             victim.tell("again 1000000000 cuMemAllocAsync &a 4096 0");
         }
-        // The survivor works meanwhile; how long differs from round to round. The victims may have all there is by then.
+        // The survivor works meanwhile; how long differs from round to round. The victims may have all there is by
+        // then.
         for _ in 0..round % 7 {
             match survivor.call("cuMemAlloc_v2 &s 512") {
                 OUT_OF_MEMORY => {}

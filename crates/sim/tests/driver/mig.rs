@@ -1,5 +1,5 @@
-//! MIG through the C ABI: profiles, instances and modes, as the conformance cases of the simulator have them. Cases are named after what they show;
-//! the comments say where what is expected was read.
+//! MIG through the C ABI: profiles, instances and modes, as the conformance cases of the simulator have them. Cases are
+//! named after what they show; the comments say where what is expected was read.
 
 mod compute;
 mod fault;

@@ -351,7 +351,8 @@ fn compute_instances_work_at_once_and_processes_in_one_take_turns() {
     assert!(shared[0] > 90.0 && shared[1] > 90.0, "{shared:?}");
 }
 
-/// Makes compute instances of one slice in GPU instance 2, in place of the one that has all of it; their handles are `part0` and `part1`.
+/// Makes compute instances of one slice in GPU instance 2, in place of the one that has all of it; their handles are
+/// `part0` and `part1`.
 fn split(monitor: &mut Client) {
     monitor.ok(&[
         "nvmlDeviceGetGpuInstanceById $gpu 2 &instance",

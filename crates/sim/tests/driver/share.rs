@@ -1,4 +1,5 @@
-//! Memory in several processes: interprocess handles, pools, descriptors. What one writes the other reads, and the GPU counts it once.
+//! Memory in several processes: interprocess handles, pools, descriptors. What one writes the other reads, and the GPU
+//! counts it once.
 
 use crate::machine::{Client, MIB, Machine};
 use divvy_driver::sys::cuda::*;

@@ -1,21 +1,18 @@
-//! What an instance is called: ids by place, UUIDs, minors of its capability files.
+//! Identities of MIG instances: ids by place, UUIDs, minors of their capability files.
 
-use super::MigInstanceId;
+use crate::config::IdMap;
+use crate::engine::mig::MigInstanceId;
 use sha1_smol::Sha1;
 
-/// Which half of a GPU has instance 1. Boards differ: on some A100 a 4g at the left is 1, on others 2.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum IdMap {
-    /// The left half, as in the MIG user guide.
-    #[default]
-    A,
-    /// The right half.
-    B,
+/// A UUID in groups of hexadecimal digits.
+pub fn grouped(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &hex[range]);
+    format!("{a}-{b}-{c}-{d}-{e}")
 }
 
-/// The id of a GPU instance: 0 for a whole GPU, 1 and 2 for halves, 3 to 6 for quarters, 7 to 14 for eighths (open-gpu-kernel-modules,
-/// `kmigmgr_ga100.c`). What is smaller than its part counts as the part.
+/// The id of a GPU instance: 0 for a whole GPU, 1 and 2 for halves, 3 to 6 for quarters, 7 to 14 for eighths
+/// (open-gpu-kernel-modules, `kmigmgr_ga100.c`). What is smaller than its part counts as the part.
 pub fn gpu_instance_id(memory_slices: u32, start: u32, size: u32, map: IdMap) -> u32 {
     let fitting = |parts: &u32| memory_slices / parts >= size;
     let parts = [8, 4, 2, 1].into_iter().find(fitting).unwrap_or(1);
@@ -27,8 +24,8 @@ pub fn gpu_instance_id(memory_slices: u32, start: u32, size: u32, map: IdMap) ->
     parts - 1 + place
 }
 
-/// The UUID of a MIG device, of version 5 as the driver's: by the GPU and the slot, so that what is made again in the same place has the same.
-/// `first_slice` is the compute instance's first slice in its GPU instance.
+/// The UUID of a MIG device, of version 5 as the driver's: by the GPU and the slot, so that what is made again in the
+/// same place has the same. `first_slice` is the compute instance's first slice in its GPU instance.
 pub fn mig_uuid(gpu: &[u8; 16], gpu_instance: u32, first_slice: u32) -> [u8; 16] {
     let mut hash = Sha1::from(gpu);
     hash.update(format!("SMC{gpu_instance}/{first_slice}").as_bytes());
@@ -41,7 +38,9 @@ pub fn mig_uuid(gpu: &[u8; 16], gpu_instance: u32, first_slice: u32) -> [u8; 16]
 
 /// GPU instances and compute instances that capability files are numbered for (open-gpu-kernel-modules, `nv-caps.c`).
 const NUMBERED_GPU_INSTANCES: u32 = 15;
+
 const NUMBERED_COMPUTE_INSTANCES: u32 = 8;
+
 /// Minors 0 to 2 are fabric management, `mig/config` and `mig/monitor`.
 const FIRST_MINOR: u32 = 3;
 

@@ -1,24 +1,13 @@
-//! Where GPU instances may lie and where the driver puts one itself. Pure.
+//! Placement of GPU instances: where they may lie, and where the driver puts one itself. Pure.
 
+use crate::config::Choice;
 use crate::model::mig::{GpuProfile, Table};
-use serde::Deserialize;
 
 /// What occupies memory slices: the profile's id and the first slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placed {
     pub profile: u32,
     pub start: u32,
-}
-
-/// How the driver chooses where nobody has said.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Choice {
-    /// What leaves most placements possible, at the lowest start (inferred from transcripts of A100, H100 and GH200).
-    #[default]
-    Likely,
-    /// What leaves fewest: legal too, and nobody may rely on the other.
-    Adversarial,
 }
 
 fn slices(start: u32, size: u32) -> u64 {
@@ -33,7 +22,8 @@ fn occupied(table: &Table, placed: &[Placed]) -> u64 {
     placed.iter().map(of).fold(0, |all, one| all | one)
 }
 
-/// How many more of a profile may be there, by its number and by what media engines the others have. Slices are not looked at.
+/// How many more of a profile may be there, by its number and by what media engines the others have. Slices are not
+/// looked at.
 fn allowed(table: &Table, placed: &[Placed], profile: &GpuProfile) -> usize {
     let others = || placed.iter().filter_map(|at| table.profile(at.profile));
     let alone = |one: &GpuProfile, other: &GpuProfile| one.has_all_media() && !other.has_no_media();
@@ -82,7 +72,8 @@ pub fn choose(
         let counted = table.profiles.iter().filter(counted);
         counted.map(|other| free_starts(after, other).count()).sum()
     };
-    // The slice that no ordinary small instance can have goes to one of twice the memory last (GH200: 15,15,15 were not at 6).
+    // The slice that no ordinary small instance can have goes to one of twice the memory last (GH200: 15,15,15 were not
+    // at 6).
     let last =
         |start: u32| profile.has_double_memory() && start + profile.size == table.memory_slices;
     let legal = legal_starts(table, placed, profile).into_iter();
@@ -96,8 +87,9 @@ pub fn choose(
 
 #[cfg(test)]
 mod tests {
-    use super::super::identity::{IdMap, gpu_instance_id};
+    use super::super::identity::gpu_instance_id;
     use super::*;
+    use crate::config::IdMap;
     use std::collections::BTreeSet;
 
     fn table(key: &str) -> &'static Table {

@@ -1,3 +1,4 @@
+use super::together::{ActiveEngine, advance};
 use super::*;
 
 const MS: u64 = 1_000_000;
@@ -89,7 +90,8 @@ fn two_saturating_processes_share_evenly_whatever_their_kernels_are() {
     assert!((bench.share(1) - 50.0).abs() < 0.3, "{}", bench.share(1));
 }
 
-/// The table of the design: two saturating processes with kernels of 1 ms and 0.2 ms, and one that runs 5 ms, waits for it and pauses 45 ms.
+/// The table of the design: two saturating processes with kernels of 1 ms and 0.2 ms, and one that runs 5 ms, waits for
+/// it and pauses 45 ms.
 #[test]
 fn round_robin_gives_the_shares_of_the_design_table() {
     let bench = Bench::new(3);

@@ -1,12 +1,12 @@
-//! Several GPUs (or compute instances) brought to the present together, and what queues that meet do to each other.
+//! Advancing several GPUs (or compute instances) together, and meetings of queues (rendezvous).
 
-use super::{Engine, Interval, Kind, Lane, Stage};
+use crate::engine::time::{Engine, Interval, Kind, Lane, Stage};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// One GPU and its queues that have work, in the order of their slots.
 pub struct ActiveEngine<'a> {
-    pub(super) engine: &'a Engine,
-    pub(super) lanes: Vec<Lane<'a>>,
+    pub engine: &'a Engine,
+    pub lanes: Vec<Lane<'a>>,
 }
 
 impl<'a> ActiveEngine<'a> {
@@ -18,8 +18,8 @@ impl<'a> ActiveEngine<'a> {
         }
     }
 
-    /// How far time may jump before something happens here; None when nothing will by itself: all queued work is done, stands at a gate, or spins for
-    /// a party that is not queued anywhere.
+    /// How far time may jump before something happens here; None when nothing will by itself: all queued work is done,
+    /// stands at a gate, or spins for a party that is not queued anywhere.
     pub fn until_next_event(&self) -> Option<u64> {
         let mut heads = self.lanes.iter().filter_map(|lane| lane.queue.head());
         if !heads.any(|head| head.kind.gets_on()) {
@@ -30,7 +30,8 @@ impl<'a> ActiveEngine<'a> {
     }
 }
 
-/// Brings GPUs to time `to` together, so that whoever meets across them does so at one time. The caller holds the lock.
+/// Brings GPUs to time `to` together, so that queues that meet across them do so at one time. The caller holds the
+/// lock.
 pub fn advance(parts: &[ActiveEngine<'_>], to: u64) {
     for ActiveEngine { engine, .. } in parts {
         if to < engine.now() {
@@ -71,7 +72,8 @@ fn advance_in_step(parts: &[ActiveEngine<'_>], to: u64) {
     }
 }
 
-/// Ends what is over at this moment: entries that have had their time, and meetings all of whose parties run or have run.
+/// Ends what is over at this moment: entries that have had their time, and meetings all of whose parties run or have
+/// run.
 fn settle(parts: &[ActiveEngine<'_>]) {
     loop {
         for part in parts {
@@ -86,7 +88,7 @@ fn settle(parts: &[ActiveEngine<'_>]) {
     }
 }
 
-/// What the lane whose turn it is does about its meeting, if it has one; whether anybody got on by it.
+/// What the lane whose turn it is does about its meeting, if it has one; whether a lane got on by it.
 fn meet(part: &ActiveEngine<'_>, all: &[ActiveEngine<'_>]) -> bool {
     let heads = || all.iter().flat_map(|part| &part.lanes);
     let spins = |lane: &&Lane<'_>| {

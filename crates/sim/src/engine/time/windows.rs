@@ -1,20 +1,21 @@
-//! How busy something was lately: nanoseconds per window of time.
+//! Utilisation windows: busy nanoseconds in each window of time.
 
-use super::WINDOW_NS;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::engine::time::WINDOW_NS;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 const WINDOWS: usize = 32;
 
 /// Busy nanoseconds per window of 1/6 s, for the last five seconds.
 #[repr(C)]
 pub struct Windows {
-    /// Which window a cell holds, counted from 1 so that zeroed cells are nobody's.
+    /// Which window a cell holds, counted from 1 so that zeroed cells are of no window.
     number: [AtomicU64; WINDOWS],
     busy: [AtomicU64; WINDOWS],
 }
 
 impl Windows {
-    pub(super) fn add(&self, mut from: u64, mut ns: u64) {
+    pub fn add(&self, mut from: u64, mut ns: u64) {
         while ns > 0 {
             let window = from / WINDOW_NS;
             let part = ns.min((window + 1) * WINDOW_NS - from);
@@ -61,7 +62,7 @@ impl Windows {
             .collect()
     }
 
-    pub(super) fn clear(&self) {
+    pub fn clear(&self) {
         for cell in &self.number {
             cell.store(0, Relaxed);
         }

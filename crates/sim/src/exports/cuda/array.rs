@@ -1,10 +1,11 @@
 //! Arrays and mipmapped arrays.
 
 use super::out;
-use crate::engine::array::{Array, Mipmap};
-use crate::engine::handles::Handle;
-use crate::engine::process::{Done, process};
-use crate::engine::stream::Destination;
+use crate::engine::objects::Done;
+use crate::engine::objects::array::{Array, Mipmap};
+use crate::engine::objects::handles::Handle;
+use crate::engine::objects::stream::Destination;
+use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_DESCRIPTOR_v1, CUDA_ARRAY_MEMORY_REQUIREMENTS,
     CUDA_ARRAY_SPARSE_PROPERTIES, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR_v1, CUarray,
@@ -17,9 +18,6 @@ exports! { cuda {
     cuArrayCreate_v2: (array, described) => create;
     cuArray3DCreate: (array, described) => create_3d_v1;
     cuArray3DCreate_v2: (array, described) => create_3d;
-    cuArrayGetDescriptor: (described, array) => descriptor_v1;
-    cuArrayGetDescriptor_v2: (described, array) => descriptor;
-    cuArray3DGetDescriptor: (described, array) => descriptor_3d_v1;
     cuArray3DGetDescriptor_v2: (described, array) => descriptor_3d;
     cuArrayDestroy: (array) => destroy;
     cuArrayGetMemoryRequirements: (requirements, array, device) => requirements;
@@ -113,38 +111,6 @@ unsafe fn create_3d(array: *mut CUarray, described: *const CUDA_ARRAY3D_DESCRIPT
 fn described(array: CUarray) -> Done<CUDA_ARRAY3D_DESCRIPTOR> {
     let objects = process()?.objects();
     Ok(objects.arrays.array(to_handle(array))?.described)
-}
-
-fn descriptor_v1(place: *mut CUDA_ARRAY_DESCRIPTOR_v1, array: CUarray) -> Done {
-    let described = described(array)?;
-    out(place)?.set(CUDA_ARRAY_DESCRIPTOR_v1 {
-        Width: described.Width as u32,
-        Height: described.Height as u32,
-        Format: described.Format,
-        NumChannels: described.NumChannels,
-    })
-}
-
-fn descriptor(place: *mut CUDA_ARRAY_DESCRIPTOR, array: CUarray) -> Done {
-    let described = described(array)?;
-    out(place)?.set(CUDA_ARRAY_DESCRIPTOR {
-        Width: described.Width,
-        Height: described.Height,
-        Format: described.Format,
-        NumChannels: described.NumChannels,
-    })
-}
-
-fn descriptor_3d_v1(place: *mut CUDA_ARRAY3D_DESCRIPTOR_v1, array: CUarray) -> Done {
-    let described = described(array)?;
-    out(place)?.set(CUDA_ARRAY3D_DESCRIPTOR_v1 {
-        Width: described.Width as u32,
-        Height: described.Height as u32,
-        Depth: described.Depth as u32,
-        Format: described.Format,
-        NumChannels: described.NumChannels,
-        Flags: described.Flags,
-    })
 }
 
 fn descriptor_3d(place: *mut CUDA_ARRAY3D_DESCRIPTOR, array: CUarray) -> Done {

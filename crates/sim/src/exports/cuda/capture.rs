@@ -1,9 +1,10 @@
-//! Stream capture: beginning, ending, asking about it.
+//! Stream capture: beginning, ending and querying it.
 
-use super::graph::{dependencies, graph_handle, to_graph};
+use super::graph::{dependencies, to_graph};
 use super::{out, set_if_wanted};
-use crate::engine::capture;
-use crate::engine::process::{Done, process};
+use crate::engine::objects::Done;
+use crate::engine::process::capture_mode;
+use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
     CUgraph, CUgraphEdgeData, CUgraphNode, CUresult, CUstream, CUstreamCaptureMode as Mode,
     CUstreamCaptureStatus as Status, CUstreamUpdateCaptureDependencies_flags as Update,
@@ -11,40 +12,21 @@ use divvy_driver::sys::cuda::{
 use std::ptr::{null, null_mut};
 
 exports! { cuda {
-    cuStreamBeginCapture, cuStreamBeginCapture_ptsz: (stream) => begin;
+    cuStreamBeginCapture, cuStreamBeginCapture_ptsz: (stream) => { begin_in_mode(stream, Mode::GLOBAL) };
     cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz: (stream, mode) => begin_in_mode;
-    cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz: (stream, graph, nodes, edges, count, mode) => begin_into;
     cuStreamEndCapture, cuStreamEndCapture_ptsz: (stream, graph) => end;
     cuStreamIsCapturing, cuStreamIsCapturing_ptsz: (stream, status) => is_capturing;
-    cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_ptsz: (stream, status, id) => info;
-    cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2_ptsz: (stream, status, id, graph, nodes, count) => info_with_nodes;
-    cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz: (stream, status, id, graph, nodes, edges, count) => info_with_edges;
-    cuStreamUpdateCaptureDependencies, cuStreamUpdateCaptureDependencies_ptsz: (stream, nodes, count, flags) => update;
-    cuStreamUpdateCaptureDependencies_v2, cuStreamUpdateCaptureDependencies_v2_ptsz: (stream, nodes, edges, count, flags) => update_with_edges;
+    cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_ptsz: (stream, status, id) => { info(stream, status, id, null_mut(), null_mut(), null_mut(), null_mut()) };
+    cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2_ptsz: (stream, status, id, graph, nodes, count) => { info(stream, status, id, graph, nodes, null_mut(), count) };
+    cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz: (stream, status, id, graph, nodes, edges, count) => info;
+    cuStreamUpdateCaptureDependencies, cuStreamUpdateCaptureDependencies_ptsz: (stream, nodes, count, flags) => { update(stream, nodes, null(), count, flags) };
+    cuStreamUpdateCaptureDependencies_v2, cuStreamUpdateCaptureDependencies_v2_ptsz: (stream, nodes, edges, count, flags) => update;
     cuThreadExchangeStreamCaptureMode: (mode) => exchange_mode;
 } }
 
-/// The first form of the function knows one mode.
-fn begin(stream: CUstream) -> Done {
-    begin_in_mode(stream, Mode::GLOBAL)
-}
-
+/// The first form of the function knows one mode, the global one.
 fn begin_in_mode(stream: CUstream, mode: Mode) -> Done {
-    process()?.begin_capture(stream.addr(), mode, None)
-}
-
-unsafe fn begin_into(
-    stream: CUstream,
-    graph: CUgraph,
-    nodes: *const CUgraphNode,
-    edges: *const CUgraphEdgeData,
-    count: usize,
-    mode: Mode,
-) -> Done {
-    // SAFETY: the caller's lists.
-    let dependencies = unsafe { dependencies(nodes, edges, count) }?;
-    let into = Some((graph_handle(graph), dependencies));
-    process()?.begin_capture(stream.addr(), mode, into)
+    process()?.begin_capture(stream.addr(), mode)
 }
 
 /// A capture that was invalid has ended all the same, and gives no graph.
@@ -64,23 +46,7 @@ fn is_capturing(stream: CUstream, status: *mut Status) -> Done {
     status.set(process.capture_status(stream.addr())?)
 }
 
-fn info(stream: CUstream, status: *mut Status, id: *mut u64) -> Done {
-    let (graph, nodes, count) = (null_mut(), null_mut(), null_mut());
-    info_with_edges(stream, status, id, graph, nodes, null_mut(), count)
-}
-
-fn info_with_nodes(
-    stream: CUstream,
-    status: *mut Status,
-    id: *mut u64,
-    graph: *mut CUgraph,
-    nodes: *mut *const CUgraphNode,
-    count: *mut usize,
-) -> Done {
-    info_with_edges(stream, status, id, graph, nodes, null_mut(), count)
-}
-
-fn info_with_edges(
+fn info(
     stream: CUstream,
     status: *mut Status,
     id: *mut u64,
@@ -112,12 +78,7 @@ fn info_with_edges(
     status.set(found)
 }
 
-unsafe fn update(stream: CUstream, nodes: *mut CUgraphNode, count: usize, flags: u32) -> Done {
-    // SAFETY: the caller's list.
-    unsafe { update_with_edges(stream, nodes, null(), count, flags) }
-}
-
-unsafe fn update_with_edges(
+unsafe fn update(
     stream: CUstream,
     nodes: *mut CUgraphNode,
     edges: *const CUgraphEdgeData,
@@ -139,5 +100,5 @@ unsafe fn exchange_mode(mode: *mut Mode) -> Done {
     let place = out(mode)?;
     // SAFETY: not null; the caller's mode to set.
     let wanted = unsafe { *mode };
-    place.set(capture::exchange_mode(wanted)?)
+    place.set(capture_mode::exchange_mode(wanted)?)
 }

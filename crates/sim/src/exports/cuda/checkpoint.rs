@@ -1,7 +1,9 @@
-//! Process checkpoints. Custom storage is not among them: its handles do not exist, and `cuCheckpointOperationComplete` stays unsupported.
+//! Process checkpoints. Custom storage is not among them: its handles do not exist, and `cuCheckpointOperationComplete`
+//! stays unsupported.
 
 use super::out;
-use crate::engine::process::{Done, Process, process};
+use crate::engine::objects::Done;
+use crate::engine::process::{Process, process};
 use divvy_driver::sys::cuda::{
     CUcheckpointCheckpointArgs, CUcheckpointLockArgs, CUcheckpointRestoreArgs,
     CUcheckpointUnlockArgs, CUprocessState, CUresult,

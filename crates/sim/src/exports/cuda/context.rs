@@ -1,12 +1,13 @@
-//! Contexts: primary ones, made ones, the current one.
+//! Contexts: primary and created ones, the current one, their flags and limits.
 
 use super::{out, set_if_wanted};
-use crate::engine::context::{self, Context};
-use crate::engine::handles::Handle;
-use crate::engine::process::{Done, Process, process};
+use crate::engine::objects::Done;
+use crate::engine::objects::context::Context;
+use crate::engine::objects::handles::Handle;
+use crate::engine::process::current;
+use crate::engine::process::{Process, process};
 use divvy_driver::sys::cuda::{
-    CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUexecAffinityType, CUfunc_cache,
-    CUlimit, CUresult, CUsharedconfig,
+    CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUfunc_cache, CUlimit, CUresult,
 };
 use std::ptr::{null_mut, without_provenance_mut};
 
@@ -37,17 +38,12 @@ exports! { cuda {
     cuCtxGetDevice_v2: (device, context) => device_of;
     cuCtxGetFlags: (flags) => flags;
     cuCtxSetFlags: (flags) => set_flags;
-    cuCtxGetId: (context, id) => id;
     cuCtxSynchronize: () => synchronize;
     cuCtxSynchronize_v2: (context) => synchronize_context;
     cuCtxSetLimit: (limit, value) => set_limit;
     cuCtxGetLimit: (value, limit) => get_limit;
-    cuCtxResetPersistingL2Cache: () => reset_persisting;
-    cuCtxGetExecAffinity: (affinity, kind) => affinity;
     cuCtxGetCacheConfig: (config) => cache_config;
     cuCtxSetCacheConfig: (config) => set_cache_config;
-    cuCtxGetSharedMemConfig: (config) => shared_config;
-    cuCtxSetSharedMemConfig: (config) => set_shared_config;
     cuCtxGetApiVersion: (context, version) => api_version;
     cuCtxGetStreamPriorityRange: (least, greatest) => priority_range;
     cuCtxEnablePeerAccess: (peer, flags) => enable_peer;
@@ -109,7 +105,7 @@ fn create(context: *mut CUcontext, flags: u32, device: CUdevice) -> Done {
     let process = process()?;
     let (place, gpu) = (out(context)?, process.gpu(device)?);
     let context = process.create_context(&mut process.objects(), gpu, flags, false)?;
-    context::push(context);
+    current::push(context);
     place.set(from_handle(context))
 }
 
@@ -147,8 +143,8 @@ fn destroy(context: CUcontext) -> Done {
         return Err(CUresult::INVALID_CONTEXT);
     }
     process.destroy_context(&mut objects, handle)?;
-    if context::top() == Some(handle) {
-        context::pop();
+    if current::top() == Some(handle) {
+        current::pop();
     }
     Ok(())
 }
@@ -159,7 +155,7 @@ fn attach(context: *mut CUcontext, flags: u32) -> Done {
         return Err(CUresult::INVALID_VALUE);
     }
     change_current(|context| context.attached += 1)?;
-    place.set(context::top().map_or(null_mut(), from_handle))
+    place.set(current::top().map_or(null_mut(), from_handle))
 }
 
 /// One use of the current context less; without any it is destroyed.
@@ -175,27 +171,15 @@ fn detach(context: CUcontext) -> Done {
     change_current(|context| context.attached -= 1)
 }
 
-/// There is no cache to reset.
-fn reset_persisting() -> Done {
-    named_or_current(process()?, null_mut()).map(drop)
-}
-
-/// Contexts have an affinity under MPS alone, which is not simulated.
-fn affinity(place: *mut CUexecAffinityParam, _kind: CUexecAffinityType) -> Done {
-    out(place)?;
-    named_or_current(process()?, null_mut())?;
-    Err(CUresult::UNSUPPORTED_EXEC_AFFINITY)
-}
-
 fn push(context: CUcontext) -> Done {
     process()?.objects().context(to_handle(context))?;
-    context::push(to_handle(context));
+    current::push(to_handle(context));
     Ok(())
 }
 
 fn pop(context: *mut CUcontext) -> Done {
     process()?;
-    let popped = context::pop().ok_or(CUresult::INVALID_CONTEXT)?;
+    let popped = current::pop().ok_or(CUresult::INVALID_CONTEXT)?;
     set_if_wanted(context, from_handle(popped));
     Ok(())
 }
@@ -203,17 +187,17 @@ fn pop(context: *mut CUcontext) -> Done {
 fn set_current(context: CUcontext) -> Done {
     let process = process()?;
     if context.is_null() {
-        context::set_top(None);
+        current::set_top(None);
         return Ok(());
     }
     process.objects().context(to_handle(context))?;
-    context::set_top(Some(to_handle(context)));
+    current::set_top(Some(to_handle(context)));
     Ok(())
 }
 
 fn get_current(context: *mut CUcontext) -> Done {
     process()?;
-    out(context)?.set(context::top().map_or(null_mut(), from_handle))
+    out(context)?.set(current::top().map_or(null_mut(), from_handle))
 }
 
 fn device(device: *mut CUdevice) -> Done {
@@ -248,12 +232,6 @@ fn change_current(change: impl FnOnce(&mut Context)) -> Done {
             .ok_or(CUresult::INVALID_CONTEXT)?,
     );
     Ok(())
-}
-
-fn id(context: CUcontext, id: *mut u64) -> Done {
-    let process = process()?;
-    let context = named_or_current(process, context)?;
-    out(id)?.set(process.objects().context(context)?.id)
 }
 
 fn synchronize() -> Done {
@@ -296,16 +274,6 @@ fn cache_config(config: *mut CUfunc_cache) -> Done {
 
 fn set_cache_config(config: CUfunc_cache) -> Done {
     change_current(|context| context.cache_config = config.0)
-}
-
-/// Bank sizes cannot be chosen on any simulated architecture.
-fn shared_config(config: *mut CUsharedconfig) -> Done {
-    named_or_current(process()?, null_mut())?;
-    out(config)?.set(CUsharedconfig::FOUR_BYTE_BANK_SIZE)
-}
-
-fn set_shared_config(_config: CUsharedconfig) -> Done {
-    named_or_current(process()?, null_mut()).map(drop)
 }
 
 fn api_version(context: CUcontext, version: *mut u32) -> Done {

@@ -2,8 +2,10 @@
 
 use super::context::to_handle as context_handle;
 use super::out;
-use crate::engine::process::{Done, process};
-use crate::engine::transfer::{Move, When, row};
+use crate::engine::objects::Done;
+use crate::engine::objects::transfer::Move;
+use crate::engine::process::process;
+use crate::engine::work::transfer::{When, row};
 use divvy_driver::sys::cuda::{
     CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_BATCH_OP, CUDA_MEMCPY3D_PEER,
     CUDA_MEMSET_NODE_PARAMS, CUcontext, CUdeviceptr, CUmemcpy3DOperand, CUmemcpy3DOperand_array,
@@ -11,42 +13,38 @@ use divvy_driver::sys::cuda::{
     CUmemorytype, CUresult, CUstream,
 };
 use std::ffi::c_void;
+use std::ptr::null_mut;
 
 exports! { cuda {
-    cuMemcpy, cuMemcpy_ptds: (to, from, size) => any;
-    cuMemcpyAsync, cuMemcpyAsync_ptsz: (to, from, size, stream) => any_async;
-    cuMemcpyPeer, cuMemcpyPeer_ptds: (to, to_context, from, from_context, size) => peer;
-    cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz: (to, to_context, from, from_context, size, stream) => peer_async;
-    cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds: (to, from, size) => to_device;
-    cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds: (to, from, size) => to_host;
-    cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds: (to, from, size) => on_device;
-    cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz: (to, from, size, stream) => to_device_async;
-    cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz: (to, from, size, stream) => to_host_async;
-    cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz: (to, from, size, stream) => on_device_async;
-    cuMemcpy2D_v2, cuMemcpy2D_v2_ptds, cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds: (copy) => rectangle;
-    cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz: (copy, stream) => rectangle_async;
-    cuMemcpy3D_v2, cuMemcpy3D_v2_ptds: (copy) => body;
-    cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz: (copy, stream) => body_async;
-    cuMemcpy3DPeer, cuMemcpy3DPeer_ptds: (copy) => peer_body;
-    cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz: (copy, stream) => peer_body_async;
-    cuMemcpyBatchAsync, cuMemcpyBatchAsync_ptsz: (to, from, sizes, count, attributes, firsts, kinds, failed, stream) => batch_v1;
+    cuMemcpy, cuMemcpy_ptds: (to, from, size) => { copy_row((ANY, to), (ANY, from), size, When::Now) };
+    cuMemcpyAsync, cuMemcpyAsync_ptsz: (to, from, size, stream) => { copy_row((ANY, to), (ANY, from), size, in_stream(stream)) };
+    cuMemcpyPeer, cuMemcpyPeer_ptds: (to, to_context, from, from_context, size) => { copy_peer(to, to_context, from, from_context, size, When::Now) };
+    cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz: (to, to_context, from, from_context, size, stream) => { copy_peer(to, to_context, from, from_context, size, in_stream(stream)) };
+    cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds: (to, from, size) => { copy_row((DEVICE, to), host(from), size, When::Now) };
+    cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds: (to, from, size) => { copy_row(host(to), (DEVICE, from), size, When::Now) };
+    cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds: (to, from, size) => { copy_row((DEVICE, to), (DEVICE, from), size, When::Now) };
+    cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz: (to, from, size, stream) => { copy_row((DEVICE, to), host(from), size, in_stream(stream)) };
+    cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz: (to, from, size, stream) => { copy_row(host(to), (DEVICE, from), size, in_stream(stream)) };
+    cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz: (to, from, size, stream) => { copy_row((DEVICE, to), (DEVICE, from), size, in_stream(stream)) };
+    cuMemcpy2D_v2, cuMemcpy2D_v2_ptds, cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds: (copy) => { copy_rectangle(copy, When::Now) };
+    cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz: (copy, stream) => { copy_rectangle(copy, in_stream(stream)) };
+    cuMemcpy3D_v2, cuMemcpy3D_v2_ptds: (copy) => { copy_body(copy, When::Now) };
+    cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz: (copy, stream) => { copy_body(copy, in_stream(stream)) };
+    cuMemcpy3DPeer, cuMemcpy3DPeer_ptds: (copy) => { copy_peer_body(copy, When::Now) };
+    cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz: (copy, stream) => { copy_peer_body(copy, in_stream(stream)) };
+    cuMemcpyBatchAsync, cuMemcpyBatchAsync_ptsz: (to, from, sizes, count, attributes, firsts, kinds, failed, stream) => { name_none(failed, batch(to, from, sizes, count, attributes, firsts, kinds, stream)) };
     cuMemcpyBatchAsync_v2, cuMemcpyBatchAsync_v2_ptsz: (to, from, sizes, count, attributes, firsts, kinds, stream) => batch;
-    cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync_ptsz: (count, copies, failed, flags, stream) => bodies_v1;
+    cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync_ptsz: (count, copies, failed, flags, stream) => { name_none(failed, bodies(count, copies, flags, stream)) };
     cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync_v2_ptsz: (count, copies, flags, stream) => bodies;
     cuMemcpyWithAttributesAsync, cuMemcpyWithAttributesAsync_ptsz: (to, from, size, attributes, stream) => with_attributes;
-    cuMemcpy3DWithAttributesAsync, cuMemcpy3DWithAttributesAsync_ptsz: (copy, flags, stream) => body_with_attributes;
-    cuMemsetD8_v2, cuMemsetD8_v2_ptds: (to, value, count) => set;
-    cuMemsetD16_v2, cuMemsetD16_v2_ptds: (to, value, count) => set;
-    cuMemsetD32_v2, cuMemsetD32_v2_ptds: (to, value, count) => set;
-    cuMemsetD8Async, cuMemsetD8Async_ptsz: (to, value, count, stream) => set_async;
-    cuMemsetD16Async, cuMemsetD16Async_ptsz: (to, value, count, stream) => set_async;
-    cuMemsetD32Async, cuMemsetD32Async_ptsz: (to, value, count, stream) => set_async;
-    cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds: (to, pitch, value, width, height) => set_rectangle;
-    cuMemsetD2D16_v2, cuMemsetD2D16_v2_ptds: (to, pitch, value, width, height) => set_rectangle;
-    cuMemsetD2D32_v2, cuMemsetD2D32_v2_ptds: (to, pitch, value, width, height) => set_rectangle;
-    cuMemsetD2D8Async, cuMemsetD2D8Async_ptsz: (to, pitch, value, width, height, stream) => set_rectangle_async;
-    cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz: (to, pitch, value, width, height, stream) => set_rectangle_async;
-    cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz: (to, pitch, value, width, height, stream) => set_rectangle_async;
+    cuMemcpy3DWithAttributesAsync, cuMemcpy3DWithAttributesAsync_ptsz: (copy, flags, stream) => { bodies(1, copy, flags, stream) };
+    cuMemsetD8_v2, cuMemsetD8_v2_ptds, cuMemsetD16_v2, cuMemsetD16_v2_ptds, cuMemsetD32_v2, cuMemsetD32_v2_ptds: (to, value, count)
+        => { set(to, 0, value, count, 1, null_mut()) };
+    cuMemsetD8Async, cuMemsetD8Async_ptsz, cuMemsetD16Async, cuMemsetD16Async_ptsz, cuMemsetD32Async, cuMemsetD32Async_ptsz: (to, value, count, stream)
+        => { set(to, 0, value, count, 1, stream) };
+    cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds, cuMemsetD2D16_v2, cuMemsetD2D16_v2_ptds, cuMemsetD2D32_v2, cuMemsetD2D32_v2_ptds: (to, pitch, value, width, height)
+        => { set(to, pitch, value, width, height, null_mut()) };
+    cuMemsetD2D8Async, cuMemsetD2D8Async_ptsz, cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz, cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz: (to, pitch, value, width, height, stream) => set;
 } }
 
 const DEVICE: CUmemorytype = CUmemorytype::DEVICE;
@@ -67,12 +65,9 @@ fn copy_row(to: (CUmemorytype, u64), from: (CUmemorytype, u64), size: usize, whe
     carry_out(&[row(to, from, size)], when)
 }
 
-fn any(to: CUdeviceptr, from: CUdeviceptr, size: usize) -> Done {
-    copy_row((ANY, to), (ANY, from), size, When::Now)
-}
-
-fn any_async(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream) -> Done {
-    copy_row((ANY, to), (ANY, from), size, in_stream(stream))
+/// An address of the program's own memory.
+fn host(at: *const c_void) -> (CUmemorytype, u64) {
+    (HOST, at.addr() as u64)
 }
 
 /// Contexts that a copy names must be there; the memory itself is in reach of all of them.
@@ -84,55 +79,16 @@ fn check_contexts(contexts: [CUcontext; 2]) -> Done {
     Ok(())
 }
 
-fn peer(
+fn copy_peer(
     to: CUdeviceptr,
     to_context: CUcontext,
     from: CUdeviceptr,
     from_context: CUcontext,
     size: usize,
+    when: When,
 ) -> Done {
     check_contexts([to_context, from_context])?;
-    on_device(to, from, size)
-}
-
-fn peer_async(
-    to: CUdeviceptr,
-    to_context: CUcontext,
-    from: CUdeviceptr,
-    from_context: CUcontext,
-    size: usize,
-    stream: CUstream,
-) -> Done {
-    check_contexts([to_context, from_context])?;
-    on_device_async(to, from, size, stream)
-}
-
-fn to_device(to: CUdeviceptr, from: *const c_void, size: usize) -> Done {
-    let from = (HOST, from.addr() as u64);
-    copy_row((DEVICE, to), from, size, When::Now)
-}
-
-fn to_device_async(to: CUdeviceptr, from: *const c_void, size: usize, stream: CUstream) -> Done {
-    let from = (HOST, from.addr() as u64);
-    copy_row((DEVICE, to), from, size, in_stream(stream))
-}
-
-fn to_host(to: *mut c_void, from: CUdeviceptr, size: usize) -> Done {
-    let to = (HOST, to.addr() as u64);
-    copy_row(to, (DEVICE, from), size, When::Now)
-}
-
-fn to_host_async(to: *mut c_void, from: CUdeviceptr, size: usize, stream: CUstream) -> Done {
-    let to = (HOST, to.addr() as u64);
-    copy_row(to, (DEVICE, from), size, in_stream(stream))
-}
-
-fn on_device(to: CUdeviceptr, from: CUdeviceptr, size: usize) -> Done {
-    copy_row((DEVICE, to), (DEVICE, from), size, When::Now)
-}
-
-fn on_device_async(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream) -> Done {
-    copy_row((DEVICE, to), (DEVICE, from), size, in_stream(stream))
+    copy_row((DEVICE, to), (DEVICE, from), size, when)
 }
 
 /// # Safety
@@ -171,24 +127,9 @@ unsafe fn copy_rectangle(copy: *const CUDA_MEMCPY2D, when: When) -> Done {
     carry_out(&[Move::Copy(copy)], when)
 }
 
-unsafe fn rectangle(copy: *const CUDA_MEMCPY2D) -> Done {
+unsafe fn copy_body(copy: *const CUDA_MEMCPY3D, when: When) -> Done {
     // SAFETY: the caller's structure.
-    unsafe { copy_rectangle(copy, When::Now) }
-}
-
-unsafe fn rectangle_async(copy: *const CUDA_MEMCPY2D, stream: CUstream) -> Done {
-    // SAFETY: the caller's structure.
-    unsafe { copy_rectangle(copy, in_stream(stream)) }
-}
-
-unsafe fn body(copy: *const CUDA_MEMCPY3D) -> Done {
-    // SAFETY: the caller's structure.
-    carry_out(&[Move::Copy(unsafe { given(copy) }?)], When::Now)
-}
-
-unsafe fn body_async(copy: *const CUDA_MEMCPY3D, stream: CUstream) -> Done {
-    // SAFETY: the caller's structure.
-    carry_out(&[Move::Copy(unsafe { given(copy) }?)], in_stream(stream))
+    carry_out(&[Move::Copy(unsafe { given(copy) }?)], when)
 }
 
 unsafe fn copy_peer_body(copy: *const CUDA_MEMCPY3D_PEER, when: When) -> Done {
@@ -224,16 +165,6 @@ unsafe fn copy_peer_body(copy: *const CUDA_MEMCPY3D_PEER, when: When) -> Done {
     carry_out(&[Move::Copy(copy)], when)
 }
 
-unsafe fn peer_body(copy: *const CUDA_MEMCPY3D_PEER) -> Done {
-    // SAFETY: the caller's structure.
-    unsafe { copy_peer_body(copy, When::Now) }
-}
-
-unsafe fn peer_body_async(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream) -> Done {
-    // SAFETY: the caller's structure.
-    unsafe { copy_peer_body(copy, in_stream(stream)) }
-}
-
 /// Every copy of a batch must say when its source may be read; where the sources are and whether to overlap are hints.
 fn check_order(order: CUmemcpySrcAccessOrder) -> Done {
     match order {
@@ -252,21 +183,8 @@ fn batch_stream(stream: CUstream) -> Done<When> {
     }
 }
 
-/// The form of before CUDA 13 names the copy that is at fault: all ones for the call as a whole, as here.
-#[expect(clippy::too_many_arguments, reason = "the C signature")]
-unsafe fn batch_v1(
-    to: *mut CUdeviceptr,
-    from: *mut CUdeviceptr,
-    sizes: *mut usize,
-    count: usize,
-    attributes: *mut CUmemcpyAttributes,
-    firsts: *mut usize,
-    kinds: usize,
-    failed: *mut usize,
-    stream: CUstream,
-) -> Done {
-    // SAFETY: the caller's lists.
-    let done = unsafe { batch(to, from, sizes, count, attributes, firsts, kinds, stream) };
+/// The forms of before CUDA 13 name the copy that is at fault: all ones for the call as a whole, as here.
+fn name_none(failed: *mut usize, done: Done) -> Done {
     done.inspect_err(|_| super::set_if_wanted(failed, usize::MAX))
 }
 
@@ -308,18 +226,6 @@ unsafe fn batch(
         .map(|at| unsafe { row((ANY, *to.add(at)), (ANY, *from.add(at)), *sizes.add(at)) })
         .collect();
     carry_out(&moves, when)
-}
-
-unsafe fn bodies_v1(
-    count: usize,
-    copies: *mut CUDA_MEMCPY3D_BATCH_OP,
-    failed: *mut usize,
-    flags: u64,
-    stream: CUstream,
-) -> Done {
-    // SAFETY: the caller's list.
-    let done = unsafe { bodies(count, copies, flags, stream) };
-    done.inspect_err(|_| super::set_if_wanted(failed, usize::MAX))
 }
 
 unsafe fn bodies(
@@ -423,15 +329,6 @@ unsafe fn with_attributes(
     copy_row((ANY, to), (ANY, from), size, when)
 }
 
-unsafe fn body_with_attributes(
-    copy: *mut CUDA_MEMCPY3D_BATCH_OP,
-    flags: u64,
-    stream: CUstream,
-) -> Done {
-    // SAFETY: the caller's structure, a list of one.
-    unsafe { bodies(1, copy, flags, stream) }
-}
-
 /// Values of the three sizes that memory can be set in.
 trait Element: Copy + Into<u32> {}
 
@@ -439,8 +336,8 @@ impl Element for u8 {}
 impl Element for u16 {}
 impl Element for u32 {}
 
-/// Widths are in elements.
-fn set_rectangle_async<T: Element>(
+/// Widths are in elements. Sets in the default stream do not wait either, as CUDA documents for device memory.
+fn set<T: Element>(
     to: CUdeviceptr,
     pitch: usize,
     value: T,
@@ -457,23 +354,4 @@ fn set_rectangle_async<T: Element>(
         height,
     };
     carry_out(&[Move::Fill(fill)], in_stream(stream))
-}
-
-/// Sets in the default stream do not wait either, as CUDA documents for device memory.
-fn set_rectangle<T: Element>(
-    to: CUdeviceptr,
-    pitch: usize,
-    value: T,
-    width: usize,
-    height: usize,
-) -> Done {
-    set_rectangle_async(to, pitch, value, width, height, std::ptr::null_mut())
-}
-
-fn set_async<T: Element>(to: CUdeviceptr, value: T, count: usize, stream: CUstream) -> Done {
-    set_rectangle_async(to, 0, value, count, 1, stream)
-}
-
-fn set<T: Element>(to: CUdeviceptr, value: T, count: usize) -> Done {
-    set_async(to, value, count, std::ptr::null_mut())
 }

@@ -1,7 +1,8 @@
-//! Devices: how many, which, what they are.
+//! Devices: their count, names, UUIDs and attributes.
 
 use super::{name, out, set_text};
-use crate::engine::process::{Done, process};
+use crate::engine::objects::Done;
+use crate::engine::process::process;
 use crate::model::Model;
 use divvy_driver::sys::cuda::{
     CUdevice, CUdevice_P2PAttribute, CUdevice_attribute as Attribute, CUresult, CUuuid,
@@ -139,7 +140,8 @@ fn attribute(value: *mut i32, attribute: Attribute, device: CUdevice) -> Done {
     value.set(answer)
 }
 
-/// Figures from the model, the CUDA programming guide's table of compute capabilities, and 0 for features that are not simulated.
+/// Figures from the model, the CUDA programming guide's table of compute capabilities, and 0 for features that are not
+/// simulated.
 fn of_model(model: &Model, attribute: Attribute) -> Option<i32> {
     const KIB: i32 = 1024;
     let hopper = model.compute_capability >= (9, 0);

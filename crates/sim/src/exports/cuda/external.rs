@@ -1,10 +1,11 @@
-//! Memory of other interfaces. Their semaphores are not simulated.
+//! External memory, of other interfaces. Their semaphores are not simulated.
 
 use super::array::from_mipmap;
 use super::out;
-use crate::engine::external::External;
-use crate::engine::handles::Handle;
-use crate::engine::process::{Done, process};
+use crate::engine::objects::Done;
+use crate::engine::objects::external::External;
+use crate::engine::objects::handles::Handle;
+use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
     CUDA_EXTERNAL_MEMORY_BUFFER_DESC, CUDA_EXTERNAL_MEMORY_DEDICATED,
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC, CUdeviceptr,

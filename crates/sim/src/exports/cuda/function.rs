@@ -1,40 +1,34 @@
-//! What can be asked about functions and set for them, and how many blocks fit a GPU.
+//! Attributes of functions and kernels, and occupancy: how many blocks fit a GPU.
 
 use super::module::function_handle;
 use super::{out, set_if_wanted};
-use crate::engine::kernel;
-use crate::engine::module::{CodeOrigin, Function};
-use crate::engine::process::{Done, process};
+use crate::engine::objects::Done;
+use crate::engine::objects::module::Function;
+use crate::engine::process::process;
+use crate::engine::work::kernel;
 use divvy_driver::sys::cuda::{
     CUdevice, CUfunc_cache, CUfunction, CUfunction_attribute as Attribute, CUfunctionLoadingState,
-    CUkernel, CUlaunchConfig, CUmodule, CUoccupancyB2DSize, CUresult, CUsharedconfig,
+    CUkernel, CUlaunchConfig, CUoccupancyB2DSize, CUresult,
 };
-use std::ffi::c_char;
 use std::ptr::without_provenance_mut;
 
 exports! { cuda {
     cuFuncGetAttribute: (value, attribute, function) => attribute;
     cuFuncSetAttribute: (function, attribute, value) => set_attribute;
     cuFuncSetCacheConfig: (function, config) => set_cache_config;
-    cuFuncSetSharedMemConfig: (function, config) => set_shared_config;
-    cuFuncGetModule: (module, function) => module_of;
-    cuFuncGetName: (text, function) => function_name;
-    cuFuncGetParamInfo: (function, index, offset, size) => parameter;
-    cuFuncGetParamCount: (function, count) => parameter_count;
     cuFuncIsLoaded: (state, function) => is_loaded;
     cuFuncLoad: (function) => load;
     cuKernelGetAttribute: (value, attribute, kernel, device) => kernel_attribute;
     cuKernelSetAttribute: (attribute, value, kernel, device) => set_kernel_attribute;
     cuKernelSetCacheConfig: (kernel, config, device) => set_kernel_cache_config;
     cuOccupancyMaxActiveBlocksPerMultiprocessor: (blocks, function, block_size, shared) => occupancy;
-    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags: (blocks, function, block_size, shared, flags) => occupancy_with_flags;
+    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags: (blocks, function, block_size, shared, flags) => { occupancy(blocks, function, block_size, shared) };
     cuOccupancyMaxPotentialBlockSize: (grid, block, function, shared_of, shared, limit) => potential_block;
-    cuOccupancyMaxPotentialBlockSizeWithFlags: (grid, block, function, shared_of, shared, limit, flags) => potential_block_with_flags;
+    cuOccupancyMaxPotentialBlockSizeWithFlags: (grid, block, function, shared_of, shared, limit, flags) => { potential_block(grid, block, function, shared_of, shared, limit) };
     cuOccupancyAvailableDynamicSMemPerBlock: (shared, function, blocks, block_size) => available_shared;
     cuOccupancyMaxActiveClusters: (clusters, function, config) => active_clusters;
 } }
 
-/// Looks at a function, by CUfunction or CUkernel.
 /// Reads or changes a function by its value.
 pub(super) fn look<T>(function: usize, at: impl FnOnce(&mut Function) -> Done<T>) -> Done<T> {
     let process = process()?;
@@ -85,25 +79,6 @@ fn set_attribute(function: CUfunction, attribute: Attribute, value: i32) -> Done
 
 fn set_cache_config(function: CUfunction, _config: CUfunc_cache) -> Done {
     look(function.addr(), |_| Ok(()))
-}
-
-fn set_shared_config(function: CUfunction, _config: CUsharedconfig) -> Done {
-    look(function.addr(), |_| Ok(()))
-}
-
-fn module_of(module: *mut CUmodule, function: CUfunction) -> Done {
-    let module = out(module)?;
-    let found = match look(function.addr(), |function| Ok(function.home))? {
-        CodeOrigin::Module(module) => module,
-        CodeOrigin::Library(library) => process()?.module_of(library)?,
-    };
-    module.set(without_provenance_mut(found.value()))
-}
-
-fn function_name(text: *mut *const c_char, function: CUfunction) -> Done {
-    out(text)?.set(look(function.addr(), |function| {
-        Ok(function.c_name.as_ptr())
-    })?)
 }
 
 /// Parameters are known for PTX; of machine code the simulator does not read them.
@@ -176,16 +151,6 @@ fn occupancy(blocks: *mut i32, function: CUfunction, block_size: i32, shared: us
     blocks.set(fitting_blocks(function, block_size, shared)?)
 }
 
-fn occupancy_with_flags(
-    blocks: *mut i32,
-    function: CUfunction,
-    block_size: i32,
-    shared: usize,
-    _flags: u32,
-) -> Done {
-    occupancy(blocks, function, block_size, shared)
-}
-
 fn potential_block(
     grid: *mut i32,
     block: *mut i32,
@@ -216,18 +181,6 @@ fn potential_block(
         .multiprocessors;
     grid.set(blocks * multiprocessors)?;
     block.set(size)
-}
-
-fn potential_block_with_flags(
-    grid: *mut i32,
-    block: *mut i32,
-    function: CUfunction,
-    shared_of: CUoccupancyB2DSize,
-    shared: usize,
-    limit: i32,
-    _flags: u32,
-) -> Done {
-    potential_block(grid, block, function, shared_of, shared, limit)
 }
 
 fn available_shared(

@@ -2,38 +2,28 @@
 //!
 //! Where a resource came from is kept in the bytes of `CUdevResource` that are the driver's own.
 
-use super::context::{from_handle as context_handle, to_handle as to_context};
+use super::context::from_handle as context_handle;
 use super::out;
-use super::stream::event_handle;
-use crate::engine::green::split::{BadSplit, Rules};
-use crate::engine::green::{GreenContext, SmResource};
-use crate::engine::handles::Handle;
-use crate::engine::process::{Done, Process, process};
-use crate::engine::stream::Target;
+use crate::engine::objects::Done;
+use crate::engine::objects::green::split::{BadSplit, Rules};
+use crate::engine::objects::green::{GreenContext, SmResource};
+use crate::engine::objects::handles::Handle;
+use crate::engine::process::{Process, process};
 use divvy_driver::sys::cuda::{
-    CU_DEV_SM_RESOURCE_GROUP_PARAMS, CUcontext, CUdevResource, CUdevResourceDesc,
-    CUdevResourceType, CUdevSmResourceGroup_flags as GroupFlags,
-    CUdevSmResourceSplitByCount_flags as SplitFlags, CUdevice, CUevent, CUgreenCtx,
-    CUgreenCtxCreate_flags, CUresult, CUstream, CUstream_flags,
+    CUcontext, CUdevResource, CUdevResourceDesc, CUdevResourceType,
+    CUdevSmResourceSplitByCount_flags as SplitFlags, CUdevice, CUgreenCtx, CUgreenCtxCreate_flags,
+    CUresult, CUstream, CUstream_flags,
 };
-use std::ptr::{null_mut, without_provenance_mut};
+use std::ptr::without_provenance_mut;
 
 exports! { cuda {
     cuDeviceGetDevResource: (device, resource, kind) => of_device;
-    cuCtxGetDevResource: (context, resource, kind) => of_context;
-    cuStreamGetDevResource: (stream, resource, kind) => of_stream;
-    cuGreenCtxGetDevResource: (green, resource, kind) => of_green;
     cuDevSmResourceSplitByCount: (result, count, input, remainder, flags, least) => split_by_count;
-    cuDevSmResourceSplit: (result, count, input, remainder, flags, groups) => split;
     cuDevResourceGenerateDesc: (described, resources, count) => describe;
     cuGreenCtxCreate: (green, described, device, flags) => create;
     cuGreenCtxDestroy: (green) => destroy;
-    cuGreenCtxGetId: (green, id) => id;
     cuGreenCtxStreamCreate: (stream, green, flags, priority) => create_stream;
-    cuGreenCtxRecordEvent: (green, event) => record;
-    cuGreenCtxWaitEvent: (green, event) => wait;
     cuCtxFromGreenCtx: (context, green) => context;
-    cuStreamGetGreenCtx: (stream, green) => of_a_stream;
 } }
 
 fn to_green(green: CUgreenCtx) -> Handle<GreenContext> {
@@ -133,25 +123,6 @@ fn of_device(device: CUdevice, resource: *mut CUdevResource, kind: CUdevResource
     tell(resource, kind, process.whole(process.gpu(device)?))
 }
 
-fn of_context(context: CUcontext, resource: *mut CUdevResource, kind: CUdevResourceType) -> Done {
-    tell(resource, kind, process()?.part_of(to_context(context))?)
-}
-
-fn of_stream(stream: CUstream, resource: *mut CUdevResource, kind: CUdevResourceType) -> Done {
-    let process = process()?;
-    let (_, current) = process.target(stream.addr())?;
-    let part = match process.green_of_stream(stream.addr())? {
-        Some(green) => process.objects().greens.green(green)?.part,
-        None => process.whole(current.gpu),
-    };
-    tell(resource, kind, part)
-}
-
-fn of_green(green: CUgreenCtx, resource: *mut CUdevResource, kind: CUdevResourceType) -> Done {
-    let part = process()?.objects().greens.green(to_green(green))?.part;
-    tell(resource, kind, part)
-}
-
 /// What there is to split.
 ///
 /// # Safety
@@ -215,56 +186,6 @@ unsafe fn split_by_count(
     Ok(())
 }
 
-unsafe fn split(
-    result: *mut CUdevResource,
-    count: u32,
-    input: *const CUdevResource,
-    remainder: *mut CUdevResource,
-    flags: u32,
-    groups: *mut CU_DEV_SM_RESOURCE_GROUP_PARAMS,
-) -> Done {
-    let process = process()?;
-    out(groups)?;
-    // SAFETY: the caller's structure.
-    let whole = unsafe { splittable(process, input) }?;
-    if flags != 0 || count == 0 {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    let split = process.next_id();
-    let mut left = whole.part.multiprocessors;
-    let mut taken = Vec::new();
-    for at in 0..count as usize {
-        // SAFETY: the caller's array of `count` groups.
-        let group = unsafe { &*groups.add(at) };
-        let backfill = group.flags == GroupFlags::BACKFILL.0;
-        if group.flags != 0 && !backfill {
-            // Localities are not simulated.
-            return Err(CUresult::NOT_SUPPORTED);
-        }
-        let together = group.coscheduledSmCount;
-        let size = whole
-            .rules
-            .take(left, group.smCount, together, backfill)
-            .map_err(refused)?;
-        if size == 0 && !result.is_null() {
-            return Err(CUresult::INVALID_RESOURCE_CONFIGURATION);
-        }
-        left -= size;
-        taken.push(size);
-    }
-    for (at, size) in taken.into_iter().enumerate() {
-        // SAFETY: as above; the result has as many places.
-        unsafe {
-            (*groups.add(at)).smCount = size;
-            if !result.is_null() {
-                result.add(at).write(whole.with(size, split).to_c());
-            }
-        }
-    }
-    tell_rest(remainder, whole.with(left, split));
-    Ok(())
-}
-
 /// Several parts must come from one split.
 unsafe fn describe(
     described: *mut CUdevResourceDesc,
@@ -316,11 +237,6 @@ fn destroy(green: CUgreenCtx) -> Done {
     process()?.destroy_green(to_green(green))
 }
 
-fn id(green: CUgreenCtx, id: *mut u64) -> Done {
-    let id = out(id)?;
-    id.set(process()?.objects().greens.green(to_green(green))?.id)
-}
-
 fn create_stream(stream: *mut CUstream, green: CUgreenCtx, flags: u32, priority: i32) -> Done {
     let (process, stream) = (process()?, out(stream)?);
     if flags != CUstream_flags::NON_BLOCKING.0 {
@@ -330,30 +246,8 @@ fn create_stream(stream: *mut CUstream, green: CUgreenCtx, flags: u32, priority:
     stream.set(without_provenance_mut(made.value()))
 }
 
-/// All work of the process on the GPU is in one order, so what was issued until now includes the green context's.
-fn record(green: CUgreenCtx, event: CUevent) -> Done {
-    let process = process()?;
-    let gpu = process.objects().greens.green(to_green(green))?.part.gpu;
-    process.issue_record(event_handle(event), Target::Default, gpu)
-}
-
-fn wait(green: CUgreenCtx, event: CUevent) -> Done {
-    let process = process()?;
-    let gpu = process.objects().greens.green(to_green(green))?.part.gpu;
-    match process.marked(event_handle(event))? {
-        Some(at) => process.wait_for_marked(gpu, Target::Default, at),
-        None => Ok(()),
-    }
-}
-
 fn context(place: *mut CUcontext, green: CUgreenCtx) -> Done {
     let place = out(place)?;
     let context = process()?.objects().greens.green(to_green(green))?.context;
     place.set(context_handle(context))
-}
-
-fn of_a_stream(stream: CUstream, green: *mut CUgreenCtx) -> Done {
-    let (process, green) = (process()?, out(green)?);
-    let found = process.green_of_stream(stream.addr())?;
-    green.set(found.map_or(null_mut(), from_green))
 }

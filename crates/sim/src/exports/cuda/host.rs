@@ -1,8 +1,9 @@
 //! Pinned host memory: the driver's own, and the program's registered. It takes nothing of any GPU.
 
 use super::out;
-use crate::engine::memory::{Allocation, AllocationKind};
-use crate::engine::process::{Done, process};
+use crate::engine::objects::Done;
+use crate::engine::objects::memory::{Allocation, AllocationKind};
+use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
     CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED,
     CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_IOMEMORY, CU_MEMHOSTREGISTER_PORTABLE,
@@ -88,8 +89,8 @@ fn flags(flags: *mut u32, pointer: *mut c_void) -> Done {
     }
 }
 
-/// The program's memory, all of which must be there. Input and output memory of other devices is not simulated, and read-only registration a feature
-/// that the device attributes deny.
+/// The program's memory, all of which must be there. Input and output memory of other devices is not simulated, and
+/// read-only registration a feature that the device attributes deny.
 fn register(pointer: *mut c_void, size: usize, flags: u32) -> Done {
     let process = process()?;
     let (base, size) = (pointer.addr() as u64, size as u64);

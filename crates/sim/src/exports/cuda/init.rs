@@ -1,7 +1,8 @@
 //! Initialisation, versions, names of errors.
 
 use super::{VERSION, out};
-use crate::engine::process::{Done, init};
+use crate::engine::objects::Done;
+use crate::engine::process::init;
 use divvy_driver::sys::cuda::CUresult;
 use std::ffi::c_char;
 

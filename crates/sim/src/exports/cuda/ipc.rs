@@ -1,8 +1,9 @@
-//! Interprocess handles of memory and events.
+//! IPC handles of memory and events.
 
 use super::out;
 use super::stream::event_handle;
-use crate::engine::process::{Done, process};
+use crate::engine::objects::Done;
+use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
     CUdeviceptr, CUevent, CUipcEventHandle, CUipcMem_flags, CUipcMemHandle, CUresult,
 };

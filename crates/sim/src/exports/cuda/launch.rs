@@ -2,11 +2,14 @@
 
 use super::module::function_handle;
 use super::out;
-use crate::engine::graph::node::Operation;
-use crate::engine::kernel::{self, Geometry, Parameters, Reader};
-use crate::engine::launch::{self, Arguments, Launch, Shape};
-use crate::engine::process::{Done, process};
-use crate::engine::stream::Destination;
+use crate::engine::objects::Done;
+use crate::engine::objects::graph::node::Operation;
+use crate::engine::objects::kernel::{Geometry, Parameters, Reader};
+use crate::engine::objects::launch::{Arguments, Launch, Shape};
+use crate::engine::objects::stream::Destination;
+use crate::engine::process::process;
+use crate::engine::work::kernel;
+use crate::engine::work::launch;
 use divvy_driver::sys::cuda::{
     CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchConfig,
     CUresult, CUstream,
@@ -15,11 +18,11 @@ use std::ffi::c_void;
 use std::ptr::{null_mut, without_provenance_mut};
 
 exports! { cuda {
-    cuLaunchKernel, cuLaunchKernel_ptsz: (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra) => launch;
+    cuLaunchKernel, cuLaunchKernel_ptsz: (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters, extra)
+        => { launch(&shape(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, false), stream, parameters, extra) };
     cuLaunchKernelEx, cuLaunchKernelEx_ptsz: (config, function, parameters, extra) => launch_with;
-    cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz: (
-        function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters
-    ) => launch_cooperative;
+    cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz: (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters)
+        => { launch(&shape(function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, true), stream, parameters, null_mut()) };
     cuLaunchCooperativeKernelMultiDevice: (list, count, flags) => launch_on_devices;
 } }
 
@@ -93,10 +96,8 @@ pub(super) unsafe fn carry_out(
             let kept = Launch {
                 shape: *shape,
                 context: launch::home(&objects, function).unwrap_or(current.context),
-                as_kernel: false,
                 // SAFETY: by contract.
                 arguments: unsafe { Arguments::copy_of(&parameters, layout.as_deref()) },
-                attributes: attributes.iter().map(|one| (one.id.0, one.value)).collect(),
             };
             objects.capture(captured, Operation::Kernel(kept))?;
         }
@@ -115,31 +116,29 @@ fn records_event(attribute: CUlaunchAttributeID) -> bool {
         || attribute == CUlaunchAttributeID::LAUNCH_COMPLETION_EVENT
 }
 
-#[expect(clippy::too_many_arguments, reason = "the C signature")]
-unsafe fn launch(
+fn shape(
     function: CUfunction,
-    grid_x: u32,
-    grid_y: u32,
-    grid_z: u32,
-    block_x: u32,
-    block_y: u32,
-    block_z: u32,
+    grid: [u32; 3],
+    block: [u32; 3],
     shared: u32,
+    cooperative: bool,
+) -> Shape {
+    Shape {
+        function: function_handle(function),
+        geometry: Geometry { grid, block },
+        shared,
+        cooperative,
+    }
+}
+
+unsafe fn launch(
+    shape: &Shape,
     stream: CUstream,
     parameters: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Done {
-    let shape = Shape {
-        function: function_handle(function),
-        geometry: Geometry {
-            grid: [grid_x, grid_y, grid_z],
-            block: [block_x, block_y, block_z],
-        },
-        shared,
-        cooperative: false,
-    };
     // SAFETY: the caller's lists.
-    unsafe { carry_out(&shape, stream, parameters_of(parameters, extra)?, &[]) }
+    unsafe { carry_out(shape, stream, parameters_of(parameters, extra)?, &[]) }
 }
 
 unsafe fn launch_with(
@@ -161,15 +160,13 @@ unsafe fn launch_with(
     let mut cooperative = attributes
         .iter()
         .filter(|one| one.id == CUlaunchAttributeID::COOPERATIVE);
-    let shape = Shape {
-        function: function_handle(function),
-        geometry: Geometry {
-            grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
-            block: [config.blockDimX, config.blockDimY, config.blockDimZ],
-        },
-        shared: config.sharedMemBytes,
-        cooperative: cooperative.any(|one| one.value[0] as u32 != 0),
-    };
+    let shape = shape(
+        function,
+        [config.gridDimX, config.gridDimY, config.gridDimZ],
+        [config.blockDimX, config.blockDimY, config.blockDimZ],
+        config.sharedMemBytes,
+        cooperative.any(|one| one.value[0] as u32 != 0),
+    );
     // SAFETY: the caller's lists.
     unsafe {
         let parameters = parameters_of(parameters, extra)?;
@@ -177,59 +174,8 @@ unsafe fn launch_with(
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "the C signature")]
-unsafe fn launch_cooperative(
-    function: CUfunction,
-    grid_x: u32,
-    grid_y: u32,
-    grid_z: u32,
-    block_x: u32,
-    block_y: u32,
-    block_z: u32,
-    shared: u32,
-    stream: CUstream,
-    parameters: *mut *mut c_void,
-) -> Done {
-    let launch = CUDA_LAUNCH_PARAMS {
-        function,
-        gridDimX: grid_x,
-        gridDimY: grid_y,
-        gridDimZ: grid_z,
-        blockDimX: block_x,
-        blockDimY: block_y,
-        blockDimZ: block_z,
-        sharedMemBytes: shared,
-        hStream: stream,
-        kernelParams: parameters,
-    };
-    // SAFETY: the caller's list.
-    unsafe { launch_together(&launch) }
-}
-
-unsafe fn launch_together(one: &CUDA_LAUNCH_PARAMS) -> Done {
-    let shape = Shape {
-        function: function_handle(one.function),
-        geometry: Geometry {
-            grid: [one.gridDimX, one.gridDimY, one.gridDimZ],
-            block: [one.blockDimX, one.blockDimY, one.blockDimZ],
-        },
-        shared: one.sharedMemBytes,
-        cooperative: true,
-    };
-    let attribute = CUlaunchAttribute {
-        id: CUlaunchAttributeID::COOPERATIVE,
-        value: [1, 0, 0, 0, 0, 0, 0, 0],
-        ..CUlaunchAttribute::default()
-    };
-    // SAFETY: the caller's list.
-    unsafe {
-        let parameters = parameters_of(one.kernelParams, null_mut())?;
-        carry_out(&shape, one.hStream, parameters, &[attribute])
-    }
-}
-
-/// One launch of the same shape on each of several GPUs. They begin as each GPU comes to them: that none begins before all streams are ready, and
-/// none goes on before all have ended, is not simulated.
+/// One launch of the same shape on each of several GPUs. They begin as each GPU comes to them: that none begins before
+/// all streams are ready, and none goes on before all have ended, is not simulated.
 unsafe fn launch_on_devices(list: *mut CUDA_LAUNCH_PARAMS, count: u32, flags: u32) -> Done {
     let process = process()?;
     out(list)?;
@@ -242,25 +188,24 @@ unsafe fn launch_on_devices(list: *mut CUDA_LAUNCH_PARAMS, count: u32, flags: u3
         }
         gpus.push(process.uncaptured(one.hStream.addr())?.1.gpu);
     }
-    let shape = |one: &CUDA_LAUNCH_PARAMS| {
+    let figures = |one: &CUDA_LAUNCH_PARAMS| {
         let grid = [one.gridDimX, one.gridDimY, one.gridDimZ];
-        (
-            grid,
-            [one.blockDimX, one.blockDimY, one.blockDimZ],
-            one.sharedMemBytes,
-        )
+        let block = [one.blockDimX, one.blockDimY, one.blockDimZ];
+        (grid, block, one.sharedMemBytes)
     };
     let is_uniform = list
         .windows(2)
-        .all(|pair| shape(&pair[0]) == shape(&pair[1]));
+        .all(|pair| figures(&pair[0]) == figures(&pair[1]));
     gpus.sort_unstable();
     gpus.dedup();
     if list.is_empty() || gpus.len() != list.len() || !is_uniform || flags > 3 {
         return Err(CUresult::INVALID_VALUE);
     }
     for one in list {
+        let (grid, block, shared) = figures(one);
+        let shape = shape(one.function, grid, block, shared, true);
         // SAFETY: the caller's lists.
-        unsafe { launch_together(one) }?;
+        unsafe { launch(&shape, one.hStream, one.kernelParams, null_mut()) }?;
     }
     Ok(())
 }

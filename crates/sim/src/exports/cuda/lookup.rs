@@ -1,9 +1,9 @@
 //! `cuGetProcAddress` and the export tables.
 
 use super::{VERSION, name, out, set_if_wanted};
-use crate::engine::process::Done;
+use crate::engine::machine::opened::machine;
+use crate::engine::objects::Done;
 use crate::exports::address;
-use crate::machine::machine;
 use divvy_driver::sys::cuda::{
     CUdriverProcAddress_flags, CUdriverProcAddressQueryResult, CUresult, CUuuid,
 };
@@ -63,7 +63,8 @@ fn get_v1(symbol: *const c_char, pfn: *mut *mut c_void, version: i32, flags: u64
     }
 }
 
-/// There are none: what NVIDIA's own libraries exchange through them, the CUDA runtime's integrity check above all, is not simulated.
+/// There are none: what NVIDIA's own libraries exchange through them, the CUDA runtime's integrity check above all, is
+/// not simulated.
 fn export_table(table: *mut *const c_void, id: *const CUuuid) -> Done {
     let _ = (out(table)?, out(id.cast_mut())?);
     Err(CUresult::INVALID_VALUE)

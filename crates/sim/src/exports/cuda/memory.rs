@@ -1,9 +1,10 @@
-//! Linear memory: allocation, information, what a pointer is.
+//! Linear memory: allocating and freeing, free memory, attributes of pointers.
 
 use super::context::from_handle;
 use super::{out, set_if_wanted};
-use crate::engine::memory::{Allocation, AllocationKind};
-use crate::engine::process::{Done, process};
+use crate::engine::objects::Done;
+use crate::engine::objects::memory::{Allocation, AllocationKind};
+use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
     CU_DEVICE_CPU, CUcontext, CUdevice, CUdeviceptr, CUmem_advise, CUmemLocation, CUmemorytype,
     CUpointer_attribute as Attribute, CUresult, CUstream,
@@ -189,7 +190,7 @@ unsafe fn pointer_attributes(
     Ok(())
 }
 
-/// Writes one attribute of the memory at `address`; false when the address is nobody's.
+/// Writes one attribute of the memory at `address`; false for an address of no allocation.
 ///
 /// # Safety
 /// `data` points to room for the attribute's type.

@@ -2,37 +2,32 @@
 
 use super::function::{parameter, parameter_count};
 use super::{name, out, set_if_wanted};
-use crate::engine::handles::Handle;
-use crate::engine::image::Image;
-use crate::engine::module::{CodeOrigin, Function, Library, Module};
-use crate::engine::process::{Done, process};
+use crate::engine::objects::Done;
+use crate::engine::objects::handles::Handle;
+use crate::engine::objects::image::Image;
+use crate::engine::objects::module::{CodeOrigin, Function, Library, Module};
+use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
-    CUdeviceptr, CUfunction, CUjit_option, CUkernel, CUlibrary, CUlibraryOption, CUmodule,
-    CUmoduleLoadingMode, CUresult,
+    CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUmodule, CUmoduleLoadingMode, CUresult,
 };
 use std::ffi::{c_char, c_void};
 use std::ptr::without_provenance_mut;
 
 exports! { cuda {
-    cuModuleLoad: (module, file) => load_file;
-    cuModuleLoadData: (module, image) => load_data;
-    cuModuleLoadDataEx: (module, image, count, options, values) => load_data_with;
-    cuModuleLoadFatBinary: (module, image) => load_data;
+    cuModuleLoad: (module, file) => { set_module(module, || read_file(file)) };
+    cuModuleLoadData: (module, image) => { set_module(module, || read_data(image)) };
+    cuModuleLoadDataEx: (module, image, count, options, values) => { set_module(module, || read_data(image)) };
+    cuModuleLoadFatBinary: (module, image) => { set_module(module, || read_data(image)) };
     cuModuleUnload: (module) => unload;
     cuModuleGetLoadingMode: (mode) => loading_mode;
     cuModuleGetFunction: (function, module, text) => function;
-    cuModuleGetFunctionCount: (count, module) => function_count;
-    cuModuleEnumerateFunctions: (functions, room, module) => enumerate_functions;
     cuModuleGetGlobal_v2: (address, size, module, text) => global;
-    cuLibraryLoadData: (library, code, jit_options, jit_values, jit_count, options, values, count) => load_library;
-    cuLibraryLoadFromFile: (library, file, jit_options, jit_values, jit_count, options, values, count) => load_library_file;
+    cuLibraryLoadData: (library, code, jit_options, jit_values, jit_count, options, values, count) => { set_library(library, || read_data(code)) };
+    cuLibraryLoadFromFile: (library, file, jit_options, jit_values, jit_count, options, values, count) => { set_library(library, || read_file(file)) };
     cuLibraryUnload: (library) => unload_library;
     cuLibraryGetKernel: (kernel, library, text) => kernel;
-    cuLibraryGetKernelCount: (count, library) => kernel_count;
-    cuLibraryEnumerateKernels: (kernels, room, library) => enumerate_kernels;
     cuLibraryGetModule: (module, library) => module_of;
     cuLibraryGetGlobal: (address, size, library, text) => library_global;
-    cuLibraryGetManaged: (address, size, library, text) => library_global;
     cuKernelGetFunction: (function, kernel) => kernel_function;
     cuKernelGetLibrary: (library, kernel) => kernel_library;
     cuKernelGetName: (text, kernel) => kernel_name;
@@ -63,33 +58,10 @@ unsafe fn read_data(image: *const c_void) -> Done<Image> {
     Ok(unsafe { Image::read(image.cast()) }?)
 }
 
-fn set_module(module: *mut CUmodule, image: Image) -> Done {
+fn set_module(module: *mut CUmodule, read: impl FnOnce() -> Done<Image>) -> Done {
+    let (process, image) = (process()?, read()?);
     let module = out(module)?;
-    module.set(without_provenance_mut(
-        process()?.load_module(image)?.value(),
-    ))
-}
-
-fn load_file(module: *mut CUmodule, file: *const c_char) -> Done {
-    process()?;
-    set_module(module, read_file(file)?)
-}
-
-unsafe fn load_data(module: *mut CUmodule, image: *const c_void) -> Done {
-    process()?;
-    // SAFETY: the caller's image.
-    set_module(module, unsafe { read_data(image) }?)
-}
-
-unsafe fn load_data_with(
-    module: *mut CUmodule,
-    image: *const c_void,
-    _count: u32,
-    _options: *mut CUjit_option,
-    _values: *mut *mut c_void,
-) -> Done {
-    // SAFETY: the caller's image.
-    unsafe { load_data(module, image) }
+    module.set(without_provenance_mut(process.load_module(image)?.value()))
 }
 
 fn unload(module: CUmodule) -> Done {
@@ -109,39 +81,6 @@ fn function(function: *mut CUfunction, module: CUmodule, text: *const c_char) ->
     ))
 }
 
-fn function_count(count: *mut u32, module: CUmodule) -> Done {
-    out(count)?.set(
-        process()?
-            .functions(CodeOrigin::Module(module_handle(module)))?
-            .len() as u32,
-    )
-}
-
-/// # Safety
-/// `places` has room for `room` handles.
-unsafe fn enumerate<T>(places: *mut *mut T, room: u32, home: CodeOrigin) -> Done {
-    out(places)?;
-    for (at, function) in process()?
-        .functions(home)?
-        .iter()
-        .take(room as usize)
-        .enumerate()
-    {
-        // SAFETY: `at` is below `room`.
-        unsafe {
-            places
-                .add(at)
-                .write(without_provenance_mut(function.value()))
-        };
-    }
-    Ok(())
-}
-
-unsafe fn enumerate_functions(functions: *mut CUfunction, room: u32, module: CUmodule) -> Done {
-    // SAFETY: the caller's array.
-    unsafe { enumerate(functions, room, CodeOrigin::Module(module_handle(module))) }
-}
-
 fn global(
     address: *mut CUdeviceptr,
     size: *mut usize,
@@ -154,42 +93,10 @@ fn global(
     Ok(())
 }
 
-fn set_library(library: *mut CUlibrary, image: Image) -> Done {
+fn set_library(library: *mut CUlibrary, read: impl FnOnce() -> Done<Image>) -> Done {
+    let (process, image) = (process()?, read()?);
     let library = out(library)?;
-    library.set(without_provenance_mut(
-        process()?.load_library(image).value(),
-    ))
-}
-
-#[expect(clippy::too_many_arguments, reason = "the C signature")]
-unsafe fn load_library(
-    library: *mut CUlibrary,
-    code: *const c_void,
-    _jit_options: *mut CUjit_option,
-    _jit_values: *mut *mut c_void,
-    _jit_count: u32,
-    _options: *mut CUlibraryOption,
-    _values: *mut *mut c_void,
-    _count: u32,
-) -> Done {
-    process()?;
-    // SAFETY: the caller's image.
-    set_library(library, unsafe { read_data(code) }?)
-}
-
-#[expect(clippy::too_many_arguments, reason = "the C signature")]
-fn load_library_file(
-    library: *mut CUlibrary,
-    file: *const c_char,
-    _jit_options: *mut CUjit_option,
-    _jit_values: *mut *mut c_void,
-    _jit_count: u32,
-    _options: *mut CUlibraryOption,
-    _values: *mut *mut c_void,
-    _count: u32,
-) -> Done {
-    process()?;
-    set_library(library, read_file(file)?)
+    library.set(without_provenance_mut(process.load_library(image).value()))
 }
 
 fn unload_library(library: CUlibrary) -> Done {
@@ -203,19 +110,6 @@ fn kernel(kernel: *mut CUkernel, library: CUlibrary, text: *const c_char) -> Don
             .function(CodeOrigin::Library(library_handle(library)), name(text)?)?
             .value(),
     ))
-}
-
-fn kernel_count(count: *mut u32, library: CUlibrary) -> Done {
-    out(count)?.set(
-        process()?
-            .functions(CodeOrigin::Library(library_handle(library)))?
-            .len() as u32,
-    )
-}
-
-unsafe fn enumerate_kernels(kernels: *mut CUkernel, room: u32, library: CUlibrary) -> Done {
-    // SAFETY: the caller's array.
-    unsafe { enumerate(kernels, room, CodeOrigin::Library(library_handle(library))) }
 }
 
 fn module_of(module: *mut CUmodule, library: CUlibrary) -> Done {
@@ -245,7 +139,8 @@ fn home_of(kernel: CUkernel) -> Done<CodeOrigin> {
         .ok_or(CUresult::INVALID_HANDLE)
 }
 
-/// The context-dependent function of a kernel: the same handle, after making sure that the current context has the code.
+/// The context-dependent function of a kernel: the same handle, after making sure that the current context has the
+/// code.
 fn kernel_function(function: *mut CUfunction, kernel: CUkernel) -> Done {
     let function = out(function)?;
     if let CodeOrigin::Library(library) = home_of(kernel)? {

@@ -1,9 +1,10 @@
 //! Multicast objects.
 
 use super::out;
-use crate::engine::memory::LARGE;
-use crate::engine::multicast::Binding;
-use crate::engine::process::{Done, process};
+use crate::engine::memory::multicast::Binding;
+use crate::engine::objects::Done;
+use crate::engine::objects::memory::LARGE;
+use crate::engine::process::{Process, process};
 use divvy_driver::sys::cuda::{
     CUdevice, CUdeviceptr, CUmemGenericAllocationHandle, CUmulticastGranularity_flags,
     CUmulticastObjectProp, CUresult,
@@ -12,10 +13,10 @@ use divvy_driver::sys::cuda::{
 exports! { cuda {
     cuMulticastCreate: (object, properties) => create;
     cuMulticastAddDevice: (object, device) => add_device;
-    cuMulticastBindMem: (object, offset, memory, memory_offset, size, flags) => bind;
-    cuMulticastBindMem_v2: (object, device, offset, memory, memory_offset, size, flags) => bind_on;
-    cuMulticastBindAddr: (object, offset, address, size, flags) => bind_address;
-    cuMulticastBindAddr_v2: (object, device, offset, address, size, flags) => bind_address_on;
+    cuMulticastBindMem: (object, offset, memory, memory_offset, size, flags) => { bind(object, None, offset, memory, memory_offset, size, flags) };
+    cuMulticastBindMem_v2: (object, device, offset, memory, memory_offset, size, flags) => { bind(object, Some(device), offset, memory, memory_offset, size, flags) };
+    cuMulticastBindAddr: (object, offset, address, size, flags) => { bind_address(object, None, offset, address, size, flags) };
+    cuMulticastBindAddr_v2: (object, device, offset, address, size, flags) => { bind_address(object, Some(device), offset, address, size, flags) };
     cuMulticastUnbind: (object, device, offset, size) => unbind;
     cuMulticastGetGranularity: (granularity, properties, option) => granularity;
 } }
@@ -48,7 +49,17 @@ fn add_device(object: Object, device: CUdevice) -> Done {
     process.add_to_multicast(object, process.gpu(device)?)
 }
 
-fn bind_to(
+/// The GPU that the caller names, if it does. There are no flags.
+fn bound_on(device: Option<CUdevice>, flags: u64) -> Done<(&'static Process, Option<usize>)> {
+    let process = process()?;
+    if flags != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let gpu = device.map(|device| process.gpu(device)).transpose()?;
+    Ok((process, gpu))
+}
+
+fn bind(
     object: Object,
     device: Option<CUdevice>,
     offset: usize,
@@ -57,11 +68,7 @@ fn bind_to(
     size: usize,
     flags: u64,
 ) -> Done {
-    let process = process()?;
-    if flags != 0 {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    let gpu = device.map(|device| process.gpu(device)).transpose()?;
+    let (process, gpu) = bound_on(device, flags)?;
     let binding = Binding {
         object,
         offset: offset as u64,
@@ -72,31 +79,7 @@ fn bind_to(
     process.bind_multicast(binding, gpu)
 }
 
-fn bind(
-    object: Object,
-    offset: usize,
-    memory: Object,
-    memory_offset: usize,
-    size: usize,
-    flags: u64,
-) -> Done {
-    bind_to(object, None, offset, memory, memory_offset, size, flags)
-}
-
-fn bind_on(
-    object: Object,
-    device: CUdevice,
-    offset: usize,
-    memory: Object,
-    memory_offset: usize,
-    size: usize,
-    flags: u64,
-) -> Done {
-    let device = Some(device);
-    bind_to(object, device, offset, memory, memory_offset, size, flags)
-}
-
-fn bind_address_to(
+fn bind_address(
     object: Object,
     device: Option<CUdevice>,
     offset: usize,
@@ -104,33 +87,8 @@ fn bind_address_to(
     size: usize,
     flags: u64,
 ) -> Done {
-    let process = process()?;
-    if flags != 0 {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    let gpu = device.map(|device| process.gpu(device)).transpose()?;
+    let (process, gpu) = bound_on(device, flags)?;
     process.bind_multicast_address(object, offset as u64, address, size as u64, gpu)
-}
-
-fn bind_address(
-    object: Object,
-    offset: usize,
-    address: CUdeviceptr,
-    size: usize,
-    flags: u64,
-) -> Done {
-    bind_address_to(object, None, offset, address, size, flags)
-}
-
-fn bind_address_on(
-    object: Object,
-    device: CUdevice,
-    offset: usize,
-    address: CUdeviceptr,
-    size: usize,
-    flags: u64,
-) -> Done {
-    bind_address_to(object, Some(device), offset, address, size, flags)
 }
 
 fn unbind(object: Object, device: CUdevice, offset: usize, size: usize) -> Done {

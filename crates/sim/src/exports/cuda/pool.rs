@@ -1,12 +1,13 @@
 //! Stream-ordered memory and its pools.
 
 use super::out;
-use crate::engine::graph::node::Operation;
-use crate::engine::handles::Handle;
-use crate::engine::memory::AllocationKind;
-use crate::engine::pool::Pool;
-use crate::engine::process::{Done, Process, process};
-use crate::engine::stream::Destination;
+use crate::engine::objects::Done;
+use crate::engine::objects::graph::node::Operation;
+use crate::engine::objects::handles::Handle;
+use crate::engine::objects::memory::AllocationKind;
+use crate::engine::objects::pool::Pool;
+use crate::engine::objects::stream::Destination;
+use crate::engine::process::{Process, process};
 use divvy_driver::sys::cuda::{
     CUdevice, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType,
     CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPool_attribute as Attribute,

@@ -1,8 +1,9 @@
-//! Pools and their pieces in other processes.
+//! Sharing of memory pools and their allocations with other processes.
 
 use super::out;
 use super::pool::{from_handle, to_handle};
-use crate::engine::process::{Done, process};
+use crate::engine::objects::Done;
+use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
     CUdeviceptr, CUmemAllocationHandleType, CUmemPoolPtrExportData, CUmemoryPool, CUresult,
 };

@@ -2,10 +2,11 @@
 
 use super::context::from_handle as context_handle;
 use super::out;
-use crate::engine::graph::node::Operation;
-use crate::engine::handles::Handle;
-use crate::engine::process::{Done, process};
-use crate::engine::stream::{Destination, Event, HostCall, Stream, Target};
+use crate::engine::objects::Done;
+use crate::engine::objects::graph::node::Operation;
+use crate::engine::objects::handles::Handle;
+use crate::engine::objects::stream::{Destination, Event, HostCall, Stream, Target};
+use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
     CUcontext, CUdevice, CUdeviceptr, CUevent, CUhostFn, CUresult, CUstream, CUstreamCallback,
 };
@@ -81,7 +82,7 @@ const EXTERNAL: u32 = 1;
 fn wait_event(stream: CUstream, event: CUevent, flags: u32) -> Done {
     match flags {
         0 => process()?.wait_event(event_handle(event), stream.addr()),
-        EXTERNAL => add_event_node(stream, event, Operation::Wait),
+        EXTERNAL => add_event_node(stream, event, |_| Operation::Wait),
         _ => Err(CUresult::INVALID_VALUE),
     }
 }

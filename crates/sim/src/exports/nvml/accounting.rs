@@ -3,9 +3,9 @@
 use super::scope::undivided;
 use super::setting::{changeable, is_on, state_of};
 use super::{Device, Done, out, set_list};
-use crate::engine::accounting::{AccountingStats, RECORDS};
+use crate::engine::machine::accounting::{AccountingStats, RECORDS};
+use crate::engine::machine::opened::machine;
 use crate::engine::time::WINDOW_NS;
-use crate::machine::machine;
 use divvy_driver::sys::nvml::*;
 
 exports! { nvml {

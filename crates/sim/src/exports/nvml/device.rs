@@ -1,9 +1,9 @@
-//! What a GPU is: names, PCI, modes.
+//! Device information: names, PCI, modes.
 
 use super::mig::MigDevice;
 use super::scope::undivided;
 use super::{Device, Done, out, set_text};
-use crate::engine::gpu::Gpu;
+use crate::engine::machine::gpu::Gpu;
 use crate::model::Architecture;
 use divvy_driver::sys::nvml::*;
 use std::ffi::c_char;

@@ -1,8 +1,8 @@
 //! Events. Two happen: Xid 79, when a GPU falls off the bus, and a change of a GPU's MIG mode or instances.
 
 use super::{Device, Done, out, state, to_handle};
-use crate::engine::handles::{Handle, Handles};
-use crate::engine::state::State;
+use crate::engine::machine::state::State;
+use crate::engine::objects::handles::{Handle, Handles};
 use divvy_driver::sys::nvml::*;
 use std::ptr::without_provenance_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};

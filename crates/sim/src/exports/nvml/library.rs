@@ -2,8 +2,7 @@
 
 use super::mig::MigDevice;
 use super::{Done, USERS, name, out, set_text, state, to_handle};
-use crate::engine::capabilities;
-use crate::machine::machine;
+use crate::engine::machine::opened::machine;
 use divvy_driver::sys::cuda::CUDA_VERSION;
 use divvy_driver::sys::nvml::{nvmlDevice_t, nvmlReturn_t};
 use std::ffi::{CStr, c_char};
@@ -35,7 +34,7 @@ const DRIVER_VERSION: &str = "620.10.01";
 
 fn init() -> Done {
     let machine = machine().ok_or(nvmlReturn_t::DRIVER_NOT_LOADED)?;
-    capabilities::keep(&machine.state);
+    machine.state.keep_capabilities();
     USERS.fetch_add(1, SeqCst);
     Ok(())
 }

@@ -17,13 +17,13 @@ fn figures(device: nvmlDevice_t) -> Done<nvmlMemory_v2_t> {
     let locked = device.fresh();
     let version = struct_version::<nvmlMemory_v2_t>(2);
     // Nothing of an instance is reserved (guessed).
-    if let Some(seat) = scope.seat() {
+    if let Some(partition) = scope.partition() {
         return Ok(nvmlMemory_v2_t {
             version,
-            total: locked.memory_at(seat),
+            total: locked.memory_at(partition),
             reserved: 0,
-            free: locked.free(seat),
-            used: device.gpu().used_at(seat),
+            free: locked.free(partition),
+            used: device.gpu().used_at(partition),
         });
     }
     let used = device.gpu().used();

@@ -1,7 +1,8 @@
-//! MIG: what stands behind the handles of instances and of MIG devices, and who may change them.
+//! MIG: the handles of instances and MIG devices, and the right to change them.
 //!
 //! ```text
-//! mode ─ the mode, MIG devices          profile ─ what there can be, how many more          instance ─ making, finding, destroying
+//! mode ─ the mode, MIG devices          profile ─ what there can be, how many more
+//! instance ─ making, finding, destroying
 //! control ─ what no NVML call does: resets, restarts, users who are no processes
 //! ```
 //! A handle carries the generation of what it was given for, so that one of something destroyed is known to be stale.
@@ -12,9 +13,10 @@ mod mode;
 mod profile;
 
 use super::{Device, Done, state};
-use crate::engine::mig::{ComputeInstance, GpuInstance, MigError, MigInstanceId};
-use crate::engine::state::State;
-use crate::machine::machine;
+use crate::engine::machine::mig_change::MigError;
+use crate::engine::machine::opened::machine;
+use crate::engine::machine::state::State;
+use crate::engine::mig::{ComputeInstance, GpuInstance, MigInstanceId};
 use crate::model::mig::Table;
 use divvy_driver::sys::nvml::*;
 use std::ptr::without_provenance_mut;

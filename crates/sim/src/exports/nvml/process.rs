@@ -3,10 +3,10 @@
 use super::scope::{Scope, undivided};
 use super::{Device, Done, out, set_list};
 use crate::config::Config;
-use crate::engine::accounting::wall_clock_us;
+use crate::engine::machine::accounting::wall_clock_us;
+use crate::engine::machine::opened::machine;
+use crate::engine::machine::slots::ProcessSlot;
 use crate::engine::mig::MigInstanceId;
-use crate::engine::slots::ProcessSlot;
-use crate::machine::machine;
 use divvy_driver::sys::nvml::*;
 
 exports! { nvml {
@@ -49,24 +49,28 @@ fn rows_of(scope: &Scope) -> Vec<Row> {
     let live = locked.slots().iter().enumerate();
     let live = live.filter(|(_, slot)| slot.is_live());
     let here = live.flat_map(|(index, slot)| {
-        let seats = scope.seats_of(slot);
-        seats.map(move |(seat, place)| (index, slot, seat, place))
+        let partitions = scope.seats_of(slot);
+        partitions.map(move |(partition, place)| (index, slot, partition, place))
     });
     let configured = |of: fn(&Config) -> bool| machine().is_some_and(|machine| of(&machine.config));
     let hidden = configured(|config| config.hide_process_memory);
     let imports_count = configured(|config| config.charge_imports);
-    let row = |(index, slot, seat, place): (usize, &ProcessSlot, usize, Option<MigInstanceId>)| {
-        let shared = |imported| locked.shared_bytes_of(index, seat, imported);
-        let imported = if imports_count { shared(true) } else { 0 };
-        let used = slot.used(seat) + shared(false) + imported;
-        Some(Row {
-            pid: slot.pid_here()?,
-            used: if hidden { MEMORY_NOT_AVAILABLE } else { used },
-            gpu_instance: place.map_or(NO_INSTANCE, |place| place.gpu_instance),
-            compute_instance: place.map_or(NO_INSTANCE, |place| place.compute_instance),
-            sm_percent: locked.queue(index, seat).windows().percent(now, SECOND),
-        })
-    };
+    let row =
+        |(index, slot, partition, place): (usize, &ProcessSlot, usize, Option<MigInstanceId>)| {
+            let shared = |imported| locked.shared_bytes_of(index, partition, imported);
+            let imported = if imports_count { shared(true) } else { 0 };
+            let used = slot.used(partition) + shared(false) + imported;
+            Some(Row {
+                pid: slot.pid_here()?,
+                used: if hidden { MEMORY_NOT_AVAILABLE } else { used },
+                gpu_instance: place.map_or(NO_INSTANCE, |place| place.gpu_instance),
+                compute_instance: place.map_or(NO_INSTANCE, |place| place.compute_instance),
+                sm_percent: locked
+                    .queue(index, partition)
+                    .windows()
+                    .percent(now, SECOND),
+            })
+        };
     here.filter_map(row).collect()
 }
 

@@ -3,7 +3,7 @@
 use super::power::{mhz, milliwatts};
 use super::scope::undivided;
 use super::{Device, Done, out};
-use crate::engine::accounting::wall_clock_us;
+use crate::engine::machine::accounting::wall_clock_us;
 use divvy_driver::sys::nvml::*;
 use std::sync::OnceLock;
 
@@ -11,7 +11,8 @@ exports! { nvml {
     nvmlDeviceGetSamples: (device, kind, last_seen, value_type, count, samples) => samples;
 } }
 
-/// Simulated nanoseconds as microseconds of the wall clock. One difference for the life of the process, so that a sample keeps its time.
+/// Simulated nanoseconds as microseconds of the wall clock. One difference for the life of the process, so that a
+/// sample keeps its time.
 fn stamp(now_ns: u64, at_ns: u64) -> u64 {
     static BEGINNING: OnceLock<u64> = OnceLock::new();
     let beginning = BEGINNING.get_or_init(|| wall_clock_us().saturating_sub(now_ns / 1000));

@@ -1,12 +1,12 @@
-//! What figures of memory and processes are about: a GPU, or one MIG device.
+//! The scope of figures of memory and processes: a GPU, or one MIG device.
 
 use super::mig::MigDevice;
 use super::setting::permitted;
 use super::{Device, Done};
-use crate::engine::capabilities;
+use crate::engine::machine::slots::ProcessSlot;
 use crate::engine::mig::MigInstanceId;
-use crate::engine::seat::{of_instance, partitions_of};
-use crate::engine::slots::ProcessSlot;
+use crate::engine::mig::capabilities;
+use crate::engine::mig::partition::{of_instance, partitions_of};
 use divvy_driver::sys::nvml::{nvmlDevice_t, nvmlReturn_t};
 
 /// A GPU that answers, and the place of the MIG device on it that was named, if one was.
@@ -17,8 +17,8 @@ pub(super) struct Scope {
 }
 
 impl Scope {
-    /// Of a GPU that is divided, figures of all its instances are for those who may watch them (nvml.h: "only if the caller has appropriate
-    /// privileges"): root, and who can open the file of that right.
+    /// Of a GPU that is divided, figures of all its instances are for those who may watch them (nvml.h: "only if the
+    /// caller has appropriate privileges"): root, and who can open the file of that right.
     pub fn of(handle: nvmlDevice_t) -> Done<Scope> {
         if let Some(MigDevice { state, gpu, place }) = MigDevice::of(handle)? {
             let device = Device { state, index: gpu };
@@ -41,24 +41,25 @@ impl Scope {
         slot: &'a ProcessSlot,
     ) -> impl Iterator<Item = (usize, Option<MigInstanceId>)> + 'a {
         let gpu = self.device.index;
-        let here = partitions_of(gpu).filter_map(move |seat| {
-            if !slot.has_context(seat) {
+        let here = partitions_of(gpu).filter_map(move |partition| {
+            if !slot.has_context(partition) {
                 return None;
             }
-            let place = slot.mig_instance(seat);
-            Some((seat, place))
+            let place = slot.mig_instance(partition);
+            Some((partition, place))
         });
         here.filter(|(_, place)| self.place.is_none() || *place == self.place)
     }
 
-    /// The seat whose memory is meant; None for all of the GPU.
-    pub fn seat(&self) -> Option<usize> {
+    /// The partition whose memory is meant; None for all of the GPU.
+    pub fn partition(&self) -> Option<usize> {
         let place = self.place?;
         Some(of_instance(self.device.index, place.gpu_instance))
     }
 }
 
-/// A GPU as a whole: what nobody asks of one that is divided, nor of its instances (nvml.h: "On MIG-enabled GPUs, … not currently supported").
+/// A GPU as a whole: figures that a divided GPU and its instances do not have (nvml.h: "On MIG-enabled GPUs, … not
+/// currently supported").
 pub(super) fn undivided(handle: nvmlDevice_t) -> Done<Device> {
     if MigDevice::of(handle)?.is_some() {
         return Err(nvmlReturn_t::NOT_SUPPORTED);

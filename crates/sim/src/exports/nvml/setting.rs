@@ -1,8 +1,8 @@
-//! What can be set on a GPU: modes, power, clocks. Reading is for everybody, setting for root, as nvml.h says of each function.
+//! Settings of a GPU: modes, power, clocks. All users read, and root sets, as nvml.h says of each function.
 
 use super::{Device, Done, out};
-use crate::engine::settings::ComputeMode;
-use crate::machine::machine;
+use crate::engine::machine::opened::machine;
+use crate::engine::machine::settings::ComputeMode;
 use divvy_driver::sys::nvml::*;
 
 exports! { nvml {

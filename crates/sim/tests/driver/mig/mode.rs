@@ -84,7 +84,8 @@ fn handles_may_be_invalid_after_the_mode_has_changed() {
     assert_eq!(admin.mode(), (1, 1));
 }
 
-/// A public log of a GH200, where a profiler had the GPU's device file open; open-gpu-kernel-modules, `kmigmgr_ga100.c`.
+/// A public log of a GH200, where a profiler had the GPU's device file open; open-gpu-kernel-modules,
+/// `kmigmgr_ga100.c`.
 #[test]
 fn the_first_instance_needs_a_gpu_that_nobody_has_open_and_later_ones_do_not() {
     let machine = Machine::new("h100-80gb:1");

@@ -1,21 +1,16 @@
 //! Executable graphs.
 
-use super::node::{self, newer_of};
-use super::parameters::keep_attributes;
-use super::{graph_handle, node_handle, to_node};
-use crate::engine::graph::exec::{Exec, InstantiateError};
-use crate::engine::graph::node::Operation;
-use crate::engine::graph::plan::Mismatch;
-use crate::engine::handles::Handle;
-use crate::engine::process::{Done, Objects, Process, process};
-use crate::engine::transfer::Move;
+use super::{graph_handle, to_node};
+use crate::engine::objects::Done;
+use crate::engine::objects::graph::exec::Exec;
+use crate::engine::objects::graph::plan::Mismatch;
+use crate::engine::objects::handles::Handle;
+use crate::engine::process::process;
 use crate::exports::cuda::{out, set_if_wanted};
 use divvy_driver::sys::cuda::{
-    CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS,
-    CUDA_KERNEL_NODE_PARAMS_v1, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent,
-    CUgraph, CUgraphExec, CUgraphExecUpdateResult as Verdict, CUgraphExecUpdateResultInfo,
-    CUgraphInstantiate_flags as Flags, CUgraphInstantiateResult as Outcome, CUgraphNode,
-    CUgraphNodeParams, CUgraphNodeType, CUresult, CUstream,
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUgraph, CUgraphExec, CUgraphExecUpdateResult as Verdict,
+    CUgraphExecUpdateResultInfo, CUgraphInstantiate_flags as Flags,
+    CUgraphInstantiateResult as Outcome, CUgraphNode, CUresult, CUstream,
 };
 use std::ffi::c_char;
 use std::ptr::{null_mut, without_provenance_mut};
@@ -25,49 +20,25 @@ exports! { cuda {
     cuGraphInstantiateWithFlags: (exec, graph, flags) => instantiate;
     cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz: (exec, graph, parameters) => instantiate_with;
     cuGraphExecDestroy: (exec) => destroy;
-    cuGraphExecGetFlags: (exec, flags) => flags;
-    cuGraphExecGetId: (exec, id) => id;
     cuGraphUpload, cuGraphUpload_ptsz: (exec, stream) => upload;
     cuGraphLaunch, cuGraphLaunch_ptsz: (exec, stream) => launch;
     cuGraphExecUpdate: (exec, graph, node, result) => update_v1;
     cuGraphExecUpdate_v2: (exec, graph, result) => update;
-    cuGraphExecNodeSetParams: (exec, node, parameters) => set_any;
-    cuGraphExecKernelNodeSetParams: (exec, node, parameters) => set_kernel_v1;
-    cuGraphExecKernelNodeSetParams_v2: (exec, node, parameters) => set_kernel;
-    cuGraphExecMemcpyNodeSetParams: (exec, node, parameters, context) => set_copy;
-    cuGraphExecMemsetNodeSetParams: (exec, node, parameters, context) => set_fill;
-    cuGraphExecHostNodeSetParams: (exec, node, parameters) => set_host;
-    cuGraphExecChildGraphNodeSetParams: (exec, node, child) => set_child;
-    cuGraphExecEventRecordNodeSetEvent: (exec, node, event) => set_record;
-    cuGraphExecEventWaitNodeSetEvent: (exec, node, event) => set_wait;
-    cuGraphNodeSetEnabled: (exec, node, enabled) => set_enabled;
-    cuGraphNodeGetEnabled: (exec, node, enabled) => is_enabled;
 } }
 
 fn exec_handle(exec: CUgraphExec) -> Handle<Exec> {
     Handle::from_value(exec.addr())
 }
 
-fn make(
-    exec: *mut CUgraphExec,
-    graph: CUgraph,
-    flags: u64,
-) -> Result<Handle<Exec>, InstantiateError> {
+fn make(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Done<Handle<Exec>> {
     let (process, exec) = (process()?, out(exec)?);
     let made = process.instantiate(graph_handle(graph), flags)?;
     exec.set(without_provenance_mut(made.value()))?;
     Ok(made)
 }
 
-/// A circle is an invalid value.
-fn code(refusal: InstantiateError) -> CUresult {
-    match refusal {
-        InstantiateError::Circle(_) => CUresult::INVALID_VALUE,
-        InstantiateError::Other(error) => error,
-    }
-}
-
-/// The forms of before CUDA 12, which name the node that is at fault.
+/// The forms of before CUDA 12, which name the node that is at fault. No node can be: nodes depend on earlier ones
+/// alone.
 unsafe fn instantiate_with_log(
     exec: *mut CUgraphExec,
     graph: CUgraph,
@@ -79,12 +50,7 @@ unsafe fn instantiate_with_log(
     if room > 0 {
         set_if_wanted(log, 0);
     }
-    make(exec, graph, 0).map(drop).map_err(|refusal| {
-        if let InstantiateError::Circle(at) = refusal {
-            set_if_wanted(node, to_node(at));
-        }
-        code(refusal)
-    })
+    make(exec, graph, 0).map(drop)
 }
 
 /// Uploading needs a stream, which only the form with parameters names.
@@ -92,7 +58,7 @@ fn instantiate(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Done {
     if flags & u64::from(Flags::UPLOAD.0) != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    make(exec, graph, flags).map(drop).map_err(code)
+    make(exec, graph, flags).map(drop)
 }
 
 unsafe fn instantiate_with(
@@ -114,33 +80,11 @@ unsafe fn instantiate_with(
         }
         Ok(())
     });
-    made.map_err(|refusal| {
-        (parameters.hErrNode_out, parameters.result_out) = match &refusal {
-            InstantiateError::Circle(node) => (to_node(*node), Outcome::INVALID_STRUCTURE),
-            InstantiateError::Other(_) => (null_mut(), Outcome::ERROR),
-        };
-        code(refusal)
-    })
+    made.inspect_err(|_| parameters.result_out = Outcome::ERROR)
 }
 
 fn destroy(exec: CUgraphExec) -> Done {
     process()?.destroy_exec(exec_handle(exec))
-}
-
-fn look<T>(exec: CUgraphExec, of: impl FnOnce(&Exec) -> T) -> Done<T> {
-    let objects = process()?.objects();
-    let exec = objects.graphs.execs.get(exec_handle(exec));
-    exec.map(of).ok_or(CUresult::INVALID_VALUE)
-}
-
-fn flags(exec: CUgraphExec, flags: *mut u64) -> Done {
-    let flags = out(flags)?;
-    flags.set(look(exec, |exec| exec.flags)?)
-}
-
-fn id(exec: CUgraphExec, id: *mut u32) -> Done {
-    let id = out(id)?;
-    id.set(look(exec, |exec| exec.id)?)
 }
 
 fn upload(exec: CUgraphExec, stream: CUstream) -> Done {
@@ -182,134 +126,4 @@ fn update(exec: CUgraphExec, graph: CUgraph, info: *mut CUgraphExecUpdateResultI
         errorFromNode: from.map_or(null_mut(), to_node),
     })?;
     Err(CUresult::GRAPH_EXEC_UPDATE_FAILURE)
-}
-
-/// Gives one node of an executable graph other parameters of its kind.
-fn change(
-    exec: CUgraphExec,
-    node: CUgraphNode,
-    operation: impl FnOnce(&Process, &mut Objects) -> Done<Operation>,
-) -> Done {
-    let process = process()?;
-    let mut objects = process.objects();
-    let (exec, node) = (exec_handle(exec), node_handle(node));
-    let mut new = operation(process, &mut objects)?;
-    let old = objects.graphs.node(node)?.operation.clone();
-    keep_attributes(&old, &mut new);
-    process.change_exec(&mut objects, exec, node, new)
-}
-
-unsafe fn set_any(
-    exec: CUgraphExec,
-    node: CUgraphNode,
-    parameters: *mut CUgraphNodeParams,
-) -> Done {
-    out(parameters)?;
-    // SAFETY: the caller's structure.
-    let is_child = unsafe { (*parameters).type_ } == CUgraphNodeType::GRAPH;
-    if is_child {
-        // SAFETY: the first field of this kind's member is the graph.
-        let child = unsafe {
-            (&raw const (*parameters).reserved1)
-                .cast::<CUgraph>()
-                .read()
-        };
-        return set_child(exec, node, child);
-    }
-    // SAFETY: the caller's structure.
-    change(exec, node, |process, objects| unsafe {
-        node::made(process, objects, None, parameters)
-    })
-}
-
-unsafe fn set_kernel_v1(
-    exec: CUgraphExec,
-    node: CUgraphNode,
-    parameters: *const CUDA_KERNEL_NODE_PARAMS_v1,
-) -> Done {
-    // SAFETY: the caller's structure.
-    unsafe {
-        let given = newer_of(parameters)?;
-        set_kernel(exec, node, &raw const given)
-    }
-}
-
-unsafe fn set_kernel(
-    exec: CUgraphExec,
-    node: CUgraphNode,
-    parameters: *const CUDA_KERNEL_NODE_PARAMS,
-) -> Done {
-    // SAFETY: null or the caller's structure.
-    let given = unsafe { parameters.as_ref() }.ok_or(CUresult::INVALID_VALUE)?;
-    // SAFETY: as above.
-    change(exec, node, |process, objects| unsafe {
-        node::kernel(process, objects, given)
-    })
-}
-
-unsafe fn set_copy(
-    exec: CUgraphExec,
-    node: CUgraphNode,
-    parameters: *const CUDA_MEMCPY3D,
-    context: CUcontext,
-) -> Done {
-    // SAFETY: null or the caller's structure.
-    let given = unsafe { parameters.as_ref() }.ok_or(CUresult::INVALID_VALUE)?;
-    change(exec, node, |process, objects| {
-        node::transfer(process, objects, Move::Copy(*given), context)
-    })
-}
-
-unsafe fn set_fill(
-    exec: CUgraphExec,
-    node: CUgraphNode,
-    parameters: *const CUDA_MEMSET_NODE_PARAMS,
-    context: CUcontext,
-) -> Done {
-    // SAFETY: null or the caller's structure.
-    let given = unsafe { parameters.as_ref() }.ok_or(CUresult::INVALID_VALUE)?;
-    change(exec, node, |process, objects| {
-        node::transfer(process, objects, Move::Fill(*given), context)
-    })
-}
-
-unsafe fn set_host(
-    exec: CUgraphExec,
-    node: CUgraphNode,
-    parameters: *const CUDA_HOST_NODE_PARAMS,
-) -> Done {
-    // SAFETY: null or the caller's structure.
-    let given = unsafe { parameters.as_ref() }.ok_or(CUresult::INVALID_VALUE)?;
-    change(exec, node, |_, _| node::host(*given))
-}
-
-fn set_child(exec: CUgraphExec, node: CUgraphNode, child: CUgraph) -> Done {
-    let (exec, node) = (exec_handle(exec), node_handle(node));
-    process()?.update_exec_child(exec, node, graph_handle(child))
-}
-
-fn set_record(exec: CUgraphExec, node: CUgraphNode, event: CUevent) -> Done {
-    change(exec, node, |_, objects| {
-        node::event(objects, event, Operation::Record)
-    })
-}
-
-fn set_wait(exec: CUgraphExec, node: CUgraphNode, event: CUevent) -> Done {
-    change(exec, node, |_, objects| {
-        node::event(objects, event, Operation::Wait)
-    })
-}
-
-/// Kernels, copies and memory sets can be switched off and on.
-fn set_enabled(exec: CUgraphExec, node: CUgraphNode, enabled: u32) -> Done {
-    let (process, exec, node) = (process()?, exec_handle(exec), node_handle(node));
-    process
-        .switch_exec_node(exec, node, Some(enabled != 0))
-        .map(drop)
-}
-
-fn is_enabled(exec: CUgraphExec, node: CUgraphNode, enabled: *mut u32) -> Done {
-    let (process, exec, node) = (process()?, exec_handle(exec), node_handle(node));
-    let enabled = out(enabled)?;
-    enabled.set(u32::from(process.switch_exec_node(exec, node, None)?))
 }

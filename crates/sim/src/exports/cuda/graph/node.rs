@@ -1,14 +1,16 @@
-//! Nodes by what they do, and adding them to graphs.
+//! Graph nodes by kind, and adding them to graphs.
 
 use super::{dependencies, graph_handle, to_node};
-use crate::engine::graph::node::{Allocate, Dependency, Node, Operation};
-use crate::engine::graph::{Graph, Owner};
-use crate::engine::handles::Handle;
-use crate::engine::kernel::Geometry;
-use crate::engine::launch::{self, Arguments, Launch, Shape};
-use crate::engine::process::{Done, Objects, Process, process};
-use crate::engine::stream::HostCall;
-use crate::engine::transfer::Move;
+use crate::engine::objects::graph::node::{Allocate, Dependency, Node, Operation};
+use crate::engine::objects::graph::{Graph, Owner};
+use crate::engine::objects::handles::Handle;
+use crate::engine::objects::kernel::Geometry;
+use crate::engine::objects::launch::{Arguments, Launch, Shape};
+use crate::engine::objects::stream::HostCall;
+use crate::engine::objects::transfer::Move;
+use crate::engine::objects::{Done, Objects};
+use crate::engine::process::{Process, process};
+use crate::engine::work::launch;
 use crate::exports::cuda::context::to_handle as context_handle;
 use crate::exports::cuda::launch::parameters_of;
 use crate::exports::cuda::module::function_handle;
@@ -17,39 +19,21 @@ use crate::exports::cuda::pool::gpu_at;
 use crate::exports::cuda::stream::event_handle;
 use divvy_driver::sys::cuda::{
     CUDA_CHILD_GRAPH_NODE_PARAMS, CUDA_EVENT_RECORD_NODE_PARAMS, CUDA_EVENT_WAIT_NODE_PARAMS,
-    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1,
-    CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEM_FREE_NODE_PARAMS, CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMCPY3D,
-    CUDA_MEMSET_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS_v2, CUcontext, CUdeviceptr, CUevent, CUgraph,
-    CUgraphChildGraphNodeOwnership, CUgraphEdgeData, CUgraphNode, CUgraphNodeParams,
-    CUgraphNodeType, CUmemAllocationHandleType, CUmemAllocationType, CUresult,
+    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS,
+    CUDA_MEM_FREE_NODE_PARAMS, CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS_v2, CUcontext,
+    CUdeviceptr, CUevent, CUgraph, CUgraphChildGraphNodeOwnership, CUgraphEdgeData, CUgraphNode,
+    CUgraphNodeParams, CUgraphNodeType, CUmemAllocationHandleType, CUmemAllocationType, CUresult,
 };
-use std::collections::BTreeMap;
-use std::ptr::{null, null_mut};
+use std::ptr::null;
 
 exports! { cuda {
-    cuGraphAddNode: (node, graph, before, count, parameters) => add_any;
-    cuGraphAddNode_v2, cuGraphAddNode_v3: (node, graph, before, edges, count, parameters) => add_any_with_edges;
-    cuGraphAddKernelNode: (node, graph, before, count, parameters) => add_kernel_v1;
-    cuGraphAddKernelNode_v2: (node, graph, before, count, parameters) => add_kernel;
-    cuGraphAddMemcpyNode: (node, graph, before, count, parameters, context) => add_copy;
-    cuGraphAddMemsetNode: (node, graph, before, count, parameters, context) => add_fill;
-    cuGraphAddHostNode: (node, graph, before, count, parameters) => add_host;
+    cuGraphAddNode: (node, graph, before, count, parameters) => { add_any(node, graph, before, null(), count, parameters) };
+    cuGraphAddNode_v2, cuGraphAddNode_v3: (node, graph, before, edges, count, parameters) => add_any;
     cuGraphAddChildGraphNode: (node, graph, before, count, child) => add_child;
     cuGraphAddEmptyNode: (node, graph, before, count) => add_empty;
-    cuGraphAddEventRecordNode: (node, graph, before, count, event) => add_record;
-    cuGraphAddEventWaitNode: (node, graph, before, count, event) => add_wait;
     cuGraphAddMemAllocNode: (node, graph, before, count, parameters) => add_allocate;
     cuGraphAddMemFreeNode: (node, graph, before, count, address) => add_free;
 } }
-
-/// # Safety
-/// The place is NULL or holds a T.
-pub(super) unsafe fn given<T: Copy>(place: *const T) -> Done<T> {
-    // SAFETY: by contract.
-    unsafe { place.as_ref() }
-        .copied()
-        .ok_or(CUresult::INVALID_VALUE)
-}
 
 /// The member of a union of node parameters.
 ///
@@ -62,20 +46,19 @@ unsafe fn member<T: Copy>(parameters: *const CUgraphNodeParams) -> T {
 
 /// # Safety
 /// As for [`member`]; the place can be written.
-pub(super) unsafe fn set_member<T>(parameters: *mut CUgraphNodeParams, value: T) {
+unsafe fn set_member<T>(parameters: *mut CUgraphNodeParams, value: T) {
     // SAFETY: by contract.
     unsafe { (&raw mut (*parameters).reserved1).cast::<T>().write(value) }
 }
 
 /// # Safety
 /// Arguments are as the API documents them.
-pub(super) unsafe fn kernel(
+unsafe fn kernel(
     process: &Process,
     objects: &Objects,
     given: &CUDA_KERNEL_NODE_PARAMS,
 ) -> Done<Operation> {
-    let as_kernel = given.func.is_null();
-    let handle = if as_kernel {
+    let handle = if given.func.is_null() {
         given.kern.cast()
     } else {
         given.func
@@ -109,63 +92,12 @@ pub(super) unsafe fn kernel(
             cooperative: false,
         },
         context,
-        as_kernel,
         arguments,
-        attributes: BTreeMap::new(),
     }))
 }
 
-fn newer(old: &CUDA_KERNEL_NODE_PARAMS_v1) -> CUDA_KERNEL_NODE_PARAMS {
-    CUDA_KERNEL_NODE_PARAMS {
-        func: old.func,
-        gridDimX: old.gridDimX,
-        gridDimY: old.gridDimY,
-        gridDimZ: old.gridDimZ,
-        blockDimX: old.blockDimX,
-        blockDimY: old.blockDimY,
-        blockDimZ: old.blockDimZ,
-        sharedMemBytes: old.sharedMemBytes,
-        kernelParams: old.kernelParams,
-        extra: old.extra,
-        kern: null_mut(),
-        ctx: null_mut(),
-    }
-}
-
-pub(super) fn older(new: &CUDA_KERNEL_NODE_PARAMS) -> CUDA_KERNEL_NODE_PARAMS_v1 {
-    CUDA_KERNEL_NODE_PARAMS_v1 {
-        func: if new.func.is_null() {
-            new.kern.cast()
-        } else {
-            new.func
-        },
-        gridDimX: new.gridDimX,
-        gridDimY: new.gridDimY,
-        gridDimZ: new.gridDimZ,
-        blockDimX: new.blockDimX,
-        blockDimY: new.blockDimY,
-        blockDimZ: new.blockDimZ,
-        sharedMemBytes: new.sharedMemBytes,
-        kernelParams: new.kernelParams,
-        extra: new.extra,
-    }
-}
-
-/// The first form of the parameters, and what it became.
-pub(super) unsafe fn newer_of(
-    parameters: *const CUDA_KERNEL_NODE_PARAMS_v1,
-) -> Done<CUDA_KERNEL_NODE_PARAMS> {
-    // SAFETY: the caller's structure.
-    Ok(newer(&unsafe { given(parameters) }?))
-}
-
 /// A copy or memory set. A context that is named must be there.
-pub(super) fn transfer(
-    process: &Process,
-    objects: &Objects,
-    of: Move,
-    context: CUcontext,
-) -> Done<Operation> {
+fn transfer(process: &Process, objects: &Objects, of: Move, context: CUcontext) -> Done<Operation> {
     if !context.is_null() {
         objects.context(context_handle(context))?;
     }
@@ -173,16 +105,16 @@ pub(super) fn transfer(
     Ok(Operation::Move(of))
 }
 
-pub(super) fn host(given: CUDA_HOST_NODE_PARAMS) -> Done<Operation> {
+fn host(given: CUDA_HOST_NODE_PARAMS) -> Done<Operation> {
     let function = given.fn_.ok_or(CUresult::INVALID_VALUE)?;
     let data = given.userData;
     Ok(Operation::Host(HostCall { function, data }))
 }
 
-pub(super) fn event(
+fn event(
     objects: &Objects,
     event: CUevent,
-    operation: fn(Handle<crate::engine::stream::Event>) -> Operation,
+    operation: fn(Handle<crate::engine::objects::stream::Event>) -> Operation,
 ) -> Done<Operation> {
     let event = event_handle(event);
     objects.events.get(event).ok_or(CUresult::INVALID_VALUE)?;
@@ -197,7 +129,7 @@ fn child(objects: &mut Objects, child: CUgraph, moves: bool) -> Done<Operation> 
         let copy = objects.graphs.clone_graph(child, Owner::Program)?;
         return Ok(Operation::Child(copy));
     }
-    if found.owner != Owner::Program || found.filling {
+    if found.owner != Owner::Program {
         return Err(CUresult::INVALID_VALUE);
     }
     Ok(Operation::Child(child))
@@ -280,17 +212,6 @@ unsafe fn add_any(
     node: *mut CUgraphNode,
     graph: CUgraph,
     before: *const CUgraphNode,
-    count: usize,
-    parameters: *mut CUgraphNodeParams,
-) -> Done {
-    // SAFETY: the caller's lists and structure.
-    unsafe { add_any_with_edges(node, graph, before, null(), count, parameters) }
-}
-
-unsafe fn add_any_with_edges(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    before: *const CUgraphNode,
     edges: *const CUgraphEdgeData,
     count: usize,
     parameters: *mut CUgraphNodeParams,
@@ -306,12 +227,7 @@ unsafe fn add_any_with_edges(
             edges,
             count,
             |process, objects, before| {
-                made(
-                    process,
-                    objects,
-                    Some((graph_handle(graph), before)),
-                    parameters,
-                )
+                made(process, objects, graph_handle(graph), before, parameters)
             },
         )
     }?;
@@ -327,21 +243,22 @@ unsafe fn add_any_with_edges(
     Ok(())
 }
 
-/// What the tagged union describes. Child graphs and allocations are for a graph they become part of.
+/// What the tagged union describes.
 ///
 /// # Safety
 /// The parameters are the caller's, as the API documents them.
-pub(super) unsafe fn made(
+unsafe fn made(
     process: &Process,
     objects: &mut Objects,
-    graph: Option<(Handle<Graph>, &[Dependency])>,
+    graph: Handle<Graph>,
+    before: &[Dependency],
     parameters: *const CUgraphNodeParams,
 ) -> Done<Operation> {
     // SAFETY: by contract, and each arm reads the member of its kind.
     unsafe {
-        match ((*parameters).type_, graph) {
-            (CUgraphNodeType::KERNEL, _) => kernel(process, objects, &member(parameters)),
-            (CUgraphNodeType::MEMCPY, _) => {
+        match (*parameters).type_ {
+            CUgraphNodeType::KERNEL => kernel(process, objects, &member(parameters)),
+            CUgraphNodeType::MEMCPY => {
                 let given: CUDA_MEMCPY_NODE_PARAMS = member(parameters);
                 transfer(
                     process,
@@ -350,116 +267,35 @@ pub(super) unsafe fn made(
                     given.copyCtx,
                 )
             }
-            (CUgraphNodeType::MEMSET, _) => {
+            CUgraphNodeType::MEMSET => {
                 let given: CUDA_MEMSET_NODE_PARAMS_v2 = member(parameters);
                 transfer(process, objects, Move::Fill(member(parameters)), given.ctx)
             }
-            (CUgraphNodeType::HOST, _) => host(member(parameters)),
-            (CUgraphNodeType::EMPTY, _) => Ok(Operation::Empty),
-            (CUgraphNodeType::WAIT_EVENT, _) => {
+            CUgraphNodeType::HOST => host(member(parameters)),
+            CUgraphNodeType::EMPTY => Ok(Operation::Empty),
+            CUgraphNodeType::WAIT_EVENT => {
                 let given: CUDA_EVENT_WAIT_NODE_PARAMS = member(parameters);
-                event(objects, given.event, Operation::Wait)
+                event(objects, given.event, |_| Operation::Wait)
             }
-            (CUgraphNodeType::EVENT_RECORD, _) => {
+            CUgraphNodeType::EVENT_RECORD => {
                 let given: CUDA_EVENT_RECORD_NODE_PARAMS = member(parameters);
                 event(objects, given.event, Operation::Record)
             }
-            (CUgraphNodeType::GRAPH, Some(_)) => {
+            CUgraphNodeType::GRAPH => {
                 let given: CUDA_CHILD_GRAPH_NODE_PARAMS = member(parameters);
                 let moves = given.ownership == CUgraphChildGraphNodeOwnership::MOVE;
                 child(objects, given.graph, moves)
             }
-            (CUgraphNodeType::MEM_ALLOC, Some((graph, before))) => {
+            CUgraphNodeType::MEM_ALLOC => {
                 allocate(process, objects, graph, before, &member(parameters))
             }
-            (CUgraphNodeType::MEM_FREE, Some(_)) => {
+            CUgraphNodeType::MEM_FREE => {
                 let given: CUDA_MEM_FREE_NODE_PARAMS = member(parameters);
                 Ok(Operation::Free(given.dptr))
             }
-            (kind, _) if kind <= CUgraphNodeType::FABRIC_CPY_BATCH => Err(CUresult::NOT_SUPPORTED),
+            kind if kind <= CUgraphNodeType::FABRIC_CPY_BATCH => Err(CUresult::NOT_SUPPORTED),
             _ => Err(CUresult::INVALID_VALUE),
         }
-    }
-}
-
-unsafe fn add_kernel_v1(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    before: *const CUgraphNode,
-    count: usize,
-    parameters: *const CUDA_KERNEL_NODE_PARAMS_v1,
-) -> Done {
-    // SAFETY: the caller's lists and structure.
-    unsafe {
-        let given = newer_of(parameters)?;
-        add_kernel(node, graph, before, count, &raw const given)
-    }
-}
-
-unsafe fn add_kernel(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    before: *const CUgraphNode,
-    count: usize,
-    parameters: *const CUDA_KERNEL_NODE_PARAMS,
-) -> Done {
-    // SAFETY: the caller's lists and structure.
-    unsafe {
-        let given = given(parameters)?;
-        let made =
-            |process: &Process, objects: &mut Objects, _: &[_]| kernel(process, objects, &given);
-        add(node, graph, before, null(), count, made).map(drop)
-    }
-}
-
-unsafe fn add_copy(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    before: *const CUgraphNode,
-    count: usize,
-    parameters: *const CUDA_MEMCPY3D,
-    context: CUcontext,
-) -> Done {
-    // SAFETY: the caller's lists and structure.
-    unsafe {
-        let of = Move::Copy(given(parameters)?);
-        let made = |process: &Process, objects: &mut Objects, _: &[_]| {
-            transfer(process, objects, of, context)
-        };
-        add(node, graph, before, null(), count, made).map(drop)
-    }
-}
-
-unsafe fn add_fill(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    before: *const CUgraphNode,
-    count: usize,
-    parameters: *const CUDA_MEMSET_NODE_PARAMS,
-    context: CUcontext,
-) -> Done {
-    // SAFETY: the caller's lists and structure.
-    unsafe {
-        let of = Move::Fill(given(parameters)?);
-        let made = |process: &Process, objects: &mut Objects, _: &[_]| {
-            transfer(process, objects, of, context)
-        };
-        add(node, graph, before, null(), count, made).map(drop)
-    }
-}
-
-unsafe fn add_host(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    before: *const CUgraphNode,
-    count: usize,
-    parameters: *const CUDA_HOST_NODE_PARAMS,
-) -> Done {
-    // SAFETY: the caller's lists and structure.
-    unsafe {
-        let given = given(parameters)?;
-        let made = |_: &Process, _: &mut Objects, _: &[_]| host(given);
-        add(node, graph, before, null(), count, made).map(drop)
     }
 }
 
@@ -486,30 +322,6 @@ unsafe fn add_empty(
     unsafe { add(node, graph, before, null(), count, made) }.map(drop)
 }
 
-unsafe fn add_record(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    before: *const CUgraphNode,
-    count: usize,
-    of: CUevent,
-) -> Done {
-    let made = |_: &Process, objects: &mut Objects, _: &[_]| event(objects, of, Operation::Record);
-    // SAFETY: the caller's lists.
-    unsafe { add(node, graph, before, null(), count, made) }.map(drop)
-}
-
-unsafe fn add_wait(
-    node: *mut CUgraphNode,
-    graph: CUgraph,
-    before: *const CUgraphNode,
-    count: usize,
-    of: CUevent,
-) -> Done {
-    let made = |_: &Process, objects: &mut Objects, _: &[_]| event(objects, of, Operation::Wait);
-    // SAFETY: the caller's lists.
-    unsafe { add(node, graph, before, null(), count, made) }.map(drop)
-}
-
 unsafe fn add_allocate(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -520,7 +332,10 @@ unsafe fn add_allocate(
     let owner = graph_handle(graph);
     // SAFETY: the caller's lists and structure.
     unsafe {
-        let given = given(parameters)?;
+        let given = parameters
+            .as_ref()
+            .copied()
+            .ok_or(CUresult::INVALID_VALUE)?;
         let made = |process: &Process, objects: &mut Objects, before: &[Dependency]| {
             allocate(process, objects, owner, before, &given)
         };

@@ -1,9 +1,10 @@
-//! What happens to a machine beside its API: resets, restarts, GPUs that fall off the bus, and users of a GPU that are no processes of the machine. One function that no driver
-//! has, for tests; docs/simulator.md says what it understands.
+//! The control function: resets, restarts, lost GPUs, and holders of a GPU that are no processes of the machine.
+//!
+//! One function that no driver has, for tests; docs/simulator.md lists the orders that it understands.
 
 use super::{MigInstanceId, refused};
+use crate::engine::machine::opened::machine;
 use crate::exports::nvml::{Done, name};
-use crate::machine::machine;
 use crate::model::Architecture;
 use crate::trace;
 use divvy_driver::sys::nvml::nvmlReturn_t;

@@ -1,9 +1,10 @@
-//! Instances: made, found, destroyed. Each call stands alone, as in NVML: what others do in between is theirs.
+//! MIG instances: creating, finding and destroying them. Each call stands alone, as in NVML; other processes may act in
+//! between.
 
 use super::{COMPUTE_INSTANCES, GpuInstanceRef, MigDevice, divided, refused};
+use crate::engine::machine::opened::machine;
 use crate::engine::mig::MigInstanceId;
 use crate::exports::nvml::{Device, Done, out, to_handle};
-use crate::machine::machine;
 use divvy_driver::sys::nvml::*;
 
 exports! { nvml {
@@ -59,7 +60,7 @@ fn destroy(instance: nvmlGpuInstance_t) -> Done {
     done.map_err(refused)
 }
 
-/// Handles of all instances of a profile into an array that nobody says the size of.
+/// Writes handles of all instances of a profile into an array of unknown size.
 ///
 /// # Safety
 /// `handles` has room for as many as the profile allows.

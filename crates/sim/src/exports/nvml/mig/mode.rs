@@ -1,9 +1,9 @@
-//! The mode of a GPU, and its MIG devices.
+//! The MIG mode of a GPU, and its MIG devices.
 
 use super::{MigDevice, dividable, partitionable, refused};
-use crate::engine::mig::Activation;
+use crate::engine::machine::mig_mode::Activation;
+use crate::engine::machine::opened::machine;
 use crate::exports::nvml::{Device, Done, out, to_handle};
-use crate::machine::machine;
 use crate::model::Architecture;
 use divvy_driver::sys::nvml::*;
 
@@ -36,8 +36,8 @@ fn mode(device: nvmlDevice_t, current: *mut u32, pending: *mut u32) -> Done {
     pending.set(number(mig.will_be_on()))
 }
 
-/// Ampere needs a reset for the mode (MIG user guide, "GPU Reset on Hopper+ GPUs"). That the call does not do it itself, as in a virtual machine, can
-/// be set otherwise.
+/// Ampere needs a reset for the mode (MIG user guide, "GPU Reset on Hopper+ GPUs"). That the call does not do it
+/// itself, as in a virtual machine, can be set otherwise.
 pub(super) fn needs_reset(device: &Device) -> bool {
     let config = machine().and_then(|machine| machine.config.mig.needs_reset);
     config.unwrap_or(device.model().architecture == Architecture::Ampere)

@@ -1,9 +1,9 @@
-//! What a GPU can be divided into, and how much of it there is still room for.
+//! MIG profiles: what a GPU can be divided into, placements and remaining capacity.
 
 use super::{GpuInstanceRef, dividable, divided, partitionable, refused};
+use crate::engine::machine::opened::machine;
 use crate::engine::mig::placement::remaining;
 use crate::exports::nvml::{Device, Done, out};
-use crate::machine::machine;
 use crate::model::mig::{ComputeProfile, GpuProfile, Table};
 use divvy_driver::sys::nvml::*;
 use std::ffi::c_char;

@@ -1,0 +1,25 @@
+//! The machine room: the state that all processes of a machine share, in one mapped file.
+//!
+//! ```text
+//! opened ─ state (file, lock) ─ slots (processes) ─ gpu ─ settings ─ accounting ─ share ─ ipc_event ─ wait
+//! partitions, instances, mig_change, mig_mode: what MIG means for it
+//! checkpoint_state: locks and checkpoints      pids
+//! ```
+//! It may use `time` and `mig`, whose records are parts of the file. All other rooms may use it. Everything that needs
+//! the lock is a method of [`state::Locked`], and all of them are in this room.
+
+pub mod accounting;
+pub mod checkpoint_state;
+pub mod gpu;
+pub mod instances;
+pub mod ipc_event;
+pub mod mig_change;
+pub mod mig_mode;
+pub mod opened;
+pub mod partitions;
+pub mod pids;
+pub mod settings;
+pub mod share;
+pub mod slots;
+pub mod state;
+pub mod wait;
