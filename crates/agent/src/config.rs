@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(test)]
+pub use divvy_api::daemon::{DEFAULT_MAX_JOBS, DEFAULT_MAX_TEXT_BYTES};
 use divvy_api::home::Home;
 use divvy_api::v1::{Container, FrontEnd};
 use divvy_core::reconcile::BypassPolicy;
@@ -19,17 +21,6 @@ use crate::supervisor::injection::{InjectionPolicy, Wrapper};
 
 /// In which form jobs get their limiter.
 const FORM: &str = "DIVVY_FORM";
-
-/// Time between SIGTERM and SIGKILL unless told otherwise.
-pub const GRACE: Duration = Duration::from_secs(10);
-
-/// Jobs of one user that have not ended, unless a daemon says otherwise: ten of the largest arrays. One user's mistake in a loop is not to
-/// fill the memory that everybody's jobs are kept in.
-pub const DEFAULT_MAX_JOBS: u32 = 100_000;
-
-/// Bytes of texts of one user's jobs that have not ended, unless a daemon says otherwise: as many as the largest array
-/// brings. The journal holds them, and the daemon's memory holds the commands as well.
-pub const DEFAULT_MAX_TEXT_BYTES: u64 = 64 << 20;
 
 #[derive(Clone, Debug)]
 pub struct Config {

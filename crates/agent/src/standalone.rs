@@ -12,15 +12,16 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use divvy_api::daemon::DEFAULT_GRACE;
 use divvy_api::home::Home;
-use divvy_api::v1::{Error, ErrorCode, Submit};
+use divvy_api::standalone::StandaloneOptions;
+use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::reconcile::compare;
 use divvy_core::{
     AllocatedJob, Amount, Bytes, ComputeMode, Gpu, Grant, JobId, Mode, PendingJob, Queue,
     QueueName, QueueSpec, Request, Snapshot,
 };
 
-use crate::config::GRACE;
 use crate::config::simulated_gpus;
 use crate::container::driver::GpuDevice;
 use crate::controller::lifecycle::container::{Machine, plan_on};
@@ -38,22 +39,12 @@ use crate::supervisor::{self, error_chain, survivors};
 
 const GRANTS: &str = "grants.json";
 
-/// A run without a daemon.
-#[derive(Clone, Debug)]
-pub struct StandaloneArgs {
-    pub submit: Submit,
-    /// A line `docker run …` that is started in place of a program; the submission says what container it makes.
-    pub docker: Vec<String>,
-    /// Simulated GPUs: `a100-80gb:3`.
-    pub sim: Option<String>,
-}
-
 /// Runs the program in the foreground and answers its exit code.
 ///
 /// # Errors
 /// [`ErrorCode::Conflict`] when a daemon serves this home, [`ErrorCode::WouldWait`] when there is no room now, and what
 /// a submit is refused for.
-pub fn run_standalone(args: StandaloneArgs) -> Result<u8, Error> {
+pub fn run_standalone(args: StandaloneOptions) -> Result<u8, Error> {
     validate::check_texts(&args.submit)?;
     let home = Home::from_env().map_err(|error| from_home(&error))?;
     home.create().map_err(|error| from_home(&error))?;
@@ -121,12 +112,12 @@ impl PreparedRun {
 }
 
 fn prepare(
-    args: StandaloneArgs,
+    args: StandaloneOptions,
     home: &Home,
     node: &NodeInventory,
     runs: &[LiveRun],
 ) -> Result<PreparedRun, Error> {
-    let StandaloneArgs { submit, docker, .. } = args;
+    let StandaloneOptions { submit, docker, .. } = args;
     let store = Store::open(&home.database()).map_err(|error| from_store(&error))?;
     // Instances outlive whoever made them, so they are for a daemon to make.
     let mode = |gpu: &ObservedGpu| match gpu.active_mig() {
@@ -209,7 +200,7 @@ fn prepare(
         command: submit.command,
         cwd: submit.cwd.into(),
         env: for_job(env, &around),
-        grace_ms: u64::try_from(GRACE.as_millis()).unwrap_or(u64::MAX),
+        grace_ms: u64::try_from(DEFAULT_GRACE.as_millis()).unwrap_or(u64::MAX),
         script: None,
         // Its output is its terminal's.
         output: None,

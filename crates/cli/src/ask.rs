@@ -17,16 +17,6 @@ use crate::container::ContainerSpec;
 use crate::error_output::{Result, usage};
 use crate::output;
 
-/// What `run --no-daemon` starts.
-#[derive(Clone, Debug)]
-pub struct StandaloneRun {
-    pub submit: Submit,
-    /// A line `docker run …` in place of a program; the submission says what container it makes.
-    pub docker: Vec<String>,
-    /// Simulated GPUs: `a100-80gb:3`.
-    pub sim: Option<String>,
-}
-
 /// The job these words describe, in this process's folder and environment.
 ///
 /// # Errors

@@ -29,36 +29,27 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use divvy_api::daemon::DaemonOptions;
+use divvy_api::standalone::{ProgramResult, StandaloneOptions};
 use divvy_api::v1::{Error, Finding, JournalFile};
-use jiff::Timestamp;
 
-pub use ask::StandaloneRun;
-pub use serve::{ClearMl, Daemon, PASSWORD_FLAG};
+pub use serve::PASSWORD_FLAG;
 
 use output::Stop;
-
-/// How a program ended that this process ran.
-#[derive(Clone, Debug)]
-pub struct Ran {
-    /// As a shell would say it.
-    pub code: u8,
-    /// When and why Divvy stopped it, where Divvy did: `its time limit of 2h was reached`.
-    pub stopped: Option<(Timestamp, String)>,
-}
 
 /// The agent's side of the program.
 #[derive(Clone, Copy)]
 pub struct Backend {
     /// Serves until told to stop; detached, returns once the daemon answers.
-    pub daemon: fn(Daemon) -> Result<(), Error>,
+    pub daemon: fn(DaemonOptions) -> Result<(), Error>,
     /// Owns the process of one job, whose folder it is given: started by the daemon.
     pub supervise: fn(&Path) -> ExitCode,
     /// Takes the terminal on standard input and becomes a program: started by a job's supervisor.
     pub on_terminal: fn(&[OsString]) -> ExitCode,
     /// Runs a job that waits for this client, on this terminal.
-    pub run_here: fn(&Path) -> Result<Ran, Error>,
+    pub run_here: fn(&Path) -> Result<ProgramResult, Error>,
     /// Runs a program in a slice without a daemon; gives its exit code.
-    pub solo: fn(StandaloneRun) -> Result<u8, Error>,
+    pub solo: fn(StandaloneOptions) -> Result<u8, Error>,
     /// Measures what a context costs on the GPU of this UUID and prints it: started by the daemon.
     pub probe_context: fn(&str) -> ExitCode,
     /// Makes one call of the driver about the process of this pid and start time, and prints what it says: started by the daemon.

@@ -176,13 +176,6 @@ pub fn seconds(seconds: u64) -> String {
     format!("{span:#}")
 }
 
-/// A length of time as typed: `90s`, `5m`, `2h`, `1h30m`, `30d`; a day has 24 hours.
-pub fn parse_time(text: &str) -> Option<std::time::Duration> {
-    let span: jiff::Span = text.parse().ok()?;
-    let length = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours());
-    length.ok()?.try_into().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,18 +227,5 @@ mod tests {
     fn memories_share_the_unit_of_the_largest() {
         assert_eq!(memories(&[512 * MIB, 4 * GIB]), "0.5/4.0 GiB");
         assert_eq!(memories(&[3 * MIB, 512 * MIB]), "3.0/512.0 MiB");
-    }
-
-    #[test]
-    fn time_limits_have_units() {
-        assert_eq!(parse_time("90s"), Some(std::time::Duration::from_secs(90)));
-        assert_eq!(
-            parse_time("1h30m"),
-            Some(std::time::Duration::from_secs(5400))
-        );
-        assert_eq!(
-            [parse_time("90"), parse_time("-5s"), parse_time("soon")],
-            [None, None, None]
-        );
     }
 }

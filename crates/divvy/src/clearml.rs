@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use divvy_agent::FrontEndTask;
 use divvy_agent::home::Home;
+use divvy_api::daemon::ClearMlOptions;
 use divvy_api::v1::{Error, ErrorCode, FrontEnd};
 use divvy_clearml::config::ConfigError;
 use divvy_clearml::projects::{Projects, Source};
 use divvy_clearml::server::Subcode;
 use divvy_clearml::slot::daemon_id;
 use divvy_clearml::{Mode, Options, Served, ServerQueue, Settings, StopSignal, container};
-use divvy_cli::ClearMl;
 use divvy_core::{Amount, QueueName, QueueSpec};
 
 /// How long the server is asked whether it takes the keys: a caller who goes away sees no later refusal.
@@ -23,8 +23,8 @@ const ATTACHED: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// [`ErrorCode::Usage`] for a configuration that cannot be used, [`ErrorCode::NotAllowed`] for those keys.
-pub fn beside(
-    asked: ClearMl,
+pub fn front_end(
+    asked: ClearMlOptions,
     queues: Vec<QueueSpec>,
     detached: bool,
 ) -> Result<FrontEndTask, Error> {

@@ -10,8 +10,9 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use divvy_api::daemon::ClearMlOptions;
 use divvy_api::v1::{Error, ErrorCode};
-use divvy_cli::{ClearMl, PASSWORD_FLAG};
+use divvy_cli::PASSWORD_FLAG;
 
 /// What the agent in a container is installed as, in place of `clearml-agent`.
 const PACKAGE: &str = "FORCE_CLEARML_AGENT_REPO";
@@ -22,7 +23,7 @@ const ENGINE: &str = "DOCKER_HOST";
 /// # Errors
 /// [`ErrorCode::Usage`] where this machine has no such agent or engine, [`ErrorCode::Internal`] when it cannot be
 /// started.
-pub fn enter(asked: &ClearMl) -> Result<(), Error> {
+pub fn enter(asked: &ClearMlOptions) -> Result<(), Error> {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let mut missing: Vec<(&str, OsString)> = asked
         .variables

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use divvy_api::daemon::parse_duration;
 use divvy_api::v1::{After, Array, Idle, Submit};
 
 use crate::args::{IdleWord, TermArgs};
 use crate::error_output::{Result, usage};
-use crate::text;
 
 /// An array has fewer; the daemon says how many.
 const MOST_INDICES: u32 = 100_000;
@@ -81,7 +81,7 @@ pub fn idle(timeout: Option<&str>, action: Option<IdleWord>) -> Result<Option<Id
 /// # Errors
 /// As [`add`].
 pub fn seconds(flag: &str, text: &str) -> Result<u64> {
-    let length = text::parse_time(text).filter(|length| length.subsec_nanos() == 0);
+    let length = parse_duration(text).filter(|length| length.subsec_nanos() == 0);
     length.map(|length| length.as_secs()).ok_or_else(|| {
         usage(
             format!("{flag} {text}: not a duration in whole seconds"),

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use divvy_api::client::{Client, WaitFor};
+use divvy_api::standalone::StandaloneOptions;
 use divvy_api::v1::{Error, Job, JobState, Runner, Submit};
 
 use super::reconnect::Reconnect;
@@ -15,7 +16,7 @@ use super::signals::Signals;
 use super::{Outcome, block_on, run_remote, stop_reasons, submit, wait};
 use crate::ask::program::NoProgram;
 use crate::start::{self, DaemonWanted};
-use crate::{Backend, StandaloneRun, args, ask, error_output, output, text};
+use crate::{Backend, args, ask, error_output, output, text};
 
 /// How long one question for the slice may take; shorter where a person wants to see why it waits.
 const POLL: Duration = Duration::from_secs(20);
@@ -40,7 +41,7 @@ pub fn run(args: &args::Run, backend: Backend) -> Outcome {
         if let Err(missing) = ask::program::look_up(&submit) {
             return Ok(ExitCode::from(refuse(&missing)));
         }
-        return Ok(ExitCode::from((backend.solo)(StandaloneRun {
+        return Ok(ExitCode::from((backend.solo)(StandaloneOptions {
             submit,
             docker: Vec::new(),
             sim: args.job.sim.clone(),

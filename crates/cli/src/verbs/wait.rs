@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use divvy_api::client::{Act, Client, JobSelection, WaitFor};
+use divvy_api::daemon::parse_duration;
 use divvy_api::v1::{EndReason, Error, ErrorCode, Job, JobState};
 
 use super::reconnect::Reconnect;
@@ -104,7 +105,7 @@ pub async fn wait(args: Wait) -> Outcome {
 }
 
 fn time(text: &str) -> Result<Duration> {
-    text::parse_time(text).ok_or_else(|| {
+    parse_duration(text).ok_or_else(|| {
         usage(
             format!("--timeout {text}: not a duration"),
             "use 90s, 5m or 1h30m",

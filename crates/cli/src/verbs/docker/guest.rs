@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use divvy_api::client::Client;
 use divvy_api::home::Home;
+use divvy_api::standalone::StandaloneOptions;
 use divvy_api::v1::{Container, Error, ErrorCode, JobState, Runner, Starter, Submit};
 use divvy_core::docker::{self, Mount, paths};
 
@@ -22,7 +23,7 @@ use crate::container::{self, ContainerSpec};
 use crate::error_output::{Result, usage};
 use crate::output::{Stop, print, say};
 use crate::start::DaemonWanted;
-use crate::{Backend, StandaloneRun, args, ask, text};
+use crate::{Backend, args, ask, text};
 
 /// Flags of the line that say nothing of what the container may do.
 const OWN: &[(&str, bool)] = &[("--name", true), ("--cidfile", true)];
@@ -64,7 +65,7 @@ pub fn run(words: &[String], backend: Backend) -> Outcome {
     };
     let submission = ask::contained(&job, asked, line.first, Runner::Supervisor)?;
     if no_daemon {
-        let solo = StandaloneRun {
+        let solo = StandaloneOptions {
             submit: submission,
             docker: line.program.into_iter().chain(line.rest).collect(),
             sim: job.sim.clone(),
