@@ -8,6 +8,7 @@
 pub mod client;
 pub mod daemon;
 pub mod disposition;
+pub mod error_chain;
 pub mod frame;
 pub mod home;
 #[cfg(feature = "openapi")]
@@ -16,4 +17,5 @@ mod proc;
 pub mod program;
 pub mod route;
 pub mod standalone;
+pub mod sync;
 pub mod v1;

@@ -3,8 +3,9 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
+use divvy_api::sync::lock;
 use divvy_core::Bytes;
 
 use crate::host::cgroup;
@@ -28,7 +29,7 @@ impl Drop for HostReservation {
 }
 
 fn pending() -> MutexGuard<'static, Bytes> {
-    PENDING.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&PENDING)
 }
 
 /// Keeps room for so much of these processes, as far as anybody says that there is some.

@@ -4,8 +4,9 @@
 //! the other way round, what is prepared last would be held by nobody.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
+use divvy_api::sync::lock;
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
 /// Whose turn it is, by the claim's uid.
@@ -16,7 +17,7 @@ impl KeyedMutex {
     /// Waits for all who asked for this claim before.
     pub async fn lock(&self, claim: &str) -> OwnedMutexGuard<()> {
         let turn = {
-            let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut turns = lock(&self.0);
             turns.retain(|_, turn| turn.strong_count() > 0);
             let known = turns.get(claim).and_then(Weak::upgrade);
             known.unwrap_or_else(|| {
