@@ -1,7 +1,7 @@
-//! `divvy daemon`: everything that happens before the cycle runs, and what ends it.
+//! `divvy daemon`: start-up and shutdown of the agent.
 //!
-//! The order matters: nothing is written before the arguments are found sound, nothing is opened before the home is
-//! locked, and nobody is answered before the journal and the world agree.
+//! The order matters: the daemon validates its options before it writes, locks its home before it opens files, and
+//! reconciles the journal with the running processes before it answers a call.
 
 pub mod bootstrap;
 mod detach;
@@ -58,16 +58,16 @@ use front_end::RunningFrontEnd;
 use listen::Listeners;
 use systemd::Notify;
 
-/// How long the lock of a daemon that is dead may still be held.
+/// How long a child of a dead daemon may still hold its lock.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often it is tried.
+/// Interval of the attempts to take the lock.
 const LOCK_LOOK: Duration = Duration::from_millis(2);
 
-/// Before a daemon whose journal takes no more starts anew.
+/// Pause before a daemon restarts after its journal refused a write.
 const REST: Duration = Duration::from_secs(1);
 
-/// Events that a slow reader may fall behind before it is sent back to the journal.
+/// Events that a slow reader may lag behind before it has to read the journal again.
 const EVENT_BACKLOG: usize = 4096;
 
 /// Serves until SIGTERM or SIGINT; detached, until the daemon it started answers.
@@ -76,7 +76,7 @@ const EVENT_BACKLOG: usize = 4096;
 /// [`ErrorCode::Conflict`] when this home has a daemon, [`ErrorCode::Usage`] and [`ErrorCode::NeverFits`] for arguments
 /// that do not fit the node, [`ErrorCode::Internal`] for what the machine lacks.
 pub fn daemon(options: DaemonOptions, beside: Option<FrontEndTask>) -> Result<(), Error> {
-    // Before anything is started: what a shell or a script left open reaches no supervisor, job or detached daemon.
+    // First of all, so that no supervisor, job or detached daemon inherits open files of the shell or script.
     divvy_fork::mark_close_on_exec().map_err(|error| {
         internal(
             "cannot mark inherited file descriptors as close-on-exec",
@@ -214,7 +214,7 @@ fn serve(
         ));
     }
     cycle.reserve().map_err(|error| from_store(&error))?;
-    // Whoever reaches the socket finds all else there.
+    // Last, so that a client that reaches the socket finds everything else in place.
     let tcp = doors.bind_tcp()?;
     let (socket, listener) = doors.bind(&home)?;
     let resumed = match cycle.resume() {
@@ -258,7 +258,7 @@ fn serve(
         .enable_all()
         .build();
     let runtime = runtime.map_err(|error| internal("cannot start the server", &error))?;
-    // Its calls wait in the socket until they are heard.
+    // Its calls wait in the socket until the server accepts them.
     let beside = RunningFrontEnd::start(beside, &home, count)
         .map_err(|error| internal("cannot start a thread", &error))?;
     let ended = runtime.block_on(serve_until_stopped(
@@ -284,12 +284,12 @@ fn serve(
 /// Why the daemon serves no longer.
 enum ServeEnd {
     Stopped,
-    /// The journal took no more, even in its reserve. What it has is sound.
+    /// The journal refused a write, even into its reserve. Its content is consistent.
     JournalFull(StoreError),
 }
 
-/// Replaces the process by one that reads the journal and the world anew, as after a crash: what was decided and not journaled
-/// is in this one's memory. Returns only why that cannot be.
+/// Executes this program again, which recovers as after a crash: decisions that are not in the journal are in this
+/// process's memory only. Returns only the error of exec(2).
 fn reexec(full: &StoreError) -> Error {
     tracing::error!(
         why = error_chain(full),
@@ -343,7 +343,7 @@ fn home_of(system: bool) -> Result<Home, Error> {
     })
 }
 
-/// Takes away what is left of containers whose jobs have ended, where an engine listens.
+/// Removes leftover containers of ended jobs, if a container engine runs.
 fn sweep_containers(cycle: &Controller, home: &Home) -> Result<(), Error> {
     let Ok(socket) = engine::socket() else {
         return Ok(());
@@ -389,7 +389,7 @@ async fn serve_until_stopped(
     notify.stopping();
     let left = match left {
         Some(left) => left,
-        // It still has calls to make. Whoever says it twice does not want to wait for them.
+        // The front end still has calls to make. A second signal ends the wait for them.
         None => tokio::select! {
             left = beside.stopped() => left,
             served = &mut serving => return stopped(served),
@@ -430,7 +430,7 @@ fn select(selection: &GpuSelection, observation: &Observation) -> Result<Vec<u32
         .map_err(|error| Error::new(ErrorCode::Usage, error.to_string()).hint(error.hint()))
 }
 
-/// Queues whose jobs have the node to themselves.
+/// Gives all GPUs to each job of a queue without an amount.
 fn all_to_one(queues: Vec<QueueSpec>, gpus: u32) -> Vec<QueueSpec> {
     let all = NonZeroU32::new(gpus).map(Amount::Whole);
     let whole = |spec: QueueSpec| QueueSpec {
@@ -473,7 +473,7 @@ fn devices(node: &NodeInventory, store: &Store, managed: &[u32]) -> Result<Vec<D
     Ok(devices)
 }
 
-/// A queue whose jobs could never start would block every queue after it for ever.
+/// Refuses a queue whose jobs can never start, since it would block all later queues for ever.
 fn check_queues(queues: &[QueueSpec], devices: &[Device]) -> Result<(), Error> {
     let gpus: Vec<_> = devices.iter().map(Device::unoccupied).collect();
     for QueueSpec { name, amount } in queues {
@@ -493,7 +493,7 @@ fn check_queues(queues: &[QueueSpec], devices: &[Device]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses the machine's GPUs while its system daemon serves them from another home: neither counts what the other gives out.
+/// Refuses the machine's GPUs while its system daemon serves them from another home: neither counts the other's jobs.
 pub(crate) fn refuse_if_system_daemon(home: &Home) -> Result<(), Error> {
     if home.is_systems() {
         return Ok(());
@@ -510,8 +510,8 @@ pub(crate) fn refuse_if_system_daemon(home: &Home) -> Result<(), Error> {
     })
 }
 
-/// One daemon a home, for as long as the file is held. The file says which process that is: its pid, and on a
-/// second line when it started.
+/// Takes the lock of the home, which admits one daemon. The file contains the pid of the daemon, and on a second line its
+/// start time.
 fn lock(home: &Home) -> Result<File, Error> {
     let path = home.daemon_lock();
     let cannot = |error: io::Error| internal(&format!("cannot lock {}", path.display()), &error);
@@ -539,8 +539,8 @@ fn lock(home: &Home) -> Result<File, Error> {
                 .hint("wait until they have ended, or set DIVVY_HOME to another folder"));
         }
         let holder = holder(&mut file);
-        // A daemon that was killed between making a process and that process's first instruction leaves it with the
-        // lock for a moment.
+        // A daemon that was killed between fork and the child's first instruction leaves its lock to the child for a
+        // moment.
         if holder.is_none_or(Process::is_alive) || Instant::now() > deadline {
             let pid = holder.map_or_else(|| "unknown".to_owned(), |holder| holder.pid.to_string());
             let why = format!(
@@ -576,12 +576,12 @@ fn holder(file: &mut File) -> Option<Process> {
 
 fn log_to_stderr() {
     let filter = EnvFilter::try_from_env("DIVVY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    // Fails only where a log is set already, and then that one is used.
+    // Fails only if a subscriber is installed already, which then stays.
     let _ = tracing_subscriber::fmt()
         .with_writer(|| stderr::Escaped(io::stderr()))
         .with_env_filter(filter)
         .with_target(false)
-        // A log that cannot be written is no reason to stop: the message about it would end the thread.
+        // The daemon goes on without a writable log. The message about it would end the thread.
         .log_internal_errors(false)
         .try_init();
 }

@@ -1,9 +1,9 @@
-//! `divvy run --no-daemon`: one program in a slice, with no daemon and no queue.
+//! `divvy run --no-daemon`: one program in a slice, without a daemon and a queue.
 //!
-//! Runs of one home see each other through their folders: `solo/N/` is a job folder with the run's grants beside it, its
-//! lock held as long as the run lives. Who starts one plans under `solo/lock` with the others' grants counted; who does
-//! not fit is refused, as there is no queue to wait in. All of them hold the daemon's lock shared, so that no daemon
-//! serves the same GPUs behind their backs. Compute is not shared out between such runs: nobody keeps the leases.
+//! Runs of one home find each other by their folders. `solo/N/` is a job folder with the run's grants, and the run holds
+//! its lock. A new run plans under `solo/lock` and counts the grants of the others. A run that does not fit fails, since
+//! there is no queue. All runs hold the daemon's lock shared, so that no daemon serves the same GPUs. There is no compute
+//! scheduler, so such runs share compute time without leases.
 
 mod docker_run;
 
@@ -119,7 +119,7 @@ fn prepare(
 ) -> Result<PreparedRun, Error> {
     let StandaloneOptions { submit, docker, .. } = args;
     let store = Store::open(&home.database()).map_err(|error| from_store(&error))?;
-    // Instances outlive whoever made them, so they are for a daemon to make.
+    // MIG instances outlive the process that creates them, so only a daemon creates them.
     let mode = |gpu: &ObservedGpu| match gpu.active_mig() {
         Some(_) => Mode::Unmanaged,
         None => Mode::Shared,
@@ -176,7 +176,7 @@ fn prepare(
     let dir = JobDir::new(self::folder(home, number));
     let container = match &submit.container {
         Some(container) => {
-            // Without a daemon nobody gets a MIG instance.
+            // A run without a daemon gets no MIG instance.
             let part = |grant: &Grant| GpuDevice {
                 gpu: grant.gpu.clone(),
                 instance: None,

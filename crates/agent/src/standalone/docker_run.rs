@@ -1,5 +1,5 @@
-//! A run without a daemon whose program is a `docker run` of somebody else's: its supervisor starts the line, with the slice's flags,
-//! and sees to the container as to any that another has started.
+//! A run without a daemon of the user's own `docker run` line: the supervisor starts the line with the slice's flags, and
+//! watches its container like every container that it did not create.
 
 use crate::container::edits::{JobFiles, edits};
 use crate::host::clock::now;

@@ -1,4 +1,4 @@
-//! From the words about priority, time, other jobs and variables to what is asked of the agent.
+//! Conversion of the flags for priority, time limits, dependencies and variables into the submission.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -49,7 +49,7 @@ pub fn add(args: &TermArgs, submit: &mut Submit) -> Result<()> {
     Ok(())
 }
 
-/// What `--priority` says.
+/// Parses `--priority`.
 ///
 /// # Errors
 /// As [`add`].
@@ -62,7 +62,7 @@ pub fn priority(text: &str) -> Result<i32> {
     })
 }
 
-/// What `--idle-timeout` and `--idle-action` say.
+/// Parses `--idle-timeout` and `--idle-action`.
 ///
 /// # Errors
 /// As [`add`].
@@ -110,7 +110,7 @@ pub fn array(text: &str) -> Result<Array> {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         let read = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
         let (from, to) = (read(from)?, read(to)?);
-        // What is more than any daemon takes is not written out.
+        // Do not expand more indices than any daemon accepts.
         if from > to || to - from > MOST_INDICES {
             return Err(wrong());
         }

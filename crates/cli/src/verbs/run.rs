@@ -1,7 +1,7 @@
-//! `run`: submit, wait for the slice, then be the program's supervisor on this terminal.
+//! `run`: submits a job, waits for its slice, then supervises its program on this terminal.
 //!
-//! Until the job has its slice a signal takes it out of the queue. From then on the program is in the foreground and
-//! signals of the terminal are its own.
+//! Until the job has its slice, a signal cancels it. After that the program is in the foreground and gets the terminal's
+//! signals itself.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -25,13 +25,13 @@ const POLL_WATCHED: Duration = Duration::from_secs(2);
 /// How long the causes of a program's failure may take to be told.
 const CAUSES: Duration = Duration::from_secs(3);
 
-/// Where waiting led.
+/// Result of the wait for a slice.
 pub(super) enum StartWait {
     /// The job holds its slice, and its folder says what to start.
     Start(Box<Job>),
-    /// It is over, with this exit code.
+    /// The job ended, with this exit code.
     Over(u8),
-    /// It was run elsewhere, to its end.
+    /// The daemon ran the job to its end.
     Away(ExitCode),
 }
 

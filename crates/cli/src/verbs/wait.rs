@@ -1,4 +1,4 @@
-//! `wait` and `cancel`: jobs on their way to the end.
+//! `wait`, `cancel` and the other actions on jobs.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const POLL: Duration = Duration::from_secs(20);
 /// The exit code an ended job passes on: the program's, where there is one.
 ///
 /// # Errors
-/// When the job ended without its program's doing: it was never started, or nobody saw how it ended.
+/// If the job ended without its program: it never started, or its end is unknown.
 pub fn job_exit_code(job: &Job) -> Result<u8> {
     let reason = || {
         job.reason

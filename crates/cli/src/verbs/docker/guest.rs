@@ -1,7 +1,7 @@
-//! `docker slice`: a slice for a container that somebody else's line of `docker run` starts.
+//! `docker slice`: a slice for the container of the user's own `docker run` line.
 //!
-//! The line is judged as `divvy docker run` judges its own flags, and passed on as it is. Under a daemon this process becomes the
-//! `docker` of the line once there is a slice; the job's supervisor looks for the container by its label.
+//! The flags of the line are validated like those of `divvy docker run`, and passed on unchanged. With a daemon, this process
+//! executes the line's `docker` once it has a slice. The job's supervisor finds the container by its label.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -115,7 +115,7 @@ async fn ready(
         tokio::time::sleep(BREATH).await;
         let now = client.job(job).await?;
         if now.state == JobState::Ended {
-            // What its supervisor said is in its log.
+            // The messages of its supervisor are in its log.
             if let Some(reason) = now.reason.as_deref().filter(|_| now.exit_code.is_some()) {
                 say(&format!(
                     "#{} could not be started: {}",
