@@ -11,10 +11,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use divvy_api::sync::lock;
 use divvy_api::v1::ComputeTime;
 use divvy_core::lease::{self, Activity, Decision, TenantConfig, TenantEvent};
 use divvy_core::{self as core, Compute, JobId, Share};
@@ -220,10 +221,6 @@ fn tenant_config(grants: &[core::Grant], compute: Compute) -> Option<TenantConfi
         mode: compute.mode,
     };
     (held < Share::FULL || is_capped).then_some(terms)
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct ScheduledSlice {

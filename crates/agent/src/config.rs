@@ -1,4 +1,4 @@
-//! What one run of the agent is given: nothing in it changes while the agent lives.
+//! Agent configuration: the resolved settings of one run, which do not change while the agent runs.
 
 pub mod simulated_gpus;
 
@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(test)]
+pub use divvy_api::daemon::{DEFAULT_MAX_JOBS, DEFAULT_MAX_TEXT_BYTES};
 use divvy_api::home::Home;
 use divvy_api::v1::{Container, FrontEnd};
 use divvy_core::reconcile::BypassPolicy;
@@ -17,40 +19,29 @@ use crate::model::idle::Rule;
 use crate::model::retention::RetentionPolicy;
 use crate::supervisor::injection::{InjectionPolicy, Wrapper};
 
-/// In which form jobs get their limiter.
+/// Variable that selects the injection of the limiter.
 const FORM: &str = "DIVVY_FORM";
-
-/// Time between SIGTERM and SIGKILL unless told otherwise.
-pub const GRACE: Duration = Duration::from_secs(10);
-
-/// Jobs of one user that have not ended, unless a daemon says otherwise: ten of the largest arrays. One user's mistake in a loop is not to
-/// fill the memory that everybody's jobs are kept in.
-pub const DEFAULT_MAX_JOBS: u32 = 100_000;
-
-/// Bytes of texts of one user's jobs that have not ended, unless a daemon says otherwise: as many as the largest array
-/// brings. The journal holds them, and the daemon's memory holds the commands as well.
-pub const DEFAULT_MAX_TEXT_BYTES: u64 = 64 << 20;
 
 #[derive(Clone, Debug)]
 pub struct Config {
     pub home: Home,
-    /// In the order they are served; `default` is among them.
+    /// In the order in which the daemon serves them; `default` is among them.
     pub queues: Vec<QueueSpec>,
     pub order: Order,
     pub backfill: bool,
     pub preemption: Preemption,
-    /// So many jobs of one user that have not ended.
+    /// Most jobs of one user that have not ended.
     pub max_jobs: u32,
-    /// So many bytes of texts of them ([`crate::model::validate::budget`]).
+    /// Most bytes of texts of these jobs ([`crate::model::validate::budget`]).
     pub max_texts: u64,
     pub grace: Duration,
-    /// Bytes that a job's log may hold; `None`: as many as come.
+    /// Most bytes of a job's log; `None`: no limit.
     pub max_log_bytes: Option<u64>,
-    /// How much of the past is kept.
+    /// Retention of ended jobs.
     pub retention: RetentionPolicy,
-    /// What is done with jobs that do nothing with what they hold and have no rule of their own.
+    /// Rule for idle jobs that have no rule of their own.
     pub idle: Option<Rule>,
-    /// What is done about memory held past the limiter.
+    /// Action on memory that a process holds outside the limiter.
     pub on_bypass: BypassPolicy,
     /// Jobs of other users get no user namespaces.
     pub refuse_user_namespaces: bool,
@@ -59,21 +50,21 @@ pub struct Config {
     pub simulated: Option<Simulated>,
     pub driver_version: String,
     pub containers: Containers,
-    /// Where jobs get their control groups, or why they get none.
+    /// Parent cgroup of jobs, or the reason why there is none.
     pub cgroup_parent: Result<PathBuf, String>,
-    /// Who may what.
+    /// Roles of users.
     pub rules: Arc<Rules>,
-    /// What brings jobs from elsewhere.
+    /// The front end to other queues.
     pub front_end: Option<FrontEnd>,
 }
 
 /// How jobs run in containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Containers {
-    /// The one for submitted jobs that name none; without it they run as plain processes.
+    /// The container of submitted jobs that name none; without it they run as plain processes.
     pub default: Option<Container>,
     pub on_unlimited: OnUnlimited,
-    /// Where slices are put down as CDI devices, for the engine to inject.
+    /// Folder of CDI files, if the engine injects slices as CDI devices.
     pub cdi: Option<PathBuf>,
 }
 
@@ -82,21 +73,21 @@ pub struct Containers {
 pub struct Programs {
     /// This program, for supervisors and probes.
     pub divvy: PathBuf,
-    /// The interposer.
+    /// The preload library of the limiter.
     pub preload: PathBuf,
-    /// Its other form, or why there is none to be had.
+    /// The wrapper libraries of the limiter, or the reason why there are none.
     pub wrappers: Result<Wrappers, String>,
     pub injection_preference: InjectionPreference,
 }
 
-/// The two libraries that lie in front of the driver's.
+/// The two wrapper libraries, mounted in place of the driver's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrappers {
     pub cuda: PathBuf,
     pub nvml: PathBuf,
 }
 
-/// What `DIVVY_FORM` asks for.
+/// The value of `DIVVY_FORM`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InjectionPreference {
     #[default]
@@ -107,7 +98,7 @@ pub enum InjectionPreference {
 
 impl InjectionPreference {
     /// # Errors
-    /// With a value that means none of them.
+    /// For an unknown value.
     pub fn from_env() -> Result<Self, String> {
         match std::env::var(FORM).as_deref() {
             Err(_) | Ok("") => Ok(Self::Best),
@@ -119,7 +110,7 @@ impl InjectionPreference {
 }
 
 impl Programs {
-    /// Every file that is the limiter.
+    /// Returns all files of the limiter.
     pub fn limiters(&self) -> impl Iterator<Item = &Path> {
         let wrappers = self
             .wrappers
@@ -130,7 +121,7 @@ impl Programs {
             .map(PathBuf::as_path)
     }
 
-    /// In which form a job's limiter is to be.
+    /// Returns the injection for the limiter of a job.
     pub fn choose_injection(&self, slice: &Path, simulated: Option<&Simulated>) -> InjectionPolicy {
         let wrappers = match (&self.wrappers, self.injection_preference) {
             (_, InjectionPreference::Preload) => {
@@ -161,7 +152,7 @@ impl Programs {
     }
 }
 
-/// Simulated GPUs: what jobs need to find them.
+/// Simulated GPUs: the files that jobs need to use them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Simulated {
     /// `a100-80gb:3`.
@@ -171,7 +162,7 @@ pub struct Simulated {
     pub state: PathBuf,
 }
 
-/// A library of the installation that is not where it belongs.
+/// A library that is missing from the installation.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot find {name}: not next to {}, not in {} and not in the folder in DIVVY_LIB_DIR", executable.display(), installed.display())]
 pub struct LibraryMissing {
@@ -180,7 +171,7 @@ pub struct LibraryMissing {
     pub installed: PathBuf,
 }
 
-/// A path that ld.so(8) would not read as one name in the variable it has to stand in: jobs would run without it.
+/// A path that ld.so(8) would split in the variable that contains it: jobs would run without the library.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the path {path:?} cannot be used in {variable}: the dynamic loader would split it at {part}"
@@ -191,11 +182,11 @@ pub struct Unloadable {
     pub part: &'static str,
 }
 
-/// Whether `path` means itself in `LD_PRELOAD` (separators: blanks and `:`) or `LD_LIBRARY_PATH` (`:` and `;`); in both
-/// `$` begins a token.
+/// Checks that ld.so(8) reads `path` as one name in `LD_PRELOAD` (separators: blanks and `:`) or `LD_LIBRARY_PATH` (`:`
+/// and `;`). In both `$` begins a token.
 ///
 /// # Errors
-/// With what is in the way.
+/// [`Unloadable`] with the separator.
 pub fn loadable(path: &Path, variable: &'static str) -> Result<(), Unloadable> {
     let separators: &[(char, &'static str)] = if variable == "LD_PRELOAD" {
         &[(':', "its `:`"), (' ', "its space"), ('$', "its `$`")]
@@ -219,10 +210,10 @@ pub fn loadable(path: &Path, variable: &'static str) -> Result<(), Unloadable> {
     })
 }
 
-/// Finds a library: `$DIVVY_LIB_DIR`, beside the executable (as Cargo builds it), `../lib/divvy` (as it is installed).
+/// Finds a library in `$DIVVY_LIB_DIR`, beside the executable (as built by Cargo) or in `../lib/divvy` (as installed).
 ///
 /// # Errors
-/// When it is in none of them.
+/// [`LibraryMissing`].
 pub fn library(name: &'static str, executable: &Path) -> Result<PathBuf, LibraryMissing> {
     let beside = executable.parent().unwrap_or(executable);
     let installed = beside.join("../lib/divvy");

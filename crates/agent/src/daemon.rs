@@ -1,7 +1,7 @@
-//! `divvy daemon`: everything that happens before the cycle runs, and what ends it.
+//! `divvy daemon`: start-up and shutdown of the agent.
 //!
-//! The order matters: nothing is written before the arguments are found sound, nothing is opened before the home is
-//! locked, and nobody is answered before the journal and the world agree.
+//! The order matters: the daemon validates its options before it writes, locks its home before it opens files, and
+//! reconciles the journal with the running processes before it answers a call.
 
 pub mod bootstrap;
 mod detach;
@@ -17,17 +17,14 @@ use std::net::TcpListener as StdTcpListener;
 use std::num::NonZeroU32;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener as StdListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use divvy_api::daemon::{DaemonOptions, ListenOptions};
 use divvy_api::home::{Home, HomeError};
-use divvy_api::v1::{Container, Error, ErrorCode, Idle, JournalFile};
-use divvy_core::reconcile::BypassPolicy;
-use divvy_core::{
-    Amount, GpuSelection, GpuUuid, JobId, Mode, Order, Preemption, QueueName, QueueSpec,
-    can_ever_fit,
-};
+use divvy_api::v1::{Error, ErrorCode, JournalFile};
+use divvy_core::{Amount, GpuSelection, GpuUuid, JobId, Mode, QueueName, QueueSpec, can_ever_fit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, oneshot};
@@ -35,9 +32,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::compute::ComputeScheduler;
 use crate::config::simulated_gpus;
-use crate::config::{
-    Config, Containers, DEFAULT_MAX_JOBS, DEFAULT_MAX_TEXT_BYTES, GRACE, Simulated,
-};
+use crate::config::{Config, Containers, Simulated};
 use crate::container::{OnUnlimited, engine, gc};
 use crate::controller::mailbox::{Mailbox, Message, mailbox};
 use crate::controller::{Controller, ControllerParts};
@@ -56,119 +51,65 @@ use crate::journal::recover;
 use crate::journal::retention::Pruner;
 use crate::journal::{self, Store, StoreError};
 use crate::model::idle::Rule;
-use crate::model::retention::RetentionPolicy;
 use crate::supervisor::error_chain;
 use crate::supervisor::watch::Watch;
 pub use front_end::FrontEndTask;
 use front_end::RunningFrontEnd;
-pub use listen::ListenArgs;
 use listen::Listeners;
 use systemd::Notify;
 
-/// How long the lock of a daemon that is dead may still be held.
+/// How long a child of a dead daemon may still hold its lock.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often it is tried.
+/// Interval of the attempts to take the lock.
 const LOCK_LOOK: Duration = Duration::from_millis(2);
 
-/// Before a daemon whose journal takes no more starts anew.
+/// Pause before a daemon restarts after its journal refused a write.
 const REST: Duration = Duration::from_secs(1);
 
-/// Events that a slow reader may fall behind before it is sent back to the journal.
+/// Events that a slow reader may lag behind before it has to read the journal again.
 const EVENT_BACKLOG: usize = 4096;
-
-/// What a daemon serves, and how.
-/// How much of what a job says is kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LogSize {
-    #[default]
-    Usual,
-    /// So many bytes.
-    AtMost(u64),
-    Unbounded,
-}
-
-#[derive(Clone, Debug)]
-pub struct DaemonArgs {
-    pub gpus: GpuSelection,
-    /// In the order they are served; the queue `default` is added last unless it is there.
-    pub queues: Vec<QueueSpec>,
-    pub order: Order,
-    pub backfill: bool,
-    pub preemption: Preemption,
-    /// So many jobs of one user that have not ended; [`DEFAULT_MAX_JOBS`] unless said.
-    pub max_jobs: Option<u32>,
-    /// So many bytes of their texts; [`DEFAULT_MAX_TEXT_BYTES`] unless said.
-    pub max_texts: Option<u64>,
-    /// Return once it answers, and leave it running.
-    pub detached: bool,
-    pub listen: ListenArgs,
-    /// Jobs run in containers.
-    pub docker: bool,
-    /// The container of submitted jobs that name none; without it they run as plain processes.
-    pub container: Option<Container>,
-    /// Images that the limiter cannot hold are not started.
-    pub deny_unlimited: bool,
-    /// Where the engine looks for CDI devices, if slices are to be some.
-    pub cdi_dir: Option<PathBuf>,
-    /// Simulated GPUs: `a100-80gb:3`.
-    pub sim: Option<String>,
-    /// Time between SIGTERM and SIGKILL; 10 s when absent.
-    pub grace: Option<Duration>,
-    /// What a job's log may hold.
-    pub log: LogSize,
-    /// What is done with jobs that do nothing with their GPUs.
-    pub idle: Option<Idle>,
-    /// How much of the past is kept.
-    pub keep: RetentionPolicy,
-    /// What is done about memory held past the limiter.
-    pub on_bypass: BypassPolicy,
-    /// Jobs of other users get no user namespaces.
-    pub refuse_user_namespaces: bool,
-    /// Jobs of queues that name no amount get all GPUs, so that there is one at a time.
-    pub all_to_one: bool,
-}
 
 /// Serves until SIGTERM or SIGINT; detached, until the daemon it started answers.
 ///
 /// # Errors
 /// [`ErrorCode::Conflict`] when this home has a daemon, [`ErrorCode::Usage`] and [`ErrorCode::NeverFits`] for arguments
 /// that do not fit the node, [`ErrorCode::Internal`] for what the machine lacks.
-pub fn daemon(args: DaemonArgs, beside: Option<FrontEndTask>) -> Result<(), Error> {
-    // Before anything is started: what a shell or a script left open reaches no supervisor, job or detached daemon.
+pub fn daemon(options: DaemonOptions, beside: Option<FrontEndTask>) -> Result<(), Error> {
+    // First of all, so that no supervisor, job or detached daemon inherits open files of the shell or script.
     divvy_fork::mark_close_on_exec().map_err(|error| {
         internal(
             "cannot mark inherited file descriptors as close-on-exec",
             &error,
         )
     })?;
-    let doors = Listeners::of(&args.listen)?;
-    let home = listen::home(&args.listen)?;
-    if args.detached {
+    let doors = Listeners::of(&options.listen)?;
+    let home = listen::home(&options.listen)?;
+    if options.detached {
         return detach::start(&home);
     }
-    let simulated = simulated_gpus::requested(args.sim.as_deref(), &home);
+    let simulated = simulated_gpus::requested(options.sim.as_deref(), &home);
     if let Some(simulated) = &simulated {
         simulated_gpus::ensure_environment(simulated)?;
     }
-    if simulated.is_none() && !args.listen.beside_system {
+    if simulated.is_none() && !options.listen.beside_system {
         refuse_if_system_daemon(&home)?;
     }
     log_to_stderr();
     if let Some(beside) = &beside {
         tracing::info!("{}", beside.notice);
-    } else if args.docker && args.container.is_none() {
+    } else if options.containers.docker && options.containers.default.is_none() {
         tracing::info!(
             "--docker without an image: jobs that name an image run in it, other jobs run as plain processes under \
              the same limits"
         );
     }
     let _lock = lock(&home)?;
-    serve(args, home, simulated, (doors, beside))
+    serve(options, home, simulated, (doors, beside))
 }
 
 fn serve(
-    args: DaemonArgs,
+    options: DaemonOptions,
     home: Home,
     simulated: Option<Simulated>,
     (doors, beside): (Listeners, Option<FrontEndTask>),
@@ -178,16 +119,17 @@ fn serve(
     let living = store.living().map_err(|error| from_store(&error))?;
     let in_use = living.iter().any(|job| !job.state.grants().is_empty());
     let node = NodeInventory::open(simulated, in_use)?;
-    if args.listen.system && node.simulated.is_some() {
+    if options.listen.system && node.simulated.is_some() {
         simulated_gpus::share(&home)
             .map_err(|error| internal("cannot share the simulated GPUs", &error))?;
     }
-    let managed = select(&args.gpus, &node.observation)?;
+    let managed = select(&options.gpus, &node.observation)?;
     let devices = devices(&node, &store, &managed)?;
     let count = u32::try_from(managed.len()).unwrap_or(u32::MAX);
-    let queues = with_default(match args.all_to_one {
-        true => all_to_one(args.queues, count),
-        false => args.queues,
+    let on_bypass = options.bypass_policy();
+    let queues = with_default(match options.gives_all_gpus_to_one_job() {
+        true => all_to_one(options.queues, count),
+        false => options.queues,
     });
     check_queues(&queues, &devices)?;
     let observer = Arc::new(node.observer());
@@ -205,21 +147,17 @@ fn serve(
     }
     let config = Config {
         queues,
-        order: args.order,
-        backfill: args.backfill,
-        preemption: args.preemption,
-        max_jobs: args.max_jobs.unwrap_or(DEFAULT_MAX_JOBS),
-        max_texts: args.max_texts.unwrap_or(DEFAULT_MAX_TEXT_BYTES),
-        grace: args.grace.unwrap_or(GRACE),
-        max_log_bytes: match args.log {
-            LogSize::Usual => Some(log_trim::DEFAULT_LIMIT),
-            LogSize::AtMost(most) => Some(most),
-            LogSize::Unbounded => None,
-        },
-        idle: args.idle.map(Rule::of).transpose()?,
-        retention: args.keep,
-        on_bypass: args.on_bypass,
-        refuse_user_namespaces: args.refuse_user_namespaces,
+        order: options.order,
+        backfill: options.backfill,
+        preemption: options.preemption,
+        max_jobs: options.limits.max_jobs,
+        max_texts: options.limits.max_texts.unwrap_or(u64::MAX),
+        grace: options.grace,
+        max_log_bytes: options.limits.log_size,
+        idle: options.idle.map(Rule::of).transpose()?,
+        retention: options.retention,
+        on_bypass,
+        refuse_user_namespaces: options.refuse_user_namespaces,
         hostname: rustix::system::uname()
             .nodename()
             .to_string_lossy()
@@ -228,12 +166,12 @@ fn serve(
         simulated,
         driver_version,
         containers: Containers {
-            default: args.container,
-            on_unlimited: match args.deny_unlimited {
+            default: options.containers.default,
+            on_unlimited: match options.containers.deny_unlimited {
                 true => OnUnlimited::Deny,
                 false => OnUnlimited::Warn,
             },
-            cdi: args.cdi_dir,
+            cdi: options.containers.cdi_dir,
         },
         cgroup_parent: cgroup::job_cgroup_prefix(&container_spec::instance(home.state())),
         home,
@@ -276,7 +214,7 @@ fn serve(
         ));
     }
     cycle.reserve().map_err(|error| from_store(&error))?;
-    // Whoever reaches the socket finds all else there.
+    // Last, so that a client that reaches the socket finds everything else in place.
     let tcp = doors.bind_tcp()?;
     let (socket, listener) = doors.bind(&home)?;
     let resumed = match cycle.resume() {
@@ -320,7 +258,7 @@ fn serve(
         .enable_all()
         .build();
     let runtime = runtime.map_err(|error| internal("cannot start the server", &error))?;
-    // Its calls wait in the socket until they are heard.
+    // Its calls wait in the socket until the server accepts them.
     let beside = RunningFrontEnd::start(beside, &home, count)
         .map_err(|error| internal("cannot start a thread", &error))?;
     let ended = runtime.block_on(serve_until_stopped(
@@ -346,12 +284,12 @@ fn serve(
 /// Why the daemon serves no longer.
 enum ServeEnd {
     Stopped,
-    /// The journal took no more, even in its reserve. What it has is sound.
+    /// The journal refused a write, even into its reserve. Its content is consistent.
     JournalFull(StoreError),
 }
 
-/// Replaces the process by one that reads the journal and the world anew, as after a crash: what was decided and not journaled
-/// is in this one's memory. Returns only why that cannot be.
+/// Executes this program again, which recovers as after a crash: decisions that are not in the journal are in this
+/// process's memory only. Returns only the error of exec(2).
 fn reexec(full: &StoreError) -> Error {
     tracing::error!(
         why = error_chain(full),
@@ -399,13 +337,13 @@ fn home_of(system: bool) -> Result<Home, Error> {
         let why = "the journal of the system's daemon belongs to root".to_owned();
         return Err(Error::new(ErrorCode::NotAllowed, why).hint("run it as root"));
     }
-    listen::home(&ListenArgs {
+    listen::home(&ListenOptions {
         system,
-        ..ListenArgs::default()
+        ..ListenOptions::default()
     })
 }
 
-/// Takes away what is left of containers whose jobs have ended, where an engine listens.
+/// Removes leftover containers of ended jobs, if a container engine runs.
 fn sweep_containers(cycle: &Controller, home: &Home) -> Result<(), Error> {
     let Ok(socket) = engine::socket() else {
         return Ok(());
@@ -451,7 +389,7 @@ async fn serve_until_stopped(
     notify.stopping();
     let left = match left {
         Some(left) => left,
-        // It still has calls to make. Whoever says it twice does not want to wait for them.
+        // The front end still has calls to make. A second signal ends the wait for them.
         None => tokio::select! {
             left = beside.stopped() => left,
             served = &mut serving => return stopped(served),
@@ -492,7 +430,7 @@ fn select(selection: &GpuSelection, observation: &Observation) -> Result<Vec<u32
         .map_err(|error| Error::new(ErrorCode::Usage, error.to_string()).hint(error.hint()))
 }
 
-/// Queues whose jobs have the node to themselves.
+/// Gives all GPUs to each job of a queue without an amount.
 fn all_to_one(queues: Vec<QueueSpec>, gpus: u32) -> Vec<QueueSpec> {
     let all = NonZeroU32::new(gpus).map(Amount::Whole);
     let whole = |spec: QueueSpec| QueueSpec {
@@ -535,7 +473,7 @@ fn devices(node: &NodeInventory, store: &Store, managed: &[u32]) -> Result<Vec<D
     Ok(devices)
 }
 
-/// A queue whose jobs could never start would block every queue after it for ever.
+/// Refuses a queue whose jobs can never start, since it would block all later queues for ever.
 fn check_queues(queues: &[QueueSpec], devices: &[Device]) -> Result<(), Error> {
     let gpus: Vec<_> = devices.iter().map(Device::unoccupied).collect();
     for QueueSpec { name, amount } in queues {
@@ -555,7 +493,7 @@ fn check_queues(queues: &[QueueSpec], devices: &[Device]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses the machine's GPUs while its system daemon serves them from another home: neither counts what the other gives out.
+/// Refuses the machine's GPUs while its system daemon serves them from another home: neither counts the other's jobs.
 pub(crate) fn refuse_if_system_daemon(home: &Home) -> Result<(), Error> {
     if home.is_systems() {
         return Ok(());
@@ -572,8 +510,8 @@ pub(crate) fn refuse_if_system_daemon(home: &Home) -> Result<(), Error> {
     })
 }
 
-/// One daemon a home, for as long as the file is held. The file says which process that is: its pid, and on a
-/// second line when it started.
+/// Takes the lock of the home, which admits one daemon. The file contains the pid of the daemon, and on a second line its
+/// start time.
 fn lock(home: &Home) -> Result<File, Error> {
     let path = home.daemon_lock();
     let cannot = |error: io::Error| internal(&format!("cannot lock {}", path.display()), &error);
@@ -601,8 +539,8 @@ fn lock(home: &Home) -> Result<File, Error> {
                 .hint("wait until they have ended, or set DIVVY_HOME to another folder"));
         }
         let holder = holder(&mut file);
-        // A daemon that was killed between making a process and that process's first instruction leaves it with the
-        // lock for a moment.
+        // A daemon that was killed between fork and the child's first instruction leaves its lock to the child for a
+        // moment.
         if holder.is_none_or(Process::is_alive) || Instant::now() > deadline {
             let pid = holder.map_or_else(|| "unknown".to_owned(), |holder| holder.pid.to_string());
             let why = format!(
@@ -638,12 +576,12 @@ fn holder(file: &mut File) -> Option<Process> {
 
 fn log_to_stderr() {
     let filter = EnvFilter::try_from_env("DIVVY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    // Fails only where a log is set already, and then that one is used.
+    // Fails only if a subscriber is installed already, which then stays.
     let _ = tracing_subscriber::fmt()
         .with_writer(|| stderr::Escaped(io::stderr()))
         .with_env_filter(filter)
         .with_target(false)
-        // A log that cannot be written is no reason to stop: the message about it would end the thread.
+        // The daemon goes on without a writable log. The message about it would end the thread.
         .log_internal_errors(false)
         .try_init();
 }

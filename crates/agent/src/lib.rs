@@ -35,13 +35,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use divvy_api::standalone::ProgramResult;
 use divvy_api::v1::{Error, ErrorCode};
 
 pub use auth::rules::RulesError;
 pub use auth::{Caller, Role, Rules};
-pub use daemon::{
-    DaemonArgs, FrontEndTask, ListenArgs, LogSize, copy_journal, daemon, restore_journal,
-};
+pub use daemon::{FrontEndTask, copy_journal, daemon, restore_journal};
 pub use diagnostics::doctor::doctor;
 pub use diagnostics::doctor::machine::probe_driver;
 pub use diagnostics::selftest::probe_limits;
@@ -49,28 +48,8 @@ pub use divvy_api::home;
 pub use exec::terminal::on_terminal;
 pub use host::account::{Group, UserAccount};
 pub use model::retention::RetentionPolicy;
-pub use standalone::{StandaloneArgs, run_standalone};
+pub use standalone::run_standalone;
 pub use supervisor::supervise;
-
-/// How a program ended that this process ran.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProgramResult {
-    /// As a shell would say it.
-    pub code: u8,
-    /// When and why Divvy stopped it, where Divvy did: `its time limit of 2h was reached`.
-    pub stopped: Option<(jiff::Timestamp, String)>,
-}
-
-impl ProgramResult {
-    /// What the records of this job say besides the code.
-    fn of(dir: &job_dir::JobDir, code: i32) -> Self {
-        let stopped = dir.stopped();
-        Self {
-            code: u8::try_from(code & 0xff).unwrap_or(125),
-            stopped: stopped.map(|stopped| (stopped.at, stopped.cause.words)),
-        }
-    }
-}
 
 /// Runs a job that the agent placed for this process, on its terminal; answers the program's code as a shell would.
 ///
@@ -81,7 +60,11 @@ pub fn run_client_job(dir: &Path) -> Result<ProgramResult, Error> {
     let code = supervisor::run_client_job(&dir);
     let code =
         code.map_err(|error| Error::new(ErrorCode::LaunchFailed, supervisor::error_chain(&error)))?;
-    Ok(ProgramResult::of(&dir, code))
+    let stopped = dir.stopped();
+    Ok(ProgramResult {
+        code: u8::try_from(code & 0xff).unwrap_or(125),
+        stopped: stopped.map(|stopped| (stopped.at, stopped.cause.words)),
+    })
 }
 
 /// `divvy probe-context UUID`: measures what a context costs on a GPU and prints it.

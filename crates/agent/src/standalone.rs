@@ -1,9 +1,9 @@
-//! `divvy run --no-daemon`: one program in a slice, with no daemon and no queue.
+//! `divvy run --no-daemon`: one program in a slice, without a daemon and a queue.
 //!
-//! Runs of one home see each other through their folders: `solo/N/` is a job folder with the run's grants beside it, its
-//! lock held as long as the run lives. Who starts one plans under `solo/lock` with the others' grants counted; who does
-//! not fit is refused, as there is no queue to wait in. All of them hold the daemon's lock shared, so that no daemon
-//! serves the same GPUs behind their backs. Compute is not shared out between such runs: nobody keeps the leases.
+//! Runs of one home find each other by their folders. `solo/N/` is a job folder with the run's grants, and the run holds
+//! its lock. A new run plans under `solo/lock` and counts the grants of the others. A run that does not fit fails, since
+//! there is no queue. All runs hold the daemon's lock shared, so that no daemon serves the same GPUs. There is no compute
+//! scheduler, so such runs share compute time without leases.
 
 mod docker_run;
 
@@ -12,15 +12,16 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use divvy_api::daemon::DEFAULT_GRACE;
 use divvy_api::home::Home;
-use divvy_api::v1::{Error, ErrorCode, Submit};
+use divvy_api::standalone::StandaloneOptions;
+use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::reconcile::compare;
 use divvy_core::{
     AllocatedJob, Amount, Bytes, ComputeMode, Gpu, Grant, JobId, Mode, PendingJob, Queue,
     QueueName, QueueSpec, Request, Snapshot,
 };
 
-use crate::config::GRACE;
 use crate::config::simulated_gpus;
 use crate::container::driver::GpuDevice;
 use crate::controller::lifecycle::container::{Machine, plan_on};
@@ -38,22 +39,12 @@ use crate::supervisor::{self, error_chain, survivors};
 
 const GRANTS: &str = "grants.json";
 
-/// A run without a daemon.
-#[derive(Clone, Debug)]
-pub struct StandaloneArgs {
-    pub submit: Submit,
-    /// A line `docker run …` that is started in place of a program; the submission says what container it makes.
-    pub docker: Vec<String>,
-    /// Simulated GPUs: `a100-80gb:3`.
-    pub sim: Option<String>,
-}
-
 /// Runs the program in the foreground and answers its exit code.
 ///
 /// # Errors
 /// [`ErrorCode::Conflict`] when a daemon serves this home, [`ErrorCode::WouldWait`] when there is no room now, and what
 /// a submit is refused for.
-pub fn run_standalone(args: StandaloneArgs) -> Result<u8, Error> {
+pub fn run_standalone(args: StandaloneOptions) -> Result<u8, Error> {
     validate::check_texts(&args.submit)?;
     let home = Home::from_env().map_err(|error| from_home(&error))?;
     home.create().map_err(|error| from_home(&error))?;
@@ -121,14 +112,14 @@ impl PreparedRun {
 }
 
 fn prepare(
-    args: StandaloneArgs,
+    args: StandaloneOptions,
     home: &Home,
     node: &NodeInventory,
     runs: &[LiveRun],
 ) -> Result<PreparedRun, Error> {
-    let StandaloneArgs { submit, docker, .. } = args;
+    let StandaloneOptions { submit, docker, .. } = args;
     let store = Store::open(&home.database()).map_err(|error| from_store(&error))?;
-    // Instances outlive whoever made them, so they are for a daemon to make.
+    // MIG instances outlive the process that creates them, so only a daemon creates them.
     let mode = |gpu: &ObservedGpu| match gpu.active_mig() {
         Some(_) => Mode::Unmanaged,
         None => Mode::Shared,
@@ -185,7 +176,7 @@ fn prepare(
     let dir = JobDir::new(self::folder(home, number));
     let container = match &submit.container {
         Some(container) => {
-            // Without a daemon nobody gets a MIG instance.
+            // A run without a daemon gets no MIG instance.
             let part = |grant: &Grant| GpuDevice {
                 gpu: grant.gpu.clone(),
                 instance: None,
@@ -209,7 +200,7 @@ fn prepare(
         command: submit.command,
         cwd: submit.cwd.into(),
         env: for_job(env, &around),
-        grace_ms: u64::try_from(GRACE.as_millis()).unwrap_or(u64::MAX),
+        grace_ms: u64::try_from(DEFAULT_GRACE.as_millis()).unwrap_or(u64::MAX),
         script: None,
         // Its output is its terminal's.
         output: None,

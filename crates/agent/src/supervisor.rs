@@ -38,6 +38,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use divvy_api::disposition::is_ignored;
+pub(crate) use divvy_api::error_chain::error_chain;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, WaitOptions, WaitStatus, kill_process_group};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -596,16 +597,4 @@ pub fn survivors(dir: &JobDir, supervisor: Process) -> Result<Vec<Process>, Reco
     found.sort_unstable_by_key(|process| process.pid);
     found.dedup();
     Ok(found)
-}
-
-/// An error and its causes on one line.
-pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

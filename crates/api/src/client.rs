@@ -1,17 +1,17 @@
-//! A client of the agent over its unix socket: typed calls, streams, connections kept alive and used again.
+//! HTTP client of the agent over its unix socket: typed calls, streams, a pool of idle connections.
 //!
 //! ```text
 //! Client ── idle connections ──► hyper (HTTP/1.1) ──► HOME/divvy.sock
 //! ```
-//! One `Client` may be shared by many tasks: a call takes an idle connection or opens one, and puts it back when the
-//! answer was read whole. It never starts a daemon; who wants that looks for [`ErrorCode::NoDaemon`].
+//! Many tasks may share one `Client`: a call takes an idle connection or opens one, and returns it to the pool after the
+//! whole answer. The client never starts a daemon; a caller that does so looks for [`ErrorCode::NoDaemon`].
 //!
-//! A late answer has the daemon probed. Where it does not respond either, a call fails with [`ErrorCode::Unresponsive`] after 10 s, and
-//! one that is long by design ([`Client::wait`], what follows a log or events, the frames of [`Client::exec`]) goes on waiting.
+//! If an answer is late, the client probes the daemon. If the probe gets no answer for 10 s, a call fails with
+//! [`ErrorCode::Unresponsive`]. Long polls ([`Client::wait`], logs, events, frames of [`Client::exec`]) go on waiting.
 
 mod exec;
-mod meant;
-mod pulse;
+mod liveness;
+mod selection;
 mod stream;
 
 use std::fs;
@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use crate::sync::lock;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::client::conn::http1::{SendRequest, handshake};
@@ -45,8 +46,8 @@ use crate::v1::{
 };
 
 pub use exec::{ExecInput, ExecOutput};
-pub use meant::{Act, JobSelection};
-use pulse::{Liveness, Patience};
+use liveness::{Liveness, Patience};
+pub use selection::{Act, JobSelection};
 pub use stream::{EventStream, LogStream};
 
 /// What [`Client::wait`] waits for.
@@ -82,7 +83,7 @@ pub enum Runs {
 /// Calls the agent behind one socket.
 #[derive(Debug)]
 pub struct Client {
-    pulse: Liveness,
+    liveness: Liveness,
     deadline: Option<Duration>,
     idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
 }
@@ -104,7 +105,7 @@ impl Client {
     /// A client of the agent that listens on `socket`; connects with the first call.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self {
-            pulse: Liveness::new(socket.into()),
+            liveness: Liveness::new(socket.into()),
             deadline: None,
             idle: Mutex::new(Vec::new()),
         }
@@ -120,12 +121,12 @@ impl Client {
     /// Has `say` told in one line that the daemon does not respond, after 2 s, and that it responds again.
     #[must_use]
     pub fn telling(mut self, say: fn(&str)) -> Self {
-        self.pulse = self.pulse.telling(say);
+        self.liveness = self.liveness.telling(say);
         self
     }
 
     pub fn socket(&self) -> &Path {
-        self.pulse.socket()
+        self.liveness.socket()
     }
 
     /// The node and its agent.
@@ -151,7 +152,7 @@ impl Client {
         self.list("/v1/mig").await
     }
 
-    /// Where instances of these profiles would go, all of them together.
+    /// Returns placements for instances of all these profiles together.
     pub async fn mig_plan(&self, wanted: &MigWanted) -> Result<Vec<MigPlanned>, Error> {
         self.send(Method::POST, "/v1/mig/plan", wanted).await
     }
@@ -237,7 +238,7 @@ impl Client {
             .await
     }
 
-    /// The same one by one, of each job only what a table shows.
+    /// As [`Client::jobs`], one job at a time, each with the columns of a table only.
     pub async fn jobs_briefly(
         &self,
         all: bool,
@@ -263,7 +264,7 @@ impl Client {
         } = answer;
         let mut body = response.into_body();
         let mut lines = Lines::default();
-        while let Some(frame) = self.pulse.attend(patience, body.frame()).await? {
+        while let Some(frame) = self.liveness.attend(patience, body.frame()).await? {
             let frame = frame.map_err(|error| self.lost(&error))?;
             let piece = frame.data_ref().map_or(&[][..], |data| data);
             let taken = lines.take(piece, &mut take);
@@ -288,17 +289,17 @@ impl Client {
         self.one(&job_path(reference, "/why")).await
     }
 
-    /// What a job's refusals of GPU memory looked like.
+    /// Returns a job's out-of-memory report.
     pub async fn oom(&self, reference: &str) -> Result<Oom, Error> {
         self.one(&job_path(reference, "/oom")).await
     }
 
-    /// What brings a container into a job's slice.
+    /// Returns the options that bring a container into a job's slice.
     pub async fn docker_args(&self, reference: &str) -> Result<DockerArgs, Error> {
         self.one(&job_path(reference, "/docker")).await
     }
 
-    /// What to ask for, from earlier runs of these.
+    /// Recommends amounts, from earlier runs of these jobs.
     pub async fn advice(&self, runs: &Runs) -> Result<Vec<Advice>, Error> {
         let query = match runs {
             Runs::All => String::new(),
@@ -385,7 +386,7 @@ impl Client {
         let path = job_path(reference, "/exec");
         // A connection of its own: it is never an idle one again.
         let mut sender = self
-            .pulse
+            .liveness
             .attend(Patience::Bounded, self.connect())
             .await??;
         let request = Request::builder()
@@ -398,14 +399,14 @@ impl Client {
             .body(Full::new(Bytes::from(body)))
             .map_err(|error| internal(format!("cannot make a request for {path}: {error}")))?;
         let sent = sender.send_request(request);
-        let response = self.pulse.attend(Patience::Bounded, sent).await?;
+        let response = self.liveness.attend(Patience::Bounded, sent).await?;
         let response = response.map_err(|error| self.lost(&error))?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(self.failure(response, sender).await);
         }
         let connection = hyper::upgrade::on(response).await;
         connection
-            .map(|connection| exec::split(connection, &self.pulse))
+            .map(|connection| exec::split(connection, &self.liveness))
             .map_err(|error| self.lost(&error))
     }
 
@@ -443,7 +444,7 @@ impl Client {
             .and_then(|from| from.to_str().ok()?.parse().ok());
         Ok(LogStream::new(
             (answer.response.into_body(), answer.patience),
-            self.pulse.clone(),
+            self.liveness.clone(),
             from.unwrap_or(0),
         ))
     }
@@ -459,7 +460,7 @@ impl Client {
         let answer = self.get_in(Patience::Endless, &path).await?;
         Ok(EventStream::new(LogStream::new(
             (answer.response.into_body(), answer.patience),
-            self.pulse.clone(),
+            self.liveness.clone(),
             0,
         )))
     }
@@ -517,7 +518,7 @@ impl Client {
         let mut body = response.into_body();
         let length = usize::try_from(body.size_hint().lower()).unwrap_or(0);
         let mut text = Vec::with_capacity(length.min(FORESEEN));
-        while let Some(frame) = self.pulse.attend(patience, body.frame()).await? {
+        while let Some(frame) = self.liveness.attend(patience, body.frame()).await? {
             let frame = frame.map_err(|error| self.lost(&error))?;
             text.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
         }
@@ -537,7 +538,7 @@ impl Client {
     ) -> Result<Answer, Error> {
         let asked = async {
             let answer = self
-                .pulse
+                .liveness
                 .attend(patience, self.ask(&method, path, &body))
                 .await??;
             Ok(Answer { patience, ..answer })
@@ -614,7 +615,7 @@ impl Client {
                 stream => break stream.map_err(|error| self.unreachable(&error))?,
             }
         };
-        self.pulse.note_peer(&stream);
+        self.liveness.note_peer(&stream);
         let peer = stream
             .peer_cred()
             .map_err(|error| self.unreachable(&error))?;
@@ -632,10 +633,7 @@ impl Client {
     }
 
     fn take_idle(&self) -> Option<SendRequest<Full<Bytes>>> {
-        let mut idle = self
-            .idle
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut idle = lock(&self.idle);
         while let Some(sender) = idle.pop() {
             if sender.is_ready() {
                 return Some(sender);
@@ -646,10 +644,7 @@ impl Client {
 
     fn put_back(&self, sender: SendRequest<Full<Bytes>>) {
         if !sender.is_closed() {
-            self.idle
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner)
-                .push(sender);
+            lock(&self.idle).push(sender);
         }
     }
 
@@ -686,8 +681,8 @@ impl Client {
     }
 }
 
-/// A daemon is its user's or root's, and who calls it sends environments and secrets: nobody else may answer. Root calls
-/// whom it likes, for other users too.
+/// A client sends environments and secrets, so only the daemon of its user or of root may answer. Root may call any
+/// daemon.
 fn check_peer(peer: u32, me: u32, socket: &Path) -> Result<(), Error> {
     if me == 0 || peer == me || peer == 0 {
         return Ok(());

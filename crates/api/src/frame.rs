@@ -1,9 +1,9 @@
-//! What goes over a connection after `exec`: frames, in both directions, until the program's end is told.
+//! Frames of an exec connection, in both directions, until the frame with the exit code.
 //!
 //! ```text
-//! kind (1 byte) · length of what follows (4 bytes, the highest first) · so many bytes
+//! kind (1 byte) · length of the payload (4 bytes, big-endian) · payload
 //! ```
-//! Pure: whoever has a connection reads and writes.
+//! Pure: the owner of the connection reads and writes.
 
 use crate::v1::ExecEnd;
 

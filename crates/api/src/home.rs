@@ -1,7 +1,7 @@
-//! Where an instance keeps its files; one type for the agent and its clients.
+//! Paths of an instance: state folder, runtime folder, socket. One type for the agent and its clients.
 //!
-//! With `DIVVY_HOME` everything lies under that folder (a private instance; tests and several daemons side by side).
-//! Without, what may vanish at a reboot lies in the runtime folder and what may not in the state folder:
+//! With `DIVVY_HOME` all files are under that folder: a private instance, for tests and several daemons side by side.
+//! Without it, files that a reboot may delete are in the runtime folder, all others in the state folder:
 //!
 //! ```text
 //! runtime: $XDG_RUNTIME_DIR/divvy, else /run/user/UID/divvy, else /tmp/divvy-UID     divvy.sock  sim/  solo/
@@ -58,7 +58,7 @@ pub enum HomeError {
 }
 
 impl From<&HomeError> for Error {
-    /// What the environment says wrongly is the caller's mistake; what the machine is like is not.
+    /// A wrong environment is an error of the caller; an unsuitable machine is not.
     fn from(error: &HomeError) -> Self {
         let mut text = error.to_string();
         if let Some(cause) = std::error::Error::source(error) {
@@ -155,7 +155,7 @@ impl Home {
         }
     }
 
-    /// Makes the folders, mode 0700, and refuses ones that belong to somebody else or that others may write.
+    /// Creates the folders with mode 0700. Refuses folders of another user, or that other users can write.
     ///
     /// # Errors
     /// One for each way a folder can be unusable; see [`HomeError`].
@@ -204,7 +204,7 @@ impl Home {
         self.state.join("daemon.lock")
     }
 
-    /// Where a detached daemon writes.
+    /// Log file of a detached daemon.
     pub fn daemon_log(&self) -> PathBuf {
         self.state.join("daemon.log")
     }
@@ -265,7 +265,7 @@ fn private_dir(path: &Path) -> Result<(), HomeError> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(create(error)),
         _ => {}
     }
-    // `/tmp` is shared, so the name may be a link or a folder that somebody else made first.
+    // `/tmp` is shared, so another user may have created a link or a folder with this name first.
     let meta = fs::symlink_metadata(path).map_err(create)?;
     let meta = if meta.is_symlink() && meta.uid() == me() {
         fs::metadata(path).map_err(create)?

@@ -1,12 +1,14 @@
-//! The HTTP contract of the node agent: versioned bodies, error codes, where an instance lives, and a client behind the
-//! `client` feature. And what clients and agent have to see alike of a process: which signals it was started with ignored.
+//! The HTTP API of the node agent: versioned bodies, error codes, the paths of an instance, daemon options, and a client
+//! behind the feature `client`.
 //!
-//! Bodies change by version (`v1`); core types change by insight. Conversions between the two live here, at one place.
+//! A body changes with its version (`v1`), a core type at any time. The conversions between both are here.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "client")]
 pub mod client;
+pub mod daemon;
 pub mod disposition;
+pub mod error_chain;
 pub mod frame;
 pub mod home;
 #[cfg(feature = "openapi")]
@@ -14,4 +16,6 @@ pub mod openapi;
 mod proc;
 pub mod program;
 pub mod route;
+pub mod standalone;
+pub mod sync;
 pub mod v1;

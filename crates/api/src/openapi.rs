@@ -1,4 +1,4 @@
-//! The OpenAPI 3.1 document of version 1, made from the route table and the bodies themselves.
+//! The OpenAPI 3.1 document of version 1, generated from the route table and the types of the bodies.
 
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;

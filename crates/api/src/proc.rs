@@ -1,4 +1,4 @@
-//! The kernel's word on a process (proc(5)).
+//! Reader of `/proc/PID/stat` (proc(5)).
 
 use std::fs;
 

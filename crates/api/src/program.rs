@@ -1,4 +1,4 @@
-//! Which file a command names, looked up as execvp(3) does with the caller's credentials.
+//! Program lookup in PATH, as execvp(3) does with the caller's credentials.
 
 use std::io;
 use std::path::{Path, PathBuf};

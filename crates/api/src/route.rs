@@ -1,4 +1,4 @@
-//! Every call of version 1, once: the document that describes them and the agent's tests come from this table.
+//! Route table of version 1 of the API. The OpenAPI document and the agent's tests come from this table.
 
 /// One call.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub struct Parameter {
     pub kind: Kind,
 }
 
-/// What a query parameter's value is, with its default.
+/// Type of a query parameter, with its default.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     Flag,
@@ -38,7 +38,7 @@ pub enum Kind {
     Default(&'static str),
 }
 
-/// What a call takes.
+/// Request body of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     None,
@@ -46,7 +46,7 @@ pub enum Body {
     Json(&'static str),
 }
 
-/// What a call answers.
+/// Response body of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// A [`crate::v1::List`] of this `v1` type, and its `kind`.

@@ -1,4 +1,4 @@
-//! Version 1 of the bodies. Additive only: a field is never renamed, removed or given another meaning.
+//! Request and response bodies of API version 1. Changes are additive: no field is renamed, removed or redefined.
 //!
 //! Memory is integer bytes, shares are thousandths of one GPU, times are RFC 3339 UTC, enums are snake_case, ids are
 //! strings. Every read answers `{"schema":"divvy/v1","kind":…,"items":[…]}`, every failure `{"error":{…}}`.

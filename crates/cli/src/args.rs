@@ -1,7 +1,7 @@
-//! The command line as clap parses it: one parser for every verb, values as typed.
+//! The clap parser of the command line: one parser for all verbs, with values as typed.
 //!
-//! Amounts, queue tokens and GPU lists stay text here and become types in `ask` and `serve`, where a
-//! refusal can say what would be right. `divvy` has one parser so that help, completion and usage errors agree.
+//! Amounts, queues and GPU lists stay text here. `ask` and `serve` convert them to types, with a hint in each error. One
+//! parser keeps help, completion and usage errors consistent.
 
 mod admin;
 mod attach;
@@ -39,12 +39,12 @@ pub use waiting::{AmountArgs, Change, Move};
 /// Parses a whole command line, the program's name first.
 ///
 /// # Errors
-/// What clap refuses, and what it answers itself: help and the version.
+/// Usage errors, help and the version, as clap reports them.
 pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
     checked(command(), words)
 }
 
-/// The same by a parser that differs from [`command`] in its settings.
+/// As [`parse`], with a parser that differs from [`command`] in its settings.
 ///
 /// # Errors
 /// As [`parse`].

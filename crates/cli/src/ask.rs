@@ -1,4 +1,4 @@
-//! From the words of `run` and `submit` to what is asked of the agent. Refusals say what would be right.
+//! Conversion of the flags of `run` and `submit` into the submission. Each error contains a hint.
 
 pub mod program;
 pub mod terms;
@@ -17,16 +17,6 @@ use crate::container::ContainerSpec;
 use crate::error_output::{Result, usage};
 use crate::output;
 
-/// What `run --no-daemon` starts.
-#[derive(Clone, Debug)]
-pub struct StandaloneRun {
-    pub submit: Submit,
-    /// A line `docker run …` in place of a program; the submission says what container it makes.
-    pub docker: Vec<String>,
-    /// Simulated GPUs: `a100-80gb:3`.
-    pub sim: Option<String>,
-}
-
 /// The job these words describe, in this process's folder and environment.
 ///
 /// # Errors
@@ -40,7 +30,7 @@ pub fn submit(args: &JobArgs, runner: Runner) -> Result<Submit> {
     Ok(submit)
 }
 
-/// The same in a container: its variables are its own, and the command may be its image's.
+/// As [`submit`], for a container, which has its own variables and may run its image's default command.
 ///
 /// # Errors
 /// As [`submit`].
@@ -123,7 +113,7 @@ pub fn command(words: &[OsString]) -> Result<Vec<String>> {
     words.iter().map(text).collect()
 }
 
-/// What `-g` or `--gpu-memory` say; `None` without either.
+/// Parses `-g` or `--gpu-memory`; `None` without either.
 ///
 /// # Errors
 /// [`ErrorCode::Usage`] with the word that is wrong and what would be right.
@@ -145,7 +135,7 @@ pub fn amount(gpu: Option<&str>, memory: Option<&str>) -> Result<Option<Amount>>
     })
 }
 
-/// What `--mig-profile` says.
+/// Parses `--mig-profile`.
 ///
 /// # Errors
 /// As [`amount`].
@@ -154,7 +144,7 @@ pub fn mig_profile(text: &str) -> Result<Amount> {
         .map_err(|error| usage(format!("--mig-profile: {}", error.kind), error.hint()))
 }
 
-/// What `--isolation` says; a MIG instance is never held by the limiter alone.
+/// Parses `--isolation`. Cooperative isolation contradicts a MIG profile.
 fn isolation(text: Option<&str>, amount: Option<Amount>) -> Result<Isolation> {
     let isolation: Isolation = match text {
         None => Isolation::Any,
@@ -173,7 +163,7 @@ fn isolation(text: Option<&str>, amount: Option<Amount>) -> Result<Isolation> {
     }
 }
 
-/// What `--compute` says, as the API takes it.
+/// Parses `--compute` into the fields of the API.
 ///
 /// # Errors
 /// As [`amount`].
@@ -183,7 +173,7 @@ pub fn compute(text: &str) -> Result<String> {
         .map_err(|error| usage(format!("--compute: {error}"), error.hint()))
 }
 
-/// What `--gpus-on` says; empty for any.
+/// Parses `--gpus-on`; empty for any GPU.
 ///
 /// # Errors
 /// As [`amount`].

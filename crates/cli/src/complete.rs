@@ -1,7 +1,7 @@
-//! Completion in a shell: of verbs and flags from the parser, of jobs, queues, projects and GPUs from the daemon that serves now.
+//! Shell completion: verbs and flags from the parser; jobs, queues, projects and GPUs from the running daemon.
 //!
-//! The script that `divvy completion` prints has the shell call this program with the words so far. It answers at once: without a
-//! daemon, or with one that takes its time, there are no names, and nothing is said.
+//! The script of `divvy completion` makes the shell call this program with the words so far. The program answers at once:
+//! without a daemon, or with a slow one, it completes no names and prints no error.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -21,7 +21,7 @@ use crate::{args, text};
 /// Set by the shell's script: which shell asks.
 const VARIABLE: &str = "DIVVY_COMPLETE";
 
-/// Somebody waits with a finger on the key.
+/// The user waits for the completion, so the time is short.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Ended jobs that are offered, the newest.
@@ -98,11 +98,11 @@ fn candidate(value: impl Into<OsString>, about: String) -> CompletionCandidate {
     CompletionCandidate::new(value).help(Some(StyledStr::from(text::clean(&about))))
 }
 
-/// What is offered of a job.
+/// Completions for a job.
 struct Known {
-    /// What means it alone: `12_3`, for a job of an array.
+    /// Reference of the job alone: `12_3` for a job of an array.
     id: String,
-    /// What means its whole array.
+    /// Reference of its whole array.
     array: Option<String>,
     name: String,
     state: Cow<'static, str>,

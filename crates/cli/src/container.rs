@@ -1,4 +1,4 @@
-//! From words about a container to what is asked of the agent: its image, its flags, its variables.
+//! Conversion of `docker run` flags into the container of a submission: image, flags, variables.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,7 +31,7 @@ pub const SLICE_FLAGS: &[(&str, bool)] = &[
 pub struct ContainerSpec {
     pub container: Container,
     pub env: BTreeMap<String, String>,
-    /// It is to be left to itself.
+    /// Run it in the background (`--detach`).
     pub detach: bool,
 }
 
@@ -54,7 +54,7 @@ pub fn asked(image: &str, arguments: &[String]) -> Result<ContainerSpec> {
         docker::env_name(name).map_err(|refused| refusal(&refused))?;
     }
     let mut kept = docker::without_env(arguments).map_err(|refused| refusal(&refused))?;
-    // Whether anybody waits for it is said in another way.
+    // Other flags decide whether the client waits.
     kept.retain(|word| word != "--detach");
     Ok(ContainerSpec {
         container: Container {

@@ -1,7 +1,7 @@
-//! The edge where a failure becomes text, or JSON, and an exit code.
+//! Error output: an error as text or JSON on stderr, and its exit code.
 //!
-//! Every failure of every verb is the API's [`Error`]: what happened, why with figures, and a hint. Its code decides the
-//! exit code, in one exhaustive match ([`ErrorCode::exit_code`]).
+//! Every verb fails with the API's [`Error`]: what failed, why with figures, and a hint. Its code decides the exit code, in
+//! one exhaustive match ([`ErrorCode::exit_code`]).
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -20,7 +20,7 @@ pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Error {
     Error::new(ErrorCode::Usage, message).hint(hint)
 }
 
-/// What [`report`] tells: two lines for people, or one document for programs.
+/// Formats the text for [`report`]: two lines for people, or one document for programs.
 pub fn render(error: &Error, json: bool) -> String {
     error.render(json, clean)
 }

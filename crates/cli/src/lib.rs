@@ -1,12 +1,12 @@
-//! The commands: a client of the agent's HTTP contract and nothing else.
+//! The command line: a client of the agent's HTTP API, without a dependency on the agent.
 //!
 //! ```text
 //! words ──args──► verbs ──ask──► v1::Submit ──client──► agent
 //!                   │                                     │
-//!   exit code ◄── failure ◄── v1::Error      render ◄── v1::Job, Gpu, Queue…
+//!   exit code ◄── error_output ◄─ v1::Error     render ◄── v1::Job, Gpu, Queue…
 //! ```
-//! What runs in the same program but belongs to the agent (the daemon, a job's supervisor) is called through
-//! [`Backend`], so that this crate never links a driver, the ledger or the journal.
+//! [`Backend`] calls the parts of the agent that run in the same program, such as the daemon and a job's supervisor. So
+//! this crate links neither driver nor ledger nor journal.
 #![forbid(unsafe_code)]
 
 pub mod args;
@@ -29,49 +29,41 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use divvy_api::daemon::DaemonOptions;
+use divvy_api::standalone::{ProgramResult, StandaloneOptions};
 use divvy_api::v1::{Error, Finding, JournalFile};
-use jiff::Timestamp;
 
-pub use ask::StandaloneRun;
-pub use serve::{ClearMl, Daemon, PASSWORD_FLAG};
+pub use serve::PASSWORD_FLAG;
 
 use output::Stop;
 
-/// How a program ended that this process ran.
-#[derive(Clone, Debug)]
-pub struct Ran {
-    /// As a shell would say it.
-    pub code: u8,
-    /// When and why Divvy stopped it, where Divvy did: `its time limit of 2h was reached`.
-    pub stopped: Option<(Timestamp, String)>,
-}
-
-/// The agent's side of the program.
+/// Entry points of the agent's side of the program.
 #[derive(Clone, Copy)]
 pub struct Backend {
-    /// Serves until told to stop; detached, returns once the daemon answers.
-    pub daemon: fn(Daemon) -> Result<(), Error>,
-    /// Owns the process of one job, whose folder it is given: started by the daemon.
+    /// Serves until a signal; detached, returns once the daemon answers.
+    pub daemon: fn(DaemonOptions) -> Result<(), Error>,
+    /// Supervises the process of the job in this folder; the daemon starts it.
     pub supervise: fn(&Path) -> ExitCode,
-    /// Takes the terminal on standard input and becomes a program: started by a job's supervisor.
+    /// Makes standard input the controlling terminal and executes a program; a job's supervisor starts it.
     pub on_terminal: fn(&[OsString]) -> ExitCode,
     /// Runs a job that waits for this client, on this terminal.
-    pub run_here: fn(&Path) -> Result<Ran, Error>,
+    pub run_here: fn(&Path) -> Result<ProgramResult, Error>,
     /// Runs a program in a slice without a daemon; gives its exit code.
-    pub solo: fn(StandaloneRun) -> Result<u8, Error>,
-    /// Measures what a context costs on the GPU of this UUID and prints it: started by the daemon.
+    pub solo: fn(StandaloneOptions) -> Result<u8, Error>,
+    /// Measures the memory of a CUDA context on the GPU with this UUID and prints it; the daemon starts it.
     pub probe_context: fn(&str) -> ExitCode,
-    /// Makes one call of the driver about the process of this pid and start time, and prints what it says: started by the daemon.
+    /// Calls one checkpoint function of the driver for the process with this pid and start time, and prints the answer; the daemon
+    /// starts it.
     pub checkpoint: fn(&str, (u32, u64), u64, Option<&Path>) -> ExitCode,
-    /// Tries to take more than so many bytes of GPU memory, as the words say, and prints what came of it: started by `selftest`.
+    /// Tries to exceed a limit in bytes, in the ways that the words name, and prints the results; `selftest` starts it.
     pub probe_limits: fn(u64, &[String]) -> ExitCode,
     /// Writes a copy of the journal, of the system's daemon or of the user's own.
     pub copy_journal: fn(bool) -> Result<JournalFile, Error>,
-    /// Puts a copy in the place of that journal.
+    /// Replaces that journal by a copy.
     pub restore_journal: fn(bool, &Path) -> Result<JournalFile, Error>,
-    /// Looks at the machine and the installation, or at simulated GPUs (`a100-80gb:3`).
+    /// Diagnoses the machine and the installation, or simulated GPUs (`a100-80gb:3`).
     pub doctor: fn(Option<&str>) -> Vec<Finding>,
-    /// Prints what a program that starts here meets of the driver: started by `doctor`.
+    /// Prints the driver's answers to a program in a job; `doctor` starts it.
     pub probe_driver: fn() -> ExitCode,
     /// Indices of this machine's GPUs, or of the simulated ones (`a100-80gb:3`).
     pub gpu_indices: fn(Option<&str>) -> Result<Vec<u32>, Error>,
@@ -104,7 +96,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>, backend: Backend) -> Exit
         .and_then(|verb| verbs::act(verb, backend))
     {
         Ok(code) => code,
-        // Whoever read our output has gone and wants no more, `divvy ps | head -1` for one.
+        // The reader of stdout has closed it, as in `divvy ps | head -1`.
         Err(Stop::Hangup) => ExitCode::SUCCESS,
         Err(Stop::Failed(error)) => error_output::report(&error, json),
     }

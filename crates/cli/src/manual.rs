@@ -1,4 +1,4 @@
-//! Manual pages, made from the parser: `divvy.1` and one for each verb that is shown.
+//! Manual pages, generated from the parser: `divvy.1`, and one page for each visible verb.
 
 use std::fs;
 use std::io;
@@ -33,7 +33,7 @@ fn add(
         all.filter(|verb| !verb.is_hide_set() && verb.get_name() != "help")
     };
     let mut page = Vec::new();
-    // It lists the verbs below by the names of their pages, and the hidden ones are nobody's to read of.
+    // The page lists the verbs by the names of their pages. Hidden verbs have none.
     let shown = below().cloned().map(|verb| {
         let page = format!("{name}-{}", verb.get_name());
         verb.display_name(page)

@@ -1,4 +1,4 @@
-//! stdout is data, stderr is talk. How both are written, and what stops a verb.
+//! Writers for stdout and stderr: data goes to stdout, messages go to stderr. A closed stdout ends the verb.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -46,20 +46,20 @@ impl From<serde_json::Error> for Stop {
     }
 }
 
-/// Data, at once.
+/// Writes data to stdout and flushes it.
 pub fn print(data: impl AsRef<[u8]>) -> Result<(), Stop> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(data.as_ref())?;
     Ok(stdout.flush()?)
 }
 
-/// One line of talk, terminal or not.
+/// Writes a message to stderr, on a terminal or not.
 pub fn say(line: &str) {
-    // Nobody listens on a closed stderr, and the work goes on.
+    // A closed stderr does not stop the verb.
     let _ = writeln!(std::io::stderr(), "divvy: {}", crate::text::clean(line));
 }
 
-/// One line of progress, for a person who watches.
+/// Prints one line of progress, on a terminal only.
 pub fn progress(line: &str) {
     if is_watched() {
         say(line);
@@ -73,7 +73,7 @@ pub fn ring() {
     }
 }
 
-/// Whether a person watches stderr.
+/// Whether stderr is a terminal.
 pub fn is_watched() -> bool {
     std::io::stderr().is_terminal()
 }

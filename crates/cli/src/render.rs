@@ -1,7 +1,7 @@
-//! Answers of the agent as text: tables for people, JSON for programs. Pure: same values, same width, same text.
+//! Output formats of the verbs: tables for people, JSON for programs. Pure: equal values and widths give equal text.
 //!
-//! Every form ends in a newline, or is empty. What others typed (names, commands, reasons) is stripped of control
-//! characters in the forms for people; JSON escapes them itself.
+//! Every form ends in a newline, or is empty. The forms for people escape control characters in texts of other users
+//! (names, commands, reasons); JSON escapes them itself.
 
 mod advice;
 mod arrays;
@@ -58,7 +58,7 @@ pub struct View {
     pub wide: bool,
     /// Columns of the terminal; `None` where there is none, and nothing is cut.
     pub width: Option<usize>,
-    /// What relative times are relative to.
+    /// Current time, for relative times.
     pub now: Timestamp,
     /// The zone of times of day.
     pub zone: fn() -> TimeZone,
@@ -80,7 +80,7 @@ pub trait Item: Serialize + Clone {
     /// `kind` of the JSON envelope.
     const KIND: &'static str;
 
-    /// What other verbs refer to it by.
+    /// Reference of the item for other verbs.
     fn name(&self) -> String;
 }
 

@@ -1,10 +1,10 @@
 //! Job files: scripts whose `#DIVVY` and `#SBATCH` lines are flags of `divvy submit`.
 //!
-//! | what is submitted | how it is run |
+//! | submitted program | executed program |
 //! |---|---|
 //! | a script with `#!` and such lines in its header | a copy of it, with their flags |
 //! | the same on standard input, where no program is named | the same |
-//! | any other program, and whatever stands behind `--` | itself, when its turn comes |
+//! | any other program, and every program after `--` | itself, once the job starts |
 //!
 //! The header ends with the first line that is neither blank nor a comment. Flags of the command line come before those of
 //! `#DIVVY` lines, which come before those of `#SBATCH` lines; flags that may be repeated add up.
@@ -377,7 +377,7 @@ fn joined(long: &str, value: &OsStr) -> OsString {
     word
 }
 
-/// A script on standard input, where somebody can have put one: a file or a pipe.
+/// The script on standard input, if that is a file or a pipe.
 fn from_stdin() -> Result<Option<Source>> {
     let stdin = io::stdin();
     if stdin.is_terminal() {
@@ -424,7 +424,7 @@ fn from_file(program: &OsStr) -> Result<Option<Source>> {
     if !meta.is_file() {
         return Ok(None);
     }
-    // What its user may not read it may still run.
+    // A user may execute a file that the user cannot read.
     let Ok(mut file) = File::open(path) else {
         return Ok(None);
     };

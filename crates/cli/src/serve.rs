@@ -1,12 +1,13 @@
-//! From the words of `daemon` to what the agent serves.
+//! Conversion of the flags of `daemon` into [`DaemonOptions`].
 
 mod clearml;
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use divvy_api::v1::{Container, Idle};
+use divvy_api::daemon::{
+    ContainerOptions, DaemonOptions, LimitOptions, ListenOptions, RetentionPolicy, parse_duration,
+};
+use divvy_api::v1::Container;
 use divvy_core::reconcile::BypassPolicy;
 use divvy_core::{
     Bytes, GpuSelection, Order, Preemption, QueueName, QueueSpec, parse_gpus, parse_queues,
@@ -17,69 +18,14 @@ use crate::ask::terms::{idle, seconds};
 use crate::container;
 use crate::error_output::{Result, usage};
 use crate::output;
-use crate::text;
 
-pub use clearml::{ClearMl, PASSWORD_FLAG};
+pub use clearml::PASSWORD_FLAG;
 
-/// What a daemon serves, and how.
-#[derive(Clone, Debug)]
-pub struct Daemon {
-    pub gpus: GpuSelection,
-    /// In the order they are served.
-    pub queues: Vec<QueueSpec>,
-    pub order: Order,
-    pub backfill: bool,
-    /// Whether jobs that are over quota give way to jobs that are within theirs.
-    pub preemption: Preemption,
-    /// So many jobs of one user that have not ended.
-    pub max_jobs: Option<u32>,
-    /// So many bytes of their texts.
-    pub max_texts: Option<u64>,
-    /// Jobs run in containers.
-    pub docker: bool,
-    /// The container of submitted jobs that name none.
-    pub container: Option<Container>,
-    /// Images that the limiter cannot hold are not started.
-    pub deny_unlimited: bool,
-    /// Where the engine looks for CDI devices, if slices are to be some.
-    pub cdi_dir: Option<PathBuf>,
-    /// Return once it answers, and leave it running.
-    pub detached: bool,
-    /// Simulated GPUs: `a100-80gb:3`.
-    pub sim: Option<String>,
-    /// Time a job has to end when it is stopped, before it is killed.
-    pub grace: Option<Duration>,
-    /// What is done with jobs that do nothing with their GPUs.
-    pub idle: Option<Idle>,
-    /// For how long ended jobs are kept, how many of them at most, and for how long what was used.
-    pub keep: (Duration, u32, Duration),
-    /// Bytes of the logs of each user's ended jobs.
-    pub keep_logs: Option<u64>,
-    /// Bytes that a job's log may hold; the outer `None`: as many as is usual, the inner: as many as come.
-    pub log_size: Option<Option<u64>>,
-    /// What is done about memory held past the limiter.
-    pub on_bypass: BypassPolicy,
-    /// Jobs of other users get no user namespaces.
-    pub refuse_user_namespaces: bool,
-    /// Serve every user of the machine.
-    pub system: bool,
-    /// Serve the machine's GPUs although the system's daemon serves them too.
-    pub beside_system: bool,
-    /// The file that gives roles.
-    pub access: Option<PathBuf>,
-    pub listen: Option<SocketAddr>,
-    pub token_file: Option<PathBuf>,
-    /// Jobs of queues that name no amount get all GPUs.
-    pub all_to_one: bool,
-    /// Whose tasks are run besides.
-    pub clearml: Option<ClearMl>,
-}
-
-/// What these words ask to serve.
+/// Returns the options that these flags describe.
 ///
 /// # Errors
-/// [`divvy_api::v1::ErrorCode::Usage`] with the word that is wrong and what would be right.
-pub fn daemon(args: &args::Daemon) -> Result<Daemon> {
+/// [`divvy_api::v1::ErrorCode::Usage`] with the wrong word and a correct one.
+pub fn daemon(args: &args::Daemon) -> Result<DaemonOptions> {
     let gpus = match args.gpus.as_slice() {
         [] => GpuSelection::All,
         words => parse_gpus(words).map_err(|error| usage(error.to_string(), error.hint()))?,
@@ -102,61 +48,64 @@ pub fn daemon(args: &args::Daemon) -> Result<Daemon> {
         warn_of_equals(&queues);
     }
     let clearml = clearml::clearml(args, &gpus, &queues)?;
-    // The words are for tasks then, and jobs that are submitted here say for themselves.
+    // With --clearml, --docker names the image of tasks. Submitted jobs name their own image.
     let image = args.docker.as_deref().filter(|_| clearml.is_none());
-    let all_to_one = clearml.as_ref().is_some_and(|clearml| !clearml.dynamic);
-    Ok(Daemon {
+    let defaults = DaemonOptions::default();
+    let (limits, retention) = (defaults.limits, defaults.retention);
+    let mut options = DaemonOptions {
         gpus,
-        queues: match queues.is_empty() && all_to_one {
-            true => vec![QueueSpec::open(QueueName::default_queue())],
-            false => queues,
-        },
-        order: if args.order_fairness {
-            Order::Fairness
-        } else {
-            Order::Strict
+        queues,
+        order: match args.order_fairness {
+            true => Order::Fairness,
+            false => Order::Strict,
         },
         backfill: args.backfill,
-        max_jobs: args.max_jobs,
-        max_texts: budget("--max-texts", args.max_texts.as_deref())?,
         preemption: match args.no_preemption {
             true => Preemption::Off,
             false => Preemption::On,
         },
-        docker: args.docker.is_some() || args.clearml.stock.podman.is_some(),
-        container: default_container(image.unwrap_or_default())?,
-        deny_unlimited: args.on_unlimited_image == OnUnlimitedImage::Deny,
-        cdi_dir: args.cdi_dir.clone(),
         detached: args.detached,
         sim: args.sim.clone(),
-        grace: args.grace.as_deref().map(grace).transpose()?,
+        grace: match args.grace.as_deref() {
+            Some(text) => grace(text)?,
+            None => defaults.grace,
+        },
         idle: idle(args.idle_timeout.as_deref(), args.idle_action)?,
-        keep: (
-            Duration::from_secs(seconds("--keep", &args.keep)?),
-            args.keep_jobs,
-            Duration::from_secs(seconds("--keep-usage", &args.keep_usage)?),
-        ),
-        keep_logs: budget("--keep-logs", args.keep_logs.as_deref())?,
-        log_size: args.log_size.as_deref().map(log_size).transpose()?,
-        on_bypass: on_bypass(args),
+        on_bypass: args.on_bypass.map(BypassPolicy::from),
         refuse_user_namespaces: args.user_namespaces == Some(UserNamespaces::Refuse),
-        system: args.system,
-        beside_system: args.beside_system,
-        access: args.access.clone(),
-        listen: args.listen,
-        token_file: args.token_file.clone(),
-        all_to_one,
+        listen: ListenOptions {
+            system: args.system,
+            beside_system: args.beside_system,
+            access: args.access.clone(),
+            listen: args.listen,
+            token_file: args.token_file.clone(),
+        },
+        limits: LimitOptions {
+            max_jobs: args.max_jobs.unwrap_or(limits.max_jobs),
+            max_texts: size("--max-texts", args.max_texts.as_deref(), "a user")?
+                .unwrap_or(limits.max_texts),
+            log_size: size("--log-size", args.log_size.as_deref(), "a log")?
+                .unwrap_or(limits.log_size),
+        },
+        retention: RetentionPolicy {
+            jobs_for: Duration::from_secs(seconds("--keep", &args.keep)?),
+            max_jobs: args.keep_jobs,
+            max_log_bytes: size("--keep-logs", args.keep_logs.as_deref(), "a user")?
+                .unwrap_or(retention.max_log_bytes),
+            usage_for: Duration::from_secs(seconds("--keep-usage", &args.keep_usage)?),
+        },
+        containers: ContainerOptions {
+            docker: args.docker.is_some() || args.clearml.stock.podman.is_some(),
+            default: default_container(image.unwrap_or_default())?,
+            deny_unlimited: args.on_unlimited_image == OnUnlimitedImage::Deny,
+            cdi_dir: args.cdi_dir.clone(),
+        },
         clearml,
-    })
-}
-
-/// What was said; else a system's daemon kills, since its users share the GPUs with others, and a user's own daemon warns.
-fn on_bypass(args: &args::Daemon) -> BypassPolicy {
-    match (args.on_bypass, args.system) {
-        (Some(said), _) => said.into(),
-        (None, true) => BypassPolicy::Kill,
-        (None, false) => BypassPolicy::Warn,
+    };
+    if options.queues.is_empty() && options.gives_all_gpus_to_one_job() {
+        options.queues = vec![QueueSpec::open(QueueName::default_queue())];
     }
+    Ok(options)
 }
 
 /// `--docker IMAGE FLAGS…`, in several words or in one.
@@ -166,7 +115,7 @@ fn default_container(words: &[String]) -> Result<Option<Container>> {
         Some((image, arguments)) => {
             let asked = container::asked(image, arguments)?;
             let mut container = asked.container;
-            // Here they belong to the container: each job gets them.
+            // Variables of the default container: each job gets them.
             let variables = asked.env.into_iter();
             let variables = variables.map(|(name, value)| format!("--env={name}={value}"));
             container.arguments.extend(variables);
@@ -175,23 +124,12 @@ fn default_container(words: &[String]) -> Result<Option<Container>> {
     }
 }
 
-/// `64M`, or `none`.
-fn log_size(text: &str) -> Result<Option<u64>> {
-    size("--log-size", text, "too small for a log")
-}
-
-/// What each user has of something, in bytes: any number of them where there is no bound.
-fn budget(flag: &str, text: Option<&str>) -> Result<Option<u64>> {
-    let Some(text) = text else { return Ok(None) };
-    let size = size(flag, text, "too small for a user")?;
-    Ok(Some(size.unwrap_or(u64::MAX)))
-}
-
-/// `64M`; nothing for `none`.
-fn size(flag: &str, text: &str, too_little: &str) -> Result<Option<u64>> {
+/// Parses a size such as `64M`. The outer `None`: the flag is absent; the inner: `none`, no limit.
+fn size(flag: &str, text: Option<&str>, owner: &str) -> Result<Option<Option<u64>>> {
     const LEAST: Bytes = Bytes::mib(1);
+    let Some(text) = text else { return Ok(None) };
     if text == "none" {
-        return Ok(None);
+        return Ok(Some(None));
     }
     let wrong = |why: &str| {
         let hint = "use 64M or 1G, at least 1M, or none for no limit";
@@ -200,13 +138,13 @@ fn size(flag: &str, text: &str, too_little: &str) -> Result<Option<u64>> {
     let size = text.parse::<Bytes>();
     let size = size.map_err(|error| wrong(&error.to_string()))?;
     match size < LEAST {
-        true => Err(wrong(too_little)),
-        false => Ok(Some(size.get())),
+        true => Err(wrong(&format!("too small for {owner}"))),
+        false => Ok(Some(Some(size.get()))),
     }
 }
 
 fn grace(text: &str) -> Result<Duration> {
-    text::parse_time(text).ok_or_else(|| {
+    parse_duration(text).ok_or_else(|| {
         usage(
             format!("--grace {text}: not a duration"),
             "use 10s, 90s or 5m",
@@ -214,9 +152,9 @@ fn grace(text: &str) -> Result<Duration> {
     })
 }
 
-/// `half=0.5` without `--dynamic-gpus` is a name, as the stock agent has it, and seldom what was meant.
+/// Warns of `half=0.5` without `--dynamic-gpus`, which is a name, as for the stock agent, and seldom intended.
 fn warn_of_equals(queues: &[QueueSpec]) {
-    // A daemon of simulated GPUs reads its words twice: it starts itself again with this variable set.
+    // A daemon of simulated GPUs parses its flags twice: it starts itself again with this variable set.
     if std::env::var_os("DIVVY_SIM_STATE").is_some() {
         return;
     }
@@ -240,7 +178,7 @@ mod tests {
     use crate::error_output::from_clap;
 
     /// The words as a shell would split them.
-    pub(super) fn parsed(line: &str) -> Result<Daemon> {
+    pub(super) fn parsed(line: &str) -> Result<DaemonOptions> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         match parse(&words)
             .map_err(|error| from_clap(&error, &words))?
@@ -251,7 +189,7 @@ mod tests {
         }
     }
 
-    fn queues(daemon: &Daemon) -> Vec<String> {
+    fn queues(daemon: &DaemonOptions) -> Vec<String> {
         let shown = |queue: &QueueSpec| {
             let amount = queue.amount.map(|amount| amount.to_string());
             format!(
@@ -312,11 +250,11 @@ mod tests {
     fn budgets_of_users_are_bytes_or_none() {
         let daemon = |line: &str| parsed(&format!("divvy daemon{line}")).unwrap();
         let plain = daemon("");
-        assert_eq!((plain.max_texts, plain.keep_logs), (None, None));
+        assert_eq!(plain, DaemonOptions::default());
         let given = daemon(" --max-texts 128M --keep-logs none");
         assert_eq!(
-            (given.max_texts, given.keep_logs),
-            (Some(128 << 20), Some(u64::MAX))
+            (given.limits.max_texts, given.retention.max_log_bytes),
+            (Some(128 << 20), None)
         );
     }
 
@@ -329,7 +267,7 @@ mod tests {
             (" --system --on-bypass warn", BypassPolicy::Warn),
         ] {
             let daemon = parsed(&format!("divvy daemon{line}")).unwrap();
-            assert_eq!(daemon.on_bypass, policy, "{line}");
+            assert_eq!(daemon.bypass_policy(), policy, "{line}");
         }
     }
 

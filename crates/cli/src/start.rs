@@ -1,11 +1,10 @@
-//! A per-user daemon for `run` and `submit`, started when none answers, as tmux starts its server.
+//! Auto-start of a per-user daemon: `run` and `submit` start one if none answers, as tmux starts its server.
 //!
-//! Where the system's daemon is installed, or the home is another user's, none is started: a second daemon would give out GPUs that the
-//! jobs of the first still hold. The command waits for that daemon, and fails. `--own-daemon` and simulated GPUs ask for a daemon of
-//! one's own.
+//! If the system's daemon is installed, or the home belongs to another user, the command starts none: a second daemon would
+//! allocate GPUs that jobs of the first still hold. The command waits for the installed daemon, then fails. `--own-daemon`
+//! and simulated GPUs request a private daemon.
 //!
-//! Two that start one at once both end up with the same: the daemon's lock lets one in, and the other's refusal is
-//! followed by connecting to the one that got in.
+//! If two commands start a daemon at the same time, the daemon's lock admits one. The other command connects to it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,7 +18,7 @@ use crate::args::JobArgs;
 use crate::error_output::Result;
 use crate::{output, verbs};
 
-/// How long a daemon that somebody else is starting may take to answer: measuring contexts on a cold machine takes seconds.
+/// Time for a daemon that another process starts to answer. Measuring contexts on a cold machine takes seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long the lock may name a process that is gone: its new holder writes its own id right after taking it.
 const UNHELD: Duration = Duration::from_secs(1);
@@ -30,7 +29,7 @@ const RESTART: Duration = Duration::from_secs(5);
 /// Which daemon a job is for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DaemonWanted<'a> {
-    /// What `--sim` said.
+    /// Value of `--sim`.
     pub sim: Option<&'a str>,
     /// `--own-daemon`.
     pub own: bool,
@@ -130,7 +129,7 @@ async fn back(client: &Client, daemon: &str, instead: &str) -> Result<Node> {
     }
 }
 
-/// What became of starting a daemon.
+/// Result of the start of a daemon.
 enum Started {
     /// It answers.
     Here,
@@ -191,7 +190,7 @@ fn retold(told: &str, status: std::process::ExitStatus) -> Error {
     .hint(line("hint: ").unwrap_or("run it in the foreground to see its log: divvy daemon"))
 }
 
-/// Waits for the daemon that somebody else is starting, while there is one.
+/// Waits for the daemon that another process starts, while that process runs.
 ///
 /// # Errors
 /// `refusal`, when the instance's lock names no living process, or the process has not answered in [`PATIENCE`].
@@ -213,7 +212,7 @@ async fn answered(client: &Client, refusal: Error) -> Result<Node> {
     Err(refusal)
 }
 
-/// Whether the process that the lock names is alive. The lock itself is left alone: to try it would be to take it.
+/// Whether the process in the lock file is alive. It does not try the lock, since a successful attempt takes it.
 fn lock_is_held() -> bool {
     let Ok(home) = Home::from_env() else {
         return false;

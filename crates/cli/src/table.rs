@@ -1,5 +1,5 @@
-//! Tables that fit the width they are given. The last column is the reason: it is the first to be made narrow, and is
-//! wrapped where others are cut.
+//! Text tables that fit a given width. The last column is the reason: it shrinks first, and wraps where other columns are
+//! cut.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use unicode_width::UnicodeWidthChar as _;
 
 /// Between two columns.
 const GAP: usize = 2;
-/// What the last column keeps before other columns are cut.
+/// Least width of the last column while other columns are not cut.
 const LAST_WANTS: usize = 32;
 /// What any column that can be made narrower keeps, unless the table is still too wide then. Below this it keeps the width of its title.
 const LEAST: usize = 8;

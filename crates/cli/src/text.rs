@@ -1,4 +1,4 @@
-//! Figures and times in words: the one place where sizes, durations and amounts become text for people.
+//! Formatting of sizes, durations, amounts and job states for people.
 
 use std::borrow::Cow;
 
@@ -36,7 +36,7 @@ pub fn share(thousandths: u16) -> String {
     divvy_core::units::gpus(u64::from(thousandths)).to_string()
 }
 
-/// What enforces a memory limit, in the words of the glossary: `limiter`, `mig`.
+/// Enforcement of a memory limit, in the glossary's words: `limiter`, `mig`.
 pub fn enforcement(name: &str) -> Cow<'_, str> {
     match name {
         "interposer" => "limiter".into(),
@@ -44,7 +44,7 @@ pub fn enforcement(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// The same after "enforced by".
+/// As [`enforcement`], after "enforced by".
 pub fn enforcer(name: &str) -> String {
     match name {
         "mig" => "the driver (a MIG instance)".to_owned(),
@@ -52,7 +52,7 @@ pub fn enforcer(name: &str) -> String {
     }
 }
 
-/// What a slice gets of compute time: `share 0.25 · 0.24 used over 10 s · waited 3.2 s`.
+/// Compute time of a slice: `share 0.25 · 0.24 used over 10 s · waited 3.2 s`.
 pub fn compute_time(time: &ComputeTime) -> String {
     let mut parts = vec![format!("share {}", share(time.share_asked))];
     parts.extend(
@@ -66,12 +66,12 @@ pub fn compute_time(time: &ComputeTime) -> String {
     parts.join(" · ")
 }
 
-/// What was asked for, as it is asked for: `0.25`, `4GiB`, `2`, `1-4`, `8x0.5`.
+/// Requested amount as typed: `0.25`, `4GiB`, `2`, `1-4`, `8x0.5`.
 pub fn amount(asked: &Amount) -> String {
     in_core(asked, |amount| amount.to_string())
 }
 
-/// The same in words: `0.25 of a GPU`, `4.0 GiB on one GPU`, `2 whole GPUs`.
+/// Requested amount in words: `0.25 of a GPU`, `4.0 GiB on one GPU`, `2 whole GPUs`.
 pub fn amount_in_words(asked: &Amount) -> String {
     in_core(asked, |amount| match amount {
         divvy_core::Amount::Memory(bytes) => format!("{} on one GPU", bytes.human()),
@@ -106,7 +106,7 @@ pub fn state(job: &Job) -> String {
     state_of(&Brief::from(job)).into_owned()
 }
 
-/// The same of a job in a table.
+/// As [`state`], for a job in a table.
 pub fn state_of(job: &Brief<'_>) -> Cow<'static, str> {
     let state = match (job.state, job.end_reason) {
         (JobState::Queued, _) => "queued",
@@ -147,7 +147,7 @@ pub fn clean(text: &str) -> String {
     cleaned(text).into_owned()
 }
 
-/// The same, without a copy of plain text.
+/// As [`clean`], without a copy of plain text.
 pub fn cleaned(text: &str) -> Cow<'_, str> {
     escape::escaped(text)
 }
@@ -174,13 +174,6 @@ pub fn command_line(command: &[String]) -> String {
 pub fn seconds(seconds: u64) -> String {
     let span = jiff::SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
     format!("{span:#}")
-}
-
-/// A length of time as typed: `90s`, `5m`, `2h`, `1h30m`, `30d`; a day has 24 hours.
-pub fn parse_time(text: &str) -> Option<std::time::Duration> {
-    let span: jiff::Span = text.parse().ok()?;
-    let length = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours());
-    length.ok()?.try_into().ok()
 }
 
 #[cfg(test)]
@@ -234,18 +227,5 @@ mod tests {
     fn memories_share_the_unit_of_the_largest() {
         assert_eq!(memories(&[512 * MIB, 4 * GIB]), "0.5/4.0 GiB");
         assert_eq!(memories(&[3 * MIB, 512 * MIB]), "3.0/512.0 MiB");
-    }
-
-    #[test]
-    fn time_limits_have_units() {
-        assert_eq!(parse_time("90s"), Some(std::time::Duration::from_secs(90)));
-        assert_eq!(
-            parse_time("1h30m"),
-            Some(std::time::Duration::from_secs(5400))
-        );
-        assert_eq!(
-            [parse_time("90"), parse_time("-5s"), parse_time("soon")],
-            [None, None, None]
-        );
     }
 }

@@ -1,4 +1,4 @@
-//! What each verb does: ask, draw, pass on an exit code.
+//! The verbs: each calls the daemon, renders the answer and returns an exit code.
 
 mod admin;
 mod array_logs;

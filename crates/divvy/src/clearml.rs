@@ -5,26 +5,27 @@ use std::time::Duration;
 
 use divvy_agent::FrontEndTask;
 use divvy_agent::home::Home;
+use divvy_api::daemon::ClearMlOptions;
+use divvy_api::error_chain::error_chain;
 use divvy_api::v1::{Error, ErrorCode, FrontEnd};
 use divvy_clearml::config::ConfigError;
 use divvy_clearml::projects::{Projects, Source};
 use divvy_clearml::server::Subcode;
 use divvy_clearml::slot::daemon_id;
 use divvy_clearml::{Mode, Options, Served, ServerQueue, Settings, StopSignal, container};
-use divvy_cli::ClearMl;
 use divvy_core::{Amount, QueueName, QueueSpec};
 
-/// How long the server is asked whether it takes the keys: a caller who goes away sees no later refusal.
+/// Time for the server to accept or refuse the keys. A detached caller sees no later refusal, so it waits longer.
 const DETACHED: Duration = Duration::from_secs(10);
 const ATTACHED: Duration = Duration::from_secs(2);
 
-/// What is to work beside the daemon. Everything that can be found wrong without the server is found wrong here, and
-/// keys that the server refuses: for longer with `detached`, where no caller will see what the daemon says.
+/// Returns the front end for the daemon, after all checks that need no server, and a check of the keys. With `detached`
+/// that check may take longer, since no caller will see later errors of the daemon.
 ///
 /// # Errors
-/// [`ErrorCode::Usage`] for a configuration that cannot be used, [`ErrorCode::NotAllowed`] for those keys.
-pub fn beside(
-    asked: ClearMl,
+/// [`ErrorCode::Usage`] for a wrong configuration, [`ErrorCode::NotAllowed`] for refused keys.
+pub fn front_end(
+    asked: ClearMlOptions,
     queues: Vec<QueueSpec>,
     detached: bool,
 ) -> Result<FrontEndTask, Error> {
@@ -45,12 +46,12 @@ pub fn beside(
             None => container::Options::default(),
         }
     };
-    // Read once here, so that what is wrong in it is said before anything serves.
+    // Parse it here once, so that its errors appear before the daemon serves.
     let runner = container::Runner::read(&settings, &run).map_err(|error| wrong(&error))?;
     let project_by = asked.project_by.as_deref().map(Source::parse);
     let project_by = project_by.unwrap_or_default();
     Projects::open(&project_by).map_err(|error| failed(error.into()))?;
-    // Before the GPUs are measured, which takes longer.
+    // Before the measurement of the GPUs, which takes longer.
     divvy_clearml::check(&settings, if detached { DETACHED } else { ATTACHED }).map_err(failed)?;
     let mut notice = match runner.image() {
         Some(image) => format!("each task runs in a container of its own image, or of {image}"),
@@ -96,8 +97,7 @@ pub fn beside(
     })
 }
 
-/// The server's queues and what their tasks get: what the agent's queues of the same names do, all GPUs where those say
-/// nothing.
+/// Returns the server's queues with the amount of each task: the amount of the agent's queue with that name, or all GPUs.
 fn served(names: &[String], queues: &[QueueSpec], gpus: u32) -> Result<Vec<Served>, Error> {
     let all = || -> Result<Amount, Error> {
         let why = "no GPU is available for tasks";
@@ -122,43 +122,31 @@ fn served(names: &[String], queues: &[QueueSpec], gpus: u32) -> Result<Vec<Serve
 }
 
 fn wrong(error: &ConfigError) -> Error {
-    Error::new(ErrorCode::Usage, chain(error)).hint(error.hint())
+    Error::new(ErrorCode::Usage, error_chain(error)).hint(error.hint())
 }
 
 fn failed(error: divvy_clearml::Error) -> Error {
     match error {
         divvy_clearml::Error::Config(error) => wrong(&error),
         divvy_clearml::Error::Agent(error) => error,
-        divvy_clearml::Error::NoQueue(_) => Error::new(ErrorCode::NotFound, chain(&error))
+        divvy_clearml::Error::NoQueue(_) => Error::new(ErrorCode::NotFound, error_chain(&error))
             .hint("create it on the server, or use --create-queue"),
         divvy_clearml::Error::Projects(error) => {
-            Error::new(ErrorCode::Usage, chain(&error)).hint(error.hint())
+            Error::new(ErrorCode::Usage, error_chain(&error)).hint(error.hint())
         }
         divvy_clearml::Error::Server(error) => {
             let code = match error.refusal() {
                 Some(Subcode::Unauthorized | Subcode::Forbidden) => ErrorCode::NotAllowed,
                 _ => ErrorCode::Internal,
             };
-            let failed = Error::new(code, chain(&error));
+            let failed = Error::new(code, error_chain(&error));
             match error.hint() {
                 Some(hint) => failed.hint(hint),
                 None => failed,
             }
         }
-        other => Error::new(ErrorCode::Internal, chain(&other)),
+        other => Error::new(ErrorCode::Internal, error_chain(&other)),
     }
-}
-
-/// What went wrong, and why.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

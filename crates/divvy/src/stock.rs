@@ -1,8 +1,6 @@
-//! Flags of the stock ClearML agent that become variables: the program starts itself again with them in its
-//! environment.
+//! Environment variables for flags of the stock ClearML agent: the program executes itself again with them.
 //!
-//! The process keeps its pid. Its children inherit the variables, and no list of processes shows a password any
-//! longer.
+//! The process keeps its pid. Its children inherit the variables, and process lists no longer show a password.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,19 +8,19 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use divvy_api::daemon::ClearMlOptions;
 use divvy_api::v1::{Error, ErrorCode};
-use divvy_cli::{ClearMl, PASSWORD_FLAG};
+use divvy_cli::PASSWORD_FLAG;
 
-/// What the agent in a container is installed as, in place of `clearml-agent`.
+/// Variable with the package that containers install in place of `clearml-agent`.
 const PACKAGE: &str = "FORCE_CLEARML_AGENT_REPO";
 const ENGINE: &str = "DOCKER_HOST";
 
-/// Returns where the environment has all variables that the flags mean; else this program starts anew with them.
+/// Returns if the environment contains all variables of the flags; otherwise this program executes itself with them.
 ///
 /// # Errors
-/// [`ErrorCode::Usage`] where this machine has no such agent or engine, [`ErrorCode::Internal`] when it cannot be
-/// started.
-pub fn enter(asked: &ClearMl) -> Result<(), Error> {
+/// [`ErrorCode::Usage`] if this machine has no such agent or engine, [`ErrorCode::Internal`] if exec(2) fails.
+pub fn enter(asked: &ClearMlOptions) -> Result<(), Error> {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let mut missing: Vec<(&str, OsString)> = asked
         .variables
@@ -62,7 +60,7 @@ pub fn enter(asked: &ClearMl) -> Result<(), Error> {
     ))
 }
 
-/// The words less the password, in both forms of the flag.
+/// Removes the password from the words, in both forms of the flag.
 fn without_password(words: &[OsString]) -> Vec<OsString> {
     let mut kept = Vec::new();
     let mut words = words.iter();
@@ -79,7 +77,7 @@ fn without_password(words: &[OsString]) -> Vec<OsString> {
     kept
 }
 
-/// `3.0.3` of `CLEARML-AGENT version 3.0.3`.
+/// Returns the version of the agent: `3.0.3` of `CLEARML-AGENT version 3.0.3`.
 fn version(agent: &[String]) -> Result<String, Error> {
     let wrong = |why: String| {
         let message = format!(
@@ -106,7 +104,7 @@ fn version(agent: &[String]) -> Result<String, Error> {
     }
 }
 
-/// Where Podman listens, the user's own socket first.
+/// Paths of Podman's socket, the user's own first.
 fn sockets() -> Vec<PathBuf> {
     let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let folders = own.iter().map(PathBuf::as_path).chain([Path::new("/run")]);
@@ -115,7 +113,7 @@ fn sockets() -> Vec<PathBuf> {
         .collect()
 }
 
-/// The first of these sockets that is there.
+/// Returns the URL of the first socket that exists.
 fn podman(sockets: &[PathBuf]) -> Result<OsString, Error> {
     if let Some(socket) = sockets.iter().find(|socket| socket.exists()) {
         let mut host = OsString::from("unix://");

@@ -4,6 +4,7 @@
 
 use std::error::Error;
 
+use divvy_api::error_chain::causes;
 use kube::{Client, Config};
 
 /// Where our own objects lie, unless the client's context says otherwise.
@@ -52,18 +53,16 @@ pub fn error_message(error: &kube::Error) -> String {
     }
 }
 
-/// An error and its causes in one line; what a cause repeats is said once.
+/// Returns an error and its causes in one line, without the causes whose text the line already contains: errors of `kube`
+/// repeat the text of their source.
 pub fn chain(error: &dyn Error) -> String {
-    let mut all = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
-        if !all.contains(&text) {
-            all = format!("{all}: {text}");
+    causes(error).fold(error.to_string(), |line, cause| {
+        let text = cause.to_string();
+        match line.contains(&text) {
+            true => line,
+            false => format!("{line}: {text}"),
         }
-        cause = error.source();
-    }
-    all
+    })
 }
 
 /// Whether it is not there.

@@ -1,10 +1,12 @@
 //! Kubernetes quantities, exactly: `0.5`, `500m`, `62500u`, `3`, `2Gi`.
 //!
-//! The API server rewrites them into its canonical form before any other program reads them (`0.5` becomes `500m`), so
-//! both forms are read everywhere.
+//! The API server writes each quantity in a canonical form (`0.5` becomes `500m`). [`Quantity`] reads both forms, and
+//! [`of_bytes`] writes the canonical one, so that the server returns what it received.
 
 use std::str::FromStr;
 
+use divvy_core::units::Bytes;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use serde_json::Value;
 
 /// An amount in thousand-millionths, the smallest unit that the API has.
@@ -103,6 +105,35 @@ impl FromStr for Quantity {
     }
 }
 
+/// Returns whole MiB in the largest binary unit without a fraction: `80Gi`, `81559Mi`.
+pub fn of_bytes(bytes: Bytes) -> ApiQuantity {
+    let mib = bytes.get() >> 20;
+    ApiQuantity(match mib {
+        0 => "0".to_owned(),
+        _ if mib.is_multiple_of(1 << 20) => format!("{}Ti", mib >> 20),
+        _ if mib.is_multiple_of(1 << 10) => format!("{}Gi", mib >> 10),
+        _ => format!("{mib}Mi"),
+    })
+}
+
+pub fn of_count(count: u32) -> ApiQuantity {
+    ApiQuantity(count.to_string())
+}
+
+/// Returns the bytes of a quantity; `None` if it is malformed, negative or no whole number.
+pub fn bytes(quantity: &ApiQuantity) -> Option<Bytes> {
+    count(quantity).map(Bytes::new)
+}
+
+/// Returns the same amount without a unit: `1Gi` and `1024Mi` become equal. A malformed quantity stays unchanged.
+pub fn plain(quantity: &ApiQuantity) -> ApiQuantity {
+    count(quantity).map_or_else(|| quantity.clone(), |count| ApiQuantity(count.to_string()))
+}
+
+fn count(quantity: &ApiQuantity) -> Option<u64> {
+    quantity.0.parse().ok().and_then(Quantity::count)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,5 +158,28 @@ mod tests {
             assert!(error.to_string().contains(text), "{error}");
         }
         assert!(Quantity::of(&Value::Null).is_err());
+    }
+
+    #[test]
+    fn amounts_are_written_as_the_api_server_writes_them() {
+        for (mib, text) in [
+            (80 << 10, "80Gi"),
+            (81_559, "81559Mi"),
+            (1 << 20, "1Ti"),
+            (1, "1Mi"),
+        ] {
+            let quantity = of_bytes(Bytes::mib(mib));
+            assert_eq!(quantity.0, text);
+            assert_eq!(bytes(&quantity), Some(Bytes::mib(mib)));
+        }
+    }
+
+    #[test]
+    fn one_amount_is_one_however_it_is_written() {
+        let quantity = |text: &str| ApiQuantity(text.to_owned());
+        assert_eq!(plain(&quantity("1Gi")), plain(&quantity("1024Mi")));
+        assert_ne!(plain(&quantity("1G")), plain(&quantity("1Gi")));
+        assert_eq!(plain(&quantity("much")), quantity("much"));
+        assert_eq!(bytes(&quantity("500m")), None);
     }
 }

@@ -25,16 +25,15 @@ mod offer;
 mod order;
 mod pool;
 pub mod publish;
-mod quantity;
 mod resolve;
 
+pub use crate::quantity::bytes;
 pub use class::classes;
 pub(crate) use device::least;
 pub use diff::{SliceChange, steps};
 pub use inventory::inventory_of;
 pub use offer::{Carving, Gpu, Health, Offer, Withheld, gpus};
 pub use pool::{Node, Pool, Taints, pool};
-pub use quantity::bytes;
 pub use resolve::{DeviceAllocation, NoDevice, names, resolve_device};
 
 /// Of a device: what a claim is to know of it. In CEL `device.attributes['gpu.divvy.dev'].type`.

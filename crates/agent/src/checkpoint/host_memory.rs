@@ -4,8 +4,9 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
+use divvy_api::sync::lock;
 use divvy_core::Bytes;
 
 use crate::host::cgroup;
@@ -29,7 +30,7 @@ impl Drop for HostReservation {
 }
 
 fn pending() -> MutexGuard<'static, Bytes> {
-    PENDING.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&PENDING)
 }
 
 /// Reserves host memory for so much of these processes, if a source reports that there is some.

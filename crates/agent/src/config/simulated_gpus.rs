@@ -1,7 +1,7 @@
-//! Simulated GPUs: where the simulator lies, and how this process and its jobs come to use it.
+//! Simulated GPUs: the location of the simulated driver, and its setup for this process and its jobs.
 //!
-//! The simulator reads its environment when it is loaded, and setting variables in a running process is unsafe with
-//! threads, so the daemon starts itself once more with them set.
+//! The simulated driver reads its environment when it is loaded. Setting variables in a running process is unsafe with
+//! threads, so the daemon executes itself again with them.
 
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};

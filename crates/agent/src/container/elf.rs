@@ -1,23 +1,25 @@
-//! What a program needs to be loaded, read from its first bytes (elf(5)), and which glibc a library wants or is.
+//! ELF inspection: the loader of a program, from its first bytes, and the glibc version that a library needs or offers.
 
-/// A program, as far as it matters to a limiter that is a glibc library.
+use object::LittleEndian;
+use object::elf::{FileHeader64, PT_DYNAMIC, PT_INTERP, VersionIndex};
+use object::read::ReadRef as _;
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
+
+/// A program, as far as it matters to the limiter, which is a glibc library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Program {
     /// glibc's loader loads it.
     Glibc,
     Musl,
-    /// Nothing loads it.
+    /// No loader loads it.
     Static,
-    /// `#!`: another program runs it.
+    /// `#!`: this other program runs it.
     Script(String),
     /// None of these: it may still be a script that a shell runs.
     Unknown,
 }
 
-const PT_DYNAMIC: u32 = 2;
-const PT_INTERP: u32 = 3;
-
-/// What `head`, the first bytes of a file, says.
+/// Returns the kind of a program from `head`, the first bytes of its file.
 pub fn program(head: &[u8]) -> Program {
     if let Some(line) = head.strip_prefix(b"#!") {
         let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -25,17 +27,18 @@ pub fn program(head: &[u8]) -> Program {
         let interpreter = text.split_ascii_whitespace().next();
         return interpreter.map_or(Program::Unknown, |name| Program::Script(name.to_owned()));
     }
-    // 64 bits, little endian.
-    if !head.starts_with(b"\x7fELF\x02\x01") {
+    let Some(header) = header(head) else {
         return Program::Unknown;
-    }
+    };
     let mut dynamic = false;
-    for (kind, offset, size) in segments(head) {
-        match kind {
+    for segment in header
+        .program_headers(LittleEndian, head)
+        .unwrap_or_default()
+    {
+        match segment.p_type(LittleEndian) {
             PT_INTERP => {
-                let end = offset.saturating_add(size).min(head.len());
-                let name = head.get(offset..end).unwrap_or_default();
-                return match String::from_utf8_lossy(name) {
+                let name = segment.interpreter(LittleEndian, head).ok().flatten();
+                return match String::from_utf8_lossy(name.unwrap_or_default()) {
                     name if name.contains("ld-musl") => Program::Musl,
                     name if name.contains("ld-linux") => Program::Glibc,
                     _ => Program::Unknown,
@@ -45,61 +48,44 @@ pub fn program(head: &[u8]) -> Program {
             _ => {}
         }
     }
-    // The loader itself and libraries have no loader named, and are none of these; a static program that may lie anywhere
-    // looks the same, and is one.
-    match dynamic && !is_executable(head) {
+    // The loader itself and libraries name no loader, like a static position-independent program. Only the program has an
+    // entry address; most libraries have none.
+    match dynamic && header.e_entry(LittleEndian) == 0 {
         true => Program::Unknown,
         false => Program::Static,
     }
 }
 
-/// An entry address: libraries mostly have none.
-fn is_executable(head: &[u8]) -> bool {
-    number(head, 24, 8).is_some_and(|entry| entry != 0)
+/// The header of a 64-bit little-endian file. `FileHeader64::parse` would also refuse a version byte that the kernel
+/// ignores, so that a static program could pass as unknown.
+fn header(file: &[u8]) -> Option<&FileHeader64<LittleEndian>> {
+    if !file.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    file.read_at(0).ok()
 }
 
-/// Type, offset and size of each program header.
-fn segments(head: &[u8]) -> impl Iterator<Item = (u32, usize, usize)> + '_ {
-    let at = number(head, 32, 8).unwrap_or(0);
-    let size = number(head, 54, 2).unwrap_or(0);
-    let count = number(head, 56, 2).unwrap_or(0);
-    (0..count).map_while(move |index| {
-        let start = at.checked_add(index.checked_mul(size)?)?;
-        Some((
-            u32::try_from(number(head, start, 4)?).ok()?,
-            number(head, start.checked_add(8)?, 8)?,
-            number(head, start.checked_add(32)?, 8)?,
-        ))
-    })
-}
-
-fn number(bytes: &[u8], at: usize, size: usize) -> Option<usize> {
-    let mut word = [0; 8];
-    word.get_mut(..size)?
-        .copy_from_slice(bytes.get(at..at.checked_add(size)?)?);
-    usize::try_from(u64::from_le_bytes(word)).ok()
-}
-
-/// The highest minor number among the `GLIBC_2.N` in a library: what it needs, or, of glibc itself, what it offers.
+/// Returns the highest minor version among the symbol versions `GLIBC_2.N` of a library: the version that it needs, or,
+/// for glibc itself, offers.
 pub fn glibc(library: &[u8]) -> Option<u32> {
-    const NAME: &[u8] = b"GLIBC_2.";
-    let names = library.windows(NAME.len()).enumerate();
-    let found = names
-        .filter(|(_, window)| *window == NAME)
-        .filter_map(|(at, _)| {
-            let digits = library.get(at + NAME.len()..)?;
-            let end = digits.iter().position(|byte| !byte.is_ascii_digit())?;
-            std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
-        });
-    found.max()
+    let sections = header(library)?.sections(LittleEndian, library).ok()?;
+    let versions = sections.versions(LittleEndian, library).ok()??;
+    let minor = |index| {
+        let name = versions.version(VersionIndex(index)).ok()??.name();
+        let name = std::str::from_utf8(name.strip_prefix(b"GLIBC_2.")?).ok()?;
+        name.split('.').next()?.parse().ok()
+    };
+    (0..u16::MAX).filter_map(minor).max()
 }
 
 #[cfg(test)]
 mod tests {
+    use object::elf::ProgramType;
+
     use super::*;
 
     /// A 64-bit file with these segments: type and contents.
-    fn elf(entry: u64, segments: &[(u32, &[u8])]) -> Vec<u8> {
+    fn elf(entry: u64, segments: &[(ProgramType, &[u8])]) -> Vec<u8> {
         let mut file = vec![0; 64];
         file[..6].copy_from_slice(b"\x7fELF\x02\x01");
         file[24..32].copy_from_slice(&entry.to_le_bytes());
@@ -110,7 +96,7 @@ mod tests {
         let mut contents = 64 + 56 * segments.len() as u64;
         for (kind, bytes) in segments {
             let mut header = vec![0; 56];
-            header[..4].copy_from_slice(&kind.to_le_bytes());
+            header[..4].copy_from_slice(&kind.0.to_le_bytes());
             header[8..16].copy_from_slice(&contents.to_le_bytes());
             header[32..40].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
             file.extend(header);
@@ -165,8 +151,20 @@ mod tests {
 
     #[test]
     fn versions_of_glibc_are_read_as_numbers() {
-        assert_eq!(glibc(b"..GLIBC_2.9\0GLIBC_2.34\0GLIBC_2.2.5\0"), Some(34));
-        assert_eq!(glibc(b"GLIBC_2."), None);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let libc = maps
+            .lines()
+            .find(|line| line.ends_with("/libc.so.6"))
+            .unwrap();
+        let libc = std::fs::read(&libc[libc.find('/').unwrap()..]).unwrap();
+        let me = std::fs::read("/proc/self/exe").unwrap();
+        // A Rust program needs at least `GLIBC_2.14` (memcpy), which is less than `GLIBC_2.2.5` as text.
+        let (has, needs) = (glibc(&libc).unwrap(), glibc(&me).unwrap());
+        assert!(has >= needs && needs >= 14, "{has} {needs}");
+        assert_eq!(glibc(b"GLIBC_2.34\0"), None);
         assert_eq!(glibc(b""), None);
+        for length in (0..me.len()).step_by(me.len() / 100) {
+            let _ = glibc(&me[..length]);
+        }
     }
 }

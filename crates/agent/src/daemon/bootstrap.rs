@@ -1,4 +1,4 @@
-//! What a daemon and a run without one both need before they start anything: our files, the driver, the GPUs.
+//! Bootstrap of the daemon and of a run without one: installed files, driver, GPUs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -104,7 +104,7 @@ impl NodeInventory {
         })
     }
 
-    /// Who looks at the GPUs from now on.
+    /// Returns the observer of the GPUs.
     pub fn observer(&self) -> Observer {
         let marks = KnownFiles {
             limiters: self.programs.limiters().map(KnownFile::of).collect(),
@@ -151,11 +151,11 @@ impl NodeInventory {
     }
 }
 
-/// So often GPUs are looked at, at the pace of later, where one does not answer: what is in the way is most often somebody who looks at
-/// it or changes it just then. One that is lost stays so.
+/// Attempts to observe the GPUs at start, at the usual interval, while one does not answer: most often another process
+/// queries or changes it at that moment. A lost GPU stays lost.
 const OBSERVE_ATTEMPTS: u32 = 3;
 
-/// The look in which most of them answered.
+/// Returns the observation with the most answers.
 fn observe_with_retries(source: &Source) -> Result<Observation, SourceError> {
     let may_again = |looked: &Result<Observation, SourceError>| match looked {
         Ok(observation) => observation.troubles.iter().any(|trouble| !trouble.is_lost),

@@ -1,7 +1,7 @@
-//! Somebody who works beside the daemon, in its process and over its socket: a front end to other queues.
+//! The front end to other queues, as a thread of the daemon that calls it over its socket.
 //!
-//! It starts once the socket takes connections, and is told to stop before the daemon stops serving, so that it can still have
-//! its jobs ended. When it ends by itself, so does the daemon: it was started for both.
+//! The daemon starts it once the socket accepts connections, and stops it before the server, so that it can still end its
+//! jobs. If the front end ends by itself, the daemon ends too, because the user started both.
 
 use std::fmt;
 use std::io;
@@ -34,15 +34,15 @@ impl fmt::Debug for FrontEndTask {
     }
 }
 
-/// One that works, or none.
+/// The front end while it runs, if there is one.
 pub(super) struct RunningFrontEnd {
     stop: Option<Box<dyn Fn() + Send>>,
-    /// None where there is nobody.
+    /// `None` without a front end.
     ended: Option<oneshot::Receiver<Result<(), Error>>>,
 }
 
 impl RunningFrontEnd {
-    /// Starts it on a thread of its own.
+    /// Starts the front end on its own thread.
     ///
     /// # Errors
     /// When there is no thread to be had.

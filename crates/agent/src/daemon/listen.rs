@@ -1,11 +1,11 @@
-//! What a daemon is reached through, and who it lets in: its socket, a TCP listener with a token, the rules.
+//! The listeners of the daemon: its unix socket, a TCP listener with a token, and the rules for their callers.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
 use std::sync::Arc;
 
+use divvy_api::daemon::ListenOptions;
 use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode};
 
@@ -18,22 +18,7 @@ use crate::http::socket::Socket;
 use crate::http::token::{self, Token};
 use crate::supervisor::error_chain;
 
-/// As the command line has it.
-#[derive(Clone, Debug, Default)]
-pub struct ListenArgs {
-    /// Serve every user of the machine.
-    pub system: bool,
-    /// Serve the machine's GPUs although the system's daemon serves them too.
-    pub beside_system: bool,
-    /// The file that gives roles.
-    pub access: Option<PathBuf>,
-    /// Listen on TCP too.
-    pub listen: Option<SocketAddr>,
-    /// The token of who calls there.
-    pub token_file: Option<PathBuf>,
-}
-
-/// Everything about them that can be wrong is found before anything is opened.
+/// The listeners before they are opened: all their errors are found first.
 pub struct Listeners {
     pub rules: Arc<Rules>,
     pub me: UserAccount,
@@ -45,19 +30,19 @@ pub struct Listeners {
 impl Listeners {
     /// # Errors
     /// [`ErrorCode::Usage`] and [`ErrorCode::NotAllowed`] for what cannot be.
-    pub fn of(args: &ListenArgs) -> Result<Self, Error> {
+    pub fn of(options: &ListenOptions) -> Result<Self, Error> {
         let (uid, gid) = (
             rustix::process::geteuid().as_raw(),
             rustix::process::getegid().as_raw(),
         );
-        if args.system && uid != 0 {
+        if options.system && uid != 0 {
             return Err(Error::new(
                 ErrorCode::NotAllowed,
                 format!("--system requires root, because it starts programs as other users; this is uid {uid}"),
             )
             .hint("start it as root, or leave out --system for a daemon of your own"));
         }
-        let rules = match (&args.access, args.system) {
+        let rules = match (&options.access, options.system) {
             (None, false) => Rules::private(uid),
             (None, true) => Rules::open(uid),
             (Some(path), true) => Rules::read(path, uid).map_err(|error| Error::from(&error))?,
@@ -76,22 +61,22 @@ impl Listeners {
             name: user::name(),
             ..UserAccount::lookup(uid, gid).map_err(unknown)?
         };
-        // Also those that this process was given by its caller alone.
+        // Also the groups that this process inherited from its caller alone.
         let own = rustix::process::getgroups().unwrap_or_default();
         me.join(own.into_iter().map(|gid| gid.as_raw()))
             .map_err(unknown)?;
-        let token = token(args, &rules, &me)?;
+        let token = token(options, &rules, &me)?;
         Ok(Self {
             rules: Arc::new(rules),
             me,
             token,
-            listen: args.listen,
-            system: args.system,
+            listen: options.listen,
+            system: options.system,
         })
     }
 
-    /// The unix socket, whose mode lets in whom the rules are to judge. Callers hold descriptors, so that there are to be as many
-    /// as may be.
+    /// Binds the unix socket. Its mode admits all users that the rules can judge. Each caller holds a file descriptor, so
+    /// the limit of descriptors is raised first.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -125,14 +110,15 @@ impl Listeners {
     }
 }
 
-/// Who has the token is the daemon's user; of a system's daemon they only look, as who could submit there would be root.
-fn token(args: &ListenArgs, rules: &Rules, me: &UserAccount) -> Result<Option<Token>, Error> {
-    match (&args.listen, &args.token_file) {
+/// A client with the token acts as the daemon's user. On the system's daemon it may only read, since its jobs would run as
+/// root.
+fn token(options: &ListenOptions, rules: &Rules, me: &UserAccount) -> Result<Option<Token>, Error> {
+    match (&options.listen, &options.token_file) {
         (None, None) => Ok(None),
         (Some(address), Some(path)) => {
             token::check_address(address)?;
             let mut caller = rules.caller(me.clone())?;
-            if args.system {
+            if options.system {
                 caller.role = crate::auth::Role::Viewer;
                 caller.account.uid = u32::MAX;
             }
@@ -154,12 +140,12 @@ fn token(args: &ListenArgs, rules: &Rules, me: &UserAccount) -> Result<Option<To
     }
 }
 
-/// The folders of what these serve.
+/// Creates the folders of this daemon.
 ///
 /// # Errors
 /// As [`Home::create`].
-pub fn home(args: &ListenArgs) -> Result<Home, Error> {
-    let made = match args.system {
+pub fn home(options: &ListenOptions) -> Result<Home, Error> {
+    let made = match options.system {
         true => Home::of_system().and_then(|home| home.create_for_all().map(|()| home)),
         false => Home::from_env().and_then(|home| home.create().map(|()| home)),
     };

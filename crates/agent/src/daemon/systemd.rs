@@ -1,4 +1,6 @@
-//! Tells systemd how the daemon is, as sd_notify(3) and sd_watchdog_enabled(3) have it; without systemd, nobody.
+//! sd_notify(3) and sd_watchdog_enabled(3): readiness and watchdog messages to systemd, if systemd started the daemon.
+//!
+//! The crate sd-notify 0.5 knows no abstract sockets (`@name`) and reads its variables from the environment only.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -9,7 +11,7 @@ use std::time::Duration;
 
 use crate::controller::mailbox::Mailbox;
 
-/// Where to tell it, and how often it wants to hear.
+/// systemd's socket, and the period of its watchdog.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notify {
     socket: Option<OsString>,
@@ -23,7 +25,7 @@ impl Notify {
 
     fn of(var: &dyn Fn(&str) -> Option<OsString>, pid: u32) -> Self {
         let number = |name: &str| var(name)?.to_str()?.parse::<u64>().ok();
-        // Set for another process, it was only inherited.
+        // Variables for another pid were only inherited.
         let is_ours = var("WATCHDOG_PID").is_none() || number("WATCHDOG_PID") == Some(pid.into());
         let watchdog = number("WATCHDOG_USEC").filter(|usec| is_ours && *usec > 0);
         Self {
@@ -32,7 +34,6 @@ impl Notify {
         }
     }
 
-    /// It serves from now on.
     pub fn ready(&self) {
         self.send_state("READY=1\nSTATUS=serving");
     }
@@ -41,7 +42,7 @@ impl Notify {
         self.send_state("STOPPING=1");
     }
 
-    /// Tells it that the daemon lives, twice as often as it wants to hear, for as long as the cycle answers.
+    /// Sends the watchdog message twice per period, as long as the controller answers.
     pub async fn watch(&self, mailbox: Mailbox) {
         let Some(period) = self.watchdog.filter(|_| self.socket.is_some()) else {
             return std::future::pending().await;
@@ -49,7 +50,7 @@ impl Notify {
         let mut beat = tokio::time::interval(period / 2);
         loop {
             beat.tick().await;
-            // A cycle that hangs is what the watchdog is for: then nothing is told.
+            // No message while the controller hangs, so that systemd restarts the daemon.
             if mailbox.query(|_| Ok(())).await.is_ok() {
                 self.send_state("WATCHDOG=1");
             }
@@ -120,7 +121,7 @@ mod tests {
             let length = listener.recv(&mut told).unwrap();
             assert_eq!(&told[..length], b"STOPPING=1");
         }
-        // Nobody there is no reason to stop.
+        // A missing socket is no error.
         of(&[("NOTIFY_SOCKET", "/no/such/socket")]).ready();
     }
 }

@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use divvy_api::sync::lock;
 use divvy_core::JobId;
 use tokio::sync::watch;
 
@@ -232,10 +233,6 @@ impl Observer {
             pace = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -4,8 +4,9 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use divvy_api::sync::lock;
 use divvy_core::{Bytes, Compute, ComputeMode, Grant};
 use divvy_ledger::{
     Control, CreateError, Denial, Forgery, GpuSpec, Listed, OpenError, ProcessIdentity, Reader,
@@ -59,8 +60,8 @@ impl GrantedSlice {
         change(&mut self.lock());
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, SliceSpec> {
-        self.granted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, SliceSpec> {
+        lock(&self.granted)
     }
 }
 

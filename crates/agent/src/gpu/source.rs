@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use divvy_api::sync::lock;
 use divvy_core::{Bytes, GpuUuid};
 use divvy_driver::nvml::{Device, Nvml};
 
@@ -268,8 +269,4 @@ impl Source {
     fn cached_capabilities(&self, uuid: &GpuUuid) -> Option<Arc<MigCapabilities>> {
         lock(&self.mig_capabilities).get(uuid).cloned()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,9 +1,10 @@
 //! GPU utilisation of processes, queried from the driver once in a sampling period.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
+use divvy_api::sync::lock;
 use divvy_core::GpuUuid;
 use divvy_driver::nvml::{Device, ProcessUse};
 
@@ -36,7 +37,7 @@ impl UtilizationSampler {
         gpu: &GpuUuid,
         percent: Option<u32>,
     ) -> Option<UtilisationSample> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         let (before, now) = (all.get(gpu).copied(), Instant::now());
         let passed = before.map(|asked| now.saturating_duration_since(asked.at));
         if passed.is_some_and(|passed| passed < SAMPLE_INTERVAL) {

@@ -21,9 +21,6 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, fstatvfs, seek};
 use rustix::io::Errno;
 
-/// What is kept unless the daemon is told otherwise: weeks of a training's lines, and a hundred jobs of it on any disk that has models.
-pub const DEFAULT_LIMIT: u64 = 256 << 20;
-
 /// Holes begin and end between blocks, and no file system in use has larger ones (ZFS: 128 KiB by default, ext4, XFS, Btrfs: 4 KiB).
 const BLOCK: u64 = 128 << 10;
 
@@ -192,7 +189,7 @@ mod tests {
     fn a_log_within_its_bound_is_left_alone() {
         let (_dir, mut log) = log();
         lines(&mut log, 0..1000);
-        let mut bound = LogTrimmer::new(DEFAULT_LIMIT);
+        let mut bound = LogTrimmer::new(divvy_api::daemon::DEFAULT_LOG_SIZE);
         assert!(bound.until_next_check() > Duration::ZERO);
         bound.trim(&log);
         assert_eq!(first_kept_offset(&log, 0).unwrap(), Some(0));

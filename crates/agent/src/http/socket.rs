@@ -5,9 +5,11 @@ use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use std::{fs, mem};
+
+use divvy_api::sync::lock;
 
 /// How often the file is looked at: one stat(2).
 const LOOK: Duration = Duration::from_secs(1);
@@ -136,7 +138,7 @@ impl Socket {
     }
 
     fn bound(&self) -> MutexGuard<'_, FileId> {
-        self.0.bound.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.bound)
     }
 }
 

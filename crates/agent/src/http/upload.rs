@@ -3,10 +3,11 @@
 //! A request reserves its body's whole length before any of it is read, and keeps it until it is answered. Where the user's others
 //! hold too much of the budget it waits for a while, in which its bytes stay in the socket, and is refused then.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody as _};
+use divvy_api::sync::lock;
 use divvy_api::v1::{Error, ErrorCode};
 use http_body_util::BodyExt as _;
 use tokio::time::{Instant, timeout_at};
@@ -169,10 +170,6 @@ fn late(came: usize, length: usize, waited: Duration) -> ApiError {
     Error::new(ErrorCode::TimedOut, why)
         .hint("send the whole body without a pause")
         .into()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! Permits per user: a semaphore for each user, independent of other users.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use divvy_api::sync::lock;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -20,7 +21,7 @@ impl UserSemaphores {
         patience: Duration,
     ) -> Option<UserPermit> {
         let made = || Arc::new(Semaphore::new(most));
-        let permits = Arc::clone(self.lock().entry(user).or_insert_with(made));
+        let permits = Arc::clone(lock(&self.0).entry(user).or_insert_with(made));
         // Dropped without permits where they come too late, and then nothing is kept of the user either.
         let mut share = UserPermit {
             shares: Arc::clone(self),
@@ -35,11 +36,7 @@ impl UserSemaphores {
     /// How many users have permits here.
     #[cfg(test)]
     pub fn users(&self) -> usize {
-        self.lock().len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<Semaphore>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).len()
     }
 }
 
@@ -54,7 +51,7 @@ pub struct UserPermit {
 impl Drop for UserPermit {
     fn drop(&mut self) {
         drop(self.permit.take());
-        let mut all = self.shares.lock();
+        let mut all = lock(&self.shares.0);
         // Each call of the user that holds or waits for permits has the semaphore too.
         if all
             .get(&self.user)

@@ -18,7 +18,7 @@ use divvy_core::JobId;
 use crate::controller::mailbox::{Mailbox, Message};
 use crate::host::clock::now;
 use crate::journal::{self, StoreError, UpTo, UserUpTo};
-use crate::model::retention::{RetentionPolicy, before};
+use crate::model::retention::{self, RetentionPolicy, before};
 use crate::supervisor::error_chain;
 use logs::Logs;
 
@@ -93,7 +93,7 @@ impl Pruner {
     /// Forgets all that is beyond what is kept now.
     fn prune(&mut self) -> Result<(), StoreError> {
         let database = self.home.database();
-        let beyond = self.retention.expired(now());
+        let beyond = retention::expired(&self.retention, now());
         let cuts = journal::cuts(&database, beyond)?;
         loop {
             let most = FOUND + self.undeletable.len();
@@ -115,9 +115,12 @@ impl Pruner {
             self.users_over_limit = full;
         }
         let ended = journal::ended_jobs(&database)?;
-        self.logs
-            .enforce_budget(&self.home, &ended, self.retention.max_log_bytes);
-        let most = self.retention.most_events();
+        self.logs.enforce_budget(
+            &self.home,
+            &ended,
+            self.retention.max_log_bytes.unwrap_or(u64::MAX),
+        );
+        let most = retention::max_events(&self.retention);
         while let Some(to) = journal::events_beyond(&database, beyond.ended, most, ROWS)? {
             if !self.request_prune(PruneBatch::Events(to)) {
                 break;
@@ -129,7 +132,7 @@ impl Pruner {
                 break;
             }
         }
-        let most = self.retention.most_usages();
+        let most = retention::max_usages(&self.retention);
         loop {
             let users = journal::usages_beyond(&database, most, ROWS)?;
             if users.is_empty() || !self.request_prune(PruneBatch::UserUsage(users)) {

@@ -12,6 +12,7 @@
 
 use std::time::Duration;
 
+pub use divvy_api::daemon::RetentionPolicy;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::journal::RetentionLimits;
@@ -30,9 +31,6 @@ const TIMES: u32 = 5;
 /// Bytes of texts of one user's ended jobs: four times the budget of living ones, and 2.6 kB for each of 100,000 jobs.
 const TEXTS: u64 = 256 << 20;
 
-/// Bytes of the logs of one user's ended jobs, unless a daemon says otherwise: 16 logs of the size that is usual.
-pub const DEFAULT_MAX_LOG_BYTES: u64 = 4 << 30;
-
 /// Events that are kept at most for each ended job that may be: a job has about five of its own.
 const EVENTS_A_JOB: u64 = 50;
 
@@ -40,54 +38,25 @@ const EVENTS_A_JOB: u64 = 50;
 /// for each hour and GPU.
 const USAGES_A_JOB: u64 = 50;
 
-/// What is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RetentionPolicy {
-    /// Ended jobs, with their folders, and events.
-    pub jobs_for: Duration,
-    /// The newest so many ended jobs of each user.
-    pub max_jobs: u32,
-    /// Bytes of the logs of each user's ended jobs, as blocks of the file system.
-    pub max_log_bytes: u64,
-    /// What was held and used.
-    pub usage_for: Duration,
-}
-
-impl Default for RetentionPolicy {
-    /// As the command line has it: a quarter of a year of jobs, of which 20,000 take about half a gigabyte besides their logs,
-    /// and a year of usage with a month to look back at it.
-    fn default() -> Self {
-        let days = |days: u64| Duration::from_secs(days * 24 * 3600);
-        Self {
-            jobs_for: days(90),
-            max_jobs: 20_000,
-            max_log_bytes: DEFAULT_MAX_LOG_BYTES,
-            usage_for: days(400),
-        }
+/// Returns the limits that ended jobs exceed at `now`.
+pub fn expired(policy: &RetentionPolicy, now: Timestamp) -> RetentionLimits {
+    RetentionLimits {
+        ended: before(now, policy.jobs_for),
+        young: before(now, YOUNG),
+        most: policy.max_jobs,
+        most_young: policy.max_jobs.max(1).saturating_mul(TIMES),
+        texts: TEXTS,
+        keys: before(now, MIN_KEY_LIFETIME),
     }
 }
 
-impl RetentionPolicy {
-    /// What of the ended jobs is beyond this at a moment.
-    pub fn expired(&self, now: Timestamp) -> RetentionLimits {
-        RetentionLimits {
-            ended: before(now, self.jobs_for),
-            young: before(now, YOUNG),
-            most: self.max_jobs,
-            most_young: self.max_jobs.max(1).saturating_mul(TIMES),
-            texts: TEXTS,
-            keys: before(now, MIN_KEY_LIFETIME),
-        }
-    }
+pub fn max_events(policy: &RetentionPolicy) -> u64 {
+    u64::from(policy.max_jobs).max(1) * EVENTS_A_JOB
+}
 
-    pub fn most_events(&self) -> u64 {
-        u64::from(self.max_jobs).max(1) * EVENTS_A_JOB
-    }
-
-    /// Of each user.
-    pub fn most_usages(&self) -> u64 {
-        u64::from(self.max_jobs).max(1) * USAGES_A_JOB
-    }
+/// Usage records of each user.
+pub fn max_usages(policy: &RetentionPolicy) -> u64 {
+    u64::from(policy.max_jobs).max(1) * USAGES_A_JOB
 }
 
 /// So long before; the beginning of time where there is no such moment.

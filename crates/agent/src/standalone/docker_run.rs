@@ -1,5 +1,5 @@
-//! A standalone run whose program is the user's own `docker run`: its supervisor starts the command with the slice's
-//! flags, and adopts the container.
+//! A run without a daemon of the user's own `docker run` line: the supervisor starts the line with the slice's flags, and
+//! watches its container like every container that it did not create.
 
 use crate::container::edits::{JobFiles, edits};
 use crate::host::clock::now;

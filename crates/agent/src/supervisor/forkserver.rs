@@ -21,9 +21,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
+use divvy_api::sync;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -104,7 +105,7 @@ impl ForkedSupervisor {
     /// # Errors
     /// What starting a program says, or fork(2); [`is_server_gone`].
     pub fn start(program: &Path, folder: &Path, lock: &File, log: &File) -> io::Result<Self> {
-        let mut ours = FORK_SERVER.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ours = sync::lock(&FORK_SERVER);
         if !ours.as_mut().is_some_and(ForkServer::is_running) {
             *ours = None;
         }
@@ -128,7 +129,7 @@ impl ForkedSupervisor {
     /// # Errors
     /// The fork server is gone, and the exit code with it.
     pub fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
-        let mut ours = FORK_SERVER.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ours = sync::lock(&FORK_SERVER);
         let nursery = ours
             .as_mut()
             .filter(|nursery| nursery.process.id() == self.server_pid)
@@ -143,7 +144,7 @@ impl ForkedSupervisor {
 
 /// Takes in what the nursery has said, of all supervisors at once.
 pub fn poll_replies() {
-    let mut ours = FORK_SERVER.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut ours = sync::lock(&FORK_SERVER);
     if let Some(nursery) = &mut *ours {
         nursery.is_unresponsive = nursery.drain_replies().is_err();
     }

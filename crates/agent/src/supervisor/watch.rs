@@ -11,8 +11,9 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use divvy_api::sync::lock;
 use divvy_core::JobId;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -186,10 +187,6 @@ fn read(
             Err(error) => return Err(error),
         }
     }
-}
-
-fn lock(table: &Mutex<WatchTable>) -> MutexGuard<'_, WatchTable> {
-    table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

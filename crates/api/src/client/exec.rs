@@ -1,40 +1,40 @@
-//! The connection to a program that runs inside of a job.
+//! Exec client: the two halves of the connection to a program inside a job.
 
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 
-use super::pulse::{Liveness, Patience};
+use super::liveness::{Liveness, Patience};
 use super::{Error, internal};
 use crate::frame::{Frame, Frames, LARGEST};
 use crate::v1::ErrorCode;
 
-/// What the program says, until it has ended.
+/// The receiving half: the output of the program, until its end.
 #[derive(Debug)]
 pub struct ExecOutput {
     connection: ReadHalf<TokioIo<Upgraded>>,
     frames: Frames,
-    pulse: Liveness,
+    liveness: Liveness,
 }
 
-/// What it is told.
+/// The sending half: input, signals and sizes of the terminal.
 #[derive(Debug)]
 pub struct ExecInput {
     connection: WriteHalf<TokioIo<Upgraded>>,
-    pulse: Liveness,
+    liveness: Liveness,
 }
 
-pub(super) fn split(connection: Upgraded, pulse: &Liveness) -> (ExecOutput, ExecInput) {
+pub(super) fn split(connection: Upgraded, liveness: &Liveness) -> (ExecOutput, ExecInput) {
     let (output, input) = tokio::io::split(TokioIo::new(connection));
     (
         ExecOutput {
             connection: output,
             frames: Frames::default(),
-            pulse: pulse.clone(),
+            liveness: liveness.clone(),
         },
         ExecInput {
             connection: input,
-            pulse: pulse.clone(),
+            liveness: liveness.clone(),
         },
     )
 }
@@ -52,7 +52,7 @@ impl ExecOutput {
                 return Ok(frame);
             }
             let read = self.connection.read(&mut piece);
-            match self.pulse.attend(Patience::Endless, read).await? {
+            match self.liveness.attend(Patience::Endless, read).await? {
                 Ok(length @ 1..) => self.frames.push(&piece[..length]),
                 Ok(0) | Err(_) => {
                     let why = "the connection to the daemon and the program broke";
@@ -74,7 +74,7 @@ impl ExecInput {
             self.connection.write_all(&bytes).await?;
             self.connection.flush().await
         };
-        let sent = self.pulse.attend(Patience::Endless, sent).await;
+        let sent = self.liveness.attend(Patience::Endless, sent).await;
         sent.unwrap_or_else(|error| Err(std::io::Error::other(error)))
     }
 }

@@ -1,9 +1,9 @@
-//! Answers without an end known beforehand: a job's output, events as they happen.
+//! Streaming responses: a job's output, and events as they happen.
 
 use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
 
-use super::pulse::{Liveness, Patience};
+use super::liveness::{Liveness, Patience};
 use super::{internal, lost};
 use crate::v1::{Error, Event};
 
@@ -12,16 +12,20 @@ use crate::v1::{Error, Event};
 pub struct LogStream {
     body: Incoming,
     patience: Patience,
-    pulse: Liveness,
+    liveness: Liveness,
     from: u64,
 }
 
 impl LogStream {
-    pub(super) fn new((body, patience): (Incoming, Patience), pulse: Liveness, from: u64) -> Self {
+    pub(super) fn new(
+        (body, patience): (Incoming, Patience),
+        liveness: Liveness,
+        from: u64,
+    ) -> Self {
         Self {
             body,
             patience,
-            pulse,
+            liveness,
             from,
         }
     }
@@ -36,11 +40,11 @@ impl LogStream {
     /// # Errors
     /// [`crate::v1::ErrorCode::NoDaemon`] when the agent goes away before the end.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
-        while let Some(frame) = (self.pulse)
+        while let Some(frame) = (self.liveness)
             .attend(self.patience, self.body.frame())
             .await?
         {
-            let frame = frame.map_err(|error| lost(self.pulse.socket(), &error))?;
+            let frame = frame.map_err(|error| lost(self.liveness.socket(), &error))?;
             match frame.into_data() {
                 Ok(data) if !data.is_empty() => return Ok(Some(data)),
                 _ => {}

@@ -1,4 +1,5 @@
-//! The process that serves an instance, as its lock names it, without the lock being tried: to try it would be to take it.
+//! Reader of the daemon's lock file: the process that serves an instance. It does not try the lock, since a successful
+//! attempt would take it.
 
 use std::fs;
 use std::io;
@@ -23,7 +24,7 @@ impl Holder {
         Some(Self { pid, start_time })
     }
 
-    /// What a lock says: the pid, and on a second line when that process started.
+    /// Parses a lock file: the pid, and on a second line the start time of the process.
     fn parse(text: &str) -> Option<Self> {
         let (pid, start_time) = text.trim().split_once('\n')?;
         Some(Self {

@@ -1,19 +1,19 @@
-//! The instance that serves every user of the machine.
+//! The system's instance, which serves every user of the machine.
 //!
 //! ```text
 //! /run/divvy      0755   divvy.sock (0666: peer credentials decide)  sim/  slices/ID/
 //! /var/lib/divvy  0711   state.db  daemon.lock  jobs/ID/
 //! ```
-//! Others pass through to what is theirs and list nothing.
+//! Other users can open their own files below these folders, and list none of them.
 //!
-//! The system's daemon counts as installed where one of these exists and is root's, and no other user may write it:
+//! The system's daemon counts as installed if one of these exists, root owns it, and no other user can write it:
 //!
 //! ```text
 //! /var/lib/divvy       a folder with state.db or daemon.lock in it: a system's daemon has served here
 //! divvy.service        a unit in /etc/systemd/system, /usr/lib/systemd/system or /lib/systemd/system
 //! ```
-//! Only root can make either, so that no user can keep another from a daemon of their own. `DIVVY_HOME` names another instance, and the
-//! rule does not apply to it.
+//! Only root can create either, so a user cannot prevent the private daemon of another user. The rule does not apply to
+//! an instance in `DIVVY_HOME`.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -146,7 +146,7 @@ impl Home {
     /// Whether the runtime folder and the socket, as far as they are there, are this user's or root's.
     fn belongs_to(&self, me: u32) -> Result<(), HomeError> {
         for path in [self.runtime.clone(), self.socket()] {
-            // The name itself: whose a link is decides where it leads.
+            // Check the link itself: its owner decides its target.
             let Ok(owner) = fs::symlink_metadata(&path).map(|meta| meta.uid()) else {
                 // What is not there, or not to be looked at, is not reached either.
                 continue;
@@ -276,7 +276,7 @@ mod tests {
         home.create().unwrap();
         assert!(home.belongs_to(me()).is_ok());
         if me() != 0 {
-            // What root made is trusted by everybody, so only another user's home can be a stranger's.
+            // All users trust root, so only the home of another user is foreign.
             let error = home.belongs_to(me() + 1).unwrap_err();
             assert!(matches!(error, HomeError::Owner { owner, .. } if owner == me()));
             return;

@@ -1,10 +1,11 @@
 //! The shared context of the front end: the server, the agent, the records, and the state of running tasks.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use divvy_api::client::Client;
+use divvy_api::sync::lock;
 use divvy_api::v1;
 
 use super::record::Records;
@@ -135,6 +136,6 @@ impl Context {
     }
 
     pub fn slots(&self) -> MutexGuard<'_, BTreeMap<String, RunningSlot>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.slots)
     }
 }

@@ -1,9 +1,11 @@
 //! The HTTP layer of an API call: token, headers, size limits, retry.
 
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use divvy_api::error_chain::causes;
+use divvy_api::sync::lock;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Method as Verb, StatusCode};
 use serde::Deserialize;
@@ -354,10 +356,8 @@ impl Server {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Token>> {
-        self.token
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<Token>> {
+        lock(&self.token)
     }
 }
 
@@ -385,12 +385,7 @@ fn bundle(path: &Path) -> Result<Vec<reqwest::Certificate>, ServerError> {
 
 /// An error and what caused it, without the URL, which may hold a password.
 fn chain(error: &reqwest::Error) -> String {
-    let mut text = Vec::new();
-    let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text.push(error.to_string());
-        cause = error.source();
-    }
+    let mut text: Vec<String> = causes(error).map(ToString::to_string).collect();
     if text.is_empty() {
         return if error.is_timeout() {
             "timed out".to_owned()

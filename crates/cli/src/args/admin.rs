@@ -1,4 +1,4 @@
-//! `admin`: changes to the node itself.
+//! Arguments of `admin`: changes to the node itself.
 
 use std::path::PathBuf;
 

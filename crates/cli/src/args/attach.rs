@@ -1,4 +1,4 @@
-//! Verbs that get into a running job: `exec`, `shell`, `attach`.
+//! Arguments of the verbs that enter a running job: `exec`, `shell`, `attach`.
 
 use std::ffi::OsString;
 

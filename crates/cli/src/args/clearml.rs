@@ -1,4 +1,4 @@
-//! `daemon --clearml`: the flags of the stock agent's `daemon` for the ClearML server.
+//! Arguments of `daemon --clearml`: the flags of the stock agent's `daemon` for the ClearML server.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The parts of `--help` besides the flags: groups of verbs, examples, exit codes.
+//! Help texts besides the flags: groups of verbs, examples, exit codes.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! `admin project`: quotas, limits and members of projects.
+//! Arguments of `admin project`: quotas, limits and members of projects.
 
 use clap::{Args, Subcommand};
 

@@ -1,4 +1,4 @@
-//! The flags of `simulate`.
+//! Arguments of `simulate`.
 
 use std::path::PathBuf;
 

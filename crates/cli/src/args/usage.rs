@@ -1,4 +1,4 @@
-//! `usage`: GPU hours by user, project, queue, GPU or job.
+//! Arguments of `usage`: GPU hours by user, project, queue, GPU or job.
 
 use clap::Args;
 

@@ -1,4 +1,4 @@
-//! Verbs for pending jobs: their queue, their hold, their amount.
+//! Arguments of the verbs for pending jobs: `move`, `hold`, `release`, `change`.
 
 use clap::{ArgGroup, Args};
 

@@ -1,4 +1,4 @@
-//! Looks a job's program up before the job is queued, as its supervisor will, and says what may have been meant.
+//! Program lookup before submission, as the job's supervisor does it later, with suggestions for a mistyped name.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -27,7 +27,7 @@ const MOST_NAMES: usize = 50_000;
 /// A program that cannot be started from the job's folder with the job's PATH.
 #[derive(Debug)]
 pub struct NoProgram {
-    /// What a shell reports: 126 or 127.
+    /// Exit code of a shell for this error: 126 or 127.
     pub code: u8,
     pub error: Error,
 }
@@ -221,7 +221,7 @@ impl Place<'_> {
         (is_there && !wanted.contains('/')).then_some(wanted)
     }
 
-    /// What may have been meant by a name that no folder of the PATH has.
+    /// Suggests programs for a name that no folder of the PATH contains.
     fn meant(&self) -> Option<String> {
         let here = self.cwd.join(self.name);
         if here.is_file() {

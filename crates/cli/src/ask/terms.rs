@@ -1,13 +1,13 @@
-//! From the words about priority, time, other jobs and variables to what is asked of the agent.
+//! Conversion of the flags for priority, time limits, dependencies and variables into the submission.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use divvy_api::daemon::parse_duration;
 use divvy_api::v1::{After, Array, Idle, Submit};
 
 use crate::args::{IdleWord, TermArgs};
 use crate::error_output::{Result, usage};
-use crate::text;
 
 /// An array has fewer; the daemon says how many.
 const MOST_INDICES: u32 = 100_000;
@@ -49,7 +49,7 @@ pub fn add(args: &TermArgs, submit: &mut Submit) -> Result<()> {
     Ok(())
 }
 
-/// What `--priority` says.
+/// Parses `--priority`.
 ///
 /// # Errors
 /// As [`add`].
@@ -62,7 +62,7 @@ pub fn priority(text: &str) -> Result<i32> {
     })
 }
 
-/// What `--idle-timeout` and `--idle-action` say.
+/// Parses `--idle-timeout` and `--idle-action`.
 ///
 /// # Errors
 /// As [`add`].
@@ -81,7 +81,7 @@ pub fn idle(timeout: Option<&str>, action: Option<IdleWord>) -> Result<Option<Id
 /// # Errors
 /// As [`add`].
 pub fn seconds(flag: &str, text: &str) -> Result<u64> {
-    let length = text::parse_time(text).filter(|length| length.subsec_nanos() == 0);
+    let length = parse_duration(text).filter(|length| length.subsec_nanos() == 0);
     length.map(|length| length.as_secs()).ok_or_else(|| {
         usage(
             format!("{flag} {text}: not a duration in whole seconds"),
@@ -110,7 +110,7 @@ pub fn array(text: &str) -> Result<Array> {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         let read = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
         let (from, to) = (read(from)?, read(to)?);
-        // What is more than any daemon takes is not written out.
+        // Do not expand more indices than any daemon accepts.
         if from > to || to - from > MOST_INDICES {
             return Err(wrong());
         }

@@ -1,4 +1,4 @@
-//! `advise`: one row for each program that has run, and the command that follows.
+//! Output of `advise`: one row for each program that has run, and the command that follows.
 
 use divvy_api::v1::Advice;
 use divvy_core::Bytes;
@@ -47,7 +47,7 @@ fn row(advice: &Advice, view: View) -> Vec<String> {
     cells
 }
 
-/// What is won or lost by it, and how the runs would have fared.
+/// The memory saved or added, and the effect on earlier runs.
 fn reason(advice: &Advice) -> String {
     let (had, ask) = (advice.memory_limit_bytes, advice.memory_bytes);
     let change = match had.cmp(&ask) {

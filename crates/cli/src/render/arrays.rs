@@ -1,4 +1,4 @@
-//! Arrays as a whole: what was submitted, what was done to them, how they stand.
+//! Output for whole arrays: submission, actions, state.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::describe::{Facts, asked, compute, image, terms};
 use super::jobs::{fate, would};
 use crate::text;
 
-/// So many of its jobs are named where some ended otherwise than well.
+/// Failed jobs of an array that the text names.
 const MOST_NAMED: usize = 8;
 
 /// The name that an array was submitted with.
@@ -154,7 +154,7 @@ fn failures(all: &[Job]) -> String {
     words.join(", ")
 }
 
-/// What the first that waits waits for.
+/// Reason of the first pending job.
 fn waits(all: &[Job]) -> String {
     let job = all.iter().find(|job| job.state == JobState::Queued);
     let reason = job.and_then(|job| Some((job.reference(), job.reason.as_deref()?)));

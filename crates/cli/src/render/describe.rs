@@ -1,4 +1,4 @@
-//! `describe`: everything about one job, the reason last.
+//! Output of `describe`: everything about one job, the reason last.
 
 use std::fmt::Write as _;
 
@@ -113,7 +113,7 @@ fn task(job: &Job) -> String {
     format!("{task}{}", of.unwrap_or_default())
 }
 
-/// Where the memory of a suspended job is, if that was to be released.
+/// Place of a suspended job's memory, if its release was requested.
 fn memory(job: &Job, now: Timestamp) -> String {
     let Some(memory) = &job.gpu_memory else {
         return String::new();
@@ -137,7 +137,7 @@ fn labels(job: &Job) -> String {
     text::clean(&labels.collect::<Vec<_>>().join(", "))
 }
 
-/// Where it stands that is to be confirmed.
+/// State of the confirmation.
 fn confirmation(job: &Job) -> &'static str {
     match (job.confirmation, job.state) {
         (None, _) => "",
@@ -153,7 +153,7 @@ fn expected(job: &Job, now: Timestamp) -> String {
     super::jobs::start(job, now).unwrap_or_default()
 }
 
-/// When, for how long and after whom it runs, as far as anything was said.
+/// Priority, time limit, dependencies and retries, as far as the job has them.
 pub(super) fn terms(job: &Job) -> String {
     let mut words = Vec::new();
     if job.priority != 0 {
@@ -178,7 +178,7 @@ pub(super) fn terms(job: &Job) -> String {
     words.join(", ")
 }
 
-/// `for 12m, suspended after 30m`: for how long it has done nothing, where somebody minds.
+/// `for 12m, suspended after 30m`: its idle time, if an idle rule applies.
 fn idle(job: &Job) -> String {
     let Some(rule) = job.idle else {
         return String::new();
@@ -198,7 +198,7 @@ fn idle(job: &Job) -> String {
     }
 }
 
-/// What it runs in, with the flags it asks for.
+/// Image of the container, with its flags.
 pub(super) fn image(job: &Job) -> String {
     let Some(container) = &job.container else {
         return String::new();
@@ -208,7 +208,7 @@ pub(super) fn image(job: &Job) -> String {
     text::command_line(&words)
 }
 
-/// What it asks for, and how strongly it is to be kept apart.
+/// Requested amount and isolation.
 pub(super) fn asked(job: &Job) -> String {
     let exactly = if job.memory_exact {
         ", exact memory"
@@ -270,7 +270,7 @@ fn limiter(job: &Job) -> String {
     }
 }
 
-/// What its limiter could not count.
+/// Memory that the limiter could not count.
 fn uncounted(job: &Job) -> String {
     let times = match job.uncounted_calls {
         None => return String::new(),
@@ -304,7 +304,7 @@ pub(super) fn compute(job: &Job) -> String {
     }
 }
 
-/// What the driver says of the slice, and by how much its account is off.
+/// The slice's memory according to the driver, and the difference to its ledger.
 fn driver(slice: &Slice, ended: bool) -> String {
     let most = text::memory(slice.memory_mismatch_max_bytes);
     let off = |bytes: i64| {
@@ -419,7 +419,7 @@ impl Facts {
         }
     }
 
-    /// Whose it is at another scheduler, and by what containers come into it.
+    /// The claim at another scheduler, and the CDI device for containers.
     fn add_claim(&mut self, claim: &JobClaim) {
         let JobClaim {
             uid,

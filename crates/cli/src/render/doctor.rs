@@ -1,4 +1,4 @@
-//! `doctor`: a line a finding, and below it what it means and what to do, where there is something to do.
+//! Output of `doctor`: one line for each finding, and below it the consequence and the fix, if there is one.
 
 use divvy_api::v1::{Finding, FindingStatus};
 
@@ -47,7 +47,7 @@ fn row(finding: &Finding) -> Vec<String> {
     ]
 }
 
-/// What a finding means, and what to do.
+/// Consequence of a finding, and its fix.
 fn advice(finding: &Finding) -> String {
     let mut lines = format!("\n{}: {}\n", status(finding.status), finding.check);
     for (word, line) in [

@@ -1,4 +1,4 @@
-//! `events`: in one go, or line by line as they happen.
+//! Output of `events`: at once, or line by line as they happen.
 
 use divvy_api::v1::Event;
 use jiff::tz::TimeZone;

@@ -1,4 +1,4 @@
-//! `gpus`.
+//! Output of `gpus`.
 
 use divvy_api::v1::{ComputeTime, Gpu, GpuSlice, Node};
 
@@ -86,7 +86,7 @@ fn row(gpu: &Gpu, maps: bool, view: View) -> Vec<String> {
     cells
 }
 
-/// What a new job could get here: `0.25, 19.8 GiB`, or `up to 3g.20gb`.
+/// Free capacity for a new job: `0.25, 19.8 GiB`, or `up to 3g.20gb`.
 fn free(gpu: &Gpu) -> String {
     if let Some(mig) = gpu.mig.as_ref().filter(|_| gpu.problem.is_none()) {
         return mig::room(mig);
@@ -126,7 +126,7 @@ fn mismatch(gpu: &Gpu) -> String {
     }
 }
 
-/// Who holds slices, who uses the GPU beside them, and who past them.
+/// Holders of slices, users of the GPU outside slices, and bypasses.
 fn note(gpu: &Gpu, view: View) -> String {
     let slices = gpu.slices.iter().map(|held| slice(held, view));
     let slices: Vec<String> = slices.collect();
@@ -159,7 +159,7 @@ fn note(gpu: &Gpu, view: View) -> String {
         .join("; ")
 }
 
-/// What holds the limits, and where the GPUs come from: a line below the table.
+/// The line below the table: enforcement of limits, and source of the GPUs.
 pub fn gpus_footer(gpus: &[Gpu], node: &Node) -> String {
     let mut kinds: Vec<_> = (gpus.iter())
         .map(|gpu| text::enforcement(&gpu.enforcement))

@@ -1,4 +1,4 @@
-//! `ps`, and the line `submit` answers with.
+//! Output of `ps`, and the line that `submit` prints.
 
 use std::borrow::Cow;
 
@@ -156,7 +156,7 @@ fn shrinking(slices: &[Slice]) -> Option<String> {
     }
 }
 
-/// Where it runs, why it waits or failed, what its limit refused.
+/// GPUs of a running job, reason of a pending or failed one, and refused memory.
 fn reason<'a>(job: &'a Brief<'_>) -> Cow<'a, str> {
     let said = job.reason.as_deref().map(text::cleaned);
     if job.slices.is_empty() && job.bypasses.is_empty() {
@@ -207,7 +207,7 @@ pub(super) fn refusals(slices: &[Slice]) -> Option<String> {
     }
 }
 
-/// What a job has or asks for after a resize, in one line for each of its GPUs.
+/// Amount of a job after a resize, with one line for each of its GPUs.
 pub fn resized(job: &Job) -> String {
     let (id, name) = (&job.id, text::clean(&job.name));
     if job.state == JobState::Queued {
@@ -240,7 +240,7 @@ pub fn redivided(job: &Job) -> String {
     }
 }
 
-/// When a waiting job starts, as far as that is known: `in 1h30m at the latest, if nobody else comes`.
+/// When a waiting job starts, as far as that is known: `in 1h30m at the latest, if no other job comes`.
 pub fn start(job: &Job, now: Timestamp) -> Option<String> {
     starts(job.expected_start, job.latest_start, now)
 }
@@ -264,7 +264,7 @@ pub(super) fn starts(
     Some(format!("{words}, if no other job is submitted"))
 }
 
-/// What became of a submitted job, in one line; `dry_run` says what would.
+/// Result of a submission in one line; with `dry_run` the expected result.
 pub fn submitted(job: &Job, dry_run: bool, now: Timestamp) -> String {
     let what = text::amount_in_words(&job.request);
     let (queue, name) = (text::clean(&job.queue), text::clean(&job.name));
@@ -282,13 +282,13 @@ pub fn submitted(job: &Job, dry_run: bool, now: Timestamp) -> String {
     }
 }
 
-/// What becomes of a job that is submitted now.
+/// Expected result of a submission.
 pub(super) fn would(fate: &str) -> String {
     fate.replacen("waits", "would wait", 1)
         .replacen("starts", "would start", 1)
 }
 
-/// What became of a job that was submitted just now.
+/// Result of a submission.
 pub(super) fn fate(job: &Job, now: Timestamp) -> String {
     let fate = match (&job.reason, job.state) {
         (Some(reason), JobState::Queued) => format!("waits: {}", text::clean(reason)),
@@ -296,7 +296,7 @@ pub(super) fn fate(job: &Job, now: Timestamp) -> String {
         (_, JobState::Starting | JobState::Running) => format!("starts on {}", labels(&job.slices)),
         (_, JobState::Stopping | JobState::Ended) => text::state(job),
     };
-    // Only one who is asked alone is told when it starts.
+    // Only a request for a single job contains its start.
     let start = start(job, now).map(|start| format!(" (starts {start})"));
     format!("{fate}{}", start.unwrap_or_default())
 }

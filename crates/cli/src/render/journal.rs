@@ -1,4 +1,4 @@
-//! `admin journal`: what was written, and where what it replaced is.
+//! Output of `admin journal`: the written file, and the place of the journal that it replaced.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! MIG: instances, plans, what a change of mode does, and the map of a GPU's memory slices.
+//! Output for MIG: instances, plans, effects of a mode change, and the map of a GPU's memory slices.
 
 use std::fmt::Write as _;
 
@@ -83,7 +83,7 @@ pub fn planned(planned: &[MigPlanned], view: View) -> String {
     table::render(&columns, &rows, view.fit())
 }
 
-/// What a change of mode did, or would do, as lines.
+/// Effects of a mode change, as lines.
 pub fn changed(changed: &GpuChanged) -> String {
     let GpuChanged {
         gpu_index, from, ..
@@ -181,10 +181,10 @@ fn short(name: &str, mig: &Mig) -> String {
     }
 }
 
-/// What a job could get of it now: `up to 3g.20gb`.
+/// Free capacity for a new job: `up to 3g.20gb`.
 pub fn room(mig: &Mig) -> String {
     let with_room = mig.profiles.iter().filter(|profile| profile.available > 0);
-    // Those with an attribute are only for who names them.
+    // Profiles with an attribute are only for requests that name them.
     let plain = |name: &str| !name.contains(['+', '-']);
     match with_room.max_by_key(|profile| (plain(&profile.name), profile.memory_bytes)) {
         Some(largest) => format!("up to {}", text::clean(&largest.name)),

@@ -1,4 +1,4 @@
-//! `oom`: for each refusal the request, the free memory and the limit that would have been enough.
+//! Output of `oom`: for each refusal the request, the free memory and the limit that would have been enough.
 
 use std::fmt::Write as _;
 
@@ -125,7 +125,7 @@ fn exceeds_gpu(record: &OomRecord) -> bool {
     record.cause == OomCause::GpuFull && record.asked_bytes > record.limit_bytes
 }
 
-/// What was full, with figures.
+/// The exhausted limit, with figures.
 fn cause(record: &OomRecord) -> String {
     let slice = text::memories(&[record.used_bytes, record.limit_bytes]);
     let gpu = record

@@ -1,4 +1,4 @@
-//! `projects`.
+//! Output of `projects`.
 
 use divvy_api::v1::Project;
 use divvy_core::units::gpus;

@@ -1,4 +1,4 @@
-//! `queues`.
+//! Output of `queues`.
 
 use divvy_api::v1::Queue;
 

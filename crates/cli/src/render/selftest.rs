@@ -1,4 +1,4 @@
-//! `selftest`: the matrix of what was tried, a table for each GPU.
+//! Output of `selftest`: the matrix of attempts, one table for each GPU.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! `simulate`: one row for each way to place.
+//! Output of `simulate`: one row for each placement policy.
 
 use divvy_core::simulate::{Estimate, Exact};
 use serde::{Serialize, Serializer};
@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use super::{Item, View};
 use crate::table::{self, Column};
 
-/// What one way to place would have done.
+/// Results of one placement policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Simulation {
     pub policy: &'static str,
@@ -28,7 +28,7 @@ pub struct Simulation {
     pub profiles: Vec<ProfileFigures>,
 }
 
-/// What was simulated: equal scenes give equal figures.
+/// The simulated scene. Equal scenes give equal figures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Scene {
     pub model: String,
@@ -190,7 +190,7 @@ pub fn simulations(all: &[Simulation], view: View) -> String {
     table::render(&columns, &rows, view.fit())
 }
 
-/// What was simulated, in a sentence.
+/// The simulated scene in one sentence.
 pub fn scene(scene: &Scene) -> String {
     let gpus = match scene.gpus {
         1 => format!("one {}", scene.model),

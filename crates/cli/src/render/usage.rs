@@ -1,4 +1,4 @@
-//! `usage`.
+//! Output of `usage`.
 
 use divvy_api::v1::Usage;
 use jiff::Timestamp;

@@ -1,4 +1,4 @@
-//! `why`: one sentence, then each GPU, the expected ends and start, and changes that would help.
+//! Output of `why`: one sentence, then each GPU, the expected ends and start, and changes that would help.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::{View, jobs};
 use crate::text;
 
-/// So many jobs that come first, or of whose end nothing is known, are named.
+/// Jobs ahead, or jobs with unknown ends, that the text names.
 const MOST_NAMED: usize = 8;
 
 /// The explanation as lines.
@@ -79,7 +79,7 @@ fn one_gpu(gpu: &WhyGpu) -> String {
     }
 }
 
-/// What is known of the ends of those who hold something, and of whom nothing is.
+/// The expected ends of the jobs that hold slices, and the jobs with unknown ends.
 fn ends(gpus: &[WhyGpu], now: Timestamp) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let holders = gpus.iter().flat_map(|gpu| &gpu.held_by);

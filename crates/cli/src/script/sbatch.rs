@@ -1,10 +1,10 @@
-//! `#SBATCH` lines: the options of sbatch(1), each of them taken, explained or refused.
+//! Parser of `#SBATCH` lines: it accepts, ignores with a message, or refuses each option of sbatch(1).
 //!
-//! | outcome | what it means |
+//! | outcome | effect |
 //! |---|---|
-//! | taken | it becomes flags of `divvy submit`, or a variable of the job |
-//! | explained | it has no effect, and stderr says why |
-//! | refused | the job would be another one without it: exit code 2 with the line's number |
+//! | accepted | it becomes flags of `divvy submit`, or a variable of the job |
+//! | ignored | it has no effect, and a message on stderr gives the reason |
+//! | refused | without it the job would differ: exit code 2 with the number of the line |
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::error_output::{Result, usage};
 /// An array has fewer; the daemon says how many.
 const MOST_INDICES: usize = 100_000;
 
-/// What the lines of a script ask for.
+/// Options of the `#SBATCH` lines of a script.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct SbatchFlags {
     /// Flags of `divvy submit`.
@@ -36,7 +36,7 @@ enum Value {
     Optional,
 }
 
-/// What becomes of an option.
+/// Treatment of an option.
 #[derive(Clone, Copy)]
 enum Fate {
     Taken(fn(&mut State, &str) -> Result<(), String>),
@@ -371,7 +371,7 @@ fn find(word: &str) -> Result<Found, (String, &'static str)> {
     Ok((known.ok_or_else(|| unknown(&shown))?, shown, value))
 }
 
-/// What the lines have said so far. A later option replaces an earlier one of its kind.
+/// Options so far. A later option replaces an earlier one of its kind.
 #[derive(Default)]
 struct State {
     asked: SbatchFlags,

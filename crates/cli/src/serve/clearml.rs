@@ -1,7 +1,6 @@
-//! What the words of `daemon` say about a ClearML Server.
+//! Conversion of the ClearML flags of `daemon` into [`ClearMlOptions`].
 
-use std::path::PathBuf;
-
+use divvy_api::daemon::ClearMlOptions;
 use divvy_core::docker::words;
 use divvy_core::{GpuSelection, QueueSpec};
 
@@ -9,50 +8,18 @@ use crate::args;
 use crate::container;
 use crate::error_output::{Result, usage};
 
-/// Whose tasks are run, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClearMl {
-    pub config_file: Option<PathBuf>,
-    pub create_queue: bool,
-    /// Names on the server, in the order they are served; none: the server's default queue.
-    pub queues: Vec<String>,
-    /// What `--gpus` was given, without blanks; absent without it.
-    pub gpus: Option<String>,
-    /// Every task has a slot of its own; otherwise there is one task at a time, on all GPUs.
-    pub dynamic: bool,
-    /// The image for tasks that name none, and its arguments; absent: tasks run as processes.
-    pub docker: Option<Vec<String>>,
-    pub uptime: Vec<String>,
-    pub downtime: Vec<String>,
-    pub polling_interval: Option<u64>,
-    pub slot_tags: Vec<String>,
-    pub keep_children: bool,
-    /// Program and arguments that run tasks as processes; absent: `clearml-agent`.
-    pub agent: Option<Vec<String>>,
-    /// `user`, `project`, `none`, or a file that maps the server's names to projects; absolute.
-    pub project_by: Option<String>,
-    /// Variables that mean the same as flags of the stock agent.
-    pub variables: Vec<(&'static str, String)>,
-    /// Containers install this machine's version of the agent.
-    pub current_version: bool,
-    /// Containers are Podman's.
-    pub podman: bool,
-    /// Flags of the stock agent that were given and change nothing.
-    pub ignored: Vec<&'static str>,
-}
-
-/// The flag whose value no list of processes may show; its variable is among [`ClearMl::variables`].
+/// Flag with a password, which no list of processes may show; its variable is among [`ClearMlOptions::variables`].
 pub const PASSWORD_FLAG: &str = "--git-pass";
 
-/// What these words say of it; `None` without `--clearml`.
+/// Returns the options of the front end; `None` without `--clearml`.
 ///
 /// # Errors
-/// [`divvy_api::v1::ErrorCode::Usage`] with the word that is wrong.
+/// [`divvy_api::v1::ErrorCode::Usage`] with the wrong word.
 pub fn clearml(
     args: &args::Daemon,
     gpus: &GpuSelection,
     queues: &[QueueSpec],
-) -> Result<Option<ClearMl>> {
+) -> Result<Option<ClearMlOptions>> {
     let asked = &args.clearml;
     refuse_stock(&asked.stock)?;
     if !asked.clearml {
@@ -84,7 +51,7 @@ pub fn clearml(
                 })?,
         ),
     };
-    Ok(Some(ClearMl {
+    Ok(Some(ClearMlOptions {
         config_file: asked.config_file.clone(),
         create_queue: asked.create_queue,
         queues: queues.iter().map(|queue| queue.name.to_string()).collect(),
@@ -110,7 +77,7 @@ pub fn clearml(
     }))
 }
 
-/// The rule with its file's whole path, which a daemon that goes into the background finds again.
+/// Returns the rule with the absolute path of its file, which a detached daemon finds again.
 fn rule(text: &str) -> Result<String> {
     if ["none", "user", "project"].contains(&text) {
         return Ok(text.to_owned());
@@ -124,7 +91,7 @@ fn rule(text: &str) -> Result<String> {
     Ok(path.display().to_string())
 }
 
-/// Flags of the stock agent whose meaning no daemon of Divvy's can have.
+/// Refuses flags of the stock agent that Divvy does not support.
 fn refuse_stock(stock: &args::Stock) -> Result<()> {
     let (flag, hint) = if stock.cpu_only {
         (
@@ -153,7 +120,7 @@ fn ignored(stock: &args::Stock) -> Vec<&'static str> {
     .collect()
 }
 
-/// The variables that the stock agent, its SDK or this daemon read for what these flags say.
+/// Returns the environment variables of the stock agent, its SDK or this daemon that mean the same as these flags.
 fn variables(args: &args::Daemon) -> Vec<(&'static str, String)> {
     let stock = &args.clearml.stock;
     [
@@ -174,7 +141,7 @@ fn variables(args: &args::Daemon) -> Vec<(&'static str, String)> {
     .collect()
 }
 
-/// `0,1` from the two words of `--gpus 0, 1`; `0-2` as it is.
+/// Joins the words of `--gpus`: `0,1` from the two words `0, 1`; `0-2` is unchanged.
 fn written(words: &[String]) -> Option<String> {
     let items = words.iter().flat_map(|word| word.split([',', ' ']));
     let items: Vec<&str> = items.filter(|item| !item.is_empty()).collect();
@@ -186,7 +153,7 @@ mod tests {
     use super::super::tests::parsed;
     use super::*;
 
-    fn asked(line: &str) -> ClearMl {
+    fn asked(line: &str) -> ClearMlOptions {
         parsed(&format!("divvy daemon {line}"))
             .unwrap()
             .clearml
@@ -220,17 +187,18 @@ mod tests {
     #[test]
     fn in_plain_form_one_task_has_all_gpus() {
         let daemon = parsed("divvy daemon --clearml --gpus 0-1 --queue a b").unwrap();
-        assert!(daemon.all_to_one);
+        assert!(daemon.gives_all_gpus_to_one_job());
         let daemon =
             parsed("divvy daemon --clearml --dynamic-gpus --gpus 0-1 --queue a=1").unwrap();
-        assert!(!daemon.all_to_one);
-        assert!(!parsed("divvy daemon --queue a b").unwrap().all_to_one);
+        assert!(!daemon.gives_all_gpus_to_one_job());
+        let daemon = parsed("divvy daemon --queue a b").unwrap();
+        assert!(!daemon.gives_all_gpus_to_one_job());
     }
 
     #[test]
     fn tasks_have_containers_of_their_own_and_submitted_jobs_none_by_that() {
         let daemon = parsed("divvy daemon --clearml --docker img --queue a").unwrap();
-        assert_eq!(daemon.container, None);
+        assert_eq!(daemon.containers.default, None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `admin`: changes to the node itself, and what they rest on.
+//! `admin`: changes to GPU modes and MIG instances of the node.
 
 use std::process::ExitCode;
 

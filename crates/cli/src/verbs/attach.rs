@@ -1,6 +1,7 @@
-//! `attach`: what a running job says, from now on; signals to its program; its exit code.
+//! `attach`: follows the output of a running job, passes signals to its program, and returns its exit code.
 //!
-//! Output is the job's log, so nothing of it depends on who listens. Input is not passed on: a job that the daemon started has none.
+//! The output comes from the job's log, so it does not depend on its readers. There is no input: a job that the daemon
+//! started has none.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -65,7 +66,7 @@ pub async fn attach(args: args::Attach) -> Outcome {
     verdict(&client, &id).await
 }
 
-/// Whether there is anything to attach to.
+/// Whether the job runs.
 fn check(job: &Job) -> Result<(), Error> {
     let refused = |why: String, hint: String| Err(Error::new(ErrorCode::Conflict, why).hint(hint));
     match job.state {

@@ -1,5 +1,5 @@
-//! `docker run`: a container in a slice, on this terminal; `docker args`: what a slice adds to one; `docker slice`: somebody else's
-//! `docker run` in a slice.
+//! `docker run`: a container in a slice, on this terminal. `docker args`: the flags that add a slice to a container.
+//! `docker slice`: the user's own `docker run` in a slice.
 
 mod guest;
 

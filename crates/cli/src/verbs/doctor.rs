@@ -1,4 +1,4 @@
-//! `doctor`: what the agent's side of the program finds out about this machine, and whether a daemon serves.
+//! `doctor`: diagnostics of this machine from the agent's side of the program, and of the running daemon.
 
 use std::process::ExitCode;
 
@@ -10,12 +10,12 @@ use crate::output::{print, view};
 use crate::{Backend, args, render};
 
 pub fn doctor(args: &args::Doctor, backend: Backend) -> Outcome {
-    // Without a home there is nobody to ask, which is a finding already.
+    // Without a home there is no daemon to call, which another finding already reports.
     let node = match client() {
         Ok(client) => Some(block_on(async { Ok(client.node().await) })?),
         Err(_) => None,
     };
-    // What the daemon serves is what its jobs get: simulated GPUs need no driver here.
+    // Jobs of a daemon with simulated GPUs need no driver on this machine.
     let served = node
         .iter()
         .flatten()

@@ -1,4 +1,4 @@
-//! `exec`: another program in a running job's slice, as if it had been started here.
+//! `exec`: runs another program in a running job's slice, with the input, output and terminal of this process.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::process::ExitCode;
@@ -147,7 +147,7 @@ impl Drop for Raw {
     }
 }
 
-/// What this client is told from outside.
+/// Events for this client from outside: signals and sizes of the terminal.
 struct Signals {
     interrupt: Signal,
     quit: Signal,

@@ -1,4 +1,4 @@
-//! The files of a job's output: asked for by `submit`, and read by `logs` with its caller's own rights.
+//! Output files of a job: `submit` requests them, and `logs` reads them with the caller's own rights.
 
 use std::fs::File;
 use std::io::Read as _;

@@ -1,6 +1,6 @@
-//! Verbs that may go on: a job's output, events as they happen.
+//! Streaming verbs: `logs --follow` and `events --follow`.
 //!
-//! Both know where they are (a byte, a sequence number), so a daemon that restarts in between costs nothing.
+//! Both know their position (a byte, a sequence number), so a restart of the daemon loses nothing.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `admin journal`: copies of the journal, which the agent's side of the program writes and restores without a daemon.
+//! `admin journal`: backup and restore of the journal, by the agent's side of the program, without a daemon.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `oom`: what a job's refusals of GPU memory looked like.
+//! `oom`: the report about a job's refused GPU memory.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `projects` and `admin project`.
+//! `projects` and `admin project`: quotas, limits and members.
 
 use std::process::ExitCode;
 
@@ -76,7 +76,7 @@ fn told(project: &Project, format: Option<Format>, what: &str) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What these words change.
+/// Returns the change that these flags describe.
 fn change(args: &ProjectArgs) -> Result<ProjectChange> {
     Ok(ProjectChange {
         quota: given(&args.quota, |text| gpus("--quota", text))?,

@@ -1,4 +1,4 @@
-//! Verbs that ask once and draw the answer.
+//! Read-only verbs: one call, and its answer rendered.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;

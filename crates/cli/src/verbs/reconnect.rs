@@ -1,4 +1,4 @@
-//! Patience with a daemon that went away while something was followed: its jobs go on, and it usually comes back.
+//! Reconnection to a daemon that went away while a verb followed it: its jobs go on, and it usually returns.
 
 use std::time::{Duration, Instant};
 

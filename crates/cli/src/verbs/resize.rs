@@ -1,4 +1,4 @@
-//! `advise` and `resize`: what size a job should have, and giving it that.
+//! `advise` and `resize`: the recommended size of a job, and the change to it.
 
 use std::process::ExitCode;
 

@@ -1,13 +1,14 @@
-//! `run`: submit, wait for the slice, then be the program's supervisor on this terminal.
+//! `run`: submits a job, waits for its slice, then supervises its program on this terminal.
 //!
-//! Until the job has its slice a signal takes it out of the queue. From then on the program is in the foreground and
-//! signals of the terminal are its own.
+//! Until the job has its slice, a signal cancels it. After that the program is in the foreground and gets the terminal's
+//! signals itself.
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use divvy_api::client::{Client, WaitFor};
+use divvy_api::standalone::StandaloneOptions;
 use divvy_api::v1::{Error, Job, JobState, Runner, Submit};
 
 use super::reconnect::Reconnect;
@@ -15,7 +16,7 @@ use super::signals::Signals;
 use super::{Outcome, block_on, run_remote, stop_reasons, submit, wait};
 use crate::ask::program::NoProgram;
 use crate::start::{self, DaemonWanted};
-use crate::{Backend, StandaloneRun, args, ask, error_output, output, text};
+use crate::{Backend, args, ask, error_output, output, text};
 
 /// How long one question for the slice may take; shorter where a person wants to see why it waits.
 const POLL: Duration = Duration::from_secs(20);
@@ -24,13 +25,13 @@ const POLL_WATCHED: Duration = Duration::from_secs(2);
 /// How long the causes of a program's failure may take to be told.
 const CAUSES: Duration = Duration::from_secs(3);
 
-/// Where waiting led.
+/// Result of the wait for a slice.
 pub(super) enum StartWait {
     /// The job holds its slice, and its folder says what to start.
     Start(Box<Job>),
-    /// It is over, with this exit code.
+    /// The job ended, with this exit code.
     Over(u8),
-    /// It was run elsewhere, to its end.
+    /// The daemon ran the job to its end.
     Away(ExitCode),
 }
 
@@ -40,7 +41,7 @@ pub fn run(args: &args::Run, backend: Backend) -> Outcome {
         if let Err(missing) = ask::program::look_up(&submit) {
             return Ok(ExitCode::from(refuse(&missing)));
         }
-        return Ok(ExitCode::from((backend.solo)(StandaloneRun {
+        return Ok(ExitCode::from((backend.solo)(StandaloneOptions {
             submit,
             docker: Vec::new(),
             sim: args.job.sim.clone(),

@@ -1,6 +1,6 @@
-//! `selftest`: runs a program in a slice of its own that tries to take more than the slice may have, and tells what came of it.
+//! `selftest`: runs a program in its own slice that tries to exceed the slice's limits, and reports the results.
 //!
-//! The slice is made as any job's is: by the daemon where one serves, else as `run --no-daemon` does.
+//! The daemon creates the slice as for any job; without a daemon, the verb creates it as `run --no-daemon` does.
 
 use std::ffi::OsString;
 use std::io;
@@ -147,7 +147,7 @@ fn refusal(output: &Output) -> Error {
     }
 }
 
-/// What failed, over all GPUs.
+/// Failed attempts on all GPUs.
 fn failed(tests: &[Selftest]) -> Option<Error> {
     let names: Vec<String> = tests
         .iter()

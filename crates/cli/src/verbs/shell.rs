@@ -1,5 +1,5 @@
-//! `shell`: an interactive shell with a slice. With a daemon of one's own it is the job's program, on this terminal; on the system's
-//! daemon the job only holds the slice, and the shell is opened in it.
+//! `shell`: an interactive shell in a slice. With a private daemon the shell is the job's program, on this terminal. With
+//! the system's daemon the job only holds the slice, and `exec` opens the shell in it.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,16 +15,16 @@ use crate::output::{Stop, progress};
 use crate::start::{self, DaemonWanted};
 use crate::{Backend, args, ask};
 
-/// Where nobody says which.
+/// The default shell.
 const USUAL: &str = "/bin/sh";
 
-/// How long a slice is held for a shell that does not come, or does not come back.
+/// How long a job holds its slice without a shell in it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Between two looks whether anybody is there.
+/// Interval of the checks for a shell.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How long one question for the slice may take.
+/// Timeout of one long poll for the slice.
 const POLL: Duration = Duration::from_secs(20);
 
 pub fn shell(mut args: args::Shell, backend: Backend) -> Outcome {

@@ -1,4 +1,4 @@
-//! Signal handling of a client that waits for a job: the signals to it, as a stream of what each stands for.
+//! Signal handling of a client that waits for a job: its signals, as a stream of their meanings.
 
 use std::task::Poll;
 
@@ -25,7 +25,7 @@ impl<T: Copy> Signals<T> {
         })
     }
 
-    /// What the next one stands for.
+    /// Returns the meaning of the next signal.
     pub async fn next(&mut self) -> T {
         std::future::poll_fn(|context| {
             for (signal, stands_for) in &mut self.0 {

@@ -1,4 +1,4 @@
-//! `simulate`: what ways to place MIG instances would do, without a daemon and without a GPU.
+//! `simulate`: compares placement policies for MIG instances, without a daemon and without a GPU.
 
 mod pool;
 mod trace;
@@ -19,7 +19,7 @@ use crate::output::{print, say, view};
 use crate::render::{self, Method, Ratio, Scene, Simulation};
 use trace::Trace;
 
-/// Compared unless others are asked for: the baselines, what the daemon does, and what nobody can better.
+/// Policies by default: the baselines, the policy of the daemon, and the optimum.
 const EVENTS: [Policy; 5] = [
     Policy::FirstFit,
     Policy::DriverDefault,
@@ -35,7 +35,7 @@ const EXACT: [Policy; 5] = [
     Policy::FreeRepack,
 ];
 
-/// Work that comes where nobody says otherwise.
+/// The default load.
 const LOAD: f64 = 0.7;
 /// The more GPUs, the longer a request takes; no machine has as many.
 const MOST_GPUS: u32 = 10_000;

@@ -1,7 +1,8 @@
-//! `daemon --stop`: ends the daemon of this instance. Jobs that run go on, and the next daemon finds them; tasks that it took from
-//! another server are ended by it first. `daemon --status`: what there would be to stop.
+//! `daemon --stop` and `daemon --status`: ends or shows the daemon of this instance.
 //!
-//! A daemon that does not respond is found by its lock: `--stop` asks it with SIGTERM, continues it should it be stopped, and kills it.
+//! Running jobs go on, and the next daemon adopts them. The daemon first ends the tasks that it took from another server.
+//! The lock file names a daemon that does not respond: `--stop` sends it SIGTERM, then SIGCONT if it is stopped, then
+//! SIGKILL.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -224,7 +225,7 @@ fn check_worker(node: &Node, workers: &[String]) -> Result<()> {
     Err(error.hint("omit the worker to stop this daemon, or set DIVVY_HOME to the other daemon's"))
 }
 
-/// Whether its front end took it from a server.
+/// Whether the job is a task that a front end took from a server.
 fn is_task(job: &Job) -> bool {
     job.labels.keys().any(|name| name.starts_with("clearml."))
 }

@@ -1,4 +1,4 @@
-//! `submit`: a job into a queue.
+//! `submit`: puts a job in a queue.
 
 use std::ffi::OsString;
 use std::hash::{BuildHasher, RandomState};
@@ -90,7 +90,7 @@ pub(super) async fn once(
     }
 }
 
-/// 128 bits that nobody else has: the standard library seeds each of its hashers from the system's randomness.
+/// 128 random bits: the standard library seeds each of its hashers from the system's randomness.
 fn fresh_key() -> String {
     let word = || RandomState::new().hash_one(std::process::id());
     format!("{:016x}{:016x}", word(), word())

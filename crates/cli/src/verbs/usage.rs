@@ -1,4 +1,4 @@
-//! `usage`.
+//! `usage`: the accounting of GPU hours.
 
 use std::process::ExitCode;
 

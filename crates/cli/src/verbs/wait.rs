@@ -1,9 +1,10 @@
-//! `wait` and `cancel`: jobs on their way to the end.
+//! `wait`, `cancel` and the other actions on jobs.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use divvy_api::client::{Act, Client, JobSelection, WaitFor};
+use divvy_api::daemon::parse_duration;
 use divvy_api::v1::{EndReason, Error, ErrorCode, Job, JobState};
 
 use super::reconnect::Reconnect;
@@ -19,7 +20,7 @@ const POLL: Duration = Duration::from_secs(20);
 /// The exit code an ended job passes on: the program's, where there is one.
 ///
 /// # Errors
-/// When the job ended without its program's doing: it was never started, or nobody saw how it ended.
+/// If the job ended without its program: it never started, or its end is unknown.
 pub fn job_exit_code(job: &Job) -> Result<u8> {
     let reason = || {
         job.reason
@@ -104,7 +105,7 @@ pub async fn wait(args: Wait) -> Outcome {
 }
 
 fn time(text: &str) -> Result<Duration> {
-    text::parse_time(text).ok_or_else(|| {
+    parse_duration(text).ok_or_else(|| {
         usage(
             format!("--timeout {text}: not a duration"),
             "use 90s, 5m or 1h30m",

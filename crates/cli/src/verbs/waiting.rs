@@ -1,4 +1,4 @@
-//! `move` and `change`: where waiting jobs wait, and what they ask for.
+//! `move` and `change`: the queue, place and request of pending jobs.
 
 use divvy_api::v1::JobChange;
 
@@ -29,7 +29,7 @@ async fn apply(
     act_on_each(jobs, async |name| client.change(name, &change).await).await
 }
 
-/// What the words of `move` ask for.
+/// Returns the change that the flags of `move` describe.
 fn moved(args: &Move) -> Result<JobChange> {
     Ok(JobChange {
         queue: args.queue.clone(),
@@ -39,7 +39,7 @@ fn moved(args: &Move) -> Result<JobChange> {
     })
 }
 
-/// What the words of `change` ask for.
+/// Returns the change that the flags of `change` describe.
 fn changed(args: &Change) -> Result<JobChange> {
     let time_limit_s = match args.time.as_deref() {
         Some("none") => Some(0),

@@ -1,11 +1,13 @@
-//! One line of text as a shell would split it into words, without anything being expanded.
+//! Shell word splitting and quoting, without any expansion.
+//!
+//! The crate shlex 2.0 differs: it drops words after `#`, drops a backslash with its newline, and quotes `=`, `,` and `%`.
 
 /// A quote that is not closed, or a backslash at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a quote is not closed")]
 pub struct Unclosed;
 
-/// The words of a line: blanks separate them, quotes and backslashes keep blanks in.
+/// Splits a line into words: blanks separate them, quotes and backslashes protect blanks.
 ///
 /// # Errors
 /// [`Unclosed`].
@@ -49,7 +51,7 @@ pub fn split(line: &str) -> Result<Vec<String>, Unclosed> {
     Ok(words)
 }
 
-/// A word as a shell has to be told it.
+/// Quotes a word for a shell, if it needs quotes.
 pub fn quoted(word: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_=/.,:+@%".contains(letter);
     if !word.is_empty() && word.chars().all(plain) {

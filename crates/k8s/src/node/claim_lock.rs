@@ -3,8 +3,9 @@
 //! the allocation.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
+use divvy_api::sync::lock;
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
 /// The locks, by the claim's uid.
@@ -15,7 +16,7 @@ impl KeyedMutex {
     /// Waits for all earlier callers of this claim.
     pub async fn lock(&self, claim: &str) -> OwnedMutexGuard<()> {
         let turn = {
-            let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut turns = lock(&self.0);
             turns.retain(|_, turn| turn.strong_count() > 0);
             let known = turns.get(claim).and_then(Weak::upgrade);
             known.unwrap_or_else(|| {

@@ -20,7 +20,7 @@ use divvy_core::mig::{Attribute, Placement, Profile, ProfileTable};
 use k8s_openapi::api::resource::v1::{Counter, CounterSet, DeviceCounterConsumption};
 
 use super::name;
-use super::quantity::of_count;
+use crate::quantity::of_count;
 
 /// `ResourceSliceMaxCountersPerCounterSet` and `ResourceSliceMaxCountersPerDeviceCounterConsumption` of resource.k8s.io/v1.
 pub(super) const MOST_COUNTERS: usize = 32;

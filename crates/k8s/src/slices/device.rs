@@ -10,9 +10,9 @@ use k8s_openapi::api::resource::v1::{
 };
 
 use super::offer::{Carving, Gpu, Health, STEP};
-use super::quantity::of_bytes;
 use super::{FRACTION, MEMORY, MIG, TYPE, WHOLE, counters, name};
 use crate::claim::DRIVER;
+use crate::quantity::of_bytes;
 
 /// `DeviceAttributeMaxValueLength` of resource.k8s.io/v1.
 const LONGEST_VALUE: usize = 64;

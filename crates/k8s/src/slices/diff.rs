@@ -10,8 +10,8 @@ use k8s_openapi::api::resource::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::pool::{Node, Pool};
-use super::quantity::plain;
 use crate::claim::DRIVER;
+use crate::quantity::plain;
 
 /// A write to one slice.
 #[derive(Clone, Debug, PartialEq)]

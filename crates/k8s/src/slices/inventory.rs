@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 
-use super::quantity::bytes;
 use super::{FRACTION, MEMORY, MIG, TYPE};
 use crate::claim::{DRIVER, Inventory};
+use crate::quantity::bytes;
 
 /// The inventory that these slices say, of whichever drivers they are. Of each pool the newest generation counts. GPUs that are
 /// not well are there too: what asks for them is to wait, not to be told that there are none.

@@ -16,9 +16,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use divvy_api::sync;
 use divvy_core::GpuUuid;
 use divvy_driver::nvml::mig::{Activation, MigMode};
 
@@ -170,8 +171,8 @@ impl Epochs {
         *epoch
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<GpuUuid, u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<GpuUuid, u64>> {
+        sync::lock(&self.0)
     }
 }
 

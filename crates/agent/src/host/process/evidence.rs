@@ -1,7 +1,7 @@
-//! What can be seen of a process from outside: what it has mapped and opened, its name, its pid in its own namespace.
+//! Evidence about a process from `/proc`: its mapped and open files, its name, its pid in its own PID namespace.
 //!
-//! A process can keep others from looking (`prctl(PR_SET_DUMPABLE, 0)`, a set-user-id program), and what it cannot keep
-//! from showing is only what the kernel itself writes down. So nothing here is proof of innocence; it is evidence.
+//! A process can hide its files (`prctl(PR_SET_DUMPABLE, 0)`, a set-user-id program). Only the kernel's own entries are
+//! beyond its control. So the absence of evidence proves nothing.
 
 use std::fs;
 use std::io::{self, Read};
@@ -16,7 +16,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::{mounts, proc_path};
 
-/// Files that tell something when a process has them.
+/// Files that are evidence when a process maps or opens them.
 #[derive(Clone, Debug, Default)]
 pub struct KnownFiles {
     /// The limiter's.
@@ -25,7 +25,7 @@ pub struct KnownFiles {
     pub driver: Option<KnownFile>,
 }
 
-/// A file that may be mapped under another name: from another mount namespace it is seen where it is mounted.
+/// A file that a process may map under another name: in another mount namespace its path is its mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownFile {
     path: PathBuf,

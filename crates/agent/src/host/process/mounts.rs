@@ -1,7 +1,11 @@
-//! Whose container a process is in, by what is mounted for it: `/proc/PID/mountinfo` (proc_pid_mountinfo(5)).
+//! Mounts of a process, which identify its container: `/proc/PID/mountinfo` (proc_pid_mountinfo(5)).
 //!
-//! A bind mount shows the file system that it is of and the path in it, which are the same in every mount namespace. Who cannot
-//! mount cannot make it look otherwise; who has changed its root directory hides it, and then its ancestors still show it.
+//! A bind mount shows its file system and its path there, which are the same in every mount namespace. A process without
+//! the right to mount cannot forge them. A process that changed its root directory hides its mounts, but not those of its
+//! ancestors.
+//!
+//! The crate procfs 0.18 does not fit: one path that is not UTF-8 makes it refuse the whole file, it keeps `\040`, and its
+//! reader of `maps` panics on a file named `/SYSV`. Users choose these names.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,27 +14,27 @@ use std::path::{Path, PathBuf};
 
 use super::{Process, ancestry, proc_path};
 
-/// A folder by the file system that it is in and its path there.
+/// A folder: its file system, and its path there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountSource {
-    /// As `mountinfo` has it, `major:minor`; some file systems tell stat(2) another.
+    /// `major:minor` as in `mountinfo`; stat(2) reports another device for some file systems.
     device: Vec<u8>,
     path: PathBuf,
 }
 
-/// What the kernel appends to the path of what is mounted and was removed (`d_path` in fs/d_path.c).
+/// Suffix of the kernel for the path of a removed file that is still mounted (`d_path` in fs/d_path.c).
 const REMOVED: &[u8] = b"//deleted";
 
 impl MountSource {
-    /// Of a folder or file that this process sees there.
+    /// Returns the source of a folder or file of this process.
     pub fn of(path: &Path) -> Option<Self> {
         let path = path.canonicalize().ok()?;
         let info = fs::read(proc_path(std::process::id(), "mountinfo")).ok()?;
         Self::from_mountinfo(&info, &path)
     }
 
-    /// By the mounts of who sees `path`: what is below the longest mount point, and of several there below the last, which
-    /// hides the others.
+    /// Finds the source of `path` in the mounts of its process: below the longest mount point, and of several there below the
+    /// last, which hides the others.
     fn from_mountinfo(info: &[u8], path: &Path) -> Option<Self> {
         let above = mounts(info).filter(|mount| path.starts_with(&mount.point));
         let mount = above.max_by_key(|mount| mount.point.as_os_str().len())?;
@@ -42,8 +46,8 @@ impl MountSource {
     }
 }
 
-/// The places that are mounted for a process, each with what is above it; nothing for one that is in this process's own mount
-/// namespace, or whose mounts are not to be seen. From the process itself up to where its container begins.
+/// Returns the mounts of a process and of its ancestors, up to the first process of its container. Empty if the process is
+/// in this process's mount namespace, or hides its mounts.
 pub fn mount_sources(process: Process) -> Vec<MountSource> {
     let namespace = |pid| fs::read_link(proc_path(pid, "ns/mnt")).ok();
     let Some(here) = namespace(std::process::id()) else {
@@ -61,7 +65,7 @@ pub fn mount_sources(process: Process) -> Vec<MountSource> {
     all
 }
 
-/// Whether something is mounted for a process at a path or below it, as it sees it.
+/// Whether a process has a mount at a path or below it, in its own mount namespace.
 pub fn has_mount_below(pid: u32, path: &Path) -> bool {
     let info = fs::read(proc_path(pid, "mountinfo")).unwrap_or_default();
     mounts(&info).any(|mount| mount.point.starts_with(path))
@@ -72,7 +76,7 @@ struct Mount {
     point: PathBuf,
 }
 
-/// The lines `id parent major:minor root point …`.
+/// Parses the lines `id parent major:minor root point …`.
 fn mounts(info: &[u8]) -> impl Iterator<Item = Mount> {
     info.split(|byte| *byte == b'\n').filter_map(|line| {
         let mut fields = line.split(|byte| *byte == b' ').skip(2);
@@ -89,7 +93,7 @@ fn mounts(info: &[u8]) -> impl Iterator<Item = Mount> {
     })
 }
 
-/// Blanks, newlines and backslashes are written as `\040` and so on.
+/// Decodes blanks, newlines and backslashes, which the kernel writes as `\040` and so on.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;

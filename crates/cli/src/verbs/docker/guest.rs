@@ -1,7 +1,7 @@
-//! `docker slice`: a slice for a container that somebody else's line of `docker run` starts.
+//! `docker slice`: a slice for the container of the user's own `docker run` line.
 //!
-//! The line is judged as `divvy docker run` judges its own flags, and passed on as it is. Under a daemon this process becomes the
-//! `docker` of the line once there is a slice; the job's supervisor looks for the container by its label.
+//! The flags of the line are validated like those of `divvy docker run`, and passed on unchanged. With a daemon, this process
+//! executes the line's `docker` once it has a slice. The job's supervisor finds the container by its label.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use divvy_api::client::Client;
 use divvy_api::home::Home;
+use divvy_api::standalone::StandaloneOptions;
 use divvy_api::v1::{Container, Error, ErrorCode, JobState, Runner, Starter, Submit};
 use divvy_core::docker::{self, Mount, paths};
 
@@ -22,7 +23,7 @@ use crate::container::{self, ContainerSpec};
 use crate::error_output::{Result, usage};
 use crate::output::{Stop, print, say};
 use crate::start::DaemonWanted;
-use crate::{Backend, StandaloneRun, args, ask, text};
+use crate::{Backend, args, ask, text};
 
 /// Flags of the line that say nothing of what the container may do.
 const OWN: &[(&str, bool)] = &[("--name", true), ("--cidfile", true)];
@@ -64,7 +65,7 @@ pub fn run(words: &[String], backend: Backend) -> Outcome {
     };
     let submission = ask::contained(&job, asked, line.first, Runner::Supervisor)?;
     if no_daemon {
-        let solo = StandaloneRun {
+        let solo = StandaloneOptions {
             submit: submission,
             docker: line.program.into_iter().chain(line.rest).collect(),
             sim: job.sim.clone(),
@@ -114,7 +115,7 @@ async fn ready(
         tokio::time::sleep(BREATH).await;
         let now = client.job(job).await?;
         if now.state == JobState::Ended {
-            // What its supervisor said is in its log.
+            // The messages of its supervisor are in its log.
             if let Some(reason) = now.reason.as_deref().filter(|_| now.exit_code.is_some()) {
                 say(&format!(
                     "#{} could not be started: {}",

@@ -1,4 +1,4 @@
-//! Every policy over every run, on all the processor's threads; who computes what changes no figure.
+//! Thread pool of `simulate`: every policy over every run, on all CPUs. The distribution to threads changes no figure.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,14 +12,14 @@ use super::Place;
 use crate::error_output::{Result, usage};
 use crate::render::{Figure, ProfileFigures, Ratio, Scene, Simulation};
 
-/// Where requests come from.
+/// Source of the requests.
 pub enum Requests<'a> {
     /// Drawn as the scene says: as many, in as many runs, from its seed.
     Drawn,
     Given(&'a [Arrival]),
 }
 
-/// What each policy does with the same requests.
+/// Results of each policy with the same requests.
 pub fn compare(
     place: &Place,
     demand: &Demand,

@@ -1,10 +1,10 @@
-//! Requests to replay, from text: CSV with a header, one JSON object a line, or this program's own jobs.
+//! Trace reader of `simulate`: requests from CSV with a header, from JSON lines, or from this program's own jobs.
 //!
 //! ```text
 //! arrival,profile,duration        {"arrival":12.5,"memory":"10G","duration":3600}        divvy ps -a -o ndjson
 //! 12.5,1g,3600
 //! ```
-//! Times are seconds. Whatever else a line holds is left alone.
+//! Times are seconds. Other fields of a line are ignored.
 
 use divvy_api::v1;
 use divvy_core::mig::{self, ProfileTable};
@@ -24,7 +24,7 @@ pub struct Trace {
     pub left_out: usize,
 }
 
-/// What is wrong with a trace, and where.
+/// Error in a trace, with its line.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct TraceError {
@@ -97,7 +97,7 @@ pub fn read(text: &str, table: &ProfileTable) -> Result<Trace, TraceError> {
     Ok(trace)
 }
 
-/// Where a CSV file has what.
+/// Columns of a CSV file.
 struct Columns {
     arrival: usize,
     duration: usize,
@@ -175,7 +175,7 @@ fn json(line: &str) -> Result<Option<Request>, Refusal> {
     }))
 }
 
-/// What is needed of a job of this program, [`v1::Job`].
+/// The fields that a trace needs of [`v1::Job`].
 #[derive(Deserialize)]
 struct Job {
     id: String,

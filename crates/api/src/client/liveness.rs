@@ -38,7 +38,7 @@ const FAIL_AFTER: Duration = Duration::from_secs(10);
 /// Silence between two lines of a client that goes on waiting.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 
-/// What a call does about a daemon that does not respond.
+/// Behaviour of a call while the daemon does not respond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
     /// Fails after [`FAIL_AFTER`].
@@ -87,7 +87,7 @@ impl Liveness {
         self.peer.1.store(peer.uid(), Ordering::Relaxed);
     }
 
-    /// What `work` answers.
+    /// Returns the result of `work`.
     ///
     /// # Errors
     /// [`ErrorCode::Unresponsive`] when the daemon answers neither it nor a probe, and patience is bounded.
@@ -250,7 +250,7 @@ mod tests {
 
     fn client(folder: &Path) -> Client {
         let mut client = Client::new(folder.join("divvy.sock")).telling(note);
-        client.pulse.tick = QUICK;
+        client.liveness.tick = QUICK;
         client
     }
 

@@ -1,4 +1,4 @@
-//! Calls that take a job or an array, and answer which of them a reference meant.
+//! Job selection: calls that take the reference of a job or of an array, and return the jobs that it selects.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use hyper::Method;
 use hyper::body::Bytes;
 
 use super::{Answer, Client, WaitFor, empty, internal, job_path};
-use crate::client::pulse::Patience;
+use crate::client::liveness::Patience;
 use crate::route::ARRAY;
 use crate::v1::{Error, Job, JobChange, Suspend};
 
-/// What a reference meant: one job, or jobs of an array.
+/// The jobs that a reference selects: one job, or jobs of an array.
 #[derive(Clone, Debug)]
 pub struct JobSelection {
-    /// What the array is referred to by.
+    /// Reference of the array.
     pub array: Option<String>,
     /// Never empty.
     pub jobs: Vec<Job>,
@@ -29,11 +29,11 @@ impl From<Job> for JobSelection {
 }
 
 impl JobSelection {
-    /// What refers to the same at any later time.
+    /// Returns a reference that selects the same at any later time.
     pub fn reference(&self) -> String {
         let first = self.jobs.first();
         let of = |job: &Job| match &job.array {
-            // A daemon of before arrays had handles knows no `12_3`.
+            // A daemon from before array references does not know `12_3`.
             Some(task) if task.count.is_none() => job.id.clone(),
             _ => job.reference(),
         };
@@ -42,13 +42,13 @@ impl JobSelection {
     }
 }
 
-/// What can be done to a job, or to every job of an array that it can be done to.
+/// An action on a job, or on every job of an array that it applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     Cancel,
     Requeue,
     Suspend,
-    /// The same as [`Act::Suspend`], and their GPU memory is put into the host's memory.
+    /// As [`Act::Suspend`]; the daemon also offloads their GPU memory to the host.
     Release,
     Resume,
     Hold,
@@ -70,13 +70,13 @@ impl Act {
 }
 
 impl Client {
-    /// The job that `reference` means, or all jobs of an array that are kept, oldest first.
+    /// Returns the job with this reference, or all retained jobs of the array, the oldest first.
     pub async fn jobs_of(&self, reference: &str) -> Result<JobSelection, Error> {
         let answer = self.get(&job_path(reference, "")).await?;
         self.selection(answer).await
     }
 
-    /// Does this to what `reference` means; answers the jobs that it was done to.
+    /// Applies an action to the selected jobs; returns the jobs that it applied to.
     pub async fn act(&self, reference: &str, act: Act) -> Result<JobSelection, Error> {
         let body = Suspend {
             release_memory: act == Act::Release,
@@ -91,7 +91,7 @@ impl Client {
         self.selection(answer).await
     }
 
-    /// Changes a job: all of it or nothing; what it answers is on disk. The same again changes nothing.
+    /// Changes a job, completely or not at all. The change is on disk before the answer; a repeat changes nothing.
     pub async fn change(&self, reference: &str, change: &JobChange) -> Result<JobSelection, Error> {
         let body = serde_json::to_vec(change)
             .map_err(|error| internal(format!("cannot write the request: {error}")))?;
@@ -100,8 +100,8 @@ impl Client {
         self.selection(answer).await
     }
 
-    /// As [`Client::wait`]. Of an array, it answers a job that has not ended, and once all have, the one with the lowest index that
-    /// did not exit with code 0, or else with the lowest index.
+    /// As [`Client::wait`]. For an array, it returns a job that has not ended. Once all have ended, it returns the job with
+    /// the lowest index among those that failed, else the job with the lowest index.
     pub async fn wait_for(
         &self,
         reference: &str,
