@@ -1,11 +1,26 @@
-//! Which GPUs a request gets: whole GPUs by lowest index; parts by best fit, so that large gaps stay large; MIG instances
-//! where they take least from those to come.
+//! Placement: which GPUs one request gets, on the GPUs as they are occupied now.
+//!
+//! ```text
+//!  Snapshot ──► occupancy ──► fit ──► place ──► offers: GPUs, sizes, MIG instances
+//!               (who holds    (one GPU, (the best GPUs of
+//!                each GPU)     filter)   those that fit)
+//! ```
+//! Whole GPUs go by lowest index, parts by best fit, so that large gaps stay large, and MIG instances to the place that
+//! leaves the most room for others. `backfill` says whether an offer could delay a job ahead; [`pinned`] allocates
+//! devices that another scheduler has chosen.
+//!
+//! May use `units`, `mig` and `model`. `project`, `plan`, `resize` and `explain` use it.
 
-use crate::board::{GpuUsage, NodeUsage};
-use crate::fit::{GrantSize, RequestShape, fit};
+pub(crate) mod backfill;
+pub(crate) mod fit;
+pub(crate) mod occupancy;
+pub mod pinned;
+
 use crate::mig::Candidate;
-use crate::request::Request;
-use crate::slice::MigGrant;
+use crate::model::request::Request;
+use crate::model::slice::MigGrant;
+use crate::placement::fit::{GrantSize, RequestShape, fit};
+use crate::placement::occupancy::{GpuUsage, NodeUsage};
 
 /// What one GPU of the board would give.
 #[derive(Clone, Debug, PartialEq, Eq)]

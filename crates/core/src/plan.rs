@@ -9,21 +9,18 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::backfill::delays_reserved;
-use crate::board::{Assignment, GpuUsage, NodeUsage};
-use crate::capacity::fits_empty;
-use crate::ids::{GpuUuid, JobId, QueueName};
+use crate::explain::capacity::fits_empty;
+use crate::explain::reason::{JobAhead, Reason, Shortage};
 use crate::mig::Placement;
+use crate::model::queue::Order;
+use crate::model::request::Request;
+use crate::model::slice::Grant;
+use crate::model::snapshot::{AllocatedJob, PendingJob, Snapshot};
+use crate::placement::backfill::delays_reserved;
+use crate::placement::occupancy::{Assignment, GpuUsage, NodeUsage};
 use crate::placement::{Offer, place};
-use crate::project::{
-    PendingPreemption, QuotaAhead, QuotaLedger, QuotaRule, Resources, SchedulingOrder, Victims,
-    delays_same_project, find_victims,
-};
-use crate::queue::Order;
-use crate::reason::{JobAhead, Reason, Shortage};
-use crate::request::Request;
-use crate::slice::Grant;
-use crate::snapshot::{AllocatedJob, PendingJob, Snapshot};
+use crate::project::{PendingPreemption, QuotaAhead, QuotaLedger, QuotaRule, Resources, SchedulingOrder, Victims, delays_same_project, find_victims};
+use crate::units::{GpuUuid, JobId, QueueName};
 
 /// What to do now. Every waiting job of the snapshot is in exactly one of the two lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -21,9 +21,8 @@ use serde::{Deserialize, Serialize};
 pub use granted::GrantHistory;
 pub use watchlist::{BootNanos, BypassChange, Watchlist};
 
-use crate::ids::JobId;
-use crate::job::Process;
-use crate::units::Bytes;
+use crate::model::job_state::Process;
+use crate::units::{Bytes, JobId};
 
 /// What a process may hold beyond its account before its slice's limit counts it: the step in which pools are believed to
 /// grow (inferred), so that rounding and slack of small allocations stay below it.

@@ -6,16 +6,18 @@
 //! More is given at once, if it is there. Less is a goal: memory in use cannot be taken away, so the job holds what it held
 //! until it uses no more than the goal ([`reached`]); only then it is anybody else's. A running job keeps its GPUs.
 
-use crate::board::{GpuUsage, NodeUsage};
-use crate::capacity::fits_empty;
-use crate::fit::{GrantSize, UnmetConstraint, fit, fraction_constraints, size};
-use crate::gpu::Mode;
-use crate::ids::JobId;
-use crate::request::{Amount, Request};
-use crate::slice::{Grant, label};
-use crate::smaller::{largest_memory, largest_share};
-use crate::snapshot::Snapshot;
-use crate::units::{Bytes, Share, gpus};
+pub mod memory;
+pub mod resume;
+
+use crate::explain::capacity::fits_empty;
+use crate::explain::suggest::{largest_memory, largest_share};
+use crate::model::gpu::Mode;
+use crate::model::request::{Amount, Request};
+use crate::model::slice::{Grant, label};
+use crate::model::snapshot::Snapshot;
+use crate::placement::fit::{GrantSize, UnmetConstraint, fit, fraction_constraints, size};
+use crate::placement::occupancy::{GpuUsage, NodeUsage};
+use crate::units::{Bytes, JobId, Share, gpus};
 
 /// What a job holds of one GPU after a resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -321,9 +323,9 @@ fn count(gpus: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::Gpu;
-    use crate::ids::QueueName;
-    use crate::snapshot::AllocatedJob;
+    use crate::model::gpu::Gpu;
+    use crate::model::snapshot::AllocatedJob;
+    use crate::units::QueueName;
 
     /// GPUs of 80 GiB and one job for each text, `GPU:SHARE` or several joined by commas.
     fn node(gpus: u8, jobs: &[&str]) -> Snapshot {
@@ -512,7 +514,7 @@ mod tests {
             error.to_string(),
             "a running job on a slice of a shared GPU cannot move to a MIG instance"
         );
-        node.held[0].grants[0].mig = Some(crate::slice::MigGrant {
+        node.held[0].grants[0].mig = Some(crate::model::slice::MigGrant {
             profile: instance,
             placement: crate::mig::Placement {
                 profile: 15,

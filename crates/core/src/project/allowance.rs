@@ -1,9 +1,9 @@
 //! How much a job may take, and the best place for it within that.
 
 use super::{Limit, Resources};
-use crate::board::{GpuUsage, NodeUsage};
+use crate::model::request::{Amount, Request};
+use crate::placement::occupancy::{GpuUsage, NodeUsage};
 use crate::placement::{Offer, place};
-use crate::request::{Amount, Request};
 
 /// What a job may take at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

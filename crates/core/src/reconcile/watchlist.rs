@@ -13,8 +13,8 @@
 use std::collections::BTreeMap;
 
 use super::{Limiter, Suspect};
-use crate::ids::GpuUuid;
-use crate::job::Process;
+use crate::model::job_state::Process;
+use crate::units::GpuUuid;
 
 /// Nanoseconds since boot.
 pub type BootNanos = u64;

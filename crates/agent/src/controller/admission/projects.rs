@@ -102,7 +102,7 @@ impl Controller {
         new: bool,
         change: &ProjectChange,
     ) -> Result<Project, Error> {
-        let named = |error: divvy_core::ids::IdError| usage(error.to_string()).hint(error.hint());
+        let named = |error: divvy_core::units::IdError| usage(error.to_string()).hint(error.hint());
         let parsed: ProjectName = name.parse().map_err(named)?;
         let before = self.projects.iter().find(|project| project.name == parsed);
         let mut project = match (before, new) {
