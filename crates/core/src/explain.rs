@@ -15,10 +15,14 @@
 
 pub mod advise;
 pub mod capacity;
+mod constraint;
 pub mod estimate;
 pub mod mig_preview;
+pub mod plan;
+mod quota;
 pub mod reason;
+mod resize;
 pub mod runtime_stats;
 pub mod start_bound;
-pub mod suggest;
+mod suggest;
 pub mod why;

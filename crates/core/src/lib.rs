@@ -42,8 +42,9 @@ pub mod simulate;
 pub mod units;
 
 pub use explain::capacity::{NeverFits, can_ever_fit};
+pub use explain::plan::{Plan, Wait, plan};
 pub use explain::reason::{self, Reason};
-pub use explain::why::{SuggestedChange, Suggestion, Why, WhyGpu, WhyHolder, starts_now, why};
+pub use explain::why::{SuggestedChange, Suggestion, Why, WhyGpu, WhyHolder, why};
 pub use explain::{advise, estimate, mig_preview, runtime_stats, start_bound};
 pub use mig::MigProfile;
 pub use model::gpu::{Gpu, Mode};
@@ -60,6 +61,6 @@ pub use model::{
     escape, gpu, invariants, isolation, job_state as job, order_key, queue, request, selection,
 };
 pub use placement::pinned;
-pub use plan::{Plan, Preempt, Start, Wait, plan};
+pub use plan::{Preempt, Start, starts_now};
 pub use project::{Project, SchedulingClass};
 pub use units::{Bytes, Compute, ComputeMode, GpuUuid, Gpus, JobId, ProjectName, QueueName, Share};

@@ -81,6 +81,11 @@ pub(crate) fn place(
     enough.then_some(offers)
 }
 
+/// Whether the GPUs, with no holder and no unmanaged process, can serve the request.
+pub(crate) fn can_ever_place(empty: &NodeUsage<'_>, request: &Request) -> bool {
+    place(empty, request, |_, _| true).is_some()
+}
+
 /// What this GPU would give.
 fn offer(
     tile: usize,

@@ -32,10 +32,12 @@ mod quota_cost;
 mod quota_exceeded;
 
 pub use crate::model::project::{Limit, Project, Quota, Resources, SchedulingClass};
-pub(crate) use order::{SchedulingOrder, delays_same_project};
+pub(crate) use order::{QueuePosition, SchedulingOrder, delays_same_project};
 pub(crate) use preemption::{QuotaRequest, Victims, find_victims};
 pub(crate) use quota::QuotaLedger;
 pub use quota::{QuotaStatus, quota_status};
 pub(crate) use quota_check::quota_exceeded_by;
 pub use quota_check::{check_quota, quota_exceeded_by_resize};
-pub use quota_exceeded::{OutOfQuota, PendingPreemption, QuotaAhead, QuotaExceeded, QuotaRule};
+pub use quota_exceeded::{
+    OutOfQuota, PendingPreemption, QuotaAhead, QuotaExceeded, QuotaRule, QuotaSum,
+};

@@ -9,15 +9,13 @@
 pub mod memory;
 pub mod resume;
 
-use crate::explain::capacity::fits_empty;
-use crate::explain::suggest::{largest_memory, largest_share};
-use crate::model::gpu::Mode;
+use crate::model::gpu::{Gpu, Mode};
 use crate::model::request::{Amount, Request};
 use crate::model::slice::{Grant, label};
 use crate::model::snapshot::Snapshot;
 use crate::placement::fit::{GrantSize, UnmetConstraint, fit, fraction_constraints, size};
-use crate::placement::occupancy::{GpuUsage, NodeUsage};
-use crate::units::{Bytes, JobId, Share, gpus};
+use crate::placement::occupancy::{FreePart, GpuUsage, NodeUsage};
+use crate::units::{Bytes, JobId, Share};
 
 /// What a job holds of one GPU after a resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,44 +34,43 @@ pub struct ResizeTarget {
 }
 
 /// Why a job cannot be resized.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResizeError {
-    #[error("a running job keeps its GPUs: it has {}, and {} were requested", count(*.has), *.asked)]
-    OtherCount { has: u32, asked: u32 },
-    #[error("a running job has a fixed number of GPUs, not a range")]
+    /// A running job keeps its GPUs, and another number of GPUs was requested.
+    OtherCount {
+        has: u32,
+        asked: u32,
+    },
+    /// A running job has a fixed number of GPUs, and a range was requested.
     Range,
-    #[error("a MIG instance keeps its size while a job holds it")]
+    /// A MIG instance keeps its size while a job holds it.
     Instance,
-    #[error("a running job on a slice of a shared GPU cannot move to a MIG instance")]
+    /// A running job on a slice of a shared GPU cannot move to a MIG instance.
     IntoInstance,
-    #[error("GPU {index} is no longer available to jobs")]
-    NotServed { index: u32 },
-    /// Whoever ends.
-    #[error("{message}")]
-    Never { message: String, hint: String },
-    /// Now.
-    #[error("{message}")]
-    NoRoom { message: String, hint: String },
+    NotServed {
+        index: u32,
+    },
+    /// The GPU cannot give so much, even without any other holder.
+    Never {
+        gpu: Box<Gpu>,
+        requested: Amount,
+        unmet: Vec<UnmetConstraint>,
+    },
+    NoRoom(Box<NoRoom>),
 }
 
-impl ResizeError {
-    /// What to ask for instead.
-    pub fn hint(&self) -> String {
-        match self {
-            Self::OtherCount { has: 1, .. } => {
-                "use a part of it: --gpu-memory 12G or -g 0.5".to_owned()
-            }
-            Self::OtherCount { has, .. } => {
-                format!("use a part of each of them: --gpu-memory 12G, -g 0.5 or -g {has}x0.5")
-            }
-            Self::Range => "write a part of a GPU (0.5) or memory (12G)".to_owned(),
-            Self::Instance | Self::IntoInstance => {
-                "submit it again with the size that it needs".to_owned()
-            }
-            Self::NotServed { .. } => "divvy gpus".to_owned(),
-            Self::Never { hint, .. } | Self::NoRoom { hint, .. } => hint.clone(),
-        }
-    }
+/// A GPU that has no room now for a job's new size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoRoom {
+    pub gpu: Gpu,
+    pub requested: Amount,
+    /// What the job holds of the GPU.
+    pub held: ResizeTarget,
+    /// What is free beside the other jobs; the job's own part is in it.
+    pub free: FreePart,
+    pub unmet: Vec<UnmetConstraint>,
+    /// The other jobs on the GPU.
+    pub holders: Vec<JobId>,
 }
 
 /// What a job that holds GPUs is to hold of each of them; nothing changes where one of them has no room.
@@ -94,21 +91,14 @@ pub fn resize(
     }
     let each = each(amount, u32::try_from(grants.len()).unwrap_or(u32::MAX))?;
     let others = without(snapshot, job);
-    let (board, empty) = (NodeUsage::of(&others), NodeUsage::empty(&snapshot.gpus));
-    let at = |board: &NodeUsage<'_>, grant: &Grant| {
-        board
-            .gpus
-            .iter()
-            .position(|tile| tile.gpu.uuid == grant.gpu)
-    };
+    let board = NodeUsage::of(&others);
     grants
         .iter()
         .map(|grant| {
             let index = grant.index;
-            let (here, alone) = at(&board, grant)
-                .zip(at(&empty, grant))
-                .ok_or(ResizeError::NotServed { index })?;
-            one(&board.gpus[here], &empty.gpus[alone], grant, each)
+            let mut gpus = board.gpus.iter();
+            let tile = gpus.find(|tile| tile.gpu.uuid == grant.gpu);
+            one(tile.ok_or(ResizeError::NotServed { index })?, grant, each)
         })
         .collect()
 }
@@ -152,12 +142,7 @@ fn each(amount: Amount, has: u32) -> Result<Amount, ResizeError> {
     }
 }
 
-fn one(
-    tile: &GpuUsage<'_>,
-    empty: &GpuUsage<'_>,
-    grant: &Grant,
-    each: Amount,
-) -> Result<Resized, ResizeError> {
+fn one(tile: &GpuUsage<'_>, grant: &Grant, each: Amount) -> Result<Resized, ResizeError> {
     let index = grant.index;
     if matches!(tile.gpu.mode, Mode::Unmanaged | Mode::Mig) {
         return Err(ResizeError::NotServed { index });
@@ -169,11 +154,15 @@ fn one(
             target: None,
         });
     }
-    let wanted = size(tile, &request).map_err(|misses| never(empty, each, &misses))?;
+    let wanted = size(tile, &request).map_err(|unmet| ResizeError::Never {
+        gpu: Box::new(tile.gpu.clone()),
+        requested: each,
+        unmet,
+    })?;
     let wanted = match each {
         // All there is now, less what processes outside Divvy hold.
         Amount::ONE_GPU => {
-            fit(tile, &request).map_err(|misses| no_room(tile, grant, each, &misses))?
+            fit(tile, &request).map_err(|misses| no_room(tile, grant, each, misses))?
         }
         _ => wanted,
     };
@@ -186,7 +175,7 @@ fn one(
     if grows && each != Amount::ONE_GPU {
         let misses = fraction_constraints(tile, from_now);
         if !misses.is_empty() {
-            return Err(no_room(tile, grant, each, &misses));
+            return Err(no_room(tile, grant, each, misses));
         }
     }
     let goal = ResizeTarget {
@@ -221,103 +210,24 @@ fn granted(tile: Option<&GpuUsage<'_>>, grant: &Grant, size: ResizeTarget) -> Gr
     }
 }
 
-fn never(empty: &GpuUsage<'_>, each: Amount, misses: &[UnmetConstraint]) -> ResizeError {
-    if let [UnmetConstraint::Context { .. }] = misses {
-        let alone = NodeUsage::empty(std::slice::from_ref(empty.gpu));
-        if let Err(never) = fits_empty(&alone, &each.into()) {
-            return ResizeError::Never {
-                hint: never.hint(),
-                message: never.message,
-            };
-        }
-    }
-    let most = match each {
-        Amount::Memory(_) => Some(Amount::Memory(largest_memory(empty))),
-        _ => largest_share(empty).map(Amount::Share),
-    };
-    ResizeError::Never {
-        message: format!(
-            "{} requested, but GPU {} is too small: {}",
-            each.describe(),
-            empty.gpu.index,
-            describe(misses)
-        ),
-        hint: most.map_or_else(
-            || "divvy gpus".to_owned(),
-            |most| format!("the largest possible size is {}", most.flag()),
-        ),
-    }
-}
-
 /// `tile`: what the others hold of the GPU.
 fn no_room(
     tile: &GpuUsage<'_>,
     grant: &Grant,
-    each: Amount,
-    misses: &[UnmetConstraint],
+    requested: Amount,
+    unmet: Vec<UnmetConstraint>,
 ) -> ResizeError {
-    let (index, wanted) = (grant.index, each.describe());
-    let have = |miss: &UnmetConstraint| match miss {
-        UnmetConstraint::Memory { free, needs } => {
-            let [free, needs] = [free, needs].map(|size| size.saturating_sub(grant.memory));
-            let [free, needs] = free.human_beside(needs);
-            format!("{needs} more needed, {free} free")
-        }
-        UnmetConstraint::Share { free, needs } => {
-            let held = u64::from(grant.share.thousandths());
-            format!(
-                "{} more of the GPU needed, {} free",
-                gpus(u64::from(needs.thousandths()).saturating_sub(held)),
-                gpus(free.saturating_sub(held))
-            )
-        }
-        other => other.to_string(),
-    };
-    let lacks: Vec<String> = misses.iter().map(have).collect();
-    let most = match each {
-        Amount::Memory(_) => Some(largest_memory(tile))
-            .filter(|most| *most > grant.memory)
-            .map(Amount::Memory),
-        _ => largest_share(tile)
-            .filter(|most| *most > grant.share)
-            .map(Amount::Share),
-    };
-    let holders: Vec<String> = tile
-        .holders
-        .iter()
-        .map(|holder| format!("#{}", holder.job))
-        .collect();
-    let hint = match (most, holders.is_empty()) {
-        (Some(most), _) => format!("the largest size with room now is {}", most.flag()),
-        (None, false) => format!("the rest is held by {}", holders.join(", ")),
-        (None, true) => "divvy gpus".to_owned(),
-    };
-    let verb = match misses {
-        [
-            UnmetConstraint::Memory { .. } | UnmetConstraint::Share { .. },
-            ..,
-        ] => "requested:",
-        _ => "is not possible now:",
-    };
-    ResizeError::NoRoom {
-        message: format!("{wanted} (GPU {index}) {verb} {}", lacks.join("; ")),
-        hint,
-    }
-}
-
-fn describe(misses: &[UnmetConstraint]) -> String {
-    misses
-        .iter()
-        .map(UnmetConstraint::to_string)
-        .collect::<Vec<_>>()
-        .join("; ")
-}
-
-fn count(gpus: u32) -> String {
-    match gpus {
-        1 => "1 GPU".to_owned(),
-        _ => format!("{gpus} GPUs"),
-    }
+    ResizeError::NoRoom(Box::new(NoRoom {
+        gpu: tile.gpu.clone(),
+        requested,
+        held: ResizeTarget {
+            memory: grant.memory,
+            share: grant.share,
+        },
+        free: tile.free(),
+        unmet,
+        holders: tile.holders.iter().map(|holder| holder.job).collect(),
+    }))
 }
 
 #[cfg(test)]

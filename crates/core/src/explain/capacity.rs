@@ -1,13 +1,15 @@
 //! Whether a request can ever be served by these GPUs, once everybody else is gone.
 
 use crate::explain::reason::indices;
-use crate::explain::suggest::{largest_memory, memory_of, mig_gpus, placeable_profiles, shared_gpus, smaller_requests};
+use crate::explain::suggest::{
+    largest_memory, memory_of, mig_gpus, placeable_profiles, shared_gpus, smaller_requests,
+};
 use crate::model::gpu::{GRANULE, Gpu, Mode};
 use crate::model::isolation::Isolation;
 use crate::model::request::{Amount, Request};
+use crate::placement::can_ever_place;
 use crate::placement::fit::{Fraction, RequestShape, UnmetConstraint, size};
 use crate::placement::occupancy::NodeUsage;
-use crate::placement::place;
 use crate::units::Bytes;
 
 /// Whether these GPUs, empty and with no foreign process on them, can serve the request.
@@ -26,7 +28,10 @@ pub fn can_ever_fit(gpus: &[Gpu], request: &Request) -> Result<(), NeverFits> {
             .collect()
     };
     if absent.is_empty() {
-        return fits_empty(&board, request);
+        return match can_ever_place(&board, request) {
+            true => Ok(()),
+            false => Err(never_fits(&board, request)),
+        };
     }
     let there: Vec<u32> = board.gpus.iter().map(|tile| tile.gpu.index).collect();
     let there = match there[..] {
@@ -51,29 +56,26 @@ pub fn can_ever_fit(gpus: &[Gpu], request: &Request) -> Result<(), NeverFits> {
     })
 }
 
-/// [`can_ever_fit`] on a board that is empty already, where GPUs asked for may have gone as long as enough are left.
-pub(crate) fn fits_empty(empty: &NodeUsage<'_>, request: &Request) -> Result<(), NeverFits> {
-    let fits = |request: &Request| place(empty, request, |_, _| true).is_some();
-    if fits(request) {
-        return Ok(());
-    }
+/// Explains why empty GPUs cannot serve the request, and which request they can.
+pub(super) fn never_fits(empty: &NodeUsage<'_>, request: &Request) -> NeverFits {
     if let Some(context) = smallest_context(empty, request) {
-        return Err(below_context(empty, request, context));
+        return below_context(empty, request, context);
     }
     let free = Request {
         isolation: Isolation::Any,
         ..request.clone()
     };
     let kept = smaller_requests(empty, request);
-    let nearest = kept.into_iter().chain([free]).find(fits);
-    Err(NeverFits {
+    let mut nearest = kept.into_iter().chain([free]);
+    let nearest = nearest.find(|request| can_ever_place(empty, request));
+    NeverFits {
         message: message(empty, request),
         without: Some(request.isolation).filter(|isolation| {
             let kept = |nearest: &Request| nearest.isolation == *isolation;
             nearest.as_ref().is_some_and(|nearest| !kept(nearest))
         }),
         nearest,
-    })
+    }
 }
 
 /// What a context takes where it takes least, if the parts asked for fail for want of that alone.
@@ -106,7 +108,7 @@ fn below_context(empty: &NodeUsage<'_>, request: &Request, context: Bytes) -> Ne
             request.amount.describe(),
             context.human()
         ),
-        nearest: nearest.find(|request| place(empty, request, |_, _| true).is_some()),
+        nearest: nearest.find(|request| can_ever_place(empty, request)),
         without: None,
     }
 }
@@ -230,7 +232,9 @@ fn profiles(empty: &NodeUsage<'_>, request: &Request) -> String {
 
 /// The most memory that one GPU gives, shared or as an instance, in figures that differ from the request's.
 fn most_memory(empty: &NodeUsage<'_>, request: &Request, some: &str) -> String {
-    let part = shared_gpus(empty, request).map(largest_memory).max();
+    let part = shared_gpus(empty, request)
+        .map(|usage| largest_memory(usage.gpu, usage.free()))
+        .max();
     let instances = mig_gpus(empty, request).flat_map(placeable_profiles);
     let instance = instances.max_by_key(|profile| memory_of(profile, request));
     let words = |most: Bytes| match request.amount {

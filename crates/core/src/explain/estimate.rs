@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::model::snapshot::{AllocatedJob, Snapshot};
-use crate::plan::plan;
+use crate::plan::decide;
 use crate::units::JobId;
 
 /// So many ends are looked ahead at most, and so many waiting jobs asked over all of them: it bounds the time that an
@@ -27,7 +27,7 @@ pub fn estimate_start(snapshot: &Snapshot, job: JobId, left: &BTreeMap<JobId, u6
         .collect();
     let waiting: usize = state.queues.iter().map(|queue| queue.waiting.len()).sum();
     for _ in 0..MOST_ENDS.min(MOST_ASKED / waiting.max(1)) {
-        let plan = plan(&state);
+        let plan = decide(&state);
         if plan.starts.iter().any(|start| start.job == job) {
             return Some(now);
         }

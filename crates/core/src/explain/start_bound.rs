@@ -20,13 +20,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::explain::capacity::fits_empty;
 use crate::model::queue::Order;
 use crate::model::request::Request;
 use crate::model::snapshot::{PendingJob, Snapshot};
 use crate::placement::fit::{GrantSize, RequestShape, fit, size};
 use crate::placement::occupancy::{GpuUsage, NodeUsage};
-use crate::placement::place;
+use crate::placement::{can_ever_place, place};
 use crate::plan::queue_order;
 use crate::units::JobId;
 
@@ -59,7 +58,7 @@ pub fn latest_start(snapshot: &Snapshot, job: JobId, known: &JobBounds) -> Optio
     let empty = NodeUsage::empty(&snapshot.gpus);
     let order = order(snapshot, job)?;
     let kinds: BTreeSet<&Request> = order.iter().map(|waiting| &waiting.request).collect();
-    let fits = |request: &&Request| fits_empty(&empty, request).is_ok();
+    let fits = |request: &&Request| can_ever_place(&empty, request);
     let ever: BTreeSet<&Request> = kinds.into_iter().filter(fits).collect();
     let never = |waiting: &&PendingJob| !ever.contains(&waiting.request);
     let joins = |waiting: &&PendingJob| known.dependencies.contains_key(&waiting.job);

@@ -4,15 +4,15 @@ use std::cmp::Reverse;
 use std::num::NonZeroU32;
 
 use crate::mig::{Attribute, MigProfile, Profile};
-use crate::model::gpu::{GRANULE, Mode};
+use crate::model::gpu::{GRANULE, Gpu, Mode};
 use crate::model::request::{Amount, Request};
-use crate::placement::occupancy::{GpuUsage, NodeUsage};
+use crate::placement::occupancy::{FreePart, GpuUsage, NodeUsage};
 use crate::units::{Bytes, Share};
 
 /// Smaller requests that may find room where this one does not, nearest first. For a part, one whole GPU comes last, in
 /// case exclusive GPUs are all that is left; for a whole GPU, the largest MIG instance comes before a part. Being listed
 /// promises nothing: place it.
-pub(crate) fn smaller_requests(board: &NodeUsage<'_>, request: &Request) -> Vec<Request> {
+pub(super) fn smaller_requests(board: &NodeUsage<'_>, request: &Request) -> Vec<Request> {
     let there = u32::try_from(board.gpus.len()).unwrap_or(u32::MAX);
     let fewer = |count: NonZeroU32| {
         (1..=there.min(count.get() - 1))
@@ -64,7 +64,7 @@ pub(crate) fn smaller_requests(board: &NodeUsage<'_>, request: &Request) -> Vec<
 }
 
 /// The GPUs that the request may have parts of.
-pub(crate) fn shared_gpus<'b, 'a>(
+pub(super) fn shared_gpus<'b, 'a>(
     board: &'b NodeUsage<'a>,
     request: &'b Request,
 ) -> impl Iterator<Item = &'b GpuUsage<'a>> {
@@ -77,7 +77,7 @@ pub(crate) fn shared_gpus<'b, 'a>(
 }
 
 /// The GPUs that the request may have MIG instances of.
-pub(crate) fn mig_gpus<'b, 'a>(
+pub(super) fn mig_gpus<'b, 'a>(
     board: &'b NodeUsage<'a>,
     request: &'b Request,
 ) -> impl Iterator<Item = &'b GpuUsage<'a>> {
@@ -90,7 +90,7 @@ pub(crate) fn mig_gpus<'b, 'a>(
 }
 
 /// Profiles without attributes that a GPU in MIG mode has a place for now.
-pub(crate) fn placeable_profiles<'a>(tile: &GpuUsage<'a>) -> Vec<&'a Profile> {
+pub(super) fn placeable_profiles<'a>(tile: &GpuUsage<'a>) -> Vec<&'a Profile> {
     let Some(seats) = tile
         .mig
         .as_ref()
@@ -106,7 +106,7 @@ pub(crate) fn placeable_profiles<'a>(tile: &GpuUsage<'a>) -> Vec<&'a Profile> {
 }
 
 /// What a profile counts as where memory is asked for: what it has, or what its name says.
-pub(crate) fn memory_of(profile: &Profile, request: &Request) -> Bytes {
+pub(super) fn memory_of(profile: &Profile, request: &Request) -> Bytes {
     match request.exact {
         true => profile.memory,
         false => profile.name.nominal(),
@@ -114,12 +114,14 @@ pub(crate) fn memory_of(profile: &Profile, request: &Request) -> Bytes {
 }
 
 /// Amounts of memory below this that may fit one GPU now, the largest first.
-pub(crate) fn largest_memories(
+pub(super) fn largest_memories(
     board: &NodeUsage<'_>,
     request: &Request,
     below: Bytes,
 ) -> Vec<Bytes> {
-    let parts = shared_gpus(board, request).map(largest_memory).max();
+    let parts = shared_gpus(board, request)
+        .map(|usage| largest_memory(usage.gpu, usage.free()))
+        .max();
     let instances = mig_gpus(board, request).flat_map(placeable_profiles);
     let instances = instances.map(|profile| memory_of(profile, request));
     let mut all: Vec<Bytes> = parts.into_iter().chain(instances).collect();
@@ -130,8 +132,10 @@ pub(crate) fn largest_memories(
 }
 
 /// Shares up to this one that may fit one GPU now, the largest first.
-pub(crate) fn largest_shares(board: &NodeUsage<'_>, request: &Request, most: Share) -> Vec<Share> {
-    let parts = shared_gpus(board, request).filter_map(largest_share).max();
+pub(super) fn largest_shares(board: &NodeUsage<'_>, request: &Request, most: Share) -> Vec<Share> {
+    let parts = shared_gpus(board, request)
+        .filter_map(|usage| largest_share(usage.gpu, usage.free()))
+        .max();
     let of_tile = |tile| {
         let share = |profile: &Profile| tile_share(tile, profile);
         placeable_profiles(tile)
@@ -181,22 +185,22 @@ fn less_than(share: Share) -> Option<Share> {
     Share::from_thousandths(share.thousandths() - 1)
 }
 
-/// The largest share that fits the GPU now.
-pub(crate) fn largest_share(tile: &GpuUsage<'_>) -> Option<Share> {
+/// The largest share that fits the free part of the GPU.
+pub(super) fn largest_share(gpu: &Gpu, free: FreePart) -> Option<Share> {
     let fits = |share: &Share| {
-        let memory = tile.gpu.memory_of(*share);
-        Bytes::ZERO < memory && memory <= tile.free_memory()
+        let memory = gpu.memory_of(*share);
+        Bytes::ZERO < memory && memory <= free.memory
     };
-    let free = u16::try_from(tile.free_share()).ok()?;
-    (1..=free)
+    let most = u16::try_from(free.share).ok()?;
+    (1..=most)
         .rev()
         .filter_map(Share::from_thousandths)
         .find(fits)
 }
 
-/// The largest amount of memory, in steps of 2 MiB, that fits the GPU now; zero when nothing does.
-pub(crate) fn largest_memory(tile: &GpuUsage<'_>) -> Bytes {
-    let by_share = u128::from(tile.gpu.usable().get()) * u128::from(tile.free_share()) / 1000;
+/// The largest amount of memory, in steps of 2 MiB, that fits the free part of the GPU; zero where nothing fits.
+pub(super) fn largest_memory(gpu: &Gpu, free: FreePart) -> Bytes {
+    let by_share = u128::from(gpu.usable().get()) * u128::from(free.share) / 1000;
     let by_share = Bytes::new(u64::try_from(by_share).unwrap_or(u64::MAX));
-    tile.free_memory().min(by_share).round_down(GRANULE)
+    free.memory.min(by_share).round_down(GRANULE)
 }

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use crate::explain::plan::{Wait, plan, usage_after};
 use crate::explain::reason::Reason;
 use crate::explain::suggest::smaller_requests;
 use crate::mig::occupancy::{MigOccupancy, fit_anew_together};
@@ -20,7 +21,7 @@ use crate::model::slice::Grant;
 use crate::model::snapshot::{AllocatedJob, PendingJob, Snapshot};
 use crate::placement::fit::{RequestShape, fit, size};
 use crate::placement::occupancy::{GpuUsage, Holder, NodeUsage};
-use crate::plan::{Wait, plan_on_board, queue_order, self};
+use crate::plan::{queue_order, starts};
 use crate::units::{Bytes, GpuUuid, JobId, QueueName, Share};
 
 /// All that is known about a job's wait.
@@ -103,11 +104,6 @@ impl fmt::Display for WhyHolder {
     }
 }
 
-/// Whether the plan for this snapshot starts the job.
-pub fn starts_now(snapshot: &Snapshot, job: JobId) -> bool {
-    plan::starts(snapshot, job).0
-}
-
 /// Explains a job, as things stand once the plan for this snapshot is carried out; `None` for a job that is not in it.
 pub fn why(snapshot: &Snapshot, job: JobId) -> Option<Why> {
     if let Some(held) = snapshot.held.iter().find(|held| held.job == job) {
@@ -117,7 +113,7 @@ pub fn why(snapshot: &Snapshot, job: JobId) -> Option<Why> {
             ..Why::default()
         });
     }
-    let (plan, board) = plan_on_board(snapshot);
+    let plan = plan(snapshot);
     if let Some(start) = plan.starts.iter().find(|start| start.job == job) {
         let summary = format!("starts now on {}", labels(&start.grants));
         return Some(Why {
@@ -128,6 +124,7 @@ pub fn why(snapshot: &Snapshot, job: JobId) -> Option<Why> {
     let reason = &plan.waits.iter().find(|wait| wait.job == job)?.reason;
     let (queue, place) = snapshot.place_of(job)?;
     let PendingJob { request, .. } = &snapshot.queues[queue].waiting[place];
+    let board = usage_after(snapshot, &plan.starts);
     Some(Why {
         summary: format!("{reason}{}", disorder(&board, request, reason)),
         gpus: board
@@ -228,7 +225,7 @@ impl Trials {
         if self.is_over() {
             return false;
         }
-        let (starts, work) = plan::starts(changed, self.job);
+        let (starts, work) = starts(changed, self.job);
         let waiting: usize = changed.queues.iter().map(|queue| queue.waiting.len()).sum();
         let work = work + waiting + changed.held.len();
         self.left.update(|left| left.saturating_sub(work));

@@ -3,7 +3,11 @@
 //! Which placements are legal and which are best is [`mig`](crate::mig)'s to say; here it is kept who lies where. Idle
 //! instances are room: the next job takes them over or has them removed.
 
-use crate::mig::{Blocker, BlockerOwner, Candidate, Layout, MigGpu, MigInventory, MigProfile, Obstacle, Placement, PlacementPolicy, Profile, ProfileTable, UnallocatedInstance, UnallocatedState, fits, pool_fits};
+use crate::mig::{
+    Blocker, BlockerOwner, Candidate, Layout, MigGpu, MigInventory, MigProfile, Obstacle,
+    Placement, PlacementPolicy, Profile, ProfileTable, UnallocatedInstance, UnallocatedState, fits,
+    pool_fits,
+};
 use crate::units::JobId;
 
 /// More instances of one profile than this of which any may go, and backfill leaves a GPU alone. No GPU known has more than eight

@@ -1,14 +1,12 @@
 //! Whether one GPU can serve one request now, what the job would get of it, and otherwise every cause why not.
 
-use std::fmt;
-
 use crate::mig::occupancy::MigOccupancy;
 use crate::mig::{InstanceSize, MigProfile, Obstacle, Profile, smallest};
 use crate::model::gpu::{GRANULE, Gpu, Mode};
 use crate::model::isolation::Isolation;
 use crate::model::request::{Amount, Request};
 use crate::placement::occupancy::GpuUsage;
-use crate::units::{Bytes, JobId, Share, gpus};
+use crate::units::{Bytes, JobId, Share};
 
 /// The two shapes that every amount has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +19,7 @@ pub(crate) enum RequestShape {
 
 /// A part of one GPU, by the sum that decides its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fraction {
+pub enum Fraction {
     Share(Share),
     Memory(Bytes),
     /// A MIG instance of this profile.
@@ -78,7 +76,7 @@ pub(crate) struct GrantSize {
 
 /// A cause why a GPU cannot serve a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum UnmetConstraint {
+pub enum UnmetConstraint {
     /// The request names other GPUs.
     NotAskedFor,
     Unmanaged,
@@ -346,82 +344,4 @@ pub(crate) fn fraction_constraints(tile: &GpuUsage<'_>, size: GrantSize) -> Vec<
         misses.extend(tile.reserved_for().map(UnmetConstraint::Reserved));
     }
     misses
-}
-
-impl fmt::Display for UnmetConstraint {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAskedFor => out.write_str("not among the requested GPUs"),
-            Self::Unmanaged => out.write_str("unmanaged"),
-            Self::Unresponsive => out.write_str("it does not respond"),
-            Self::Exclusive => out.write_str("exclusive: whole GPUs only"),
-            Self::InMigMode { largest: None } => {
-                out.write_str("in MIG mode: not available as a whole")
-            }
-            Self::InMigMode {
-                largest: Some(profile),
-            } => write!(
-                out,
-                "in MIG mode: not available as a whole; its largest profile is {profile}"
-            ),
-            Self::NotInMigMode => out.write_str("not in MIG mode"),
-            Self::Isolation(Isolation::Cooperative) => {
-                out.write_str("in MIG mode, but cooperative isolation is requested")
-            }
-            Self::Isolation(wish) => {
-                write!(out, "not in MIG mode, but {wish} isolation is requested")
-            }
-            Self::NoProfile { largest: None, .. } => {
-                out.write_str("in MIG mode, and its profiles are unknown")
-            }
-            Self::NoProfile {
-                wanted: Fraction::Profile(wanted),
-                ..
-            } => write!(out, "it has no MIG profile {wanted}"),
-            Self::NoProfile {
-                largest: Some((profile, memory)),
-                ..
-            } => write!(
-                out,
-                "its largest MIG profile, {profile}, has {}",
-                memory.human()
-            ),
-            Self::Slots(obstacle) => obstacle.fmt(out),
-            Self::SliceBeforeMig(job) => {
-                write!(
-                    out,
-                    "#{job} still holds a slice from before the change to MIG mode"
-                )
-            }
-            Self::Size {
-                needs: Bytes::ZERO, ..
-            } => out.write_str("this share is less than 2 MiB of its memory"),
-            Self::Size { needs, usable } => {
-                let [needs, usable] = needs.human_beside(*usable);
-                write!(out, "{usable} in total, {needs} needed")
-            }
-            Self::Context { needs, context } => {
-                let [context, needs] = context.human_beside(*needs);
-                write!(
-                    out,
-                    "a CUDA context alone takes {context}, {needs} requested"
-                )
-            }
-            Self::Held(job) => write!(out, "whole GPU held by #{job}"),
-            Self::Reserved(job) => write!(out, "room is reserved for #{job}, which is resuming"),
-            Self::InUse { used } => write!(out, "{} in use, a whole GPU needed", gpus(*used)),
-            Self::Share { free, needs } => write!(out, "{} free, {needs} needed", gpus(*free)),
-            Self::Memory { free, needs } => {
-                let [free, needs] = free.human_beside(*needs);
-                write!(out, "{free} free, {needs} needed")
-            }
-            Self::UnmanagedMemory { foreign, tolerated } => {
-                let [foreign, tolerated] = foreign.human_beside(*tolerated);
-                write!(
-                    out,
-                    "processes outside Divvy hold {foreign}, {tolerated} allowed"
-                )
-            }
-        }
-    }
 }

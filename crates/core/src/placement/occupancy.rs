@@ -32,6 +32,14 @@ pub(crate) struct GpuUsage<'a> {
     releases: OnceCell<Option<Releases>>,
 }
 
+/// The free part of one GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreePart {
+    /// Thousandths of the GPU.
+    pub share: u64,
+    pub memory: Bytes,
+}
+
 /// Sums of share and memory that some of a GPU's holders could give back.
 pub(crate) type Releases = BTreeSet<(u64, Bytes)>;
 
@@ -121,19 +129,35 @@ impl<'a> NodeUsage<'a> {
                 },
                 mig: seat.as_ref().map(|seat| seat.grant),
             };
-            if let (Some(seats), Some(MigPlacementChoice { candidate, .. })) = (&mut tile.mig, seat)
-            {
-                for placement in &candidate.reclaim {
-                    seats.remove(*placement);
-                    given.reclaim.push((grant.gpu.clone(), *placement));
-                }
+            if let Some(MigPlacementChoice { candidate, .. }) = seat {
+                let reclaim = candidate.reclaim.iter();
+                given
+                    .reclaim
+                    .extend(reclaim.map(|idle| (grant.gpu.clone(), *idle)));
             }
             given.grants.push(grant);
         }
-        for grant in &given.grants {
+        self.allocate(job, queue, &given.grants, &given.reclaim);
+        given
+    }
+
+    /// Gives a job these grants; the idle MIG instances of `reclaim` are removed.
+    pub(crate) fn allocate(
+        &mut self,
+        job: JobId,
+        queue: &QueueName,
+        grants: &[Grant],
+        reclaim: &[(GpuUuid, Placement)],
+    ) {
+        for (gpu, idle) in reclaim {
+            let usage = self.gpus.iter_mut().find(|usage| usage.gpu.uuid == *gpu);
+            if let Some(mig) = usage.and_then(|usage| usage.mig.as_mut()) {
+                mig.remove(*idle);
+            }
+        }
+        for grant in grants {
             self.add_holder(job, queue, grant.clone(), false);
         }
-        given
     }
 
     /// The board once these jobs are gone.
@@ -209,6 +233,14 @@ impl GpuUsage<'_> {
     /// Thousandths of the GPU that nobody holds.
     pub(crate) fn free_share(&self) -> u64 {
         1000_u64.saturating_sub(self.used_share)
+    }
+
+    /// Share and memory that no job and no unmanaged process holds.
+    pub(crate) fn free(&self) -> FreePart {
+        FreePart {
+            share: self.free_share(),
+            memory: self.free_memory(),
+        }
     }
 
     /// Memory that nobody holds, slice or foreign process.

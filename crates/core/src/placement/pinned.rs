@@ -1,16 +1,16 @@
 //! Placing exactly: devices that another scheduler has chosen are held as they are, or refused with the reason. Nothing is chosen
 //! here but the share of compute that goes with a part, and nobody waits: whoever asks, asks again.
 
-use std::fmt;
-
 use crate::mig::occupancy::MigOccupancy;
-use crate::mig::{MigProfile, Placement, Profile};
+use crate::mig::{MigProfile, Obstacle, Placement, Profile};
 use crate::model::gpu::{GRANULE, Mode};
 use crate::model::isolation::Isolation;
 use crate::model::request::{Amount, Request};
 use crate::model::slice::{Grant, MigGrant};
 use crate::model::snapshot::Snapshot;
-use crate::placement::fit::{GrantSize, UnmetConstraint, fit, fraction_constraints, size, unmanaged};
+use crate::placement::fit::{
+    GrantSize, UnmetConstraint, fit, fraction_constraints, size, unmanaged,
+};
 use crate::placement::occupancy::{Assignment, GpuUsage, NodeUsage};
 use crate::placement::{MigPlacementChoice, Offer};
 use crate::units::{Bytes, GpuUuid, JobId, QueueName, Share};
@@ -47,23 +47,44 @@ pub struct PinnedAllocation {
     pub reclaim: Vec<(GpuUuid, Placement)>,
 }
 
-/// Why devices cannot be held as they are.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// Why devices cannot be allocated as requested.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllocationError {
-    #[error("the claim requests no device")]
+    /// The claim requests no device.
     Nothing,
-    #[error("the claim mixes MIG instances with parts of shared GPUs: one claim uses either")]
+    /// The claim mixes MIG instances with parts of shared GPUs.
     Mixed,
-    #[error("there is no GPU {0} here")]
     NoGpu(GpuUuid),
-    /// They are in each other's way.
-    #[error("the requested devices do not fit together on GPU {0}")]
+    /// The devices of the claim exclude each other on this GPU.
     Conflict(u32),
-    /// However much others give back.
-    #[error("GPU {index}: {why}")]
-    Never { index: u32, why: String },
-    #[error("GPU {index}: {why}")]
-    Unavailable { index: u32, why: String },
+    /// The GPU cannot serve it, even without any holder.
+    Never {
+        index: u32,
+        constraint: PinnedConstraint,
+    },
+    /// The GPU cannot serve it now.
+    Unavailable {
+        index: u32,
+        constraint: PinnedConstraint,
+    },
+}
+
+/// What one GPU lacks for a pinned device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PinnedConstraint {
+    Unmet(Vec<UnmetConstraint>),
+    /// In MIG mode, and the device is a part of a shared GPU.
+    OnlyMigInstances,
+    /// In MIG mode, and the driver does not list its profiles.
+    ProfilesUnknown,
+    NoProfile(MigProfile),
+    /// The profile cannot start at this memory slice.
+    Start {
+        profile: MigProfile,
+        start: u8,
+        /// Memory slices at which it can start.
+        starts: Vec<u8>,
+    },
 }
 
 /// Holds these devices beside everybody of the snapshot, all or none.
@@ -144,10 +165,7 @@ fn offer(board: &NodeUsage<'_>, device: &Device) -> Result<Offer, AllocationErro
 fn part(tile: &GpuUsage<'_>, memory: Bytes) -> Result<GrantSize, AllocationError> {
     let gpu = tile.gpu;
     if gpu.mode == Mode::Mig {
-        return Err(never(
-            tile,
-            "it is in MIG mode, which allows only MIG instances",
-        ));
+        return Err(never(tile, PinnedConstraint::OnlyMigInstances));
     }
     let memory = memory.round_up(GRANULE);
     let request = request_on(tile, Amount::Memory(memory));
@@ -155,7 +173,7 @@ fn part(tile: &GpuUsage<'_>, memory: Bytes) -> Result<GrantSize, AllocationError
     // The other scheduler has chosen; the agent warns of a part that is too small for a context.
     misses.retain(|miss| !matches!(miss, UnmetConstraint::Context { .. }));
     if !misses.is_empty() {
-        return Err(to_error(tile, &misses));
+        return Err(to_error(tile, misses));
     }
     // Rounded down, where a job's is rounded up: the sum over a full GPU is no more than 1.
     let exact = u128::from(memory.get()) * 1000 / u128::from(gpu.usable().get().max(1));
@@ -171,14 +189,14 @@ fn part(tile: &GpuUsage<'_>, memory: Bytes) -> Result<GrantSize, AllocationError
     };
     match fraction_constraints(tile, size) {
         misses if misses.is_empty() => Ok(size),
-        misses => Err(unavailable(tile, describe(&misses))),
+        misses => Err(unavailable(tile, PinnedConstraint::Unmet(misses))),
     }
 }
 
 fn whole(tile: &GpuUsage<'_>) -> Result<GrantSize, AllocationError> {
     let request = request_on(tile, Amount::ONE_GPU);
-    size(tile, &request).map_err(|misses| to_error(tile, &misses))?;
-    fit(tile, &request).map_err(|misses| unavailable(tile, describe(&misses)))
+    size(tile, &request).map_err(|misses| to_error(tile, misses))?;
+    fit(tile, &request).map_err(|misses| unavailable(tile, PinnedConstraint::Unmet(misses)))
 }
 
 fn instance(
@@ -188,32 +206,30 @@ fn instance(
 ) -> Result<(GrantSize, MigPlacementChoice), AllocationError> {
     let seats: &MigOccupancy<'_> = match (&tile.mig, tile.gpu.mode) {
         (Some(seats), Mode::Mig) => seats,
-        (_, Mode::Unmanaged) => return Err(to_error(tile, &[unmanaged(tile.gpu)])),
+        (_, Mode::Unmanaged) => return Err(to_error(tile, vec![unmanaged(tile.gpu)])),
         (_, Mode::Mig) => {
-            return Err(never(
-                tile,
-                "it is in MIG mode, and its profiles are unknown",
-            ));
+            return Err(never(tile, PinnedConstraint::ProfilesUnknown));
         }
-        (_, Mode::Shared | Mode::Exclusive) => return Err(never(tile, "not in MIG mode")),
+        (_, Mode::Shared | Mode::Exclusive) => {
+            let unmet = PinnedConstraint::Unmet(vec![UnmetConstraint::NotInMigMode]);
+            return Err(never(tile, unmet));
+        }
     };
     let table = seats.table();
     let Some(profile) = table.named(name) else {
-        return Err(never(tile, format!("it has no MIG profile {name}")));
+        return Err(never(tile, PinnedConstraint::NoProfile(name)));
     };
     if !profile.starts.contains(&start) {
-        let starts: Vec<String> = profile.starts.iter().map(u8::to_string).collect();
-        let why = format!(
-            "{name} cannot start at memory slice {start}, only at {}",
-            starts.join(", ")
-        );
-        return Err(never(tile, why));
+        let constraint = PinnedConstraint::Start {
+            profile: name,
+            start,
+            starts: profile.starts.clone(),
+        };
+        return Err(never(tile, constraint));
     }
     if let Some(old) = tile.slice_before_mig() {
-        return Err(unavailable(
-            tile,
-            UnmetConstraint::SliceBeforeMig(old).to_string(),
-        ));
+        let unmet = vec![UnmetConstraint::SliceBeforeMig(old)];
+        return Err(unavailable(tile, PinnedConstraint::Unmet(unmet)));
     }
     let candidates = seats.candidates(profile.id).into_iter();
     let mut there = candidates.filter(|candidate| candidate.placement.start == start);
@@ -222,12 +238,13 @@ fn instance(
             starts: vec![start],
             ..profile.clone()
         };
-        let obstacle = crate::mig::Obstacle {
+        let obstacle = Obstacle {
             // It is to lie there and nowhere else.
             is_fragmentation: false,
             ..seats.obstacle(&only)
         };
-        return Err(unavailable(tile, obstacle.to_string()));
+        let unmet = vec![UnmetConstraint::Slots(obstacle)];
+        return Err(unavailable(tile, PinnedConstraint::Unmet(unmet)));
     };
     let size = GrantSize {
         share: table.share(profile),
@@ -250,30 +267,25 @@ fn request_on(tile: &GpuUsage<'_>, amount: Amount) -> Request {
     }
 }
 
-/// What keeps it from being had whoever gives back what; one that is given to nobody now may come back.
-fn to_error(tile: &GpuUsage<'_>, misses: &[UnmetConstraint]) -> AllocationError {
+/// A constraint of the GPU itself is permanent; a GPU that is unmanaged now may be managed again.
+fn to_error(tile: &GpuUsage<'_>, misses: Vec<UnmetConstraint>) -> AllocationError {
     match misses.contains(&unmanaged(tile.gpu)) {
-        true => unavailable(tile, describe(misses)),
-        false => never(tile, describe(misses)),
+        true => unavailable(tile, PinnedConstraint::Unmet(misses)),
+        false => never(tile, PinnedConstraint::Unmet(misses)),
     }
 }
 
-fn describe(misses: &[UnmetConstraint]) -> String {
-    let all: Vec<String> = misses.iter().map(ToString::to_string).collect();
-    all.join("; ")
-}
-
-fn never(tile: &GpuUsage<'_>, why: impl fmt::Display) -> AllocationError {
+fn never(tile: &GpuUsage<'_>, constraint: PinnedConstraint) -> AllocationError {
     AllocationError::Never {
         index: tile.gpu.index,
-        why: why.to_string(),
+        constraint,
     }
 }
 
-fn unavailable(tile: &GpuUsage<'_>, why: String) -> AllocationError {
+fn unavailable(tile: &GpuUsage<'_>, constraint: PinnedConstraint) -> AllocationError {
     AllocationError::Unavailable {
         index: tile.gpu.index,
-        why,
+        constraint,
     }
 }
 

@@ -3,12 +3,12 @@
 //! Its memory can go back only where it was. So nobody else gets the room meanwhile, those who hold it are not stopped for it, and who
 //! has waited longer comes first.
 
-use std::fmt;
-
 use crate::model::gpu::Mode;
 use crate::model::slice::{Grant, label};
 use crate::model::snapshot::Snapshot;
-use crate::placement::fit::{GrantSize, UnmetConstraint, fraction_constraints, whole_gpu_constraints};
+use crate::placement::fit::{
+    GrantSize, UnmetConstraint, fraction_constraints, whole_gpu_constraints,
+};
 use crate::placement::occupancy::{GpuUsage, NodeUsage};
 use crate::project::{QuotaExceeded, Resources, quota_exceeded_by};
 use crate::units::{Bytes, JobId, Share};
@@ -24,11 +24,11 @@ pub enum ResumeBlocked {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuBlocked {
     pub index: u32,
-    /// Every cause.
-    pub why: Vec<String>,
-    /// It is given to nobody, or is not there.
+    /// Every cause; empty for a GPU that is unavailable.
+    pub unmet: Vec<UnmetConstraint>,
+    /// The GPU is not managed any more, or is gone.
     pub is_unavailable: bool,
-    /// Who holds something there, or goes on before.
+    /// Jobs that hold a part of it, or resume before this one.
     pub holders: Vec<JobId>,
 }
 
@@ -75,9 +75,9 @@ pub fn plan_resume(
         let tile = board.gpus.iter().find(|tile| tile.gpu.uuid == grant.gpu);
         match unmet_constraints(tile, grant, uses) {
             None => grants.push(named(tile, grant)),
-            Some(why) => full.push(GpuBlocked {
+            Some(unmet) => full.push(GpuBlocked {
                 index: grant.index,
-                why,
+                unmet,
                 is_unavailable: !tile.is_some_and(is_served),
                 holders: tile.map(holders).unwrap_or_default(),
             }),
@@ -94,12 +94,13 @@ fn unmet_constraints(
     tile: Option<&GpuUsage<'_>>,
     grant: &Grant,
     uses: Bytes,
-) -> Option<Vec<String>> {
-    let unserved = || Some(vec!["it is no longer available to jobs".to_owned()]);
-    let Some(tile) = tile else { return unserved() };
+) -> Option<Vec<UnmetConstraint>> {
+    let Some(tile) = tile else {
+        return Some(Vec::new());
+    };
     let is_whole = grant.share == Share::FULL;
     let misses = match tile.gpu.mode {
-        Mode::Unmanaged | Mode::Mig => return unserved(),
+        Mode::Unmanaged | Mode::Mig => return Some(Vec::new()),
         Mode::Exclusive if !is_whole => vec![UnmetConstraint::Exclusive],
         Mode::Exclusive | Mode::Shared if is_whole => {
             let mut misses = whole_gpu_constraints(tile);
@@ -121,8 +122,7 @@ fn unmet_constraints(
             },
         ),
     };
-    let words = || misses.iter().map(UnmetConstraint::to_string).collect();
-    (!misses.is_empty()).then(words)
+    (!misses.is_empty()).then_some(misses)
 }
 
 fn is_served(tile: &GpuUsage<'_>) -> bool {
@@ -145,232 +145,5 @@ fn named(tile: Option<&GpuUsage<'_>>, grant: &Grant) -> Grant {
     Grant {
         label,
         ..grant.clone()
-    }
-}
-
-impl fmt::Display for ResumeBlocked {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Quota(overdraft) => write!(out, "its project: {overdraft}"),
-            Self::Room(full) => {
-                let words: Vec<String> = full.iter().map(GpuBlocked::to_string).collect();
-                out.write_str(&words.join("; "))
-            }
-        }
-    }
-}
-
-impl fmt::Display for GpuBlocked {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "room on GPU {}: {}", self.index, self.why.join(", "))?;
-        let by: Vec<String> = self.holders.iter().map(|job| format!("#{job}")).collect();
-        match by[..] {
-            [] => Ok(()),
-            _ => write!(out, " (there: {})", by.join(", ")),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::explain::why::why;
-    use crate::model::gpu::Gpu;
-    use crate::model::invariants;
-    use crate::model::queue::QueueSpec;
-    use crate::model::request::{Amount, Request};
-    use crate::model::snapshot::{AllocatedJob, PendingJob, Queue};
-    use crate::plan::plan;
-    use crate::project::{Project, Quota, SchedulingClass};
-    use crate::units::{Gpus, QueueName};
-
-    /// Two GPUs, a job for each `GPU:SHARE`, and those that wait.
-    fn node(held: &[&str], waiting: &[&str]) -> Snapshot {
-        let gpus = [0, 1]
-            .map(|index| Gpu::sample(index, Bytes::gib(80)))
-            .to_vec();
-        let grant = |text: &str| {
-            let (index, share) = text.split_once(':').unwrap();
-            let share: Share = share.parse().unwrap();
-            let gpu = &gpus[index.parse::<usize>().unwrap()];
-            Grant {
-                gpu: gpu.uuid.clone(),
-                index: gpu.index,
-                memory: gpu.memory_of(share),
-                share,
-                label: label(gpu.index, share, |_| false),
-                mig: None,
-            }
-        };
-        let queue = QueueName::default_queue();
-        let held = (1..).zip(held).map(|(job, text)| {
-            let grants = text.split(',').map(grant).collect();
-            AllocatedJob::new(JobId(job), queue.clone(), grants)
-        });
-        let held = held.collect();
-        let asks = |(job, text): (u64, &&str)| {
-            PendingJob::new(JobId(job), Amount::from_gpu_flag(text).unwrap().into())
-        };
-        Snapshot {
-            gpus,
-            held,
-            queues: vec![Queue {
-                spec: QueueSpec::open(queue),
-                waiting: (11..).zip(waiting).map(asks).collect(),
-            }],
-            ..Snapshot::default()
-        }
-    }
-
-    /// The same with these jobs to go on, in this order.
-    fn due(mut node: Snapshot, jobs: &[u64]) -> Snapshot {
-        for (since, job) in (0..).zip(jobs) {
-            let mut held = node.held.iter_mut();
-            held.find(|held| held.job.0 == *job).unwrap().due = Some(since);
-        }
-        node
-    }
-
-    fn comes_back(node: &Snapshot, job: u64) -> Result<String, String> {
-        let grants = plan_resume(node, JobId(job), &[]).map_err(|lacks| lacks.to_string())?;
-        let labels: Vec<&str> = grants.iter().map(|grant| grant.label.as_str()).collect();
-        Ok(labels.join(" "))
-    }
-
-    #[test]
-    fn a_job_has_its_gpus_again_once_all_of_them_have_room() {
-        let node = due(node(&["0:0.5,1:0.5", "0:0.75"], &[]), &[1]);
-        assert_eq!(
-            comes_back(&node, 1).unwrap_err(),
-            "room on GPU 0: 0.25 free, 0.5 needed, 20.0 GiB free, 40.0 GiB needed (there: #2)"
-        );
-        let lacks = plan_resume(&node, JobId(1), &[]).unwrap_err();
-        assert!(lacks.keeps_room());
-        let mut ended = node.clone();
-        ended.held.pop();
-        assert_eq!(comes_back(&ended, 1).unwrap(), "gpu0.5a gpu1.5a");
-        assert_eq!(invariants::check(&node), Ok(()), "it holds nothing yet");
-    }
-
-    #[test]
-    fn a_label_that_is_taken_meanwhile_becomes_another() {
-        let node = due(node(&["0:0.5", "0:0.5"], &[]), &[1]);
-        assert_eq!(comes_back(&node, 1).unwrap(), "gpu0.5b");
-    }
-
-    #[test]
-    fn nothing_new_starts_where_room_is_kept_and_it_is_said_for_whom() {
-        let full = node(&["0:0.5", "1:1", "0:0.75"], &["0.25", "1"]);
-        assert_eq!(
-            plan(&due(full.clone(), &[])).starts.len(),
-            0,
-            "it is over-full"
-        );
-        let one = due(full, &[1]);
-        assert!(plan(&one).starts.is_empty());
-        let why_not = why(&one, JobId(11)).unwrap();
-        assert_eq!(
-            why_not.summary,
-            "needs 0.25 of a GPU; 2 of 2 GPUs in use; room is reserved for #1, which is resuming"
-        );
-        assert_eq!(
-            why_not.gpus[0].failed.last().unwrap(),
-            "room is reserved for #1, which is resuming"
-        );
-        let holders: Vec<String> =
-            (why_not.gpus[0].holders.iter().map(ToString::to_string)).collect();
-        assert_eq!(holders, ["#1 default 0.5, resuming", "#3 default 0.75"]);
-        assert_eq!(why_not.gpus[1].failed, ["whole GPU held by #2"]);
-        // Where only its place is kept, nothing is in use.
-        let kept = due(node(&["0:0.5"], &["1"]), &[1]);
-        let whole = Request::from(Amount::ONE_GPU);
-        let board = NodeUsage::of(&kept);
-        assert_eq!(
-            crate::placement::fit::fit(&board.gpus[0], &whole).unwrap_err(),
-            [UnmetConstraint::Reserved(JobId(1))]
-        );
-        assert_eq!(plan(&kept).starts[0].grants[0].index, 1);
-    }
-
-    #[test]
-    fn who_has_waited_longer_comes_first_and_none_waits_for_another_for_ever() {
-        let both = due(node(&["0:0.75", "0:0.5"], &[]), &[2, 1]);
-        assert_eq!(comes_back(&both, 2).unwrap(), "gpu0.5a");
-        assert_eq!(
-            comes_back(&both, 1).unwrap_err(),
-            "room on GPU 0: 0.5 free, 0.75 needed, 40.0 GiB free, 60.0 GiB needed, room is reserved for #2, which is resuming (there: #2)"
-        );
-    }
-
-    #[test]
-    fn memory_of_strangers_is_in_the_way() {
-        let mut node = due(node(&["0:0.5", "1:1"], &[]), &[1, 2]);
-        node.gpus[0].foreign = Bytes::gib(50);
-        assert!(
-            comes_back(&node, 1)
-                .unwrap_err()
-                .contains("outside Divvy hold 50.0 GiB")
-        );
-        node.gpus[0].foreign = Bytes::ZERO;
-        // Of a whole GPU the job has to have what it used, and may come to less than it had.
-        node.gpus[1].foreign = Bytes::gib(2);
-        let uses = |gib| plan_resume(&node, JobId(2), &[Bytes::gib(gib)]).is_ok();
-        assert!(uses(78) && !uses(79));
-    }
-
-    #[test]
-    fn a_gpu_that_is_used_otherwise_by_now_does_not_take_it_back() {
-        let parked = due(node(&["0:0.5"], &[]), &[1]);
-        let mode = |mode| {
-            let mut changed = parked.clone();
-            changed.gpus[0].mode = mode;
-            comes_back(&changed, 1)
-        };
-        for unserved in [Mode::Unmanaged, Mode::Mig] {
-            let said = mode(unserved).unwrap_err();
-            assert_eq!(said, "room on GPU 0: it is no longer available to jobs");
-            let mut changed = parked.clone();
-            changed.gpus[0].mode = unserved;
-            let lacks = plan_resume(&changed, JobId(1), &[]).unwrap_err();
-            assert!(!lacks.keeps_room());
-        }
-        assert!(
-            mode(Mode::Exclusive)
-                .unwrap_err()
-                .contains("whole GPUs only")
-        );
-        assert!(mode(Mode::Shared).is_ok());
-        let mut gone = parked;
-        gone.gpus.remove(0);
-        assert!(comes_back(&gone, 1).is_err());
-    }
-
-    #[test]
-    fn what_its_project_may_have_counts_and_nobody_is_stopped_in_its_place() {
-        let mut node = node(&["0:0.5", "1:1"], &["1"]);
-        let mut vision = Project::new("vision".parse().unwrap());
-        vision.quota = Quota {
-            gpus: Gpus::whole(1),
-            memory: None,
-        };
-        vision.limit.gpus = Some(Gpus::whole(1));
-        node.projects = vec![vision];
-        let owner = SchedulingClass {
-            project: Some("vision".parse().unwrap()),
-            preemptible: true,
-            ..SchedulingClass::default()
-        };
-        for held in &mut node.held {
-            held.owner = owner.clone();
-        }
-        let parked = due(node, &[1]);
-        assert_eq!(
-            comes_back(&parked, 1).unwrap_err(),
-            "its project: vision's limit is 1 GPU; 1 in use, 0.5 more needed"
-        );
-        let lacks = plan_resume(&parked, JobId(1), &[]).unwrap_err();
-        assert!(!lacks.keeps_room(), "it may lack that without end");
-        let stopped: Vec<u64> = plan(&parked).preempts.iter().map(|one| one.job.0).collect();
-        assert!(!stopped.contains(&1), "{stopped:?}");
     }
 }

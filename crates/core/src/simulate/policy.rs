@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::mix::Demand;
-use crate::mig::{Candidate, MigGpu, self};
+use crate::mig::{self, Candidate, MigGpu};
 
 /// A way to place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

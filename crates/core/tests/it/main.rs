@@ -15,6 +15,7 @@ mod project_props;
 mod projects;
 mod reconcile_props;
 mod resize_props;
+mod resume;
 mod rules;
 mod scenarios;
 mod simulate;
