@@ -18,13 +18,13 @@
 //! | [`docker`] | flags of `docker run` that a container job may use | |
 //! | [`lease`] | leases of a GPU's compute time | `units` |
 //! | [`mig`] | MIG geometry: profiles, layouts, placements, recovery | `units` |
-//! | [`simulate`] | simulations of MIG placement policies | `units`, `mig` |
+//! | [`simulate`] | simulations of MIG placement policies | `mig` |
 //! | `model` | the node as plain data: GPUs, requests, queues, jobs | `units`, `mig` |
 //! | [`reconcile`] | the driver's figures against the ledgers: bypasses | `units`, `model` |
 //! | `placement` | occupancy, fit, placement, backfill, pinned allocation | `units`, `mig`, `model` |
 //! | [`project`] | quotas, fair shares, preemption | `units`, `model`, `placement` |
 //! | `plan` | the planner | `units`, `mig`, `model`, `placement`, `project` |
-//! | [`resize`] | resizing, offloading and resuming of running jobs | `units`, `model`, `placement`, `project` |
+//! | [`resize`] | resizing, offloading and resuming of running jobs | `units`, `mig`, `model`, `placement`, `project` |
 //! | `explain` | reasons, suggestions, estimates | `units`, `mig`, `model`, `placement`, `project`, `plan`, `resize` |
 #![forbid(unsafe_code)]
 

@@ -2,8 +2,8 @@
 //!
 //! The planner considers jobs in scheduling order:
 //!
-//! - The first job that does not fit ends the pass, so that smaller jobs do not overtake it for ever. With `backfill` the
-//!   pass goes on for jobs that cannot delay it ([`backfill`](crate::placement::backfill)).
+//! - The first job that does not fit ends the pass, so that smaller jobs do not overtake it for ever. With `backfill`
+//!   the pass goes on for jobs that cannot delay it ([`backfill`](crate::placement::backfill)).
 //! - A job that could never fit, for example because a GPU was lost since, delays no other job.
 //! - A job that its project's quota or limit keeps waiting delays only jobs of its own project.
 //! - A job within quota that does not fit can preempt jobs that are over quota ([`project`](crate::project)).
@@ -117,7 +117,8 @@ pub(crate) fn starts(snapshot: &Snapshot, job: JobId) -> (bool, usize) {
     (starts, looks)
 }
 
-/// `may_preempt`: whether jobs can be preempted. `until`: the last job to consider. Answers how many GPUs were looked at, too.
+/// `may_preempt`: whether jobs can be preempted. `until`: the last job to consider. Answers how many GPUs were looked
+/// at, too.
 fn decide_until(snapshot: &Snapshot, may_preempt: bool, until: Option<JobId>) -> (Decision, usize) {
     let mut pass = Pass::new(snapshot, may_preempt);
     let mut decision = Decision {

@@ -1,10 +1,15 @@
-//! Changing how much a job holds while it runs: by the same arithmetic as a placement, on the GPUs that it has.
+//! Resizing of running jobs: another size on the same GPUs, by the same arithmetic as a placement.
 //!
 //! ```text
-//! resize ──► for each GPU: what it holds from now on ── and, where that is more, what it is to hold once it uses less
+//! resize ──► for each GPU: the grant from now on, and, where that is more than requested, the target
 //! ```
-//! More is given at once, if it is there. Less is a goal: memory in use cannot be taken away, so the job holds what it held
-//! until it uses no more than the goal ([`reached`]); only then it is anybody else's. A running job keeps its GPUs.
+//! A larger size is granted at once, if there is room. A smaller size is a target: memory in use cannot be taken away,
+//! so the job keeps its grant until it uses no more than the target ([`grant_at_target`]). A running job keeps its
+//! GPUs.
+//!
+//! [`memory`] is the state of an offloaded job's memory, [`resume`] decides when it gets its GPUs back.
+//!
+//! May use `units`, `mig`, `model`, `placement` and `project`. Only `explain` uses it.
 
 pub mod memory;
 pub mod resume;
@@ -20,13 +25,13 @@ use crate::units::{Bytes, JobId, Share};
 /// What a job holds of one GPU after a resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resized {
-    /// From now on.
+    /// What it holds from now on.
     pub grant: Grant,
-    /// Once it uses no more memory than this; `None` when that is what it holds.
+    /// What it holds once it uses no more than this; `None` where that equals the grant.
     pub target: Option<ResizeTarget>,
 }
 
-/// What a job is to hold of one GPU.
+/// The requested size of a job on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResizeTarget {
     pub memory: Bytes,
@@ -73,12 +78,12 @@ pub struct NoRoom {
     pub holders: Vec<JobId>,
 }
 
-/// What a job that holds GPUs is to hold of each of them; nothing changes where one of them has no room.
+/// The new size of a job on each of its GPUs; all GPUs change or none.
 ///
 /// `-g 0.5` and `--gpu-memory 12G` mean each of its GPUs, `-g 2x0.5` and `-g 2` all of its two.
 ///
 /// # Errors
-/// [`ResizeError`]; a job that holds nothing is asked for no GPU and has none.
+/// [`ResizeError`]. The result is empty for a job without GPUs.
 pub fn resize(
     snapshot: &Snapshot,
     job: JobId,
@@ -91,29 +96,29 @@ pub fn resize(
     }
     let each = each(amount, u32::try_from(grants.len()).unwrap_or(u32::MAX))?;
     let others = without(snapshot, job);
-    let board = NodeUsage::of(&others);
+    let node = NodeUsage::of(&others);
     grants
         .iter()
         .map(|grant| {
             let index = grant.index;
-            let mut gpus = board.gpus.iter();
-            let tile = gpus.find(|tile| tile.gpu.uuid == grant.gpu);
-            one(tile.ok_or(ResizeError::NotServed { index })?, grant, each)
+            let mut gpus = node.gpus.iter();
+            let usage = gpus.find(|usage| usage.gpu.uuid == grant.gpu);
+            one(usage.ok_or(ResizeError::NotServed { index })?, grant, each)
         })
         .collect()
 }
 
-/// What a job holds of a GPU whose goal it has reached.
+/// The grant of a job on a GPU once it has reached its target.
 pub fn grant_at_target(
     snapshot: &Snapshot,
     job: JobId,
     grant: &Grant,
-    goal: ResizeTarget,
+    target: ResizeTarget,
 ) -> Grant {
     let others = without(snapshot, job);
-    let board = NodeUsage::of(&others);
-    let tile = board.gpus.iter().find(|tile| tile.gpu.uuid == grant.gpu);
-    granted(tile, grant, goal)
+    let node = NodeUsage::of(&others);
+    let usage = node.gpus.iter().find(|usage| usage.gpu.uuid == grant.gpu);
+    granted(usage, grant, target)
 }
 
 fn without(snapshot: &Snapshot, job: JobId) -> Snapshot {
@@ -122,7 +127,7 @@ fn without(snapshot: &Snapshot, job: JobId) -> Snapshot {
     others
 }
 
-/// What one GPU is asked for.
+/// The request for each single GPU.
 fn each(amount: Amount, has: u32) -> Result<Amount, ResizeError> {
     let all = |asked: u32, of_each| match asked == has {
         true => Ok(of_each),
@@ -142,9 +147,9 @@ fn each(amount: Amount, has: u32) -> Result<Amount, ResizeError> {
     }
 }
 
-fn one(tile: &GpuUsage<'_>, grant: &Grant, each: Amount) -> Result<Resized, ResizeError> {
+fn one(usage: &GpuUsage<'_>, grant: &Grant, each: Amount) -> Result<Resized, ResizeError> {
     let index = grant.index;
-    if matches!(tile.gpu.mode, Mode::Unmanaged | Mode::Mig) {
+    if matches!(usage.gpu.mode, Mode::Unmanaged | Mode::Mig) {
         return Err(ResizeError::NotServed { index });
     }
     let request = Request::from(each);
@@ -154,15 +159,15 @@ fn one(tile: &GpuUsage<'_>, grant: &Grant, each: Amount) -> Result<Resized, Resi
             target: None,
         });
     }
-    let wanted = size(tile, &request).map_err(|unmet| ResizeError::Never {
-        gpu: Box::new(tile.gpu.clone()),
+    let wanted = size(usage, &request).map_err(|unmet| ResizeError::Never {
+        gpu: Box::new(usage.gpu.clone()),
         requested: each,
         unmet,
     })?;
     let wanted = match each {
-        // All there is now, less what processes outside Divvy hold.
+        // The whole GPU, less the memory of processes outside Divvy.
         Amount::ONE_GPU => {
-            fit(tile, &request).map_err(|misses| no_room(tile, grant, each, misses))?
+            fit(usage, &request).map_err(|unmet| no_room(usage, grant, each, unmet))?
         }
         _ => wanted,
     };
@@ -173,12 +178,12 @@ fn one(tile: &GpuUsage<'_>, grant: &Grant, each: Amount) -> Result<Resized, Resi
     };
     let grows = from_now.share > grant.share || from_now.memory > grant.memory;
     if grows && each != Amount::ONE_GPU {
-        let misses = fraction_constraints(tile, from_now);
-        if !misses.is_empty() {
-            return Err(no_room(tile, grant, each, misses));
+        let unmet = fraction_constraints(usage, from_now);
+        if !unmet.is_empty() {
+            return Err(no_room(usage, grant, each, unmet));
         }
     }
-    let goal = ResizeTarget {
+    let target = ResizeTarget {
         memory: wanted.memory,
         share: wanted.share,
     };
@@ -187,15 +192,15 @@ fn one(tile: &GpuUsage<'_>, grant: &Grant, each: Amount) -> Result<Resized, Resi
         share: from_now.share,
     };
     Ok(Resized {
-        grant: granted(Some(tile), grant, now),
-        target: (goal != now).then_some(goal),
+        grant: granted(Some(usage), grant, now),
+        target: (target != now).then_some(target),
     })
 }
 
-/// The grant with another size, and with a label that says it.
-fn granted(tile: Option<&GpuUsage<'_>>, grant: &Grant, size: ResizeTarget) -> Grant {
+/// The grant with another size and the label of that size.
+fn granted(usage: Option<&GpuUsage<'_>>, grant: &Grant, size: ResizeTarget) -> Grant {
     let taken = |label: &str| {
-        let holders = tile.map_or(&[][..], |tile| &tile.holders);
+        let holders = usage.map_or(&[][..], |usage| &usage.holders);
         holders.iter().any(|holder| holder.grant.label == label)
     };
     let label = match size.share == grant.share {
@@ -210,23 +215,23 @@ fn granted(tile: Option<&GpuUsage<'_>>, grant: &Grant, size: ResizeTarget) -> Gr
     }
 }
 
-/// `tile`: what the others hold of the GPU.
+/// `usage`: the GPU with the other jobs on it.
 fn no_room(
-    tile: &GpuUsage<'_>,
+    usage: &GpuUsage<'_>,
     grant: &Grant,
     requested: Amount,
     unmet: Vec<UnmetConstraint>,
 ) -> ResizeError {
     ResizeError::NoRoom(Box::new(NoRoom {
-        gpu: tile.gpu.clone(),
+        gpu: usage.gpu.clone(),
         requested,
         held: ResizeTarget {
             memory: grant.memory,
             share: grant.share,
         },
-        free: tile.free(),
+        free: usage.free(),
         unmet,
-        holders: tile.holders.iter().map(|holder| holder.job).collect(),
+        holders: usage.holders.iter().map(|holder| holder.job).collect(),
     }))
 }
 
@@ -286,10 +291,10 @@ mod tests {
                     label,
                     ..
                 } = &one.grant;
-                let goal = one
+                let target = one
                     .target
-                    .map(|goal| format!(" -> {} {}", goal.memory, goal.share));
-                format!("{memory} {share} {label}{}", goal.unwrap_or_default())
+                    .map(|target| format!(" -> {} {}", target.memory, target.share));
+                format!("{memory} {share} {label}{}", target.unwrap_or_default())
             })
             .collect()
     }
@@ -322,12 +327,12 @@ mod tests {
     fn less_is_a_goal() {
         let node = node(1, &["0:0.5", "0:0.25"]);
         assert_eq!(resized(&node, "10G"), ["40GiB 0.5 gpu00.5a -> 10GiB 0.125"]);
-        let goal = ResizeTarget {
+        let target = ResizeTarget {
             memory: Bytes::gib(20),
             share: "0.25".parse().unwrap(),
         };
         let grant = &node.held[0].grants[0];
-        let after = grant_at_target(&node, JobId(1), grant, goal);
+        let after = grant_at_target(&node, JobId(1), grant, target);
         assert_eq!(
             (after.memory, after.label.as_str()),
             (Bytes::gib(20), "gpu0.25a")

@@ -1,8 +1,10 @@
-//! Units and identifiers: one type for each quantity (memory, shares, GPUs) and each identity (GPU, job, queue, project).
+//! Units and identifiers: one type for each quantity (memory, shares, GPUs) and each identity (GPU, job, queue,
+//! project).
 //!
-//! A unit holds an integer, and has one `FromStr` and one `Display` with `parse(display(x)) == x`. Floats are for drawing.
+//! A unit holds an integer, and has one `FromStr` and one `Display` with `parse(display(x)) == x`. Floats are for
+//! drawing.
 //!
-//! Uses no other room; every room may use it.
+//! Uses no other room. Every room may use it.
 
 mod bytes;
 mod compute;

@@ -1,4 +1,4 @@
-//! One line of text as a shell would split it into words, without anything being expanded.
+//! Shell word splitting of one line of text, without expansion.
 
 /// A quote that is not closed, or a backslash at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

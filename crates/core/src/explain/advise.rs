@@ -1,10 +1,10 @@
-//! How much memory to ask for, from what earlier runs of the same program used.
+//! Right-sizing: recommends how much memory to request, from the usage of earlier runs of the same program.
 //!
 //! ```text
-//! ended runs ──► what each needed ──► the most of them + a margin, in steps of 256 MiB
+//! ended runs ──► what each needed ──► the largest + a margin, in steps of 256 MiB
 //! ```
-//! A run that was refused memory needed more than its peak: what it used and what it was refused, together. From no run
-//! nothing follows, and nothing is said.
+//! A run with refused allocations needed its peak and the refused bytes together. Without a run there is no
+//! recommendation.
 
 use std::num::NonZeroU32;
 
@@ -33,7 +33,8 @@ pub struct RunUsage {
     pub peak: Bytes,
     /// How often its limit refused memory.
     pub denied: u64,
-    /// The smallest limit under which the largest of the refused allocations would have passed; zero when none was refused.
+    /// The smallest limit under which the largest of the refused allocations would have passed; zero when none was
+    /// refused.
     pub sufficient: Bytes,
 }
 

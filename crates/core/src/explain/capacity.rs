@@ -1,4 +1,4 @@
-//! Whether a request can ever be served by these GPUs, once everybody else is gone.
+//! Capacity refusals: why no empty node could serve a request, and the nearest request that it could.
 
 use crate::explain::reason::indices;
 use crate::explain::suggest::{
@@ -12,12 +12,12 @@ use crate::placement::fit::{Fraction, RequestShape, UnmetConstraint, size};
 use crate::placement::occupancy::NodeUsage;
 use crate::units::Bytes;
 
-/// Whether these GPUs, empty and with no foreign process on them, can serve the request.
+/// Checks that these GPUs, without any job or unmanaged process, can serve the request.
 ///
 /// # Errors
 /// [`NeverFits`], with the nearest request that can.
 pub fn can_ever_fit(gpus: &[Gpu], request: &Request) -> Result<(), NeverFits> {
-    let board = NodeUsage::empty(gpus);
+    let node = NodeUsage::empty(gpus);
     let absent: Vec<u32> = {
         let there = |index: &u32| gpus.iter().any(|gpu| gpu.index == *index);
         request
@@ -28,12 +28,12 @@ pub fn can_ever_fit(gpus: &[Gpu], request: &Request) -> Result<(), NeverFits> {
             .collect()
     };
     if absent.is_empty() {
-        return match can_ever_place(&board, request) {
+        return match can_ever_place(&node, request) {
             true => Ok(()),
-            false => Err(never_fits(&board, request)),
+            false => Err(never_fits(&node, request)),
         };
     }
-    let there: Vec<u32> = board.gpus.iter().map(|tile| tile.gpu.index).collect();
+    let there: Vec<u32> = node.gpus.iter().map(|usage| usage.gpu.index).collect();
     let there = match there[..] {
         [] => "there are none".to_owned(),
         _ => format!("there are {}", indices(&there)),
@@ -78,22 +78,22 @@ pub(super) fn never_fits(empty: &NodeUsage<'_>, request: &Request) -> NeverFits 
     }
 }
 
-/// What a context takes where it takes least, if the parts asked for fail for want of that alone.
+/// The smallest context overhead of a GPU, if the overhead is the only unmet constraint there.
 fn smallest_context(empty: &NodeUsage<'_>, request: &Request) -> Option<Bytes> {
-    let misses = empty
+    let unmet = empty
         .gpus
         .iter()
-        .filter_map(|tile| size(tile, request).err());
-    let context = |misses: Vec<UnmetConstraint>| match misses[..] {
+        .filter_map(|usage| size(usage, request).err());
+    let context = |unmet: Vec<UnmetConstraint>| match unmet[..] {
         [UnmetConstraint::Context { context, .. }] => Some(context),
         _ => None,
     };
-    misses.filter_map(context).min()
+    unmet.filter_map(context).min()
 }
 
-/// The part is smaller than what a context alone takes.
+/// The refusal of a part that is smaller than the context overhead.
 fn below_context(empty: &NodeUsage<'_>, request: &Request, context: Bytes) -> NeverFits {
-    // Room for some data besides, in a round figure.
+    // The overhead and some room for data, as a round figure.
     let enough = context
         .saturating_add(Bytes::new(1))
         .round_up(Bytes::mib(256));
@@ -116,7 +116,7 @@ fn below_context(empty: &NodeUsage<'_>, request: &Request, context: Bytes) -> Ne
 /// Amounts of the same kind that have this much memory on some GPU, the smallest first.
 fn with_memory(empty: &NodeUsage<'_>, request: &Request, memory: Bytes) -> Vec<Amount> {
     let shares = || {
-        let shares = shared_gpus(empty, request).filter_map(|tile| tile.gpu.share_of(memory));
+        let shares = shared_gpus(empty, request).filter_map(|usage| usage.gpu.share_of(memory));
         let mut shares: Vec<_> = shares.collect();
         shares.sort_unstable();
         shares.dedup();
@@ -143,17 +143,17 @@ fn message(empty: &NodeUsage<'_>, request: &Request) -> String {
         ),
     };
     let asked_for = || {
-        let tiles = empty.gpus.iter();
-        tiles.filter(|tile| request.allows(tile.gpu.index))
+        let usages = empty.gpus.iter();
+        usages.filter(|usage| request.allows(usage.gpu.index))
     };
     let managed = asked_for()
-        .filter(|tile| tile.gpu.mode != Mode::Unmanaged)
+        .filter(|usage| usage.gpu.mode != Mode::Unmanaged)
         .count();
     let only = |count: usize, mode: &str| match count {
         1 => format!("only 1 GPU {some} is {mode}"),
         _ => format!("only {count} GPUs {some} are {mode}"),
     };
-    let in_mode = |mode: Mode| asked_for().filter(|tile| tile.gpu.mode == mode).count();
+    let in_mode = |mode: Mode| asked_for().filter(|usage| usage.gpu.mode == mode).count();
     let (parts, instances) = (
         shared_gpus(empty, request).count(),
         mig_gpus(empty, request).count(),
@@ -204,8 +204,8 @@ fn message(empty: &NodeUsage<'_>, request: &Request) -> String {
         wish => format!(" with {wish} isolation"),
     };
     let what = request.amount.describe();
-    let away = asked_for().filter(|tile| tile.gpu.away);
-    match away.map(|tile| tile.gpu.index).collect::<Vec<_>>()[..] {
+    let away = asked_for().filter(|usage| usage.gpu.away);
+    match away.map(|usage| usage.gpu.index).collect::<Vec<_>>()[..] {
         [] => format!("{what}{with} requested, but {cause}"),
         [one] => format!("{what}{with} requested, but GPU {one} does not respond"),
         ref some => format!(
@@ -215,7 +215,7 @@ fn message(empty: &NodeUsage<'_>, request: &Request) -> String {
     }
 }
 
-/// What profiles there are instead.
+/// The profiles that the GPUs have.
 fn profiles(empty: &NodeUsage<'_>, request: &Request) -> String {
     let there = mig_gpus(empty, request).flat_map(placeable_profiles);
     let mut there: Vec<_> = there
@@ -254,19 +254,19 @@ fn most_memory(empty: &NodeUsage<'_>, request: &Request, some: &str) -> String {
     }
 }
 
-/// The request is beyond these GPUs, whoever ends.
+/// No state of these GPUs can serve the request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct NeverFits {
     pub message: String,
-    /// The nearest request that fits, if any does.
+    /// The nearest request that fits.
     pub nearest: Option<Request>,
-    /// The isolation that the nearest does without.
+    /// The isolation that the nearest request drops.
     pub without: Option<Isolation>,
 }
 
 impl NeverFits {
-    /// What to ask for instead: `the nearest that fits is -g 1`.
+    /// The request to make instead: `the nearest request that fits is -g 1`.
     pub fn hint(&self) -> String {
         let Some(Request { amount, on, .. }) = &self.nearest else {
             return "divvy gpus".to_owned();
@@ -292,7 +292,7 @@ mod tests {
 
     fn refusal(usable: Bytes, amount: &str) -> (String, String) {
         let gpu = Gpu {
-            foreign: usable, // Of no account: processes end.
+            foreign: usable, // Ignored: processes end.
             ..Gpu::sample(0, usable)
         };
         let amount = Amount::from_memory_flag(amount)
@@ -325,7 +325,8 @@ mod tests {
         assert_eq!(hint, "the nearest request that fits is -g 1");
     }
 
-    /// The message and hint for an amount on GPUs with so much memory and so large a context, in MiB; `None` where it fits.
+    /// The message and hint for an amount on GPUs with so much memory and so large a context, in MiB; `None` where it
+    /// fits.
     fn beside_contexts(gpus: &[(u64, u64)], amount: Amount) -> Option<(String, String)> {
         let gpu = |(index, (total, context)): (u8, &(u64, u64))| Gpu {
             context: Bytes::mib(*context),

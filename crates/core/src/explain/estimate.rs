@@ -1,7 +1,7 @@
-//! When a waiting job starts, if everybody runs for as long as is known and nobody else comes.
+//! Start estimate: when a pending job starts, if jobs run for as long as expected and no other job is submitted.
 //!
-//! The planner itself is asked, again and again, each time with the next one gone whose end is known. Where ends are time
-//! limits the answer is the latest; whoever has none ends never, and then nothing can be said of those who wait for it.
+//! The planner is asked again and again, each time without the next job whose end is known. With time limits as ends
+//! the answer is the latest. A job without a known end never ends, and then jobs behind it have no estimate.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,13 @@ use crate::model::snapshot::{AllocatedJob, Snapshot};
 use crate::plan::decide;
 use crate::units::JobId;
 
-/// So many ends are looked ahead at most, and so many waiting jobs asked over all of them: it bounds the time that an
-/// answer takes.
+/// Bounds of the search: ends looked ahead, and pending jobs considered over all of them.
 const MOST_ENDS: usize = 256;
 const MOST_ASKED: usize = 50_000;
 
-/// In how many seconds a job starts; 0 for one that starts now, `None` where that cannot be said.
+/// In how many seconds a job starts; 0 for a job that starts now, `None` where no estimate is possible.
 ///
-/// `left`: how many seconds each job has still to run, or runs once it has started, for those of which it is known.
+/// `left`: for jobs with a known end, how many seconds each has still to run, or runs once it has started.
 pub fn estimate_start(snapshot: &Snapshot, job: JobId, left: &BTreeMap<JobId, u64>) -> Option<u64> {
     let mut state = snapshot.clone();
     let mut now = 0;

@@ -1,5 +1,6 @@
-//! Where several MIG instances would go together, as things are: for people who look ahead. Nothing is held by asking, and jobs
-//! that wait are not looked at.
+//! MIG preview: a dry run that places a batch of instances as the GPUs are now.
+//!
+//! It allocates nothing, and ignores pending jobs.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +9,7 @@ use crate::model::snapshot::Snapshot;
 use crate::placement::occupancy::{GpuUsage, NodeUsage};
 use crate::units::{Bytes, GpuUuid};
 
-/// Where one instance of a batch would go.
+/// The planned placement of one instance of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedInstance {
     pub profile: MigProfile,
@@ -18,13 +19,13 @@ pub struct PlannedInstance {
     /// Memory slices that it covers.
     pub slices: u8,
     pub memory: Bytes,
-    /// An idle instance lies just there, and is taken over.
+    /// It takes over an idle instance.
     pub reuse: bool,
     /// Labels of the idle instances that would be removed for it: `2g.10gb@2`.
     pub reclaim: Vec<String>,
 }
 
-/// They do not all fit.
+/// Why a batch does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PreviewError {
     #[error("no GPU here is in MIG mode")]
@@ -32,32 +33,32 @@ pub enum PreviewError {
     /// Of these profiles.
     #[error("no GPU here has the profile {}", names(.0))]
     Unknown(Vec<MigProfile>),
-    /// Whoever ends.
+    /// Not even on empty GPUs.
     #[error("{} can never coexist{}", listed(.0), beside(.0, *.1))]
     Never(Vec<MigProfile>, usize),
     #[error("no room now for {}{}", listed(.0), beside(.0, *.1))]
     Now(Vec<MigProfile>, usize),
 }
 
-/// Where instances of these profiles would go on the GPUs with these indices, or on any where none are named: all of them, found
-/// by exact search where they are few enough.
+/// Plans instances of these profiles on the GPUs with these indices, or on any GPU where none is named. The search is
+/// exact for batches that are small enough.
 ///
 /// # Errors
-/// [`NoRoom`], with those that are left over of a packing that has as many as possible.
+/// [`PreviewError`], with the instances that the best packing leaves over.
 pub fn preview(
     snapshot: &Snapshot,
     wanted: &[MigProfile],
     on: &[u32],
 ) -> Result<Vec<PlannedInstance>, PreviewError> {
-    let (board, empty) = (NodeUsage::of(snapshot), NodeUsage::empty(&snapshot.gpus));
-    let tiles = mig_gpus(&board, on);
-    if tiles.is_empty() {
+    let (node, empty) = (NodeUsage::of(snapshot), NodeUsage::empty(&snapshot.gpus));
+    let usages = mig_gpus(&node, on);
+    if usages.is_empty() {
         return Err(PreviewError::NoGpu);
     }
     let is_offered = |name: &&MigProfile| {
-        let mut tables = tiles
+        let mut tables = usages
             .iter()
-            .filter_map(|tile| Some(tile.mig.as_ref()?.table()));
+            .filter_map(|usage| Some(usage.mig.as_ref()?.table()));
         tables.any(|table| table.named(**name).is_some())
     };
     let unknown: BTreeSet<MigProfile> = wanted
@@ -68,10 +69,10 @@ pub fn preview(
     if !unknown.is_empty() {
         return Err(PreviewError::Unknown(unknown.into_iter().collect()));
     }
-    let packing = packed(&tiles, wanted);
+    let packing = packed(&usages, wanted);
     let left = left_over(&packing, wanted);
     if left.is_empty() {
-        return Ok(planned_instances(&tiles, wanted, &packing));
+        return Ok(planned_instances(&usages, wanted, &packing));
     }
     let ever = left_over(&packed(&mig_gpus(&empty, on), wanted), wanted);
     Err(match ever.is_empty() {
@@ -80,18 +81,18 @@ pub fn preview(
     })
 }
 
-fn mig_gpus<'b, 'a>(board: &'b NodeUsage<'a>, on: &[u32]) -> Vec<&'b GpuUsage<'a>> {
-    let asked_for = |tile: &&GpuUsage<'_>| on.is_empty() || on.contains(&tile.gpu.index);
-    let tiles = board.gpus.iter().filter(asked_for);
-    tiles
-        .filter(|tile| tile.mig.is_some() && tile.slice_before_mig().is_none())
+fn mig_gpus<'b, 'a>(node: &'b NodeUsage<'a>, on: &[u32]) -> Vec<&'b GpuUsage<'a>> {
+    let asked_for = |usage: &&GpuUsage<'_>| on.is_empty() || on.contains(&usage.gpu.index);
+    let usages = node.gpus.iter().filter(asked_for);
+    usages
+        .filter(|usage| usage.mig.is_some() && usage.slice_before_mig().is_none())
         .collect()
 }
 
-fn packed(tiles: &[&GpuUsage<'_>], wanted: &[MigProfile]) -> Packing {
-    let sites: Vec<MigGpu<'_>> = tiles
+fn packed(usages: &[&GpuUsage<'_>], wanted: &[MigProfile]) -> Packing {
+    let sites: Vec<MigGpu<'_>> = usages
         .iter()
-        .filter_map(|tile| Some(tile.mig.as_ref()?.site()))
+        .filter_map(|usage| Some(usage.mig.as_ref()?.site()))
         .collect();
     pack(&sites, wanted)
 }
@@ -105,15 +106,15 @@ fn left_over(packing: &Packing, wanted: &[MigProfile]) -> Vec<MigProfile> {
 }
 
 fn planned_instances(
-    tiles: &[&GpuUsage<'_>],
+    usages: &[&GpuUsage<'_>],
     wanted: &[MigProfile],
     packing: &Packing,
 ) -> Vec<PlannedInstance> {
     let mut reclaim = packing.reclaim.clone();
     let one = |(name, placed): (&MigProfile, &Option<crate::mig::PackedInstance>)| {
         let placed = (*placed)?;
-        let tile = tiles[placed.site];
-        let table = tile.mig.as_ref()?.table();
+        let usage = usages[placed.site];
+        let table = usage.mig.as_ref()?.table();
         let profile = table.profile(placed.placement.profile)?;
         let in_the_way = reclaim.extract_if(.., |(site, idle)| {
             let slices = table
@@ -124,8 +125,8 @@ fn planned_instances(
         });
         Some(PlannedInstance {
             profile: *name,
-            gpu: tile.gpu.uuid.clone(),
-            index: tile.gpu.index,
+            gpu: usage.gpu.uuid.clone(),
+            index: usage.gpu.index,
             placement: placed.placement,
             slices: profile.memory_slices,
             memory: profile.memory,
@@ -243,8 +244,8 @@ mod tests {
             "4g.20gb can never coexist with the other one"
         );
         let mut held = node(&[]);
-        if let Some(carving) = &mut held.gpus[0].mig {
-            carving.instances.push(UnallocatedInstance {
+        if let Some(inventory) = &mut held.gpus[0].mig {
+            inventory.instances.push(UnallocatedInstance {
                 placement: Placement {
                     profile: 9,
                     start: 4,

@@ -27,8 +27,8 @@ pub struct Plan {
     pub replan_in_s: Option<u64>,
     /// For the next snapshot.
     pub cursor: usize,
-    /// With projects, the first job that waits for room. For the next snapshot; where it is another one than before, the
-    /// next plan may start more, though nothing else has changed.
+    /// With projects, the first job that waits for room. For the next snapshot; where it is another one than before,
+    /// the next plan may start more, though nothing else has changed.
     pub head: Option<JobId>,
 }
 
@@ -90,11 +90,11 @@ fn jobs_ahead(snapshot: &Snapshot, decision: &Decision) -> Vec<Arc<JobAhead>> {
     if decision.ahead.is_empty() {
         return Vec::new();
     }
-    let mut usage = NodeUsage::of(snapshot);
+    let mut node = NodeUsage::of(snapshot);
     let mut allocated = 0;
     let ahead = decision.ahead.iter().map(|unplaced| {
         allocate(
-            &mut usage,
+            &mut node,
             &decision.starts[allocated..unplaced.starts_before],
         );
         allocated = unplaced.starts_before;
@@ -104,21 +104,21 @@ fn jobs_ahead(snapshot: &Snapshot, decision: &Decision) -> Vec<Arc<JobAhead>> {
         Arc::new(JobAhead {
             job: waiting.job,
             queue: queue.spec.name.clone(),
-            short: Arc::new(Shortage::of(&usage, &waiting.request)),
+            short: Arc::new(Shortage::of(&node, &waiting.request)),
         })
     });
     ahead.collect()
 }
 
 /// The occupancy of the snapshot's GPUs once these jobs have started.
-pub(super) fn usage_after<'a>(snapshot: &'a Snapshot, starts: &[Start]) -> NodeUsage<'a> {
-    let mut usage = NodeUsage::of(snapshot);
-    allocate(&mut usage, starts);
-    usage
+pub(super) fn node_after<'a>(snapshot: &'a Snapshot, starts: &[Start]) -> NodeUsage<'a> {
+    let mut node = NodeUsage::of(snapshot);
+    allocate(&mut node, starts);
+    node
 }
 
-fn allocate(usage: &mut NodeUsage<'_>, starts: &[Start]) {
+fn allocate(node: &mut NodeUsage<'_>, starts: &[Start]) {
     for start in starts {
-        usage.allocate(start.job, &start.queue, &start.grants, &start.reclaim);
+        node.allocate(start.job, &start.queue, &start.grants, &start.reclaim);
     }
 }

@@ -1,4 +1,4 @@
-//! Why a job waits, in one line with figures.
+//! Wait reasons: why a job waits, in one line with figures.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use crate::units::{Bytes, JobId, QueueName, Share, gpus};
 /// Why a job waits. `Display` is one line: `needs 1 whole GPU; 2.75 of 3 GPUs in use`. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It is its turn, and it does not fit.
+    /// There is no room for it.
     Short(Arc<Shortage>),
-    /// It waits for its turn.
+    /// The planner stopped at a job ahead.
     Behind(Arc<JobAhead>),
     /// It fits, and starting it now might delay a job ahead.
     WouldDelay(Arc<JobAhead>),
-    /// The GPUs that it needs are not there any more. It holds nobody up.
+    /// The GPUs that it needs are gone. It delays no other job.
     Never(Arc<NeverFits>),
-    /// Its project may not take so much, whatever there is room for. It holds up none but its project's.
+    /// Its project's quota or limit is used up. It delays only jobs of its project.
     Quota(Arc<QuotaExceeded>),
     /// A job of its project waits for that.
     BehindQuota(Arc<QuotaAhead>),
-    /// It is within its project's quota, and others that are over quota give way to it.
+    /// It is within its project's quota, and preempts jobs that are over quota.
     Preempting(Arc<PendingPreemption>),
 }
 
-/// A job that others wait behind, and what it lacks.
+/// A job ahead that other jobs wait for, and what it lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobAhead {
     pub job: JobId,
@@ -51,40 +51,44 @@ pub struct Shortage {
     pub used: u64,
     /// How many GPUs could ever serve it.
     pub gpus: u32,
-    /// How many of them have room for its part: of those in MIG mode, or of the others, whichever are more. The parts of one job are
-    /// of one kind.
+    /// How many of them have room for its part: the GPUs in MIG mode or the others, whichever are more. The parts of
+    /// one job are of one kind.
     pub room: u32,
-    /// The largest part of one of them that it could have, for a request of one part.
+    /// The largest free part of one of them, for a request of one part.
     pub most: Option<Amount>,
-    /// Jobs that are to go on, for whom room is kept on them.
+    /// Resuming jobs with reserved room on them.
     pub resuming: Vec<JobId>,
-    /// GPUs where it would fit, were it not for memory held outside Divvy: index and that memory.
+    /// GPUs where it would fit without memory held outside Divvy: index and that memory.
     pub unmanaged: Vec<(u32, Bytes)>,
-    /// GPUs in MIG mode where it would fit if instances lay otherwise, or some that are nobody's were gone.
+    /// GPUs in MIG mode where it would fit in another layout, or without instances that no job holds.
     pub fragmented: Vec<(u32, Obstacle)>,
 }
 
 impl Shortage {
-    pub(crate) fn of(board: &NodeUsage<'_>, request: &Request) -> Self {
+    pub(crate) fn of(node: &NodeUsage<'_>, request: &Request) -> Self {
         let (mut used, mut count) = (0, 0);
         let (mut divided, mut shared) = (0, 0);
         let (mut foreign, mut layout) = (Vec::new(), Vec::new());
-        let mut due = Vec::new();
-        for tile in board.gpus.iter().filter(|tile| size(tile, request).is_ok()) {
-            used += tile.used_share();
+        let mut resuming = Vec::new();
+        for usage in node
+            .gpus
+            .iter()
+            .filter(|usage| size(usage, request).is_ok())
+        {
+            used += usage.used_share();
             count += 1;
-            due.extend(tile.reserved_for());
-            match fit(tile, request) {
-                Ok(_) if tile.mig.is_some() => divided += 1,
+            resuming.extend(usage.reserved_for());
+            match fit(usage, request) {
+                Ok(_) if usage.mig.is_some() => divided += 1,
                 Ok(_) => shared += 1,
-                Err(misses) => {
-                    for miss in misses {
-                        match miss {
+                Err(unmet) => {
+                    for constraint in unmet {
+                        match constraint {
                             UnmetConstraint::UnmanagedMemory { .. } => {
-                                foreign.push((tile.gpu.index, tile.unmanaged))
+                                foreign.push((usage.gpu.index, usage.unmanaged))
                             }
                             UnmetConstraint::Slots(obstacle) if is_telling(&obstacle) => {
-                                layout.push((tile.gpu.index, obstacle));
+                                layout.push((usage.gpu.index, obstacle));
                             }
                             _ => {}
                         }
@@ -96,30 +100,30 @@ impl Shortage {
             RequestShape::Parts {
                 count: 1,
                 part: Fraction::Share(_),
-            } => largest_shares(board, request, Share::FULL)
+            } => largest_shares(node, request, Share::FULL)
                 .first()
                 .copied()
                 .map(Amount::Share),
             RequestShape::Parts {
                 count: 1,
                 part: Fraction::Memory(_),
-            } => largest_memories(board, request, Bytes::new(u64::MAX))
+            } => largest_memories(node, request, Bytes::new(u64::MAX))
                 .first()
                 .copied()
                 .map(Amount::Memory),
             RequestShape::Parts {
                 count: 1,
                 part: Fraction::Profile(_),
-            } => mig_gpus(board, request)
+            } => mig_gpus(node, request)
                 .flat_map(placeable_profiles)
                 .max_by_key(|profile| profile.memory)
                 .map(|profile| Amount::Mig(profile.name)),
             RequestShape::Parts { .. } | RequestShape::Whole { .. } => None,
         };
-        due.sort_unstable();
-        due.dedup();
+        resuming.sort_unstable();
+        resuming.dedup();
         Self {
-            resuming: due,
+            resuming,
             amount: request.amount,
             on: request.on.clone(),
             isolation: request.isolation,
@@ -133,11 +137,11 @@ impl Shortage {
     }
 }
 
-/// Whether it says more than that the GPU is full.
+/// Whether the obstacle is more than a full GPU.
 fn is_telling(obstacle: &Obstacle) -> bool {
-    let is_nobodys = |who: BlockerOwner| matches!(who, BlockerOwner::Unallocated(_));
+    let is_unallocated = |who: BlockerOwner| matches!(who, BlockerOwner::Unallocated(_));
     let mut blockers = obstacle.blockers.iter();
-    obstacle.is_fragmentation || blockers.any(|blocker| is_nobodys(blocker.who))
+    obstacle.is_fragmentation || blockers.any(|blocker| is_unallocated(blocker.who))
 }
 
 impl fmt::Display for Reason {
@@ -147,7 +151,7 @@ impl fmt::Display for Reason {
             Self::Behind(ahead) => write!(out, "behind {ahead}"),
             Self::WouldDelay(ahead) => write!(out, "would fit, but could delay {ahead}"),
             Self::Never(never) => never.fmt(out),
-            Self::Quota(overdraft) => overdraft.fmt(out),
+            Self::Quota(exceeded) => exceeded.fmt(out),
             Self::BehindQuota(ahead) => write!(out, "behind {ahead}"),
             Self::Preempting(reclaims) => reclaims.fmt(out),
         }

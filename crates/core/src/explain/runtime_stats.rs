@@ -1,31 +1,30 @@
-//! How long a run usually takes, from earlier ones that are like it.
+//! Runtime statistics: the usual runtime of a program, from earlier similar runs.
 //!
-//! An estimate, for people to read. Nothing rests on it: who may pass whom (`backfill`) and by when a job starts at the latest
-//! (`latest`) know time limits alone.
+//! An estimate for people. Backfill and the latest start use time limits only.
 
-/// So many runs are looked at, the newest: what somebody runs changes with time. Our choice.
+/// How many of the newest runs count: a program changes with time. Our choice.
 pub const RUNS: usize = 20;
 
-/// From fewer nothing follows: of two nobody can say which was the odd one. Our choice.
+/// Fewer runs give no estimate: of two runs, either may be the odd one. Our choice.
 const LEAST: usize = 3;
 
-/// What earlier runs took.
+/// The usual runtime of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuntimeEstimate {
-    /// The middle one of their lengths, in seconds; of the two in the middle the shorter.
+    /// The median of the runtimes, in seconds; of two middle ones the shorter.
     pub median_s: u64,
-    /// How many they were.
+    /// The number of runs.
     pub runs: usize,
 }
 
 impl RuntimeEstimate {
-    /// In how many seconds one ends that has run for so long and takes what is usual; `None` where it has taken longer already.
+    /// In how many seconds a run ends that has run for so long; `None` where it has exceeded the median.
     pub fn remaining_s(self, ran_s: u64) -> Option<u64> {
         self.median_s.checked_sub(ran_s)
     }
 }
 
-/// What is usual, from the lengths of runs in seconds, the newest first; `None` where there are too few.
+/// The usual runtime, from runtimes in seconds, the newest first; `None` for too few runs.
 pub fn estimate_runtime(lengths: impl IntoIterator<Item = u64>) -> Option<RuntimeEstimate> {
     let mut lengths: Vec<u64> = lengths.into_iter().take(RUNS).collect();
     lengths.sort_unstable();

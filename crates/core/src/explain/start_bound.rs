@@ -1,22 +1,21 @@
-//! When a waiting job starts at the latest, whenever the others end before their time is over.
+//! Start-time bound: when a pending job starts at the latest, given time limits, whenever other jobs end before theirs.
 //!
-//! Letting everybody run for as long as it may, and asking the planner each time, does not answer that: a job that ends
-//! early can make another start later, for who starts then lies elsewhere. So nothing is foreseen of where a job will lie
-//! that has not started. Jobs start in the order in which they wait, so each is looked at in turn, and starts at the latest
-//! at the first moment at which
+//! A replay of the planner with every job at its time limit is no bound. A job that ends early can delay another,
+//! because the next job starts on another GPU then. So the bound assumes nothing about the GPUs of jobs that have not
+//! started. Jobs start in their order; each starts at the latest at the first moment at which
 //!
-//! - all before it have started, each at its latest, and
-//! - enough of its GPUs have room for it, wherever those lie that may still run.
+//! - all jobs before it have started, each at its latest, and
+//! - enough of its GPUs have room, wherever the jobs are that may still run.
 //!
 //! ```text
-//!   held       known place, gone at the end of its time ┐   GPUs without room, and then
-//!   before it  any place, gone at its latest start      ┘   as many as the others could fill together
-//!              and its time
+//!   held       known GPUs, ends at its time limit  ┐   GPUs without room, and then
+//!   before it  any GPUs, ends at its latest start  ┘   as many as the others could fill together
+//!              and its time limit
 //! ```
-//! How many GPUs the others can fill: none can be full for this job unless what lies there comes to a certain share or a
-//! certain memory, so each of the others fills at most that part of a GPU, and together they fill no more than the sum.
+//! How many GPUs the others can fill: a GPU is full for this job only from a certain share or memory on. So each other
+//! job fills at most its part of a GPU, and together they fill no more than the sum.
 //!
-//! Nothing can be said where projects are: there jobs are stopped and run again, and who is next changes with every start.
+//! With projects there is no bound: preemption stops jobs, and the order changes with every start.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,28 +28,29 @@ use crate::placement::{can_ever_place, place};
 use crate::plan::queue_order;
 use crate::units::JobId;
 
-/// So many GPUs are looked at, over all jobs, moments and different requests, before the answer is that nothing is known: it
-/// bounds the time that it takes to well below a second.
+/// The search gives up after so many GPUs, over all jobs, moments and different requests, which bounds it to well below
+/// a second.
 const MOST_LOOKS: usize = 4_000_000;
 
 /// Parts of a GPU are counted in millionths, rounded up.
 const WHOLE: u64 = 1_000_000;
 
-/// The end of one whose time has no limit.
+/// The end of a job without a time limit.
 const NEVER: u64 = u64::MAX;
 
-/// What is known of the others.
+/// The known bounds of all jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobBounds {
-    /// In how many seconds each job that holds something is gone at the latest, and how long each that waits holds what it
-    /// gets, for those of which it is known.
+    /// In how many seconds each running job has ended at the latest, and how long each pending job runs at most, for
+    /// jobs with a time limit.
     pub remaining_s: BTreeMap<JobId, u64>,
-    /// Whose ends each job waits for before it stands in its queue at all. In the snapshot such jobs stand where they will.
+    /// The jobs whose ends a job waits for before it enters its queue. In the snapshot such a job is in its later
+    /// place.
     pub dependencies: BTreeMap<JobId, Vec<JobId>>,
 }
 
-/// In how many seconds a waiting job starts at the latest, if nobody else comes; 0 for one that starts now, `None` where that
-/// cannot be said, or would take too long to find out.
+/// In how many seconds a pending job starts at the latest, if no other job is submitted; 0 for a job that starts now,
+/// `None` where there is no bound or the search would take too long.
 pub fn latest_start(snapshot: &Snapshot, job: JobId, known: &JobBounds) -> Option<u64> {
     if !snapshot.projects.is_empty() {
         return None;
@@ -62,11 +62,11 @@ pub fn latest_start(snapshot: &Snapshot, job: JobId, known: &JobBounds) -> Optio
     let ever: BTreeSet<&Request> = kinds.into_iter().filter(fits).collect();
     let never = |waiting: &&PendingJob| !ever.contains(&waiting.request);
     let joins = |waiting: &&PendingJob| known.dependencies.contains_key(&waiting.job);
-    // Whoever comes into a queue or is passed over in it changes whose turn it is.
+    // A job that enters a queue later, or is passed over, changes the order of the queues.
     if snapshot.order == Order::Fairness && (order.iter().any(never) || order.iter().any(joins)) {
         return None;
     }
-    // Who never starts is in nobody's way.
+    // A job that never starts delays no other job.
     let order: Vec<&PendingJob> = order.into_iter().filter(|one| !never(one)).collect();
     let place = order.iter().position(|waiting| waiting.job == job)?;
     if snapshot.order == Order::Fairness && snapshot.backfill && place > 0 {
@@ -76,13 +76,13 @@ pub fn latest_start(snapshot: &Snapshot, job: JobId, known: &JobBounds) -> Optio
         snapshot,
         known,
         looks: 0,
-        board: (0, NodeUsage::of(snapshot)),
+        node: (0, NodeUsage::of(snapshot)),
         held: held(snapshot, known),
     }
     .latest(&order, place)
 }
 
-/// All that wait, in the order in which they are asked; `None` where the job is not among them.
+/// All pending jobs in scheduling order; `None` where the job is not among them.
 fn order(snapshot: &Snapshot, job: JobId) -> Option<Vec<&PendingJob>> {
     snapshot.place_of(job)?;
     let turns = queue_order(snapshot).into_iter();
@@ -93,7 +93,7 @@ fn order(snapshot: &Snapshot, job: JobId) -> Option<Vec<&PendingJob>> {
     )
 }
 
-/// Who holds something, by when it is gone at the latest.
+/// Jobs that hold GPUs, with the time at which each has ended at the latest.
 fn held(snapshot: &Snapshot, known: &JobBounds) -> Vec<(u64, JobId)> {
     let end = |job: &JobId| known.remaining_s.get(job).copied().unwrap_or(NEVER);
     let held = snapshot.held.iter();
@@ -102,15 +102,15 @@ fn held(snapshot: &Snapshot, known: &JobBounds) -> Vec<(u64, JobId)> {
     held
 }
 
-/// One that may lie anywhere, and is gone by then at the latest.
+/// A job that may run on any GPU, and has ended by then at the latest.
 type Loose<'a> = (u64, &'a Request);
 
 struct StartBoundSearch<'a> {
     snapshot: &'a Snapshot,
     known: &'a JobBounds,
     looks: usize,
-    /// Those who hold something and are not gone at a moment, for the last that was looked at.
-    board: (u64, NodeUsage<'a>),
+    /// The occupancy at the moment of the last look, without the jobs that have ended by then.
+    node: (u64, NodeUsage<'a>),
     held: Vec<(u64, JobId)>,
 }
 
@@ -125,7 +125,7 @@ impl<'a> StartBoundSearch<'a> {
             for other in joins.into_iter().flatten() {
                 at = at.max(gone.get(other).copied().filter(|end| *end < NEVER)?);
             }
-            // Before it stood there and was first, others may have started who wait behind it. From then on nobody can delay it.
+            // Jobs behind it may have started before it was first in its queue. From then on no job can delay it.
             let overtaken = joins.is_some() || (self.snapshot.backfill && nth > 0);
             let mut loose = started.clone();
             if overtaken {
@@ -143,13 +143,13 @@ impl<'a> StartBoundSearch<'a> {
         None
     }
 
-    /// When one is gone that starts then.
+    /// The end of a job that starts then.
     fn end(&self, start: u64, job: JobId) -> u64 {
         let left = self.known.remaining_s.get(&job);
         left.map_or(NEVER, |left| start.saturating_add(*left))
     }
 
-    /// The first moment from `from` on at which there is room for certain.
+    /// The first moment from `from` on at which there is certainly room.
     fn first_room(&mut self, from: u64, request: &Request, loose: &[Loose<'a>]) -> Option<u64> {
         let ends = self.held.iter().map(|(end, _)| *end);
         let ends = ends.chain(loose.iter().map(|(end, _)| *end));
@@ -166,34 +166,34 @@ impl<'a> StartBoundSearch<'a> {
         None
     }
 
-    /// Whether there is room at a moment, wherever the others lie; `None` where that is too much to find out.
+    /// Whether there is room at a moment, wherever the other jobs run; `None` after too many looks.
     fn has_room(&mut self, moment: u64, request: &Request, loose: &[Loose<'a>]) -> Option<bool> {
-        let tiles = self.snapshot.gpus.len();
-        // A kind of request at a time: many jobs ask for the same.
+        let usages = self.snapshot.gpus.len();
+        // Grouped by request, since many jobs have the same request.
         let mut kinds: BTreeMap<&Request, u64> = BTreeMap::new();
         for (_, other) in loose.iter().filter(|(end, _)| *end > moment) {
             *kinds.entry(other).or_default() += 1;
         }
-        self.looks += loose.len() + tiles * (kinds.len() + 1);
-        if self.board.0 != moment {
+        self.looks += loose.len() + usages * (kinds.len() + 1);
+        if self.node.0 != moment {
             let gone = self.held.iter().filter(|(end, _)| *end <= moment);
             let gone: BTreeSet<JobId> = gone.map(|(_, job)| *job).collect();
             self.looks += self.held.len();
-            self.board = (moment, NodeUsage::of(self.snapshot).without(&gone));
+            self.node = (moment, NodeUsage::of(self.snapshot).without(&gone));
         }
         if self.looks > MOST_LOOKS {
             return None;
         }
-        let board = &self.board.1;
+        let node = &self.node.1;
         if kinds.is_empty() {
-            return Some(place(board, request, |_, _| true).is_some());
+            return Some(place(node, request, |_, _| true).is_some());
         }
-        let open = board.gpus.iter();
-        let open: Vec<&GpuUsage<'_>> = open.filter(|tile| fit(tile, request).is_ok()).collect();
-        let carved = open.iter().filter(|tile| tile.mig.is_some()).count();
+        let open = node.gpus.iter();
+        let open: Vec<&GpuUsage<'_>> = open.filter(|usage| fit(usage, request).is_ok()).collect();
+        let mig = open.iter().filter(|usage| usage.mig.is_some()).count();
         let parts: Vec<Vec<u64>> = open
             .iter()
-            .map(|tile| parts(tile, request, kinds.keys().copied()))
+            .map(|usage| parts(usage, request, kinds.keys().copied()))
             .collect();
         let filled = kinds.iter().enumerate().map(|(kind, (other, count))| {
             let most = parts.iter().map(|parts| parts[kind]).max().unwrap_or(0);
@@ -209,35 +209,35 @@ impl<'a> StartBoundSearch<'a> {
             RequestShape::Whole { min, .. } => u64::from(min),
             RequestShape::Parts { count, .. } => u64::from(count),
         };
-        // One job gets parts of shared GPUs or instances, never both.
-        let most = carved.max(open.len() - carved) as u64;
+        // A job gets parts of shared GPUs or MIG instances, never both.
+        let most = mig.max(open.len() - mig) as u64;
         Some(most >= needed.saturating_add(filled))
     }
 }
 
-/// Of a GPU that has room for the request: which part of what keeps the request off it each of these would bring there; 0 for one
-/// that never lies there.
+/// For a GPU with room for the request: the part of the room that each other request can take away; 0 for a request
+/// that never runs there.
 fn parts<'r>(
-    tile: &GpuUsage<'_>,
+    usage: &GpuUsage<'_>,
     request: &Request,
     others: impl Iterator<Item = &'r Request>,
 ) -> Vec<u64> {
-    let sizes: Vec<Option<GrantSize>> = others.map(|other| size(tile, other).ok()).collect();
+    let sizes: Vec<Option<GrantSize>> = others.map(|other| size(usage, other).ok()).collect();
     let there = || sizes.iter().flatten();
-    let needs = match size(tile, request) {
-        Ok(needs) if tile.mig.is_none() && !is_whole(request) => needs,
-        // Anything at all keeps a whole one off, and where instances would lie is not foreseen.
+    let needs = match size(usage, request) {
+        Ok(needs) if usage.mig.is_none() && !is_whole(request) => needs,
+        // Any holder excludes a whole-GPU job, and the placement of MIG instances is not predicted.
         _ => {
             let part = |size: &Option<GrantSize>| size.map_or(0, |_| WHOLE);
             return sizes.iter().map(part).collect();
         }
     };
-    // One more than leaves room, in the steps in which the others come.
+    // The least usage that leaves no room, in steps of the other sizes.
     let step = |sizes: &mut dyn Iterator<Item = u64>| sizes.fold(0, gcd).max(1);
     let share_step = step(&mut there().map(|size| size.share.thousandths().into()));
     let memory_step = step(&mut there().map(|size| size.memory.get()));
-    let share = tile.free_share() - u64::from(needs.share.thousandths()) + 1;
-    let memory = tile.free_memory().saturating_sub(needs.memory).get() + 1;
+    let share = usage.free_share() - u64::from(needs.share.thousandths()) + 1;
+    let memory = usage.free_memory().saturating_sub(needs.memory).get() + 1;
     let (share, memory) = (
         share.next_multiple_of(share_step),
         memory.next_multiple_of(memory_step),

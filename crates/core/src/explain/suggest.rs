@@ -1,4 +1,4 @@
-//! What could be asked for instead: the largest parts that a board has room for.
+//! Suggestions of smaller requests: the largest parts that the GPUs have room for now.
 
 use std::cmp::Reverse;
 use std::num::NonZeroU32;
@@ -9,11 +9,12 @@ use crate::model::request::{Amount, Request};
 use crate::placement::occupancy::{FreePart, GpuUsage, NodeUsage};
 use crate::units::{Bytes, Share};
 
-/// Smaller requests that may find room where this one does not, nearest first. For a part, one whole GPU comes last, in
-/// case exclusive GPUs are all that is left; for a whole GPU, the largest MIG instance comes before a part. Being listed
-/// promises nothing: place it.
-pub(super) fn smaller_requests(board: &NodeUsage<'_>, request: &Request) -> Vec<Request> {
-    let there = u32::try_from(board.gpus.len()).unwrap_or(u32::MAX);
+/// Smaller requests that may find room where this one does not, nearest first.
+///
+/// For a part, one whole GPU comes last, in case only exclusive GPUs are free. For a whole GPU, the largest MIG
+/// instance comes before a part. The caller has to place a request to know whether it fits.
+pub(super) fn smaller_requests(node: &NodeUsage<'_>, request: &Request) -> Vec<Request> {
+    let there = u32::try_from(node.gpus.len()).unwrap_or(u32::MAX);
     let fewer = |count: NonZeroU32| {
         (1..=there.min(count.get() - 1))
             .rev()
@@ -21,13 +22,13 @@ pub(super) fn smaller_requests(board: &NodeUsage<'_>, request: &Request) -> Vec<
     };
     let shares = |most: Option<Share>| {
         let most = most.into_iter();
-        most.flat_map(|most| largest_shares(board, request, most))
+        most.flat_map(|most| largest_shares(node, request, most))
             .map(Amount::Share)
     };
     let mut amounts = Vec::new();
     match request.amount {
         Amount::Memory(wanted) => {
-            let memories = largest_memories(board, request, wanted);
+            let memories = largest_memories(node, request, wanted);
             amounts.extend(memories.into_iter().map(Amount::Memory));
             amounts.push(Amount::ONE_GPU);
         }
@@ -46,13 +47,13 @@ pub(super) fn smaller_requests(board: &NodeUsage<'_>, request: &Request) -> Vec<
         }
         Amount::Whole(count) | Amount::Range { min: count, .. } => {
             amounts.extend(fewer(count).map(Amount::Whole));
-            let instances = mig_gpus(board, request).flat_map(placeable_profiles);
+            let instances = mig_gpus(node, request).flat_map(placeable_profiles);
             let largest = instances.max_by_key(|profile| profile.memory);
             amounts.extend(largest.map(|profile| Amount::Mig(profile.name)));
             amounts.extend(shares(less_than(Share::FULL)));
         }
         Amount::Mig(wanted) => {
-            amounts.extend(other_profiles(board, request, wanted));
+            amounts.extend(other_profiles(node, request, wanted));
             amounts.push(Amount::Memory(wanted.nominal()));
             amounts.push(Amount::ONE_GPU);
         }
@@ -63,49 +64,49 @@ pub(super) fn smaller_requests(board: &NodeUsage<'_>, request: &Request) -> Vec<
         .collect()
 }
 
-/// The GPUs that the request may have parts of.
+/// The shared GPUs that the request allows.
 pub(super) fn shared_gpus<'b, 'a>(
-    board: &'b NodeUsage<'a>,
+    node: &'b NodeUsage<'a>,
     request: &'b Request,
 ) -> impl Iterator<Item = &'b GpuUsage<'a>> {
-    let may = |tile: &&GpuUsage<'_>| {
-        tile.gpu.mode == Mode::Shared
+    let may = |usage: &&GpuUsage<'_>| {
+        usage.gpu.mode == Mode::Shared
             && request.isolation.takes_parts()
-            && request.allows(tile.gpu.index)
+            && request.allows(usage.gpu.index)
     };
-    board.gpus.iter().filter(may)
+    node.gpus.iter().filter(may)
 }
 
-/// The GPUs that the request may have MIG instances of.
+/// The GPUs in MIG mode that the request allows.
 pub(super) fn mig_gpus<'b, 'a>(
-    board: &'b NodeUsage<'a>,
+    node: &'b NodeUsage<'a>,
     request: &'b Request,
 ) -> impl Iterator<Item = &'b GpuUsage<'a>> {
-    let may = |tile: &&GpuUsage<'_>| {
-        tile.gpu.mode == Mode::Mig
+    let may = |usage: &&GpuUsage<'_>| {
+        usage.gpu.mode == Mode::Mig
             && request.isolation.takes_instances()
-            && request.allows(tile.gpu.index)
+            && request.allows(usage.gpu.index)
     };
-    board.gpus.iter().filter(may)
+    node.gpus.iter().filter(may)
 }
 
-/// Profiles without attributes that a GPU in MIG mode has a place for now.
-pub(super) fn placeable_profiles<'a>(tile: &GpuUsage<'a>) -> Vec<&'a Profile> {
-    let Some(seats) = tile
+/// Profiles without attributes that have a free placement on a GPU in MIG mode.
+pub(super) fn placeable_profiles<'a>(usage: &GpuUsage<'a>) -> Vec<&'a Profile> {
+    let Some(mig) = usage
         .mig
         .as_ref()
-        .filter(|_| tile.slice_before_mig().is_none())
+        .filter(|_| usage.slice_before_mig().is_none())
     else {
         return Vec::new();
     };
     let plain = |profile: &&Profile| profile.name.attribute() == Attribute::None;
-    let profiles = seats.table().profiles.iter().filter(plain);
+    let profiles = mig.table().profiles.iter().filter(plain);
     profiles
-        .filter(|profile| seats.has_room(profile.id))
+        .filter(|profile| mig.has_room(profile.id))
         .collect()
 }
 
-/// What a profile counts as where memory is asked for: what it has, or what its name says.
+/// The memory that a profile counts for: its exact memory, or the nominal memory of its name.
 pub(super) fn memory_of(profile: &Profile, request: &Request) -> Bytes {
     match request.exact {
         true => profile.memory,
@@ -115,14 +116,14 @@ pub(super) fn memory_of(profile: &Profile, request: &Request) -> Bytes {
 
 /// Amounts of memory below this that may fit one GPU now, the largest first.
 pub(super) fn largest_memories(
-    board: &NodeUsage<'_>,
+    node: &NodeUsage<'_>,
     request: &Request,
     below: Bytes,
 ) -> Vec<Bytes> {
-    let parts = shared_gpus(board, request)
+    let parts = shared_gpus(node, request)
         .map(|usage| largest_memory(usage.gpu, usage.free()))
         .max();
-    let instances = mig_gpus(board, request).flat_map(placeable_profiles);
+    let instances = mig_gpus(node, request).flat_map(placeable_profiles);
     let instances = instances.map(|profile| memory_of(profile, request));
     let mut all: Vec<Bytes> = parts.into_iter().chain(instances).collect();
     all.retain(|memory| (Bytes::new(1)..below).contains(memory));
@@ -132,18 +133,18 @@ pub(super) fn largest_memories(
 }
 
 /// Shares up to this one that may fit one GPU now, the largest first.
-pub(super) fn largest_shares(board: &NodeUsage<'_>, request: &Request, most: Share) -> Vec<Share> {
-    let parts = shared_gpus(board, request)
+pub(super) fn largest_shares(node: &NodeUsage<'_>, request: &Request, most: Share) -> Vec<Share> {
+    let parts = shared_gpus(node, request)
         .filter_map(|usage| largest_share(usage.gpu, usage.free()))
         .max();
-    let of_tile = |tile| {
-        let share = |profile: &Profile| tile_share(tile, profile);
-        placeable_profiles(tile)
+    let of_usage = |usage| {
+        let share = |profile: &Profile| instance_share(usage, profile);
+        placeable_profiles(usage)
             .into_iter()
             .map(share)
             .collect::<Vec<_>>()
     };
-    let instances = mig_gpus(board, request).flat_map(of_tile);
+    let instances = mig_gpus(node, request).flat_map(of_usage);
     let mut all: Vec<Share> = parts
         .map(|share| share.min(most))
         .into_iter()
@@ -154,18 +155,18 @@ pub(super) fn largest_shares(board: &NodeUsage<'_>, request: &Request, most: Sha
     all
 }
 
-fn tile_share(tile: &GpuUsage<'_>, profile: &Profile) -> Option<Share> {
-    let seats = tile.mig.as_ref()?;
-    Some(seats.table().share(profile))
+fn instance_share(usage: &GpuUsage<'_>, profile: &Profile) -> Option<Share> {
+    let mig = usage.mig.as_ref()?;
+    Some(mig.table().share(profile))
 }
 
-/// Other profiles that have a place: the next smaller ones first where some GPU has the wanted one, else the next larger ones.
-fn other_profiles(board: &NodeUsage<'_>, request: &Request, wanted: MigProfile) -> Vec<Amount> {
-    let is_known = mig_gpus(board, request)
-        .filter_map(|tile| tile.mig.as_ref())
-        .any(|seats| seats.table().named(wanted).is_some());
+/// Other placeable profiles: the next smaller ones first where a GPU has the wanted profile, else the next larger ones.
+fn other_profiles(node: &NodeUsage<'_>, request: &Request, wanted: MigProfile) -> Vec<Amount> {
+    let is_known = mig_gpus(node, request)
+        .filter_map(|usage| usage.mig.as_ref())
+        .any(|mig| mig.table().named(wanted).is_some());
     let order = |name: MigProfile| (name.nominal(), name.compute_slices());
-    let there = mig_gpus(board, request).flat_map(placeable_profiles);
+    let there = mig_gpus(node, request).flat_map(placeable_profiles);
     let mut there: Vec<MigProfile> = there.map(|profile| profile.name).collect();
     there.retain(|name| *name != wanted);
     there.sort_unstable_by_key(|name| order(*name));

@@ -1,17 +1,17 @@
-//! Why a job waits, GPU by GPU, and what would start it now.
+//! Explanation of one job's wait: the constraints of each GPU, and the changes that would start the job now.
 //!
-//! Nothing here is guessed: a change is listed only if the plan, made again with that change, starts the job. How much is
-//! tried has a bound, and where that ends the search it is said.
+//! A change is listed only if the planner, asked with that change, starts the job. The number of trials is bounded, and
+//! the answer says where the bound ended the search.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::explain::plan::{Wait, plan, usage_after};
+use crate::explain::plan::{Wait, node_after, plan};
 use crate::explain::reason::Reason;
 use crate::explain::suggest::smaller_requests;
-use crate::mig::occupancy::{MigOccupancy, fit_anew_together};
+use crate::mig::occupancy::{MigOccupancy, fit_after_pool_repack};
 use crate::mig::{MigProfile, Placement, UnallocatedState};
 use crate::model::isolation::Isolation;
 use crate::model::order_key::{Top, sort_queue};
@@ -24,38 +24,38 @@ use crate::placement::occupancy::{GpuUsage, Holder, NodeUsage};
 use crate::plan::{queue_order, starts};
 use crate::units::{Bytes, GpuUuid, JobId, QueueName, Share};
 
-/// All that is known about a job's wait.
+/// The explanation of a job's wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Why {
     /// One line: `needs 1 whole GPU; 2.75 of 3 GPUs in use`.
     pub summary: String,
     /// Every GPU of the node, by index; empty when the job does not wait.
     pub gpus: Vec<WhyGpu>,
-    /// The waiting jobs that are served before it, in that order.
+    /// The pending jobs ahead of it, in scheduling order.
     pub jobs_ahead: Vec<JobId>,
     /// Changes that would start it now, cheapest first: `would start now with -g 0.25`.
     pub suggestions: Vec<Suggestion>,
 }
 
-/// Something that would start a job now, in words, and the change of the job that it is.
+/// A change that would start a job now, in words and, if it changes the job itself, as data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suggestion {
     pub text: String,
-    /// `None` for what is no change of the job: the end of another, or another way to start the daemon.
+    /// `None` for a change elsewhere: the end of another job, or another flag of the daemon.
     pub change: Option<SuggestedChange>,
 }
 
-/// A change of a waiting job.
+/// A change of a pending job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SuggestedChange {
-    /// It asks for this amount.
+    /// Request this amount.
     Amount(Amount),
-    /// It waits in this queue, at the place that its age gives it there, and asks for this amount.
+    /// Move to this queue, to the place that its age gives it there, and request this amount.
     Queue(QueueName, Amount),
 }
 
 impl Suggestion {
-    /// What no change of the job brings about.
+    /// A change that is not one of the job.
     fn other(text: String) -> Self {
         Self { text, change: None }
     }
@@ -67,28 +67,28 @@ impl fmt::Display for Suggestion {
     }
 }
 
-/// One GPU, seen from a waiting job.
+/// One GPU from the point of view of a pending job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WhyGpu {
     pub index: u32,
     pub uuid: GpuUuid,
-    /// Every cause that rules it out: `0.75 in use, a whole GPU is needed`; empty when the job would fit there.
+    /// Every unmet constraint: `0.75 in use, a whole GPU needed`; empty when the job would fit there.
     pub failed: Vec<String>,
     pub holders: Vec<WhyHolder>,
 }
 
-/// Who holds a GPU or a part of it. `Display` is `#2 quarter_gpu 0.25`.
+/// A job that holds a GPU or a part of it. `Display` is `#2 quarter_gpu 0.25`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WhyHolder {
     pub job: JobId,
     pub queue: QueueName,
     pub grant: Grant,
-    /// It holds nothing yet: the room is kept for it, as it is to go on.
+    /// It holds nothing yet: the room is reserved for it, as it resumes.
     pub is_resuming: bool,
 }
 
 impl WhyHolder {
-    /// How much it holds there: `0.25`, `1g.5gb@3`.
+    /// The size of its grant: `0.25`, `1g.5gb@3`.
     pub fn size(&self) -> String {
         match &self.grant.mig {
             Some(mig) => format!("{}@{}", mig.profile, mig.placement.start),
@@ -99,12 +99,12 @@ impl WhyHolder {
 
 impl fmt::Display for WhyHolder {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let due = if self.is_resuming { ", resuming" } else { "" };
-        write!(out, "#{} {} {}{due}", self.job, self.queue, self.size())
+        let suffix = if self.is_resuming { ", resuming" } else { "" };
+        write!(out, "#{} {} {}{suffix}", self.job, self.queue, self.size())
     }
 }
 
-/// Explains a job, as things stand once the plan for this snapshot is carried out; `None` for a job that is not in it.
+/// Explains a job as of the moment after the plan for this snapshot; `None` for a job that is not in the snapshot.
 pub fn why(snapshot: &Snapshot, job: JobId) -> Option<Why> {
     if let Some(held) = snapshot.held.iter().find(|held| held.job == job) {
         let summary = format!("holds {}", labels(&held.grants));
@@ -124,16 +124,16 @@ pub fn why(snapshot: &Snapshot, job: JobId) -> Option<Why> {
     let reason = &plan.waits.iter().find(|wait| wait.job == job)?.reason;
     let (queue, place) = snapshot.place_of(job)?;
     let PendingJob { request, .. } = &snapshot.queues[queue].waiting[place];
-    let board = usage_after(snapshot, &plan.starts);
+    let node = node_after(snapshot, &plan.starts);
     Some(Why {
-        summary: format!("{reason}{}", disorder(&board, request, reason)),
-        gpus: board
+        summary: format!("{reason}{}", pool_fragmentation(&node, request, reason)),
+        gpus: node
             .gpus
             .iter()
-            .map(|tile| why_gpu(tile, request, reason))
+            .map(|usage| why_gpu(usage, request, reason))
             .collect(),
-        jobs_ahead: behind(&plan.waits, job),
-        suggestions: suggestions(snapshot, &board, job, request),
+        jobs_ahead: jobs_ahead(&plan.waits, job),
+        suggestions: suggestions(snapshot, &node, job, request),
     })
 }
 
@@ -145,29 +145,29 @@ fn labels(grants: &[Grant]) -> String {
         .join(", ")
 }
 
-/// Where no GPU has room however its instances lay, whether all of them together would have.
-fn disorder(board: &NodeUsage<'_>, request: &Request, reason: &Reason) -> &'static str {
+/// Continues the reason where no single GPU has room in any layout, but all GPUs together would.
+fn pool_fragmentation(node: &NodeUsage<'_>, request: &Request, reason: &Reason) -> &'static str {
     let (Reason::Short(short), RequestShape::Parts { count: 1, .. }) =
         (reason, RequestShape::of(request.amount))
     else {
         return "";
     };
-    let carved: Vec<(&MigOccupancy<'_>, MigProfile)> = board
+    let candidates: Vec<(&MigOccupancy<'_>, MigProfile)> = node
         .gpus
         .iter()
-        .filter_map(|tile| {
-            let (seats, id) = (tile.mig.as_ref()?, size(tile, request).ok()?.profile?);
-            Some((seats, seats.table().profile(id)?.name))
+        .filter_map(|usage| {
+            let (mig, id) = (usage.mig.as_ref()?, size(usage, request).ok()?.profile?);
+            Some((mig, mig.table().profile(id)?.name))
         })
         .collect();
-    let seats: Vec<&MigOccupancy<'_>> = carved.iter().map(|(seats, _)| *seats).collect();
-    match carved.first() {
+    let gpus: Vec<&MigOccupancy<'_>> = candidates.iter().map(|(mig, _)| *mig).collect();
+    match candidates.first() {
         Some((_, profile))
             if !short
                 .fragmented
                 .iter()
                 .any(|(_, obstacle)| obstacle.is_fragmentation)
-                && fit_anew_together(&seats, *profile) =>
+                && fit_after_pool_repack(&gpus, *profile) =>
         {
             "; another layout of the instances over the GPUs would have room"
         }
@@ -175,8 +175,8 @@ fn disorder(board: &NodeUsage<'_>, request: &Request, reason: &Reason) -> &'stat
     }
 }
 
-/// Who is served before the job, less those that hold nobody up.
-fn behind(waits: &[Wait], job: JobId) -> Vec<JobId> {
+/// The jobs considered before this one, without those that delay no other job.
+fn jobs_ahead(waits: &[Wait], job: JobId) -> Vec<JobId> {
     let before = waits.iter().take_while(|wait| wait.job != job);
     before
         .filter(|wait| {
@@ -189,9 +189,9 @@ fn behind(waits: &[Wait], job: JobId) -> Vec<JobId> {
         .collect()
 }
 
-fn why_gpu(tile: &GpuUsage<'_>, request: &Request, reason: &Reason) -> WhyGpu {
-    let failed = match (fit(tile, request), reason) {
-        (Err(misses), _) => misses.iter().map(ToString::to_string).collect(),
+fn why_gpu(usage: &GpuUsage<'_>, request: &Request, reason: &Reason) -> WhyGpu {
+    let failed = match (fit(usage, request), reason) {
+        (Err(unmet), _) => unmet.iter().map(ToString::to_string).collect(),
         (Ok(_), Reason::WouldDelay(ahead)) => vec![format!("reserved for #{}", ahead.job)],
         (Ok(_), _) => Vec::new(),
     };
@@ -202,25 +202,25 @@ fn why_gpu(tile: &GpuUsage<'_>, request: &Request, reason: &Reason) -> WhyGpu {
         is_resuming: holder.is_reserved,
     };
     WhyGpu {
-        index: tile.gpu.index,
-        uuid: tile.gpu.uuid.clone(),
+        index: usage.gpu.index,
+        uuid: usage.gpu.uuid.clone(),
         failed,
-        holders: tile.holders.iter().map(holder).collect(),
+        holders: usage.holders.iter().map(holder).collect(),
     }
 }
 
-/// So much is tried for one answer, in GPUs looked at and jobs asked. With 64 GPUs, 300 jobs on them and 1000 that wait it is enough for
-/// everything; where many wait for different amounts under `--backfill` it is not.
+/// The bound of trials for one answer, in GPUs looked at and jobs considered. It covers every trial with 64 GPUs, 300
+/// running and 1000 pending jobs, but not many pending jobs of different amounts under `--backfill`.
 const MOST_TRIED: usize = 2_000_000;
 
-/// Plans with changes.
+/// Trial plans of changed snapshots, up to a bound.
 struct Trials {
     job: JobId,
     left: Cell<usize>,
 }
 
 impl Trials {
-    /// Whether the job starts then; not known to, once enough was tried.
+    /// Whether the job starts in the changed snapshot; `false` beyond the bound.
     fn starts(&self, changed: &Snapshot) -> bool {
         if self.is_over() {
             return false;
@@ -237,7 +237,7 @@ impl Trials {
     }
 }
 
-/// The snapshot without those who are asked after the job, where they make no difference to it.
+/// The snapshot without the jobs behind this one, where they make no difference to it.
 fn up_to(snapshot: &Snapshot, job: JobId) -> Snapshot {
     let mut shorter = snapshot.clone();
     if snapshot.order == Order::Strict && snapshot.projects.is_empty() {
@@ -256,10 +256,10 @@ fn up_to(snapshot: &Snapshot, job: JobId) -> Snapshot {
     shorter
 }
 
-/// Changes that start the job, cheapest first: to its request, to its queue, to the daemon, to other jobs.
+/// Changes that start the job, cheapest first: of its request, its queue, the daemon, other jobs.
 fn suggestions(
     snapshot: &Snapshot,
-    board: &NodeUsage<'_>,
+    node: &NodeUsage<'_>,
     job: JobId,
     request: &Request,
 ) -> Vec<Suggestion> {
@@ -272,7 +272,7 @@ fn suggestions(
     let snapshot = &up_to(snapshot, job);
     let mut texts = Vec::new();
 
-    let found = smaller_requests(board, request)
+    let found = smaller_requests(node, request)
         .into_iter()
         .find(|other| starts(&asking(snapshot, job, other)));
     texts.extend(found.map(|other| Suggestion {
@@ -333,7 +333,7 @@ fn suggestions(
         let text = "would start now if the daemon ran with --backfill".to_owned();
         texts.push(Suggestion::other(text));
     }
-    texts.extend(ends(snapshot, board, starts).map(Suggestion::other));
+    texts.extend(ends(snapshot, node, starts).map(Suggestion::other));
     texts.extend(
         blocking_instances(snapshot, starts)
             .into_iter()
@@ -346,18 +346,18 @@ fn suggestions(
     texts
 }
 
-/// The MIG instances that nobody here holds and that are in the way: each whose going is enough.
+/// MIG instances that no job holds, and whose removal alone starts the job.
 fn blocking_instances(snapshot: &Snapshot, starts: impl Fn(&Snapshot) -> bool) -> Vec<String> {
     let mut texts = Vec::new();
     for (at, gpu) in snapshot.gpus.iter().enumerate() {
-        let Some(carving) = &gpu.mig else { continue };
-        let others = carving.instances.iter().enumerate();
+        let Some(inventory) = &gpu.mig else { continue };
+        let others = inventory.instances.iter().enumerate();
         for (nth, other) in others.filter(|(_, other)| other.standing != UnallocatedState::Idle) {
             let mut changed = snapshot.clone();
             let left = changed.gpus[at].mig.as_mut();
             left.map(|left| left.instances.remove(nth));
             if starts(&changed) {
-                let (standing, label) = (other.standing, carving.table.label(other.placement));
+                let (standing, label) = (other.standing, inventory.table.label(other.placement));
                 let index = gpu.index;
                 texts.push(format!(
                     "would start once the {standing} {label} on GPU {index} is destroyed"
@@ -368,7 +368,7 @@ fn blocking_instances(snapshot: &Snapshot, starts: impl Fn(&Snapshot) -> bool) -
     texts
 }
 
-/// What a job holds of one GPU.
+/// What a job holds of one GPU, without its label.
 type HeldPart = (GpuUuid, Share, Bytes, Option<Placement>);
 
 fn parts(held: &AllocatedJob) -> Vec<HeldPart> {
@@ -379,16 +379,16 @@ fn parts(held: &AllocatedJob) -> Vec<HeldPart> {
     held.grants.iter().map(part).collect()
 }
 
-/// The ends of other jobs that start it: of any one, else of some together.
+/// The ends of other jobs that start the job: of any single one, otherwise of a set.
 fn ends(
     snapshot: &Snapshot,
-    board: &NodeUsage<'_>,
+    node: &NodeUsage<'_>,
     starts: impl Fn(&Snapshot) -> bool,
 ) -> Option<String> {
     let start_it = |jobs: &BTreeSet<JobId>| starts(&without(snapshot, jobs));
     let mut held: Vec<JobId> = snapshot.held.iter().map(|held| held.job).collect();
     held.sort_unstable();
-    // Outside of projects it is all the same who holds something.
+    // Without projects only the held parts matter, so equal holders are tried once.
     let mut tried: BTreeMap<Vec<HeldPart>, bool> = BTreeMap::new();
     let mut is_enough = |held: &AllocatedJob| {
         let starts = || start_it(&BTreeSet::from([held.job]));
@@ -420,12 +420,12 @@ fn ends(
             ));
         }
     }
-    // All of them, less each that is not needed; those on crowded GPUs are spared first, so that few are left.
+    // Start from all jobs and drop each that is not needed. Jobs on crowded GPUs are dropped first, so that few remain.
     let mut together = BTreeSet::from_iter(held.iter().copied());
     if !start_it(&together) {
         return None;
     }
-    held.sort_by_key(|job| Reverse(crowd(board, *job)));
+    held.sort_by_key(|job| Reverse(most_neighbours(node, *job)));
     for job in held {
         together.remove(&job);
         if !start_it(&together) {
@@ -436,14 +436,13 @@ fn ends(
     Some(format!("would start when {} end", listed(&together, "and")))
 }
 
-/// Among how many holders a job is on the fullest of its GPUs.
-fn crowd(board: &NodeUsage<'_>, job: JobId) -> usize {
-    let holds = |tile: &&GpuUsage<'_>| tile.holders.iter().any(|holder| holder.job == job);
-    board
-        .gpus
+/// The number of holders on the fullest GPU of a job.
+fn most_neighbours(node: &NodeUsage<'_>, job: JobId) -> usize {
+    let holds = |usage: &&GpuUsage<'_>| usage.holders.iter().any(|holder| holder.job == job);
+    node.gpus
         .iter()
         .filter(holds)
-        .map(|tile| tile.holders.len())
+        .map(|usage| usage.holders.len())
         .max()
         .unwrap_or(0)
 }
@@ -469,7 +468,7 @@ fn asking(snapshot: &Snapshot, job: JobId, request: &Request) -> Snapshot {
     changed
 }
 
-/// The snapshot in which the job waits in this queue instead; nothing puts it first there.
+/// The snapshot with the job in this queue instead, without being put first there.
 fn moved(snapshot: &Snapshot, job: JobId, to: usize, request: &Request) -> Snapshot {
     let mut changed = snapshot.clone();
     let mut taken = None;

@@ -1,19 +1,18 @@
-//! What keeps an instance off a GPU in MIG mode: which memory slices it needs, and what lies there.
+//! The obstacle to a MIG instance: the memory slices that it needs, and the instances in the way.
 
 use crate::mig::{MigProfile, UnallocatedState};
 use crate::units::JobId;
 
-/// Why an instance of a profile finds no place on a GPU now. `Display` goes on after the GPU: `3g.20gb needs memory slices
-/// 0-3 or 4-7; #11 1g.5gb lies at 1, #12 1g.5gb at 5`.
+/// Why a profile has no free placement on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
     pub profile: MigProfile,
-    /// Memory slices that it covers, and where it may begin.
+    /// Memory slices that it covers, and its possible starts.
     pub slices: u8,
     pub starts: Vec<u8>,
-    /// What lies where it could, by place; empty where only the kinds of what is there forbid it.
+    /// The instances in its placements, in order of start; empty where only the profiles present forbid it.
     pub blockers: Vec<Blocker>,
-    /// The same instances and this one would fit together, if they lay otherwise.
+    /// The present instances and this one would fit in another layout.
     pub is_fragmentation: bool,
 }
 
@@ -27,10 +26,10 @@ pub struct Blocker {
     pub slices: u8,
 }
 
-/// Whose an instance is.
+/// The owner of an instance in the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockerOwner {
     Job(JobId),
-    /// Nobody's, and not to be taken.
+    /// No job's, and unavailable.
     Unallocated(UnallocatedState),
 }

@@ -1,7 +1,7 @@
-//! A GPU in MIG mode on the board: what lies on it, where one more instance could go, and what is in the way.
+//! MIG occupancy of one GPU: the instances of jobs, the idle ones and the unavailable ones, and the room beside them.
 //!
-//! Which placements are legal and which are best is [`mig`](crate::mig)'s to say; here it is kept who lies where. Idle
-//! instances are room: the next job takes them over or has them removed.
+//! The rest of [`mig`](crate::mig) decides which placements are legal and which are best; this module knows the
+//! holders. Idle instances count as room: the next job takes them over, or the daemon removes them.
 
 use crate::mig::{
     Blocker, BlockerOwner, Candidate, Layout, MigGpu, MigInventory, MigProfile, Obstacle,
@@ -10,47 +10,47 @@ use crate::mig::{
 };
 use crate::units::JobId;
 
-/// More instances of one profile than this of which any may go, and backfill leaves a GPU alone. No GPU known has more than eight
-/// (data/mig.toml).
+/// With more instances of one profile than this, any of which may end, backfill leaves the GPU alone. No known GPU has
+/// more than eight (data/mig.toml).
 const MOST_ALIKE: usize = 10;
 
-/// What lies on a GPU.
+/// The instances on a GPU.
 #[derive(Clone)]
 pub(crate) struct MigOccupancy<'a> {
     table: &'a ProfileTable,
     held: Vec<(JobId, Placement)>,
     idle: Vec<Placement>,
-    /// Neither a job's nor to be had.
+    /// Foreign or quarantined instances, or those being created or destroyed.
     unavailable: Vec<UnallocatedInstance>,
 }
 
 impl<'a> MigOccupancy<'a> {
-    /// Nothing lies there.
-    pub(crate) fn empty(carving: &'a MigInventory) -> Self {
+    /// A GPU without instances.
+    pub(crate) fn empty(inventory: &'a MigInventory) -> Self {
         Self {
-            table: &carving.table,
+            table: &inventory.table,
             held: Vec::new(),
             idle: Vec::new(),
             unavailable: Vec::new(),
         }
     }
 
-    /// What lies there as observed, less what jobs hold.
-    pub(crate) fn of(carving: &'a MigInventory) -> Self {
+    /// The observed instances, without those of jobs.
+    pub(crate) fn of(inventory: &'a MigInventory) -> Self {
         let is_idle = |instance: &&UnallocatedInstance| instance.standing == UnallocatedState::Idle;
         Self {
-            idle: carving.idle(),
-            unavailable: carving
+            idle: inventory.idle(),
+            unavailable: inventory
                 .instances
                 .iter()
                 .filter(|instance| !is_idle(instance))
                 .copied()
                 .collect(),
-            ..Self::empty(carving)
+            ..Self::empty(inventory)
         }
     }
 
-    /// A job's instance, new or taken over.
+    /// Adds a job's instance, new or taken over.
     pub(crate) fn hold(&mut self, job: JobId, placement: Placement) {
         self.idle.retain(|idle| *idle != placement);
         self.unavailable
@@ -58,12 +58,12 @@ impl<'a> MigOccupancy<'a> {
         self.held.push((job, placement));
     }
 
-    /// An idle instance that is removed.
+    /// Removes an idle instance.
     pub(crate) fn remove(&mut self, placement: Placement) {
         self.idle.retain(|idle| *idle != placement);
     }
 
-    /// No job holds any more of it: what they held is room.
+    /// Removes the instances of all jobs.
     pub(crate) fn vacate(&mut self) {
         self.held.clear();
     }
@@ -72,23 +72,23 @@ impl<'a> MigOccupancy<'a> {
         self.table
     }
 
-    /// Where an instance of this profile could go now, the best first.
+    /// The free placements of this profile, the best first.
     pub(crate) fn candidates(&self, profile: u32) -> Vec<Candidate> {
         self.site().candidates(profile, PlacementPolicy::LeastLoss)
     }
 
-    /// The GPU as [`mig`](crate::mig) sees it.
+    /// The GPU for the placement functions.
     pub(crate) fn site(&self) -> MigGpu<'_> {
         MigGpu::new(self.table, self.taken(), &self.idle)
     }
 
-    /// Whether there is a place for one of this profile now.
+    /// Whether this profile has a free placement.
     pub(crate) fn has_room(&self, profile: u32) -> bool {
         let mut starts = self.layout().starts(self.table, profile);
         starts.next().is_some()
     }
 
-    /// Why an instance of this profile finds no place.
+    /// The obstacle to an instance of this profile.
     pub(crate) fn obstacle(&self, profile: &Profile) -> Obstacle {
         let reaches = |instance: Placement, start: u8| {
             instance.start < start + profile.memory_slices
@@ -98,10 +98,12 @@ impl<'a> MigOccupancy<'a> {
             .held
             .iter()
             .map(|(job, at)| (BlockerOwner::Job(*job), *at));
-        let nobodys = |other: &UnallocatedInstance| {
+        let unallocated = |other: &UnallocatedInstance| {
             (BlockerOwner::Unallocated(other.standing), other.placement)
         };
-        let mut there: Vec<_> = jobs.chain(self.unavailable.iter().map(nobodys)).collect();
+        let mut there: Vec<_> = jobs
+            .chain(self.unavailable.iter().map(unallocated))
+            .collect();
         there.sort_by_key(|(_, at)| (at.start, at.profile));
         let is_blocked = |start: &u8| there.iter().any(|(_, at)| reaches(*at, *start));
         let blockers = there
@@ -126,7 +128,8 @@ impl<'a> MigOccupancy<'a> {
         }
     }
 
-    /// Whether jobs' instances and one more of this profile would fit if they lay otherwise, around what is not ours.
+    /// Whether the instances of jobs and one more of this profile would fit in another layout beside the unavailable
+    /// ones.
     fn fits_after_repack(&self, profile: u32) -> bool {
         let others = self.unavailable.iter().map(|other| other.placement);
         let held = self.held.iter().map(|(_, at)| at.profile);
@@ -134,11 +137,11 @@ impl<'a> MigOccupancy<'a> {
         fits(self.table, Layout::of(self.table, others), &wanted)
     }
 
-    /// Whether a new instance there could ever keep one of the profile `ahead` off this GPU: whether for some set of
-    /// instances that may be gone one day there would be a place for it without the new one and none with it.
+    /// Whether a new instance could ever block one of the profile `ahead`: whether for some set of instances that may
+    /// have ended, there is a free placement without the new instance and none with it.
     ///
-    /// The more stay, the less room there is beside the new one. So of all that may stay while a place is open, the most are
-    /// looked at, place by place, and not every set there is.
+    /// More remaining instances leave less room beside the new one. So for each placement only the largest sets that
+    /// leave it open are tried, and not every set.
     pub(crate) fn may_block(&self, new: Placement, ahead: u32) -> bool {
         let there = self.taken();
         let Some(wanted) = self.table.profile(ahead) else {
@@ -158,7 +161,7 @@ impl<'a> MigOccupancy<'a> {
             if leaves_open(Layout::of(self.table, stay.iter().copied())) {
                 return self.closes(stay, new, ahead);
             }
-            // Too many of its own kind, whose number has a limit: any of them may be the ones that go.
+            // Too many instances of its own profile, whose number is limited: any of them may be the ones that end.
             let alike: Vec<Placement> = stay.extract_if(.., |at| at.profile == ahead).collect();
             if alike.len() > MOST_ALIKE {
                 return true;
@@ -173,7 +176,7 @@ impl<'a> MigOccupancy<'a> {
         })
     }
 
-    /// Whether the profile has no place beside these and the new one.
+    /// Whether the profile has no placement beside these instances and the new one.
     fn closes(&self, stay: Vec<Placement>, new: Placement, ahead: u32) -> bool {
         let with = Layout::of(self.table, stay.into_iter().chain([new]));
         with.starts(self.table, ahead).next().is_none()
@@ -183,7 +186,7 @@ impl<'a> MigOccupancy<'a> {
         Layout::of(self.table, self.taken())
     }
 
-    /// What is not to be had now, whoever's it is.
+    /// The placements of all instances that are not idle.
     fn taken(&self) -> Vec<Placement> {
         let held = self.held.iter().map(|(_, at)| *at);
         let others = self.unavailable.iter().map(|other| other.placement);
@@ -200,21 +203,21 @@ impl<'a> MigOccupancy<'a> {
     }
 }
 
-/// Whether what jobs hold on these GPUs of one kind and one more instance of this profile would fit if all of it could be laid
-/// anew, on whichever of them, around what is not ours. Not so where that is too much to try.
-pub(crate) fn fit_anew_together(all: &[&MigOccupancy<'_>], profile: MigProfile) -> bool {
-    let site = |seats: &&MigOccupancy<'_>| {
-        let others = seats.unavailable.iter().map(|other| other.placement);
+/// Whether the instances of jobs on these GPUs of one model and one more of this profile would fit if all were placed
+/// anew. `false` where the search would be too large.
+pub(crate) fn fit_after_pool_repack(all: &[&MigOccupancy<'_>], profile: MigProfile) -> bool {
+    let site = |occupancy: &&MigOccupancy<'_>| {
+        let others = occupancy.unavailable.iter().map(|other| other.placement);
         MigGpu::new(all[0].table, others, &[])
     };
-    let held = |seats: &&MigOccupancy<'_>| -> Vec<Option<MigProfile>> {
-        let name = |at: &Placement| Some(seats.table.profile(at.profile)?.name);
-        seats.held.iter().map(|(_, at)| name(at)).collect()
+    let held = |occupancy: &&MigOccupancy<'_>| -> Vec<Option<MigProfile>> {
+        let name = |at: &Placement| Some(occupancy.table.profile(at.profile)?.name);
+        occupancy.held.iter().map(|(_, at)| name(at)).collect()
     };
     let wanted: Option<Vec<MigProfile>> =
         all.iter().flat_map(held).chain([Some(profile)]).collect();
     let sites: Vec<MigGpu<'_>> = all.iter().map(site).collect();
-    let alike = all.iter().all(|seats| seats.table == all[0].table);
+    let alike = all.iter().all(|occupancy| occupancy.table == all[0].table);
     alike && wanted.is_some_and(|wanted| pool_fits(&sites, &wanted) == Some(true))
 }
 
@@ -225,15 +228,16 @@ mod tests {
 
     use super::*;
 
-    /// What [`MigOccupancy::may_block`] says, by trying every set of instances that may be gone.
-    fn spoils_by_trying(seats: &MigOccupancy<'_>, new: Placement, ahead: u32) -> bool {
-        let there = seats.taken();
-        let has_room = |layout: Layout| layout.starts(seats.table, ahead).next().is_some();
+    /// [`MigOccupancy::may_block`] by trying every set of instances that may have ended.
+    fn blocks_by_trying(occupancy: &MigOccupancy<'_>, new: Placement, ahead: u32) -> bool {
+        let there = occupancy.taken();
+        let has_room = |layout: Layout| layout.starts(occupancy.table, ahead).next().is_some();
         (0..1_u32 << there.len()).any(|gone| {
             let stays = |(nth, at): (usize, &Placement)| (gone >> nth & 1 == 0).then_some(*at);
             let left = there.iter().enumerate().filter_map(stays);
             let with = left.clone().chain([new]);
-            has_room(Layout::of(seats.table, left)) && !has_room(Layout::of(seats.table, with))
+            has_room(Layout::of(occupancy.table, left))
+                && !has_room(Layout::of(occupancy.table, with))
         })
     }
 
@@ -241,7 +245,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
         #[test]
-        fn a_new_instance_spoils_what_it_spoils_for_some_set_of_those_that_stay(
+        fn a_new_instance_blocks_a_profile_exactly_if_it_does_for_some_set_of_remaining_instances(
             model in prop::sample::select(vec!["a30-24gb", "a100-40gb", "h200-141gb", "b200-180gb", "rtxpro6000-96gb"]),
             wishes in prop::collection::vec((any::<Index>(), any::<Index>()), 0..12),
             new in (any::<Index>(), any::<Index>()),
@@ -252,24 +256,24 @@ mod tests {
                 let profile = profile.get(&table.profiles);
                 Placement { profile: profile.id, start: *start.get(&profile.starts) }
             };
-            let carving = MigInventory { table: table.clone(), instances: Vec::new() };
-            let mut seats = MigOccupancy::empty(&carving);
+            let inventory = MigInventory { table: table.clone(), instances: Vec::new() };
+            let mut occupancy = MigOccupancy::empty(&inventory);
             if stranger {
-                // Of a profile that the table does not have: it is taken to cover everything.
-                seats.hold(JobId(99), Placement { profile: u32::MAX, start: 0 });
+                // A profile outside the table counts as covering everything.
+                occupancy.hold(JobId(99), Placement { profile: u32::MAX, start: 0 });
             }
             let mut layout = Layout::EMPTY;
             for (job, wish) in (1..).zip(&wishes) {
                 if let Some(with) = layout.with(&table, placement(wish)) {
                     layout = with;
-                    seats.hold(JobId(job), placement(wish));
+                    occupancy.hold(JobId(job), placement(wish));
                 }
             }
             for ahead in &table.profiles {
                 prop_assert_eq!(
-                    seats.may_block(placement(&new), ahead.id),
-                    spoils_by_trying(&seats, placement(&new), ahead.id),
-                    "{} ahead, {:?} there", ahead.name, seats.taken()
+                    occupancy.may_block(placement(&new), ahead.id),
+                    blocks_by_trying(&occupancy, placement(&new), ahead.id),
+                    "{} ahead, {:?} there", ahead.name, occupancy.taken()
                 );
             }
         }

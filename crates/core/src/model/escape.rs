@@ -1,20 +1,25 @@
-//! Escapes for text that another user typed: names, commands, reasons, as a terminal may show them.
+//! Terminal escaping of text that another user typed: names, commands, reasons.
 //!
-//! A character is escaped where it moves the cursor (control characters), reorders its neighbours (bidirectional controls), or cannot be
-//! seen (zero width, tags, variation selectors, unassigned, private use), so that two texts that differ also look different.
+//! A character is escaped in these cases, so that two texts that differ also look different:
+//!
+//! - it moves the cursor (control characters),
+//! - it reorders its neighbours (bidirectional controls),
+//! - it is invisible (zero width, tags, variation selectors, unassigned, private use).
 
 use std::borrow::Cow;
 
 use icu_properties::props::{DefaultIgnorableCodePoint, GeneralCategory};
 use icu_properties::{CodePointMapData, CodePointSetData};
 
-/// Combining marks that one base may carry. Vietnamese needs 2 and pointed Hebrew 3; a tower of 99 covers the lines above.
+/// Combining marks that one base may carry. Vietnamese needs 2 and pointed Hebrew 3; a tower of 99 covers the lines
+/// above.
 const MARKS: usize = 4;
 
 /// The braille pattern without dots, the one blank that Unicode calls a symbol.
 const BLANK_BRAILLE: char = '\u{2800}';
 
-/// Whether a terminal does not show this character as a glyph of its own: a control, a format character, or a blank other than the space.
+/// Whether a terminal does not show this character as a glyph of its own: a control, a format character, or a blank
+/// other than the space.
 pub fn is_hidden(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_control();
@@ -45,8 +50,8 @@ fn is_mark(c: char) -> bool {
         )
 }
 
-/// The text with `\n` and `\u{202e}` in place of each hidden character, of each combining mark without a base, and of each mark beyond
-/// [`MARKS`] over one base.
+/// The text with `\n` and `\u{202e}` in place of each hidden character, of each combining mark without a base, and of
+/// each mark beyond [`MARKS`] over one base.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         return text.into();

@@ -1,4 +1,4 @@
-//! The inventory: what GPUs there are, how large, and how each may be used.
+//! GPU inventory: index, size, mode and MIG state of each GPU, as observed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,19 +16,20 @@ pub struct Gpu {
     pub index: u32,
     pub model: String,
     pub mode: Mode,
-    /// It is unmanaged only because it does not answer.
+    /// It is unmanaged only because it does not respond.
     #[serde(default)]
     pub away: bool,
     /// NVML's total.
     pub total: Bytes,
     /// What the driver keeps for itself of the total (NVML memory info v2).
     pub reserved: Bytes,
-    /// Held by processes that belong to no slice. Subtracted from what is free.
+    /// Memory of processes that belong to no slice. It is not free.
     pub foreign: Bytes,
-    /// What one CUDA context takes of a slice before its first allocation, as measured on this model; zero where it was not.
+    /// What one CUDA context takes of a slice before its first allocation, as measured on this model; zero where it was
+    /// not.
     #[serde(default)]
     pub context: Bytes,
-    /// What it can be cut into and which instances nobody holds, while its mode is MIG.
+    /// In MIG mode, its profiles and the instances that no job holds.
     #[serde(default)]
     pub mig: Option<MigInventory>,
 }
@@ -37,7 +38,7 @@ pub struct Gpu {
 pub const GRANULE: Bytes = Bytes::mib(2);
 
 impl Gpu {
-    /// What slices can be cut from: total less reserved.
+    /// The memory for slices: total less reserved.
     pub fn usable(&self) -> Bytes {
         self.total.saturating_sub(self.reserved)
     }
@@ -48,8 +49,8 @@ impl Gpu {
         Bytes::new(u64::try_from(part).expect("a part of a u64")).round_down(GRANULE)
     }
 
-    /// Share that comes with an amount of memory: its part of the usable memory, rounded up to a thousandth. `None` when
-    /// it is more than the GPU has, or nothing.
+    /// Share that comes with an amount of memory: its part of the usable memory, rounded up to a thousandth. `None`
+    /// when it is more than the GPU has, or nothing.
     pub fn share_of(&self, memory: Bytes) -> Option<Share> {
         let usable = u128::from(self.usable().get());
         let thousandths = (u128::from(memory.get()) * 1000)
@@ -61,7 +62,8 @@ impl Gpu {
             .and_then(Share::from_thousandths)
     }
 
-    /// Foreign memory that a whole job tolerates: a tenth of the usable memory, for a display server or a forgotten shell.
+    /// Foreign memory that a whole job tolerates: a tenth of the usable memory, for a display server or a forgotten
+    /// shell.
     pub fn unmanaged_tolerated(&self) -> Bytes {
         Bytes::new(self.usable().get() / 10)
     }
@@ -77,7 +79,7 @@ pub enum Mode {
     Mig,
     /// Whole jobs only.
     Exclusive,
-    /// Seen and shown, never given out.
+    /// Listed, and never allocated.
     Unmanaged,
 }
 
@@ -124,7 +126,7 @@ impl ModeError {
 
 #[cfg(test)]
 impl Gpu {
-    /// One for tests: shared, all of it to be had.
+    /// A shared GPU without other memory use, for tests.
     pub(crate) fn sample(index: u8, total: Bytes) -> Self {
         Self {
             uuid: GpuUuid::from_bytes([index; 16]),

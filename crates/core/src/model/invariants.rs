@@ -1,5 +1,6 @@
-//! What must hold of every snapshot, whoever made it. The agent's debug builds and the simulations check it after every
-//! step. That something fits *now* is the planner's business: foreign memory may grow later, and breaks nothing here.
+//! Invariants: conditions of every snapshot. The agent's debug builds and the simulations check them after every step.
+//!
+//! Whether a job fits *now* is no invariant: unmanaged memory may grow later and breaks nothing here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +23,7 @@ pub fn check(snapshot: &Snapshot) -> Result<(), Violation> {
     }
     check_jobs(snapshot)?;
     let mut held: BTreeMap<&GpuUuid, Vec<&Grant>> = BTreeMap::new();
-    // Who is to go on holds nothing yet, and others may still be where it was.
+    // A resuming job holds nothing yet, and other jobs may still hold its former room.
     let holders = snapshot.held.iter().filter(|held| held.due.is_none());
     for grant in holders.flat_map(|held| &held.grants) {
         held.entry(&grant.gpu).or_default().push(grant);
@@ -120,7 +121,8 @@ fn check_grants(gpu: Option<&Gpu>, grants: &[&Grant]) -> Result<(), Violation> {
     }
 }
 
-/// Jobs' instances lie where the driver could have put them: in places of their own, no more of a kind than there may be.
+/// The instances of jobs form a legal layout: placements of their own, no more of a profile than there may
+/// be.
 fn check_instances(
     table: &ProfileTable,
     index: u32,

@@ -1,4 +1,4 @@
-//! How strongly a slice is to be kept apart from its neighbours: a wish that goes with a request.
+//! Isolation levels: how strongly a slice is separated from its neighbours, as a job requests it.
 
 use std::fmt;
 use std::str::FromStr;

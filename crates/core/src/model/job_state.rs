@@ -1,4 +1,4 @@
-//! The life of one job.
+//! The job state machine: the states of one job, and the one transition function.
 //!
 //! ```text
 //!             Placed             Spawned          (starting, running: Resized)
@@ -13,12 +13,12 @@
 //!    └──────────────────┴────────┴────► ended ◄───┘
 //! ```
 //!
-//! What has no program of ours is `lent` where others are running: from `starting`, and to `stopping` when it is given back.
+//! A claim of another scheduler has no program of ours. It is `lent` where a job is running: after `starting`, and
+//! before `stopping` when the claim is released.
 //!
-//! A job ends once: nothing leads out of `ended`, and every state leads to it. It holds its grants from `Placed` until it
-//! is back in the queue or has ended. Its program runs again only where that was agreed on: after it was preempted or
-//! requeued, and after a failure that it has retries left for. What is done about a state (journal, supervisor, signals)
-//! is the agent's.
+//! A job ends once: no transition leaves `ended`, and every state leads to it. It holds its grants from `Placed` until
+//! it is queued again or has ended. Its program runs again only after a preemption, a requeue, or a failure with
+//! retries left. The agent acts on a state: journal, supervisor, signals.
 
 use std::fmt;
 
@@ -40,7 +40,7 @@ pub enum JobState {
         grants: Vec<Grant>,
         process: Process,
     },
-    /// Others use what it holds, until they give it back.
+    /// The claim is allocated to another scheduler, until it is released.
     Lent { grants: Vec<Grant> },
     /// Is to stop, and something of it may be left. No process yet when it was to stop while starting.
     Stopping {
@@ -61,15 +61,15 @@ pub enum StopReason {
     GpuLost,
     /// A job that is within its project's quota starts in its place; it goes back into its queue.
     Preempt,
-    /// Somebody wants it to start anew; it goes back into its queue.
+    /// A user requeues it, to start from its beginning.
     Requeue,
     /// Its time is over.
     TimeLimit,
     /// It did nothing with what it held for too long.
     Idle,
-    /// Whom it was lent to has given it back.
+    /// The other scheduler has released the claim.
     Release,
-    /// Somebody wants it to end.
+    /// A user cancels it.
     #[default]
     Cancel,
 }
@@ -163,7 +163,7 @@ pub enum Event {
     Placed(Vec<Grant>),
     /// Its program runs.
     Spawned(Process),
-    /// It has no program of ours: what it holds is there for others' from now on.
+    /// The claim is allocated to another scheduler from now on; no program of ours runs.
     Lent,
     /// Its program was never started, and will not be: its supervisor left no trace.
     NeverStarted,
@@ -198,7 +198,7 @@ impl JobState {
     /// The one transition function.
     ///
     /// # Errors
-    /// [`Refused`], with the job as it was, for an event that its state knows no answer to.
+    /// [`InvalidTransition`], with the unchanged job, for an event that its state does not accept.
     pub fn on(self, event: Event) -> Result<Self, InvalidTransition> {
         match (self, event) {
             (Self::Queued, Event::Placed(grants)) => Ok(Self::Starting { grants }),
@@ -267,7 +267,7 @@ impl JobState {
                 process,
                 why: why.max(then),
             }),
-            // However its program left: it was asked to, and nobody can tell whether it would have otherwise.
+            // Whatever the exit code: the program was told to stop, and may have failed only because of that.
             (Self::Stopping { why, .. }, Event::Gone(gone)) => Ok(why.end(gone)),
             (
                 Self::Stopping {
@@ -325,7 +325,7 @@ impl JobState {
         }
     }
 
-    /// The word for its state in tables and the journal. What is lent runs, as far as anybody can tell.
+    /// The word for its state in tables and the journal. A claim counts as running.
     pub fn state(&self) -> &'static str {
         match self {
             Self::Queued => "queued",
@@ -590,7 +590,7 @@ mod tests {
             }
             let spent = stopping(why).on(Event::Gone(ProgramExit::LaunchFailed(String::new())));
             assert!(spent.unwrap().outcome().is_some());
-            // Whoever was done already is done.
+            // A job that had ended before the stop stays ended.
             let done = stopping(why)
                 .on(Event::GoneBefore(ProgramExit::Exited(0)))
                 .unwrap();
@@ -607,7 +607,7 @@ mod tests {
                 .outcome(),
             Some(&Outcome::TimeLimit)
         );
-        // Whoever was to come back anyway does, and finds another GPU; and so does who may try again.
+        // A job that was to be requeued anyway is, and finds another GPU; so is a job with retries left.
         let gone = Event::Gone(ProgramExit::Signaled(15));
         let preempted = stopping(StopReason::Preempt).on(Event::Stop(StopReason::GpuLost));
         assert_eq!(preempted.unwrap().on(gone.clone()), Ok(JobState::Queued));

@@ -1,11 +1,11 @@
 //! The queue order key: where a waiting job stands in its queue, as plain data.
 //!
 //! ```text
-//! priority ─► put first by an operator ─► had to leave ─► age        places of all jobs
-//!                                                          └─► a user's jobs exchange their own places, and no others
+//! priority ─► put first by an operator ─► requeued ─► age            places of all jobs
+//!                                                      └─► a user's jobs exchange their own places, and no others
 //! ```
-//! A user who puts one of the own jobs first thereby moves no other user's job: the user's jobs of equal priority stand on
-//! the same places of the queue as before, in another order.
+//! A user who puts an own job first moves no other user's job. The user's jobs of equal priority keep the same set of
+//! places in the queue, in another order.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::snapshot::PendingJob;
 
-/// What decides a job's place in its queue besides its priority and its age.
+/// The keys of a job's place in its queue, besides priority and age.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OrderKey {
-    /// Number of the user whose job it is.
+    /// UID of the user that owns the job.
     pub user: u32,
-    /// It had to leave its GPUs, so it comes before its equals.
+    /// It was requeued, so it comes before its equals.
     pub requeued: bool,
     pub top: Top,
 }
@@ -68,7 +68,7 @@ fn key(waiting: &PendingJob) -> impl Ord + use<> {
     (priority, Reverse(top.of_queue()), !requeued, waiting.job)
 }
 
-/// Jobs of a user that may exchange their places.
+/// The key of a user's jobs that may exchange their places.
 type Alike = (u32, i32, u64);
 
 fn alike(waiting: &PendingJob) -> Alike {
@@ -76,7 +76,7 @@ fn alike(waiting: &PendingJob) -> Alike {
     (user, waiting.owner.priority, top.of_queue())
 }
 
-/// Brings the waiting jobs of one queue into the order in which they are served.
+/// Sorts the pending jobs of one queue into scheduling order.
 pub fn sort_queue(waiting: &mut [PendingJob]) {
     waiting.sort_by_cached_key(key);
     let topped = waiting.iter().filter(|one| one.turn.top.of_user() > 0);
@@ -99,7 +99,7 @@ pub fn sort_queue(waiting: &mut [PendingJob]) {
     }
 }
 
-/// The job that comes last to the top: its number is larger than that of each of these.
+/// The number for the next job that is put first: larger than each of these.
 pub fn next_number<'a>(tops: impl IntoIterator<Item = &'a Top>) -> u64 {
     let numbers = tops.into_iter().map(|top| match top {
         Top::No => 0,
@@ -108,7 +108,7 @@ pub fn next_number<'a>(tops: impl IntoIterator<Item = &'a Top>) -> u64 {
     numbers.max().unwrap_or(0).saturating_add(1)
 }
 
-/// Whether a job is before all others of its queue that were put first in the same way.
+/// Whether a job is before all jobs of its queue that were put first in the same way.
 pub fn is_topmost<'a>(top: Top, others: impl IntoIterator<Item = &'a Top>) -> bool {
     let mut others = others.into_iter();
     match top {
@@ -124,8 +124,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::model::project::SchedulingClass;
     use crate::model::request::Amount;
-    use crate::project::SchedulingClass;
     use crate::units::JobId;
 
     fn job(id: u64, user: u32, priority: i32, requeued: bool, top: Top) -> PendingJob {

@@ -1,4 +1,4 @@
-//! File name patterns: `logs/%x-%A_%a.out`, by which a job names the files of its output.
+//! File name patterns of output files: `logs/%x-%A_%a.out`.
 //!
 //! The fields are those of sbatch(1) that have a meaning on one machine.
 

@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 use crate::model::slice::Grant;
 use crate::units::{Bytes, Gpus, JobId, ProjectName};
 
-/// A group of people and what they may have.
+/// A group of users, and the amount of GPU that they may use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Project {
     pub name: ProjectName,
     /// Guaranteed.
     pub quota: Quota,
-    /// Its part of what is over, against the other projects' weights: 1 weighs as much as a quota of one GPU. `None`: in
-    /// proportion to its quota; 0: only what nobody else wants.
+    /// Its part of what is over quota, against the other projects' weights: 1 weighs as much as a quota of one GPU.
+    /// `None`: in proportion to its quota; 0: only what no other project wants.
     pub weight: Option<u32>,
     /// Never more than this.
     pub limit: Limit,
-    /// Higher ones are asked first, within quota and over it.
+    /// Jobs of projects with higher priority are considered first, within quota and over it.
     pub priority: i32,
-    /// Its jobs are not stopped for others before they have run this long.
+    /// Its jobs are not preempted before they have run this long.
     pub min_runtime_s: u64,
-    /// Users, and groups with an `@` before them; nobody means everybody.
+    /// Users, and groups with an `@` before them; an empty list means every user.
     pub members: Vec<String>,
 }
 
-/// What a project is guaranteed. It is over quota as soon as it uses more of any of these.
+/// The guaranteed resources of a project. It is over quota as soon as it uses more of any of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quota {
     pub gpus: Gpus,
@@ -34,7 +34,7 @@ pub struct Quota {
     pub memory: Option<Bytes>,
 }
 
-/// What a project never goes beyond; `None` is no limit.
+/// The maximum of a project; `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
     pub gpus: Option<Gpus>,
@@ -42,7 +42,7 @@ pub struct Limit {
 }
 
 impl Project {
-    /// Nothing guaranteed, nothing forbidden.
+    /// A project without quota and limit.
     pub fn new(name: ProjectName) -> Self {
         Self {
             name,
@@ -65,7 +65,7 @@ impl Project {
                 .any(|group| is_member(&format!("@{group}")))
     }
 
-    /// What it weighs when that is divided which is over, in thousandths.
+    /// Its weight in the division of what is over quota, in thousandths.
     pub(crate) fn weighs(&self) -> u64 {
         self.weight.map_or(self.quota.gpus.thousandths(), |weight| {
             u64::from(weight) * 1000
@@ -121,7 +121,7 @@ impl From<Quota> for Limit {
     }
 }
 
-/// On whose account a job runs, and how it stands among others of that account.
+/// The project of a job, and its rank among the jobs of that project.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SchedulingClass {
     /// `None`: outside all projects.
@@ -130,28 +130,27 @@ pub struct SchedulingClass {
     /// Higher first among the jobs of its queue, and of its project.
     #[serde(default)]
     pub priority: i32,
-    /// It may be stopped for a job that is within its project's quota, and is put back into its queue then; in return it
-    /// may use what other projects leave.
+    /// A job within its project's quota can preempt it, which requeues it; in return it may use quota that other
+    /// projects leave.
     #[serde(default)]
     pub preemptible: bool,
 }
 
 impl SchedulingClass {
-    /// The place of one who holds something in its project's rank: those who cannot be preempted, then by priority, then by
-    /// age.
+    /// The rank of a holder in its project: jobs that are not preemptible first, then by priority, then by age.
     pub(crate) fn rank(&self, job: JobId) -> impl Ord + Copy + use<> {
         (self.preemptible, Reverse(self.priority), job)
     }
 
-    /// Whether one of these who waits comes before one who holds something in the same project: by priority, and among
-    /// equals one who cannot be preempted before one who can. Nobody is displaced for having come later.
+    /// Whether a pending job of this class ranks before a holder of the same project: by priority, and among equals a
+    /// job that is not preemptible before one that is. Age alone displaces no holder.
     pub(crate) fn displaces(&self, holder: &Self) -> bool {
         holder.preemptible
             && (self.priority > holder.priority
                 || (self.priority == holder.priority && !self.preemptible))
     }
 
-    /// Its place among those of its project who wait: whoever displaces another is asked before it.
+    /// The rank of a pending job in its project: a job that displaces another comes before it.
     pub(crate) fn precedence(&self) -> impl Ord + Copy + use<> {
         (Reverse(self.priority), self.preemptible)
     }

@@ -1,4 +1,4 @@
-//! Queues as the daemon's command line gives them: `NAME=AMOUNT`, first listed first served.
+//! Queues as the daemon's command line gives them: `NAME=AMOUNT`, in priority order.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -56,7 +56,7 @@ impl FromStr for QueueSpec {
 ///
 /// # Errors
 /// [`QueueError`]: a word that cannot be read, a queue listed twice, services mode together with dynamic GPUs. Whether
-/// an amount can ever fit the node is asked of [`can_ever_fit`](crate::explain::capacity::can_ever_fit), queue by queue.
+/// an amount can ever fit the node is checked by `can_ever_fit`, queue by queue.
 pub fn parse_queues<S: AsRef<str>>(
     words: &[S],
     dynamic_gpus: bool,

@@ -1,4 +1,4 @@
-//! What a job asks for, and the texts that say it.
+//! GPU requests: the amount that a job asks for, and its text forms.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -146,16 +146,15 @@ impl Amount {
     /// Reads the value of `--mig-profile`: `2g.10gb`.
     ///
     /// # Errors
-    /// What is not the name of a profile. Whether a GPU has it is asked of [`can_ever_fit`](crate::explain::capacity::can_ever_fit).
+    /// What is not the name of a profile. `can_ever_fit` checks whether a GPU has it.
     pub fn from_mig_flag(text: &str) -> Result<Self, AmountError> {
         text.parse()
             .map(Self::Mig)
             .map_err(|error| AmountError::new(AmountErrorKind::Profile(error), text))
     }
 
-    /// Reads the value of a queue, the part after its last `=`: whole GPUs, a range of them, a multiple of 0.125, or the name
-    /// of a MIG profile.
-    /// The error shows `token`, the whole text.
+    /// Reads the value of a queue, the part after its last `=`: whole GPUs, a range of them, a multiple of 0.125, or
+    /// the name of a MIG profile. The error shows `token`, the whole text.
     pub(crate) fn from_queue_value(value: &str, token: &str) -> Result<Self, AmountError> {
         if let Ok(profile) = value.parse() {
             return Ok(Self::Mig(profile));

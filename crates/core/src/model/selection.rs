@@ -1,4 +1,4 @@
-//! Which GPUs a daemon is given: the words after `--gpus`.
+//! GPU selection: the GPUs that `--gpus` gives to the daemon.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ pub enum GpuSelection {
     Indices(Vec<u32>),
 }
 
-/// Reads the words after `--gpus`: `0-2`, `0,1,2`, `0-2,5`, `all`, and the `0, 1` of the documentation, which arrives as
-/// two words.
+/// Reads the words after `--gpus`: `0-2`, `0,1,2`, `0-2,5`, `all`, and the `0, 1` of the documentation, which arrives
+/// as two words.
 ///
 /// # Errors
 /// [`SelectionError`]: nothing named, something that is not an index, a range that goes down, an index named twice.

@@ -1,4 +1,4 @@
-//! What a job holds of one GPU.
+//! Slices: what a job holds of one GPU (a grant), and its label.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ pub struct Grant {
     /// The limit, a multiple of 2 MiB.
     pub memory: Bytes,
     pub share: Share,
-    /// `gpu2.25a`: share 0.25 on GPU 2, and a letter that no living slice of that GPU and share has. `gpu2`: all of it.
+    /// `gpu2.25a`: share 0.25 on GPU 2, and a letter that no other slice of that GPU and share has. `gpu2`: all of it.
     /// `gpu0.1g.5gb@3`: a MIG instance of GPU 0, at its memory slice 3.
     pub label: String,
     /// The MIG instance that it is; memory and share are the instance's then.
@@ -21,7 +21,7 @@ pub struct Grant {
     pub mig: Option<MigGrant>,
 }
 
-/// The MIG instance that a job holds: as long as it holds it, nobody moves it or makes it smaller.
+/// The MIG instance that a job holds. It is neither moved nor resized while the job holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigGrant {
     pub profile: MigProfile,

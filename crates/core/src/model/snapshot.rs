@@ -1,22 +1,22 @@
-//! Everything a plan depends on, at one moment, as plain data.
+//! The snapshot: everything that a plan depends on, at one moment, as plain data.
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::gpu::Gpu;
 use crate::model::order_key::OrderKey;
+use crate::model::project::{Project, SchedulingClass};
 use crate::model::queue::{Order, QueueSpec};
 use crate::model::request::Request;
 use crate::model::slice::Grant;
-use crate::project::{Project, SchedulingClass};
 use crate::units::{JobId, QueueName};
 
-/// The node at one moment: what there is, who holds it, who waits.
+/// The node at one moment: GPUs, holders, pending jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// In any order; the planner goes by index.
     pub gpus: Vec<Gpu>,
-    /// Every job from the moment it was placed until its program is gone, but for those whose memory is aside; those of them that are
-    /// to go on are there again.
+    /// Every job from its placement until its program has exited. Offloaded jobs are not in it, unless they are to
+    /// resume.
     pub held: Vec<AllocatedJob>,
     /// In priority order, first served first.
     pub queues: Vec<Queue>,
@@ -25,11 +25,11 @@ pub struct Snapshot {
     pub backfill: bool,
     /// With [`Order::Fairness`], the queue whose turn it is: the last plan's cursor. Not used otherwise.
     pub cursor: usize,
-    /// The last plan's head. With projects it keeps its turn among its like, so that what is kept free for it, and who is
-    /// stopped for it, is for it.
+    /// The last plan's head. With projects it keeps its place among jobs of the same precedence, so that it gets the
+    /// room that was reserved and preempted for it.
     #[serde(default)]
     pub head: Option<JobId>,
-    /// What each project may have; nobody is asked for one where there is none.
+    /// The projects; empty on a node without projects.
     #[serde(default)]
     pub projects: Vec<Project>,
     #[serde(default)]
@@ -40,10 +40,10 @@ pub struct Snapshot {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preemption {
-    /// Those that may be are; whoever may not be stays within quota.
+    /// Preemptible jobs can be preempted; other jobs stay within quota.
     #[default]
     On,
-    /// Nobody is stopped, and everybody may go over quota.
+    /// No job is preempted, and every job may go over quota.
     Off,
 }
 
@@ -61,14 +61,14 @@ pub struct AllocatedJob {
     /// It is being stopped.
     #[serde(default)]
     pub leaving: bool,
-    /// It holds nothing of this now: its memory is in the host's, and it is to have its GPUs again before anybody else. Who has waited
-    /// longer for that has the smaller number.
+    /// The job is offloaded and resumes: it holds nothing now, and its former GPUs are reserved for it. The job that
+    /// has waited longer has the smaller number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<i64>,
 }
 
 impl AllocatedJob {
-    /// Of a job outside all projects that has only just started.
+    /// A job outside projects that has just started.
     pub fn new(job: JobId, queue: QueueName, grants: Vec<Grant>) -> Self {
         Self {
             job,
@@ -82,11 +82,11 @@ impl AllocatedJob {
     }
 }
 
-/// A queue and who waits in it.
+/// A queue and its pending jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queue {
     pub spec: QueueSpec,
-    /// In the order in which they are served ([`sort_queue`](crate::model::order_key::in_turn)).
+    /// In scheduling order ([`sort_queue`](crate::model::order_key::sort_queue)).
     pub waiting: Vec<PendingJob>,
 }
 
@@ -97,13 +97,13 @@ pub struct PendingJob {
     pub request: Request,
     #[serde(default)]
     pub owner: SchedulingClass,
-    /// Where it stands among others of its queue.
+    /// Its order key among the jobs of its queue.
     #[serde(default)]
     pub turn: OrderKey,
 }
 
 impl PendingJob {
-    /// A job outside all projects.
+    /// A job outside projects.
     pub fn new(job: JobId, request: Request) -> Self {
         Self {
             job,
@@ -115,7 +115,7 @@ impl PendingJob {
 }
 
 impl Snapshot {
-    /// Where a job waits: its queue's place in the priority order and its own place in the queue, both from 0.
+    /// The position of a pending job: the index of its queue, and its place in the queue, both from 0.
     pub fn place_of(&self, job: JobId) -> Option<(usize, usize)> {
         self.queues
             .iter()

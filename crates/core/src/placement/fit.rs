@@ -1,4 +1,4 @@
-//! Whether one GPU can serve one request now, what the job would get of it, and otherwise every cause why not.
+//! Fit: whether one GPU can serve one request now, the size it would grant, and otherwise every unmet constraint.
 
 use crate::mig::occupancy::MigOccupancy;
 use crate::mig::{InstanceSize, MigProfile, Obstacle, Profile, smallest};
@@ -17,7 +17,7 @@ pub(crate) enum RequestShape {
     Parts { count: u32, part: Fraction },
 }
 
-/// A part of one GPU, by the sum that decides its size.
+/// A part of one GPU, by the quantity that decides its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fraction {
     Share(Share),
@@ -74,32 +74,32 @@ pub(crate) struct GrantSize {
     pub(crate) profile: Option<u32>,
 }
 
-/// A cause why a GPU cannot serve a request.
+/// A constraint of a request that a GPU does not meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnmetConstraint {
     /// The request names other GPUs.
     NotAskedFor,
     Unmanaged,
-    /// It does not answer.
+    /// The GPU does not respond to the driver.
     Unresponsive,
     /// Exclusive, and the request is for a part.
     Exclusive,
-    /// In MIG mode, and the request is for whole GPUs; the largest instance there is.
+    /// In MIG mode, and the request is for whole GPUs; the largest profile of the GPU.
     InMigMode {
         largest: Option<MigProfile>,
     },
     /// Not in MIG mode, and the request is for an instance.
     NotInMigMode,
-    /// What would hold the limit here is not what was asked for.
+    /// The isolation that this GPU offers is not the requested one.
     Isolation(Isolation),
-    /// No MIG profile here gives so much, or is called so; the largest there is.
+    /// The GPU has no MIG profile of this size or name; its largest profile.
     NoProfile {
         wanted: Fraction,
         largest: Option<(MigProfile, Bytes)>,
     },
-    /// There is no place for the MIG instance.
+    /// There is no free placement for the MIG instance.
     Slots(Obstacle),
-    /// It was put in MIG mode, and a job holds a part of it from before.
+    /// A job still holds a slice from before the change to MIG mode.
     SliceBeforeMig(JobId),
     /// The part is larger than the GPU, or so small that it rounds down to no memory.
     Size {
@@ -111,11 +111,11 @@ pub enum UnmetConstraint {
         needs: Bytes,
         context: Bytes,
     },
-    /// One job holds all of it.
+    /// One job holds the whole GPU.
     Held(JobId),
-    /// Room is kept for this job, which is to go on.
+    /// Room is reserved for this job, which is resuming.
     Reserved(JobId),
-    /// A whole GPU is needed, and something is held.
+    /// The request is for a whole GPU, and jobs hold parts of it.
     InUse {
         used: u64,
     },
@@ -127,42 +127,42 @@ pub enum UnmetConstraint {
         free: Bytes,
         needs: Bytes,
     },
-    /// It would fit, were it not for processes that belong to no slice.
+    /// It would fit without the processes outside Divvy.
     UnmanagedMemory {
         foreign: Bytes,
         tolerated: Bytes,
     },
 }
 
-/// What a request would get of a GPU that nobody else uses.
+/// The size that an otherwise unused GPU would grant.
 ///
 /// # Errors
-/// Why it never gets anything there.
+/// The constraints that the GPU never meets.
 pub(crate) fn size(
-    tile: &GpuUsage<'_>,
+    usage: &GpuUsage<'_>,
     request: &Request,
 ) -> Result<GrantSize, Vec<UnmetConstraint>> {
-    let gpu = tile.gpu;
+    let gpu = usage.gpu;
     let need = RequestShape::of(request.amount);
-    let mut misses = Vec::new();
+    let mut unmet = Vec::new();
     if !request.allows(gpu.index) {
-        misses.push(UnmetConstraint::NotAskedFor);
+        unmet.push(UnmetConstraint::NotAskedFor);
     }
     let wish = request.isolation;
     match (gpu.mode, need) {
-        (Mode::Unmanaged, _) => misses.push(unmanaged(gpu)),
-        (Mode::Exclusive, RequestShape::Parts { .. }) => misses.push(UnmetConstraint::Exclusive),
-        (Mode::Mig, RequestShape::Whole { .. }) => misses.push(UnmetConstraint::InMigMode {
-            largest: largest(tile.mig.as_ref()).map(|profile| profile.name),
+        (Mode::Unmanaged, _) => unmet.push(unmanaged(gpu)),
+        (Mode::Exclusive, RequestShape::Parts { .. }) => unmet.push(UnmetConstraint::Exclusive),
+        (Mode::Mig, RequestShape::Whole { .. }) => unmet.push(UnmetConstraint::InMigMode {
+            largest: largest(usage.mig.as_ref()).map(|profile| profile.name),
         }),
         (Mode::Mig, RequestShape::Parts { part, .. }) => {
             if !wish.takes_instances() {
-                misses.push(UnmetConstraint::Isolation(wish));
+                unmet.push(UnmetConstraint::Isolation(wish));
             }
-            match instance(tile, part, request.exact) {
-                Ok(size) if misses.is_empty() => return Ok(size),
+            match instance(usage, part, request.exact) {
+                Ok(size) if unmet.is_empty() => return Ok(size),
                 Ok(_) => {}
-                Err(miss) => misses.push(miss),
+                Err(constraint) => unmet.push(constraint),
             }
         }
         (
@@ -171,31 +171,31 @@ pub(crate) fn size(
                 part: Fraction::Profile(_),
                 ..
             },
-        ) => misses.push(UnmetConstraint::NotInMigMode),
+        ) => unmet.push(UnmetConstraint::NotInMigMode),
         (Mode::Shared, RequestShape::Parts { .. }) if !wish.takes_parts() => {
-            misses.push(UnmetConstraint::Isolation(wish));
+            unmet.push(UnmetConstraint::Isolation(wish));
         }
         (Mode::Exclusive, RequestShape::Whole { .. }) | (Mode::Shared, _) => {}
     }
     let usable = gpu.usable();
     let (share, memory) = match need {
-        // An instance is weighed above, and nothing else has a profile.
-        _ if gpu.mode == Mode::Mig => return Err(misses),
+        // The arm for MIG mode above returns every size that such a GPU has.
+        _ if gpu.mode == Mode::Mig => return Err(unmet),
         RequestShape::Whole { .. } => (Some(Share::FULL), usable.round_down(GRANULE)),
         RequestShape::Parts { part, .. } => match part {
             Fraction::Share(share) => (Some(share), gpu.memory_of(share)),
             Fraction::Memory(memory) => (gpu.share_of(memory), memory.round_up(GRANULE)),
-            Fraction::Profile(_) => return Err(misses),
+            Fraction::Profile(_) => return Err(unmet),
         },
     };
     match share.filter(|_| Bytes::ZERO < memory && memory <= usable) {
         Some(_) if memory < gpu.context && matches!(need, RequestShape::Parts { .. }) => {
-            misses.push(UnmetConstraint::Context {
+            unmet.push(UnmetConstraint::Context {
                 needs: memory,
                 context: gpu.context,
             });
         }
-        Some(share) if misses.is_empty() => {
+        Some(share) if unmet.is_empty() => {
             return Ok(GrantSize {
                 share,
                 memory,
@@ -203,15 +203,15 @@ pub(crate) fn size(
             });
         }
         Some(_) => {}
-        None => misses.push(UnmetConstraint::Size {
+        None => unmet.push(UnmetConstraint::Size {
             needs: memory,
             usable,
         }),
     }
-    Err(misses)
+    Err(unmet)
 }
 
-/// Why one that is unmanaged is given to nobody.
+/// The constraint of an unmanaged GPU.
 pub(crate) fn unmanaged(gpu: &Gpu) -> UnmetConstraint {
     match gpu.away {
         true => UnmetConstraint::Unresponsive,
@@ -219,129 +219,126 @@ pub(crate) fn unmanaged(gpu: &Gpu) -> UnmetConstraint {
     }
 }
 
-/// The smallest instance that gives so much.
+/// The size of the smallest MIG instance that satisfies the part.
 fn instance(
-    tile: &GpuUsage<'_>,
+    usage: &GpuUsage<'_>,
     part: Fraction,
     exact: bool,
 ) -> Result<GrantSize, UnmetConstraint> {
-    let seats = tile.mig.as_ref();
+    let mig = usage.mig.as_ref();
     let none = || UnmetConstraint::NoProfile {
         wanted: part,
-        largest: largest(seats).map(|profile| (profile.name, profile.memory)),
+        largest: largest(mig).map(|profile| (profile.name, profile.memory)),
     };
-    let seats = seats.ok_or_else(none)?;
+    let mig = mig.ok_or_else(none)?;
     let size = match part {
         Fraction::Share(share) => InstanceSize::Share(share),
         Fraction::Memory(memory) if exact => InstanceSize::Exact(memory),
         Fraction::Memory(memory) => InstanceSize::Memory(memory),
         Fraction::Profile(name) => InstanceSize::Named(name),
     };
-    let profile = smallest(seats.table(), size).ok_or_else(none)?;
+    let profile = smallest(mig.table(), size).ok_or_else(none)?;
     Ok(GrantSize {
-        share: seats.table().share(profile),
+        share: mig.table().share(profile),
         memory: profile.memory.round_down(GRANULE),
         profile: Some(profile.id),
     })
 }
 
 /// The largest profile without attributes.
-fn largest<'a>(seats: Option<&MigOccupancy<'a>>) -> Option<&'a Profile> {
-    seats?.table().plain().last()
+fn largest<'a>(mig: Option<&MigOccupancy<'a>>) -> Option<&'a Profile> {
+    mig?.table().plain().last()
 }
 
-/// What a request would get of a GPU now.
+/// The size that the GPU would grant now.
 ///
 /// # Errors
-/// Every cause why it gets nothing.
+/// Every unmet constraint.
 pub(crate) fn fit(
-    tile: &GpuUsage<'_>,
+    usage: &GpuUsage<'_>,
     request: &Request,
 ) -> Result<GrantSize, Vec<UnmetConstraint>> {
-    let size = size(tile, request)?;
+    let size = size(usage, request)?;
     let is_whole = matches!(RequestShape::of(request.amount), RequestShape::Whole { .. });
-    let misses = match size.profile {
-        Some(profile) => instance_misses(tile, profile),
-        None if is_whole => whole_gpu_constraints(tile),
-        None => fraction_constraints(tile, size),
+    let unmet = match size.profile {
+        Some(profile) => instance_constraints(usage, profile),
+        None if is_whole => whole_gpu_constraints(usage),
+        None => fraction_constraints(usage, size),
     };
-    if !misses.is_empty() {
-        return Err(misses);
+    if !unmet.is_empty() {
+        return Err(unmet);
     }
     Ok(match is_whole {
         true => GrantSize {
-            memory: tile.free_memory().round_down(GRANULE),
+            memory: usage.free_memory().round_down(GRANULE),
             ..size
         },
         false => size,
     })
 }
 
-fn held_whole(tile: &GpuUsage<'_>) -> Option<UnmetConstraint> {
-    let mut holders = tile.holders.iter().filter(|holder| !holder.is_reserved);
+fn held_whole(usage: &GpuUsage<'_>) -> Option<UnmetConstraint> {
+    let mut holders = usage.holders.iter().filter(|holder| !holder.is_reserved);
     let holder = holders.find(|holder| holder.grant.share == Share::FULL)?;
     Some(UnmetConstraint::Held(holder.job))
 }
 
-pub(crate) fn whole_gpu_constraints(tile: &GpuUsage<'_>) -> Vec<UnmetConstraint> {
-    let mut misses = Vec::new();
-    if tile.holders.iter().any(|holder| !holder.is_reserved) {
-        misses.push(held_whole(tile).unwrap_or(UnmetConstraint::InUse {
-            used: tile.held_share(),
+pub(crate) fn whole_gpu_constraints(usage: &GpuUsage<'_>) -> Vec<UnmetConstraint> {
+    let mut unmet = Vec::new();
+    if usage.holders.iter().any(|holder| !holder.is_reserved) {
+        unmet.push(held_whole(usage).unwrap_or(UnmetConstraint::InUse {
+            used: usage.held_share(),
         }));
     }
-    misses.extend(tile.reserved_for().map(UnmetConstraint::Reserved));
-    let (foreign, tolerated) = (tile.unmanaged, tile.gpu.unmanaged_tolerated());
+    unmet.extend(usage.reserved_for().map(UnmetConstraint::Reserved));
+    let (foreign, tolerated) = (usage.unmanaged, usage.gpu.unmanaged_tolerated());
     if foreign > tolerated {
-        misses.push(UnmetConstraint::UnmanagedMemory { foreign, tolerated });
+        unmet.push(UnmetConstraint::UnmanagedMemory { foreign, tolerated });
     }
-    misses
+    unmet
 }
 
-/// Memory of strangers is no matter here: an instance has its own.
-fn instance_misses(tile: &GpuUsage<'_>, profile: u32) -> Vec<UnmetConstraint> {
-    if let Some(old) = tile.slice_before_mig() {
+/// Unmanaged memory does not matter here: an instance has its own memory.
+fn instance_constraints(usage: &GpuUsage<'_>, profile: u32) -> Vec<UnmetConstraint> {
+    if let Some(old) = usage.slice_before_mig() {
         return vec![UnmetConstraint::SliceBeforeMig(old)];
     }
-    let seats = tile.mig.as_ref();
-    let (Some(seats), Some(profile)) = (
-        seats,
-        seats.and_then(|seats| seats.table().profile(profile)),
-    ) else {
+    let mig = usage.mig.as_ref();
+    let (Some(mig), Some(profile)) = (mig, mig.and_then(|mig| mig.table().profile(profile))) else {
         return Vec::new();
     };
-    match seats.has_room(profile.id) {
+    match mig.has_room(profile.id) {
         true => Vec::new(),
-        false => vec![UnmetConstraint::Slots(seats.obstacle(profile))],
+        false => vec![UnmetConstraint::Slots(mig.obstacle(profile))],
     }
 }
 
-pub(crate) fn fraction_constraints(tile: &GpuUsage<'_>, size: GrantSize) -> Vec<UnmetConstraint> {
-    if let Some(held) = held_whole(tile) {
+pub(crate) fn fraction_constraints(usage: &GpuUsage<'_>, size: GrantSize) -> Vec<UnmetConstraint> {
+    if let Some(held) = held_whole(usage) {
         return vec![held];
     }
-    let mut misses = Vec::new();
-    if u64::from(size.share.thousandths()) > tile.free_share() {
-        misses.push(UnmetConstraint::Share {
-            free: tile.free_share(),
+    let mut unmet = Vec::new();
+    if u64::from(size.share.thousandths()) > usage.free_share() {
+        unmet.push(UnmetConstraint::Share {
+            free: usage.free_share(),
             needs: size.share,
         });
     }
-    if size.memory > tile.free_memory() {
-        misses.push(UnmetConstraint::Memory {
-            free: tile.free_memory(),
+    if size.memory > usage.free_memory() {
+        unmet.push(UnmetConstraint::Memory {
+            free: usage.free_memory(),
             needs: size.memory,
         });
-        if size.memory <= tile.unallocated_memory() {
-            let tolerated = tile.unallocated_memory().saturating_sub(size.memory);
-            misses.push(UnmetConstraint::UnmanagedMemory {
-                foreign: tile.unmanaged,
+        if size.memory <= usage.unallocated_memory() {
+            let tolerated = usage.unallocated_memory().saturating_sub(size.memory);
+            unmet.push(UnmetConstraint::UnmanagedMemory {
+                foreign: usage.unmanaged,
                 tolerated,
             });
         }
     }
-    if !misses.is_empty() {
-        misses.extend(tile.reserved_for().map(UnmetConstraint::Reserved));
+    if !unmet.is_empty() {
+        unmet.extend(usage.reserved_for().map(UnmetConstraint::Reserved));
     }
-    misses
+    unmet
 }

@@ -1,4 +1,4 @@
-//! The GPUs of a snapshot with what is held of each: the planner's working state.
+//! GPU occupancy: the GPUs of a snapshot with the slices that jobs hold on each, the planner's working state.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -11,24 +11,24 @@ use crate::model::snapshot::{AllocatedJob, Snapshot};
 use crate::placement::{MigPlacementChoice, Offer};
 use crate::units::{Bytes, GpuUuid, JobId, QueueName};
 
-/// Every GPU, by index.
+/// The GPUs of a node, in order of index.
 #[derive(Clone)]
 pub(crate) struct NodeUsage<'a> {
     pub(crate) gpus: Vec<GpuUsage<'a>>,
 }
 
-/// One GPU and who holds it.
+/// One GPU and its holders.
 #[derive(Clone)]
 pub(crate) struct GpuUsage<'a> {
     pub(crate) gpu: &'a Gpu,
     pub(crate) unmanaged: Bytes,
     pub(crate) holders: Vec<Holder>,
-    /// What lies where, in MIG mode; `None` also where the driver does not say what it can be cut into.
+    /// In MIG mode, its instances; `None` also where the driver does not list the profiles.
     pub(crate) mig: Option<MigOccupancy<'a>>,
-    /// Sums over the holders, those who are to go on among them: they may come to more than there is.
+    /// Sums over the holders. With reservations for resuming jobs they may exceed the GPU.
     used_share: u64,
     used_memory: Bytes,
-    /// What the holders could give back, once somebody has asked.
+    /// Sums that the holders could release, computed on first use.
     releases: OnceCell<Option<Releases>>,
 }
 
@@ -40,7 +40,7 @@ pub struct FreePart {
     pub memory: Bytes,
 }
 
-/// Sums of share and memory that some of a GPU's holders could give back.
+/// Sums of share and memory that some of a GPU's holders could release.
 pub(crate) type Releases = BTreeSet<(u64, Bytes)>;
 
 /// A job's hold on one GPU.
@@ -49,7 +49,7 @@ pub(crate) struct Holder {
     pub(crate) job: JobId,
     pub(crate) queue: QueueName,
     pub(crate) grant: Grant,
-    /// It is kept for the job, which is to go on.
+    /// A reservation: the job is offloaded, and resumes here.
     pub(crate) is_reserved: bool,
 }
 
@@ -61,9 +61,9 @@ pub(crate) struct Assignment {
 }
 
 impl<'a> NodeUsage<'a> {
-    /// Nobody holds anything, and no foreign process runs: what there will ever be at most.
+    /// The GPUs without holders and unmanaged processes: the most that can ever be free.
     pub(crate) fn empty(gpus: &'a [Gpu]) -> Self {
-        let tile = |gpu: &'a Gpu| GpuUsage {
+        let usage = |gpu: &'a Gpu| GpuUsage {
             gpu,
             unmanaged: Bytes::ZERO,
             holders: Vec::new(),
@@ -74,18 +74,18 @@ impl<'a> NodeUsage<'a> {
             used_memory: Bytes::ZERO,
             releases: OnceCell::new(),
         };
-        let mut tiles: Vec<GpuUsage<'a>> = gpus.iter().map(tile).collect();
-        tiles.sort_by(|a, b| (a.gpu.index, &a.gpu.uuid).cmp(&(b.gpu.index, &b.gpu.uuid)));
-        Self { gpus: tiles }
+        let mut usages: Vec<GpuUsage<'a>> = gpus.iter().map(usage).collect();
+        usages.sort_by(|a, b| (a.gpu.index, &a.gpu.uuid).cmp(&(b.gpu.index, &b.gpu.uuid)));
+        Self { gpus: usages }
     }
 
-    /// As observed. What is held of GPUs that are not there any more counts nowhere.
+    /// The GPUs as observed. Grants on GPUs that are gone count nowhere.
     pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
-        let mut board = Self::empty(&snapshot.gpus);
-        for tile in &mut board.gpus {
-            tile.unmanaged = tile.gpu.foreign;
-            if let (Some(seats), Some(carving)) = (&mut tile.mig, &tile.gpu.mig) {
-                *seats = MigOccupancy::of(carving);
+        let mut node = Self::empty(&snapshot.gpus);
+        for usage in &mut node.gpus {
+            usage.unmanaged = usage.gpu.foreign;
+            if let (Some(mig), Some(inventory)) = (&mut usage.mig, &usage.gpu.mig) {
+                *mig = MigOccupancy::of(inventory);
             }
         }
         for AllocatedJob {
@@ -97,39 +97,39 @@ impl<'a> NodeUsage<'a> {
         } in &snapshot.held
         {
             for grant in grants {
-                board.add_holder(*job, queue, grant.clone(), due.is_some());
+                node.add_holder(*job, queue, grant.clone(), due.is_some());
             }
         }
-        board
+        node
     }
 
-    /// Gives a job what was offered, with labels.
+    /// Allocates the offers to a job, and labels the grants.
     pub(crate) fn assign(&mut self, job: JobId, queue: &QueueName, offers: &[Offer]) -> Assignment {
         let mut given = Assignment::default();
         for Offer {
-            position: tile,
+            position,
             size,
-            mig: seat,
+            mig: choice,
         } in offers
         {
-            let tile = &mut self.gpus[*tile];
+            let usage = &mut self.gpus[*position];
             let taken = |label: &str| {
-                let mut holders = tile.holders.iter();
+                let mut holders = usage.holders.iter();
                 holders.any(|holder| holder.grant.label == label)
             };
-            let index = tile.gpu.index;
+            let index = usage.gpu.index;
             let grant = Grant {
-                gpu: tile.gpu.uuid.clone(),
+                gpu: usage.gpu.uuid.clone(),
                 index,
                 memory: size.memory,
                 share: size.share,
-                label: match seat {
-                    Some(seat) => seat.grant.label(index),
+                label: match choice {
+                    Some(choice) => choice.grant.label(index),
                     None => label(index, size.share, taken),
                 },
-                mig: seat.as_ref().map(|seat| seat.grant),
+                mig: choice.as_ref().map(|choice| choice.grant),
             };
-            if let Some(MigPlacementChoice { candidate, .. }) = seat {
+            if let Some(MigPlacementChoice { candidate, .. }) = choice {
                 let reclaim = candidate.reclaim.iter();
                 given
                     .reclaim
@@ -141,7 +141,7 @@ impl<'a> NodeUsage<'a> {
         given
     }
 
-    /// Gives a job these grants; the idle MIG instances of `reclaim` are removed.
+    /// Allocates these grants to a job, and removes the idle MIG instances of `reclaim`.
     pub(crate) fn allocate(
         &mut self,
         job: JobId,
@@ -160,59 +160,63 @@ impl<'a> NodeUsage<'a> {
         }
     }
 
-    /// The board once these jobs are gone.
+    /// The occupancy once these jobs have ended.
     pub(crate) fn without(&self, gone: &BTreeSet<JobId>) -> Self {
-        let mut board = self.clone();
+        let mut node = self.clone();
         let mut stay = Vec::new();
-        for tile in &mut board.gpus {
-            (tile.used_share, tile.used_memory) = (0, Bytes::ZERO);
-            tile.releases.take();
-            if let Some(seats) = &mut tile.mig {
-                seats.vacate();
+        for usage in &mut node.gpus {
+            (usage.used_share, usage.used_memory) = (0, Bytes::ZERO);
+            usage.releases.take();
+            if let Some(mig) = &mut usage.mig {
+                mig.vacate();
             }
-            stay.append(&mut tile.holders);
+            stay.append(&mut usage.holders);
         }
         for Holder {
             job,
             queue,
             grant,
-            is_reserved: due,
+            is_reserved,
         } in stay
         {
             if !gone.contains(&job) {
-                board.add_holder(job, &queue, grant, due);
+                node.add_holder(job, &queue, grant, is_reserved);
             }
         }
-        board
+        node
     }
 
-    /// What a job holds.
+    /// The grants of a job.
     pub(crate) fn held_by(&self, job: JobId) -> Vec<Grant> {
-        let holders = self.gpus.iter().flat_map(|tile| &tile.holders);
+        let holders = self.gpus.iter().flat_map(|usage| &usage.holders);
         let its = holders.filter(|holder| holder.job == job);
         its.map(|holder| holder.grant.clone()).collect()
     }
 
-    fn add_holder(&mut self, job: JobId, queue: &QueueName, grant: Grant, due: bool) {
-        if let Some(tile) = self.gpus.iter_mut().find(|tile| tile.gpu.uuid == grant.gpu) {
-            tile.releases.take();
-            tile.used_share += u64::from(grant.share.thousandths());
-            tile.used_memory = tile.used_memory.saturating_add(grant.memory);
-            if let (Some(seats), Some(mig)) = (&mut tile.mig, grant.mig) {
-                seats.hold(job, mig.placement);
+    fn add_holder(&mut self, job: JobId, queue: &QueueName, grant: Grant, is_reserved: bool) {
+        if let Some(usage) = self
+            .gpus
+            .iter_mut()
+            .find(|usage| usage.gpu.uuid == grant.gpu)
+        {
+            usage.releases.take();
+            usage.used_share += u64::from(grant.share.thousandths());
+            usage.used_memory = usage.used_memory.saturating_add(grant.memory);
+            if let (Some(mig), Some(instance)) = (&mut usage.mig, grant.mig) {
+                mig.hold(job, instance.placement);
             }
-            tile.holders.push(Holder {
+            usage.holders.push(Holder {
                 job,
                 queue: queue.clone(),
                 grant,
-                is_reserved: due,
+                is_reserved,
             });
         }
     }
 }
 
 impl GpuUsage<'_> {
-    /// Thousandths of the GPU that are held, or kept for who is to go on.
+    /// Thousandths of the GPU that are held or reserved.
     pub(crate) fn used_share(&self) -> u64 {
         self.used_share.min(1000)
     }
@@ -224,13 +228,13 @@ impl GpuUsage<'_> {
             .sum()
     }
 
-    /// For whom room is kept.
+    /// The jobs that room is reserved for.
     pub(crate) fn reserved_for(&self) -> impl Iterator<Item = JobId> {
-        let due = self.holders.iter().filter(|holder| holder.is_reserved);
-        due.map(|holder| holder.job)
+        let reserved = self.holders.iter().filter(|holder| holder.is_reserved);
+        reserved.map(|holder| holder.job)
     }
 
-    /// Thousandths of the GPU that nobody holds.
+    /// Thousandths of the GPU that no job holds.
     pub(crate) fn free_share(&self) -> u64 {
         1000_u64.saturating_sub(self.used_share)
     }
@@ -243,7 +247,7 @@ impl GpuUsage<'_> {
         }
     }
 
-    /// Memory that nobody holds, slice or foreign process.
+    /// Memory that no slice and no unmanaged process holds.
     pub(crate) fn free_memory(&self) -> Bytes {
         self.unallocated_memory().saturating_sub(self.unmanaged)
     }
@@ -253,7 +257,7 @@ impl GpuUsage<'_> {
         self.gpu.usable().saturating_sub(self.used_memory)
     }
 
-    /// What its holders could give back, found once and kept until somebody else holds something.
+    /// The sums that its holders could release, computed once for each set of holders.
     pub(crate) fn releases(
         &self,
         find: impl FnOnce(&Self) -> Option<Releases>,
@@ -261,7 +265,7 @@ impl GpuUsage<'_> {
         self.releases.get_or_init(|| find(self)).as_ref()
     }
 
-    /// In MIG mode, a job whose slice is no instance.
+    /// In MIG mode, a job whose slice dates from before the change of mode.
     pub(crate) fn slice_before_mig(&self) -> Option<JobId> {
         let mut holders = self.holders.iter();
         self.mig.as_ref()?;

@@ -1,5 +1,6 @@
-//! Placing exactly: devices that another scheduler has chosen are held as they are, or refused with the reason. Nothing is chosen
-//! here but the share of compute that goes with a part, and nobody waits: whoever asks, asks again.
+//! Pinned allocation: devices that another scheduler has chosen are allocated exactly, or refused with the cause.
+//!
+//! Only the share of compute of a part is chosen here. A refused claim does not wait; the other scheduler asks again.
 
 use crate::mig::occupancy::MigOccupancy;
 use crate::mig::{MigProfile, Obstacle, Placement, Profile};
@@ -15,19 +16,19 @@ use crate::placement::occupancy::{Assignment, GpuUsage, NodeUsage};
 use crate::placement::{MigPlacementChoice, Offer};
 use crate::units::{Bytes, GpuUuid, JobId, QueueName, Share};
 
-/// One device, exactly.
+/// One requested device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// So much memory of a shared GPU, rounded up to 2 MiB. Several parts of one GPU are one of their sum.
+    /// Memory of a shared GPU, rounded up to 2 MiB. Several parts of one GPU count as one part of their sum.
     Part { gpu: GpuUuid, memory: Bytes },
-    /// A MIG instance at its place.
+    /// A MIG instance at a given start.
     Instance {
         gpu: GpuUuid,
         profile: MigProfile,
         /// The first memory slice.
         start: u8,
     },
-    /// All of a GPU.
+    /// A whole GPU.
     Whole { gpu: GpuUuid },
 }
 
@@ -39,11 +40,11 @@ impl Device {
     }
 }
 
-/// What is held, in the order asked.
+/// The grants, in the order of the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PinnedAllocation {
     pub grants: Vec<Grant>,
-    /// Idle MIG instances in the way: to be removed before.
+    /// Idle MIG instances in the way, to be removed first.
     pub reclaim: Vec<(GpuUuid, Placement)>,
 }
 
@@ -87,15 +88,15 @@ pub enum PinnedConstraint {
     },
 }
 
-/// Holds these devices beside everybody of the snapshot, all or none.
+/// Allocates these devices beside all jobs of the snapshot, all or none.
 ///
 /// # Errors
-/// [`AllocationError`], for the first that cannot be held.
+/// [`AllocationError`], for the first device that cannot be allocated.
 pub fn allocate_pinned(
     snapshot: &Snapshot,
     devices: &[Device],
 ) -> Result<PinnedAllocation, AllocationError> {
-    let devices = added_up(devices);
+    let devices = merge_parts(devices);
     let is_instance = |device: &&Device| matches!(device, Device::Instance { .. });
     let instances = devices.iter().filter(is_instance).count();
     if devices.is_empty() {
@@ -105,27 +106,27 @@ pub fn allocate_pinned(
         return Err(AllocationError::Mixed);
     }
     let others = NodeUsage::of(snapshot);
-    let mut board = others.clone();
+    let mut node = others.clone();
     let mut placed = PinnedAllocation::default();
     for device in &devices {
-        let offer = offer(&board, device).map_err(|misfit| match offer(&others, device) {
-            // It is not the others that are in the way.
+        let offer = offer(&node, device).map_err(|error| match offer(&others, device) {
+            // It fits beside other jobs, so the devices of the claim exclude each other.
             Ok(offer) => AllocationError::Conflict(others.gpus[offer.position].gpu.index),
-            Err(_) => misfit,
+            Err(_) => error,
         })?;
         let Assignment { grants, reclaim } =
-            board.assign(OURSELVES, &QueueName::default_queue(), &[offer]);
+            node.assign(CLAIM, &QueueName::default_queue(), &[offer]);
         placed.grants.extend(grants);
         placed.reclaim.extend(reclaim);
     }
     Ok(placed)
 }
 
-/// Stands for whoever asks: nobody else has this number.
-const OURSELVES: JobId = JobId(u64::MAX);
+/// Stands for the claim: no job has this number.
+const CLAIM: JobId = JobId(u64::MAX);
 
-/// The devices, with the parts of one GPU as one.
-fn added_up(devices: &[Device]) -> Vec<Device> {
+/// The devices, with all parts of one GPU merged into one.
+fn merge_parts(devices: &[Device]) -> Vec<Device> {
     let mut all: Vec<Device> = Vec::new();
     for device in devices {
         let same = |other: &&mut Device| {
@@ -141,43 +142,43 @@ fn added_up(devices: &[Device]) -> Vec<Device> {
     all
 }
 
-fn offer(board: &NodeUsage<'_>, device: &Device) -> Result<Offer, AllocationError> {
-    let at = |tile: &GpuUsage<'_>| tile.gpu.uuid == *device.gpu();
-    let place = board.gpus.iter().position(at);
+fn offer(node: &NodeUsage<'_>, device: &Device) -> Result<Offer, AllocationError> {
+    let at = |usage: &GpuUsage<'_>| usage.gpu.uuid == *device.gpu();
+    let place = node.gpus.iter().position(at);
     let place = place.ok_or_else(|| AllocationError::NoGpu(device.gpu().clone()))?;
-    let tile = &board.gpus[place];
-    let (size, seat) = match device {
-        Device::Part { memory, .. } => (part(tile, *memory)?, None),
-        Device::Whole { .. } => (whole(tile)?, None),
+    let usage = &node.gpus[place];
+    let (size, choice) = match device {
+        Device::Part { memory, .. } => (part(usage, *memory)?, None),
+        Device::Whole { .. } => (whole(usage)?, None),
         Device::Instance { profile, start, .. } => {
-            let (size, seat) = instance(tile, *profile, *start)?;
-            (size, Some(seat))
+            let (size, choice) = instance(usage, *profile, *start)?;
+            (size, Some(choice))
         }
     };
     Ok(Offer {
         position: place,
         size,
-        mig: seat,
+        mig: choice,
     })
 }
 
-/// A part with as much of the share as there is: whatever memory fits is had, however shares have been rounded.
-fn part(tile: &GpuUsage<'_>, memory: Bytes) -> Result<GrantSize, AllocationError> {
-    let gpu = tile.gpu;
+/// The size of a part. It takes at most the free share, so that rounded shares never refuse memory that fits.
+fn part(usage: &GpuUsage<'_>, memory: Bytes) -> Result<GrantSize, AllocationError> {
+    let gpu = usage.gpu;
     if gpu.mode == Mode::Mig {
-        return Err(never(tile, PinnedConstraint::OnlyMigInstances));
+        return Err(never(usage, PinnedConstraint::OnlyMigInstances));
     }
     let memory = memory.round_up(GRANULE);
-    let request = request_on(tile, Amount::Memory(memory));
-    let mut misses = size(tile, &request).err().unwrap_or_default();
-    // The other scheduler has chosen; the agent warns of a part that is too small for a context.
-    misses.retain(|miss| !matches!(miss, UnmetConstraint::Context { .. }));
-    if !misses.is_empty() {
-        return Err(to_error(tile, misses));
+    let request = request_on(usage, Amount::Memory(memory));
+    let mut unmet = size(usage, &request).err().unwrap_or_default();
+    // The other scheduler has chosen the size; the agent warns of a part that is too small for a context.
+    unmet.retain(|constraint| !matches!(constraint, UnmetConstraint::Context { .. }));
+    if !unmet.is_empty() {
+        return Err(to_error(usage, unmet));
     }
-    // Rounded down, where a job's is rounded up: the sum over a full GPU is no more than 1.
+    // Rounded down, unlike the share of a job's request, so that the sum over a full GPU is at most 1.
     let exact = u128::from(memory.get()) * 1000 / u128::from(gpu.usable().get().max(1));
-    let most = tile.free_share().min(999);
+    let most = usage.free_share().min(999);
     let thousandths = u64::try_from(exact).unwrap_or(most).clamp(1, most.max(1));
     let share = u16::try_from(thousandths)
         .ok()
@@ -187,37 +188,37 @@ fn part(tile: &GpuUsage<'_>, memory: Bytes) -> Result<GrantSize, AllocationError
         memory,
         profile: None,
     };
-    match fraction_constraints(tile, size) {
-        misses if misses.is_empty() => Ok(size),
-        misses => Err(unavailable(tile, PinnedConstraint::Unmet(misses))),
+    match fraction_constraints(usage, size) {
+        unmet if unmet.is_empty() => Ok(size),
+        unmet => Err(unavailable(usage, PinnedConstraint::Unmet(unmet))),
     }
 }
 
-fn whole(tile: &GpuUsage<'_>) -> Result<GrantSize, AllocationError> {
-    let request = request_on(tile, Amount::ONE_GPU);
-    size(tile, &request).map_err(|misses| to_error(tile, misses))?;
-    fit(tile, &request).map_err(|misses| unavailable(tile, PinnedConstraint::Unmet(misses)))
+fn whole(usage: &GpuUsage<'_>) -> Result<GrantSize, AllocationError> {
+    let request = request_on(usage, Amount::ONE_GPU);
+    size(usage, &request).map_err(|unmet| to_error(usage, unmet))?;
+    fit(usage, &request).map_err(|unmet| unavailable(usage, PinnedConstraint::Unmet(unmet)))
 }
 
 fn instance(
-    tile: &GpuUsage<'_>,
+    usage: &GpuUsage<'_>,
     name: MigProfile,
     start: u8,
 ) -> Result<(GrantSize, MigPlacementChoice), AllocationError> {
-    let seats: &MigOccupancy<'_> = match (&tile.mig, tile.gpu.mode) {
-        (Some(seats), Mode::Mig) => seats,
-        (_, Mode::Unmanaged) => return Err(to_error(tile, vec![unmanaged(tile.gpu)])),
+    let mig: &MigOccupancy<'_> = match (&usage.mig, usage.gpu.mode) {
+        (Some(mig), Mode::Mig) => mig,
+        (_, Mode::Unmanaged) => return Err(to_error(usage, vec![unmanaged(usage.gpu)])),
         (_, Mode::Mig) => {
-            return Err(never(tile, PinnedConstraint::ProfilesUnknown));
+            return Err(never(usage, PinnedConstraint::ProfilesUnknown));
         }
         (_, Mode::Shared | Mode::Exclusive) => {
             let unmet = PinnedConstraint::Unmet(vec![UnmetConstraint::NotInMigMode]);
-            return Err(never(tile, unmet));
+            return Err(never(usage, unmet));
         }
     };
-    let table = seats.table();
+    let table = mig.table();
     let Some(profile) = table.named(name) else {
-        return Err(never(tile, PinnedConstraint::NoProfile(name)));
+        return Err(never(usage, PinnedConstraint::NoProfile(name)));
     };
     if !profile.starts.contains(&start) {
         let constraint = PinnedConstraint::Start {
@@ -225,13 +226,13 @@ fn instance(
             start,
             starts: profile.starts.clone(),
         };
-        return Err(never(tile, constraint));
+        return Err(never(usage, constraint));
     }
-    if let Some(old) = tile.slice_before_mig() {
+    if let Some(old) = usage.slice_before_mig() {
         let unmet = vec![UnmetConstraint::SliceBeforeMig(old)];
-        return Err(unavailable(tile, PinnedConstraint::Unmet(unmet)));
+        return Err(unavailable(usage, PinnedConstraint::Unmet(unmet)));
     }
-    let candidates = seats.candidates(profile.id).into_iter();
+    let candidates = mig.candidates(profile.id).into_iter();
     let mut there = candidates.filter(|candidate| candidate.placement.start == start);
     let Some(candidate) = there.next() else {
         let only = Profile {
@@ -239,12 +240,12 @@ fn instance(
             ..profile.clone()
         };
         let obstacle = Obstacle {
-            // It is to lie there and nowhere else.
+            // Another layout would not help, as the start is given.
             is_fragmentation: false,
-            ..seats.obstacle(&only)
+            ..mig.obstacle(&only)
         };
         let unmet = vec![UnmetConstraint::Slots(obstacle)];
-        return Err(unavailable(tile, PinnedConstraint::Unmet(unmet)));
+        return Err(unavailable(usage, PinnedConstraint::Unmet(unmet)));
     };
     let size = GrantSize {
         share: table.share(profile),
@@ -258,33 +259,33 @@ fn instance(
     Ok((size, MigPlacementChoice { grant, candidate }))
 }
 
-/// A request for so much of this GPU.
-fn request_on(tile: &GpuUsage<'_>, amount: Amount) -> Request {
+/// A request for this amount on this GPU.
+fn request_on(usage: &GpuUsage<'_>, amount: Amount) -> Request {
     Request {
-        on: vec![tile.gpu.index],
+        on: vec![usage.gpu.index],
         isolation: Isolation::Any,
         ..amount.into()
     }
 }
 
 /// A constraint of the GPU itself is permanent; a GPU that is unmanaged now may be managed again.
-fn to_error(tile: &GpuUsage<'_>, misses: Vec<UnmetConstraint>) -> AllocationError {
-    match misses.contains(&unmanaged(tile.gpu)) {
-        true => unavailable(tile, PinnedConstraint::Unmet(misses)),
-        false => never(tile, PinnedConstraint::Unmet(misses)),
+fn to_error(usage: &GpuUsage<'_>, unmet: Vec<UnmetConstraint>) -> AllocationError {
+    match unmet.contains(&unmanaged(usage.gpu)) {
+        true => unavailable(usage, PinnedConstraint::Unmet(unmet)),
+        false => never(usage, PinnedConstraint::Unmet(unmet)),
     }
 }
 
-fn never(tile: &GpuUsage<'_>, constraint: PinnedConstraint) -> AllocationError {
+fn never(usage: &GpuUsage<'_>, constraint: PinnedConstraint) -> AllocationError {
     AllocationError::Never {
-        index: tile.gpu.index,
+        index: usage.gpu.index,
         constraint,
     }
 }
 
-fn unavailable(tile: &GpuUsage<'_>, constraint: PinnedConstraint) -> AllocationError {
+fn unavailable(usage: &GpuUsage<'_>, constraint: PinnedConstraint) -> AllocationError {
     AllocationError::Unavailable {
-        index: tile.gpu.index,
+        index: usage.gpu.index,
         constraint,
     }
 }
@@ -397,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn several_gpus_are_had_together_or_not_at_all_and_parts_of_one_are_added_up() {
+    fn several_gpus_are_had_together_or_not_at_all_and_parts_of_one_are_merge_parts() {
         let mut node = node(&[Mode::Shared, Mode::Shared]);
         let placed = hold(&mut node, &[part(1, 100), part(0, 200), part(1, 100)]);
         let got: Vec<_> = placed
@@ -438,13 +439,13 @@ mod tests {
     #[test]
     fn idle_instances_are_taken_as_they_lie_or_make_room() {
         let mut node = node(&[Mode::Mig]);
-        let carving = node.gpus[0].mig.as_mut().unwrap();
-        let one = carving.table.named("1g.5gb".parse().unwrap()).unwrap().id;
+        let inventory = node.gpus[0].mig.as_mut().unwrap();
+        let one = inventory.table.named("1g.5gb".parse().unwrap()).unwrap().id;
         let place = Placement {
             profile: one,
             start: 3,
         };
-        carving.instances.push(UnallocatedInstance {
+        inventory.instances.push(UnallocatedInstance {
             placement: place,
             standing: UnallocatedState::Idle,
         });
@@ -452,7 +453,7 @@ mod tests {
         assert_eq!(reused.reclaim, []);
         let over = allocate_pinned(&node, &[instance("2g.10gb", 2)]).unwrap();
         assert_eq!(over.reclaim, [(uuid(0), place)]);
-        // A stranger's makes none.
+        // A foreign instance makes no room.
         node.gpus[0].mig.as_mut().unwrap().instances[0].standing = UnallocatedState::Foreign;
         assert!(refused(&node, &[instance("2g.10gb", 2)]).contains("foreign 1g.5gb"));
     }
@@ -469,17 +470,17 @@ mod tests {
             (Mode::Shared, part(0, 40_962)),
             (Mode::Shared, part(0, 0)),
         ] {
-            let misfit = of(mode, device.clone());
+            let error = of(mode, device.clone());
             assert!(
-                matches!(misfit, AllocationError::Never { .. }),
-                "{device:?}: {misfit}"
+                matches!(error, AllocationError::Never { .. }),
+                "{device:?}: {error}"
             );
         }
         for device in [part(0, 2), instance("1g.5gb", 0)] {
-            let misfit = of(Mode::Unmanaged, device);
+            let error = of(Mode::Unmanaged, device);
             assert!(
-                matches!(misfit, AllocationError::Unavailable { .. }),
-                "{misfit}"
+                matches!(error, AllocationError::Unavailable { .. }),
+                "{error}"
             );
         }
         assert_eq!(

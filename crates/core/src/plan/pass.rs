@@ -16,7 +16,7 @@ use crate::project::{
 };
 use crate::units::{JobId, QueueName};
 
-/// So many different requests may wait before backfill looks no further; it bounds the time a plan takes.
+/// Backfill ends after so many different requests that do not fit, which bounds the time of a plan.
 const DEEPEST_BACKFILL: usize = 64;
 
 /// A pass over the pending jobs.
@@ -27,7 +27,7 @@ pub(super) struct Pass<'a> {
     starts: usize,
     /// With projects, those jobs.
     started: Vec<AllocatedJob>,
-    usage: NodeUsage<'a>,
+    node: NodeUsage<'a>,
     /// The GPUs without any holder.
     empty: NodeUsage<'a>,
     /// `None` without projects.
@@ -35,9 +35,9 @@ pub(super) struct Pass<'a> {
     backfill: bool,
     /// The jobs that did not fit, one for each different request; the first of them is the head.
     ahead: Vec<(&'a PendingJob, UnplacedJob)>,
-    /// The first job of each project that the project's own rules keep from starting.
+    /// The first job of each kind that its project's quota or limit keeps waiting.
     blocked_by_quota: BTreeMap<Kind, Arc<QuotaAhead>>,
-    /// Why the next job of this kind with this request waits. Nothing is released during a pass, so it stays true.
+    /// Why the next job of this kind with this request waits. A pass releases no GPU, so the cause stays true.
     known_causes: BTreeMap<(Kind, &'a Request), Cause>,
     preempts: Vec<Preempt>,
     again_in_s: Option<u64>,
@@ -45,7 +45,7 @@ pub(super) struct Pass<'a> {
     looks: Cell<usize>,
 }
 
-/// Jobs whom the same rules bind: the number of their account, and whether they may be preempted.
+/// Jobs that the same rules bind: the index of their project, and whether they are preemptible.
 type Kind = (usize, bool);
 
 /// The first of the jobs ahead.
@@ -59,7 +59,7 @@ impl<'a> Pass<'a> {
             may_preempt,
             starts: 0,
             started: Vec::new(),
-            usage: NodeUsage::of(snapshot),
+            node: NodeUsage::of(snapshot),
             quota: QuotaLedger::of(snapshot, &empty),
             empty,
             backfill: snapshot.backfill,
@@ -123,13 +123,15 @@ impl<'a> Pass<'a> {
         if let Some(cause) = self.quota_block(kind, waiting, at) {
             return Err(cause);
         }
-        if !self.ahead.is_empty() && !(self.backfill && self.ahead.len() < DEEPEST_BACKFILL) {
+        let goes_on =
+            self.ahead.is_empty() || (self.backfill && self.ahead.len() < DEEPEST_BACKFILL);
+        if !goes_on {
             self.known_causes
                 .insert((kind, request), Cause::Behind(HEAD));
             return Err(Cause::Behind(HEAD));
         }
         if let Some(offers) = self.place_without_delaying(&self.ahead, waiting) {
-            let assignment = self.usage.assign(*job, queue, &offers);
+            let assignment = self.node.assign(*job, queue, &offers);
             self.starts += 1;
             if let Some(ledger) = &mut self.quota {
                 ledger.add_starting(*job, owner, Resources::of(&assignment.grants));
@@ -195,14 +197,15 @@ impl<'a> Pass<'a> {
             job: *job,
             exceeded: Arc::clone(&exceeded),
         });
-        // It may displace others of its own project.
+        // It may preempt jobs of its own project.
         if exceeded.rule == QuotaRule::Limit
             && let Some(preemption) = self.preempt_for(waiting)
         {
             self.push_ahead(waiting, at);
             return Some(Cause::Preempting(preemption));
         }
-        // Who may be preempted may go beyond the quota, and is displaced by whoever waits for it.
+        // Preemptible jobs may go beyond the quota, and a job that waits for the quota preempts them. So a used-up
+        // quota does not block preemptible jobs, and a used-up limit blocks both kinds.
         if exceeded.rule == QuotaRule::Limit {
             self.blocked_by_quota
                 .entry((kind.0, !kind.1))
@@ -212,14 +215,14 @@ impl<'a> Pass<'a> {
         Some(Cause::Quota(exceeded))
     }
 
-    /// Who gives way to the first job that does not fit, and notes it.
+    /// Finds and records the victims of the first job that does not fit.
     fn preempt_for(&mut self, waiting: &PendingJob) -> Option<Arc<PendingPreemption>> {
         let ledger = self.quota.as_ref()?;
         if !self.may_preempt || !self.ahead.is_empty() {
             return None;
         }
         let asking = ledger.quota_request(waiting);
-        let found = find_victims(&self.usage, ledger, &asking);
+        let found = find_victims(&self.node, ledger, &asking);
         if found == Victims::Nothing
             || !self.would_start_after_preemption(waiting.job, found.jobs())
         {
@@ -244,8 +247,8 @@ impl<'a> Pass<'a> {
         Some(Arc::new(ledger.pending_preemption(&asking, stopped, in_s)?))
     }
 
-    /// Whether a job starts once these are gone, and those who are leaving. It does not where another is asked before it
-    /// whom their going sets free as well.
+    /// Whether a job starts once these jobs and those that are stopping have ended. It does not if their room goes to a
+    /// job that is considered before it.
     fn would_start_after_preemption(&self, job: JobId, gone: &[JobId]) -> bool {
         let mut after = self.snapshot.clone();
         after
@@ -266,7 +269,7 @@ impl<'a> Pass<'a> {
         decision.starts.iter().any(|start| start.job == job)
     }
 
-    /// The job ahead for whose sake this request is not started, if it fits.
+    /// The job ahead that this job could delay; `None` for a job that does not fit anyway.
     fn delayed_job(&self, waiting: &PendingJob) -> Option<usize> {
         let fits = |first: usize| {
             self.place_without_delaying(&self.ahead[..first], waiting)
@@ -276,7 +279,7 @@ impl<'a> Pass<'a> {
             return None;
         }
         let stopper = match &self.quota {
-            // The more are spared, the less is left.
+            // Each job ahead only narrows the choice, so the first conflict is found by bisection.
             None => {
                 let counts: Vec<usize> = (1..=self.ahead.len()).collect();
                 counts
@@ -288,23 +291,23 @@ impl<'a> Pass<'a> {
         Some(stopper? - 1)
     }
 
-    /// Places the job where it disturbs none of these, within what its project may take beside them.
+    /// Places the job where it delays none of these, within what its project may take beside them.
     fn place_without_delaying(
         &self,
         ahead: &[(&PendingJob, UnplacedJob)],
         waiting: &PendingJob,
     ) -> Option<Vec<Offer>> {
-        let looks = self.usage.gpus.len() * (1 + ahead.len());
+        let looks = self.node.gpus.len() * (1 + ahead.len());
         self.looks.update(|so_far| so_far + looks);
         let ahead = || ahead.iter().map(|(ahead, _)| *ahead);
-        let spares = |tile: &GpuUsage<'_>, offer: &Offer| {
-            !ahead().any(|ahead| delays_reserved(tile, offer, &ahead.request))
+        let spares = |usage: &GpuUsage<'_>, offer: &Offer| {
+            !ahead().any(|ahead| delays_reserved(usage, offer, &ahead.request))
         };
         match &self.quota {
-            None => place(&self.usage, &waiting.request, spares),
+            None => place(&self.node, &waiting.request, spares),
             Some(ledger) => {
                 let (asking, nobody) = (ledger.quota_request(waiting), BTreeSet::new());
-                let offers = ledger.place(&self.usage, &asking, &nobody, spares)?;
+                let offers = ledger.place(&self.node, &asking, &nobody, spares)?;
                 let hinders = |ahead| delays_same_project(ledger, &asking, &offers, ahead);
                 (!ahead().any(hinders)).then_some(offers)
             }

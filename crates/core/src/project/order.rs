@@ -1,9 +1,14 @@
-//! In which order waiting jobs are asked.
+//! Scheduling order: which pending job the planner considers next.
 //!
-//! Inside a project by priority, then as its queues are served. Between projects: first who is within quota, then who is within the fair
-//! share, then the rest; among those the higher priority, then who was first and did not fit, then whoever has the smaller
-//! part of what is due to it. That is looked at again after each start, for every start changes it; so whoever is first and
-//! waits for room keeps its turn, and nobody of its own project starts who would make it stand behind others ([`hinders`]).
+//! Inside a project: by priority, then in the order of its queues. Between projects, the project's first job decides:
+//!
+//! 1. jobs within quota, then within the fair share, then the rest,
+//! 2. the higher project priority,
+//! 3. the last plan's head, which keeps its turn,
+//! 4. the project that has the smaller part of its quota or fair share.
+//!
+//! The order is determined again after each start. A job that waits for room keeps its turn: [`delays_same_project`]
+//! stops jobs of its own project that would put it behind other projects.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeSet, VecDeque};
@@ -14,67 +19,70 @@ use crate::model::snapshot::{PendingJob, Snapshot};
 use crate::placement::Offer;
 use crate::units::Gpus;
 
-/// A waiting job: the number of its queue, and its place there.
+/// A pending job: the index of its queue, and its place there.
 pub(crate) type QueuePosition = (usize, usize);
 
-/// Who has not been asked yet.
+/// The pending jobs that the planner has not considered yet.
 pub(crate) enum SchedulingOrder {
     /// Without projects.
     Queues(VecDeque<QueuePosition>),
-    /// By account; each with its place in the order of the queues.
-    Accounts(Vec<VecDeque<(usize, QueuePosition)>>),
+    /// By project; each job with its place in the order of the queues.
+    Projects(Vec<VecDeque<(usize, QueuePosition)>>),
 }
 
 impl SchedulingOrder {
-    /// `queues`: the waiting jobs in the order in which queues are served.
+    /// `queues`: the pending jobs in the order in which queues are served.
     pub(crate) fn new(
         snapshot: &Snapshot,
         queues: Vec<QueuePosition>,
-        books: Option<&QuotaLedger<'_>>,
+        ledger: Option<&QuotaLedger<'_>>,
     ) -> Self {
-        let Some(books) = books else {
+        let Some(ledger) = ledger else {
             return Self::Queues(queues.into());
         };
-        let mut lists = vec![VecDeque::new(); books.projects().len()];
+        let mut lists = vec![VecDeque::new(); ledger.projects().len()];
         for (place, turn) in queues.into_iter().enumerate() {
-            lists[books.project_index(&at(snapshot, turn).owner)].push_back((place, turn));
+            lists[ledger.project_index(&at(snapshot, turn).owner)].push_back((place, turn));
         }
         for list in &mut lists {
             let list = list.make_contiguous();
             list.sort_by_key(|(_, turn)| at(snapshot, *turn).owner.precedence());
         }
-        Self::Accounts(lists)
+        Self::Projects(lists)
     }
 
-    /// Who is asked next, as things stand.
+    /// The next job, by the current usage of the projects.
     pub(crate) fn next(
         &mut self,
         snapshot: &Snapshot,
-        books: Option<&QuotaLedger<'_>>,
+        ledger: Option<&QuotaLedger<'_>>,
     ) -> Option<QueuePosition> {
-        match (self, books) {
-            (Self::Accounts(lists), Some(books)) => {
+        match (self, ledger) {
+            (Self::Projects(lists), Some(ledger)) => {
                 let heads = lists.iter().enumerate();
-                let (_, account) = heads
-                    .filter_map(|(account, list)| {
+                let (_, project_usage) = heads
+                    .filter_map(|(project_usage, list)| {
                         let (place, turn) = *list.front()?;
                         let head = at(snapshot, turn);
                         let kept = Some(head.job) == snapshot.head;
-                        Some(((Precedence::of(books, account, head, kept), place), account))
+                        Some((
+                            (Precedence::of(ledger, project_usage, head, kept), place),
+                            project_usage,
+                        ))
                     })
                     .min()?;
-                lists[account].pop_front().map(|(_, turn)| turn)
+                lists[project_usage].pop_front().map(|(_, turn)| turn)
             }
             (Self::Queues(turns), _) => turns.pop_front(),
-            (Self::Accounts(_), None) => None,
+            (Self::Projects(_), None) => None,
         }
     }
 
-    /// Asks who is left queue by queue from now on.
+    /// Orders the remaining jobs queue by queue.
     pub(crate) fn by_priority(&mut self, snapshot: &Snapshot) {
         match self {
             Self::Queues(turns) => turns.make_contiguous().sort_unstable(),
-            Self::Accounts(lists) => {
+            Self::Projects(lists) => {
                 for list in lists {
                     let list = list.make_contiguous();
                     list.sort_by_key(|(_, turn)| (at(snapshot, *turn).owner.precedence(), *turn));
@@ -88,12 +96,12 @@ fn at(snapshot: &Snapshot, (queue, place): QueuePosition) -> &PendingJob {
     &snapshot.queues[queue].waiting[place]
 }
 
-/// Whose turn it is before whose.
+/// The precedence between the first jobs of projects; the smallest is next.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Precedence {
     class: QuotaClass,
     priority: Reverse<i32>,
-    /// `false` for who was first when last asked.
+    /// `false` for the last plan's head.
     comes_after: bool,
     has: UsageRatio,
 }
@@ -106,34 +114,36 @@ enum QuotaClass {
 }
 
 impl Precedence {
-    fn of(books: &QuotaLedger<'_>, account: usize, head: &PendingJob, kept: bool) -> Self {
-        let class = QuotaClass::of(books, head);
-        let account = &books.projects()[account];
+    fn of(ledger: &QuotaLedger<'_>, project_usage: usize, head: &PendingJob, kept: bool) -> Self {
+        let class = QuotaClass::of(ledger, head);
+        let project_usage = &ledger.projects()[project_usage];
         let due = match class {
-            QuotaClass::WithinQuota => account
+            QuotaClass::WithinQuota => project_usage
                 .project
                 .map_or(Gpus::ZERO, |project| project.quota.gpus),
             QuotaClass::WithinFairShare | QuotaClass::Beyond => {
-                Gpus::from_thousandths(account.fair_share)
+                Gpus::from_thousandths(project_usage.fair_share)
             }
         };
         Self {
             class,
-            priority: Reverse(account.project.map_or(0, |project| project.priority)),
+            priority: Reverse(project_usage.project.map_or(0, |project| project.priority)),
             comes_after: !kept,
-            has: UsageRatio::of(account.used(), due),
+            has: UsageRatio::of(project_usage.used(), due),
         }
     }
 }
 
 impl QuotaClass {
-    fn of(books: &QuotaLedger<'_>, waiting: &PendingJob) -> Self {
+    fn of(ledger: &QuotaLedger<'_>, waiting: &PendingJob) -> Self {
         let PendingJob { job, owner, .. } = waiting;
-        let need = books.cost(&waiting.request);
-        let account = &books.projects()[books.project_index(owner)];
-        if books.is_within_quota(*job, owner, need, &BTreeSet::new()) {
+        let need = ledger.cost(&waiting.request);
+        let project_usage = &ledger.projects()[ledger.project_index(owner)];
+        if ledger.is_within_quota(*job, owner, need, &BTreeSet::new()) {
             Self::WithinQuota
-        } else if account.used().and(need).gpus <= Gpus::from_thousandths(account.fair_share) {
+        } else if project_usage.used().and(need).gpus
+            <= Gpus::from_thousandths(project_usage.fair_share)
+        {
             Self::WithinFairShare
         } else {
             Self::Beyond
@@ -141,24 +151,24 @@ impl QuotaClass {
     }
 }
 
-/// Whether a job that starts with these would cost one ahead of it on the same account its turn, or what its project may
-/// still take.
+/// Whether the start of a job with these offers would delay a job ahead of it in the same project: the job ahead would
+/// fall behind other projects, or exceed the quota or limit.
 pub(crate) fn delays_same_project(
-    books: &QuotaLedger<'_>,
+    ledger: &QuotaLedger<'_>,
     new: &QuotaRequest<'_>,
     offers: &[Offer],
     ahead: &PendingJob,
 ) -> bool {
-    if books.project_index(new.owner) != books.project_index(&ahead.owner) {
+    if ledger.project_index(new.owner) != ledger.project_index(&ahead.owner) {
         return false;
     }
-    let mut with = books.clone();
+    let mut with = ledger.clone();
     with.add_starting(new.job, new.owner, of_offers(offers));
-    QuotaClass::of(&with, ahead) > QuotaClass::of(books, ahead)
+    QuotaClass::of(&with, ahead) > QuotaClass::of(ledger, ahead)
         || with.quota_exceeded(&with.quota_request(ahead)).is_some()
 }
 
-/// `has / due`, compared without rounding. Whoever is due nothing and has nothing comes before those who have their due.
+/// `has / due`, compared without rounding. A project that has nothing and is due nothing comes before one with its due.
 struct UsageRatio {
     has: u128,
     due: u128,

@@ -1,8 +1,12 @@
-//! Who gives way to a job that is within its project's quota: the cheapest who help, and nobody who does not.
+//! Preemption: the victims that make room for a job within its project's quota.
 //!
-//! Only jobs that may be preempted, have run for their project's minimum, and are over quota, each when its turn to go
-//! comes, so that nobody within quota is ever stopped. Cheapest is who can go on elsewhere at once, then whose project
-//! is beyond its fair share, then the lowest priority, then who has run least.
+//! A victim is preemptible, has run for its project's minimum runtime, and is over quota when its turn to go comes. So
+//! no job within quota is preempted. The cheapest victims go first, and only as many as needed:
+//!
+//! 1. jobs that can restart elsewhere at once,
+//! 2. jobs of projects beyond their fair share,
+//! 3. jobs of the lowest priority,
+//! 4. jobs that have run least.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -15,21 +19,21 @@ use crate::placement::fit::{GrantSize, fraction_constraints};
 use crate::placement::occupancy::NodeUsage;
 use crate::units::{JobId, QueueName};
 
-/// What giving way comes to.
+/// The outcome of the search for victims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Victims {
-    /// Who is being stopped already is enough.
+    /// Jobs that are stopping already make enough room.
     AlreadyStopping(Vec<JobId>),
-    /// These are to be stopped.
+    /// These jobs are to be preempted now.
     Preempt(Vec<JobId>),
-    /// These are to be stopped once the last of them has run for its minimum, in so many seconds.
+    /// These jobs are to be preempted in so many seconds, when the last of them has run for its minimum.
     PreemptLater(Vec<JobId>, u64),
-    /// Nobody's leaving helps.
+    /// No preemption helps.
     Nothing,
 }
 
 impl Victims {
-    /// Who gives way.
+    /// The jobs whose end makes room.
     pub(crate) fn jobs(&self) -> &[JobId] {
         match self {
             Self::AlreadyStopping(jobs) | Self::Preempt(jobs) | Self::PreemptLater(jobs, _) => jobs,
@@ -46,33 +50,33 @@ pub(crate) struct QuotaRequest<'a> {
     pub(crate) cost: Resources,
 }
 
-/// A job that may be made to give way.
+/// A job that can be preempted.
 struct VictimCandidate<'a> {
-    member: &'a JobUsage,
+    job_usage: &'a JobUsage,
     /// Seconds until its minimum runtime is over.
     protected_s: u64,
 }
 
-/// Finds who gives way to the claimant, if it is within its project's quota.
+/// Finds the victims for a job, if it is within its project's quota.
 pub(crate) fn find_victims(
-    board: &NodeUsage<'_>,
-    books: &QuotaLedger<'_>,
-    claimant: &QuotaRequest<'_>,
+    node: &NodeUsage<'_>,
+    ledger: &QuotaLedger<'_>,
+    asking: &QuotaRequest<'_>,
 ) -> Victims {
     let nobody = BTreeSet::new();
-    let (job, owner, need) = (claimant.job, claimant.owner, claimant.cost);
-    if !books.is_preemption_on() || !books.is_within_quota(job, owner, need, &nobody) {
+    let (job, owner, need) = (asking.job, asking.owner, asking.cost);
+    if !ledger.is_preemption_on() || !ledger.is_within_quota(job, owner, need, &nobody) {
         return Victims::Nothing;
     }
     let search = Search {
-        board,
-        books,
-        claimant,
+        node,
+        ledger,
+        asking,
     };
     let leaving: BTreeSet<JobId> = search
         .members()
-        .filter(|member| member.is_stopping)
-        .map(|member| member.job)
+        .filter(|job_usage| job_usage.is_stopping)
+        .map(|job_usage| job_usage.job)
         .collect();
     if !leaving.is_empty() && search.fits(&leaving) {
         return Victims::AlreadyStopping(leaving.into_iter().collect());
@@ -96,65 +100,67 @@ pub(crate) fn find_victims(
 }
 
 fn jobs(victims: &[&VictimCandidate<'_>]) -> Vec<JobId> {
-    let mut jobs: Vec<JobId> = victims.iter().map(|victim| victim.member.job).collect();
+    let mut jobs: Vec<JobId> = victims.iter().map(|victim| victim.job_usage.job).collect();
     jobs.sort_unstable();
     jobs
 }
 
 struct Search<'a> {
-    board: &'a NodeUsage<'a>,
-    books: &'a QuotaLedger<'a>,
-    claimant: &'a QuotaRequest<'a>,
+    node: &'a NodeUsage<'a>,
+    ledger: &'a QuotaLedger<'a>,
+    asking: &'a QuotaRequest<'a>,
 }
 
 impl<'a> Search<'a> {
     fn members(&self) -> impl Iterator<Item = &'a JobUsage> {
-        let accounts = self.books.projects().iter();
-        accounts.flat_map(|account| &account.jobs)
+        let accounts = self.ledger.projects().iter();
+        accounts.flat_map(|project_usage| &project_usage.jobs)
     }
 
-    /// Whether the claimant fits once these are gone.
+    /// Whether the job fits once these jobs have ended.
     fn fits(&self, gone: &BTreeSet<JobId>) -> bool {
-        let board = self.board.without(gone);
-        self.books
-            .place(&board, self.claimant, gone, |_, _| true)
+        let node = self.node.without(gone);
+        self.ledger
+            .place(&node, self.asking, gone, |_, _| true)
             .is_some()
     }
 
-    /// Whether a job is over its project's quota, once these are gone and the claimant is there.
-    fn is_over(&self, member: &JobUsage, gone: &BTreeSet<JobId>) -> bool {
+    /// Whether a holder is over its project's quota, once these jobs have ended and the asking job has started.
+    fn is_over(&self, job_usage: &JobUsage, gone: &BTreeSet<JobId>) -> bool {
         let QuotaRequest {
             owner, cost: need, ..
-        } = *self.claimant;
-        let same = self.books.project_index(owner) == self.books.project_index(&member.owner);
-        let needed = match same && owner.displaces(&member.owner) {
-            true => member.used.and(need),
-            false => member.used,
+        } = *self.asking;
+        let same = self.ledger.project_index(owner) == self.ledger.project_index(&job_usage.owner);
+        let needed = match same && owner.displaces(&job_usage.owner) {
+            true => job_usage.used.and(need),
+            false => job_usage.used,
         };
         !self
-            .books
-            .is_within_quota(member.job, &member.owner, needed, gone)
+            .ledger
+            .is_within_quota(job_usage.job, &job_usage.owner, needed, gone)
     }
 
-    /// Who may be stopped, cheapest first.
+    /// Jobs that can be preempted, cheapest first.
     fn candidates(&self) -> Vec<VictimCandidate<'a>> {
         let mut candidates = Vec::new();
-        for account in self.books.projects() {
-            let beyond = account.used().gpus.thousandths() > account.fair_share;
-            let least_s = account.project.map_or(0, |project| project.min_runtime_s);
-            for member in &account.jobs {
-                if member.owner.preemptible && !member.is_stopping && !member.is_starting {
+        for project_usage in self.ledger.projects() {
+            let beyond = project_usage.used().gpus.thousandths() > project_usage.fair_share;
+            let least_s = project_usage
+                .project
+                .map_or(0, |project| project.min_runtime_s);
+            for job_usage in &project_usage.jobs {
+                if job_usage.owner.preemptible && !job_usage.is_stopping && !job_usage.is_starting {
                     let cost = (
                         !beyond,
-                        member.owner.priority,
-                        member.ran_s,
-                        Reverse(member.job),
+                        job_usage.owner.priority,
+                        job_usage.ran_s,
+                        Reverse(job_usage.job),
                     );
-                    let young_s = least_s.saturating_sub(member.ran_s);
+                    let young_s = least_s.saturating_sub(job_usage.ran_s);
                     candidates.push((
                         cost,
                         VictimCandidate {
-                            member,
+                            job_usage,
                             protected_s: young_s,
                         },
                     ));
@@ -168,29 +174,30 @@ impl<'a> Search<'a> {
             .collect()
     }
 
-    /// The cheapest one whose leaving is enough, else some of whom none can be spared.
+    /// The cheapest single job whose end is enough, otherwise a minimal set of jobs.
     fn victims<'c>(
         &self,
         candidates: &[&'c VictimCandidate<'a>],
         leaving: &BTreeSet<JobId>,
     ) -> Option<Vec<&'c VictimCandidate<'a>>> {
-        let with = |gone: &BTreeSet<JobId>, member: &JobUsage| {
+        let with = |gone: &BTreeSet<JobId>, job_usage: &JobUsage| {
             let mut gone = gone.clone();
-            gone.insert(member.job);
+            gone.insert(job_usage.job);
             gone
         };
         let enough = candidates.iter().filter(|one| {
-            self.is_over(one.member, leaving) && self.fits(&with(leaving, one.member))
+            self.is_over(one.job_usage, leaving) && self.fits(&with(leaving, one.job_usage))
         });
-        if let Some(one) = enough.min_by_key(|one| !self.can_restart_elsewhere(one.member, leaving))
+        if let Some(one) =
+            enough.min_by_key(|one| !self.can_restart_elsewhere(one.job_usage, leaving))
         {
             return Some(vec![one]);
         }
         let mut gone = leaving.clone();
         let mut chosen: Vec<&'c VictimCandidate<'a>> = Vec::new();
         for one in candidates {
-            if self.is_over(one.member, &gone) {
-                gone.insert(one.member.job);
+            if self.is_over(one.job_usage, &gone) {
+                gone.insert(one.job_usage.job);
                 chosen.push(one);
                 if self.fits(&gone) {
                     break;
@@ -200,9 +207,9 @@ impl<'a> Search<'a> {
         if chosen.is_empty() || !self.fits(&gone) {
             return None;
         }
-        // The fewer go, the more those that go are over quota, so sparing one makes no other's going wrong.
+        // With fewer victims, each remaining victim is further over quota. So sparing one leaves the others valid.
         for place in (0..chosen.len()).rev() {
-            let job = chosen[place].member.job;
+            let job = chosen[place].job_usage.job;
             gone.remove(&job);
             if self.fits(&gone) {
                 chosen.remove(place);
@@ -213,26 +220,26 @@ impl<'a> Search<'a> {
         Some(chosen)
     }
 
-    /// Whether there is room for it elsewhere beside the claimant. A job on several GPUs is not looked at.
-    fn can_restart_elsewhere(&self, member: &JobUsage, leaving: &BTreeSet<JobId>) -> bool {
+    /// Whether the holder has room elsewhere beside the asking job. Jobs on several GPUs count as having none.
+    fn can_restart_elsewhere(&self, job_usage: &JobUsage, leaving: &BTreeSet<JobId>) -> bool {
         let mut gone = leaving.clone();
-        gone.insert(member.job);
-        let mut board = self.board.without(&gone);
-        let Some(offers) = self.books.place(&board, self.claimant, &gone, |_, _| true) else {
+        gone.insert(job_usage.job);
+        let mut node = self.node.without(&gone);
+        let Some(offers) = self.ledger.place(&node, self.asking, &gone, |_, _| true) else {
             return false;
         };
-        let held = self.board.held_by(member.job);
+        let held = self.node.held_by(job_usage.job);
         let [grant] = &held[..] else {
             return false;
         };
-        board.assign(self.claimant.job, &QueueName::default_queue(), &offers);
+        node.assign(self.asking.job, &QueueName::default_queue(), &offers);
         let size = GrantSize {
             share: grant.share,
             memory: grant.memory,
             profile: None,
         };
-        board.gpus.iter().any(|tile| {
-            tile.gpu.mode == Mode::Shared && fraction_constraints(tile, size).is_empty()
+        node.gpus.iter().any(|usage| {
+            usage.gpu.mode == Mode::Shared && fraction_constraints(usage, size).is_empty()
         })
     }
 }

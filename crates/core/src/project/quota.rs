@@ -1,4 +1,4 @@
-//! Who uses how much on whose account, what that leaves, and what each account's fair share is.
+//! Quota accounting: the usage of each project, what its quota and limit leave, and its fair share.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,31 +17,31 @@ use crate::placement::Offer;
 use crate::placement::occupancy::{GpuUsage, NodeUsage};
 use crate::units::{Gpus, JobId, ProjectName};
 
-/// What those outside all projects weigh together: as much as a quota of one GPU.
+/// The weight of all jobs outside projects together: that of a quota of one GPU.
 const OUTSIDE_WEIGHS: u64 = 1000;
 
-/// The accounts of a snapshot: one for each project, and the last for all who are outside.
+/// The usage of each project of a snapshot; the last entry is for jobs outside projects.
 #[derive(Clone)]
 pub(crate) struct QuotaLedger<'a> {
     projects: Vec<ProjectUsage<'a>>,
     preemption: Preemption,
-    /// What each different request needs at least.
+    /// The quota cost of each different request.
     needs: BTreeMap<&'a Request, Resources>,
 }
 
-/// One account.
+/// The usage of one project.
 #[derive(Clone)]
 pub(crate) struct ProjectUsage<'a> {
-    /// `None`: outside.
+    /// `None`: outside projects.
     pub(crate) project: Option<&'a Project>,
-    /// Who holds something, in no order.
+    /// Jobs that hold GPUs, in no order.
     pub(crate) jobs: Vec<JobUsage>,
     /// Thousandths of GPUs.
     pub(crate) fair_share: u64,
     used: Resources,
 }
 
-/// A job that holds something.
+/// The usage of one job.
 #[derive(Clone, Debug)]
 pub(crate) struct JobUsage {
     pub(crate) job: JobId,
@@ -50,7 +50,7 @@ pub(crate) struct JobUsage {
     pub(crate) ran_s: u64,
     /// It is being stopped.
     pub(crate) is_stopping: bool,
-    /// It starts by the plan that is being made, or is to go on: there is nothing to be stopped.
+    /// It starts in this pass, or resumes: no process is there to be stopped.
     pub(crate) is_starting: bool,
 }
 
@@ -61,19 +61,19 @@ impl<'a> QuotaLedger<'a> {
             return None;
         }
         let project = snapshot.projects.iter().map(Some);
-        let account = |project| ProjectUsage {
+        let project_usage = |project| ProjectUsage {
             project,
             jobs: Vec::new(),
             fair_share: 0,
             used: Resources::default(),
         };
-        let mut books = Self {
-            projects: project.chain([None]).map(account).collect(),
+        let mut ledger = Self {
+            projects: project.chain([None]).map(project_usage).collect(),
             preemption: snapshot.preemption,
             needs: BTreeMap::new(),
         };
         for held in &snapshot.held {
-            books.add(JobUsage {
+            ledger.add(JobUsage {
                 job: held.job,
                 owner: held.owner.clone(),
                 used: Resources::of(&held.grants),
@@ -82,14 +82,14 @@ impl<'a> QuotaLedger<'a> {
                 is_starting: held.due.is_some(),
             });
         }
-        let mut wanted = vec![(0, 0); books.projects.len()];
+        let mut wanted = vec![(0, 0); ledger.projects.len()];
         for waiting in snapshot.queues.iter().flat_map(|queue| &queue.waiting) {
-            let need = *books
+            let need = *ledger
                 .needs
                 .entry(&waiting.request)
                 .or_insert_with(|| quota_cost(empty, &waiting.request));
             let wants = at_most(&waiting.request).unwrap_or(need.gpus).thousandths();
-            let (bound, free) = &mut wanted[books.project_index(&waiting.owner)];
+            let (bound, free) = &mut wanted[ledger.project_index(&waiting.owner)];
             *match waiting.owner.preemptible {
                 true => free,
                 false => bound,
@@ -98,23 +98,23 @@ impl<'a> QuotaLedger<'a> {
         let managed = empty
             .gpus
             .iter()
-            .filter(|tile| tile.gpu.mode != Mode::Unmanaged);
+            .filter(|usage| usage.gpu.mode != Mode::Unmanaged);
         let total = Gpus::whole(managed.count() as u64).thousandths();
-        let claims: Vec<ProjectDemand> = books
+        let claims: Vec<ProjectDemand> = ledger
             .projects
             .iter()
             .zip(wanted)
-            .map(|(account, wanted)| books.demand(account, wanted))
+            .map(|(project_usage, wanted)| ledger.demand(project_usage, wanted))
             .collect();
-        for (account, fair) in books.projects.iter_mut().zip(fair_shares(total, &claims)) {
-            account.fair_share = fair;
+        for (project_usage, fair) in ledger.projects.iter_mut().zip(fair_shares(total, &claims)) {
+            project_usage.fair_share = fair;
         }
-        Some(books)
+        Some(ledger)
     }
 
-    fn demand(&self, account: &ProjectUsage<'_>, (bound, free): (u64, u64)) -> ProjectDemand {
-        let used = account.used.gpus.thousandths();
-        let Some(project) = account.project else {
+    fn demand(&self, project_usage: &ProjectUsage<'_>, (bound, free): (u64, u64)) -> ProjectDemand {
+        let used = project_usage.used.gpus.thousandths();
+        let Some(project) = project_usage.project else {
             return ProjectDemand {
                 quota: 0,
                 weight: OUTSIDE_WEIGHS,
@@ -123,8 +123,10 @@ impl<'a> QuotaLedger<'a> {
             };
         };
         let quota = project.quota.gpus.thousandths();
-        let fixed = account.used_by(|member| !member.owner.preemptible).gpus;
-        // Who cannot be preempted does not get beyond the quota, so wants no more.
+        let fixed = project_usage
+            .used_by(|job_usage| !job_usage.owner.preemptible)
+            .gpus;
+        // A job that is not preemptible never exceeds the quota, so it adds no demand beyond it.
         let bound = match self.preemption {
             Preemption::On => bound.min(quota.saturating_sub(fixed.thousandths())),
             Preemption::Off => bound,
@@ -142,21 +144,21 @@ impl<'a> QuotaLedger<'a> {
         &self.projects
     }
 
-    /// On which account a job of this owner runs.
+    /// The index of the project that a job of this owner counts for.
     pub(crate) fn project_index(&self, owner: &SchedulingClass) -> usize {
-        let is_its = |account: &ProjectUsage<'_>| {
-            account.project.map(|project| &project.name) == owner.project.as_ref()
+        let is_its = |project_usage: &ProjectUsage<'_>| {
+            project_usage.project.map(|project| &project.name) == owner.project.as_ref()
         };
         let outside = self.projects.len() - 1;
         self.projects.iter().position(is_its).unwrap_or(outside)
     }
 
-    /// What a request of the snapshot needs at least.
+    /// The quota cost of a request of the snapshot.
     pub(crate) fn cost(&self, request: &Request) -> Resources {
         self.needs.get(request).copied().unwrap_or_default()
     }
 
-    /// A job of the snapshot that asks.
+    /// The quota request of a pending job.
     pub(crate) fn quota_request<'w>(&self, waiting: &'w PendingJob) -> QuotaRequest<'w> {
         QuotaRequest {
             job: waiting.job,
@@ -166,15 +168,15 @@ impl<'a> QuotaLedger<'a> {
         }
     }
 
-    /// Counts a job that holds something from now on.
-    pub(crate) fn add(&mut self, member: JobUsage) {
-        let account = self.project_index(&member.owner);
-        let account = &mut self.projects[account];
-        account.used = account.used.and(member.used);
-        account.jobs.push(member);
+    /// Adds the usage of a job.
+    pub(crate) fn add(&mut self, job_usage: JobUsage) {
+        let project_usage = self.project_index(&job_usage.owner);
+        let project_usage = &mut self.projects[project_usage];
+        project_usage.used = project_usage.used.and(job_usage.used);
+        project_usage.jobs.push(job_usage);
     }
 
-    /// Counts a job that starts now.
+    /// Adds the usage of a job that starts now.
     pub(crate) fn add_starting(&mut self, job: JobId, owner: &SchedulingClass, used: Resources) {
         self.add(JobUsage {
             job,
@@ -186,10 +188,10 @@ impl<'a> QuotaLedger<'a> {
         });
     }
 
-    /// The words for a claim that these give way to.
+    /// The figures of a preemption that makes room for a job.
     pub(crate) fn pending_preemption(
         &self,
-        claimant: &QuotaRequest<'_>,
+        asking: &QuotaRequest<'_>,
         stopped: Vec<JobId>,
         in_s: Option<u64>,
     ) -> Option<PendingPreemption> {
@@ -198,10 +200,10 @@ impl<'a> QuotaLedger<'a> {
             owner,
             cost: need,
             ..
-        } = *claimant;
-        let account = &self.projects[self.project_index(owner)];
-        let before = self.before(account, job, owner, &BTreeSet::new());
-        let project = account.project?;
+        } = *asking;
+        let project_usage = &self.projects[self.project_index(owner)];
+        let before = self.before(project_usage, job, owner, &BTreeSet::new());
+        let project = project_usage.project?;
         Some(PendingPreemption {
             project: project.name.clone(),
             quota: project.quota.gpus,
@@ -211,7 +213,7 @@ impl<'a> QuotaLedger<'a> {
         })
     }
 
-    /// Whether the quota of its project holds it, and all that stand before it there and are not gone.
+    /// Whether the quota of its project holds the job and all jobs that rank before it and have not ended.
     pub(crate) fn is_within_quota(
         &self,
         job: JobId,
@@ -219,37 +221,43 @@ impl<'a> QuotaLedger<'a> {
         need: Resources,
         gone: &BTreeSet<JobId>,
     ) -> bool {
-        let account = &self.projects[self.project_index(owner)];
-        let with = self.before(account, job, owner, gone).and(need);
-        account
+        let project_usage = &self.projects[self.project_index(owner)];
+        let with = self.before(project_usage, job, owner, gone).and(need);
+        project_usage
             .project
             .is_some_and(|project| project.quota.holds(with))
     }
 
-    /// What those use who stand before it in its project and are not gone.
+    /// The usage of the jobs that rank before it in its project and have not ended.
     fn before(
         &self,
-        account: &ProjectUsage<'_>,
+        project_usage: &ProjectUsage<'_>,
         job: JobId,
         owner: &SchedulingClass,
         gone: &BTreeSet<JobId>,
     ) -> Resources {
-        let waits = || account.jobs.iter().all(|member| member.job != job);
-        let stands_before: &dyn Fn(&JobUsage) -> bool = match waits() {
-            true => &|member| !owner.displaces(&member.owner),
-            false => &|member| member.owner.rank(member.job) < owner.rank(job),
+        let waits = || {
+            project_usage
+                .jobs
+                .iter()
+                .all(|job_usage| job_usage.job != job)
         };
-        account.used_by(|member| stands_before(member) && !gone.contains(&member.job))
+        let stands_before: &dyn Fn(&JobUsage) -> bool = match waits() {
+            true => &|job_usage| !owner.displaces(&job_usage.owner),
+            false => &|job_usage| job_usage.owner.rank(job_usage.job) < owner.rank(job),
+        };
+        project_usage
+            .used_by(|job_usage| stands_before(job_usage) && !gone.contains(&job_usage.job))
     }
 
-    /// The best GPUs for a job among those admitted, once these are gone, within what its project may take.
+    /// The best GPUs for a job among those admitted, once these jobs have ended, within what its project may take.
     ///
-    /// Who asks within quota gets no more than that, so that a range of GPUs does not become the next to be stopped; only
-    /// where there is room for it on smaller GPUs alone, of which it takes a larger part, it may go over.
+    /// A job within quota gets at most the quota, so that a range of GPUs does not become the next victim. It may
+    /// exceed the quota only if it fits on smaller GPUs alone, of which it takes a larger part.
     pub(crate) fn place(
         &self,
-        board: &NodeUsage<'_>,
-        claimant: &QuotaRequest<'_>,
+        node: &NodeUsage<'_>,
+        asking: &QuotaRequest<'_>,
         gone: &BTreeSet<JobId>,
         admit: impl Fn(&GpuUsage<'_>, &Offer) -> bool,
     ) -> Option<Vec<Offer>> {
@@ -258,11 +266,11 @@ impl<'a> QuotaLedger<'a> {
             owner,
             request,
             cost: need,
-        } = *claimant;
+        } = *asking;
         let within = self.is_within_quota(job, owner, need, gone);
         let place = |within| {
             self.allowance(job, owner, within, gone)
-                .place(board, request, &admit)
+                .place(node, request, &admit)
         };
         place(within).or_else(|| within.then(|| place(false)).flatten())
     }
@@ -274,20 +282,20 @@ impl<'a> QuotaLedger<'a> {
         within: bool,
         gone: &BTreeSet<JobId>,
     ) -> Allowance {
-        let account = &self.projects[self.project_index(owner)];
-        let Some(project) = account.project else {
+        let project_usage = &self.projects[self.project_index(owner)];
+        let Some(project) = project_usage.project else {
             return Allowance(Limit::default());
         };
-        let stays = |member: &JobUsage| !gone.contains(&member.job);
-        let mut allowance = Allowance(project.limit).less(account.used_by(stays));
+        let stays = |job_usage: &JobUsage| !gone.contains(&job_usage.job);
+        let mut allowance = Allowance(project.limit).less(project_usage.used_by(stays));
         if within || self.is_bound_to_quota(owner) {
-            let before = self.before(account, job, owner, gone);
+            let before = self.before(project_usage, job, owner, gone);
             allowance = allowance.and(Allowance(project.quota.into()).less(before));
         }
         allowance
     }
 
-    /// Who cannot be preempted never borrows, as nobody could get it back.
+    /// A job that is not preemptible stays within quota, since no preemption could reclaim what it borrows.
     pub(super) fn is_bound_to_quota(&self, owner: &SchedulingClass) -> bool {
         !owner.preemptible && self.preemption == Preemption::On
     }
@@ -296,32 +304,37 @@ impl<'a> QuotaLedger<'a> {
         self.preemption == Preemption::On
     }
 
-    /// The rule that keeps a job from what it needs, whatever there is room for; `None` when there is none.
-    pub(crate) fn quota_exceeded(&self, claimant: &QuotaRequest<'_>) -> Option<QuotaExceeded> {
+    /// The quota or limit that keeps a job waiting, whether or not there is room.
+    pub(crate) fn quota_exceeded(&self, asking: &QuotaRequest<'_>) -> Option<QuotaExceeded> {
         let QuotaRequest {
             job,
             owner,
             cost: need,
             ..
-        } = *claimant;
-        let account = &self.projects[self.project_index(owner)];
-        let project = account.project?;
-        QuotaExceeded::of(project, QuotaRule::Limit, project.limit, account.used, need).or_else(
-            || {
-                let before = self.before(account, job, owner, &BTreeSet::new());
-                QuotaExceeded::of(
-                    project,
-                    QuotaRule::Quota,
-                    project.quota.into(),
-                    before,
-                    need,
-                )
-                .filter(|_| self.is_bound_to_quota(owner))
-            },
+        } = *asking;
+        let project_usage = &self.projects[self.project_index(owner)];
+        let project = project_usage.project?;
+        QuotaExceeded::of(
+            project,
+            QuotaRule::Limit,
+            project.limit,
+            project_usage.used,
+            need,
         )
+        .or_else(|| {
+            let before = self.before(project_usage, job, owner, &BTreeSet::new());
+            QuotaExceeded::of(
+                project,
+                QuotaRule::Quota,
+                project.quota.into(),
+                before,
+                need,
+            )
+            .filter(|_| self.is_bound_to_quota(owner))
+        })
     }
 
-    /// The same if nobody of its project held anything: it would never start.
+    /// The quota or limit that the job exceeds even without another job of its project: it never starts.
     pub(crate) fn never_within_quota(
         &self,
         owner: &SchedulingClass,
@@ -334,8 +347,10 @@ impl<'a> QuotaLedger<'a> {
 
 impl ProjectUsage<'_> {
     pub(crate) fn used_by(&self, which: impl Fn(&JobUsage) -> bool) -> Resources {
-        let members = self.jobs.iter().filter(|member| which(member));
-        members.fold(Resources::default(), |sum, member| sum.and(member.used))
+        let members = self.jobs.iter().filter(|job_usage| which(job_usage));
+        members.fold(Resources::default(), |sum, job_usage| {
+            sum.and(job_usage.used)
+        })
     }
 
     pub(crate) fn used(&self) -> Resources {
@@ -343,10 +358,10 @@ impl ProjectUsage<'_> {
     }
 }
 
-/// Where a project stands.
+/// The status of a project.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaStatus {
-    /// `None`: those outside all projects.
+    /// `None`: jobs outside projects.
     pub project: Option<ProjectName>,
     pub used: Resources,
     /// Held by jobs that are over quota.
@@ -354,20 +369,20 @@ pub struct QuotaStatus {
     pub fair_share: Gpus,
 }
 
-/// Where each project stands, in the order of the snapshot, and last those outside; empty where there are no projects.
+/// The status of each project in the order of the snapshot, and last of the jobs outside; empty without projects.
 pub fn quota_status(snapshot: &Snapshot) -> Vec<QuotaStatus> {
     let empty = NodeUsage::empty(&snapshot.gpus);
-    let Some(books) = QuotaLedger::of(snapshot, &empty) else {
+    let Some(ledger) = QuotaLedger::of(snapshot, &empty) else {
         return Vec::new();
     };
     let nobody = BTreeSet::new();
-    let standing = |account: &ProjectUsage<'_>| QuotaStatus {
-        project: account.project.map(|project| project.name.clone()),
-        used: account.used,
-        over: account.used_by(|member| {
-            !books.is_within_quota(member.job, &member.owner, member.used, &nobody)
+    let standing = |project_usage: &ProjectUsage<'_>| QuotaStatus {
+        project: project_usage.project.map(|project| project.name.clone()),
+        used: project_usage.used,
+        over: project_usage.used_by(|job_usage| {
+            !ledger.is_within_quota(job_usage.job, &job_usage.owner, job_usage.used, &nobody)
         }),
-        fair_share: Gpus::from_thousandths(account.fair_share),
+        fair_share: Gpus::from_thousandths(project_usage.fair_share),
     };
-    books.projects.iter().map(standing).collect()
+    ledger.projects.iter().map(standing).collect()
 }

@@ -1,4 +1,4 @@
-//! What a project's rules never allow, and how far a job may grow.
+//! Quota checks: requests that a project can never serve, and how far a running job may grow.
 
 use super::quota_cost::quota_cost;
 use super::{
@@ -11,7 +11,7 @@ use crate::model::snapshot::{Preemption, Snapshot};
 use crate::placement::occupancy::NodeUsage;
 use crate::units::JobId;
 
-/// The rule that keeps a job from ever starting, though nobody of its project holds anything.
+/// The quota or limit that a job exceeds even without another job of its project.
 pub(super) fn never_within_quota(
     project: &Project,
     owner: &SchedulingClass,
@@ -32,7 +32,7 @@ pub(super) fn never_within_quota(
     })
 }
 
-/// Why a project could never serve a request, whoever of it ends.
+/// Checks that a project can serve a request once its other jobs have ended.
 ///
 /// # Errors
 /// [`OutOfQuota`], with what would help.
@@ -45,13 +45,12 @@ pub fn check_quota(
 ) -> Result<(), OutOfQuota> {
     let need = quota_cost(&NodeUsage::empty(gpus), request);
     match never_within_quota(project, owner, need, preemption) {
-        Some(overdraft) => Err(OutOfQuota(overdraft)),
+        Some(exceeded) => Err(OutOfQuota(exceeded)),
         None => Ok(()),
     }
 }
 
-/// The rule that keeps a job from holding this instead of what it holds; `None` where there is none, and for whoever asks
-/// for no more than it has.
+/// The quota or limit that a resize would exceed; `None` for a resize to no more than the job holds.
 pub fn quota_exceeded_by_resize(
     snapshot: &Snapshot,
     job: JobId,
@@ -65,7 +64,7 @@ pub fn quota_exceeded_by_resize(
     quota_exceeded_by(snapshot, job, &held.owner, then)
 }
 
-/// The rule of its project that keeps a job from holding so much; `None` where there is none.
+/// The quota or limit of its project that a job with these resources would exceed.
 pub(crate) fn quota_exceeded_by(
     snapshot: &Snapshot,
     job: JobId,
@@ -73,13 +72,14 @@ pub(crate) fn quota_exceeded_by(
     then: Resources,
 ) -> Option<QuotaExceeded> {
     let empty = NodeUsage::empty(&snapshot.gpus);
-    let books = QuotaLedger::of(snapshot, &empty)?;
-    let account = &books.projects()[books.project_index(owner)];
-    let project = account.project?;
-    let others = account.used_by(|member| member.job != job);
+    let ledger = QuotaLedger::of(snapshot, &empty)?;
+    let project_usage = &ledger.projects()[ledger.project_index(owner)];
+    let project = project_usage.project?;
+    let others = project_usage.used_by(|job_usage| job_usage.job != job);
     QuotaExceeded::of(project, QuotaRule::Limit, project.limit, others, then).or_else(|| {
-        let fixed = account.used_by(|member| member.job != job && !member.owner.preemptible);
+        let fixed =
+            project_usage.used_by(|job_usage| job_usage.job != job && !job_usage.owner.preemptible);
         QuotaExceeded::of(project, QuotaRule::Quota, project.quota.into(), fixed, then)
-            .filter(|_| books.is_bound_to_quota(owner))
+            .filter(|_| ledger.is_bound_to_quota(owner))
     })
 }

@@ -1,4 +1,4 @@
-//! What a request comes to on a project's account before it has a place.
+//! Quota cost: what a request takes of its project's quota before it is placed.
 
 use super::Resources;
 use crate::model::request::{Amount, Request};
@@ -6,7 +6,7 @@ use crate::placement::fit::size;
 use crate::placement::occupancy::NodeUsage;
 use crate::units::{Bytes, Gpus};
 
-/// What a request takes where it takes least: of as many GPUs as it needs at least.
+/// The least that a request takes on any GPU, for the smallest number of GPUs that it accepts.
 pub(super) fn quota_cost(empty: &NodeUsage<'_>, request: &Request) -> Resources {
     let count = match request.amount {
         Amount::Whole(count) | Amount::Shares { count, .. } | Amount::Range { min: count, .. } => {
@@ -17,7 +17,7 @@ pub(super) fn quota_cost(empty: &NodeUsage<'_>, request: &Request) -> Resources 
     let sizes = empty
         .gpus
         .iter()
-        .filter_map(|tile| size(tile, request).ok());
+        .filter_map(|usage| size(usage, request).ok());
     let least = sizes.min_by_key(|size| (size.share, size.memory));
     least.map_or_else(Resources::default, |size| Resources {
         gpus: Gpus::from_thousandths(u64::from(size.share.thousandths()) * count),
@@ -25,7 +25,7 @@ pub(super) fn quota_cost(empty: &NodeUsage<'_>, request: &Request) -> Resources 
     })
 }
 
-/// The most that a range would take.
+/// The most GPUs that a range takes.
 pub(super) fn at_most(request: &Request) -> Option<Gpus> {
     match request.amount {
         Amount::Range { max, .. } => Some(Gpus::whole(max.get().into())),

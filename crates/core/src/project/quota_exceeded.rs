@@ -1,20 +1,20 @@
-//! Why a project's rules keep a job waiting, with the arithmetic.
+//! Quota refusals as data: which quota or limit keeps a job waiting, with the figures.
 
 use std::sync::Arc;
 
 use super::{Limit, Project, Resources};
 use crate::units::{Bytes, Gpus, JobId, ProjectName};
 
-/// Which rule a job would break.
+/// The rule that a job would break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaRule {
-    /// No project goes beyond its limit.
+    /// No project exceeds its limit.
     Limit,
-    /// Only jobs that may be preempted go beyond the quota.
+    /// Only preemptible jobs exceed the quota.
     Quota,
 }
 
-/// A job's project has not so much left for it: `vision's limit is 4 GPUs; 3.5 in use, 1 more needed`.
+/// A job's project has too little left: `vision's limit is 4 GPUs; 3.5 in use, 1 more needed`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaExceeded {
     pub project: ProjectName,
@@ -22,7 +22,7 @@ pub struct QuotaExceeded {
     pub resource: QuotaSum,
 }
 
-/// The resource that is short.
+/// The exceeded resource, with the figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaSum {
     Gpus {
@@ -38,7 +38,7 @@ pub enum QuotaSum {
 }
 
 impl QuotaExceeded {
-    /// The first resource of which `used` and `needs` together are beyond `most`.
+    /// The first resource of which `used` and `needs` together exceed `most`.
     pub(crate) fn of(
         project: &Project,
         rule: QuotaRule,
@@ -70,26 +70,26 @@ impl QuotaExceeded {
     }
 }
 
-/// A project could never serve a request, whoever of it ends.
+/// A project can never serve a request, even once its other jobs have ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfQuota(pub QuotaExceeded);
 
-/// A job of the same project waits for the project to use less.
+/// A job ahead in the same project waits until the project uses less.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaAhead {
     pub job: JobId,
     pub exceeded: Arc<QuotaExceeded>,
 }
 
-/// A job is within its project's quota, and others that are over quota give way to it.
+/// A job within its project's quota preempts jobs that are over quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingPreemption {
     pub project: ProjectName,
     pub quota: Gpus,
-    /// What of the quota is used with it.
+    /// The used part of the quota with this job.
     pub used: Gpus,
-    /// Who gives way.
+    /// The preempted jobs.
     pub victims: Vec<JobId>,
-    /// Seconds until the last of them may be stopped, where one has not run for its minimum yet.
+    /// Seconds until the last of them has run for its minimum, if one has not.
     pub in_s: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! Where the GPU memory of a job is: a job that is suspended may have it put aside, into the host's memory, so that others have its GPUs.
+//! Memory residency: whether a suspended job's memory is on its GPUs or offloaded to host memory, as a state machine.
 //!
 //! ```text
 //!           Release             Saved
@@ -9,54 +9,54 @@
 //!    │        Restored    ▼   Fits       due ───┘
 //!    └──────────────── returning ◄────────┘
 //! ```
-//! What is `aside` or `due` is on no GPU, and the job holds none. From `due` on nobody else gets its room ([`crate::resize::resume`]); from
-//! `returning` on it is the job's again. What was asked for meanwhile decides where it goes next, so that whatever is under way may
-//! come to its end first.
+//! In `aside` and `due` the memory is in host memory, and the job holds no GPU. From `due` on the planner reserves its
+//! room ([`resume`](crate::resize::resume)); from `returning` on the job holds its GPUs again. A copy that is under way
+//! always ends first; the last command then decides the next state.
 
 use serde::{Deserialize, Serialize};
 
-/// Where it is.
+/// Where the GPU memory of a job is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryResidency {
     /// On its GPUs.
     #[default]
     Kept,
-    /// It is being copied to the host's memory; its GPUs are the job's.
+    /// It is being copied to host memory; the job still holds its GPUs.
     Leaving,
-    /// In the host's memory.
+    /// In host memory.
     Aside,
-    /// There too, and the job is to go on once its GPUs have room.
+    /// In host memory, and the job resumes once its GPUs have room.
     Due,
-    /// It is being copied back; its GPUs are the job's. `goes_on`: the job goes on then, and is not only suspended.
+    /// It is being copied back; the job holds its GPUs. `goes_on`: the job resumes then, and does not stay suspended.
     Returning { goes_on: bool },
 }
 
-/// What somebody wants of it, or what has become of it.
+/// A command, or the result of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryEvent {
-    /// The job is to be suspended without its GPUs.
+    /// Suspend the job and release its GPUs.
     Release,
-    /// The job is to be suspended.
+    /// Suspend the job.
     Suspend,
-    /// The job is to go on.
+    /// Resume the job.
     Resume,
-    /// The same, where its processes may be locked though their memory stayed.
+    /// Resume the job, whose processes may be locked though their memory is on the GPUs.
     Recall,
-    /// All of it is in the host's memory, and nothing of the job runs.
+    /// All of it is in host memory, and no process of the job runs.
     Offloaded,
-    /// It stays where it is: nothing was done to it.
+    /// It stays where it is; no process was changed.
     Refused,
-    /// Something was done, and not all.
+    /// Some processes were changed, and not all.
     Failed,
-    /// There is room for it.
+    /// Its GPUs have room for it.
     Fits,
     /// All of it is on its GPUs.
     Restored,
 }
 
 impl MemoryResidency {
-    /// The one transition function. What comes too late changes nothing: something else was asked for meanwhile.
+    /// The one transition function. A late result changes nothing, since another command came meanwhile.
     #[must_use]
     pub fn on(self, then: MemoryEvent) -> Self {
         use MemoryResidency::{Aside, Due, Kept, Leaving, Returning};
@@ -87,33 +87,33 @@ impl MemoryResidency {
     }
 }
 
-/// A process that uses CUDA, by the driver's word (`CUprocessState`).
+/// The state of a process that uses CUDA, as the driver reports it (`CUprocessState`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessState {
     Running,
-    /// Its calls wait.
+    /// Its CUDA calls wait.
     Locked,
-    /// And its GPU memory is in the host's.
+    /// Locked, with its GPU memory in host memory.
     Checkpointed,
-    /// It cannot be helped any more.
+    /// It cannot be restored.
     Failed,
 }
 
-/// What is to be done next, to the process at this place.
+/// The next step, for the process at this index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckpointStep {
     Lock(usize),
     Save(usize),
     Restore(usize),
     Unlock(usize),
-    /// This one has failed, or does not say how it is.
+    /// This process has failed, or its state is unknown.
     Stuck(usize),
     Done,
 }
 
-/// The next step towards having the memory of all of these aside: nobody's is saved before all are locked, as they may wait for each
-/// other. `None`: it did not say.
+/// The next step to offload all processes. All are locked before one is saved, as they may wait for each other. `None`:
+/// the state is unknown.
 pub fn next_offload_step(states: &[Option<ProcessState>]) -> CheckpointStep {
     let at = |state| states.iter().position(|one| *one == state);
     let stuck = at(None).or(at(Some(ProcessState::Failed)));
@@ -122,8 +122,8 @@ pub fn next_offload_step(states: &[Option<ProcessState>]) -> CheckpointStep {
     (stuck.map(CheckpointStep::Stuck).or_else(lock).or_else(save)).unwrap_or(CheckpointStep::Done)
 }
 
-/// The next step towards having all of these run, with their memory where it was. Nobody goes on before all memory that is known of is
-/// back; one that does not say how it is may wait for one that is locked, so the others come first.
+/// The next step to restore and unlock all processes. All known memory is restored before one is unlocked. A process in
+/// an unknown state may wait for a locked one, so it comes last.
 pub fn next_restore_step(states: &[Option<ProcessState>]) -> CheckpointStep {
     let at = |state| states.iter().position(|one| *one == state);
     let restore = at(Some(ProcessState::Checkpointed)).map(CheckpointStep::Restore);

@@ -1,7 +1,7 @@
-//! Whether a job whose memory is aside may have its GPUs again: by the same arithmetic as a placement, on the GPUs that it had.
+//! Resume admission: whether an offloaded job gets its GPUs back, by the same arithmetic as a placement.
 //!
-//! Its memory can go back only where it was. So nobody else gets the room meanwhile, those who hold it are not stopped for it, and who
-//! has waited longer comes first.
+//! The memory can only return to the GPUs that it came from. The planner reserves the room meanwhile, stops no holder
+//! for it, and resumes the job first that has waited longest.
 
 use crate::model::gpu::Mode;
 use crate::model::slice::{Grant, label};
@@ -13,14 +13,14 @@ use crate::placement::occupancy::{GpuUsage, NodeUsage};
 use crate::project::{QuotaExceeded, Resources, quota_exceeded_by};
 use crate::units::{Bytes, JobId, Share};
 
-/// What a job that is to go on waits for. `Display` goes on after `waits for`: `room on GPU 0: 0.25 free, 0.5 needed; held by #7`.
+/// What an offloaded job waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResumeBlocked {
     Room(Vec<GpuBlocked>),
     Quota(QuotaExceeded),
 }
 
-/// A GPU that has no room for what the job had there.
+/// A GPU without room for the job's former slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuBlocked {
     pub index: u32,
@@ -33,8 +33,8 @@ pub struct GpuBlocked {
 }
 
 impl ResumeBlocked {
-    /// Whether only room is wanting, on GPUs that will have it: then it is kept. For who waits for something else, perhaps without end,
-    /// nothing is.
+    /// Whether the job lacks only room, on GPUs that can have it: then the room is reserved. A job that waits for
+    /// another cause, perhaps for ever, reserves none.
     pub fn keeps_room(&self) -> bool {
         match self {
             Self::Quota(_) => false,
@@ -43,11 +43,11 @@ impl ResumeBlocked {
     }
 }
 
-/// What a job that is to go on holds from now on; `uses`: what its memory comes to, by position in its grants. Labels that others have
-/// taken meanwhile are new ones.
+/// The grants of an offloaded job that resumes; `uses`: the size of its memory, by index of its grants. A grant gets a
+/// new label if another job has taken its own.
 ///
 /// # Errors
-/// [`ResumeBlocked`], for one that has no room yet; without a cause for one that is not to go on.
+/// [`ResumeBlocked`] for a job without room; without a cause for a job that is not to resume.
 pub fn plan_resume(
     snapshot: &Snapshot,
     job: JobId,
@@ -62,24 +62,24 @@ pub fn plan_resume(
         let is_before = |theirs| (theirs, other.job) < (since, job);
         other.job != job && other.due.is_none_or(is_before)
     });
-    if let Some(overdraft) =
+    if let Some(exceeded) =
         quota_exceeded_by(&others, job, &held.owner, Resources::of(&held.grants))
     {
-        return Err(ResumeBlocked::Quota(overdraft));
+        return Err(ResumeBlocked::Quota(exceeded));
     }
-    let board = NodeUsage::of(&others);
+    let node = NodeUsage::of(&others);
     let mut full = Vec::new();
     let mut grants = Vec::new();
     for (nth, grant) in held.grants.iter().enumerate() {
         let uses = uses.get(nth).copied().unwrap_or(grant.memory);
-        let tile = board.gpus.iter().find(|tile| tile.gpu.uuid == grant.gpu);
-        match unmet_constraints(tile, grant, uses) {
-            None => grants.push(named(tile, grant)),
+        let usage = node.gpus.iter().find(|usage| usage.gpu.uuid == grant.gpu);
+        match unmet_constraints(usage, grant, uses) {
+            None => grants.push(named(usage, grant)),
             Some(unmet) => full.push(GpuBlocked {
                 index: grant.index,
                 unmet,
-                is_unavailable: !tile.is_some_and(is_served),
-                holders: tile.map(holders).unwrap_or_default(),
+                is_unavailable: !usage.is_some_and(is_served),
+                holders: usage.map(holders).unwrap_or_default(),
             }),
         }
     }
@@ -89,32 +89,32 @@ pub fn plan_resume(
     }
 }
 
-/// Why this GPU does not take it back.
+/// The constraints that keep the job off this GPU; `None` where it fits.
 fn unmet_constraints(
-    tile: Option<&GpuUsage<'_>>,
+    usage: Option<&GpuUsage<'_>>,
     grant: &Grant,
     uses: Bytes,
 ) -> Option<Vec<UnmetConstraint>> {
-    let Some(tile) = tile else {
+    let Some(usage) = usage else {
         return Some(Vec::new());
     };
     let is_whole = grant.share == Share::FULL;
-    let misses = match tile.gpu.mode {
+    let unmet = match usage.gpu.mode {
         Mode::Unmanaged | Mode::Mig => return Some(Vec::new()),
         Mode::Exclusive if !is_whole => vec![UnmetConstraint::Exclusive],
         Mode::Exclusive | Mode::Shared if is_whole => {
-            let mut misses = whole_gpu_constraints(tile);
-            // Of a whole GPU it had what was free then, and has to have what it uses.
-            if misses.is_empty() && uses > tile.free_memory() {
-                misses.push(UnmetConstraint::Memory {
-                    free: tile.free_memory(),
+            let mut unmet = whole_gpu_constraints(usage);
+            // A whole-GPU job was granted the free memory of its start; now it needs what it uses.
+            if unmet.is_empty() && uses > usage.free_memory() {
+                unmet.push(UnmetConstraint::Memory {
+                    free: usage.free_memory(),
                     needs: uses,
                 });
             }
-            misses
+            unmet
         }
         Mode::Exclusive | Mode::Shared => fraction_constraints(
-            tile,
+            usage,
             GrantSize {
                 share: grant.share,
                 memory: grant.memory,
@@ -122,21 +122,21 @@ fn unmet_constraints(
             },
         ),
     };
-    (!misses.is_empty()).then_some(misses)
+    (!unmet.is_empty()).then_some(unmet)
 }
 
-fn is_served(tile: &GpuUsage<'_>) -> bool {
-    !matches!(tile.gpu.mode, Mode::Unmanaged | Mode::Mig)
+fn is_served(usage: &GpuUsage<'_>) -> bool {
+    !matches!(usage.gpu.mode, Mode::Unmanaged | Mode::Mig)
 }
 
-fn holders(tile: &GpuUsage<'_>) -> Vec<JobId> {
-    let mut jobs: Vec<JobId> = tile.holders.iter().map(|holder| holder.job).collect();
+fn holders(usage: &GpuUsage<'_>) -> Vec<JobId> {
+    let mut jobs: Vec<JobId> = usage.holders.iter().map(|holder| holder.job).collect();
     jobs.sort_unstable();
     jobs
 }
 
-fn named(tile: Option<&GpuUsage<'_>>, grant: &Grant) -> Grant {
-    let holders = tile.map_or(&[][..], |tile| &tile.holders);
+fn named(usage: Option<&GpuUsage<'_>>, grant: &Grant) -> Grant {
+    let holders = usage.map_or(&[][..], |usage| &usage.holders);
     let taken = |label: &str| holders.iter().any(|holder| holder.grant.label == label);
     let label = match taken(&grant.label) {
         true => label(grant.index, grant.share, taken),

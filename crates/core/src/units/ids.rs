@@ -1,4 +1,4 @@
-//! Who is who: GPUs, jobs, queues. None of them is a `String`, and none can be mistaken for another.
+//! Identifiers of GPUs, jobs, queues and projects. None of them is a `String`, so none can be mistaken for another.
 
 use std::fmt;
 use std::str::FromStr;

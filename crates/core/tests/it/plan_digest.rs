@@ -1,7 +1,7 @@
 //! Golden digest of the planner: plans and explanations of random nodes, hashed and compared with a recorded figure.
 //!
-//! A change of the planner or of a text changes the digest; the commit that makes it records the new one here. The nodes
-//! follow from their seeds, so equal digests mean that two versions of the planner decide and say the same.
+//! A change of the planner or of a text changes the digest; the commit that makes it records the new one here. The
+//! nodes follow from their seeds, so equal digests mean that two versions of the planner decide and say the same.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -101,7 +101,7 @@ fn amount(rng: &mut Rng) -> Amount {
 
 fn profile(rng: &mut Rng) -> MigProfile {
     let table =
-        ProfileTable::of_model(*rng.pick::<&str>(&MODELS)).expect("a model of data/mig.toml");
+        ProfileTable::of_model(rng.pick::<&str>(&MODELS)).expect("a model of data/mig.toml");
     rng.pick(&table.profiles).name
 }
 
@@ -149,7 +149,7 @@ fn project(rng: &mut Rng, name: &str) -> Project {
 
 fn node(rng: &mut Rng) -> Node {
     let count = u32::try_from(rng.below(5)).expect("small") + u32::from(!rng.one_in(40));
-    let mut node = Node::new(0, *rng.pick::<&str>(&["", "half=0.5", "half=0.5 single=1"]));
+    let mut node = Node::new(0, rng.pick::<&str>(&["", "half=0.5", "half=0.5 single=1"]));
     let every = rng.below(3);
     for index in 0..count {
         let mut gpu = gpu(index);
@@ -159,7 +159,7 @@ fn node(rng: &mut Rng) -> Node {
                 gpu.mode = Mode::Unmanaged;
                 gpu.away = rng.one_in(2);
             }
-            1..=3 => cut(&mut gpu, *rng.pick::<&str>(&MODELS)),
+            1..=3 => cut(&mut gpu, rng.pick::<&str>(&MODELS)),
             _ => {}
         }
         if every == 0 {
@@ -339,7 +339,10 @@ fn describe(rng: &mut Rng, snapshot: &Snapshot, out: &mut impl Write) -> std::fm
         .collect();
     let remaining_s: BTreeMap<JobId, u64> = (snapshot.held.iter().map(|held| held.job))
         .chain(waiting.iter().map(|waiting| waiting.job))
-        .filter_map(|job| (!rng.one_in(6)).then(|| (job, 1 + rng.below(500))))
+        .filter_map(|job| match rng.one_in(6) {
+            true => None,
+            false => Some((job, 1 + rng.below(500))),
+        })
         .collect();
     let known = JobBounds {
         remaining_s,

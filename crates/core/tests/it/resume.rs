@@ -17,11 +17,11 @@ fn label(index: u32, share: Share) -> String {
 
 /// Two GPUs, a job for each `GPU:SHARE`, and those that wait.
 fn node(held: &[&str], waiting: &[&str]) -> Snapshot {
-    let gpus = [0, 1].map(|index| crate::node::gpu(index)).to_vec();
+    let gpus = [0, 1].map(crate::node::gpu).to_vec();
     let grant = |text: &str| {
-        let (index, share) = text.split_once(':').unwrap();
-        let share: Share = share.parse().unwrap();
-        let gpu = &gpus[index.parse::<usize>().unwrap()];
+        let (index, share) = text.split_once(':').expect("GPU:SHARE");
+        let share: Share = share.parse().expect("a share");
+        let gpu = &gpus[index.parse::<usize>().expect("an index")];
         Grant {
             gpu: gpu.uuid.clone(),
             index: gpu.index,
@@ -38,7 +38,10 @@ fn node(held: &[&str], waiting: &[&str]) -> Snapshot {
     });
     let held = held.collect();
     let asks = |(job, text): (u64, &&str)| {
-        PendingJob::new(JobId(job), Amount::from_gpu_flag(text).unwrap().into())
+        PendingJob::new(
+            JobId(job),
+            Amount::from_gpu_flag(text).expect("an amount").into(),
+        )
     };
     Snapshot {
         gpus,
@@ -55,12 +58,12 @@ fn node(held: &[&str], waiting: &[&str]) -> Snapshot {
 fn due(mut node: Snapshot, jobs: &[u64]) -> Snapshot {
     for (since, job) in (0..).zip(jobs) {
         let mut held = node.held.iter_mut();
-        held.find(|held| held.job.0 == *job).unwrap().due = Some(since);
+        held.find(|held| held.job.0 == *job).expect("a result").due = Some(since);
     }
     node
 }
 
-fn comes_back(node: &Snapshot, job: u64) -> Result<String, String> {
+fn resume(node: &Snapshot, job: u64) -> Result<String, String> {
     let grants = plan_resume(node, JobId(job), &[]).map_err(|lacks| lacks.to_string())?;
     let labels: Vec<&str> = grants.iter().map(|grant| grant.label.as_str()).collect();
     Ok(labels.join(" "))
@@ -70,21 +73,21 @@ fn comes_back(node: &Snapshot, job: u64) -> Result<String, String> {
 fn a_job_has_its_gpus_again_once_all_of_them_have_room() {
     let node = due(node(&["0:0.5,1:0.5", "0:0.75"], &[]), &[1]);
     assert_eq!(
-        comes_back(&node, 1).unwrap_err(),
+        resume(&node, 1).expect_err("it has no room"),
         "room on GPU 0: 0.25 free, 0.5 needed, 20.0 GiB free, 40.0 GiB needed (there: #2)"
     );
-    let lacks = plan_resume(&node, JobId(1), &[]).unwrap_err();
+    let lacks = plan_resume(&node, JobId(1), &[]).expect_err("it has no room");
     assert!(lacks.keeps_room());
     let mut ended = node.clone();
     ended.held.pop();
-    assert_eq!(comes_back(&ended, 1).unwrap(), "gpu0.5a gpu1.5a");
+    assert_eq!(resume(&ended, 1).expect("a result"), "gpu0.5a gpu1.5a");
     assert_eq!(invariants::check(&node), Ok(()), "it holds nothing yet");
 }
 
 #[test]
 fn a_label_that_is_taken_meanwhile_becomes_another() {
     let node = due(node(&["0:0.5", "0:0.5"], &[]), &[1]);
-    assert_eq!(comes_back(&node, 1).unwrap(), "gpu0.5b");
+    assert_eq!(resume(&node, 1).expect("a result"), "gpu0.5b");
 }
 
 #[test]
@@ -97,13 +100,13 @@ fn nothing_new_starts_where_room_is_kept_and_it_is_said_for_whom() {
     );
     let one = due(full, &[1]);
     assert!(plan(&one).starts.is_empty());
-    let why_not = why(&one, JobId(11)).unwrap();
+    let why_not = why(&one, JobId(11)).expect("a result");
     assert_eq!(
         why_not.summary,
         "needs 0.25 of a GPU; 2 of 2 GPUs in use; room is reserved for #1, which is resuming"
     );
     assert_eq!(
-        why_not.gpus[0].failed.last().unwrap(),
+        why_not.gpus[0].failed.last().expect("a result"),
         "room is reserved for #1, which is resuming"
     );
     let holders: Vec<String> = (why_not.gpus[0].holders.iter().map(ToString::to_string)).collect();
@@ -112,7 +115,7 @@ fn nothing_new_starts_where_room_is_kept_and_it_is_said_for_whom() {
     // Where only its place is kept, nothing is in use.
     let kept = due(node(&["0:0.5"], &["1", "1"]), &[1]);
     assert_eq!(plan(&kept).starts[0].grants[0].index, 1);
-    let why_not = why(&kept, JobId(12)).unwrap();
+    let why_not = why(&kept, JobId(12)).expect("a result");
     assert_eq!(
         why_not.gpus[0].failed,
         ["room is reserved for #1, which is resuming"]
@@ -122,9 +125,9 @@ fn nothing_new_starts_where_room_is_kept_and_it_is_said_for_whom() {
 #[test]
 fn who_has_waited_longer_comes_first_and_none_waits_for_another_for_ever() {
     let both = due(node(&["0:0.75", "0:0.5"], &[]), &[2, 1]);
-    assert_eq!(comes_back(&both, 2).unwrap(), "gpu0.5a");
+    assert_eq!(resume(&both, 2).expect("a result"), "gpu0.5a");
     assert_eq!(
-        comes_back(&both, 1).unwrap_err(),
+        resume(&both, 1).expect_err("it has no room"),
         "room on GPU 0: 0.5 free, 0.75 needed, 40.0 GiB free, 60.0 GiB needed, room is reserved for #2, which is resuming (there: #2)"
     );
 }
@@ -134,8 +137,8 @@ fn memory_of_strangers_is_in_the_way() {
     let mut node = due(node(&["0:0.5", "1:1"], &[]), &[1, 2]);
     node.gpus[0].foreign = Bytes::gib(50);
     assert!(
-        comes_back(&node, 1)
-            .unwrap_err()
+        resume(&node, 1)
+            .expect_err("it has no room")
             .contains("outside Divvy hold 50.0 GiB")
     );
     node.gpus[0].foreign = Bytes::ZERO;
@@ -151,31 +154,31 @@ fn a_gpu_that_is_used_otherwise_by_now_does_not_take_it_back() {
     let mode = |mode| {
         let mut changed = parked.clone();
         changed.gpus[0].mode = mode;
-        comes_back(&changed, 1)
+        resume(&changed, 1)
     };
     for unserved in [Mode::Unmanaged, Mode::Mig] {
-        let said = mode(unserved).unwrap_err();
+        let said = mode(unserved).expect_err("it has no room");
         assert_eq!(said, "room on GPU 0: it is no longer available to jobs");
         let mut changed = parked.clone();
         changed.gpus[0].mode = unserved;
-        let lacks = plan_resume(&changed, JobId(1), &[]).unwrap_err();
+        let lacks = plan_resume(&changed, JobId(1), &[]).expect_err("it has no room");
         assert!(!lacks.keeps_room());
     }
     assert!(
         mode(Mode::Exclusive)
-            .unwrap_err()
+            .expect_err("it has no room")
             .contains("whole GPUs only")
     );
     assert!(mode(Mode::Shared).is_ok());
     let mut gone = parked;
     gone.gpus.remove(0);
-    assert!(comes_back(&gone, 1).is_err());
+    assert!(resume(&gone, 1).is_err());
 }
 
 #[test]
 fn what_its_project_may_have_counts_and_nobody_is_stopped_in_its_place() {
     let mut node = node(&["0:0.5", "1:1"], &["1"]);
-    let mut vision = Project::new("vision".parse().unwrap());
+    let mut vision = Project::new("vision".parse().expect("a result"));
     vision.quota = Quota {
         gpus: Gpus::whole(1),
         memory: None,
@@ -183,7 +186,7 @@ fn what_its_project_may_have_counts_and_nobody_is_stopped_in_its_place() {
     vision.limit.gpus = Some(Gpus::whole(1));
     node.projects = vec![vision];
     let owner = SchedulingClass {
-        project: Some("vision".parse().unwrap()),
+        project: Some("vision".parse().expect("a result")),
         preemptible: true,
         ..SchedulingClass::default()
     };
@@ -192,10 +195,10 @@ fn what_its_project_may_have_counts_and_nobody_is_stopped_in_its_place() {
     }
     let parked = due(node, &[1]);
     assert_eq!(
-        comes_back(&parked, 1).unwrap_err(),
+        resume(&parked, 1).expect_err("it has no room"),
         "its project: vision's limit is 1 GPU; 1 in use, 0.5 more needed"
     );
-    let lacks = plan_resume(&parked, JobId(1), &[]).unwrap_err();
+    let lacks = plan_resume(&parked, JobId(1), &[]).expect_err("it has no room");
     assert!(!lacks.keeps_room(), "it may lack that without end");
     let stopped: Vec<u64> = plan(&parked).preempts.iter().map(|one| one.job.0).collect();
     assert!(!stopped.contains(&1), "{stopped:?}");

@@ -1,4 +1,6 @@
-//! Who may use a GPU beside its holder: on a visit, or together because all of them leave room. And what time is to whom then.
+//! Co-scheduling: which tenants may use a GPU beside the lease holder, and how their time is charged then.
+//!
+//! A tenant visits for a moment, or several tenants share the lease because their utilisation leaves room.
 
 use std::time::Duration;
 
@@ -13,11 +15,11 @@ const CROWDED: u32 = 950;
 
 /// What time that passes is for a tenant.
 pub struct Charging {
-    /// It is charged for its part of it: nobody else can have that.
+    /// It is charged for its part, which no other tenant can have.
     pub is_charged: bool,
     /// It has its GPUs to itself, and tells what it does with them.
     pub is_alone: bool,
-    /// It has them together with others.
+    /// It shares them with other tenants.
     pub is_co_scheduled: bool,
     /// The shares of all of these, its own one of them, added up.
     pub shares: u32,
@@ -46,7 +48,7 @@ impl Arbiter {
         }
     }
 
-    /// The others that have a GPU together with this tenant.
+    /// The other tenants that share a GPU with this one.
     fn co_scheduled(&self, tenant: Tenant) -> impl Iterator<Item = &TenantState> {
         let shares = |standing: &TenantState| matches!(standing.phase, Phase::Sharing { .. });
         let own = &self.tenants[&tenant];
@@ -74,7 +76,7 @@ impl Arbiter {
         })
     }
 
-    /// Whether it comes and goes, and is no further than those who have these of its GPUs. Work that is to leave a GPU is
+    /// Whether it is interactive, and not ahead of the holders of these of its GPUs. Work that is to leave a GPU is
     /// not held up by a visit: it would seem to wait for something.
     pub fn may_visit(&self, tenant: Tenant, taken: &[u32]) -> bool {
         let standing = &self.tenants[&tenant];
@@ -87,7 +89,7 @@ impl Arbiter {
             })
     }
 
-    /// Whether it and all who are let onto its GPUs leave them idle at times, by what each used alone.
+    /// Whether it and all tenants on its GPUs leave them idle at times, by what each used alone.
     pub fn may_share(&self, tenant: Tenant) -> bool {
         let mut gpus = self.tenants[&tenant].terms.gpus.iter();
         self.are_reports_trusted(tenant)
@@ -108,7 +110,7 @@ impl Arbiter {
         })
     }
 
-    /// A tenant, and the others that are let onto a GPU of its.
+    /// A tenant, and the other tenants that may use a GPU of it.
     fn let_in_with(&self, tenant: Tenant, gpu: u32) -> impl Iterator<Item = &TenantState> {
         let others = self
             .beside(tenant)
@@ -116,8 +118,9 @@ impl Arbiter {
         others.chain([&self.tenants[&tenant]])
     }
 
-    /// Sees to those that share: they go on while they want to and there is room, and no longer than whoever has the turn. Of those that
-    /// get in each other's way, what was known is forgotten, so that they take turns until it is known again.
+    /// Renews co-scheduling: tenants go on while they want to and there is room, and no longer than the holder. Of
+    /// those that get in each other's way, what was known is forgotten, so that they take turns until it is known
+    /// again.
     pub fn renew_shares(&mut self) {
         let tenants: Vec<Tenant> = self.tenants.keys().copied().collect();
         let crowded: Vec<Tenant> = tenants

@@ -1,13 +1,13 @@
-//! The keeper of the leases of one node: a state machine over what the tenants are seen to do.
+//! The arbiter of the leases of one node: a state machine over the observed demand of the tenants.
 
-mod company;
+mod co_schedule;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::meter::Meter;
 use super::tenant::{Phase, TenantState, Virtual};
-use company::Charging;
+use co_schedule::Charging;
 
 use super::{
     HALF_QUANTUM, LEAD, LONGEST_DRAIN, LONGEST_HOLD, Lease, POLL, SHORTEST_HOLD, Tenant,
@@ -32,7 +32,7 @@ pub struct Arbiter {
 pub struct Decision {
     /// Every grant that is another than before.
     pub leases: Vec<(Tenant, Lease)>,
-    /// When to ask again if nothing is seen before; never, if nobody wants what another has.
+    /// When to ask again without an event; never, if no tenant waits for a GPU.
     pub wake_at: Option<Duration>,
 }
 
@@ -66,7 +66,7 @@ impl Arbiter {
         self.advance_clocks();
     }
 
-    /// Decides who holds what from now on.
+    /// Decides the leases from now on.
     pub fn decide(&mut self, now: Duration) -> Decision {
         self.advance(now);
         // A holder whose time is up at once makes room for another; each tenant can be closed and granted once.
@@ -86,7 +86,7 @@ impl Arbiter {
         }
     }
 
-    /// Charges everybody for the time since the last moment.
+    /// Charges all tenants for the time since the last decision.
     fn advance(&mut self, now: Duration) {
         let passed = now.saturating_sub(self.now);
         if passed.is_zero() {
@@ -104,7 +104,7 @@ impl Arbiter {
                 let own = u32::from(standing.terms.share.thousandths());
                 let part = passed * own / passing.shares;
                 match passing.is_co_scheduled {
-                    true => standing.charge_in_company(part, &self.clocks),
+                    true => standing.charge_co_scheduled(part, &self.clocks),
                     false => standing.charge(part, &self.clocks),
                 }
             }
@@ -119,7 +119,7 @@ impl Arbiter {
         self.advance_clocks();
     }
 
-    /// Moves the clocks on, and puts whoever has just begun to want something level with the others.
+    /// Advances the clocks, and puts each tenant that has just begun to wait level with the others.
     fn advance_clocks(&mut self) {
         for standing in self.tenants.values_mut() {
             let active = standing.is_active();
@@ -171,7 +171,7 @@ impl Arbiter {
                         && activity.waiting
                         && open_until.is_none_or(|until| until + LONGEST_HOLD <= now)
                     {
-                        // The longer it goes on, the later they wake whom it waits for.
+                        // The longer the visit lasts, the later they wake the kernel that it waits for.
                         let time = ((now - since) / 2).clamp(SHORTEST_HOLD, LONGEST_HOLD);
                         let open_until = Some(now + time);
                         Some(Phase::Draining { since, open_until })
@@ -275,7 +275,7 @@ impl Arbiter {
         over
     }
 
-    /// When a holder has to stop as things are; never, while nobody waits for it.
+    /// When a holder has to stop as things are; never, while no tenant waits for it.
     fn end_of(
         &self,
         tenant: Tenant,
@@ -313,7 +313,7 @@ impl Arbiter {
         order.into_iter().map(|(_, tenant)| tenant).collect()
     }
 
-    /// The others that share a GPU with this tenant.
+    /// The other tenants on a GPU of this tenant.
     fn beside(&self, tenant: Tenant) -> impl Iterator<Item = &TenantState> {
         let gpus = &self.tenants[&tenant].terms.gpus;
         self.tenants
@@ -333,7 +333,7 @@ impl Arbiter {
         self.rivals(tenant).next().is_some()
     }
 
-    /// Whoever holds the GPU, or has work on it still.
+    /// The tenants that hold the GPU or still have work on it.
     fn holder(&self, gpu: u32) -> Option<&TenantState> {
         self.tenants
             .values()
