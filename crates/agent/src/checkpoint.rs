@@ -7,7 +7,7 @@
 //! ```
 //! An errand begins with how the processes are, so that it may be carried out again after anything. It undoes nothing: what is half
 //! done is brought back by another errand. What follows from a report is for `cycle::memory`, which step comes next for
-//! [`divvy_core::memory`].
+//! [`divvy_core::resize::memory`].
 
 pub mod helper;
 mod host_memory;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::SyncSender;
 
-use divvy_core::memory::MemoryResidency;
+use divvy_core::resize::memory::MemoryResidency;
 use divvy_core::{GpuUuid, JobId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

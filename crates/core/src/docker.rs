@@ -1,14 +1,16 @@
-//! What a job in a container may ask of the container engine: the flags of `docker run`, taken apart and judged.
+//! Container options: parses the flags of `docker run` that a container job gives, and refuses unsafe ones.
 //!
 //! ```text
 //! words ──► split ──► arguments │ image │ command
 //!                        │
 //!                        ▼
-//!              flags (one table) ──► Options, or Refused: what it is, why, what to do instead
+//!              flags (one table) ──► Options, or a ContainerOptionError: the flag, why, what to do instead
 //! ```
-//! Only flags of the table are taken, so that nothing unknown reaches the engine. What would let a container out of its slice
-//! (other GPUs, the host's processes, files that lie over the limiter) is refused by name. Paths are judged as text here; who
-//! has a file system looks again at where they lead ([`paths::source`]).
+//! Only flags of the table are accepted, so no unknown flag reaches the engine. Flags that would let a container leave
+//! its slice (other GPUs, the host's processes, files over the limiter) are refused by name. Paths are checked as text;
+//! the agent checks again where they lead ([`paths::source`]).
+//!
+//! Uses no other room, and no other room uses it.
 
 mod flags;
 pub mod paths;
@@ -97,7 +99,7 @@ pub enum Mount {
 }
 
 impl Mount {
-    /// Where it lies in the container.
+    /// Its path in the container.
     pub fn target(&self) -> &str {
         match self {
             Self::Bind { target, .. }
@@ -192,7 +194,8 @@ pub struct RunCommand {
 /// Takes apart the words after `docker run`. `own` names flags of the caller's, each with whether it takes a value.
 ///
 /// # Errors
-/// [`Refused`] for a flag that is in neither list, and where no image follows; the flags' values are not judged yet.
+/// [`ContainerOptionError`] for a flag that is in neither list, and where no image follows; the flags' values are not
+/// judged yet.
 pub fn parse_command_line(
     words: &[String],
     own: &[(&str, bool)],
@@ -243,7 +246,7 @@ fn parse_flags(arguments: &[String]) -> Result<Vec<ParsedFlag<'_>>, ContainerOpt
 /// What these words ask for.
 ///
 /// # Errors
-/// [`Refused`], for the first word that is.
+/// [`ContainerOptionError`], for the first word that is.
 pub fn options(arguments: &[String]) -> Result<Options, ContainerOptionError> {
     let mut options = Options::default();
     for ParsedFlag { flag, value } in parse_flags(arguments)? {
@@ -264,8 +267,8 @@ pub fn options(arguments: &[String]) -> Result<Options, ContainerOptionError> {
     Ok(options)
 }
 
-/// The same words, each flag in one of its own, without those that speak of environment variables: their values are secrets
-/// more often than not, and travel apart.
+/// The same words, each flag in one of its own, without those that speak of environment variables: their values are
+/// secrets more often than not, and travel apart.
 ///
 /// # Errors
 /// As [`options`], as far as words are no flags.
@@ -280,7 +283,7 @@ pub fn without_env(arguments: &[String]) -> Result<Vec<String>, ContainerOptionE
 /// Whether a job may set this variable in its container.
 ///
 /// # Errors
-/// [`Refused::Escape`] for those that say which GPUs there are and which libraries are loaded.
+/// [`ContainerOptionError::Escape`] for those that say which GPUs there are and which libraries are loaded.
 pub fn env_name(name: &str) -> Result<(), ContainerOptionError> {
     values::env_name(name).map_err(|fault| fault.named("-e", name))
 }

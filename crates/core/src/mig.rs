@@ -1,8 +1,8 @@
-//! Multi-instance GPUs: which instances may lie where, and where the next one goes.
+//! MIG geometry: profiles and layouts of multi-instance GPUs, placement of instances, occupancy and recovery.
 //!
-//! A GPU in MIG mode has memory slices in a row. An instance of a profile covers a run of them, at a start that the profile
-//! lists; instances never overlap, and none of them is ever moved. So the order in which they come and go leaves holes, and a
-//! wanted profile can be refused though its slices are free elsewhere on the same GPU.
+//! A GPU in MIG mode has memory slices in a row. An instance of a profile covers a run of them, at a start that the
+//! profile lists. Instances never overlap, and an instance cannot be moved. So their order of creation leaves gaps, and
+//! a profile can be refused although enough slices are free on the same GPU.
 //!
 //! ```text
 //!  name · table            what a GPU offers, from the driver or from data/mig.toml
@@ -10,18 +10,25 @@
 //!    layout                one GPU's slices: what is legal, how much is still possible
 //!       │
 //!  choose · place · batch · repack
-//!  (which   (which GPU   (several    (would it fit if the
-//!   profile) and start)   at once)    instances lay otherwise?)
+//!  (which   (which GPU   (several    (would it fit in
+//!   profile) and start)   at once)    another layout?)
+//!
+//!    occupancy · obstacle  which job holds which instance, and which instances are in the way
+//!    recover               records and instances after a crash
 //! ```
 //!
-//! Everything is decided from the table; nothing is known here of any one model, and nothing is read out of a profile's name
-//! but its attribute and its nominal size. What is done with an answer, creating and destroying, is the agent's.
+//! Every decision follows from the table. The code knows no particular model, and reads only the attribute and the
+//! nominal size from a profile's name. The agent creates and destroys instances.
+//!
+//! May use `units`. `model` and every room above may use it.
 
 mod batch;
 mod choose;
 mod known;
 mod layout;
 mod name;
+mod obstacle;
+pub(crate) mod occupancy;
 mod place;
 pub mod recover;
 mod repack;
@@ -38,13 +45,14 @@ pub use choose::{InstanceRequirement, InstanceSize, smallest, sufficient};
 pub use known::{Model, models};
 pub use layout::{Layout, sets};
 pub use name::{Attribute, MigProfile, MigProfileError};
+pub use obstacle::{Blocker, BlockerOwner, Obstacle};
 pub use place::{Candidate, MigGpu, PlacementPolicy, Rank, all_placements, place};
 pub use repack::{Repack, fits, pool_fits};
 pub use table::{Profile, ProfileTable, ProfileTableError};
 pub use uuid::{MigUuid, MigUuidError};
 
-/// A profile at a start: with the GPU's UUID, the key of a slot. An instance that is destroyed and made again in the same slot
-/// has the same UUID, so a UUID names a slot too, and not who holds it.
+/// A profile at a start: with the GPU's UUID, the key of a slot. An instance that is created again in the same slot has
+/// the same UUID, so a UUID names a slot and not its holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Placement {
     /// The profile's id: what the driver returns as `info.id`, and takes when it creates.
@@ -54,7 +62,7 @@ pub struct Placement {
 }
 
 impl fmt::Display for Placement {
-    /// `19@3`: for logs; people are shown the profile's name.
+    /// `19@3`, for logs; users see the profile's name.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}@{}", self.profile, self.start)
     }
@@ -67,15 +75,15 @@ pub struct UnallocatedInstance {
     pub standing: UnallocatedState,
 }
 
-/// How an instance stands that no job holds.
+/// The state of an instance that no job holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnallocatedState {
-    /// Ours, empty, and kept: handed to the next job that wants its profile, destroyed when its slices are needed.
+    /// Ours and empty: the next job of its profile takes it over, or it is destroyed when its slices are needed.
     Idle,
-    /// Somebody else made it; never touched.
+    /// Created outside Divvy; never touched.
     Foreign,
-    /// Ours, but something is not as it should be: given to nobody, and destroyed once nobody is in the way.
+    /// Ours and inconsistent: no job gets it, and it is destroyed once it is empty.
     Quarantined,
     /// Being destroyed.
     Leaving,
@@ -102,8 +110,8 @@ impl fmt::Display for UnallocatedState {
     }
 }
 
-/// A GPU in MIG mode: what it offers, and the instances on it that no job holds. Those that jobs hold are known from the
-/// grants.
+/// The MIG inventory of a GPU: its profile table, and the instances that no job holds. Grants list the instances of
+/// jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigInventory {
     pub table: Arc<ProfileTable>,
@@ -116,7 +124,7 @@ impl MigInventory {
         self.placements(|standing| standing == UnallocatedState::Idle)
     }
 
-    /// Placements of the instances that are neither a job's nor idle, in order: they cannot be given away or destroyed.
+    /// Placements of the unavailable instances, in order: no job gets them, and they cannot be destroyed now.
     pub fn fixed(&self) -> Vec<Placement> {
         self.placements(|standing| standing != UnallocatedState::Idle)
     }

@@ -1,55 +1,32 @@
-//! The plan: who starts now and on what, who waits and why.
+//! The planner: which pending jobs start now, on which GPUs, and the cause that keeps each other job waiting.
 //!
-//! Jobs are asked in the order in which queues are served. The first that does not fit stops the pass, so that nothing
-//! small overtakes it for ever; with `backfill` the pass goes on for those that cannot delay it (see `backfill`). A job
-//! that could never fit, say because a GPU was lost since it was accepted, is set aside and stops nobody. A job that its
-//! project's limit or quota holds back stops only its own project's. Whom others give way to is found in `project`.
+//! The planner considers jobs in scheduling order:
+//!
+//! - The first job that does not fit ends the pass, so that smaller jobs do not overtake it for ever. With `backfill`
+//!   the pass goes on for jobs that cannot delay it ([`backfill`](crate::placement::backfill)).
+//! - A job that could never fit, for example because a GPU was lost since, delays no other job.
+//! - A job that its project's quota or limit keeps waiting delays only jobs of its own project.
+//! - A job within quota that does not fit can preempt jobs that are over quota ([`project`](crate::project)).
+//!
+//! The decision is data: identifiers, positions and figures. `explain` reads it afterwards and words the reasons.
+//!
+//! May use `units`, `mig`, `model`, `placement` and `project`. Only `explain` uses it.
 
-use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+mod pass;
+
 use std::sync::Arc;
 
-use crate::backfill::delays_reserved;
-use crate::board::{Assignment, GpuUsage, NodeUsage};
-use crate::capacity::fits_empty;
-use crate::ids::{GpuUuid, JobId, QueueName};
 use crate::mig::Placement;
-use crate::placement::{Offer, place};
+use crate::model::queue::Order;
+use crate::model::slice::Grant;
+use crate::model::snapshot::Snapshot;
+use crate::placement::occupancy::Assignment;
 use crate::project::{
-    PendingPreemption, QuotaAhead, QuotaLedger, QuotaRule, Resources, SchedulingOrder, Victims,
-    delays_same_project, find_victims,
+    PendingPreemption, QueuePosition, QuotaAhead, QuotaExceeded, SchedulingOrder,
 };
-use crate::queue::Order;
-use crate::reason::{JobAhead, Reason, Shortage};
-use crate::request::Request;
-use crate::slice::Grant;
-use crate::snapshot::{AllocatedJob, PendingJob, Snapshot};
+use crate::units::{GpuUuid, JobId, QueueName};
 
-/// What to do now. Every waiting job of the snapshot is in exactly one of the two lists.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
-    /// In the order in which they were decided.
-    pub starts: Vec<Start>,
-    /// In the order in which they were asked.
-    pub waits: Vec<Wait>,
-    /// Who is to be stopped, so that somebody within quota can start. They hold what they have until they are gone.
-    pub preempts: Vec<Preempt>,
-    /// After so many seconds the plan may be another one, though nothing else has changed.
-    pub replan_in_s: Option<u64>,
-    /// For the next snapshot.
-    pub cursor: usize,
-    /// With projects, the first job that waits for room. For the next snapshot; where it is another one than before, the
-    /// next plan may start more, though nothing else has changed.
-    pub head: Option<JobId>,
-}
-
-/// A job that is stopped for another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Preempt {
-    pub job: JobId,
-    /// Who is to start in its place.
-    pub preemptor: JobId,
-}
+use pass::Pass;
 
 /// A job that starts, and what it gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,103 +38,131 @@ pub struct Start {
     pub reclaim: Vec<(GpuUuid, Placement)>,
 }
 
-/// A job that waits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wait {
+/// A job that is stopped so that a job within quota can start. It holds its GPUs until it has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preempt {
     pub job: JobId,
-    pub queue: QueueName,
-    /// Its place in its queue once the plan is carried out, from 1.
-    pub place: usize,
-    pub reason: Reason,
+    /// The job that is to start in its place.
+    pub preemptor: JobId,
 }
 
-/// Decides. Equal snapshots give equal plans.
-pub fn plan(snapshot: &Snapshot) -> Plan {
-    plan_on_board(snapshot).0
+/// What to do now. Every pending job of the snapshot is in exactly one of `starts` and `blocked`.
+#[derive(Debug, Default)]
+pub(crate) struct Decision {
+    /// In the order in which they were decided.
+    pub(crate) starts: Vec<Start>,
+    /// In the order in which they were considered.
+    pub(crate) blocked: Vec<BlockedJob>,
+    /// Jobs that did not fit, and that later jobs wait behind; the first is the head.
+    pub(crate) ahead: Vec<UnplacedJob>,
+    pub(crate) preempts: Vec<Preempt>,
+    /// After so many seconds the decision may be another one, though nothing else has changed.
+    pub(crate) replan_in_s: Option<u64>,
+    /// For the next snapshot.
+    pub(crate) cursor: usize,
+    /// With projects, the head. For the next snapshot.
+    pub(crate) head: Option<JobId>,
 }
 
-/// The plan, and the board with the plan carried out.
-pub(crate) fn plan_on_board(snapshot: &Snapshot) -> (Plan, NodeUsage<'_>) {
-    let (plan, board, _) = decide(snapshot, true, None);
-    (plan, board)
+/// A job that keeps waiting.
+#[derive(Debug)]
+pub(crate) struct BlockedJob {
+    pub(crate) at: QueuePosition,
+    /// Its place in its queue once the decision is carried out, from 1.
+    pub(crate) place: usize,
+    pub(crate) cause: Cause,
 }
 
-/// Whether the plan starts this job, and how much work it was to find out, in GPUs looked at.
+/// A job for which there was no room.
+#[derive(Debug)]
+pub(crate) struct UnplacedJob {
+    pub(crate) at: QueuePosition,
+    /// So many of the decision's starts came before it.
+    pub(crate) starts_before: usize,
+}
+
+/// Why a job keeps waiting. Numbers are indices of [`Decision::ahead`]. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) enum Cause {
+    /// There is no room for this job, or for one with the same request.
+    NoRoom(usize),
+    /// The pass ended at a job ahead.
+    Behind(usize),
+    /// It fits, and starting it now might delay a job ahead.
+    WouldDelay(usize),
+    /// The GPUs that it needs are gone. It delays no other job.
+    NeverFits,
+    /// Its project's quota or limit is used up. It delays only jobs of its project.
+    Quota(Arc<QuotaExceeded>),
+    /// A job of its project waits for that.
+    BehindQuota(Arc<QuotaAhead>),
+    /// It is within its project's quota, and preempts jobs that are over quota.
+    Preempting(Arc<PendingPreemption>),
+}
+
+/// Decides. Equal snapshots give equal decisions.
+pub(crate) fn decide(snapshot: &Snapshot) -> Decision {
+    decide_until(snapshot, true, None).0
+}
+
+/// Whether the planner starts this job now.
+pub fn starts_now(snapshot: &Snapshot, job: JobId) -> bool {
+    starts(snapshot, job).0
+}
+
+/// Whether the planner starts this job now, and how many GPUs it looked at to find out.
 pub(crate) fn starts(snapshot: &Snapshot, job: JobId) -> (bool, usize) {
-    let (plan, _, work) = decide(snapshot, true, Some(job));
-    let starts = plan.starts.last().is_some_and(|start| start.job == job);
-    (starts, work)
+    let (decision, looks) = decide_until(snapshot, true, Some(job));
+    let starts = decision.starts.last().is_some_and(|start| start.job == job);
+    (starts, looks)
 }
 
-/// `reclaims`: whether others may be made to give way; `until`: nobody is asked after this one. Answers how many GPUs were looked
+/// `may_preempt`: whether jobs can be preempted. `until`: the last job to consider. Answers how many GPUs were looked
 /// at, too.
-fn decide(
-    snapshot: &Snapshot,
-    reclaims: bool,
-    until: Option<JobId>,
-) -> (Plan, NodeUsage<'_>, usize) {
-    let empty = NodeUsage::empty(&snapshot.gpus);
-    let mut pass = Pass {
-        snapshot,
-        may_preempt: reclaims,
-        started: Vec::new(),
-        board: NodeUsage::of(snapshot),
-        quota: QuotaLedger::of(snapshot, &empty),
-        empty,
-        backfill: snapshot.backfill,
-        ahead: Vec::new(),
-        blocked_by_quota: BTreeMap::new(),
-        known_reasons: BTreeMap::new(),
-        preempts: Vec::new(),
-        again_in_s: None,
-        work: Cell::new(0),
-    };
-    let mut plan = Plan {
+fn decide_until(snapshot: &Snapshot, may_preempt: bool, until: Option<JobId>) -> (Decision, usize) {
+    let mut pass = Pass::new(snapshot, may_preempt);
+    let mut decision = Decision {
         cursor: snapshot.cursor,
-        ..Plan::default()
+        ..Decision::default()
     };
     let mut places = vec![0; snapshot.queues.len()];
-    let mut turns = SchedulingOrder::new(snapshot, queue_order(snapshot), pass.quota.as_ref());
-    while let Some((queue, place)) = turns.next(snapshot, pass.quota.as_ref()) {
+    let mut order = SchedulingOrder::new(snapshot, queue_order(snapshot), pass.quota());
+    while let Some(at) = order.next(snapshot, pass.quota()) {
+        let (queue, place) = at;
         let waiting = &snapshot.queues[queue].waiting[place];
         let job = waiting.job;
-        let name = snapshot.queues[queue].spec.name.clone();
-        let unobstructed = pass.ahead.is_empty();
-        pass.work.update(|work| work + 1);
-        match pass.consider(waiting, &name) {
+        let name = &snapshot.queues[queue].spec.name;
+        let unobstructed = pass.is_unobstructed();
+        match pass.consider(waiting, at, name) {
             Ok(Assignment { grants, reclaim }) => {
                 if unobstructed && snapshot.order == Order::Fairness {
-                    plan.cursor = (queue + 1) % snapshot.queues.len();
+                    decision.cursor = (queue + 1) % snapshot.queues.len();
                 }
-                plan.starts.push(Start {
+                decision.starts.push(Start {
                     job,
-                    queue: name,
+                    queue: name.clone(),
                     grants,
                     reclaim,
                 });
             }
-            Err(reason) => {
+            Err(cause) => {
                 places[queue] += 1;
-                plan.waits.push(Wait {
-                    job,
-                    queue: name,
+                decision.blocked.push(BlockedJob {
+                    at,
                     place: places[queue],
-                    reason,
+                    cause,
                 });
             }
         }
-        if snapshot.backfill && unobstructed && !pass.ahead.is_empty() {
-            // What the head leaves over goes by priority, so that the next plan would ask in the same order.
-            turns.by_priority(snapshot);
+        if snapshot.backfill && unobstructed && !pass.is_unobstructed() {
+            // What the head leaves over goes by priority, so that the next plan would consider jobs in the same order.
+            order.by_priority(snapshot);
         }
         if until == Some(job) {
             break;
         }
     }
-    let first = pass.ahead.first().map(|(waiting, _)| waiting.job);
-    plan.head = first.filter(|_| pass.quota.is_some());
-    (plan.preempts, plan.replan_in_s) = (pass.preempts, pass.again_in_s);
-    (plan, pass.board, pass.work.get())
+    pass.finish(decision)
 }
 
 /// The waiting jobs as (queue, place in it), in the order in which they are served.
@@ -176,261 +181,4 @@ pub(crate) fn queue_order(snapshot: &Snapshot) -> Vec<(usize, usize)> {
         });
     }
     turns
-}
-
-/// So many different requests may wait before backfill looks no further; it bounds the time a plan takes.
-const DEEPEST_BACKFILL: usize = 64;
-
-/// A pass over the waiting jobs.
-struct Pass<'a> {
-    snapshot: &'a Snapshot,
-    may_preempt: bool,
-    /// With projects, who has started.
-    started: Vec<AllocatedJob>,
-    board: NodeUsage<'a>,
-    empty: NodeUsage<'a>,
-    /// `None` without projects.
-    quota: Option<QuotaLedger<'a>>,
-    backfill: bool,
-    /// The jobs that did not fit, one for each different request; the first of them is the head.
-    ahead: Vec<(&'a PendingJob, Arc<JobAhead>)>,
-    /// The first job of each project that the project's own rules keep from starting.
-    blocked_by_quota: BTreeMap<Kind, Arc<QuotaAhead>>,
-    /// Why the next job of this kind with this request waits. Nothing is released during a pass, so it stays true.
-    known_reasons: BTreeMap<(Kind, &'a Request), Reason>,
-    preempts: Vec<Preempt>,
-    again_in_s: Option<u64>,
-    /// GPUs looked at.
-    work: Cell<usize>,
-}
-
-/// Jobs whom the same rules bind: the number of their account, and whether they may be preempted.
-type Kind = (usize, bool);
-
-impl<'a> Pass<'a> {
-    /// Starts the job, or says why not.
-    fn consider(
-        &mut self,
-        waiting: &'a PendingJob,
-        queue: &QueueName,
-    ) -> Result<Assignment, Reason> {
-        let PendingJob {
-            job,
-            request,
-            owner,
-            ..
-        } = waiting;
-        let account = self
-            .quota
-            .as_ref()
-            .map_or(0, |books| books.project_index(owner));
-        let kind = (account, owner.preemptible);
-        if let Some(reason) = self.known_reasons.get(&(kind, request)) {
-            return Err(reason.clone());
-        }
-        if let Err(never) = fits_empty(&self.empty, request) {
-            let reason = Reason::Never(Arc::new(never));
-            self.known_reasons.insert((kind, request), reason.clone());
-            return Err(reason);
-        }
-        if let Some(reason) = self.quota_block(kind, waiting, queue) {
-            return Err(reason);
-        }
-        if let Some((_, head)) = self.ahead.first()
-            && !(self.backfill && self.ahead.len() < DEEPEST_BACKFILL)
-        {
-            let reason = Reason::Behind(Arc::clone(head));
-            self.known_reasons.insert((kind, request), reason.clone());
-            return Err(reason);
-        }
-        if let Some(offers) = self.place_without_delaying(&self.ahead, waiting) {
-            let given = self.board.assign(*job, queue, &offers);
-            if let Some(books) = &mut self.quota {
-                books.add_starting(*job, owner, Resources::of(&given.grants));
-                self.started.push(AllocatedJob {
-                    owner: owner.clone(),
-                    ..AllocatedJob::new(*job, queue.clone(), given.grants.clone())
-                });
-            }
-            return Ok(given);
-        }
-        let short = Arc::new(Shortage::of(&self.board, request));
-        let reclaims = self.preempt_for(waiting);
-        let reason = match (&reclaims, self.delayed_job(waiting)) {
-            (Some(reclaims), _) => Reason::Preempting(Arc::clone(reclaims)),
-            (None, Some(ahead)) => Reason::WouldDelay(ahead),
-            (None, None) => Reason::Short(Arc::clone(&short)),
-        };
-        let this = self.head(waiting, queue, short);
-        let next = if self.backfill && reclaims.is_none() {
-            reason.clone()
-        } else {
-            Reason::Behind(this)
-        };
-        self.known_reasons.insert((kind, request), next);
-        Err(reason)
-    }
-
-    /// Notes that a job is waited behind.
-    fn head(
-        &mut self,
-        waiting: &'a PendingJob,
-        queue: &QueueName,
-        short: Arc<Shortage>,
-    ) -> Arc<JobAhead> {
-        let ahead = Arc::new(JobAhead {
-            job: waiting.job,
-            queue: queue.clone(),
-            short,
-        });
-        self.ahead.push((waiting, Arc::clone(&ahead)));
-        ahead
-    }
-
-    /// Why the rules of its project keep a job from starting, whatever there is room for.
-    fn quota_block(
-        &mut self,
-        kind: Kind,
-        waiting: &'a PendingJob,
-        queue: &QueueName,
-    ) -> Option<Reason> {
-        let PendingJob {
-            job,
-            request,
-            owner,
-            ..
-        } = waiting;
-        let books = self.quota.as_ref()?;
-        let need = books.cost(request);
-        if let Some(never) = books.never_within_quota(owner, need) {
-            let reason = Reason::Quota(Arc::new(never));
-            self.known_reasons.insert((kind, request), reason.clone());
-            return Some(reason);
-        }
-        if let Some(ahead) = self.blocked_by_quota.get(&kind) {
-            return Some(Reason::BehindQuota(Arc::clone(ahead)));
-        }
-        let overdraft = Arc::new(books.quota_exceeded(&books.quota_request(waiting))?);
-        let ahead = Arc::new(QuotaAhead {
-            job: *job,
-            overdraft: Arc::clone(&overdraft),
-        });
-        // It may displace others of its own project.
-        if overdraft.rule == QuotaRule::Limit
-            && let Some(reclaims) = self.preempt_for(waiting)
-        {
-            let short = Arc::new(Shortage::of(&self.board, request));
-            self.head(waiting, queue, short);
-            return Some(Reason::Preempting(reclaims));
-        }
-        // Who may be preempted may go beyond the quota, and is displaced by whoever waits for it.
-        if overdraft.rule == QuotaRule::Limit {
-            self.blocked_by_quota
-                .entry((kind.0, !kind.1))
-                .or_insert_with(|| Arc::clone(&ahead));
-        }
-        self.blocked_by_quota.insert(kind, ahead);
-        Some(Reason::Quota(overdraft))
-    }
-
-    /// Who gives way to the first job that does not fit, and notes it.
-    fn preempt_for(&mut self, waiting: &PendingJob) -> Option<Arc<PendingPreemption>> {
-        let books = self.quota.as_ref()?;
-        if !self.may_preempt || !self.ahead.is_empty() {
-            return None;
-        }
-        let claimant = books.quota_request(waiting);
-        let found = find_victims(&self.board, books, &claimant);
-        if found == Victims::Nothing
-            || !self.would_start_after_preemption(waiting.job, found.jobs())
-        {
-            return None;
-        }
-        let (stopped, in_s) = match found {
-            Victims::Nothing => return None,
-            Victims::AlreadyStopping(jobs) => (jobs, None),
-            Victims::Preempt(jobs) => {
-                let preempt = |job: &JobId| Preempt {
-                    job: *job,
-                    preemptor: waiting.job,
-                };
-                self.preempts.extend(jobs.iter().map(preempt));
-                (jobs, None)
-            }
-            Victims::PreemptLater(jobs, in_s) => {
-                self.again_in_s = Some(in_s);
-                (jobs, Some(in_s))
-            }
-        };
-        Some(Arc::new(
-            books.pending_preemption(&claimant, stopped, in_s)?,
-        ))
-    }
-
-    /// Whether a job starts once these are gone, and those who are leaving. It does not where another is asked before it
-    /// whom their going sets free as well.
-    fn would_start_after_preemption(&self, job: JobId, gone: &[JobId]) -> bool {
-        let mut after = self.snapshot.clone();
-        after
-            .held
-            .retain(|held| !held.leaving && !gone.contains(&held.job));
-        for started in &self.started {
-            for queue in &mut after.queues {
-                queue.waiting.retain(|waiting| waiting.job != started.job);
-            }
-        }
-        let stay = self.started.iter();
-        after
-            .held
-            .extend(stay.filter(|held| !gone.contains(&held.job)).cloned());
-        after.head = Some(job);
-        let (plan, _, work) = decide(&after, false, Some(job));
-        self.work.update(|so_far| so_far + work);
-        plan.starts.iter().any(|start| start.job == job)
-    }
-
-    /// The job ahead for whose sake this request is not started, if it fits.
-    fn delayed_job(&self, waiting: &PendingJob) -> Option<Arc<JobAhead>> {
-        let fits = |first: usize| {
-            self.place_without_delaying(&self.ahead[..first], waiting)
-                .is_some()
-        };
-        if !fits(0) {
-            return None;
-        }
-        let stopper = match &self.quota {
-            // The more are spared, the less is left.
-            None => {
-                let counts: Vec<usize> = (1..=self.ahead.len()).collect();
-                counts
-                    .get(counts.partition_point(|first| fits(*first)))
-                    .copied()
-            }
-            Some(_) => (1..=self.ahead.len()).find(|first| !fits(*first)),
-        };
-        Some(Arc::clone(&self.ahead[stopper? - 1].1))
-    }
-
-    /// Places the job where it disturbs none of these, within what its project may take beside them.
-    fn place_without_delaying(
-        &self,
-        ahead: &[(&PendingJob, Arc<JobAhead>)],
-        waiting: &PendingJob,
-    ) -> Option<Vec<Offer>> {
-        let looks = self.board.gpus.len() * (1 + ahead.len());
-        self.work.update(|so_far| so_far + looks);
-        let ahead = || ahead.iter().map(|(ahead, _)| *ahead);
-        let spares = |tile: &GpuUsage<'_>, offer: &Offer| {
-            !ahead().any(|ahead| delays_reserved(tile, offer, &ahead.request))
-        };
-        match &self.quota {
-            None => place(&self.board, &waiting.request, spares),
-            Some(books) => {
-                let (claimant, nobody) = (books.quota_request(waiting), BTreeSet::new());
-                let offers = books.place(&self.board, &claimant, &nobody, spares)?;
-                let hinders = |ahead| delays_same_project(books, &claimant, &offers, ahead);
-                (!ahead().any(hinders)).then_some(offers)
-            }
-        }
-    }
 }

@@ -1,192 +1,44 @@
-//! Projects: what each is guaranteed of the node, and who may have what is left over.
+//! Project accounting: quotas, fair shares, scheduling order between projects, and preemption.
 //!
 //! ```text
 //!   quota          limit
 //!     │              │
-//!   ██████████░░░░░░░│        ██ within quota: served first, never stopped for others
-//!   └─────────┘└─────┘        ░░ over quota: idle GPUs, by weight; preemptible jobs give way
+//!   ██████████░░░░░░░│        ██ within quota: served first, never preempted
+//!   └─────────┘└─────┘        ░░ over quota: idle GPUs, by weight; preemptible jobs can be preempted
 //! ```
 //!
-//! Everything is counted in thousandths of GPUs and bytes of GPU memory, as granted. A project's jobs stand in a rank
-//! (those that cannot be preempted, then by priority, then by age), and a job is within the quota if the quota holds it
-//! and all before it. Only jobs that may be preempted go over quota. [`fair`] divides what nobody is guaranteed;
-//! `books` knows who stands where; `turns` says who is asked next; `reclaim` finds who gives way; `rules` says what can never
-//! be. With no project at all nothing here is ever asked.
+//! Everything is counted in thousandths of GPUs and bytes of GPU memory, as granted. The jobs of a project have a rank:
+//! jobs that are not preemptible first, then by priority, then by age. A job is within the quota if the quota holds it
+//! and all jobs before it. Only preemptible jobs go over quota.
+//!
+//! | module | decides |
+//! |---|---|
+//! | [`fair`] | each project's fair share: quota first, the rest by weight |
+//! | `quota` | usage and quota of each project |
+//! | `order` | which project's job is considered next |
+//! | `preemption` | the victims that make room for a job within quota |
+//! | `quota_check` | requests that a project can never serve |
+//!
+//! May use `units`, `model` and `placement`. `plan`, `resize` and `explain` use it. A node without projects uses none
+//! of it.
 
 pub mod fair;
 
 mod allowance;
-mod books;
-mod need;
-mod owner;
-mod reason;
-mod reclaim;
-mod rules;
-mod turns;
+mod order;
+mod preemption;
+mod quota;
+mod quota_check;
+mod quota_cost;
+mod quota_exceeded;
 
-use serde::{Deserialize, Serialize};
-
-use crate::ids::ProjectName;
-use crate::slice::Grant;
-use crate::units::{Bytes, Gpus};
-
-pub(crate) use books::QuotaLedger;
-pub use books::{QuotaStatus, quota_status};
-pub use owner::SchedulingClass;
-pub use reason::{OutOfQuota, PendingPreemption, QuotaAhead, QuotaExceeded, QuotaRule};
-pub(crate) use reclaim::{QuotaRequest, Victims, find_victims};
-pub(crate) use rules::quota_exceeded_by;
-pub use rules::{check_quota, quota_exceeded_by_resize};
-pub(crate) use turns::{SchedulingOrder, delays_same_project};
-
-/// A group of people and what they may have.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Project {
-    pub name: ProjectName,
-    /// Guaranteed.
-    pub quota: Quota,
-    /// Its part of what is over, against the other projects' weights: 1 weighs as much as a quota of one GPU. `None`: in
-    /// proportion to its quota; 0: only what nobody else wants.
-    pub weight: Option<u32>,
-    /// Never more than this.
-    pub limit: Limit,
-    /// Higher ones are asked first, within quota and over it.
-    pub priority: i32,
-    /// Its jobs are not stopped for others before they have run this long.
-    pub min_runtime_s: u64,
-    /// Users, and groups with an `@` before them; nobody means everybody.
-    pub members: Vec<String>,
-}
-
-/// What a project is guaranteed. It is over quota as soon as it uses more of any of these.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Quota {
-    pub gpus: Gpus,
-    /// `None`: memory is not divided.
-    pub memory: Option<Bytes>,
-}
-
-/// What a project never goes beyond; `None` is no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limit {
-    pub gpus: Option<Gpus>,
-    pub memory: Option<Bytes>,
-}
-
-impl Project {
-    /// Nothing guaranteed, nothing forbidden.
-    pub fn new(name: ProjectName) -> Self {
-        Self {
-            name,
-            quota: Quota::default(),
-            weight: None,
-            limit: Limit::default(),
-            priority: 0,
-            min_runtime_s: 0,
-            members: Vec::new(),
-        }
-    }
-
-    /// Whether a user of these groups may submit to it.
-    pub fn admits<'a>(&self, user: &str, groups: impl IntoIterator<Item = &'a str>) -> bool {
-        let is_member = |who: &str| self.members.iter().any(|member| member == who);
-        self.members.is_empty()
-            || (!user.starts_with('@') && is_member(user))
-            || groups
-                .into_iter()
-                .any(|group| is_member(&format!("@{group}")))
-    }
-
-    /// What it weighs when that is divided which is over, in thousandths.
-    pub(crate) fn weighs(&self) -> u64 {
-        self.weight.map_or(self.quota.gpus.thousandths(), |weight| {
-            u64::from(weight) * 1000
-        })
-    }
-}
-
-/// An amount of both resources.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Resources {
-    pub gpus: Gpus,
-    pub memory: Bytes,
-}
-
-impl Resources {
-    pub fn of(grants: &[Grant]) -> Self {
-        Self {
-            gpus: grants.iter().map(|grant| Gpus::from(grant.share)).sum(),
-            memory: grants.iter().map(|grant| grant.memory).sum(),
-        }
-    }
-
-    #[must_use]
-    pub(crate) fn and(self, other: Self) -> Self {
-        Self {
-            gpus: self.gpus.saturating_add(other.gpus),
-            memory: self.memory.saturating_add(other.memory),
-        }
-    }
-}
-
-impl Quota {
-    /// Whether it holds so much.
-    pub fn holds(&self, used: Resources) -> bool {
-        used.gpus <= self.gpus && self.memory.is_none_or(|memory| used.memory <= memory)
-    }
-}
-
-impl Limit {
-    /// Whether it allows so much.
-    pub fn holds(&self, used: Resources) -> bool {
-        self.gpus.is_none_or(|gpus| used.gpus <= gpus)
-            && self.memory.is_none_or(|memory| used.memory <= memory)
-    }
-}
-
-impl From<Quota> for Limit {
-    fn from(quota: Quota) -> Self {
-        Self {
-            gpus: Some(quota.gpus),
-            memory: quota.memory,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn members_are_users_and_groups_and_nobody_means_everybody() {
-        let mut project = Project::new("vision".parse().unwrap());
-        assert!(project.admits("ana", []));
-        project.members = vec!["ana".into(), "@lab".into()];
-        assert!(project.admits("ana", []));
-        assert!(project.admits("lee", ["users", "lab"]));
-        assert!(!project.admits("lee", ["users"]));
-        assert!(!project.admits("lab", []), "a group is not a user");
-        assert!(!project.admits("@lab", []), "no user is called that");
-    }
-
-    #[test]
-    fn over_quota_is_over_in_any_resource() {
-        let quota = Quota {
-            gpus: Gpus::whole(2),
-            memory: Some(Bytes::gib(80)),
-        };
-        let used = |gpus, gib| Resources {
-            gpus: Gpus::whole(gpus),
-            memory: Bytes::gib(gib),
-        };
-        assert!(quota.holds(used(2, 80)));
-        assert!(!quota.holds(used(1, 81)) && !quota.holds(used(3, 10)));
-        assert!(
-            Quota {
-                memory: None,
-                ..quota
-            }
-            .holds(used(2, 1000))
-        );
-    }
-}
+pub use crate::model::project::{Limit, Project, Quota, Resources, SchedulingClass};
+pub(crate) use order::{QueuePosition, SchedulingOrder, delays_same_project};
+pub(crate) use preemption::{QuotaRequest, Victims, find_victims};
+pub(crate) use quota::QuotaLedger;
+pub use quota::{QuotaStatus, quota_status};
+pub(crate) use quota_check::quota_exceeded_by;
+pub use quota_check::{check_quota, quota_exceeded_by_resize};
+pub use quota_exceeded::{
+    OutOfQuota, PendingPreemption, QuotaAhead, QuotaExceeded, QuotaRule, QuotaSum,
+};

@@ -1,13 +1,14 @@
-//! What the driver says against what the slices' own accounts say, and who got past the limiter.
+//! Reconciliation: compares the driver's memory figures with the slices' ledgers, and finds bypasses of the limiter.
 //!
 //! ```text
 //! driver's list ─┐
-//! accounts ──────┼─► balance(GPU) ─┬─► per slice: mismatch, and what its limit has to count besides
-//! whose process ─┘                 ├─► what nobody's slice holds (foreign)
+//! ledgers ───────┼─► compare(GPU) ─┬─► per slice: mismatch, and the bytes that its limit has to count besides
+//! attribution ───┘                 ├─► memory that belongs to no slice (unmanaged)
 //!                                  └─► suspects ─► watchlist ─► bypass, once it was seen twice
 //! ```
-//! An account is written by the job it speaks of, so it is never believed against the driver. Looking is the agent's, and
-//! so is what is done about it ([`Policy`]).
+//! The job itself writes its ledger, so the driver's figure wins. The agent observes, and acts by [`BypassPolicy`].
+//!
+//! May use `units` and `model`. No other room uses it.
 
 mod granted;
 mod watchlist;
@@ -21,22 +22,21 @@ use serde::{Deserialize, Serialize};
 pub use granted::GrantHistory;
 pub use watchlist::{BootNanos, BypassChange, Watchlist};
 
-use crate::ids::JobId;
-use crate::job::Process;
-use crate::units::Bytes;
+use crate::model::job_state::Process;
+use crate::units::{Bytes, JobId};
 
-/// What a process may hold beyond its account before its slice's limit counts it: the step in which pools are believed to
-/// grow (inferred), so that rounding and slack of small allocations stay below it.
+/// What a process may hold beyond its ledger before its slice's limit counts it: the step in which pools are believed
+/// to grow (inferred), so that rounding and slack of small allocations stay below it.
 pub const SLACK: Bytes = Bytes::mib(32);
 
-/// What an honest account may be short of, at least: a whole context (300 to 500 MB have been seen), in case its cost was
-/// never charged.
+/// What an honest ledger may be short of, at least: a whole context (300 to 500 MB have been seen), in case its cost
+/// was never charged.
 pub const HONEST: Bytes = Bytes::mib(512);
 
 /// One GPU at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// In use by everybody, by the driver's word.
+    /// Memory in use by all processes, as the driver reports.
     pub used: Bytes,
     /// What a context costs a process before its first allocation.
     pub context: Bytes,
@@ -50,12 +50,12 @@ pub struct SliceSample {
     pub job: JobId,
     /// What the planner counts as its: memory beyond this is no part of it, and is not given out.
     pub granted: Bytes,
-    /// The most that it was granted lately ([`GrantHistory`]): what it may hold without being accused. `None` while its memory is put
-    /// aside or on its way: then no process of it is accused.
+    /// The most that it was granted lately ([`GrantHistory`]): what it may hold without being accused. `None` while its
+    /// memory is put aside or on its way: then no process of it is accused.
     pub granted_recently: Option<Bytes>,
     /// Its job was seen to write over its limit.
     pub tampered: bool,
-    /// What its account says of living processes, listed by the driver or not.
+    /// What its ledger says of living processes, listed by the driver or not.
     pub charged: Bytes,
 }
 
@@ -113,7 +113,7 @@ pub struct Comparison {
     /// In the order of [`Sample::slices`].
     pub slices: Vec<SliceComparison>,
     pub suspects: Vec<Suspect>,
-    /// Processes whose account moved while the driver was asked: nothing new is known of them.
+    /// Processes whose ledger moved while the driver was asked: nothing new is known of them.
     pub inconclusive: Vec<Process>,
 }
 
@@ -124,14 +124,14 @@ pub struct SliceComparison {
     /// What its processes hold by the driver's word; `None` where it does not say.
     pub driver: Option<Bytes>,
     pub charged: Bytes,
-    /// What the limit has to count besides the account.
+    /// What the limit has to count besides the ledger.
     pub uncounted: Bytes,
     /// All figures speak of one moment; else `unseen` is a lower bound and the difference says nothing.
     pub steady: bool,
 }
 
 impl SliceComparison {
-    /// The account's error: the driver's figure less its own, in bytes.
+    /// The ledger's error: the driver's figure less its own, in bytes.
     pub fn mismatch(&self) -> Option<i64> {
         let driver = self.driver.filter(|_| self.steady)?;
         let signed = |bytes: Bytes| i64::try_from(bytes.get()).unwrap_or(i64::MAX);
@@ -139,7 +139,7 @@ impl SliceComparison {
     }
 }
 
-/// A process of a job that holds memory in a way that its slice's account does not cover.
+/// A process of a job that holds memory in a way that its slice's ledger does not cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Suspect {
     pub job: JobId,
@@ -147,7 +147,8 @@ pub struct Suspect {
     pub kind: BypassKind,
     pub used: Option<Bytes>,
     pub charged: Bytes,
-    /// Others lose by it: the GPU is not its slice's, it has no account, or its slice holds more than it was granted.
+    /// It harms other slices: the GPU is not its slice's, it has no ledger, or its slice holds more than it was
+    /// granted.
     pub harmful: bool,
 }
 
@@ -221,8 +222,9 @@ impl BypassPolicy {
         }
     }
 
-    /// What this policy does about one suspect. Memory that no call shows looks like two of them, and for these it kills no process:
-    /// an understated account while its slice holds no more than it was granted, and a small excess that the account does not show.
+    /// What this policy does about one suspect. Memory that no call shows looks like two of them, and for these it
+    /// kills no process: an understated ledger while its slice holds no more than it was granted, and a small excess
+    /// that the ledger does not show.
     pub fn action_for(self, suspect: &Suspect) -> Self {
         match self {
             Self::Kill if !suspect.harmful => Self::Deny,
@@ -287,7 +289,7 @@ pub fn compare(sight: &Sample) -> Comparison {
 #[derive(Default)]
 struct Totals {
     strangers: Bytes,
-    /// A stranger's size is not known.
+    /// The driver does not report the memory of an unmanaged process.
     strangers_unknown: bool,
     members: BTreeMap<JobId, Members>,
     suspects: Vec<Suspect>,
@@ -298,18 +300,18 @@ struct Totals {
 struct Members {
     used: Bytes,
     used_unknown: bool,
-    /// What they hold, by the driver's word or, where it does not say, the accounts'.
+    /// What they hold, by the driver's word or, where it does not say, the ledgers'.
     held: Bytes,
-    /// What of it their accounts say as well.
+    /// What of it their ledgers say as well.
     admitted: Bytes,
     unseen: Bytes,
     unsteady: bool,
 }
 
 impl Members {
-    /// Whether they hold more than their slice was granted, and if so whether it is beyond doubt that others lose by it. `at_most`:
-    /// what the GPU's own figure leaves for them. Memory that no call shows may take a slice beyond its grant by as much as an honest
-    /// account may be short of.
+    /// Whether they hold more than their slice was granted, and if so whether other slices are certainly harmed.
+    /// `at_most`: what the GPU's own figure leaves for them. Memory that no call shows may take a slice beyond its
+    /// grant by as much as an honest ledger may be short of.
     fn overdraw(&self, slice: &SliceSample, at_most: Bytes) -> Option<bool> {
         let granted = slice.granted_recently?;
         let honest = if slice.tampered { SLACK } else { HONEST };
@@ -383,7 +385,8 @@ impl Totals {
         }
     }
 
-    /// Accuses every process that holds memory for an overdrawn slice: the driver does not say which of them is the one too many.
+    /// Accuses every process that holds memory for an overdrawn slice: the driver does not say which of them is the one
+    /// too many.
     fn accuse_all(&mut self, sight: &Sample, of: JobId, harmful: bool) {
         for seen in &sight.processes {
             let ProcessOwner::Job { job, account, .. } = seen.owner else {
@@ -432,7 +435,7 @@ impl Totals {
             })
             .collect();
         let foreign = if self.strangers_unknown {
-            // Where a stranger is named but not its memory, all that is not ours must be taken for its.
+            // The driver names an unmanaged process without its memory: all memory that is not ours may be its.
             let ours = |slice: &SliceComparison| slice.driver.unwrap_or(slice.charged);
             let ours = slices
                 .iter()

@@ -1,32 +1,37 @@
-//! Changing how much a job holds while it runs: by the same arithmetic as a placement, on the GPUs that it has.
+//! Resizing of running jobs: another size on the same GPUs, by the same arithmetic as a placement.
 //!
 //! ```text
-//! resize ──► for each GPU: what it holds from now on ── and, where that is more, what it is to hold once it uses less
+//! resize ──► for each GPU: the grant from now on, and, where that is more than requested, the target
 //! ```
-//! More is given at once, if it is there. Less is a goal: memory in use cannot be taken away, so the job holds what it held
-//! until it uses no more than the goal ([`reached`]); only then it is anybody else's. A running job keeps its GPUs.
+//! A larger size is granted at once, if there is room. A smaller size is a target: memory in use cannot be taken away,
+//! so the job keeps its grant until it uses no more than the target ([`grant_at_target`]). A running job keeps its
+//! GPUs.
+//!
+//! [`memory`] is the state of an offloaded job's memory, [`resume`] decides when it gets its GPUs back.
+//!
+//! May use `units`, `mig`, `model`, `placement` and `project`. Only `explain` uses it.
 
-use crate::board::{GpuUsage, NodeUsage};
-use crate::capacity::fits_empty;
-use crate::fit::{GrantSize, UnmetConstraint, fit, fraction_constraints, size};
-use crate::gpu::Mode;
-use crate::ids::JobId;
-use crate::request::{Amount, Request};
-use crate::slice::{Grant, label};
-use crate::smaller::{largest_memory, largest_share};
-use crate::snapshot::Snapshot;
-use crate::units::{Bytes, Share, gpus};
+pub mod memory;
+pub mod resume;
+
+use crate::model::gpu::{Gpu, Mode};
+use crate::model::request::{Amount, Request};
+use crate::model::slice::{Grant, label};
+use crate::model::snapshot::Snapshot;
+use crate::placement::fit::{GrantSize, UnmetConstraint, fit, fraction_constraints, size};
+use crate::placement::occupancy::{FreePart, GpuUsage, NodeUsage};
+use crate::units::{Bytes, JobId, Share};
 
 /// What a job holds of one GPU after a resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resized {
-    /// From now on.
+    /// What it holds from now on.
     pub grant: Grant,
-    /// Once it uses no more memory than this; `None` when that is what it holds.
+    /// What it holds once it uses no more than this; `None` where that equals the grant.
     pub target: Option<ResizeTarget>,
 }
 
-/// What a job is to hold of one GPU.
+/// The requested size of a job on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResizeTarget {
     pub memory: Bytes,
@@ -34,52 +39,51 @@ pub struct ResizeTarget {
 }
 
 /// Why a job cannot be resized.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResizeError {
-    #[error("a running job keeps its GPUs: it has {}, and {} were requested", count(*.has), *.asked)]
-    OtherCount { has: u32, asked: u32 },
-    #[error("a running job has a fixed number of GPUs, not a range")]
+    /// A running job keeps its GPUs, and another number of GPUs was requested.
+    OtherCount {
+        has: u32,
+        asked: u32,
+    },
+    /// A running job has a fixed number of GPUs, and a range was requested.
     Range,
-    #[error("a MIG instance keeps its size while a job holds it")]
+    /// A MIG instance keeps its size while a job holds it.
     Instance,
-    #[error("a running job on a slice of a shared GPU cannot move to a MIG instance")]
+    /// A running job on a slice of a shared GPU cannot move to a MIG instance.
     IntoInstance,
-    #[error("GPU {index} is no longer available to jobs")]
-    NotServed { index: u32 },
-    /// Whoever ends.
-    #[error("{message}")]
-    Never { message: String, hint: String },
-    /// Now.
-    #[error("{message}")]
-    NoRoom { message: String, hint: String },
+    NotServed {
+        index: u32,
+    },
+    /// The GPU cannot give so much, even without any other holder.
+    Never {
+        gpu: Box<Gpu>,
+        requested: Amount,
+        unmet: Vec<UnmetConstraint>,
+    },
+    NoRoom(Box<NoRoom>),
 }
 
-impl ResizeError {
-    /// What to ask for instead.
-    pub fn hint(&self) -> String {
-        match self {
-            Self::OtherCount { has: 1, .. } => {
-                "use a part of it: --gpu-memory 12G or -g 0.5".to_owned()
-            }
-            Self::OtherCount { has, .. } => {
-                format!("use a part of each of them: --gpu-memory 12G, -g 0.5 or -g {has}x0.5")
-            }
-            Self::Range => "write a part of a GPU (0.5) or memory (12G)".to_owned(),
-            Self::Instance | Self::IntoInstance => {
-                "submit it again with the size that it needs".to_owned()
-            }
-            Self::NotServed { .. } => "divvy gpus".to_owned(),
-            Self::Never { hint, .. } | Self::NoRoom { hint, .. } => hint.clone(),
-        }
-    }
+/// A GPU that has no room now for a job's new size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoRoom {
+    pub gpu: Gpu,
+    pub requested: Amount,
+    /// What the job holds of the GPU.
+    pub held: ResizeTarget,
+    /// What is free beside the other jobs; the job's own part is in it.
+    pub free: FreePart,
+    pub unmet: Vec<UnmetConstraint>,
+    /// The other jobs on the GPU.
+    pub holders: Vec<JobId>,
 }
 
-/// What a job that holds GPUs is to hold of each of them; nothing changes where one of them has no room.
+/// The new size of a job on each of its GPUs; all GPUs change or none.
 ///
 /// `-g 0.5` and `--gpu-memory 12G` mean each of its GPUs, `-g 2x0.5` and `-g 2` all of its two.
 ///
 /// # Errors
-/// [`ResizeError`]; a job that holds nothing is asked for no GPU and has none.
+/// [`ResizeError`]. The result is empty for a job without GPUs.
 pub fn resize(
     snapshot: &Snapshot,
     job: JobId,
@@ -92,36 +96,29 @@ pub fn resize(
     }
     let each = each(amount, u32::try_from(grants.len()).unwrap_or(u32::MAX))?;
     let others = without(snapshot, job);
-    let (board, empty) = (NodeUsage::of(&others), NodeUsage::empty(&snapshot.gpus));
-    let at = |board: &NodeUsage<'_>, grant: &Grant| {
-        board
-            .gpus
-            .iter()
-            .position(|tile| tile.gpu.uuid == grant.gpu)
-    };
+    let node = NodeUsage::of(&others);
     grants
         .iter()
         .map(|grant| {
             let index = grant.index;
-            let (here, alone) = at(&board, grant)
-                .zip(at(&empty, grant))
-                .ok_or(ResizeError::NotServed { index })?;
-            one(&board.gpus[here], &empty.gpus[alone], grant, each)
+            let mut gpus = node.gpus.iter();
+            let usage = gpus.find(|usage| usage.gpu.uuid == grant.gpu);
+            one(usage.ok_or(ResizeError::NotServed { index })?, grant, each)
         })
         .collect()
 }
 
-/// What a job holds of a GPU whose goal it has reached.
+/// The grant of a job on a GPU once it has reached its target.
 pub fn grant_at_target(
     snapshot: &Snapshot,
     job: JobId,
     grant: &Grant,
-    goal: ResizeTarget,
+    target: ResizeTarget,
 ) -> Grant {
     let others = without(snapshot, job);
-    let board = NodeUsage::of(&others);
-    let tile = board.gpus.iter().find(|tile| tile.gpu.uuid == grant.gpu);
-    granted(tile, grant, goal)
+    let node = NodeUsage::of(&others);
+    let usage = node.gpus.iter().find(|usage| usage.gpu.uuid == grant.gpu);
+    granted(usage, grant, target)
 }
 
 fn without(snapshot: &Snapshot, job: JobId) -> Snapshot {
@@ -130,7 +127,7 @@ fn without(snapshot: &Snapshot, job: JobId) -> Snapshot {
     others
 }
 
-/// What one GPU is asked for.
+/// The request for each single GPU.
 fn each(amount: Amount, has: u32) -> Result<Amount, ResizeError> {
     let all = |asked: u32, of_each| match asked == has {
         true => Ok(of_each),
@@ -150,14 +147,9 @@ fn each(amount: Amount, has: u32) -> Result<Amount, ResizeError> {
     }
 }
 
-fn one(
-    tile: &GpuUsage<'_>,
-    empty: &GpuUsage<'_>,
-    grant: &Grant,
-    each: Amount,
-) -> Result<Resized, ResizeError> {
+fn one(usage: &GpuUsage<'_>, grant: &Grant, each: Amount) -> Result<Resized, ResizeError> {
     let index = grant.index;
-    if matches!(tile.gpu.mode, Mode::Unmanaged | Mode::Mig) {
+    if matches!(usage.gpu.mode, Mode::Unmanaged | Mode::Mig) {
         return Err(ResizeError::NotServed { index });
     }
     let request = Request::from(each);
@@ -167,11 +159,15 @@ fn one(
             target: None,
         });
     }
-    let wanted = size(tile, &request).map_err(|misses| never(empty, each, &misses))?;
+    let wanted = size(usage, &request).map_err(|unmet| ResizeError::Never {
+        gpu: Box::new(usage.gpu.clone()),
+        requested: each,
+        unmet,
+    })?;
     let wanted = match each {
-        // All there is now, less what processes outside Divvy hold.
+        // The whole GPU, less the memory of processes outside Divvy.
         Amount::ONE_GPU => {
-            fit(tile, &request).map_err(|misses| no_room(tile, grant, each, &misses))?
+            fit(usage, &request).map_err(|unmet| no_room(usage, grant, each, unmet))?
         }
         _ => wanted,
     };
@@ -182,12 +178,12 @@ fn one(
     };
     let grows = from_now.share > grant.share || from_now.memory > grant.memory;
     if grows && each != Amount::ONE_GPU {
-        let misses = fraction_constraints(tile, from_now);
-        if !misses.is_empty() {
-            return Err(no_room(tile, grant, each, &misses));
+        let unmet = fraction_constraints(usage, from_now);
+        if !unmet.is_empty() {
+            return Err(no_room(usage, grant, each, unmet));
         }
     }
-    let goal = ResizeTarget {
+    let target = ResizeTarget {
         memory: wanted.memory,
         share: wanted.share,
     };
@@ -196,15 +192,15 @@ fn one(
         share: from_now.share,
     };
     Ok(Resized {
-        grant: granted(Some(tile), grant, now),
-        target: (goal != now).then_some(goal),
+        grant: granted(Some(usage), grant, now),
+        target: (target != now).then_some(target),
     })
 }
 
-/// The grant with another size, and with a label that says it.
-fn granted(tile: Option<&GpuUsage<'_>>, grant: &Grant, size: ResizeTarget) -> Grant {
+/// The grant with another size and the label of that size.
+fn granted(usage: Option<&GpuUsage<'_>>, grant: &Grant, size: ResizeTarget) -> Grant {
     let taken = |label: &str| {
-        let holders = tile.map_or(&[][..], |tile| &tile.holders);
+        let holders = usage.map_or(&[][..], |usage| &usage.holders);
         holders.iter().any(|holder| holder.grant.label == label)
     };
     let label = match size.share == grant.share {
@@ -219,111 +215,32 @@ fn granted(tile: Option<&GpuUsage<'_>>, grant: &Grant, size: ResizeTarget) -> Gr
     }
 }
 
-fn never(empty: &GpuUsage<'_>, each: Amount, misses: &[UnmetConstraint]) -> ResizeError {
-    if let [UnmetConstraint::Context { .. }] = misses {
-        let alone = NodeUsage::empty(std::slice::from_ref(empty.gpu));
-        if let Err(never) = fits_empty(&alone, &each.into()) {
-            return ResizeError::Never {
-                hint: never.hint(),
-                message: never.message,
-            };
-        }
-    }
-    let most = match each {
-        Amount::Memory(_) => Some(Amount::Memory(largest_memory(empty))),
-        _ => largest_share(empty).map(Amount::Share),
-    };
-    ResizeError::Never {
-        message: format!(
-            "{} requested, but GPU {} is too small: {}",
-            each.describe(),
-            empty.gpu.index,
-            describe(misses)
-        ),
-        hint: most.map_or_else(
-            || "divvy gpus".to_owned(),
-            |most| format!("the largest possible size is {}", most.flag()),
-        ),
-    }
-}
-
-/// `tile`: what the others hold of the GPU.
+/// `usage`: the GPU with the other jobs on it.
 fn no_room(
-    tile: &GpuUsage<'_>,
+    usage: &GpuUsage<'_>,
     grant: &Grant,
-    each: Amount,
-    misses: &[UnmetConstraint],
+    requested: Amount,
+    unmet: Vec<UnmetConstraint>,
 ) -> ResizeError {
-    let (index, wanted) = (grant.index, each.describe());
-    let have = |miss: &UnmetConstraint| match miss {
-        UnmetConstraint::Memory { free, needs } => {
-            let [free, needs] = [free, needs].map(|size| size.saturating_sub(grant.memory));
-            let [free, needs] = free.human_beside(needs);
-            format!("{needs} more needed, {free} free")
-        }
-        UnmetConstraint::Share { free, needs } => {
-            let held = u64::from(grant.share.thousandths());
-            format!(
-                "{} more of the GPU needed, {} free",
-                gpus(u64::from(needs.thousandths()).saturating_sub(held)),
-                gpus(free.saturating_sub(held))
-            )
-        }
-        other => other.to_string(),
-    };
-    let lacks: Vec<String> = misses.iter().map(have).collect();
-    let most = match each {
-        Amount::Memory(_) => Some(largest_memory(tile))
-            .filter(|most| *most > grant.memory)
-            .map(Amount::Memory),
-        _ => largest_share(tile)
-            .filter(|most| *most > grant.share)
-            .map(Amount::Share),
-    };
-    let holders: Vec<String> = tile
-        .holders
-        .iter()
-        .map(|holder| format!("#{}", holder.job))
-        .collect();
-    let hint = match (most, holders.is_empty()) {
-        (Some(most), _) => format!("the largest size with room now is {}", most.flag()),
-        (None, false) => format!("the rest is held by {}", holders.join(", ")),
-        (None, true) => "divvy gpus".to_owned(),
-    };
-    let verb = match misses {
-        [
-            UnmetConstraint::Memory { .. } | UnmetConstraint::Share { .. },
-            ..,
-        ] => "requested:",
-        _ => "is not possible now:",
-    };
-    ResizeError::NoRoom {
-        message: format!("{wanted} (GPU {index}) {verb} {}", lacks.join("; ")),
-        hint,
-    }
-}
-
-fn describe(misses: &[UnmetConstraint]) -> String {
-    misses
-        .iter()
-        .map(UnmetConstraint::to_string)
-        .collect::<Vec<_>>()
-        .join("; ")
-}
-
-fn count(gpus: u32) -> String {
-    match gpus {
-        1 => "1 GPU".to_owned(),
-        _ => format!("{gpus} GPUs"),
-    }
+    ResizeError::NoRoom(Box::new(NoRoom {
+        gpu: usage.gpu.clone(),
+        requested,
+        held: ResizeTarget {
+            memory: grant.memory,
+            share: grant.share,
+        },
+        free: usage.free(),
+        unmet,
+        holders: usage.holders.iter().map(|holder| holder.job).collect(),
+    }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::Gpu;
-    use crate::ids::QueueName;
-    use crate::snapshot::AllocatedJob;
+    use crate::model::gpu::Gpu;
+    use crate::model::snapshot::AllocatedJob;
+    use crate::units::QueueName;
 
     /// GPUs of 80 GiB and one job for each text, `GPU:SHARE` or several joined by commas.
     fn node(gpus: u8, jobs: &[&str]) -> Snapshot {
@@ -374,10 +291,10 @@ mod tests {
                     label,
                     ..
                 } = &one.grant;
-                let goal = one
+                let target = one
                     .target
-                    .map(|goal| format!(" -> {} {}", goal.memory, goal.share));
-                format!("{memory} {share} {label}{}", goal.unwrap_or_default())
+                    .map(|target| format!(" -> {} {}", target.memory, target.share));
+                format!("{memory} {share} {label}{}", target.unwrap_or_default())
             })
             .collect()
     }
@@ -410,12 +327,12 @@ mod tests {
     fn less_is_a_goal() {
         let node = node(1, &["0:0.5", "0:0.25"]);
         assert_eq!(resized(&node, "10G"), ["40GiB 0.5 gpu00.5a -> 10GiB 0.125"]);
-        let goal = ResizeTarget {
+        let target = ResizeTarget {
             memory: Bytes::gib(20),
             share: "0.25".parse().unwrap(),
         };
         let grant = &node.held[0].grants[0];
-        let after = grant_at_target(&node, JobId(1), grant, goal);
+        let after = grant_at_target(&node, JobId(1), grant, target);
         assert_eq!(
             (after.memory, after.label.as_str()),
             (Bytes::gib(20), "gpu0.25a")
@@ -512,7 +429,7 @@ mod tests {
             error.to_string(),
             "a running job on a slice of a shared GPU cannot move to a MIG instance"
         );
-        node.held[0].grants[0].mig = Some(crate::slice::MigGrant {
+        node.held[0].grants[0].mig = Some(crate::model::slice::MigGrant {
             profile: instance,
             placement: crate::mig::Placement {
                 profile: 15,

@@ -1,4 +1,4 @@
-//! What placement would do: MIG instances that come and go on simulated GPUs, placed by the functions that place real ones.
+//! Simulations of MIG placement: instances come and go on simulated GPUs, placed by the functions that place real ones.
 //!
 //! ```text
 //!  mix ──► demand ──► arrivals (drawn, or of a trace) ──► pool ──► run ──► estimate
@@ -7,9 +7,11 @@
 //!                 └────► layouts ──► exact               one GPU: no sampling
 //! ```
 //!
-//! Requests that get no instance at once are lost: what is measured is what placement can do, and not how a queue hides it. Time
-//! has no unit of its own. Nothing here reads a clock, and seeds are arguments: equal input gives equal figures. Figures are
-//! floating point, for they are statistics and decide nothing.
+//! A request that gets no instance at once is lost, so that the figures measure the placement and not a queue. Time has
+//! no unit. No code here reads a clock, and seeds are arguments: equal input gives equal figures. Figures are floating
+//! point, since they are statistics and decide nothing.
+//!
+//! May use `mig`. No other room uses it.
 
 mod arrivals;
 mod chain;

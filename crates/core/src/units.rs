@@ -1,15 +1,21 @@
-//! Quantities that must never be confused: memory, shares of a GPU, and how compute is divided.
+//! Units and identifiers: one type for each quantity (memory, shares, GPUs) and each identity (GPU, job, queue,
+//! project).
 //!
-//! Integers inside, one `FromStr` and one `Display` each, and `parse(display(x)) == x`. Floats are for drawing.
+//! A unit holds an integer, and has one `FromStr` and one `Display` with `parse(display(x)) == x`. Floats are for
+//! drawing.
+//!
+//! Uses no other room. Every room may use it.
 
 mod bytes;
 mod compute;
 mod decimal;
 mod gpus;
+mod ids;
 mod share;
 
 pub use bytes::{Bytes, BytesError};
 pub use compute::{Compute, ComputeMode, ComputeModeError};
 pub(crate) use decimal::Decimal;
 pub use gpus::{Gpus, GpusError};
+pub use ids::{GpuUuid, IdError, JobId, ProjectName, QueueName};
 pub use share::{Share, ShareError, gpus};

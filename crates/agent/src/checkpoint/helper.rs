@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use divvy_core::Bytes;
-use divvy_core::memory::ProcessState;
+use divvy_core::resize::memory::ProcessState;
 use divvy_driver::checkpoint::{Checkpoints, State};
 use divvy_driver::load::CUDA;
 use rustix::process::{Signal, getpid, kill_process, set_parent_process_death_signal};

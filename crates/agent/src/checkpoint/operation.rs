@@ -7,7 +7,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-use divvy_core::memory::{CheckpointStep, ProcessState, next_offload_step, next_restore_step};
+use divvy_core::resize::memory::{
+    CheckpointStep, ProcessState, next_offload_step, next_restore_step,
+};
 use divvy_core::{Bytes, GpuUuid};
 use divvy_ledger::{ProcessIdentity, ProcessState as SlotState, ProcessUsage, Snapshot};
 use rustix::process::Signal;

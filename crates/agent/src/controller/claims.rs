@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use divvy_api::v1::{self, Error, ErrorCode, Runner};
-use divvy_core::exact::allocate_pinned;
+use divvy_core::pinned::allocate_pinned;
 use divvy_core::job::{Event, ProgramExit, StopReason};
 use divvy_core::{GpuUuid, JobId, JobState, QueueName};
 

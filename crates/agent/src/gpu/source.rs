@@ -40,7 +40,7 @@ pub enum SourceError {
     #[error(transparent)]
     Driver(#[from] divvy_driver::Error),
     #[error("the driver reports an invalid GPU UUID")]
-    Uuid(#[from] divvy_core::ids::IdError),
+    Uuid(#[from] divvy_core::units::IdError),
     #[error(transparent)]
     Mig(#[from] MigStateError),
     #[cfg(test)]

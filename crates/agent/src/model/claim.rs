@@ -4,9 +4,9 @@
 use std::num::NonZeroU32;
 
 use divvy_api::v1::{self, ClaimDevice, Error, ErrorCode, JobClaim};
-use divvy_core::exact::{AllocationError, Device};
-use divvy_core::ids::IdError;
 use divvy_core::mig::MigProfileError;
+use divvy_core::pinned::{AllocationError, Device};
+use divvy_core::units::IdError;
 use divvy_core::{Amount, Bytes, GpuUuid, Request};
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! The table of flags: what each is called, whether it takes a value, and what becomes of it.
+//! The flag table: the name of each flag of `docker run`, whether it takes a value, and how it is handled.
 
 use super::values::{self, ValueError};
 use super::{ContainerOptionError, Options, ParsedFlag};

@@ -1,8 +1,8 @@
-//! Which paths of host and container a job's mounts may touch.
+//! Path policy: the host and container paths that a job's mounts may touch.
 
 use std::path::{Component, Path, PathBuf};
 
-/// Where the limiter and the driver lie in a container. Nothing of a job's lies on them, below them or above them.
+/// The paths of the limiter and the driver in a container. No mount of a job may be on, below or above them.
 const KEPT_TARGETS: &[&str] = &[
     "/run/divvy-job",
     "/etc/ld.so.preload",
@@ -88,12 +88,12 @@ pub fn normal(path: &Path) -> PathBuf {
     }
 }
 
-/// One of them is, or lies below, the other.
+/// Whether one of them is, or is below, the other.
 fn touch(one: &Path, other: &Path) -> bool {
     one.starts_with(other) || other.starts_with(one)
 }
 
-/// Whether something of the job's may lie there in the container.
+/// Whether a mount of the job may be at this path in the container.
 ///
 /// # Errors
 /// What is in the way.

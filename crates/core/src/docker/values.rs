@@ -1,4 +1,4 @@
-//! What stands behind the flags: sizes, mounts, ports, variables. Each reader takes the text and says what is wrong with it.
+//! Value parsers of the flags: sizes, mounts, ports, variables. Each takes the text and reports what is wrong with it.
 
 use std::path::Path;
 
@@ -188,8 +188,8 @@ pub fn ipc(options: &mut Options, text: &str) -> Result<(), ValueError> {
     }
 }
 
-/// A mode of the engine's, or a user's own network by name. `container:ID` and Podman's `ns:PATH` join what others run in. Options of Podman's
-/// other modes (`pasta:--pcap,FILE`) are words for a program of the host.
+/// A mode of the engine's, or a user's own network by name. `container:ID` and Podman's `ns:PATH` join another
+/// container's namespace. Options of Podman's other modes (`pasta:--pcap,FILE`) are words for a program of the host.
 pub fn network(options: &mut Options, text: &str) -> Result<(), ValueError> {
     const OWN: &str = "make a network for both (`docker network create`) and name that";
     let escape = |why, hint| Err(ValueError::Escape { why, hint });

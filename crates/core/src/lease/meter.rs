@@ -1,4 +1,4 @@
-//! How much of a GPU is used: what its tenants report, and what its driver says to that.
+//! Utilisation meter of one GPU: what its tenants report, compared with the driver's figure.
 
 use std::time::Duration;
 
@@ -66,8 +66,8 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// The driver may see so much more than is reported, in thousandths: it looks at other stretches of time, and counts what is not
-    /// held up at the gate.
+    /// The driver may see so much more than is reported, in thousandths: it looks at other stretches of time, and
+    /// counts what is not held up at the gate.
     const TOLERANCE: u128 = 250;
     /// So often in a row is no accident of timing.
     const EXCESSES: u32 = 4;
@@ -76,7 +76,8 @@ impl Meter {
     /// For so long there are only turns then.
     const DOUBT: Duration = Duration::from_secs(10);
 
-    /// Compares what the driver says, in thousandths of the time, with what was reported since the last time; `reported` is the sum since ever.
+    /// Compares what the driver says, in thousandths of the time, with what was reported since the last time;
+    /// `reported` is the sum since ever.
     pub fn read(&mut self, now: Duration, reported: Duration, thousandths: u32) {
         let (passed, used) = (
             now.saturating_sub(self.at),

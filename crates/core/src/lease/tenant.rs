@@ -1,4 +1,4 @@
-//! One tenant's standing: its phase, its virtual times, and what a strict one has earned.
+//! Scheduling state of one tenant: its phase, its virtual times, and the time that a strict tenant has earned.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,37 +13,37 @@ use crate::units::ComputeMode;
 /// Time divided by share: nanoseconds on a GPU for a tenant that has all of it.
 pub type Virtual = i128;
 
-/// What a strict tenant must have earned to begin a turn, and the most that one which wants nothing keeps.
+/// The time that a strict tenant must have earned to begin a turn, and the most that an idle one keeps.
 const STRICT_START: Duration = HALF_QUANTUM;
-/// The most that one which is kept waiting keeps, so that it can catch up.
+/// The most that a waiting strict tenant keeps, so that it can catch up.
 const STRICT_ARREARS: Duration = Duration::from_millis(250);
-/// Who uses so much of its GPUs, in thousandths, while they are its own, does so without pause.
+/// A tenant with this utilisation of its leased GPUs, in thousandths, counts as using them without pause.
 const STEADY: u32 = 900;
 
 #[derive(Debug)]
 pub struct TenantState {
     pub terms: TenantConfig,
     pub activity: Activity,
-    /// Since when it has had no work on a GPU and could have had.
+    /// Since when it has had no work on a GPU although it could launch.
     pub quiet_since: Duration,
-    /// It was given its GPUs and did not come, though it stood at the gate when this was its last time to ask.
+    /// The request number at which it got a lease and launched nothing, though it waited at the gate.
     pub missed_request: Option<u64>,
-    /// So often in a row it did not come.
+    /// How often in a row that happened.
     misses: u32,
     pub phase: Phase,
-    /// It comes and goes: its last turn, or visit, ended because it wanted nothing more.
+    /// Its last turn or visit ended because it had no more work.
     pub is_interactive: bool,
-    /// How much of the time it used its GPUs while it had them to itself.
+    /// Its utilisation of its GPUs while it had them alone.
     pub utilisation: Utilisation,
-    /// The same for the time in which it shared them.
+    /// Its utilisation while it shared them.
     pub shared_utilisation: Utilisation,
-    /// Whether it counted among those that want a GPU at the last moment.
+    /// Whether it wanted a GPU at the last decision.
     pub active: bool,
-    /// Where it stands on each of its GPUs.
+    /// Its virtual time on each of its GPUs.
     pub virtual_time: BTreeMap<u32, Virtual>,
     /// Nanoseconds that a strict tenant may still use; below zero after an overrun.
     credit_ns: i128,
-    /// Nanoseconds that it used in company, by its own word, beyond those that it was charged for there by the clock; below
+    /// Reported nanoseconds of co-scheduled use, beyond those that it was charged for there by the clock; below
     /// zero where it used less.
     uncharged_ns: i128,
     pub granted: Lease,
@@ -52,7 +52,7 @@ pub struct TenantState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     Closed,
-    /// Launches. `until` is none while nobody else wants its GPUs; `no_later` is when another needs one of them.
+    /// Launches. `until` is none while no other tenant wants its GPUs; `no_later` is when another needs one of them.
     Holding {
         since: Duration,
         until: Option<Duration>,
@@ -63,11 +63,11 @@ pub enum Phase {
         since: Duration,
         open_until: Option<Duration>,
     },
-    /// Launches for a moment beside whoever holds its GPUs.
+    /// Launches for a moment beside the holders of its GPUs.
     Visiting {
         until: Duration,
     },
-    /// Launches beside the holder and others: all of them together leave the GPUs idle at times.
+    /// Launches beside other tenants: all of them together leave the GPUs idle at times.
     Sharing {
         until: Duration,
     },
@@ -108,8 +108,8 @@ impl TenantState {
             .retain(|gpu, _| self.terms.gpus.contains(gpu));
     }
 
-    /// What its processes do now. For what they do on a visit they are charged, and a strict one in company for what it uses
-    /// there beyond its part of the time.
+    /// What its processes do now. For what they do on a visit they are charged, and a strict one in company for what it
+    /// uses there beyond its part of the time.
     pub fn observe(&mut self, activity: Activity, now: Duration, clocks: &BTreeMap<u32, Virtual>) {
         let used = activity.used.saturating_sub(self.activity.used) / self.gpus();
         self.utilisation.record(used);
@@ -184,7 +184,7 @@ impl TenantState {
         self.phase == Phase::Closed && self.is_active()
     }
 
-    /// Counts among those whose standing the others are measured by.
+    /// Whether the virtual time of other tenants is measured against this one.
     pub fn is_active(&self) -> bool {
         match self.phase {
             _ if self.terms.mode == ComputeMode::None => false,
@@ -197,7 +197,7 @@ impl TenantState {
         }
     }
 
-    /// Begins to want something: level with the others, or as far behind them as it was, but no more than half a quantum.
+    /// Begins to wait: level with the others, or as far behind as before, but at most half a quantum.
     pub fn catch_up(&mut self, clocks: &BTreeMap<u32, Virtual>) {
         let behind = self.to_virtual(HALF_QUANTUM);
         for gpu in &self.terms.gpus {
@@ -216,15 +216,15 @@ impl TenantState {
         self.spend(nanos(time));
     }
 
-    /// Charges for a part of time in company; what was paid for by what it said it used is not paid for twice.
-    pub fn charge_in_company(&mut self, time: Duration, clocks: &BTreeMap<u32, Virtual>) {
+    /// Charges a part of co-scheduled time, less what its reported use has paid for.
+    pub fn charge_co_scheduled(&mut self, time: Duration, clocks: &BTreeMap<u32, Virtual>) {
         let before = self.uncharged_ns.max(0);
         self.uncharged_ns -= nanos(time);
         self.spend(self.uncharged_ns.max(0) - before);
         self.charge(time, clocks);
     }
 
-    /// It is in company no longer.
+    /// Its co-scheduling has ended.
     pub fn clear_uncharged(&mut self) {
         self.uncharged_ns = 0;
     }

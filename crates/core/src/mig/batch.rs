@@ -1,8 +1,9 @@
-//! Several instances at once: as many of them as there is room for, by exact search.
+//! Batch placement: places several instances at once, as many as there is room for, by exact search.
 //!
-//! One by one no rule is safe: 1g, 1g, 2g, 3g fit together on an empty A100, and every rule that does not know what comes
-//! next refuses some order of them. Together they are few enough to try everything: a GPU has few legal sets (298 of the
-//! plain profiles), what counts of one is how many it has of each profile, and GPUs are added one after the other.
+//! No rule that places instances one by one is safe. 1g, 1g, 2g and 3g fit together on an empty A100, and every rule
+//! without knowledge of later requests refuses some order of them. A batch is small enough for an exact search: a GPU
+//! has few legal sets (298 of the plain profiles), only the count per profile matters, and GPUs are added one after
+//! another.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +18,8 @@ pub struct Packing {
     pub placed: Vec<Option<PackedInstance>>,
     /// Idle instances that have to be destroyed before, by the GPU's place in the sites.
     pub reclaim: Vec<(usize, Placement)>,
-    /// No packing has more. Not so where the batch was too large to try everything; then the largest profiles went first, each
-    /// where it took away least.
+    /// No packing has more. Not so where the batch was too large to try everything; then the largest profiles went
+    /// first, each where it took away least.
     pub exact: bool,
 }
 
@@ -28,25 +29,25 @@ pub struct PackedInstance {
     /// The GPU's place in the sites.
     pub site: usize,
     pub placement: Placement,
-    /// An idle instance lies just there, and is taken as it is.
+    /// It takes over an idle instance.
     pub reuse: bool,
 }
 
 impl Packing {
-    /// Whether every one has its place: for those who want all or nothing.
+    /// Whether every instance has a placement, for callers that want all or none.
     pub fn is_complete(&self) -> bool {
         self.placed.iter().all(Option::is_some)
     }
 }
 
-/// Steps after which trying everything is given up: some hundredths of a second. A batch of twenty of the five plain profiles
-/// over 64 GPUs takes eight million.
+/// Steps after which trying everything is given up: some hundredths of a second. A batch of twenty of the five plain
+/// profiles over 64 GPUs takes eight million.
 const STEPS: usize = 1 << 23;
 
-/// Packs as many of the wanted profiles as there is room for on these GPUs. A profile is known by its name: GPUs of different
-/// models have the same ids for different profiles. Of several packings that have as many, the one that has the first wanted
-/// ones; then as for one instance: the most idle ones taken as they are, the least loss, the fewest reclaimed, the fullest
-/// and the first GPUs.
+/// Packs as many of the wanted profiles as there is room for on these GPUs. A profile is known by its name: GPUs of
+/// different models have the same ids for different profiles. Of several packings that have as many, the one that has
+/// the first wanted ones; then as for one instance: the most idle ones taken as they are, the least loss, the fewest
+/// reclaimed, the fullest and the first GPUs.
 pub fn pack(sites: &[MigGpu<'_>], wanted: &[MigProfile]) -> Packing {
     let batch = Batch::of(wanted);
     batch
@@ -228,7 +229,8 @@ impl<'a> Batch<'a> {
         (count, refused, cost)
     }
 
-    /// Walks back from the last state over all GPUs, and hands each placement to the first of the wanted that waits for it.
+    /// Walks back from the last state over all GPUs, and hands each placement to the first of the wanted that waits for
+    /// it.
     fn packing<'o>(
         &self,
         sites: &[MigGpu<'_>],

@@ -1,4 +1,4 @@
-//! Which profile a request gets: the smallest that is enough.
+//! Profile selection: the smallest MIG profile that satisfies a request.
 
 use super::{Attribute, MigProfile, Profile, ProfileTable};
 use crate::units::{Bytes, Share};
@@ -9,7 +9,7 @@ pub struct InstanceRequirement {
     pub size: InstanceSize,
     /// Of the instance; 0 for any. A profile whose multiprocessors are not known has too few for any other number.
     pub multiprocessors: u32,
-    /// Profiles with an attribute are for those who ask for it.
+    /// Profiles with an attribute only serve requests for that attribute.
     pub attribute: Attribute,
 }
 
@@ -66,8 +66,8 @@ pub fn sufficient(
     table.profiles.iter().filter(enough)
 }
 
-/// The smallest profile that is enough; `None` where the GPU has none. One that does not fit now is waited for: a larger one is
-/// not taken in its place, for that would starve others.
+/// The smallest profile that is enough; `None` where the GPU has none. One that does not fit now is waited for: a
+/// larger one is not taken in its place, since that would starve requests for it.
 pub fn smallest(table: &ProfileTable, need: impl Into<InstanceRequirement>) -> Option<&Profile> {
     sufficient(table, need.into()).next()
 }

@@ -1,4 +1,7 @@
-//! The models of data/mig.toml: for planning without a GPU, and to say what a driver left out. A running system asks the driver.
+//! The profile tables of known GPU models (data/mig.toml), for planning without a GPU and for gaps in the driver's
+//! answer.
+//!
+//! A running daemon asks the driver.
 
 use std::sync::{Arc, LazyLock};
 

@@ -1,16 +1,21 @@
-//! One GPU's memory slices, and what lies on them: what may be added, and how much is still possible.
+//! The MIG layout of one GPU: its memory slices, the instances on them, and the placements that remain legal.
 //!
-//! A set of instances is legal when none of their memory slices are the same, each starts where its profile may, no profile
-//! has more than its most, at most one has media extensions, and beside one with all media engines there are only such
-//! without any (nvml.h, `nvmlGpuInstancePlacement_t` and the `_ALL_ME` profiles; one `+me` in all is inferred from the tables of
-//! NVIDIA's MIG User Guide). Compute slices need no rule of their own: on every model in data/mig.toml no legal set has more
-//! than the GPU.
+//! A set of instances is legal under these rules:
+//!
+//! - No two instances share a memory slice, and each starts where its profile may.
+//! - No profile occurs more often than its maximum.
+//! - At most one instance has media extensions, and beside one with all media engines no other has any (nvml.h,
+//!   `nvmlGpuInstancePlacement_t` and the `_ALL_ME` profiles). One `+me` in all is inferred from the tables of NVIDIA's
+//!   MIG User Guide.
+//!
+//! Compute slices need no rule: on every model of data/mig.toml no legal set has more than the GPU.
 
 use super::table::MOST_PROFILES;
 use super::{Attribute, Placement, Profile, ProfileTable};
 
-/// What lies on a GPU, as far as it decides what else may: the memory slices taken, and how many instances there are of each
-/// profile. Small, and copied freely. It belongs to one table; with another it means nothing.
+/// The instances on a GPU, as far as they decide which others are legal: the memory slices taken, and how many
+/// instances there are of each profile. Small, and copied freely. It belongs to one table; with another it means
+/// nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Layout {
     /// One bit for each memory slice.
@@ -22,15 +27,15 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Nothing lies there.
+    /// No instances.
     pub const EMPTY: Self = Self {
         taken: 0,
         attributes: 0,
         counts: [0; MOST_PROFILES],
     };
 
-    /// What lies there, as observed: nothing is checked. An instance that the table does not have is taken to cover the whole
-    /// GPU, so that nothing is put beside what is not understood.
+    /// The observed instances, unchecked. An instance that the table does not have is taken to cover the
+    /// whole GPU, so that nothing is put beside what is not understood.
     pub fn of(table: &ProfileTable, placements: impl IntoIterator<Item = Placement>) -> Self {
         placements
             .into_iter()
@@ -58,14 +63,14 @@ impl Layout {
         self
     }
 
-    /// With one more instance; `None` if it may not lie there.
+    /// The layout with one more instance; `None` if that is illegal.
     #[must_use]
     pub fn with(self, table: &ProfileTable, placement: Placement) -> Option<Self> {
         self.allows(table, placement)
             .then(|| self.and(table, placement))
     }
 
-    /// Whether an instance may lie there, beside what does.
+    /// Whether one more instance is legal at this placement.
     pub fn allows(&self, table: &ProfileTable, placement: Placement) -> bool {
         self.starts(table, placement.profile)
             .any(|start| start == placement.start)
@@ -89,7 +94,7 @@ impl Layout {
         })
     }
 
-    /// Whether the number and the kinds of what lies there leave room for one more of the profile, wherever.
+    /// Whether the number and the profiles of the instances leave room for one more of the profile, at any start.
     fn admits(&self, at: usize, profile: &Profile) -> bool {
         let attribute = profile.name.attribute();
         let others = self.attributes & !bit(Attribute::NoMedia);
@@ -102,11 +107,12 @@ impl Layout {
         beside && self.counts[at] < profile.most
     }
 
-    /// How many more instances of the profile there could be, of that profile alone: what NVML calls its remaining capacity.
+    /// How many more instances of the profile there could be, of that profile alone: what NVML calls its remaining
+    /// capacity.
     pub fn remaining(&self, table: &ProfileTable, profile: u32) -> u8 {
         let mut layout = *self;
         let mut count = 0;
-        // The lowest start first leaves the most room for others of the same size.
+        // The lowest start first leaves the most room for further instances of the same size.
         while let Some(start) = layout.starts(table, profile).next() {
             layout = layout.and(table, Placement { profile, start });
             count += 1;
@@ -114,8 +120,8 @@ impl Layout {
         count
     }
 
-    /// How much is still possible: the plain profiles, each counted at every start where one more of it may lie. What the loss
-    /// of a placement is measured in.
+    /// How much is still possible: the plain profiles, each counted at every start where one more of it is legal. What
+    /// the loss of a placement is measured in.
     pub fn possible(&self, table: &ProfileTable) -> u32 {
         let spots = table.plain.iter();
         let open = spots.filter(|spot| {
@@ -133,8 +139,8 @@ impl Layout {
             .sum()
     }
 
-    /// The same in thousandths of a weight for each profile, by id: a profile that can lie everywhere counts its weight in full,
-    /// however many starts it has.
+    /// The same in thousandths of a weight for each profile, by id: a profile that is legal at all its starts counts
+    /// its weight in full, however many starts it has.
     pub fn possible_by_weight(&self, table: &ProfileTable, weights: &[(u32, u32)]) -> u64 {
         let open = |(id, weight): &(u32, u32)| {
             let profile = table.profile(*id)?;
@@ -145,7 +151,7 @@ impl Layout {
         weights.iter().filter_map(open).sum()
     }
 
-    /// With those of the others that may lie beside, in their order; and those that may not.
+    /// Adds the instances that are legal beside it, in their order; returns the others.
     pub(super) fn beside(
         self,
         table: &ProfileTable,
@@ -161,7 +167,7 @@ impl Layout {
         (others.into_iter().fold(self, with), clash)
     }
 
-    /// Memory slices that nothing lies on.
+    /// Free memory slices.
     pub fn free_slices(&self, table: &ProfileTable) -> u32 {
         u32::from(table.memory_slices).saturating_sub(self.taken.count_ones())
     }
@@ -179,8 +185,8 @@ fn bit(attribute: Attribute) -> u8 {
     1 << attribute as u8
 }
 
-/// Every legal set of instances of these profiles on an empty GPU, the empty set included, each in order, all in order: 298 for
-/// the five plain profiles of a GPU with seven compute slices.
+/// Every legal set of instances of these profiles on an empty GPU, the empty set included, each in order, all in order:
+/// 298 for the five plain profiles of a GPU with seven compute slices.
 pub fn sets(table: &ProfileTable, profiles: &[u32]) -> Vec<Vec<Placement>> {
     let mut all = Vec::new();
     extend(table, profiles, Layout::EMPTY, Vec::new(), &mut all);

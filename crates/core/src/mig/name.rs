@@ -1,7 +1,7 @@
-//! What a profile is called: `1g.5gb`, `1g.5gb+me`.
+//! Names of MIG profiles: `1g.5gb`, `1g.5gb+me`.
 //!
-//! A name is a label. Its gigabytes are nominal (a `1g.23gb` may have 20.50 GiB), differ between drivers for the same profile,
-//! and are never taken for what an instance has; [`Profile`](super::Profile) says that.
+//! A name is a label. Its gigabytes are nominal (a `1g.23gb` may have 20.50 GiB) and differ between drivers for the
+//! same profile. The memory of an instance is a field of [`Profile`](super::Profile).
 
 use std::fmt;
 use std::str::FromStr;
@@ -55,8 +55,8 @@ impl Attribute {
         }
     }
 
-    /// The attribute of the profile that NVML numbers so: the argument of `nvmlDeviceGetGpuInstanceProfileInfo`, not the id that
-    /// comes back. `None` for a number that nvml.h (API 13) does not have.
+    /// The attribute of the profile that NVML numbers so: the argument of `nvmlDeviceGetGpuInstanceProfileInfo`, not
+    /// the id that comes back. `None` for a number that nvml.h (API 13) does not have.
     pub fn of_driver_number(number: u32) -> Option<Self> {
         Some(match number {
             // 1, 2, 3, 4, 7, 8 and 6 slices; 9 is the one slice with double memory.
@@ -80,9 +80,9 @@ impl MigProfile {
         })
     }
 
-    /// The name that NVIDIA's tools compute where the driver gives none: the part of the GPU's memory, rounded up to eighths,
-    /// of the GPU's total in whole GiB, rounded up, to nearest (go-nvlib `pkg/nvlib/device/mig_profile.go`). `None` for a GPU
-    /// without memory, or an instance with none or more than there is.
+    /// The name that NVIDIA's tools compute where the driver gives none: the part of the GPU's memory, rounded up to
+    /// eighths, of the GPU's total in whole GiB, rounded up, to nearest (go-nvlib `pkg/nvlib/device/mig_profile.go`).
+    /// `None` for a GPU without memory, or an instance with none or more than there is.
     pub fn computed(
         compute_slices: u8,
         memory: Bytes,

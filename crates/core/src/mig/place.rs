@@ -1,14 +1,20 @@
-//! Where an instance goes: over all GPUs and starts, where it takes away least of what is still possible.
+//! Instance placement: over all GPUs and starts, the placement that leaves the most other profiles placeable.
 //!
-//! Idle instances never hold up a request: they count as free. But one of the wanted profile is taken as it is before any other
-//! is made. Of several such, and of several places for a new one, the one with the least loss is taken; then the one for
-//! which the fewest idle instances have to go, then the one where their going opens most, then the fullest GPU, the first GPU,
-//! the lowest start.
+//! Idle instances count as free. The order of preference:
 //!
-//! Reuse before loss, because making an instance takes a second or two. In simulated pools of 8 GPUs at loads of 0.7 and 0.9, with five
-//! mixes of sizes, 71 to 88 % of the starts found an instance ready, and 0.28 to 0.51 points more of all requests were refused than
-//! with the least loss alone (`divvy simulate` has both, as `planner` and `least-loss`). The fewest victims before the least loss
-//! refused up to 0.26 points more again, for at most two more in a hundred that found one.
+//! 1. an idle instance of the wanted profile, taken over as it is,
+//! 2. the least loss of remaining placements,
+//! 3. the fewest idle instances to remove,
+//! 4. among those, the removal that opens most,
+//! 5. the fullest GPU, then the first GPU, then the lowest start.
+//!
+//! Reuse comes before loss, because creating an instance takes a second or two. Figures of `divvy simulate` (policies
+//! `planner` and `least-loss`), 8 GPUs, loads 0.7 and 0.9, five mixes of sizes:
+//!
+//! - 71 to 88 % of the starts found an instance ready,
+//! - 0.28 to 0.51 percentage points more requests were refused than with the least loss alone.
+//!
+//! The fewest removals before the least loss refused up to 0.26 points more again, for at most two points more reuse.
 
 use std::cmp::Reverse;
 
@@ -16,7 +22,7 @@ use super::layout::Layout;
 use super::table::is_plain;
 use super::{Attribute, Placement, ProfileTable};
 
-/// How a place is chosen. The planner's is `LeastLoss`; the others are for comparison, and do not look for idle instances.
+/// The placement policy. The planner uses `LeastLoss`; the other policies are for comparison and ignore idle instances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PlacementPolicy<'a> {
     /// The first GPU with room, its lowest start.
@@ -24,14 +30,14 @@ pub enum PlacementPolicy<'a> {
     /// The emptiest GPU, its lowest start.
     Spread,
     /// The first GPU with room, at the start that the driver chooses where it is not told one: of those that leave most
-    /// possible over all profiles, the lowest; for the profile with double memory the last start only when there is no other.
-    /// Inferred from public transcripts of A100, H100 and GH200, some of which print ids only.
+    /// possible over all profiles, the lowest; for the profile with double memory the last start only when there is no
+    /// other. Inferred from public transcripts of A100, H100 and GH200, some of which print ids only.
     DriverDefault,
     /// What takes away least of what is [possible](Layout::possible).
     #[default]
     LeastLoss,
-    /// The same with [weights](Layout::possible_by_weight): by id, how often a profile is asked for. Better where large profiles
-    /// are not asked for, worse where they are: it stops keeping whole GPUs free.
+    /// The same with [weights](Layout::possible_by_weight): by id, how often a profile is asked for. Better where large
+    /// profiles are not asked for, worse where they are: it stops keeping whole GPUs free.
     DemandWeighted(&'a [(u32, u32)]),
 }
 
@@ -39,9 +45,9 @@ pub enum PlacementPolicy<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct MigGpu<'a> {
     pub table: &'a ProfileTable,
-    /// What stays: jobs' instances, and all others that are not idle.
+    /// Instances that stay: those of jobs, and unavailable ones.
     pub held: Layout,
-    /// Ours, and nobody's.
+    /// Ours, held by no job.
     pub idle: &'a [Placement],
 }
 
@@ -49,7 +55,7 @@ pub struct MigGpu<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     pub placement: Placement,
-    /// An idle instance of the profile lies just there, and is taken as it is.
+    /// It takes over an idle instance of the profile.
     pub reuse: bool,
     /// Idle instances that have to be destroyed before, in order.
     pub reclaim: Vec<Placement>,
@@ -57,11 +63,11 @@ pub struct Candidate {
     pub rank: Rank,
 }
 
-/// How good a place is; the least is the best. Under [`Policy::LeastLoss`] they compare between GPUs; of equal ones the first GPU
-/// is taken, then the lowest start.
+/// How good a place is; the least is the best. Under [`PlacementPolicy::LeastLoss`] they compare between GPUs; of equal
+/// ones the first GPU is taken, then the lowest start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
-    /// Nothing lies there that could be taken as it is.
+    /// `true` where no idle instance can be taken over.
     pub new: bool,
     /// What is no longer possible, in the policy's measure.
     pub loss: u64,
@@ -69,7 +75,7 @@ pub struct Rank {
     pub reclaimed: usize,
     /// How much more is possible when they have gone and this one is there than before, idle instances counted.
     gain: Reverse<i64>,
-    /// Memory slices that are left for others.
+    /// Memory slices left for other instances.
     free: u32,
 }
 
@@ -152,8 +158,8 @@ impl<'a> MigGpu<'a> {
     }
 }
 
-/// The best place over all GPUs for an instance of the profile that `profile` names for each, by its place in `sites`: on which
-/// GPU, and where. `None` where none has room.
+/// The best place over all GPUs for an instance of the profile that `profile` names for each, by its place in `sites`:
+/// on which GPU, and where. `None` where none has room.
 pub fn place(
     sites: &[MigGpu<'_>],
     profile: impl Fn(usize) -> Option<u32>,
@@ -191,8 +197,8 @@ pub fn place(
     best
 }
 
-/// Every place of every profile on an empty GPU: profile by profile, the smallest first, and of each the place first that would be
-/// taken first.
+/// Every place of every profile on an empty GPU: profile by profile, the smallest first, and of each the place first
+/// that would be taken first.
 pub fn all_placements(table: &ProfileTable) -> Vec<Placement> {
     let site = MigGpu::new(table, [], &[]);
     let of = |profile: &super::Profile| site.candidates(profile.id, PlacementPolicy::default());

@@ -1,25 +1,27 @@
-//! What the instances of a GPU mean for the records of those that we made: after a crash, a reboot, and on any day.
+//! Recovery of MIG instances: reconciles the instances on a GPU with our records, after a crash, a reboot, and at any
+//! time.
 //!
 //! ```text
 //! create    record `creating` ─► GPU instance ─► compute instance ─► record `ready`
 //! destroy   record `destroying` ─► compute instance gone ─► GPU instance gone ─► no record
 //! ```
-//! Each arrow may be the last thing that happened. A record is on disk before anything is made, so what lies in a place without
-//! a record is somebody else's, and is in no action here. Nothing survives a reboot, and what lies in a recorded place then is
-//! somebody else's too: a UUID does not tell, for the slot's next instance has the same.
+//! A crash can follow each arrow. The record is on disk before the instance is created, so an instance in a slot
+//! without a record is foreign, and no action touches it. No instance survives a reboot, so an instance in a recorded
+//! slot is foreign then, too. Its UUID proves nothing, since the next instance of a slot has the same UUID.
 //!
-//! Two things cannot be told apart, and are taken for ours:
-//! - what somebody else made in the very place of a record that does not say what was made: while we were about to make one there,
-//!   or after that, or destroying its half, had failed. What is divided is not ours, as we never divide any.
-//! - what somebody else made in the place of one of ours that he had destroyed, when nobody looked in between: ids and UUIDs are
-//!   of the place, so it has those that are on record.
+//! Two cases are indistinguishable, and are taken for ours:
+//! - A foreign instance in the slot of a record without ids: while we were about to create one there, or after creating
+//!   or half destroying it has failed. A GPU instance with several compute instances is foreign, as we never divide
+//!   one.
+//! - A foreign instance in the slot of one of ours that another program destroyed between two observations. Ids and
+//!   UUIDs belong to the slot, so they are those on record.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::{MigUuid, Placement};
-use crate::ids::JobId;
+use crate::units::JobId;
 
 /// How far an instance of ours has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -31,7 +33,7 @@ pub enum InstanceState {
     Ready,
     /// About to be destroyed, or partly destroyed.
     Destroying,
-    /// Not as it should be: left alone until somebody looks, or until it can be destroyed.
+    /// Inconsistent: no job gets it until an operator intervenes, or until it can be destroyed.
     Quarantined,
 }
 
@@ -73,7 +75,7 @@ pub struct CreatedInstance {
     pub uuid: MigUuid,
 }
 
-/// A GPU instance that is there, whoever made it.
+/// A GPU instance on the GPU, ours or foreign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedInstance {
     pub placement: Placement,
@@ -109,7 +111,7 @@ pub enum Action {
     Finish(CreatedInstance),
     /// It is ours, and not of use: to be destroyed.
     Remove,
-    /// It is not there, and nobody needs it: the record goes.
+    /// The instance is gone and no job needs it: delete the record.
     Drop,
     /// It is not there, and the job that holds it has not begun: the record goes, and the job is placed anew.
     Recreate(JobId),
@@ -141,15 +143,15 @@ impl Anomaly {
     }
 }
 
-/// What was found: an action for each record, by placement, and the places that are somebody else's.
+/// The findings: an action for each record, by placement, and the foreign placements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     pub actions: BTreeMap<Placement, Action>,
     pub unmanaged: Vec<Placement>,
 }
 
-/// Compares the records of one GPU with the instances on it, in the boot `boot`. At most one record and one instance may lie at a
-/// placement.
+/// Compares the records of one GPU with the instances on it, in the boot `boot`. At most one record and one instance
+/// may lie at a placement.
 pub fn recover(
     records: &[InstanceRecord],
     seen: &[ObservedInstance],
@@ -177,13 +179,13 @@ pub fn recover(
     recovered
 }
 
-/// Whether what lies in a record's place can be what the record is of.
+/// Whether the instance in a record's slot can be the recorded one.
 fn is_of(record: &InstanceRecord, seen: &ObservedInstance, boot: &str) -> bool {
     if record.boot != boot {
         return false;
     }
     let Some(made) = &record.created else {
-        // We never divide one, so it was not us who made this.
+        // We never divide a GPU instance, so this one is foreign.
         return seen.compute_instances != ComputeInstances::Divided;
     };
     let same_device = match &seen.compute_instances {
@@ -576,7 +578,7 @@ mod tests {
             for action in again.actions.values() {
                 prop_assert!(matches!(action, Action::Adopt | Action::Quarantine(Anomaly::Known)));
             }
-            // Nothing of ours lies there without a record, and none is recorded that is not there.
+            // Each of our instances has a record, and each record an instance.
             let mut places: Vec<Placement> = records.iter().map(|record| record.placement).collect();
             places.extend(&again.unmanaged);
             places.sort_unstable();

@@ -1,10 +1,13 @@
-//! Whether instances would fit if they could be laid anew: what tells a refusal for want of room from one for want of order.
+//! Repacking: whether instances would fit in another layout, which tells a fragmented GPU from a full one.
 //!
-//! For one GPU everything is tried. For a pool of equal empty GPUs there are two closed forms. In the first, every profile starts
-//! at the multiples of its size and sizes divide each other (A30, RTX PRO 6000), so that the largest first never leaves a
-//! gap. The second is the GPU with seven compute slices: it has a left half, which takes a 4g, and a right half, which does
-//! not and of which the last eighth goes to waste unless it is part of a 3g, of a whole GPU or of a 1g with double memory.
-//! Any other pool is searched as a batch is, where that is small enough.
+//! For one GPU the search is exhaustive. For a pool of equal empty GPUs there are two closed forms:
+//!
+//! - Every profile starts at multiples of its size, and sizes divide each other (A30, RTX PRO 6000): largest first
+//!   leaves no gap.
+//! - The GPU has seven compute slices: its left half takes a 4g. Its right half does not, and the last eighth there is
+//!   wasted unless it is part of a 3g, of a whole GPU or of a 1g with double memory.
+//!
+//! Any other pool is searched like a batch, if it is small enough.
 
 use std::cmp::Reverse;
 
@@ -13,8 +16,8 @@ use super::layout::Layout;
 use super::place::MigGpu;
 use super::{Attribute, MigProfile, Placement, Profile, ProfileTable};
 
-/// Whether instances of these profiles would fit on one GPU together, however they have to be laid, beside what stays where it
-/// is. Exact.
+/// Whether instances of these profiles would fit on one GPU together, in any layout, beside what stays
+/// where it is. Exact.
 pub fn fits(table: &ProfileTable, stays: Layout, wanted: &[u32]) -> bool {
     let slices = |id: &u32| table.profile(*id).map(|profile| profile.memory_slices);
     let Some(sizes) = wanted.iter().map(slices).collect::<Option<Vec<u8>>>() else {
@@ -24,7 +27,8 @@ pub fn fits(table: &ProfileTable, stays: Layout, wanted: &[u32]) -> bool {
     if needed > stays.free_slices(table) {
         return false;
     }
-    // The largest have the fewest places; those alike are laid in ascending order, for the others are the same.
+    // The largest have the fewest placements. Equal profiles are placed in ascending order, since permutations are
+    // equal.
     let mut order = wanted.to_vec();
     order.sort_by_key(|id| (Reverse(slices(id)), *id));
     lay(table, stays, &order, None)
@@ -42,9 +46,9 @@ fn lay(table: &ProfileTable, layout: Layout, wanted: &[u32], last: Option<Placem
     })
 }
 
-/// Whether instances of these profiles would fit on the GPUs together, however they have to be laid and on whichever they have to
-/// go, beside what is held there; idle instances are in nobody's way. `None` where neither a closed form is known nor
-/// trying everything is possible.
+/// Whether instances of these profiles would fit on the GPUs together, in any layout and on whichever
+/// they have to go, beside what is held there; idle instances block none. `None` where neither a closed form is known
+/// nor trying everything is possible.
 pub fn pool_fits(sites: &[MigGpu<'_>], wanted: &[MigProfile]) -> Option<bool> {
     if let Some((first, rest)) = sites.split_first() {
         let table = first.table;
@@ -88,7 +92,7 @@ enum Form {
     Sevenths(Vec<Seventh>),
 }
 
-/// A profile of a GPU with seven compute slices, by where it may lie.
+/// A profile of a GPU with seven compute slices, by its legal starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seventh {
     One,
@@ -101,8 +105,8 @@ enum Seventh {
 }
 
 impl Repack {
-    /// For profiles by their ids. `None` where none is known: for profiles that may lie elsewhere, that exclude each other, or
-    /// that the table does not have.
+    /// For profiles by their ids. `None` where none is known: for profiles with other starts, that exclude each
+    /// other, or that the table does not have.
     pub fn of(table: &ProfileTable, profiles: impl IntoIterator<Item = u32>) -> Option<Self> {
         let found: Option<Vec<&Profile>> =
             profiles.into_iter().map(|id| table.profile(id)).collect();
@@ -148,8 +152,8 @@ impl Repack {
     }
 }
 
-/// How many more 1g would fit, if all do: whole GPUs first, then left halves for 4g and right ones for 3g, then quarters, then
-/// eighths.
+/// How many more 1g would fit, if all do: whole GPUs first, then left halves for 4g and right ones for 3g, then
+/// quarters, then eighths.
 fn sevenths_left(of: impl Fn(Seventh) -> u64, gpus: u64) -> Option<u64> {
     let gpus = gpus.checked_sub(of(Seventh::All))?;
     let threes = of(Seventh::Three);
@@ -157,8 +161,8 @@ fn sevenths_left(of: impl Fn(Seventh) -> u64, gpus: u64) -> Option<u64> {
     let left = gpus
         .checked_sub(of(Seventh::Four))?
         .checked_sub(threes.saturating_sub(gpus))?;
-    // Two quarters of a left half and one of a right half take a 2g; the other of the right half takes a 1g, or one with
-    // double memory, which wastes least there.
+    // Two quarters of a left half and one of a right half take a 2g; the other of the right half takes a 1g, or one
+    // with double memory, which wastes least there.
     let quarters = (2 * left + right).checked_sub(of(Seventh::Two))?;
     let doubles = of(Seventh::Double);
     let quarters = quarters.checked_sub(doubles.saturating_sub(right))?;
@@ -182,7 +186,7 @@ impl Seventh {
     }
 }
 
-/// Whether the profile may lie wherever a multiple of its size begins, as often as there are such places.
+/// Whether the starts of the profile are all multiples of its size, and its maximum count is their number.
 fn is_aligned(profile: &Profile, slices: u8) -> bool {
     let places = (0..slices).step_by(usize::from(profile.memory_slices));
     places.clone().eq(profile.starts.iter().copied()) && usize::from(profile.most) >= places.count()

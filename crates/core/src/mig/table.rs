@@ -1,4 +1,4 @@
-//! What a GPU offers: its profiles, where each may lie, and which of them are the plain ones.
+//! The profile table of a GPU: its MIG profiles, their possible starts, and which of them are plain.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,9 +8,10 @@ use crate::units::{Bytes, Share};
 /// A kind of instance that a GPU offers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
-    /// What the driver returns as `info.id` and takes when it creates; not the number by which the profile is asked for.
+    /// What the driver returns as `info.id` and takes when it creates; not the number by which the profile is asked
+    /// for.
     pub id: u32,
-    /// The label, for people. Its attribute is data: it decides what may lie beside.
+    /// The label, for users. Its attribute is data: it decides which instances are legal beside it.
     pub name: MigProfile,
     /// What an instance has. A device may have up to 256 MiB more.
     pub memory: Bytes,
@@ -33,7 +34,8 @@ impl Profile {
     }
 }
 
-/// What a GPU offers. Made by [`ProfileTable::new`] or [`ProfileTable::of_model`], which check it, and held as `Arc<Table>`.
+/// What a GPU offers. Made by [`ProfileTable::new`] or [`ProfileTable::of_model`], which check it, and held as
+/// `Arc<Table>`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Profile>", into = "Vec<Profile>")]
 pub struct ProfileTable {
@@ -43,7 +45,7 @@ pub struct ProfileTable {
     pub compute_slices: u8,
     /// Of the whole GPU: where the last profile ends.
     pub memory_slices: u8,
-    /// Where the plain profiles may lie: how much a layout still leaves possible is counted in these.
+    /// The placements of the plain profiles, which count how much a layout leaves possible.
     pub(super) plain: Vec<Spot>,
 }
 
@@ -118,8 +120,8 @@ impl ProfileTable {
         self.profiles.iter().find(|profile| profile.name == name)
     }
 
-    /// The profiles by which what is still possible is measured: without attribute, and of those with as many compute slices
-    /// the ones with the fewest memory slices. Five on a GPU with seven compute slices, three on one with four.
+    /// The profiles by which what is still possible is measured: without attribute, and of those with as many compute
+    /// slices the ones with the fewest memory slices. Five on a GPU with seven compute slices, three on one with four.
     pub fn plain(&self) -> impl Iterator<Item = &Profile> {
         self.profiles
             .iter()
@@ -135,7 +137,7 @@ impl ProfileTable {
             .expect("a profile has 1 to all of at most 32 slices")
     }
 
-    /// The name of what lies there, `1g.5gb@3`; the bare id where the table does not have it.
+    /// The label of a placement, `1g.5gb@3`; the bare id where the table does not have its profile.
     pub fn label(&self, placement: Placement) -> String {
         match self.profile(placement.profile) {
             Some(profile) => format!("{}@{}", profile.name, placement.start),

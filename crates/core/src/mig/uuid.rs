@@ -1,4 +1,4 @@
-//! What a MIG device is called. It names a slot and not an instance: one that is made again in the same place has the same.
+//! UUIDs of MIG devices. A UUID names a slot: an instance that is created again in the same slot has the same UUID.
 
 use std::fmt;
 use std::str::FromStr;

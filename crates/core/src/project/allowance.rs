@@ -1,16 +1,16 @@
-//! How much a job may take, and the best place for it within that.
+//! Allowance: how much a job may take within its project, and the best placement within that.
 
 use super::{Limit, Resources};
-use crate::board::{GpuUsage, NodeUsage};
+use crate::model::request::{Amount, Request};
+use crate::placement::occupancy::{GpuUsage, NodeUsage};
 use crate::placement::{Offer, place};
-use crate::request::{Amount, Request};
 
 /// What a job may take at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Allowance(pub(super) Limit);
 
 impl Allowance {
-    /// What is left of it beside these.
+    /// The rest beside this usage.
     #[must_use]
     pub(super) fn less(self, used: Resources) -> Self {
         let Limit { gpus, memory } = self.0;
@@ -20,7 +20,7 @@ impl Allowance {
         })
     }
 
-    /// What both allow.
+    /// The smaller of both, for each resource.
     #[must_use]
     pub(super) fn and(self, other: Self) -> Self {
         Self(Limit {
@@ -29,16 +29,16 @@ impl Allowance {
         })
     }
 
-    /// The best GPUs for a request among those admitted, within what may be taken; of a range as many as that allows.
+    /// The best GPUs for a request among those admitted, within the allowance; of a range as many as it allows.
     pub(super) fn place(
         self,
-        board: &NodeUsage<'_>,
+        node: &NodeUsage<'_>,
         request: &Request,
         admit: impl Fn(&GpuUsage<'_>, &Offer) -> bool,
     ) -> Option<Vec<Offer>> {
         let place = |request: &Request| {
-            place(board, request, |tile, offer| {
-                self.0.holds(of_offers([offer])) && admit(tile, offer)
+            place(node, request, |usage, offer| {
+                self.0.holds(of_offers([offer])) && admit(usage, offer)
             })
         };
         let is_allowed = |offers: &Vec<Offer>| self.0.holds(of_offers(offers));
@@ -58,7 +58,7 @@ impl Allowance {
     }
 }
 
-/// What these come to.
+/// The sum of these offers.
 pub(super) fn of_offers<'a>(offers: impl IntoIterator<Item = &'a Offer>) -> Resources {
     offers.into_iter().fold(Resources::default(), |sum, offer| {
         sum.and(Resources {

@@ -1,25 +1,26 @@
-//! Dividing a node over projects: quota first, the rest by weight, nothing to who wants no more.
+//! Fair shares: divides a node over its projects, quota first, the rest by weight, and no project gets more than it
+//! wants.
 //!
-//! Exact in thousandths: parts are rounded down, and what that leaves goes, one thousandth each, to the largest
-//! remainders. So the shares add up to all there is wherever that much is wanted.
+//! Exact in thousandths: parts are rounded down, and the rest goes, one thousandth each, to the largest remainders. So
+//! the shares add up to the whole node where that much is wanted.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-/// What one project brings to the division, in thousandths of GPUs.
+/// The demand of one project, in thousandths of GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProjectDemand {
     pub quota: u64,
     /// Against the other weights.
     pub weight: u64,
-    /// What it uses and asks for together, no more than its limit.
+    /// Usage and requests together, at most its limit.
     pub wants: u64,
-    /// Higher ones get all they want of what is over quota first.
+    /// Projects of higher priority first get all that they want of what is over quota.
     pub priority: i32,
 }
 
-/// Each one's fair share, in thousandths: `quota + idle × weight / Σ weights`, none more than it wants. A weight of zero
-/// gets nothing beyond its quota. Where there is less than the quotas promise, they are divided in proportion.
+/// Each one's fair share, in thousandths: `quota + idle × weight / Σ weights`, at most what it wants. A weight of zero
+/// gets nothing beyond its quota. Where the quotas exceed the node, it is divided in proportion to them.
 pub fn fair_shares(total: u64, claims: &[ProjectDemand]) -> Vec<u64> {
     let within: Vec<Participant> = claims
         .iter()
@@ -52,14 +53,14 @@ pub fn fair_shares(total: u64, claims: &[ProjectDemand]) -> Vec<u64> {
     shares
 }
 
-/// One taker of a division.
+/// One participant of a division.
 #[derive(Clone, Copy)]
 struct Participant {
     weight: u64,
     most: u64,
 }
 
-/// Divides by weight, none more than its most: whoever is full leaves the rest to the others.
+/// Divides by weight up to each maximum; a full participant leaves the rest to the others.
 fn water_fill(total: u64, parts: &[Participant]) -> Vec<u64> {
     let mut given = vec![0; parts.len()];
     let mut rest = total;

@@ -1,5 +1,4 @@
-//! What a slice was granted, remembered for a while: a driver's figure that is read just after a slice was made smaller may still be of
-//! the time before.
+//! Grant history: recent memory limits of a slice, since the driver's figure can date from before a resize.
 
 use super::watchlist::{BootNanos, CALM};
 use crate::units::Bytes;

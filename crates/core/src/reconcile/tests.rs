@@ -1,5 +1,5 @@
 use super::*;
-use crate::ids::GpuUuid;
+use crate::units::GpuUuid;
 
 const JOB: JobId = JobId(3);
 

@@ -1,4 +1,4 @@
-//! Suspicion over time: who is seen twice in a row is accused, once; who is seen no more is done.
+//! The watchlist of bypass suspects: a process that is suspect in two samples in a row is reported once.
 //!
 //! ```text
 //!            suspect              suspect
@@ -7,14 +7,15 @@
 //!    └────────────────────┴───────────────────┘
 //!                   not listed any more, or not suspect for two seconds (unsure: nothing changes)
 //! ```
-//! Once is not enough: driver and account are read one after the other, and a process may be in the middle of leaving. And
-//! who does it again within two seconds has not stopped: else one that hovers at a threshold fills the journal.
+//! One sample is not enough: driver and ledger are read one after the other, and a process may be exiting. A process
+//! that is suspect again within two seconds has not stopped. Otherwise a process near the threshold would fill the
+//! journal.
 
 use std::collections::BTreeMap;
 
 use super::{Limiter, Suspect};
-use crate::ids::GpuUuid;
-use crate::job::Process;
+use crate::model::job_state::Process;
+use crate::units::GpuUuid;
 
 /// Nanoseconds since boot.
 pub type BootNanos = u64;
@@ -55,7 +56,7 @@ pub enum BypassChange {
 }
 
 impl Watchlist {
-    /// Takes over what one look at a GPU found: who was suspect there, and who else was `there`, of whom some may be `unsure`.
+    /// Applies one sample of a GPU: the suspects, and the other processes `there`, of which some may be `unsure`.
     pub fn update(
         &mut self,
         now: BootNanos,
@@ -141,7 +142,7 @@ impl Watchlist {
             .collect()
     }
 
-    /// Whether somebody was seen once and waits for the second look.
+    /// Whether a process was suspect once and waits for the second sample.
     pub fn is_curious(&self) -> bool {
         self.entries.values().any(|entry| !entry.accused)
     }

@@ -1,4 +1,4 @@
-//! Arrivals drawn at random: a Poisson process with exponential holding times of mean 1.
+//! Random arrivals: a Poisson process with exponential holding times of mean 1.
 
 use super::mix::Demand;
 use super::pool::Arrival;

@@ -1,13 +1,13 @@
-//! The long run of a Markov chain in continuous time, exactly: no sampling.
+//! The stationary distribution of a Markov chain in continuous time, computed exactly without sampling.
 
 /// How often the chain changes from one state to another, per unit of time: for each state, to which and how often.
 pub(super) type Rates = Vec<Vec<(usize, f64)>>;
 
 /// The part of time spent in each state in the long run, in the order of `rates`; they sum to 1.
 ///
-/// State 0 must be reachable from every state, and every state from it. By the algorithm of Grassmann, Taksar and Heyman
-/// (Operations Research 33, 1985): Gaussian elimination without a single subtraction, so that nothing cancels. Takes a third of
-/// the cube of the number of states, and less where few states follow each other.
+/// State 0 must be reachable from every state, and every state from it. By the algorithm of Grassmann, Taksar and
+/// Heyman (Operations Research 33, 1985): Gaussian elimination without a single subtraction, so that nothing cancels.
+/// Takes a third of the cube of the number of states, and less where few states follow each other.
 pub(super) fn stationary(rates: &Rates) -> Vec<f64> {
     let count = rates.len();
     let mut matrix = vec![vec![0.0_f64; count]; count];

@@ -1,4 +1,4 @@
-//! A mean over independent runs, and how far off it may be.
+//! Statistical estimate: the mean over independent runs and its confidence interval.
 
 /// A mean with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,7 +1,7 @@
-//! One GPU in the long run, without sampling: the Markov chain over all its layouts.
+//! Exact analysis of one GPU: the Markov chain over all its layouts, without sampling.
 //!
-//! Requests come as a Poisson process, hold for an exponential time of mean 1, and are lost when refused. The figures of a policy
-//! follow from one linear solve; the best possible policy, for want of a better bound, from value iteration.
+//! Requests arrive as a Poisson process, hold for an exponential time of mean 1, and are lost when refused. A policy's
+//! figures follow from one linear solve; the bound for any policy follows from value iteration.
 
 use super::chain::{self, Rates};
 use super::layouts::Layouts;
@@ -142,9 +142,9 @@ impl<'a> OneGpu<'a> {
         by_layout
     }
 
-    /// The long run if instances could be moved at will. What is held is then a vector of counts that comes and goes with
-    /// each of its entries by itself within a set closed downwards, so its law is the product of Poisson laws, cut to the set
-    /// (Kaufman, IEEE Transactions on Communications 29, 1981).
+    /// The long run if instances could be moved at will. What is held is then a vector of counts that comes and goes
+    /// with each of its entries by itself within a set closed downwards, so its law is the product of Poisson laws, cut
+    /// to the set (Kaufman, IEEE Transactions on Communications 29, 1981).
     fn repacked(&self) -> Exact {
         let wanted = &self.layouts.wanted;
         let fitting = self.layouts.fitting();

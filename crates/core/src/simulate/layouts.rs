@@ -1,12 +1,12 @@
-//! Every layout that one GPU can have, and how each becomes another.
+//! Layout graph: every layout that one GPU can have, and the transitions between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::mix::Demand;
 use crate::mig::{Layout, Placement, ProfileTable};
 
-/// All legal layouts of one GPU that hold nothing but wanted profiles. Number 0 is the empty one. A GPU with seven compute
-/// slices has 298 of its five plain profiles, 2319 of all that it offers without graphics.
+/// All legal layouts of one GPU that hold nothing but wanted profiles. Number 0 is the empty one. A GPU with seven
+/// compute slices has 298 of its five plain profiles, 2319 of all that it offers without graphics.
 pub(super) struct Layouts<'a> {
     pub table: &'a ProfileTable,
     /// Profile and part of all requests, as the demand has them; a profile's place here is its column in what follows.
@@ -20,7 +20,7 @@ pub(super) struct Layouts<'a> {
     fitting: Fitting,
 }
 
-/// The numbers of instances of each wanted profile that fit on one GPU together, however they have to be laid.
+/// The numbers of instances of each wanted profile that fit on one GPU together, in any layout.
 #[derive(Clone, Debug)]
 pub(super) struct Fitting(BTreeSet<Vec<u8>>);
 
@@ -95,7 +95,8 @@ impl<'a> Layouts<'a> {
         &self.fitting
     }
 
-    /// Whether one more of the wanted profile would fit if the instances lay otherwise, though it does not fit as they lie.
+    /// Whether one more of the wanted profile would fit if the instances lay otherwise, though it does not fit as they
+    /// lie.
     pub fn is_blocked(&self, layout: usize, wanted: usize) -> bool {
         if !self.more[layout][wanted].is_empty() {
             return false;

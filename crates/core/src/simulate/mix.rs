@@ -1,4 +1,4 @@
-//! How often each size of instance is asked for.
+//! Workload mix: how often each size of instance is requested.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,8 +8,8 @@ use serde::Deserialize;
 
 use crate::mig::{MigProfile, Profile, ProfileTable};
 
-/// Sizes and how often each is asked for, relative to the others. Written `1g=50,2g.10gb=25`, or by the name of one that is
-/// shipped ([`shipped`]).
+/// Sizes, and the relative frequency of each. Written `1g=50,2g.10gb=25`, or by the name of one that is
+/// shipped ([`builtin_mixes`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mix {
     sizes: Vec<(ProfileSelector, u32)>,

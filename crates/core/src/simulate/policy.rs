@@ -1,4 +1,4 @@
-//! Ways to place an instance: those that are in use, and those that they are compared with.
+//! Placement policies: the ones in use, and the ones that they are compared with.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,7 +23,7 @@ pub enum Policy {
     Planner,
     /// The best that any policy can do that refuses nothing it has a place for. For one GPU only.
     Optimal,
-    /// Anything goes that would fit if all instances were laid anew at every request: no policy, but a bound for all.
+    /// Accepts each request that would fit after a repack of all instances: no policy, but a bound for all.
     FreeRepack,
 }
 

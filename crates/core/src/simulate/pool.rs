@@ -1,7 +1,7 @@
-//! Several GPUs and what comes to them: one event after the other.
+//! Event simulation of a pool of GPUs, one arrival or departure after another.
 //!
-//! A request gets an instance at once or is lost. Under the planner, what a job leaves stays as an idle instance, as on a real
-//! node: it counts as free, is taken as it is by a request for its profile, and goes when its slices are needed.
+//! A request gets an instance at once or is lost. Under the planner's policy an ended job leaves an idle instance, as
+//! on a real node. It counts as free, a request for its profile takes it over, and it goes when its slices are needed.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -89,7 +89,7 @@ pub struct Pool<'a> {
 
 enum How {
     Place(Placer),
-    /// Anything goes that would fit if all instances were laid anew.
+    /// Accepts a request that would fit after a repack of all instances.
     Repack(Repack),
 }
 
@@ -98,9 +98,9 @@ enum How {
 struct Gpu {
     /// What jobs hold.
     jobs: Vec<Placement>,
-    /// The same, as it decides what may lie beside.
+    /// The same as a layout, which decides what is legal beside it.
     held: Layout,
-    /// Instances that nobody holds.
+    /// Instances that no job holds.
     idle: Vec<Placement>,
     /// Jobs of each wanted profile.
     counts: Vec<u8>,
@@ -144,8 +144,8 @@ impl<'a> Pool<'a> {
         })
     }
 
-    /// Lets the arrivals come, the first `skip` of them to warm up: they are served and not counted. All must ask for profiles
-    /// of the demand.
+    /// Lets the arrivals come, the first `skip` of them to warm up: they are served and not counted. All must ask for
+    /// profiles of the demand.
     pub fn run(&self, arrivals: impl IntoIterator<Item = Arrival>, skip: u64) -> RunResult {
         let empty = Gpu {
             jobs: Vec::new(),
@@ -192,7 +192,7 @@ impl<'a> Pool<'a> {
         u64::from(profile.expect("it is of this table").compute_slices)
     }
 
-    /// Whether the instances of some GPU could lie otherwise so that one more would fit there.
+    /// Whether one more instance would fit on some GPU in another layout.
     fn some_could_fit(&self, gpus: &mut [Gpu], wanted: usize) -> bool {
         gpus.iter_mut().any(|gpu| {
             gpu.counts[wanted] += 1;
@@ -229,7 +229,7 @@ struct Leaving {
 }
 
 impl State<'_> {
-    /// Lets everybody go whose time has come by then.
+    /// Ends all jobs whose holding time is over by then.
     fn pass_to(&mut self, at: f64, counted: bool) {
         while let Some(next) = self.leaving.peek().filter(|next| next.at <= at).copied() {
             self.leaving.pop();
@@ -321,7 +321,7 @@ impl State<'_> {
     }
 }
 
-/// The heap gives its greatest: whoever leaves first.
+/// Reversed, since the heap yields its greatest: the earliest departure.
 impl Ord for Leaving {
     fn cmp(&self, other: &Self) -> Ordering {
         other.at.total_cmp(&self.at).then(other.nth.cmp(&self.nth))

@@ -1,7 +1,7 @@
-//! Random numbers for simulations: the same seed gives the same numbers, in every version of this program.
+//! Random number generator for simulations: a seed gives the same numbers in every version of this program.
 //!
-//! Not for secrets. Written out here rather than taken from a crate, because a recorded figure names its seed and has to come out
-//! again after every update.
+//! Not for secrets. It is written out here, because a recorded figure names its seed and must be reproducible after
+//! every update of dependencies.
 
 /// xoroshiro128+ by Blackman and Vigna, with the constants of 2018, seeded by splitmix64 as its authors advise.
 #[derive(Clone, Debug)]

@@ -10,9 +10,9 @@ use super::Decimal;
 
 /// Device memory, in bytes. Written with binary units only: `24GiB`, `512MiB`.
 ///
-/// Text in: `4G` = `4Gi` = `4GiB` = 4·2^30, likewise K, M, T, in either case, with decimals where they come out at whole
-/// bytes (`1.5G`), and `1234B`. Bare numbers are refused, for nobody agrees on what they count; so is `4GB`, which is
-/// 10^9 to some and 2^30 to others. Text out is exact and as short as that allows.
+/// Text in: `4G` = `4Gi` = `4GiB` = 4·2^30, likewise K, M, T, in either case, with decimals where they come out at
+/// whole bytes (`1.5G`), and `1234B`. Bare numbers are refused, as their unit is ambiguous; so is `4GB`, which is 10^9
+/// to some and 2^30 to others. Text out is exact and as short as that allows.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -98,8 +98,8 @@ impl Bytes {
         format!("{number} {unit}")
     }
 
-    /// Two values of one message, as [`human`](Self::human) prints them. Values that differ and would print the same are
-    /// printed in MiB, or in bytes.
+    /// Two values of one message, as [`human`](Self::human) prints them. Values that differ and would print the same
+    /// are printed in MiB, or in bytes.
     pub fn human_beside(self, other: Self) -> [String; 2] {
         let both = [self, other];
         let differ = |texts: &[String; 2]| self == other || texts[0] != texts[1];

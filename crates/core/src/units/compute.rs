@@ -1,4 +1,4 @@
-//! How the compute time of a shared GPU is divided.
+//! Compute modes: how the compute time of a shared GPU is divided.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use super::{Share, ShareError};
 )]
 #[serde(rename_all = "snake_case")]
 pub enum ComputeMode {
-    /// By weight while others want the GPU; idle time goes to whoever asks.
+    /// By weight while several tenants want the GPU; idle time goes to any tenant that asks.
     #[default]
     Fair,
     /// Never more than its share, even on an idle GPU.

@@ -1,4 +1,4 @@
-//! A non-negative decimal number, exact: the digits as written, before anybody decides what they count.
+//! Exact non-negative decimal numbers: the digits as written, before a unit interprets them.
 
 /// `digits / 10^scale`, with no trailing zeros after the point: `0.250` is 25 / 10^2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,8 @@ impl Decimal {
         })
     }
 
-    /// The number in units of `1/unit`, when that is whole: 0.25 in thousandths is 250, 1.5 in bytes of a GiB is 3·2^29.
+    /// The number in units of `1/unit`, when that is whole: 0.25 in thousandths is 250, 1.5 in bytes of a GiB is
+    /// 3·2^29.
     pub(crate) fn times(self, unit: u64) -> Option<u64> {
         let (whole, rest) = self.divided(unit)?;
         if rest == 0 { Some(whole) } else { None }

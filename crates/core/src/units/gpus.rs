@@ -1,4 +1,4 @@
-//! Any amount of GPUs, in thousandths: sums of shares, quotas, limits.
+//! Amounts of GPUs, in thousandths: sums of shares, quotas, limits.
 
 use std::fmt;
 use std::iter::Sum;

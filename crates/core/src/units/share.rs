@@ -1,4 +1,4 @@
-//! Parts of one GPU, in thousandths.
+//! Shares: parts of one GPU, in thousandths.
 
 use std::fmt;
 use std::num::NonZeroU16;

@@ -3,19 +3,21 @@
 #![warn(clippy::disallowed_methods)]
 
 mod crowds;
-mod exact;
-mod forecast;
+mod estimate;
 mod grammar;
-mod latest_props;
 mod lease;
 mod mig;
 mod node;
+mod pinned;
+mod plan_digest;
 mod plan_props;
 mod project_props;
 mod projects;
 mod reconcile_props;
 mod resize_props;
+mod resume;
 mod rules;
 mod scenarios;
 mod simulate;
+mod start_bound_props;
 mod text_props;

@@ -2,7 +2,7 @@
 #![allow(dead_code)] // Each test program uses its part.
 
 use divvy_core::mig::{MigInventory, ProfileTable, UnallocatedInstance, UnallocatedState};
-use divvy_core::turn::sort_queue;
+use divvy_core::order_key::sort_queue;
 use divvy_core::{
     AllocatedJob, Amount, Bytes, Gpu, GpuUuid, Grant, JobId, Mode, Order, OrderKey, PendingJob,
     Plan, Queue, QueueName, QueueSpec, Request, SchedulingClass, Snapshot, Start, invariants,

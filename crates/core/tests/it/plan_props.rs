@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use divvy_core::mig::{
     Attribute, Layout, Placement, Profile, ProfileTable, UnallocatedInstance, UnallocatedState,
 };
-use divvy_core::turn::sort_queue;
+use divvy_core::order_key::sort_queue;
 use divvy_core::{
     AllocatedJob, Amount, Bytes, ComputeMode, Gpu, Grant, Isolation, JobId, MigProfile, Mode,
     Order, PendingJob, Plan, QueueSpec, Reason, Request, Share, Snapshot, Start, SuggestedChange,

@@ -120,7 +120,7 @@ fn changed_project(
     new: bool,
     change: &ProjectChange,
 ) -> Result<Project, Error> {
-    let named = |error: divvy_core::ids::IdError| usage(error.to_string()).hint(error.hint());
+    let named = |error: divvy_core::units::IdError| usage(error.to_string()).hint(error.hint());
     let parsed: ProjectName = name.parse().map_err(named)?;
     let before = queues
         .projects

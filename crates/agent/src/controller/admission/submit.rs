@@ -1,7 +1,7 @@
 //! Taking in a job: everything that can be refused is refused here, before anything is stored.
 
 use divvy_api::v1::{self, Error, ErrorCode, ReasonCode, Submit};
-use divvy_core::ids::IdError;
+use divvy_core::units::IdError;
 use divvy_core::{Amount, Gpu, JobId, Mode, PendingJob, QueueName, Snapshot};
 
 use super::{array, dependencies, idempotency, on_behalf, text_budget};

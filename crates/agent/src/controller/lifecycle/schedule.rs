@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use divvy_core::job::StopReason;
-use divvy_core::turn::sort_queue;
+use divvy_core::order_key::sort_queue;
 use divvy_core::{JobState, PendingJob, Preempt, Queue, QueueName, QueueSpec, Snapshot};
 
 use crate::controller::admission::array;

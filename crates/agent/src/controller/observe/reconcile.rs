@@ -1,10 +1,10 @@
 //! What a look means for each job: errors of its account, what its limit counts besides, and who got past the limiter.
 
-use divvy_core::memory::MemoryResidency;
 use divvy_core::reconcile::{
     self, BypassChange, BypassKind, BypassPolicy, GrantHistory, Limiter, Sample, SliceComparison,
     Suspect, compare,
 };
+use divvy_core::resize::memory::MemoryResidency;
 use divvy_core::{Bytes, GpuUuid, JobId};
 use jiff::SignedDuration;
 use rustix::process::Signal;

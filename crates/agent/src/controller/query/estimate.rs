@@ -1,9 +1,9 @@
 //! When waiting jobs start: what the cycle knows is copied out of it, and the answer is worked out elsewhere, however long that takes.
 
 use divvy_api::v1::{self, JobState};
-use divvy_core::forecast::estimate_start;
-use divvy_core::latest::{JobBounds, latest_start};
-use divvy_core::memory::MemoryResidency;
+use divvy_core::estimate::estimate_start;
+use divvy_core::resize::memory::MemoryResidency;
+use divvy_core::start_bound::{JobBounds, latest_start};
 use divvy_core::{JobId, JobState as Life, Snapshot};
 use jiff::{SignedDuration, Timestamp};
 

@@ -3,7 +3,7 @@
 use divvy_api::v1::{Error, ErrorCode, MigPlanned, MigWanted};
 use divvy_core::MigProfile;
 use divvy_core::mig::MigProfileError;
-use divvy_core::outlook::{PlannedInstance, PreviewError, preview};
+use divvy_core::mig_preview::{PlannedInstance, PreviewError, preview};
 
 use crate::controller::io::Io;
 use crate::controller::lifecycle::schedule;

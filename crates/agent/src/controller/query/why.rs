@@ -11,9 +11,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use divvy_api::v1::{self, Error, JobState};
-use divvy_core::forecast::estimate_start;
-use divvy_core::turn::sort_queue;
-use divvy_core::usual::{RUNS, RuntimeEstimate, estimate_runtime};
+use divvy_core::estimate::estimate_start;
+use divvy_core::order_key::sort_queue;
+use divvy_core::runtime_stats::{RUNS, RuntimeEstimate, estimate_runtime};
 use divvy_core::{JobId, JobState as Life, Queue, QueueSpec, Snapshot, WhyHolder};
 use jiff::Timestamp;
 

@@ -1,9 +1,9 @@
 //! What a job that waits for an instance is told of how the others lie.
 
+use divvy_core::MigGrant;
 use divvy_core::mig::{
     MigInventory, Placement, ProfileTable, UnallocatedInstance, UnallocatedState,
 };
-use divvy_core::slice::MigGrant;
 use divvy_core::{
     AllocatedJob, Amount, Bytes, Gpu, GpuUuid, Grant, JobId, Mode, PendingJob, Queue, QueueName,
     QueueSpec, Snapshot, why,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use divvy_core::mig::{Layout, Placement, models};
 use divvy_core::units::Bytes;
-use divvy_core::{JobId, Mode, QueueName, Snapshot, exact, snapshot};
+use divvy_core::{AllocatedJob, JobId, Mode, QueueName, Snapshot, pinned};
 use divvy_k8s::role::Role;
 use divvy_k8s::slices::{
     Carving, DeviceAllocation, Gpu, Health, NoDevice, Offer, Taints, Withheld, bytes, inventory_of,
@@ -124,7 +124,7 @@ fn a_node_holds_as_many_of_the_smallest_parts_as_the_scheduler_gives_out() {
         let memory = &device.capacity.as_ref().unwrap()["memory"];
         let policy = memory.request_policy.as_ref().unwrap();
         let least = bytes(&policy.valid_range.as_ref().unwrap().min).unwrap();
-        let there = exact::Device::Part {
+        let there = pinned::Device::Part {
             gpu: "GPU-00000000-0000-4000-8000-000000000000".parse().unwrap(),
             memory: least,
         };
@@ -144,14 +144,11 @@ fn a_node_holds_as_many_of_the_smallest_parts_as_the_scheduler_gives_out() {
             ..Snapshot::default()
         };
         for job in 1..=published.get() / least.get() {
-            let placed = exact::allocate_pinned(&node, std::slice::from_ref(&there));
+            let placed = pinned::allocate_pinned(&node, std::slice::from_ref(&there));
             let placed = placed.unwrap_or_else(|why| panic!("part {job} of {least}: {why}"));
             let queue = QueueName::default_queue();
-            node.held.push(snapshot::AllocatedJob::new(
-                JobId(job),
-                queue,
-                placed.grants,
-            ));
+            node.held
+                .push(AllocatedJob::new(JobId(job), queue, placed.grants));
         }
     }
 }

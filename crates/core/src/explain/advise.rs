@@ -1,0 +1,277 @@
+//! Right-sizing: recommends how much memory to request, from the usage of earlier runs of the same program.
+//!
+//! ```text
+//! ended runs ──► what each needed ──► the largest + a margin, in steps of 256 MiB
+//! ```
+//! A run with refused allocations needed its peak and the refused bytes together. Without a run there is no
+//! recommendation.
+
+use std::num::NonZeroU32;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::gpu::Gpu;
+use crate::model::request::Amount;
+use crate::units::{Bytes, Share};
+
+/// So many runs are looked at, the newest.
+pub const RUNS: usize = 50;
+
+/// Sizes are advised in steps of this.
+const STEP: Bytes = Bytes::mib(256);
+
+/// What is added to the most that any run needed: a tenth, and this at least. Programs differ a little from run to run
+/// (sizes of inputs, what a library caches); these two figures are our choice.
+const MARGIN: Bytes = Bytes::mib(256);
+
+/// What one ended run is remembered by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunUsage {
+    /// Its limit on each GPU, the largest of them.
+    pub limit: Bytes,
+    /// The most it used of one GPU.
+    pub peak: Bytes,
+    /// How often its limit refused memory.
+    pub denied: u64,
+    /// The smallest limit under which the largest of the refused allocations would have passed; zero when none was
+    /// refused.
+    pub sufficient: Bytes,
+}
+
+impl RunUsage {
+    /// What it would have needed.
+    pub fn need(&self) -> Bytes {
+        self.peak.max(self.sufficient)
+    }
+}
+
+/// What follows from some runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advice {
+    /// How many runs it is from.
+    pub runs: usize,
+    /// How many of them were refused memory.
+    pub refused: usize,
+    /// The newest run's limit.
+    pub limit: Bytes,
+    /// The middle one of the runs' peaks, and the highest.
+    pub peak_median: Bytes,
+    pub peak_most: Bytes,
+    /// What to ask for on each GPU.
+    pub memory: Bytes,
+    /// How many of the runs would have been refused memory with that.
+    pub would_refuse: usize,
+}
+
+/// What to ask for, from runs with the newest first; `None` from none that used memory.
+pub fn advise(runs: &[RunUsage]) -> Option<Advice> {
+    let used = |run: &&RunUsage| run.need() > Bytes::ZERO;
+    let runs: Vec<&RunUsage> = runs.iter().filter(used).take(RUNS).collect();
+    let newest = runs.first()?;
+    let most = runs.iter().map(|run| run.need()).max()?;
+    let mut peaks: Vec<Bytes> = runs.iter().map(|run| run.peak).collect();
+    peaks.sort_unstable();
+    let margin = Bytes::new(most.get() / 10).max(MARGIN);
+    let memory = most.saturating_add(margin).round_up(STEP);
+    Some(Advice {
+        runs: runs.len(),
+        refused: runs.iter().filter(|run| run.denied > 0).count(),
+        limit: newest.limit,
+        peak_median: peaks[(peaks.len() - 1) / 2],
+        peak_most: *peaks.last()?,
+        memory,
+        would_refuse: runs.iter().filter(|run| run.need() > memory).count(),
+    })
+}
+
+/// How to ask for so much memory on each of so many GPUs of these; `None` when no GPU has it.
+pub fn amount(memory: Bytes, count: NonZeroU32, gpus: &[Gpu]) -> Option<Amount> {
+    let usable = gpus.iter().map(Gpu::usable).max()?;
+    let share = gpus
+        .iter()
+        .filter_map(|gpu| gpu.share_of(memory))
+        .max()
+        .filter(|_| memory <= usable);
+    match (share, count) {
+        // Nearly all of a GPU, or all but the margin.
+        (None | Some(Share::FULL), _) => {
+            Some(Amount::Whole(count)).filter(|_| memory.saturating_sub(MARGIN) <= usable)
+        }
+        (Some(_), NonZeroU32::MIN) => Some(Amount::Memory(memory)),
+        (Some(share), count) => Some(Amount::Shares { count, share }),
+    }
+}
+
+/// What a command runs, apart from its options: the program, and the script that is its first argument if it has one.
+/// `/usr/bin/python -u train.py --lr 1` is `python train.py`; runs of the same are compared.
+pub fn program(command: &[String]) -> String {
+    let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    let Some((program, arguments)) = command.split_first() else {
+        return String::new();
+    };
+    let mut words = vec![last(program)];
+    let mut arguments = arguments.iter();
+    while let Some(word) = arguments.next() {
+        match word.as_str() {
+            // `python -m package`: what follows is what runs.
+            "-m" => {
+                words.extend([word.clone()]);
+                words.extend(arguments.next().cloned());
+                break;
+            }
+            // `sh -c TEXT`, and whatever else has a text for a program: the text is too different from run to run.
+            "-c" => {
+                words.push(word.clone());
+                break;
+            }
+            option if option.starts_with('-') => {}
+            script if is_script(script) => {
+                words.push(last(script));
+                break;
+            }
+            _ => {}
+        }
+    }
+    words.join(" ")
+}
+
+/// Whether a word is the name of a file that a program would run: it has an ending of letters.
+fn is_script(word: &str) -> bool {
+    word.rsplit_once('.').is_some_and(|(stem, ending)| {
+        !stem.is_empty()
+            && !ending.is_empty()
+            && ending.len() <= 5
+            && ending.chars().all(|letter| letter.is_ascii_alphabetic())
+    })
+}
+
+/// Whether a name matches a pattern in which `*` stands for any text and `?` for any letter.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) =
+        (pattern.chars().collect(), name.chars().collect());
+    // reachable[i]: the pattern so far matches the first i letters.
+    let mut reachable: Vec<bool> = (0..=name.len()).map(|at| at == 0).collect();
+    for letter in pattern {
+        let mut next = vec![false; name.len() + 1];
+        for at in 0..=name.len() {
+            next[at] = match letter {
+                '*' => reachable[at] || at > 0 && next[at - 1],
+                '?' => at > 0 && reachable[at - 1],
+                _ => at > 0 && reachable[at - 1] && name[at - 1] == letter,
+            };
+        }
+        reachable = next;
+    }
+    reachable[name.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(limit: u64, peak: u64) -> RunUsage {
+        RunUsage {
+            limit: Bytes::mib(limit),
+            peak: Bytes::mib(peak),
+            ..RunUsage::default()
+        }
+    }
+
+    fn gpu(gib: u64) -> Gpu {
+        Gpu::sample(0, Bytes::gib(gib))
+    }
+
+    #[test]
+    fn nothing_follows_from_no_run_and_from_none_that_used_memory() {
+        assert_eq!(advise(&[]), None);
+        assert_eq!(advise(&[run(4096, 0)]), None);
+    }
+
+    #[test]
+    fn the_most_that_any_run_needed_and_a_margin_is_advised() {
+        let advice = advise(&[run(40960, 17000), run(40960, 18000), run(20480, 10000)]).unwrap();
+        assert_eq!(
+            advice.memory,
+            Bytes::mib(19968),
+            "19800 MiB in steps of 256"
+        );
+        assert_eq!(
+            (advice.peak_median, advice.peak_most),
+            (Bytes::mib(17000), Bytes::mib(18000))
+        );
+        assert_eq!(
+            (advice.runs, advice.refused, advice.would_refuse),
+            (3, 0, 0)
+        );
+        assert_eq!(advice.limit, Bytes::mib(40960));
+        assert_eq!(advise(&[run(1024, 100)]).unwrap().memory, Bytes::mib(512));
+    }
+
+    #[test]
+    fn a_run_that_was_refused_memory_needed_more_than_it_had() {
+        let refused = RunUsage {
+            denied: 3,
+            sufficient: Bytes::mib(9000),
+            ..run(8192, 8000)
+        };
+        let advice = advise(&[refused, run(8192, 7000)]).unwrap();
+        assert_eq!(advice.memory, Bytes::mib(9984), "9900 MiB in steps of 256");
+        assert_eq!((advice.refused, advice.peak_most), (1, Bytes::mib(8000)));
+    }
+
+    #[test]
+    fn old_runs_are_forgotten() {
+        let mut runs = vec![run(8192, 1000); RUNS];
+        runs.push(run(8192, 8000));
+        assert_eq!(advise(&runs).unwrap().peak_most, Bytes::mib(1000));
+    }
+
+    #[test]
+    fn an_amount_is_memory_for_one_gpu_and_a_share_of_several() {
+        let (one, two) = (NonZeroU32::MIN, NonZeroU32::new(2).unwrap());
+        let flag = |memory, count, gib| amount(memory, count, &[gpu(gib)]).map(|it| it.flag());
+        assert_eq!(flag(Bytes::gib(20), one, 80).unwrap(), "--gpu-memory 20GiB");
+        assert_eq!(flag(Bytes::gib(20), two, 80).unwrap(), "-g 2x0.25");
+        assert_eq!(flag(Bytes::gib(80), two, 80).unwrap(), "-g 2");
+        assert_eq!(
+            flag(Bytes::gib(80).saturating_add(Bytes::mib(256)), one, 80).unwrap(),
+            "-g 1"
+        );
+        assert_eq!(flag(Bytes::gib(90), one, 80), None);
+        assert_eq!(amount(Bytes::gib(1), one, &[]), None);
+    }
+
+    #[test]
+    fn a_program_is_what_runs_whatever_its_options() {
+        let of = |line: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            program(&words)
+        };
+        assert_eq!(of("/usr/bin/python -u train.py --lr 1"), "python train.py");
+        assert_eq!(of("python src/train.py --lr 2"), "python train.py");
+        assert_eq!(of("torchrun --nproc 2 train.py a.txt"), "torchrun train.py");
+        assert_eq!(
+            of("python -m vllm.entrypoints.api --port 1"),
+            "python -m vllm.entrypoints.api"
+        );
+        assert_eq!(of("sh -c exit"), "sh -c");
+        assert_eq!(of("./bench 12 0.5"), "bench");
+        assert_eq!(program(&[]), "");
+    }
+
+    #[test]
+    fn a_pattern_matches_whole_names() {
+        for (pattern, name, does) in [
+            ("train*", "train-7", true),
+            ("train*", "retrain", false),
+            ("*", "", true),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("*a*b*", "xxaxxbxx", true),
+            ("ab", "ab", true),
+            ("ab", "abc", false),
+        ] {
+            assert_eq!(matches(pattern, name), does, "{pattern} {name}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The wording of quota refusals and of pending preemptions, with the arithmetic.
+
+use std::fmt;
+
+use crate::project::{
+    OutOfQuota, PendingPreemption, QuotaAhead, QuotaExceeded, QuotaRule, QuotaSum,
+};
+use crate::units::{Gpus, JobId};
+
+impl fmt::Display for QuotaExceeded {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rule = match self.rule {
+            QuotaRule::Limit => "limit",
+            QuotaRule::Quota => "quota",
+        };
+        let by = match self.rule {
+            QuotaRule::Limit => "",
+            QuotaRule::Quota => ", and only preemptible jobs may exceed it",
+        };
+        write!(out, "{}'s {rule} is ", self.project)?;
+        match self.resource {
+            QuotaSum::Gpus { most, used, needs } => {
+                let s = if most == Gpus::whole(1) { "" } else { "s" };
+                write!(out, "{most} GPU{s}; {used} in use, {needs} more needed{by}")
+            }
+            QuotaSum::Memory { most, used, needs } => {
+                write!(
+                    out,
+                    "{most} of GPU memory; {used} in use, {needs} more needed{by}"
+                )
+            }
+        }
+    }
+}
+
+impl fmt::Display for OutOfQuota {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+impl std::error::Error for OutOfQuota {}
+
+impl OutOfQuota {
+    /// What to do instead.
+    pub fn hint(&self) -> String {
+        match self.0.rule {
+            QuotaRule::Limit => {
+                "request less, or ask an administrator for more quota: divvy projects".to_owned()
+            }
+            QuotaRule::Quota => {
+                "--preemptible lets the job use quota that other projects leave".to_owned()
+            }
+        }
+    }
+}
+
+impl fmt::Display for QuotaAhead {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "#{} of the same project: {}", self.job, self.exceeded)
+    }
+}
+
+impl fmt::Display for PendingPreemption {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            project,
+            quota,
+            used,
+            victims: stopped,
+            in_s,
+        } = self;
+        let stopped_words = listed(stopped);
+        let are = if stopped.len() == 1 { "is" } else { "are" };
+        write!(
+            out,
+            "within {project}'s quota ({used} of {quota} GPUs with it): "
+        )?;
+        match in_s {
+            None => write!(
+                out,
+                "starts when {stopped_words}, over quota, {are} preempted for it"
+            ),
+            Some(seconds) => write!(
+                out,
+                "{stopped_words}, over quota, {are} preempted for it in {seconds} s, after the minimum runtime"
+            ),
+        }
+    }
+}
+
+/// `#1, #2 and #3`.
+fn listed(jobs: &[JobId]) -> String {
+    let words: Vec<String> = jobs.iter().map(|job| format!("#{job}")).collect();
+    match words.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => words.concat(),
+    }
+}

@@ -1,0 +1,130 @@
+//! The snapshot: everything that a plan depends on, at one moment, as plain data.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::gpu::Gpu;
+use crate::model::order_key::OrderKey;
+use crate::model::project::{Project, SchedulingClass};
+use crate::model::queue::{Order, QueueSpec};
+use crate::model::request::Request;
+use crate::model::slice::Grant;
+use crate::units::{JobId, QueueName};
+
+/// The node at one moment: GPUs, holders, pending jobs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// In any order; the planner goes by index.
+    pub gpus: Vec<Gpu>,
+    /// Every job from its placement until its program has exited. Offloaded jobs are not in it, unless they are to
+    /// resume.
+    pub held: Vec<AllocatedJob>,
+    /// In priority order, first served first.
+    pub queues: Vec<Queue>,
+    pub order: Order,
+    /// Whether a job that fits may pass jobs ahead that do not, where that cannot delay the first of them.
+    pub backfill: bool,
+    /// With [`Order::Fairness`], the queue whose turn it is: the last plan's cursor. Not used otherwise.
+    pub cursor: usize,
+    /// The last plan's head. With projects it keeps its place among jobs of the same precedence, so that it gets the
+    /// room that was reserved and preempted for it.
+    #[serde(default)]
+    pub head: Option<JobId>,
+    /// The projects; empty on a node without projects.
+    #[serde(default)]
+    pub projects: Vec<Project>,
+    #[serde(default)]
+    pub preemption: Preemption,
+}
+
+/// Whether jobs that are over quota are stopped for jobs that are within theirs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preemption {
+    /// Preemptible jobs can be preempted; other jobs stay within quota.
+    #[default]
+    On,
+    /// No job is preempted, and every job may go over quota.
+    Off,
+}
+
+/// A job that holds a slice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocatedJob {
+    pub job: JobId,
+    pub queue: QueueName,
+    pub grants: Vec<Grant>,
+    #[serde(default)]
+    pub owner: SchedulingClass,
+    /// How long it has run, in seconds.
+    #[serde(default)]
+    pub ran_s: u64,
+    /// It is being stopped.
+    #[serde(default)]
+    pub leaving: bool,
+    /// The job is offloaded and resumes: it holds nothing now, and its former GPUs are reserved for it. The job that
+    /// has waited longer has the smaller number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<i64>,
+}
+
+impl AllocatedJob {
+    /// A job outside projects that has just started.
+    pub fn new(job: JobId, queue: QueueName, grants: Vec<Grant>) -> Self {
+        Self {
+            job,
+            queue,
+            grants,
+            owner: SchedulingClass::default(),
+            ran_s: 0,
+            leaving: false,
+            due: None,
+        }
+    }
+}
+
+/// A queue and its pending jobs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Queue {
+    pub spec: QueueSpec,
+    /// In scheduling order ([`sort_queue`](crate::model::order_key::sort_queue)).
+    pub waiting: Vec<PendingJob>,
+}
+
+/// A job in a queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PendingJob {
+    pub job: JobId,
+    pub request: Request,
+    #[serde(default)]
+    pub owner: SchedulingClass,
+    /// Its order key among the jobs of its queue.
+    #[serde(default)]
+    pub turn: OrderKey,
+}
+
+impl PendingJob {
+    /// A job outside projects.
+    pub fn new(job: JobId, request: Request) -> Self {
+        Self {
+            job,
+            request,
+            owner: SchedulingClass::default(),
+            turn: OrderKey::default(),
+        }
+    }
+}
+
+impl Snapshot {
+    /// The position of a pending job: the index of its queue, and its place in the queue, both from 0.
+    pub fn place_of(&self, job: JobId) -> Option<(usize, usize)> {
+        self.queues
+            .iter()
+            .enumerate()
+            .find_map(|(queue, Queue { waiting, .. })| {
+                waiting
+                    .iter()
+                    .position(|waiting| waiting.job == job)
+                    .map(|place| (queue, place))
+            })
+    }
+}

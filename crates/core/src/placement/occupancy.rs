@@ -1,0 +1,275 @@
+//! GPU occupancy: the GPUs of a snapshot with the slices that jobs hold on each, the planner's working state.
+
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
+
+use crate::mig::Placement;
+use crate::mig::occupancy::MigOccupancy;
+use crate::model::gpu::{Gpu, Mode};
+use crate::model::slice::{Grant, label};
+use crate::model::snapshot::{AllocatedJob, Snapshot};
+use crate::placement::{MigPlacementChoice, Offer};
+use crate::units::{Bytes, GpuUuid, JobId, QueueName};
+
+/// The GPUs of a node, in order of index.
+#[derive(Clone)]
+pub(crate) struct NodeUsage<'a> {
+    pub(crate) gpus: Vec<GpuUsage<'a>>,
+}
+
+/// One GPU and its holders.
+#[derive(Clone)]
+pub(crate) struct GpuUsage<'a> {
+    pub(crate) gpu: &'a Gpu,
+    pub(crate) unmanaged: Bytes,
+    pub(crate) holders: Vec<Holder>,
+    /// In MIG mode, its instances; `None` also where the driver does not list the profiles.
+    pub(crate) mig: Option<MigOccupancy<'a>>,
+    /// Sums over the holders. With reservations for resuming jobs they may exceed the GPU.
+    used_share: u64,
+    used_memory: Bytes,
+    /// Sums that the holders could release, computed on first use.
+    releases: OnceCell<Option<Releases>>,
+}
+
+/// The free part of one GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreePart {
+    /// Thousandths of the GPU.
+    pub share: u64,
+    pub memory: Bytes,
+}
+
+/// Sums of share and memory that some of a GPU's holders could release.
+pub(crate) type Releases = BTreeSet<(u64, Bytes)>;
+
+/// A job's hold on one GPU.
+#[derive(Clone)]
+pub(crate) struct Holder {
+    pub(crate) job: JobId,
+    pub(crate) queue: QueueName,
+    pub(crate) grant: Grant,
+    /// A reservation: the job is offloaded, and resumes here.
+    pub(crate) is_reserved: bool,
+}
+
+/// What a job gets, and the idle MIG instances that are removed for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Assignment {
+    pub(crate) grants: Vec<Grant>,
+    pub(crate) reclaim: Vec<(GpuUuid, Placement)>,
+}
+
+impl<'a> NodeUsage<'a> {
+    /// The GPUs without holders and unmanaged processes: the most that can ever be free.
+    pub(crate) fn empty(gpus: &'a [Gpu]) -> Self {
+        let usage = |gpu: &'a Gpu| GpuUsage {
+            gpu,
+            unmanaged: Bytes::ZERO,
+            holders: Vec::new(),
+            mig: (gpu.mig.as_ref())
+                .filter(|_| gpu.mode == Mode::Mig)
+                .map(MigOccupancy::empty),
+            used_share: 0,
+            used_memory: Bytes::ZERO,
+            releases: OnceCell::new(),
+        };
+        let mut usages: Vec<GpuUsage<'a>> = gpus.iter().map(usage).collect();
+        usages.sort_by(|a, b| (a.gpu.index, &a.gpu.uuid).cmp(&(b.gpu.index, &b.gpu.uuid)));
+        Self { gpus: usages }
+    }
+
+    /// The GPUs as observed. Grants on GPUs that are gone count nowhere.
+    pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
+        let mut node = Self::empty(&snapshot.gpus);
+        for usage in &mut node.gpus {
+            usage.unmanaged = usage.gpu.foreign;
+            if let (Some(mig), Some(inventory)) = (&mut usage.mig, &usage.gpu.mig) {
+                *mig = MigOccupancy::of(inventory);
+            }
+        }
+        for AllocatedJob {
+            job,
+            queue,
+            grants,
+            due,
+            ..
+        } in &snapshot.held
+        {
+            for grant in grants {
+                node.add_holder(*job, queue, grant.clone(), due.is_some());
+            }
+        }
+        node
+    }
+
+    /// Allocates the offers to a job, and labels the grants.
+    pub(crate) fn assign(&mut self, job: JobId, queue: &QueueName, offers: &[Offer]) -> Assignment {
+        let mut given = Assignment::default();
+        for Offer {
+            position,
+            size,
+            mig: choice,
+        } in offers
+        {
+            let usage = &mut self.gpus[*position];
+            let taken = |label: &str| {
+                let mut holders = usage.holders.iter();
+                holders.any(|holder| holder.grant.label == label)
+            };
+            let index = usage.gpu.index;
+            let grant = Grant {
+                gpu: usage.gpu.uuid.clone(),
+                index,
+                memory: size.memory,
+                share: size.share,
+                label: match choice {
+                    Some(choice) => choice.grant.label(index),
+                    None => label(index, size.share, taken),
+                },
+                mig: choice.as_ref().map(|choice| choice.grant),
+            };
+            if let Some(MigPlacementChoice { candidate, .. }) = choice {
+                let reclaim = candidate.reclaim.iter();
+                given
+                    .reclaim
+                    .extend(reclaim.map(|idle| (grant.gpu.clone(), *idle)));
+            }
+            given.grants.push(grant);
+        }
+        self.allocate(job, queue, &given.grants, &given.reclaim);
+        given
+    }
+
+    /// Allocates these grants to a job, and removes the idle MIG instances of `reclaim`.
+    pub(crate) fn allocate(
+        &mut self,
+        job: JobId,
+        queue: &QueueName,
+        grants: &[Grant],
+        reclaim: &[(GpuUuid, Placement)],
+    ) {
+        for (gpu, idle) in reclaim {
+            let usage = self.gpus.iter_mut().find(|usage| usage.gpu.uuid == *gpu);
+            if let Some(mig) = usage.and_then(|usage| usage.mig.as_mut()) {
+                mig.remove(*idle);
+            }
+        }
+        for grant in grants {
+            self.add_holder(job, queue, grant.clone(), false);
+        }
+    }
+
+    /// The occupancy once these jobs have ended.
+    pub(crate) fn without(&self, gone: &BTreeSet<JobId>) -> Self {
+        let mut node = self.clone();
+        let mut stay = Vec::new();
+        for usage in &mut node.gpus {
+            (usage.used_share, usage.used_memory) = (0, Bytes::ZERO);
+            usage.releases.take();
+            if let Some(mig) = &mut usage.mig {
+                mig.vacate();
+            }
+            stay.append(&mut usage.holders);
+        }
+        for Holder {
+            job,
+            queue,
+            grant,
+            is_reserved,
+        } in stay
+        {
+            if !gone.contains(&job) {
+                node.add_holder(job, &queue, grant, is_reserved);
+            }
+        }
+        node
+    }
+
+    /// The grants of a job.
+    pub(crate) fn held_by(&self, job: JobId) -> Vec<Grant> {
+        let holders = self.gpus.iter().flat_map(|usage| &usage.holders);
+        let its = holders.filter(|holder| holder.job == job);
+        its.map(|holder| holder.grant.clone()).collect()
+    }
+
+    fn add_holder(&mut self, job: JobId, queue: &QueueName, grant: Grant, is_reserved: bool) {
+        if let Some(usage) = self
+            .gpus
+            .iter_mut()
+            .find(|usage| usage.gpu.uuid == grant.gpu)
+        {
+            usage.releases.take();
+            usage.used_share += u64::from(grant.share.thousandths());
+            usage.used_memory = usage.used_memory.saturating_add(grant.memory);
+            if let (Some(mig), Some(instance)) = (&mut usage.mig, grant.mig) {
+                mig.hold(job, instance.placement);
+            }
+            usage.holders.push(Holder {
+                job,
+                queue: queue.clone(),
+                grant,
+                is_reserved,
+            });
+        }
+    }
+}
+
+impl GpuUsage<'_> {
+    /// Thousandths of the GPU that are held or reserved.
+    pub(crate) fn used_share(&self) -> u64 {
+        self.used_share.min(1000)
+    }
+
+    /// Thousandths that are held.
+    pub(crate) fn held_share(&self) -> u64 {
+        let held = self.holders.iter().filter(|holder| !holder.is_reserved);
+        held.map(|holder| u64::from(holder.grant.share.thousandths()))
+            .sum()
+    }
+
+    /// The jobs that room is reserved for.
+    pub(crate) fn reserved_for(&self) -> impl Iterator<Item = JobId> {
+        let reserved = self.holders.iter().filter(|holder| holder.is_reserved);
+        reserved.map(|holder| holder.job)
+    }
+
+    /// Thousandths of the GPU that no job holds.
+    pub(crate) fn free_share(&self) -> u64 {
+        1000_u64.saturating_sub(self.used_share)
+    }
+
+    /// Share and memory that no job and no unmanaged process holds.
+    pub(crate) fn free(&self) -> FreePart {
+        FreePart {
+            share: self.free_share(),
+            memory: self.free_memory(),
+        }
+    }
+
+    /// Memory that no slice and no unmanaged process holds.
+    pub(crate) fn free_memory(&self) -> Bytes {
+        self.unallocated_memory().saturating_sub(self.unmanaged)
+    }
+
+    /// Memory that no slice holds.
+    pub(crate) fn unallocated_memory(&self) -> Bytes {
+        self.gpu.usable().saturating_sub(self.used_memory)
+    }
+
+    /// The sums that its holders could release, computed once for each set of holders.
+    pub(crate) fn releases(
+        &self,
+        find: impl FnOnce(&Self) -> Option<Releases>,
+    ) -> Option<&Releases> {
+        self.releases.get_or_init(|| find(self)).as_ref()
+    }
+
+    /// In MIG mode, a job whose slice dates from before the change of mode.
+    pub(crate) fn slice_before_mig(&self) -> Option<JobId> {
+        let mut holders = self.holders.iter();
+        self.mig.as_ref()?;
+        let old = holders.find(|holder| holder.grant.mig.is_none())?;
+        Some(old.job)
+    }
+}
