@@ -3,6 +3,7 @@
 //! It may use `memory` (variables take device memory), `process` and `objects`. `context` unloads the modules of a
 //! context.
 
+use crate::engine::objects::Objects;
 use crate::engine::objects::context::{Context, Current};
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::image::{Image, Kernel};
@@ -10,7 +11,7 @@ use crate::engine::objects::memory::AllocationKind;
 use crate::engine::objects::module::{
     CodeOrigin, Function, LaunchState, Library, Module, Variable,
 };
-use crate::engine::objects::{Done, Objects};
+use crate::engine::objects::result::Done;
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
 use std::ffi::CString;

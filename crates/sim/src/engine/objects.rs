@@ -23,6 +23,7 @@ pub mod memory;
 pub mod module;
 pub mod multicast;
 pub mod pool;
+pub mod result;
 pub mod sharing;
 pub mod stream;
 pub mod texture;
@@ -39,13 +40,12 @@ use crate::engine::objects::handles::{Handle, Handles};
 use crate::engine::objects::memory::Memory;
 use crate::engine::objects::module::{Function, Library, Module};
 use crate::engine::objects::pool::Pools;
+use crate::engine::objects::result::Done;
 use crate::engine::objects::sharing::Sharing;
 use crate::engine::objects::stream::{Event, Stream};
 use crate::engine::objects::texture::Textures;
 use crate::engine::objects::vmm::VirtualMemory;
 use divvy_driver::sys::cuda::CUresult;
-
-pub type Done<T = ()> = Result<T, CUresult>;
 
 /// Everything handles and addresses refer to.
 pub struct Objects {

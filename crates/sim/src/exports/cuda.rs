@@ -27,7 +27,7 @@ mod stream;
 mod texture;
 mod vmm;
 
-use crate::engine::objects::Done;
+use crate::engine::objects::result::Done;
 use crate::exports::out_ptr::OutPtr;
 use divvy_driver::sys::cuda::CUresult;
 use std::ffi::{CStr, c_char};

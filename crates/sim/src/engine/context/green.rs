@@ -1,9 +1,9 @@
 //! Calls on green contexts: splitting rules of a device, creating and destroying, streams of one.
 
-use crate::engine::objects::Done;
 use crate::engine::objects::green::split::Rules;
 use crate::engine::objects::green::{GreenContext, SmResource};
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::result::Done;
 use crate::engine::objects::stream::NON_BLOCKING;
 use crate::engine::objects::stream::Stream;
 use crate::engine::process::{Process, current};

@@ -1,10 +1,11 @@
 //! The lifetime of contexts: creating them, and destroying them with everything that lives in them; retaining and
 //! releasing primary ones.
 
+use crate::engine::objects::Objects;
 use crate::engine::objects::context::Context;
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::limit::Limits;
-use crate::engine::objects::{Done, Objects};
+use crate::engine::objects::result::Done;
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::CUresult;
 

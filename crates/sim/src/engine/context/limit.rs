@@ -1,9 +1,10 @@
 //! Setting a limit of a context, with the device memory that it needs.
 
+use crate::engine::objects::Objects;
 use crate::engine::objects::context::Context;
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::limit::index;
-use crate::engine::objects::{Done, Objects};
+use crate::engine::objects::result::Done;
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUlimit, CUresult};
 

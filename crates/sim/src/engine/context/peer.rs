@@ -1,8 +1,8 @@
 //! Peer access: which contexts' memory a context may use.
 
-use crate::engine::objects::Done;
 use crate::engine::objects::context::Context;
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::result::Done;
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::CUresult;
 

@@ -1,9 +1,10 @@
 //! Allocating and freeing linear memory: device, managed and pinned host allocations, and module variables.
 
+use crate::engine::objects::Objects;
 use crate::engine::objects::context::{Context, Current};
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::memory::{Allocation, AllocationKind, charged};
-use crate::engine::objects::{Done, Objects};
+use crate::engine::objects::result::Done;
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
 

@@ -1,12 +1,13 @@
 //! Creating and destroying arrays and mipmapped arrays.
 
+use crate::engine::objects::Objects;
 use crate::engine::objects::array::binding::Bound;
 use crate::engine::objects::array::layout::{self, Grid, Shape};
 use crate::engine::objects::array::{Array, Memory, Mipmap, Storage};
 use crate::engine::objects::context::{Context, Current};
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::memory::AllocationKind;
-use crate::engine::objects::{Done, Objects};
+use crate::engine::objects::result::Done;
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUDA_ARRAY3D_DESCRIPTOR, CUdeviceptr, CUresult};
 

@@ -3,9 +3,10 @@
 //! What is bound counts as a mapping of its physical memory: it lives as long. Operations take effect at once, in the
 //! order of the list; when one of them is refused, those before it stand.
 
+use crate::engine::objects::Objects;
 use crate::engine::objects::array::binding::{Resource, Subresource};
 use crate::engine::objects::array::layout::UNIT;
-use crate::engine::objects::{Done, Objects};
+use crate::engine::objects::result::Done;
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUarrayMapInfo, CUmemHandleType, CUmemOperationType, CUresult};
 

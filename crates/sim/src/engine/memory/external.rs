@@ -7,12 +7,13 @@
 //! descriptor is the driver's after a successful import, and stays the program's after any other.
 
 use crate::engine::memory::sharing::Piece;
+use crate::engine::objects::Objects;
 use crate::engine::objects::array::Mipmap;
 use crate::engine::objects::context::Context;
 use crate::engine::objects::external::External;
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::memory::AllocationKind;
-use crate::engine::objects::{Done, Objects};
+use crate::engine::objects::result::Done;
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUDA_ARRAY3D_DESCRIPTOR, CUdeviceptr, CUresult};
 use std::fs::File;

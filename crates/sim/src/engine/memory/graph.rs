@@ -1,14 +1,15 @@
 //! Calls on the memory of graphs: reserving addresses for allocation nodes, taking memory for a launch, freeing and
 //! trimming.
 
+use crate::engine::objects::Objects;
 use crate::engine::objects::graph::Graph;
 use crate::engine::objects::graph::exec::Exec;
 use crate::engine::objects::graph::memory::{GraphPool, Live, Region};
 use crate::engine::objects::graph::node::{Allocate, Dependency};
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::memory::{Allocation, AllocationKind, LARGE};
+use crate::engine::objects::result::Done;
 use crate::engine::objects::stream::Target;
-use crate::engine::objects::{Done, Objects};
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUgraphMem_attribute as Attribute, CUresult};
 use std::collections::BTreeMap;

@@ -6,9 +6,10 @@
 
 use crate::engine::machine::pids::Own;
 use crate::engine::memory::sharing::Piece;
+use crate::engine::objects::Objects;
 use crate::engine::objects::memory::AllocationKind;
 use crate::engine::objects::memory::backing::BackingLocation;
-use crate::engine::objects::{Done, Objects};
+use crate::engine::objects::result::Done;
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CU_IPC_HANDLE_SIZE, CUdeviceptr, CUipcMemHandle, CUresult};
 use std::fs::{File, OpenOptions};

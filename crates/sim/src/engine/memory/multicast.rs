@@ -1,10 +1,11 @@
 //! Calls on multicast objects: creating them, adding devices, binding and unbinding memory.
 
 use crate::engine::mig::partition::instance_of;
+use crate::engine::objects::Objects;
 use crate::engine::objects::memory::LARGE;
 use crate::engine::objects::multicast::{Bound, MulticastObject};
+use crate::engine::objects::result::Done;
 use crate::engine::objects::vmm::PhysicalId;
-use crate::engine::objects::{Done, Objects};
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
 

@@ -1,11 +1,12 @@
 //! Allocating from memory pools: growing, trimming and destroying them.
 
+use crate::engine::objects::Objects;
 use crate::engine::objects::addresses::Addresses;
 use crate::engine::objects::context::Current;
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::memory::{Allocation, AllocationKind, LARGE};
 use crate::engine::objects::pool::{Pool, PoolKind, SEGMENT, Segment, piece};
-use crate::engine::objects::{Done, Objects};
+use crate::engine::objects::result::Done;
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
 

@@ -1,11 +1,12 @@
 //! Sharing memory pools with other processes: pools by descriptor, allocations by pointer data.
 
 use crate::engine::memory::sharing::Piece;
+use crate::engine::objects::Objects;
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::memory::AllocationKind;
 use crate::engine::objects::pool::shared::{FILE_SIZE, Imported};
 use crate::engine::objects::pool::{Pool, PoolKind};
-use crate::engine::objects::{Done, Objects};
+use crate::engine::objects::result::Done;
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUmemPoolPtrExportData, CUresult};
 use std::fs::File;

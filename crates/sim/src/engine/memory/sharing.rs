@@ -1,12 +1,13 @@
 //! Memory shared between processes: holding and releasing shares, and mapping pieces of other processes' memory.
 
 use crate::engine::mig::partition::instance_of;
+use crate::engine::objects::Objects;
 use crate::engine::objects::context::Context;
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::memory::backing::{map_anonymous, map_file};
 use crate::engine::objects::memory::{Allocation, AllocationKind, LARGE};
+use crate::engine::objects::result::Done;
 use crate::engine::objects::sharing::{Mapped, PAGE};
-use crate::engine::objects::{Done, Objects};
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
 use std::fs::File;

@@ -1,11 +1,12 @@
 //! Creating texture and surface objects: checks that what they view is there.
 
+use crate::engine::objects::Objects;
 use crate::engine::objects::array::format::plain_bytes;
 use crate::engine::objects::array::{Array, Mipmap};
 use crate::engine::objects::context::Context;
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::result::Done;
 use crate::engine::objects::texture::{Surface, Texture, Textures};
-use crate::engine::objects::{Done, Objects};
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{
     CUDA_ARRAY3D_SURFACE_LDST, CUDA_RESOURCE_DESC, CUDA_TEXTURE_DESC, CUresourceLinear,

@@ -1,12 +1,13 @@
 //! Calls of virtual memory management: reserving addresses; creating, mapping, exporting and importing physical memory.
 
+use crate::engine::objects::Objects;
 use crate::engine::objects::memory::LARGE;
 use crate::engine::objects::memory::backing::memfd;
 use crate::engine::objects::multicast::MulticastObject;
+use crate::engine::objects::result::Done;
 use crate::engine::objects::vmm::{
     Common, Mapping, Physical, PhysicalId, VirtualMemory, is_multiple, map_nothing,
 };
-use crate::engine::objects::{Done, Objects};
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUmemAllocationHandleType, CUresult};
 use std::ffi::CString;

@@ -12,11 +12,11 @@ pub mod binding;
 pub mod format;
 pub mod layout;
 
-use crate::engine::objects::Done;
 use crate::engine::objects::array::binding::Bound;
 use crate::engine::objects::array::layout::{Grid, Shape, UNIT};
 use crate::engine::objects::context::Context;
 use crate::engine::objects::handles::{Handle, Handles};
+use crate::engine::objects::result::Done;
 use crate::engine::objects::transfer::{End, Extent, Side};
 use divvy_driver::sys::cuda::{
     CU_ARRAY_SPARSE_PROPERTIES_SINGLE_MIPTAIL, CUDA_ARRAY_SPARSE_PROPERTIES,

@@ -10,12 +10,13 @@
 //! "potentially unsafe" is documented for allocation only; that waiting for a device, for or about any event, freeing,
 //! loading code and copies the caller waits for are so too is inferred from what frameworks avoid.
 
+use crate::engine::objects::Objects;
 use crate::engine::objects::context::Context;
 use crate::engine::objects::graph::Graph;
 use crate::engine::objects::graph::node::{Dependency, Edge, Node, Operation};
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::result::Done;
 use crate::engine::objects::stream::Stream;
-use crate::engine::objects::{Done, Objects};
 use divvy_driver::sys::cuda::{
     CUgraphEdgeData, CUresult, CUstream_flags, CUstreamCaptureMode as Mode,
 };

@@ -11,13 +11,14 @@ pub mod memory;
 pub mod node;
 pub mod plan;
 
+use crate::engine::objects::Objects;
 use crate::engine::objects::capture::Capture;
 use crate::engine::objects::graph::exec::Exec;
 use crate::engine::objects::graph::memory::GraphMemory;
 use crate::engine::objects::graph::node::{Dependency, Edge, Node, Operation};
 use crate::engine::objects::graph::plan::Plan;
 use crate::engine::objects::handles::{Handle, Handles};
-use crate::engine::objects::{Done, Objects};
+use crate::engine::objects::result::Done;
 use divvy_driver::sys::cuda::CUresult;
 use std::collections::BTreeSet;
 use std::sync::Arc;

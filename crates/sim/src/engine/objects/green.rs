@@ -6,9 +6,9 @@
 
 pub mod split;
 
-use crate::engine::objects::Done;
 use crate::engine::objects::context::Context;
 use crate::engine::objects::handles::{Handle, Handles};
+use crate::engine::objects::result::Done;
 use divvy_driver::sys::cuda::CUresult;
 
 pub struct GreenContexts {

@@ -1,6 +1,6 @@
 //! Kernel launches as values: the geometry, and where the parameters lie.
 
-use crate::engine::objects::Done;
+use crate::engine::objects::result::Done;
 use divvy_driver::sys::cuda::CUresult;
 use std::ffi::c_void;
 

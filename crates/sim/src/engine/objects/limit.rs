@@ -6,8 +6,8 @@
 //! set too, not when code that uses them is loaded; what is set lower is given back; what a context costs anyway
 //! includes the defaults.
 
-use crate::engine::objects::Done;
 use crate::engine::objects::memory::LARGE;
+use crate::engine::objects::result::Done;
 use crate::model::Model;
 use divvy_driver::sys::cuda::{CUlimit, CUresult};
 

@@ -6,12 +6,12 @@
 
 pub mod backing;
 
-use crate::engine::objects::Done;
 use crate::engine::objects::addresses::Addresses;
 use crate::engine::objects::context::Context;
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::memory::backing::Backing;
 use crate::engine::objects::pool::Pool;
+use crate::engine::objects::result::Done;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;

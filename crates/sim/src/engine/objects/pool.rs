@@ -8,11 +8,11 @@
 pub mod shared;
 
 use crate::engine::mig::partition::MAX_PARTITIONS;
-use crate::engine::objects::Done;
 use crate::engine::objects::addresses::Addresses;
 use crate::engine::objects::handles::{Handle, Handles};
 use crate::engine::objects::memory::{Allocation, SMALL};
 use crate::engine::objects::pool::shared::{Imported, Shareable};
+use crate::engine::objects::result::Done;
 use divvy_driver::sys::cuda::{
     CUdeviceptr, CUmemAllocationHandleType, CUmemAllocationType, CUmemPool_attribute, CUresult,
 };

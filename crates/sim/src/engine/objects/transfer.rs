@@ -1,6 +1,6 @@
 //! Copies and memory sets as values: ends, extents, and the description that a program gives or a graph keeps.
 
-use crate::engine::objects::Done;
+use crate::engine::objects::result::Done;
 use divvy_driver::sys::cuda::{CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUresult};
 
 /// Where one end of a copy is.

@@ -5,11 +5,11 @@
 //! exportable has a memfd of its own; the rest share one, so that thousands of handles do not need thousands of
 //! descriptors.
 
-use crate::engine::objects::Done;
 use crate::engine::objects::addresses::Addresses;
 use crate::engine::objects::memory::LARGE;
 use crate::engine::objects::memory::backing::memfd;
 use crate::engine::objects::multicast::MulticastObject;
+use crate::engine::objects::result::Done;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
 use std::collections::BTreeMap;
 use std::fs::File;

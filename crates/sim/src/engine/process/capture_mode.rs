@@ -1,7 +1,8 @@
 //! The capture mode of a thread, and the calls that are refused while a stream is captured.
 
+use crate::engine::objects::Objects;
 use crate::engine::objects::capture::Capture;
-use crate::engine::objects::{Done, Objects};
+use crate::engine::objects::result::Done;
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUresult, CUstreamCaptureMode as Mode};
 use std::cell::Cell;

@@ -9,7 +9,7 @@ use crate::engine::machine::checkpoint_state::{CheckpointError, Phase, RestoreEr
 use crate::engine::machine::pids;
 use crate::engine::machine::slots::QueuePosition;
 use crate::engine::machine::state::Locked;
-use crate::engine::objects::Done;
+use crate::engine::objects::result::Done;
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUprocessState, CUresult};
 

@@ -1,8 +1,9 @@
 //! The current context: each thread's stack of contexts, and the check that most calls begin with.
 
+use crate::engine::objects::Objects;
 use crate::engine::objects::context::{Context, Current};
 use crate::engine::objects::handles::Handle;
-use crate::engine::objects::{Done, Objects};
+use crate::engine::objects::result::Done;
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::CUresult;
 use std::cell::RefCell;

@@ -1,12 +1,13 @@
 //! Beginning, ending and querying the capture of a stream, and where work for a stream goes.
 
+use crate::engine::objects::Objects;
 use crate::engine::objects::capture::{Capture, Captured, Member};
 use crate::engine::objects::context::Current;
 use crate::engine::objects::graph::node::Dependency;
 use crate::engine::objects::graph::{Graph, Owner};
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::result::Done;
 use crate::engine::objects::stream::{Destination, Stream, Target};
-use crate::engine::objects::{Done, Objects};
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{
     CUresult, CUstreamCaptureMode as Mode, CUstreamCaptureStatus as Status,

@@ -1,10 +1,10 @@
 //! Work of a captured stream: copies, allocations and events become nodes.
 
-use crate::engine::objects::Done;
 use crate::engine::objects::capture::Member;
 use crate::engine::objects::graph::node::{Allocate, Dependency, Edge, Node, Operation};
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::pool::Pool;
+use crate::engine::objects::result::Done;
 use crate::engine::objects::stream::{Destination, Event, EventState, Stream, Target};
 use crate::engine::objects::transfer::Move;
 use crate::engine::process::Process;

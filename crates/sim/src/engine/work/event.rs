@@ -1,8 +1,8 @@
 //! Events: recording, querying and waiting for them, and the time between two.
 
-use crate::engine::objects::Done;
 use crate::engine::objects::context::Current;
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::result::Done;
 use crate::engine::objects::stream::{Event, EventRecord, EventState, Target};
 use crate::engine::process::Process;
 use crate::engine::time::Work;

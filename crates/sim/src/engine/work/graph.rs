@@ -4,14 +4,15 @@
 //! what follows each other in the queue is put together, so that a launch of a thousand kernels is one entry. A host
 //! node runs in its turn, and what later nodes do to memory waits for it.
 
+use crate::engine::objects::Objects;
 use crate::engine::objects::context::{Context, Current};
 use crate::engine::objects::graph::exec::{Exec, allocations};
 use crate::engine::objects::graph::node::Operation;
 use crate::engine::objects::graph::plan::{Mismatch, Plan};
 use crate::engine::objects::graph::{Graph, Owner, memory};
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::result::Done;
 use crate::engine::objects::stream::{Destination, Event, HostCall, Stream, Target};
-use crate::engine::objects::{Done, Objects};
 use crate::engine::process::Process;
 use crate::engine::time::Work;
 use crate::engine::work::launch::break_context;

@@ -3,9 +3,10 @@
 
 use crate::engine::machine::ipc_event::IpcEventId;
 use crate::engine::machine::slots::QueuePosition;
+use crate::engine::objects::Objects;
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::result::Done;
 use crate::engine::objects::stream::{Event, EventState, Target};
-use crate::engine::objects::{Done, Objects};
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CU_IPC_HANDLE_SIZE, CUevent_flags, CUipcEventHandle, CUresult};
 

@@ -5,8 +5,9 @@
 //! occupying it, `sim_rendezvous_2_7` occupies it until two queues run one with key 7), or from the number of threads.
 
 use crate::config::Config;
+use crate::engine::objects::Objects;
 use crate::engine::objects::kernel::{Geometry, Reader};
-use crate::engine::objects::{Done, Objects};
+use crate::engine::objects::result::Done;
 use crate::engine::process::Process;
 use crate::engine::time::Work;
 use crate::model::Model;

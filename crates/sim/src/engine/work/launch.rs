@@ -1,11 +1,12 @@
 //! Launches: whether a kernel may run, and running the few that do something.
 
+use crate::engine::objects::Objects;
 use crate::engine::objects::context::Context;
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::kernel::Reader;
 use crate::engine::objects::launch::{Launch, Shape};
 use crate::engine::objects::module::{CodeOrigin, Function};
-use crate::engine::objects::{Done, Objects};
+use crate::engine::objects::result::Done;
 use crate::engine::process::Process;
 use crate::engine::time::Work;
 use crate::engine::work::kernel;

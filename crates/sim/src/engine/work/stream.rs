@@ -5,11 +5,12 @@
 //! is made; only its duration goes through the queue.
 
 use crate::engine::machine::slots::QueuePosition;
+use crate::engine::objects::Objects;
 use crate::engine::objects::context::{Context, Current};
 use crate::engine::objects::green::GreenContext;
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::result::Done;
 use crate::engine::objects::stream::{Stream, Target};
-use crate::engine::objects::{Done, Objects};
 use crate::engine::process::{Process, process};
 use crate::engine::time::Work;
 use divvy_driver::sys::cuda::CUresult;

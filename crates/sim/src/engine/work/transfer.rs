@@ -3,11 +3,12 @@
 //! Whatever function a copy came by, it is the driver's own three-dimensional description of it, which is also what a
 //! node of a graph keeps. The bytes move when the work is issued; only the time goes through the queue.
 
+use crate::engine::objects::Objects;
 use crate::engine::objects::context::Current;
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::result::Done;
 use crate::engine::objects::stream::{Destination, Target};
 use crate::engine::objects::transfer::{End, Extent, Move, Side};
-use crate::engine::objects::{Done, Objects};
 use crate::engine::process::Process;
 use crate::engine::time::Work;
 use divvy_driver::sys::cuda::{

@@ -1,9 +1,9 @@
 //! Arrays and mipmapped arrays.
 
 use super::out;
-use crate::engine::objects::Done;
 use crate::engine::objects::array::{Array, Mipmap};
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::result::Done;
 use crate::engine::objects::stream::Destination;
 use crate::engine::process::process;
 use divvy_driver::sys::cuda::{

@@ -1,6 +1,6 @@
 //! Copies that name an array and an offset in its first row. Those of rectangles are with the other copies.
 
-use crate::engine::objects::Done;
+use crate::engine::objects::result::Done;
 use crate::engine::objects::transfer::Move;
 use crate::engine::process::process;
 use crate::engine::work::transfer::When;

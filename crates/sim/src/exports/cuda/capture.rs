@@ -2,7 +2,7 @@
 
 use super::graph::{dependencies, to_graph};
 use super::{out, set_if_wanted};
-use crate::engine::objects::Done;
+use crate::engine::objects::result::Done;
 use crate::engine::process::capture_mode;
 use crate::engine::process::process;
 use divvy_driver::sys::cuda::{

@@ -2,7 +2,7 @@
 //! stays unsupported.
 
 use super::out;
-use crate::engine::objects::Done;
+use crate::engine::objects::result::Done;
 use crate::engine::process::{Process, process};
 use divvy_driver::sys::cuda::{
     CUcheckpointCheckpointArgs, CUcheckpointLockArgs, CUcheckpointRestoreArgs,

@@ -1,9 +1,9 @@
 //! Contexts: primary and created ones, the current one, their flags and limits.
 
 use super::{out, set_if_wanted};
-use crate::engine::objects::Done;
 use crate::engine::objects::context::Context;
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::result::Done;
 use crate::engine::process::current;
 use crate::engine::process::{Process, process};
 use divvy_driver::sys::cuda::{

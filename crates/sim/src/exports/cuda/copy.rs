@@ -2,7 +2,7 @@
 
 use super::context::to_handle as context_handle;
 use super::out;
-use crate::engine::objects::Done;
+use crate::engine::objects::result::Done;
 use crate::engine::objects::transfer::Move;
 use crate::engine::process::process;
 use crate::engine::work::transfer::{When, row};

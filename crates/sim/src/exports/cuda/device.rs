@@ -1,7 +1,7 @@
 //! Devices: their count, names, UUIDs and attributes.
 
 use super::{name, out, set_text};
-use crate::engine::objects::Done;
+use crate::engine::objects::result::Done;
 use crate::engine::process::process;
 use crate::model::Model;
 use divvy_driver::sys::cuda::{

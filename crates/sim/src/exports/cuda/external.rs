@@ -2,9 +2,9 @@
 
 use super::array::from_mipmap;
 use super::out;
-use crate::engine::objects::Done;
 use crate::engine::objects::external::External;
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::result::Done;
 use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
     CUDA_EXTERNAL_MEMORY_BUFFER_DESC, CUDA_EXTERNAL_MEMORY_DEDICATED,

@@ -2,8 +2,8 @@
 
 use super::module::function_handle;
 use super::{out, set_if_wanted};
-use crate::engine::objects::Done;
 use crate::engine::objects::module::Function;
+use crate::engine::objects::result::Done;
 use crate::engine::process::process;
 use crate::engine::work::kernel;
 use divvy_driver::sys::cuda::{

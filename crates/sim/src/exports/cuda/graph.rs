@@ -7,10 +7,10 @@ mod node;
 mod parameters;
 
 use super::out;
-use crate::engine::objects::Done;
 use crate::engine::objects::graph::node::{Dependency, Edge, Node};
 use crate::engine::objects::graph::{Graph, Owner};
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::result::Done;
 use crate::engine::process::process;
 use divvy_driver::sys::cuda::{CUgraph, CUgraphEdgeData, CUgraphNode, CUgraphNodeType, CUresult};
 use std::ptr::{null_mut, without_provenance_mut};

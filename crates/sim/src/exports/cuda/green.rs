@@ -4,10 +4,10 @@
 
 use super::context::from_handle as context_handle;
 use super::out;
-use crate::engine::objects::Done;
 use crate::engine::objects::green::split::{BadSplit, Rules};
 use crate::engine::objects::green::{GreenContext, SmResource};
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::result::Done;
 use crate::engine::process::{Process, process};
 use divvy_driver::sys::cuda::{
     CUcontext, CUdevResource, CUdevResourceDesc, CUdevResourceType,

@@ -1,8 +1,8 @@
 //! Pinned host memory: the driver's own, and the program's registered. It takes nothing of any GPU.
 
 use super::out;
-use crate::engine::objects::Done;
 use crate::engine::objects::memory::{Allocation, AllocationKind};
+use crate::engine::objects::result::Done;
 use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
     CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED,

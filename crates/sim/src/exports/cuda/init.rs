@@ -1,7 +1,7 @@
 //! Initialisation, versions, names of errors.
 
 use super::{VERSION, out};
-use crate::engine::objects::Done;
+use crate::engine::objects::result::Done;
 use crate::engine::process::init;
 use divvy_driver::sys::cuda::CUresult;
 use std::ffi::c_char;

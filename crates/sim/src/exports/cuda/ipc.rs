@@ -2,7 +2,7 @@
 
 use super::out;
 use super::stream::event_handle;
-use crate::engine::objects::Done;
+use crate::engine::objects::result::Done;
 use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
     CUdeviceptr, CUevent, CUipcEventHandle, CUipcMem_flags, CUipcMemHandle, CUresult,

@@ -2,10 +2,10 @@
 
 use super::module::function_handle;
 use super::out;
-use crate::engine::objects::Done;
 use crate::engine::objects::graph::node::Operation;
 use crate::engine::objects::kernel::{Geometry, Parameters, Reader};
 use crate::engine::objects::launch::{Arguments, Launch, Shape};
+use crate::engine::objects::result::Done;
 use crate::engine::objects::stream::Destination;
 use crate::engine::process::process;
 use crate::engine::work::kernel;

@@ -3,9 +3,9 @@
 use super::function::look;
 use super::launch::carry_out;
 use super::module::function_handle;
-use crate::engine::objects::Done;
 use crate::engine::objects::kernel::{Geometry, Parameters};
 use crate::engine::objects::launch::Shape;
+use crate::engine::objects::result::Done;
 use divvy_driver::sys::cuda::{CUfunction, CUresult, CUstream};
 use std::ffi::c_void;
 use std::ptr::null_mut;

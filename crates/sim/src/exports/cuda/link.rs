@@ -1,9 +1,9 @@
 //! The linker. Its product is a fat binary of all that went in, which loads as if it had been linked.
 
 use super::{name, out, set_if_wanted};
-use crate::engine::objects::Done;
 use crate::engine::objects::handles::{Handle, Handles};
 use crate::engine::objects::image::{Bundle, Image};
+use crate::engine::objects::result::Done;
 use crate::engine::process::process;
 use divvy_driver::sys::cuda::{CUjit_option, CUjitInputType, CUlinkState, CUresult};
 use std::ffi::{c_char, c_void};

@@ -2,7 +2,7 @@
 
 use super::{VERSION, name, out, set_if_wanted};
 use crate::engine::machine::opened::machine;
-use crate::engine::objects::Done;
+use crate::engine::objects::result::Done;
 use crate::exports::address;
 use divvy_driver::sys::cuda::{
     CUdriverProcAddress_flags, CUdriverProcAddressQueryResult, CUresult, CUuuid,

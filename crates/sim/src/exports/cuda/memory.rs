@@ -2,8 +2,8 @@
 
 use super::context::from_handle;
 use super::{out, set_if_wanted};
-use crate::engine::objects::Done;
 use crate::engine::objects::memory::{Allocation, AllocationKind};
+use crate::engine::objects::result::Done;
 use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
     CU_DEVICE_CPU, CUcontext, CUdevice, CUdeviceptr, CUmem_advise, CUmemLocation, CUmemorytype,

@@ -2,10 +2,10 @@
 
 use super::function::{parameter, parameter_count};
 use super::{name, out, set_if_wanted};
-use crate::engine::objects::Done;
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::image::Image;
 use crate::engine::objects::module::{CodeOrigin, Function, Library, Module};
+use crate::engine::objects::result::Done;
 use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
     CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUmodule, CUmoduleLoadingMode, CUresult,

@@ -2,8 +2,8 @@
 
 use super::out;
 use crate::engine::memory::multicast::Binding;
-use crate::engine::objects::Done;
 use crate::engine::objects::memory::LARGE;
+use crate::engine::objects::result::Done;
 use crate::engine::process::{Process, process};
 use divvy_driver::sys::cuda::{
     CUdevice, CUdeviceptr, CUmemGenericAllocationHandle, CUmulticastGranularity_flags,

@@ -1,11 +1,11 @@
 //! Stream-ordered memory and its pools.
 
 use super::out;
-use crate::engine::objects::Done;
 use crate::engine::objects::graph::node::Operation;
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::memory::AllocationKind;
 use crate::engine::objects::pool::Pool;
+use crate::engine::objects::result::Done;
 use crate::engine::objects::stream::Destination;
 use crate::engine::process::{Process, process};
 use divvy_driver::sys::cuda::{

@@ -1,8 +1,8 @@
 //! Texture and surface objects.
 
 use super::out;
-use crate::engine::objects::Done;
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::result::Done;
 use crate::engine::objects::texture::{Surface, Texture};
 use crate::engine::process::process;
 use divvy_driver::sys::cuda::{

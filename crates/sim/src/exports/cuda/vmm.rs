@@ -1,8 +1,8 @@
 //! Virtual memory management.
 
 use super::out;
-use crate::engine::objects::Done;
 use crate::engine::objects::memory::LARGE;
+use crate::engine::objects::result::Done;
 use crate::engine::process::{Process, process};
 use divvy_driver::sys::cuda::{
     CU_MEM_CREATE_USAGE_TILE_POOL, CUdeviceptr, CUmemAccessDesc, CUmemAllocationGranularity_flags,

@@ -12,7 +12,7 @@ mod instance;
 mod mode;
 mod profile;
 
-use super::{Device, Done, state};
+use super::{Device, Done, out, state};
 use crate::engine::machine::mig_change::MigError;
 use crate::engine::machine::opened::machine;
 use crate::engine::machine::state::State;
@@ -20,6 +20,19 @@ use crate::engine::mig::{ComputeInstance, GpuInstance, MigInstanceId};
 use crate::model::mig::Table;
 use divvy_driver::sys::nvml::*;
 use std::ptr::without_provenance_mut;
+
+/// Without an array the count alone; with one, nothing says how large it is.
+///
+/// # Safety
+/// `places` is null or has room for all of them.
+unsafe fn set_list<T: Copy>(places: *mut T, count: *mut u32, list: &[T]) -> Done {
+    let count = out(count)?;
+    if !places.is_null() {
+        // SAFETY: the caller's array is large enough for what the profile has, as nvml.h asks.
+        unsafe { std::ptr::copy_nonoverlapping(list.as_ptr(), places, list.len()) };
+    }
+    count.set(list.len() as u32)
+}
 
 /// Where the handles of each kind begin; nothing like them is an address of ours.
 const MIG_DEVICES: usize = 0x6300_0000_0000;

@@ -1,12 +1,13 @@
 //! Tiles of deferred and sparse arrays: which of them `cuMemMapArrayAsync` names, and the physical memory that is bound
 //! to them.
 
+use crate::engine::objects::Objects;
 use crate::engine::objects::array::layout::{Shape, UNIT};
 use crate::engine::objects::array::{
     Array, Memory, Mipmap, Storage, layout, tail_level, tail_size,
 };
 use crate::engine::objects::handles::Handle;
-use crate::engine::objects::{Done, Objects};
+use crate::engine::objects::result::Done;
 use divvy_driver::sys::cuda::{
     CUarrayMapInfo, CUarrayMiptail, CUarraySparseLevel, CUarraySparseSubresourceType,
     CUresourcetype, CUresult,

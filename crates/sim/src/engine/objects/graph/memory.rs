@@ -13,6 +13,7 @@
 //! multiples of 512 B, and the GPU's memory is taken in multiples of 2 MiB.
 
 use crate::engine::mig::partition::MAX_PARTITIONS;
+use crate::engine::objects::Objects;
 use crate::engine::objects::graph::exec::Exec;
 use crate::engine::objects::graph::node::{Dependency, Operation};
 use crate::engine::objects::graph::plan::Plan;
@@ -20,7 +21,7 @@ use crate::engine::objects::graph::{Graph, Graphs};
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::memory::SMALL;
 use crate::engine::objects::pool::Level;
-use crate::engine::objects::{Done, Objects};
+use crate::engine::objects::result::Done;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
 use std::collections::{BTreeMap, BTreeSet};
 

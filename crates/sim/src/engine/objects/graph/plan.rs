@@ -1,10 +1,10 @@
 //! The plan of an executable graph, apart from the graph it came from: its own copy of the operations, in an order in
 //! which they can run.
 
-use crate::engine::objects::Done;
 use crate::engine::objects::graph::node::{Edge, Node, Operation};
 use crate::engine::objects::graph::{Graph, Graphs};
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::result::Done;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUgraphExecUpdateResult as Verdict};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Files behind pools that can be exported, and pools of other processes.
 
-use crate::engine::objects::Done;
 use crate::engine::objects::addresses::Addresses;
 use crate::engine::objects::memory::LARGE;
 use crate::engine::objects::memory::backing::{map_anonymous, map_file, memfd};
+use crate::engine::objects::result::Done;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
 use std::fs::File;
 use std::os::fd::AsRawFd;

@@ -1,10 +1,10 @@
 //! Executable graphs.
 
 use super::{graph_handle, to_node};
-use crate::engine::objects::Done;
 use crate::engine::objects::graph::exec::Exec;
 use crate::engine::objects::graph::plan::Mismatch;
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::result::Done;
 use crate::engine::process::process;
 use crate::exports::cuda::{out, set_if_wanted};
 use divvy_driver::sys::cuda::{

@@ -1,6 +1,6 @@
 //! The memory of graphs, per device.
 
-use crate::engine::objects::Done;
+use crate::engine::objects::result::Done;
 use crate::engine::process::process;
 use crate::exports::cuda::out;
 use divvy_driver::sys::cuda::{CUdevice, CUgraphMem_attribute as Attribute, CUresult};

@@ -1,14 +1,15 @@
 //! Graph nodes by kind, and adding them to graphs.
 
 use super::{dependencies, graph_handle, to_node};
+use crate::engine::objects::Objects;
 use crate::engine::objects::graph::node::{Allocate, Dependency, Node, Operation};
 use crate::engine::objects::graph::{Graph, Owner};
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::kernel::Geometry;
 use crate::engine::objects::launch::{Arguments, Launch, Shape};
+use crate::engine::objects::result::Done;
 use crate::engine::objects::stream::HostCall;
 use crate::engine::objects::transfer::Move;
-use crate::engine::objects::{Done, Objects};
 use crate::engine::process::{Process, process};
 use crate::engine::work::launch;
 use crate::exports::cuda::context::to_handle as context_handle;

@@ -1,8 +1,8 @@
 //! Queries of nodes that concern memory and child graphs: the parameters that the limiter reads.
 
 use super::{node_handle, to_graph};
-use crate::engine::objects::Done;
 use crate::engine::objects::graph::node::Operation;
+use crate::engine::objects::result::Done;
 use crate::engine::process::process;
 use crate::exports::cuda::out;
 use divvy_driver::sys::cuda::{

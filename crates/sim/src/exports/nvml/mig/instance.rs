@@ -1,7 +1,7 @@
 //! MIG instances: creating, finding and destroying them. Each call stands alone, as in NVML; other processes may act in
 //! between.
 
-use super::{COMPUTE_INSTANCES, GpuInstanceRef, MigDevice, divided, refused};
+use super::{COMPUTE_INSTANCES, GpuInstanceRef, MigDevice, divided, refused, set_list};
 use crate::engine::machine::opened::machine;
 use crate::engine::mig::MigInstanceId;
 use crate::exports::nvml::{Device, Done, out, to_handle};
@@ -60,18 +60,6 @@ fn destroy(instance: nvmlGpuInstance_t) -> Done {
     done.map_err(refused)
 }
 
-/// Writes handles of all instances of a profile into an array of unknown size.
-///
-/// # Safety
-/// `handles` has room for as many as the profile allows.
-unsafe fn set_handles<T: Copy>(handles: *mut T, count: *mut u32, found: &[T]) -> Done {
-    let count = out(count)?;
-    out(handles)?;
-    // SAFETY: not null; there are no more of a profile than it allows, which nvml.h asks room for.
-    unsafe { std::ptr::copy_nonoverlapping(found.as_ptr(), handles, found.len()) };
-    count.set(found.len() as u32)
-}
-
 unsafe fn list(
     device: nvmlDevice_t,
     profile: u32,
@@ -90,8 +78,9 @@ unsafe fn list(
         .filter(|instance| instance.profile == profile)
         .map(|instance| part(&device, instance.id).handle())
         .collect::<Done<_>>()?;
+    out(instances)?;
     // SAFETY: the caller's array.
-    unsafe { set_handles(instances, count, &found) }
+    unsafe { set_list(instances, count, &found) }
 }
 
 fn by_id(device: nvmlDevice_t, id: u32, instance: *mut nvmlGpuInstance_t) -> Done {
@@ -196,8 +185,9 @@ unsafe fn list_compute(
         .filter(|found| found.profile == profile)
         .map(|found| compute(part, found.place.compute_instance).compute_handle())
         .collect::<Done<_>>()?;
+    out(computes)?;
     // SAFETY: the caller's array.
-    unsafe { set_handles(computes, count, &found) }
+    unsafe { set_list(computes, count, &found) }
 }
 
 fn compute_by_id(instance: nvmlGpuInstance_t, id: u32, place: *mut nvmlComputeInstance_t) -> Done {

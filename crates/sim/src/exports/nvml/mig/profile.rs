@@ -1,6 +1,6 @@
 //! MIG profiles: what a GPU can be divided into, placements and remaining capacity.
 
-use super::{GpuInstanceRef, dividable, divided, partitionable, refused};
+use super::{GpuInstanceRef, dividable, divided, partitionable, refused, set_list};
 use crate::engine::machine::opened::machine;
 use crate::engine::mig::placement::remaining;
 use crate::exports::nvml::{Device, Done, out};
@@ -60,43 +60,58 @@ fn name_of(profile: &str) -> [c_char; NVML_DEVICE_NAME_V2_BUFFER_SIZE] {
     name
 }
 
-fn gpu_figures(table: &Table, profile: &GpuProfile) -> nvmlGpuInstanceProfileInfo_v2_t {
-    let engines = table.engines(profile);
-    nvmlGpuInstanceProfileInfo_v2_t {
-        version: struct_version::<nvmlGpuInstanceProfileInfo_v2_t>(2),
-        id: profile.id,
-        isP2pSupported: 0,
-        sliceCount: profile.compute_slices,
-        instanceCount: profile.most,
-        multiprocessorCount: table.multiprocessors(profile),
-        copyEngineCount: engines.copy,
-        decoderCount: engines.decoder,
-        encoderCount: engines.encoder,
-        jpegCount: engines.jpeg,
-        ofaCount: engines.ofa,
-        memorySizeMB: profile.memory_mib,
-        name: name_of(&profile.name),
-    }
+/// What all versions of the structure say of a profile of GPU instances, and the fields that one version has beside them.
+macro_rules! gpu_figures {
+    ($version:ident, $table:ident, $profile:ident, { $($field:ident: $value:expr),* }) => {{
+        let engines = $table.engines($profile);
+        $version {
+            id: $profile.id,
+            sliceCount: $profile.compute_slices,
+            instanceCount: $profile.most,
+            multiprocessorCount: $table.multiprocessors($profile),
+            copyEngineCount: engines.copy,
+            decoderCount: engines.decoder,
+            encoderCount: engines.encoder,
+            jpegCount: engines.jpeg,
+            ofaCount: engines.ofa,
+            memorySizeMB: $profile.memory_mib,
+            $($field: $value),*
+        }
+    }};
+}
+
+/// The same of compute instances.
+macro_rules! compute_figures {
+    ($version:ident, $profile:ident, { $($field:ident: $value:expr),* }) => {
+        $version {
+            id: $profile.id,
+            sliceCount: $profile.compute_slices,
+            instanceCount: $profile.most,
+            multiprocessorCount: $profile.multiprocessors,
+            sharedCopyEngineCount: $profile.engines.copy,
+            sharedDecoderCount: $profile.engines.decoder,
+            sharedEncoderCount: $profile.engines.encoder,
+            sharedJpegCount: $profile.engines.jpeg,
+            sharedOfaCount: $profile.engines.ofa,
+            $($field: $value),*
+        }
+    };
+}
+
+/// The version of its structure that the caller asks for.
+///
+/// # Safety
+/// `info` is not null, and the caller has set the version.
+unsafe fn version_of<T>(info: *const T) -> u32 {
+    // SAFETY: by contract; all versions begin with their number.
+    unsafe { info.cast::<u32>().read() }
 }
 
 fn gpu_profile(device: nvmlDevice_t, number: u32, info: *mut nvmlGpuInstanceProfileInfo_t) -> Done {
     let place = out(info)?;
     let profile = numbered(partitionable(device)?.1, number)?;
     let (_, table) = listed(device)?;
-    let all = gpu_figures(table, profile);
-    place.set(nvmlGpuInstanceProfileInfo_t {
-        id: all.id,
-        isP2pSupported: all.isP2pSupported,
-        sliceCount: all.sliceCount,
-        instanceCount: all.instanceCount,
-        multiprocessorCount: all.multiprocessorCount,
-        copyEngineCount: all.copyEngineCount,
-        decoderCount: all.decoderCount,
-        encoderCount: all.encoderCount,
-        jpegCount: all.jpegCount,
-        ofaCount: all.ofaCount,
-        memorySizeMB: all.memorySizeMB,
-    })
+    place.set(gpu_figures!(nvmlGpuInstanceProfileInfo_t, table, profile, { isP2pSupported: 0 }))
 }
 
 /// The forms with a version are documented to answer only while the mode is on.
@@ -138,48 +153,32 @@ unsafe fn set_gpu_profile(
     info: *mut nvmlGpuInstanceProfileInfo_v2_t,
 ) -> Done {
     let place = out(info)?;
-    let all = gpu_figures(table, profile);
-    // SAFETY: not null; the caller sets the version before the call.
-    let version = unsafe { (*info).version };
-    if version == all.version {
-        return place.set(all);
-    }
+    let second = struct_version::<nvmlGpuInstanceProfileInfo_v2_t>(2);
     let third = struct_version::<nvmlGpuInstanceProfileInfo_v3_t>(3);
-    if version != third {
-        return Err(nvmlReturn_t::ARGUMENT_VERSION_MISMATCH);
+    let name = name_of(&profile.name);
+    // SAFETY: not null; the caller sets the version before the call.
+    match unsafe { version_of(info) } {
+        version if version == second => place.set(gpu_figures!(
+            nvmlGpuInstanceProfileInfo_v2_t,
+            table,
+            profile,
+            { version: version, isP2pSupported: 0, name: name }
+        )),
+        version if version == third => {
+            let capabilities = if profile.has_graphics() {
+                GPU_GRAPHICS
+            } else {
+                0
+            };
+            out(info.cast())?.set(gpu_figures!(
+                nvmlGpuInstanceProfileInfo_v3_t,
+                table,
+                profile,
+                { version: version, name: name, capabilities: capabilities }
+            ))
+        }
+        _ => Err(nvmlReturn_t::ARGUMENT_VERSION_MISMATCH),
     }
-    out(info.cast())?.set(nvmlGpuInstanceProfileInfo_v3_t {
-        version: third,
-        id: all.id,
-        sliceCount: all.sliceCount,
-        instanceCount: all.instanceCount,
-        multiprocessorCount: all.multiprocessorCount,
-        copyEngineCount: all.copyEngineCount,
-        decoderCount: all.decoderCount,
-        encoderCount: all.encoderCount,
-        jpegCount: all.jpegCount,
-        ofaCount: all.ofaCount,
-        memorySizeMB: all.memorySizeMB,
-        name: all.name,
-        capabilities: if profile.has_graphics() {
-            GPU_GRAPHICS
-        } else {
-            0
-        },
-    })
-}
-
-/// Without an array the count alone; with one, nothing says how large it is.
-///
-/// # Safety
-/// `places` is null or has room for all of them.
-unsafe fn set_places<T: Copy>(places: *mut T, count: *mut u32, list: &[T]) -> Done {
-    let count = out(count)?;
-    if !places.is_null() {
-        // SAFETY: the caller's array is large enough for what the profile has, as nvml.h asks.
-        unsafe { std::ptr::copy_nonoverlapping(list.as_ptr(), places, list.len()) };
-    }
-    count.set(list.len() as u32)
 }
 
 /// Where a profile may lie, whatever lies there and whether the mode is on.
@@ -200,7 +199,7 @@ unsafe fn placements(
         })
         .collect();
     // SAFETY: the caller's array.
-    unsafe { set_places(places, count, &list) }
+    unsafe { set_list(places, count, &list) }
 }
 
 fn capacity(device: nvmlDevice_t, id: u32, count: *mut u32) -> Done {
@@ -235,22 +234,6 @@ fn compute_known(part: GpuInstanceRef, id: u32) -> Done<ComputeProfile> {
     found.ok_or(nvmlReturn_t::INVALID_ARGUMENT)
 }
 
-fn compute_figures(profile: &ComputeProfile) -> nvmlComputeInstanceProfileInfo_v2_t {
-    nvmlComputeInstanceProfileInfo_v2_t {
-        version: struct_version::<nvmlComputeInstanceProfileInfo_v2_t>(2),
-        id: profile.id,
-        sliceCount: profile.compute_slices,
-        instanceCount: profile.most,
-        multiprocessorCount: profile.multiprocessors,
-        sharedCopyEngineCount: profile.engines.copy,
-        sharedDecoderCount: profile.engines.decoder,
-        sharedEncoderCount: profile.engines.encoder,
-        sharedJpegCount: profile.engines.jpeg,
-        sharedOfaCount: profile.engines.ofa,
-        name: name_of(&profile.name),
-    }
-}
-
 fn compute_profile(
     handle: nvmlGpuInstance_t,
     number: u32,
@@ -258,18 +241,12 @@ fn compute_profile(
     info: *mut nvmlComputeInstanceProfileInfo_t,
 ) -> Done {
     let place = out(info)?;
-    let all = compute_figures(&compute_numbered(handle, number, engines)?);
-    place.set(nvmlComputeInstanceProfileInfo_t {
-        id: all.id,
-        sliceCount: all.sliceCount,
-        instanceCount: all.instanceCount,
-        multiprocessorCount: all.multiprocessorCount,
-        sharedCopyEngineCount: all.sharedCopyEngineCount,
-        sharedDecoderCount: all.sharedDecoderCount,
-        sharedEncoderCount: all.sharedEncoderCount,
-        sharedJpegCount: all.sharedJpegCount,
-        sharedOfaCount: all.sharedOfaCount,
-    })
+    let profile = compute_numbered(handle, number, engines)?;
+    place.set(compute_figures!(
+        nvmlComputeInstanceProfileInfo_t,
+        profile,
+        {}
+    ))
 }
 
 unsafe fn compute_profile_by_number(
@@ -280,34 +257,30 @@ unsafe fn compute_profile_by_number(
 ) -> Done {
     let place = out(info)?;
     let profile = compute_numbered(handle, number, engines)?;
-    let all = compute_figures(&profile);
-    // SAFETY: not null; the caller sets the version before the call.
-    let version = unsafe { (*info).version };
-    if version == all.version {
-        return place.set(all);
-    }
+    let second = struct_version::<nvmlComputeInstanceProfileInfo_v2_t>(2);
     let third = struct_version::<nvmlComputeInstanceProfileInfo_v3_t>(3);
-    if version != third {
-        return Err(nvmlReturn_t::ARGUMENT_VERSION_MISMATCH);
+    let name = name_of(&profile.name);
+    // SAFETY: not null; the caller sets the version before the call.
+    match unsafe { version_of(info) } {
+        version if version == second => place.set(compute_figures!(
+            nvmlComputeInstanceProfileInfo_v2_t,
+            profile,
+            { version: version, name: name }
+        )),
+        version if version == third => {
+            let capabilities = if profile.has_graphics {
+                COMPUTE_GRAPHICS
+            } else {
+                0
+            };
+            out(info.cast())?.set(compute_figures!(
+                nvmlComputeInstanceProfileInfo_v3_t,
+                profile,
+                { version: version, name: name, capabilities: capabilities }
+            ))
+        }
+        _ => Err(nvmlReturn_t::ARGUMENT_VERSION_MISMATCH),
     }
-    out(info.cast())?.set(nvmlComputeInstanceProfileInfo_v3_t {
-        version: third,
-        id: all.id,
-        sliceCount: all.sliceCount,
-        instanceCount: all.instanceCount,
-        multiprocessorCount: all.multiprocessorCount,
-        sharedCopyEngineCount: all.sharedCopyEngineCount,
-        sharedDecoderCount: all.sharedDecoderCount,
-        sharedEncoderCount: all.sharedEncoderCount,
-        sharedJpegCount: all.sharedJpegCount,
-        sharedOfaCount: all.sharedOfaCount,
-        name: all.name,
-        capabilities: if profile.has_graphics {
-            COMPUTE_GRAPHICS
-        } else {
-            0
-        },
-    })
 }
 
 unsafe fn compute_placements(
@@ -325,7 +298,7 @@ unsafe fn compute_placements(
         })
         .collect();
     // SAFETY: the caller's array.
-    unsafe { set_places(places, count, &list) }
+    unsafe { set_list(places, count, &list) }
 }
 
 fn compute_capacity(handle: nvmlGpuInstance_t, id: u32, count: *mut u32) -> Done {
