@@ -1,4 +1,7 @@
-//! Takes turns of compute time between the slices of the node: one thread between the slices' files and the law of the core.
+//! The compute scheduler: one thread that writes the leases of compute time, decided by the core, into the slices' files.
+//!
+//! May use: `host`.
+//! Used by: `controller`, `daemon`.
 //!
 //! ```text
 //! cycle ── keep, release ──► keeper ◄── what the slices' processes want (woken by them, or every so often)

@@ -1,4 +1,7 @@
-//! What one run of the agent is given: nothing in it changes while the agent lives.
+//! The configuration of one run of the agent: nothing in it changes while the agent lives.
+//!
+//! May use: `host`, `auth`, `model`, `job_dir`.
+//! Used by: `supervisor`, `controller`, `daemon`, `diagnostics`, `standalone`.
 
 pub mod simulated_gpus;
 
@@ -12,10 +15,10 @@ use divvy_core::reconcile::BypassPolicy;
 use divvy_core::{Order, Preemption, QueueSpec};
 
 use crate::auth::Rules;
-use crate::container::OnUnlimited;
+use crate::job_dir::container_spec::OnUnlimited;
+use crate::job_dir::injection::{InjectionPolicy, Wrapper};
 use crate::model::idle::Rule;
 use crate::model::retention::RetentionPolicy;
-use crate::supervisor::injection::{InjectionPolicy, Wrapper};
 
 /// In which form jobs get their limiter.
 const FORM: &str = "DIVVY_FORM";

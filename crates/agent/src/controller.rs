@@ -1,4 +1,8 @@
-//! Observe, plan, act: the single owner of the node's state.
+//! The controller loop: observe, plan, act. It is the single owner of the node's state.
+//!
+//! May use: `host`, `auth`, `compute`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `journal`, `supervisor`,
+//! `container`.
+//! Used by: `http`, `daemon`, `standalone`.
 //!
 //! ```text
 //! messages ──► handle ──► plan ──► commit ──► act ──► answer
@@ -37,7 +41,7 @@ use crate::checkpoint::CheckpointOps;
 use crate::compute::ComputeScheduler;
 use crate::config::Config;
 use crate::controller::mailbox::{Inbox, Message, Milestone, Reply, StateQuery};
-use crate::gpu::mig::{MigCommand, MigSlot, Workers};
+use crate::gpu::mig::{MigCommand, Workers};
 use crate::gpu::slice::HeldSlice;
 use crate::gpu::{Device, IDLE_INTERVAL, Observer};
 use crate::host::clock::{Instant, now};
@@ -50,6 +54,7 @@ use crate::journal::secrets::Secrets;
 use crate::journal::{Store, StoreError};
 use crate::model::counters::Counters;
 use crate::model::job::Job;
+use crate::model::mig_instance::MigSlot;
 use crate::model::policy::Dependency;
 use crate::supervisor::handle::SupervisorHandle;
 use crate::supervisor::watch::{Watch, WatchEvent};
@@ -291,6 +296,7 @@ pub struct ControllerParts {
     pub observer: Arc<Observer>,
     pub keeper: ComputeScheduler,
     pub workers: Workers,
+    pub checkpoint_ops: CheckpointOps,
     /// How many jobs the journal got from their records.
     pub recovered: u32,
 }
@@ -310,6 +316,7 @@ impl Controller {
             observer,
             keeper,
             workers,
+            checkpoint_ops,
             recovered,
         } = parts;
         let jobs = store
@@ -326,13 +333,6 @@ impl Controller {
         let bypasses = store.bypass_counts()?;
         let projects = store.projects()?;
         let secrets = Secrets::below(config.home.state());
-        let errands = CheckpointOps::new(
-            workers.mailbox(),
-            Arc::clone(&observer),
-            config.programs.divvy.clone(),
-            (config.simulated.as_ref())
-                .map(|simulated| simulated.lib.join(divvy_driver::load::CUDA)),
-        );
         let migs = MigManager::new(workers, store.migs()?);
         let mut cycle = Self {
             disk: Disk::of(config.home.state()),
@@ -346,7 +346,7 @@ impl Controller {
             observer,
             compute_scheduler: keeper,
             migs,
-            checkpoint_ops: errands,
+            checkpoint_ops,
             watchlist: Watchlist::default(),
             bypasses,
             accounts_only: HashSet::new(),
@@ -786,7 +786,7 @@ impl Controller {
     }
 
     /// The MIG instances that it knows of as its own.
-    pub fn instances(&self) -> &BTreeMap<MigSlot, crate::gpu::mig::ManagedInstance> {
+    pub fn instances(&self) -> &BTreeMap<MigSlot, crate::model::mig_instance::ManagedInstance> {
         self.migs.instances()
     }
 

@@ -14,13 +14,13 @@ use rustix::process::Signal;
 
 use super::helper::{CheckpointAction, CheckpointHelper};
 use super::{
-    CheckpointOp, CheckpointOutcome, CheckpointReport, CheckpointUpdate, Direction, host_memory,
+    CheckpointOp, CheckpointOutcome, CheckpointReport, CheckpointUpdate, Direction, ReportSender,
+    host_memory,
 };
-use crate::controller::mailbox::{Mailbox, Message};
 use crate::gpu::{GpuOccupancy, Observer};
+use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::host::process::{self, Process};
-use crate::supervisor::error_chain;
 
 /// How often it is looked for processes that have come to use a GPU, or were started, meanwhile.
 const MAX_PASSES: usize = 16;
@@ -34,7 +34,7 @@ pub struct OpRunner {
     op: CheckpointOp,
     helper: CheckpointHelper,
     observer: Arc<Observer>,
-    mailbox: Mailbox,
+    report: ReportSender,
 }
 
 /// Why it comes to no good end.
@@ -71,13 +71,13 @@ impl OpRunner {
         errand: CheckpointOp,
         helper: CheckpointHelper,
         observer: Arc<Observer>,
-        mailbox: Mailbox,
+        report: ReportSender,
     ) -> Self {
         Self {
             op: errand,
             helper,
             observer,
-            mailbox,
+            report,
         }
     }
 
@@ -102,12 +102,11 @@ impl OpRunner {
     }
 
     fn report(&self, what: CheckpointUpdate) {
-        self.mailbox
-            .post(Message::CheckpointReport(Box::new(CheckpointReport {
-                job: self.op.job,
-                attempt: self.op.attempt,
-                update: what,
-            })));
+        (self.report)(CheckpointReport {
+            job: self.op.job,
+            attempt: self.op.attempt,
+            update: what,
+        });
     }
 
     fn offload(&self) -> OpResult {

@@ -145,7 +145,7 @@ pub fn describe_error(error: &Error) -> String {
             message.trim().to_owned()
         }
         Error::DockerStreamError { error } => error.trim().to_owned(),
-        other => crate::supervisor::error_chain(other),
+        other => crate::host::error::error_chain(other),
     }
 }
 

@@ -27,6 +27,7 @@ use crate::auth::Caller;
 use crate::container::cdi;
 use crate::gpu::slice::HeldSlice;
 use crate::host::clock::now;
+use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::job_dir::{ExitRecord, RunOutcome};
 use crate::journal::StoreError;
@@ -34,7 +35,6 @@ use crate::model::claim::{self, Claim, ClaimRequest};
 use crate::model::job::{Credentials, Job, JobSpec, NewJob};
 use crate::model::policy::JobPolicy;
 use crate::model::validate::budget;
-use crate::supervisor::error_chain;
 
 impl Job {
     /// What it is the claim of, where it is one.

@@ -13,9 +13,9 @@ use divvy_core::Bytes;
 
 use super::Controller;
 use crate::host::clock::Instant;
+use crate::host::error::error_chain;
 use crate::journal::StoreError;
 use crate::model::validate::limits;
-use crate::supervisor::error_chain;
 
 /// How often a full disk is tried again.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -3,6 +3,7 @@
 pub(super) mod caller;
 pub mod estimate;
 pub(super) mod exec_target;
+pub mod metrics;
 pub(super) mod mig_preview;
 pub mod reference;
 pub mod summary;
@@ -18,13 +19,13 @@ use divvy_ledger::Snapshot;
 use super::mig;
 use super::observe::reconcile::SliceUsage;
 use super::query::estimate::StartEstimator;
+use super::query::metrics::{DaemonStats, Page};
 use super::query::reference::JobRef;
 use super::query::view::JobView;
 use super::{ActiveJob, Controller};
 use crate::compute::ComputeUsage;
 use crate::gpu::Device;
 use crate::host::clock::now;
-use crate::http::{DaemonStats, Page};
 use crate::journal::StoreError;
 use crate::model::bypass::Bypass;
 use crate::model::job::Job;
@@ -504,5 +505,5 @@ fn processes_on(ledger: &Snapshot, gpu: usize) -> u32 {
 }
 
 pub(super) fn journal_error(error: StoreError) -> Error {
-    Error::new(ErrorCode::Internal, crate::supervisor::error_chain(&error))
+    Error::new(ErrorCode::Internal, crate::host::error::error_chain(&error))
 }

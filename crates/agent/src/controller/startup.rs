@@ -8,8 +8,8 @@ use super::lifecycle::start::{overheads, records, slice_layout};
 use super::mig::is_divided;
 use crate::gpu::slice;
 use crate::gpu::watched_jobs::WatchedJob;
+use crate::host::error::error_chain;
 use crate::journal::StoreError;
-use crate::supervisor::error_chain;
 
 /// What a restart found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

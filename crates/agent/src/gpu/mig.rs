@@ -14,16 +14,12 @@
 pub mod device_nodes;
 pub mod discover;
 pub mod driver;
-mod instance;
-pub mod mode;
 mod operations;
 mod worker;
 
 pub use discover::GpuMigState;
-pub use instance::{InstanceInfo, ManagedInstance, MigSlot};
-pub use mode::RequestedMode;
 pub use operations::MigOpError;
-pub use worker::{Epochs, MigCommand, MigOutcome, MigReport, MigTask, Workers};
+pub use worker::{Epochs, MigCommand, MigOutcome, MigReport, MigTask, ReportSender, Workers};
 
 /// Says in a debug build under test that this is another boot.
 const BOOT: &str = "DIVVY_TEST_BOOT";

@@ -12,7 +12,7 @@ use super::{FaultyGpu, GpuOccupancy, GpuProcess, Observation, ObservedGpu, Power
 use crate::gpu::mig::discover::{self, MigCapabilities, MigStateError};
 use crate::gpu::mig::driver::Gpu;
 use crate::gpu::mig::{Epochs, GpuMigState};
-use crate::supervisor::error_chain;
+use crate::host::error::error_chain;
 
 /// The driver, loaded.
 pub struct Source {

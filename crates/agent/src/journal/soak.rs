@@ -11,10 +11,11 @@ use divvy_core::{
 };
 use jiff::{SignedDuration, Timestamp};
 
-use super::past::{RetentionLimits, cuts, events_beyond, jobs_beyond, usages_beyond};
+use super::past::{cuts, events_beyond, jobs_beyond, usages_beyond};
 use super::tests::new;
 use super::*;
 use crate::model::job::Job;
+use crate::model::retention::RetentionLimits;
 
 const GPUS: u8 = 8;
 const WAITING: usize = 100;
@@ -64,8 +65,9 @@ fn any_number_of_jobs_leaves_the_journal_and_the_memory_as_large_as_a_few() {
         return soak();
     }
     let name = "any_number_of_jobs_leaves_the_journal_and_the_memory_as_large_as_a_few";
+    let module = module_path!().trim_start_matches("divvy_agent::");
     let measured = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("store::soak::{name}"), "--nocapture"])
+        .args(["--exact", &format!("{module}::{name}"), "--nocapture"])
         .env(MEASURED, "1")
         .output()
         .unwrap();

@@ -14,8 +14,6 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::journal::RetentionLimits;
-
 /// For how long a key stands for its job at least, whatever else is said: as long as other services promise it (Stripe's API
 /// keeps keys for 24 hours).
 pub const MIN_KEY_LIFETIME: Duration = Duration::from_secs(24 * 3600);
@@ -65,6 +63,22 @@ impl Default for RetentionPolicy {
             usage_for: days(400),
         }
     }
+}
+
+/// What is to be found: ended jobs of a user beyond one of these.
+#[derive(Clone, Copy, Debug)]
+pub struct RetentionLimits {
+    /// Ended before this.
+    pub ended: Timestamp,
+    /// More than this number of the user's, if they ended before `young`.
+    pub most: u32,
+    pub young: Timestamp,
+    /// More than this number of them, whenever they ended.
+    pub most_young: u32,
+    /// More than so many bytes of texts, whenever they ended.
+    pub texts: u64,
+    /// Jobs with idempotency keys that ended after this are not found.
+    pub keys: Timestamp,
 }
 
 impl RetentionPolicy {

@@ -19,20 +19,22 @@ use super::gpus::CONTEXT;
 use super::kernel::Kind;
 use super::with;
 use crate::auth::Rules;
+use crate::checkpoint::CheckpointOps;
 use crate::compute::ComputeScheduler;
 use crate::config::{Config, Containers, InjectionPreference, Programs, Simulated};
 use crate::container::gc::ContainerGc;
-use crate::controller::mailbox::{Inbox, Message, mailbox};
+use crate::controller::mailbox::Message;
 use crate::controller::{Controller, ControllerParts};
-use crate::gpu::mig::mode::effective_mode;
-use crate::gpu::mig::{ManagedInstance, MigSlot, Workers};
+use crate::gpu::mig::Workers;
 use crate::gpu::{Device, Observer, Source};
 use crate::host::clock::Instant;
 use crate::host::disk::FreeSpace;
 use crate::host::process::evidence::{KnownFile, KnownFiles};
 use crate::journal::recover;
 use crate::journal::{Store, StoreError};
+use crate::model::gpu_mode::effective_mode;
 use crate::model::job::{Credentials, Job};
+use crate::model::mig_instance::{ManagedInstance, MigSlot};
 
 thread_local! {
     /// How many points the agent passes before it dies; nothing while somebody else is at work.
@@ -130,7 +132,7 @@ pub fn call<T>(work: impl FnOnce() -> Result<T, StoreError>) -> Call<T> {
     WORKS.set(false);
     match done {
         Ok(Ok(done)) => Call::Done(done),
-        Ok(Err(error)) => Call::Dead(crate::supervisor::error_chain(&error)),
+        Ok(Err(error)) => Call::Dead(crate::host::error::error_chain(&error)),
         Err(payload) => match payload.downcast::<Death>() {
             Ok(death) => Call::Dead(format!("killed at {}", death.0)),
             Err(payload) => {
@@ -207,8 +209,6 @@ pub struct Daemon {
     pub sweep: Option<ContainerGc>,
     /// What the threads of MIG do; a run reports it.
     pub workers: Workers,
-    /// They would report here.
-    _reports: Inbox,
 }
 
 /// How the agent is started, which a run decides once.
@@ -307,11 +307,18 @@ impl Daemon {
             driver: None,
         };
         let observer = Arc::new(Observer::new(Arc::clone(&source), marks));
-        let (mailbox, reports) = mailbox();
-        let workers = || Workers::new(Arc::clone(&source), mailbox.clone(), home.migs());
+        // The simulated driver reports through the run, and nothing else of it reports.
+        let workers = || Workers::new(Arc::clone(&source), Arc::new(drop), home.migs());
         let (events, told) = broadcast::channel(4096);
+        let config = config(home, manner);
+        let checkpoint_ops = CheckpointOps::new(
+            Arc::new(drop),
+            Arc::clone(&observer),
+            config.programs.divvy.clone(),
+            None,
+        );
         let cycle = Controller::new(ControllerParts {
-            config: config(home, manner),
+            config,
             store,
             watch: None,
             events,
@@ -319,6 +326,7 @@ impl Daemon {
             observer: Arc::clone(&observer),
             keeper: ComputeScheduler::idle(),
             workers: workers(),
+            checkpoint_ops,
             recovered: u32::try_from(recovered.len()).unwrap_or(u32::MAX),
         })?;
         let workers = workers();
@@ -330,7 +338,6 @@ impl Daemon {
             ticked: Instant::now(),
             told,
             sweep: None,
-            _reports: reports,
         };
         let before = daemon.kept();
         daemon.cycle.resume()?;
@@ -347,7 +354,7 @@ impl Daemon {
         if looks {
             messages.push(match self.observer.observe() {
                 Ok(look) => Message::Sampled(Box::new(look)),
-                Err(error) => Message::ObservationFailed(crate::supervisor::error_chain(&error)),
+                Err(error) => Message::ObservationFailed(crate::host::error::error_chain(&error)),
             });
         }
         self.cycle.run_once(messages.into_iter(), ticks)

@@ -13,9 +13,8 @@ use super::gpus::Health;
 use super::kernel::{Kind, Proc};
 use super::rng::Rng;
 use super::{World, with};
-use crate::gpu::mig::{
-    Epochs, InstanceInfo, ManagedInstance, MigCommand, MigOutcome, MigSlot, MigTask,
-};
+use crate::gpu::mig::{Epochs, MigCommand, MigOutcome, MigTask};
+use crate::model::mig_instance::{InstanceInfo, ManagedInstance, MigSlot};
 
 /// What an instance has in use of it while nobody uses it.
 pub const BASELINE: Bytes = Bytes::mib(20);

@@ -9,10 +9,10 @@ use divvy_core::{JobId, JobState as Life};
 use crate::controller::Controller;
 use crate::controller::query::reference::JobRef;
 use crate::host::clock::now;
+use crate::host::error::error_chain;
 use crate::journal::StoreError;
 use crate::model::job::Job;
 use crate::model::policy::{Dependency, Of};
-use crate::supervisor::error_chain;
 
 /// So many ends are foreseen one by one of each job that waits for them.
 const MOST_AWAITED: usize = 256;

@@ -12,13 +12,13 @@ use crate::controller::query::estimate::StartEstimator;
 use crate::controller::query::journal_error;
 use crate::gpu::Device;
 use crate::host::clock::now;
+use crate::host::error::error_chain;
 use crate::journal::StoreError;
 use crate::journal::secrets::SecretsError;
 use crate::model::idle;
 use crate::model::job::{Credentials, Job, JobSpec, NewJob};
 use crate::model::policy::{Hold, JobPolicy};
 use crate::model::validate::{self, budget, usage};
-use crate::supervisor::error_chain;
 use crate::supervisor::output;
 use crate::supervisor::script;
 

@@ -11,13 +11,14 @@ use crate::auth::Caller;
 use crate::controller::Controller;
 use crate::controller::query::reference::has_ended;
 use crate::host::clock::{Instant, now};
+use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::host::process::Process;
 use crate::job_dir::JobDir;
+use crate::job_dir::processes::processes_of;
 use crate::journal::StoreError;
 use crate::model::cause::Cause;
 use crate::supervisor::handle::SupervisorHandle;
-use crate::supervisor::{error_chain, processes_of};
 
 impl Controller {
     pub(in crate::controller) fn cancel(

@@ -11,7 +11,7 @@ use divvy_core::docker::{self, ContainerOptionError};
 
 use crate::config::simulated_gpus;
 use crate::config::{Config, LibraryMissing, Simulated};
-use crate::container::driver::{Driver, DriverError, GpuDevice};
+use crate::container::driver::{DriverError, GpuDevice};
 use crate::container::edits::{JobFiles, edits};
 use crate::container::engine::{self, NoEngine};
 use crate::container::gc::{self, ContainerGc};
@@ -19,12 +19,13 @@ use crate::container::{cdi, job_files};
 use crate::controller::Controller;
 use crate::controller::mig::is_divided;
 use crate::host::clock::Instant;
+use crate::host::error::error_chain;
 use crate::host::process::{self, Process};
 use crate::job_dir::JobDir;
+use crate::job_dir::container_spec::Driver;
 use crate::job_dir::container_spec::{self, ContainerSlice, Limiter, OnUnlimited, Plan};
+use crate::job_dir::injection::InjectionPolicy;
 use crate::journal::StoreError;
-use crate::supervisor::error_chain;
-use crate::supervisor::injection::InjectionPolicy;
 use crate::supervisor::job_environment::{JobEnvironment, for_job};
 
 /// Between two supervisors of one container: one that dies at once is not to be followed by the next at once.

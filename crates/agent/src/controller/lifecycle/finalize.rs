@@ -11,11 +11,11 @@ use super::start::records;
 use crate::controller::Controller;
 use crate::gpu::slice;
 use crate::host::clock::now;
+use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::job_dir::{ExitRecord, RunOutcome};
 use crate::journal::StoreError;
 use crate::model::oom;
-use crate::supervisor::error_chain;
 
 impl Controller {
     /// Writes down how a job ended and frees its slice; `None` when nobody knows. Not before its last process is gone:

@@ -9,12 +9,12 @@ use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::{JobId, JobState as Life};
 use rustix::process::Signal;
 
-use crate::checkpoint::GpuMemoryState;
 use crate::controller::Controller;
 use crate::controller::query::reference::has_ended;
 use crate::host::clock::Instant;
 use crate::host::failpoint::reach;
 use crate::journal::StoreError;
+use crate::model::gpu_memory::GpuMemoryState;
 
 /// How often processes are looked for that were started while others were being stopped.
 const PASSES: usize = 16;

@@ -6,13 +6,14 @@
 use divvy_core::job::{Event, ProgramExit, StopReason};
 use divvy_core::{JobId, JobState as Life};
 
-use crate::checkpoint::GpuMemoryState;
 use crate::controller::Controller;
 use crate::host::clock::Instant;
-use crate::job_dir::{ExitRecord, RunOutcome, StopRecord};
+use crate::host::error::error_chain;
+use crate::job_dir::{ExitRecord, RunOutcome};
 use crate::journal::StoreError;
+use crate::model::cause::StopRecord;
+use crate::model::gpu_memory::GpuMemoryState;
 use crate::model::job::Job;
-use crate::supervisor::error_chain;
 
 impl Job {
     /// Whether a program that left like this is started again.

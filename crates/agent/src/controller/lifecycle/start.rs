@@ -12,7 +12,6 @@ use divvy_ledger::{CreateError, OpenError};
 use rustix::io::Errno;
 
 use super::container::{ContainerError, plan};
-use crate::container::Plan;
 use crate::container::job_files::CoverError;
 use crate::controller::mig::is_divided;
 use crate::controller::query::caller::run_as;
@@ -22,16 +21,17 @@ use crate::gpu::slice::{HeldSlice, SliceConfig, SliceError, chown_to_user};
 use crate::gpu::watched_jobs::WatchedJob;
 use crate::host::cgroup::{Cgroup, CgroupStatus};
 use crate::host::clock::{Instant, now};
+use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
+use crate::job_dir::OutputFiles;
+use crate::job_dir::container_spec::Plan;
 use crate::job_dir::{ExitRecord, JobDir, LaunchSpec, RecordError, RunOutcome};
 use crate::journal::StoreError;
 use crate::journal::secrets::SecretsError;
 use crate::model::job::Job;
-use crate::supervisor::error_chain;
 use crate::supervisor::forkserver;
 use crate::supervisor::handle::SupervisorHandle;
 use crate::supervisor::job_environment::{JobEnvironment, for_job};
-use crate::supervisor::output::OutputFiles;
 use crate::supervisor::script;
 
 /// Why a job that has its grants could not be started.

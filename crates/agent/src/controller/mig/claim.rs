@@ -7,9 +7,10 @@ use divvy_core::{GpuUuid, JobId, JobState as Life};
 
 use super::{DestroyReason, slot};
 use crate::controller::Controller;
-use crate::gpu::mig::{ManagedInstance, MigSlot, MigTask};
+use crate::gpu::mig::MigTask;
 use crate::host::clock::now;
 use crate::journal::StoreError;
+use crate::model::mig_instance::{ManagedInstance, MigSlot};
 
 impl Controller {
     /// Journals what the instances of a job that starts are to be, and those that make room for them. True where it waits for

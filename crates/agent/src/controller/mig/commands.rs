@@ -6,10 +6,11 @@ use divvy_core::{GpuUuid, JobId};
 
 use super::DestroyReason;
 use crate::controller::Controller;
-use crate::gpu::mig::{ManagedInstance, MigCommand, MigSlot, MigTask};
+use crate::gpu::mig::{MigCommand, MigTask};
 use crate::host::clock::now;
 use crate::host::failpoint::reach;
 use crate::journal::StoreError;
+use crate::model::mig_instance::{ManagedInstance, MigSlot};
 
 impl Controller {
     /// Journals that an instance is to be made for a job, and orders it.

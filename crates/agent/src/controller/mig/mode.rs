@@ -15,10 +15,13 @@ use super::reconcile::is_deserted;
 use crate::controller::Controller;
 use crate::controller::mailbox::Reply;
 use crate::gpu::Device;
-use crate::gpu::mig::mode::{effective_mode, pending_switch};
-use crate::gpu::mig::{ManagedInstance, MigOpError, MigSlot, MigTask, RequestedMode};
+use crate::gpu::mig::{MigOpError, MigTask};
 use crate::host::failpoint::reach;
 use crate::journal::StoreError;
+use crate::model::gpu_mode::RequestedMode;
+use crate::model::gpu_mode::effective_mode;
+use crate::model::gpu_mode::pending_switch;
+use crate::model::mig_instance::{ManagedInstance, MigSlot};
 
 /// A change on its way.
 pub struct ModeChange {

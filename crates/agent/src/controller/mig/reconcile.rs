@@ -11,11 +11,12 @@ use divvy_core::{Bytes, GpuUuid, JobId, JobState as Life};
 
 use super::{DestroyReason, slot};
 use crate::controller::{ActiveJob, Controller};
+use crate::gpu::mig::GpuMigState;
 use crate::gpu::mig::discover::DiscoveredInstance;
-use crate::gpu::mig::{GpuMigState, InstanceInfo, MigSlot};
 use crate::gpu::sample::GpuSample;
 use crate::host::clock::Instant;
 use crate::journal::StoreError;
+use crate::model::mig_instance::{InstanceInfo, MigSlot};
 
 /// How often an instance in quarantine is tried to be destroyed. Whoever leaked a handle of it does not let go of it until he is
 /// restarted.

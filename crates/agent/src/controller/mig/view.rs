@@ -9,7 +9,7 @@ use super::slot;
 use crate::controller::Controller;
 use crate::gpu::Device;
 use crate::gpu::mig::discover::DiscoveredInstance;
-use crate::gpu::mig::{ManagedInstance, MigSlot};
+use crate::model::mig_instance::{ManagedInstance, MigSlot};
 
 /// What holds a limit that is an instance's.
 pub const ENFORCEMENT: &str = "mig";

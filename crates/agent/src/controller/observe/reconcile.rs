@@ -17,9 +17,9 @@ use crate::gpu::slice::HeldSlice;
 use crate::host::cgroup::Cgroup;
 use crate::host::clock::now;
 use crate::host::process::{Process, evidence};
+use crate::job_dir::processes::processes_of;
 use crate::journal::StoreError;
 use crate::model::bypass::Bypass;
-use crate::supervisor::processes_of;
 
 /// What the last look found of one slice on one GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,9 +12,10 @@ use divvy_core::{AllocatedJob, Bytes, Grant, JobId, JobState as Life, QueueName,
 use crate::controller::Controller;
 use crate::controller::lifecycle::start::records;
 use crate::gpu::slice::{self, HeldSlice};
+use crate::host::error::error_chain;
+use crate::job_dir::processes::survivors;
 use crate::journal::StoreError;
 use crate::journal::recover::{last_run, numbers};
-use crate::supervisor::{error_chain, survivors};
 
 /// So many of its pids are told.
 const MOST_PIDS: usize = 16;

@@ -23,11 +23,11 @@ use super::reference::JobRef;
 use crate::controller::admission::dependencies::BlockReason;
 use crate::controller::lifecycle::change::{ChangeKind, SuggestedChange};
 use crate::controller::{ActiveJob, Controller};
+use crate::host::error::error_chain;
 use crate::journal::{RuntimeHistory, StoreError};
 use crate::model::job::{Job, JobSpec};
 use crate::model::policy::Dependency;
 use crate::model::run_signature::RunSignature;
-use crate::supervisor::error_chain;
 
 /// Why a job waits: what there is to know.
 pub struct WhyQuery {

@@ -150,7 +150,7 @@ fn missing(gpu: &Gpu, instances: &[Instance], root: &Path) -> Option<Finding> {
     if let Some(error) = nodes.iter().find_map(|nodes| nodes.as_ref().err()) {
         return Some(warn(
             &check,
-            crate::supervisor::error_chain(error),
+            crate::host::error::error_chain(error),
             means,
             "in containers, mount /proc/driver/nvidia/capabilities; elsewhere, sudo dmesg | grep NVRM",
         ));

@@ -10,11 +10,11 @@ use divvy_core::mig::{MigUuidError, Placement};
 use divvy_driver::nvml::Memory;
 use divvy_driver::nvml::mig::{self as nvml, ComputeInstanceInfo, MigRefusal};
 
-use super::InstanceInfo;
 use super::driver::{Compute, Gpu, Instance};
 use crate::host::clock::sleep;
+use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
-use crate::supervisor::error_chain;
+use crate::model::mig_instance::InstanceInfo;
 
 /// A GPU instance is in use for about a second after its compute instance was destroyed, as NVIDIA's DRA driver found, which tries
 /// again as well: twice that, in short steps.

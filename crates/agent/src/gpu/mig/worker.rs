@@ -24,11 +24,10 @@ use divvy_driver::nvml::mig::{Activation, MigMode};
 
 use super::driver::Gpu;
 use super::operations::{self, MigOpError};
-use super::{InstanceInfo, MigSlot};
-use crate::controller::mailbox::{Mailbox, Message};
 use crate::gpu::Source;
+use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
-use crate::supervisor::error_chain;
+use crate::model::mig_instance::{InstanceInfo, MigSlot};
 
 /// What is to be done to a slot, or to a whole GPU.
 #[derive(Clone, Debug)]
@@ -175,31 +174,29 @@ impl Epochs {
     }
 }
 
+/// Where reports go.
+pub type ReportSender = Arc<dyn Fn(MigReport) + Send + Sync>;
+
 /// The threads, for whoever gives orders.
 pub struct Workers {
     source: Arc<Source>,
-    mailbox: Mailbox,
+    report: ReportSender,
     /// Folder of the GPUs' lock files.
     locks: PathBuf,
     threads: BTreeMap<GpuUuid, Sender<MigTask>>,
 }
 
 impl Workers {
-    pub fn new(source: Arc<Source>, mailbox: Mailbox, locks: PathBuf) -> Self {
+    pub fn new(source: Arc<Source>, report: ReportSender, locks: PathBuf) -> Self {
         Self {
             source,
-            mailbox,
+            report,
             locks,
             threads: BTreeMap::new(),
         }
     }
 
-    /// Where reports go.
-    pub fn mailbox(&self) -> Mailbox {
-        self.mailbox.clone()
-    }
-
-    /// Has an order carried out; the mailbox gets its report.
+    /// Has an order carried out; `report` hears of its outcome.
     pub fn dispatch(&mut self, order: MigCommand) {
         #[cfg(test)]
         if crate::simulation::mig::dispatch(&order) {
@@ -209,7 +206,7 @@ impl Workers {
         let thread = match self.threads.entry(gpu.clone()) {
             Entry::Occupied(thread) => thread.into_mut(),
             Entry::Vacant(none) => {
-                let worker = Worker::new(gpu, &self.source, &self.mailbox, &self.locks);
+                let worker = Worker::new(gpu, &self.source, &self.report, &self.locks);
                 let (sender, tasks) = channel();
                 none.insert(match worker.start(tasks) {
                     Ok(()) => sender,
@@ -225,24 +222,24 @@ impl Workers {
     /// Carries an order out at once, as its thread would.
     #[cfg(test)]
     pub fn execute(&self, MigCommand { gpu, task }: MigCommand) -> MigOutcome {
-        Worker::new(gpu, &self.source, &self.mailbox, &self.locks).execute(task)
+        Worker::new(gpu, &self.source, &self.report, &self.locks).execute(task)
     }
 }
 
 struct Worker {
     gpu: GpuUuid,
     source: Arc<Source>,
-    mailbox: Mailbox,
+    report: ReportSender,
     lock: PathBuf,
 }
 
 impl Worker {
-    fn new(gpu: GpuUuid, source: &Arc<Source>, mailbox: &Mailbox, locks: &Path) -> Self {
+    fn new(gpu: GpuUuid, source: &Arc<Source>, report: &ReportSender, locks: &Path) -> Self {
         Self {
             lock: locks.join(format!("{gpu}.lock")),
             gpu,
             source: Arc::clone(source),
-            mailbox: mailbox.clone(),
+            report: Arc::clone(report),
         }
     }
 
@@ -264,7 +261,7 @@ impl Worker {
                 took: began.elapsed(),
                 epoch: self.source.epochs.advance(&self.gpu),
             };
-            self.mailbox.post(Message::MigReport(Box::new(report)));
+            (self.report)(report);
         }
     }
 
