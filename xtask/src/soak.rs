@@ -86,7 +86,7 @@ fn agents_tests(which: &str) -> Command {
 }
 
 fn journal(args: &Args) -> Result<()> {
-    let mut command = agents_tests("store::soak");
+    let mut command = agents_tests("journal::soak");
     command.env("DIVVY_SOAK_JOBS", args.jobs.to_string());
     step(
         "journal",

@@ -258,7 +258,7 @@ fn serve(
             |error| tracing::warn!(%error, "cannot watch job folders; the daemon notices the end of jobs later"),
         )
         .ok();
-    let workers = Workers::new(source, mig_reports(&mailbox), config.home.migs());
+    let workers = Workers::threads(source, mig_reports(&mailbox), config.home.migs());
     let checkpoint_ops = CheckpointOps::new(
         checkpoint_reports(&mailbox),
         Arc::clone(&observer),

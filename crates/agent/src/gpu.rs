@@ -5,12 +5,13 @@
 
 pub mod attribution;
 pub mod mig;
+mod nvml;
 mod observer;
 pub mod overhead;
 mod pid_namespaces;
 pub mod sample;
 pub mod slice;
-mod source;
+pub mod source;
 mod utilisation;
 pub mod watched_jobs;
 

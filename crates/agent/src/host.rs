@@ -12,6 +12,7 @@ pub mod disk;
 pub mod error;
 pub mod failpoint;
 pub mod log_trim;
+pub mod machine;
 pub mod process;
 pub mod rlimits;
 pub mod run_as;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::checkpoint;
 use crate::controller::mailbox::{Mailbox, Message};
 use crate::gpu::SourceError;
-use crate::gpu::mig;
+use crate::gpu::mig::MigReport;
 use crate::gpu::sample::NodeSample;
 use crate::host::error::error_chain;
 use crate::journal::retention::PruneSender;
@@ -22,9 +22,9 @@ pub fn samples(mailbox: &Mailbox) -> impl Fn(Result<NodeSample, SourceError>) + 
 }
 
 /// Outcomes of MIG commands.
-pub fn mig_reports(mailbox: &Mailbox) -> mig::ReportSender {
+pub fn mig_reports(mailbox: &Mailbox) -> impl Fn(MigReport) + Clone + Send + 'static {
     let mailbox = mailbox.clone();
-    Arc::new(move |report| mailbox.post(Message::MigReport(Box::new(report))))
+    move |report| mailbox.post(Message::MigReport(Box::new(report)))
 }
 
 /// Progress of checkpoints.

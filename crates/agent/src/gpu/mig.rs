@@ -15,11 +15,11 @@ pub mod device_nodes;
 pub mod discover;
 pub mod driver;
 mod operations;
-mod worker;
+pub mod worker;
 
 pub use discover::GpuMigState;
 pub use operations::MigOpError;
-pub use worker::{Epochs, MigCommand, MigOutcome, MigReport, MigTask, ReportSender, Workers};
+pub use worker::{Epochs, MigCommand, MigOutcome, MigReport, MigTask, Workers};
 
 /// Says in a debug build under test that this is another boot.
 const BOOT: &str = "DIVVY_TEST_BOOT";

@@ -6,6 +6,7 @@ use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +16,10 @@ use divvy_core::reconcile::BypassPolicy;
 use divvy_core::{Bytes, JobId, Order, Preemption, QueueName, QueueSpec};
 use tokio::sync::broadcast;
 
-use super::gpus::CONTEXT;
+use super::gpus::{CONTEXT, SimulatedDriver};
 use super::kernel::Kind;
+use super::machine::NoTurns;
+use super::mig::dispatch;
 use super::with;
 use crate::auth::Rules;
 use crate::checkpoint::CheckpointOps;
@@ -25,7 +28,8 @@ use crate::config::{Config, Containers, InjectionPreference, Programs, Simulated
 use crate::container::gc::ContainerGc;
 use crate::controller::mailbox::Message;
 use crate::controller::{Controller, ControllerParts};
-use crate::gpu::mig::Workers;
+use crate::gpu::mig::worker::Worker;
+use crate::gpu::mig::{MigCommand, MigOutcome, Workers};
 use crate::gpu::{Device, Observer, Source};
 use crate::host::clock::Instant;
 use crate::host::disk::FreeSpace;
@@ -207,8 +211,8 @@ pub struct Daemon {
     pub told: broadcast::Receiver<Event>,
     /// What it does to containers that it found.
     pub sweep: Option<ContainerGc>,
-    /// What the threads of MIG do; a run reports it.
-    pub workers: Workers,
+    /// The folder of the GPUs' lock files.
+    locks: PathBuf,
 }
 
 /// How the agent is started, which a run decides once.
@@ -282,7 +286,7 @@ impl Daemon {
         let store = Store::open(&home.database())?;
         store.number_after(&[home.jobs(), home.slices().to_owned()])?;
         let recovered = recover::recover(&store, home)?;
-        let source = Arc::new(Source::simulated());
+        let source = Arc::new(Source::new(SimulatedDriver));
         let observation = source.observe().unwrap_or_default();
         if observation.gpus.is_empty() {
             return Ok(None);
@@ -307,8 +311,6 @@ impl Daemon {
             driver: None,
         };
         let observer = Arc::new(Observer::new(Arc::clone(&source), marks));
-        // The simulated driver reports through the run, and nothing else of it reports.
-        let workers = || Workers::new(Arc::clone(&source), Arc::new(drop), home.migs());
         let (events, told) = broadcast::channel(4096);
         let config = config(home, manner);
         let checkpoint_ops = CheckpointOps::new(
@@ -324,15 +326,14 @@ impl Daemon {
             events,
             devices,
             observer: Arc::clone(&observer),
-            keeper: ComputeScheduler::idle(),
-            workers: workers(),
+            keeper: ComputeScheduler::new(NoTurns),
+            workers: Workers::new(|command| dispatch(&command)),
             checkpoint_ops,
             recovered: u32::try_from(recovered.len()).unwrap_or(u32::MAX),
         })?;
-        let workers = workers();
         let mut daemon = Self {
             cycle,
-            workers,
+            locks: home.migs(),
             source,
             observer,
             ticked: Instant::now(),
@@ -358,6 +359,11 @@ impl Daemon {
             });
         }
         self.cycle.run_once(messages.into_iter(), ticks)
+    }
+
+    /// Carries a MIG command out, as its thread would; a run reports the outcome.
+    pub fn execute(&self, MigCommand { gpu, task }: MigCommand) -> MigOutcome {
+        Worker::new(gpu, &self.source, &self.locks).execute(task)
     }
 
     /// What it remembers.

@@ -99,9 +99,9 @@ fn device_at(gpu: usize, placement: Placement, compute: u8) -> MigUuid {
     text.parse().expect("a UUID")
 }
 
-/// Takes an order of the agent's, in a simulation.
-pub fn dispatch(order: &MigCommand) -> bool {
-    with(|world| world.ordered(order)).is_some()
+/// Takes a command of the agent's.
+pub fn dispatch(command: &MigCommand) {
+    with(|world| world.ordered(command));
 }
 
 impl MigGpu {
