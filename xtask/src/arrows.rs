@@ -93,13 +93,10 @@ const AGENT: Tree = Tree {
         ("config", &["host", "auth", "model", "job_dir"]),
         ("exec", &["host", "job_dir"]),
         ("journal", &["host", "model", "job_dir"]),
-        (
-            "supervisor",
-            &["host", "model", "job_dir", "config", "exec"],
-        ),
+        ("supervisor", &["host", "model", "job_dir", "exec"]),
         (
             "container",
-            &["host", "model", "gpu", "job_dir", "exec", "supervisor"],
+            &["host", "model", "job_dir", "exec", "supervisor"],
         ),
         (
             "controller",
@@ -151,7 +148,7 @@ const AGENT: Tree = Tree {
         ),
         (
             "diagnostics",
-            &["host", "gpu", "job_dir", "config", "supervisor", "daemon"],
+            &["host", "job_dir", "config", "supervisor", "daemon"],
         ),
         (
             "standalone",

@@ -1,7 +1,7 @@
 //! The configuration of one run of the agent: nothing in it changes while the agent lives.
 //!
 //! May use: `host`, `auth`, `model`, `job_dir`.
-//! Used by: `supervisor`, `controller`, `daemon`, `diagnostics`, `standalone`.
+//! Used by: `controller`, `daemon`, `diagnostics`, `standalone`.
 
 pub mod simulated_gpus;
 
@@ -19,6 +19,7 @@ use crate::job_dir::container_spec::OnUnlimited;
 use crate::job_dir::injection::{InjectionPolicy, Wrapper};
 use crate::model::idle::Rule;
 use crate::model::retention::RetentionPolicy;
+pub use crate::model::simulated_gpus::Simulated;
 
 /// In which form jobs get their limiter.
 const FORM: &str = "DIVVY_FORM";
@@ -162,16 +163,6 @@ impl Programs {
             }
         }
     }
-}
-
-/// Simulated GPUs: what jobs need to find them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Simulated {
-    /// `a100-80gb:3`.
-    pub models: String,
-    /// Folder of links through which programs find the simulated libraries.
-    pub lib: PathBuf,
-    pub state: PathBuf,
 }
 
 /// A library of the installation that is not where it belongs.

@@ -1,6 +1,6 @@
 //! Jobs in containers: the create request that holds a container to its slice, and the supervisor of a container.
 //!
-//! May use: `host`, `model`, `gpu`, `job_dir`, `exec`, `supervisor`.
+//! May use: `host`, `model`, `job_dir`, `exec`, `supervisor`.
 //! Used by: `controller`, `http`, `daemon`, `standalone`.
 //!
 //! ```text

@@ -13,6 +13,7 @@ pub mod error;
 pub mod failpoint;
 pub mod log_trim;
 pub mod machine;
+pub mod mig_device_nodes;
 pub mod process;
 pub mod rlimits;
 pub mod run_as;

@@ -18,5 +18,6 @@ pub mod policy;
 pub mod recommend;
 pub mod retention;
 pub mod run_signature;
+pub mod simulated_gpus;
 pub mod usage;
 pub mod validate;

@@ -1,6 +1,6 @@
 //! The supervisor of one job: starts the program once, stops it when told, writes down how it ended.
 //!
-//! May use: `host`, `model`, `job_dir`, `config`, `exec`.
+//! May use: `host`, `model`, `job_dir`, `exec`.
 //! Used by: `container`, `controller`, `daemon`, `diagnostics`, `standalone`.
 //!
 //! ```text

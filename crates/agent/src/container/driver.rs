@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use divvy_core::GpuUuid;
 use divvy_driver::load::{CUDA, NVML};
 
-use crate::gpu::mig::device_nodes::{ComputeInstanceId, DeviceNodeError};
+use crate::host::mig_device_nodes::{ComputeInstanceId, DeviceNodeError};
 use crate::job_dir::container_spec::{Device, Driver, Library};
 use crate::supervisor::ldso;
 

@@ -11,7 +11,6 @@
 //! What is to be given to whom is decided in the core; when it is journaled, and what a report means, in `cycle::mig`. What has no
 //! row is somebody else's and is never touched.
 
-pub mod device_nodes;
 pub mod discover;
 pub mod driver;
 mod operations;

@@ -7,7 +7,7 @@ use divvy_core::Bytes;
 
 use super::machine::{Gpu, Instance, Mig};
 use super::{ok, warn};
-use crate::gpu::mig::device_nodes::{ComputeInstanceId, DeviceNodeError};
+use crate::host::mig_device_nodes::{ComputeInstanceId, DeviceNodeError};
 
 /// `root` is where the driver's capability files are, where that can be known.
 pub fn findings(gpu: &Gpu, mig: &Mig, may_divide: bool, root: Option<&Path>) -> Vec<Finding> {

@@ -1,4 +1,4 @@
-//! Device files of an instance: what a container has to be given, and what a device cgroup has to allow.
+//! The device nodes of a MIG compute instance: what a container has to be given, and what a device cgroup has to allow.
 //!
 //! The driver opens `/dev/nvidiactl`, `/dev/nvidia-uvm[-tools]`, the GPU's `/dev/nvidiaN`, and the two capability files of the
 //! instance, whose numbers stand under `/proc/driver/nvidia/capabilities` (MIG User Guide, "Device Nodes and Capabilities"). The
