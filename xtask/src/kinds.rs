@@ -32,21 +32,21 @@ const PAIR: &str = r#""(\w+)",\s*(?:format!|"[^"]*"\.to_owned)"#;
 const RELAYS: [(&str, &str, &str); 9] = [
     ("controller.rs", "", EVENT),
     (
-        "controller/observe/limiter_alarms.rs",
-        "journal/events.rs",
-        r#"UNCOUNTED: &str = "(\w+)""#,
+        "controller/admission/projects.rs",
+        "controller/admission/projects.rs",
+        r#"(?:if new|else) \{\s*"(\w+)""#,
+    ),
+    ("controller/claims.rs", "controller/claims.rs", PAIR),
+    (
+        "controller/lifecycle/change.rs",
+        "controller/lifecycle/change.rs",
+        r#"\.events\.push\(\("(\w+)""#,
     ),
     (
         "controller/lifecycle/requeue.rs",
         "",
         r#"\.requeue_after_run\(\w+, "(\w+)""#,
     ),
-    (
-        "controller/lifecycle/change.rs",
-        "controller/lifecycle/change.rs",
-        r#"\.events\.push\(\("(\w+)""#,
-    ),
-    ("controller/claims.rs", "controller/claims.rs", PAIR),
     (
         "controller/mig/reconcile.rs",
         "controller/mig/reconcile.rs",
@@ -59,9 +59,9 @@ const RELAYS: [(&str, &str, &str); 9] = [
     ),
     ("controller/observe.rs", "controller/observe.rs", PAIR),
     (
-        "controller/admission/projects.rs",
-        "controller/admission/projects.rs",
-        r#"(?:if new|else) \{\s*"(\w+)""#,
+        "controller/observe/limiter_alarms.rs",
+        "journal/events.rs",
+        r#"UNCOUNTED: &str = "(\w+)""#,
     ),
 ];
 
