@@ -8,7 +8,7 @@ use divvy_core::{Bytes, GpuUuid};
 use divvy_driver::nvml::{Device, Nvml};
 
 use super::mig::driver::Gpu;
-use super::source::{Driver, MigReader, SourceError};
+use super::source::{GpuDriver, MigReader, SourceError};
 use super::utilisation::UtilizationSampler;
 use super::{FaultyGpu, GpuOccupancy, GpuProcess, Observation, ObservedGpu, Power};
 use crate::host::error::error_chain;
@@ -71,7 +71,7 @@ impl NvmlDriver {
     }
 }
 
-impl Driver for NvmlDriver {
+impl GpuDriver for NvmlDriver {
     fn version(&self) -> Result<String, SourceError> {
         Ok(self.nvml.driver_version()?)
     }

@@ -18,7 +18,7 @@ pub type MigReader<'a> =
     &'a dyn Fn(&dyn Gpu, &GpuUuid, Bytes) -> Result<Option<GpuMigState>, SourceError>;
 
 /// A driver of GPUs: [`NvmlDriver`], or what a test has in its place.
-pub trait Driver: Send + Sync {
+pub trait GpuDriver: Send + Sync {
     /// # Errors
     /// When it cannot be asked.
     fn version(&self) -> Result<String, SourceError>;
@@ -47,7 +47,7 @@ pub trait Driver: Send + Sync {
 
 /// A driver, loaded.
 pub struct Source {
-    driver: Box<dyn Driver>,
+    driver: Box<dyn GpuDriver>,
     /// When each GPU's instances were changed last, by us.
     pub epochs: Epochs,
     /// What GPUs in MIG mode offer.
@@ -84,7 +84,7 @@ pub fn simulated_libraries(lib: &Path) -> (PathBuf, PathBuf) {
 }
 
 impl Source {
-    pub fn new(driver: impl Driver + 'static) -> Self {
+    pub fn new(driver: impl GpuDriver + 'static) -> Self {
         Self {
             driver: Box::new(driver),
             epochs: Epochs::default(),

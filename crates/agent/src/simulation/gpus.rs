@@ -10,7 +10,7 @@ use super::driver::SimulatedGpu;
 use super::kernel::Kind;
 use super::{World, clock, with};
 use crate::gpu::mig::driver::Gpu;
-use crate::gpu::source::{Driver, MigReader};
+use crate::gpu::source::{GpuDriver, MigReader};
 use crate::gpu::{
     FaultyGpu, GpuOccupancy, GpuProcess, Observation, ObservedGpu, Power, SourceError,
 };
@@ -53,7 +53,7 @@ pub fn index(gpu: &GpuUuid) -> usize {
 /// The driver of this thread's simulation, in NVML's place.
 pub struct SimulatedDriver;
 
-impl Driver for SimulatedDriver {
+impl GpuDriver for SimulatedDriver {
     fn version(&self) -> Result<String, SourceError> {
         Ok("simulated".to_owned())
     }

@@ -18,7 +18,9 @@ use crate::host::clock::Instant as Moment;
 use crate::host::disk::FreeSpace;
 use crate::host::machine::{Linux, Machine};
 use crate::host::process::Process;
-use crate::supervisor::handle::{Child, ForkServerLauncher, Launcher, SupervisorHandle};
+use crate::supervisor::handle::{
+    ForkServerLauncher, SupervisorHandle, SupervisorLauncher, SupervisorProcess,
+};
 
 /// Puts the simulated machine into the seams of this process.
 pub fn install() {
@@ -87,7 +89,7 @@ impl Engine for Simulated {
     }
 }
 
-impl Launcher for Simulated {
+impl SupervisorLauncher for Simulated {
     fn start(
         &self,
         divvy: &Path,
@@ -105,7 +107,7 @@ impl Launcher for Simulated {
 #[derive(Debug)]
 struct SimulatedChild(u32);
 
-impl Child for SimulatedChild {
+impl SupervisorProcess for SimulatedChild {
     fn id(&self) -> u32 {
         self.0
     }

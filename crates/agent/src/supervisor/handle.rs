@@ -11,7 +11,7 @@ use crate::host::process::Process;
 use crate::supervisor::forkserver::ForkedSupervisor;
 
 /// Starts supervisors.
-pub trait Launcher: Sync {
+pub trait SupervisorLauncher: Sync {
     /// Starts a supervisor for the job of a folder. It holds the lock from here on, and writes its messages to the log.
     ///
     /// # Errors
@@ -26,7 +26,7 @@ pub trait Launcher: Sync {
 }
 
 /// A supervisor, as its parent has it.
-pub trait Child: Debug + Send {
+pub trait SupervisorProcess: Debug + Send {
     /// Its pid.
     fn id(&self) -> u32;
 
@@ -41,13 +41,13 @@ pub trait Child: Debug + Send {
 }
 
 /// The launcher that tests have installed.
-pub static INSTALLED: OnceLock<&'static dyn Launcher> = OnceLock::new();
+pub static INSTALLED: OnceLock<&'static dyn SupervisorLauncher> = OnceLock::new();
 
 /// Starts supervisors through the fork server.
 #[derive(Debug)]
 pub struct ForkServerLauncher;
 
-impl Launcher for ForkServerLauncher {
+impl SupervisorLauncher for ForkServerLauncher {
     fn start(
         &self,
         divvy: &Path,
@@ -62,7 +62,7 @@ impl Launcher for ForkServerLauncher {
     }
 }
 
-impl Child for ForkedSupervisor {
+impl SupervisorProcess for ForkedSupervisor {
     fn id(&self) -> u32 {
         self.process.pid
     }
@@ -78,36 +78,36 @@ impl Child for ForkedSupervisor {
 
 /// A supervisor that was started.
 #[derive(Debug)]
-pub struct SupervisorHandle(Box<dyn Child>);
+pub struct SupervisorHandle(Box<dyn SupervisorProcess>);
 
 impl SupervisorHandle {
-    pub fn new(child: impl Child + 'static) -> Self {
+    pub fn new(child: impl SupervisorProcess + 'static) -> Self {
         Self(Box::new(child))
     }
 
-    /// Starts a supervisor for the job of a folder, as [`Launcher::start`].
+    /// Starts a supervisor for the job of a folder, as [`SupervisorLauncher::start`].
     ///
     /// # Errors
-    /// As [`Launcher::start`].
+    /// As [`SupervisorLauncher::start`].
     pub fn start(divvy: &Path, dir: &Path, lock: File, log: File) -> io::Result<Self> {
         let launcher = INSTALLED.get().copied().unwrap_or(&ForkServerLauncher);
         launcher.start(divvy, dir, lock, log)
     }
 
-    /// As [`Child::id`].
+    /// As [`SupervisorProcess::id`].
     pub fn id(&self) -> u32 {
         self.0.id()
     }
 
-    /// As [`Child::process`].
+    /// As [`SupervisorProcess::process`].
     pub fn process(&self) -> Option<Process> {
         self.0.process()
     }
 
-    /// As [`Child::try_wait`].
+    /// As [`SupervisorProcess::try_wait`].
     ///
     /// # Errors
-    /// As [`Child::try_wait`].
+    /// As [`SupervisorProcess::try_wait`].
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         self.0.try_wait()
     }
