@@ -1,4 +1,5 @@
-//! The allowed dependencies between our crates: a test reads the workspace from Cargo and fails on any other dependency.
+//! The allowed dependencies between our crates, and between the rooms of a crate. Tests compare the tables with what Cargo says of the
+//! workspace and with the imports in the code, and fail on any other dependency.
 #![cfg(test)]
 
 use std::collections::BTreeMap;
@@ -6,6 +7,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::cargo::cargo;
+use crate::rooms::{self, Tree};
 use crate::steps::answer;
 
 /// Crate → our crates that it may use. The reasons are in ARCHITECTURE.md.
@@ -75,6 +77,111 @@ const ARROWS: [(&str, &[&str]); 20] = [
     ("divvy-test-support", &[]),
     ("xtask", &[]),
 ];
+
+/// The node agent, from the ground up. The header of each room names its neighbours.
+const AGENT: Tree = Tree {
+    root: "crates/agent/src/lib.rs",
+    module: &[],
+    rows: &[
+        ("host", &[]),
+        ("auth", &["host"]),
+        ("compute", &["host"]),
+        ("model", &["host", "auth"]),
+        ("gpu", &["host", "model"]),
+        ("job_dir", &["host", "model"]),
+        ("checkpoint", &["host", "gpu"]),
+        ("config", &["host", "auth", "model", "job_dir"]),
+        ("exec", &["host", "job_dir"]),
+        ("journal", &["host", "model", "job_dir"]),
+        ("supervisor", &["host", "model", "job_dir", "exec"]),
+        (
+            "container",
+            &["host", "model", "job_dir", "exec", "supervisor"],
+        ),
+        (
+            "controller",
+            &[
+                "host",
+                "auth",
+                "compute",
+                "model",
+                "gpu",
+                "job_dir",
+                "checkpoint",
+                "config",
+                "journal",
+                "supervisor",
+                "container",
+            ],
+        ),
+        (
+            "http",
+            &[
+                "host",
+                "auth",
+                "model",
+                "gpu",
+                "job_dir",
+                "exec",
+                "journal",
+                "container",
+                "controller",
+            ],
+        ),
+        (
+            "daemon",
+            &[
+                "host",
+                "auth",
+                "compute",
+                "model",
+                "gpu",
+                "job_dir",
+                "checkpoint",
+                "config",
+                "journal",
+                "supervisor",
+                "container",
+                "controller",
+                "http",
+            ],
+        ),
+        (
+            "diagnostics",
+            &["host", "job_dir", "config", "supervisor", "daemon"],
+        ),
+        (
+            "standalone",
+            &[
+                "host",
+                "model",
+                "gpu",
+                "job_dir",
+                "config",
+                "journal",
+                "supervisor",
+                "container",
+                "controller",
+                "daemon",
+            ],
+        ),
+    ],
+    has_headers: true,
+};
+
+/// The trees of rooms. `cargo xtask arrows` prints their figures.
+const TREES: [&Tree; 1] = [&AGENT];
+
+#[test]
+fn no_room_uses_another_that_it_may_not() {
+    let mut faults = Vec::new();
+    for tree in TREES {
+        let report = rooms::check(tree);
+        println!("{}: {}", tree.root, report.figures);
+        faults.extend(report.faults);
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
 
 #[test]
 fn no_crate_uses_another_that_it_may_not() {

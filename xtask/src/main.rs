@@ -17,6 +17,7 @@ mod kinds;
 mod kube;
 mod nextest;
 mod prose;
+mod rooms;
 mod smi;
 mod soak;
 mod sources;
@@ -63,8 +64,18 @@ enum Verb {
     Advisories(advisories::Args),
     /// Check the English of strings and documents: a table of listed words, over-long sentences and lines
     Prose(prose::Args),
+    /// Check the imports between rooms: prints rooms, levels, arrows, arrows back, and the largest cycle of files
+    Arrows,
     /// Generate the tables of NVIDIA's exported symbols from NVIDIA's headers
     Symbols(symbols::Args),
+}
+
+/// Runs the test of the imports between rooms, which prints its figures.
+fn check_rooms() -> anyhow::Result<()> {
+    let test = "no_room_uses_another_that_it_may_not";
+    steps::run(
+        cargo::cargo(&["test", "--quiet", "--package", "xtask", test]).args(["--", "--nocapture"]),
+    )
 }
 
 fn main() -> ExitCode {
@@ -78,6 +89,7 @@ fn main() -> ExitCode {
         Verb::Dist(args) => dist::make(&args),
         Verb::Advisories(args) => advisories::run(&args),
         Verb::Prose(args) => prose::show(&args),
+        Verb::Arrows => check_rooms(),
         Verb::Symbols(args) => symbols::run(&args),
     };
     match outcome {

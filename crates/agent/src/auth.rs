@@ -1,4 +1,7 @@
-//! Who may do what. Pure: the kernel says who calls, the rules say which role that is, and here is what a role may.
+//! Authorisation: the caller from the kernel's credentials, its role from the rules, and the calls that a role may make.
+//!
+//! May use: `host`.
+//! Used by: `model`, `config`, `controller`, `http`, `daemon`.
 //!
 //! ```text
 //! peer credentials ──account──► Account ──rules──► Role ─┐

@@ -1,4 +1,8 @@
-//! Putting the GPU memory of jobs aside, and back: a thread for each errand, and a short-lived process for each call of the driver.
+//! GPU memory checkpoints: a suspended job's GPU memory goes to the host's memory and back. Each operation has a thread, and each call of
+//! the driver a short-lived process.
+//!
+//! May use: `host`, `gpu`.
+//! Used by: `controller`, `daemon`.
 //!
 //! ```text
 //! cycle ── Errand (journaled before) ──► thread ── who uses a GPU? ──► cycle journals them, and says so
@@ -18,36 +22,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::SyncSender;
 
-use divvy_core::resize::memory::MemoryResidency;
 use divvy_core::{GpuUuid, JobId};
-use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 
-use crate::controller::mailbox::{Mailbox, Message};
 use crate::gpu::Observer;
 use crate::gpu::slice::GrantedSlice;
 use crate::host::process::Process;
 use helper::CheckpointHelper;
-
-/// What is journaled of a job's memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct GpuMemoryState {
-    pub memory: MemoryResidency,
-    /// Since when it is there.
-    pub since: Option<Timestamp>,
-    /// Why it could not be put aside.
-    pub because: Option<String>,
-    /// Processes of it that the driver may have been told to lock.
-    pub parts: Vec<Process>,
-}
-
-impl GpuMemoryState {
-    /// Nothing was ever done with it.
-    pub fn is_untouched(&self) -> bool {
-        *self == Self::default()
-    }
-}
 
 /// Whether memory is to leave its GPUs or to come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,9 +78,12 @@ pub enum CheckpointOutcome {
     Withdrawn,
 }
 
+/// Where reports go.
+pub type ReportSender = Arc<dyn Fn(CheckpointReport) + Send + Sync>;
+
 /// Sends threads on errands.
 pub struct CheckpointOps {
-    mailbox: Mailbox,
+    report: ReportSender,
     observer: Arc<Observer>,
     helper: CheckpointHelper,
 }
@@ -108,26 +91,26 @@ pub struct CheckpointOps {
 impl CheckpointOps {
     /// `divvy`: this program; `cuda`: the library to load, unless it is the one that the loader finds.
     pub fn new(
-        mailbox: Mailbox,
+        report: ReportSender,
         observer: Arc<Observer>,
         divvy: PathBuf,
         cuda: Option<PathBuf>,
     ) -> Self {
         Self {
-            mailbox,
+            report,
             observer,
             helper: CheckpointHelper { divvy, cuda },
         }
     }
 
-    /// Has an errand carried out; the mailbox gets its report.
+    /// Has an errand carried out; `report` hears of its outcome.
     pub fn start(&self, errand: CheckpointOp) {
         let (job, attempt, way) = (errand.job, errand.attempt, errand.direction);
         let errand = operation::OpRunner::new(
             errand,
             self.helper.clone(),
             Arc::clone(&self.observer),
-            self.mailbox.clone(),
+            Arc::clone(&self.report),
         );
         let run = move || errand.run();
         let started = std::thread::Builder::new()
@@ -143,13 +126,12 @@ impl CheckpointOps {
         }
     }
 
-    /// Nobody can be sent: the mailbox gets this as the report.
+    /// No thread carries the errand out: this is its report.
     pub fn report_not_started(&self, job: JobId, attempt: u32, ended: CheckpointOutcome) {
-        self.mailbox
-            .post(Message::CheckpointReport(Box::new(CheckpointReport {
-                job,
-                attempt,
-                update: CheckpointUpdate::Finished(ended),
-            })));
+        (self.report)(CheckpointReport {
+            job,
+            attempt,
+            update: CheckpointUpdate::Finished(ended),
+        });
     }
 }

@@ -1,4 +1,7 @@
-//! Takes turns of compute time between the slices of the node: one thread between the slices' files and the law of the core.
+//! The compute scheduler: one thread that writes the leases of compute time, decided by the core, into the slices' files.
+//!
+//! May use: `host`.
+//! Used by: `controller`, `daemon`.
 //!
 //! ```text
 //! cycle ── keep, release ──► keeper ◄── what the slices' processes want (woken by them, or every so often)
@@ -61,17 +64,8 @@ impl ComputeUsage {
     }
 }
 
-/// The thread, for whoever tells it about slices.
-pub struct ComputeScheduler {
-    commands: Sender<SchedulerCommand>,
-    waker: Arc<Waker>,
-    usage: Arc<Mutex<BTreeMap<JobId, ComputeUsage>>>,
-    /// When slices whose launches are watched were last seen to want something.
-    last_demand: Arc<Mutex<BTreeMap<JobId, Instant>>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-enum SchedulerCommand {
+/// A command to the scheduler.
+pub enum SchedulerCommand {
     AddSlice {
         job: JobId,
         folder: PathBuf,
@@ -92,10 +86,92 @@ enum SchedulerCommand {
     },
 }
 
+/// A scheduler of compute time: its thread, or what a test has in its place.
+pub trait Scheduler: Send {
+    fn send(&self, command: SchedulerCommand);
+
+    /// As [`ComputeScheduler::last_demand`].
+    fn last_demand(&self, job: JobId) -> Option<Instant>;
+
+    /// As [`ComputeScheduler::usage`].
+    fn usage(&self, job: JobId) -> Option<ComputeUsage>;
+}
+
+/// The controller's handle of the scheduler.
+pub struct ComputeScheduler(Box<dyn Scheduler>);
+
 impl ComputeScheduler {
+    pub fn new(scheduler: impl Scheduler + 'static) -> Self {
+        Self(Box::new(scheduler))
+    }
+
     /// # Errors
     /// The thread cannot be started.
     pub fn start() -> io::Result<Self> {
+        Ok(Self::new(ThreadHandle::start()?))
+    }
+
+    /// Has a slice take turns from now on, also one that did under an earlier agent.
+    pub fn add_slice(&self, job: JobId, folder: &Path, grants: &[core::Grant], compute: Compute) {
+        let Some(terms) = tenant_config(grants, compute) else {
+            return self.remove_slice(job);
+        };
+        self.0.send(SchedulerCommand::AddSlice {
+            job,
+            folder: folder.to_owned(),
+            terms,
+        });
+    }
+
+    /// Looks from now on whether a slice launches anything, also one that takes no turns.
+    pub fn watch(&self, job: JobId, folder: &Path) {
+        let folder = folder.to_owned();
+        self.0.send(SchedulerCommand::Watch { job, folder });
+    }
+
+    /// Looks no more, and leaves the slice as if nobody ever had.
+    pub fn unwatch(&self, job: JobId, folder: &Path) {
+        let folder = folder.to_owned();
+        self.0.send(SchedulerCommand::Unwatch { job, folder });
+    }
+
+    /// When a slice that is watched was last seen to want something.
+    pub fn last_demand(&self, job: JobId) -> Option<Instant> {
+        self.0.last_demand(job)
+    }
+
+    /// The slice takes no more turns.
+    pub fn remove_slice(&self, job: JobId) {
+        self.0.send(SchedulerCommand::RemoveSlice { job });
+    }
+
+    /// So many percent of the time the driver saw these GPUs in use lately.
+    pub fn report_utilization(&self, gpus: &[(u32, u32)]) {
+        if !gpus.is_empty() {
+            let thousandths = |(gpu, percent): &(u32, u32)| (*gpu, percent * 10);
+            let gpus = gpus.iter().map(thousandths).collect();
+            self.0.send(SchedulerCommand::Utilization(gpus));
+        }
+    }
+
+    /// What a slice got so far; `None` for one that takes no turns.
+    pub fn usage(&self, job: JobId) -> Option<ComputeUsage> {
+        self.0.usage(job)
+    }
+}
+
+/// The scheduler's thread, as its starter has it.
+struct ThreadHandle {
+    commands: Sender<SchedulerCommand>,
+    waker: Arc<Waker>,
+    usage: Arc<Mutex<BTreeMap<JobId, ComputeUsage>>>,
+    /// When slices whose launches are watched were last seen to want something.
+    last_demand: Arc<Mutex<BTreeMap<JobId, Instant>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ThreadHandle {
+    fn start() -> io::Result<Self> {
         let (orders, received) = channel();
         let (bell, got) = (Arc::new(Waker::default()), Arc::default());
         let wanted = Arc::default();
@@ -121,85 +197,34 @@ impl ComputeScheduler {
             thread: Some(thread),
         })
     }
+}
 
-    /// One that does nothing: nobody waits for turns in a simulation.
-    #[cfg(test)]
-    pub fn idle() -> Self {
-        Self {
-            commands: channel().0,
-            waker: Arc::default(),
-            usage: Arc::default(),
-            last_demand: Arc::default(),
-            thread: None,
+impl Scheduler for ThreadHandle {
+    fn send(&self, command: SchedulerCommand) {
+        // Nothing follows from utilisation at once: the thread takes it with the next command or timeout, which while a slice is gated is
+        // `KEEPALIVE_INTERVAL` away.
+        let wakes = !matches!(command, SchedulerCommand::Utilization(_));
+        if !wakes && lock(&self.usage).is_empty() {
+            return;
+        }
+        // The thread ends only with this, so somebody receives.
+        let _ = self.commands.send(command);
+        if wakes {
+            self.waker.wake();
         }
     }
 
-    /// Has a slice take turns from now on, also one that did under an earlier agent.
-    pub fn add_slice(&self, job: JobId, folder: &Path, grants: &[core::Grant], compute: Compute) {
-        let Some(terms) = tenant_config(grants, compute) else {
-            return self.remove_slice(job);
-        };
-        self.send(SchedulerCommand::AddSlice {
-            job,
-            folder: folder.to_owned(),
-            terms,
-        });
-    }
-
-    /// Looks from now on whether a slice launches anything, also one that takes no turns.
-    pub fn watch(&self, job: JobId, folder: &Path) {
-        #[cfg(test)]
-        crate::simulation::watch(job, true);
-        let folder = folder.to_owned();
-        self.send(SchedulerCommand::Watch { job, folder });
-    }
-
-    /// Looks no more, and leaves the slice as if nobody ever had.
-    pub fn unwatch(&self, job: JobId, folder: &Path) {
-        #[cfg(test)]
-        crate::simulation::watch(job, false);
-        let folder = folder.to_owned();
-        self.send(SchedulerCommand::Unwatch { job, folder });
-    }
-
-    /// When a slice that is watched was last seen to want something.
-    pub fn last_demand(&self, job: JobId) -> Option<Instant> {
-        #[cfg(test)]
-        if self.thread.is_none() {
-            return crate::simulation::wanted(job);
-        }
+    fn last_demand(&self, job: JobId) -> Option<Instant> {
         lock(&self.last_demand).get(&job).copied()
     }
 
-    /// The slice takes no more turns.
-    pub fn remove_slice(&self, job: JobId) {
-        self.send(SchedulerCommand::RemoveSlice { job });
-    }
-
-    /// So many percent of the time the driver saw these GPUs in use lately.
-    pub fn report_utilization(&self, gpus: &[(u32, u32)]) {
-        if !gpus.is_empty() && !lock(&self.usage).is_empty() {
-            let thousandths = |(gpu, percent): &(u32, u32)| (*gpu, percent * 10);
-            let order = SchedulerCommand::Utilization(gpus.iter().map(thousandths).collect());
-            // Nothing follows from it at once: it is taken with whatever else wakes the thread, which while anybody is gated is `KEEPALIVE_INTERVAL`.
-            let _ = self.commands.send(order);
-        }
-    }
-
-    /// What a slice got so far; `None` for one that takes no turns.
-    pub fn usage(&self, job: JobId) -> Option<ComputeUsage> {
+    fn usage(&self, job: JobId) -> Option<ComputeUsage> {
         lock(&self.usage).get(&job).copied()
-    }
-
-    fn send(&self, order: SchedulerCommand) {
-        // The thread ends only with this, so somebody receives.
-        let _ = self.commands.send(order);
-        self.waker.wake();
     }
 }
 
-/// Whoever is left runs on without turns.
-impl Drop for ComputeScheduler {
+/// Slices that are left run on without turns.
+impl Drop for ThreadHandle {
     fn drop(&mut self) {
         let (closed, _) = channel();
         self.commands = closed;

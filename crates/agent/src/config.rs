@@ -1,4 +1,7 @@
 //! Agent configuration: the resolved settings of one run, which do not change while the agent runs.
+//!
+//! May use: `host`, `auth`, `model`, `job_dir`.
+//! Used by: `controller`, `daemon`, `diagnostics`, `standalone`.
 
 pub mod simulated_gpus;
 
@@ -14,10 +17,11 @@ use divvy_core::reconcile::BypassPolicy;
 use divvy_core::{Order, Preemption, QueueSpec};
 
 use crate::auth::Rules;
-use crate::container::OnUnlimited;
+use crate::job_dir::container_spec::OnUnlimited;
+use crate::job_dir::injection::{InjectionPolicy, Wrapper};
 use crate::model::idle::Rule;
 use crate::model::retention::RetentionPolicy;
-use crate::supervisor::injection::{InjectionPolicy, Wrapper};
+pub use crate::model::simulated_gpus::Simulated;
 
 /// Variable that selects the injection of the limiter.
 const FORM: &str = "DIVVY_FORM";
@@ -150,16 +154,6 @@ impl Programs {
             }
         }
     }
-}
-
-/// Simulated GPUs: the files that jobs need to use them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Simulated {
-    /// `a100-80gb:3`.
-    pub models: String,
-    /// Folder of links through which programs find the simulated libraries.
-    pub lib: PathBuf,
-    pub state: PathBuf,
 }
 
 /// A library that is missing from the installation.

@@ -1,4 +1,7 @@
-//! Jobs in containers: what is added to a container so that it is held to its slice, and who sees to it.
+//! Jobs in containers: the create request that holds a container to its slice, and the supervisor of a container.
+//!
+//! May use: `host`, `model`, `job_dir`, `exec`, `supervisor`.
+//! Used by: `controller`, `http`, `daemon`, `standalone`.
 //!
 //! ```text
 //! agent                         supervisor                                 engine (Docker, Podman)
@@ -33,5 +36,3 @@ mod raw_api;
 mod resolve_mounts;
 pub mod run;
 mod terminal;
-
-pub use crate::job_dir::container_spec::{OnUnlimited, Plan};

@@ -97,6 +97,7 @@ pub struct ControllerParts {
     pub observer: Arc<Observer>,
     pub compute_scheduler: ComputeScheduler,
     pub workers: Workers,
+    pub checkpoint_ops: CheckpointOps,
     /// How many jobs the journal got from their records.
     pub recovered: u32,
 }
@@ -116,6 +117,7 @@ impl Controller {
             observer,
             compute_scheduler,
             workers,
+            checkpoint_ops,
             recovered,
         } = parts;
         let active: BTreeMap<JobId, Box<ActiveJob>> = store
@@ -131,13 +133,6 @@ impl Controller {
         let head = head.and_then(|head| head.parse().ok());
         let bypasses = store.bypass_counts()?;
         let projects = store.projects()?;
-        let checkpoint_ops = CheckpointOps::new(
-            workers.mailbox(),
-            Arc::clone(&observer),
-            config.programs.divvy.clone(),
-            (config.simulated.as_ref())
-                .map(|simulated| simulated.lib.join(divvy_driver::load::CUDA)),
-        );
         let mut state = State {
             jobs: Jobs {
                 active,

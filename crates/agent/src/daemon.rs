@@ -1,5 +1,9 @@
 //! `divvy daemon`: start-up and shutdown of the agent.
 //!
+//! May use: `host`, `auth`, `compute`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `journal`, `supervisor`,
+//! `container`, `controller`, `http`.
+//! Used by: `diagnostics`, `standalone`.
+//!
 //! The order matters: the daemon validates its options before it writes, locks its home before it opens files, and
 //! reconciles the journal with the running processes before it answers a call.
 
@@ -9,6 +13,7 @@ mod front_end;
 mod listen;
 mod stderr;
 mod systemd;
+mod worker_reports;
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -30,33 +35,36 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, oneshot};
 use tracing_subscriber::EnvFilter;
 
+use crate::checkpoint::CheckpointOps;
 use crate::compute::ComputeScheduler;
 use crate::config::simulated_gpus;
 use crate::config::{Config, Containers, Simulated};
-use crate::container::{OnUnlimited, engine, gc};
+use crate::container::{engine, gc};
 use crate::controller::mailbox::{Mailbox, Message, mailbox};
 use crate::controller::{Controller, ControllerParts};
 use crate::daemon::bootstrap::NodeInventory;
 use crate::gpu::mig::Workers;
-use crate::gpu::mig::mode::effective_mode;
 use crate::gpu::{Device, Observation, ObservedGpu};
 use crate::host::cgroup;
+use crate::host::error::{error_chain, internal};
 use crate::host::log_trim;
 use crate::host::process::Process;
 use crate::http::socket::Socket;
 use crate::http::{self, Api};
 use crate::job_dir::container_spec;
+use crate::job_dir::container_spec::OnUnlimited;
 use crate::journal::backup::{self, Backups};
 use crate::journal::recover;
 use crate::journal::retention::Pruner;
 use crate::journal::{self, Store, StoreError};
+use crate::model::gpu_mode::effective_mode;
 use crate::model::idle::Rule;
-use crate::supervisor::error_chain;
 use crate::supervisor::watch::Watch;
 pub use front_end::FrontEndTask;
 use front_end::RunningFrontEnd;
 use listen::Listeners;
 use systemd::Notify;
+use worker_reports::{checkpoint_reports, mig_reports, prune_requests, samples};
 
 /// How long a child of a dead daemon may still hold its lock.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
@@ -188,8 +196,18 @@ fn serve(
             |error| tracing::warn!(%error, "cannot watch job folders; the daemon notices the end of jobs later"),
         )
         .ok();
-    let workers = Workers::new(source, mailbox.clone(), config.home.migs());
-    let pruner = Pruner::new(config.home.clone(), config.retention, mailbox.clone());
+    let workers = Workers::threads(source, mig_reports(&mailbox), config.home.migs());
+    let checkpoint_ops = CheckpointOps::new(
+        checkpoint_reports(&mailbox),
+        Arc::clone(&observer),
+        config.programs.divvy.clone(),
+        (config.simulated.as_ref()).map(|simulated| simulated.lib.join(divvy_driver::load::CUDA)),
+    );
+    let pruner = Pruner::new(
+        config.home.clone(),
+        config.retention,
+        prune_requests(&mailbox),
+    );
     let home = Arc::new(config.home.clone());
     let keeper = ComputeScheduler::start()
         .map_err(|error| internal("cannot start the compute scheduler", &error))?;
@@ -202,6 +220,7 @@ fn serve(
         observer: Arc::clone(&observer),
         compute_scheduler: keeper,
         workers,
+        checkpoint_ops,
         recovered: u32::try_from(recovered.len()).unwrap_or(u32::MAX),
     };
     let mut cycle = Controller::new(parts).map_err(|error| from_store(&error))?;
@@ -232,7 +251,7 @@ fn serve(
         "serving"
     );
     Arc::clone(&observer)
-        .spawn(mailbox.clone())
+        .spawn(samples(&mailbox))
         .map_err(|error| internal("cannot start a thread", &error))?;
     pruner
         .start()
@@ -592,8 +611,4 @@ pub(crate) fn from_home(error: &HomeError) -> Error {
 
 pub(crate) fn from_store(error: &StoreError) -> Error {
     Error::new(ErrorCode::Internal, error_chain(error))
-}
-
-pub(crate) fn internal(what: &str, error: &io::Error) -> Error {
-    Error::new(ErrorCode::Internal, format!("{what}: {error}"))
 }

@@ -1,4 +1,7 @@
 //! Self-diagnosis for administrators: `divvy doctor` and `divvy selftest`.
+//!
+//! May use: `host`, `job_dir`, `config`, `supervisor`, `daemon`.
+//! Used by: the programs, through the crate's root.
 
 pub mod doctor;
 pub mod selftest;

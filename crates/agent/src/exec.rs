@@ -2,6 +2,9 @@
 //! control group, and the right to be its user; and what it starts is its descendant, which is counted in the slice and ends with
 //! the job.
 //!
+//! May use: `host`, `job_dir`.
+//! Used by: `supervisor`, `container`, `http`.
+//!
 //! ```text
 //! agent                                   supervisor                                      guest
 //! opens a terminal, or pipes

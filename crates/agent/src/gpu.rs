@@ -1,13 +1,17 @@
-//! GPUs as the agent sees them: what the driver tells, and what of it belongs to whom.
+//! GPU observation: the driver's figures, and the job to which each process belongs; MIG instances; slices.
+//!
+//! May use: `host`, `model`.
+//! Used by: `checkpoint`, `controller`, `http`, `daemon`, `standalone`.
 
 pub mod attribution;
 pub mod mig;
+mod nvml;
 mod observer;
 pub mod overhead;
 mod pid_namespaces;
 pub mod sample;
 pub mod slice;
-mod source;
+pub mod source;
 mod utilisation;
 pub mod watched_jobs;
 
@@ -20,8 +24,9 @@ use divvy_driver::nvml::mig::MigMode;
 pub use observer::{IDLE_INTERVAL, INTERVAL, Observer};
 pub use source::{Source, SourceError};
 
+use crate::gpu::mig::GpuMigState;
 use crate::gpu::mig::discover::MigCapabilities;
-use crate::gpu::mig::{GpuMigState, RequestedMode};
+use crate::model::gpu_mode::RequestedMode;
 use crate::model::usage::meter::UtilisationSample;
 
 use sample::GpuSample;

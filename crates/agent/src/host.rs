@@ -1,13 +1,21 @@
-//! The Linux host without any of Divvy's terms: processes, clocks, files, limits, users.
+//! The Linux host without Divvy's terms: processes, clocks, disks, control groups, limits, users, errors as text.
+//!
+//! May use: no other room.
+//! Used by: `auth`, `compute`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `exec`, `journal`, `supervisor`,
+//! `container`, `controller`, `http`, `daemon`, `diagnostics`, `standalone`.
 
 pub mod account;
 pub mod cgroup;
 pub mod child_timeout;
 pub mod clock;
 pub mod disk;
+pub mod error;
 pub mod failpoint;
 pub mod log_trim;
+pub mod machine;
+pub mod mig_device_nodes;
 pub mod process;
 pub mod rlimits;
 pub mod run_as;
+pub mod task_limits;
 pub mod user;

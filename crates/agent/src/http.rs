@@ -1,4 +1,7 @@
-//! The API over the unix socket: routes, who may call them, what failures look like.
+//! The HTTP API over the unix socket and TCP: routes, authorisation, redaction, bodies and errors.
+//!
+//! May use: `host`, `auth`, `model`, `gpu`, `job_dir`, `exec`, `journal`, `container`, `controller`.
+//! Used by: `daemon`.
 //!
 //! A handler turns a request into one message to the cycle and its answer into a body; it decides nothing. When a client
 //! goes away its handler is dropped, and the cycle answers nobody.
@@ -45,15 +48,14 @@ use crate::controller::mailbox::{ArrayAct, Mailbox, Message, Milestone, ProjectA
 use crate::controller::query::reference::JobRef;
 use crate::gpu::Observer;
 use crate::host::account::UserAccount;
+use crate::host::error::error_chain;
 use crate::journal;
 use crate::model::policy::check_priority;
 use crate::model::recommend::{self, RunFilter};
 use crate::model::validate::limits;
-use crate::supervisor::error_chain;
 use arrays::{CallContext, resolve};
 use body::{ApiError, Body, Path, Query};
 use connection_limit::TcpConn;
-pub use metrics::{DaemonStats, Page};
 use redact::Visibility;
 use server::Server;
 use socket::Socket;

@@ -1,4 +1,8 @@
-//! A job's folder: the files through which agent and supervisor speak, so that either may die at any moment.
+//! The job's folder: the files through which agent and supervisor communicate, so that either may die at any moment.
+//!
+//! May use: `host`, `model`.
+//! Used by: `config`, `exec`, `journal`, `supervisor`, `container`, `controller`, `http`, `daemon`, `diagnostics`,
+//! `standalone`.
 //!
 //! ```text
 //! record         agent       held (flock) by the supervisor as long as it lives; its first line is what to start
@@ -23,6 +27,9 @@
 //! The agent writes `exit` itself, under the lock, for a job that it withdraws before anything was started.
 
 pub mod container_spec;
+pub mod injection;
+pub mod processes;
+pub mod replica;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -35,16 +42,15 @@ use jiff::Timestamp;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 use serde::{Deserialize, Serialize};
 
-use crate::container::Plan;
 use crate::host::cgroup::{Cgroup, CgroupStatus};
 use crate::host::clock::{boot_ns, now};
 use crate::host::failpoint;
 use crate::host::process::Process;
 use crate::host::run_as::Identity;
-use crate::journal::Replica;
-use crate::model::cause::Cause;
-use crate::supervisor::injection::{InjectedLimiter, InjectionPolicy};
-use crate::supervisor::output::OutputFiles;
+use crate::job_dir::container_spec::Plan;
+use crate::job_dir::injection::{InjectedLimiter, InjectionPolicy};
+use crate::job_dir::replica::Replica;
+use crate::model::cause::StopRecord;
 
 /// What the agent watches for changes.
 pub const RECORD: &str = "record";
@@ -106,6 +112,15 @@ pub struct LaunchSpec {
     pub replica: Option<Replica>,
 }
 
+/// What a supervisor opens for its program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputFiles {
+    pub stdout: Option<PathBuf>,
+    pub stderr: Option<PathBuf>,
+    /// They are begun anew.
+    pub truncate: bool,
+}
+
 /// `launch` (the supervisor) and `started` (the program).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartRecord {
@@ -143,15 +158,6 @@ pub struct ContainerRecord {
 pub struct ExitRecord {
     #[serde(flatten)]
     pub outcome: RunOutcome,
-    pub at: Timestamp,
-}
-
-/// `stopped`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StopRecord {
-    #[serde(flatten)]
-    pub cause: Cause,
-    /// When it was told to stop.
     pub at: Timestamp,
 }
 

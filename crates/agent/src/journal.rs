@@ -1,4 +1,7 @@
-//! What survives: jobs, what they hold, events, in one SQLite file with one writer.
+//! The journal: jobs, allocations, projects and events in one SQLite file with one writer; its backups and its retention.
+//!
+//! May use: `host`, `model`, `job_dir`.
+//! Used by: `controller`, `http`, `daemon`, `standalone`.
 //!
 //! WAL with `synchronous=FULL`: what a commit has returned for is on disk. The cycle groups what it does in one round into
 //! one transaction, so that a burst of submits costs one sync. Nothing is decided here.
@@ -41,10 +44,9 @@ pub use denials::sufficient;
 pub use events::{UNCOUNTED, events_after};
 pub use jobs::{all_but, ended_of};
 pub use past::{
-    ReferencedJobs, RetentionLimits, UpTo, UserUpTo, cuts, ended_jobs, events_beyond,
-    events_forgotten, jobs_beyond, overfull, usage_beyond, usages_beyond,
+    ReferencedJobs, UpTo, UserUpTo, cuts, ended_jobs, events_beyond, events_forgotten, jobs_beyond,
+    overfull, usage_beyond, usages_beyond,
 };
-pub use replica::Replica;
 pub use runtime_stats::RuntimeHistory;
 pub use usage::usage_between;
 pub use wal::torn;

@@ -1,14 +1,14 @@
 //! The node agent: observe, plan, apply; journal, runners, HTTP server.
 //!
 //! ```text
-//! http ──► mailbox ──► cycle ──► store (journal)
-//!                        │  ▲
-//!                  start │  │ watch, follow
-//!                        ▼  │
-//!             job folders (records) ◄──► supervise (a process for each job)
+//! http ──► controller ──► journal
+//!             │  ▲
+//!       start │  │ watch
+//!             ▼  │
+//!           job_dir ◄──► supervisor (a process for each job)
 //! ```
-//! What is decided is decided by `divvy-core`; what holds a program to its slice is the ledger and the interposer. Here
-//! is what happens in time: journal, processes, signals, restarts.
+//! `divvy-core` decides; the ledger and the limiter hold a program to its slice. This crate does what takes time: journal,
+//! processes, signals, restarts. Imports between its rooms run one way: `cargo xtask arrows` checks the table of rooms.
 #![forbid(unsafe_code)]
 
 mod auth;
@@ -49,7 +49,11 @@ pub use exec::terminal::on_terminal;
 pub use host::account::{Group, UserAccount};
 pub use model::retention::RetentionPolicy;
 pub use standalone::run_standalone;
-pub use supervisor::supervise;
+
+/// `divvy supervise DIR`: supervises jobs, each as a process or as a container.
+pub fn supervise(dir: &Path) -> ExitCode {
+    supervisor::supervise(dir, container::run::run)
+}
 
 /// Runs a job that the agent placed for this process, on its terminal; answers the program's code as a shell would.
 ///
@@ -57,9 +61,9 @@ pub use supervisor::supervise;
 /// [`ErrorCode::LaunchFailed`] when the job must not be started by this process; then nothing was.
 pub fn run_client_job(dir: &Path) -> Result<ProgramResult, Error> {
     let dir = job_dir::JobDir::new(dir);
-    let code = supervisor::run_client_job(&dir);
-    let code =
-        code.map_err(|error| Error::new(ErrorCode::LaunchFailed, supervisor::error_chain(&error)))?;
+    let code = supervisor::run_client_job(&dir, container::run::run);
+    let code = code
+        .map_err(|error| Error::new(ErrorCode::LaunchFailed, host::error::error_chain(&error)))?;
     let stopped = dir.stopped();
     Ok(ProgramResult {
         code: u8::try_from(code & 0xff).unwrap_or(125),

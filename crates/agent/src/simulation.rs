@@ -21,6 +21,7 @@ pub mod engine;
 pub mod gpus;
 mod invariants;
 pub mod kernel;
+mod machine;
 pub mod mig;
 mod program;
 mod rng;
@@ -41,6 +42,7 @@ use divvy_api::home::Home;
 use divvy_core::JobId;
 use divvy_core::mig::MigUuid;
 
+use crate::host::clock::Instant;
 use engine::Engine;
 use gpus::Health;
 use kernel::Proc;
@@ -83,7 +85,7 @@ pub struct World {
     worked: BTreeMap<JobId, Duration>,
     /// Jobs whose launches the keeper looks at, and when it saw one.
     watched: BTreeSet<JobId>,
-    wanted: BTreeMap<JobId, clock::Instant>,
+    wanted: BTreeMap<JobId, Instant>,
     /// Not even the number of GPUs is told.
     driver_is_ill: bool,
     /// fork(2) says EAGAIN.
@@ -198,7 +200,7 @@ pub fn watch(job: JobId, closely: bool) {
 }
 
 /// When it last saw one.
-pub fn wanted(job: JobId) -> Option<clock::Instant> {
+pub fn wanted(job: JobId) -> Option<Instant> {
     with(|world| world.wanted.get(&job).copied()).flatten()
 }
 

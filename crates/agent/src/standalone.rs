@@ -1,5 +1,9 @@
 //! `divvy run --no-daemon`: one program in a slice, without a daemon and a queue.
 //!
+//! May use: `host`, `model`, `gpu`, `job_dir`, `config`, `journal`, `supervisor`, `container`, `controller`,
+//! `daemon`.
+//! Used by: the programs, through the crate's root.
+//!
 //! Runs of one home find each other by their folders. `solo/N/` is a job folder with the run's grants, and the run holds
 //! its lock. A new run plans under `solo/lock` and counts the grants of the others. A run that does not fit fails, since
 //! there is no queue. All runs hold the daemon's lock shared, so that no daemon serves the same GPUs. There is no compute
@@ -23,19 +27,23 @@ use divvy_core::{
 };
 
 use crate::config::simulated_gpus;
+use crate::container;
 use crate::container::driver::GpuDevice;
 use crate::controller::lifecycle::container::{Machine, plan_on};
 use crate::daemon::bootstrap::NodeInventory;
-use crate::daemon::{from_home, from_store, internal, refuse_if_system_daemon};
+use crate::daemon::{from_home, from_store, refuse_if_system_daemon};
 use crate::gpu::slice::{self, HeldSlice, SliceConfig};
 use crate::gpu::watched_jobs::WatchedJob;
 use crate::gpu::{Device, ObservedGpu};
+use crate::host::error::error_chain;
+use crate::host::error::internal;
+use crate::job_dir::processes::survivors;
 use crate::job_dir::{JobDir, LaunchSpec};
 use crate::journal::Store;
 use crate::model::oom;
 use crate::model::validate::{self, usage};
+use crate::supervisor;
 use crate::supervisor::job_environment::{JobEnvironment, for_job};
-use crate::supervisor::{self, error_chain, survivors};
 
 const GRANTS: &str = "grants.json";
 
@@ -61,7 +69,7 @@ pub fn run_standalone(args: StandaloneOptions) -> Result<u8, Error> {
     let run = prepare(args, &home, &node, &runs)?;
     drop(planning);
 
-    let code = supervisor::run_here(&run.dir);
+    let code = supervisor::run_here(&run.dir, container::run::run);
     if code.as_ref().is_ok_and(|code| *code != 0) {
         run.print_refusal();
     }

@@ -1,5 +1,8 @@
 //! The supervisor of one job: starts the program once, stops it when told, writes down how it ended.
 //!
+//! May use: `host`, `model`, `job_dir`, `exec`.
+//! Used by: `container`, `controller`, `daemon`, `diagnostics`, `standalone`.
+//!
 //! ```text
 //! agent                               supervisor                               program
 //! locks the record, spawns ─────────► keeps the lock (descriptor 0)
@@ -27,7 +30,6 @@ pub mod ldso;
 pub mod output;
 pub mod resolve_program;
 pub mod script;
-pub mod task_limits;
 pub mod watch;
 
 use std::io::{self, Write};
@@ -38,21 +40,21 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use divvy_api::disposition::is_ignored;
-pub(crate) use divvy_api::error_chain::error_chain;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, WaitOptions, WaitStatus, kill_process_group};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
-use crate::container;
 use crate::exec::ExecReply;
 use crate::exec::server::{self, ExecServer, IncomingRequest};
 use crate::host::cgroup::{Cgroup, CgroupStatus};
 use crate::host::clock::now;
+use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::host::log_trim::LogTrimmer;
 use crate::host::process::{self, Process};
+use crate::job_dir::container_spec::Plan;
 use crate::job_dir::{ExitRecord, JobDir, LaunchSpec, RecordError, RunOutcome, StartRecord};
 use launch::{ExecStdio, Launcher};
 
@@ -86,6 +88,10 @@ pub enum SuperviseError {
     ContainerStateUnknown(String),
 }
 
+/// Supervises a job in a container, which the caller knows how to do: `container` lies above this room.
+pub type RunContainer =
+    fn(&JobDir, &LaunchSpec, &Plan, StdioMode) -> Result<RunOutcome, SuperviseError>;
+
 /// Where the program's terminal and signals come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StdioMode {
@@ -107,7 +113,7 @@ impl StdioMode {
 
 /// `divvy supervise DIR`: the agent starts it with a socket as standard input, to be its [`nursery`](crate::supervisor::forkserver), of which the
 /// supervisors of its jobs are copies; or, for one job, with the locked record.
-pub fn supervise(dir: &Path) -> ExitCode {
+pub fn supervise(dir: &Path, run_container: RunContainer) -> ExitCode {
     if let Err(error) = divvy_fork::mark_close_on_exec() {
         write_stderr(&format!(
             "cannot mark file descriptors as close-on-exec: {error}"
@@ -115,14 +121,14 @@ pub fn supervise(dir: &Path) -> ExitCode {
         return ExitCode::FAILURE;
     }
     match forkserver::is_requested() {
-        true => forkserver::serve(),
-        false => supervise_one(dir).into(),
+        true => forkserver::serve(run_container),
+        false => supervise_one(dir, run_container).into(),
     }
 }
 
 /// Supervises the job of this folder to its end, with the locked record as standard input; answers this process's exit code.
-pub(crate) fn supervise_one(dir: &Path) -> u8 {
-    match in_background(&JobDir::new(dir)) {
+pub(crate) fn supervise_one(dir: &Path, run_container: RunContainer) -> u8 {
+    match in_background(&JobDir::new(dir), run_container) {
         Ok(_) => 0,
         Err(error) => {
             write_stderr(&error_chain(&error));
@@ -135,27 +141,27 @@ pub(crate) fn supervise_one(dir: &Path) -> u8 {
 ///
 /// # Errors
 /// When the job must not be started by this process; then nothing was.
-pub fn run_client_job(dir: &JobDir) -> Result<i32, SuperviseError> {
+pub fn run_client_job(dir: &JobDir, run_container: RunContainer) -> Result<i32, SuperviseError> {
     let _lock = take_lock(dir)?;
-    run_here(dir)
+    run_here(dir, run_container)
 }
 
 /// The same for a job whose lock the caller holds.
-pub fn run_here(dir: &JobDir) -> Result<i32, SuperviseError> {
+pub fn run_here(dir: &JobDir, run_container: RunContainer) -> Result<i32, SuperviseError> {
     let place = if in_foreground() {
         StdioMode::Foreground
     } else {
         StdioMode::Attached
     };
-    let outcome = run(dir, place)?;
+    let outcome = run(dir, place, run_container)?;
     Ok(outcome.code().unwrap_or(125))
 }
 
-fn in_background(dir: &JobDir) -> Result<RunOutcome, SuperviseError> {
+fn in_background(dir: &JobDir, run_container: RunContainer) -> Result<RunOutcome, SuperviseError> {
     let _lock = inherited_lock(dir)?;
     // Fails only where we lead a group already, and then that group is as good.
     let _ = rustix::process::setsid();
-    run(dir, StdioMode::Background)
+    run(dir, StdioMode::Background, run_container)
 }
 
 /// The agent may hold the lock for a moment, to see whether anybody else does.
@@ -196,7 +202,11 @@ fn in_foreground() -> bool {
     rustix::termios::tcgetpgrp(io::stdin()).is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
-fn run(dir: &JobDir, place: StdioMode) -> Result<RunOutcome, SuperviseError> {
+fn run(
+    dir: &JobDir,
+    place: StdioMode,
+    run_container: RunContainer,
+) -> Result<RunOutcome, SuperviseError> {
     let name = || dir.path().display().to_string();
     let (spec, record) = dir.read_all()?;
     if record.exit.is_some() {
@@ -204,7 +214,7 @@ fn run(dir: &JobDir, place: StdioMode) -> Result<RunOutcome, SuperviseError> {
     }
     let mut spec = spec.ok_or_else(|| SuperviseError::NoSpec(name()))?;
     if let Some(plan) = &spec.container {
-        return container::run::run(dir, &spec, plan, place);
+        return run_container(dir, &spec, plan, place);
     }
     if record.launch.is_some() {
         return Err(SuperviseError::AlreadyStarted(name()));
@@ -572,29 +582,4 @@ pub(crate) fn log_record_error(result: Result<(), RecordError>) {
 /// Stderr may be a log on a full disk or a pipe that nobody reads, which `eprintln!` would panic over.
 pub(crate) fn write_stderr(text: &str) {
     let _ = writeln!(io::stderr(), "divvy: {text}");
-}
-
-/// All processes of a job but its supervisor, which may be gone.
-pub fn processes_of(dir: &JobDir, supervisor: Process) -> Vec<Process> {
-    // Somebody else may have its pid by now.
-    match supervisor.is_alive() {
-        true => process::descendants(supervisor.pid),
-        false => survivors(dir, supervisor).unwrap_or_default(),
-    }
-}
-
-/// What is left of a job whose supervisor is gone.
-pub fn survivors(dir: &JobDir, supervisor: Process) -> Result<Vec<Process>, RecordError> {
-    let mut found = process::session_members(supervisor);
-    if let Some(program) = dir.started()?.map(|begun| begun.process)
-        && program.is_alive()
-    {
-        found.push(program);
-        found.extend(process::descendants(program.pid));
-    }
-    found.extend(dir.group().iter().flat_map(Cgroup::members));
-    found.retain(|process| *process != supervisor);
-    found.sort_unstable_by_key(|process| process.pid);
-    found.dedup();
-    Ok(found)
 }

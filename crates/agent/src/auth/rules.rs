@@ -126,7 +126,7 @@ impl From<&RulesError> for Error {
                 "the keys are admin, operator, user and viewer (lists of names, numbers and @groups), others, commands and containers".to_owned()
             }
         };
-        Self::new(ErrorCode::Usage, crate::supervisor::error_chain(error)).hint(hint)
+        Self::new(ErrorCode::Usage, crate::host::error::error_chain(error)).hint(hint)
     }
 }
 

@@ -14,8 +14,8 @@ use rustix::process::{Signal, getpid, kill_process, set_parent_process_death_sig
 use serde::{Deserialize, Serialize};
 
 use crate::host::child_timeout;
+use crate::host::error::error_chain;
 use crate::host::process::Process;
-use crate::supervisor::error_chain;
 
 /// How long a process may take until what it has submitted is done: as long as CRIU's plugin for CUDA gives it unless told otherwise.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);

@@ -16,13 +16,13 @@ use rustix::process::Signal;
 
 use super::helper::{CheckpointAction, CheckpointHelper};
 use super::{
-    CheckpointOp, CheckpointOutcome, CheckpointReport, CheckpointUpdate, Direction, host_memory,
+    CheckpointOp, CheckpointOutcome, CheckpointReport, CheckpointUpdate, Direction, ReportSender,
+    host_memory,
 };
-use crate::controller::mailbox::{Mailbox, Message};
 use crate::gpu::{GpuOccupancy, Observer};
+use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::host::process::{self, Process};
-use crate::supervisor::error_chain;
 
 /// How often it is looked for processes that have come to use a GPU, or were started, meanwhile.
 const MAX_PASSES: usize = 16;
@@ -36,7 +36,7 @@ pub struct OpRunner {
     op: CheckpointOp,
     helper: CheckpointHelper,
     observer: Arc<Observer>,
-    mailbox: Mailbox,
+    report: ReportSender,
 }
 
 /// Why it comes to no good end.
@@ -73,13 +73,13 @@ impl OpRunner {
         errand: CheckpointOp,
         helper: CheckpointHelper,
         observer: Arc<Observer>,
-        mailbox: Mailbox,
+        report: ReportSender,
     ) -> Self {
         Self {
             op: errand,
             helper,
             observer,
-            mailbox,
+            report,
         }
     }
 
@@ -104,12 +104,11 @@ impl OpRunner {
     }
 
     fn report(&self, what: CheckpointUpdate) {
-        self.mailbox
-            .post(Message::CheckpointReport(Box::new(CheckpointReport {
-                job: self.op.job,
-                attempt: self.op.attempt,
-                update: what,
-            })));
+        (self.report)(CheckpointReport {
+            job: self.op.job,
+            attempt: self.op.attempt,
+            update: what,
+        });
     }
 
     fn offload(&self) -> OpResult {

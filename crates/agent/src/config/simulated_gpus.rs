@@ -13,8 +13,8 @@ use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode};
 
 use crate::config::{self, LibraryMissing, Simulated};
-use crate::daemon::internal;
-use crate::supervisor::error_chain;
+use crate::host::error::error_chain;
+use crate::host::error::internal;
 
 /// The simulator's file, and the names under which programs ask for it.
 const SIMULATOR: &str = "libdivvy_sim.so";

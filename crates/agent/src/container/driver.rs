@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use divvy_core::GpuUuid;
 use divvy_driver::load::{CUDA, NVML};
-use serde::{Deserialize, Serialize};
 
-use crate::gpu::mig::device_nodes::{ComputeInstanceId, DeviceNodeError};
+use crate::host::mig_device_nodes::{ComputeInstanceId, DeviceNodeError};
+use crate::job_dir::container_spec::{Device, Driver, Library};
 use crate::supervisor::ldso;
 
 /// Where the driver tells of its GPUs (driver README, "The /proc/driver/nvidia Interface").
@@ -23,48 +23,6 @@ const PROGRAMS: [&str; 2] = ["/usr/bin/nvidia-smi", "/usr/bin/nvidia-debugdump"]
 
 /// Devices that belong to no GPU.
 const COMMON: [&str; 3] = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
-
-/// What there is of a driver.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Driver {
-    Simulated {
-        /// The one file that is CUDA and NVML.
-        library: PathBuf,
-        /// The state that its processes share.
-        state: PathBuf,
-    },
-    Installed {
-        cuda: PathBuf,
-        nvml: Option<PathBuf>,
-        others: Vec<Library>,
-        programs: Vec<PathBuf>,
-        devices: Vec<Device>,
-    },
-}
-
-/// A library, and the name under which programs ask for it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Library {
-    pub name: String,
-    pub file: PathBuf,
-}
-
-/// A device file; `rw` or `r`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Device {
-    pub path: PathBuf,
-    pub permissions: String,
-}
-
-impl Device {
-    pub fn new(path: impl Into<PathBuf>, permissions: &str) -> Self {
-        Self {
-            path: path.into(),
-            permissions: permissions.to_owned(),
-        }
-    }
-}
 
 /// A GPU that a container is to have, or an instance of it: the ids of its GPU instance and its compute instance.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 use divvy_driver::load::{BEHIND, CUDA, CUDA_BEHIND, NVML, NVML_BEHIND};
 use divvy_ledger::MOUNTED;
 
-use super::driver::{Device, Driver};
 use crate::job_dir::container_spec::ContainerSlice;
+use crate::job_dir::container_spec::{Device, Driver};
 
 /// Folders that glibc's loader searches by itself.
 pub const LIBRARY_FOLDERS: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
@@ -195,7 +195,7 @@ impl Edits {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::container::driver::Library;
+    use crate::job_dir::container_spec::Library;
     use crate::job_dir::container_spec::Limiter;
 
     pub fn files() -> JobFiles {

@@ -2,10 +2,13 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use bollard::errors::Error;
 use bollard::models::SystemVersion;
 use bollard::{API_DEFAULT_VERSION, Docker};
+
+use super::gc::{self, ContainerGc};
 
 /// Seconds that one answer of the engine may take. Streams that are open for longer are asked for again.
 pub const TIMEOUT: u64 = 120;
@@ -37,18 +40,52 @@ impl NoEngine {
     }
 }
 
-/// The engine's socket, by `DOCKER_HOST` (as `docker` reads it) or where engines listen.
+/// The daemon's access to the engine; the supervisors of containers have their own.
+pub trait Engine: Sync {
+    /// The engine's socket.
+    ///
+    /// # Errors
+    /// [`NoEngine`].
+    fn socket(&self) -> Result<PathBuf, NoEngine>;
+
+    /// Removes leftover containers in the background, as [`gc::start`].
+    ///
+    /// # Errors
+    /// When there are no more threads.
+    fn collect(&self, socket: PathBuf, instance: String, gc: ContainerGc) -> io::Result<()>;
+}
+
+/// The engine that tests have installed.
+pub static INSTALLED: OnceLock<&'static dyn Engine> = OnceLock::new();
+
+/// The engine.
+pub fn engine() -> &'static dyn Engine {
+    INSTALLED.get().copied().unwrap_or(&LocalEngine)
+}
+
+/// Docker or Podman on this machine.
+#[derive(Debug)]
+pub struct LocalEngine;
+
+impl Engine for LocalEngine {
+    /// By `DOCKER_HOST` (as `docker` reads it) or where engines listen.
+    fn socket(&self) -> Result<PathBuf, NoEngine> {
+        let host = std::env::var("DOCKER_HOST").ok();
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        find(host.as_deref(), runtime.as_deref(), &|path| path.exists())
+    }
+
+    fn collect(&self, socket: PathBuf, instance: String, gc: ContainerGc) -> io::Result<()> {
+        gc::collect(socket, instance, gc)
+    }
+}
+
+/// The engine's socket.
 ///
 /// # Errors
 /// [`NoEngine`].
 pub fn socket() -> Result<PathBuf, NoEngine> {
-    #[cfg(test)]
-    if let Some(socket) = crate::simulation::engine::socket() {
-        return Ok(socket);
-    }
-    let host = std::env::var("DOCKER_HOST").ok();
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    find(host.as_deref(), runtime.as_deref(), &|path| path.exists())
+    engine().socket()
 }
 
 fn find(
@@ -145,7 +182,7 @@ pub fn describe_error(error: &Error) -> String {
             message.trim().to_owned()
         }
         Error::DockerStreamError { error } => error.trim().to_owned(),
-        other => crate::supervisor::error_chain(other),
+        other => crate::host::error::error_chain(other),
     }
 }
 

@@ -114,10 +114,11 @@ impl ContainerGc {
 /// # Errors
 /// When there are no more threads.
 pub fn start(socket: PathBuf, instance: String, sweep: ContainerGc) -> io::Result<()> {
-    #[cfg(test)]
-    if crate::simulation::engine::is_swept(&sweep) {
-        return Ok(());
-    }
+    engine::engine().collect(socket, instance, sweep)
+}
+
+/// The same with the engine that listens at the socket.
+pub fn collect(socket: PathBuf, instance: String, sweep: ContainerGc) -> io::Result<()> {
     let work = move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -18,10 +18,11 @@ use bollard::Docker;
 use bollard::query_parameters::RemoveContainerOptions;
 
 use super::engine::EngineFailure;
-use super::{Plan, cdi, engine};
+use super::{cdi, engine};
 use crate::host::clock::now;
 use crate::host::failpoint::reach;
 use crate::host::process::Process;
+use crate::job_dir::container_spec::Plan;
 use crate::job_dir::{JobDir, LaunchSpec, RunOutcome, StartRecord};
 use crate::supervisor::{StdioMode, SuperviseError, finish, log_record_error, write_stderr};
 use output::Attached;

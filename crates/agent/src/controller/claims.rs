@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use divvy_api::v1::{self, Error, ErrorCode, Runner};
-use divvy_core::pinned::allocate_pinned;
 use divvy_core::job::{Event, ProgramExit, StopReason};
+use divvy_core::pinned::allocate_pinned;
 use divvy_core::{GpuUuid, JobId, JobState, QueueName};
 
 use super::lifecycle::schedule;
@@ -34,6 +34,7 @@ use crate::controller::state::{GpuState, Jobs, State};
 use crate::controller::{active_set, observe};
 use crate::gpu::slice::HeldSlice;
 use crate::host::clock::now;
+use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::job_dir::{ExitRecord, RunOutcome};
 use crate::journal::StoreError;
@@ -41,7 +42,6 @@ use crate::model::claim::{self, Claim, ClaimRequest};
 use crate::model::job::{Credentials, Job, JobSpec, NewJob};
 use crate::model::policy::JobPolicy;
 use crate::model::validate::budget;
-use crate::supervisor::error_chain;
 
 impl Job {
     /// What it is the claim of, where it is one.

@@ -15,9 +15,9 @@ use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::state::DiskState;
 use crate::host::clock::Instant;
+use crate::host::error::error_chain;
 use crate::journal::StoreError;
 use crate::model::validate::limits;
-use crate::supervisor::error_chain;
 
 /// How often a full disk is tried again.
 const AGAIN: Duration = Duration::from_secs(1);

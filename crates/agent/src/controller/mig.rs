@@ -38,8 +38,9 @@ use crate::container::driver::GpuDevice;
 use crate::controller::state::GpuState;
 use crate::gpu::mig as instances;
 use crate::gpu::mig::discover::DiscoveredInstance;
-use crate::gpu::mig::{GpuMigState, ManagedInstance, MigSlot, Workers};
+use crate::gpu::mig::{GpuMigState, Workers};
 use crate::host::clock::Instant;
+use crate::model::mig_instance::{ManagedInstance, MigSlot};
 pub use mode::ModeChange;
 pub(super) use view::ENFORCEMENT;
 

@@ -21,8 +21,8 @@ use crate::controller::{active_set, claims};
 use crate::gpu::FaultyGpu;
 use crate::gpu::sample::{NodeSample, SliceReading};
 use crate::gpu::slice::Tampering;
+use crate::host::error::error_chain;
 use crate::journal::StoreError;
-use crate::supervisor::error_chain;
 
 /// How long the driver may take over one look. It takes milliseconds, and seconds where a GPU has to be woken for it.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(5);

@@ -3,6 +3,7 @@
 pub(in crate::controller) mod caller;
 pub mod estimate;
 pub(in crate::controller) mod exec_target;
+pub mod metrics;
 pub(in crate::controller) mod mig_preview;
 pub mod queries;
 pub mod reference;
@@ -18,6 +19,7 @@ use divvy_ledger::Snapshot;
 
 use super::observe::reconcile::SliceUsage;
 use super::query::estimate::StartEstimator;
+use super::query::metrics::{DaemonStats, Page};
 use super::query::reference::JobRef;
 use super::query::view::JobView;
 use crate::compute::ComputeUsage;
@@ -32,7 +34,6 @@ use crate::controller::state::{DiskState, GpuState, Jobs, State};
 use crate::controller::{claims, disk_full};
 use crate::gpu::Device;
 use crate::host::clock::now;
-use crate::http::{DaemonStats, Page};
 use crate::journal::StoreError;
 use crate::model::bypass::Bypass;
 use crate::model::job::Job;
@@ -377,7 +378,7 @@ fn gpu_to_api(
 }
 
 /// Everything that a page of metrics shows.
-pub fn metrics(state: &State, fx: &Effects, io: &Io) -> Page {
+pub fn metrics_page(state: &State, fx: &Effects, io: &Io) -> Page {
     Page {
         node: self::node(&state.jobs, io),
         gpus: self::gpus(state, io),
@@ -527,5 +528,5 @@ fn processes_on(ledger: &Snapshot, gpu: usize) -> u32 {
 }
 
 pub(super) fn journal_error(error: StoreError) -> Error {
-    Error::new(ErrorCode::Internal, crate::supervisor::error_chain(&error))
+    Error::new(ErrorCode::Internal, crate::host::error::error_chain(&error))
 }

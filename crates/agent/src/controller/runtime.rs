@@ -14,12 +14,12 @@ use crate::controller::lifecycle::start::Shortage;
 use crate::controller::mailbox::{Milestone, Reply};
 use crate::controller::observe::reconcile::SliceUsage;
 use crate::controller::observe::usage::GpuActivity;
-use crate::gpu::mig::MigSlot;
 use crate::gpu::slice::HeldSlice;
 use crate::host::clock::Instant;
 use crate::host::process::Process;
 use crate::job_dir::ExitRecord;
 use crate::model::job::Job;
+use crate::model::mig_instance::MigSlot;
 use crate::model::policy::Dependency;
 
 /// A job that has not ended: its record in the journal, and what the daemon knows of it besides.

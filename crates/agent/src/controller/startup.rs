@@ -16,8 +16,8 @@ use crate::controller::state::{Jobs, State};
 use crate::controller::{apply, claims, observe};
 use crate::gpu::slice;
 use crate::gpu::watched_jobs::WatchedJob;
+use crate::host::error::error_chain;
 use crate::journal::StoreError;
-use crate::supervisor::error_chain;
 
 /// What a restart found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

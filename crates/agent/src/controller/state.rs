@@ -16,11 +16,11 @@ use crate::controller::observe::unjournaled::Unknowns;
 use crate::controller::observe::usage::UsageClock;
 use crate::controller::runtime::ActiveJob;
 use crate::gpu::Device;
-#[cfg(test)]
-use crate::gpu::mig::MigSlot;
 use crate::host::clock::Instant;
 #[cfg(test)]
 use crate::model::job::Job;
+#[cfg(test)]
+use crate::model::mig_instance::MigSlot;
 use crate::supervisor::handle::SupervisorHandle;
 
 /// Everything that the controller knows of the node.
@@ -101,7 +101,7 @@ impl super::Controller {
     }
 
     /// The daemon's own MIG instances.
-    pub fn instances(&self) -> &BTreeMap<MigSlot, crate::gpu::mig::ManagedInstance> {
+    pub fn instances(&self) -> &BTreeMap<MigSlot, crate::model::mig_instance::ManagedInstance> {
         self.state.mig.instances()
     }
 

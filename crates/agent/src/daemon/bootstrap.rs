@@ -11,14 +11,15 @@ use crate::config::simulated_gpus;
 use crate::config::{
     InjectionPreference, LibraryMissing, Programs, Simulated, Wrappers, library, loadable,
 };
-use crate::daemon::{from_store, internal};
+use crate::daemon::from_store;
 use crate::gpu::overhead::Overhead;
 use crate::gpu::{
     Device, FaultyGpu, INTERVAL, Observation, ObservedGpu, Observer, Source, SourceError, overhead,
 };
+use crate::host::error::error_chain;
+use crate::host::error::internal;
 use crate::host::process::evidence::{KnownFile, KnownFiles};
 use crate::journal::Store;
-use crate::supervisor::error_chain;
 
 /// The interposer's file.
 pub(crate) const PRELOAD: &str = "libdivvy_preload.so";
@@ -137,7 +138,12 @@ impl NodeInventory {
             None => self.driver_version.clone(),
         };
         let gpus: Vec<&ObservedGpu> = seen.iter().map(|(gpu, _)| *gpu).collect();
-        let overheads = overhead::overheads(&self.programs.divvy, store, &driver, &gpus);
+        let overheads = overhead::overheads(
+            &self.programs.divvy,
+            &gpus,
+            |model| store.overhead(model, &driver),
+            |model, bytes| store.set_overhead(model, &driver, bytes),
+        );
         let overheads = overheads.map_err(|error| from_store(&error))?;
         let device = |((gpu, mode), overhead): (&(&ObservedGpu, Mode), Overhead)| {
             let mut device = Device::new(gpu, *mode, overhead.bytes);

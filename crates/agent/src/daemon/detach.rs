@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode};
 
-use super::internal;
+use crate::host::error::internal;
 
 /// How long a start may take: measuring contexts on a cold machine takes seconds.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -9,14 +9,15 @@ use divvy_api::daemon::ListenOptions;
 use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode};
 
-use super::{from_home, internal};
+use super::from_home;
 use crate::auth::Rules;
 use crate::host::account::{UserAccount, UserLookupError};
+use crate::host::error::error_chain;
+use crate::host::error::internal;
 use crate::host::rlimits;
 use crate::host::user;
 use crate::http::socket::Socket;
 use crate::http::token::{self, Token};
-use crate::supervisor::error_chain;
 
 /// The listeners before they are opened: all their errors are found first.
 pub struct Listeners {

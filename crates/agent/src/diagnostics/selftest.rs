@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::daemon::bootstrap::PRELOAD;
 use crate::host::child_timeout::{failure_message, run_with_timeout};
 use crate::host::clock::now;
-use crate::supervisor::error_chain;
+use crate::host::error::error_chain;
 
 /// How long one attempt may take: a context on a cold GPU takes seconds, thousands of calls take one more.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(60);

@@ -12,17 +12,12 @@
 //! The core decides which instance a job gets. `controller::mig` decides when it is journaled, and what a report means.
 //! An instance without a row is foreign and is never touched.
 
-pub mod device_nodes;
 pub mod discover;
 pub mod driver;
-mod instance;
-pub mod mode;
 mod operations;
-mod worker;
+pub mod worker;
 
 pub use discover::GpuMigState;
-pub use instance::{InstanceInfo, ManagedInstance, MigSlot};
-pub use mode::RequestedMode;
 pub use operations::MigOpError;
 pub use worker::{Epochs, MigCommand, MigOutcome, MigReport, MigTask, Workers};
 

@@ -18,10 +18,8 @@ use super::sample::{self, NodeSample};
 use super::source::{Source, SourceError};
 use super::watched_jobs::{WatchedJob, WatchedJobs};
 use super::{GpuOccupancy, Power};
-use crate::controller::mailbox::{Mailbox, Message};
 use crate::host::process::Process;
 use crate::host::process::evidence::KnownFiles;
-use crate::supervisor::error_chain;
 
 /// Between two looks while there are jobs.
 pub const INTERVAL: Duration = Duration::from_millis(250);
@@ -198,17 +196,17 @@ impl Observer {
         self.changed.notify_all();
     }
 
-    /// Tells the cycle what there is, for as long as the process lives.
-    pub fn spawn(self: Arc<Self>, mailbox: Mailbox) -> std::io::Result<()> {
+    /// Gives every sample to `report`, for as long as the process lives.
+    pub fn spawn(
+        self: Arc<Self>,
+        report: impl Fn(Result<NodeSample, SourceError>) + Send + 'static,
+    ) -> std::io::Result<()> {
         let run = move || {
             loop {
                 let begun = self.wait_until_due(Instant::now());
-                let message = match self.observe() {
-                    Ok(look) => Message::Sampled(Box::new(look)),
-                    Err(error) => Message::ObservationFailed(error_chain(&error)),
-                };
+                let sample = self.observe();
                 lock(&self.schedule).in_flight_since = None;
-                mailbox.post(message);
+                report(sample);
                 self.completed.send_replace(begun);
             }
         };

@@ -14,8 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::ObservedGpu;
 use super::source::simulated_libraries;
 use crate::host::child_timeout::{failure_message, wait_with_timeout};
-use crate::journal::{Store, StoreError};
-use crate::supervisor::error_chain;
+use crate::host::error::error_chain;
 
 /// Taken where it cannot be measured: more than a data-centre GPU is believed to take (300 to 500 MB; docs/hardware.md).
 const ASSUMED: Bytes = Bytes::mib(600);
@@ -81,21 +80,24 @@ fn measure(
     Ok(cuda::context_overhead(cuda, nvml, uuid.parse()?)?)
 }
 
-/// The overhead on each of these GPUs, in their order: from the store where it is known, else measured, one GPU of each
-/// model, all at once.
-pub fn overheads(
+/// The overhead on each of these GPUs, in their order: `known` by model, else measured, one GPU of each model, all at
+/// once. `remember` gets what a measurement is sure of, in bytes.
+///
+/// # Errors
+/// Those of `known` and `remember`.
+pub fn overheads<E>(
     divvy: &Path,
-    store: &Store,
-    driver: &str,
     gpus: &[&ObservedGpu],
-) -> Result<Vec<Overhead>, StoreError> {
+    known: impl Fn(&str) -> Result<Option<u64>, E>,
+    remember: impl Fn(&str, u64) -> Result<(), E>,
+) -> Result<Vec<Overhead>, E> {
     let mut by_model: BTreeMap<&str, Overhead> = BTreeMap::new();
     let mut probes: BTreeMap<&str, io::Result<Child>> = BTreeMap::new();
     for gpu in gpus {
         if by_model.contains_key(gpu.model.as_str()) || probes.contains_key(gpu.model.as_str()) {
             continue;
         }
-        match store.overhead(&gpu.model, driver)? {
+        match known(&gpu.model)? {
             Some(bytes) => drop(by_model.insert(
                 &gpu.model,
                 Overhead {
@@ -114,7 +116,7 @@ pub fn overheads(
             Ok(measured) => {
                 // A figure that others may have disturbed is good for now, and measured again next time.
                 if measured.exact {
-                    store.set_overhead(model, driver, measured.bytes)?;
+                    remember(model, measured.bytes)?;
                 }
                 tracing::info!(
                     model,

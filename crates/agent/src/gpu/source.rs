@@ -1,4 +1,4 @@
-//! Where GPUs come from: NVML of the real driver, or of the simulated one.
+//! The source of GPUs: a driver, and what is remembered of its GPUs' MIG sides.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,32 +6,53 @@ use std::sync::{Arc, Mutex};
 
 use divvy_api::sync::lock;
 use divvy_core::{Bytes, GpuUuid};
-use divvy_driver::nvml::{Device, Nvml};
 
-use super::utilisation::UtilizationSampler;
-use super::{FaultyGpu, GpuOccupancy, GpuProcess, Observation, ObservedGpu, Power};
+use super::nvml::NvmlDriver;
+use super::{GpuOccupancy, Observation, Power};
 use crate::gpu::mig::discover::{self, MigCapabilities, MigStateError};
 use crate::gpu::mig::driver::Gpu;
 use crate::gpu::mig::{Epochs, GpuMigState};
-use crate::supervisor::error_chain;
+use crate::host::error::error_chain;
 
-/// The driver, loaded.
+/// Reads the MIG side of a GPU with so much memory.
+pub type MigReader<'a> =
+    &'a dyn Fn(&dyn Gpu, &GpuUuid, Bytes) -> Result<Option<GpuMigState>, SourceError>;
+
+/// A driver of GPUs: [`NvmlDriver`], or what a test has in its place.
+pub trait GpuDriver: Send + Sync {
+    /// # Errors
+    /// When it cannot be asked.
+    fn version(&self) -> Result<String, SourceError>;
+
+    /// The GPU itself, for whoever changes it.
+    ///
+    /// # Errors
+    /// When there is none.
+    fn gpu(&self, gpu: &GpuUuid) -> Result<Box<dyn Gpu + '_>, SourceError>;
+
+    /// As [`Source::observe`].
+    ///
+    /// # Errors
+    /// When not even the number of GPUs can be told.
+    fn observe(&self, mig: MigReader<'_>) -> Result<Observation, SourceError>;
+
+    /// As [`Source::occupancy`].
+    ///
+    /// # Errors
+    /// When not even the number of GPUs can be told.
+    fn occupancy(&self) -> Result<Vec<GpuOccupancy>, SourceError>;
+
+    /// As [`Source::power`].
+    fn power(&self) -> BTreeMap<u32, Power>;
+}
+
+/// A driver, loaded.
 pub struct Source {
-    from: Origin,
+    driver: Box<dyn GpuDriver>,
     /// When each GPU's instances were changed last, by us.
     pub epochs: Epochs,
     /// What GPUs in MIG mode offer.
     mig_capabilities: Mutex<BTreeMap<GpuUuid, Arc<MigCapabilities>>>,
-    /// Which GPU had which index when it answered last.
-    known: Mutex<BTreeMap<u32, GpuUuid>>,
-    samples: UtilizationSampler,
-}
-
-enum Origin {
-    Driver(Box<Nvml>),
-    /// What a simulation says there is.
-    #[cfg(test)]
-    Simulation,
 }
 
 /// The driver could not be asked, or what it said makes no sense.
@@ -43,14 +64,11 @@ pub enum SourceError {
     Uuid(#[from] divvy_core::units::IdError),
     #[error(transparent)]
     Mig(#[from] MigStateError),
-    #[cfg(test)]
-    #[error("a simulated driver does not respond")]
-    Simulated,
 }
 
 impl SourceError {
     /// One GPU is lost; others may be well.
-    fn is_lost(&self) -> bool {
+    pub fn is_lost(&self) -> bool {
         match self {
             Self::Driver(error) | Self::Mig(MigStateError::Driver(error)) => error.is_lost(),
             _ => false,
@@ -67,49 +85,27 @@ pub fn simulated_libraries(lib: &Path) -> (PathBuf, PathBuf) {
 }
 
 impl Source {
+    pub fn new(driver: impl GpuDriver + 'static) -> Self {
+        Self {
+            driver: Box::new(driver),
+            epochs: Epochs::default(),
+            mig_capabilities: Mutex::default(),
+        }
+    }
+
     /// Loads NVML: the simulated one when its folder is given, else the one the loader finds.
     pub fn load(simulated: Option<&Path>) -> Result<Self, SourceError> {
         let nvml = simulated.map(|lib| simulated_libraries(lib).1);
-        Ok(Self {
-            from: Origin::Driver(Box::new(Nvml::load(nvml.as_deref())?)),
-            epochs: Epochs::default(),
-            mig_capabilities: Mutex::default(),
-            known: Mutex::default(),
-            samples: UtilizationSampler::default(),
-        })
-    }
-
-    #[cfg(test)]
-    pub fn simulated() -> Self {
-        Self {
-            from: Origin::Simulation,
-            epochs: Epochs::default(),
-            mig_capabilities: Mutex::default(),
-            known: Mutex::default(),
-            samples: UtilizationSampler::default(),
-        }
-    }
-
-    fn nvml(&self) -> &Nvml {
-        match &self.from {
-            Origin::Driver(nvml) => nvml,
-            #[cfg(test)]
-            Origin::Simulation => panic!("a simulation has no driver"),
-        }
+        Ok(Self::new(NvmlDriver::load(nvml.as_deref())?))
     }
 
     pub fn driver_version(&self) -> Result<String, SourceError> {
-        Ok(self.nvml().driver_version()?)
+        self.driver.version()
     }
 
     /// The GPU itself, for whoever changes it.
-    pub fn device(&self, gpu: &GpuUuid) -> Result<Gpu<'_>, SourceError> {
-        #[cfg(test)]
-        if let Origin::Simulation = self.from {
-            return Ok(Gpu::Simulated(crate::simulation::gpus::index(gpu)));
-        }
-        let uuid = divvy_driver::Uuid(gpu.to_bytes());
-        Ok(Gpu::Driver(self.nvml().device_by_uuid(uuid)?))
+    pub fn device(&self, gpu: &GpuUuid) -> Result<Box<dyn Gpu + '_>, SourceError> {
+        self.driver.gpu(gpu)
     }
 
     /// Everything about every GPU that answers, and what those say that do not: one that is in trouble hides no other.
@@ -117,64 +113,8 @@ impl Source {
     /// # Errors
     /// When not even the number of GPUs can be told.
     pub fn observe(&self) -> Result<Observation, SourceError> {
-        #[cfg(test)]
-        if let Origin::Simulation = self.from {
-            return crate::simulation::gpus::observe(|gpu, uuid, total| {
-                self.mig_state(&Gpu::Simulated(gpu), uuid, total)
-            });
-        }
-        let mut observation = Observation::default();
-        for (index, device) in (0..).zip(self.nvml().devices()?) {
-            let observed = device.map_err(SourceError::from);
-            match observed.and_then(|device| self.observe_one(&device)) {
-                Ok(observed) => {
-                    lock(&self.known).insert(index, observed.uuid.clone());
-                    observation.gpus.push(observed);
-                }
-                Err(error) => {
-                    tracing::debug!(index, error = error_chain(&error), "a GPU does not respond");
-                    observation.troubles.push(FaultyGpu {
-                        index,
-                        uuid: lock(&self.known).get(&index).cloned(),
-                        is_lost: error.is_lost(),
-                        message: error_chain(&error),
-                    });
-                }
-            }
-        }
-        Ok(observation)
-    }
-
-    fn observe_one(&self, device: &Device<'_>) -> Result<ObservedGpu, SourceError> {
-        let identity = device.identity()?;
-        let memory = device.memory()?;
-        let process = |process: divvy_driver::nvml::Process| GpuProcess {
-            pid: process.pid,
-            used: process.used.map(Bytes::new),
-        };
-        let uuid = identity.uuid.parse()?;
-        let total = Bytes::new(memory.total);
-        // Nothing is decided by it, so that it is missing where the driver does not tell.
-        let utilization = match device.utilization() {
-            Err(error) if error.is_lost() => return Err(error.into()),
-            utilization => utilization.ok().flatten(),
-        };
-        let utilization_percent = utilization.map(|utilization| utilization.gpu);
-        let temperature_celsius = device.temperature().ok().flatten();
-        Ok(ObservedGpu {
-            mig: self.mig_state(&Gpu::Driver(*device), &uuid, total)?,
-            utilization: self.samples.sample(device, &uuid, utilization_percent),
-            uuid,
-            index: identity.index,
-            model: identity.name,
-            bus: identity.pci_bus_id,
-            total,
-            reserved: Bytes::new(memory.reserved),
-            used: Bytes::new(memory.used),
-            utilization_percent,
-            temperature_celsius,
-            processes: device.processes()?.into_iter().map(process).collect(),
-        })
+        self.driver
+            .observe(&|gpu, uuid, total| self.mig_state(gpu, uuid, total))
     }
 
     /// What is on the GPUs that answer; takes nothing from the looks' own figures.
@@ -182,43 +122,18 @@ impl Source {
     /// # Errors
     /// When not even the number of GPUs can be told.
     pub fn occupancy(&self) -> Result<Vec<GpuOccupancy>, SourceError> {
-        let one = |device: Device<'_>| -> Result<GpuOccupancy, SourceError> {
-            let (identity, memory) = (device.identity()?, device.memory()?);
-            let process = |process: divvy_driver::nvml::Process| GpuProcess {
-                pid: process.pid,
-                used: process.used.map(Bytes::new),
-            };
-            let free = memory.total.saturating_sub(memory.reserved);
-            Ok(GpuOccupancy {
-                uuid: identity.uuid.parse()?,
-                index: identity.index,
-                free: Bytes::new(free.saturating_sub(memory.used)),
-                processes: device.processes()?.into_iter().map(process).collect(),
-            })
-        };
-        let devices = self.nvml().devices()?.into_iter();
-        Ok(devices
-            .filter_map(|device| one(device.ok()?).ok())
-            .collect())
+        self.driver.occupancy()
     }
 
     /// What GPUs draw, by index: of those that answer and say so. For whoever wants to know, so that no look takes longer for it.
     pub fn power(&self) -> BTreeMap<u32, Power> {
-        let devices = self.nvml().devices().unwrap_or_default();
-        let power = |device: Device<'_>| {
-            let power = Power {
-                milliwatts: device.power().ok().flatten(),
-                millijoules: device.energy().ok().flatten(),
-            };
-            (device.index(), power)
-        };
-        devices.into_iter().flatten().map(power).collect()
+        self.driver.power()
     }
 
     /// The GPU's instances; nothing of them while they are being changed.
     fn mig_state(
         &self,
-        gpu: &Gpu<'_>,
+        gpu: &dyn Gpu,
         uuid: &GpuUuid,
         total: Bytes,
     ) -> Result<Option<GpuMigState>, SourceError> {

@@ -21,7 +21,7 @@ use divvy_core::JobId;
 use serde::{Deserialize, Serialize};
 
 use crate::host::process::{Process, proc_path};
-use crate::supervisor::task_limits::{self, TaskBound};
+use crate::host::task_limits::{self, TaskBound};
 
 /// Members of the process; `0` written to it means the writer.
 const PROCS: &str = "cgroup.procs";

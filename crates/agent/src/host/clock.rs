@@ -1,41 +1,50 @@
-//! Which time it is: the time of day, to the microsecond that the journal keeps (what was told once is told the same after a
-//! restart), and the clocks that nobody can set.
-//!
-//! A simulation has all of them to itself; that is what [`Instant`] is for here.
+//! The clocks: the time of day, to the microsecond that the journal keeps (a time is the same before and after a restart), and the clocks
+//! that nobody can set.
 
-use std::time::Duration;
+use std::ops::Add;
+use std::time::{self, Duration};
 
 use jiff::{Timestamp, Unit};
 
-#[cfg(test)]
-pub use crate::simulation::clock::Instant;
-#[cfg(not(test))]
-pub use std::time::Instant;
+use super::machine::machine;
+
+/// A moment of the machine's monotonic clock, as [`std::time::Instant`] is of the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Instant(time::Instant);
+
+impl Instant {
+    pub fn now() -> Self {
+        Self(machine().monotonic())
+    }
+
+    pub fn elapsed(&self) -> Duration {
+        Self::now().saturating_duration_since(*self)
+    }
+
+    pub fn saturating_duration_since(&self, earlier: Self) -> Duration {
+        self.0.saturating_duration_since(earlier.0)
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+
+    fn add(self, by: Duration) -> Self {
+        Self(self.0 + by)
+    }
+}
 
 pub fn now() -> Timestamp {
-    #[cfg(test)]
-    if let Some(now) = crate::simulation::clock::wall() {
-        return now;
-    }
-    let now = Timestamp::now();
+    let now = machine().wall();
     // Rounding fails only at the end of time, some eight thousand years from now.
     now.round(Unit::Microsecond).unwrap_or(now)
 }
 
 /// CLOCK_BOOTTIME in nanoseconds: the clock of the slices' files and, in other units, of processes' start times.
 pub fn boot_ns() -> u64 {
-    #[cfg(test)]
-    if let Some(now) = crate::simulation::clock::boot() {
-        return u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-    }
-    divvy_ledger::boot_time_ns()
+    machine().boot_ns()
 }
 
-/// Waits. In a simulation nobody sees that time passes.
 pub fn sleep(time: Duration) {
-    #[cfg(test)]
-    if crate::simulation::clock::boot().is_some() {
-        return;
-    }
-    std::thread::sleep(time);
+    machine().sleep(time);
 }

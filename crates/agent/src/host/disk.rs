@@ -4,7 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use divvy_core::Bytes;
-use rustix::fs::statvfs;
+
+use super::machine::machine;
 
 /// With less room, or fewer files, nothing new is taken on.
 const LOW: FreeSpace = FreeSpace {
@@ -70,22 +71,7 @@ impl Disk {
     /// # Errors
     /// Those of statvfs(3).
     pub fn free_space(&self) -> io::Result<FreeSpace> {
-        #[cfg(test)]
-        if let Some(room) = crate::simulation::daemon::room() {
-            return Ok(room);
-        }
-        let told = statvfs(&self.folder)?;
-        let blocks = match self.is_root {
-            true => told.f_bfree,
-            false => told.f_bavail,
-        };
-        Ok(FreeSpace {
-            bytes: Bytes::new(blocks.saturating_mul(told.f_frsize)),
-            files: match told.f_files {
-                0 => u64::MAX,
-                _ => told.f_favail,
-            },
-        })
+        machine().free_space(&self.folder, self.is_root)
     }
 }
 

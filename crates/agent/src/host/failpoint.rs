@@ -1,12 +1,14 @@
 //! Points at which a test has the daemon die, as by `kill -9`: between two steps that a crash may fall between.
 //!
 //! `DIVVY_CRASH_AT=mig.create.gi` ends the process the first time it comes to that point, `DIVVY_CRASH_AT=journal.commit:5` the fifth
-//! time; a daemon hands the variable on to its supervisors, whose points begin with `supervise` and `container`. Debug builds only; in
-//! others a point is nothing at all. In a simulation every point is one at which its agent may die, or its disk be full.
+//! time; a daemon hands the variable on to its supervisors, whose points begin with `supervise` and `container`. Debug builds only.
+//! A machine that a test has installed hears of every point, and may end the daemon or have its disk full.
 
 use std::io;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::machine::machine;
 
 /// The variable that names a point.
 const CRASH_AT: &str = "DIVVY_CRASH_AT";
@@ -94,8 +96,7 @@ pub const POINTS: &[&str] = &[
 /// Comes to a point.
 pub fn reach(point: &str) {
     debug_assert!(POINTS.contains(&point), "unknown failpoint {point}");
-    #[cfg(test)]
-    crate::simulation::daemon::reach(point);
+    machine().reach(point);
     if cfg!(debug_assertions) && is_last(point) {
         let _ =
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
@@ -105,12 +106,10 @@ pub fn reach(point: &str) {
 /// Comes to a point at which something is about to be written.
 ///
 /// # Errors
-/// Where a simulation's disk is full, and nowhere else.
+/// Where a test has the disk full, and nowhere else.
 pub fn write(point: &str) -> io::Result<()> {
     reach(point);
-    #[cfg(test)]
-    crate::simulation::daemon::write()?;
-    Ok(())
+    machine().write()
 }
 
 /// Has a supervisor die where the variable says, too.

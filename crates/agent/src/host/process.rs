@@ -13,8 +13,10 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use divvy_ledger::ProcessIdentity;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
+
+use super::machine::machine;
 
 /// One process, for ever: its id and when it started, in clock ticks since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -79,18 +81,7 @@ impl Process {
     /// # Errors
     /// `ESRCH` when it is gone, `EPERM` when it is not ours.
     pub fn signal(self, signal: Signal) -> io::Result<()> {
-        #[cfg(test)]
-        if let Some(sent) = crate::simulation::kernel::signal(self, signal) {
-            return sent;
-        }
-        let gone = || io::Error::from(rustix::io::Errno::SRCH);
-        let pid = to_rustix_pid(self.pid).ok_or_else(gone)?;
-        let handle = pidfd_open(pid, PidfdFlags::empty())?;
-        // The handle is fixed on whoever has the pid now; if the start time still agrees, that is the one we mean.
-        if !self.is_alive() {
-            return Err(gone());
-        }
-        Ok(pidfd_send_signal(handle, signal)?)
+        machine().signal(self, signal)
     }
 }
 
@@ -232,11 +223,7 @@ impl Stat {
 
 /// Where proc(5) is.
 fn root() -> PathBuf {
-    #[cfg(test)]
-    if let Some(root) = crate::simulation::kernel::proc() {
-        return root;
-    }
-    PathBuf::from("/proc")
+    machine().proc()
 }
 
 /// What proc(5) has about a process under this name.

@@ -21,8 +21,8 @@ use super::upload::Uploads;
 use super::{Api, Peer, internal};
 use crate::auth::{Caller, JobRelation, verb};
 use crate::host::account::UserAccount;
+use crate::host::error::error_chain;
 use crate::model::validate::limits;
-use crate::supervisor::error_chain;
 
 /// Lets a call through that its caller may make.
 pub async fn authorize_request(

@@ -150,7 +150,7 @@ fn is_json(content_type: &[u8]) -> bool {
 
 /// What axum refuses is a mistake in the request.
 fn refused(error: &dyn std::error::Error) -> ApiError {
-    Error::new(ErrorCode::Usage, crate::supervisor::error_chain(error)).into()
+    Error::new(ErrorCode::Usage, crate::host::error::error_chain(error)).into()
 }
 
 #[cfg(test)]

@@ -23,9 +23,9 @@ use crate::controller::mailbox::Message;
 use crate::controller::{ExecEnvironment, ExecTarget};
 use crate::exec::proxy::{AgentStdio, ClientStreams, client_streams, proxy_session, relay};
 use crate::exec::{ExecReply, ExecRequest, client, terminal};
+use crate::host::error::error_chain;
 use crate::host::run_as::Identity;
 use crate::model::validate;
-use crate::supervisor::error_chain;
 
 /// Rows and columns of a terminal that does not say.
 const USUAL: (u16, u16) = (24, 80);

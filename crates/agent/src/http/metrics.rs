@@ -15,86 +15,19 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use divvy_api::v1::{ComputeTime, Gpu, Job, JobClaim, JobState, Node, Queue, Runner, Slice};
+use divvy_api::v1::Gpu;
 use divvy_core::Mode;
 use divvy_core::reconcile::BypassKind;
-use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
 use super::body::ApiError;
 use super::{Api, run_blocking};
-use crate::controller::MigCounts;
-use crate::controller::query::summary::JobSummary;
+use crate::controller::query::metrics::{JobRow, Page};
 use crate::gpu::{Observer, Power};
-pub use daemon_stats::DaemonStats;
 
 /// How long a page waits for what only the driver knows.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Everything that a page shows.
-pub struct Page {
-    pub node: Node,
-    pub gpus: Vec<Gpu>,
-    pub jobs: Vec<JobRow>,
-    /// Jobs that are still to be put into words.
-    pub glances: Vec<JobSummary>,
-    pub queues: Vec<Queue>,
-    /// Bypasses ever told, in the order of [`BypassKind::ALL`].
-    pub bypasses: [u64; BypassKind::ALL.len()],
-    /// What was done to MIG instances.
-    pub migs: MigCounts,
-    /// Where GPUs are on the PCI bus, by index.
-    pub buses: BTreeMap<u32, String>,
-    /// The driver's ids of the GPU instances that Divvy has made, by the UUIDs of their MIG devices.
-    pub instances: BTreeMap<String, u32>,
-    /// What GPUs draw, by index.
-    pub power: BTreeMap<u32, Power>,
-    pub daemon_stats: DaemonStats,
-    /// GPUs that do not answer, by index.
-    pub lost: Vec<u32>,
-    /// When this was so.
-    pub now: Timestamp,
-}
-
-/// What a page shows of a job; all that there is to say of ten thousand would take ten times the room.
-pub struct JobRow {
-    id: String,
-    name: String,
-    user: String,
-    project: String,
-    queue: String,
-    state: JobState,
-    submitted_at: Timestamp,
-    idle_s: Option<u64>,
-    compute: String,
-    compute_time: Option<ComputeTime>,
-    runner: Runner,
-    claim: Option<JobClaim>,
-    uncounted: u64,
-    slices: Vec<Slice>,
-}
-
-impl From<Job> for JobRow {
-    fn from(job: Job) -> Self {
-        Self {
-            id: job.id,
-            name: job.name,
-            user: job.user,
-            project: job.project.unwrap_or_default(),
-            queue: job.queue,
-            state: job.state,
-            submitted_at: job.submitted_at,
-            idle_s: job.idle_s,
-            compute: job.compute,
-            compute_time: job.compute_time,
-            runner: job.runner,
-            claim: job.claim,
-            uncounted: job.uncounted_calls.unwrap_or_default(),
-            slices: job.slices,
-        }
-    }
-}
 
 pub async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
     api.observer.wait_for_fresh_sample().await;

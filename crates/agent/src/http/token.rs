@@ -40,7 +40,7 @@ pub enum TokenError {
 
 impl From<&TokenError> for Error {
     fn from(error: &TokenError) -> Self {
-        Self::new(ErrorCode::Usage, crate::supervisor::error_chain(error))
+        Self::new(ErrorCode::Usage, crate::host::error::error_chain(error))
             .hint("create one: (umask 077; head -c 32 /dev/urandom | base64 -w 0 > FILE)")
     }
 }

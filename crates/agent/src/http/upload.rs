@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::body::ApiError;
 use super::user_permits::{UserPermit, UserSemaphores};
-use crate::supervisor::error_chain;
+use crate::host::error::error_chain;
 
 /// Bytes of a call that brings a command and an environment. Linux takes 2 MiB of them by default, and JSON writes some of
 /// their bytes as six.

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use divvy_core::docker::Options;
 use serde::{Deserialize, Serialize};
 
-use crate::container::driver::Driver;
 use crate::host::process::Process;
-use crate::supervisor::injection::InjectionPolicy;
+use crate::job_dir::injection::InjectionPolicy;
 
 /// Label whose value is the job's number, and label that names the instance whose job it is.
 pub const JOB: &str = "divvy.job";
@@ -65,6 +64,48 @@ pub struct ContainerSlice {
     pub driver: Driver,
     /// Variables of the slice.
     pub variables: BTreeMap<String, String>,
+}
+
+/// What there is of a driver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Driver {
+    Simulated {
+        /// The one file that is CUDA and NVML.
+        library: PathBuf,
+        /// The state that its processes share.
+        state: PathBuf,
+    },
+    Installed {
+        cuda: PathBuf,
+        nvml: Option<PathBuf>,
+        others: Vec<Library>,
+        programs: Vec<PathBuf>,
+        devices: Vec<Device>,
+    },
+}
+
+/// A library, and the name under which programs ask for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Library {
+    pub name: String,
+    pub file: PathBuf,
+}
+
+/// A device file; `rw` or `r`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    pub path: PathBuf,
+    pub permissions: String,
+}
+
+impl Device {
+    pub fn new(path: impl Into<PathBuf>, permissions: &str) -> Self {
+        Self {
+            path: path.into(),
+            permissions: permissions.to_owned(),
+        }
+    }
 }
 
 /// Files of the limiter.

@@ -18,8 +18,8 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::host::clock::now;
+use crate::host::error::error_chain;
 use crate::journal::{self, Contents, StoreError};
-use crate::supervisor::error_chain;
 
 /// How old the newest copy may become.
 const EVERY: Duration = Duration::from_secs(24 * 3600);

@@ -10,7 +10,8 @@ use rusqlite::types::Type;
 use rusqlite::{Row, params};
 
 use super::{Store, StoreError, rows, sql};
-use crate::gpu::mig::{InstanceInfo, ManagedInstance, MigSlot, RequestedMode};
+use crate::model::gpu_mode::RequestedMode;
+use crate::model::mig_instance::{InstanceInfo, ManagedInstance, MigSlot};
 
 /// Columns in the order of [`read`]; the first three are the key.
 const COLUMNS: &str = "gpu_uuid, profile, start, name, stage, generation, boot, job, user, gi, ci, uuid, baseline, since, reason";

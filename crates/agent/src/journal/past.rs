@@ -10,25 +10,10 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{Store, StoreError, bypasses, events, rows, sql};
 use crate::model::policy::{JobPolicy, Of};
+use crate::model::retention::RetentionLimits;
 
 /// The setting that says which event was the last to be forgotten.
 const FORGOTTEN: &str = "events_forgotten";
-
-/// What is to be found: ended jobs of a user beyond one of these.
-#[derive(Clone, Copy, Debug)]
-pub struct RetentionLimits {
-    /// Ended before this.
-    pub ended: Timestamp,
-    /// More than this number of the user's, if they ended before `young`.
-    pub most: u32,
-    pub young: Timestamp,
-    /// More than this number of them, whenever they ended.
-    pub most_young: u32,
-    /// More than so many bytes of texts, whenever they ended.
-    pub texts: u64,
-    /// Jobs with idempotency keys that ended after this are not found.
-    pub keys: Timestamp,
-}
 
 /// The ended jobs of a user that may go, but for jobs that a key or another job needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,10 +15,12 @@ use divvy_api::home::Home;
 use divvy_core::{GpuUuid, Grant, JobId, JobState as Life};
 
 use crate::host::clock::now;
+use crate::host::error::error_chain;
+use crate::job_dir::processes::survivors;
+use crate::job_dir::replica::Replica;
 use crate::job_dir::{JobDir, LaunchSpec, Record, RecordError};
-use crate::journal::{Replica, Store, StoreError};
+use crate::journal::{Store, StoreError};
 use crate::model::job::Job;
-use crate::supervisor::{error_chain, survivors};
 
 /// A GPU's compute time, in thousandths.
 const WHOLE: u64 = 1000;

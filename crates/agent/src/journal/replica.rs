@@ -6,44 +6,17 @@
 use divvy_core::JobId;
 use rusqlite::types::{Value as Sql, ValueRef};
 use rusqlite::{Connection, params_from_iter};
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::rows::json;
 use super::{Store, StoreError, sql};
+use crate::host::error::error_chain;
 use crate::job_dir::LaunchSpec;
+use crate::job_dir::replica::{Replica, Row};
 use crate::model::job::Job;
-use crate::supervisor::error_chain;
-
-/// One row: its columns by name.
-type Row = Map<String, Value>;
 
 /// Columns of a job that stay out of its replica. They are not read either: an environment may have 2 MiB.
 const LEFT_OUT: [&str; 2] = ["command", "env"];
-
-/// What the journal said of one job when its folder was written last.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Replica {
-    seq: i64,
-    job: Row,
-    holdings: Vec<Row>,
-    /// The MIG instances that it holds.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    instances: Vec<Row>,
-}
-
-impl Replica {
-    /// The job's number.
-    pub fn id(&self) -> Option<JobId> {
-        self.job.get("id")?.as_u64().map(JobId)
-    }
-
-    /// The last event of the journal when the replica was made: a journal that has fewer is older than the replica. Times
-    /// would not do, since a clock can be set back.
-    pub fn seq(&self) -> i64 {
-        self.seq
-    }
-}
 
 impl Store {
     /// The rows of a job, for its folder.

@@ -15,11 +15,10 @@ use std::time::Duration;
 use divvy_api::home::Home;
 use divvy_core::JobId;
 
-use crate::controller::mailbox::{Mailbox, Message};
 use crate::host::clock::now;
+use crate::host::error::error_chain;
 use crate::journal::{self, StoreError, UpTo, UserUpTo};
 use crate::model::retention::{self, RetentionPolicy, before};
-use crate::supervisor::error_chain;
 use logs::Logs;
 
 /// How often it looks.
@@ -44,11 +43,14 @@ pub enum PruneBatch {
     UsersOverLimit(BTreeSet<u32>),
 }
 
+/// Where batches go.
+pub type PruneSender = Box<dyn Fn(PruneBatch, PruneDone) + Send>;
+
 /// What the thread knows.
 pub struct Pruner {
     home: Home,
     retention: RetentionPolicy,
-    mailbox: Mailbox,
+    request: PruneSender,
     /// Jobs whose folders cannot be removed, which was said.
     undeletable: HashSet<JobId>,
     logs: Logs,
@@ -57,11 +59,11 @@ pub struct Pruner {
 }
 
 impl Pruner {
-    pub fn new(home: Home, keep: RetentionPolicy, mailbox: Mailbox) -> Self {
+    pub fn new(home: Home, keep: RetentionPolicy, request: PruneSender) -> Self {
         Self {
             home,
             retention: keep,
-            mailbox,
+            request,
             undeletable: HashSet::new(),
             logs: Logs::default(),
             users_over_limit: BTreeSet::new(),
@@ -160,7 +162,7 @@ impl Pruner {
     /// Has the cycle forget this, and waits until it has; false when there is no cycle any more.
     fn request_prune(&self, past: PruneBatch) -> bool {
         let (done, waits) = channel();
-        self.mailbox.post(Message::Prune { past, done });
+        (self.request)(past, done);
         waits.recv().is_ok()
     }
 }

@@ -11,10 +11,11 @@ use divvy_core::{
 };
 use jiff::{SignedDuration, Timestamp};
 
-use super::past::{RetentionLimits, cuts, events_beyond, jobs_beyond, usages_beyond};
+use super::past::{cuts, events_beyond, jobs_beyond, usages_beyond};
 use super::tests::new;
 use super::*;
 use crate::model::job::Job;
+use crate::model::retention::RetentionLimits;
 
 const GPUS: u8 = 8;
 const WAITING: usize = 100;

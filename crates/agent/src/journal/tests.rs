@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use super::*;
 use crate::model::bypass::Bypass;
 use crate::model::job::{Allocation, AllocationStats, Job, JobSpec, NewJob};
+use crate::model::retention::RetentionLimits;
 use crate::model::usage::{Metered, Span};
 
 /// A job of uid 1000's that asks for 4 GiB, as it was submitted.

@@ -1,6 +1,7 @@
 //! The cause of a stop: why the daemon stops a job's program, in words, and the user that requested it.
 
 use divvy_api::v1;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::auth::Caller;
@@ -59,4 +60,13 @@ impl From<&Asker> for v1::Asker {
 pub fn format_duration(seconds: u64) -> String {
     let length = jiff::SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
     format!("{length:#}")
+}
+
+/// `stopped`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopRecord {
+    #[serde(flatten)]
+    pub cause: Cause,
+    /// When it was told to stop.
+    pub at: Timestamp,
 }

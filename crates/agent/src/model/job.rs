@@ -13,8 +13,8 @@ use divvy_core::{
 use jiff::Timestamp;
 
 use crate::host::clock::now;
-use crate::job_dir::StopRecord;
 use crate::model::bypass::Bypass;
+use crate::model::cause::StopRecord;
 use crate::model::policy::{Hold, JobPolicy, RunState};
 
 /// A job. Its environment stays in the store until it is started.

@@ -11,10 +11,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::auth::{Caller, Role};
-use crate::checkpoint::GpuMemoryState;
-use crate::job_dir::StopRecord;
 use crate::model::cause::Cause;
+use crate::model::cause::StopRecord;
 use crate::model::claim::Claim;
+use crate::model::gpu_memory::GpuMemoryState;
 use crate::model::idle::Rule;
 use crate::model::validate::usage;
 

@@ -15,8 +15,6 @@ use std::time::Duration;
 pub use divvy_api::daemon::RetentionPolicy;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::journal::RetentionLimits;
-
 /// The minimum lifetime of an idempotency key, with every setting: as long as other services promise it (Stripe's API
 /// keeps keys for 24 hours).
 pub const MIN_KEY_LIFETIME: Duration = Duration::from_secs(24 * 3600);
@@ -48,6 +46,22 @@ pub fn expired(policy: &RetentionPolicy, now: Timestamp) -> RetentionLimits {
         texts: TEXTS,
         keys: before(now, MIN_KEY_LIFETIME),
     }
+}
+
+/// What is to be found: ended jobs of a user beyond one of these.
+#[derive(Clone, Copy, Debug)]
+pub struct RetentionLimits {
+    /// Ended before this.
+    pub ended: Timestamp,
+    /// More than this number of the user's, if they ended before `young`.
+    pub most: u32,
+    pub young: Timestamp,
+    /// More than this number of them, whenever they ended.
+    pub most_young: u32,
+    /// More than so many bytes of texts, whenever they ended.
+    pub texts: u64,
+    /// Jobs with idempotency keys that ended after this are not found.
+    pub keys: Timestamp,
 }
 
 pub fn max_events(policy: &RetentionPolicy) -> u64 {

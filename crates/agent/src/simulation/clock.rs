@@ -1,8 +1,8 @@
 //! A simulation's time: nothing but its own steps moves it, and the time of day can be set.
 
 use std::cell::Cell;
-use std::ops::Add;
-use std::time::Duration;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -40,28 +40,8 @@ pub fn wall() -> Option<Timestamp> {
     Timestamp::from_second(BEGIN).ok()?.checked_add(since).ok()
 }
 
-/// A moment of the clock that nobody can set: the simulation's, or the machine's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Instant(Duration);
-
-impl Instant {
-    pub fn now() -> Self {
-        Self(boot().unwrap_or_else(|| Duration::from_nanos(divvy_ledger::boot_time_ns())))
-    }
-
-    pub fn elapsed(&self) -> Duration {
-        Self::now().saturating_duration_since(*self)
-    }
-
-    pub fn saturating_duration_since(&self, earlier: Self) -> Duration {
-        self.0.saturating_sub(earlier.0)
-    }
-}
-
-impl Add<Duration> for Instant {
-    type Output = Self;
-
-    fn add(self, by: Duration) -> Self {
-        Self(self.0 + by)
-    }
+/// The clock that nobody can set.
+pub fn monotonic() -> Option<Instant> {
+    static BOOT: OnceLock<Instant> = OnceLock::new();
+    Some(*BOOT.get_or_init(Instant::now) + boot()?)
 }

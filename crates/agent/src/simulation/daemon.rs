@@ -6,6 +6,7 @@ use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,24 +16,29 @@ use divvy_core::reconcile::BypassPolicy;
 use divvy_core::{Bytes, JobId, Order, Preemption, QueueName, QueueSpec};
 use tokio::sync::broadcast;
 
-use super::gpus::CONTEXT;
+use super::gpus::{CONTEXT, SimulatedDriver};
 use super::kernel::Kind;
+use super::machine::NoTurns;
+use super::mig::dispatch;
 use super::with;
 use crate::auth::Rules;
+use crate::checkpoint::CheckpointOps;
 use crate::compute::ComputeScheduler;
 use crate::config::{Config, Containers, InjectionPreference, Programs, Simulated};
 use crate::container::gc::ContainerGc;
-use crate::controller::mailbox::{Inbox, Message, mailbox};
+use crate::controller::mailbox::Message;
 use crate::controller::{Controller, ControllerParts};
-use crate::gpu::mig::mode::effective_mode;
-use crate::gpu::mig::{ManagedInstance, MigSlot, Workers};
+use crate::gpu::mig::worker::Worker;
+use crate::gpu::mig::{MigCommand, MigOutcome, Workers};
 use crate::gpu::{Device, Observer, Source};
 use crate::host::clock::Instant;
 use crate::host::disk::FreeSpace;
 use crate::host::process::evidence::{KnownFile, KnownFiles};
 use crate::journal::recover;
 use crate::journal::{Store, StoreError};
+use crate::model::gpu_mode::effective_mode;
 use crate::model::job::{Credentials, Job};
+use crate::model::mig_instance::{ManagedInstance, MigSlot};
 
 thread_local! {
     /// How many points the agent passes before it dies; nothing while somebody else is at work.
@@ -130,7 +136,7 @@ pub fn call<T>(work: impl FnOnce() -> Result<T, StoreError>) -> Call<T> {
     WORKS.set(false);
     match done {
         Ok(Ok(done)) => Call::Done(done),
-        Ok(Err(error)) => Call::Dead(crate::supervisor::error_chain(&error)),
+        Ok(Err(error)) => Call::Dead(crate::host::error::error_chain(&error)),
         Err(payload) => match payload.downcast::<Death>() {
             Ok(death) => Call::Dead(format!("killed at {}", death.0)),
             Err(payload) => {
@@ -205,10 +211,8 @@ pub struct Daemon {
     pub told: broadcast::Receiver<Event>,
     /// What it does to containers that it found.
     pub sweep: Option<ContainerGc>,
-    /// What the threads of MIG do; a run reports it.
-    pub workers: Workers,
-    /// They would report here.
-    _reports: Inbox,
+    /// The folder of the GPUs' lock files.
+    locks: PathBuf,
 }
 
 /// How the agent is started, which a run decides once.
@@ -282,7 +286,7 @@ impl Daemon {
         let store = Store::open(&home.database())?;
         store.number_after(&[home.jobs(), home.slices().to_owned()])?;
         let recovered = recover::recover(&store, home)?;
-        let source = Arc::new(Source::simulated());
+        let source = Arc::new(Source::new(SimulatedDriver));
         let observation = source.observe().unwrap_or_default();
         if observation.gpus.is_empty() {
             return Ok(None);
@@ -307,30 +311,34 @@ impl Daemon {
             driver: None,
         };
         let observer = Arc::new(Observer::new(Arc::clone(&source), marks));
-        let (mailbox, reports) = mailbox();
-        let workers = || Workers::new(Arc::clone(&source), mailbox.clone(), home.migs());
         let (events, told) = broadcast::channel(4096);
+        let config = config(home, manner);
+        let checkpoint_ops = CheckpointOps::new(
+            Arc::new(drop),
+            Arc::clone(&observer),
+            config.programs.divvy.clone(),
+            None,
+        );
         let cycle = Controller::new(ControllerParts {
-            config: config(home, manner),
+            config,
             store,
             watch: None,
             events,
             devices,
             observer: Arc::clone(&observer),
-            compute_scheduler: ComputeScheduler::idle(),
-            workers: workers(),
+            compute_scheduler: ComputeScheduler::new(NoTurns),
+            workers: Workers::new(|command| dispatch(&command)),
+            checkpoint_ops,
             recovered: u32::try_from(recovered.len()).unwrap_or(u32::MAX),
         })?;
-        let workers = workers();
         let mut daemon = Self {
             cycle,
-            workers,
+            locks: home.migs(),
             source,
             observer,
             ticked: Instant::now(),
             told,
             sweep: None,
-            _reports: reports,
         };
         let before = daemon.kept();
         daemon.cycle.resume()?;
@@ -347,10 +355,15 @@ impl Daemon {
         if looks {
             messages.push(match self.observer.observe() {
                 Ok(look) => Message::Sampled(Box::new(look)),
-                Err(error) => Message::ObservationFailed(crate::supervisor::error_chain(&error)),
+                Err(error) => Message::ObservationFailed(crate::host::error::error_chain(&error)),
             });
         }
         self.cycle.run_once(messages.into_iter(), ticks)
+    }
+
+    /// Carries a MIG command out, as its thread would; a run reports the outcome.
+    pub fn execute(&self, MigCommand { gpu, task }: MigCommand) -> MigOutcome {
+        Worker::new(gpu, &self.source, &self.locks).execute(task)
     }
 
     /// What it remembers.

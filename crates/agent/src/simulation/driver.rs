@@ -13,17 +13,22 @@ use super::gpus::Health;
 use super::mig::{BASELINE, SimGpuInstance, table};
 use super::rng::Rng;
 use super::{World, with};
+use crate::gpu::mig::driver::{self, Computes, Gpu, Instances};
+
+/// A GPU, by its index.
+#[derive(Clone, Copy, Debug)]
+pub struct SimulatedGpu(pub usize);
 
 /// A handle of a GPU instance.
 #[derive(Clone, Copy, Debug)]
-pub struct Instance {
+struct Instance {
     gpu: usize,
     id: u32,
 }
 
 /// A handle of a compute instance: one that is made in its place has another.
 #[derive(Clone, Copy, Debug)]
-pub struct Compute {
+struct Compute {
     of: Instance,
     serial: u32,
 }
@@ -63,72 +68,6 @@ fn call<T>(
         })
 }
 
-pub fn mode(gpu: usize) -> Result<MigMode, Error> {
-    call(gpu, "nvmlDeviceGetMigMode", |world| {
-        Ok(world.divided[gpu].mode)
-    })
-}
-
-pub fn set_mode(gpu: usize, on: bool) -> Result<Activation, Error> {
-    call(gpu, "nvmlDeviceSetMigMode", |world| {
-        let in_use = !world.holders(gpu).is_empty() || !world.divided[gpu].instances.is_empty();
-        let needs_reset = world.has_fault(8);
-        let mode = &mut world.divided[gpu].mode;
-        mode.pending = on;
-        if mode.current == on {
-            return Ok(Activation::Done);
-        }
-        if in_use {
-            return Ok(Activation::InUse);
-        }
-        if needs_reset {
-            return Ok(Activation::ResetRequired);
-        }
-        mode.current = on;
-        Ok(Activation::Done)
-    })
-}
-
-pub fn profiles(gpu: usize) -> Result<Vec<(GpuInstanceProfile, Vec<Placement>)>, Error> {
-    call(gpu, "nvmlDeviceGetGpuInstanceProfileInfoV", |_| {
-        let table = table();
-        let profiles = (0..).zip(&table.profiles).map(|(number, profile)| {
-            let info = GpuInstanceProfile {
-                number,
-                id: profile.id,
-                name: Some(profile.name.to_string()),
-                memory: profile.memory.get(),
-                slices: profile.compute_slices.into(),
-                multiprocessors: profile.multiprocessors,
-                most: profile.most.into(),
-                copy_engines: 1,
-                decoders: 0,
-                encoders: 0,
-                jpegs: 0,
-                ofas: 0,
-            };
-            let place = |start: &u8| Placement {
-                start: (*start).into(),
-                size: profile.memory_slices.into(),
-            };
-            (info, profile.starts.iter().map(place).collect())
-        });
-        Ok(profiles.collect())
-    })
-}
-
-pub fn instances(gpu: usize) -> Result<Vec<(Instance, GpuInstanceInfo)>, Error> {
-    call(gpu, "nvmlDeviceGetGpuInstanceById", |world| {
-        if world.has_fault(UNREADABLE) {
-            return Err(nvmlReturn_t::UNKNOWN);
-        }
-        let all = world.divided[gpu].instances.iter();
-        Ok(all
-            .map(|(id, lies)| (Instance { gpu, id: *id }, info_of(*id, lies)))
-            .collect())
-    })
-}
-
 fn info_of(id: u32, lies: &SimGpuInstance) -> GpuInstanceInfo {
     GpuInstanceInfo {
         id,
@@ -140,138 +79,229 @@ fn info_of(id: u32, lies: &SimGpuInstance) -> GpuInstanceInfo {
     }
 }
 
-/// Nothing is made where there is no room, but for others' sake.
-pub fn create(gpu: usize, profile: u32, at: Placement) -> Result<Instance, Error> {
-    call(gpu, "nvmlDeviceCreateGpuInstanceWithPlacement", |world| {
-        if world.has_fault(UNWILLING) {
-            return Err(nvmlReturn_t::IN_USE);
-        }
-        if !world.divided[gpu].mode.current {
-            world.broken(format!(
-                "GPU {gpu} is to be divided, and is not in MIG mode"
-            ));
-            return Err(nvmlReturn_t::NOT_SUPPORTED);
-        }
-        let start = u8::try_from(at.start).map_err(|_| nvmlReturn_t::INVALID_ARGUMENT)?;
-        let placement = Place { profile, start };
-        if !world.divided[gpu].has_room(placement) {
-            world.room_was_expected(gpu, placement);
-            return Err(nvmlReturn_t::INSUFFICIENT_RESOURCES);
-        }
-        let made = world.divided[gpu].make(gpu, placement, true);
-        let id = made.ok_or(nvmlReturn_t::NOT_SUPPORTED)?;
-        Ok(Instance { gpu, id })
-    })
+impl Gpu for SimulatedGpu {
+    fn mig_mode(&self) -> Result<Option<MigMode>, Error> {
+        let gpu = self.0;
+        call(gpu, "nvmlDeviceGetMigMode", |world| {
+            Ok(Some(world.divided[gpu].mode))
+        })
+    }
+
+    fn set_mig_mode(&self, on: bool) -> Result<Activation, Error> {
+        let gpu = self.0;
+        call(gpu, "nvmlDeviceSetMigMode", |world| {
+            let in_use = !world.holders(gpu).is_empty() || !world.divided[gpu].instances.is_empty();
+            let needs_reset = world.has_fault(8);
+            let mode = &mut world.divided[gpu].mode;
+            mode.pending = on;
+            if mode.current == on {
+                return Ok(Activation::Done);
+            }
+            if in_use {
+                return Ok(Activation::InUse);
+            }
+            if needs_reset {
+                return Ok(Activation::ResetRequired);
+            }
+            mode.current = on;
+            Ok(Activation::Done)
+        })
+    }
+
+    fn profiles(&self) -> Result<Vec<(GpuInstanceProfile, Vec<Placement>)>, Error> {
+        let gpu = self.0;
+        call(gpu, "nvmlDeviceGetGpuInstanceProfileInfoV", |_| {
+            let table = table();
+            let profiles = (0..).zip(&table.profiles).map(|(number, profile)| {
+                let info = GpuInstanceProfile {
+                    number,
+                    id: profile.id,
+                    name: Some(profile.name.to_string()),
+                    memory: profile.memory.get(),
+                    slices: profile.compute_slices.into(),
+                    multiprocessors: profile.multiprocessors,
+                    most: profile.most.into(),
+                    copy_engines: 1,
+                    decoders: 0,
+                    encoders: 0,
+                    jpegs: 0,
+                    ofas: 0,
+                };
+                let place = |start: &u8| Placement {
+                    start: (*start).into(),
+                    size: profile.memory_slices.into(),
+                };
+                (info, profile.starts.iter().map(place).collect())
+            });
+            Ok(profiles.collect())
+        })
+    }
+
+    fn instances(&self, _: &[u32]) -> Result<Instances<'_>, Error> {
+        let gpu = self.0;
+        call(gpu, "nvmlDeviceGetGpuInstanceById", |world| {
+            if world.has_fault(UNREADABLE) {
+                return Err(nvmlReturn_t::UNKNOWN);
+            }
+            let all = world.divided[gpu].instances.iter();
+            Ok(all
+                .map(|(id, lies)| {
+                    let instance: Box<dyn driver::Instance> = Box::new(Instance { gpu, id: *id });
+                    (instance, info_of(*id, lies))
+                })
+                .collect())
+        })
+    }
+
+    /// Nothing is made where there is no room, but for others' sake.
+    fn create(&self, profile: u32, at: Placement) -> Result<Box<dyn driver::Instance + '_>, Error> {
+        let gpu = self.0;
+        call(gpu, "nvmlDeviceCreateGpuInstanceWithPlacement", |world| {
+            if world.has_fault(UNWILLING) {
+                return Err(nvmlReturn_t::IN_USE);
+            }
+            if !world.divided[gpu].mode.current {
+                world.broken(format!(
+                    "GPU {gpu} is to be divided, and is not in MIG mode"
+                ));
+                return Err(nvmlReturn_t::NOT_SUPPORTED);
+            }
+            let start = u8::try_from(at.start).map_err(|_| nvmlReturn_t::INVALID_ARGUMENT)?;
+            let placement = Place { profile, start };
+            if !world.divided[gpu].has_room(placement) {
+                world.room_was_expected(gpu, placement);
+                return Err(nvmlReturn_t::INSUFFICIENT_RESOURCES);
+            }
+            let made = world.divided[gpu].make(gpu, placement, true);
+            let id = made.ok_or(nvmlReturn_t::NOT_SUPPORTED)?;
+            Ok(Box::new(Instance { gpu, id }) as Box<dyn driver::Instance>)
+        })
+    }
 }
 
-pub fn info(instance: Instance) -> Result<GpuInstanceInfo, Error> {
-    call(instance.gpu, "nvmlGpuInstanceGetInfo", |world| {
-        Ok(info_of(instance.id, world.lies(instance)?))
-    })
-}
+impl driver::Instance for Instance {
+    fn info(&self) -> Result<GpuInstanceInfo, Error> {
+        let instance = *self;
+        call(instance.gpu, "nvmlGpuInstanceGetInfo", |world| {
+            Ok(info_of(instance.id, world.lies(instance)?))
+        })
+    }
 
-pub fn computes(instance: Instance) -> Result<Vec<(Compute, ComputeInstanceInfo)>, Error> {
-    let function = "nvmlGpuInstanceGetComputeInstanceById";
-    call(instance.gpu, function, |world| {
-        let lies = world.lies(instance)?;
-        let serials = lies.computes.values().map(|part| part.serial);
-        let all = serials.map(|serial| Compute {
-            of: instance,
-            serial,
-        });
-        all.map(|compute| Ok((compute, world.compute(compute)?)))
+    fn compute_instances(&self) -> Result<Computes<'_>, Error> {
+        let instance = *self;
+        let function = "nvmlGpuInstanceGetComputeInstanceById";
+        call(instance.gpu, function, |world| {
+            let lies = world.lies(instance)?;
+            let serials = lies.computes.values().map(|part| part.serial);
+            let all = serials.map(|serial| Compute {
+                of: instance,
+                serial,
+            });
+            all.map(|compute| {
+                let info = world.compute(compute)?;
+                Ok((Box::new(compute) as Box<dyn driver::Compute>, info))
+            })
             .collect()
-    })
-}
-
-pub fn fill(instance: Instance) -> Result<Compute, Error> {
-    let function = "nvmlGpuInstanceCreateComputeInstance";
-    call(instance.gpu, function, |world| {
-        if world.has_fault(UNWILLING) {
-            return Err(nvmlReturn_t::INSUFFICIENT_RESOURCES);
-        }
-        world.lies(instance)?;
-        let divided = &mut world.divided[instance.gpu];
-        let serial = divided
-            .fill(instance.id, 1)
-            .ok_or(nvmlReturn_t::INSUFFICIENT_RESOURCES)?;
-        Ok(Compute {
-            of: instance,
-            serial,
         })
-    })
-}
+    }
 
-pub fn destroy(instance: Instance) -> Result<(), Error> {
-    call(instance.gpu, "nvmlGpuInstanceDestroy", |world| {
-        let lies = world.lies(instance)?;
-        let (uuid, is_ours) = (lies.uuid.clone(), lies.is_ours || lies.is_made_by_us);
-        if !lies.computes.is_empty() || lies.is_open || world.has_fault(UNWILLING) {
-            return Err(nvmlReturn_t::IN_USE);
-        }
-        if !is_ours {
-            world.broken(format!("{uuid} is somebody else's, and is destroyed"));
-        }
-        world.divided[instance.gpu].instances.remove(&instance.id);
-        Ok(())
-    })
-}
-
-pub fn compute_info(compute: Compute) -> Result<ComputeInstanceInfo, Error> {
-    call(compute.of.gpu, "nvmlComputeInstanceGetInfo_v2", |world| {
-        world.compute(compute)
-    })
-}
-
-pub fn memory(compute: Compute) -> Result<Memory, Error> {
-    call(compute.of.gpu, "nvmlDeviceGetMemoryInfo_v2", |world| {
-        world.compute(compute)?;
-        let lies = world.lies(compute.of)?;
-        let uuids = lies.computes.values().map(|part| &part.uuid);
-        let held = uuids.flat_map(|uuid| world.inside(uuid).into_values());
-        let (total, used) = (lies.memory.get(), BASELINE.get() + held.sum::<u64>());
-        Ok(Memory {
-            total,
-            reserved: 0,
-            used,
-            free: total.saturating_sub(used),
+    fn create_compute_instance(&self) -> Result<Box<dyn driver::Compute + '_>, Error> {
+        let instance = *self;
+        let function = "nvmlGpuInstanceCreateComputeInstance";
+        call(instance.gpu, function, |world| {
+            if world.has_fault(UNWILLING) {
+                return Err(nvmlReturn_t::INSUFFICIENT_RESOURCES);
+            }
+            world.lies(instance)?;
+            let divided = &mut world.divided[instance.gpu];
+            let serial = divided
+                .fill(instance.id, 1)
+                .ok_or(nvmlReturn_t::INSUFFICIENT_RESOURCES)?;
+            Ok(Box::new(Compute {
+                of: instance,
+                serial,
+            }) as Box<dyn driver::Compute>)
         })
-    })
+    }
+
+    fn destroy(&self) -> Result<(), Error> {
+        let instance = *self;
+        call(instance.gpu, "nvmlGpuInstanceDestroy", |world| {
+            let lies = world.lies(instance)?;
+            let (uuid, is_ours) = (lies.uuid.clone(), lies.is_ours || lies.is_made_by_us);
+            if !lies.computes.is_empty() || lies.is_open || world.has_fault(UNWILLING) {
+                return Err(nvmlReturn_t::IN_USE);
+            }
+            if !is_ours {
+                world.broken(format!("{uuid} is somebody else's, and is destroyed"));
+            }
+            world.divided[instance.gpu].instances.remove(&instance.id);
+            Ok(())
+        })
+    }
 }
 
-pub fn processes(compute: Compute) -> Result<Vec<Process>, Error> {
-    let function = "nvmlDeviceGetComputeRunningProcesses_v3";
-    call(compute.of.gpu, function, |world| {
-        let uuid = world.part(compute)?.uuid.clone();
-        let inside = world.inside(&uuid).into_iter();
-        let process = |(pid, used)| Process {
-            pid,
-            used: Some(used),
-        };
-        Ok(inside.map(process).collect())
-    })
-}
+impl driver::Compute for Compute {
+    fn info(&self) -> Result<ComputeInstanceInfo, Error> {
+        let compute = *self;
+        call(compute.of.gpu, "nvmlComputeInstanceGetInfo_v2", |world| {
+            world.compute(compute)
+        })
+    }
 
-/// A compute instance is destroyed.
-pub fn empty(compute: Compute) -> Result<(), Error> {
-    let gpu = compute.of.gpu;
-    call(gpu, "nvmlComputeInstanceDestroy", |world| {
-        let part = world.part(compute)?;
-        let (id, uuid, is_ours) = (part.id, part.uuid.clone(), part.is_ours);
-        let is_used = !world.inside(&uuid).is_empty() || world.lies(compute.of)?.is_open;
-        if is_used || world.has_fault(UNWILLING) {
-            return Err(nvmlReturn_t::IN_USE);
-        }
-        if !is_ours {
-            world.broken(format!(
-                "{uuid} was made by somebody else, and is destroyed"
-            ));
-        }
-        if let Some(lies) = world.divided[gpu].instances.get_mut(&compute.of.id) {
-            lies.computes.remove(&id);
-        }
-        Ok(())
-    })
+    fn memory(&self) -> Result<Memory, Error> {
+        let compute = *self;
+        call(compute.of.gpu, "nvmlDeviceGetMemoryInfo_v2", |world| {
+            world.compute(compute)?;
+            let lies = world.lies(compute.of)?;
+            let uuids = lies.computes.values().map(|part| &part.uuid);
+            let held = uuids.flat_map(|uuid| world.inside(uuid).into_values());
+            let (total, used) = (lies.memory.get(), BASELINE.get() + held.sum::<u64>());
+            Ok(Memory {
+                total,
+                reserved: 0,
+                used,
+                free: total.saturating_sub(used),
+            })
+        })
+    }
+
+    fn processes(&self) -> Result<Vec<Process>, Error> {
+        let compute = *self;
+        let function = "nvmlDeviceGetComputeRunningProcesses_v3";
+        call(compute.of.gpu, function, |world| {
+            let uuid = world.part(compute)?.uuid.clone();
+            let inside = world.inside(&uuid).into_iter();
+            let process = |(pid, used)| Process {
+                pid,
+                used: Some(used),
+            };
+            Ok(inside.map(process).collect())
+        })
+    }
+
+    /// A compute instance is destroyed.
+    fn destroy(&self) -> Result<(), Error> {
+        let compute = *self;
+        let gpu = compute.of.gpu;
+        call(gpu, "nvmlComputeInstanceDestroy", |world| {
+            let part = world.part(compute)?;
+            let (id, uuid, is_ours) = (part.id, part.uuid.clone(), part.is_ours);
+            let is_used = !world.inside(&uuid).is_empty() || world.lies(compute.of)?.is_open;
+            if is_used || world.has_fault(UNWILLING) {
+                return Err(nvmlReturn_t::IN_USE);
+            }
+            if !is_ours {
+                world.broken(format!(
+                    "{uuid} was made by somebody else, and is destroyed"
+                ));
+            }
+            if let Some(lies) = world.divided[gpu].instances.get_mut(&compute.of.id) {
+                lies.computes.remove(&id);
+            }
+            Ok(())
+        })
+    }
 }
 
 impl World {

@@ -4,11 +4,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use divvy_core::{Bytes, GpuUuid};
+use divvy_driver::sys::nvml::nvmlReturn_t;
 
+use super::driver::SimulatedGpu;
 use super::kernel::Kind;
 use super::{World, clock, with};
-use crate::gpu::mig::GpuMigState;
-use crate::gpu::{FaultyGpu, GpuProcess, Observation, ObservedGpu, SourceError};
+use crate::gpu::mig::driver::Gpu;
+use crate::gpu::source::{GpuDriver, MigReader};
+use crate::gpu::{
+    FaultyGpu, GpuOccupancy, GpuProcess, Observation, ObservedGpu, Power, SourceError,
+};
 use crate::model::usage::meter::{ReportedUtilisation, UtilisationSample};
 
 /// Of every GPU.
@@ -45,21 +50,44 @@ pub fn index(gpu: &GpuUuid) -> usize {
     usize::from(gpu.to_bytes()[0]).saturating_sub(1)
 }
 
-/// What NVML would answer. `sight`: of the MIG side of a GPU with so much memory.
-pub fn observe(
-    sight: impl Fn(usize, &GpuUuid, Bytes) -> Result<Option<GpuMigState>, SourceError>,
-) -> Result<Observation, SourceError> {
-    let mut observation = observe_all()?;
-    for gpu in &mut observation.gpus {
-        gpu.mig = sight(index(&gpu.uuid), &gpu.uuid, gpu.total)?;
+/// The driver of this thread's simulation, in NVML's place.
+pub struct SimulatedDriver;
+
+impl GpuDriver for SimulatedDriver {
+    fn version(&self) -> Result<String, SourceError> {
+        Ok("simulated".to_owned())
     }
-    Ok(observation)
+
+    fn gpu(&self, gpu: &GpuUuid) -> Result<Box<dyn Gpu + '_>, SourceError> {
+        Ok(Box::new(SimulatedGpu(index(gpu))))
+    }
+
+    fn observe(&self, mig: MigReader<'_>) -> Result<Observation, SourceError> {
+        let mut observation = observe_all()?;
+        for gpu in &mut observation.gpus {
+            gpu.mig = mig(&SimulatedGpu(index(&gpu.uuid)), &gpu.uuid, gpu.total)?;
+        }
+        Ok(observation)
+    }
+
+    fn occupancy(&self) -> Result<Vec<GpuOccupancy>, SourceError> {
+        panic!("only checkpoints ask, and no simulation has them");
+    }
+
+    fn power(&self) -> BTreeMap<u32, Power> {
+        BTreeMap::new()
+    }
 }
 
 fn observe_all() -> Result<Observation, SourceError> {
     with(|world| {
         if world.driver_is_ill {
-            return Err(SourceError::Simulated);
+            return Err(SourceError::Driver(divvy_driver::Error::Nvml {
+                function: "nvmlDeviceGetCount_v2",
+                device: None,
+                code: nvmlReturn_t::UNKNOWN,
+                text: "simulated".to_owned(),
+            }));
         }
         let mut observation = Observation::default();
         for (gpu, health) in world.gpus.clone().into_iter().enumerate() {

@@ -13,9 +13,8 @@ use super::gpus::Health;
 use super::kernel::{Kind, Proc};
 use super::rng::Rng;
 use super::{World, with};
-use crate::gpu::mig::{
-    Epochs, InstanceInfo, ManagedInstance, MigCommand, MigOutcome, MigSlot, MigTask,
-};
+use crate::gpu::mig::{Epochs, MigCommand, MigOutcome, MigTask};
+use crate::model::mig_instance::{InstanceInfo, ManagedInstance, MigSlot};
 
 /// What an instance has in use of it while nobody uses it.
 pub const BASELINE: Bytes = Bytes::mib(20);
@@ -100,9 +99,9 @@ fn device_at(gpu: usize, placement: Placement, compute: u8) -> MigUuid {
     text.parse().expect("a UUID")
 }
 
-/// Takes an order of the agent's, in a simulation.
-pub fn dispatch(order: &MigCommand) -> bool {
-    with(|world| world.ordered(order)).is_some()
+/// Takes a command of the agent's.
+pub fn dispatch(command: &MigCommand) {
+    with(|world| world.ordered(command));
 }
 
 impl MigGpu {

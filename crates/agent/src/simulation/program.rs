@@ -369,7 +369,7 @@ impl World {
         let job = JobId(program.job);
         self.worked.insert(job, now.unwrap_or_default());
         if self.watched.contains(&job) {
-            self.wanted.insert(job, clock::Instant::now());
+            self.wanted.insert(job, crate::host::clock::Instant::now());
         }
     }
 

@@ -26,7 +26,7 @@ use super::program::{Behaviour, CONFIRMED};
 use super::rng::Rng;
 use super::steps::{Step, What};
 use super::workload;
-use super::{WORLD, World, clock, with};
+use super::{WORLD, World, clock, machine, with};
 use crate::controller::ExecEnvironment;
 use crate::controller::mailbox::{Message, Milestone, ProjectAct};
 use crate::gpu::mig::MigReport;
@@ -102,6 +102,7 @@ pub struct Run {
 
 impl Run {
     pub fn new(seed: u64) -> Self {
+        machine::install();
         let folder = folder();
         let root = folder.path().canonicalize().expect("it was just made");
         let home = Home::under(root.join("home")).expect("a short path");
@@ -667,7 +668,7 @@ impl Run {
                 continue;
             };
             with(|world| (world.at_work, world.luck) = (true, Rng::new(dice.next())));
-            let called = daemon::call(|| Ok(daemon.workers.execute(order)));
+            let called = daemon::call(|| Ok(daemon.execute(order)));
             with(|world| world.at_work = false);
             let result = match called {
                 Call::Done(result) => result,

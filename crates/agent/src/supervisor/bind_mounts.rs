@@ -25,9 +25,9 @@ use rustix::mount::{
 };
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-use super::injection::Wrapper;
 use super::ldso;
 use crate::host::run_as::Identity;
+use crate::job_dir::injection::Wrapper;
 
 /// The name by which some programs ask for the CUDA driver.
 const CUDA_UNVERSIONED: &str = "libcuda.so";

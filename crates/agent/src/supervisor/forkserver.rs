@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 use crate::host::failpoint;
 use crate::host::process::{Process, to_rustix_pid};
 use crate::host::rlimits;
-use crate::supervisor;
+use crate::supervisor::{self, RunContainer};
 
 /// How long it may take over one copy.
 const FORK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -235,8 +235,8 @@ pub fn is_requested() -> bool {
 }
 
 /// Is the nursery, until the agent is gone.
-pub fn serve() -> ExitCode {
-    match serve_requests() {
+pub fn serve(run_container: RunContainer) -> ExitCode {
+    match serve_requests(run_container) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             supervisor::write_stderr(&format!("the fork server of supervisors ends: {error}"));
@@ -245,7 +245,7 @@ pub fn serve() -> ExitCode {
     }
 }
 
-fn serve_requests() -> io::Result<()> {
+fn serve_requests(run_container: RunContainer) -> io::Result<()> {
     let socket = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
     // What is copied shall not have it as its input.
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
@@ -271,7 +271,7 @@ fn serve_requests() -> io::Result<()> {
         };
         let born = divvy_fork::fork(|| {
             drop(own.take());
-            match become_supervisor(&folder, lock.as_fd(), log.as_fd()) {
+            match become_supervisor(&folder, lock.as_fd(), log.as_fd(), run_container) {
                 Ok(code) => code,
                 Err(error) => {
                     supervisor::write_stderr(&format!(
@@ -357,12 +357,17 @@ fn recv_request(socket: &OwnedFd) -> io::Result<Option<(PathBuf, OwnedFd, OwnedF
     }
 }
 
-fn become_supervisor(folder: &Path, lock: BorrowedFd<'_>, log: BorrowedFd<'_>) -> io::Result<u8> {
+fn become_supervisor(
+    folder: &Path,
+    lock: BorrowedFd<'_>,
+    log: BorrowedFd<'_>,
+    run_container: RunContainer,
+) -> io::Result<u8> {
     rustix::stdio::dup2_stdin(lock)?;
     rustix::stdio::dup2_stdout(log)?;
     rustix::stdio::dup2_stderr(log)?;
     std::env::set_current_dir(folder)?;
-    Ok(supervisor::supervise_one(folder))
+    Ok(supervisor::supervise_one(folder, run_container))
 }
 
 fn send_reply(socket: &OwnedFd, said: &ForkReply) -> io::Result<()> {

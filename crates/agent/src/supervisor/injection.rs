@@ -2,58 +2,13 @@
 //! preload, which needs no rights.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-
-use serde::{Deserialize, Serialize};
+use std::path::Path;
 
 use super::bind_mounts::{BindMountError, WrapperMounts};
-use super::error_chain;
 use super::resolve_program::LaunchError;
+use crate::host::error::error_chain;
 use crate::host::run_as::Identity;
-
-/// What the agent wants, in a job's spec.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum InjectionPolicy {
-    /// The preload, which the job's environment names, and why nothing better.
-    Preload { because: String },
-    /// The wrapper where it can be had, otherwise the preload.
-    Best(Wrapper),
-    /// The wrapper, or the job is not started.
-    Wrapper(Wrapper),
-}
-
-/// Files of the wrapper form, and what stands for it elsewhere.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wrapper {
-    pub cuda: PathBuf,
-    pub nvml: PathBuf,
-    /// What the environment preloads, and shall not where the wrapper is.
-    pub preload: PathBuf,
-    /// The slice's folder.
-    pub slice: PathBuf,
-    /// The folder of links to the simulated driver, where that is used.
-    pub simulated: Option<PathBuf>,
-}
-
-/// A job's limiter, as its supervisor found it could be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InjectedLimiter {
-    pub form: InjectionMode,
-    /// Why it is not the stronger form.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub because: Option<String>,
-    /// Whether that was expected: no attempt was made.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub failed: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum InjectionMode {
-    Preload,
-    Wrapper,
-}
+use crate::job_dir::injection::{InjectedLimiter, InjectionMode, InjectionPolicy, Wrapper};
 
 /// Lays the wrapper in this process's mount namespace if it shall and can, and takes out of `env` what is for the preload.
 ///

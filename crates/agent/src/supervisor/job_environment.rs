@@ -5,7 +5,7 @@ use std::path::Path;
 
 use divvy_core::QueueName;
 
-use crate::config::Simulated;
+use crate::model::simulated_gpus::Simulated;
 
 /// What a job's environment is made from.
 pub struct JobEnvironment<'a> {

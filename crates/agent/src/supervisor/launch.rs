@@ -12,15 +12,16 @@ use super::StdioMode;
 use rustix::io::Errno;
 use rustix::process::{WaitOptions, waitpid};
 
-use super::injection::{self, InjectedLimiter, InjectionMode};
+use super::injection;
 use super::resolve_program::{self, LaunchError};
-use super::task_limits::{TaskBound, UserLimit};
 use crate::exec::terminal;
 use crate::host::cgroup::{Cgroup, CgroupEntry, CgroupStatus};
 use crate::host::process;
 use crate::host::run_as::Identity;
+use crate::host::task_limits::{TaskBound, UserLimit};
 use crate::job_dir::LaunchSpec;
-use crate::supervisor::output::OutputFiles;
+use crate::job_dir::OutputFiles;
+use crate::job_dir::injection::{InjectedLimiter, InjectionMode};
 
 /// The kernel's name of this process's own program, at any path and for every user.
 const THIS: &str = "/proc/self/exe";

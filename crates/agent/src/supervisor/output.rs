@@ -9,8 +9,8 @@ use divvy_api::v1::{Error, Output, Runner, Submit};
 use divvy_core::{FileFacts, FilePattern, FilePatternError};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
+use crate::job_dir::OutputFiles;
 use crate::model::job::Job;
 use crate::model::validate::usage;
 use crate::supervisor::resolve_program::LaunchError;
@@ -78,15 +78,6 @@ pub fn output_of(job: &Job) -> Option<Output> {
         stdout,
         append: output.append,
     })
-}
-
-/// What a supervisor opens for its program.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OutputFiles {
-    pub stdout: Option<PathBuf>,
-    pub stderr: Option<PathBuf>,
-    /// They are begun anew.
-    pub truncate: bool,
 }
 
 impl OutputFiles {

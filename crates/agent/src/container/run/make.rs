@@ -22,10 +22,11 @@ use crate::container::gc::{FoundContainer, Journal};
 use crate::container::image::{self, Runs};
 use crate::container::resolve_mounts::Resolved;
 use crate::container::{cdi, elf, engine, inspect, job_files};
+use crate::host::error::error_chain;
 use crate::job_dir::container_spec::{self, INSTANCE, JOB, JOURNAL, OnUnlimited, Plan};
+use crate::job_dir::injection::{InjectedLimiter, InjectionMode};
 use crate::job_dir::{ContainerRecord, RunOutcome};
-use crate::supervisor::injection::{InjectedLimiter, InjectionMode};
-use crate::supervisor::{StdioMode, error_chain, log_record_error, write_stderr};
+use crate::supervisor::{StdioMode, log_record_error, write_stderr};
 
 /// How often a name may be given to what an unanswered call has made, [`AGAIN`] apart: a minute. An engine may keep a name for nothing.
 const GIVEN: u32 = 120;

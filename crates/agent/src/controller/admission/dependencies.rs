@@ -15,10 +15,10 @@ use crate::controller::query::reference;
 use crate::controller::query::reference::JobRef;
 use crate::controller::state::{DiskState, Jobs};
 use crate::host::clock::now;
+use crate::host::error::error_chain;
 use crate::journal::StoreError;
 use crate::model::job::Job;
 use crate::model::policy::{Dependency, Of};
-use crate::supervisor::error_chain;
 
 /// So many ends are foreseen one by one of each job that waits for them.
 const MOST_AWAITED: usize = 256;

@@ -18,13 +18,14 @@ use crate::controller::state::{GpuState, Jobs, State};
 use crate::controller::{disk_full, query};
 use crate::gpu::Device;
 use crate::host::clock::now;
+use crate::host::error::error_chain;
 use crate::journal::StoreError;
 use crate::journal::secrets::SecretsError;
 use crate::model::idle;
 use crate::model::job::{Credentials, Job, JobSpec, NewJob};
 use crate::model::policy::{Hold, JobPolicy};
 use crate::model::validate::{self, budget, usage};
-use crate::supervisor::{error_chain, output, script};
+use crate::supervisor::{output, script};
 
 /// What became of a submit.
 pub enum SubmitOutcome {

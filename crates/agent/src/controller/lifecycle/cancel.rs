@@ -17,13 +17,14 @@ use crate::controller::query::reference;
 use crate::controller::query::reference::has_ended;
 use crate::controller::state::Jobs;
 use crate::host::clock::{Instant, now};
+use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::host::process::Process;
 use crate::job_dir::JobDir;
+use crate::job_dir::processes::processes_of;
 use crate::journal::StoreError;
 use crate::model::cause::Cause;
 use crate::supervisor::handle::SupervisorHandle;
-use crate::supervisor::{error_chain, processes_of};
 
 pub(in crate::controller) fn cancel(
     jobs: &mut Jobs,

@@ -11,8 +11,8 @@
 use std::sync::Arc;
 
 use divvy_api::v1::{Error, ErrorCode, JobChange};
-use divvy_core::units::IdError;
 use divvy_core::order_key::{is_topmost, next_number};
+use divvy_core::units::IdError;
 use divvy_core::{Amount, JobId, JobState, QueueName, QueueSpec, Top, can_ever_fit};
 
 use crate::auth::{Caller, Role};

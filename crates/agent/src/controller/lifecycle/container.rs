@@ -10,7 +10,7 @@ use divvy_core::JobId;
 use divvy_core::docker::{self, ContainerOptionError};
 
 use crate::config::{Config, LibraryMissing, Simulated, simulated_gpus};
-use crate::container::driver::{Driver, DriverError, GpuDevice};
+use crate::container::driver::{DriverError, GpuDevice};
 use crate::container::edits::{JobFiles, edits};
 use crate::container::engine::{self, NoEngine};
 use crate::container::gc::{self, ContainerGc};
@@ -23,13 +23,13 @@ use crate::controller::mig::{MigManager, is_divided};
 use crate::controller::query::reference;
 use crate::controller::state::Jobs;
 use crate::host::clock::Instant;
+use crate::host::error::error_chain;
 use crate::host::process::{self, Process};
 use crate::job_dir::JobDir;
-use crate::job_dir::container_spec::{self, ContainerSlice, Limiter, OnUnlimited, Plan};
+use crate::job_dir::container_spec::{self, ContainerSlice, Driver, Limiter, OnUnlimited, Plan};
+use crate::job_dir::injection::InjectionPolicy;
 use crate::journal::StoreError;
-use crate::supervisor::error_chain;
 use crate::supervisor::handle::SupervisorHandle;
-use crate::supervisor::injection::InjectionPolicy;
 use crate::supervisor::job_environment::{JobEnvironment, for_job};
 
 /// Between two supervisors of one container: one that dies at once is not to be followed by the next at once.

@@ -19,11 +19,11 @@ use crate::controller::runtime::{ActiveJob, Runtime};
 use crate::controller::state::{Jobs, State};
 use crate::gpu::slice;
 use crate::host::clock::now;
+use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::job_dir::{ExitRecord, RunOutcome};
 use crate::journal::StoreError;
 use crate::model::oom;
-use crate::supervisor::error_chain;
 
 /// Writes down how a job ended and frees its slice; `None` when nobody knows. Not before its last process is gone:
 /// until then it keeps its slice, and the next tick looks again.

@@ -25,12 +25,14 @@ use crate::controller::runtime::{ActiveJob, SupervisorStatus};
 use crate::controller::state::{Jobs, State};
 use crate::controller::tick::ATTENDED;
 use crate::host::clock::{Instant, now};
+use crate::host::error::error_chain;
 use crate::host::process::Process;
+use crate::job_dir::processes::survivors;
 use crate::job_dir::{ExitRecord, JobDir, RecordError, RunOutcome, StartRecord};
 use crate::journal::StoreError;
 use crate::model::job::Job;
+use crate::supervisor::forkserver;
 use crate::supervisor::handle::SupervisorHandle;
-use crate::supervisor::{error_chain, forkserver, survivors};
 
 /// How long a client may take to start its job once it has its slice.
 pub(in crate::controller) const CLIENT_START: Duration = Duration::from_secs(10);

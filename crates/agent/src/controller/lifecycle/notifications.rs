@@ -17,6 +17,7 @@ use crate::controller::io::Io;
 use crate::controller::query::caller::run_as;
 use crate::controller::state::Jobs;
 use crate::host::cgroup::CgroupStatus;
+use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::job_dir::{JobDir, LaunchSpec, NOTICE};
 use crate::journal::StoreError;
@@ -24,7 +25,7 @@ use crate::model::job::Job;
 use crate::model::validate::budget;
 use crate::supervisor::handle::SupervisorHandle;
 use crate::supervisor::job_environment::{JobEnvironment, for_job};
-use crate::supervisor::{error_chain, script};
+use crate::supervisor::script;
 
 /// How long a notice may run: a mail server that does not answer is given up within it.
 const TIME: Duration = Duration::from_secs(60);

@@ -14,8 +14,8 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use divvy_api::v1::{self, ErrorCode, JobMemory, MemoryPlace};
-use divvy_core::resize::resume::{ResumeBlocked, plan_resume};
 use divvy_core::resize::memory::{MemoryEvent, MemoryResidency};
+use divvy_core::resize::resume::{ResumeBlocked, plan_resume};
 use divvy_core::{AllocatedJob, Bytes, JobId, JobState};
 use divvy_ledger::Snapshot;
 use rustix::process::Signal;

@@ -9,7 +9,6 @@ use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::{JobId, JobState};
 use rustix::process::Signal;
 
-use crate::checkpoint::GpuMemoryState;
 use crate::controller::claims;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
@@ -21,6 +20,7 @@ use crate::controller::state::Jobs;
 use crate::host::clock::Instant;
 use crate::host::failpoint::reach;
 use crate::journal::StoreError;
+use crate::model::gpu_memory::GpuMemoryState;
 
 /// How often processes are looked for that were started while others were being stopped.
 const PASSES: usize = 16;

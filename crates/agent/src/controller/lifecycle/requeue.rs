@@ -6,16 +6,17 @@
 use divvy_core::job::{Event, ProgramExit, StopReason};
 use divvy_core::{JobId, JobState};
 
-use crate::checkpoint::GpuMemoryState;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::start;
 use crate::controller::runtime::{Runtime, Waiting};
 use crate::controller::state::Jobs;
-use crate::job_dir::{ExitRecord, RunOutcome, StopRecord};
+use crate::host::error::error_chain;
+use crate::job_dir::{ExitRecord, RunOutcome};
 use crate::journal::StoreError;
+use crate::model::cause::StopRecord;
+use crate::model::gpu_memory::GpuMemoryState;
 use crate::model::job::Job;
-use crate::supervisor::error_chain;
 
 impl Job {
     /// Whether a program that left like this is started again.

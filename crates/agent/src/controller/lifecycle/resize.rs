@@ -12,8 +12,8 @@
 use std::cmp::Ordering;
 
 use divvy_api::v1::{self, Error, ErrorCode};
-use divvy_core::resize::memory::MemoryResidency;
 use divvy_core::project::quota_exceeded_by_resize;
+use divvy_core::resize::memory::MemoryResidency;
 use divvy_core::resize::{ResizeError, Resized, grant_at_target, resize as plan_resize};
 use divvy_core::{Amount, Bytes, Compute, Grant, JobId, JobState, can_ever_fit};
 

@@ -12,7 +12,6 @@ use divvy_ledger::{CreateError, OpenError};
 use rustix::io::Errno;
 
 use super::container::{ContainerError, plan};
-use crate::container::Plan;
 use crate::container::job_files::CoverError;
 use crate::controller::claims;
 use crate::controller::effects::Effects;
@@ -27,15 +26,16 @@ use crate::gpu::slice::{HeldSlice, SliceConfig, SliceError, chown_to_user};
 use crate::gpu::watched_jobs::WatchedJob;
 use crate::host::cgroup::{Cgroup, CgroupStatus};
 use crate::host::clock::{Instant, now};
+use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
-use crate::job_dir::{ExitRecord, JobDir, LaunchSpec, RecordError, RunOutcome};
+use crate::job_dir::container_spec::Plan;
+use crate::job_dir::{ExitRecord, JobDir, LaunchSpec, OutputFiles, RecordError, RunOutcome};
 use crate::journal::StoreError;
 use crate::journal::secrets::SecretsError;
 use crate::model::job::Job;
 use crate::supervisor::handle::SupervisorHandle;
 use crate::supervisor::job_environment::{JobEnvironment, for_job};
-use crate::supervisor::output::OutputFiles;
-use crate::supervisor::{error_chain, forkserver, script};
+use crate::supervisor::{forkserver, script};
 
 /// Why a job that has its grants could not be started.
 #[derive(Debug, thiserror::Error)]

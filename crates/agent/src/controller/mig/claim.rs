@@ -10,9 +10,10 @@ use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::mig::{MigManager, commands, report};
 use crate::controller::state::{Jobs, State};
-use crate::gpu::mig::{ManagedInstance, MigSlot, MigTask};
+use crate::gpu::mig::MigTask;
 use crate::host::clock::now;
 use crate::journal::StoreError;
+use crate::model::mig_instance::{ManagedInstance, MigSlot};
 
 /// Journals what the instances of a job that starts are to be, and those that make room for them. True where it waits for
 /// none and can be started at once.

@@ -10,10 +10,11 @@ use crate::controller::io::Io;
 use crate::controller::mig;
 use crate::controller::mig::MigManager;
 use crate::controller::state::GpuState;
-use crate::gpu::mig::{ManagedInstance, MigCommand, MigSlot, MigTask};
+use crate::gpu::mig::{MigCommand, MigTask};
 use crate::host::clock::now;
 use crate::host::failpoint::reach;
 use crate::journal::StoreError;
+use crate::model::mig_instance::{ManagedInstance, MigSlot};
 
 /// Journals that an instance is to be made for a job, and orders it.
 pub(super) fn make(

@@ -19,10 +19,11 @@ use crate::controller::mig;
 use crate::controller::mig::{MigManager, commands, reconcile, view};
 use crate::controller::state::{GpuState, State};
 use crate::gpu::Device;
-use crate::gpu::mig::mode::{effective_mode, pending_switch};
-use crate::gpu::mig::{ManagedInstance, MigOpError, MigSlot, MigTask, RequestedMode};
+use crate::gpu::mig::{MigOpError, MigTask};
 use crate::host::failpoint::reach;
 use crate::journal::StoreError;
+use crate::model::gpu_mode::{RequestedMode, effective_mode, pending_switch};
+use crate::model::mig_instance::{ManagedInstance, MigSlot};
 
 /// A change on its way.
 pub struct ModeChange {

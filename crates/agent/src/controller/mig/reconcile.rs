@@ -17,11 +17,12 @@ use crate::controller::mig;
 use crate::controller::mig::{MigManager, commands, report};
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::{GpuState, Jobs, State};
+use crate::gpu::mig::GpuMigState;
 use crate::gpu::mig::discover::DiscoveredInstance;
-use crate::gpu::mig::{GpuMigState, InstanceInfo, MigSlot};
 use crate::gpu::sample::GpuSample;
 use crate::host::clock::Instant;
 use crate::journal::StoreError;
+use crate::model::mig_instance::{InstanceInfo, MigSlot};
 
 /// How often an instance in quarantine is tried to be destroyed. Whoever leaked a handle of it does not let go of it until he is
 /// restarted.

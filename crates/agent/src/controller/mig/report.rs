@@ -12,10 +12,11 @@ use crate::controller::lifecycle::{confirm, job_sync, start};
 use crate::controller::mig;
 use crate::controller::mig::{MigManager, backoff, claim, commands, mode, reconcile};
 use crate::controller::state::{GpuState, Jobs, State};
-use crate::gpu::mig::{InstanceInfo, MigOpError, MigOutcome, MigReport, MigSlot};
+use crate::gpu::mig::{MigOpError, MigOutcome, MigReport};
 use crate::host::clock::{Instant, now};
 use crate::host::failpoint::reach;
 use crate::journal::StoreError;
+use crate::model::mig_instance::{InstanceInfo, MigSlot};
 
 /// How often a job's instances may be refused, where nobody is in the way, before the job is given up.
 const MAX_REFUSALS: u32 = 3;

@@ -11,7 +11,7 @@ use crate::controller::mig::{MigManager, capacity};
 use crate::controller::state::{GpuState, Jobs, State};
 use crate::gpu::Device;
 use crate::gpu::mig::discover::DiscoveredInstance;
-use crate::gpu::mig::{ManagedInstance, MigSlot};
+use crate::model::mig_instance::{ManagedInstance, MigSlot};
 
 /// What holds a limit that is an instance's.
 pub const ENFORCEMENT: &str = "mig";

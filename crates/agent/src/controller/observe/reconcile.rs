@@ -9,22 +9,21 @@ use divvy_core::{Bytes, GpuUuid, JobId};
 use jiff::SignedDuration;
 use rustix::process::Signal;
 
-use crate::controller::active_set;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{container, start};
-use crate::controller::mig;
 use crate::controller::runtime::{ActiveJob, Runtime};
 use crate::controller::state::{GpuState, Jobs, State};
+use crate::controller::{active_set, mig};
 use crate::gpu::attribution::Ownership;
 use crate::gpu::sample::{GpuSample, NodeSample};
 use crate::gpu::slice::HeldSlice;
 use crate::host::cgroup::Cgroup;
 use crate::host::clock::now;
 use crate::host::process::{Process, evidence};
+use crate::job_dir::processes::processes_of;
 use crate::journal::StoreError;
 use crate::model::bypass::Bypass;
-use crate::supervisor::processes_of;
 
 /// What the last look found of one slice on one GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

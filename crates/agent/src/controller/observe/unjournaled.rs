@@ -15,9 +15,10 @@ use crate::controller::lifecycle::start::records;
 use crate::controller::lifecycle::{finalize, schedule};
 use crate::controller::state::{Jobs, State};
 use crate::gpu::slice::{self, HeldSlice};
+use crate::host::error::error_chain;
+use crate::job_dir::processes::survivors;
 use crate::journal::StoreError;
 use crate::journal::recover::{last_run, numbers};
-use crate::supervisor::{error_chain, survivors};
 
 /// So many of its pids are told.
 const MOST_PIDS: usize = 16;

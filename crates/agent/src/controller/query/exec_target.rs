@@ -89,7 +89,7 @@ fn exec_environment(
     dir: &JobDir,
     user: Option<Identity>,
 ) -> Result<ExecEnvironment, Error> {
-    let unread = |error| Error::new(ErrorCode::Internal, crate::supervisor::error_chain(&error));
+    let unread = |error| Error::new(ErrorCode::Internal, crate::host::error::error_chain(&error));
     let plan = dir.spec().map_err(unread)?.and_then(|spec| spec.container);
     let Some(plan) = plan else {
         return Ok(ExecEnvironment::Process { user });

@@ -14,6 +14,7 @@ use crate::controller::lifecycle::{change, container};
 use crate::controller::mailbox::Milestone;
 use crate::controller::query::estimate::StartEstimator;
 use crate::controller::query::exec_target::ExecTarget;
+use crate::controller::query::metrics::Page;
 use crate::controller::query::reference::JobRef;
 use crate::controller::query::summary::JobSummary;
 use crate::controller::query::view::JobView;
@@ -23,7 +24,6 @@ use crate::controller::query::{
 };
 use crate::controller::state::State;
 use crate::controller::{claims, mig, query};
-use crate::http::Page;
 use crate::journal::StoreError;
 use crate::model::job::Job;
 
@@ -118,7 +118,7 @@ impl Queries<'_> {
 
     /// Everything that a page of metrics shows.
     pub fn metrics(&self) -> Page {
-        query::metrics(self.state, self.fx, self.io)
+        query::metrics_page(self.state, self.fx, self.io)
     }
 
     /// Every instance, by GPU and place.

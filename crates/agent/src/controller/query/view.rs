@@ -8,14 +8,14 @@ use divvy_core::{JobId, JobState as Life, Wait};
 use crate::controller::admission::dependencies::BlockReason;
 use crate::controller::mig::is_divided;
 use crate::host::cgroup::CgroupStatus;
+use crate::host::task_limits::TaskBound;
 use crate::job_dir::JobDir;
+use crate::job_dir::injection::{InjectedLimiter, InjectionMode};
 use crate::model::bypass::Bypass;
 use crate::model::idle::Rule;
 use crate::model::job::Job;
 use crate::model::policy::{self, Hold};
-use crate::supervisor::injection::{InjectedLimiter, InjectionMode};
 use crate::supervisor::output;
-use crate::supervisor::task_limits::TaskBound;
 
 /// A job as the cycle sees it.
 pub struct JobView {

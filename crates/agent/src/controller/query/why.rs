@@ -30,11 +30,11 @@ use crate::controller::query;
 use crate::controller::query::{estimate, reference};
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::State;
+use crate::host::error::error_chain;
 use crate::journal::{RuntimeHistory, StoreError};
 use crate::model::job::{Job, JobSpec};
 use crate::model::policy::Dependency;
 use crate::model::run_signature::RunSignature;
-use crate::supervisor::error_chain;
 
 /// Why a job waits: what there is to know.
 pub struct WhyQuery {

@@ -13,8 +13,8 @@ use rustix::fs::{Access, access};
 use super::{fail, ok, warn};
 use crate::config::loadable;
 use crate::host::disk::Disk;
+use crate::host::error::error_chain;
 use crate::host::log_trim;
-use crate::supervisor::error_chain;
 
 /// Below this the journal and the jobs' output soon have no room.
 const LITTLE: Bytes = Bytes::mib(256);

@@ -7,7 +7,7 @@ use divvy_core::Bytes;
 
 use super::machine::{Compute, Gpu, Machine, Memory};
 use super::{fail, ok, warn};
-use crate::supervisor::injection::InjectionMode;
+use crate::job_dir::injection::InjectionMode;
 
 /// `form`: the one in which the limiter stands between programs and the driver; `None` where it does not.
 pub fn findings(machine: &Machine, form: Option<InjectionMode>, simulated: bool) -> Vec<Finding> {

@@ -8,7 +8,8 @@ use super::machine::Machine;
 use super::{fail, ok};
 use crate::config::{InjectionPreference, Programs, Simulated, loadable};
 use crate::daemon::bootstrap::wrappers;
-use crate::supervisor::injection::{InjectedLimiter, InjectionMode, expected_injection};
+use crate::job_dir::injection::{InjectedLimiter, InjectionMode};
+use crate::supervisor::injection::expected_injection;
 
 const NOT_HELD: &str = "the limits of jobs cannot be enforced, so no job starts";
 

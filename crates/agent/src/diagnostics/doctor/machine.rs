@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Simulated;
 use crate::host::child_timeout::{failure_message, run_with_timeout};
-use crate::supervisor::error_chain;
+use crate::host::error::error_chain;
 
 /// A GPU that was asleep takes seconds to wake.
 const PATIENCE: Duration = Duration::from_secs(30);

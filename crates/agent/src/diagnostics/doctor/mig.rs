@@ -7,7 +7,7 @@ use divvy_core::Bytes;
 
 use super::machine::{Gpu, Instance, Mig};
 use super::{ok, warn};
-use crate::gpu::mig::device_nodes::{ComputeInstanceId, DeviceNodeError};
+use crate::host::mig_device_nodes::{ComputeInstanceId, DeviceNodeError};
 
 /// `root` is where the driver's capability files are, where that can be known.
 pub fn findings(gpu: &Gpu, mig: &Mig, may_divide: bool, root: Option<&Path>) -> Vec<Finding> {
@@ -150,7 +150,7 @@ fn missing(gpu: &Gpu, instances: &[Instance], root: &Path) -> Option<Finding> {
     if let Some(error) = nodes.iter().find_map(|nodes| nodes.as_ref().err()) {
         return Some(warn(
             &check,
-            crate::supervisor::error_chain(error),
+            crate::host::error::error_chain(error),
             means,
             "in containers, mount /proc/driver/nvidia/capabilities; elsewhere, sudo dmesg | grep NVRM",
         ));

@@ -9,7 +9,7 @@ use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
 
 use super::{fail, ok, warn};
 use crate::host::cgroup;
-use crate::supervisor::task_limits;
+use crate::host::task_limits;
 
 /// Inode of the first PID namespace (`PROC_PID_INIT_INO`, linux/proc_ns.h).
 const FIRST_NAMESPACE: &str = "pid:[4026531836]";

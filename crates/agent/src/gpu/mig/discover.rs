@@ -104,13 +104,13 @@ impl DiscoveredInstance {
 /// # Errors
 /// When one instance cannot be read: it must not be taken for one that is not there.
 pub fn list_instances(
-    gpu: &Gpu<'_>,
+    gpu: &dyn Gpu,
     offer: &MigCapabilities,
 ) -> Result<Vec<DiscoveredInstance>, MigStateError> {
     let instances = gpu.instances(&offer.profile_ids)?;
     let mut all = Vec::new();
     for (instance, info) in instances {
-        match read_instance(&instance, info, offer) {
+        match read_instance(&*instance, info, offer) {
             // Destroyed meanwhile.
             Err(MigStateError::Driver(error)) if error.refusal() == Some(MigRefusal::Gone) => {}
             found => all.push(found?),
@@ -120,7 +120,7 @@ pub fn list_instances(
 }
 
 fn read_instance(
-    instance: &Instance<'_>,
+    instance: &dyn Instance,
     info: GpuInstanceInfo,
     offer: &MigCapabilities,
 ) -> Result<DiscoveredInstance, MigStateError> {
@@ -163,7 +163,7 @@ fn read_instance(
 /// # Errors
 /// When the driver lists no profile at all.
 pub fn read_capabilities(
-    gpu: &Gpu<'_>,
+    gpu: &dyn Gpu,
     total: Bytes,
 ) -> Result<MigCapabilities, divvy_driver::Error> {
     let listed = gpu.profiles()?;

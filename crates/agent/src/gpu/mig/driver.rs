@@ -1,5 +1,4 @@
-//! The MIG side of a GPU as the driver offers it: NVML's calls, and in tests those of a simulated machine, so that what is done to a
-//! GPU is the same code there.
+//! The MIG calls of a driver: traits for a GPU, a GPU instance and a compute instance, and NVML behind them.
 
 use divvy_driver::Error;
 use divvy_driver::nvml::mig::{
@@ -8,173 +7,120 @@ use divvy_driver::nvml::mig::{
 };
 use divvy_driver::nvml::{Device, Memory, Process};
 
-#[cfg(test)]
-use crate::simulation::driver as simulated;
+/// The instances on a GPU, with what the driver says of each.
+pub type Instances<'a> = Vec<(Box<dyn Instance + 'a>, GpuInstanceInfo)>;
+
+/// The compute instances in a GPU instance.
+pub type Computes<'a> = Vec<(Box<dyn Compute + 'a>, ComputeInstanceInfo)>;
 
 /// A GPU.
-pub enum Gpu<'a> {
-    Driver(Device<'a>),
-    /// By its index.
-    #[cfg(test)]
-    Simulated(usize),
+pub trait Gpu {
+    /// As [`Device::mig_mode`].
+    fn mig_mode(&self) -> Result<Option<MigMode>, Error>;
+
+    /// As [`Device::set_mig_mode`].
+    fn set_mig_mode(&self, on: bool) -> Result<Activation, Error>;
+
+    /// As [`Device::gpu_instance_profiles`].
+    fn profiles(&self) -> Result<Vec<(GpuInstanceProfile, Vec<Placement>)>, Error>;
+
+    /// As [`Device::gpu_instances_of`].
+    fn instances(&self, profiles: &[u32]) -> Result<Instances<'_>, Error>;
+
+    /// As [`Device::create_gpu_instance`].
+    fn create(&self, profile: u32, at: Placement) -> Result<Box<dyn Instance + '_>, Error>;
 }
 
 /// A GPU instance.
-pub enum Instance<'a> {
-    Driver(GpuInstance<'a>),
-    #[cfg(test)]
-    Simulated(simulated::Instance),
+pub trait Instance {
+    /// As [`GpuInstance::info`].
+    fn info(&self) -> Result<GpuInstanceInfo, Error>;
+
+    /// As [`GpuInstance::compute_instances`].
+    fn compute_instances(&self) -> Result<Computes<'_>, Error>;
+
+    /// As [`GpuInstance::create_full_compute_instance`].
+    fn create_compute_instance(&self) -> Result<Box<dyn Compute + '_>, Error>;
+
+    /// As [`GpuInstance::destroy`].
+    fn destroy(&self) -> Result<(), Error>;
 }
 
 /// A compute instance, which is a MIG device.
-pub enum Compute<'a> {
-    Driver(ComputeInstance<'a>),
-    #[cfg(test)]
-    Simulated(simulated::Compute),
-}
-
-impl<'a> Gpu<'a> {
-    /// As [`Device::mig_mode`].
-    pub fn mig_mode(&self) -> Result<Option<MigMode>, Error> {
-        match self {
-            Self::Driver(gpu) => gpu.mig_mode(),
-            #[cfg(test)]
-            Self::Simulated(gpu) => simulated::mode(*gpu).map(Some),
-        }
-    }
-
-    /// As [`Device::set_mig_mode`].
-    pub fn set_mig_mode(&self, on: bool) -> Result<Activation, Error> {
-        match self {
-            Self::Driver(gpu) => gpu.set_mig_mode(on),
-            #[cfg(test)]
-            Self::Simulated(gpu) => simulated::set_mode(*gpu, on),
-        }
-    }
-
-    /// As [`Device::gpu_instance_profiles`].
-    pub fn profiles(&self) -> Result<Vec<(GpuInstanceProfile, Vec<Placement>)>, Error> {
-        match self {
-            Self::Driver(gpu) => gpu.gpu_instance_profiles(),
-            #[cfg(test)]
-            Self::Simulated(gpu) => simulated::profiles(*gpu),
-        }
-    }
-
-    /// As [`Device::gpu_instances_of`].
-    pub fn instances(
-        &self,
-        profiles: &[u32],
-    ) -> Result<Vec<(Instance<'a>, GpuInstanceInfo)>, Error> {
-        match self {
-            Self::Driver(gpu) => {
-                let all = gpu.gpu_instances_of(profiles)?.into_iter();
-                Ok(all
-                    .map(|(instance, info)| (Instance::Driver(instance), info))
-                    .collect())
-            }
-            #[cfg(test)]
-            Self::Simulated(gpu) => {
-                let all = simulated::instances(*gpu)?.into_iter();
-                Ok(all
-                    .map(|(instance, info)| (Instance::Simulated(instance), info))
-                    .collect())
-            }
-        }
-    }
-
-    /// As [`Device::create_gpu_instance`].
-    pub fn create(&self, profile: u32, at: Placement) -> Result<Instance<'a>, Error> {
-        match self {
-            Self::Driver(gpu) => gpu.create_gpu_instance(profile, at).map(Instance::Driver),
-            #[cfg(test)]
-            Self::Simulated(gpu) => simulated::create(*gpu, profile, at).map(Instance::Simulated),
-        }
-    }
-}
-
-impl<'a> Instance<'a> {
-    /// As [`GpuInstance::info`].
-    pub fn info(&self) -> Result<GpuInstanceInfo, Error> {
-        match self {
-            Self::Driver(instance) => instance.info(),
-            #[cfg(test)]
-            Self::Simulated(instance) => simulated::info(*instance),
-        }
-    }
-
-    /// As [`GpuInstance::compute_instances`].
-    pub fn compute_instances(&self) -> Result<Vec<(Compute<'a>, ComputeInstanceInfo)>, Error> {
-        match self {
-            Self::Driver(instance) => {
-                let all = instance.compute_instances()?.into_iter();
-                Ok(all
-                    .map(|(compute, info)| (Compute::Driver(compute), info))
-                    .collect())
-            }
-            #[cfg(test)]
-            Self::Simulated(instance) => {
-                let all = simulated::computes(*instance)?.into_iter();
-                Ok(all
-                    .map(|(compute, info)| (Compute::Simulated(compute), info))
-                    .collect())
-            }
-        }
-    }
-
-    /// As [`GpuInstance::create_full_compute_instance`].
-    pub fn create_compute_instance(&self) -> Result<Compute<'a>, Error> {
-        match self {
-            Self::Driver(instance) => instance.create_full_compute_instance().map(Compute::Driver),
-            #[cfg(test)]
-            Self::Simulated(instance) => simulated::fill(*instance).map(Compute::Simulated),
-        }
-    }
-
-    /// As [`GpuInstance::destroy`].
-    pub fn destroy(&self) -> Result<(), Error> {
-        match self {
-            Self::Driver(instance) => instance.destroy(),
-            #[cfg(test)]
-            Self::Simulated(instance) => simulated::destroy(*instance),
-        }
-    }
-}
-
-impl Compute<'_> {
+pub trait Compute {
     /// As [`ComputeInstance::info`].
-    pub fn info(&self) -> Result<ComputeInstanceInfo, Error> {
-        match self {
-            Self::Driver(compute) => compute.info(),
-            #[cfg(test)]
-            Self::Simulated(compute) => simulated::compute_info(*compute),
-        }
-    }
+    fn info(&self) -> Result<ComputeInstanceInfo, Error>;
 
     /// The memory of its GPU instance.
-    pub fn memory(&self) -> Result<Memory, Error> {
-        match self {
-            Self::Driver(compute) => compute.device()?.memory(),
-            #[cfg(test)]
-            Self::Simulated(compute) => simulated::memory(*compute),
-        }
-    }
+    fn memory(&self) -> Result<Memory, Error>;
 
     /// Every process with a context on it.
-    pub fn processes(&self) -> Result<Vec<Process>, Error> {
-        match self {
-            Self::Driver(compute) => compute.device()?.processes(),
-            #[cfg(test)]
-            Self::Simulated(compute) => simulated::processes(*compute),
-        }
-    }
+    fn processes(&self) -> Result<Vec<Process>, Error>;
 
     /// As [`ComputeInstance::destroy`].
-    pub fn destroy(&self) -> Result<(), Error> {
-        match self {
-            Self::Driver(compute) => compute.destroy(),
-            #[cfg(test)]
-            Self::Simulated(compute) => simulated::empty(*compute),
-        }
+    fn destroy(&self) -> Result<(), Error>;
+}
+
+impl Gpu for Device<'_> {
+    fn mig_mode(&self) -> Result<Option<MigMode>, Error> {
+        Device::mig_mode(self)
+    }
+
+    fn set_mig_mode(&self, on: bool) -> Result<Activation, Error> {
+        Device::set_mig_mode(self, on)
+    }
+
+    fn profiles(&self) -> Result<Vec<(GpuInstanceProfile, Vec<Placement>)>, Error> {
+        self.gpu_instance_profiles()
+    }
+
+    fn instances(&self, profiles: &[u32]) -> Result<Instances<'_>, Error> {
+        let all = self.gpu_instances_of(profiles)?.into_iter();
+        Ok(all
+            .map(|(instance, info)| (Box::new(instance) as Box<dyn Instance>, info))
+            .collect())
+    }
+
+    fn create(&self, profile: u32, at: Placement) -> Result<Box<dyn Instance + '_>, Error> {
+        Ok(Box::new(self.create_gpu_instance(profile, at)?))
+    }
+}
+
+impl Instance for GpuInstance<'_> {
+    fn info(&self) -> Result<GpuInstanceInfo, Error> {
+        GpuInstance::info(self)
+    }
+
+    fn compute_instances(&self) -> Result<Computes<'_>, Error> {
+        let all = GpuInstance::compute_instances(self)?.into_iter();
+        Ok(all
+            .map(|(compute, info)| (Box::new(compute) as Box<dyn Compute>, info))
+            .collect())
+    }
+
+    fn create_compute_instance(&self) -> Result<Box<dyn Compute + '_>, Error> {
+        Ok(Box::new(self.create_full_compute_instance()?))
+    }
+
+    fn destroy(&self) -> Result<(), Error> {
+        GpuInstance::destroy(self)
+    }
+}
+
+impl Compute for ComputeInstance<'_> {
+    fn info(&self) -> Result<ComputeInstanceInfo, Error> {
+        ComputeInstance::info(self)
+    }
+
+    fn memory(&self) -> Result<Memory, Error> {
+        self.device()?.memory()
+    }
+
+    fn processes(&self) -> Result<Vec<Process>, Error> {
+        self.device()?.processes()
+    }
+
+    fn destroy(&self) -> Result<(), Error> {
+        ComputeInstance::destroy(self)
     }
 }

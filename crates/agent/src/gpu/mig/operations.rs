@@ -10,11 +10,11 @@ use divvy_core::mig::{MigUuidError, Placement};
 use divvy_driver::nvml::Memory;
 use divvy_driver::nvml::mig::{self as nvml, ComputeInstanceInfo, MigRefusal};
 
-use super::InstanceInfo;
 use super::driver::{Compute, Gpu, Instance};
 use crate::host::clock::sleep;
+use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
-use crate::supervisor::error_chain;
+use crate::model::mig_instance::InstanceInfo;
 
 /// A GPU instance is in use for about a second after its compute instance was destroyed, as NVIDIA's DRA driver found, which tries
 /// again as well: twice that, in short steps.
@@ -77,7 +77,7 @@ impl MigOpError {
 
 /// Makes an instance: `size` memory slices at the placement, and all of it as one device.
 pub fn create_instance(
-    gpu: &Gpu<'_>,
+    gpu: &dyn Gpu,
     placement: Placement,
     size: u8,
 ) -> Result<InstanceInfo, MigOpError> {
@@ -92,17 +92,17 @@ pub fn create_instance(
     reach("mig.create.gi");
     let compute = match instance.create_compute_instance() {
         Ok(compute) => compute,
-        Err(error) => return Err(roll_back(&instance, None, MigOpError::refused(&error))),
+        Err(error) => return Err(roll_back(&*instance, None, MigOpError::refused(&error))),
     };
     reach("mig.create.ci");
-    made_of(&instance, &compute).map_err(|error| roll_back(&instance, Some(&compute), error))
+    made_of(&*instance, &*compute).map_err(|error| roll_back(&*instance, Some(&*compute), error))
 }
 
 /// Removes half of an instance, which is of no use, with the compute instance made in it and no other. Returns the
 /// result.
 fn roll_back(
-    instance: &Instance<'_>,
-    compute: Option<&Compute<'_>>,
+    instance: &dyn Instance,
+    compute: Option<&dyn Compute>,
     error: MigOpError,
 ) -> MigOpError {
     let emptied = compute.map_or(Ok(()), |compute| retry_while_in_use(|| compute.destroy()));
@@ -112,7 +112,7 @@ fn roll_back(
     }
 }
 
-fn made_of(instance: &Instance<'_>, compute: &Compute<'_>) -> Result<InstanceInfo, MigOpError> {
+fn made_of(instance: &dyn Instance, compute: &dyn Compute) -> Result<InstanceInfo, MigOpError> {
     let refused = |error: divvy_driver::Error| MigOpError::refused(&error);
     let info = compute.info().map_err(refused)?;
     let memory = compute.memory();
@@ -130,7 +130,7 @@ fn made_of(instance: &Instance<'_>, compute: &Compute<'_>) -> Result<InstanceInf
 /// Destroys the instance at the placement; false if nothing of it was there. `made`: its identity when it was made, if
 /// it ever was: another instance is left alone, and so is one that was divided by hand.
 pub fn destroy_instance(
-    gpu: &Gpu<'_>,
+    gpu: &dyn Gpu,
     placement: Placement,
     made: Option<&InstanceInfo>,
 ) -> Result<bool, MigOpError> {
@@ -141,11 +141,11 @@ pub fn destroy_instance(
     if made.is_some_and(|made| made.id != there.id) {
         return Ok(false);
     }
-    let inside = own_compute_instance(&there.instance, there.slices, made)?;
-    clear(&there.instance, inside).map(|()| true)
+    let inside = own_compute_instance(&*there.instance, there.slices, made)?;
+    clear(&*there.instance, inside).map(|()| true)
 }
 
-type OwnCompute<'a> = (Compute<'a>, ComputeInstanceInfo);
+type OwnCompute<'a> = (Box<dyn Compute + 'a>, ComputeInstanceInfo);
 
 /// The compute instance that we made in an instance, if it is there. `slices`: how many compute slices it has, where that is known.
 /// Its UUID says where it begins, and not how long it is (inferred).
@@ -153,7 +153,7 @@ type OwnCompute<'a> = (Compute<'a>, ComputeInstanceInfo);
 /// # Errors
 /// [`Failure::Stuck`] if there is another one, or more than one: its content is foreign then.
 fn own_compute_instance<'a>(
-    instance: &Instance<'a>,
+    instance: &'a dyn Instance,
     slices: Option<u32>,
     made: Option<&InstanceInfo>,
 ) -> Result<Option<OwnCompute<'a>>, MigOpError> {
@@ -173,9 +173,9 @@ fn own_compute_instance<'a>(
 }
 
 /// Destroys an instance and what of ours is in it, unless it is used.
-fn clear(instance: &Instance<'_>, inside: Option<OwnCompute<'_>>) -> Result<(), MigOpError> {
+fn clear(instance: &dyn Instance, inside: Option<OwnCompute<'_>>) -> Result<(), MigOpError> {
     if let Some((compute, info)) = inside {
-        let pids = pids(&compute)?;
+        let pids = pids(&*compute)?;
         if !pids.is_empty() {
             let pids = pids.iter().map(u32::to_string).collect::<Vec<_>>();
             let (uuid, pids) = (info.uuid, pids.join(", "));
@@ -211,7 +211,7 @@ fn retry_while_in_use(
 /// # Errors
 /// As [`unmake`], where it is not for us to make it anew.
 pub fn is_clean(
-    gpu: &Gpu<'_>,
+    gpu: &dyn Gpu,
     placement: Placement,
     made: &InstanceInfo,
 ) -> Result<bool, MigOpError> {
@@ -219,11 +219,11 @@ pub fn is_clean(
     let Some(there) = there.filter(|there| there.id == made.id) else {
         return Ok(false);
     };
-    let Some((compute, _)) = own_compute_instance(&there.instance, there.slices, Some(made))?
+    let Some((compute, _)) = own_compute_instance(&*there.instance, there.slices, Some(made))?
     else {
         return Ok(false);
     };
-    if !pids(&compute)?.is_empty() {
+    if !pids(&*compute)?.is_empty() {
         return Ok(false);
     }
     let memory = compute.memory();
@@ -235,7 +235,7 @@ fn is_empty<E>(memory: Result<Memory, E>, baseline: Bytes) -> bool {
     memory.is_ok_and(|memory| memory.used <= baseline.get())
 }
 
-fn pids(compute: &Compute<'_>) -> Result<Vec<u32>, MigOpError> {
+fn pids(compute: &dyn Compute) -> Result<Vec<u32>, MigOpError> {
     let processes = compute.processes();
     let processes = processes.map_err(|error| MigOpError::stuck(&error))?;
     Ok(processes.iter().map(|process| process.pid).collect())
@@ -243,13 +243,16 @@ fn pids(compute: &Compute<'_>) -> Result<Vec<u32>, MigOpError> {
 
 /// A GPU instance in its place.
 struct FoundInstance<'a> {
-    instance: Instance<'a>,
+    instance: Box<dyn Instance + 'a>,
     id: u32,
     /// Compute slices of its profile, where the driver describes that.
     slices: Option<u32>,
 }
 
-fn find<'a>(gpu: &Gpu<'a>, placement: Placement) -> Result<Option<FoundInstance<'a>>, MigOpError> {
+fn find<'a>(
+    gpu: &'a dyn Gpu,
+    placement: Placement,
+) -> Result<Option<FoundInstance<'a>>, MigOpError> {
     let stuck = |error: divvy_driver::Error| MigOpError::stuck(&error);
     let profiles = gpu.profiles().map_err(stuck)?;
     let ids: Vec<u32> = profiles.iter().map(|(profile, _)| profile.id).collect();
@@ -269,7 +272,7 @@ fn find<'a>(gpu: &Gpu<'a>, placement: Placement) -> Result<Option<FoundInstance<
 
 /// Turns MIG on or off, and says how it is then: the driver may have taken the order and not done it.
 pub fn set_mode(
-    gpu: &Gpu<'_>,
+    gpu: &dyn Gpu,
     on: bool,
 ) -> Result<(nvml::Activation, Option<nvml::MigMode>), MigOpError> {
     let refused = |error: divvy_driver::Error| MigOpError::refused(&error);

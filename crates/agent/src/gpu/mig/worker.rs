@@ -25,11 +25,10 @@ use divvy_driver::nvml::mig::{Activation, MigMode};
 
 use super::driver::Gpu;
 use super::operations::{self, MigOpError};
-use super::{InstanceInfo, MigSlot};
-use crate::controller::mailbox::{Mailbox, Message};
 use crate::gpu::Source;
+use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
-use crate::supervisor::error_chain;
+use crate::model::mig_instance::{InstanceInfo, MigSlot};
 
 /// What is to be done to a slot, or to a whole GPU.
 #[derive(Clone, Debug)]
@@ -176,105 +175,94 @@ impl Epochs {
     }
 }
 
-/// The threads, for whoever gives orders.
-pub struct Workers {
-    source: Arc<Source>,
-    mailbox: Mailbox,
-    /// Folder of the GPUs' lock files.
-    locks: PathBuf,
-    threads: BTreeMap<GpuUuid, Sender<MigTask>>,
-}
+/// The receiver of MIG commands: the worker threads, or what a test has in their place.
+pub struct Workers(Box<dyn FnMut(MigCommand) + Send>);
 
 impl Workers {
-    pub fn new(source: Arc<Source>, mailbox: Mailbox, locks: PathBuf) -> Self {
-        Self {
-            source,
-            mailbox,
-            locks,
-            threads: BTreeMap::new(),
-        }
+    pub fn new(dispatch: impl FnMut(MigCommand) + Send + 'static) -> Self {
+        Self(Box::new(dispatch))
     }
 
-    /// Where reports go.
-    pub fn mailbox(&self) -> Mailbox {
-        self.mailbox.clone()
+    /// A thread for each GPU, started with its first command. `report` hears of each outcome; `locks` is the folder of the GPUs' lock
+    /// files.
+    pub fn threads(
+        source: Arc<Source>,
+        report: impl Fn(MigReport) + Clone + Send + 'static,
+        locks: PathBuf,
+    ) -> Self {
+        let mut threads: BTreeMap<GpuUuid, Sender<MigTask>> = BTreeMap::new();
+        Self::new(move |MigCommand { gpu, task }| {
+            let thread = match threads.entry(gpu.clone()) {
+                Entry::Occupied(thread) => thread.into_mut(),
+                Entry::Vacant(none) => {
+                    let worker = Worker::new(gpu, &source, &locks);
+                    let (sender, tasks) = channel();
+                    none.insert(match worker.start(tasks, report.clone()) {
+                        Ok(()) => sender,
+                        // No thread hears the command: the daemon is of no use without threads.
+                        Err(error) => panic!("cannot start a thread: {error}"),
+                    })
+                }
+            };
+            // The thread ends only with this.
+            let _ = thread.send(task);
+        })
     }
 
-    /// Has an order carried out; the mailbox gets its report.
-    pub fn dispatch(&mut self, order: MigCommand) {
-        #[cfg(test)]
-        if crate::simulation::mig::dispatch(&order) {
-            return;
-        }
-        let MigCommand { gpu, task } = order;
-        let thread = match self.threads.entry(gpu.clone()) {
-            Entry::Occupied(thread) => thread.into_mut(),
-            Entry::Vacant(none) => {
-                let worker = Worker::new(gpu, &self.source, &self.mailbox, &self.locks);
-                let (sender, tasks) = channel();
-                none.insert(match worker.start(tasks) {
-                    Ok(()) => sender,
-                    // Nobody hears the order, and so nobody will: the daemon is of no use without threads.
-                    Err(error) => panic!("cannot start a thread: {error}"),
-                })
-            }
-        };
-        // The thread ends only with this.
-        let _ = thread.send(task);
-    }
-
-    /// Carries an order out at once, as its thread would.
-    #[cfg(test)]
-    pub fn execute(&self, MigCommand { gpu, task }: MigCommand) -> MigOutcome {
-        Worker::new(gpu, &self.source, &self.mailbox, &self.locks).execute(task)
+    /// Has a command carried out.
+    pub fn dispatch(&mut self, command: MigCommand) {
+        (self.0)(command);
     }
 }
 
-struct Worker {
+/// Carries out the commands for one GPU.
+pub struct Worker {
     gpu: GpuUuid,
     source: Arc<Source>,
-    mailbox: Mailbox,
     lock: PathBuf,
 }
 
 impl Worker {
-    fn new(gpu: GpuUuid, source: &Arc<Source>, mailbox: &Mailbox, locks: &Path) -> Self {
+    pub fn new(gpu: GpuUuid, source: &Arc<Source>, locks: &Path) -> Self {
         Self {
             lock: locks.join(format!("{gpu}.lock")),
             gpu,
             source: Arc::clone(source),
-            mailbox: mailbox.clone(),
         }
     }
 
-    fn start(self, tasks: Receiver<MigTask>) -> io::Result<()> {
+    fn start(
+        self,
+        tasks: Receiver<MigTask>,
+        report: impl Fn(MigReport) + Send + 'static,
+    ) -> io::Result<()> {
         std::thread::Builder::new()
             .name("mig".to_owned())
-            .spawn(move || self.run(&tasks))
+            .spawn(move || self.run(&tasks, report))
             .map(drop)
     }
 
-    fn run(&self, tasks: &Receiver<MigTask>) {
+    fn run(&self, tasks: &Receiver<MigTask>, report: impl Fn(MigReport)) {
         for task in tasks {
             let began = Instant::now();
             self.source.epochs.advance(&self.gpu);
             let result = catch_panic(task, |task| self.execute(task));
-            let report = MigReport {
+            report(MigReport {
                 gpu: self.gpu.clone(),
                 outcome: result,
                 took: began.elapsed(),
                 epoch: self.source.epochs.advance(&self.gpu),
-            };
-            self.mailbox.post(Message::MigReport(Box::new(report)));
+            });
         }
     }
 
-    fn execute(&self, task: MigTask) -> MigOutcome {
+    /// Carries a command out at once.
+    pub fn execute(&self, task: MigTask) -> MigOutcome {
         // Where the lock cannot be had, nothing is done.
         let lock = lock(&self.lock).map_err(|error| {
             MigOpError::Stuck(format!("cannot lock {}: {error}", self.lock.display()))
         });
-        let device = || -> Result<Gpu<'_>, MigOpError> {
+        let device = || -> Result<Box<dyn Gpu + '_>, MigOpError> {
             let device = self.source.device(&self.gpu);
             device.map_err(|error| MigOpError::Stuck(error_chain(&error)))
         };
@@ -289,7 +277,7 @@ impl Worker {
                     begun
                         .map_err(MigOpError::before_anything)
                         .and_then(|(_lock, device)| {
-                            operations::create_instance(&device, slot.placement, size)
+                            operations::create_instance(&*device, slot.placement, size)
                         });
                 MigOutcome::Created {
                     slot,
@@ -304,7 +292,7 @@ impl Worker {
             } => {
                 let check = |_lock| {
                     reach("mig.reuse.begin");
-                    operations::is_clean(&device()?, slot.placement, &made)
+                    operations::is_clean(&*device()?, slot.placement, &made)
                 };
                 let result = lock.and_then(check);
                 MigOutcome::Checked {
@@ -318,8 +306,9 @@ impl Worker {
                 generation,
                 made,
             } => {
-                let unmake =
-                    |_lock| operations::destroy_instance(&device()?, slot.placement, made.as_ref());
+                let unmake = |_lock| {
+                    operations::destroy_instance(&*device()?, slot.placement, made.as_ref())
+                };
                 let result = lock.and_then(unmake);
                 MigOutcome::Destroyed {
                     slot,
@@ -328,7 +317,7 @@ impl Worker {
                 }
             }
             MigTask::SetMode { on } => {
-                let set = |_lock| operations::set_mode(&device()?, on);
+                let set = |_lock| operations::set_mode(&*device()?, on);
                 let result = lock.and_then(set);
                 MigOutcome::ModeSet { on, result }
             }

@@ -1,26 +1,12 @@
 //! Metrics of queues and projects (usage and fair share), and of the daemon's own work (durations).
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use divvy_api::v1::{JobState, Project};
 
 use super::{Family, Page, family, ratio};
+use crate::controller::query::metrics::DaemonStats;
 use crate::model::counters::{BOUNDS, Counters, DurationSum, GpuTime, RESIZES};
-
-/// What of the state a page shows besides what the API has.
-#[derive(Clone, Debug, Default)]
-pub struct DaemonStats {
-    pub projects: Vec<Project>,
-    pub counted: crate::model::counters::Counters,
-    /// GPU-nanoseconds that living jobs held since this daemon knows them, by id.
-    pub held: BTreeMap<String, u64>,
-    /// Jobs that wait, by why.
-    pub pending: BTreeMap<&'static str, u64>,
-    /// Bytes that the journal's disk has left, where its file system tells.
-    pub disk_free: Option<u64>,
-    pub disk_is_full: bool,
-}
 
 /// Seconds, exact: from nanoseconds.
 pub(super) fn seconds(nanos: u128) -> String {

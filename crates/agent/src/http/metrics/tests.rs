@@ -1,6 +1,10 @@
 use std::time::Duration;
 
+use divvy_api::v1::Job;
+
 use super::*;
+use crate::controller::MigCounts;
+use crate::controller::query::metrics::DaemonStats;
 
 fn page() -> Page {
     let gpu = serde_json::json!({

@@ -1,0 +1,92 @@
+//! The data of a metrics page: what the state knows; `http::metrics` writes it as text.
+
+use std::collections::BTreeMap;
+
+use divvy_api::v1::{
+    ComputeTime, Gpu, Job, JobClaim, JobState, Node, Project, Queue, Runner, Slice,
+};
+use divvy_core::reconcile::BypassKind;
+use jiff::Timestamp;
+
+use super::summary::JobSummary;
+use crate::controller::MigCounts;
+use crate::gpu::Power;
+use crate::model::counters::Counters;
+
+/// Everything that a page shows.
+pub struct Page {
+    pub node: Node,
+    pub gpus: Vec<Gpu>,
+    pub jobs: Vec<JobRow>,
+    /// Jobs that are still to be put into words.
+    pub glances: Vec<JobSummary>,
+    pub queues: Vec<Queue>,
+    /// Bypasses ever told, in the order of [`BypassKind::ALL`].
+    pub bypasses: [u64; BypassKind::ALL.len()],
+    /// What was done to MIG instances.
+    pub migs: MigCounts,
+    /// Where GPUs are on the PCI bus, by index.
+    pub buses: BTreeMap<u32, String>,
+    /// The driver's ids of the GPU instances that Divvy has made, by the UUIDs of their MIG devices.
+    pub instances: BTreeMap<String, u32>,
+    /// What GPUs draw, by index.
+    pub power: BTreeMap<u32, Power>,
+    pub daemon_stats: DaemonStats,
+    /// GPUs that do not answer, by index.
+    pub lost: Vec<u32>,
+    /// When this was so.
+    pub now: Timestamp,
+}
+
+/// What a page shows of a job; all that there is to say of ten thousand would take ten times the room.
+pub struct JobRow {
+    pub id: String,
+    pub name: String,
+    pub user: String,
+    pub project: String,
+    pub queue: String,
+    pub state: JobState,
+    pub submitted_at: Timestamp,
+    pub idle_s: Option<u64>,
+    pub compute: String,
+    pub compute_time: Option<ComputeTime>,
+    pub runner: Runner,
+    pub claim: Option<JobClaim>,
+    pub uncounted: u64,
+    pub slices: Vec<Slice>,
+}
+
+impl From<Job> for JobRow {
+    fn from(job: Job) -> Self {
+        Self {
+            id: job.id,
+            name: job.name,
+            user: job.user,
+            project: job.project.unwrap_or_default(),
+            queue: job.queue,
+            state: job.state,
+            submitted_at: job.submitted_at,
+            idle_s: job.idle_s,
+            compute: job.compute,
+            compute_time: job.compute_time,
+            runner: job.runner,
+            claim: job.claim,
+            uncounted: job.uncounted_calls.unwrap_or_default(),
+            slices: job.slices,
+        }
+    }
+}
+
+/// What of the state a page shows besides what the API has.
+#[derive(Clone, Debug, Default)]
+pub struct DaemonStats {
+    pub projects: Vec<Project>,
+    pub counted: Counters,
+    /// GPU-nanoseconds that living jobs held since this daemon knows them, by id.
+    pub held: BTreeMap<String, u64>,
+    /// Jobs that wait, by why.
+    pub pending: BTreeMap<&'static str, u64>,
+    /// Bytes that the journal's disk has left, where its file system tells.
+    pub disk_free: Option<u64>,
+    pub disk_is_full: bool,
+}

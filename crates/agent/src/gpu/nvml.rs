@@ -1,0 +1,143 @@
+//! NVML as the source of GPUs: the real driver's, or the simulated driver's in its place.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use divvy_core::{Bytes, GpuUuid};
+use divvy_driver::nvml::{Device, Nvml};
+
+use super::mig::driver::Gpu;
+use super::source::{GpuDriver, MigReader, SourceError};
+use super::utilisation::UtilizationSampler;
+use super::{FaultyGpu, GpuOccupancy, GpuProcess, Observation, ObservedGpu, Power};
+use crate::host::error::error_chain;
+
+/// NVML, loaded.
+pub struct NvmlDriver {
+    nvml: Nvml,
+    /// Which GPU had which index when it answered last.
+    known: Mutex<BTreeMap<u32, GpuUuid>>,
+    samples: UtilizationSampler,
+}
+
+impl NvmlDriver {
+    /// Loads this file, or the one that the loader finds.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn load(nvml: Option<&Path>) -> Result<Self, SourceError> {
+        Ok(Self {
+            nvml: Nvml::load(nvml)?,
+            known: Mutex::default(),
+            samples: UtilizationSampler::default(),
+        })
+    }
+
+    fn observe_one(
+        &self,
+        device: &Device<'_>,
+        mig: MigReader<'_>,
+    ) -> Result<ObservedGpu, SourceError> {
+        let identity = device.identity()?;
+        let memory = device.memory()?;
+        let process = |process: divvy_driver::nvml::Process| GpuProcess {
+            pid: process.pid,
+            used: process.used.map(Bytes::new),
+        };
+        let uuid = identity.uuid.parse()?;
+        let total = Bytes::new(memory.total);
+        // Nothing is decided by it, so that it is missing where the driver does not tell.
+        let utilization = match device.utilization() {
+            Err(error) if error.is_lost() => return Err(error.into()),
+            utilization => utilization.ok().flatten(),
+        };
+        let utilization_percent = utilization.map(|utilization| utilization.gpu);
+        let temperature_celsius = device.temperature().ok().flatten();
+        Ok(ObservedGpu {
+            mig: mig(device, &uuid, total)?,
+            utilization: self.samples.sample(device, &uuid, utilization_percent),
+            uuid,
+            index: identity.index,
+            model: identity.name,
+            bus: identity.pci_bus_id,
+            total,
+            reserved: Bytes::new(memory.reserved),
+            used: Bytes::new(memory.used),
+            utilization_percent,
+            temperature_celsius,
+            processes: device.processes()?.into_iter().map(process).collect(),
+        })
+    }
+}
+
+impl GpuDriver for NvmlDriver {
+    fn version(&self) -> Result<String, SourceError> {
+        Ok(self.nvml.driver_version()?)
+    }
+
+    fn gpu(&self, gpu: &GpuUuid) -> Result<Box<dyn Gpu + '_>, SourceError> {
+        let uuid = divvy_driver::Uuid(gpu.to_bytes());
+        Ok(Box::new(self.nvml.device_by_uuid(uuid)?))
+    }
+
+    fn observe(&self, mig: MigReader<'_>) -> Result<Observation, SourceError> {
+        let mut observation = Observation::default();
+        for (index, device) in (0..).zip(self.nvml.devices()?) {
+            let observed = device.map_err(SourceError::from);
+            match observed.and_then(|device| self.observe_one(&device, mig)) {
+                Ok(observed) => {
+                    lock(&self.known).insert(index, observed.uuid.clone());
+                    observation.gpus.push(observed);
+                }
+                Err(error) => {
+                    tracing::debug!(index, error = error_chain(&error), "a GPU does not respond");
+                    observation.troubles.push(FaultyGpu {
+                        index,
+                        uuid: lock(&self.known).get(&index).cloned(),
+                        is_lost: error.is_lost(),
+                        message: error_chain(&error),
+                    });
+                }
+            }
+        }
+        Ok(observation)
+    }
+
+    fn occupancy(&self) -> Result<Vec<GpuOccupancy>, SourceError> {
+        let one = |device: Device<'_>| -> Result<GpuOccupancy, SourceError> {
+            let (identity, memory) = (device.identity()?, device.memory()?);
+            let process = |process: divvy_driver::nvml::Process| GpuProcess {
+                pid: process.pid,
+                used: process.used.map(Bytes::new),
+            };
+            let free = memory.total.saturating_sub(memory.reserved);
+            Ok(GpuOccupancy {
+                uuid: identity.uuid.parse()?,
+                index: identity.index,
+                free: Bytes::new(free.saturating_sub(memory.used)),
+                processes: device.processes()?.into_iter().map(process).collect(),
+            })
+        };
+        let devices = self.nvml.devices()?.into_iter();
+        Ok(devices
+            .filter_map(|device| one(device.ok()?).ok())
+            .collect())
+    }
+
+    fn power(&self) -> BTreeMap<u32, Power> {
+        let devices = self.nvml.devices().unwrap_or_default();
+        let power = |device: Device<'_>| {
+            let power = Power {
+                milliwatts: device.power().ok().flatten(),
+                millijoules: device.energy().ok().flatten(),
+            };
+            (device.index(), power)
+        };
+        devices.into_iter().flatten().map(power).collect()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,30 @@
+//! The processes of a job, found from its record and the kernel's tables.
+
+use super::{JobDir, RecordError};
+use crate::host::cgroup::Cgroup;
+use crate::host::process::{self, Process};
+
+/// All processes of a job but its supervisor, which may be gone.
+pub fn processes_of(dir: &JobDir, supervisor: Process) -> Vec<Process> {
+    // Somebody else may have its pid by now.
+    match supervisor.is_alive() {
+        true => process::descendants(supervisor.pid),
+        false => survivors(dir, supervisor).unwrap_or_default(),
+    }
+}
+
+/// What is left of a job whose supervisor is gone.
+pub fn survivors(dir: &JobDir, supervisor: Process) -> Result<Vec<Process>, RecordError> {
+    let mut found = process::session_members(supervisor);
+    if let Some(program) = dir.started()?.map(|begun| begun.process)
+        && program.is_alive()
+    {
+        found.push(program);
+        found.extend(process::descendants(program.pid));
+    }
+    found.extend(dir.group().iter().flat_map(Cgroup::members));
+    found.retain(|process| *process != supervisor);
+    found.sort_unstable_by_key(|process| process.pid);
+    found.dedup();
+    Ok(found)
+}

@@ -1,0 +1,13 @@
+//! The simulated GPUs of a node, as its jobs find them.
+
+use std::path::PathBuf;
+
+/// Simulated GPUs: what jobs need to find them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Simulated {
+    /// `a100-80gb:3`.
+    pub models: String,
+    /// Folder of links through which programs find the simulated libraries.
+    pub lib: PathBuf,
+    pub state: PathBuf,
+}
