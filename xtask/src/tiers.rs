@@ -9,8 +9,9 @@ use crate::cargo::root;
 use crate::sources::sources;
 
 /// Packages of the table, and where each has its tests.
-const TESTS: [(&str, &str); 3] = [
+const TESTS: [(&str, &str); 4] = [
     ("divvy-agent", "crates/agent/tests/it"),
+    ("divvy-core", "crates/core/tests/it"),
     ("divvy-e2e", "tests/e2e/tests/it"),
     ("divvy-shim", "crates/shim/tests/it"),
 ];
