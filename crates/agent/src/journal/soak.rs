@@ -65,7 +65,7 @@ fn any_number_of_jobs_leaves_the_journal_and_the_memory_as_large_as_a_few() {
     }
     let name = "any_number_of_jobs_leaves_the_journal_and_the_memory_as_large_as_a_few";
     let measured = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("store::soak::{name}"), "--nocapture"])
+        .args(["--exact", &format!("journal::soak::{name}"), "--nocapture"])
         .env(MEASURED, "1")
         .output()
         .unwrap();
