@@ -12,3 +12,24 @@ pub fn causes(error: &dyn Error) -> impl Iterator<Item = &(dyn Error + 'static)>
 pub fn error_chain(error: &dyn Error) -> String {
     causes(error).fold(error.to_string(), |line, cause| format!("{line}: {cause}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot read the file")]
+    struct Outer(#[source] io::Error);
+
+    #[test]
+    fn a_chain_names_each_cause_once() {
+        let error = Outer(io::Error::other("the disk is gone"));
+        assert_eq!(
+            error_chain(&error),
+            "cannot read the file: the disk is gone"
+        );
+        assert_eq!(causes(&error).count(), 1);
+    }
+}
