@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{Error, Job, JobState};
-use divvy_test_support::{Bounded as _, PATIENCE, signals, until};
+use divvy_testkit::{Bounded as _, PATIENCE, signals, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;

@@ -28,7 +28,7 @@ mod sweep;
 mod tenant;
 
 pub use dialog::Dialog;
-pub use divvy_test_support::until;
+pub use divvy_testkit::until;
 pub use home::{Daemon, Home};
 pub use programs::{Programs, client_script, python, write_program};
 pub use said::CommandOutput;

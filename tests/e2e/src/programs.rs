@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 /// A folder of built programs and libraries: `target/debug` or `target/release`.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ impl Programs {
     /// When they do not build.
     #[must_use]
     pub fn of_this_test() -> Self {
-        Self::at(divvy_test_support::programs::folder().to_owned())
+        Self::at(divvy_testkit::programs::folder().to_owned())
     }
 
     /// The ones in `folder`, as they are.

@@ -12,7 +12,7 @@ use divvy_api::client::{Act, Client, JobSelection, WaitFor};
 use divvy_api::v1::{
     After, Array, EndReason, Error, ErrorCode, Exec, Job, JobState, Resize, Submit,
 };
-use divvy_test_support::until_async;
+use divvy_testkit::until_async;
 use harness::{Home, ended, in_state, quarter, refused};
 
 const SIM: [&str; 2] = ["--sim", "l4-24gb:1"];

@@ -13,7 +13,7 @@ use divvy_api::client::Client;
 use divvy_api::v1::{
     Amount, EndReason, ErrorCode, Job, JobState, MemoryPlace, ProjectChange, Resize, Submit,
 };
-use divvy_test_support::{Bounded as _, until_async};
+use divvy_testkit::{Bounded as _, until_async};
 use harness::{Home, PATIENCE, ended, in_state, quarter, refused, until};
 
 const GIB: u64 = 1 << 30;
@@ -24,7 +24,7 @@ const ONE: [&str; 4] = ["--sim", "a100-40gb:1", "--grace", "1s"];
 /// `tests/clients/c/keep.c`, compiled.
 fn keep() -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/clients/c/keep.c");
-    divvy_test_support::compiled(&source, "keep", &["-std=gnu11", "-O2", "-Wextra"])
+    divvy_testkit::compiled(&source, "keep", &["-std=gnu11", "-O2", "-Wextra"])
 }
 
 /// A job of so many thousandths of the GPU that keeps so much memory until its gate is opened, by so many processes.

@@ -195,7 +195,7 @@ async fn a_user_whose_ended_jobs_cannot_be_forgotten_yet_submits_no_more() {
     // It looks when it begins, and then once a minute.
     home.start(&keep);
     let client = home.client();
-    divvy_test_support::until_async("the pruner has looked", async || {
+    divvy_testkit::until_async("the pruner has looked", async || {
         let answer = client.submit(&quarter(&["true"])).await;
         let error = answer.err()?;
         assert_eq!(error.code, ErrorCode::NotAllowed, "{error:?}");

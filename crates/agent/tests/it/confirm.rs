@@ -11,7 +11,7 @@ use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{
     Amount, Confirm, Confirmation, EndReason, ErrorCode, Job, JobState, ReasonCode, Runner, Submit,
 };
-use divvy_test_support::until_async;
+use divvy_testkit::until_async;
 use harness::{Home, PATIENCE, ended, in_state, log, quarter, until};
 
 const ONE: [&str; 2] = ["--sim", "a100-80gb:1"];

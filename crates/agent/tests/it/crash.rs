@@ -9,7 +9,7 @@ use std::fs;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Amount, Error, Job, JobState, Resize, Submit};
-use divvy_test_support::until_async;
+use divvy_testkit::until_async;
 use harness::{Home, ended, has_spec, script, until};
 
 const SIM: [&str; 4] = ["--sim", "a100-80gb:2", "--grace", "1s"];

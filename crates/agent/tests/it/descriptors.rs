@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use divvy_api::client::Client;
 use divvy_api::frame::Frame;
 use divvy_api::v1::{Array, Exec, JobState, Submit, Terminal};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use harness::{Home, divvy, ended, in_state, log, quarter};
 
 /// Starts a program with a file as descriptor 9, another as 8, and a pipe as 7.

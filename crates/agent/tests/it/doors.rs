@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Command;
 
 use divvy_api::v1::{EndReason, ErrorCode, JobState, Submit};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use harness::{Home, PATIENCE, divvy, ended, log, quarter, refused, signal, until};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 

@@ -16,7 +16,7 @@ use divvy_api::client::Client;
 use divvy_api::v1::{
     Amount, Array, EndReason, ErrorCode, GpuChange, GpuMode, Job, JobState, Submit,
 };
-use divvy_test_support::{Bounded as _, until_async};
+use divvy_testkit::{Bounded as _, until_async};
 use harness::{Home, call, ended, in_state, quarter, script, signal, until};
 
 const GPUS: &str = "a100-80gb:2";

@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Array, EndReason, ErrorCode, Job, JobState, Output, Script, Submit};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 use crate::harness::{self, Home, SEED, ended, in_state, log, quarter, refused, until};
 use crate::users::{LEE, as_user};
@@ -40,7 +40,7 @@ fn output(stdout: Option<&str>, stderr: Option<&str>) -> Option<Output> {
 
 /// What the log of an ended job says once it has this.
 async fn says(client: &Client, id: &str, what: &str) -> String {
-    divvy_test_support::until_async(format!("the log of job {id} has {what}"), async || {
+    divvy_testkit::until_async(format!("the log of job {id} has {what}"), async || {
         let text = log(client, id).await;
         text.contains(what).then_some(text)
     })

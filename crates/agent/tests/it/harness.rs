@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{Amount, Error, Job, JobState, Runner, Submit};
-pub use divvy_test_support::PATIENCE;
-use divvy_test_support::{Bounded as _, until_async};
+pub use divvy_testkit::PATIENCE;
+use divvy_testkit::{Bounded as _, until_async};
 use tempfile::TempDir;
 
 /// The seed's example: three GPUs and four queues.
@@ -31,7 +31,7 @@ pub const SEED: [&str; 8] = [
 
 /// The program under test.
 pub fn divvy() -> PathBuf {
-    divvy_test_support::programs::folder().join("divvy")
+    divvy_testkit::programs::folder().join("divvy")
 }
 
 /// A home, and perhaps a daemon in it. Dropping it ends the daemon and every job.
@@ -44,7 +44,7 @@ pub struct Home {
 
 impl Home {
     pub fn new() -> Self {
-        divvy_test_support::signals::reset_for_children();
+        divvy_testkit::signals::reset_for_children();
         Self {
             dir: TempDir::new_in("/tmp").unwrap(),
             daemon: None,
@@ -233,7 +233,7 @@ fn kill_begun(begun: &serde_json::Value) {
 /// Ends what else is left of a job, and takes its group away.
 fn remove_group(group: &Path) {
     let what = format!("the control group {} is empty", group.display());
-    divvy_test_support::until(what, || {
+    divvy_testkit::until(what, || {
         let _ = fs::write(group.join("cgroup.kill"), "1");
         (fs::remove_dir(group).is_ok() || !group.is_dir()).then_some(())
     });
@@ -280,7 +280,7 @@ pub fn call(socket: &Path, method: &str, path: &str, body: &str) -> (u16, String
 /// Looks until it holds; there is nothing to wait on for what other programs do.
 #[track_caller]
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    divvy_test_support::until(what, || holds().then_some(()));
+    divvy_testkit::until(what, || holds().then_some(()));
 }
 
 /// A job of a shell script in a queue.

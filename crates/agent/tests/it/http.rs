@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 
 use divvy_api::route::ROUTES;
 use divvy_api::v1::ErrorCode;
-use divvy_test_support::{Bounded as _, until_async};
+use divvy_testkit::{Bounded as _, until_async};
 use harness::{Home, PATIENCE, call, quarter, refused, signal, until};
 use rustix::process::geteuid;
 

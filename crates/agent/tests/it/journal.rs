@@ -11,7 +11,7 @@ use std::process::Output;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Amount, EndReason, ErrorCode, Job, JobState, JournalFile, Resize, Submit};
-use divvy_test_support::until_async;
+use divvy_testkit::until_async;
 use harness::{Home, ended, in_state, is_alive, quarter, signal, until};
 
 /// One GPU.

@@ -12,7 +12,7 @@ mod way;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Amount, Event, Job, MigInstance, MigState, Submit};
-use divvy_test_support::until_async;
+use divvy_testkit::until_async;
 
 use harness::{Home, quarter};
 

@@ -3,7 +3,7 @@
 use crate::harness;
 
 use divvy_api::v1::JobState;
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use harness::{Home, ended, in_state, is_alive, quarter, signal};
 
 /// The parent of a job's supervisor.

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{After, EndReason, ErrorCode, Idle, IdleAction, Job, JobState, Submit, Usage};
-use divvy_test_support::until_async;
+use divvy_testkit::until_async;
 use harness::{Home, ended, in_state, quarter, refused, until};
 use jiff::Timestamp;
 

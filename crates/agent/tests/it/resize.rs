@@ -9,7 +9,7 @@ use std::time::Duration;
 use divvy_api::client::Client;
 use divvy_api::v1::{Amount, Error, ErrorCode, Job, JobState, Resize, Submit};
 use divvy_ledger::{ProcessSlot, SharingMode, Slice};
-use divvy_test_support::{let_pass, until_async};
+use divvy_testkit::{let_pass, until_async};
 use harness::{Home, in_state, quarter, refused, until};
 
 const GIB: u64 = 1 << 30;

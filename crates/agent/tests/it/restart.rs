@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{EndReason, ErrorCode, Job, JobState, Submit};
-use divvy_test_support::{Bounded as _, join, let_pass, until_async};
+use divvy_testkit::{Bounded as _, join, let_pass, until_async};
 use harness::{Home, SEED, ended, in_state, is_alive, quarter, script, signal, until};
 
 fn holds(jobs: &[Job]) -> BTreeMap<String, Vec<String>> {

@@ -6,7 +6,7 @@ use crate::harness;
 use std::fs;
 use std::process::{Child, Output, Stdio};
 
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use harness::{Home, is_alive, recorded, signal, until};
 
 const SIM: &str = "l4-24gb:1";

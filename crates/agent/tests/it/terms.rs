@@ -10,7 +10,7 @@ use std::path::Path;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{After, Array, EndReason, ErrorCode, Job, JobState, Runner, Submit};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use harness::{Home, ended, in_state, log, quarter, refused, until};
 
 const SIM: [&str; 2] = ["--sim", "l4-24gb:1"];

@@ -15,7 +15,7 @@ use divvy_api::v1::{
     Amount, Brief, ErrorCode, Exec, GpuChange, Job, JobState, MigGc, Resize, Runner, Submit,
     TaskBoundKind,
 };
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use harness::{Home, ended, in_state, log, quarter, refused, signal, until};
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};

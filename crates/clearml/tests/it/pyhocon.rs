@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use divvy_clearml::config::{Tree, Variables};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use serde_json::{Value, json};
 
 /// Generated files, and as many again with one sign added, changed or left out. `DIVVY_HOCON_SEEDS=N` tries more, and

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use divvy_clearml_stub::Stub;
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use tempfile::TempDir;
 
 /// An instance of its own, with a clearml.conf. Dropping it ends its daemon.
@@ -58,7 +58,7 @@ fn told(output: &Output) -> (Option<i32>, String) {
 }
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    divvy_test_support::until(what, || holds().then_some(()));
+    divvy_testkit::until(what, || holds().then_some(()));
 }
 
 #[test]

@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::http::Method;
-use divvy_test_support::join;
+use divvy_testkit::join;
 use hyper::client::conn::http1::SendRequest;
 use serde_json::{Value, json};
 use tokio::sync::watch as channel;

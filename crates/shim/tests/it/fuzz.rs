@@ -9,7 +9,7 @@ mod input;
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
 
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 use crate::model::random::Random;
 use crate::support::{Form, ROOM, Rig};

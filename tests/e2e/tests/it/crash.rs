@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use divvy_api::v1::{EndReason, Job, JobState, Runner, Submit};
 use divvy_e2e::{GIB, Home, until};
-use divvy_test_support::let_pass;
+use divvy_testkit::let_pass;
 use rustix::process::{Pid, Signal, kill_process};
 
 const QUEUES: [&str; 5] = [

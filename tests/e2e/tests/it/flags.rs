@@ -10,7 +10,7 @@ use std::process::Stdio;
 
 use divvy_api::v1::{EndReason, IdleAction, JobState};
 use divvy_e2e::{Home, MIB, help, until};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 

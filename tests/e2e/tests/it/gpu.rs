@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use divvy_e2e::{Home, Programs, python};
-use divvy_test_support::bounded_for;
+use divvy_testkit::bounded_for;
 use serde_json::Value;
 
 #[test]

@@ -1,7 +1,7 @@
 //! The daemon dies by SIGKILL at every point of a claim's way, and the machine is started anew.
 
 use divvy_api::v1::{JobState, MigState};
-use divvy_test_support::until_async;
+use divvy_testkit::until_async;
 
 use super::*;
 

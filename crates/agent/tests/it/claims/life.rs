@@ -4,7 +4,7 @@ use divvy_api::v1::{
     Amount, EndReason, ErrorCode, Exec, GpuChange, GpuMode, JobState, MigState, Resize, Runner,
     Signal, Submit,
 };
-use divvy_test_support::until_async;
+use divvy_testkit::until_async;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;

@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 
 use divvy_driver::nvml::Nvml;
 use divvy_driver::nvml::mig::{GpuInstance, Placement};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 use crate::mig::harness::Home;
 
@@ -110,7 +110,7 @@ fn answers() {
     let Ok(question) = std::env::var(QUESTION) else {
         return;
     };
-    let library = divvy_test_support::programs::folder().join("libdivvy_sim.so");
+    let library = divvy_testkit::programs::folder().join("libdivvy_sim.so");
     let words: Vec<&str> = question.split_whitespace().collect();
     if let ["happen", what] = words[..] {
         return control(&library, what);

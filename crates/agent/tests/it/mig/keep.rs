@@ -1,7 +1,7 @@
 //! Instances from job to job.
 
 use divvy_api::v1::{JobState, MigGc, MigState, Resize, Submit};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 use super::*;
 use crate::mig::harness::{ended, in_state, log};

@@ -3,7 +3,7 @@
 mod aside;
 
 use divvy_api::v1::{EndReason, JobState, MigGc, MigState};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 use super::*;
 use crate::mig::harness::{ended, in_state};

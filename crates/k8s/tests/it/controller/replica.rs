@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use divvy_k8s::controller::Registration;
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, PostParams};

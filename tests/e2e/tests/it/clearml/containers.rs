@@ -5,7 +5,7 @@ use std::sync::Arc;
 use divvy_e2e::Home;
 use divvy_e2e::clearml::{Agent, Scene, Server, image};
 use divvy_e2e::engine::{Engine, Kind};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use serde_json::json;
 
 use crate::clearml::placement;

@@ -10,7 +10,7 @@ use divvy_api::v1::{EndReason, Job, JobState};
 use divvy_e2e::engine::door::{Call, Fault, FaultProxy, WORDS};
 use divvy_e2e::engine::{Engine, IMAGE};
 use divvy_e2e::{Daemon, Home, until};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 use super::{ENGINE, cancel};
 

@@ -19,7 +19,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use divvy_api::v1::{EndReason, Job, JobState, LimiterForm};
 use divvy_e2e::engine::{Engine, IMAGE, MUSL_IMAGE, USERS_IMAGE};
 use divvy_e2e::{GIB, Home, MIB, until, write_program};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
