@@ -72,7 +72,7 @@ const ARROWS: [(&str, &[&str]); 20] = [
         "divvy-e2e",
         &["divvy-api", "divvy-clearml-stub", "divvy-testkit"],
     ),
-    ("divvy-testkit", &[]),
+    ("divvy-testkit", &["divvy-api"]),
     ("xtask", &[]),
 ];
 

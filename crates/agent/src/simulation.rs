@@ -23,7 +23,6 @@ mod invariants;
 pub mod kernel;
 pub mod mig;
 mod program;
-mod rng;
 mod run;
 mod steps;
 mod supervisor;
@@ -41,12 +40,12 @@ use divvy_api::home::Home;
 use divvy_core::JobId;
 use divvy_core::mig::MigUuid;
 
+use divvy_testkit::Rng;
 use engine::Engine;
 use gpus::Health;
 use kernel::Proc;
 use mig::MigGpu;
 use program::Program;
-use rng::Rng;
 use run::Run;
 use steps::Step;
 

@@ -9,6 +9,7 @@ use divvy_core::{
     AllocatedJob, Gpu, GpuUuid, Mode, PendingJob, Queue, QueueName, QueueSpec, Share, Snapshot,
     plan,
 };
+use divvy_testkit::Rng;
 use jiff::{SignedDuration, Timestamp};
 
 use super::past::{RetentionLimits, cuts, events_beyond, jobs_beyond, usages_beyond};
@@ -38,14 +39,6 @@ fn gpu(index: u8) -> Gpu {
     }
 }
 
-/// xorshift64: jobs of different sizes and lengths, the same in every run.
-fn draw(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
 /// Resident memory in kilobytes (proc(5), `VmRSS`).
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -65,7 +58,7 @@ fn any_number_of_jobs_leaves_the_journal_and_the_memory_as_large_as_a_few() {
     }
     let name = "any_number_of_jobs_leaves_the_journal_and_the_memory_as_large_as_a_few";
     let measured = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("store::soak::{name}"), "--nocapture"])
+        .args(["--exact", &format!("journal::soak::{name}"), "--nocapture"])
         .env(MEASURED, "1")
         .output()
         .unwrap();
@@ -80,7 +73,8 @@ fn soak() {
     let path = dir.path().join("state.db");
     let store = Store::open(&path).unwrap();
     let start = new(None).at;
-    let mut dice = 88_172_645_463_325_252;
+    // Jobs of different sizes and lengths, the same in every run.
+    let mut dice = Rng::new(1);
     let mut second = 0_i64;
     let mut waiting: Vec<Job> = Vec::new();
     let mut running: BTreeMap<JobId, (Job, i64)> = BTreeMap::new();
@@ -92,8 +86,7 @@ fn soak() {
         store.begin().unwrap();
         while waiting.len() < WAITING && submitted < wanted {
             let mut asked = new(None);
-            let share =
-                Share::from_thousandths(125 * (1 + u16::try_from(draw(&mut dice) % 8).unwrap()));
+            let share = Share::from_thousandths(125 * (1 + u16::try_from(dice.below(8)).unwrap()));
             asked.spec.request = divvy_core::Amount::Share(share.unwrap()).into();
             asked.at = now;
             let job = store.insert(&asked).unwrap();
@@ -146,7 +139,7 @@ fn soak() {
             store
                 .append_event(now, Some(job.id), "running", "soak")
                 .unwrap();
-            let length = 1 + i64::try_from(draw(&mut dice) % 4).unwrap();
+            let length = 1 + i64::try_from(dice.below(4)).unwrap();
             running.insert(job.id, (job, second + length));
         }
         store.commit().unwrap();

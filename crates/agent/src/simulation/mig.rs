@@ -11,11 +11,11 @@ use divvy_driver::nvml::mig::MigMode;
 
 use super::gpus::Health;
 use super::kernel::{Kind, Proc};
-use super::rng::Rng;
 use super::{World, with};
 use crate::gpu::mig::{
     Epochs, InstanceInfo, ManagedInstance, MigCommand, MigOutcome, MigSlot, MigTask,
 };
+use divvy_testkit::Rng;
 
 /// What an instance has in use of it while nobody uses it.
 pub const BASELINE: Bytes = Bytes::mib(20);

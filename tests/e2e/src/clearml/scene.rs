@@ -11,8 +11,7 @@ use divvy_clearml_stub::{Status, Stub};
 use serde_json::{Value, json};
 
 use super::Server;
-use crate::home::Daemon;
-use crate::{Home, client_script, python, write_program};
+use crate::{Daemon, Home, client_script, python, write_program};
 use divvy_testkit::until;
 
 /// How often the front end looks at its queues, in seconds; tests do not want the stock agent's 5.

@@ -590,7 +590,7 @@ fn variables_come_from_words_files_and_the_shell_and_secrets_are_written_nowhere
         assert_eq!(job.secrets, ["TOKEN"]);
     }
     // The submitted job's own output has it, and nothing else.
-    let mut files = vec![home.path()];
+    let mut files = vec![home.path().to_owned()];
     while let Some(path) = files.pop() {
         if path.is_dir() {
             let below = fs::read_dir(&path).expect("the folder is ours");

@@ -11,6 +11,7 @@ use divvy_e2e::engine::door::{Call, Fault, FaultProxy, WORDS};
 use divvy_e2e::engine::{Engine, IMAGE};
 use divvy_e2e::{Daemon, Home, until};
 use divvy_testkit::Bounded as _;
+use divvy_testkit::failpoints::CRASH_AT;
 
 use super::{ENGINE, cancel};
 
@@ -413,7 +414,7 @@ fn what_was_made_for_a_job_that_then_lost_its_supervisor_is_taken_away_by_the_sa
     let devices = home.scratch().join("cdi");
     let by_device = ["--cdi-dir", devices.to_str().expect("a plain path")];
     // Each of its supervisors dies before it has written down that it begins.
-    let dies = [("DIVVY_CRASH_AT", "container.made")];
+    let dies = [(CRASH_AT, "container.made")];
     for words in [&[][..], &by_device] {
         let mut daemon = home.daemon_with(words, &dies);
         home.is_served_by(&mut daemon);
