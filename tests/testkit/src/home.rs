@@ -305,7 +305,7 @@ impl Home {
     /// `divvy WORDS…`, ready to start.
     #[must_use]
     pub fn divvy_command(&self, words: &[&str]) -> Command {
-        let mut command = self.command(&self.program("divvy"));
+        let mut command = self.command(self.program("divvy"));
         command.args(words);
         command
     }

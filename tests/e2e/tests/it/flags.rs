@@ -205,7 +205,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--docker-args", "docker/scenes.rs"),
     ("--dry-run", "run.rs"),
     ("--idempotency-key", "run.rs"),
-    ("--parsable", "../../src/home.rs"),
+    ("--parsable", "../../../testkit/src/home.rs"),
     ("--no-wait", "errors.rs"),
     ("--no-daemon", "run.rs"),
     ("--mig-profile", "mig.rs"),

@@ -159,7 +159,7 @@ fn plain(text: &str, home: &Home) -> String {
     let shown = |path: &Path| path.display().to_string();
     let programs = PathBuf::from(home.program("divvy"));
     let text = text
-        .replace(&shown(&home.path()), "HOME")
+        .replace(&shown(home.path()), "HOME")
         .replace(&shown(home.scratch()), "SCRATCH")
         .replace(&shown(programs.parent().expect("a file")), "PROGRAMS");
     let path = std::env::var("PATH").unwrap_or_default();

@@ -90,7 +90,7 @@ fn ask(home: &Home, question: &str) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "mig::driver::answers", "--nocapture"])
         .env(QUESTION, question)
-        .env("DIVVY_SIM", &home.get("DIVVY_TEST_GPUS"))
+        .env("DIVVY_SIM", home.get("DIVVY_TEST_GPUS"))
         .env("DIVVY_SIM_STATE", home.path().join("sim/state"))
         .env_remove("DIVVY_SIM_CONFIG")
         .stdin(Stdio::null())

@@ -142,7 +142,7 @@ impl Scene {
     }
 
     fn containers(&self, job: &Job) -> Vec<String> {
-        self.engine.containers_of(&job.id, &self.home.path())
+        self.engine.containers_of(&job.id, self.home.path())
     }
 
     /// It was cancelled, and nothing of it ran.
@@ -423,7 +423,7 @@ fn what_was_made_for_a_job_that_then_lost_its_supervisor_is_taken_away_by_the_sa
         assert_eq!(job.end_reason, Some(EndReason::LaunchFailed), "{job:?}");
         let why = job.reason.clone().unwrap_or_default();
         assert!(why.contains("its supervisor ended 3 times"), "{why}");
-        engine.is_rid_of(&id, &home.path());
+        engine.is_rid_of(&id, home.path());
         until("its device is gone", || {
             let files = fs::read_dir(&devices).into_iter().flatten();
             (files.count() == 0).then_some(())
