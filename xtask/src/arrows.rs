@@ -13,17 +13,17 @@ use crate::steps::answer;
 /// Crate → our crates that it may use. The reasons are in ARCHITECTURE.md.
 const ARROWS: [(&str, &[&str]); 20] = [
     ("divvy-core", &[]),
-    ("divvy-driver", &["divvy-test-support"]),
-    ("divvy-ledger", &["divvy-test-support"]),
-    ("divvy-fork", &["divvy-test-support"]),
+    ("divvy-driver", &["divvy-testkit"]),
+    ("divvy-ledger", &["divvy-testkit"]),
+    ("divvy-fork", &["divvy-testkit"]),
     (
         "divvy-shim",
-        &["divvy-driver", "divvy-ledger", "divvy-test-support"],
+        &["divvy-driver", "divvy-ledger", "divvy-testkit"],
     ),
     ("divvy-preload", &["divvy-shim"]),
     ("divvy-wrapper-cuda", &["divvy-driver", "divvy-shim"]),
     ("divvy-wrapper-nvml", &["divvy-driver", "divvy-shim"]),
-    ("divvy-sim", &["divvy-driver", "divvy-test-support"]),
+    ("divvy-sim", &["divvy-driver", "divvy-testkit"]),
     ("divvy-api", &["divvy-core"]),
     (
         "divvy-agent",
@@ -33,7 +33,7 @@ const ARROWS: [(&str, &[&str]); 20] = [
             "divvy-driver",
             "divvy-fork",
             "divvy-ledger",
-            "divvy-test-support",
+            "divvy-testkit",
         ],
     ),
     (
@@ -42,7 +42,7 @@ const ARROWS: [(&str, &[&str]); 20] = [
             "divvy-api",
             "divvy-clearml-stub",
             "divvy-core",
-            "divvy-test-support",
+            "divvy-testkit",
         ],
     ),
     ("divvy-cli", &["divvy-api", "divvy-core"]),
@@ -53,7 +53,7 @@ const ARROWS: [(&str, &[&str]); 20] = [
             "divvy-clearml",
             "divvy-clearml-stub",
             "divvy-core",
-            "divvy-test-support",
+            "divvy-testkit",
         ],
     ),
     (
@@ -65,16 +65,16 @@ const ARROWS: [(&str, &[&str]); 20] = [
             "divvy-clearml-stub",
             "divvy-cli",
             "divvy-core",
-            "divvy-test-support",
+            "divvy-testkit",
         ],
     ),
     ("divvy-clients", &[]),
-    ("divvy-clearml-stub", &["divvy-test-support"]),
+    ("divvy-clearml-stub", &["divvy-testkit"]),
     (
         "divvy-e2e",
-        &["divvy-api", "divvy-clearml-stub", "divvy-test-support"],
+        &["divvy-api", "divvy-clearml-stub", "divvy-testkit"],
     ),
-    ("divvy-test-support", &[]),
+    ("divvy-testkit", &["divvy-api"]),
     ("xtask", &[]),
 ];
 

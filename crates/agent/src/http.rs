@@ -703,7 +703,7 @@ mod tests {
     async fn calls_for_advice_take_turns_and_hold_up_nothing_else() {
         let (end, ended) = oneshot::channel::<()>();
         let first = tokio::spawn(run_limited(&ADVICE, move || ended.blocking_recv().unwrap()));
-        divvy_test_support::until_async("the first has the turn", async || {
+        divvy_testkit::until_async("the first has the turn", async || {
             (ADVICE.available_permits() == 0).then_some(())
         })
         .await;

@@ -24,7 +24,6 @@ pub mod kernel;
 mod machine;
 pub mod mig;
 mod program;
-mod rng;
 mod run;
 mod steps;
 mod supervisor;
@@ -43,12 +42,12 @@ use divvy_core::JobId;
 use divvy_core::mig::MigUuid;
 
 use crate::host::clock::Instant;
+use divvy_testkit::Rng;
 use engine::Engine;
 use gpus::Health;
 use kernel::Proc;
 use mig::MigGpu;
 use program::Program;
-use rng::Rng;
 use run::Run;
 use steps::Step;
 

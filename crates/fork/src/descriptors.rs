@@ -52,7 +52,7 @@ mod tests {
     use std::os::fd::AsRawFd as _;
     use std::process::Command;
 
-    use divvy_test_support::Bounded as _;
+    use divvy_testkit::Bounded as _;
 
     use super::*;
 

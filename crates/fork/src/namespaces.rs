@@ -130,7 +130,7 @@ fn line(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
 mod tests {
     use std::process::Command;
 
-    use divvy_test_support::Bounded as _;
+    use divvy_testkit::Bounded as _;
 
     use super::*;
 
@@ -241,8 +241,8 @@ int main(void)
     #[cfg(target_arch = "x86_64")]
     fn a_program_with_the_filter_gets_no_user_namespace_through_i386_either() {
         use std::os::unix::process::ExitStatusExt as _;
-        let source = divvy_test_support::written("through_i386.c", THROUGH_I386);
-        let program = divvy_test_support::compiled(&source, "through_i386", &[]);
+        let source = divvy_testkit::written("through_i386.c", THROUGH_I386);
+        let program = divvy_testkit::compiled(&source, "through_i386", &[]);
         let status = || Command::new(&program).wait_bounded().expect("it starts");
         if status().signal() == Some(libc::SIGSEGV) {
             eprintln!("SKIPPED: this kernel has no calls of i386");

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use divvy_test_support::bounded;
+use divvy_testkit::bounded;
 
 /// Runs `check` in a process with one thread.
 fn alone(check: impl FnOnce()) {

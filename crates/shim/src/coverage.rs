@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use divvy_driver::sys::symbols;
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use serde::Deserialize;
 
 use crate::page;

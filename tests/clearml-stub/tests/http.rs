@@ -10,7 +10,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use divvy_clearml_stub::{ACCESS_KEY, Fault, SECRET_KEY, Status, Stub};
-use divvy_test_support::{PATIENCE, until};
+use divvy_testkit::{PATIENCE, until};
 use serde_json::{Value, json};
 
 /// One request on a connection of its own; nothing where the connection ended without an answer.

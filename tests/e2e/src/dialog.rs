@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use divvy_test_support::{Bounded as _, bounded};
+use divvy_testkit::{Bounded as _, bounded};
 use serde_json::Value;
 
 /// A running program that answers each line with one line of JSON. Killed when dropped.

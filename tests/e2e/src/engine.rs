@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use divvy_test_support::{Bounded as _, bounded_for, until};
+use divvy_testkit::{Bounded as _, bounded_for, until};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 

@@ -1,12 +1,9 @@
 //! Whole-system runs over the simulated driver: the real programs, a private home each, nothing mocked.
 //!
-//! The tests are in `tests/`, the Python clients they run in `clients/`. Here is what they share, and what
-//! `cargo xtask demo` and `cargo xtask bench` use too:
+//! The tests are in `tests/`, the Python clients they run in `clients/`. The daemon harness is `divvy_testkit`'s. Here is what else they
+//! share, and what `cargo xtask demo` and `cargo xtask bench` use too:
 //!
 //! ```text
-//! Programs   where the built programs and libraries lie
-//! Home       one private instance: its daemon, the `divvy` command, its API; all gone when dropped
-//! Said       what a command answered: exit code, stdout, stderr
 //! Dialog     a program that is spoken to line by line
 //! Tenant     one of those that gives its GPU work
 //! Engine     Docker or Podman, and images of this machine's files
@@ -21,18 +18,12 @@ pub mod clearml;
 mod dialog;
 pub mod engine;
 pub mod help;
-mod home;
 mod programs;
-mod said;
-mod sweep;
 mod tenant;
 
 pub use dialog::Dialog;
-pub use divvy_test_support::until;
-pub use home::{Daemon, Home};
-pub use programs::{Programs, client_script, python, write_program};
-pub use said::CommandOutput;
-pub use sweep::kill_all_that_mention;
+pub use divvy_testkit::{CommandOutput, Daemon, Home, Programs, kill_all_that_mention, until};
+pub use programs::{client_script, python, write_program};
 pub use tenant::{Tenant, part};
 
 /// One GiB.

@@ -1,40 +1,10 @@
-//! Where the programs lie that are run: ours, and the Python of the private environment.
+//! Programs that are not built here: the Python of the private environment and its clients, and programs that a test writes.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use divvy_test_support::Bounded as _;
-
-/// A folder of built programs and libraries: `target/debug` or `target/release`.
-#[derive(Clone, Debug)]
-pub struct Programs {
-    folder: PathBuf,
-}
-
-impl Programs {
-    /// The ones in the folder that `DIVVY_TEST_PROGRAMS` names (an installed release, say); without it the ones built like
-    /// this test, brought up to date first, so that `cargo test -p divvy-e2e` alone never tests an old library.
-    ///
-    /// # Panics
-    /// When they do not build.
-    #[must_use]
-    pub fn of_this_test() -> Self {
-        Self::at(divvy_test_support::programs::folder().to_owned())
-    }
-
-    /// The ones in `folder`, as they are.
-    #[must_use]
-    pub fn at(folder: PathBuf) -> Self {
-        Self { folder }
-    }
-
-    /// Path of the program `name`.
-    #[must_use]
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
-    }
-}
+use divvy_testkit::Bounded as _;
 
 /// The Python of the private environment with the third-party clients.
 ///

@@ -144,7 +144,7 @@ impl Tenant {
 fn program() -> String {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../clients/c/tenant.c");
     let flags = ["-std=gnu11", "-O2", "-Wextra"];
-    let program = divvy_test_support::compiled(&source, "tenant", &flags);
+    let program = divvy_testkit::compiled(&source, "tenant", &flags);
     program.display().to_string()
 }
 

@@ -8,12 +8,11 @@ use std::time::Instant;
 
 use divvy_core::{Bytes, GpuUuid};
 use divvy_ledger::{GpuSpec, ProcessSlot, SharingMode, SliceSpec};
+use divvy_testkit::PATIENCE;
 use tempfile::TempDir;
 
 use super::*;
 
-/// Longer than anything here takes on a machine that does other things too.
-const PATIENCE: Duration = Duration::from_secs(60);
 const KERNEL: Duration = Duration::from_micros(500);
 
 /// A slice of a quarter of GPU 0, and its job's number.

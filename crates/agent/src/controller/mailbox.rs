@@ -337,7 +337,7 @@ fn stopping() -> Error {
 mod tests {
     use std::collections::BTreeMap;
 
-    use divvy_test_support::until_async;
+    use divvy_testkit::until_async;
 
     use super::*;
 

@@ -243,7 +243,7 @@ async fn pause(error: &io::Error, is_failing: &mut bool) {
 mod tests {
     use axum::routing::get;
     use divvy_api::v1::ErrorBody;
-    use divvy_test_support::PATIENCE;
+    use divvy_testkit::PATIENCE;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::time::timeout;
 

@@ -177,7 +177,7 @@ mod tests {
     use std::convert::Infallible;
 
     use axum::response::IntoResponse as _;
-    use divvy_test_support::PATIENCE;
+    use divvy_testkit::PATIENCE;
     use http_body_util::channel::{Channel, Sender};
     use tokio::time::timeout;
 

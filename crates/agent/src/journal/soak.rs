@@ -9,6 +9,7 @@ use divvy_core::{
     AllocatedJob, Gpu, GpuUuid, Mode, PendingJob, Queue, QueueName, QueueSpec, Share, Snapshot,
     plan,
 };
+use divvy_testkit::Rng;
 use jiff::{SignedDuration, Timestamp};
 
 use super::past::{cuts, events_beyond, jobs_beyond, usages_beyond};
@@ -37,14 +38,6 @@ fn gpu(index: u8) -> Gpu {
         context: divvy_core::Bytes::ZERO,
         mig: None,
     }
-}
-
-/// xorshift64: jobs of different sizes and lengths, the same in every run.
-fn draw(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
 }
 
 /// Resident memory in kilobytes (proc(5), `VmRSS`).
@@ -81,7 +74,8 @@ fn soak() {
     let path = dir.path().join("state.db");
     let store = Store::open(&path).unwrap();
     let start = new(None).at;
-    let mut dice = 88_172_645_463_325_252;
+    // Jobs of different sizes and lengths, the same in every run.
+    let mut dice = Rng::new(1);
     let mut second = 0_i64;
     let mut waiting: Vec<Job> = Vec::new();
     let mut running: BTreeMap<JobId, (Job, i64)> = BTreeMap::new();
@@ -93,8 +87,7 @@ fn soak() {
         store.begin().unwrap();
         while waiting.len() < WAITING && submitted < wanted {
             let mut asked = new(None);
-            let share =
-                Share::from_thousandths(125 * (1 + u16::try_from(draw(&mut dice) % 8).unwrap()));
+            let share = Share::from_thousandths(125 * (1 + u16::try_from(dice.below(8)).unwrap()));
             asked.spec.request = divvy_core::Amount::Share(share.unwrap()).into();
             asked.at = now;
             let job = store.insert(&asked).unwrap();
@@ -147,7 +140,7 @@ fn soak() {
             store
                 .append_event(now, Some(job.id), "running", "soak")
                 .unwrap();
-            let length = 1 + i64::try_from(draw(&mut dice) % 4).unwrap();
+            let length = 1 + i64::try_from(dice.below(4)).unwrap();
             running.insert(job.id, (job, second + length));
         }
         store.commit().unwrap();

@@ -168,34 +168,11 @@ pub fn usage(message: impl Into<String>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use divvy_api::v1::Runner;
-    use std::collections::BTreeMap;
 
     pub(super) fn submit(command: &[&str]) -> Submit {
         Submit {
             command: command.iter().map(ToString::to_string).collect(),
-            name: None,
-            queue: None,
-            project: None,
-            amount: None,
-            compute: None,
-            gpus_on: Vec::new(),
             cwd: "/".into(),
-            env: BTreeMap::new(),
-            runner: Runner::Supervisor,
-            isolation: v1::Isolation::Any,
-            memory_exact: false,
-            no_wait: false,
-            dry_run: false,
-            idempotency_key: None,
-            priority: 0,
-            preemptible: false,
-            time_limit_s: None,
-            after: Vec::new(),
-            retries: 0,
-            secrets: BTreeMap::new(),
-            array: None,
-            container: None,
             ..Submit::default()
         }
     }

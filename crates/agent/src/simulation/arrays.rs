@@ -8,11 +8,11 @@ use divvy_core::{JobId, JobState as Life};
 use tokio::sync::oneshot;
 
 use super::accounts::ME;
-use super::rng::Rng;
 use super::run::Run;
 use super::{accounts, with, workload};
 use crate::controller::mailbox::{ArrayAct, Message};
 use crate::model::job::Job;
+use divvy_testkit::Rng;
 
 /// What the clients of a run know of their arrays.
 #[derive(Default)]

@@ -13,12 +13,12 @@ use tokio::sync::oneshot;
 use super::accounts::{self, ME};
 use super::kernel::{Kind, Within};
 use super::program::Program;
-use super::rng::Rng;
 use super::run::{DIVIDED, Run};
 use super::{World, clock, gpus, mig, with};
 use crate::container::edits::JobFiles;
 use crate::controller::mailbox::Message;
 use crate::job_dir::JobDir;
+use divvy_testkit::Rng;
 
 /// Claims that there may be, by uid.
 pub const UIDS: [&str; 4] = ["one", "two", "three", "four"];

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::engine::{Called, State};
 use super::kernel::Kind;
-use super::rng::Rng;
 use super::supervisor::{At, Supervisor};
 use super::{World, clock};
 use crate::job_dir::{ContainerRecord, RunOutcome, StartRecord};
+use divvy_testkit::Rng;
 
 /// How far it has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use divvy_driver::sys::nvml::nvmlReturn_t;
 
 use super::gpus::Health;
 use super::mig::{BASELINE, SimGpuInstance, table};
-use super::rng::Rng;
 use super::{World, with};
+use divvy_testkit::Rng;
 use crate::gpu::mig::driver::{self, Computes, Gpu, Instances};
 
 /// A GPU, by its index.
@@ -53,7 +53,7 @@ fn call<T>(
     let called = with(|world| {
         world.answers(gpu)?;
         if world.at_work && world.has_fault(MEDDLES) {
-            let mut dice = Rng::new(world.luck.next());
+            let mut dice = Rng::new(world.luck.draw());
             world.meddles(gpu, &mut dice);
         }
         act(world)

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use super::kernel::{Kind, SIGKILL, Within};
 use super::program::Program;
-use super::rng::Rng;
 use super::{World, with};
 use crate::container::gc::{ContainerActivity, ContainerGc, FoundContainer};
 use crate::job_dir::JobDir;
+use divvy_testkit::Rng;
 
 /// The engine, and what it knows.
 #[derive(Default)]

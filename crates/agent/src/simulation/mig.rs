@@ -11,10 +11,10 @@ use divvy_driver::nvml::mig::MigMode;
 
 use super::gpus::Health;
 use super::kernel::{Kind, Proc};
-use super::rng::Rng;
 use super::{World, with};
 use crate::gpu::mig::{Epochs, MigCommand, MigOutcome, MigTask};
 use crate::model::mig_instance::{InstanceInfo, ManagedInstance, MigSlot};
+use divvy_testkit::Rng;
 
 /// What an instance has in use of it while nobody uses it.
 pub const BASELINE: Bytes = Bytes::mib(20);

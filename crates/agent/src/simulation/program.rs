@@ -10,9 +10,9 @@ use divvy_ledger::{ProcessSlot, Slice};
 
 use super::gpus::{CONTEXT, Health, uuid};
 use super::kernel::{Kind, Proc, SIGTERM};
-use super::rng::Rng;
 use super::{World, clock};
 use crate::job_dir::JobDir;
+use divvy_testkit::Rng;
 
 pub struct Program {
     /// The folder of the job's run that it is of.

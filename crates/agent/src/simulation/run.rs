@@ -23,13 +23,13 @@ use super::gpus::{self, Health};
 use super::kernel::{self, Kind};
 use super::mig::MigGpu;
 use super::program::{Behaviour, CONFIRMED};
-use super::rng::Rng;
 use super::steps::{Step, What};
 use super::workload;
 use super::{WORLD, World, clock, machine, with};
 use crate::controller::ExecEnvironment;
 use crate::controller::mailbox::{Message, Milestone, ProjectAct};
 use crate::gpu::mig::MigReport;
+use divvy_testkit::Rng;
 
 const GPUS: usize = 3;
 
@@ -667,7 +667,7 @@ impl Run {
             let Some(order) = with(|world| world.next_order(gpu, epochs)).flatten() else {
                 continue;
             };
-            with(|world| (world.at_work, world.luck) = (true, Rng::new(dice.next())));
+            with(|world| (world.at_work, world.luck) = (true, Rng::new(dice.draw())));
             let called = daemon::call(|| Ok(daemon.execute(order)));
             with(|world| world.at_work = false);
             let result = match called {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::rng::Rng;
+use divvy_testkit::Rng;
 
 /// One thing that happens; the number decides what is left open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +169,7 @@ pub fn of(seed: u64, count: usize) -> Vec<Step> {
         });
         Step {
             what: what.map_or(What::Round, |(what, _)| *what),
-            number: dice.next() >> 32,
+            number: dice.draw() >> 32,
         }
     };
     let mut steps: Vec<Step> = (0..count).map(|_| one()).collect();

@@ -11,10 +11,10 @@ use super::container_supervisor::ContainerStage;
 use super::engine::Called;
 use super::kernel::{Kind, SIGTERM};
 use super::program::Program;
-use super::rng::Rng;
 use super::{World, clock};
 use crate::host::clock::now;
 use crate::job_dir::{ExitRecord, JobDir, LaunchSpec, RunOutcome, StartRecord};
+use divvy_testkit::Rng;
 
 pub struct Supervisor {
     pub dir: JobDir,

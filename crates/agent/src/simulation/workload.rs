@@ -8,7 +8,7 @@ use divvy_api::v1::{
 use divvy_core::JobId;
 
 use super::program::{OWNER, SECRET, TO_CONFIRM};
-use super::rng::Rng;
+use divvy_testkit::Rng;
 
 /// A submission, and what its job is in for.
 #[derive(Default)]

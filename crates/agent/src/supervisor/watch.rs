@@ -195,10 +195,8 @@ mod tests {
     use std::io::Write as _;
     use std::process::{Command, Stdio};
     use std::sync::mpsc;
-    use std::time::Duration;
 
-    /// Longer than the kernel takes on a machine that is busy with something else.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    use divvy_testkit::PATIENCE;
 
     fn folder(root: &Path, id: u64) -> std::path::PathBuf {
         let folder = root.join(id.to_string());

@@ -1,7 +1,6 @@
 //! Arrays have a handle: what each verb makes of it, also when the daemon dies and when the first job is not kept any more.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
 use crate::users::{ANA, LEE, as_user, system};
 
 use std::fs;
@@ -12,8 +11,7 @@ use divvy_api::client::{Act, Client, JobSelection, WaitFor};
 use divvy_api::v1::{
     After, Array, EndReason, Error, ErrorCode, Exec, Job, JobState, Resize, Submit,
 };
-use divvy_test_support::until_async;
-use harness::{Home, ended, in_state, quarter, refused};
+use divvy_testkit::{Home, ended, in_state, quarter, refused, until_async};
 
 const SIM: [&str; 2] = ["--sim", "l4-24gb:1"];
 
@@ -62,8 +60,8 @@ async fn over(client: &Client, reference: &str) -> Job {
 
 #[tokio::test]
 async fn a_reference_means_an_array_or_one_job_of_it() {
-    let home = Home::with(&SIM);
-    let client = home.client();
+    let home = Home::started(&SIM);
+    let client = home.connect();
     let (go, script) = gate(&home);
     let sweep = array("sweep", &[3, 5, 9], Some(1), &script);
     let first = client.submit(&sweep).await.unwrap();
@@ -153,8 +151,8 @@ async fn a_reference_means_an_array_or_one_job_of_it() {
 
 #[tokio::test]
 async fn an_array_has_ended_when_all_jobs_have_and_its_code_is_the_lowest_index_that_failed() {
-    let home = Home::with(&SIM);
-    let client = home.client();
+    let home = Home::started(&SIM);
+    let client = home.connect();
     let (go, script) = gate(&home);
     let script = format!("{script}; exit $DIVVY_ARRAY_INDEX");
     client
@@ -181,8 +179,8 @@ async fn an_array_has_ended_when_all_jobs_have_and_its_code_is_the_lowest_index_
 
 #[tokio::test]
 async fn a_job_after_an_array_starts_once_all_of_it_has_ended_whenever_the_daemon_dies() {
-    let mut home = Home::with(&SIM);
-    let client = home.client();
+    let mut home = Home::started(&SIM);
+    let client = home.connect();
     let script = format!(
         "while [ ! -e {}/$DIVVY_ARRAY_INDEX ]; do sleep 0.01; done; [ $DIVVY_ARRAY_INDEX != 2 ]",
         home.path().display()
@@ -211,7 +209,7 @@ async fn a_job_after_an_array_starts_once_all_of_it_has_ended_whenever_the_daemo
     for index in [1, 3] {
         home.kill();
         home.start(&SIM);
-        let client = home.client();
+        let client = home.connect();
         for waits in [&any.id, &well.id, &format!("{}_1", many.id)] {
             assert_eq!(client.job(waits).await.unwrap().state, JobState::Queued);
         }
@@ -221,7 +219,7 @@ async fn a_job_after_an_array_starts_once_all_of_it_has_ended_whenever_the_daemo
     home.kill();
     open(&home.path().join("2"));
     home.start(&SIM);
-    let client = home.client();
+    let client = home.connect();
     assert_eq!(over(&client, "b").await.exit_code, Some(0));
     let any = ended(&client, &any.id).await;
     let last = client.jobs_of("1").await.unwrap().jobs;
@@ -242,8 +240,8 @@ async fn a_job_after_an_array_starts_once_all_of_it_has_ended_whenever_the_daemo
 
 #[tokio::test]
 async fn an_array_is_cancelled_requeued_suspended_and_resumed_as_one() {
-    let home = Home::with(&SIM);
-    let client = home.client();
+    let home = Home::started(&SIM);
+    let client = home.connect();
     let (_, script) = gate(&home);
     let script = format!("[ $DIVVY_ARRAY_INDEX = 0 ] && exit 0; {script}");
     client
@@ -293,8 +291,8 @@ async fn an_array_is_cancelled_requeued_suspended_and_resumed_as_one() {
 
 #[tokio::test]
 async fn an_array_is_known_when_its_first_job_is_not_kept_any_more() {
-    let mut home = Home::with(&SIM);
-    let client = home.client();
+    let mut home = Home::started(&SIM);
+    let client = home.connect();
     let script = "[ $DIVVY_ARRAY_INDEX != 2 ]";
     client
         .submit(&array("a", &[0, 1, 2], None, script))
@@ -307,7 +305,7 @@ async fn an_array_is_known_when_its_first_job_is_not_kept_any_more() {
     journal.execute_batch(forget).unwrap();
     drop(journal);
     home.start(&SIM);
-    let client = home.client();
+    let client = home.connect();
     for reference in ["1", "a"] {
         let meant = client.jobs_of(reference).await.unwrap();
         assert_eq!(meant.array.as_deref(), Some("1"));

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -13,8 +11,9 @@ use divvy_api::client::Client;
 use divvy_api::v1::{
     Amount, EndReason, ErrorCode, Job, JobState, MemoryPlace, ProjectChange, Resize, Submit,
 };
-use divvy_test_support::{Bounded as _, until_async};
-use harness::{Home, PATIENCE, ended, in_state, quarter, refused, until};
+use divvy_testkit::{
+    Bounded as _, Home, PATIENCE, ended, in_state, quarter, refused, until, until_async,
+};
 
 const GIB: u64 = 1 << 30;
 /// What each process keeps: the host, which is not simulated, has to have room for it.
@@ -24,7 +23,7 @@ const ONE: [&str; 4] = ["--sim", "a100-40gb:1", "--grace", "1s"];
 /// `tests/clients/c/keep.c`, compiled.
 fn keep() -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/clients/c/keep.c");
-    divvy_test_support::compiled(&source, "keep", &["-std=gnu11", "-O2", "-Wextra"])
+    divvy_testkit::compiled(&source, "keep", &["-std=gnu11", "-O2", "-Wextra"])
 }
 
 /// A job of so many thousandths of the GPU that keeps so much memory until its gate is opened, by so many processes.
@@ -50,7 +49,7 @@ fn gate(home: &Home, name: &str) -> String {
 
 /// Submits it, and waits until all of its processes keep theirs.
 async fn kept(home: &Home, submit: &Submit, processes: usize) -> Job {
-    let client = home.client();
+    let client = home.connect();
     let id = client.submit(submit).await.unwrap().id;
     let job = in_state(&client, &id, JobState::Running).await;
     until_kept(&job, processes);
@@ -114,8 +113,8 @@ fn is_stopped(pid: u32) -> bool {
 
 #[tokio::test]
 async fn a_job_gives_its_gpu_to_another_and_goes_on_with_what_it_had_there() {
-    let home = Home::with(&ONE);
-    let client = home.client();
+    let home = Home::started(&ONE);
+    let client = home.connect();
     let first = kept(&home, &keeper(&home, "first", 750, 2), 2).await;
     let second = keeper(&home, "second", 500, 1);
     let second = client.submit(&second).await.unwrap();
@@ -180,13 +179,13 @@ async fn a_job_gives_its_gpu_to_another_and_goes_on_with_what_it_had_there() {
 
 #[tokio::test]
 async fn what_cannot_be_released_stays_and_the_job_is_suspended_all_the_same() {
-    let mut home = Home::new();
+    let mut home = Home::empty();
     let config = home.path().join("sim.toml");
     fs::write(&config, "[checkpoint]\nunknown = true\n").unwrap();
     let path = config.to_str().unwrap().to_owned();
-    home.env.insert("DIVVY_SIM_CONFIG", path);
+    home.set("DIVVY_SIM_CONFIG", path);
     home.start(&ONE);
-    let client = home.client();
+    let client = home.connect();
     let idle = client.submit(&quarter(&["sleep", "1000"])).await.unwrap();
     let idle = in_state(&client, &idle.id, JobState::Running).await;
     let first = kept(&home, &keeper(&home, "first", 500, 1), 1).await;
@@ -224,10 +223,10 @@ fn no_fault(home: &Home) {
 }
 
 fn with_faults() -> Home {
-    let mut home = Home::new();
+    let mut home = Home::empty();
     no_fault(&home);
     let path = home.path().join("sim.toml").to_str().unwrap().to_owned();
-    home.env.insert("DIVVY_SIM_CONFIG", path);
+    home.set("DIVVY_SIM_CONFIG", path);
     home.start(&ONE);
     home
 }
@@ -235,7 +234,7 @@ fn with_faults() -> Home {
 #[tokio::test]
 async fn a_step_that_fails_is_undone_and_nothing_is_lost() {
     let home = with_faults();
-    let client = home.client();
+    let client = home.connect();
     let first = kept(&home, &keeper(&home, "first", 500, 2), 2).await;
     for step in ["GetState", "Lock", "Checkpoint"] {
         let function = format!("cuCheckpointProcess{step}");
@@ -262,7 +261,7 @@ async fn a_step_that_fails_is_undone_and_nothing_is_lost() {
 #[tokio::test]
 async fn memory_that_does_not_come_back_is_tried_again() {
     let home = with_faults();
-    let client = home.client();
+    let client = home.connect();
     let first = kept(&home, &keeper(&home, "first", 500, 2), 2).await;
     for step in ["Restore", "Unlock"] {
         let aside = client.release(&first.id).await.unwrap();
@@ -302,7 +301,7 @@ fn stranger(home: &Home, bytes: u64) -> Child {
 #[tokio::test]
 async fn memory_that_never_left_needs_no_room_though_nobody_says_how_much_it_is() {
     let home = with_faults();
-    let client = home.client();
+    let client = home.connect();
     let config = home.path().join("sim.toml");
     let hidden = "hide_process_memory = true\n";
     fs::write(&config, hidden).unwrap();
@@ -332,7 +331,7 @@ async fn memory_that_never_left_needs_no_room_though_nobody_says_how_much_it_is(
 #[tokio::test]
 async fn whoever_waits_for_memory_to_leave_is_answered_when_the_job_is_to_start_anew() {
     let home = with_faults();
-    let client = home.client();
+    let client = home.connect();
     let first = kept(&home, &keeper(&home, "first", 500, 2), 2).await;
     let fault = |step: &str| {
         format!(
@@ -341,7 +340,7 @@ async fn whoever_waits_for_memory_to_leave_is_answered_when_the_job_is_to_start_
     };
     let faults = fault("Checkpoint") + &fault("Unlock");
     fs::write(home.path().join("sim.toml"), faults).unwrap();
-    let (waits, id) = (home.client(), first.id.clone());
+    let (waits, id) = (home.connect(), first.id.clone());
     let released = tokio::spawn(async move { waits.release(&id).await });
     until_job(&client, &first.id, "it is said", |job| {
         place(job) == Some(MemoryPlace::Restoring) && reason(job).contains("Unlock")
@@ -358,8 +357,8 @@ async fn whoever_waits_for_memory_to_leave_is_answered_when_the_job_is_to_start_
 
 #[tokio::test]
 async fn no_room_is_kept_for_who_lacks_something_else_and_its_turn_is() {
-    let home = Home::with(&ONE);
-    let client = home.client();
+    let home = Home::started(&ONE);
+    let client = home.connect();
     let vision = ProjectChange {
         quota: Some(500),
         limit: Some(Some(500)),
@@ -398,15 +397,16 @@ async fn no_room_is_kept_for_who_lacks_something_else_and_its_turn_is() {
 
 #[tokio::test]
 async fn a_stranger_who_took_the_memory_is_waited_for() {
-    let home = Home::with(&ONE);
-    let client = home.client();
+    let home = Home::started(&ONE);
+    let client = home.connect();
     let first = kept(&home, &keeper(&home, "first", 500, 1), 1).await;
     client.release(&first.id).await.unwrap();
     let mut stranger = stranger(&home, 30 * GIB);
-    let deadline = std::time::Instant::now() + PATIENCE;
-    while client.gpus().await.unwrap()[0].memory_unmanaged_bytes < 30 * GIB {
-        assert!(std::time::Instant::now() < deadline, "nobody sees it");
-    }
+    until_async("the daemon sees it", async || {
+        let unmanaged = client.gpus().await.unwrap()[0].memory_unmanaged_bytes;
+        (unmanaged >= 30 * GIB).then_some(())
+    })
+    .await;
     client.resume(&first.id).await.unwrap();
     let waits = until_job(&client, &first.id, "it is said", |job| {
         reason(job).contains("processes outside Divvy hold")
@@ -419,8 +419,8 @@ async fn a_stranger_who_took_the_memory_is_waited_for() {
 
 #[tokio::test]
 async fn a_job_whose_memory_is_aside_can_be_stopped_started_anew_and_let_be() {
-    let home = Home::with(&ONE);
-    let client = home.client();
+    let home = Home::started(&ONE);
+    let client = home.connect();
     let first = kept(&home, &keeper(&home, "first", 1000, 1), 1).await;
     client.release(&first.id).await.unwrap();
     // Asked again, it changes nothing; and resized it is later.
@@ -494,17 +494,18 @@ mod exhaustive {
 
 async fn finds_where_the_memory_is(points: &[&str]) {
     for point in points {
-        let mut home = Home::new();
-        home.env.insert("DIVVY_CRASH_AT", (*point).to_owned());
-        home.start(&ONE);
-        let client = home.client();
-        let first = kept(&home, &keeper(&home, "first", 750, 2), 2).await;
-        // Cut short by the daemon's end.
-        let _ = client.release(&first.id).await;
-        let _ = client.resume(&first.id).await;
-        home.dies(point).await;
-        home.start(&ONE);
-        let client = home.client();
+        let mut home = Home::empty();
+        let mut first = None;
+        home.crash_at(point, &ONE, async |home| {
+            let client = home.connect();
+            let job = kept(home, &keeper(home, "first", 750, 2), 2).await;
+            // Cut short by the daemon's end.
+            let _ = client.release(&job.id).await;
+            let _ = client.resume(&job.id).await;
+            first = Some(job);
+        })
+        .await;
+        let (client, first) = (home.connect(), first.unwrap());
         // What it was about to do is done, and what was not asked for any more is asked for again.
         let settled = until_job(&client, &first.id, point, |job| {
             let moves = [Some(MemoryPlace::Offloading), Some(MemoryPlace::Restoring)];

@@ -2,14 +2,12 @@
 //! ones.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Amount, Array, Confirm, ErrorCode, Job, JobState, Submit};
-use harness::{Home, call, ended, in_state, log, quarter, refused, until};
+use divvy_testkit::{Home, call, ended, in_state, log, quarter, refused, until};
 
 const SIM: [&str; 2] = ["--sim", "l4-24gb:1"];
 
@@ -36,8 +34,8 @@ async fn is_refused(client: &Client, submit: &Submit) -> String {
 #[tokio::test]
 async fn texts_of_jobs_that_have_not_ended_have_a_budget_that_a_restart_finds_again() {
     let budget = [&SIM[..], &["--max-texts", "1M"]].concat();
-    let mut home = Home::with(&budget);
-    let client = home.client();
+    let mut home = Home::started(&budget);
+    let client = home.connect();
     let runs = client.submit(&waiting(10)).await.unwrap();
     in_state(&client, &runs.id, JobState::Running).await;
     let mut waits = Vec::new();
@@ -66,7 +64,7 @@ async fn texts_of_jobs_that_have_not_ended_have_a_budget_that_a_restart_finds_ag
 
     home.kill();
     home.start(&budget);
-    let client = home.client();
+    let client = home.connect();
     assert_eq!(is_refused(&client, &waiting(50_000)).await, before);
     // A smaller job fits all the same, and a cancelled job makes room.
     client.submit(&waiting(1_000)).await.unwrap();
@@ -98,8 +96,8 @@ async fn texts_of_jobs_that_have_not_ended_have_a_budget_that_a_restart_finds_ag
 
 #[tokio::test]
 async fn a_text_that_is_too_long_is_refused_where_it_is_read() {
-    let home = Home::with(&SIM);
-    let socket = home.path().join("divvy.sock");
+    let home = Home::started(&SIM);
+    let socket = home.socket();
     let long = |length: usize| "p".repeat(length);
     let project = |length| {
         let submit = Submit {
@@ -150,8 +148,8 @@ async fn a_text_that_is_too_long_is_refused_where_it_is_read() {
 
 #[tokio::test]
 async fn the_oldest_logs_of_ended_jobs_go_and_their_jobs_stay() {
-    let mut home = Home::with(&SIM);
-    let client = home.client();
+    let mut home = Home::started(&SIM);
+    let client = home.connect();
     let mut jobs: Vec<Job> = Vec::new();
     for _ in 0..3 {
         let says = quarter(&["head", "-c", "1000000", "/dev/zero"]);
@@ -168,7 +166,7 @@ async fn the_oldest_logs_of_ended_jobs_go_and_their_jobs_stay() {
     });
     home.kill();
     home.start(&[&SIM[..], &["--keep-logs", "2M"]].concat());
-    let client = home.client();
+    let client = home.connect();
     until("the oldest log has gone", || !says(&jobs[0]).exists());
     assert!(says(&jobs[1]).exists() && says(&jobs[2]).exists() && says(&lives).exists());
     let error = refused(client.log(&jobs[0].id, 0, false).await.map(drop));
@@ -181,8 +179,8 @@ async fn the_oldest_logs_of_ended_jobs_go_and_their_jobs_stay() {
 #[tokio::test]
 async fn a_user_whose_ended_jobs_cannot_be_forgotten_yet_submits_no_more() {
     let keep = [&SIM[..], &["--keep-jobs", "1"]].concat();
-    let mut home = Home::with(&keep);
-    let client = home.client();
+    let mut home = Home::started(&keep);
+    let client = home.connect();
     for key in 0..6 {
         let keyed = Submit {
             idempotency_key: Some(key.to_string()),
@@ -194,8 +192,8 @@ async fn a_user_whose_ended_jobs_cannot_be_forgotten_yet_submits_no_more() {
     home.kill();
     // It looks when it begins, and then once a minute.
     home.start(&keep);
-    let client = home.client();
-    divvy_test_support::until_async("the pruner has looked", async || {
+    let client = home.connect();
+    divvy_testkit::until_async("the pruner has looked", async || {
         let answer = client.submit(&quarter(&["true"])).await;
         let error = answer.err()?;
         assert_eq!(error.code, ErrorCode::NotAllowed, "{error:?}");
@@ -206,16 +204,16 @@ async fn a_user_whose_ended_jobs_cannot_be_forgotten_yet_submits_no_more() {
     assert!(client.jobs(true).await.unwrap().len() >= 6);
     home.kill();
     home.start(&SIM);
-    home.client().submit(&quarter(&["true"])).await.unwrap();
+    home.connect().submit(&quarter(&["true"])).await.unwrap();
 }
 
 #[tokio::test]
 async fn the_default_queue_gives_its_amount_to_jobs_that_name_it() {
     let queue = ["--dynamic-gpus", "--queue", "default=0.5"];
-    let home = Home::with(&[&SIM[..], &queue].concat());
+    let home = Home::started(&[&SIM[..], &queue].concat());
     let said = home.run(&["submit", "-q", "default", "--parsable", "--", "true"]);
     assert!(said.status.success(), "{said:?}");
     let id = String::from_utf8(said.stdout).unwrap();
-    let job = ended(&home.client(), id.trim()).await;
+    let job = ended(&home.connect(), id.trim()).await;
     assert_eq!(job.request, Amount::Share { thousandths: 500 });
 }

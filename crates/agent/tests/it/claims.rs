@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
 mod crash;
-use crate::harness;
 use crate::mig::driver;
 mod life;
 
@@ -11,19 +10,19 @@ use std::path::PathBuf;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Claim, ClaimDevice, HeldClaim};
-use harness::Home;
+use divvy_testkit::Home;
 use serde_json::Value;
 
 const GIB: u64 = 1 << 30;
 
 /// A home whose simulated machine has these GPUs, with CDI files in a folder of its own; no daemon yet.
 fn machine(gpus: &str, config: &str) -> Home {
-    let mut home = Home::new();
-    home.env.insert("DIVVY_TEST_GPUS", gpus.to_owned());
+    let mut home = Home::empty();
+    home.set("DIVVY_TEST_GPUS", gpus.to_owned());
     let file = home.path().join("sim.toml");
     fs::write(&file, config).unwrap();
     let file = file.to_str().unwrap().to_owned();
-    home.env.insert("DIVVY_SIM_CONFIG", file);
+    home.set("DIVVY_SIM_CONFIG", file);
     home
 }
 
@@ -34,14 +33,18 @@ const ENABLED: &str = "[mig]\nenabled = [0]\n";
 fn divided() -> Option<(Home, Client)> {
     let mut home = is_root().then(|| machine("a100-40gb:1", ENABLED))?;
     start(&mut home);
-    let client = home.client();
+    let client = home.connect();
     Some((home, client))
 }
 
 fn start(home: &mut Home) {
-    let devices = folder(home);
-    let gpus = home.env["DIVVY_TEST_GPUS"].clone();
-    home.start(&["--sim", &gpus, "--cdi-dir", devices.to_str().unwrap()]);
+    let words = words(home);
+    home.start(&words.each_ref().map(String::as_str));
+}
+
+fn words(home: &Home) -> [String; 4] {
+    let devices = folder(home).display().to_string();
+    ["--sim", home.get("DIVVY_TEST_GPUS"), "--cdi-dir", &devices].map(str::to_owned)
 }
 
 fn folder(home: &Home) -> PathBuf {

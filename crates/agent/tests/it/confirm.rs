@@ -1,8 +1,6 @@
 //! Jobs that are confirmed before they start: they hold their slice and run nothing, whatever happens to the daemon meanwhile.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
@@ -11,8 +9,7 @@ use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{
     Amount, Confirm, Confirmation, EndReason, ErrorCode, Job, JobState, ReasonCode, Runner, Submit,
 };
-use divvy_test_support::until_async;
-use harness::{Home, PATIENCE, ended, in_state, log, quarter, until};
+use divvy_testkit::{Home, PATIENCE, ended, failpoints, in_state, log, quarter, until_async};
 
 const ONE: [&str; 2] = ["--sim", "a100-80gb:1"];
 
@@ -39,8 +36,8 @@ async fn kinds(client: &Client, id: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn it_holds_its_slice_and_runs_nothing_before_it_is_confirmed() {
-    let home = Home::with(&ONE);
-    let client = home.client();
+    let home = Home::started(&ONE);
+    let client = home.connect();
     let id = client.submit(&to_confirm(&["true"])).await.unwrap().id;
     let job = granted(&client, &id).await;
     assert_eq!(job.confirmation, Some(Confirmation::Awaiting));
@@ -88,8 +85,8 @@ async fn it_holds_its_slice_and_runs_nothing_before_it_is_confirmed() {
 
 #[tokio::test]
 async fn what_is_confirmed_is_what_runs() {
-    let home = Home::with(&ONE);
-    let client = home.client();
+    let home = Home::started(&ONE);
+    let client = home.connect();
     let submit = Submit {
         env: BTreeMap::from([("A".into(), "a".into()), ("B".into(), "b".into())]),
         ..to_confirm(&["/bin/sh", "-c", "echo as submitted"])
@@ -120,8 +117,8 @@ async fn what_is_confirmed_is_what_runs() {
 
 #[tokio::test]
 async fn the_same_confirmation_again_changes_nothing_and_another_is_refused() {
-    let home = Home::with(&ONE);
-    let client = home.client();
+    let home = Home::started(&ONE);
+    let client = home.connect();
     let sleeps = |seconds: &str| Confirm {
         command: Some(vec!["sleep".into(), seconds.into()]),
         ..Confirm::default()
@@ -138,8 +135,8 @@ async fn the_same_confirmation_again_changes_nothing_and_another_is_refused() {
 
 #[tokio::test]
 async fn what_cannot_be_confirmed_is_refused_and_says_why() {
-    let home = Home::with(&ONE);
-    let client = home.client();
+    let home = Home::started(&ONE);
+    let client = home.connect();
     let confirm = Confirm::default();
     let refused = async |id: &str, confirm: &Confirm, code: ErrorCode, words: &str| {
         let error = client.confirm(id, confirm).await.unwrap_err();
@@ -223,8 +220,8 @@ async fn what_cannot_be_confirmed_is_refused_and_says_why() {
 
 #[tokio::test]
 async fn a_submit_that_cannot_be_confirmed_or_labelled_is_refused() {
-    let home = Home::with(&ONE);
-    let client = home.client();
+    let home = Home::started(&ONE);
+    let client = home.connect();
     let labelled = |count: usize, value: &str| Submit {
         labels: (0..count)
             .map(|n| (format!("l{n}"), value.to_owned()))
@@ -269,8 +266,8 @@ async fn a_submit_that_cannot_be_confirmed_or_labelled_is_refused() {
 
 #[tokio::test]
 async fn one_that_is_cancelled_gives_its_slice_back_and_never_runs() {
-    let home = Home::with(&ONE);
-    let client = home.client();
+    let home = Home::started(&ONE);
+    let client = home.connect();
     let mark = home.path().join("ran");
     let id = client
         .submit(&to_confirm(&["touch", mark.to_str().unwrap()]))
@@ -293,8 +290,8 @@ async fn one_that_is_cancelled_gives_its_slice_back_and_never_runs() {
 
 #[tokio::test]
 async fn one_that_nobody_asks_for_gives_its_slice_back_until_somebody_does() {
-    let home = Home::with(&ONE);
-    let client = home.client();
+    let home = Home::started(&ONE);
+    let client = home.connect();
     let whole = Submit {
         amount: Some(Amount::Whole { count: 1 }),
         confirm_within_s: Some(1),
@@ -315,7 +312,7 @@ async fn one_that_nobody_asks_for_gives_its_slice_back_until_somebody_does() {
 
     // Whoever waits for its end is somebody, and does all the while.
     let end = tokio::spawn({
-        let (client, id) = (home.client(), id.clone());
+        let (client, id) = (home.connect(), id.clone());
         async move { client.wait(&id, WaitFor::Ended, PATIENCE).await }
     });
     let job = in_state(&client, &id, JobState::Starting).await;
@@ -344,8 +341,8 @@ async fn one_that_nobody_asks_for_gives_its_slice_back_until_somebody_does() {
 
 #[tokio::test]
 async fn one_that_starts_anew_is_confirmed_anew() {
-    let home = Home::with(&ONE);
-    let client = home.client();
+    let home = Home::started(&ONE);
+    let client = home.connect();
     let id = client
         .submit(&to_confirm(&["sleep", "1000"]))
         .await
@@ -380,20 +377,10 @@ async fn until_attempt(client: &Client, id: &str, attempt: u32) {
 /// The daemon dies by SIGKILL at every step between the grant and the supervisor, and another goes on.
 #[tokio::test]
 async fn killed_at_any_point_it_runs_once_and_never_unconfirmed() {
-    for point in [
-        "confirm.granted",
-        "confirm.intent",
-        "confirm.kept",
-        "confirm.answered",
-        "confirm.prepared",
-        "confirm.spawned",
-    ] {
-        let mut home = Home::new();
+    for point in failpoints::CONFIRM {
+        let mut home = Home::empty();
         let ran = home.path().join("ran");
         let script = format!("echo run >> {}", ran.display());
-        home.env.insert("DIVVY_CRASH_AT", point.to_owned());
-        home.start(&ONE);
-        let client = home.client();
         let submit = Submit {
             idempotency_key: Some("front:t1:n".into()),
             ..to_confirm(&["/bin/sh", "-c", &script])
@@ -402,18 +389,15 @@ async fn killed_at_any_point_it_runs_once_and_never_unconfirmed() {
             env: BTreeMap::from([("SLOT".into(), "s".into())]),
             ..Confirm::default()
         };
-        let answer = match client.submit(&submit).await {
-            Ok(job) => client.confirm(&job.id, &confirm).await.ok(),
-            Err(_) => None,
-        };
-        let mut daemon = home.daemon.take().unwrap();
-        until("the daemon has died", || {
-            daemon.try_wait().unwrap().is_some()
-        });
-        home.env.remove("DIVVY_CRASH_AT");
-
-        home.start(&ONE);
-        let client = home.client();
+        let mut answer = None;
+        home.crash_at(point, &ONE, async |home| {
+            let client = home.connect();
+            if let Ok(job) = client.submit(&submit).await {
+                answer = client.confirm(&job.id, &confirm).await.ok();
+            }
+        })
+        .await;
+        let client = home.connect();
         // The front end sends again what it knows no answer to.
         let id = client.submit(&submit).await.unwrap().id;
         let job = client.job(&id).await.unwrap();

@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use std::collections::BTreeMap;
 use std::fs;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Amount, Error, Job, JobState, Resize, Submit};
-use divvy_test_support::until_async;
-use harness::{Home, ended, has_spec, script, until};
+use divvy_testkit::failpoints::CRASH_AT;
+use divvy_testkit::{Home, ended, has_spec, script, until, until_async};
 
 const SIM: [&str; 4] = ["--sim", "a100-80gb:2", "--grace", "1s"];
 
@@ -77,7 +75,7 @@ async fn runs(home: &Home, client: &Client, key: &str, id: &str) -> Result<(), E
         };
         let ran = fs::read_to_string(home.path().join("ran")).unwrap_or_default();
         let is_said = matches!(job.state, JobState::Running | JobState::Ended);
-        let is_silent = home.env.values().any(|at| at == "supervise.spawned");
+        let is_silent = home.get(CRASH_AT) == "supervise.spawned";
         (is_said || (is_silent && ran.lines().any(|line| line == key))).then_some(Ok(()))
     })
     .await
@@ -139,7 +137,7 @@ fn gone(answer: Result<Job, Error>) -> Result<Option<Job>, Error> {
 
 /// With nobody being killed any more everything that was acknowledged comes to its end, and nothing is left.
 async fn all_is_well(home: &Home, acknowledged: &BTreeMap<&'static str, String>, point: &str) {
-    let client = home.client();
+    let client = home.connect();
     fs::write(home.path().join("gate"), "").unwrap();
     for job in client.jobs(false).await.unwrap() {
         match acknowledged.get("first") == Some(&job.id) {
@@ -211,26 +209,25 @@ mod exhaustive {
 
 async fn loses_nothing(points: &[&str]) {
     for point in points {
-        let mut home = Home::new();
-        home.env.insert("DIVVY_CRASH_AT", (*point).to_owned());
-        home.start(&SIM);
+        let mut home = Home::empty();
         let mut acknowledged = BTreeMap::new();
-        let _ = everything(&home, &home.client(), &mut acknowledged).await;
-        home.dies(point).await;
-        home.start(&SIM);
+        home.crash_at(point, &SIM, async |home| {
+            let _ = everything(home, &home.connect(), &mut acknowledged).await;
+        })
+        .await;
         all_is_well(&home, &acknowledged, point).await;
         // The slice of a job that ended before the daemon died is gone, and nothing is wrong with that.
-        assert!(!home.log().contains("cannot adopt"), "{point}");
+        assert!(!home.daemon_log().contains("cannot adopt"), "{point}");
     }
 }
 
 async fn leaves_jobs_that_end_once(points: &[&str]) {
     for point in points {
-        let mut home = Home::new();
-        home.env.insert("DIVVY_CRASH_AT", (*point).to_owned());
+        let mut home = Home::empty();
+        home.set(CRASH_AT, *point);
         home.start(&SIM);
         let mut acknowledged = BTreeMap::new();
-        let client = home.client();
+        let client = home.connect();
         everything(&home, &client, &mut acknowledged)
             .await
             .unwrap_or_else(|error| panic!("{point}: {error:?}"));

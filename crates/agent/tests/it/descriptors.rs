@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,8 +9,7 @@ use std::process::{Command, Stdio};
 use divvy_api::client::Client;
 use divvy_api::frame::Frame;
 use divvy_api::v1::{Array, Exec, JobState, Submit, Terminal};
-use divvy_test_support::Bounded as _;
-use harness::{Home, divvy, ended, in_state, log, quarter};
+use divvy_testkit::{Bounded as _, Home, divvy, ended, in_state, log, quarter};
 
 /// Starts a program with a file as descriptor 9, another as 8, and a pipe as 7.
 const OPENS: &str = "exec 9<>\"$0\" 8</etc/hostname 7<&0 </dev/null; exec \"$@\"";
@@ -28,7 +25,7 @@ fn lists(and_then: &str) -> Submit {
 
 /// `divvy WORDS…` with descriptors of its starter.
 fn with_descriptors(home: &Home, words: &[&str]) -> Command {
-    let mut command = home.by("sh");
+    let mut command = home.command("sh");
     command.args(["-c", OPENS]).arg(home.path().join("secret"));
     command.arg(divvy()).args(words).stdin(Stdio::piped());
     command
@@ -64,7 +61,7 @@ fn parent(pid: u32) -> u32 {
 /// A job, a member of an array, guests, the supervisor and its fork server.
 async fn nothing_came_along(home: &Home) {
     const STANDARD: [&str; 3] = ["0", "1", "2"];
-    let client = home.client();
+    let client = home.connect();
     let numbers = |said: &str| -> Vec<String> { said.lines().map(str::to_owned).collect() };
     let array = Array {
         indices: vec![0, 1],
@@ -106,15 +103,15 @@ async fn nothing_came_along(home: &Home) {
 
 #[tokio::test]
 async fn what_its_starter_left_open_stays_with_the_daemon() {
-    let mut home = Home::new();
+    let mut home = Home::empty();
     let mut command = with_descriptors(&home, &DAEMON);
-    home.start_as(&mut command);
+    home.start_by(&mut command);
     nothing_came_along(&home).await;
 }
 
 #[tokio::test]
 async fn what_its_starter_left_open_is_closed_in_a_detached_daemon() {
-    let home = Home::new();
+    let home = Home::empty();
     let detached = [&DAEMON[..], &["--detached"]].concat();
     let started = with_descriptors(&home, &detached).wait_bounded();
     assert!(started.unwrap().success());

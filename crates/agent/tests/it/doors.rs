@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,15 +11,14 @@ use std::path::Path;
 use std::process::Command;
 
 use divvy_api::v1::{EndReason, ErrorCode, JobState, Submit};
-use divvy_test_support::Bounded as _;
-use harness::{Home, PATIENCE, divvy, ended, log, quarter, refused, signal, until};
+use divvy_testkit::{Bounded as _, Home, PATIENCE, divvy, ended, log, quarter, refused, until};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// A daemon that listens on TCP, and where.
 pub fn listening(more: &[&str]) -> (Home, String) {
-    let mut home = Home::new();
+    let mut home = Home::empty();
     let token = home.path().join("token");
     fs::write(&token, TOKEN).unwrap();
     fs::set_permissions(&token, PermissionsExt::from_mode(0o600)).unwrap();
@@ -34,9 +31,8 @@ pub fn listening(more: &[&str]) -> (Home, String) {
         "--token-file",
         &token,
     ];
-    home.env.insert("NO_COLOR", "1".into());
     home.start(&[&listen[..], more].concat());
-    let log = home.log();
+    let log = home.daemon_log();
     let at = log.find("127.0.0.1:").expect("it says where it listens");
     let end = log[at..].find(char::is_whitespace).unwrap();
     (home, log[at..at + end].to_owned())
@@ -74,7 +70,7 @@ fn over_tcp_nothing_is_answered_without_the_token() {
     let (status, answer) = call(&address, "GET", "/v1/node", Some(TOKEN));
     assert_eq!(status, 200, "{answer}");
     assert!(answer.contains("hostname"));
-    assert!(!home.log().contains(TOKEN));
+    assert!(!home.daemon_log().contains(TOKEN));
 }
 
 #[test]
@@ -116,8 +112,8 @@ async fn the_daemon_has_as_many_files_as_it_may_and_its_jobs_as_many_as_before()
         ..getrlimit(Resource::Nofile)
     };
     setrlimit(Resource::Nofile, few).unwrap();
-    let home = Home::with(&["--sim", "a100-80gb:1"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "a100-80gb:1"]);
+    let client = home.connect();
     let pid = daemon(&home).as_raw_pid();
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
     let files = limits
@@ -133,8 +129,8 @@ async fn the_daemon_has_as_many_files_as_it_may_and_its_jobs_as_many_as_before()
 
 #[tokio::test]
 async fn a_job_that_there_are_no_descriptors_for_waits_and_is_not_ended() {
-    let home = Home::with(&["--sim", "a100-80gb:1"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "a100-80gb:1"]);
+    let client = home.connect();
     // Its connection is there before, and stays.
     client.node().await.unwrap();
     let pid = daemon(&home);
@@ -154,7 +150,7 @@ async fn a_job_that_there_are_no_descriptors_for_waits_and_is_not_ended() {
     let before = open_files(pid, Some(free), getrlimit(Resource::Nofile).maximum);
     let job = client.submit(&quarter(&["true"])).await.unwrap();
     until("its start has failed", || {
-        home.log().contains("cannot start the job now")
+        home.daemon_log().contains("cannot start the job now")
     });
     let now = client.job(&job.id).await.unwrap().state;
     assert!(
@@ -168,7 +164,7 @@ async fn a_job_that_there_are_no_descriptors_for_waits_and_is_not_ended() {
 
 #[test]
 fn a_daemon_whose_address_is_taken_is_never_there() {
-    let home = Home::new();
+    let home = Home::empty();
     let token = home.path().join("token");
     fs::write(&token, TOKEN).unwrap();
     fs::set_permissions(&token, PermissionsExt::from_mode(0o600)).unwrap();
@@ -184,13 +180,13 @@ fn a_daemon_whose_address_is_taken_is_never_there() {
     let said = home.run(&[&sim[..], &listen].concat());
     let text = String::from_utf8_lossy(&said.stderr);
     assert!(!said.status.success() && text.contains(&address), "{text}");
-    assert!(!home.path().join("divvy.sock").exists());
+    assert!(!home.socket().exists());
 }
 
 #[tokio::test]
 async fn a_submit_that_brings_too_much_is_refused_with_its_size() {
-    let home = Home::with(&["--sim", "a100-80gb:1"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "a100-80gb:1"]);
+    let client = home.connect();
     let large = Submit {
         env: [("LARGE".into(), "x".repeat(3 << 20))].into(),
         ..quarter(&["true"])
@@ -203,7 +199,7 @@ async fn a_submit_that_brings_too_much_is_refused_with_its_size() {
 
 #[test]
 fn a_token_that_others_can_read_starts_no_daemon() {
-    let home = Home::new();
+    let home = Home::empty();
     let token = home.path().join("token");
     fs::write(&token, TOKEN).unwrap();
     fs::set_permissions(&token, PermissionsExt::from_mode(0o644)).unwrap();
@@ -224,13 +220,12 @@ fn a_token_that_others_can_read_starts_no_daemon() {
 
 #[test]
 fn systemd_is_told_when_it_serves_that_it_lives_and_when_it_stops() {
-    let mut home = Home::new();
+    let mut home = Home::empty();
     let path = home.path().join("notify");
     let listener = UnixDatagram::bind(&path).unwrap();
     listener.set_read_timeout(Some(PATIENCE)).unwrap();
-    home.env
-        .insert("NOTIFY_SOCKET", path.to_str().unwrap().to_owned());
-    home.env.insert("WATCHDOG_USEC", "100000".into());
+    home.set("NOTIFY_SOCKET", path.to_str().unwrap().to_owned());
+    home.set("WATCHDOG_USEC", "100000");
     home.start(&["--sim", "a100-80gb:1"]);
     let hear = || {
         let mut told = [0; 256];
@@ -239,10 +234,8 @@ fn systemd_is_told_when_it_serves_that_it_lives_and_when_it_stops() {
     };
     assert!(hear().starts_with("READY=1"));
     assert_eq!((hear(), hear()), ("WATCHDOG=1".into(), "WATCHDOG=1".into()));
-    let mut daemon = home.daemon.take().unwrap();
-    signal(daemon.id(), "TERM");
+    assert_eq!(home.stop(), 0);
     until("it says that it stops", || hear() == "STOPPING=1");
-    assert!(daemon.wait_bounded().unwrap().success());
 }
 
 /// Has systemd judge a unit of ours, with the program where it was built.

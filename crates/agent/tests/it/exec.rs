@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use std::time::Duration;
 
 use divvy_api::client::{Client, ExecOutput};
 use divvy_api::frame::Frame;
 use divvy_api::v1::{EndReason, ErrorCode, Exec, ExecEnd, JobState, Signal, Terminal};
-use harness::{
+use divvy_testkit::{
     Home, SEED, ended, in_state, is_alive, log, quarter, refused, script, signal, until,
 };
 
@@ -85,8 +83,8 @@ async fn sleeper(client: &Client) -> String {
 
 #[tokio::test]
 async fn a_guest_has_what_the_job_has_and_its_code_and_streams_are_its_own() {
-    let home = Home::with(&SEED);
-    let client = home.client();
+    let home = Home::started(&SEED);
+    let client = home.connect();
     let id = sleeper(&client).await;
     let job = client.job(&id).await.unwrap();
     let said = "echo $DIVVY_JOB_ID $FOO $CUDA_VISIBLE_DEVICES; pwd; test -e $DIVVY_SLICE/control || echo no slice; echo oops >&2; exit 7";
@@ -126,8 +124,8 @@ async fn a_guest_has_what_the_job_has_and_its_code_and_streams_are_its_own() {
 
 #[tokio::test]
 async fn on_a_terminal_it_has_one_of_its_own_that_controls_it() {
-    let home = Home::with(&SEED);
-    let client = home.client();
+    let home = Home::started(&SEED);
+    let client = home.connect();
     let id = sleeper(&client).await;
     let said = "tty; stty size; echo $TERM; test -t 0 && test -t 1 && test -t 2 && echo all; ps -o pid=,sid=,tty= -p $$ | tr -s ' '; read x; echo got $x; trap 'echo caught; exit 9' INT; echo ready; while :; do read y; done";
     let (mut output, mut input) = client.exec(&id, &on_terminal(said)).await.unwrap();
@@ -167,8 +165,8 @@ async fn on_a_terminal_it_has_one_of_its_own_that_controls_it() {
 
 #[tokio::test]
 async fn what_cannot_be_started_has_the_codes_of_a_shell() {
-    let home = Home::with(&SEED);
-    let client = home.client();
+    let home = Home::started(&SEED);
+    let client = home.connect();
     let id = sleeper(&client).await;
     for terminal in [None, Some(Terminal::default())] {
         for (command, code, words) in [
@@ -217,8 +215,8 @@ async fn what_cannot_be_started_has_the_codes_of_a_shell() {
 
 #[tokio::test]
 async fn only_a_job_that_runs_lets_others_in() {
-    let home = Home::with(&SEED);
-    let client = home.client();
+    let home = Home::started(&SEED);
+    let client = home.connect();
     let error = refused(client.exec("7", &shell("true")).await.map(drop));
     assert_eq!(error.code, ErrorCode::NotFound);
     let id = sleeper(&client).await;
@@ -233,7 +231,7 @@ async fn only_a_job_that_runs_lets_others_in() {
         .unwrap()
         .id;
     let inside = |id: String| {
-        let client = home.client();
+        let client = home.connect();
         async move { refused(client.exec(&id, &shell("true")).await.map(drop)) }
     };
     let error = inside(waits.clone()).await;
@@ -254,8 +252,8 @@ async fn only_a_job_that_runs_lets_others_in() {
 
 #[tokio::test]
 async fn a_guest_ends_with_its_job_and_the_job_waits_for_it() {
-    let home = Home::with(&SEED);
-    let client = home.client();
+    let home = Home::started(&SEED);
+    let client = home.connect();
     let go = home.path().join("go");
     let script = script(
         "quarter_gpu",
@@ -286,8 +284,8 @@ async fn a_guest_ends_with_its_job_and_the_job_waits_for_it() {
 
 #[tokio::test]
 async fn a_guest_is_hung_up_with_its_client_and_with_the_daemon_and_the_job_goes_on() {
-    let mut home = Home::with(&SEED);
-    let client = home.client();
+    let mut home = Home::started(&SEED);
+    let client = home.connect();
     let id = sleeper(&client).await;
     let program = home.pid(&id, "started");
     let says = "echo $$; exec sleep 1000";
@@ -315,7 +313,7 @@ async fn a_guest_is_hung_up_with_its_client_and_with_the_daemon_and_the_job_goes
     until("it is hung up", || !is_alive(pid));
     assert!(is_alive(program), "the job is not");
     home.start(&SEED);
-    let client = home.client();
+    let client = home.connect();
     assert_eq!(client.job(&id).await.unwrap().state, JobState::Running);
     assert_eq!(
         run(&client, &id, &shell("exit 6")).await.2,
@@ -326,8 +324,8 @@ async fn a_guest_is_hung_up_with_its_client_and_with_the_daemon_and_the_job_goes
 
 #[tokio::test]
 async fn a_guest_that_daemonises_ends_with_the_job() {
-    let home = Home::with(&SEED);
-    let client = home.client();
+    let home = Home::started(&SEED);
+    let client = home.connect();
     let id = sleeper(&client).await;
     let (out, _, code) = run(
         &client,
@@ -349,8 +347,8 @@ async fn a_guest_that_daemonises_ends_with_the_job() {
 
 #[tokio::test]
 async fn a_signal_goes_to_the_jobs_own_program() {
-    let home = Home::with(&SEED);
-    let client = home.client();
+    let home = Home::started(&SEED);
+    let client = home.connect();
     let said =
         "trap 'echo one' USR1; trap 'echo int; exit 3' INT; echo up; while :; do sleep 0.01; done";
     let id = client
@@ -380,8 +378,8 @@ async fn a_signal_goes_to_the_jobs_own_program() {
 #[tokio::test]
 async fn a_stopped_supervisor_is_named_to_callers_and_continued_by_a_cancel() {
     // So long that no kill after it is what ends the job.
-    let home = Home::with(&[&SEED[..], &["--grace", "1h"]].concat());
-    let client = home.client();
+    let home = Home::started(&[&SEED[..], &["--grace", "1h"]].concat());
+    let client = home.connect();
     let id = sleeper(&client).await;
     let supervisor = home.pid(&id, "launch");
     signal(supervisor, "STOP");
@@ -411,8 +409,8 @@ async fn a_stopped_supervisor_is_named_to_callers_and_continued_by_a_cancel() {
 #[tokio::test]
 async fn a_log_is_held_to_its_bound_and_followed_all_the_same() {
     let flags = [&SEED[..], &["--log-size", "1M"]].concat();
-    let home = Home::with(&flags);
-    let client = home.client();
+    let home = Home::started(&flags);
+    let client = home.connect();
     let go = home.path().join("go");
     // 20 MiB, and then what is waited for.
     let said = format!(
@@ -467,8 +465,8 @@ async fn a_log_is_held_to_its_bound_and_followed_all_the_same() {
 #[tokio::test]
 async fn a_job_without_a_log_bound_keeps_all() {
     let flags = [&SEED[..], &["--log-size", "none"]].concat();
-    let home = Home::with(&flags);
-    let client = home.client();
+    let home = Home::started(&flags);
+    let client = home.connect();
     let id = client
         .submit(&quarter(&["seq", "100000000", "100400000"]))
         .await

@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
 use crate::mig::driver;
 
 use std::collections::BTreeMap;
@@ -16,8 +15,9 @@ use divvy_api::client::Client;
 use divvy_api::v1::{
     Amount, Array, EndReason, ErrorCode, GpuChange, GpuMode, Job, JobState, Submit,
 };
-use divvy_test_support::{Bounded as _, until_async};
-use harness::{Home, call, ended, in_state, quarter, script, signal, until};
+use divvy_testkit::{
+    Bounded as _, Home, call, divvy, ended, in_state, quarter, script, signal, until, until_async,
+};
 
 const GPUS: &str = "a100-80gb:2";
 
@@ -45,11 +45,10 @@ const ASKED: [&str; 9] = [
 
 /// A home whose daemon meets these faults of the driver of these GPUs.
 fn faulty(gpus: &str, faults: &str) -> Home {
-    let mut home = Home::new();
+    let mut home = Home::empty();
     let file = home.path().join("faults.toml");
     fs::write(&file, faults).unwrap();
-    home.env
-        .insert("DIVVY_SIM_CONFIG", file.to_str().unwrap().to_owned());
+    home.set("DIVVY_SIM_CONFIG", file.to_str().unwrap().to_owned());
     home.start(&["--sim", gpus]);
     home
 }
@@ -97,12 +96,12 @@ async fn survives_errors_of(functions: &[&'static str]) {
         let faults = codes.chain(["lose_gpu = 1".to_owned()]);
         let home = faulty(GPUS, &faults.enumerate().map(fault).collect::<String>());
         // At once, before any look that fails.
-        let client = home.client();
+        let client = home.connect();
         let jobs = [sleeper(&client, 0).await, sleeper(&client, 1).await];
         homes.push((function, home, jobs));
     }
     for (function, home, [stays, goes]) in &homes {
-        let client = home.client();
+        let client = home.connect();
         let lost = ended(&client, &goes.id).await;
         assert_eq!(
             lost.end_reason,
@@ -141,22 +140,19 @@ async fn survives_errors_of(functions: &[&'static str]) {
 
 /// Starts a daemon over one GPU that meets this fault, and has it end or serve the GPU: what it says where it ends.
 fn starts(fault: &str) -> Result<(), String> {
-    let mut home = Home::new();
+    let mut home = Home::empty();
     let file = home.path().join("faults.toml");
     fs::write(&file, format!("[[fault]]\n{fault}\n")).unwrap();
-    home.env
-        .insert("DIVVY_SIM_CONFIG", file.to_str().unwrap().to_owned());
-    let log = fs::File::create(home.path().join("test.log")).unwrap();
-    let mut daemon = home.command(&["daemon", "--sim", "l4-24gb:1"]);
-    let daemon = daemon.stdin(Stdio::null()).stderr(log).spawn().unwrap();
-    let socket = home.path().join("divvy.sock");
+    home.set("DIVVY_SIM_CONFIG", file.to_str().unwrap().to_owned());
+    let socket = home.socket();
     let mut ended = None;
-    let daemon = home.daemon.insert(daemon);
+    let daemon = home.daemon_with(&["--sim", "l4-24gb:1"], &[]);
+    home.keep(daemon);
     until("it ends or answers", || {
-        ended = daemon.try_wait().unwrap();
+        ended = home.kept().status();
         ended.is_some() || UnixStream::connect(&socket).is_ok()
     });
-    let said = home.log();
+    let said = home.daemon_log();
     assert!(!said.contains("panicked"), "{fault}: {said}");
     if let Some(status) = ended {
         assert!(matches!(status.code(), Some(1 | 2)), "{fault}: {status}");
@@ -169,7 +165,7 @@ fn starts(fault: &str) -> Result<(), String> {
         .enable_all()
         .build()
         .unwrap();
-    let client = home.client();
+    let client = home.connect();
     // A later look may have met it.
     until("its GPU is served", || {
         let gpus = runtime.block_on(client.gpus()).unwrap();
@@ -253,10 +249,10 @@ async fn a_driver_that_stops_answering_holds_nobody_up_and_nothing_is_given_out(
     // The call of some look, after those of the start.
     let fault = "[[fault]]\nfunction = 'nvmlDeviceGetMemoryInfo_v2'\ncall = 41\ndelay_ms = 30000\n";
     let home = faulty("h100-80gb:2", fault);
-    let client = home.client();
+    let client = home.connect();
     let [cancelled, ends] = [0, 1].map(|gpu| sleeper(&client, gpu));
     let (cancelled, ends) = (cancelled.await, ends.await);
-    let socket = home.path().join("divvy.sock");
+    let socket = home.socket();
     let get = |path| call(&socket, "GET", path, "");
     let silent = "the driver has not responded for 5 s";
     until("it is found out", || get("/readyz").0 != 200);
@@ -298,10 +294,10 @@ async fn a_driver_that_stops_answering_holds_nobody_up_and_nothing_is_given_out(
 
 #[tokio::test]
 async fn a_gpu_that_vanishes_takes_its_own_jobs_along_and_no_others() {
-    let mut home = Home::new();
-    home.env.insert("DIVVY_TEST_GPUS", GPUS.to_owned());
+    let mut home = Home::empty();
+    home.set("DIVVY_TEST_GPUS", GPUS.to_owned());
     home.start(&["--sim", GPUS]);
-    let client = home.client();
+    let client = home.connect();
     let stays = sleeper(&client, 0).await;
     let goes = sleeper(&client, 1).await;
     let both = Submit {
@@ -359,39 +355,18 @@ async fn until_on(client: &Client, id: &str, gpu: u32) {
 
 #[tokio::test]
 async fn a_journal_that_takes_no_more_ends_no_daemon_and_loses_nothing_acknowledged() {
-    let mut home = Home::new();
+    let mut home = Home::empty();
     home.start(&["--sim", GPUS]);
     home.kill();
     // No file may grow beyond this (RLIMIT_FSIZE), in blocks of 512 bytes, as POSIX has it: more than a slice's files take.
     let most = 6 * 1024 * 1024 / 512;
-    let divvy = harness::divvy();
-    let mut command = home.command(&[]);
     let text = format!(
         "trap '' XFSZ; ulimit -S -f {most}; exec '{}' daemon --sim {GPUS}",
-        divvy.display()
+        divvy().display()
     );
-    let shell = command
-        .get_envs()
-        .fold(Command::new("/bin/sh"), |mut shell, (name, value)| {
-            match value {
-                Some(value) => shell.env(name, value),
-                None => shell.env_remove(name),
-            };
-            shell
-        });
-    drop(std::mem::replace(&mut command, shell));
-    let log = fs::File::create(home.path().join("test.log")).unwrap();
-    let mut daemon = command
-        .args(["-c", &text])
-        .stdin(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .unwrap();
-    let socket = home.path().join("divvy.sock");
-    until("it takes connections", || {
-        UnixStream::connect(&socket).is_ok()
-    });
-    let client = home.client();
+    let mut command = home.command("/bin/sh");
+    home.start_by(command.args(["-c", &text]));
+    let client = home.connect();
     // Whoever comes after it waits: of the disk they need what the journal says of them.
     let both = Submit {
         amount: Some(Amount::Whole { count: 2 }),
@@ -410,7 +385,7 @@ async fn a_journal_that_takes_no_more_ends_no_daemon_and_loses_nothing_acknowled
     };
     client.submit(&large).await.unwrap_err();
     until("the daemon logs why it starts anew", || {
-        home.log().contains("cannot write to the journal")
+        home.daemon_log().contains("cannot write to the journal")
     });
     until_async("it answers again", async || {
         client.node().await.ok().map(drop)
@@ -442,15 +417,14 @@ async fn a_journal_that_takes_no_more_ends_no_daemon_and_loses_nothing_acknowled
     assert!(!acknowledged.is_empty());
     let shown = client.jobs(true).await.unwrap().len();
     assert_eq!(shown, 1 + acknowledged.len());
-    assert!(daemon.try_wait().unwrap().is_none(), "{}", home.log());
+    assert!(home.kept().status().is_none(), "{}", home.daemon_log());
     // There is room again.
-    let pid = rustix::process::Pid::from_child(&daemon);
+    let pid = rustix::process::Pid::from_raw(home.daemon_pid().cast_signed());
     let all = rustix::process::Rlimit {
         current: None,
         maximum: None,
     };
-    rustix::process::prlimit(Some(pid), rustix::process::Resource::Fsize, all).unwrap();
-    home.daemon = Some(daemon);
+    rustix::process::prlimit(pid, rustix::process::Resource::Fsize, all).unwrap();
     until_async("it takes on new work", async || {
         client.submit(&quarter(&["true"])).await.ok().map(drop)
     })
@@ -498,10 +472,10 @@ async fn on_a_full_disk_reads_are_answered_jobs_end_and_nothing_begins() {
         eprintln!("only root can mount a small file system");
         return;
     }
-    let mut home = Home::new();
+    let mut home = Home::empty();
     let disk = SmallDisk::below(home.path());
     home.start(&["--sim", GPUS]);
-    let client = home.client();
+    let client = home.connect();
     let go = home.path().join("go");
     let text = format!(
         "echo hello; until [ -e {} ]; do sleep 0.05; done; exit 4",
@@ -536,7 +510,7 @@ async fn on_a_full_disk_reads_are_answered_jobs_end_and_nothing_begins() {
         refused.message.starts_with("the disk is full: "),
         "{refused:?}"
     );
-    let socket = home.path().join("divvy.sock");
+    let socket = home.socket();
     let (status, why) = call(&socket, "GET", "/readyz", "");
     assert!(status == 503 && why.contains("the disk is full"), "{why}");
     let path = format!("/v1/jobs/{}/log", running[0]);
@@ -561,38 +535,42 @@ async fn on_a_full_disk_reads_are_answered_jobs_end_and_nothing_begins() {
     .await;
     assert_eq!(ended(&client, "5").await.exit_code, Some(0));
     assert_eq!(told(&client, "disk_has_room").await.len(), 1);
-    let daemon = home.daemon.as_mut().unwrap();
-    assert!(daemon.try_wait().unwrap().is_none());
-    assert_eq!(home.log().matches("serving").count(), 1, "{}", home.log());
+    assert!(home.kept().status().is_none());
+    assert_eq!(
+        home.daemon_log().matches("serving").count(),
+        1,
+        "{}",
+        home.daemon_log()
+    );
 }
 
 #[tokio::test]
 async fn a_journal_that_somebody_else_holds_is_waited_for() {
-    let home = Home::with(&["--sim", GPUS]);
-    let client = home.client();
+    let home = Home::started(&["--sim", GPUS]);
+    let client = home.connect();
     let other = rusqlite::Connection::open(home.path().join("state.db")).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let submit = tokio::spawn(async move { client.submit(&quarter(&["true"])).await });
     // It answers nothing that is not in the journal.
     until_async("the daemon logs that it waits", async || {
-        home.log().contains("waiting for it").then_some(())
+        home.daemon_log().contains("waiting for it").then_some(())
     })
     .await;
     assert!(!submit.is_finished());
     other.execute_batch("COMMIT").unwrap();
     let job = submit.await.unwrap().unwrap();
-    assert_eq!(ended(&home.client(), &job.id).await.exit_code, Some(0));
+    assert_eq!(ended(&home.connect(), &job.id).await.exit_code, Some(0));
 }
 
 #[tokio::test]
 async fn clients_that_die_in_the_middle_of_a_request_leave_nothing_behind() {
-    let mut home = Home::with(&["--sim", GPUS]);
-    let pid = home.daemon.as_ref().unwrap().id();
-    let socket = home.path().join("divvy.sock");
+    let mut home = Home::started(&["--sim", GPUS]);
+    let pid = home.daemon_pid();
+    let socket = home.socket();
     let body = serde_json::to_string(&quarter(&["true"])).unwrap();
     let open = || fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
     // A running job takes descriptors of its own.
-    let client = home.client();
+    let client = home.connect();
     let waiting = client.submit(&quarter(&["sleep", "1000"])).await.unwrap();
     in_state(&client, &waiting.id, JobState::Running).await;
     let before = open();
@@ -616,13 +594,13 @@ async fn clients_that_die_in_the_middle_of_a_request_leave_nothing_behind() {
     until("their connections are closed", || open() <= before + 4);
     let jobs = client.jobs(true).await.unwrap();
     assert_eq!(jobs.len(), 1, "{jobs:#?}");
-    assert!(home.daemon.as_mut().unwrap().try_wait().unwrap().is_none());
+    assert!(home.kept().status().is_none());
 }
 
 #[tokio::test]
 async fn a_start_that_hangs_can_be_cancelled_and_holds_nobody_up() {
-    let home = Home::with(&["--sim", GPUS, "--grace", "1s"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", GPUS, "--grace", "1s"]);
+    let client = home.connect();
     let program = home.path().join("program");
     let ran = home.path().join("ran");
     fs::write(

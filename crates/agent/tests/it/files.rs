@@ -8,9 +8,8 @@ use std::process::Stdio;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Array, EndReason, ErrorCode, Job, JobState, Output, Script, Submit};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::{Bounded as _, Home, SEED, ended, in_state, log, quarter, refused, until};
 
-use crate::harness::{self, Home, SEED, ended, in_state, log, quarter, refused, until};
 use crate::users::{LEE, as_user};
 
 fn scripted(text: &str, words: &[&str]) -> Submit {
@@ -40,7 +39,7 @@ fn output(stdout: Option<&str>, stderr: Option<&str>) -> Option<Output> {
 
 /// What the log of an ended job says once it has this.
 async fn says(client: &Client, id: &str, what: &str) -> String {
-    divvy_test_support::until_async(format!("the log of job {id} has {what}"), async || {
+    divvy_testkit::until_async(format!("the log of job {id} has {what}"), async || {
         let text = log(client, id).await;
         text.contains(what).then_some(text)
     })
@@ -49,8 +48,8 @@ async fn says(client: &Client, id: &str, what: &str) -> String {
 
 #[tokio::test]
 async fn a_script_is_the_one_that_was_submitted_and_its_output_is_in_the_files_of_each_task() {
-    let mut home = Home::with(&SEED);
-    let client = home.client();
+    let mut home = Home::started(&SEED);
+    let client = home.connect();
     let all = Submit {
         amount: Some(divvy_api::v1::Amount::Whole { count: 3 }),
         ..quarter(&["sleep", "1000"])
@@ -74,7 +73,7 @@ async fn a_script_is_the_one_that_was_submitted_and_its_output_is_in_the_files_o
     // The journal has the script, and a daemon that is killed while the job waits loses nothing of it.
     home.kill();
     home.start(&SEED);
-    let client = home.client();
+    let client = home.connect();
     client.cancel(&all).await.unwrap();
     let number: u64 = first.parse().unwrap();
     for (id, index) in [(number, 4), (number + 1, 7)] {
@@ -89,14 +88,14 @@ async fn a_script_is_the_one_that_was_submitted_and_its_output_is_in_the_files_o
         assert_eq!(errors, "wrong\n");
         assert_eq!(job.command, ["train.sh", "a b"]);
         let folder = Path::new(&job.directory);
-        assert!(!folder.join("script").exists() && !harness::has_spec(folder));
+        assert!(!folder.join("script").exists() && !divvy_testkit::has_spec(folder));
     }
 }
 
 #[tokio::test]
 async fn what_no_job_can_be_started_with_is_refused() {
-    let home = Home::with(&SEED);
-    let client = home.client();
+    let home = Home::started(&SEED);
+    let client = home.connect();
     let container = divvy_api::v1::Container {
         image: "u22".into(),
         arguments: Vec::new(),
@@ -151,8 +150,8 @@ async fn what_no_job_can_be_started_with_is_refused() {
 
 #[tokio::test]
 async fn a_run_that_comes_again_adds_to_its_files_and_a_folder_that_is_missing_is_named() {
-    let home = Home::with(&SEED);
-    let client = home.client();
+    let home = Home::started(&SEED);
+    let client = home.connect();
     let file = home.path().join("out");
     fs::write(&file, "old\n").unwrap();
     let twice = Submit {
@@ -191,8 +190,8 @@ async fn a_run_that_comes_again_adds_to_its_files_and_a_folder_that_is_missing_i
 
 #[tokio::test]
 async fn the_bound_of_logs_is_none_of_an_output_file() {
-    let home = Home::with(&[&SEED[..], &["--log-size", "1M"]].concat());
-    let client = home.client();
+    let home = Home::started(&[&SEED[..], &["--log-size", "1M"]].concat());
+    let client = home.connect();
     let file = home.path().join("err");
     // 4 MB each.
     let script = "seq 100000000 100400000; seq 100000000 100400000 >&2; exec sleep 1000";
@@ -218,8 +217,8 @@ const TELL: &str = "echo \"said $DIVVY_JOB_ID $DIVVY_JOB_NAME $DIVVY_END_REASON 
 
 #[tokio::test]
 async fn a_notice_tells_of_every_end_once_and_has_no_gpu() {
-    let home = Home::with(&SEED);
-    let client = home.client();
+    let home = Home::started(&SEED);
+    let client = home.connect();
     let named = |name: &str, command: &[&str]| Submit {
         name: Some(name.to_owned()),
         secrets: [("TOKEN".to_owned(), "hush".to_owned())].into(),
@@ -264,7 +263,7 @@ async fn a_notice_tells_of_every_end_once_and_has_no_gpu() {
         assert!(text.contains(&line), "{line}: {text}");
         let folder = home.path().join("jobs").join(&id).join("notice");
         until("its environment is forgotten", || {
-            !harness::has_spec(&folder)
+            !divvy_testkit::has_spec(&folder)
         });
     }
 }
@@ -276,16 +275,16 @@ async fn a_daemon_that_dies_gives_a_notice_at_most_once() {
         ("notice.noted", 0),
         ("notice.given", 1),
     ] {
-        let mut home = Home::new();
-        home.env.insert("DIVVY_CRASH_AT", point.to_owned());
-        home.start(&SEED);
-        let client = home.client();
+        let mut home = Home::empty();
+        let client = home.connect();
         let file = home.path().join("notices");
         let line = format!("echo said >> {}", file.display());
         let submit = noticed(&line, quarter(&["true"]));
-        let id = client.submit(&submit).await.unwrap().id;
-        home.dies(point).await;
-        home.start(&SEED);
+        let mut id = String::new();
+        home.crash_at(point, &SEED, async |_| {
+            id = client.submit(&submit).await.unwrap().id;
+        })
+        .await;
         ended(&client, &id).await;
         // The notice of a later job comes after it.
         let last = home.path().join("last");
@@ -309,13 +308,13 @@ fn a_supervisor_ends_what_has_run_for_its_time_without_an_agent() {
         "env": {"PATH": std::env::var("PATH").unwrap()}, "grace_ms": 100, "ends_after_ms": 100, "limiter": null,
     });
     fs::write(dir.path().join("record"), format!("{spec}\n")).unwrap();
-    let home = Home::new();
+    let home = Home::empty();
     let path = dir.path().display().to_string();
-    let mut supervisor = home.command(&["supervise", &path]);
+    let mut supervisor = home.divvy_command(&["supervise", &path]);
     supervisor.stdin(Stdio::null());
     let status = supervisor.wait_bounded().unwrap();
     assert!(status.success());
-    let exit = harness::recorded(dir.path(), "exit").unwrap();
+    let exit = divvy_testkit::recorded(dir.path(), "exit").unwrap();
     assert_eq!(exit["signal"], 9, "{exit}");
 }
 
@@ -325,7 +324,7 @@ fn files_scripts_and_notices_of_another_user_are_that_users() {
         eprintln!("SKIPPED: only root can start a daemon for every user");
         return;
     }
-    let home = Home::with(&["--system", "--sim", "a100-80gb:1"]);
+    let home = Home::started(&["--system", "--sim", "a100-80gb:1"]);
     let work = tempfile::tempdir_in("/tmp").unwrap();
     let set =
         |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();

@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use std::path::Path;
 
 use divvy_api::v1::{JobState, TaskBoundKind};
-use harness::{Home, ended, in_state, is_alive, quarter, signal, until};
+use divvy_testkit::{Home, ended, in_state, is_alive, quarter, signal, until};
 
 /// Leaves a process behind that is in another session and whose parent is gone, and names it in a file.
 const DAEMONISE: &str =
@@ -15,7 +13,7 @@ const DAEMONISE: &str =
 
 /// Starts such a job; its number, its group, and the process that it left behind.
 async fn daemonised(home: &Home) -> Option<(String, String, u32)> {
-    let client = home.client();
+    let client = home.connect();
     let file = home.path().join("pid");
     let script = DAEMONISE.replace("PID", file.to_str().unwrap());
     let id = client
@@ -43,7 +41,7 @@ async fn daemonised(home: &Home) -> Option<(String, String, u32)> {
 
 #[tokio::test]
 async fn what_a_job_daemonised_ends_with_it_and_so_does_its_group() {
-    let home = Home::with(&["--sim", "a100-80gb:1", "--grace", "1s"]);
+    let home = Home::started(&["--sim", "a100-80gb:1", "--grace", "1s"]);
     let Some((id, group, left)) = daemonised(&home).await else {
         return;
     };
@@ -57,7 +55,7 @@ async fn what_a_job_daemonised_ends_with_it_and_so_does_its_group() {
         !members.lines().any(|pid| pid == supervisor),
         "its supervisor is outside"
     );
-    let client = home.client();
+    let client = home.connect();
     client.cancel(&id).await.unwrap();
     ended(&client, &id).await;
     assert!(!is_alive(left));
@@ -66,11 +64,11 @@ async fn what_a_job_daemonised_ends_with_it_and_so_does_its_group() {
 
 #[tokio::test]
 async fn a_jobs_group_is_bounded_where_the_kernel_counts_its_processes() {
-    let home = Home::with(&["--sim", "a100-80gb:1", "--grace", "1s"]);
+    let home = Home::started(&["--sim", "a100-80gb:1", "--grace", "1s"]);
     let Some((id, group, _)) = daemonised(&home).await else {
         return;
     };
-    let client = home.client();
+    let client = home.connect();
     let said = client.job(&id).await.unwrap().group.unwrap();
     let bound = said.bound.expect("it is said what bounds their number");
     match std::fs::read_to_string(Path::new(&group).join("pids.max")) {
@@ -103,13 +101,13 @@ async fn a_jobs_group_is_bounded_where_the_kernel_counts_its_processes() {
 
 #[tokio::test]
 async fn what_was_daemonised_is_found_when_the_supervisor_and_the_program_are_gone() {
-    let home = Home::with(&["--sim", "a100-80gb:1", "--grace", "1s"]);
+    let home = Home::started(&["--sim", "a100-80gb:1", "--grace", "1s"]);
     let Some((id, group, left)) = daemonised(&home).await else {
         return;
     };
     signal(home.pid(&id, "launch"), "KILL");
     signal(home.pid(&id, "started"), "KILL");
-    let client = home.client();
+    let client = home.connect();
     client.cancel(&id).await.unwrap();
     ended(&client, &id).await;
     assert!(

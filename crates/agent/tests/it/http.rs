@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read, Write};
@@ -13,8 +11,7 @@ use std::os::unix::net::UnixStream;
 
 use divvy_api::route::ROUTES;
 use divvy_api::v1::ErrorCode;
-use divvy_test_support::{Bounded as _, until_async};
-use harness::{Home, PATIENCE, call, quarter, refused, signal, until};
+use divvy_testkit::{Home, PATIENCE, call, quarter, refused, until, until_async};
 use rustix::process::geteuid;
 
 use crate::doors::{TOKEN, listening};
@@ -50,9 +47,9 @@ async fn head_answers_as_get_does_on_every_route() {
     };
     for more in daemons {
         let (home, address) = listening(more);
-        let client = home.client();
+        let client = home.connect();
         let job = client.submit(&quarter(&["true"])).await.unwrap();
-        harness::ended(&client, &job.id).await;
+        divvy_testkit::ended(&client, &job.id).await;
         let routes = ROUTES.iter().filter(|route| route.method == "GET");
         let paths = routes
             .map(|route| route.path)
@@ -83,8 +80,8 @@ async fn head_answers_as_get_does_on_every_route() {
 
 #[test]
 fn http_2_is_not_spoken() {
-    let home = Home::with(&["--sim", "l4-24gb:1"]);
-    let mut stream = UnixStream::connect(home.path().join("divvy.sock")).unwrap();
+    let home = Home::started(&["--sim", "l4-24gb:1"]);
+    let mut stream = UnixStream::connect(home.socket()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     stream.write_all(preface).unwrap();
@@ -127,8 +124,8 @@ fn a_user_with_too_many_connections_is_told_so_and_others_are_served() {
         eprintln!("SKIPPED: only root can be another user");
         return;
     }
-    let home = Home::with(&["--system", "--sim", "l4-24gb:1"]);
-    let socket = home.path().join("divvy.sock");
+    let home = Home::started(&["--system", "--sim", "l4-24gb:1"]);
+    let socket = home.socket();
     as_user(&home, LEE, async |client| {
         // Some of those beyond the bound say nothing either.
         let held: Vec<_> = (0..600)
@@ -146,8 +143,8 @@ fn a_user_with_too_many_connections_is_told_so_and_others_are_served() {
 
 #[test]
 fn a_socket_file_that_was_removed_is_bound_again_and_connections_stay() {
-    let mut home = Home::with(&["--sim", "l4-24gb:1"]);
-    let socket = home.path().join("divvy.sock");
+    let mut home = Home::started(&["--sim", "l4-24gb:1"]);
+    let socket = home.socket();
     let mode = fs::metadata(&socket).unwrap().mode();
     let kept = UnixStream::connect(&socket).unwrap();
     kept.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -166,12 +163,10 @@ fn a_socket_file_that_was_removed_is_bound_again_and_connections_stay() {
     assert_eq!(fs::metadata(&socket).unwrap().mode(), mode);
     ask();
     assert!(
-        home.log().contains("bound the socket again"),
+        home.daemon_log().contains("bound the socket again"),
         "{}",
-        home.log()
+        home.daemon_log()
     );
-    let mut daemon = home.daemon.take().unwrap();
-    signal(daemon.id(), "TERM");
-    assert!(daemon.wait_bounded().unwrap().success());
+    assert_eq!(home.stop(), 0);
     assert!(!socket.exists());
 }

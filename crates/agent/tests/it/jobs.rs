@@ -2,20 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use std::time::Duration;
 
 use divvy_api::client::WaitFor;
 use divvy_api::v1::{Amount, EndReason, ErrorCode, JobState, ProjectChange, Submit};
-use harness::{
+use divvy_testkit::{
     Home, SEED, call, ended, has_spec, in_state, is_alive, log, quarter, refused, script, until,
 };
 
 #[tokio::test]
 async fn a_job_runs_with_its_slice_and_its_code_is_kept() {
-    let home = Home::with(&SEED);
-    let client = home.client();
+    let home = Home::started(&SEED);
+    let client = home.connect();
     let said = "echo $DIVVY_JOB_ID $DIVVY_QUEUE $CUDA_VISIBLE_DEVICES $FOO; echo oops >&2; test -e $DIVVY_SLICE/control && exit 3";
     let mut submit = script("quarter_gpu", said);
     submit.env.insert("FOO".into(), "bar".into());
@@ -52,8 +50,8 @@ async fn a_job_runs_with_its_slice_and_its_code_is_kept() {
 
 #[tokio::test]
 async fn what_cannot_be_started_says_so_with_the_shells_codes() {
-    let home = Home::with(&SEED);
-    let client = home.client();
+    let home = Home::started(&SEED);
+    let client = home.connect();
     for (command, cwd, code, words) in [
         ("no-such-program", "/", 127, "not found in PATH"),
         ("/etc/passwd", "/", 126, "ermission denied"),
@@ -77,8 +75,8 @@ async fn what_cannot_be_started_says_so_with_the_shells_codes() {
 
 #[tokio::test]
 async fn a_program_ended_by_a_signal_has_128_and_its_number() {
-    let home = Home::with(&SEED);
-    let client = home.client();
+    let home = Home::started(&SEED);
+    let client = home.connect();
     let id = client
         .submit(&quarter(&["sh", "-c", "kill -9 $$"]))
         .await
@@ -93,8 +91,8 @@ async fn a_program_ended_by_a_signal_has_128_and_its_number() {
 
 #[tokio::test]
 async fn what_a_program_leaves_behind_ends_with_it() {
-    let home = Home::with(&SEED);
-    let client = home.client();
+    let home = Home::started(&SEED);
+    let client = home.connect();
     // A daemonised child: another session, its parent gone once it has said who it is.
     let left = home.path().join("left");
     let leave = format!(
@@ -114,8 +112,8 @@ async fn what_a_program_leaves_behind_ends_with_it() {
 
 #[tokio::test]
 async fn jobs_wait_their_turn_and_are_told_why() {
-    let home = Home::with(&SEED);
-    let client = home.client();
+    let home = Home::started(&SEED);
+    let client = home.connect();
     let mut ids = Vec::new();
     for queue in ["dual_gpus", "quarter_gpu", "half_gpu", "single_gpu"] {
         ids.push(
@@ -149,8 +147,8 @@ async fn jobs_wait_their_turn_and_are_told_why() {
 
 #[tokio::test]
 async fn a_job_is_cancelled_in_every_state() {
-    let home = Home::with(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
     let whole = |command: &[&str]| Submit {
         amount: Some(Amount::Whole { count: 1 }),
         ..quarter(command)
@@ -192,8 +190,8 @@ async fn a_job_is_cancelled_in_every_state() {
 
 #[tokio::test]
 async fn a_program_that_ignores_sigterm_is_killed_after_the_grace_with_its_children() {
-    let home = Home::with(&["--sim", "l4-24gb:1", "--grace", "1s"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "l4-24gb:1", "--grace", "1s"]);
+    let client = home.connect();
     let stubborn =
         "trap '' TERM; echo $$; sh -c \"trap '' TERM; echo \\$\\$; sleep 1000\"; sleep 1000";
     let id = client
@@ -219,8 +217,8 @@ async fn a_program_that_ignores_sigterm_is_killed_after_the_grace_with_its_child
 
 #[tokio::test]
 async fn the_same_key_submits_once() {
-    let home = Home::with(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
     let keyed = |command: &[&str]| Submit {
         idempotency_key: Some("k".into()),
         ..quarter(command)
@@ -243,8 +241,8 @@ async fn the_same_key_submits_once() {
 
 #[tokio::test]
 async fn what_is_wrong_is_refused_and_leaves_nothing() {
-    let home = Home::with(&SEED);
-    let client = home.client();
+    let home = Home::started(&SEED);
+    let client = home.connect();
     let quarter = || quarter(&["true"]);
     let cases = [
         (
@@ -338,8 +336,8 @@ async fn what_is_wrong_is_refused_and_leaves_nothing() {
 
 #[tokio::test]
 async fn no_wait_takes_a_place_or_nothing_and_a_dry_run_takes_nothing() {
-    let home = Home::with(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
     let whole = Submit {
         amount: Some(Amount::Whole { count: 1 }),
         ..quarter(&["sleep", "1000"])
@@ -389,8 +387,8 @@ async fn no_wait_takes_a_place_or_nothing_and_a_dry_run_takes_nothing() {
 
 #[tokio::test]
 async fn names_refer_to_one_living_job_or_the_newest_that_ended() {
-    let home = Home::with(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
     let named = |command: &[&str]| Submit {
         name: Some("train".into()),
         ..quarter(command)
@@ -412,8 +410,8 @@ async fn names_refer_to_one_living_job_or_the_newest_that_ended() {
 
 #[tokio::test]
 async fn events_are_told_in_order_from_any_point_and_as_they_happen() {
-    let home = Home::with(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
     let id = client.submit(&quarter(&["true"])).await.unwrap().id;
     ended(&client, &id).await;
     let kinds = |events: &[divvy_api::v1::Event]| {
@@ -449,8 +447,8 @@ async fn events_are_told_in_order_from_any_point_and_as_they_happen() {
 
 #[tokio::test]
 async fn a_followed_log_ends_with_the_job_and_an_offset_skips() {
-    let home = Home::with(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
     let gate = home.path().join("gate");
     let waiting = format!(
         "echo first; until test -e {}; do sleep 0.01; done; printf second",
@@ -473,8 +471,8 @@ async fn a_followed_log_ends_with_the_job_and_an_offset_skips() {
 
 #[tokio::test]
 async fn a_long_poll_answers_at_once_at_the_milestone_and_in_time_without_it() {
-    let home = Home::with(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
     let id = client
         .submit(&quarter(&["sleep", "1000"]))
         .await
@@ -494,8 +492,8 @@ async fn a_long_poll_answers_at_once_at_the_milestone_and_in_time_without_it() {
 
 #[tokio::test]
 async fn a_job_on_behalf_of_a_user_is_shown_under_that_user_and_found_by_its_task() {
-    let mut home = Home::with(&SEED);
-    let client = home.client();
+    let mut home = Home::started(&SEED);
+    let client = home.connect();
     client
         .add_project(
             "lab",
@@ -519,7 +517,7 @@ async fn a_job_on_behalf_of_a_user_is_shown_under_that_user_and_found_by_its_tas
     in_state(&client, &job.id, JobState::Running).await;
     home.kill();
     home.start(&SEED);
-    let client = home.client();
+    let client = home.connect();
     let found = client.job("clearml:4f2").await.unwrap();
     assert_eq!((&found.id, found.user.as_str()), (&job.id, "Bob Example"));
     assert_eq!(found.uid, Some(rustix::process::geteuid().as_raw()));
@@ -530,7 +528,7 @@ async fn a_job_on_behalf_of_a_user_is_shown_under_that_user_and_found_by_its_tas
     let day = jiff::SignedDuration::from_hours(24);
     let used = client.usage("user", now - day, now + day).await.unwrap();
     assert_eq!(used[0].user.as_deref(), Some("Bob Example"));
-    let (_, metrics) = call(&home.path().join("divvy.sock"), "GET", "/metrics", "");
+    let (_, metrics) = call(&home.socket(), "GET", "/metrics", "");
     assert!(metrics.contains("user=\"Bob Example\""), "{metrics}");
 
     client.cancel(&job.id).await.unwrap();

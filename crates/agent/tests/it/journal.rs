@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -11,8 +9,7 @@ use std::process::Output;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Amount, EndReason, ErrorCode, Job, JobState, JournalFile, Resize, Submit};
-use divvy_test_support::until_async;
-use harness::{Home, ended, in_state, is_alive, quarter, signal, until};
+use divvy_testkit::{Home, ended, in_state, is_alive, quarter, signal, until, until_async};
 
 /// One GPU.
 const ONE: [&str; 2] = ["--sim", "a100-80gb:1"];
@@ -56,8 +53,8 @@ async fn two_halves_run(client: &Client) -> Vec<Job> {
 
 #[tokio::test]
 async fn a_lost_journal_is_completed_from_the_records_of_jobs_that_run() {
-    let mut home = Home::with(&ONE);
-    let client = home.client();
+    let mut home = Home::started(&ONE);
+    let client = home.connect();
     two_halves_run(&client).await;
     // What their records do not have yet.
     client.suspend("1").await.unwrap();
@@ -76,7 +73,7 @@ async fn a_lost_journal_is_completed_from_the_records_of_jobs_that_run() {
         let _ = fs::remove_file(file);
     }
     home.start(&ONE);
-    let client = home.client();
+    let client = home.connect();
     let after = client.jobs(false).await.unwrap();
     assert_eq!(labels(&before), labels(&after));
     assert!(after[0].suspended, "it was before the journal was lost");
@@ -101,8 +98,8 @@ async fn a_lost_journal_is_completed_from_the_records_of_jobs_that_run() {
 
 #[tokio::test]
 async fn a_journal_that_was_cut_short_gives_no_gpu_out_twice() {
-    let mut home = Home::with(&ONE);
-    let client = home.client();
+    let mut home = Home::started(&ONE);
+    let client = home.connect();
     let wal = home.path().join("state.db-wal");
     let before = two_halves_run(&client).await;
     home.kill();
@@ -111,17 +108,21 @@ async fn a_journal_that_was_cut_short_gives_no_gpu_out_twice() {
     let wal = fs::File::options().write(true).open(wal).unwrap();
     wal.set_len(32 + 24 + 4096 - 37).unwrap();
     home.start(&ONE);
-    let client = home.client();
+    let client = home.connect();
     assert_eq!(labels(&before), labels(&client.jobs(false).await.unwrap()));
     let gpu = client.gpus().await.unwrap().remove(0);
     assert_eq!(gpu.share_allocated, 1000);
-    assert!(home.log().contains("ends within a frame"), "{}", home.log());
+    assert!(
+        home.daemon_log().contains("ends within a frame"),
+        "{}",
+        home.daemon_log()
+    );
 }
 
 #[tokio::test]
 async fn a_restored_journal_runs_no_job_twice_and_takes_over_what_has_happened_since() {
-    let mut home = Home::with(&ONE);
-    let client = home.client();
+    let mut home = Home::started(&ONE);
+    let client = home.connect();
     let ran = home.path().join("ran");
     let times = || fs::read_to_string(&ran).map_or(0, |lines| lines.lines().count());
     let line = |then: &str| format!("echo >> {}; {then}", ran.display());
@@ -159,7 +160,7 @@ async fn a_restored_journal_runs_no_job_twice_and_takes_over_what_has_happened_s
     home.kill();
     let missing = home.run(&["admin", "journal", "restore", "/nowhere"]);
     assert_eq!(missing.status.code(), Some(3), "{}", said(&missing));
-    let other = home.path().join("test.log");
+    let other = home.daemon_output();
     let other = home.run(&["admin", "journal", "restore", other.to_str().unwrap()]);
     assert_eq!(other.status.code(), Some(2), "{}", said(&other));
     assert!(said(&other).contains(&copy.path), "{}", said(&other));
@@ -167,7 +168,7 @@ async fn a_restored_journal_runs_no_job_twice_and_takes_over_what_has_happened_s
     assert!(PathBuf::from(restored.replaced.unwrap()).is_file());
 
     home.start(&ONE);
-    let client = home.client();
+    let client = home.connect();
     assert_eq!(labels(&before), labels(&client.jobs(false).await.unwrap()));
     assert_eq!(ended(&client, "2").await.exit_code, Some(3));
     assert_eq!(client.job("1").await.unwrap().state, JobState::Ended);
@@ -183,8 +184,8 @@ async fn a_restored_journal_runs_no_job_twice_and_takes_over_what_has_happened_s
 
 #[tokio::test]
 async fn a_restored_journal_starts_a_job_again_whose_folder_was_deleted() {
-    let mut home = Home::with(&ONE);
-    let client = home.client();
+    let mut home = Home::started(&ONE);
+    let client = home.connect();
     let ran = home.path().join("ran");
     let times = || fs::read_to_string(&ran).map_or(0, |lines| lines.lines().count());
     let mut blocker = half("exec sleep 1000");
@@ -203,14 +204,14 @@ async fn a_restored_journal_starts_a_job_again_whose_folder_was_deleted() {
     let restored = home.run(&["admin", "journal", "restore", &copy.path]);
     assert!(restored.status.success(), "{}", said(&restored));
     home.start(&ONE);
-    ended(&home.client(), "2").await;
+    ended(&home.connect(), "2").await;
     assert_eq!(times(), 2);
 }
 
 #[tokio::test]
 async fn a_damaged_journal_is_refused_with_the_copy_and_the_command() {
-    let mut home = Home::with(&ONE);
-    let client = home.client();
+    let mut home = Home::started(&ONE);
+    let client = home.connect();
     client.submit(&half("exec sleep 1000")).await.unwrap();
     in_state(&client, "1", JobState::Running).await;
     home.kill();
@@ -241,13 +242,13 @@ async fn a_damaged_journal_is_refused_with_the_copy_and_the_command() {
     // The way out that it names.
     fs::rename(&journal, format!("{journal}.damaged")).unwrap();
     home.start(&ONE);
-    in_state(&home.client(), "1", JobState::Running).await;
+    in_state(&home.connect(), "1", JobState::Running).await;
 }
 
 #[tokio::test]
 async fn a_job_that_nothing_identifies_keeps_its_gpu_until_it_ends() {
-    let mut home = Home::with(&ONE);
-    let client = home.client();
+    let mut home = Home::started(&ONE);
+    let client = home.connect();
     client
         .submit(&half("echo hello; exec sleep 1000"))
         .await
@@ -269,7 +270,7 @@ async fn a_job_that_nothing_identifies_keeps_its_gpu_until_it_ends() {
     fs::write(&record, text.replacen(&text[..spec], &"x".repeat(spec), 1)).unwrap();
 
     home.start(&ONE);
-    let client = home.client();
+    let client = home.connect();
     let unknown = client.node().await.unwrap().journal.unwrap().unknown;
     assert_eq!((unknown[0].job.as_str(), &unknown[0].gpus), ("1", &vec![0]));
     assert!(

@@ -1,10 +1,8 @@
 //! Long lists of jobs, which come in pieces: whole and in brief they have the same jobs and say the same of them.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use divvy_api::v1::{Amount, Array, Brief, Job, JobState, Resize, Submit};
-use harness::{Home, ended, in_state, quarter};
+use divvy_testkit::{Home, ended, in_state, quarter};
 use serde_json::Value;
 
 /// More than fit into one piece, also in brief.
@@ -21,8 +19,8 @@ fn said(job: &Brief<'_>) -> Value {
 
 #[tokio::test]
 async fn a_long_list_says_the_same_of_every_job_whole_and_in_brief() {
-    let home = Home::with(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
     let whole = Submit {
         amount: Some(Amount::Whole { count: 1 }),
         ..quarter(&["sleep", "1000"])

@@ -15,7 +15,6 @@ mod faults;
 mod files;
 mod grammar;
 mod groups;
-mod harness;
 mod http;
 mod jobs;
 mod journal;

@@ -3,7 +3,6 @@
 
 mod crash;
 pub mod driver;
-use crate::harness;
 mod keep;
 mod kinds;
 mod mode;
@@ -12,9 +11,7 @@ mod way;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Amount, Event, Job, MigInstance, MigState, Submit};
-use divvy_test_support::until_async;
-
-use harness::{Home, quarter};
+use divvy_testkit::{Home, quarter, until_async};
 
 /// GPU 0 is divided from the beginning.
 const ENABLED: &str = "[mig]\nenabled = [0]\n";
@@ -37,12 +34,11 @@ fn is_root() -> bool {
 
 /// A home whose simulated machine has these GPUs and this configuration; no daemon yet.
 fn machine(gpus: &str, config: &str) -> Home {
-    let mut home = Home::new();
+    let mut home = Home::empty();
     let file = home.path().join("sim.toml");
     std::fs::write(&file, config).unwrap();
-    home.env
-        .insert("DIVVY_SIM_CONFIG", file.to_str().unwrap().to_owned());
-    home.env.insert("DIVVY_TEST_GPUS", gpus.to_owned());
+    home.set("DIVVY_SIM_CONFIG", file.to_str().unwrap().to_owned());
+    home.set("DIVVY_TEST_GPUS", gpus.to_owned());
     home
 }
 
@@ -56,7 +52,7 @@ fn served(gpus: &str, config: &str) -> Home {
 /// A daemon over an A100 that is divided; `None` where these tests may not divide one, which was said.
 fn divided() -> Option<(Home, Client)> {
     let home = is_root().then(|| served("a100-40gb:1", ENABLED))?;
-    let client = home.client();
+    let client = home.connect();
     Some((home, client))
 }
 
@@ -72,7 +68,7 @@ fn on(profile: &str, command: &[&str]) -> Submit {
 
 /// Keeps what is ordered for GPU 0 from being done while it is held: whoever changes a GPU takes its lock first.
 async fn held_up(home: &Home) -> std::fs::File {
-    let gpu = home.client().gpus().await.unwrap().remove(0).uuid;
+    let gpu = home.connect().gpus().await.unwrap().remove(0).uuid;
     let folder = home.path().join("mig");
     std::fs::create_dir_all(&folder).unwrap();
     let lock = std::fs::File::create(folder.join(format!("{gpu}.lock"))).unwrap();
@@ -90,7 +86,7 @@ fn was_somebodys(home: &Home) {
 /// Runs a job to its end.
 async fn run(client: &Client, profile: &str) -> Job {
     let job = client.submit(&on(profile, &["true"])).await.unwrap();
-    harness::ended(client, &job.id).await
+    divvy_testkit::ended(client, &job.id).await
 }
 
 /// The instances that the daemon shows, as (profile, start, state).

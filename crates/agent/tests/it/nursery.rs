@@ -1,10 +1,7 @@
 //! The process that supervisors are copies of, and what becomes of jobs without it.
 
-use crate::harness;
-
 use divvy_api::v1::JobState;
-use divvy_test_support::Bounded as _;
-use harness::{Home, ended, in_state, is_alive, quarter, signal};
+use divvy_testkit::{Bounded as _, Home, ended, in_state, is_alive, quarter, signal};
 
 /// The parent of a job's supervisor.
 fn nursery(home: &Home, job: &str) -> u32 {
@@ -19,8 +16,8 @@ fn nursery(home: &Home, job: &str) -> u32 {
 
 #[tokio::test]
 async fn supervisors_of_all_jobs_are_copies_of_one_process_and_live_on_without_it() {
-    let home = Home::with(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
     let lasts = ["sh", "-c", "read line < go; exit 7"];
     let mut job = quarter(&lasts);
     job.cwd = home.path().display().to_string();
@@ -59,8 +56,8 @@ async fn supervisors_of_all_jobs_are_copies_of_one_process_and_live_on_without_i
 
 #[tokio::test]
 async fn a_nursery_that_has_stopped_is_replaced_and_no_job_is_lost_over_it() {
-    let home = Home::with(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
     let first = client
         .submit(&quarter(&["sleep", "1000"]))
         .await

@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use divvy_api::client::{Client, Runs};
 use divvy_api::v1::{Amount, ErrorCode, JobState, OomCause, OomKind, Submit};
 use divvy_ledger::{
     AllocationGroup, AllocationKind, DenialCause, DenialReport, ProcessSlot, Slice,
 };
-use harness::{Home, ended, in_state, quarter, refused};
+use divvy_testkit::{Home, ended, in_state, quarter, refused};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -54,8 +52,8 @@ fn use_and_be_refused(slot: &ProcessSlot, used: u64, asked: u64) {
 
 #[tokio::test]
 async fn a_refusal_is_told_while_the_job_runs_and_after_it_by_the_next_daemon_too() {
-    let mut home = Home::with(&ONE);
-    let client = home.client();
+    let mut home = Home::started(&ONE);
+    let client = home.connect();
     let (id, slot) = member(&home, &client, &["sleep", "1000"]).await;
     assert!(client.oom(&id).await.unwrap().records.is_empty());
     use_and_be_refused(&slot, 6 * GIB, 3 * GIB);
@@ -101,7 +99,7 @@ async fn a_refusal_is_told_while_the_job_runs_and_after_it_by_the_next_daemon_to
     );
     home.kill();
     home.start(&ONE);
-    let after = home.client().oom(&id).await.unwrap();
+    let after = home.connect().oom(&id).await.unwrap();
     assert_eq!((after.state, after.denials), (JobState::Ended, 1));
     // When it was is worked out from the time that has passed since, each time anew.
     let same = |mut records: Vec<divvy_api::v1::OomRecord>| {
@@ -111,14 +109,14 @@ async fn a_refusal_is_told_while_the_job_runs_and_after_it_by_the_next_daemon_to
         records
     };
     assert_eq!(same(after.records), same(oom.records));
-    let nobody = refused(home.client().oom("99").await);
+    let nobody = refused(home.connect().oom("99").await);
     assert_eq!(nobody.code, ErrorCode::NotFound);
 }
 
 #[tokio::test]
 async fn advice_is_from_what_earlier_runs_of_the_same_program_used() {
-    let home = Home::with(&ONE);
-    let client = home.client();
+    let home = Home::started(&ONE);
+    let client = home.connect();
     assert!(client.advice(&Runs::All).await.unwrap().is_empty());
     for (seconds, used, asked) in [("1000", 2, 0), ("2000", 7, 3), ("3000", 4, 0)] {
         let (id, slot) = member(&home, &client, &["sleep", seconds]).await;
@@ -164,8 +162,8 @@ async fn advice_is_from_what_earlier_runs_of_the_same_program_used() {
 
 #[tokio::test]
 async fn what_a_job_writes_about_itself_stops_no_daemon() {
-    let home = Home::with(&ONE);
-    let client = home.client();
+    let home = Home::started(&ONE);
+    let client = home.connect();
     let (id, slot) = member(&home, &client, &["sleep", "1000"]).await;
     for requested in [0, MIB, u64::MAX] {
         slot.record(&DenialReport {

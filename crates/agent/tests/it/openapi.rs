@@ -1,14 +1,12 @@
 //! `openapi/v1.json` says what the agent does. To write it anew: `UPDATE_OPENAPI=1 cargo test -p divvy-agent --test it openapi`.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use divvy_api::openapi::document;
 use divvy_api::route::{Answer, Body, ROUTES};
-use harness::{Home, call, quarter};
+use divvy_testkit::{Home, call, quarter};
 use serde_json::Value;
 
 fn committed() -> PathBuf {
@@ -52,11 +50,11 @@ fn conforms(value: &Value, schema: &Value, all: &Value) {
 
 #[test]
 fn every_route_of_the_document_is_served_and_answers_what_it_says() {
-    let mut home = Home::new();
+    let mut home = Home::empty();
     let devices = home.path().join("cdi");
     let devices = devices.to_str().unwrap().to_owned();
     home.start(&["--sim", "l4-24gb:1", "--cdi-dir", &devices]);
-    let socket = home.path().join("divvy.sock");
+    let socket = home.socket();
     let (_, gpus) = call(&socket, "GET", "/v1/gpus", "");
     let gpus: Value = serde_json::from_str(&gpus).unwrap();
     let claim = serde_json::json!({
@@ -136,8 +134,8 @@ fn every_route_of_the_document_is_served_and_answers_what_it_says() {
 
 #[test]
 fn health_readiness_and_metrics_are_served_beside_the_api() {
-    let home = Home::with(&["--sim", "l4-24gb:1"]);
-    let socket = home.path().join("divvy.sock");
+    let home = Home::started(&["--sim", "l4-24gb:1"]);
+    let socket = home.socket();
     let get = |path| call(&socket, "GET", path, "");
     assert_eq!(get("/healthz"), (200, "ok\n".to_owned()));
     assert_eq!(get("/readyz"), (200, "ready\n".to_owned()));
@@ -158,8 +156,8 @@ fn health_readiness_and_metrics_are_served_beside_the_api() {
 
 #[test]
 fn what_is_no_route_or_no_body_fails_in_the_apis_own_form() {
-    let home = Home::with(&["--sim", "l4-24gb:1"]);
-    let socket = home.path().join("divvy.sock");
+    let home = Home::started(&["--sim", "l4-24gb:1"]);
+    let socket = home.socket();
     for (method, path, body, status, code) in [
         ("GET", "/v1/nothing", "", 404, "not_found"),
         ("GET", "/", "", 404, "not_found"),

@@ -2,15 +2,12 @@
 //! killed in between.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use std::fs;
 use std::path::Path;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{After, EndReason, ErrorCode, Idle, IdleAction, Job, JobState, Submit, Usage};
-use divvy_test_support::until_async;
-use harness::{Home, ended, in_state, quarter, refused, until};
+use divvy_testkit::{Home, ended, in_state, quarter, refused, until, until_async};
 use jiff::Timestamp;
 
 const SIM: [&str; 2] = ["--sim", "l4-24gb:1"];
@@ -31,8 +28,8 @@ fn gated(go: &Path) -> Vec<String> {
 
 #[tokio::test]
 async fn what_a_job_held_is_counted_to_its_end_also_while_no_daemon_was_there() {
-    let mut home = Home::with(&SIM);
-    let client = home.client();
+    let mut home = Home::started(&SIM);
+    let client = home.connect();
     let go = home.path().join("go");
     let submit = Submit {
         command: gated(&go),
@@ -48,10 +45,10 @@ async fn what_a_job_held_is_counted_to_its_end_also_while_no_daemon_was_there() 
     assert_eq!(held.job.as_deref(), Some(job.id.as_str()));
     home.kill();
     fs::write(&go, "").unwrap();
-    until("its supervisor is done", || !harness::is_alive(pid));
+    until("its supervisor is done", || !divvy_testkit::is_alive(pid));
     let down = Timestamp::now();
     home.start(&SIM);
-    let client = home.client();
+    let client = home.connect();
     let job = ended(&client, &job.id).await;
     assert!(job.ended_at.unwrap() <= down);
 
@@ -85,10 +82,10 @@ async fn what_a_job_held_is_counted_to_its_end_also_while_no_daemon_was_there() 
     home.kill();
     home.start(&SIM);
     assert_eq!(
-        usage(&home.client(), "user,project,queue,gpu,job").await,
+        usage(&home.connect(), "user,project,queue,gpu,job").await,
         rows
     );
-    let client = home.client();
+    let client = home.connect();
     assert_eq!(
         client
             .usage("", Timestamp::UNIX_EPOCH, job.submitted_at)
@@ -105,8 +102,8 @@ async fn what_a_job_held_is_counted_to_its_end_also_while_no_daemon_was_there() 
 
 #[tokio::test]
 async fn what_is_held_after_a_resize_counts_by_the_new_amount_and_a_suspended_job_is_told_apart() {
-    let home = Home::with(&SIM);
-    let client = home.client();
+    let home = Home::started(&SIM);
+    let client = home.connect();
     let job = client.submit(&quarter(&["sleep", "1000"])).await.unwrap();
     in_state(&client, &job.id, JobState::Running).await;
     let half = divvy_api::v1::Resize {
@@ -158,8 +155,8 @@ async fn until_told(client: &Client, job: &Job, kind: &str, times: usize) {
 
 #[tokio::test]
 async fn a_job_that_does_nothing_is_told_of_suspended_or_cancelled_as_its_rule_says() {
-    let home = Home::with(&SIM);
-    let client = home.client();
+    let home = Home::started(&SIM);
+    let client = home.connect();
     let told = client.submit(&idle(1, IdleAction::Notify)).await.unwrap();
     assert_eq!(told.idle.map(|idle| idle.after_s), Some(1));
     let suspended = client.submit(&idle(1, IdleAction::Suspend)).await.unwrap();
@@ -195,14 +192,14 @@ async fn a_job_that_does_nothing_is_told_of_suspended_or_cancelled_as_its_rule_s
 
 #[tokio::test]
 async fn a_daemons_rule_holds_for_jobs_that_say_nothing_and_never_for_those_that_wait() {
-    let home = Home::with(
+    let home = Home::started(
         &[
             &SIM[..],
             &["--idle-timeout", "1s", "--idle-action", "cancel"],
         ]
         .concat(),
     );
-    let client = home.client();
+    let client = home.connect();
     let whole = Submit {
         amount: Some(divvy_api::v1::Amount::Whole { count: 1 }),
         ..idle(0, IdleAction::Notify)
@@ -229,8 +226,8 @@ async fn a_daemons_rule_holds_for_jobs_that_say_nothing_and_never_for_those_that
 
 #[tokio::test]
 async fn what_is_beyond_what_is_kept_goes_and_what_somebody_needs_stays() {
-    let mut home = Home::with(&SIM);
-    let client = home.client();
+    let mut home = Home::started(&SIM);
+    let client = home.connect();
     let go = home.path().join("go");
     let run = async |submit: &Submit| {
         let job = client.submit(submit).await.unwrap();
@@ -267,14 +264,14 @@ async fn what_is_beyond_what_is_kept_goes_and_what_somebody_needs_stays() {
 
     home.kill();
     home.start(&[&SIM[..], &["--keep-jobs", "1"]].concat());
-    let client = home.client();
+    let client = home.connect();
     let folder = |job: &Job| Path::new(&job.directory).exists();
     until("what is too much has gone", || !folder(&old));
     // The row goes right after the folder.
-    let deadline = std::time::Instant::now() + harness::PATIENCE;
-    while client.job(&old.id).await.is_ok() {
-        assert!(std::time::Instant::now() < deadline);
-    }
+    until_async("the row has gone", async || {
+        client.job(&old.id).await.err().map(drop)
+    })
+    .await;
     let all = client.jobs(true).await.unwrap();
     let ids: Vec<&str> = all.iter().map(|job| job.id.as_str()).collect();
     let left: Vec<&Job> = [&needed, &kept]
@@ -307,17 +304,13 @@ async fn what_is_beyond_what_is_kept_goes_and_what_somebody_needs_stays() {
             > 1000
     });
     home.start(&[&SIM[..], &["--keep", "1s"]].concat());
-    let client = home.client();
-    let deadline = std::time::Instant::now() + harness::PATIENCE;
-    while client
-        .events(0)
-        .await
-        .unwrap()
-        .first()
-        .is_some_and(|event| event.seq <= cursor + 1)
-    {
-        assert!(std::time::Instant::now() < deadline);
-    }
+    let client = home.connect();
+    until_async("old events have gone", async || {
+        let events = client.events(0).await.unwrap();
+        let is_there = events.first().is_some_and(|event| event.seq <= cursor + 1);
+        (!is_there).then_some(())
+    })
+    .await;
     let error = refused(client.events(cursor).await);
     assert_eq!(error.code, ErrorCode::Gone, "{error:?}");
     assert!(error.details["oldest"].as_u64().unwrap() > cursor);

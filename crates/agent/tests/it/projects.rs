@@ -1,15 +1,13 @@
 //! Projects through the API: who is stopped for whom, what is refused, what a crash in the middle leaves.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use std::fs;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{
     After, Amount, EndReason, ErrorCode, Job, JobState, ProjectChange, Resize, Submit,
 };
-use harness::{Home, ended, in_state, log, quarter, refused, until};
+use divvy_testkit::{Home, ended, in_state, log, quarter, refused, until};
 
 /// A quota in thousandths.
 fn quota(thousandths: u64) -> ProjectChange {
@@ -37,8 +35,8 @@ const PATIENT: &str =
 async fn two_projects(args: &[&str]) -> (Home, Client) {
     let mut all = vec!["--sim", "l4-24gb:1"];
     all.extend(args);
-    let home = Home::with(&all);
-    let client = home.client();
+    let home = Home::started(&all);
+    let client = home.connect();
     client.add_project("a", &quota(0)).await.unwrap();
     client.add_project("b", &quota(1000)).await.unwrap();
     (home, client)
@@ -127,7 +125,7 @@ async fn a_daemon_that_is_killed_while_a_job_gives_way_loses_and_doubles_nothing
     in_state(&client, &over.id, JobState::Stopping).await;
     home.kill();
     home.start(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let client = home.connect();
     let stopping = client.job(&over.id).await.unwrap();
     assert_eq!(
         (stopping.state, stopping.slices.len()),
@@ -141,7 +139,7 @@ async fn a_daemon_that_is_killed_while_a_job_gives_way_loses_and_doubles_nothing
     // And once more while it waits: it has not forgotten that it ran.
     home.kill();
     home.start(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let client = home.connect();
     let waits = client.job(&over.id).await.unwrap();
     assert_eq!((waits.state, waits.runs_before), (JobState::Queued, 1));
     assert!(waits.preemptible && waits.project.as_deref() == Some("a"));
@@ -171,7 +169,7 @@ async fn what_ended_by_itself_before_it_was_told_has_ended() {
         home.recorded(&over.id, "exit").is_some()
     });
     home.start(&["--sim", "l4-24gb:1"]);
-    let end = ended(&home.client(), &over.id).await;
+    let end = ended(&home.connect(), &over.id).await;
     assert_eq!(
         (end.end_reason, end.exit_code),
         (Some(EndReason::Failed), Some(7))
@@ -276,8 +274,8 @@ async fn what_a_project_may_not_have_is_refused_with_the_arithmetic() {
 
 #[tokio::test]
 async fn projects_are_made_changed_and_removed_and_survive_the_daemon() {
-    let mut home = Home::with(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let mut home = Home::started(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
     // A word without meaning, as long as there are no projects.
     let label = client
         .submit(&whole("vision", false, "true"))
@@ -354,7 +352,7 @@ async fn projects_are_made_changed_and_removed_and_survive_the_daemon() {
 
     home.kill();
     home.start(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let client = home.connect();
     assert_eq!(client.projects().await.unwrap(), [changed]);
     let small = Submit {
         amount: Some(Amount::Share { thousandths: 250 }),
@@ -378,8 +376,8 @@ async fn projects_are_made_changed_and_removed_and_survive_the_daemon() {
 
 #[tokio::test]
 async fn a_project_stays_as_long_as_a_job_belongs_to_it_that_runs_after_another() {
-    let home = Home::with(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
     client.add_project("a", &quota(1000)).await.unwrap();
     let first = client.submit(&quarter(&["sleep", "1000"])).await.unwrap();
     let later = Submit {
@@ -405,8 +403,8 @@ async fn a_project_stays_as_long_as_a_job_belongs_to_it_that_runs_after_another(
 
 #[tokio::test]
 async fn a_range_without_end_gets_what_its_project_may_have_and_is_answered() {
-    let home = Home::with(&["--sim", "l4-24gb:2"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "l4-24gb:2"]);
+    let client = home.connect();
     client.add_project("a", &quota(1000)).await.unwrap();
     let endless = Submit {
         amount: Some(Amount::Range {

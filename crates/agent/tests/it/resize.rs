@@ -2,15 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use std::time::Duration;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Amount, Error, ErrorCode, Job, JobState, Resize, Submit};
 use divvy_ledger::{ProcessSlot, SharingMode, Slice};
-use divvy_test_support::{let_pass, until_async};
-use harness::{Home, in_state, quarter, refused, until};
+use divvy_testkit::{Home, in_state, let_pass, quarter, refused, until, until_async};
 
 const GIB: u64 = 1 << 30;
 /// One GPU whose usable memory is no round number.
@@ -81,8 +78,8 @@ async fn events(client: &Client, kind: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn more_is_there_at_once_and_the_program_sees_it() {
-    let home = Home::with(&ONE);
-    let client = home.client();
+    let home = Home::started(&ONE);
+    let client = home.connect();
     let id = running(&client, 10).await;
     let slot = member(&home, &id, 10);
     assert!(slot.reserve(0, GIB).is_err());
@@ -104,8 +101,8 @@ async fn more_is_there_at_once_and_the_program_sees_it() {
 
 #[tokio::test]
 async fn less_is_given_up_at_once_where_it_is_not_used() {
-    let home = Home::with(&ONE);
-    let client = home.client();
+    let home = Home::started(&ONE);
+    let client = home.connect();
     let id = running(&client, 40).await;
     let slot = member(&home, &id, 5);
     let job = resize(&client, &id, memory(10)).await.unwrap();
@@ -117,8 +114,8 @@ async fn less_is_given_up_at_once_where_it_is_not_used() {
 
 #[tokio::test]
 async fn less_than_is_used_is_given_up_when_it_is_not_used_any_more() {
-    let mut home = Home::with(&ONE);
-    let client = home.client();
+    let mut home = Home::started(&ONE);
+    let client = home.connect();
     let id = running(&client, 60).await;
     let slot = member(&home, &id, 30);
     let job = resize(&client, &id, memory(10)).await.unwrap();
@@ -134,7 +131,7 @@ async fn less_than_is_used_is_given_up_when_it_is_not_used_any_more() {
     // The goal outlives the daemon, and the limit with it.
     home.kill();
     home.start(&ONE);
-    let client = home.client();
+    let client = home.connect();
     assert_eq!(held(&client.job(&id).await.unwrap()), (60, Some(10)));
     assert_eq!(limit(&home, &id), 10 * GIB);
 
@@ -151,8 +148,8 @@ async fn less_than_is_used_is_given_up_when_it_is_not_used_any_more() {
 
 #[tokio::test]
 async fn a_goal_can_be_taken_back() {
-    let home = Home::with(&ONE);
-    let client = home.client();
+    let home = Home::started(&ONE);
+    let client = home.connect();
     let id = running(&client, 40).await;
     let slot = member(&home, &id, 30);
     resize(&client, &id, memory(10)).await.unwrap();
@@ -164,8 +161,8 @@ async fn a_goal_can_be_taken_back() {
 
 #[tokio::test]
 async fn a_job_that_waits_asks_for_something_else_and_keeps_its_place() {
-    let home = Home::with(&ONE);
-    let client = home.client();
+    let home = Home::started(&ONE);
+    let client = home.connect();
     running(&client, 60).await;
     let first = client.submit(&asking(memory(40))).await.unwrap();
     let second = client.submit(&asking(memory(30))).await.unwrap();
@@ -185,7 +182,7 @@ async fn a_job_that_waits_asks_for_something_else_and_keeps_its_place() {
 
 #[tokio::test]
 async fn what_cannot_be_is_refused_with_the_reason_and_what_can() {
-    let home = Home::with(&[
+    let home = Home::started(&[
         "--sim",
         "a100-80gb:2",
         "--dynamic-gpus",
@@ -193,8 +190,8 @@ async fn what_cannot_be_is_refused_with_the_reason_and_what_can() {
         "half=0.5",
         "dual=2",
     ]);
-    let client = home.client();
-    let submit = |queue: &str| harness::script(queue, "sleep 1000");
+    let client = home.connect();
+    let submit = |queue: &str| divvy_testkit::script(queue, "sleep 1000");
     let first = client.submit(&submit("half")).await.unwrap().id;
     let other = client.submit(&submit("half")).await.unwrap().id;
     let pair = client.submit(&submit("dual")).await.unwrap().id;
@@ -202,7 +199,7 @@ async fn what_cannot_be_is_refused_with_the_reason_and_what_can() {
         in_state(&client, id, JobState::Running).await;
     }
     let refusal = |id: String, amount| {
-        let client = home.client();
+        let client = home.connect();
         async move { refused(resize(&client, &id, amount).await) }
     };
     let error = refusal(first.clone(), memory(60)).await;
@@ -231,8 +228,8 @@ async fn what_cannot_be_is_refused_with_the_reason_and_what_can() {
 
 #[tokio::test]
 async fn every_gpu_of_a_job_is_resized() {
-    let home = Home::with(&["--sim", "a100-80gb:2"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "a100-80gb:2"]);
+    let client = home.connect();
     let pair = Amount::Shares {
         count: 2,
         thousandths: 250,
@@ -268,8 +265,8 @@ async fn every_gpu_of_a_job_is_resized() {
 
 #[tokio::test]
 async fn compute_time_is_divided_anew_also_for_the_next_daemon() {
-    let mut home = Home::with(&ONE);
-    let client = home.client();
+    let mut home = Home::started(&ONE);
+    let client = home.connect();
     let submit = Submit {
         idempotency_key: Some("once".to_owned()),
         ..asking(memory(20))
@@ -320,7 +317,7 @@ async fn compute_time_is_divided_anew_also_for_the_next_daemon() {
 
     home.kill();
     home.start(&ONE);
-    let client = home.client();
+    let client = home.connect();
     let job = client.job(&id).await.unwrap();
     assert_eq!(
         (job.compute.as_str(), held(&job)),
@@ -357,14 +354,14 @@ fn random(seed: &mut u64, limit: u64) -> u64 {
 
 #[tokio::test]
 async fn a_daemon_killed_at_any_moment_of_a_resize_promises_nothing_twice() {
-    let mut home = Home::with(&ONE);
+    let mut home = Home::started(&ONE);
     let mut seed = u64::from(std::process::id());
     println!("seed {seed}");
-    let client = home.client();
+    let client = home.connect();
     let jobs = [running(&client, 20).await, running(&client, 20).await];
     let slots = [member(&home, &jobs[0], 8), member(&home, &jobs[1], 8)];
     for round in 0..25 {
-        let client = home.client();
+        let client = home.connect();
         let (ids, mut dice) = (jobs.clone(), seed ^ round);
         let asker = tokio::spawn(async move {
             loop {
@@ -382,7 +379,7 @@ async fn a_daemon_killed_at_any_moment_of_a_resize_promises_nothing_twice() {
         home.kill();
         asker.await.unwrap();
         home.start(&ONE);
-        let client = home.client();
+        let client = home.connect();
         let gpu = &client.gpus().await.unwrap()[0];
         assert!(
             gpu.memory_allocated_bytes <= gpu.memory_usable_bytes,
@@ -405,7 +402,7 @@ async fn a_daemon_killed_at_any_moment_of_a_resize_promises_nothing_twice() {
     }
     slots.iter().for_each(|slot| slot.release(0, 8 * GIB));
     // Every goal is reached now.
-    let client = home.client();
+    let client = home.connect();
     for id in &jobs {
         until_async(format!("job {id} has reached its goal"), async || {
             let held = &client.job(id).await.unwrap().slices[0];
@@ -417,14 +414,14 @@ async fn a_daemon_killed_at_any_moment_of_a_resize_promises_nothing_twice() {
 
 #[tokio::test]
 async fn a_job_that_is_put_back_asks_for_what_it_was_resized_to() {
-    let mut home = Home::with(&ONE);
-    let client = home.client();
+    let mut home = Home::started(&ONE);
+    let client = home.connect();
     running(&client, 60).await;
     let id = client.submit(&asking(memory(40))).await.unwrap().id;
     resize(&client, &id, memory(30)).await.unwrap();
     home.kill();
     home.start(&ONE);
-    let client = home.client();
+    let client = home.connect();
     let job = client.job(&id).await.unwrap();
     assert_eq!((job.state, job.request), (JobState::Queued, memory(30)));
     client.cancel("1").await.unwrap();

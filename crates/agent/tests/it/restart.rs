@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::sync::Arc;
@@ -12,8 +10,10 @@ use std::time::Duration;
 
 use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{EndReason, ErrorCode, Job, JobState, Submit};
-use divvy_test_support::{Bounded as _, join, let_pass, until_async};
-use harness::{Home, SEED, ended, in_state, is_alive, quarter, script, signal, until};
+use divvy_testkit::{
+    Home, Rng, SEED, ended, in_state, is_alive, join, let_pass, quarter, script, signal, until,
+    until_async,
+};
 
 fn holds(jobs: &[Job]) -> BTreeMap<String, Vec<String>> {
     let labels = |job: &Job| {
@@ -29,8 +29,8 @@ fn holds(jobs: &[Job]) -> BTreeMap<String, Vec<String>> {
 
 #[tokio::test]
 async fn a_killed_daemon_finds_its_jobs_their_slices_and_its_queue_again() {
-    let mut home = Home::with(&SEED);
-    let client = home.client();
+    let mut home = Home::started(&SEED);
+    let client = home.connect();
     let gate = home.path().join("gate");
     let gated = format!(
         "until test -e {}; do sleep 0.01; done; exit 7",
@@ -53,7 +53,7 @@ async fn a_killed_daemon_finds_its_jobs_their_slices_and_its_queue_again() {
 
     home.kill();
     home.start(&SEED);
-    let client = home.client();
+    let client = home.connect();
     let after = client.jobs(false).await.unwrap();
     assert_eq!(holds(&before), holds(&after));
     for (before, after) in before.iter().zip(&after) {
@@ -70,7 +70,7 @@ async fn a_killed_daemon_finds_its_jobs_their_slices_and_its_queue_again() {
     fs::write(&gate, "").unwrap();
     until("the job has ended", || home.recorded("3", "exit").is_some());
     home.start(&SEED);
-    let client = home.client();
+    let client = home.connect();
     let job = ended(&client, "3").await;
     assert_eq!(
         (job.end_reason, job.exit_code),
@@ -86,8 +86,8 @@ async fn a_killed_daemon_finds_its_jobs_their_slices_and_its_queue_again() {
 
 #[tokio::test]
 async fn a_job_of_a_build_with_other_records_keeps_its_supervisor_and_is_never_started_again() {
-    let mut home = Home::with(&SEED);
-    let client = home.client();
+    let mut home = Home::started(&SEED);
+    let client = home.connect();
     let ran = home.path().join("ran");
     let line = format!("echo >> {}; exec sleep 1000", ran.display());
     let times = || fs::read(&ran).map_or(0, |lines| lines.len());
@@ -114,7 +114,7 @@ async fn a_job_of_a_build_with_other_records_keeps_its_supervisor_and_is_never_s
 
     drop(lock);
     home.start(&SEED);
-    let client = home.client();
+    let client = home.connect();
     let job = ended(&client, "1").await;
     assert_eq!(job.end_reason, Some(EndReason::SupervisorLost), "{job:?}");
     assert_eq!(times(), 1, "it ran again");
@@ -131,7 +131,7 @@ async fn a_job_of_a_build_with_other_records_keeps_its_supervisor_and_is_never_s
     until("both are gone", || !pids.into_iter().any(is_alive));
     fs::remove_dir_all(home.path().join("jobs/2")).unwrap();
     home.start(&SEED);
-    let job = ended(&home.client(), "2").await;
+    let job = ended(&home.connect(), "2").await;
     assert_eq!(job.end_reason, Some(EndReason::SupervisorLost), "{job:?}");
     assert_eq!(times(), 2, "it ran again");
 }
@@ -166,20 +166,6 @@ async fn wait_until_heard(client: &Client, id: &str) -> Job {
     .await
 }
 
-/// A number below `limit` that looks random, from a seed that a failure prints.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
-        // splitmix64
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % limit
-    }
-}
-
 #[tokio::test(flavor = "current_thread")]
 async fn killed_at_random_moments_a_daemon_runs_every_job_exactly_once() {
     /// So many at least, and then until it was killed so often. After the most it is left alone, so that jobs come to their end
@@ -192,13 +178,13 @@ async fn killed_at_random_moments_a_daemon_runs_every_job_exactly_once() {
         .and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
     println!("SEED={seed}");
-    let mut home = Home::with(&SEED);
+    let mut home = Home::started(&SEED);
     let ran = home.path().join("ran");
-    let client = home.client();
+    let client = home.connect();
     let (done, kills) = (Arc::new(AtomicBool::new(false)), Arc::default());
     let killer = {
         let (done, kills) = (Arc::clone(&done), Arc::<AtomicU32>::clone(&kills));
-        let mut dice = Dice(seed);
+        let mut dice = Rng::new(seed);
         std::thread::spawn(move || {
             while !done.load(Ordering::SeqCst) && kills.load(Ordering::SeqCst) < MOST_KILLS {
                 let_pass(Duration::from_millis(dice.below(250)));
@@ -257,7 +243,7 @@ async fn killed_at_random_moments_a_daemon_runs_every_job_exactly_once() {
         (1..=count).collect::<Vec<_>>(),
         "each once, after {kills} kills"
     );
-    let all = home.client().jobs(true).await.unwrap();
+    let all = home.connect().jobs(true).await.unwrap();
     assert_eq!(all.len() as u64, count, "no key submitted twice");
     let ends = home
         .client()
@@ -275,7 +261,7 @@ async fn killed_at_random_moments_a_daemon_runs_every_job_exactly_once() {
     );
     assert_eq!(home.slices(), [""; 0]);
     assert!(
-        home.client()
+        home.connect()
             .gpus()
             .await
             .unwrap()
@@ -307,10 +293,10 @@ async fn supervisors_killed_at_random_moments_never_make_a_job_run_twice() {
     const JOBS: u64 = 30;
     let seed = u64::from(std::process::id());
     println!("SEED={seed}");
-    let mut dice = Dice(seed);
-    let home = Home::with(&["--sim", "l4-24gb:1"]);
-    let daemon = home.daemon.as_ref().unwrap().id();
-    let client = home.client();
+    let mut dice = Rng::new(seed);
+    let home = Home::started(&["--sim", "l4-24gb:1"]);
+    let daemon = home.daemon_pid();
+    let client = home.connect();
     let ran = home.path().join("ran");
     let text = format!("echo $DIVVY_JOB_ID >> {}; sleep 0.02", ran.display());
     let mut lost = 0;
@@ -377,8 +363,8 @@ async fn has_not_ended(client: &Client, id: &str) {
 
 #[tokio::test]
 async fn a_job_without_its_supervisor_keeps_its_slice_until_its_program_is_gone() {
-    let mut home = Home::with(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let mut home = Home::started(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
     let (id, program) = long_job(&client).await;
     signal(home.pid(&id, "launch"), "KILL");
     // Several looks of the daemon later, and after a restart.
@@ -386,7 +372,7 @@ async fn a_job_without_its_supervisor_keeps_its_slice_until_its_program_is_gone(
     assert_eq!(client.job(&id).await.unwrap().state, JobState::Running);
     home.kill();
     home.start(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let client = home.connect();
     let job = client.job(&id).await.unwrap();
     assert_eq!((job.state, job.slices.len()), (JobState::Running, 1));
     assert!(is_alive(program));
@@ -407,8 +393,8 @@ async fn a_job_without_its_supervisor_keeps_its_slice_until_its_program_is_gone(
 
 #[tokio::test]
 async fn how_a_supervisor_without_a_record_ended_is_said_as_far_as_it_is_known() {
-    let home = Home::with(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
     let (id, program) = long_job(&client).await;
     signal(home.pid(&id, "launch"), "KILL");
     signal(program, "KILL");
@@ -420,12 +406,12 @@ async fn how_a_supervisor_without_a_record_ended_is_said_as_far_as_it_is_known()
 
 #[tokio::test]
 async fn how_a_supervisor_ended_is_waited_for_where_it_will_be_known() {
-    let home = Home::with(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
     let (id, program) = long_job(&client).await;
     let supervisor = home.pid(&id, "launch");
     // Whose child it is hears of its end some time after its lock is free.
-    let nursery = children(home.daemon.as_ref().unwrap().id());
+    let nursery = children(home.daemon_pid());
     assert_eq!(nursery.len(), 1, "{nursery:?}");
     signal(nursery[0], "STOP");
     for pid in [supervisor, program] {
@@ -443,8 +429,8 @@ async fn how_a_supervisor_ended_is_waited_for_where_it_will_be_known() {
 
 #[tokio::test]
 async fn a_job_without_its_supervisor_can_still_be_cancelled() {
-    let home = Home::with(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
     let id = client
         .submit(&quarter(&["sh", "-c", "sleep 1000 & sleep 1000"]))
         .await
@@ -462,27 +448,27 @@ async fn a_job_without_its_supervisor_can_still_be_cancelled() {
 
 #[tokio::test]
 async fn a_second_daemon_of_a_home_is_refused() {
-    let home = Home::with(&["--sim", "l4-24gb:1"]);
+    let home = Home::started(&["--sim", "l4-24gb:1"]);
     let second = home.run(&["daemon", "--sim", "l4-24gb:1"]);
     assert_eq!(second.status.code(), Some(8), "{second:?}");
-    let pid = home.daemon.as_ref().unwrap().id().to_string();
+    let pid = home.daemon_pid().to_string();
     assert!(
         String::from_utf8_lossy(&second.stderr).contains(&pid),
         "{second:?}"
     );
     let detached = home.run(&["daemon", "--detached", "--sim", "l4-24gb:1"]);
     assert_eq!(detached.status.code(), Some(8), "{detached:?}");
-    home.client().node().await.expect("the first still serves");
+    home.connect().node().await.expect("the first still serves");
 }
 
 #[tokio::test]
 async fn a_daemon_that_is_told_to_stop_leaves_its_jobs_running_and_says_so() {
-    let mut home = Home::with(&["--sim", "l4-24gb:1"]);
-    let client = home.client();
+    let mut home = Home::started(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
     let (id, program) = long_job(&client).await;
     // A poll in flight does not hold it up.
     let poll = tokio::spawn({
-        let (client, id) = (home.client(), id.clone());
+        let (client, id) = (home.connect(), id.clone());
         async move {
             client
                 .wait(&id, WaitFor::Ended, Duration::from_secs(60))
@@ -490,28 +476,23 @@ async fn a_daemon_that_is_told_to_stop_leaves_its_jobs_running_and_says_so() {
         }
     });
     tokio::task::yield_now().await;
-    let mut daemon = home.daemon.take().unwrap();
-    signal(daemon.id(), "TERM");
-    until("the daemon has stopped", || {
-        daemon.try_wait().unwrap().is_some()
-    });
-    assert!(daemon.wait_bounded().unwrap().success());
+    assert_eq!(home.stop(), 0);
     assert_eq!(poll.await.unwrap().unwrap_err().code, ErrorCode::NoDaemon);
     assert!(
-        home.log().contains("running jobs continue"),
+        home.daemon_log().contains("running jobs continue"),
         "{}",
-        home.log()
+        home.daemon_log()
     );
     assert!(is_alive(program));
     assert_eq!(client.node().await.unwrap_err().code, ErrorCode::NoDaemon);
     home.start(&["--sim", "l4-24gb:1"]);
-    assert_eq!(home.client().job(&id).await.unwrap().pid, Some(program));
+    assert_eq!(home.connect().job(&id).await.unwrap().pid, Some(program));
 }
 
 #[tokio::test]
 async fn a_daemon_with_fewer_gpus_leaves_running_jobs_where_they_are() {
-    let mut home = Home::with(&SEED);
-    let client = home.client();
+    let mut home = Home::started(&SEED);
+    let client = home.connect();
     client
         .submit(&script("dual_gpus", "sleep 1000"))
         .await
@@ -525,7 +506,7 @@ async fn a_daemon_with_fewer_gpus_leaves_running_jobs_where_they_are() {
     home.kill();
     // The queue of the one that waits is not configured any more; nothing that was taken in is dropped.
     home.start(&["--sim", "a100-80gb:3", "--gpus", "2"]);
-    let client = home.client();
+    let client = home.connect();
     let gpus = client.gpus().await.unwrap();
     let modes: Vec<&str> = gpus.iter().map(|gpu| gpu.mode.as_str()).collect();
     assert_eq!(modes, ["unmanaged", "unmanaged", "shared"]);
@@ -537,7 +518,7 @@ async fn a_daemon_with_fewer_gpus_leaves_running_jobs_where_they_are() {
 
 #[tokio::test]
 async fn what_does_not_fit_the_node_is_refused_at_the_start_and_leaves_no_daemon() {
-    let home = Home::new();
+    let home = Home::empty();
     for (args, code, words) in [
         (&["--gpus", "3"][..], 2, "GPU 3"),
         (&["--dynamic-gpus", "--queue", "many=4"], 5, "many"),

@@ -1,13 +1,10 @@
 //! `divvy run --no-daemon`: runs without a daemon count each other, and no daemon serves beside them.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use std::fs;
 use std::process::{Child, Output, Stdio};
 
-use divvy_test_support::Bounded as _;
-use harness::{Home, is_alive, recorded, signal, until};
+use divvy_testkit::{Bounded as _, Home, is_alive, recorded, signal, until};
 
 const SIM: &str = "l4-24gb:1";
 
@@ -41,7 +38,11 @@ impl Run {
             "-c",
             &script,
         ];
-        let child = home.command(&args).stdin(Stdio::null()).spawn().unwrap();
+        let child = home
+            .divvy_command(&args)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
         until("the program runs", || said.exists());
         Self { child, gate, said }
     }
@@ -75,17 +76,17 @@ fn solo(home: &Home, amount: &str, command: &[&str]) -> Output {
 
 #[test]
 fn a_secret_reaches_the_program() {
-    let home = Home::new();
+    let home = Home::empty();
     let script = "test \"$TOKEN\" = hush";
     let args = ["run", "--no-daemon", "--sim", SIM, "-g", "0.25", "--secret"];
     let command = ["TOKEN", "--", "sh", "-c", script];
-    let mut run = home.command(&[&args[..], &command[..]].concat());
+    let mut run = home.divvy_command(&[&args[..], &command[..]].concat());
     assert!(run.env("TOKEN", "hush").wait_bounded().unwrap().success());
 }
 
 #[test]
 fn runs_share_a_gpu_and_one_too_many_is_refused() {
-    let home = Home::new();
+    let home = Home::empty();
     let first = Run::start(&home, "first", "0.5");
     let second = Run::start(&home, "second", "0.25");
     let ((_, first_job, first_slice), (_, second_job, second_slice)) =
@@ -123,7 +124,7 @@ fn runs_share_a_gpu_and_one_too_many_is_refused() {
 
 #[test]
 fn a_daemon_and_runs_without_one_exclude_each_other() {
-    let mut home = Home::new();
+    let mut home = Home::empty();
     let run = Run::start(&home, "run", "0.5");
     let daemon = home.run(&["daemon", "--sim", SIM]);
     let stderr = String::from_utf8_lossy(&daemon.stderr);
@@ -140,7 +141,7 @@ fn a_daemon_and_runs_without_one_exclude_each_other() {
 
 #[test]
 fn what_a_killed_run_leaves_running_is_counted_until_it_is_gone() {
-    let home = Home::new();
+    let home = Home::empty();
     let mut run = Run::start(&home, "run", "0.75");
     let (program, job, _) = run.said();
     // The program may speak before its supervisor has written down which one it is.
@@ -165,7 +166,7 @@ fn what_a_killed_run_leaves_running_is_counted_until_it_is_gone() {
 
 #[test]
 fn what_is_wrong_is_refused_before_anything_is_made() {
-    let home = Home::new();
+    let home = Home::empty();
     for (amount, code) in [("1.5", 2), ("2", 5), ("0", 2)] {
         let refused = solo(&home, amount, &["true"]);
         assert_eq!(
@@ -176,7 +177,7 @@ fn what_is_wrong_is_refused_before_anything_is_made() {
         );
     }
     let strict = home
-        .command(&[
+        .divvy_command(&[
             "run",
             "--no-daemon",
             "--sim",

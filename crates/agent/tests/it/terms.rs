@@ -2,16 +2,13 @@
 //! is killed in between makes of them.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{After, Array, EndReason, ErrorCode, Job, JobState, Runner, Submit};
-use divvy_test_support::Bounded as _;
-use harness::{Home, ended, in_state, log, quarter, refused, until};
+use divvy_testkit::{Bounded as _, Home, ended, in_state, log, quarter, refused, until};
 
 const SIM: [&str; 2] = ["--sim", "l4-24gb:1"];
 
@@ -35,8 +32,8 @@ fn until_it_says(job: &Job, words: &str) {
 
 #[tokio::test]
 async fn a_job_is_stopped_when_its_time_is_over_also_if_no_daemon_was_there_meanwhile() {
-    let mut home = Home::with(&SIM);
-    let client = home.client();
+    let mut home = Home::started(&SIM);
+    let client = home.connect();
     let limited = Submit {
         time_limit_s: Some(1),
         ..shell("sleep 1000")
@@ -58,10 +55,10 @@ async fn a_job_is_stopped_when_its_time_is_over_also_if_no_daemon_was_there_mean
     in_state(&client, &job.id, JobState::Running).await;
     home.kill();
     home.start(&SIM);
-    let end = ended(&home.client(), &job.id).await;
+    let end = ended(&home.connect(), &job.id).await;
     assert_eq!(end.end_reason, Some(EndReason::TimeLimit));
     // Whoever is done in time is done.
-    let client = home.client();
+    let client = home.connect();
     let in_time = Submit {
         time_limit_s: Some(3600),
         ..shell("exit 3")
@@ -82,8 +79,8 @@ async fn a_job_is_stopped_when_its_time_is_over_also_if_no_daemon_was_there_mean
 
 #[tokio::test]
 async fn a_job_waits_for_others_and_is_given_up_when_one_fails_that_had_to_end_well() {
-    let mut home = Home::with(&SIM);
-    let client = home.client();
+    let mut home = Home::started(&SIM);
+    let client = home.connect();
     let go = home.path().join("go");
     let script = format!(
         "while [ ! -e {} ]; do sleep 0.01; done; exit 1",
@@ -114,7 +111,7 @@ async fn a_job_waits_for_others_and_is_given_up_when_one_fails_that_had_to_end_w
     // There is room for all of them, and nobody starts before its time; nor after a crash.
     home.kill();
     home.start(&SIM);
-    let client = home.client();
+    let client = home.connect();
     assert_eq!(client.job(&any.id).await.unwrap().state, JobState::Queued);
     fs::write(&go, "").unwrap();
     assert_eq!(
@@ -162,8 +159,8 @@ async fn a_job_waits_for_others_and_is_given_up_when_one_fails_that_had_to_end_w
 
 #[tokio::test]
 async fn a_job_that_is_named_twice_is_waited_for_once_and_has_to_end_well() {
-    let home = Home::with(&SIM);
-    let client = home.client();
+    let home = Home::started(&SIM);
+    let client = home.connect();
     let first = client.submit(&shell("sleep 1000")).await.unwrap();
     let mut twice = after(&first, true);
     twice.push(After {
@@ -183,8 +180,8 @@ async fn a_job_that_is_named_twice_is_waited_for_once_and_has_to_end_well() {
 
 #[tokio::test]
 async fn a_job_that_waits_for_another_would_have_to_wait() {
-    let home = Home::with(&SIM);
-    let client = home.client();
+    let home = Home::started(&SIM);
+    let client = home.connect();
     let first = client.submit(&shell("sleep 1000")).await.unwrap();
     let follower = Submit {
         after: after(&first, false),
@@ -213,8 +210,8 @@ fn third_time_lucky(ran: &Path) -> String {
 
 #[tokio::test]
 async fn a_program_that_fails_is_started_again_as_often_as_was_said_and_no_more() {
-    let home = Home::with(&SIM);
-    let client = home.client();
+    let home = Home::started(&SIM);
+    let client = home.connect();
     let ran = home.path().join("ran");
     let retried = |retries| Submit {
         retries,
@@ -270,8 +267,8 @@ async fn a_program_that_fails_is_started_again_as_often_as_was_said_and_no_more(
 
 #[tokio::test]
 async fn retries_are_counted_across_a_crash() {
-    let mut home = Home::with(&SIM);
-    let client = home.client();
+    let mut home = Home::started(&SIM);
+    let client = home.connect();
     let (ran, go) = (home.path().join("ran"), home.path().join("go"));
     let script = format!(
         "echo run >> {}; while [ ! -e {} ]; do sleep 0.01; done; exit 9",
@@ -290,7 +287,7 @@ async fn retries_are_counted_across_a_crash() {
         home.recorded(&job.id, "exit").is_some()
     });
     home.start(&SIM);
-    let end = ended(&home.client(), &job.id).await;
+    let end = ended(&home.connect(), &job.id).await;
     assert_eq!(
         (end.end_reason, end.runs_before),
         (Some(EndReason::Failed), 2)
@@ -300,8 +297,8 @@ async fn retries_are_counted_across_a_crash() {
 
 #[tokio::test]
 async fn a_requeued_job_starts_anew_with_the_log_it_had() {
-    let mut home = Home::with(&SIM);
-    let client = home.client();
+    let mut home = Home::started(&SIM);
+    let client = home.connect();
     let job = client
         .submit(&shell("echo started; sleep 1000"))
         .await
@@ -324,7 +321,7 @@ async fn a_requeued_job_starts_anew_with_the_log_it_had() {
     // Its second run is adopted like any first one.
     home.kill();
     home.start(&SIM);
-    let client = home.client();
+    let client = home.connect();
     let adopted = client.job(&job.id).await.unwrap();
     assert_eq!((adopted.state, adopted.pid), (JobState::Running, again.pid));
     client.cancel(&job.id).await.unwrap();
@@ -337,7 +334,7 @@ async fn a_requeued_job_starts_anew_with_the_log_it_had() {
     assert_eq!(end.end_detail.as_deref(), Some(&*cause));
     home.kill();
     home.start(&SIM);
-    let client = home.client();
+    let client = home.connect();
     let kept = client.job(&job.id).await.unwrap();
     assert_eq!(
         (kept.end_detail, kept.ended_by, kept.stopped_at),
@@ -356,8 +353,8 @@ async fn a_requeued_job_starts_anew_with_the_log_it_had() {
 
 #[tokio::test]
 async fn a_job_that_waits_cannot_be_requeued_and_a_cancel_is_the_last_word() {
-    let home = Home::with(&SIM);
-    let client = home.client();
+    let home = Home::started(&SIM);
+    let client = home.connect();
     let hold = home.path().join("hold");
     fs::write(&hold, "").unwrap();
     let script = format!(
@@ -407,8 +404,8 @@ fn files_with(folder: &Path, text: &str) -> Vec<String> {
 #[tokio::test]
 async fn a_secret_reaches_the_program_and_nothing_that_is_read() {
     const SECRET: &str = "hunter2-of-the-test";
-    let mut home = Home::with(&SIM);
-    let client = home.client();
+    let mut home = Home::started(&SIM);
+    let client = home.connect();
     let go = home.path().join("go");
     let script = format!(
         "while [ ! -e {} ]; do sleep 0.01; done; [ \"$TOKEN\" = {} ] && echo it is there",
@@ -437,7 +434,7 @@ async fn a_secret_reaches_the_program_and_nothing_that_is_read() {
     }
     home.kill();
     home.start(&SIM);
-    let client = home.client();
+    let client = home.connect();
     fs::write(&go, "").unwrap();
     assert_eq!(
         ended(&client, &job.id).await.end_reason,
@@ -457,8 +454,8 @@ async fn a_secret_reaches_the_program_and_nothing_that_is_read() {
 
 #[tokio::test]
 async fn higher_priorities_come_first_in_their_queue() {
-    let home = Home::with(&SIM);
-    let client = home.client();
+    let home = Home::started(&SIM);
+    let client = home.connect();
     let go = home.path().join("go");
     let ran = home.path().join("ran");
     let whole = |priority, script: &str| Submit {
@@ -487,8 +484,8 @@ async fn higher_priorities_come_first_in_their_queue() {
 /// A job that the journal has is the same one after a crash.
 #[tokio::test]
 async fn terms_survive_the_daemon() {
-    let mut home = Home::with(&SIM);
-    let client = home.client();
+    let mut home = Home::started(&SIM);
+    let client = home.connect();
     let first = client.submit(&shell("sleep 1000")).await.unwrap();
     let full = Submit {
         priority: 12,
@@ -502,7 +499,7 @@ async fn terms_survive_the_daemon() {
     let before = client.submit(&full).await.unwrap();
     home.kill();
     home.start(&SIM);
-    let client: Client = home.client();
+    let client: Client = home.connect();
     let again = client.submit(&full).await.unwrap();
     let told = |job: &Job| {
         (
@@ -539,8 +536,8 @@ fn is_stopped(pid: u32) -> bool {
 
 #[tokio::test]
 async fn a_suspended_job_stands_still_with_its_slice_until_it_is_let_go_on_or_stopped() {
-    let mut home = Home::with(&SIM);
-    let client = home.client();
+    let mut home = Home::started(&SIM);
+    let client = home.connect();
     let job = client
         .submit(&shell(
             "trap 'exit 5' TERM; echo started; while :; do sleep 0.05; done",
@@ -559,9 +556,9 @@ async fn a_suspended_job_stands_still_with_its_slice_until_it_is_let_go_on_or_st
 
     // A daemon that comes later keeps it so, whatever woke it meanwhile.
     home.kill();
-    harness::signal(pid, "CONT");
+    divvy_testkit::signal(pid, "CONT");
     home.start(&SIM);
-    let client = home.client();
+    let client = home.connect();
     assert!(client.job(&job.id).await.unwrap().suspended);
     until("it stands still again", || is_stopped(pid));
     assert!(!client.resume(&job.id).await.unwrap().suspended);
@@ -592,8 +589,8 @@ async fn a_suspended_job_stands_still_with_its_slice_until_it_is_let_go_on_or_st
 
 #[tokio::test]
 async fn a_job_that_is_suspended_and_let_go_on_at_once_stands_as_is_said_of_it() {
-    let home = Home::with(&SIM);
-    let client = home.client();
+    let home = Home::started(&SIM);
+    let client = home.connect();
     let job = client.submit(&quarter(&["sleep", "1000"])).await.unwrap();
     in_state(&client, &job.id, JobState::Running).await;
     let pid = home.pid(&job.id, "started");
@@ -614,8 +611,8 @@ async fn a_job_that_is_suspended_and_let_go_on_at_once_stands_as_is_said_of_it()
 
 #[tokio::test]
 async fn a_key_stands_for_what_was_written_whatever_has_happened_since() {
-    let home = Home::with(&SIM);
-    let client = home.client();
+    let home = Home::started(&SIM);
+    let client = home.connect();
     let go = home.path().join("go");
     let script = format!(
         "while [ ! -e {} ]; do sleep 0.01; done; exit 1",
@@ -658,8 +655,8 @@ async fn a_key_stands_for_what_was_written_whatever_has_happened_since() {
 #[tokio::test]
 async fn an_array_whose_secrets_cannot_all_be_kept_is_refused_as_a_whole() {
     const SECRET: &str = "hunter3-of-the-test";
-    let home = Home::with(&SIM);
-    let client = home.client();
+    let home = Home::started(&SIM);
+    let client = home.connect();
     // In the place of the third one's file.
     let in_the_way = home.path().join("secrets/3.json");
     fs::create_dir_all(&in_the_way).unwrap();
@@ -692,8 +689,8 @@ async fn an_array_whose_secrets_cannot_all_be_kept_is_refused_as_a_whole() {
 
 #[tokio::test]
 async fn when_a_job_starts_is_foretold_where_everybody_has_a_time_limit() {
-    let home = Home::with(&SIM);
-    let client = home.client();
+    let home = Home::started(&SIM);
+    let client = home.connect();
     let whole = |time_limit_s| Submit {
         amount: Some(divvy_api::v1::Amount::Whole { count: 1 }),
         time_limit_s,
@@ -730,8 +727,8 @@ async fn when_a_job_starts_is_foretold_where_everybody_has_a_time_limit() {
 
 #[tokio::test]
 async fn an_array_is_a_job_for_each_index_and_no_more_of_them_at_once_than_was_said() {
-    let mut home = Home::with(&SIM);
-    let client = home.client();
+    let mut home = Home::started(&SIM);
+    let client = home.connect();
     let (ran, go) = (home.path().join("ran"), home.path().join("go"));
     let script = format!(
         "echo $DIVVY_ARRAY_INDEX >> {}; while [ ! -e {} ]; do sleep 0.01; done",
@@ -773,7 +770,7 @@ async fn an_array_is_a_job_for_each_index_and_no_more_of_them_at_once_than_was_s
     // The same after a crash, and the key still stands for the whole array.
     home.kill();
     home.start(&SIM);
-    let client = home.client();
+    let client = home.connect();
     assert_eq!(client.submit(&submit).await.unwrap().id, first.id);
     assert_eq!(
         client.job(&jobs[2].id).await.unwrap().state,

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -15,8 +13,7 @@ use divvy_api::v1::{
     Amount, Brief, ErrorCode, Exec, GpuChange, Job, JobState, MigGc, Resize, Runner, Submit,
     TaskBoundKind,
 };
-use divvy_test_support::Bounded as _;
-use harness::{Home, ended, in_state, log, quarter, refused, signal, until};
+use divvy_testkit::{Bounded as _, Home, divvy, ended, in_state, log, quarter, refused, until};
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::Value;
@@ -36,12 +33,12 @@ pub fn system(more: &[&str]) -> Option<Home> {
         );
         return None;
     }
-    Some(Home::with(&[&SYSTEM[..], more].concat()))
+    Some(Home::started(&[&SYSTEM[..], more].concat()))
 }
 
 /// Does this as another user: what connects in it is theirs by the kernel's word.
 pub fn as_user<T: Send>(home: &Home, uid: u32, work: impl AsyncFnOnce(Client) -> T + Send) -> T {
-    let socket = home.path().join("divvy.sock");
+    let socket = home.socket();
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
             set_thread_groups(&[]).unwrap();
@@ -122,12 +119,12 @@ fn a_user_without_a_group_that_counts_begins_only_so_many_processes_and_jobs_go_
         eprintln!("SKIPPED: only root can start a daemon for every user");
         return;
     }
-    let mut home = Home::new();
+    let mut home = Home::empty();
     // The lower of this and a part of the machine's holds.
-    let mut command = home.by("prlimit");
+    let mut command = home.command("prlimit");
     command.arg(format!("--nproc={MOST}:{MOST}"));
-    command.arg(harness::divvy()).arg("daemon").args(SYSTEM);
-    home.start_as(command.stdin(Stdio::null()));
+    command.arg(divvy()).arg("daemon").args(SYSTEM);
+    home.start_by(command.stdin(Stdio::null()));
     let fill = "(i=0; while [ $i -lt 100 ]; do sleep 1000 & i=$((i+1)); done) 2>/dev/null; \
                 echo full; exec sleep 1000";
     as_user(&home, EVE, async |client| {
@@ -191,7 +188,7 @@ fn programs_folders_and_files_are_reached_with_the_users_rights_alone() {
         .build()
         .unwrap();
     let own = runtime.block_on(async {
-        let client = home.client();
+        let client = home.connect();
         let id = client
             .submit(&quarter(&[program.to_str().unwrap()]))
             .await
@@ -525,8 +522,8 @@ fn a_daemon_of_ones_own_lets_nobody_else_in() {
         eprintln!("SKIPPED: only root can call as another user");
         return;
     }
-    let home = Home::with(&["--sim", "a100-80gb:1"]);
-    let socket = home.path().join("divvy.sock");
+    let home = Home::started(&["--sim", "a100-80gb:1"]);
+    let socket = home.socket();
     assert_eq!(fs::metadata(&socket).unwrap().mode() & 0o777, 0o600);
     // Also where its folder and its socket were opened by mistake.
     fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -540,7 +537,7 @@ fn a_daemon_of_ones_own_lets_nobody_else_in() {
 
 #[test]
 fn arguments_that_open_too_much_are_refused_before_anything_is_written() {
-    let home = Home::new();
+    let home = Home::empty();
     let wrong: [&[&str]; 4] = [
         &["--access", "/etc/hostname"],
         &["--listen", "127.0.0.1:0"],
@@ -572,9 +569,7 @@ fn values_of_the_environment_are_in_nothing_that_stays() {
         serde_json::to_string(&(client.jobs(true).await.unwrap(), events)).unwrap()
     });
     assert!(!shown.contains("s3cret"), "{shown}");
-    let mut daemon = home.daemon.take().unwrap();
-    signal(daemon.id(), "TERM");
-    daemon.wait_bounded().unwrap();
+    assert_eq!(home.stop(), 0);
     let found = Command::new("grep")
         .args(["-rlaF", "s3cret"])
         .arg(home.path())

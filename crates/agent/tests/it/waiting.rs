@@ -1,7 +1,6 @@
 //! Waiting jobs that are moved, held, released and changed, and the commands that `why` names.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
 use crate::users::{LEE, as_user};
 
 use std::fs;
@@ -9,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use divvy_api::client::{Act, Client, JobSelection};
 use divvy_api::v1::{self, Amount, Array, ErrorCode, Job, JobChange, JobState, ReasonCode, Submit};
-use harness::{Home, SEED, call, ended, in_state, quarter, refused};
+use divvy_testkit::{Home, SEED, call, ended, in_state, quarter, refused};
 
 /// Numbers that no user database has.
 const ANA: u32 = 60_121;
@@ -109,8 +108,8 @@ async fn commands(client: &Client, id: &str) -> Vec<Vec<String>> {
 
 #[tokio::test]
 async fn every_command_that_why_names_starts_the_job_when_it_is_typed() {
-    let home = Home::with(&SEED);
-    let client = home.client();
+    let home = Home::started(&SEED);
+    let client = home.connect();
     runs(&client, &queued("dual_gpus")).await;
     runs(&client, &queued("half_gpu")).await;
     runs(&client, &queued("quarter_gpu")).await;
@@ -155,8 +154,8 @@ async fn every_command_that_why_names_starts_the_job_when_it_is_typed() {
 
 #[tokio::test]
 async fn backfill_is_named_where_the_plan_with_it_starts_the_job_and_nowhere_else() {
-    let home = Home::with(&["--sim", "a100-80gb:2"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "a100-80gb:2"]);
+    let client = home.connect();
     let on = |gpu, thousandths| Submit {
         gpus_on: vec![gpu],
         ..part(thousandths)
@@ -181,8 +180,8 @@ async fn backfill_is_named_where_the_plan_with_it_starts_the_job_and_nowhere_els
 
 #[tokio::test]
 async fn a_held_job_waits_holds_up_nobody_and_survives_the_end_of_the_daemon() {
-    let mut home = Home::with(&SEED);
-    let client = home.client();
+    let mut home = Home::started(&SEED);
+    let client = home.connect();
     let first = runs(&client, &queued("dual_gpus")).await;
     let head = client.submit(&queued("dual_gpus")).await.unwrap();
     let behind = client.submit(&queued("quarter_gpu")).await.unwrap();
@@ -212,7 +211,7 @@ async fn a_held_job_waits_holds_up_nobody_and_survives_the_end_of_the_daemon() {
     // The same again changes nothing.
     client.act(&head.id, Act::Hold).await.unwrap();
     assert_eq!(told(&client, &head.id, &["held"]).await.len(), 1);
-    let (_, page) = call(&home.path().join("divvy.sock"), "GET", "/metrics", "");
+    let (_, page) = call(&home.socket(), "GET", "/metrics", "");
     assert!(
         page.contains("divvy_pending_jobs{reason=\"held\"} 1"),
         "{page}"
@@ -229,7 +228,7 @@ async fn a_held_job_waits_holds_up_nobody_and_survives_the_end_of_the_daemon() {
 
     home.kill();
     home.start(&SEED);
-    let client = home.client();
+    let client = home.connect();
     let held = client.job(&head.id).await.unwrap();
     assert_eq!(held.reason_code, Some(ReasonCode::Held));
     let why = client.why(&head.id).await.unwrap();
@@ -271,8 +270,8 @@ async fn a_held_job_waits_holds_up_nobody_and_survives_the_end_of_the_daemon() {
 
 #[tokio::test]
 async fn a_submit_is_held_with_all_jobs_of_its_array() {
-    let home = Home::with(&["--sim", "a100-80gb:1"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "a100-80gb:1"]);
+    let client = home.connect();
     let held = Submit {
         hold: true,
         array: Some(Array {
@@ -328,8 +327,8 @@ async fn a_submit_is_held_with_all_jobs_of_its_array() {
 
 #[tokio::test]
 async fn a_job_moves_with_its_queues_amount_and_the_order_survives_the_end_of_the_daemon() {
-    let mut home = Home::with(&SEED);
-    let client = home.client();
+    let mut home = Home::started(&SEED);
+    let client = home.connect();
     runs(&client, &queued("dual_gpus")).await;
     runs(&client, &queued("single_gpu")).await;
     let mut ids = Vec::new();
@@ -405,7 +404,7 @@ async fn a_job_moves_with_its_queues_amount_and_the_order_survives_the_end_of_th
     );
     home.kill();
     home.start(&SEED);
-    let client = home.client();
+    let client = home.connect();
     assert_eq!(order(&client, "quarter_gpu").await, expected);
     // Elsewhere it is not first, and neither once it is back.
     client.change(three, &to("half_gpu")).await.unwrap();
@@ -418,8 +417,8 @@ async fn a_job_moves_with_its_queues_amount_and_the_order_survives_the_end_of_th
 
 #[tokio::test]
 async fn a_change_is_done_as_a_whole_or_not_at_all() {
-    let home = Home::with(&["--sim", "a100-80gb:1"]);
-    let client = home.client();
+    let home = Home::started(&["--sim", "a100-80gb:1"]);
+    let client = home.connect();
     let first = runs(&client, &part(1000)).await;
     let job = client.submit(&part(500)).await.unwrap();
     let all = JobChange {
@@ -578,7 +577,7 @@ fn users_order_and_hold_their_own_jobs_and_operators_everybodys() {
         eprintln!("SKIPPED: only root can start a daemon for every user");
         return;
     }
-    let mut home = Home::new();
+    let mut home = Home::empty();
     let access = home.path().join("access.toml");
     fs::write(&access, format!("operator = [{KIM}]")).unwrap();
     fs::set_permissions(&access, PermissionsExt::from_mode(0o600)).unwrap();

@@ -1,11 +1,9 @@
 //! What a job waits for, through the API: in one word, by when those before it are gone, and when they usually are.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use crate::harness;
-
 use divvy_api::client::Client;
 use divvy_api::v1::{Amount, Array, EndReason, Job, JobState, ReasonCode, Submit, Why, WhyHolder};
-use harness::{Home, ended, in_state, quarter};
+use divvy_testkit::{Home, ended, in_state, quarter};
 use jiff::{SignedDuration, Timestamp};
 
 /// One GPU, and a second to go for whoever is stopped.
@@ -59,8 +57,8 @@ async fn cancel(client: &Client, job: &Job) {
 
 #[tokio::test]
 async fn who_holds_what_is_told_with_the_end_that_its_time_limit_sets() {
-    let home = Home::with(&ONE);
-    let client = home.client();
+    let home = Home::started(&ONE);
+    let client = home.connect();
     let limited = Submit {
         time_limit_s: Some(7200),
         ..holds("limited")
@@ -108,8 +106,8 @@ async fn who_holds_what_is_told_with_the_end_that_its_time_limit_sets() {
 
 #[tokio::test]
 async fn what_earlier_runs_took_is_an_estimate_and_no_promise() {
-    let mut home = Home::with(&ONE);
-    let client = home.client();
+    let mut home = Home::started(&ONE);
+    let client = home.connect();
     for (name, times) in [("train", 3), ("rare", 2)] {
         for _ in 0..times {
             let job = client.submit(&whole(name, &["true"])).await.unwrap();
@@ -126,7 +124,7 @@ async fn what_earlier_runs_took_is_an_estimate_and_no_promise() {
     assert_eq!(journal.execute(longer, []).unwrap(), 6);
     drop(journal);
     home.start(&ONE);
-    let client = home.client();
+    let client = home.connect();
 
     let first = runs(&client, &holds("train")).await;
     let waits = client.submit(&holds("waits")).await.unwrap();
@@ -183,8 +181,8 @@ async fn what_earlier_runs_took_is_an_estimate_and_no_promise() {
 
 #[tokio::test]
 async fn jobs_before_it_are_thought_to_take_what_is_usual_as_well() {
-    let mut home = Home::with(&ONE);
-    let client = home.client();
+    let mut home = Home::started(&ONE);
+    let client = home.connect();
     for _ in 0..3 {
         let job = client.submit(&whole("train", &["true"])).await.unwrap();
         ended(&client, &job.id).await;
@@ -195,7 +193,7 @@ async fn jobs_before_it_are_thought_to_take_what_is_usual_as_well() {
     assert_eq!(journal.execute(longer, []).unwrap(), 3);
     drop(journal);
     home.start(&ONE);
-    let client = home.client();
+    let client = home.connect();
     let first = runs(&client, &holds("train")).await;
     let second = client.submit(&holds("train")).await.unwrap();
     let third = client.submit(&holds("other")).await.unwrap();
@@ -214,8 +212,8 @@ async fn jobs_before_it_are_thought_to_take_what_is_usual_as_well() {
 
 #[tokio::test]
 async fn a_job_says_in_one_word_what_it_waits_for() {
-    let home = Home::with(&ONE);
-    let client = home.client();
+    let home = Home::started(&ONE);
+    let client = home.connect();
     let first = runs(&client, &holds("first")).await;
     let short = client.submit(&holds("short")).await.unwrap();
     let behind = client.submit(&holds("behind")).await.unwrap();

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use divvy_clearml::config::{Tree, Variables};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::{Bounded as _, Rng};
 use serde_json::{Value, json};
 
 /// Generated files, and as many again with one sign added, changed or left out. `DIVVY_HOCON_SEEDS=N` tries more, and
@@ -225,7 +225,7 @@ fn every_generated_file_is_read_as_pyhocon_reads_it_or_refused_with_it() {
     .expect("the test can go on");
     let (mut outcomes, mut differences) = ([[0; 2]; 2], Vec::new());
     for seed in seeds {
-        let mut random = Random(seed);
+        let mut random = Random(Rng::new(seed));
         let text = Writer::write(&mut random);
         let broken = random.broken(&text);
         for (kind, text) in [text, broken].iter().enumerate() {
@@ -249,20 +249,12 @@ fn every_generated_file_is_read_as_pyhocon_reads_it_or_refused_with_it() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// Numbers from a seed (SplitMix64).
-struct Random(u64);
+/// What the texts are made of, by a seed.
+struct Random(Rng);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
     fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % end as u64).expect("the test can go on")
+        usize::try_from(self.0.below(end as u64)).expect("the test can go on")
     }
 
     fn one_in(&mut self, count: usize) -> bool {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use divvy_clearml_stub::Stub;
-use divvy_test_support::Bounded as _;
+use divvy_testkit::{Bounded as _, until};
 use tempfile::TempDir;
 
 /// An instance of its own, with a clearml.conf. Dropping it ends its daemon.
@@ -55,10 +55,6 @@ fn told(output: &Output) -> (Option<i32>, String) {
         output.status.code(),
         String::from_utf8_lossy(&output.stderr).into_owned(),
     )
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    divvy_test_support::until(what, || holds().then_some(()));
 }
 
 #[test]

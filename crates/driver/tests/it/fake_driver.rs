@@ -13,7 +13,7 @@ const CONTEXT: u64 = 432 << 20;
 static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_driver.c");
     let flags = ["-std=gnu11", "-Wextra", "-Werror"];
-    divvy_test_support::compiled(&source, "libfake_driver.so", &flags)
+    divvy_testkit::compiled(&source, "libfake_driver.so", &flags)
 });
 
 fn nvml() -> Nvml {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use divvy_driver::sys::{Enum, Signature, Struct, cuda, nvml, symbols};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 /// Asks both headers for every revision of every function under its exported name.
 const PRELUDE: &str = "\

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use divvy_driver::nvml::mig::{Activation, GpuInstance, MigMode, MigRefusal, Placement};
 use divvy_driver::nvml::{Device, Nvml};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 const ENABLED: &str = "[mig]\nenabled = [0]\n";
 
@@ -17,7 +17,7 @@ const ENABLED: &str = "[mig]\nenabled = [0]\n";
 const INSIDE: &str = "DIVVY_TEST_MIG";
 
 fn simulator() -> PathBuf {
-    divvy_test_support::programs::folder().join("libdivvy_sim.so")
+    divvy_testkit::programs::folder().join("libdivvy_sim.so")
 }
 
 /// Runs `body` on the first GPU of a machine with one of this model; `test` is the name of the test that asks for it.

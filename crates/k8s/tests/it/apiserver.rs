@@ -32,12 +32,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::Method;
-use divvy_test_support::join;
+use divvy_testkit::{PATIENCE, join};
 use hyper::client::conn::http1::SendRequest;
 use serde_json::{Value, json};
 use tokio::sync::watch as channel;
@@ -46,9 +46,6 @@ use kinds::{Kind, Target};
 use selector::Selector;
 pub use store::Fail;
 use store::Store;
-
-/// How long a test waits for what should happen at once.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A call that came.
 #[derive(Clone, Debug)]

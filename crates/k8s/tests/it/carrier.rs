@@ -9,7 +9,7 @@ mod kubelet;
 mod rig;
 
 use divvy_k8s::reservation::{GATE, NAMESPACE, RESOURCE};
-use divvy_test_support::{Bounded as _, until_async as until};
+use divvy_testkit::{Bounded as _, until_async as until};
 use serde_json::{Value, json};
 
 use apiserver::Cut;

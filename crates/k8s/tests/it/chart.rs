@@ -8,7 +8,7 @@ mod typed;
 use std::collections::BTreeSet;
 
 use divvy_k8s::controller::Registration;
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use serde_json::{Value, json};
 
 use render::{Chart, chart, refusal};

@@ -6,7 +6,7 @@ use crate::apiserver;
 
 use std::collections::BTreeSet;
 
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Write};
 use std::process::{Command, Output, Stdio};
 
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 const POD: &str = r#"
 apiVersion: v1

@@ -11,7 +11,7 @@ use std::future::ready;
 
 use axum::body::Body;
 use axum::http::Request;
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use futures_util::future::join_all;
 use futures_util::{StreamExt as _, stream};
 use hyper::client::conn::http1;

@@ -11,7 +11,7 @@ use divvy_core::units::Bytes;
 use divvy_k8s::claim::{DRIVER, FRACTION_CLASS, Inventory};
 use divvy_k8s::inject::inject;
 use divvy_k8s::pod_request::Steps;
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use serde_json::{Value, json};
 
 use apiserver::ApiServer;

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use divvy_api::v1;
 use divvy_k8s::slices::publish::Publisher;
-use divvy_test_support::join;
+use divvy_testkit::join;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 

@@ -220,18 +220,6 @@ impl Barrier {
     }
 }
 
-/// Numbers that look random and are the same in every run (xorshift).
-pub struct Dice(pub u64);
-
-impl Dice {
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
-
 /// Counts what `N` processes were granted, after the grant and before the release: never more than the ledger has granted.
 /// One word for the sum, because words of several processes cannot be added up in one instant; and one for each
 /// process, for when it dies.

@@ -9,10 +9,11 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::sync::atomic::Ordering::SeqCst;
 
-use common::{Child, Dice, Place, Referee};
+use common::{Child, Place, Referee};
 use divvy_ledger::{
     DRIVER_RELEASE_TIMEOUT_NS, Listed, ProcessIdentity, Reaped, Slice, boot_time_ns,
 };
+use divvy_testkit::Rng;
 
 const PROCESSES: usize = 8;
 const ROUNDS: u64 = 200;
@@ -41,7 +42,7 @@ impl Worker {
         let (idle, mut tell) = pipe().unwrap();
         let child = Child::fork(|| {
             let slot = slice.join().expect("there are slots enough");
-            let mut dice = Dice(seed);
+            let mut dice = Rng::new(seed);
             let mut held = Vec::new();
             while wait.read(&mut [0]).unwrap() == 1 {
                 for _ in 0..300 {
@@ -86,7 +87,7 @@ fn whoever_is_killed_in_the_race_leaves_exactly_what_the_others_hold() {
     let mut workers: Vec<_> = (0..PROCESSES)
         .map(|process| start(process, process as u64 + 1))
         .collect();
-    let mut dice = Dice(4711);
+    let mut dice = Rng::new(4711);
     for round in 0..ROUNDS {
         workers.iter_mut().for_each(Worker::go);
         for _ in 0..1 + dice.below(3) {

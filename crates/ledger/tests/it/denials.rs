@@ -6,10 +6,11 @@ use crate::common;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
-use common::{Barrier, Child, Dice, Place};
+use common::{Barrier, Child, Place};
 use divvy_ledger::{
     AllocationGroup, AllocationKind, DENIALS, DenialCause, DenialReport, ProcessSlot,
 };
+use divvy_testkit::Rng;
 
 fn refused(slot: &ProcessSlot, asked: u64) {
     slot.record(&DenialReport {
@@ -117,7 +118,7 @@ fn a_log_of_any_bytes_is_read_without_a_word_of_it_believed() {
         .write(true)
         .open(path)
         .unwrap();
-    let mut dice = Dice(7);
+    let mut dice = Rng::new(7);
     for _ in 0..100 {
         let mut bytes = vec![0; 64 + 512 * DENIALS];
         bytes.fill_with(|| dice.below(256) as u8);

@@ -13,7 +13,7 @@ use divvy_ledger::{
     Control, CreateError, Damage, Field, GpuSpec, Listed, OpenError, SharingMode, Slice, SliceSpec,
     boot_time_ns,
 };
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use proptest::prelude::*;
 
 struct Broken {

@@ -10,8 +10,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
-use common::{Arena, Child, Dice, Place};
+use common::{Arena, Child, Place};
 use divvy_ledger::{Listed, ProcessIdentity, ProcessSlot, SHARED, Slice, boot_time_ns};
+use divvy_testkit::Rng;
 
 const MIB: u64 = 1 << 20;
 
@@ -319,7 +320,7 @@ impl Worker {
         let (idle, mut tell) = pipe().unwrap();
         let child = Child::fork(|| {
             let slot = slice.join().expect("there are slots enough");
-            let (mut dice, mut held, mut own) = (Dice(seed), Vec::new(), 0);
+            let (mut dice, mut held, mut own) = (Rng::new(seed), Vec::new(), 0);
             while wait.read(&mut [0]).unwrap() == 1 {
                 for _ in 0..100 {
                     own += burst(&slot, &mut dice, &mut held);
@@ -337,7 +338,7 @@ impl Worker {
 /// Opens or closes one allocation. Returns bytes that could not be shared and stay the process's own.
 fn burst(
     slot: &ProcessSlot,
-    dice: &mut Dice,
+    dice: &mut Rng,
     held: &mut Vec<(u64, divvy_ledger::SharedAllocation)>,
 ) -> u64 {
     let key = 1 + dice.below(KEYS);
@@ -362,7 +363,7 @@ fn whoever_is_killed_while_sharing_leaves_exactly_what_the_others_hold() {
     let claims = Arena::new(Claims(Default::default()));
     let start = |worker, seed| Worker::start(&slice, &claims, worker, seed);
     let mut workers: Vec<_> = (0..WORKERS).map(|at| start(at, at as u64 + 1)).collect();
-    let mut dice = Dice(815);
+    let mut dice = Rng::new(815);
     for round in 0..100 {
         workers
             .iter_mut()
@@ -417,7 +418,7 @@ fn a_table_of_any_bytes_is_read_and_swept() {
     let slot = slice.join().unwrap();
     let path = place.dir.path().join("slots");
     let file = OpenOptions::new().write(true).open(path).unwrap();
-    let mut dice = Dice(99);
+    let mut dice = Rng::new(99);
     for _ in 0..50 {
         let mut bytes = vec![0; 192 * SHARED];
         bytes.fill_with(|| dice.below(256) as u8);

@@ -5,8 +5,9 @@ use crate::common;
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use common::{Arena, Barrier, Child, Dice, Place, Referee};
+use common::{Arena, Barrier, Child, Place, Referee};
 use divvy_ledger::ProcessSlot;
+use divvy_testkit::Rng;
 
 const PROCESSES: usize = 8;
 const ROUNDS: u64 = 1000;
@@ -23,7 +24,7 @@ struct Holder<'a> {
 
 impl Holder<'_> {
     /// Takes what it can get until not even the smallest piece fits; some pieces it gives back uncommitted.
-    fn fill(&mut self, limit: u64, dice: &mut Dice) {
+    fn fill(&mut self, limit: u64, dice: &mut Rng) {
         let mut size = SMALLEST << dice.below(5);
         loop {
             match self.slot.reserve(0, size) {
@@ -52,7 +53,7 @@ impl Holder<'_> {
     }
 }
 
-fn race(body: impl Fn(&mut Holder<'_>, &Barrier, &mut Dice, &Place)) {
+fn race(body: impl Fn(&mut Holder<'_>, &Barrier, &mut Rng, &Place)) {
     let place = Place::with_limit(LIMIT);
     let slice = place.slice();
     let barrier = Barrier::new(PROCESSES as u32);
@@ -61,7 +62,7 @@ fn race(body: impl Fn(&mut Holder<'_>, &Barrier, &mut Dice, &Place)) {
         .map(|process| {
             Child::fork(|| {
                 let slot = slice.join().expect("there are slots enough");
-                let mut dice = Dice(process as u64 + 1);
+                let mut dice = Rng::new(process as u64 + 1);
                 let mut holder = Holder {
                     slot: &slot,
                     referee: &referee,
@@ -231,7 +232,7 @@ fn threads_of_two_processes_share_the_limit_as_processes_do() {
                     let process = process * 4 + thread;
                     let slot = &slot;
                     scope.spawn(move || {
-                        let mut dice = Dice(process as u64 + 1);
+                        let mut dice = Rng::new(process as u64 + 1);
                         let mut holder = Holder {
                             slot,
                             referee,

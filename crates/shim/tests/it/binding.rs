@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 use crate::support::{
     CONTEXT, Form, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, Way, compiled, deep_library, preload,

@@ -4,7 +4,7 @@
 use std::fs::OpenOptions;
 use std::process::Command;
 
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 use crate::support::{CONTEXT, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, Way, preload};
 

@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use divvy_ledger::Control;
-use divvy_test_support::{Bounded as _, bounded};
+use divvy_testkit::{Bounded as _, bounded};
 
 use crate::support::{CONTEXT, Form, MIB, Rig, compiled};
 

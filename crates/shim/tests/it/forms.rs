@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use divvy_test_support::bounded_for;
+use divvy_testkit::bounded_for;
 
 use crate::support::Form;
 

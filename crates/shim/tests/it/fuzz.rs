@@ -9,10 +9,10 @@ mod input;
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
 
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
-use crate::model::random::Random;
 use crate::support::{Form, ROOM, Rig};
+use divvy_testkit::Rng;
 
 /// Says to this same program that it is to be the one that is limited, and where it writes down what it is about to do.
 const NOTE: &str = "FUZZ_NOTE";
@@ -35,7 +35,7 @@ fn find(name: &str) -> Option<*const c_void> {
 }
 
 fn seeded(seed: u64) -> Vec<u8> {
-    let mut random = Random::new(seed);
+    let mut random = Rng::new(seed);
     let length = random.below(LONGEST);
     (0..length).map(|_| random.below(256) as u8).collect()
 }

@@ -9,8 +9,8 @@ use std::process::Command;
 
 use std::sync::LazyLock;
 
-use divvy_test_support::Bounded as _;
-use divvy_test_support::{filled, programs};
+use divvy_testkit::Bounded as _;
+use divvy_testkit::{filled, programs};
 
 use crate::support::{
     CONTEXT, Form, MIB, ROOM, Rig, compiled, deep_library, driver_folder, preload, wrapper_folder,

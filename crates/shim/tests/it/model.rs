@@ -5,7 +5,6 @@
 //! sets the length of a run; `DIVVY_MODEL_SECONDS=N` goes on with fresh seeds for that long.
 
 mod actor;
-pub mod random;
 mod steps;
 mod world;
 

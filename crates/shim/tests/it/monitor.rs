@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use divvy_ledger::ProcessSlot;
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
-use divvy_test_support::written;
+use divvy_testkit::written;
 
 use crate::support::{Form, MIB, Rig, compiled, wrappers};
 

@@ -1,6 +1,8 @@
 //! Eight processes of one slice take what they can get, over and over. Two referees: the driver, watched from outside the
 //! slice, and the ledger.
 
+use divvy_testkit::Rng;
+
 use crate::support::{CONTEXT, MIB, Probe, ROOM, Rig, Way};
 
 const PROCESSES: u64 = 8;
@@ -104,12 +106,9 @@ fn racing_with_random_kills_nobody_ever_goes_over() {
     };
     let mut racers: Vec<Probe> = (0..PROCESSES).map(start).collect();
     let mut watcher = watcher(&rig);
-    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = Rng::new(0);
     for kill in 0..KILLS {
-        random = random
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        let victim = (random >> 40) as usize % racers.len();
+        let victim = random.index(racers.len()).expect("racers");
         racers[victim].kill();
         rig.settle_the_dead();
         racers[victim] = start(PROCESSES + kill);

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use divvy_driver::sys::symbols::{self, ProcAddress};
-use divvy_test_support::{Bounded as _, join};
+use divvy_testkit::{Bounded as _, join};
 
 use crate::support::{Form, ROOM, Rig, compiled, documented_hooks};
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use divvy_ledger::MOUNTED;
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 use crate::damage::may_mount;
 use crate::support::{CONTEXT, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, Way, preload};

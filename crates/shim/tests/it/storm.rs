@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use divvy_test_support::{Bounded as _, let_pass};
+use divvy_testkit::{Bounded as _, let_pass};
 
 use crate::support::{MIB, Rig, compiled};
 

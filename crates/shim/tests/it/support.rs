@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 
 use divvy_ledger::{Control, GpuSpec, Listed, Slice, SliceSpec, Usage, boot_time_ns};
-use divvy_test_support::{Bounded as _, bounded, links, programs};
+use divvy_testkit::{Bounded as _, bounded, links, programs};
 use tempfile::TempDir;
 
 pub const MIB: u64 = 1 << 20;
@@ -98,7 +98,7 @@ pub fn wrapper_folder() -> PathBuf {
 /// Compiles one of `tests/probes` with the given flags, once. Libraries end in `.so`.
 pub fn compiled(source: &str, name: &str, flags: &[&str]) -> PathBuf {
     let probes = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probes");
-    divvy_test_support::compiled(&probes.join(source), name, &[&["-O1"], flags].concat())
+    divvy_testkit::compiled(&probes.join(source), name, &[&["-O1"], flags].concat())
 }
 
 /// A library that calls the driver itself; opened with RTLD_DEEPBIND it does so past every preload.

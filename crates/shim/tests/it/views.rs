@@ -1,6 +1,6 @@
 //! CUDA and NVML show the slice, and agree.
 
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 use crate::support::{CONTEXT, Form, MIB, ROOM, Rig, Way, compiled, documented_hooks};
 

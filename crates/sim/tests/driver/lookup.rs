@@ -1,6 +1,6 @@
 //! `cuGetProcAddress` as observed on driver 535, and the library's exports.
 
-use divvy_test_support::{Bounded as _, programs};
+use divvy_testkit::{Bounded as _, programs};
 
 use crate::machine::{Client, Machine};
 use divvy_driver::sys::symbols;

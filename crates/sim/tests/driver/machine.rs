@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use divvy_driver::sys::cuda::{CUgraphNodeParams, CUgraphNodeType};
-use divvy_test_support::{Bounded as _, bounded, programs};
+use divvy_testkit::{Bounded as _, bounded, programs};
 use tempfile::TempDir;
 
 /// A state file of its own and the folder that stands for the system's libraries.

@@ -1,6 +1,6 @@
 //! Which GPUs a process sees.
 
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 use crate::machine::Machine;
 

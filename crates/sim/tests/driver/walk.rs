@@ -4,17 +4,7 @@
 use crate::launch::load;
 use crate::machine::{Client, MIB, Machine, tagged};
 use divvy_driver::sys::cuda::*;
-
-/// Numbers that depend on the seed alone (SplitMix64).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (mixed ^ mixed >> 27) % limit
-    }
-}
+use divvy_testkit::Rng;
 
 /// What the walker has, by the variable it keeps it in.
 enum Held {
@@ -33,7 +23,7 @@ fn charged(size: u64) -> u64 {
     size.next_multiple_of(if size >= MIB { 2 * MIB } else { 512 })
 }
 
-fn take(client: &mut Client, numbers: &mut Numbers, name: String, free: u64) -> Option<Held> {
+fn take(client: &mut Client, numbers: &mut Rng, name: String, free: u64) -> Option<Held> {
     // Now and then more than there is.
     let limit = [100_000, 40 * MIB, free + free / 4][numbers.below(3) as usize];
     let size = 1 + numbers.below(limit + 1);
@@ -109,7 +99,7 @@ fn the_account_is_what_the_calls_add_up_to() {
             },
         );
         let (whole, _) = client.memory();
-        let (mut numbers, mut held, mut free) = (Numbers(seed), Vec::new(), whole);
+        let (mut numbers, mut held, mut free) = (Rng::new(seed), Vec::new(), whole);
         for step in 0..300 {
             if numbers.below(5) < 3 {
                 let taken = take(&mut client, &mut numbers, format!("v{step}"), free);
@@ -176,7 +166,7 @@ const SEVERAL: [&str; 6] = ["graph", "node", "exec", "stream", "event", "address
 const EACH: u64 = 5;
 
 /// The call with a variable in each place; now and then one of another kind.
-fn order(call: &str, numbers: &mut Numbers) -> String {
+fn order(call: &str, numbers: &mut Rng) -> String {
     let words = call.split(' ').map(|word| {
         let Some(kind) = SEVERAL.into_iter().find(|kind| word[1..] == **kind) else {
             return word.to_owned();
@@ -235,7 +225,7 @@ fn whatever_is_done_with_graphs_memory_comes_back_in_the_end() {
             ]);
         }
         let whole = client.memory().0;
-        let mut numbers = Numbers(seed);
+        let mut numbers = Rng::new(seed);
         let mut seen = Vec::new();
         let mut succeeded = 0;
         for _ in 0..3000 {

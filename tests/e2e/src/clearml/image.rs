@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use serde_json::Value;
 
 use crate::engine::{Engine, linked};

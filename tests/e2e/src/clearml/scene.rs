@@ -11,9 +11,8 @@ use divvy_clearml_stub::{Status, Stub};
 use serde_json::{Value, json};
 
 use super::Server;
-use crate::home::Daemon;
-use crate::{Home, client_script, python, write_program};
-use divvy_test_support::until;
+use crate::{Daemon, Home, client_script, python, write_program};
+use divvy_testkit::until;
 
 /// How often the front end looks at its queues, in seconds; tests do not want the stock agent's 5.
 const POLL: &str = "0.1";

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 /// `podman system service` on the folder's socket.
 pub fn service(folder: &Path) -> Command {

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use divvy_e2e::{Home, python};
-use divvy_test_support::bounded_for;
+use divvy_testkit::bounded_for;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use divvy_api::v1::{Bypass, BypassAction, BypassWay, EndReason, Job, JobState};
 use divvy_e2e::{GIB, Home, MIB, until};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 /// What the evading program takes.
 const TAKEN: u64 = 3 * GIB;

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use divvy_e2e::Programs;
-use divvy_test_support::{Bounded as _, bounded_for};
+use divvy_testkit::{Bounded as _, bounded_for};
 use serde_json::Value;
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use divvy_e2e::{Home, Tenant, part, until};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Simulated GPUs whose programs come before whatever else the machine does: what is measured is who waits for whom at the GPU, and not for a

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use divvy_api::v1::{EndReason, Job, JobState, Runner, Submit};
+use divvy_api::v1::{EndReason, Job, JobState, Submit};
 use divvy_e2e::{GIB, Home, until};
-use divvy_test_support::let_pass;
+use divvy_testkit::{Rng, let_pass, quarter};
 use rustix::process::{Pid, Signal, kill_process};
 
 const QUEUES: [&str; 5] = [
@@ -167,18 +167,6 @@ fn a_job_whose_supervisor_was_killed_keeps_its_slice_until_its_program_is_gone()
     }
 }
 
-/// xorshift64; the seed is in every message.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
-
 #[test]
 fn killed_at_random_moments_it_runs_every_job_once_and_never_overbooks() {
     const CRASHES: u64 = 20;
@@ -186,9 +174,8 @@ fn killed_at_random_moments_it_runs_every_job_once_and_never_overbooks() {
     let seed = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .expect("after 1970")
-        .as_nanos() as u64
-        | 1;
-    let mut random = Random(seed);
+        .as_nanos() as u64;
+    let mut random = Rng::new(seed);
     let home = Home::new("a100-80gb:2");
     let ledger = home.scratch().join("ran");
     let script = format!(
@@ -196,7 +183,7 @@ fn killed_at_random_moments_it_runs_every_job_once_and_never_overbooks() {
         ledger.display()
     );
     let enough = AtomicBool::new(false);
-    let submitter = |mut random: Random| {
+    let submitter = &|mut random: Rng| {
         let mut jobs: BTreeMap<String, i32> = BTreeMap::new();
         for nth in 0.. {
             // A slow machine takes fewer while daemons come and go; the last one takes the rest.
@@ -223,8 +210,8 @@ fn killed_at_random_moments_it_runs_every_job_once_and_never_overbooks() {
         jobs
     };
     let jobs = thread::scope(|scope| {
-        let first = Random(random.below(u64::MAX) | 1);
-        let jobs = scope.spawn(|| submitter(first));
+        let first = Rng::new(random.draw());
+        let jobs = scope.spawn(move || submitter(first));
         for _ in 0..CRASHES {
             let daemon = home.daemon(&QUEUES);
             // Any moment of its work: this pause is the experiment, nothing is waited for.
@@ -283,34 +270,15 @@ fn killed_at_random_moments_it_runs_every_job_once_and_never_overbooks() {
 
 /// Over the API and not by command, for the command would start a daemon of its own.
 fn submission(home: &Home, command: &[&str], key: &str) -> Submit {
+    let cwd = home.scratch().to_str();
     Submit {
-        command: command.iter().map(|word| (*word).to_owned()).collect(),
-        name: None,
         queue: Some("quarter".to_owned()),
-        project: None,
         amount: None,
-        compute: None,
-        gpus_on: Vec::new(),
-        cwd: home
-            .scratch()
-            .to_str()
+        cwd: cwd
             .expect("a temporary folder has a readable name")
             .to_owned(),
         env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
-        runner: Runner::Supervisor,
-        isolation: divvy_api::v1::Isolation::Any,
-        memory_exact: false,
-        no_wait: false,
-        dry_run: false,
         idempotency_key: Some(key.to_owned()),
-        priority: 0,
-        preemptible: false,
-        time_limit_s: None,
-        after: Vec::new(),
-        retries: 0,
-        secrets: BTreeMap::new(),
-        array: None,
-        container: None,
-        ..Submit::default()
+        ..quarter(command)
     }
 }

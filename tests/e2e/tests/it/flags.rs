@@ -10,7 +10,7 @@ use std::process::Stdio;
 
 use divvy_api::v1::{EndReason, IdleAction, JobState};
 use divvy_e2e::{Home, MIB, help, until};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -205,7 +205,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--docker-args", "docker/scenes.rs"),
     ("--dry-run", "run.rs"),
     ("--idempotency-key", "run.rs"),
-    ("--parsable", "../../src/home.rs"),
+    ("--parsable", "../../../testkit/src/home.rs"),
     ("--no-wait", "errors.rs"),
     ("--no-daemon", "run.rs"),
     ("--mig-profile", "mig.rs"),
@@ -590,7 +590,7 @@ fn variables_come_from_words_files_and_the_shell_and_secrets_are_written_nowhere
         assert_eq!(job.secrets, ["TOKEN"]);
     }
     // The submitted job's own output has it, and nothing else.
-    let mut files = vec![home.path()];
+    let mut files = vec![home.path().to_owned()];
     while let Some(path) = files.pop() {
         if path.is_dir() {
             let below = fs::read_dir(&path).expect("the folder is ours");

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use divvy_api::v1::LimiterForm;
 use divvy_e2e::{GIB, Home, until};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use serde_json::Value;
 
 /// Whether jobs started by this process can have the wrapper; without that these tests say so and check nothing.

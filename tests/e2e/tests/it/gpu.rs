@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use divvy_e2e::{Home, Programs, python};
-use divvy_test_support::bounded_for;
+use divvy_testkit::bounded_for;
 use serde_json::Value;
 
 #[test]
 fn over_simulated_gpus_every_item_works_or_says_what_it_lacks() {
     let home = Home::with(Programs::of_this_test(), None);
     let path = home.scratch().join("report.json");
-    let mut gpu = home.command(&home.program("gpu"));
+    let mut gpu = home.command(home.program("gpu"));
     gpu.args(["--sim", "a100-80gb:1", "--quick", "--json"])
         .arg(&path);
     gpu.arg("--python").arg(python());

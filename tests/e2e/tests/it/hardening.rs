@@ -5,7 +5,7 @@ use std::path::Path;
 
 use divvy_api::v1::{EndReason, JobState};
 use divvy_e2e::{GIB, Home, client_script, python, until};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 /// A folder with copies of the two libraries, as another installation has them.

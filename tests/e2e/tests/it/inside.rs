@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use divvy_api::v1::JobState;
 use divvy_e2e::{CommandOutput, GIB, Home, help, until};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A user that no user database has.

@@ -5,7 +5,7 @@ use std::process::{Child, Stdio};
 
 use divvy_api::v1::{EndReason, JobState};
 use divvy_e2e::{GIB, Home, until};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 /// A program of the same user, no child of the job's, in the job's slice: it has a GiB of its memory until its gate opens.
 fn come_in(home: &Home, job: &str, gate: &str) -> Child {

@@ -1,7 +1,7 @@
 //! The promise: an unmodified CUDA program gets its slice and not a byte more, and sees nothing but its slice.
 
 use divvy_e2e::{GIB, Home, MIB, client_script, python};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use serde_json::{Value, json};
 
 const LIMIT: u64 = 4 * GIB;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use divvy_e2e::{Dialog, GIB, MIB, Programs, client_script, python};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -1,7 +1,7 @@
 //! Names that other users chose, on a terminal of 60 and of 80 columns.
 
 use divvy_e2e::Home;
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 /// What `divvy WORDS` shows on a terminal so wide.
 fn on_terminal(home: &Home, columns: usize, words: &str) -> Option<String> {

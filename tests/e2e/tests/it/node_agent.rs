@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use divvy_e2e::write_program;
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use divvy_e2e::{CommandOutput, Home};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 /// A shell in the namespace, with a home of its user's own; says what each line of `script` came to. As a user other than root it is root of
 /// a user namespace.

@@ -48,5 +48,5 @@ fn a_container_runs_on_to_its_end_while_nobody_serves_podmans_socket() {
     let (reason, code) = (ended.end_reason, ended.exit_code);
     assert_eq!((reason, code), (Some(EndReason::Failed), Some(5)));
     assert_eq!(home.log(&job), "before\nafter\n");
-    engine.is_rid_of(&job, &home.path());
+    engine.is_rid_of(&job, home.path());
 }

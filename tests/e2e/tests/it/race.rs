@@ -1,6 +1,7 @@
 //! Eight processes of one slice race to its limit. Two referees look on: the driver (NVML, from outside) and the ledger.
 
 use divvy_e2e::{Daemon, Dialog, GIB, Home, MIB, until};
+use divvy_testkit::Rng;
 use serde_json::Value;
 
 const PROCESSES: u64 = 8;
@@ -207,17 +208,14 @@ mod exhaustive {
 
 fn race_with_kills(rounds: u64) {
     let mut race = Race::start("linear");
-    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut random = Rng::new(0);
     for round in 0..rounds {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
         let kills = round % 20 == 7;
         let command = if kills {
             format!(
                 "go {round} kill {} after_us {}",
-                (random >> 33) % PROCESSES,
-                (random >> 40) % 3000
+                random.below(PROCESSES),
+                random.below(3000)
             )
         } else {
             format!("go {round}")

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use divvy_api::v1::{EndReason, JobState};
 use divvy_e2e::{Dialog, Home, Programs, until};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process};
 
 /// Runs the body with a daemon and without one, each in a home of its own; `flags` is what `run` needs there.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use divvy_e2e::{Dialog, GIB, Home};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 fn nvidia_smi() -> Option<PathBuf> {
     let program = std::env::var_os("DIVVY_TEST_NVIDIA_SMI").map(PathBuf::from);

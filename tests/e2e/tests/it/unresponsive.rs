@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use divvy_e2e::{CommandOutput, Daemon, Home, until};
-use divvy_test_support::{Bounded as _, join};
+use divvy_testkit::{Bounded as _, join};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn signal(daemon: &Daemon, signal: Signal) {

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use divvy_api::v1::{BypassAction, EndReason};
 use divvy_e2e::{CommandOutput, GIB, Home, until};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 /// A user that no user database has.
 const UID: &str = "60104";

@@ -11,7 +11,7 @@ use std::process::{Output, Stdio};
 use divvy_api::v1::Job;
 use divvy_e2e::engine::{Engine, IMAGE, Kind, MUSL_IMAGE};
 use divvy_e2e::{CommandOutput, Home, help, until};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 /// Says its lines: what came of them, or `None`, and why on stderr, where they cannot be said.
 type Scene = fn() -> Option<String>;
@@ -159,7 +159,7 @@ fn plain(text: &str, home: &Home) -> String {
     let shown = |path: &Path| path.display().to_string();
     let programs = PathBuf::from(home.program("divvy"));
     let text = text
-        .replace(&shown(&home.path()), "HOME")
+        .replace(&shown(home.path()), "HOME")
         .replace(&shown(home.scratch()), "SCRATCH")
         .replace(&shown(programs.parent().expect("a file")), "PROGRAMS");
     let path = std::env::var("PATH").unwrap_or_default();

@@ -1,16 +1,16 @@
 //! The daemon dies by SIGKILL at every point of a claim's way, and the machine is started anew.
 
 use divvy_api::v1::{JobState, MigState};
-use divvy_test_support::until_async;
+use divvy_testkit::{failpoints, until_async};
 
 use super::*;
 
-/// Starts a daemon that dies at `point`, and has it die.
-async fn dies_at(home: &mut Home, point: &str, tease: impl AsyncFnOnce(&Client)) {
-    home.env.insert("DIVVY_CRASH_AT", point.to_owned());
-    start(home);
-    tease(&home.client()).await;
-    home.dies(point).await;
+/// Has a daemon die at `point`, and starts another.
+async fn crash_at(home: &mut Home, point: &str, work: impl AsyncFnOnce(&Client)) {
+    let words = words(home);
+    let words = words.each_ref().map(String::as_str);
+    home.crash_at(point, &words, async |home| work(&home.connect()).await)
+        .await;
 }
 
 /// One claim is held, and what it holds is all there is.
@@ -23,30 +23,18 @@ async fn one_is_held(home: &Home, client: &Client, held: &HeldClaim, point: &str
     assert_eq!(jobs.len(), 1, "{point}: {jobs:#?}");
 }
 
-const MAKING: [&str; 6] = [
-    "claim.intent",
-    "claim.kept",
-    "start.slice",
-    "claim.laid",
-    "claim.cdi",
-    "claim.lent",
-];
-
-const GIVING_BACK: [&str; 4] = ["claim.released", "stop.told", "end.freed", "claim.freed"];
-
 #[tokio::test]
 async fn killed_at_any_point_of_making_one_it_is_made_once_when_it_is_asked_for_again() {
-    for point in MAKING {
+    for point in failpoints::CLAIM_PUT.into_iter().chain(["start.slice"]) {
         let mut home = machine("a100-80gb:1", "");
         let part =
             async |client: &Client| claim(vec![ClaimDevice::part(gpu(client, 0).await, 60 * GIB)]);
-        dies_at(&mut home, point, async |client| {
+        crash_at(&mut home, point, async |client| {
             // The daemon may die before it answers.
             let _ = client.put_claim("u-1", &part(client).await).await;
         })
         .await;
-        start(&mut home);
-        let client = home.client();
+        let client = home.connect();
         let held = client.put_claim("u-1", &part(&client).await).await.unwrap();
         one_is_held(&home, &client, &held, point).await;
         assert_eq!(home.slices(), [held.job.as_str()], "{point}");
@@ -60,19 +48,21 @@ async fn killed_at_any_point_of_making_one_it_is_made_once_when_it_is_asked_for_
 
 #[tokio::test]
 async fn killed_at_any_point_of_giving_one_back_it_goes_and_its_room_is_the_next_ones() {
-    for point in GIVING_BACK {
+    for point in failpoints::CLAIM_DELETE
+        .into_iter()
+        .chain(["stop.told", "end.freed"])
+    {
         let mut home = machine("a100-80gb:1", "");
         start(&mut home);
-        let client = home.client();
+        let client = home.connect();
         let body = claim(vec![ClaimDevice::part(gpu(&client, 0).await, 60 * GIB)]);
         client.put_claim("u-1", &body).await.unwrap();
         home.kill();
-        dies_at(&mut home, point, async |client| {
+        crash_at(&mut home, point, async |client| {
             let _ = client.delete_claim("u-1").await;
         })
         .await;
-        start(&mut home);
-        let client = home.client();
+        let client = home.connect();
         // The kubelet asks until it is told that it is done.
         client.delete_claim("u-1").await.unwrap();
         assert!(client.claims().await.unwrap().is_empty(), "{point}");
@@ -89,7 +79,7 @@ async fn killed_at_any_point_of_giving_one_back_it_goes_and_its_room_is_the_next
 async fn after_a_lost_journal_a_claim_is_held_as_it_was() {
     let mut home = machine("a100-80gb:1", "");
     start(&mut home);
-    let client = home.client();
+    let client = home.connect();
     let body = claim(vec![ClaimDevice::part(gpu(&client, 0).await, 60 * GIB)]);
     let before = client.put_claim("u-1", &body).await.unwrap();
     home.kill();
@@ -97,7 +87,7 @@ async fn after_a_lost_journal_a_claim_is_held_as_it_was() {
         let _ = fs::remove_file(home.path().join(file));
     }
     start(&mut home);
-    let client = home.client();
+    let client = home.connect();
     let after = client.claims().await.unwrap().remove(0);
     assert_eq!((&after.uid, &after.job), (&before.uid, &before.job));
     let again = client.put_claim("u-1", &body).await.unwrap();
@@ -113,9 +103,9 @@ async fn after_a_reboot_claims_are_gone_and_their_instances_made_again_for_whoev
         return;
     }
     let mut home = machine("a100-40gb:2", ENABLED);
-    home.env.insert("DIVVY_TEST_BOOT", "first".to_owned());
+    home.set("DIVVY_TEST_BOOT", "first".to_owned());
     start(&mut home);
-    let client = home.client();
+    let client = home.connect();
     let (divided, shared) = (gpu(&client, 0).await, gpu(&client, 1).await);
     let instance = claim(vec![ClaimDevice::instance(&divided, "2g.10gb", 0)]);
     let part = claim(vec![ClaimDevice::part(&shared, 8 * GIB)]);
@@ -124,9 +114,9 @@ async fn after_a_reboot_claims_are_gone_and_their_instances_made_again_for_whoev
     home.kill();
     driver::happen(&home, "reboot");
     fs::remove_dir_all(home.path().join("slices")).unwrap();
-    home.env.insert("DIVVY_TEST_BOOT", "second".to_owned());
+    home.set("DIVVY_TEST_BOOT", "second".to_owned());
     start(&mut home);
-    let client = home.client();
+    let client = home.connect();
     assert!(client.claims().await.unwrap().is_empty());
     assert!(devices(&home).is_empty() && home.slices().is_empty());
     let events = client.events(0).await.unwrap();
@@ -146,7 +136,7 @@ async fn after_a_reboot_claims_are_gone_and_their_instances_made_again_for_whoev
 async fn what_lies_in_the_devices_folder_of_a_job_that_is_no_more_is_swept_at_the_next_start() {
     let mut home = machine("a100-80gb:1", "");
     start(&mut home);
-    let client = home.client();
+    let client = home.connect();
     let body = claim(vec![ClaimDevice::part(gpu(&client, 0).await, GIB)]);
     let held = client.put_claim("u-1", &body).await.unwrap();
     let (_, name) = held.cdi_device.split_once('=').unwrap();
@@ -159,7 +149,7 @@ async fn what_lies_in_the_devices_folder_of_a_job_that_is_no_more_is_swept_at_th
     fs::write(at("nvidia.json"), "{}").unwrap();
     start(&mut home);
     // It answers once journal and world agree.
-    home.client().claims().await.unwrap();
+    home.connect().claims().await.unwrap();
     let entries = fs::read_dir(folder(&home)).unwrap();
     let mut names: Vec<String> = entries
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -200,21 +190,20 @@ mod exhaustive {
             };
             // An idle one in the way.
             start(&mut home);
-            let client = home.client();
+            let client = home.connect();
             client
                 .put_claim("before", &at(&client, "1g.5gb", 2).await)
                 .await
                 .unwrap();
             client.delete_claim("before").await.unwrap();
             home.kill();
-            dies_at(&mut home, point, async |client| {
+            crash_at(&mut home, point, async |client| {
                 let _ = client
                     .put_claim("u-1", &at(client, "3g.20gb", 0).await)
                     .await;
             })
             .await;
-            start(&mut home);
-            let client = home.client();
+            let client = home.connect();
             let body = at(&client, "3g.20gb", 0).await;
             // An unfinished claim blocks the request for a moment; the client asks again.
             let held = until_async(format!("{point}: the claim is held"), async || {

@@ -4,17 +4,17 @@ use divvy_api::v1::{
     Amount, EndReason, ErrorCode, Exec, GpuChange, GpuMode, JobState, MigState, Resize, Runner,
     Signal, Submit,
 };
-use divvy_test_support::until_async;
 use std::os::unix::fs::PermissionsExt;
 
+use divvy_testkit::{quarter, refused, until, until_async};
+
 use super::*;
-use crate::claims::harness::{quarter, refused, until};
 
 #[tokio::test]
 async fn the_same_claim_twice_is_one_and_what_is_missing_of_its_files_is_made_anew() {
     let mut home = machine("a100-80gb:2", "");
     start(&mut home);
-    let client = home.client();
+    let client = home.connect();
     let (one, two) = (gpu(&client, 0).await, gpu(&client, 1).await);
     let body = claim(vec![
         ClaimDevice::part(&one, 8 * GIB),
@@ -64,7 +64,7 @@ async fn the_same_claim_twice_is_one_and_what_is_missing_of_its_files_is_made_an
     // A daemon that comes after has it as it was.
     home.kill();
     start(&mut home);
-    let client = home.client();
+    let client = home.connect();
     let after = client.put_claim("u-1", &body).await.unwrap();
     assert_eq!((&after.job, after.state), (&held.job, JobState::Running));
     assert_eq!(client.claims().await.unwrap().len(), 1);
@@ -87,7 +87,7 @@ async fn the_same_claim_twice_is_one_and_what_is_missing_of_its_files_is_made_an
 async fn beyond_what_there_is_nothing_is_held_and_nothing_made_until_somebody_gives_back() {
     let mut home = machine("a100-80gb:1", "");
     start(&mut home);
-    let client = home.client();
+    let client = home.connect();
     let uuid = gpu(&client, 0).await;
     let part = |gib: u64| claim(vec![ClaimDevice::part(&uuid, gib * GIB)]);
     client.put_claim("a", &part(50)).await.unwrap();
@@ -102,7 +102,10 @@ async fn beyond_what_there_is_nothing_is_held_and_nothing_made_until_somebody_gi
 
     // A job is placed beside it, and waits where there is no room beside it.
     let job = client.submit(&quarter(&["true"])).await.unwrap();
-    assert_eq!(harness::ended(&client, &job.id).await.exit_code, Some(0));
+    assert_eq!(
+        divvy_testkit::ended(&client, &job.id).await.exit_code,
+        Some(0)
+    );
     let large = Submit {
         amount: Some(Amount::Share { thousandths: 500 }),
         no_wait: true,
@@ -143,7 +146,7 @@ async fn beyond_what_there_is_nothing_is_held_and_nothing_made_until_somebody_gi
 async fn a_claim_is_shown_as_a_job_and_nothing_that_is_done_to_jobs_is_done_to_it() {
     let mut home = machine("a100-80gb:1", "");
     start(&mut home);
-    let client = home.client();
+    let client = home.connect();
     let uuid = gpu(&client, 0).await;
     let body = Claim {
         compute: Some("strict=0.25".into()),
@@ -212,7 +215,11 @@ async fn a_claim_is_shown_as_a_job_and_nothing_that_is_done_to_jobs_is_done_to_i
     assert_eq!(ended.end_reason, Some(EndReason::Released), "{ended:#?}");
     assert_eq!(
         client
-            .wait(id, divvy_api::client::WaitFor::Ended, harness::PATIENCE)
+            .wait(
+                id,
+                divvy_api::client::WaitFor::Ended,
+                divvy_testkit::PATIENCE
+            )
             .await
             .unwrap()
             .id,
@@ -225,7 +232,7 @@ async fn a_claim_is_shown_as_a_job_and_nothing_that_is_done_to_jobs_is_done_to_i
 async fn the_account_of_a_claim_is_open_to_every_user_of_a_pod_and_its_limits_to_nobody() {
     let mut home = machine("a100-80gb:1", "");
     start(&mut home);
-    let client = home.client();
+    let client = home.connect();
     let body = claim(vec![ClaimDevice::part(gpu(&client, 0).await, GIB)]);
     let held = client.put_claim("u-1", &body).await.unwrap();
     let folder = home.path().join("slices").join(&held.job);
@@ -325,7 +332,7 @@ async fn an_instance_is_handed_on_within_a_namespace_and_made_anew_for_anybody_e
         ..quarter(&["true"])
     };
     let job = client.submit(&job).await.unwrap();
-    let job = harness::ended(&client, &job.id).await;
+    let job = divvy_testkit::ended(&client, &job.id).await;
     assert_eq!((job.user.as_str(), job.exit_code), ("root", Some(0)));
     let events = client.events(0).await.unwrap().into_iter();
     let kinds = events.map(|event| event.kind);
@@ -339,7 +346,7 @@ async fn an_instance_is_handed_on_within_a_namespace_and_made_anew_for_anybody_e
 async fn a_claim_on_a_gpu_that_is_lost_is_kept_and_says_so() {
     let mut home = machine("a100-80gb:2", "");
     start(&mut home);
-    let client = home.client();
+    let client = home.connect();
     let body = claim(vec![ClaimDevice::part(gpu(&client, 1).await, GIB)]);
     let held = client.put_claim("u-1", &body).await.unwrap();
     driver::happen(&home, "lose:1");

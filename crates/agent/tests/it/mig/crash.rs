@@ -2,38 +2,13 @@
 //! touched, and nothing is tried more than once again.
 
 use divvy_api::v1::{GpuChange, GpuMode, MigState};
+use divvy_testkit::ended;
+use divvy_testkit::failpoints::{MIG_CREATE, MIG_DESTROY};
 
 use super::*;
-use crate::mig::harness::ended;
 
 /// What somebody else has on the GPU all the while.
 const FOREIGN: (u32, u32, u32) = (THREE, 4, 4);
-
-/// Where the daemon dies while an instance is made and while one is destroyed (`agent::failpoint`).
-const CREATING: [&str; 6] = [
-    "mig.create.intent",
-    "mig.create.begin",
-    "mig.create.gi",
-    "mig.create.ci",
-    "mig.create.done",
-    "mig.create.kept",
-];
-const DESTROYING: [&str; 6] = [
-    "mig.destroy.intent",
-    "mig.destroy.begin",
-    "mig.destroy.ci",
-    "mig.destroy.gi",
-    "mig.destroy.done",
-    "mig.destroy.kept",
-];
-
-/// Starts a daemon that dies at `point`, and has it die.
-pub async fn dies_at(home: &mut Home, gpus: &str, point: &str, tease: impl AsyncFnOnce(&Home)) {
-    home.env.insert("DIVVY_CRASH_AT", point.to_owned());
-    home.start(&["--sim", gpus]);
-    tease(home).await;
-    home.dies(point).await;
-}
 
 /// Every instance that the driver has is the stranger's, or one that the daemon shows as idle; and the reverse.
 async fn nothing_is_leaked(home: &Home, client: &Client, point: &str) {
@@ -81,15 +56,14 @@ async fn after_every_step_of_making_one() {
     if !is_root() {
         return;
     }
-    for point in CREATING {
+    for point in MIG_CREATE {
         let mut home = a100();
-        dies_at(&mut home, A100, point, async |home| {
+        home.crash_at(point, &["--sim", A100], async |home| {
             // The daemon may die before it answers.
-            let _ = home.client().submit(&on("1g.5gb", &["true"])).await;
+            let _ = home.connect().submit(&on("1g.5gb", &["true"])).await;
         })
         .await;
-        home.start(&["--sim", A100]);
-        let client = home.client();
+        let client = home.connect();
         let job = ended(&client, "last").await;
         assert_eq!(job.exit_code, Some(0), "{point}: {job:#?}");
         nothing_is_leaked(&home, &client, point).await;
@@ -103,17 +77,19 @@ async fn after_every_step_of_giving_one_back() {
     if !is_root() {
         return;
     }
-    for point in DESTROYING {
+    for point in MIG_DESTROY {
         let mut home = a100();
         home.start(&["--sim", A100]);
-        run(&home.client(), "1g.5gb").await;
+        run(&home.connect(), "1g.5gb").await;
         home.kill();
-        dies_at(&mut home, A100, point, async |home| {
-            let _ = home.client().mig_gc(&divvy_api::v1::MigGc::default()).await;
+        home.crash_at(point, &["--sim", A100], async |home| {
+            let _ = home
+                .connect()
+                .mig_gc(&divvy_api::v1::MigGc::default())
+                .await;
         })
         .await;
-        home.start(&["--sim", A100]);
-        let client = home.client();
+        let client = home.connect();
         until("it is gone", || shown(&client), |all| all.len() == 1).await;
         assert_eq!(
             driver::places(&home, 0),
@@ -139,14 +115,13 @@ mod exhaustive {
         ] {
             let mut home = a100();
             home.start(&["--sim", A100]);
-            run(&home.client(), "1g.5gb").await;
+            run(&home.connect(), "1g.5gb").await;
             home.kill();
-            dies_at(&mut home, A100, point, async |home| {
-                let _ = home.client().submit(&on("1g.5gb", &["true"])).await;
+            home.crash_at(point, &["--sim", A100], async |home| {
+                let _ = home.connect().submit(&on("1g.5gb", &["true"])).await;
             })
             .await;
-            home.start(&["--sim", A100]);
-            let client = home.client();
+            let client = home.connect();
             let job = ended(&client, "last").await;
             assert_eq!(
                 (job.id.as_str(), job.exit_code),
@@ -164,7 +139,7 @@ mod exhaustive {
         if !is_root() {
             return;
         }
-        for point in DESTROYING.into_iter().chain(CREATING) {
+        for point in MIG_DESTROY.into_iter().chain(MIG_CREATE) {
             for by_hand in [false, true] {
                 if by_hand && ["mig.destroy.ci", "mig.destroy.gi"].contains(&point) {
                     // Nothing is left to be destroyed.
@@ -172,14 +147,14 @@ mod exhaustive {
                 }
                 let mut home = a100();
                 home.start(&["--sim", A100]);
-                run(&home.client(), "1g.5gb").await;
+                run(&home.connect(), "1g.5gb").await;
                 home.kill();
                 if !by_hand {
                     was_somebodys(&home);
                 }
-                dies_at(&mut home, A100, point, async |home| {
+                home.crash_at(point, &["--sim", A100], async |home| {
                     let lock = held_up(home).await;
-                    let _ = home.client().submit(&on("1g.5gb", &["true"])).await;
+                    let _ = home.connect().submit(&on("1g.5gb", &["true"])).await;
                     if by_hand {
                         let there = driver::places(home, 0);
                         let (profile, start) = *there.iter().find(|one| one.0 == ONE).unwrap();
@@ -188,8 +163,7 @@ mod exhaustive {
                     drop(lock);
                 })
                 .await;
-                home.start(&["--sim", A100]);
-                let client = home.client();
+                let client = home.connect();
                 let job = ended(&client, "last").await;
                 let story = format!("{point}, by hand: {by_hand}");
                 assert_eq!(
@@ -210,17 +184,16 @@ mod exhaustive {
         if !is_root() {
             return;
         }
-        for point in DESTROYING {
+        for point in MIG_DESTROY {
             let mut home = a100();
             home.start(&["--sim", A100]);
-            run(&home.client(), "1g.5gb").await;
+            run(&home.connect(), "1g.5gb").await;
             home.kill();
-            dies_at(&mut home, A100, point, async |home| {
-                let _ = home.client().submit(&on("4g.20gb", &["true"])).await;
+            home.crash_at(point, &["--sim", A100], async |home| {
+                let _ = home.connect().submit(&on("4g.20gb", &["true"])).await;
             })
             .await;
-            home.start(&["--sim", A100]);
-            let client = home.client();
+            let client = home.connect();
             let job = ended(&client, "last").await;
             assert_eq!(
                 (job.id.as_str(), job.exit_code),
@@ -251,16 +224,15 @@ mod exhaustive {
         for (from, to, on) in [("", GpuMode::Mig, true), (ENABLED, GpuMode::Shared, false)] {
             for point in points {
                 let mut home = machine(gpus, from);
-                dies_at(&mut home, gpus, point, async |home| {
+                home.crash_at(point, &["--sim", gpus], async |home| {
                     let change = GpuChange {
                         mode: to,
                         dry_run: false,
                     };
-                    let _ = home.client().change_gpu("0", &change).await;
+                    let _ = home.connect().change_gpu("0", &change).await;
                 })
                 .await;
-                home.start(&["--sim", gpus]);
-                let client = home.client();
+                let client = home.connect();
                 let word = if on { "mig" } else { "shared" };
                 let mode = || async { client.gpus().await.unwrap()[0].mode.clone() };
                 until("it is as it was wanted", mode, |mode| mode == word).await;
@@ -276,22 +248,21 @@ mod exhaustive {
             return;
         }
         let gpus = "h100-80gb:1";
-        for point in DESTROYING {
+        for point in MIG_DESTROY {
             let mut home = machine(gpus, ENABLED);
             home.start(&["--sim", gpus]);
-            run(&home.client(), "1g.10gb").await;
+            run(&home.connect(), "1g.10gb").await;
             home.kill();
             let change = |mode| GpuChange {
                 mode,
                 dry_run: false,
             };
-            dies_at(&mut home, gpus, point, async |home| {
+            home.crash_at(point, &["--sim", gpus], async |home| {
                 let to = change(GpuMode::Shared);
-                let _ = home.client().change_gpu("0", &to).await;
+                let _ = home.connect().change_gpu("0", &to).await;
             })
             .await;
-            home.start(&["--sim", gpus]);
-            let client = home.client();
+            let client = home.connect();
             let mode = || async { client.gpus().await.unwrap()[0].mode.clone() };
             until("it is whole", mode, |mode| mode == "shared").await;
             assert_eq!(driver::modes(&home), [false], "{point}");

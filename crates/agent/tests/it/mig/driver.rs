@@ -10,9 +10,7 @@ use std::ptr::null_mut;
 
 use divvy_driver::nvml::Nvml;
 use divvy_driver::nvml::mig::{GpuInstance, Placement};
-use divvy_test_support::Bounded as _;
-
-use crate::mig::harness::Home;
+use divvy_testkit::{Bounded as _, Home};
 
 /// Set in the process that asks, with the question.
 const QUESTION: &str = "DIVVY_TEST_QUESTION";
@@ -92,7 +90,7 @@ fn ask(home: &Home, question: &str) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "mig::driver::answers", "--nocapture"])
         .env(QUESTION, question)
-        .env("DIVVY_SIM", &home.env["DIVVY_TEST_GPUS"])
+        .env("DIVVY_SIM", home.get("DIVVY_TEST_GPUS"))
         .env("DIVVY_SIM_STATE", home.path().join("sim/state"))
         .env_remove("DIVVY_SIM_CONFIG")
         .stdin(Stdio::null())
@@ -110,7 +108,7 @@ fn answers() {
     let Ok(question) = std::env::var(QUESTION) else {
         return;
     };
-    let library = divvy_test_support::programs::folder().join("libdivvy_sim.so");
+    let library = divvy_testkit::programs::folder().join("libdivvy_sim.so");
     let words: Vec<&str> = question.split_whitespace().collect();
     if let ["happen", what] = words[..] {
         return control(&library, what);

@@ -1,10 +1,9 @@
 //! Instances from job to job.
 
 use divvy_api::v1::{JobState, MigGc, MigState, Resize, Submit};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::{Bounded as _, ended, in_state, log};
 
 use super::*;
-use crate::mig::harness::{ended, in_state, log};
 
 #[tokio::test]
 async fn a_job_sees_its_instance_alone_and_no_limiter() {
@@ -78,11 +77,11 @@ async fn another_users_instance_is_made_anew() {
         return;
     }
     let mut home = served("a100-40gb:1", ENABLED);
-    run(&home.client(), "1g.5gb").await;
+    run(&home.connect(), "1g.5gb").await;
     home.kill();
     was_somebodys(&home);
     home.start(&["--sim", "a100-40gb:1"]);
-    let client = home.client();
+    let client = home.connect();
     run(&client, "1g.5gb").await;
     assert_eq!(
         story(&client).await,
@@ -99,11 +98,11 @@ async fn an_instance_that_is_made_anew_is_nobodys_until_it_is_made() {
         return;
     }
     let mut home = served("a100-40gb:1", ENABLED);
-    run(&home.client(), "7g.40gb").await;
+    run(&home.connect(), "7g.40gb").await;
     home.kill();
     was_somebodys(&home);
     home.start(&["--sim", "a100-40gb:1"]);
-    let client = home.client();
+    let client = home.connect();
     let lock = held_up(&home).await;
     let first = client.submit(&on("7g.40gb", &["true"])).await.unwrap();
     client.cancel(&first.id).await.unwrap();
@@ -156,7 +155,7 @@ async fn a_share_and_an_instance_live_on_one_node() {
         return;
     }
     let home = served("a100-40gb:2", ENABLED);
-    let client = home.client();
+    let client = home.connect();
     let part = client.submit(&quarter(&["sleep", "600"])).await.unwrap();
     let part = in_state(&client, &part.id, JobState::Running).await;
     let instance = client
@@ -220,7 +219,7 @@ async fn what_a_restarted_daemon_finds_is_what_it_left() {
     let (before, there) = (shown(&client).await, driver::layout(&home, 0));
     home.kill();
     home.start(&["--sim", "a100-40gb:1"]);
-    let client = home.client();
+    let client = home.connect();
     assert_eq!(shown(&client).await, before);
     assert_eq!(driver::layout(&home, 0), there);
     let after = client.job(&job.id).await.unwrap();
@@ -246,7 +245,7 @@ async fn after_a_lost_journal_a_job_has_its_instance_and_an_idle_one_is_unmanage
         let _ = std::fs::remove_file(home.path().join(file));
     }
     home.start(&["--sim", "a100-40gb:1"]);
-    let client = home.client();
+    let client = home.connect();
     let state = |all: &[(String, u8, MigState)], profile: &str| {
         let one = all.iter().find(|one| one.0 == profile);
         one.map(|one| one.2)
@@ -304,7 +303,7 @@ async fn a_client_run_job_waits_for_its_instance() {
         return;
     }
     let home = served("a100-40gb:1", ENABLED);
-    let mut program = home.command(&["run", "--mig-profile", "1g.5gb", "--", "sh", "-c"]);
+    let mut program = home.divvy_command(&["run", "--mig-profile", "1g.5gb", "--", "sh", "-c"]);
     let output = program
         .arg("echo $CUDA_VISIBLE_DEVICES")
         .output_bounded()
@@ -324,7 +323,7 @@ async fn a_dry_run_makes_nothing() {
         dry_run: true,
         ..on("1g.5gb", &["true"])
     };
-    let job = home.client().submit(&dry).await.unwrap();
+    let job = home.connect().submit(&dry).await.unwrap();
     assert_eq!(job.state, JobState::Starting);
     assert!(driver::layout(&home, 0).is_empty());
 }

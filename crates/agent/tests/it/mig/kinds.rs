@@ -1,9 +1,9 @@
 //! Kinds of GPUs, which differ in what they can be cut into.
 
 use divvy_api::v1::JobState;
+use divvy_testkit::in_state;
 
 use super::*;
-use crate::mig::harness::in_state;
 
 /// As many of the smallest as there can be, of memory slices and starts as in `data/mig.toml`: side by side, and no more.
 #[tokio::test]
@@ -20,7 +20,7 @@ async fn a_gpu_of_each_kind_is_filled_with_jobs_on_its_smallest_profile() {
     ];
     for (gpus, profile, slices, memory, starts) in kinds {
         let home = served(gpus, ENABLED);
-        let client = home.client();
+        let client = home.connect();
         let gpu = client.gpus().await.unwrap().remove(0);
         assert_eq!(gpu.mig.unwrap().memory_slices, slices, "{gpus}");
         let sleep = on(profile, &["sleep", "600"]);

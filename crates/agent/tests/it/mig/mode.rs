@@ -1,9 +1,9 @@
 //! A GPU's mode, changed while the daemon runs.
 
 use divvy_api::v1::{ErrorCode, GpuChange, GpuMode, JobState};
+use divvy_testkit::{ended, in_state};
 
 use super::*;
-use crate::mig::harness::{ended, in_state};
 
 fn change(mode: GpuMode) -> GpuChange {
     GpuChange {
@@ -22,7 +22,7 @@ async fn a_hopper_is_divided_and_made_whole_again() {
         return;
     }
     let mut home = served("h100-80gb:1", "");
-    let client = home.client();
+    let client = home.connect();
     assert_eq!(mode(&client).await, "shared");
     let would = GpuChange {
         dry_run: true,
@@ -43,7 +43,7 @@ async fn a_hopper_is_divided_and_made_whole_again() {
     // It is what it was made to be, also for the next daemon.
     home.kill();
     home.start(&["--sim", "h100-80gb:1"]);
-    let client = home.client();
+    let client = home.connect();
     assert_eq!(mode(&client).await, "mig");
     let done = client
         .change_gpu("0", &change(GpuMode::Exclusive))
@@ -67,7 +67,7 @@ async fn a_gpu_that_is_used_is_not_switched_and_says_who_uses_it() {
         return;
     }
     let home = served("h100-80gb:1", "");
-    let client = home.client();
+    let client = home.connect();
     let job = client.submit(&quarter(&["sleep", "600"])).await.unwrap();
     in_state(&client, &job.id, JobState::Running).await;
     let would = GpuChange {
@@ -100,7 +100,7 @@ async fn somebody_elses_instances_keep_a_gpu_divided() {
         return;
     }
     let home = served("h100-80gb:1", ENABLED);
-    let client = home.client();
+    let client = home.connect();
     driver::make(&home, 0, TWO, 2, 2, true);
     let refused = client
         .change_gpu("0", &change(GpuMode::Shared))
@@ -121,7 +121,7 @@ async fn an_ampere_waits_for_its_reset_and_nobody_gets_it_meanwhile() {
         return;
     }
     let home = served("a100-40gb:1", "");
-    let client = home.client();
+    let client = home.connect();
     let would = GpuChange {
         dry_run: true,
         ..change(GpuMode::Mig)
@@ -152,7 +152,7 @@ async fn what_waits_for_a_reset_can_be_taken_back() {
         return;
     }
     let home = served("a100-40gb:1", "");
-    let client = home.client();
+    let client = home.connect();
     client.change_gpu("0", &change(GpuMode::Mig)).await.unwrap();
     let back = change(GpuMode::Exclusive);
     let done = client.change_gpu("0", &back).await.unwrap();
@@ -188,7 +188,7 @@ async fn a_gpu_that_somebody_unseen_holds_stays_as_it_is() {
         return;
     }
     let home = served("h100-80gb:1", "");
-    let client = home.client();
+    let client = home.connect();
     driver::happen(&home, "hold:0");
     let refused = client
         .change_gpu("0", &change(GpuMode::Mig))
@@ -207,9 +207,9 @@ async fn a_change_that_cannot_be_brought_to_its_end_is_given_up_and_comes_true_a
     let gpus = "h100-80gb:1";
     for is_seen in [false, true] {
         let mut home = machine(gpus, ENABLED);
-        crash::dies_at(&mut home, gpus, "mig.mode.intent", async |home| {
+        home.die_at("mig.mode.intent", &["--sim", gpus], async |home| {
             let to = change(GpuMode::Shared);
-            let _ = home.client().change_gpu("0", &to).await;
+            let _ = home.connect().change_gpu("0", &to).await;
         })
         .await;
         match is_seen {
@@ -217,7 +217,7 @@ async fn a_change_that_cannot_be_brought_to_its_end_is_given_up_and_comes_true_a
             false => driver::happen(&home, "hold:0"),
         }
         home.start(&["--sim", gpus]);
-        let client = home.client();
+        let client = home.connect();
         let is_told = |all: &Vec<Event>| all.iter().any(|one| one.text.contains("turned off"));
         until("it is told", || told(&client, "gpu_mode"), is_told).await;
         until("it is divided", || mode(&client), |mode| mode == "mig").await;
@@ -227,7 +227,7 @@ async fn a_change_that_cannot_be_brought_to_its_end_is_given_up_and_comes_true_a
         }
         home.kill();
         home.start(&["--sim", gpus]);
-        assert_eq!(mode(&home.client()).await, "mig", "seen: {is_seen}");
+        assert_eq!(mode(&home.connect()).await, "mig", "seen: {is_seen}");
         assert_eq!(driver::modes(&home), [true], "seen: {is_seen}");
     }
 }

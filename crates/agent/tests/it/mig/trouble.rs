@@ -3,10 +3,9 @@
 mod aside;
 
 use divvy_api::v1::{EndReason, JobState, MigGc, MigState};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::{Bounded as _, divvy, ended, in_state};
 
 use super::*;
-use crate::mig::harness::{ended, in_state};
 
 fn fault(function: &str, code: u32, times: u32) -> String {
     format!("{ENABLED}[[fault]]\nfunction = '{function}'\ncode = {code}\ntimes = {times}\n")
@@ -66,7 +65,7 @@ async fn a_place_that_is_refused_is_left_for_another() {
         return;
     }
     let home = served("a100-40gb:1", &fault(CREATE, 23, 1));
-    let client = home.client();
+    let client = home.connect();
     let job = run(&client, "1g.5gb").await;
     assert_eq!(job.exit_code, Some(0), "{job:#?}");
     assert_eq!(story(&client).await, ["mig_create_failed", "mig_created"]);
@@ -88,7 +87,7 @@ async fn refusals_of_an_earlier_run_do_not_count_for_the_next() {
     // The third makes the first run's instance, and the fourth would be one refusal too many.
     let config = format!("{ENABLED}{}{}", refused(1, 2), refused(4, 1));
     let home = served("a100-40gb:1", &config);
-    let client = home.client();
+    let client = home.connect();
     let script = "test -e once && exit 0; touch once; exec sleep 600";
     let submit = divvy_api::v1::Submit {
         cwd: home.path().to_str().unwrap().to_owned(),
@@ -143,7 +142,7 @@ async fn a_half_made_instance_is_taken_away_again() {
         "a100-40gb:1",
         &fault("nvmlGpuInstanceCreateComputeInstance", 999, 1),
     );
-    let client = home.client();
+    let client = home.connect();
     let job = run(&client, "1g.5gb").await;
     assert_eq!(job.exit_code, Some(0), "{job:#?}");
     assert_eq!(driver::layout(&home, 0).len(), 1);
@@ -155,7 +154,7 @@ async fn a_job_whose_instance_is_refused_for_good_ends_and_says_why() {
         return;
     }
     let home = served("a100-40gb:1", &fault(CREATE, 4, 0));
-    let client = home.client();
+    let client = home.connect();
     let job = run(&client, "1g.5gb").await;
     assert_eq!(job.end_reason, Some(EndReason::LaunchFailed), "{job:#?}");
     assert!(job.reason.unwrap().contains("run as root"));
@@ -172,7 +171,7 @@ async fn a_daemon_that_may_not_see_instances_gives_the_gpu_to_nobody() {
     assert_eq!(driver::modes(&machine_made(&home)), [true]);
     std::fs::write(home.path().join("sim.toml"), "unprivileged = true\n").unwrap();
     home.start(&["--sim", "a100-40gb:1"]);
-    let client = home.client();
+    let client = home.connect();
     let job = client.submit(&on("1g.5gb", &["true"])).await;
     let refused = job.unwrap_err();
     assert!(
@@ -203,16 +202,14 @@ fn machine_made(home: &Home) -> Home {
     ]);
     // No part of a divided GPU is to be had; the machine is there all the same.
     assert!(!output.status.success());
-    let mut other = Home::new();
+    let mut other = Home::empty();
     std::fs::create_dir_all(other.path().join("sim")).unwrap();
     std::os::unix::fs::symlink(
         home.path().join("sim/state"),
         other.path().join("sim/state"),
     )
     .unwrap();
-    other
-        .env
-        .insert("DIVVY_TEST_GPUS", "a100-40gb:1".to_owned());
+    other.set("DIVVY_TEST_GPUS", "a100-40gb:1");
     other
 }
 
@@ -222,13 +219,13 @@ async fn a_machine_that_was_started_again_has_no_instances_and_its_journal_follo
         return;
     }
     let mut home = served("a100-40gb:1", ENABLED);
-    run(&home.client(), "1g.5gb").await;
-    run(&home.client(), "2g.10gb").await;
+    run(&home.connect(), "1g.5gb").await;
+    run(&home.connect(), "2g.10gb").await;
     home.kill();
     driver::happen(&home, "reboot");
     assert!(driver::layout(&home, 0).is_empty());
     home.start(&["--sim", "a100-40gb:1"]);
-    let client = home.client();
+    let client = home.connect();
     assert!(shown(&client).await.is_empty());
     let job = run(&client, "1g.5gb").await;
     assert_eq!(job.exit_code, Some(0));
@@ -245,7 +242,7 @@ async fn a_job_in_anothers_instance_is_told_of() {
         .unwrap();
     let victim = in_state(&client, &victim.id, JobState::Running).await;
     let device = victim.slices[0].mig.clone().unwrap().uuid.unwrap();
-    let probe = harness::divvy().with_file_name("cudarc_probe");
+    let probe = divvy().with_file_name("cudarc_probe");
     let script = format!(
         "CUDA_VISIBLE_DEVICES={device} exec {} hold --bytes 64M --until-file {}",
         probe.display(),
@@ -284,7 +281,7 @@ async fn a_stranger_in_a_jobs_instance_is_told_of() {
         .unwrap();
     let job = in_state(&client, &job.id, JobState::Running).await;
     let device = job.slices[0].mig.clone().unwrap().uuid.unwrap();
-    let probe = harness::divvy().with_file_name("cudarc_probe");
+    let probe = divvy().with_file_name("cudarc_probe");
     let mut stranger = std::process::Command::new(&probe)
         .args(["hold", "--bytes", "64M", "--until-file"])
         .arg(home.path().join("enough"))

@@ -1,9 +1,9 @@
 //! What is in the way of an instance that somebody is to have: leaked handles, a look that fails, who destroys it before it is used.
 
 use divvy_api::v1::{Confirm, JobState, MigGc, MigState, Submit};
+use divvy_testkit::{ended, in_state};
 
 use super::*;
-use crate::mig::harness::{ended, in_state};
 
 /// The driver's ids of the instances that begin at these memory slices.
 fn ids(home: &Home, starts: &[u32]) -> Vec<u32> {
@@ -69,13 +69,13 @@ async fn instances_of_another_user_that_cannot_be_destroyed_cost_a_job_nothing_b
         return;
     }
     let mut home = served("a100-40gb:1", ENABLED);
-    leave(&home.client(), 3).await;
+    leave(&home.connect(), 3).await;
     let starts: Vec<u32> = driver::places(&home, 0).iter().map(|one| one.1).collect();
     leak(&home, "hold", &ids(&home, &starts));
     home.kill();
     was_somebodys(&home);
     home.start(&["--sim", "a100-40gb:1"]);
-    let client = home.client();
+    let client = home.connect();
     let job = run(&client, "1g.5gb").await;
     assert_eq!(job.exit_code, Some(0), "{job:#?}");
     assert_eq!(told(&client, "mig_quarantined").await.len(), starts.len());
@@ -116,7 +116,7 @@ async fn a_job_that_is_to_be_confirmed_gets_another_instance_for_one_that_somebo
     }
     for whole in [true, false] {
         let home = served("a100-40gb:1", ENABLED);
-        let client = home.client();
+        let client = home.connect();
         let granted = async |times: usize| {
             let granted = || told(&client, "granted");
             until("it is granted", granted, |all| all.len() == times).await;

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 /// What was asked: method, path with its query, body.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 use crate::surface::agent::Home;
 use insta::assert_snapshot;

@@ -2,7 +2,7 @@
 
 use divvy_k8s::reservation::share::definition;
 use divvy_k8s::reservation::{GATE, LABEL, NAMESPACE, RESOURCE};
-use divvy_test_support::until_async as until;
+use divvy_testkit::until_async as until;
 use serde_json::{Value, json};
 
 use crate::carrier::kubelet::Kubelet;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use serde::Deserialize;
 use serde_json::Value;
 

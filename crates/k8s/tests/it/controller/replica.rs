@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use divvy_k8s::controller::Registration;
-use divvy_test_support::Bounded as _;
+use divvy_testkit::{Bounded as _, PATIENCE};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, PostParams};
@@ -266,7 +266,7 @@ impl Replica {
 
     /// Waits for a line of its log, or for something else; `None` where that came first.
     pub fn hears(&self, is: impl Fn(&str) -> bool, or: impl Fn() -> bool) -> Option<String> {
-        let ends = Instant::now() + Duration::from_secs(60);
+        let ends = Instant::now() + PATIENCE;
         let mut lines = self.log.lines.lock().unwrap();
         loop {
             if let Some(line) = lines.iter().find(|line| is(line)) {

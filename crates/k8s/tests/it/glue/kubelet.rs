@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use divvy_clearml_stub::Stub;
-use divvy_test_support::{join, let_pass};
+use divvy_testkit::{join, let_pass};
 use serde_json::{Value, json};
 
 use super::apiserver::ApiServer;

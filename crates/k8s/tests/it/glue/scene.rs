@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use divvy_clearml_stub::{Status, Stub};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use serde_json::Value;
 
 use super::apiserver::ApiServer;
@@ -134,4 +134,4 @@ impl Drop for Glue {
     }
 }
 
-pub use divvy_test_support::until;
+pub use divvy_testkit::until;

@@ -1,6 +1,6 @@
 //! A piece is away, and comes back: what kubelet asks waits, and what runs does not notice.
 
-use divvy_test_support::until_async as until;
+use divvy_testkit::until_async as until;
 use futures_util::FutureExt;
 
 use crate::kubelet::gate::{Cut, Gate};

@@ -2,7 +2,7 @@
 
 use divvy_api::v1::{ClaimDevice, MigState};
 use divvy_k8s::node::protocol::dra::Claim;
-use divvy_test_support::until_async as until;
+use divvy_testkit::until_async as until;
 use serde_json::json;
 
 use crate::kubelet::machine::NODE;

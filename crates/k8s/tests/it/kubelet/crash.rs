@@ -2,38 +2,12 @@
 
 use divvy_k8s::node::protocol::dra::Claim;
 
-use divvy_test_support::until_async as until;
+use divvy_testkit::failpoints::{CLAIM_DELETE, CLAIM_PUT, CRASH_AT, MIG_CREATE, MIG_DESTROY};
+use divvy_testkit::until_async as until;
 
 use crate::kubelet::fake::Driver;
 use crate::kubelet::gate::{Cut, Gate};
 use crate::kubelet::rig::Node;
-
-/// Where the daemon dies while a claim is prepared or unprepared (`agent::failpoint`), and how often it comes there before.
-const OF_CLAIMS: [&str; 7] = [
-    "claim.intent",
-    "claim.kept",
-    "claim.laid",
-    "claim.cdi",
-    "claim.lent",
-    "claim.released",
-    "claim.freed",
-];
-
-/// The same for instances.
-const OF_INSTANCES: [&str; 12] = [
-    "mig.create.intent",
-    "mig.create.begin",
-    "mig.create.gi",
-    "mig.create.ci",
-    "mig.create.done",
-    "mig.create.kept",
-    "mig.destroy.intent",
-    "mig.destroy.begin",
-    "mig.destroy.ci",
-    "mig.destroy.gi",
-    "mig.destroy.done",
-    "mig.destroy.kept",
-];
 
 /// Where the driver is killed: at each of its calls to the agent.
 const OF_CALLS: [(&str, Cut); 6] = [
@@ -48,7 +22,7 @@ const OF_CALLS: [(&str, Cut); 6] = [
 /// A daemon that dies at a point, and is started again as often as it dies.
 async fn dies_at(node: &mut Node, driver: &Driver, point: &str, story: impl AsyncFnOnce(Driver)) {
     node.kill_daemon();
-    node.start_daemon(&[("DIVVY_CRASH_AT", point)]).await;
+    node.start_daemon(&[(CRASH_AT, point)]).await;
     let story = story(driver.clone());
     let again = async {
         node.daemon_dies().await;
@@ -68,7 +42,7 @@ async fn one_after_the_other(driver: &Driver, first: &Claim, second: &Claim) {
 async fn a_daemon_that_dies_at_any_step_of_a_claim_holds_it_once_or_not_at_all() {
     let (mut node, driver) = Node::served("a100-80gb:1").await;
     let gpu = node.gpu(0).await;
-    for point in OF_CLAIMS {
+    for point in CLAIM_PUT.into_iter().chain(CLAIM_DELETE) {
         eprintln!("dies at {point}");
         let first = node.allocate("first", &[(&gpu, Some("60Gi"))]);
         let second = node.allocate("second", &[(&gpu, Some("60Gi"))]);
@@ -90,7 +64,7 @@ async fn a_daemon_that_dies_at_any_step_of_an_instance_makes_it_once_or_not_at_a
         node.place("2g.20gb", 0).await,
         node.place("3g.40gb", 0).await,
     ];
-    for point in OF_INSTANCES {
+    for point in MIG_CREATE.into_iter().chain(MIG_DESTROY) {
         eprintln!("dies at {point}");
         let first = node.allocate("first", &[(&two, None)]);
         let second = node.allocate("second", &[(&three, None)]);

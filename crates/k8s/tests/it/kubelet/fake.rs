@@ -16,7 +16,7 @@ use divvy_k8s::node::protocol::health::{
 };
 use divvy_k8s::node::protocol::registration::registration_client::RegistrationClient;
 use divvy_k8s::node::protocol::registration::{InfoRequest, PluginInfo, RegistrationStatus};
-use divvy_test_support::until_async as until;
+use divvy_testkit::until_async as until;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};

@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, response::IntoResponse};
 use divvy_api::v1::List;
-use divvy_test_support::until_async as until;
+use divvy_testkit::until_async as until;
 use futures_util::stream::unfold;
 use serde_json::{Value, json};
 use tokio::net::UnixListener;

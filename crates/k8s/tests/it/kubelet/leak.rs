@@ -1,6 +1,6 @@
 //! What nobody will ever give back.
 
-use divvy_test_support::until_async as until;
+use divvy_testkit::until_async as until;
 use serde_json::json;
 
 use crate::kubelet::rig::Node;

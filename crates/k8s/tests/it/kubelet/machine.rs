@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Gpu, HeldClaim};
-use divvy_test_support::{Bounded as _, programs, until_async as until};
+use divvy_testkit::{Bounded as _, programs, until_async as until};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::net::UnixStream;

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 use crate::kubelet::rig::Node;
 

@@ -5,7 +5,7 @@ use std::fs;
 use divvy_k8s::node::protocol::health::HealthStatus;
 use divvy_k8s::node::registration_socket;
 
-use divvy_test_support::until_async as until;
+use divvy_testkit::until_async as until;
 
 use crate::kubelet::raw::{Answer, PROTOCOL_ERROR, authority, get_info};
 use crate::kubelet::rig::Node;

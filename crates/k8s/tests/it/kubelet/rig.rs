@@ -7,7 +7,7 @@ use std::process::ExitStatus;
 
 use divvy_k8s::claim::DRIVER;
 use divvy_k8s::node::protocol::dra::Claim;
-use divvy_test_support::until_async as until;
+use divvy_testkit::until_async as until;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

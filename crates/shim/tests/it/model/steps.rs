@@ -9,9 +9,9 @@ mod pools;
 mod sharing;
 
 use crate::model::actor::{Actor, Answer, Arg, Array, Graph, Linear, Mapped, Reference};
-use crate::model::random::Random;
 use crate::model::world::World;
 use crate::support::MIB;
+use divvy_testkit::Rng;
 
 use graphs::{
     capture, end_capture, end_graph, free_what_is_left, graph, invalidate, launch, trim_graphs,
@@ -100,7 +100,7 @@ pub fn take(world: &mut World) -> (&'static str, u64) {
     }
 }
 
-fn size(random: &mut Random, free: u64) -> u64 {
+fn size(random: &mut Rng, free: u64) -> u64 {
     match random.below(12) {
         0..3 => 1 + random.below(4096),
         3..6 => 1 + random.below(4 * MIB),
@@ -144,7 +144,7 @@ fn ready(world: &mut World, at: usize) -> Option<&mut Actor> {
     actor.context.is_some().then_some(actor)
 }
 
-fn pick<T>(random: &mut Random, from: &mut Vec<T>) -> Option<T> {
+fn pick<T>(random: &mut Rng, from: &mut Vec<T>) -> Option<T> {
     let index = random.index(from.len())?;
     Some(from.swap_remove(index))
 }

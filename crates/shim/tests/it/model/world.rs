@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use divvy_ledger::{Control, Snapshot};
 
 use crate::model::actor::{Actor, Arg};
-use crate::model::random::Random;
 use crate::model::steps;
 use crate::support::{MIB, Probe, Rig};
+use divvy_testkit::Rng;
 
 const ACTORS: usize = 3;
 const ROOM: u64 = 512 * MIB;
 
 pub struct World {
     seed: u64,
-    pub random: Random,
+    pub random: Rng,
     /// Whether processes share memory in this run. Then what each has is told apart differently by the driver and the ledger.
     pub shares: bool,
     pub rig: Rig,
@@ -38,7 +38,7 @@ impl World {
         let actors = (0..ACTORS).map(|_| Actor::start(&rig)).collect();
         World {
             seed,
-            random: Random::new(seed),
+            random: Rng::new(seed),
             shares: !seed.is_multiple_of(2),
             limit: rig.limit,
             ceiling: rig.limit,

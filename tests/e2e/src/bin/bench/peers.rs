@@ -97,7 +97,7 @@ impl Peers {
         let folder = home.scratch().join("slurm");
         let configured = configure(&folder, mknod)?;
         let with = |program: &Path| {
-            let mut command = home.command(&program.display().to_string());
+            let mut command = home.command(program);
             command
                 .env("SLURM_CONF", &configured)
                 .stderr(Stdio::null())

@@ -7,12 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+pub use divvy_testkit::PATIENCE;
 use serde_json::{Value, json};
 
 /// Who writes what the suite writes.
 const MANAGER: &str = "--field-manager=divvy-suite";
-/// How long the cluster may take for anything. Generous, because it may be busy.
-pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// kubectl, and as whom.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use divvy_e2e::Home;
 use divvy_e2e::clearml::{Agent, Scene, Server, image};
 use divvy_e2e::engine::{Engine, Kind};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use serde_json::json;
 
 use crate::clearml::placement;
@@ -44,7 +44,7 @@ fn a_container_whose_task_is_aborted_is_gone() {
         .server
         .must("tasks.stop", json!({ "task": task.id() }));
     task.becomes("stopped");
-    engine.is_rid_of(&job.id, &scene.home.path());
+    engine.is_rid_of(&job.id, scene.home.path());
 }
 
 mod exhaustive {
@@ -68,7 +68,7 @@ mod exhaustive {
         let _daemon = scene.daemon("0", &["single_gpu=1"], &["--docker"]);
         assert_eq!(task.runs_on(), "gpu0");
         let job = task.jobs().pop().expect("it runs");
-        let containers = engine.containers_of(&job.id, &scene.home.path());
+        let containers = engine.containers_of(&job.id, scene.home.path());
         assert_eq!(containers.len(), 1, "{containers:?}");
         let killed = engine
             .docker(&["kill", "--signal", "KILL", &containers[0]])

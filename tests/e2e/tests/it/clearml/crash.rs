@@ -5,6 +5,7 @@ use std::path::Path;
 use divvy_clearml_stub::{Fault, Hold};
 use divvy_e2e::clearml::{Scene, Task};
 use divvy_e2e::{Daemon, until};
+use divvy_testkit::failpoints::{self, CRASH_AT};
 
 const QUEUES: [&str; 2] = ["half_gpu=0.5", "single_gpu=1"];
 
@@ -89,8 +90,8 @@ fn a_daemon_killed_when_its_call_is_done_and_not_answered_loses_nothing() {
     assert!(crash_at_call(Fault::hold_after, "after", 2));
 }
 
-/// Points of the agent between two of the front end's calls, see `crates/agent/src/host/failpoint.rs`.
-const POINTS: [&str; 16] = [
+/// Commits of the journal between two of the front end's calls.
+const COMMITS: [&str; 8] = [
     "journal.commit:1",
     "journal.commit:2",
     "journal.commit:3",
@@ -99,14 +100,6 @@ const POINTS: [&str; 16] = [
     "journal.commit:6",
     "journal.commit:7",
     "journal.commit:8",
-    "confirm.granted",
-    "confirm.intent",
-    "confirm.kept",
-    "confirm.answered",
-    "confirm.prepared",
-    "confirm.spawned",
-    "end.freed",
-    "end.forgotten",
 ];
 
 /// Waits until the daemon has died, or everything is done without its having come to the point.
@@ -130,7 +123,7 @@ fn crash_at_points(points: &[&str]) {
         let tasks = tasks(&scene);
         let words = scene.words("0", &QUEUES);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let daemon = scene.home.daemon_with(&words, &[("DIVVY_CRASH_AT", point)]);
+        let daemon = scene.home.daemon_with(&words, &[(CRASH_AT, point)]);
         if dies(&daemon, &tasks) {
             died += 1;
             drop(daemon);
@@ -187,12 +180,12 @@ mod exhaustive {
 
     #[test]
     fn a_daemon_that_dies_between_any_two_of_its_records_loses_nothing() {
-        crash_at_points(&POINTS[..8]);
+        crash_at_points(&COMMITS);
     }
 
     #[test]
     fn a_daemon_that_dies_at_any_step_of_a_start_or_an_end_loses_nothing() {
-        crash_at_points(&POINTS[8..]);
+        crash_at_points(&[&failpoints::CONFIRM[..], &["end.freed", "end.forgotten"]].concat());
     }
 
     #[test]

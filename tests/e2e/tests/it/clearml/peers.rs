@@ -7,7 +7,7 @@ use std::sync::Arc;
 use divvy_clearml_stub::Call;
 use divvy_e2e::clearml::{Agent, Scene, Server};
 use divvy_e2e::{client_script, python, until};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use serde_json::{Value, json};
 
 /// The words that start the stock agent, with a scene's environment.

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use divvy_api::v1::{Claim, ClaimDevice, HeldClaim, JobState};
 use divvy_e2e::engine::{Engine, IMAGE};
 use divvy_e2e::{GIB, Home, until};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -10,7 +10,8 @@ use divvy_api::v1::{EndReason, Job, JobState};
 use divvy_e2e::engine::door::{Call, Fault, FaultProxy, WORDS};
 use divvy_e2e::engine::{Engine, IMAGE};
 use divvy_e2e::{Daemon, Home, until};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
+use divvy_testkit::failpoints::CRASH_AT;
 
 use super::{ENGINE, cancel};
 
@@ -141,7 +142,7 @@ impl Scene {
     }
 
     fn containers(&self, job: &Job) -> Vec<String> {
-        self.engine.containers_of(&job.id, &self.home.path())
+        self.engine.containers_of(&job.id, self.home.path())
     }
 
     /// It was cancelled, and nothing of it ran.
@@ -413,7 +414,7 @@ fn what_was_made_for_a_job_that_then_lost_its_supervisor_is_taken_away_by_the_sa
     let devices = home.scratch().join("cdi");
     let by_device = ["--cdi-dir", devices.to_str().expect("a plain path")];
     // Each of its supervisors dies before it has written down that it begins.
-    let dies = [("DIVVY_CRASH_AT", "container.made")];
+    let dies = [(CRASH_AT, "container.made")];
     for words in [&[][..], &by_device] {
         let mut daemon = home.daemon_with(words, &dies);
         home.is_served_by(&mut daemon);
@@ -422,7 +423,7 @@ fn what_was_made_for_a_job_that_then_lost_its_supervisor_is_taken_away_by_the_sa
         assert_eq!(job.end_reason, Some(EndReason::LaunchFailed), "{job:?}");
         let why = job.reason.clone().unwrap_or_default();
         assert!(why.contains("its supervisor ended 3 times"), "{why}");
-        engine.is_rid_of(&id, &home.path());
+        engine.is_rid_of(&id, home.path());
         until("its device is gone", || {
             let files = fs::read_dir(&devices).into_iter().flatten();
             (files.count() == 0).then_some(())

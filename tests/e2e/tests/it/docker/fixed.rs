@@ -5,7 +5,7 @@ use std::path::Path;
 
 use divvy_e2e::GIB;
 use divvy_e2e::engine::{Engine, IMAGE};
-use divvy_test_support::{Bounded as _, until};
+use divvy_testkit::{Bounded as _, until};
 
 use super::{got, reports, scene};
 

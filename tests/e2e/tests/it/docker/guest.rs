@@ -6,7 +6,7 @@ use std::path::Path;
 use divvy_api::v1::{EndReason, JobState, LimiterForm};
 use divvy_e2e::engine::{Engine, IMAGE, MUSL_IMAGE};
 use divvy_e2e::{GIB, Home, until};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 
 use super::{ENGINE, cancel, got, kill, pid_in, reports, scene};
 

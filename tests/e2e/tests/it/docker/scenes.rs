@@ -19,7 +19,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use divvy_api::v1::{EndReason, Job, JobState, LimiterForm};
 use divvy_e2e::engine::{Engine, IMAGE, MUSL_IMAGE, USERS_IMAGE};
 use divvy_e2e::{GIB, Home, MIB, until, write_program};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -155,10 +155,10 @@ fn a_container_is_held_to_its_slice_and_sees_nothing_else_whatever_its_environme
         said.stderr
     );
 
-    let containers = engine.containers_of("1", &home.path());
+    let containers = engine.containers_of("1", home.path());
     until("its containers are gone", || {
         engine
-            .containers_of("3", &home.path())
+            .containers_of("3", home.path())
             .is_empty()
             .then_some(())
     });
@@ -279,7 +279,7 @@ fn a_container_outlives_supervisor_and_daemon_and_runs_once() {
     });
     let now = home.job(&job);
     assert_eq!((now.state, now.pid), (JobState::Running, first.pid));
-    assert_eq!(engine.containers_of(&job, &home.path()).len(), 1);
+    assert_eq!(engine.containers_of(&job, home.path()).len(), 1);
 
     home.open("go");
     let ended = home.ended(&job);
@@ -289,7 +289,7 @@ fn a_container_outlives_supervisor_and_daemon_and_runs_once() {
     );
     assert_eq!(fs::read_to_string(gates.join("begun")).unwrap(), "begun\n");
     assert_eq!(home.log(&job), "before\nafter\n");
-    engine.is_rid_of(&job, &home.path());
+    engine.is_rid_of(&job, home.path());
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn what_is_left_of_a_journal_that_is_no_more_is_taken_away() {
     until("it has begun", || {
         gates.join("begun").exists().then_some(())
     });
-    let left = engine.containers_of(&job, &home.path());
+    let left = engine.containers_of(&job, home.path());
     daemon.crash();
     kill(pid_in(&home, &job, "launch"));
     fs::remove_dir_all(home.path()).unwrap();
@@ -355,7 +355,7 @@ fn what_is_left_of_a_journal_that_is_no_more_is_taken_away() {
     let _daemon = home.daemon(&[]);
     until("it is gone", || {
         engine
-            .containers_of(&job, &home.path())
+            .containers_of(&job, home.path())
             .is_empty()
             .then_some(())
     });
@@ -383,7 +383,7 @@ fn cancelling_asks_first_and_kills_after_the_grace() {
         assert_eq!(ended.end_reason, Some(EndReason::Cancelled), "{ended:?}");
         assert_eq!(ended.exit_code, Some(code), "{script}");
         assert!(home.log(&job).ends_with(last), "{}", home.log(&job));
-        engine.is_rid_of(&job, &home.path());
+        engine.is_rid_of(&job, home.path());
     }
 }
 
@@ -483,7 +483,7 @@ fn the_engine_shows_a_containers_secrets_to_each_of_its_users() {
     let flags = ["--secret", "TOKEN", "--docker-args", &mount];
     let job = submit(&home, &flags, &["sh", "-c", ONCE]);
     home.running(&job);
-    let container = &engine.containers_of(&job, &home.path())[0];
+    let container = &engine.containers_of(&job, home.path())[0];
     let variables = engine.ask(&["inspect", "--format", "{{.Config.Env}}", container]);
     assert!(variables.contains("TOKEN=hush"), "{variables}");
     home.open("go");
@@ -550,7 +550,7 @@ fn an_image_that_the_limiter_cannot_hold_is_found_out_and_handled_by_policy() {
         );
         let job = home.ended("last");
         assert_eq!(job.end_reason, Some(EndReason::LaunchFailed), "{job:?}");
-        assert!(engine.containers_of(&job.id, &home.path()).is_empty());
+        assert!(engine.containers_of(&job.id, home.path()).is_empty());
     }
     assert_eq!(daemon.stop(), 0);
 
@@ -616,7 +616,7 @@ fn a_daemon_with_an_image_runs_each_queues_jobs_in_containers() {
     // The submitter's variables are not the container's.
     assert!(log.starts_with("hello in /tmp as\n"), "{log}");
     assert!(got(&report) < 40 * GIB, "{report}");
-    assert_eq!(engine.containers_of(&job, &home.path()).len(), 1);
+    assert_eq!(engine.containers_of(&job, home.path()).len(), 1);
     cancel(&home, &job);
     home.ended(&job);
     // `run` is a process on this terminal, whatever the daemon's queues are.
@@ -700,16 +700,16 @@ fn memory_past_the_limiter_in_a_container_ends_its_job_where_that_is_the_policy(
     let job = submit(&home, &[&past], &["sh", "-c", PAST]);
     let ended = home.ended(&job);
     assert_eq!(ended.end_reason, Some(EndReason::Bypass), "{ended:?}");
-    engine.is_rid_of(&job, &home.path());
+    engine.is_rid_of(&job, home.path());
 
     // What the engine starts in it later descends from nobody of the job's, and is the job's all the same.
     let job = submit(&home, &[&past], &["sleep", "1000"]);
     home.running(&job);
-    let container = engine.containers_of(&job, &home.path()).remove(0);
+    let container = engine.containers_of(&job, home.path()).remove(0);
     let _ = engine.ask(&["exec", "--detach", &container, "sh", "-c", PAST]);
     let ended = home.ended(&job);
     assert_eq!(ended.end_reason, Some(EndReason::Bypass), "{ended:?}");
-    engine.is_rid_of(&job, &home.path());
+    engine.is_rid_of(&job, home.path());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use divvy_clearml_stub::{Status, Stub};
 use divvy_e2e::engine::{Engine, IMAGE};
 use divvy_e2e::{GIB, Home, python, until, write_program};
-use divvy_test_support::Bounded as _;
+use divvy_testkit::Bounded as _;
 use serde_json::json;
 
 use super::{got, reports, scene};

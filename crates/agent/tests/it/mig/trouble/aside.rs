@@ -1,7 +1,7 @@
 //! Instances that are set aside: those that cannot be destroyed, and those that somebody divided.
 
 use super::*;
-use crate::mig::harness::call;
+use divvy_testkit::call;
 
 /// Waits until one is.
 async fn set_aside(client: &Client) {
@@ -87,7 +87,7 @@ async fn what_is_set_aside_is_so_for_the_next_daemon_and_goes_by_itself_when_it_
 
     home.kill();
     home.start(&["--sim", "a100-40gb:1"]);
-    let client = home.client();
+    let client = home.connect();
     set_aside(&client).await;
     let next = run(&client, "1g.5gb").await;
     assert_eq!(next.exit_code, Some(0), "{next:#?}");
@@ -97,7 +97,7 @@ async fn what_is_set_aside_is_so_for_the_next_daemon_and_goes_by_itself_when_it_
     home.kill();
     driver::happen(&home, &format!("release:0/{id}/0"));
     home.start(&["--sim", "a100-40gb:1"]);
-    let client = home.client();
+    let client = home.connect();
     until("it is gone", || shown(&client), |all| all.len() == 1).await;
     assert_eq!(shown(&client).await[0].2, MigState::Idle);
     let left = driver::places(&home, 0);
@@ -151,7 +151,7 @@ async fn an_instance_that_is_divided_while_an_order_is_on_its_way_is_left_to_who
     }
     for (parts, is_wanted) in [(2, false), (1, false), (2, true), (1, true)] {
         let home = served("a100-40gb:1", ENABLED);
-        let client = home.client();
+        let client = home.connect();
         run(&client, "2g.10gb").await;
         let (profile, start) = driver::places(&home, 0)[0];
         let lock = held_up(&home).await;
@@ -225,6 +225,6 @@ async fn what_was_done_to_instances_is_counted() {
 }
 
 fn metrics(home: &Home) -> String {
-    let socket = home.path().join("divvy.sock");
+    let socket = home.socket();
     call(&socket, "GET", "/metrics", "").1
 }

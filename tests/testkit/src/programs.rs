@@ -63,3 +63,41 @@ pub fn folder() -> &'static Path {
         profile.to_owned()
     })
 }
+
+/// The program under test.
+///
+/// # Panics
+/// As [`folder`].
+#[must_use]
+pub fn divvy() -> PathBuf {
+    folder().join("divvy")
+}
+
+/// A folder of built programs and libraries: `target/debug` or `target/release`.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    folder: PathBuf,
+}
+
+impl Programs {
+    /// The ones in [`folder`].
+    ///
+    /// # Panics
+    /// When they do not build.
+    #[must_use]
+    pub fn of_this_test() -> Self {
+        Self::at(folder().to_owned())
+    }
+
+    /// The ones in `folder`, as they are.
+    #[must_use]
+    pub fn at(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// Path of the program `name`.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+}

@@ -1,21 +1,31 @@
-//! One private instance of Divvy.
+//! The daemon harness: a private instance of Divvy with its daemon, its command line and its API.
 
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt as _;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
 use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{Error, Job, JobState};
-use divvy_test_support::{Bounded as _, PATIENCE, signals, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::runtime::{self, Runtime};
 
-use crate::{CommandOutput, Programs, kill_all_that_mention};
+use crate::failpoints::CRASH_AT;
+use crate::record::{end_all, recorded};
+use crate::{
+    Bounded as _, CommandOutput, PATIENCE, Programs, kill_all_that_mention, signals, until,
+    until_async,
+};
 
 /// Variables of the caller that would leak into what is tested.
 const FOREIGN: [&str; 6] = [
@@ -61,11 +71,12 @@ impl Daemon {
 
     /// Its exit code, should it have ended.
     pub fn ended(&mut self) -> Option<i32> {
-        self.child
-            .try_wait()
-            .ok()
-            .flatten()
-            .and_then(|status| status.code())
+        self.status().and_then(|status| status.code())
+    }
+
+    /// How it has ended, should it have.
+    pub fn status(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
     }
 
     /// Process id.
@@ -83,17 +94,22 @@ impl Drop for Daemon {
 }
 
 /// A private instance in a folder of its own, over simulated GPUs or the machine's. When dropped, every process of it is
-/// killed and the folder removed; when a test fails, what the daemon said is printed first.
+/// killed, the control groups of its jobs and its folder are removed; when a test fails, what the daemon said is printed first.
+///
+/// Its daemon is either a [`Daemon`] that the caller keeps ([`Home::daemon`]) or one that the instance keeps ([`Home::start`]).
 pub struct Home {
     folder: TempDir,
+    /// `DIVVY_HOME`.
+    path: PathBuf,
     programs: Programs,
     sim: Option<String>,
-    variables: Vec<(String, String)>,
+    variables: BTreeMap<String, String>,
     memory: Option<TempDir>,
     /// What is started here comes before whatever else the machine does.
     first: bool,
+    kept: Option<Daemon>,
     client: Client,
-    runtime: tokio::runtime::Runtime,
+    runtime: OnceLock<Runtime>,
 }
 
 impl Home {
@@ -113,19 +129,41 @@ impl Home {
     /// When its folder cannot be made.
     #[must_use]
     pub fn with(programs: Programs, sim: Option<&str>) -> Self {
+        let folder = tempfile::Builder::new().prefix("divvy-").tempdir();
+        let folder = folder.expect("a temporary folder can be made");
+        let path = folder.path().join("home");
+        Self::at(folder, path, programs, sim)
+    }
+
+    /// An instance whose `DIVVY_HOME` is there before its first daemon. The words of a daemon name its GPUs.
+    ///
+    /// # Panics
+    /// When its folder cannot be made.
+    #[must_use]
+    pub fn empty() -> Self {
+        let folder = TempDir::new_in("/tmp").expect("a temporary folder can be made");
+        let path = folder.path().to_owned();
+        Self::at(folder, path, Programs::of_this_test(), None)
+    }
+
+    /// The same with a daemon of these words, which the instance keeps.
+    ///
+    /// # Panics
+    /// When the daemon does not start.
+    #[must_use]
+    #[track_caller]
+    pub fn started(words: &[&str]) -> Self {
+        let mut home = Self::empty();
+        home.start(words);
+        home
+    }
+
+    fn at(folder: TempDir, path: PathBuf, programs: Programs, sim: Option<&str>) -> Self {
         signals::reset_for_children();
-        let folder = tempfile::Builder::new()
-            .prefix("divvy-")
-            .tempdir()
-            .expect("a temporary folder can be made");
-        fs::create_dir(folder.path().join("gates")).expect("a folder can be made in a new one");
-        let client = Client::new(folder.path().join("home/divvy.sock"));
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime can be made");
+        let client = Client::new(path.join("divvy.sock"));
         Self {
             folder,
+            path,
             programs,
             sim: sim.map(str::to_owned),
             variables: std::env::var("DIVVY_TEST_FORM")
@@ -134,16 +172,37 @@ impl Home {
                 .collect(),
             memory: None,
             first: false,
+            kept: None,
             client,
-            runtime,
+            runtime: OnceLock::new(),
         }
     }
 
     /// Sets a variable for everything that is started here.
     #[must_use]
     pub fn variable(mut self, name: &str, value: &str) -> Self {
-        self.variables.push((name.to_owned(), value.to_owned()));
+        self.set(name, value);
         self
+    }
+
+    /// Sets a variable for everything that is started from now on.
+    pub fn set(&mut self, name: &str, value: impl Into<String>) {
+        self.variables.insert(name.to_owned(), value.into());
+    }
+
+    /// Removes a variable that was set here.
+    pub fn unset(&mut self, name: &str) {
+        self.variables.remove(name);
+    }
+
+    /// The value of a variable that was set here.
+    ///
+    /// # Panics
+    /// When it was not.
+    #[must_use]
+    pub fn get(&self, name: &str) -> &str {
+        let value = self.variables.get(name);
+        value.unwrap_or_else(|| panic!("{name} is not set"))
     }
 
     /// Keeps the slices in memory and the rest on disk, as an installed instance does; a private home has all in one folder.
@@ -160,7 +219,7 @@ impl Home {
             .mode(0o700)
             .create(self.path())
             .expect("the home is new");
-        symlink(memory.path(), self.path().join("slices")).expect("the home is new");
+        symlink(memory.path(), self.path.join("slices")).expect("the home is new");
         self.memory = Some(memory);
         self
     }
@@ -175,8 +234,14 @@ impl Home {
 
     /// `DIVVY_HOME`.
     #[must_use]
-    pub fn path(&self) -> PathBuf {
-        self.folder.path().join("home")
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The socket of the API.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.path.join("divvy.sock")
     }
 
     /// A folder for the test's own files.
@@ -197,13 +262,13 @@ impl Home {
 
     /// A command with this instance's environment and none of the caller's.
     #[must_use]
-    pub fn command(&self, program: &str) -> Command {
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = match self.first {
             true => Command::new("nice"),
-            false => Command::new(program),
+            false => Command::new(&program),
         };
         if self.first {
-            command.args(["--adjustment=-20", program]);
+            command.arg("--adjustment=-20").arg(program);
         }
         for (name, _) in std::env::vars_os() {
             if name
@@ -214,14 +279,14 @@ impl Home {
             }
         }
         command
-            .env("DIVVY_HOME", self.path())
+            .env("DIVVY_HOME", &self.path)
             .env("NO_COLOR", "1")
             .current_dir(self.folder.path())
             .stdin(Stdio::null());
         if let Some(sim) = &self.sim {
             command.env("DIVVY_SIM", sim);
         }
-        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command.envs(&self.variables);
         command
     }
 
@@ -231,8 +296,8 @@ impl Home {
         let mut command = self.command(program);
         if self.sim.is_some() {
             command
-                .env("LD_LIBRARY_PATH", self.path().join("sim/lib"))
-                .env("DIVVY_SIM_STATE", self.path().join("sim/state"));
+                .env("LD_LIBRARY_PATH", self.path.join("sim/lib"))
+                .env("DIVVY_SIM_STATE", self.path.join("sim/state"));
         }
         command
     }
@@ -240,9 +305,20 @@ impl Home {
     /// `divvy WORDS…`, ready to start.
     #[must_use]
     pub fn divvy_command(&self, words: &[&str]) -> Command {
-        let mut command = self.command(&self.program("divvy"));
+        let mut command = self.command(self.program("divvy"));
         command.args(words);
         command
+    }
+
+    /// The raw output of `divvy WORDS…`, run to its end.
+    ///
+    /// # Panics
+    /// When it takes longer than a minute.
+    #[must_use]
+    #[track_caller]
+    pub fn run(&self, words: &[&str]) -> Output {
+        let output = self.divvy_command(words).output_bounded();
+        output.expect("divvy starts")
     }
 
     /// Runs `divvy WORDS…` to its end.
@@ -309,14 +385,22 @@ impl Home {
     /// When it does not start.
     #[must_use]
     pub fn daemon_with(&self, words: &[&str], variables: &[(&str, &str)]) -> Daemon {
+        let mut command = self.divvy_command(&[&["daemon"], words].concat());
+        self.spawn(command.envs(variables.iter().copied()))
+    }
+
+    /// Starts a daemon by a command of the caller's, and does not wait.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[must_use]
+    pub fn spawn(&self, command: &mut Command) -> Daemon {
         let log = File::options()
             .create(true)
             .append(true)
             .open(self.daemon_output())
             .expect("the folder can be written");
-        let child = self
-            .divvy_command(&[&["daemon"], words].concat())
-            .envs(variables.iter().copied())
+        let child = command
             .stdout(log.try_clone().expect("a file can be cloned"))
             .stderr(log)
             .spawn()
@@ -324,27 +408,164 @@ impl Home {
         Daemon { child }
     }
 
-    fn daemon_output(&self) -> PathBuf {
+    /// Starts `divvy daemon WORDS…`, keeps it, and waits until its socket takes connections.
+    ///
+    /// # Panics
+    /// When it ends instead.
+    #[track_caller]
+    pub fn start(&mut self, words: &[&str]) {
+        let mut command = self.divvy_command(&[&["daemon"], words].concat());
+        self.start_by(&mut command);
+    }
+
+    /// The same by a command of the caller's.
+    ///
+    /// # Panics
+    /// When it ends instead.
+    #[track_caller]
+    pub fn start_by(&mut self, command: &mut Command) {
+        let mut daemon = self.spawn(command);
+        let socket = self.socket();
+        until("the daemon takes connections", || {
+            if let Some(status) = daemon.status() {
+                panic!("the daemon ended with {status}: {}", self.daemon_log());
+            }
+            // The socket of a daemon that was killed is still there and refuses.
+            UnixStream::connect(&socket).is_ok()
+        });
+        self.keep(daemon);
+    }
+
+    /// Keeps a daemon.
+    pub fn keep(&mut self, daemon: Daemon) {
+        self.kept = Some(daemon);
+    }
+
+    /// The daemon that is kept.
+    ///
+    /// # Panics
+    /// When there is none, as for every method that asks something of it.
+    #[must_use]
+    #[track_caller]
+    pub fn kept(&mut self) -> &mut Daemon {
+        self.kept.as_mut().expect("a daemon is kept")
+    }
+
+    /// Process id of the daemon that is kept.
+    ///
+    /// # Panics
+    /// As [`Self::kept`].
+    #[must_use]
+    #[track_caller]
+    pub fn daemon_pid(&self) -> u32 {
+        self.kept.as_ref().expect("a daemon is kept").pid()
+    }
+
+    /// Ends the daemon that is kept as a crash would.
+    ///
+    /// # Panics
+    /// As [`Self::kept`].
+    #[track_caller]
+    pub fn kill(&mut self) {
+        self.kept.take().expect("a daemon is kept").crash();
+    }
+
+    /// Asks the daemon that is kept to stop (SIGTERM) and waits; its exit code.
+    ///
+    /// # Panics
+    /// As [`Self::kept`], and when a signal ended it.
+    #[must_use]
+    #[track_caller]
+    pub fn stop(&mut self) -> i32 {
+        self.kept.take().expect("a daemon is kept").stop()
+    }
+
+    /// One row of a crash table: starts a daemon that dies at a failpoint, has it come there by `work`, and starts another.
+    ///
+    /// # Panics
+    /// When it does not come there.
+    pub async fn crash_at(&mut self, point: &str, words: &[&str], work: impl AsyncFnOnce(&Self)) {
+        self.die_at(point, words, work).await;
+        self.start(words);
+    }
+
+    /// The same without another daemon.
+    ///
+    /// # Panics
+    /// When it does not come there.
+    pub async fn die_at(&mut self, point: &str, words: &[&str], work: impl AsyncFnOnce(&Self)) {
+        self.set(CRASH_AT, point);
+        self.start(words);
+        work(self).await;
+        self.dies(point).await;
+    }
+
+    /// Waits until the daemon that is kept has died at this failpoint, of which [`CRASH_AT`] told it. The next one does not.
+    ///
+    /// # Panics
+    /// When it does not come there, or ends another way.
+    async fn dies(&mut self, point: &str) {
+        let mut daemon = self.kept.take().expect("a daemon is kept");
+        let what = format!("the daemon comes to {point}");
+        let status = until_async(what, async || daemon.status()).await;
+        assert_eq!(status.signal(), Some(9), "{point}: {status}");
+        self.unset(CRASH_AT);
+    }
+
+    /// The file that has what the daemons of this instance write to stdout and stderr.
+    #[must_use]
+    pub fn daemon_output(&self) -> PathBuf {
         self.folder.path().join("daemon.out")
+    }
+
+    /// What the daemons of this instance have written to stdout and stderr.
+    #[must_use]
+    pub fn daemon_log(&self) -> String {
+        fs::read_to_string(self.daemon_output()).unwrap_or_default()
     }
 
     /// What all daemons of this instance have said, the last 60 lines.
     #[must_use]
     pub fn daemon_said(&self) -> String {
-        let mut text = fs::read_to_string(self.daemon_output()).unwrap_or_default();
-        text.push_str(&fs::read_to_string(self.path().join("daemon.log")).unwrap_or_default());
+        let mut text = self.daemon_log();
+        text.push_str(&fs::read_to_string(self.path.join("daemon.log")).unwrap_or_default());
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(60)..].join("\n")
     }
 
-    /// What the record of a job says last of this: `launch`, `started`, `exit`.
+    /// The latest entry of this kind in the record of a job: `launch`, `started`, `exit`.
     #[must_use]
     pub fn recorded(&self, job: &str, what: &str) -> Option<Value> {
-        let record = self.path().join("jobs").join(job).join("record");
-        let text = fs::read_to_string(record).unwrap_or_default();
-        let lines = text.lines().skip(1);
-        let lines = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        lines.filter_map(|line| line.get(what).cloned()).last()
+        recorded(&self.path.join("jobs").join(job), what)
+    }
+
+    /// Process id of a job's supervisor (`launch`) or program (`started`), once its record has it.
+    ///
+    /// # Panics
+    /// When its record does not come to it.
+    #[must_use]
+    #[track_caller]
+    pub fn pid(&self, job: &str, what: &str) -> u32 {
+        let said = until("it is written down", || self.recorded(job, what));
+        let pid = said["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+        pid.expect("a process id")
+    }
+
+    /// Names of the folders of the slices there are, in order.
+    ///
+    /// # Panics
+    /// When a name is no text.
+    #[must_use]
+    pub fn slices(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.path.join("slices"));
+        let mut names: Vec<String> = entries
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.file_name().into_string().expect("a job's id"))
+            .collect();
+        names.sort();
+        names
     }
 
     /// Puts a job in a queue; its id.
@@ -377,13 +598,15 @@ impl Home {
     }
 
     /// Path of a gate: a file that is not there yet and that a holder waits for.
+    ///
+    /// # Panics
+    /// When the folder of the gates cannot be made.
     #[must_use]
     pub fn gate(&self, name: &str) -> String {
-        self.folder
-            .path()
-            .join("gates")
-            .join(name)
-            .to_str()
+        let gates = self.folder.path().join("gates");
+        fs::create_dir_all(&gates).expect("the folder can be written");
+        let gate = gates.join(name);
+        gate.to_str()
             .expect("a temporary folder has a readable name")
             .to_owned()
     }
@@ -394,6 +617,12 @@ impl Home {
     /// When the file cannot be made.
     pub fn open(&self, name: &str) {
         File::create(self.gate(name)).expect("the gates' folder can be written");
+    }
+
+    /// Another client of this instance's API, with connections of its own.
+    #[must_use]
+    pub fn connect(&self) -> Client {
+        Client::new(self.socket()).answered_within(PATIENCE)
     }
 
     /// A client of this instance's API.
@@ -413,7 +642,12 @@ impl Home {
     pub fn call<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let at = Location::caller();
         let answered = async { tokio::time::timeout(PATIENCE, call).await };
-        let answered = self.runtime.block_on(answered);
+        let runtime = self.runtime.get_or_init(|| {
+            let mut runtime = runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_all().build();
+            runtime.expect("a runtime can be made")
+        });
+        let answered = runtime.block_on(answered);
         answered.unwrap_or_else(|_| {
             panic!(
                 "waited {} s in vain: the daemon answers {at}",
@@ -494,7 +728,7 @@ impl Home {
     /// What the job has written so far.
     #[must_use]
     pub fn log(&self, id: &str) -> String {
-        fs::read_to_string(self.path().join("jobs").join(id).join("log")).unwrap_or_default()
+        fs::read_to_string(self.path.join("jobs").join(id).join("log")).unwrap_or_default()
     }
 
     /// The first line of JSON that the job's program writes.
@@ -512,6 +746,7 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
+        drop(self.kept.take());
         if thread::panicking() {
             eprintln!("── what the daemon said\n{}", self.daemon_said());
         }
@@ -521,6 +756,7 @@ impl Drop for Home {
                 .to_str()
                 .expect("a temporary folder has a readable name"),
         );
+        end_all(&self.path.join("jobs"));
     }
 }
 

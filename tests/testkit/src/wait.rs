@@ -18,15 +18,40 @@ const POLL: Duration = Duration::from_millis(2);
 /// How long a call may go on after the processes that it waits for were killed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Polls `look` until it returns a value, and returns that.
+/// The result of one look at a condition: whether it holds, or the value that the test waits for.
+pub trait Look {
+    /// What [`until`] returns.
+    type Found;
+
+    /// Nothing yet, or what was found.
+    fn found(self) -> Option<Self::Found>;
+}
+
+impl Look for bool {
+    type Found = ();
+
+    fn found(self) -> Option<()> {
+        self.then_some(())
+    }
+}
+
+impl<T> Look for Option<T> {
+    type Found = T;
+
+    fn found(self) -> Self {
+        self
+    }
+}
+
+/// Polls `look` until it returns `true` or a value, and returns that value.
 ///
 /// # Panics
-/// When no value came within [`PATIENCE`]; the message names `what`.
+/// When neither came within [`PATIENCE`]; the message names `what`.
 #[track_caller]
-pub fn until<T>(what: impl Display, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn until<L: Look>(what: impl Display, mut look: impl FnMut() -> L) -> L::Found {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = look().found() {
             return found;
         }
         assert!(Instant::now() < deadline, "{}", in_vain(&what));
