@@ -169,8 +169,58 @@ const AGENT: Tree = Tree {
     has_headers: true,
 };
 
+/// The planner and the rest of the core. `explain` words what `plan` decides: no deciding room may use it.
+const CORE: Tree = Tree {
+    root: "crates/core/src/lib.rs",
+    module: &[],
+    rows: &[
+        ("units", &[]),
+        ("docker", &[]),
+        ("lease", &["units"]),
+        ("mig", &["units"]),
+        ("simulate", &["mig"]),
+        ("model", &["units", "mig"]),
+        ("reconcile", &["units", "model"]),
+        ("placement", &["units", "mig", "model"]),
+        ("project", &["units", "model", "placement"]),
+        ("plan", &["units", "mig", "model", "placement", "project"]),
+        ("resize", &["units", "model", "placement", "project"]),
+        (
+            "explain",
+            &[
+                "units",
+                "mig",
+                "model",
+                "placement",
+                "project",
+                "plan",
+                "resize",
+            ],
+        ),
+    ],
+    has_headers: true,
+};
+
+/// The engine of the simulated driver.
+const SIM: Tree = Tree {
+    root: "crates/sim/src/engine.rs",
+    module: &["engine"],
+    rows: &[
+        ("time", &[]),
+        ("mig", &[]),
+        ("machine", &["mig", "time"]),
+        ("objects", &["machine", "mig", "time"]),
+        ("process", &["machine", "mig", "objects", "time"]),
+        ("memory", &["machine", "mig", "objects", "process"]),
+        ("module", &["objects", "process"]),
+        ("work", &["machine", "objects", "process", "time"]),
+        ("context", &["objects", "process"]),
+    ],
+    has_headers: true,
+};
+
 /// The trees of rooms. `cargo xtask arrows` prints their figures.
-const TREES: [&Tree; 1] = [&AGENT];
+const TREES: [&Tree; 3] = [&AGENT, &CORE, &SIM];
 
 #[test]
 fn no_room_uses_another_that_it_may_not() {

@@ -4,9 +4,7 @@
 //! messages ──► dispatch ──► plan ──► commit ──► apply ──► reply
 //!              (State, journal)      (one sync)  (slices, supervisors, signals)
 //! ```
-//! - **What it is for:** every decision about jobs, GPUs and queues of this node.
-//! - **It may use:** `journal`, `gpu`, `compute`, `checkpoint`, `supervisor`, `container`, `model`, `auth`, `host`.
-//! - **Used by:** `http` through [`mailbox`] and [`query`]; `daemon` starts it.
+//! It decides everything about jobs, GPUs and queues of this node.
 //!
 //! [`State`] is plain data, [`Io`] holds the handles to the machine, and [`Effects`] collects what a round has decided.
 //! A handler is a function of the parts that it needs: its signature says what it may change. [`apply`] alone carries
@@ -18,6 +16,10 @@
 //!
 //! A journal that cannot be written ends the daemon: the answers are on disk, and jobs run without a daemon. On a full
 //! disk the journal uses its reserve ([`disk_full`]).
+//!
+//! May use: `host`, `auth`, `compute`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `journal`, `supervisor`,
+//! `container`.
+//! Used by: `http`, `daemon`, `standalone`.
 
 mod active_set;
 pub mod admission;

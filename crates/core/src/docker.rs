@@ -10,7 +10,7 @@
 //! its slice (other GPUs, the host's processes, files over the limiter) are refused by name. Paths are checked as text;
 //! the agent checks again where they lead ([`paths::source`]).
 //!
-//! Uses no other room, and no other room uses it.
+//! May use: no other room.
 
 mod flags;
 pub mod paths;

@@ -10,8 +10,7 @@
 //! | [`runtime_stats`], [`advise`] | usual runtime and memory of earlier runs |
 //! | [`mig_preview`] | where a batch of MIG instances would go |
 //!
-//! May use every room that decides: `units`, `mig`, `model`, `placement`, `project`, `plan`, `resize`. No room uses it,
-//! so that a text cannot influence a decision.
+//! May use: `units`, `mig`, `model`, `placement`, `project`, `plan`, `resize`.
 
 pub mod advise;
 pub mod capacity;

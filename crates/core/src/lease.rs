@@ -38,7 +38,7 @@
 //! [`TenantEvent`]s report what tenants do. [`Arbiter::decide`] answers with the leases that change, and when to ask
 //! again. Times count from one fixed instant. The agent reads the tenants' ledgers and writes their leases.
 //!
-//! May use `units`. No other room uses it.
+//! May use: `units`.
 
 mod arbiter;
 mod meter;

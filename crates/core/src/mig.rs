@@ -20,7 +20,8 @@
 //! Every decision follows from the table. The code knows no particular model, and reads only the attribute and the
 //! nominal size from a profile's name. The agent creates and destroys instances.
 //!
-//! May use `units`. `model` and every room above may use it.
+//! May use: `units`.
+//! Used by: `simulate`, `model`, `placement`, `plan`, `explain`.
 
 mod batch;
 mod choose;

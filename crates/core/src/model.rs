@@ -6,7 +6,9 @@
 //!  job_state                                             the life of one job, one transition function
 //!  invariants                                            conditions of every snapshot
 //! ```
-//! May use `units` and `mig` (profiles and placements are part of grants and requests). Every room above may use it.
+//!
+//! May use: `units`, `mig`.
+//! Used by: `reconcile`, `placement`, `project`, `plan`, `resize`, `explain`.
 
 pub mod escape;
 pub mod gpu;

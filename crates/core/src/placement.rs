@@ -9,7 +9,8 @@
 //! leaves the most room for others. `backfill` says whether an offer could delay a job ahead; [`pinned`] allocates
 //! devices that another scheduler has chosen.
 //!
-//! May use `units`, `mig` and `model`. `project`, `plan`, `resize` and `explain` use it.
+//! May use: `units`, `mig`, `model`.
+//! Used by: `project`, `plan`, `resize`, `explain`.
 
 pub(crate) mod backfill;
 pub(crate) mod fit;

@@ -10,7 +10,8 @@
 //!
 //! The decision is data: identifiers, positions and figures. `explain` reads it afterwards and words the reasons.
 //!
-//! May use `units`, `mig`, `model`, `placement` and `project`. Only `explain` uses it.
+//! May use: `units`, `mig`, `model`, `placement`, `project`.
+//! Used by: `explain`.
 
 mod pass;
 

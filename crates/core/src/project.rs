@@ -19,8 +19,8 @@
 //! | `preemption` | the victims that make room for a job within quota |
 //! | `quota_check` | requests that a project can never serve |
 //!
-//! May use `units`, `model` and `placement`. `plan`, `resize` and `explain` use it. A node without projects uses none
-//! of it.
+//! May use: `units`, `model`, `placement`.
+//! Used by: `plan`, `resize`, `explain`.
 
 pub mod fair;
 

@@ -8,7 +8,7 @@
 //! ```
 //! The job itself writes its ledger, so the driver's figure wins. The agent observes, and acts by [`BypassPolicy`].
 //!
-//! May use `units` and `model`. No other room uses it.
+//! May use: `units`, `model`.
 
 mod granted;
 mod watchlist;

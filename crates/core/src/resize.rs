@@ -9,7 +9,8 @@
 //!
 //! [`memory`] is the state of an offloaded job's memory, [`resume`] decides when it gets its GPUs back.
 //!
-//! May use `units`, `mig`, `model`, `placement` and `project`. Only `explain` uses it.
+//! May use: `units`, `model`, `placement`, `project`.
+//! Used by: `explain`.
 
 pub mod memory;
 pub mod resume;

@@ -11,7 +11,7 @@
 //! no unit. No code here reads a clock, and seeds are arguments: equal input gives equal figures. Figures are floating
 //! point, since they are statistics and decide nothing.
 //!
-//! May use `mig`. No other room uses it.
+//! May use: `mig`.
 
 mod arrivals;
 mod chain;

@@ -4,7 +4,8 @@
 //! A unit holds an integer, and has one `FromStr` and one `Display` with `parse(display(x)) == x`. Floats are for
 //! drawing.
 //!
-//! Uses no other room. Every room may use it.
+//! May use: no other room.
+//! Used by: `lease`, `mig`, `model`, `reconcile`, `placement`, `project`, `plan`, `resize`, `explain`.
 
 mod bytes;
 mod compute;

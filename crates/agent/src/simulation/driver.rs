@@ -12,8 +12,8 @@ use divvy_driver::sys::nvml::nvmlReturn_t;
 use super::gpus::Health;
 use super::mig::{BASELINE, SimGpuInstance, table};
 use super::{World, with};
-use divvy_testkit::Rng;
 use crate::gpu::mig::driver::{self, Computes, Gpu, Instances};
+use divvy_testkit::Rng;
 
 /// A GPU, by its index.
 #[derive(Clone, Copy, Debug)]

@@ -2,6 +2,8 @@
 //!
 //! Destroying a context ends everything in it, so this is the highest room: it may use all others, and none of them may
 //! use it.
+//!
+//! May use: `objects`, `process`.
 
 pub mod green;
 pub mod lifetime;

@@ -7,6 +7,9 @@
 //! ```
 //! It may use `time` and `mig`, whose records are parts of the file. All other rooms may use it. Everything that needs
 //! the lock is a method of [`state::Locked`], and all of them are in this room.
+//!
+//! May use: `mig`, `time`.
+//! Used by: `objects`, `process`, `memory`, `work`.
 
 pub mod accounting;
 pub mod checkpoint_state;

@@ -2,6 +2,8 @@
 //!
 //! It may use `process` and `objects`, and below them `machine` and `mig`. `module` takes the variables of code from
 //! it, `work` the memory of graphs and the trimming of pools; `context` frees what a context had.
+//!
+//! May use: `machine`, `mig`, `objects`, `process`.
 
 pub mod allocation;
 pub mod array;

@@ -8,6 +8,9 @@
 //! It may use no other room. `machine` holds the records, and changes them under its lock. A record counts from the
 //! moment its `used` word is set, which is the last thing that is written and the first that is cleared: a process may
 //! die at any instruction.
+//!
+//! May use: no other room.
+//! Used by: `machine`, `objects`, `process`, `memory`.
 
 pub mod capabilities;
 pub mod identity;

@@ -2,6 +2,8 @@
 //!
 //! It may use `memory` (variables take device memory), `process` and `objects`. `context` unloads the modules of a
 //! context.
+//!
+//! May use: `objects`, `process`.
 
 use crate::engine::objects::Objects;
 use crate::engine::objects::context::{Context, Current};

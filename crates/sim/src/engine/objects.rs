@@ -6,6 +6,9 @@
 //! Bookkeeping alone: a table changes in memory, and no function here takes the machine's lock, charges a GPU or waits.
 //! It may use `mig` (numbers of partitions), `time` (queues) and `machine` (positions in queues). `process` keeps the
 //! tables behind one lock, and the rooms above act on them.
+//!
+//! May use: `machine`, `mig`, `time`.
+//! Used by: `process`, `memory`, `module`, `work`, `context`.
 
 pub mod addresses;
 pub mod array;

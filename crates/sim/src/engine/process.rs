@@ -6,6 +6,9 @@
 //! ```
 //! It may use `objects`, `machine`, `mig` and `time`. `memory`, `module`, `work` and `context` add the calls of their
 //! topics to [`Process`].
+//!
+//! May use: `machine`, `mig`, `objects`, `time`.
+//! Used by: `memory`, `module`, `work`, `context`.
 
 pub mod capture_mode;
 pub mod checkpoint;

@@ -16,6 +16,9 @@
 //!
 //! All of it lives in shared memory and survives the death of a writer: entries are counted once `done` moves, so a
 //! kill in the middle of a step costs at most that step.
+//!
+//! May use: no other room.
+//! Used by: `machine`, `objects`, `process`, `work`.
 
 pub mod together;
 pub mod windows;

@@ -5,6 +5,8 @@
 //! ```
 //! It may use `memory`, `process` and `objects`, and below them `machine` and `time`. `context` waits for a GPU and
 //! ends streams through it.
+//!
+//! May use: `machine`, `objects`, `process`, `time`.
 
 pub mod capture;
 pub mod capture_work;
