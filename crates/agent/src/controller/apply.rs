@@ -65,11 +65,11 @@ pub(super) fn commit_and_apply(
     }
     offload::run_memory_ops(&mut state.jobs, fx, io);
     for journaled in std::mem::take(&mut fx.replies.commits) {
-        // It waits, unless it has given up.
+        // The thread waits here, unless it has timed out.
         let _ = journaled.try_send(());
     }
     for event in fx.events.drain(..) {
-        // A stream without a client is no failure.
+        // A stream without clients is no error.
         let _ = io.events.send(event);
     }
     let (claims, starts): (Vec<JobId>, Vec<_>) = std::mem::take(&mut fx.jobs.starts)
@@ -102,7 +102,7 @@ pub(super) fn commit_and_apply(
     Ok(())
 }
 
-/// In debug builds, what must hold after every step.
+/// Checks in debug builds the conditions that hold after every round.
 fn check(state: &State, io: &Io) {
     if cfg!(debug_assertions) {
         let broken = divvy_core::invariants::check(&schedule::snapshot(state, io));

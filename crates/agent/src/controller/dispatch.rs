@@ -1,4 +1,4 @@
-//! Message dispatch: which handler takes which message of the mailbox.
+//! Message dispatch: the handler for each message of the mailbox.
 
 use divvy_api::v1::{Error, ErrorCode};
 
@@ -16,7 +16,7 @@ use crate::controller::{claims, disk_full, observe, waiters};
 use crate::journal::StoreError;
 use crate::supervisor::watch::WatchEvent;
 
-/// Hands one message to its handler.
+/// Passes one message to its handler.
 pub(super) fn handle(
     state: &mut State,
     fx: &mut Effects,
@@ -42,9 +42,10 @@ pub(super) fn handle(
                     reply,
                     result: Err(error),
                 }),
-                // It would change nothing, so nothing needs to be durable first.
+                // A dry run changes nothing, so its reply need not wait for the commit.
                 SubmitOutcome::DryRun(mut job, foresight) => {
-                    // That takes longer than a round should. Whoever asks when there are no more threads gets no answer.
+                    // The estimate takes longer than a round should. If no thread can be started, the client gets no
+                    // reply.
                     let tell = std::thread::Builder::new().name("foresee".into());
                     let _ = tell.spawn(move || {
                         foresight.estimate_start(&mut job);

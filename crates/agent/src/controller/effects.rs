@@ -31,7 +31,7 @@ pub struct Effects {
     pub events: Vec<Event>,
     /// Points at which a test may end the daemon once the round is journaled.
     pub failpoints: Vec<&'static str>,
-    /// When to look for leftovers of containers.
+    /// When the garbage collection of containers has to run.
     pub container_gc_at: Option<Instant>,
     /// Counters behind `/metrics`; they only grow.
     pub counters: Counters,
@@ -44,15 +44,15 @@ pub struct Effects {
 pub struct JobEffects {
     /// Jobs that ended, for their dependents.
     pub ended: Vec<JobId>,
-    /// Jobs whose secrets expire once the round is journaled.
+    /// Jobs that lose their secrets once the round is journaled.
     pub expired_secrets: Vec<JobId>,
-    /// Jobs whose limits changed.
+    /// Jobs with changed limits.
     pub resizes: Vec<JobId>,
     /// Jobs that changed since their records were begun.
     pub changed: BTreeSet<JobId>,
-    /// Jobs whose processes will all be killed.
+    /// Jobs to kill, with all their processes.
     pub kills: Vec<JobId>,
-    /// Jobs whose processes will all be stopped.
+    /// Jobs to suspend: all their processes are stopped.
     pub pauses: Vec<JobId>,
     /// Jobs with a checkpoint operation to start.
     pub memory_ops: Vec<JobId>,

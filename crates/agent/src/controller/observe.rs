@@ -1,4 +1,4 @@
-//! Taking over what the driver says: what is ours, what is a stranger's, what is gone.
+//! Observation: the controller applies samples of the driver and the ledgers to jobs, GPUs and MIG instances.
 
 pub(in crate::controller) mod limiter_alarms;
 pub(in crate::controller) mod reconcile;
@@ -24,10 +24,10 @@ use crate::gpu::slice::Tampering;
 use crate::host::error::error_chain;
 use crate::journal::StoreError;
 
-/// How long the driver may take over one look. It takes milliseconds, and seconds where a GPU has to be woken for it.
+/// How long one observation may take. It takes milliseconds, or seconds if a GPU has to be woken.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Takes over a look: tends the slices, weighs their accounts, sees what GPUs there are.
+/// Applies a sample: maintains the slices, compares the ledgers with the driver, and updates the GPUs.
 ///
 /// # Errors
 /// When the journal fails.
@@ -56,7 +56,7 @@ pub fn apply_sample(
     Ok(())
 }
 
-/// Puts a slice's control file right where its job has changed it, which is said once.
+/// Restores a slice's control file that another process has changed, and records that once.
 fn repair_control_file(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -71,7 +71,7 @@ fn repair_control_file(
         Ok(None) => return Ok(()),
         Ok(Some(found)) => {
             if found == Tampering::Replaced {
-                // The thread of turns has the other file open.
+                // The compute scheduler still has the other file open.
                 io.compute_scheduler.remove_slice(id);
                 resize::apply_limits(jobs, io, id);
             }
@@ -94,7 +94,7 @@ fn repair_control_file(
     Ok(())
 }
 
-/// The GPUs cannot be observed: none is given out, and jobs keep what they hold.
+/// Handles a failed observation: no job starts on the GPUs, and jobs keep what they hold.
 pub(super) fn observation_failed(
     jobs: &mut Jobs,
     gpus: &mut GpuState,
@@ -126,7 +126,7 @@ pub(super) fn observation_failed(
     Ok(())
 }
 
-/// Does not wait for a driver that does not answer.
+/// Handles a driver that does not respond: the daemon does not wait for it.
 ///
 /// # Errors
 /// When the journal fails.
@@ -151,8 +151,8 @@ pub(super) fn check_driver_timeout(
     }
 }
 
-/// A GPU that does not answer is given out no more. Jobs on one that is lost are ended; on one that only makes trouble they
-/// keep what they hold.
+/// Updates which GPUs respond; no job starts on one that does not. Jobs on a lost GPU are stopped; jobs on a GPU that
+/// only has trouble keep it.
 fn update_gpu_health(
     jobs: &mut Jobs,
     gpus: &mut GpuState,
@@ -199,7 +199,7 @@ fn update_gpu_health(
     end_those_on_lost_gpus(jobs, gpus, fx, io, look)
 }
 
-/// GPUs that somebody holds of which a look does not show who is on them. On one that is lost is nobody.
+/// Held GPUs without a list of their processes in a sample. A lost GPU has no processes.
 fn unobserved_held_gpus(jobs: &mut Jobs, io: &Io, look: &NodeSample) -> BTreeSet<GpuUuid> {
     let mut unseen = BTreeSet::new();
     if look.troubles.is_empty() && !look.gpus.iter().any(|seen| seen.observed.hides_processes()) {
@@ -213,7 +213,8 @@ fn unobserved_held_gpus(jobs: &mut Jobs, io: &Io, look: &NodeSample) -> BTreeSet
     unseen
 }
 
-/// Whether nobody knows who is on what a job holds. Of what no look has shown since this daemon started it is none of its devices.
+/// Whether the processes on a job's GPUs are unknown. GPUs of the journal count too: one that has not responded since
+/// the daemon's start is no device.
 pub(super) fn is_unobserved(jobs: &Jobs, gpus: &GpuState, id: JobId) -> bool {
     let active = jobs.active.get(&id).into_iter();
     let mut held = active.flat_map(|one| one.job.state.grants());
@@ -224,7 +225,7 @@ pub(super) fn is_unobserved(jobs: &Jobs, gpus: &GpuState, id: JobId) -> bool {
             .is_none_or(|unseen| held.any(|grant| unseen.contains(&grant.gpu)))
 }
 
-/// What was on a GPU that has fallen off the bus is gone, and whoever waits for it waits for ever. Two looks have to say so.
+/// Stops jobs on lost GPUs, as their processes would wait for ever. Two samples in a row have to show the loss.
 fn end_those_on_lost_gpus(
     jobs: &mut Jobs,
     gpus: &mut GpuState,
@@ -234,7 +235,7 @@ fn end_those_on_lost_gpus(
 ) -> Result<(), StoreError> {
     let busy = active_set::active_jobs(jobs, io);
     let active = || busy.iter().filter_map(|id| jobs.active.get(id));
-    // What is aside is on none, and waits for it to be back.
+    // An offloaded job is on no GPU, and waits until its GPU is back.
     let held = active().filter(|one| one.job.holds());
     let held = held.flat_map(|one| one.job.state.grants());
     let lost: BTreeMap<GpuUuid, u32> = held
@@ -273,7 +274,7 @@ fn end_those_on_lost_gpus(
     Ok(())
 }
 
-/// What a GPU that does not answer said.
+/// The driver's error for a GPU that does not respond.
 fn trouble<'a>(look: &'a NodeSample, uuid: &GpuUuid) -> Option<&'a FaultyGpu> {
     let mut troubles = look.troubles.iter();
     troubles.find(|trouble| trouble.uuid.as_ref() == Some(uuid))
@@ -288,9 +289,9 @@ fn lists_processes(look: &NodeSample, uuid: &GpuUuid) -> bool {
     there.any(|gpu| gpu.uuid == *uuid && !gpu.hides_processes())
 }
 
-/// Whether a GPU is not there any more: it does not answer, and is none of those that may again.
+/// Whether a GPU is gone: it does not respond, and the driver does not expect it back.
 fn is_lost(look: &NodeSample, uuid: &GpuUuid) -> bool {
-    // One that never answered since this agent started has no name, and may be any that nothing else is said of.
+    // A GPU that has not responded since the daemon's start has no UUID. It may be any GPU without an error of its own.
     let nameless = |trouble: &FaultyGpu| !trouble.is_lost && trouble.uuid.is_none();
     let may_again = match trouble(look, uuid) {
         Some(said) => !said.is_lost,
@@ -299,7 +300,7 @@ fn is_lost(look: &NodeSample, uuid: &GpuUuid) -> bool {
     !answers(look, uuid) && !may_again
 }
 
-/// Shows the slice's processes that the agent lives, and gives back what the dead among them held.
+/// Updates the heartbeat in the slice, and reclaims the memory of its dead processes.
 fn maintain_slice(id: JobId, active: &mut ActiveJob, look: &NodeSample, book: &SliceReading) {
     let Some(placed) = active.placed_mut() else {
         return;

@@ -1,4 +1,4 @@
-//! The state as the API shows it.
+//! Queries: the state in the form of the API.
 
 pub(in crate::controller) mod caller;
 pub mod estimate;
@@ -39,11 +39,11 @@ use crate::model::bypass::Bypass;
 use crate::model::job::Job;
 use crate::model::oom;
 
-/// What holds memory limits, where the hardware does not.
+/// The enforcement of memory limits without hardware support, in the API.
 pub(super) const ENFORCEMENT: &str = "interposer";
 
-/// The newest job of this name; else the newest of this task of a front end, `clearml:4f2…`, which begins the keys under which
-/// its jobs were submitted.
+/// The newest job of this name. Else the newest job of a front end's task such as `clearml:4f2…`, which is the prefix
+/// of its idempotency keys.
 pub(super) fn named_or_keyed(io: &Io, reference: &str) -> Result<Option<JobId>, StoreError> {
     let named = io.store.newest_named(reference)?;
     match named.is_none() && reference.contains(':') {
@@ -55,13 +55,13 @@ pub(super) fn named_or_keyed(io: &Io, reference: &str) -> Result<Option<JobId>, 
 /// One job, active or ended.
 ///
 /// # Errors
-/// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name that several have.
+/// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name of several jobs.
 pub fn job(state: &State, io: &Io, reference: &str) -> Result<v1::Job, Error> {
     let id = reference::find(&state.jobs, io, reference).map_err(journal_error)??;
     job_to_api(state, io, id)
 }
 
-/// The same, with what there is to know about when it starts.
+/// The same, with the estimator of its start.
 ///
 /// # Errors
 /// As [`Queries::job`].
@@ -97,7 +97,7 @@ pub(super) fn job_to_api(state: &State, io: &Io, id: JobId) -> Result<v1::Job, E
     }
 }
 
-/// Numbers of the jobs that [`Queries::job_summaries`] shows, for adding the others to them.
+/// Numbers of the jobs in [`Queries::job_summaries`], for adding ended jobs to them.
 pub fn living_ids(jobs: &Jobs) -> BTreeSet<JobId> {
     jobs.active.keys().copied().collect()
 }
@@ -119,7 +119,7 @@ pub(super) fn active_job_view(state: &State, io: &Io, active: &ActiveJob) -> Job
     }
 }
 
-/// A job in the API's words.
+/// A job in the form of the API.
 pub fn to_api(
     state: &State,
     io: &Io,
@@ -130,7 +130,7 @@ pub fn to_api(
     view(state, io, job, now, wait).into_api(&io.config.home)
 }
 
-/// What the cycle knows of a job, active or not.
+/// What the controller knows of a job, active or not.
 pub fn view(
     state: &State,
     io: &Io,
@@ -145,7 +145,7 @@ pub fn view(
         let usage = now.map(|now| now.account.usage(gpu));
         let ledger = now.and_then(|now| now.ledgers.get(gpu)).copied();
         let traces = holding.stats;
-        // An instance's memory is its own, and the driver says how much of it is used.
+        // A MIG instance has its own memory, and the driver reports its use.
         let found = mig::view::found_in(&state.mig, &holding.grant).filter(|_| holds);
         let unseen = ledger.unwrap_or_default().unaccounted.get();
         let last =
@@ -205,7 +205,7 @@ pub fn view(
     }
 }
 
-/// What a job's refusals of GPU memory looked like.
+/// The refused allocations of a job.
 ///
 /// # Errors
 /// As [`Queries::job`].
@@ -235,7 +235,7 @@ pub fn oom(state: &State, io: &Io, reference: &str) -> Result<v1::Oom, Error> {
     })
 }
 
-/// What a job, or each of an array, runs, without its options.
+/// The program of a job, or of the jobs of an array, without its options.
 ///
 /// # Errors
 /// As [`Queries::job`].
@@ -248,7 +248,7 @@ pub fn program(state: &State, io: &Io, meant: JobRef) -> Result<String, Error> {
     Ok(divvy_core::advise::program(&job.command))
 }
 
-/// The GPUs that are served.
+/// The GPUs that Divvy manages and that are available.
 pub fn served(state: &State) -> Vec<divvy_core::Gpu> {
     let gpus = capacity::gpus_now(state).into_iter();
     gpus.filter(|gpu| gpu.mode != divvy_core::Mode::Unmanaged)
@@ -377,7 +377,7 @@ fn gpu_to_api(
     }
 }
 
-/// Everything that a page of metrics shows.
+/// The content of the metrics page.
 pub fn metrics_page(state: &State, fx: &Effects, io: &Io) -> Page {
     Page {
         node: self::node(&state.jobs, io),
@@ -408,7 +408,7 @@ pub fn metrics_page(state: &State, fx: &Effects, io: &Io) -> Page {
     }
 }
 
-/// Why nothing can be given out; `None` where it can.
+/// Why the node cannot start jobs; `None` if it can.
 pub fn not_ready_reason(gpus: &GpuState, disk: &DiskState) -> Option<String> {
     if let Some(why) = &gpus.observation_error {
         return Some(format!("the GPUs cannot be observed: {why}"));
@@ -481,19 +481,19 @@ pub fn node(jobs: &Jobs, io: &Io) -> v1::Node {
     }
 }
 
-/// What is known of a job's slice besides what is stored.
+/// What the daemon knows of a job's slice besides the journal.
 pub struct LiveUsage<'a> {
     account: Snapshot,
     ledgers: &'a [SliceUsage],
 }
 
-/// What counts against a limit.
+/// The memory that counts against a limit.
 fn used(usage: &divvy_ledger::Usage, unseen: u64) -> u64 {
     let charged = usage.charged.saturating_add(usage.overhead);
     charged.saturating_add(unseen)
 }
 
-/// What a job's slice uses; nothing yet while its program does not run.
+/// The ledger of a job's slice; `None` while its program does not run.
 fn snapshot(active: &ActiveJob) -> Option<Snapshot> {
     if matches!(active.job.state, Life::Starting { .. }) {
         return None;
@@ -501,7 +501,7 @@ fn snapshot(active: &ActiveJob) -> Option<Snapshot> {
     active.slice()?.read().ok()
 }
 
-/// What holds a grant's limit.
+/// The enforcement of a grant's limit.
 fn enforcement(grant: &Grant) -> &'static str {
     match grant.mig {
         Some(_) => mig::ENFORCEMENT,

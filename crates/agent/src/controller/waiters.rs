@@ -40,7 +40,7 @@ pub(in crate::controller) fn wait(
     Ok(())
 }
 
-/// Sends what has become answerable.
+/// Sends the replies that are due.
 pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, io: &Io) {
     let mut reached = std::mem::take(&mut fx.replies.milestones);
     reached.sort_unstable();
@@ -55,7 +55,7 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
                 .placed()
                 .is_some_and(|one| one.orphans_since.is_some()),
         );
-        // What it is to run on may not be there yet.
+        // Its MIG instances may not be ready.
         let awaits_nothing = active.has_all_instances();
         let settled = offload::is_memory_settled(active);
         let arrived = |waiter: &mut Waiter| match (life, waiter.milestone) {
@@ -78,7 +78,7 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
             });
         }
     }
-    // Whoever runs a job himself would start at once: he is told when everything that it runs on is there.
+    // A client that runs its job itself would start at once, so its reply waits until all MIG instances are ready.
     let answers = std::mem::take(&mut fx.replies.jobs);
     let waits = |answer: &JobReply| {
         let id = answer.result.as_ref().ok();

@@ -1,12 +1,12 @@
-//! Changes of jobs that wait: their queue, their place in it, what they ask for, their priority, time limit and name.
+//! Changes of pending jobs: their queue, place, request, priority, time limit and name.
 //!
 //! ```text
-//! body ──► judged against the job and its caller ──► journal: all of it ──► events ──► plan
+//! body ──► validated for the job and its caller ──► journal: all of it ──► events ──► plan
 //!               │ one part is refused
-//!               └──► nothing is changed
+//!               └──► no change
 //! ```
-//! What is judged is also asked without being done: `why` names only commands that the daemon takes
-//! ([`commands`]). Of a job that runs only the time limit and the name change here; its amount is `resize`'s.
+//! `why` runs the same validation without the change, so it suggests only commands that the daemon accepts
+//! ([`commands`]). A running job can change its time limit and its name here; `resize` changes its amount.
 
 use std::sync::Arc;
 
@@ -27,14 +27,14 @@ use crate::model::job::{Job, JobSpec};
 use crate::model::policy::{check_priority, check_range, check_time_limit};
 use crate::model::validate::{self, budget, never_fits, usage};
 
-/// What a change makes of a job.
+/// A validated change: the job as it will be.
 struct ValidatedChange {
     ask: JobSpec,
     resized: Option<Amount>,
     top: Top,
-    /// Bytes of its texts.
+    /// Bytes of the job's texts.
     texts: u64,
-    /// What is told of it: kinds of events and their words. Empty where nothing changes.
+    /// Events to record: kind and text. Empty if nothing changes.
     events: Vec<(&'static str, String)>,
 }
 
@@ -87,11 +87,11 @@ pub(in crate::controller) fn change_job(
     Ok(Ok(id))
 }
 
-/// What the change would make of the job.
+/// Validates a change, and returns its result.
 ///
 /// # Errors
-/// What `submit` refuses of such a job, with the same codes; [`ErrorCode::Conflict`] for what its state does not
-/// allow.
+/// The errors of `submit` for such a job, with the same codes. [`ErrorCode::Conflict`] if the job's state does not
+/// allow the change.
 fn validate_change(
     state: &State,
     io: &Io,
@@ -155,7 +155,7 @@ fn validate_change(
     Ok(changed)
 }
 
-/// Where the job is to wait, and what it is to ask for.
+/// Validates a new queue and a new request.
 fn validate_queue(
     state: &State,
     io: &Io,
@@ -172,7 +172,7 @@ fn validate_queue(
         let words = format!("queue: {} -> {}", before.name, to.name);
         changed.events.push(("moved", words));
         changed.ask.queue = to.name.clone();
-        // It was put first elsewhere.
+        // Its place at the top belonged to the other queue.
         changed.top = Top::No;
     }
     let has = job.amount();
@@ -223,7 +223,7 @@ fn validate_queue(
     Ok(())
 }
 
-/// A queue that is served, as its name is typed.
+/// Finds a queue of the configuration by name.
 fn served_queue(io: &Io, name: &str) -> Result<QueueSpec, Error> {
     let name: QueueName =
         (name.parse()).map_err(|error: IdError| usage(error.to_string()).hint(error.hint()))?;
@@ -239,7 +239,7 @@ fn served_queue(io: &Io, name: &str) -> Result<QueueSpec, Error> {
         })
 }
 
-/// What gives a waiting job an amount that its queue does not.
+/// The hint for a pending job in a queue with another fixed amount.
 pub(in crate::controller) fn open_queue_hint(io: &Io, id: &str, amount: Amount) -> String {
     let mut queues = io.config.queues.iter();
     match queues.find(|spec| spec.amount.is_none()) {
@@ -252,7 +252,7 @@ pub(in crate::controller) fn open_queue_hint(io: &Io, id: &str, amount: Amount) 
     }
 }
 
-/// A queue in which a job waits; one of an earlier daemon has no amount of its own.
+/// The queue of a pending job. A queue that is no longer configured has no fixed amount.
 fn spec_of(io: &Io, name: &QueueName) -> QueueSpec {
     let mut queues = io.config.queues.iter();
     let served = queues.find(|spec| spec.name == *name);
@@ -261,7 +261,7 @@ fn spec_of(io: &Io, name: &QueueName) -> QueueSpec {
         .unwrap_or_else(|| QueueSpec::open(name.clone()))
 }
 
-/// Puts a job first in this queue as far as its caller may; the same again leaves it where it is.
+/// Moves a job to the front of the queue as far as its caller may. A job that is first already keeps its number.
 fn top_of(jobs: &Jobs, job: &Job, queue: &QueueName, by: &Caller) -> Top {
     let there = jobs.active.values().map(|active| &active.job);
     let there = there.filter(|other| other.state == JobState::Queued && other.spec.queue == *queue);
@@ -279,14 +279,14 @@ fn top_of(jobs: &Jobs, job: &Job, queue: &QueueName, by: &Caller) -> Top {
     match (by.role >= Role::Operator, before) {
         (true, Top::OfQueue(_)) if is_topmost(before, &of_all) => before,
         (true, _) => Top::OfQueue(next_number(&of_all)),
-        // An operator put it before more than the own jobs.
+        // An operator moved the job before all jobs; its user must not move it behind them.
         (false, Top::OfQueue(_)) => before,
         (false, Top::OfUser(_)) if is_topmost(before, &of_own) => before,
         (false, _) => Top::OfUser(next_number(&of_own)),
     }
 }
 
-/// Commands that bring about these changes, word by word; none for what this caller may not do.
+/// Commands that make these changes, one word per element; empty for a change that the caller may not make.
 pub fn commands(
     state: &State,
     io: &Io,
@@ -350,13 +350,13 @@ fn command(state: &State, io: &Io, a_try: &SuggestedChange, by: &Caller) -> Opti
     }
 }
 
-/// A change that would start a job, before it is known whether the caller may make it.
+/// A change that would start a job; the caller's rights are not checked yet.
 pub struct SuggestedChange {
     pub job: JobId,
     pub change: ChangeKind,
 }
 
-/// What is tried.
+/// The kind of change.
 pub enum ChangeKind {
     Release,
     Amount(Amount),
@@ -364,7 +364,7 @@ pub enum ChangeKind {
 }
 
 impl SuggestedChange {
-    /// The change of the job that the planner found.
+    /// The change that the planner suggests for a job.
     pub fn of(job: JobId, change: &divvy_core::SuggestedChange) -> Self {
         let what = match change {
             divvy_core::SuggestedChange::Amount(amount) => ChangeKind::Amount(*amount),
@@ -376,7 +376,7 @@ impl SuggestedChange {
     }
 }
 
-/// Of a job that runs only its time limit and its name change.
+/// Refuses to change the queue, request or priority of a job that is no longer pending.
 fn check_state(job: &Job, change: &JobChange) -> Result<(), Error> {
     let JobChange {
         queue,
@@ -440,7 +440,7 @@ fn validate_time_limit(
     check_time_limit(after)?;
     let longest = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
     let runs = job.state != JobState::Queued;
-    // Others were told when they start at the latest.
+    // Other users have start estimates that rely on this limit.
     if runs && longest(after) > longest(before) && by.role < Role::Operator {
         let why = format!(
             "changing the time limit of running job {id} from {} to {} requires the role {}, but {} (uid {}) has the role {}",
@@ -476,7 +476,7 @@ fn validate_time_limit(
     Ok(())
 }
 
-/// Notes what is told of a part, if it is another one than before.
+/// Adds an event for a part that changes.
 fn note_change<T: PartialEq + ToString>(
     changed: &mut ValidatedChange,
     part: &str,
@@ -489,7 +489,7 @@ fn note_change<T: PartialEq + ToString>(
     }
 }
 
-/// `1h30m`, `90s`, `none`: as it would be typed.
+/// `1h30m`, `90s`, `none`: in the form in which the user would type it.
 fn format_duration(limit_s: Option<u64>) -> String {
     let Some(seconds) = limit_s else {
         return "none".to_owned();

@@ -1,13 +1,13 @@
-//! Giving a job more or less while it waits or runs, and dividing its compute time in another way.
+//! Resize: a pending or running job gets more or less memory and compute share, or another compute mode.
 //!
 //! ```text
-//! asked ──► journal: what it holds, and its goal where that is less ──► the slice's limits ──► uses no more than the goal?
-//!                                                                        (the goal at once)          │ yes: journal
+//! request ──► journal: allocation, and target if less ──► the slice's limits ──► uses no more than the target?
+//!                                                          (the target at once)        │ yes: journal
 //! ```
-//! The limit goes down at once, so that nothing more is allocated; what is in use stays, and stays the job's, until it uses
-//! no more than its goal. The planner counts what the job holds, so nobody gets the difference before. Each arrow may be the
-//! last thing an agent does: the next one writes the limits of the journal into every slice it adopts, and looks again.
-//! Compute time is divided anew as soon as that is in the journal; it needs no room.
+//! The limit drops at once, so that the job allocates no more. Memory in use stays with the job until it uses no more
+//! than its target. The planner counts what the job still holds, so no other job gets the difference earlier. A daemon
+//! may die at each arrow: the next one writes the journal's limits into every slice that it adopts, and checks again. A
+//! change of the compute mode needs no room, so it applies as soon as it is journaled.
 
 use std::cmp::Ordering;
 
@@ -65,7 +65,7 @@ pub(in crate::controller) fn resize(
     Ok(())
 }
 
-/// What a job has, or is to have; `None` where it is not there.
+/// A job's size, held or requested; `None` if there is no such job.
 fn size_of(jobs: &Jobs, id: JobId) -> Option<Size> {
     let job = &jobs.active.get(&id)?.job;
     let limits = job.limits();
@@ -152,7 +152,7 @@ fn redivide(
     Ok(())
 }
 
-/// A job that waits asks for something else, and keeps its place.
+/// Changes the request of a pending job, which keeps its place.
 fn resize_waiting(
     state: &mut State,
     fx: &mut Effects,
@@ -248,7 +248,7 @@ fn resize_held(
     Ok(Ok(()))
 }
 
-/// Writes the journal's limits into a job's slice, and tells the keeper of compute.
+/// Writes the journal's limits into a job's slice, and registers them with the compute scheduler.
 pub(in crate::controller) fn apply_limits(jobs: &Jobs, io: &Io, id: JobId) {
     let Some(active) = jobs.active.get(&id) else {
         return;
@@ -267,7 +267,7 @@ pub(in crate::controller) fn apply_limits(jobs: &Jobs, io: &Io, id: JobId) {
     }
 }
 
-/// Carries out what this round has resized: the limits, and what jobs give up because they do not use it.
+/// Applies this round's resizes: the limits, and what jobs release because they do not use it.
 ///
 /// # Errors
 /// When the journal fails.
@@ -289,7 +289,7 @@ pub(in crate::controller) fn apply_resizes(
     io.store.commit()
 }
 
-/// Looks at every job with a goal, and takes what it does not use any more.
+/// Checks every job with a target, and takes what it no longer uses.
 pub(in crate::controller) fn reclaim_released(
     state: &mut State,
     fx: &mut Effects,
@@ -332,7 +332,8 @@ fn reclaim_from(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) -> Resu
         .map(|(gpu, holding)| {
             let usage = account.usage(gpu);
             let ledger = usages.get(gpu).copied().unwrap_or_default();
-            // A job writes its account itself; what the driver says it holds is not to be given to others either.
+            // The job writes its ledger itself, so memory that the driver reports for the job is not given to others
+            // either.
             let used = Bytes::new(usage.used()).max(ledger.driver.unwrap_or_default());
             let reached_it = |memory: Bytes| usage.limit <= memory.get() && used <= memory;
             match holding.goal.filter(|goal| reached_it(goal.memory)) {
@@ -370,16 +371,16 @@ fn reclaim_from(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) -> Resu
     Ok(())
 }
 
-/// What a job has: to tell a larger one from a smaller one.
+/// The size of a job, by which a resize counts as more or less.
 #[derive(Clone, Debug, PartialEq)]
 struct Size {
-    /// Its limits together, once it holds something.
+    /// The sum of its limits, once it holds something.
     held: Option<Bytes>,
     requested: Amount,
     compute: Compute,
 }
 
-/// What a resize made of a job; `None` where it changed nothing.
+/// The label of a resize for the metrics; `None` if it changed nothing.
 fn direction(before: Option<&Size>, now: Option<&Size>) -> Option<&'static str> {
     let (before, now) = (before?, now?);
     match now.held.cmp(&before.held) {
@@ -392,7 +393,7 @@ fn direction(before: Option<&Size>, now: Option<&Size>) -> Option<&'static str> 
     }
 }
 
-/// What was refused: only for more there is no room.
+/// The label of a refused resize: only a request for more can lack room.
 fn refused(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::WouldWait | ErrorCode::NeverFits => "more",
@@ -400,7 +401,7 @@ fn refused(code: ErrorCode) -> &'static str {
     }
 }
 
-/// What is asked for: an amount, a division of compute time, or both.
+/// The validated request: an amount, a compute mode, or both.
 fn checked(resize: v1::Resize) -> Result<(Option<Amount>, Option<Compute>), Error> {
     let amount = resize.amount.map(Amount::try_from).transpose()?;
     let compute = resize
@@ -415,7 +416,7 @@ fn checked(resize: v1::Resize) -> Result<(Option<Amount>, Option<Compute>), Erro
     Ok((amount, compute))
 }
 
-/// The amount that a job asks for from now on, as it would be asked for anew.
+/// The job's new request, in the form of a new submission.
 fn requested_amount(amount: Amount, resized: &[Resized]) -> Amount {
     let count = u32::try_from(resized.len()).unwrap_or(u32::MAX);
     let several = std::num::NonZeroU32::new(count).filter(|count| count.get() > 1);

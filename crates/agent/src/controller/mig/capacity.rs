@@ -1,4 +1,4 @@
-//! The GPUs as a plan sees them: what lies on each, and what of that it may count on.
+//! MIG capacity: the GPUs as the planner sees them, with the instances that it may use or destroy.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use divvy_core::{Gpu, GpuUuid, Mode};
 use crate::controller::mig::MigManager;
 use crate::controller::state::{Jobs, State};
 
-/// The GPUs as a plan sees them.
+/// The GPUs as the planner sees them.
 pub(in crate::controller) fn gpus_now(state: &State) -> Vec<Gpu> {
     state
         .gpus
@@ -22,7 +22,7 @@ pub(in crate::controller) fn gpus_now(state: &State) -> Vec<Gpu> {
                     .profile_table()
                     .map(|table| carving(&state.jobs, &state.mig, &gpu.uuid, table));
                 let of_gpu = state.mig.gpus.get(&gpu.uuid);
-                // Who cannot see what lies there cannot say where there is room.
+                // Without the list of instances, free places are unknown.
                 let barred = of_gpu.is_some_and(|of_gpu| {
                     of_gpu.backoff_until.contains_key(&None) || of_gpu.trouble.is_some()
                 });
@@ -35,8 +35,8 @@ pub(in crate::controller) fn gpus_now(state: &State) -> Vec<Gpu> {
         .collect()
 }
 
-/// What lies on a GPU and is no job's. What is being destroyed for a job's sake is not shown where that job holds the place
-/// already: whatever is planned beside it comes after it in the worker's order.
+/// The instances of a GPU that no job holds. An instance that is being destroyed for a job is left out, as that job
+/// holds the place already. The worker runs commands in order, so a later instance beside it is created after that.
 fn carving(jobs: &Jobs, mig: &MigManager, gpu: &GpuUuid, table: Arc<ProfileTable>) -> MigInventory {
     let mut taken: Vec<(Placement, u8)> = Vec::new();
     let held = jobs
@@ -65,7 +65,7 @@ fn carving(jobs: &Jobs, mig: &MigManager, gpu: &GpuUuid, table: Arc<ProfileTable
     };
     let ours = mig.instances.values();
     let ours = ours.filter(|one| one.slot.gpu == *gpu && one.job.is_none());
-    // In this order, so that what is coming hides what leaves for it.
+    // In this order, so that a new instance hides the one that makes room for it.
     let standings = [
         UnallocatedState::Coming,
         UnallocatedState::Idle,
@@ -77,7 +77,7 @@ fn carving(jobs: &Jobs, mig: &MigManager, gpu: &GpuUuid, table: Arc<ProfileTable
         for instance in these.filter(|one| mig.standing(one) == standing) {
             let placement = instance.slot.placement;
             let standing = match barred(placement) {
-                // It could not be looked at.
+                // The daemon could not check it.
                 true => UnallocatedState::Quarantined,
                 false => standing,
             };
@@ -119,7 +119,8 @@ pub(super) fn overlap((a, long): (Placement, u8), (b, wide): (Placement, u8)) ->
     u16::from(a.start) < end(b, wide) && u16::from(b.start) < end(a, long)
 }
 
-/// What stands for somebody else's instance of a profile that the table has not: instances of the smallest that cover it.
+/// The placements that stand for an unmanaged instance of a profile that the table lacks: the smallest instances that
+/// cover it.
 fn known_as(table: &ProfileTable, placement: Placement, size: u8) -> Vec<Placement> {
     if table.profile(placement.profile).is_some() {
         return vec![placement];

@@ -1,4 +1,5 @@
-//! Comparing what lies on a GPU with the journal: once after a start, and at every look that nothing was changed during.
+//! MIG reconciliation: the instances on a GPU are compared with the journal, after a start and at each observation
+//! without commands.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,11 +25,11 @@ use crate::host::clock::Instant;
 use crate::journal::StoreError;
 use crate::model::mig_instance::{InstanceInfo, MigSlot};
 
-/// How often an instance in quarantine is tried to be destroyed. Whoever leaked a handle of it does not let go of it until he is
-/// restarted.
+/// The delay between two attempts to destroy a quarantined instance. A program that leaked a handle of it releases it
+/// only when it is restarted.
 const QUARANTINE_RETRY: Duration = Duration::from_secs(30);
 
-/// Whether nobody is in an instance, and nobody has divided it: it is left as it is otherwise.
+/// Whether an instance has no process, and is not divided into compute instances by another program.
 pub(super) fn is_deserted(found: &DiscoveredInstance) -> bool {
     let mut devices = found.devices.iter();
     found.to_observed().compute_instances != ComputeInstances::Divided
@@ -42,7 +43,7 @@ impl ActiveJob {
     }
 }
 
-/// Takes over what a look shows of a GPU in MIG mode.
+/// Applies an observation of a GPU in MIG mode.
 pub(in crate::controller) fn reconcile_mig_gpu(
     state: &mut State,
     fx: &mut Effects,
@@ -73,7 +74,7 @@ pub(in crate::controller) fn reconcile_mig_gpu(
     report_stray_processes(state, fx, io, seen)
 }
 
-/// Takes over that a GPU is not in MIG mode: nothing lies on it, whatever is known of it.
+/// Applies an observation of a GPU outside MIG mode: it has no instances, whatever the journal has.
 pub(in crate::controller) fn reconcile_non_mig_gpu(
     state: &mut State,
     fx: &mut Effects,
@@ -94,7 +95,7 @@ pub(in crate::controller) fn reconcile_non_mig_gpu(
     match_instances(state, fx, io, uuid, &[])
 }
 
-/// Says once why instances cannot be read.
+/// Records once why the instances cannot be read.
 fn report_trouble(
     mig: &mut MigManager,
     gpus: &GpuState,
@@ -155,7 +156,7 @@ fn match_instances(
     report_unmanaged(&mut state.mig, &state.gpus, fx, io, uuid, &foreign, there)
 }
 
-/// The jobs that hold places of a GPU.
+/// The jobs that hold placements of a GPU.
 fn holders(jobs: &Jobs, uuid: &GpuUuid) -> BTreeMap<Placement, InstanceHolder> {
     let mut holders = BTreeMap::new();
     for active in jobs.active.values() {
@@ -194,7 +195,7 @@ fn apply_action(
                 id,
                 compute_id: device.id,
                 uuid,
-                // Who is in it now was not sent by us: it is not clean until it has been made anew.
+                // Divvy did not start a process that is in it now: so the instance is not clean until it is recreated.
                 baseline: match device.processes.is_empty() {
                     true => device.used,
                     false => Bytes::ZERO,
@@ -211,7 +212,7 @@ fn apply_action(
         }
         Action::Remove => {
             fx.replan = true;
-            // A job that has not begun, as it waits for others of its instances or to be confirmed, gets another.
+            // A job that waits for other instances or for its confirmation has not started, so it gets a new instance.
             let holder = instance.job.and_then(|job| state.jobs.active.get_mut(&job));
             let holder = holder.filter(|one| !one.is_launched());
             if let Some(placed) = holder.and_then(|one| one.placed_mut()) {
@@ -293,7 +294,7 @@ pub(super) fn forget_instance(
     fx.record_event(io, job, "mig_lost", &text)
 }
 
-/// Tries to be rid of an instance in quarantine, where nobody would suffer from it.
+/// Tries again to destroy a quarantined instance that no process and no job uses.
 fn retry_quarantined(
     mig: &mut MigManager,
     fx: &mut Effects,
@@ -372,7 +373,7 @@ pub(super) fn label(gpus: &GpuState, uuid: &GpuUuid, placement: Placement) -> St
     }
 }
 
-/// Nobody else sees how much a job's instance is used.
+/// Records the peak memory of jobs' instances, which no ledger measures.
 fn remember_peaks(jobs: &mut Jobs, mig: &MigManager, uuid: &GpuUuid) {
     let Some(of_gpu) = mig.gpus.get(uuid) else {
         return;
@@ -392,7 +393,7 @@ fn remember_peaks(jobs: &mut Jobs, mig: &MigManager, uuid: &GpuUuid) {
     }
 }
 
-/// Tells of processes that are in an instance and do not belong there.
+/// Records processes in instances where they do not belong.
 fn report_stray_processes(
     state: &mut State,
     fx: &mut Effects,
@@ -420,7 +421,7 @@ fn report_stray_processes(
         let holder = holders.get(&tenant.placement).map(|holder| holder.job);
         let ours = state.mig.instances.contains_key(&key.0);
         let belongs = tenant.job == holder && holder.is_some();
-        // What strangers do among themselves is their own affair.
+        // Processes outside Divvy in instances outside Divvy are no concern of Divvy.
         if belongs || (tenant.job.is_none() && !ours) || !state.mig.reported_processes.insert(key) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Where MIG instances would go, for whoever asks before anything is submitted.
+//! MIG preview: where MIG instances would go, before a job is submitted.
 
 use divvy_api::v1::{Error, ErrorCode, MigPlanned, MigWanted};
 use divvy_core::MigProfile;
@@ -11,10 +11,10 @@ use crate::controller::state::State;
 use crate::model::validate::limits::CheckLimits as _;
 use crate::model::validate::usage;
 
-/// Where instances of these profiles would go, all of them together.
+/// The placements of instances of these profiles, all of them together.
 ///
 /// # Errors
-/// [`ErrorCode::WouldWait`] where they do not all fit now, [`ErrorCode::NeverFits`] where they never will.
+/// [`ErrorCode::WouldWait`] if they do not all fit now, [`ErrorCode::NeverFits`] if they never will.
 pub fn preview_mig(state: &State, io: &Io, wanted: &MigWanted) -> Result<Vec<MigPlanned>, Error> {
     wanted.check_limits()?;
     if wanted.profiles.is_empty() {

@@ -1,4 +1,4 @@
-//! Jobs as lists take them out of the cycle: of ten thousand that wait little more than a pointer each.
+//! Job summaries: compact list rows. A pending job costs little more than a pointer, as there may be ten thousand.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::model::bypass::Bypass;
 use crate::model::idle::Rule;
 use crate::model::job::{Job, JobSpec};
 
-/// A job as the cycle sees it, in little room.
+/// A job of a list, in a compact form.
 pub enum JobSummary {
-    /// It waits for its turn, and nothing was done with it yet.
+    /// The job waits for its turn, and has no history.
     Pending {
         id: JobId,
         ask: Arc<JobSpec>,
@@ -34,7 +34,7 @@ pub enum JobSummary {
     Other(Box<JobView>),
 }
 
-/// What was put into words last: most jobs of a long list ask for the same and wait for the same.
+/// The last formatted texts: most jobs of a long list have the same request and the same reason.
 #[derive(Default)]
 pub struct TextCache {
     amount: Option<(Amount, String)>,
@@ -60,7 +60,7 @@ pub fn job_summaries(state: &State, io: &Io) -> Vec<JobSummary> {
     glances
 }
 
-/// Those of these jobs that have not ended before this round.
+/// The jobs of this list that have not ended before this round.
 pub(in crate::controller) fn summaries_of(
     state: &State,
     io: &Io,
@@ -110,7 +110,7 @@ impl JobSummary {
         }
     }
 
-    /// Number of the user whose it is.
+    /// The uid of the job's owner.
     pub fn owner(&self) -> u32 {
         match self {
             Self::Pending { ask, .. } => ask.credentials.uid,
@@ -118,7 +118,7 @@ impl JobSummary {
         }
     }
 
-    /// All that there is to say.
+    /// The full view.
     pub fn into_view(self) -> JobView {
         match self {
             Self::Pending {
@@ -155,7 +155,7 @@ impl JobSummary {
         }
     }
 
-    /// What a table shows. `sees`: whether whoever asks may see what it runs.
+    /// The row of a table. `sees`: whether the caller may see what the job runs.
     pub fn to_brief<'a>(&'a self, sees: bool, said: &'a mut TextCache) -> Brief<'a> {
         match self {
             Self::Pending {
@@ -176,7 +176,7 @@ impl JobSummary {
     }
 }
 
-/// The words for this, which may be those that were said last.
+/// The text of a value, from the cache if it is the last one.
 fn cached_text<'a, T: Clone + PartialEq + ToString>(
     last: &'a mut Option<(T, String)>,
     what: &T,
@@ -189,7 +189,7 @@ fn cached_text<'a, T: Clone + PartialEq + ToString>(
         .1
 }
 
-/// A job of which there is nothing to say.
+/// A row without details.
 fn plain(id: JobId, ask: &JobSpec, state: JobState, since: Timestamp) -> Brief<'_> {
     Brief {
         id: id.to_string().into(),
@@ -218,7 +218,7 @@ fn of(seen: &JobView, sees: bool) -> Brief<'_> {
         .map(|held_up| held_up.message.as_str());
     let otherwise = held_up.or(job.reason.as_deref());
     let reason = wait.map(|wait| Cow::from(wait.reason.to_string()));
-    // Why a job waits is everybody's business; what went wrong in a program is its owner's.
+    // Every user may see why a job waits; only its owner may see why a program failed.
     let is_told = sees || state != JobState::Ended;
     let since = state.since(job.submitted_at, job.started_at, job.ended_at);
     Brief {

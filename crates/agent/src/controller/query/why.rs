@@ -1,10 +1,11 @@
-//! Why a job waits, who holds what it waits for, and what is known of their ends.
+//! Why: the reason why a job waits, which jobs hold what it waits for, and when these may end.
 //!
 //! ```text
-//! time limits ──► ends_by ──────► latest_start, expected_start   what may be built on
-//! earlier runs ─► usually_ends ─► usual_start                    an estimate, for people
+//! time limits ──► ends_by ──────► latest_start, expected_start   reliable
+//! earlier runs ─► usually_ends ─► usual_start                    an estimate
 //! ```
-//! As with [`StartEstimator`] the cycle only copies what it knows; what is asked of the journal's past is asked elsewhere, too.
+//! As with [`StartEstimator`], the controller only copies what it knows. Another thread reads the run history from the
+//! journal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -36,25 +37,25 @@ use crate::model::job::{Job, JobSpec};
 use crate::model::policy::Dependency;
 use crate::model::run_signature::RunSignature;
 
-/// Why a job waits: what there is to know.
+/// The input for the answer why a job waits.
 pub struct WhyQuery {
     job: v1::Job,
     foresight: StartEstimator,
-    /// Everybody who has not ended.
+    /// All active jobs.
     active: BTreeMap<JobId, Run>,
     database: PathBuf,
     held_up: Option<BlockReason>,
     after: Vec<Dependency>,
     is_ready: bool,
-    /// Of a job that is held: the state as it is once the job is released.
+    /// For a held job: the planner's input as it would be after its release.
     released: Option<Snapshot>,
 }
 
-/// One that runs, or will.
+/// A job that runs, or will run.
 struct Run {
     ask: Arc<JobSpec>,
     ran_s: u64,
-    /// Nothing keeps it from ending when it usually does.
+    /// The job runs on, so that it may end after its usual run time.
     goes_on: bool,
 }
 
@@ -68,12 +69,13 @@ impl Run {
     }
 }
 
-/// What is usual for those of whom it is known.
+/// Usual run times, for jobs with enough history.
 type Usuals = BTreeMap<JobId, RuntimeEstimate>;
 
 impl WhyQuery {
-    /// Takes up to seconds. `sees`: whether whoever asks sees what this user's jobs run. Where the journal's past cannot be read, nothing
-    /// is usual. Beside the answer: what would start the job, as changes of it, in the order of `sooner`.
+    /// Computes the answer; takes up to seconds. `sees`: whether the caller may see what a user's jobs run. If the run
+    /// history cannot be read, no usual times are given. The second value has the changes that would start the job, in
+    /// the order of `suggestions`.
     pub fn answer(mut self, sees: impl Fn(u32) -> bool) -> (v1::Why, Vec<Option<SuggestedChange>>) {
         let id = self.foresight.id;
         let why = divvy_core::why(&self.foresight.snapshot, id).unwrap_or_default();
@@ -143,7 +145,7 @@ impl WhyQuery {
         (why, tries)
     }
 
-    /// What is usual for those who hold what the job waits for, and for those who wait with it.
+    /// The usual run times of jobs that hold what the job waits for, and of jobs that wait with it.
     fn usuals(
         &self,
         why: &divvy_core::Why,
@@ -207,7 +209,7 @@ impl WhyQuery {
         }
     }
 
-    /// When it starts if everybody takes what is usual. Who has taken longer already may take as long as he may.
+    /// The start if every job takes its usual time. A job that has run longer counts with its time limit.
     fn usual_start(&self, usuals: &Usuals) -> Option<Timestamp> {
         if usuals.is_empty() || self.job.state != JobState::Queued {
             return None;
@@ -263,7 +265,7 @@ pub fn why(state: &State, io: &Io, reference: &str) -> Result<WhyQuery, Error> {
     })
 }
 
-/// The state once a held job is released that waits for nothing else but its turn.
+/// The planner's input after the release of a held job, if the job would then wait only for its turn.
 fn released(state: &State, io: &Io, active: &ActiveJob) -> Option<Snapshot> {
     let job = &active.job;
     job.on_hold()?;
