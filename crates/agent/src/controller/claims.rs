@@ -410,8 +410,8 @@ pub(super) fn resume_claim(
             if !is_divided(active.job.state.grants()) {
                 let (name, job) = (id.to_string(), &active.job);
                 let overheads = overheads(&state.gpus.devices, job.state.grants());
-                let cut = slice_layout(&name, job, &overheads);
-                match HeldSlice::adopt(&io.config.home.slice(&name), &cut) {
+                let layout = slice_layout(&name, job, &overheads);
+                match HeldSlice::adopt(&io.config.home.slice(&name), &layout) {
                     Ok(slice) => {
                         if let Some(placed) = active.placed_mut() {
                             placed.slice = Some(slice);
@@ -440,7 +440,7 @@ pub(super) fn report_claims_on_lost_gpus(
     io: &Io,
     lost: &BTreeMap<GpuUuid, u32>,
 ) -> Result<(), StoreError> {
-    let mut news = Vec::new();
+    let mut changes = Vec::new();
     active_set::for_each_active(jobs, io, |_, active| {
         let JobState::Lent { grants } = &active.job.state else {
             return;
@@ -449,10 +449,10 @@ pub(super) fn report_claims_on_lost_gpus(
         let trouble = on.next().map(|index| format!("GPU {index} is lost"));
         if active.job.reason != trouble {
             active.job.reason.clone_from(&trouble);
-            news.push((active.job.clone(), trouble));
+            changes.push((active.job.clone(), trouble));
         }
     });
-    for (job, trouble) in news {
+    for (job, trouble) in changes {
         io.store.save(&job)?;
         let (kind, text) = match trouble {
             Some(trouble) => (

@@ -43,12 +43,12 @@ pub(super) fn handle(
                     result: Err(error),
                 }),
                 // A dry run changes nothing, so its reply need not wait for the commit.
-                SubmitOutcome::DryRun(mut job, foresight) => {
+                SubmitOutcome::DryRun(mut job, estimator) => {
                     // The estimate takes longer than a round should. If no thread can be started, the client gets no
                     // reply.
-                    let tell = std::thread::Builder::new().name("foresee".into());
-                    let _ = tell.spawn(move || {
-                        foresight.estimate_start(&mut job);
+                    let thread = std::thread::Builder::new().name("foresee".into());
+                    let _ = thread.spawn(move || {
+                        estimator.estimate_start(&mut job);
                         let _ = reply.send(Ok(*job));
                     });
                 }
@@ -169,7 +169,7 @@ pub(super) fn handle(
         Message::CheckpointReport(report) => {
             offload::apply_checkpoint_report(&mut state.jobs, fx, io, *report)?
         }
-        Message::Sampled(look) => observe::apply_sample(state, fx, io, &look)?,
+        Message::Sampled(sample) => observe::apply_sample(state, fx, io, &sample)?,
         Message::ObservationFailed(why) => {
             observe::observation_failed(&mut state.jobs, &mut state.gpus, fx, io, why)?
         }

@@ -276,12 +276,14 @@ impl Inbox {
     /// # Errors
     /// When there was none, or when no sender is left.
     pub fn recv_timeout(&self, patience: Duration) -> Result<Message, RecvTimeoutError> {
-        self.0.recv_timeout(patience).map(|letter| letter.message)
+        self.0
+            .recv_timeout(patience)
+            .map(|envelope| envelope.message)
     }
 
     /// The messages that are there now.
     pub fn try_iter(&self) -> impl Iterator<Item = Message> {
-        self.0.try_iter().map(|letter| letter.message)
+        self.0.try_iter().map(|envelope| envelope.message)
     }
 }
 
@@ -321,8 +323,8 @@ impl Mailbox {
         read: impl FnOnce(&Queries<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         self.request(|reply| {
-            Message::Query(Box::new(move |cycle| {
-                let _ = reply.send(read(cycle));
+            Message::Query(Box::new(move |queries| {
+                let _ = reply.send(read(queries));
             }))
         })
         .await

@@ -144,8 +144,8 @@ impl OpStats {
 
 impl MigGpuState {
     /// Whether an observation shows the GPU's present state: no command ended since, and none is under way.
-    fn can_be_compared(&self, sight: &GpuMigState) -> bool {
-        let is_current = sight.epoch.is_some_and(|epoch| epoch >= self.epoch);
+    fn can_be_compared(&self, mig_state: &GpuMigState) -> bool {
+        let is_current = mig_state.epoch.is_some_and(|epoch| epoch >= self.epoch);
         is_current && self.outstanding == 0
     }
 }

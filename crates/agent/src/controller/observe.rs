@@ -35,22 +35,22 @@ pub fn apply_sample(
     state: &mut State,
     fx: &mut Effects,
     io: &Io,
-    look: &NodeSample,
+    sample: &NodeSample,
 ) -> Result<(), StoreError> {
     state.gpus.observation_error = None;
-    state.gpus.unobserved = Some(unobserved_held_gpus(&mut state.jobs, io, look));
-    for (id, book) in &look.ledgers {
+    state.gpus.unobserved = Some(unobserved_held_gpus(&mut state.jobs, io, sample));
+    for (id, reading) in &sample.ledgers {
         if let Some(active) = state.jobs.active.get_mut(id) {
-            maintain_slice(*id, active, look, book);
+            maintain_slice(*id, active, sample, reading);
             repair_control_file(&mut state.jobs, fx, io, *id)?;
         }
     }
-    limiter_alarms::apply_alarms(&mut state.jobs, fx, io, look)?;
-    reconcile::reconcile(state, fx, io, look)?;
-    usage::meter(&mut state.jobs, &mut state.timers, fx, io, look);
+    limiter_alarms::apply_alarms(&mut state.jobs, fx, io, sample)?;
+    reconcile::reconcile(state, fx, io, sample)?;
+    usage::meter(&mut state.jobs, &mut state.timers, fx, io, sample);
     resize::reclaim_released(state, fx, io)?;
-    update_gpu_health(&mut state.jobs, &mut state.gpus, fx, io, look)?;
-    for seen in &look.gpus {
+    update_gpu_health(&mut state.jobs, &mut state.gpus, fx, io, sample)?;
+    for seen in &sample.gpus {
         mode::assign(&mut state.gpus, fx, io, &seen.observed.uuid)?;
     }
     Ok(())
@@ -158,13 +158,13 @@ fn update_gpu_health(
     gpus: &mut GpuState,
     fx: &mut Effects,
     io: &Io,
-    look: &NodeSample,
+    sample: &NodeSample,
 ) -> Result<(), StoreError> {
-    let mut news = Vec::new();
+    let mut changes = Vec::new();
     for device in &mut gpus.devices {
         let uuid = &device.gpu.uuid;
-        let answers = answers(look, uuid);
-        device.is_lost = is_lost(look, uuid);
+        let answers = answers(sample, uuid);
+        device.is_lost = is_lost(sample, uuid);
         let mode = if answers {
             device.assigned
         } else {
@@ -173,11 +173,11 @@ fn update_gpu_health(
         if device.gpu.away == answers {
             (device.gpu.mode, device.gpu.away) = (mode, !answers);
             let index = device.gpu.index;
-            let why = match trouble(look, uuid) {
+            let why = match trouble(sample, uuid) {
                 Some(trouble) => format!(": {}", trouble.message),
                 None => String::new(),
             };
-            news.push(match answers {
+            changes.push(match answers {
                     true => (
                         "gpu_recovered",
                         format!("GPU {index} ({uuid}) responds again"),
@@ -191,23 +191,28 @@ fn update_gpu_health(
                 });
         }
     }
-    for (kind, text) in news {
+    for (kind, text) in changes {
         tracing::warn!("{text}");
         fx.record_event(io, None, kind, &text)?;
         fx.replan = true;
     }
-    end_those_on_lost_gpus(jobs, gpus, fx, io, look)
+    stop_jobs_on_lost_gpus(jobs, gpus, fx, io, sample)
 }
 
 /// Held GPUs without a list of their processes in a sample. A lost GPU has no processes.
-fn unobserved_held_gpus(jobs: &mut Jobs, io: &Io, look: &NodeSample) -> BTreeSet<GpuUuid> {
+fn unobserved_held_gpus(jobs: &mut Jobs, io: &Io, sample: &NodeSample) -> BTreeSet<GpuUuid> {
     let mut unseen = BTreeSet::new();
-    if look.troubles.is_empty() && !look.gpus.iter().any(|seen| seen.observed.hides_processes()) {
+    if sample.troubles.is_empty()
+        && !sample
+            .gpus
+            .iter()
+            .any(|seen| seen.observed.hides_processes())
+    {
         return unseen;
     }
     active_set::for_each_active(jobs, io, |_, active| {
         let held = active.job.state.grants().iter().map(|grant| &grant.gpu);
-        let held = held.filter(|gpu| !lists_processes(look, gpu) && !is_lost(look, gpu));
+        let held = held.filter(|gpu| !lists_processes(sample, gpu) && !is_lost(sample, gpu));
         unseen.extend(held.cloned());
     });
     unseen
@@ -226,12 +231,12 @@ pub(super) fn is_unobserved(jobs: &Jobs, gpus: &GpuState, id: JobId) -> bool {
 }
 
 /// Stops jobs on lost GPUs, as their processes would wait for ever. Two samples in a row have to show the loss.
-fn end_those_on_lost_gpus(
+fn stop_jobs_on_lost_gpus(
     jobs: &mut Jobs,
     gpus: &mut GpuState,
     fx: &mut Effects,
     io: &Io,
-    look: &NodeSample,
+    sample: &NodeSample,
 ) -> Result<(), StoreError> {
     let busy = active_set::active_jobs(jobs, io);
     let active = || busy.iter().filter_map(|id| jobs.active.get(id));
@@ -239,7 +244,7 @@ fn end_those_on_lost_gpus(
     let held = active().filter(|one| one.job.holds());
     let held = held.flat_map(|one| one.job.state.grants());
     let lost: BTreeMap<GpuUuid, u32> = held
-        .filter(|grant| is_lost(look, &grant.gpu))
+        .filter(|grant| is_lost(sample, &grant.gpu))
         .map(|grant| (grant.gpu.clone(), grant.index))
         .collect();
     if lost.is_empty() && gpus.lost.is_empty() {
@@ -275,41 +280,41 @@ fn end_those_on_lost_gpus(
 }
 
 /// The driver's error for a GPU that does not respond.
-fn trouble<'a>(look: &'a NodeSample, uuid: &GpuUuid) -> Option<&'a FaultyGpu> {
-    let mut troubles = look.troubles.iter();
+fn trouble<'a>(sample: &'a NodeSample, uuid: &GpuUuid) -> Option<&'a FaultyGpu> {
+    let mut troubles = sample.troubles.iter();
     troubles.find(|trouble| trouble.uuid.as_ref() == Some(uuid))
 }
 
-fn answers(look: &NodeSample, uuid: &GpuUuid) -> bool {
-    look.gpus.iter().any(|seen| seen.observed.uuid == *uuid)
+fn answers(sample: &NodeSample, uuid: &GpuUuid) -> bool {
+    sample.gpus.iter().any(|seen| seen.observed.uuid == *uuid)
 }
 
-fn lists_processes(look: &NodeSample, uuid: &GpuUuid) -> bool {
-    let mut there = look.gpus.iter().map(|seen| &seen.observed);
+fn lists_processes(sample: &NodeSample, uuid: &GpuUuid) -> bool {
+    let mut there = sample.gpus.iter().map(|seen| &seen.observed);
     there.any(|gpu| gpu.uuid == *uuid && !gpu.hides_processes())
 }
 
 /// Whether a GPU is gone: it does not respond, and the driver does not expect it back.
-fn is_lost(look: &NodeSample, uuid: &GpuUuid) -> bool {
+fn is_lost(sample: &NodeSample, uuid: &GpuUuid) -> bool {
     // A GPU that has not responded since the daemon's start has no UUID. It may be any GPU without an error of its own.
     let nameless = |trouble: &FaultyGpu| !trouble.is_lost && trouble.uuid.is_none();
-    let may_again = match trouble(look, uuid) {
-        Some(said) => !said.is_lost,
-        None => look.troubles.iter().any(nameless),
+    let may_again = match trouble(sample, uuid) {
+        Some(trouble) => !trouble.is_lost,
+        None => sample.troubles.iter().any(nameless),
     };
-    !answers(look, uuid) && !may_again
+    !answers(sample, uuid) && !may_again
 }
 
 /// Updates the heartbeat in the slice, and reclaims the memory of its dead processes.
-fn maintain_slice(id: JobId, active: &mut ActiveJob, look: &NodeSample, book: &SliceReading) {
+fn maintain_slice(id: JobId, active: &mut ActiveJob, sample: &NodeSample, reading: &SliceReading) {
     let Some(placed) = active.placed_mut() else {
         return;
     };
     let Some(held) = &placed.slice else { return };
     held.heartbeat();
-    let tended = match &book.snapshots {
+    let tended = match &reading.snapshots {
         Ok(pages) if pages.has_dead => held
-            .reap(&|owner| look.is_listed(owner))
+            .reap(&|owner| sample.is_listed(owner))
             .map_err(|error| error.to_string()),
         Ok(_) => Ok(()),
         Err(error) => Err(error.clone()),
@@ -335,11 +340,11 @@ mod tests {
             is_lost: lost,
         };
         let lost = |troubles: &[FaultyGpu]| {
-            let look = NodeSample {
+            let sample = NodeSample {
                 troubles: troubles.to_vec(),
                 ..NodeSample::default()
             };
-            is_lost(&look, &gpu)
+            is_lost(&sample, &gpu)
         };
         assert!(lost(&[]), "the driver lists it no more");
         assert!(lost(&[trouble(Some(&gpu), true)]));

@@ -13,8 +13,8 @@ pub mod why;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use divvy_api::v1::{self, Error, ErrorCode, JobState, ReasonCode};
-use divvy_core::{Bytes, Grant, JobId, JobState as Life, Wait};
+use divvy_api::v1::{self, Error, ErrorCode, ReasonCode};
+use divvy_core::{Bytes, Grant, JobId, JobState, Wait};
 use divvy_ledger::Snapshot;
 
 use super::observe::reconcile::SliceUsage;
@@ -72,9 +72,9 @@ pub fn job_with_estimate(
 ) -> Result<(v1::Job, Option<StartEstimator>), Error> {
     let id = reference::find(&state.jobs, io, reference).map_err(journal_error)??;
     let job = job_to_api(state, io, id)?;
-    let waits = job.state == JobState::Queued;
-    let foresight = waits.then(|| estimate::start_estimator(state, io, id, |_| {}));
-    Ok((job, foresight))
+    let waits = job.state == v1::JobState::Queued;
+    let estimator = waits.then(|| estimate::start_estimator(state, io, id, |_| {}));
+    Ok((job, estimator))
 }
 
 pub(super) fn job_to_api(state: &State, io: &Io, id: JobId) -> Result<v1::Job, Error> {
@@ -108,12 +108,12 @@ pub(super) fn active_job_to_api(state: &State, io: &Io, active: &ActiveJob) -> v
 
 pub(super) fn active_job_view(state: &State, io: &Io, active: &ActiveJob) -> JobView {
     let job = &active.job;
-    let now = snapshot(active).map(|account| LiveUsage {
-        account,
-        ledgers: active.slice_usage(),
+    let now = snapshot(active).map(|ledger| LiveUsage {
+        ledger,
+        slice_usage: active.slice_usage(),
     });
     JobView {
-        records: (job.state != Life::Queued).then(|| start::job_dir(&state.jobs, io, job.id)),
+        records: (job.state != JobState::Queued).then(|| start::job_dir(&state.jobs, io, job.id)),
         idle_s: active.idle_for().map(|idle| idle.as_secs()),
         ..view(state, io, job, now.as_ref(), state.jobs.waits.get(&job.id))
     }
@@ -142,12 +142,12 @@ pub fn view(
     let is_away = holds && !job.holds();
     let holdings = job.allocations.iter().filter(|_| !is_away);
     let slices = holdings.enumerate().map(|(gpu, holding)| {
-        let usage = now.map(|now| now.account.usage(gpu));
-        let ledger = now.and_then(|now| now.ledgers.get(gpu)).copied();
+        let usage = now.map(|now| now.ledger.usage(gpu));
+        let slice_usage = now.and_then(|now| now.slice_usage.get(gpu)).copied();
         let traces = holding.stats;
         // A MIG instance has its own memory, and the driver reports its use.
         let found = mig::view::found_in(&state.mig, &holding.grant).filter(|_| holds);
-        let unseen = ledger.unwrap_or_default().unaccounted.get();
+        let unseen = slice_usage.unwrap_or_default().unaccounted.get();
         let last =
             |usage: divvy_ledger::Usage| (usage.denied > 0).then_some(usage.last_denied_size);
         v1::Slice {
@@ -163,7 +163,7 @@ pub fn view(
             memory_peak_bytes: usage.map_or(traces.peak.get(), |usage| usage.peak),
             processes: match found {
                 Some(found) => u32::try_from(found.processes()).unwrap_or(u32::MAX),
-                None => now.map_or(0, |now| processes_on(&now.account, gpu)),
+                None => now.map_or(0, |now| processes_on(&now.ledger, gpu)),
             },
             denials: usage.map_or(traces.denied, |usage| usage.denied),
             last_denied_bytes: usage.map_or(traces.last_denied.map(Bytes::get), last),
@@ -172,11 +172,13 @@ pub fn view(
             mig: mig::view::mig_slice(&state.mig, &state.gpus, &holding.grant),
             memory_driver_bytes: match found {
                 Some(found) => Some(found.used().get()),
-                None => ledger.and_then(|ledger| ledger.driver).map(Bytes::get),
+                None => slice_usage
+                    .and_then(|slice_usage| slice_usage.driver)
+                    .map(Bytes::get),
             },
-            memory_mismatch_bytes: ledger.and_then(|ledger| ledger.mismatch),
-            memory_mismatch_max_bytes: ledger
-                .map_or(traces.mismatch_max, |ledger| ledger.mismatch_max)
+            memory_mismatch_bytes: slice_usage.and_then(|slice_usage| slice_usage.mismatch),
+            memory_mismatch_max_bytes: slice_usage
+                .map_or(traces.mismatch_max, |slice_usage| slice_usage.mismatch_max)
                 .get(),
             memory_unaccounted_bytes: unseen,
             memory_target_bytes: holding.goal.map(|goal| goal.memory.get()),
@@ -193,7 +195,7 @@ pub fn view(
         compute_time: (holds.then(|| io.compute_scheduler.usage(job.id)).flatten())
             .map(ComputeUsage::to_api),
         alarm_count: now
-            .map(|now| now.account.alarms())
+            .map(|now| now.ledger.alarms())
             .filter(|count| *count > 0),
         wait: wait.cloned(),
         block_reason: wait.is_none().then(held_up).flatten(),
@@ -302,14 +304,14 @@ fn gpu_to_api(
     ledgers: &[(&ActiveJob, Option<Snapshot>)],
 ) -> v1::Gpu {
     let (mut slices, mut bypass_pids) = (Vec::new(), Vec::new());
-    for (active, account) in ledgers {
+    for (active, ledger) in ledgers {
         let here = |bypass: &&Bypass| bypass.over.is_none() && bypass.gpu == device.gpu.uuid;
         let lasting = active.job.bypasses.iter().filter(here);
         bypass_pids.extend(lasting.map(|bypass| bypass.process.pid));
         for (gpu, holding) in active.job.allocations.iter().enumerate() {
             if holding.grant.gpu == device.gpu.uuid {
-                let usage = account.as_ref().map(|account| account.usage(gpu));
-                let ledger = active.slice_usage().get(gpu).copied().unwrap_or_default();
+                let usage = ledger.as_ref().map(|ledger| ledger.usage(gpu));
+                let slice_usage = active.slice_usage().get(gpu).copied().unwrap_or_default();
                 let found =
                     mig::view::found_in(&state.mig, &holding.grant).map(|found| found.used().get());
                 slices.push(v1::GpuSlice {
@@ -319,12 +321,12 @@ fn gpu_to_api(
                     memory_used_bytes: match (found, usage) {
                         (Some(found), _) => found,
                         (None, usage) => {
-                            usage.map_or(0, |usage| used(&usage, ledger.unaccounted.get()))
+                            usage.map_or(0, |usage| used(&usage, slice_usage.unaccounted.get()))
                         }
                     },
                     share: holding.grant.share.thousandths(),
-                    memory_driver_bytes: found.or_else(|| ledger.driver.map(Bytes::get)),
-                    memory_mismatch_bytes: ledger.mismatch,
+                    memory_driver_bytes: found.or_else(|| slice_usage.driver.map(Bytes::get)),
+                    memory_mismatch_bytes: slice_usage.mismatch,
                     compute_time: io
                         .compute_scheduler
                         .usage(active.job.id)
@@ -483,8 +485,8 @@ pub fn node(jobs: &Jobs, io: &Io) -> v1::Node {
 
 /// What the daemon knows of a job's slice besides the journal.
 pub struct LiveUsage<'a> {
-    account: Snapshot,
-    ledgers: &'a [SliceUsage],
+    ledger: Snapshot,
+    slice_usage: &'a [SliceUsage],
 }
 
 /// The memory that counts against a limit.
@@ -495,7 +497,7 @@ fn used(usage: &divvy_ledger::Usage, unseen: u64) -> u64 {
 
 /// The ledger of a job's slice; `None` while its program does not run.
 fn snapshot(active: &ActiveJob) -> Option<Snapshot> {
-    if matches!(active.job.state, Life::Starting { .. }) {
+    if matches!(active.job.state, JobState::Starting { .. }) {
         return None;
     }
     active.slice()?.read().ok()

@@ -50,14 +50,14 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
     io.secrets.sweep(lives);
     crate::job_dir::erase_leftover_specs(&io.config.home.jobs(), lives);
     io.store.begin()?;
-    let mut fates = DependencyOutcomes::default();
+    let mut outcomes = DependencyOutcomes::default();
     for id in &before {
         let Some(active) = state.jobs.active.get_mut(id) else {
             continue;
         };
         if active.job.state == JobState::Queued {
             unjournaled::end_spent(state, fx, io, *id)?;
-            dependencies::check_dependencies(&mut state.jobs, fx, io, *id, &mut fates)?;
+            dependencies::check_dependencies(&mut state.jobs, fx, io, *id, &mut outcomes)?;
             continue;
         }
         if active.job.claim().is_some() {
@@ -99,8 +99,8 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
             } else {
                 let (name, job) = (id.to_string(), &active.job);
                 let overheads = overheads(&state.gpus.devices, job.state.grants());
-                let cut = slice_layout(&name, job, &overheads);
-                match slice::HeldSlice::adopt(&io.config.home.slice(&name), &cut) {
+                let layout = slice_layout(&name, job, &overheads);
+                match slice::HeldSlice::adopt(&io.config.home.slice(&name), &layout) {
                     Ok(slice) => {
                         io.observer.register(*id, slice.to_watched_job(Vec::new()));
                         if let Some(placed) = active.placed_mut() {
@@ -126,7 +126,7 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
     reconcile::restore_bypasses(&state.jobs, &mut state.gpus);
     // From here on processes are attributed to jobs, and the first plan counts the memory of unmanaged processes.
     match io.observer.observe() {
-        Ok(look) => observe::apply_sample(state, fx, io, &look)?,
+        Ok(sample) => observe::apply_sample(state, fx, io, &sample)?,
         Err(error) => observe::observation_failed(
             &mut state.jobs,
             &mut state.gpus,
@@ -150,9 +150,9 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
             .count()
     };
     let resumed = ResumeSummary {
-        queued: count(|life| *life == JobState::Queued),
-        adopted: count(|life| !life.grants().is_empty()),
-        finalized: count(|life| life.outcome().is_some()),
+        queued: count(|job_state| *job_state == JobState::Queued),
+        adopted: count(|job_state| !job_state.grants().is_empty()),
+        finalized: count(|job_state| job_state.outcome().is_some()),
     };
     fx.counters.adopted = u64::try_from(resumed.adopted).unwrap_or(u64::MAX);
     fx.counters.finalized = u64::try_from(resumed.finalized).unwrap_or(u64::MAX);

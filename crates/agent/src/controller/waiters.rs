@@ -49,7 +49,7 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
         let Some(active) = state.jobs.active.get_mut(&id) else {
             continue;
         };
-        let (life, left) = (
+        let (job_state, has_orphans) = (
             &active.job.state,
             active
                 .placed()
@@ -58,16 +58,18 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
         // Its MIG instances may not be ready.
         let awaits_nothing = active.has_all_instances();
         let settled = offload::is_memory_settled(active);
-        let arrived = |waiter: &mut Waiter| match (life, waiter.milestone) {
+        let arrived = |waiter: &mut Waiter| match (job_state, waiter.milestone) {
             (divvy_core::JobState::Ended { .. }, _) => true,
-            (life, Milestone::MemorySettled) => {
-                settled || !matches!(life, divvy_core::JobState::Running { .. })
+            (job_state, Milestone::MemorySettled) => {
+                settled || !matches!(job_state, divvy_core::JobState::Running { .. })
             }
             (divvy_core::JobState::Queued, _) | (_, Milestone::Ended) => false,
             (divvy_core::JobState::Starting { .. }, Milestone::Starting) => awaits_nothing,
             (_, Milestone::Starting) => true,
-            (divvy_core::JobState::Stopping { .. }, Milestone::Released) => left,
-            (life, Milestone::Bound) => !matches!(life, divvy_core::JobState::Starting { .. }),
+            (divvy_core::JobState::Stopping { .. }, Milestone::Released) => has_orphans,
+            (job_state, Milestone::Bound) => {
+                !matches!(job_state, divvy_core::JobState::Starting { .. })
+            }
             (_, Milestone::Released) => false,
         };
         let waiters: Vec<Waiter> = active.waiters.extract_if(.., arrived).collect();

@@ -62,15 +62,15 @@ fn dependency_outcome(
     known: &mut DependencyOutcomes,
 ) -> Result<DependencyOutcome, StoreError> {
     let key = (after.job, matches!(after.of, Of::Array(_)));
-    if let Some(fate) = known.0.get(&key) {
-        return Ok(*fate);
+    if let Some(outcome) = known.0.get(&key) {
+        return Ok(*outcome);
     }
-    let fate = match after.of {
+    let outcome = match after.of {
         Of::Array(count) => array_outcome(jobs, io, after.job, count)?,
         Of::Job | Of::First(_) => job_outcome(jobs, io, after.job)?,
     };
-    known.0.insert(key, fate);
-    Ok(fate)
+    known.0.insert(key, outcome);
+    Ok(outcome)
 }
 
 fn job_outcome(jobs: &Jobs, io: &Io, id: JobId) -> Result<DependencyOutcome, StoreError> {
@@ -119,23 +119,23 @@ pub(in crate::controller) fn release_dependents(
 ) -> Result<(), StoreError> {
     while !fx.jobs.ended.is_empty() {
         let ended: BTreeSet<JobId> = std::mem::take(&mut fx.jobs.ended).into_iter().collect();
-        let mut fates = DependencyOutcomes::default();
+        let mut outcomes = DependencyOutcomes::default();
         let mut followers = Vec::new();
         for active in jobs.active.values() {
             let job = &active.job;
             let after = &job.spec.policy.after;
-            let goes_on = |after: &Dependency| {
+            let is_ready = |after: &Dependency| {
                 let has_ended = ended.range(after.numbers()).next().is_some();
                 Ok(has_ended
-                    && dependency_outcome(jobs, io, after, &mut fates)?
+                    && dependency_outcome(jobs, io, after, &mut outcomes)?
                         != DependencyOutcome::Pending)
             };
-            if job.state == JobState::Queued && any(after, goes_on)? {
+            if job.state == JobState::Queued && any(after, is_ready)? {
                 followers.push(job.id);
             }
         }
         for id in followers {
-            check_dependencies(jobs, fx, io, id, &mut fates)?;
+            check_dependencies(jobs, fx, io, id, &mut outcomes)?;
         }
     }
     Ok(())
@@ -149,13 +149,13 @@ pub(in crate::controller) fn release_dependents(
 pub(in crate::controller) fn resolve_dependencies(
     jobs: &Jobs,
     io: &Io,
-    asked: &[v1::After],
+    requested: &[v1::After],
 ) -> Result<Vec<Dependency>, Error> {
     let internal = |error: StoreError| Error::new(ErrorCode::Internal, error_chain(&error));
     let mut followed: Vec<Dependency> = Vec::new();
     let mut places = BTreeMap::new();
-    let mut fates = DependencyOutcomes::default();
-    for v1::After { job, ok } in asked {
+    let mut outcomes = DependencyOutcomes::default();
+    for v1::After { job, ok } in requested {
         let meant = reference::resolve_reference(jobs, io, job).map_err(internal)??;
         let count = match meant {
             JobRef::Array(array) => reference::count_of_array(io, array).map_err(internal)?,
@@ -164,7 +164,7 @@ pub(in crate::controller) fn resolve_dependencies(
         let (job, of) = meant.of(count);
         let after = Dependency { job, ok: *ok, of };
         if *ok
-            && dependency_outcome(jobs, io, &after, &mut fates).map_err(internal)?
+            && dependency_outcome(jobs, io, &after, &mut outcomes).map_err(internal)?
                 == DependencyOutcome::Failed
         {
             let whole = match meant {
@@ -248,7 +248,7 @@ pub(in crate::controller) fn check_dependencies(
     fx: &mut Effects,
     io: &Io,
     id: JobId,
-    fates: &mut DependencyOutcomes,
+    outcomes: &mut DependencyOutcomes,
 ) -> Result<(), StoreError> {
     let Some(active) = jobs.active.get(&id) else {
         return Ok(());
@@ -256,7 +256,7 @@ pub(in crate::controller) fn check_dependencies(
     let mut open = Vec::new();
     let mut failed = None;
     for after in &active.job.spec.policy.after {
-        match dependency_outcome(jobs, io, after, fates)? {
+        match dependency_outcome(jobs, io, after, outcomes)? {
             DependencyOutcome::Pending => open.push(*after),
             DependencyOutcome::Failed if after.ok => failed = failed.or(Some(*after)),
             DependencyOutcome::Succeeded | DependencyOutcome::Failed => {}

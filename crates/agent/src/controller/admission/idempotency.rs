@@ -33,11 +33,11 @@ pub(in crate::controller) fn digest(submit: &Submit) -> String {
         dry_run: false,
         ..submit.clone()
     };
-    let mut said = serde_json::to_value(bare).expect("a submit can be written");
-    if let Value::Object(fields) = &mut said {
+    let mut json = serde_json::to_value(bare).expect("a submit can be written");
+    if let Value::Object(fields) = &mut json {
         fields.retain(|_, value| !is_nothing(value));
     }
-    sha1_smol::Sha1::from(said.to_string()).digest().to_string()
+    sha1_smol::Sha1::from(json.to_string()).digest().to_string()
 }
 
 fn is_nothing(value: &Value) -> bool {

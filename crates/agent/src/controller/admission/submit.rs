@@ -95,9 +95,9 @@ pub(in crate::controller) fn submit(
         return Ok(SubmitOutcome::Refused(error));
     }
     if dry_run || no_wait {
-        let (job, foresight) = self::dry_run(state, io, &new);
+        let (job, estimator) = self::dry_run(state, io, &new);
         if dry_run {
-            return Ok(SubmitOutcome::DryRun(Box::new(job), Box::new(foresight)));
+            return Ok(SubmitOutcome::DryRun(Box::new(job), Box::new(estimator)));
         }
         if job.state == v1::JobState::Queued {
             return Ok(SubmitOutcome::Refused(would_wait(&job)));
@@ -176,7 +176,7 @@ fn admit<Rest: Iterator<Item = NewJob>>(
         }
         return Ok(Err(Error::new(ErrorCode::Internal, error_chain(&error))));
     }
-    let mut fates = dependencies::DependencyOutcomes::default();
+    let mut outcomes = dependencies::DependencyOutcomes::default();
     for (job, texts) in admitted {
         let id = job.id;
         let text = format!(
@@ -188,7 +188,11 @@ fn admit<Rest: Iterator<Item = NewJob>>(
         fx.record_event(io, Some(id), "submitted", &text)?;
         crate::controller::admission::text_budget::add_job(jobs, job, texts);
         crate::controller::admission::dependencies::check_dependencies(
-            jobs, fx, io, id, &mut fates,
+            jobs,
+            fx,
+            io,
+            id,
+            &mut outcomes,
         )?;
     }
     Ok(Ok(id))
@@ -370,11 +374,11 @@ fn queue_and_amount(
             Error::new(ErrorCode::NotFound, format!("there is no queue {name}"))
                 .hint(format!("the queues are {there}"))
         })?;
-    let asked = amount.map(Amount::try_from).transpose()?;
-    match (spec.amount, asked) {
-        (Some(fixed), Some(asked)) if !asked.is_as_much(fixed, &gpus_ever(mig, gpus)) => {
+    let requested = amount.map(Amount::try_from).transpose()?;
+    match (spec.amount, requested) {
+        (Some(fixed), Some(requested)) if !requested.is_as_much(fixed, &gpus_ever(mig, gpus)) => {
             Err(usage(format!(
-                "queue {name} allocates {fixed} to each of its jobs, but {asked} was requested"
+                "queue {name} allocates {fixed} to each of its jobs, but {requested} was requested"
             ))
             .hint("leave the amount out, or use another queue; `divvy queues` shows the amounts"))
         }
@@ -411,11 +415,11 @@ fn dry_run(state: &State, io: &Io, new: &NewJob) -> (v1::Job, StartEstimator) {
         }
     };
     add(&mut snapshot);
-    let foresight = estimate::start_estimator(state, io, job.id, add);
+    let estimator = estimate::start_estimator(state, io, job.id, add);
     if let Some(hold) = &new.hold {
         let mut shown = query::to_api(state, io, &job, None, None);
         (shown.reason, shown.reason_code) = (Some(hold.describe("ID")), Some(ReasonCode::Held));
-        return (unnumbered(shown), foresight);
+        return (unnumbered(shown), estimator);
     }
     let plan = divvy_core::plan(&snapshot);
     let start = plan.starts.into_iter().find(|start| start.job == job.id);
@@ -427,7 +431,7 @@ fn dry_run(state: &State, io: &Io, new: &NewJob) -> (v1::Job, StartEstimator) {
     if let Some(words) = dependencies::describe_dependencies(&open) {
         (shown.reason, shown.reason_code) = (Some(words), Some(ReasonCode::Dependency));
     }
-    (unnumbered(shown), foresight)
+    (unnumbered(shown), estimator)
 }
 
 /// The job of a dry run has no number and no folder.

@@ -124,13 +124,13 @@ pub(in crate::controller) fn check_amended(
     let Some(active) = jobs.active.get(&id) else {
         return Ok(());
     };
-    let ask = &active.job.spec;
+    let spec = &active.job.spec;
     let more = texts.saturating_sub(active.texts);
     fits(
         jobs,
         io,
-        ask.credentials.uid,
-        &ask.user,
+        spec.credentials.uid,
+        &spec.user,
         more,
         "the confirmation would make it",
     )
@@ -146,13 +146,13 @@ pub(in crate::controller) fn check_changed(
     let Some(active) = jobs.active.get(&id) else {
         return Ok(());
     };
-    let ask = &active.job.spec;
+    let spec = &active.job.spec;
     let more = texts.saturating_sub(active.texts);
     fits(
         jobs,
         io,
-        ask.credentials.uid,
-        &ask.user,
+        spec.credentials.uid,
+        &spec.user,
         more,
         "the change would make it",
     )

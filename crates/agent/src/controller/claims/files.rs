@@ -135,8 +135,8 @@ pub(in crate::controller) fn register_claim(jobs: &Jobs, io: &Io, id: JobId) {
 }
 
 pub(in crate::controller) fn cdi_folder(io: &Io) -> PathBuf {
-    let said = io.config.containers.cdi.clone();
-    said.unwrap_or_else(|| CDI_FOLDER.into())
+    let configured = io.config.containers.cdi.clone();
+    configured.unwrap_or_else(|| CDI_FOLDER.into())
 }
 
 /// The name of a claim's device and of the file that defines it. It does not depend on the job's number: the client may

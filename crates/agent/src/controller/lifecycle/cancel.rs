@@ -50,7 +50,7 @@ pub(in crate::controller) fn cancel_job(
         return Ok(Err(error));
     }
     let active = jobs.active.get(&id).map(|active| &active.job.state);
-    if active.is_none_or(|life| life.outcome().is_some()) {
+    if active.is_none_or(|job_state| job_state.outcome().is_some()) {
         return Ok(Err(has_ended(id)));
     }
     stop_job(
@@ -137,7 +137,7 @@ pub(in crate::controller) fn stop_job(
     let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    let news = match &active.job.state {
+    let is_new = match &active.job.state {
         JobState::Ended { .. } => return Ok(()),
         JobState::Queued if why != StopReason::Cancel => return Ok(()),
         JobState::Queued => {
@@ -155,15 +155,15 @@ pub(in crate::controller) fn stop_job(
             true
         }
     };
-    if news {
-        let goes_on = active.job.run_state.suspended;
+    if is_new {
+        let was_suspended = active.job.run_state.suspended;
         active.memory_op.cancel();
         active.job.stop(why);
         active.job.run_state.cause = Some(cause);
         // A client that waits for the job's memory to be offloaded or restored gets its reply now.
         fx.replies.milestones.push(id);
         let job = active.job.clone();
-        if goes_on {
+        if was_suspended {
             usage::start_usage_span(jobs, io, id)?;
         }
         io.store.save(&job)?;
@@ -206,13 +206,13 @@ pub(in crate::controller) fn stop(
         let child = children.find(|child| pid == Some(child.id()));
         child.and_then(SupervisorHandle::process)
     });
-    let told = supervisor.map(|process| {
+    let signalled = supervisor.map(|process| {
         process.signal(Signal::TERM)?;
         // A process that is stopped handles SIGTERM only after SIGCONT.
         process.signal(Signal::CONT)
     });
     reach("stop.told");
-    match told {
+    match signalled {
         // Otherwise no supervisor has the job: the next check ends the job, or signals its orphans.
         Some(Ok(())) => {}
         Some(Err(_)) | None => fx.jobs.recheck.push(id),

@@ -29,7 +29,7 @@ use crate::model::validate::{self, budget, never_fits, usage};
 
 /// A validated change: the job as it will be.
 struct ValidatedChange {
-    ask: JobSpec,
+    spec: JobSpec,
     resized: Option<Amount>,
     top: Top,
     /// Bytes of the job's texts.
@@ -71,7 +71,7 @@ pub(in crate::controller) fn change_job(
         return Ok(Ok(id));
     };
     let job = &mut active.job;
-    job.spec = Arc::new(changed.ask);
+    job.spec = Arc::new(changed.spec);
     job.resized = changed.resized;
     job.run_state.top = changed.top;
     let job = job.clone();
@@ -106,7 +106,7 @@ fn validate_change(
     }
     check_state(job, change)?;
     let mut changed = ValidatedChange {
-        ask: JobSpec::clone(&job.spec),
+        spec: JobSpec::clone(&job.spec),
         resized: job.resized,
         top: job.run_state.top,
         texts: 0,
@@ -114,15 +114,15 @@ fn validate_change(
     };
     validate_queue(state, io, job, change, &mut changed)?;
     if change.top {
-        changed.top = top_of(&state.jobs, job, &changed.ask.queue, by);
+        changed.top = top_of(&state.jobs, job, &changed.spec.queue, by);
         if changed.top != job.run_state.top {
             let words = match changed.top {
                 Top::OfUser(_) => format!(
                     "moved before {}'s other jobs in queue {}",
-                    job.spec.user, changed.ask.queue
+                    job.spec.user, changed.spec.queue
                 ),
                 Top::No | Top::OfQueue(_) => {
-                    format!("moved to the front of queue {}", changed.ask.queue)
+                    format!("moved to the front of queue {}", changed.spec.queue)
                 }
             };
             changed.events.push(("moved", words));
@@ -141,10 +141,10 @@ fn validate_change(
             None => name,
         };
         note_change(&mut changed, "name", &job.spec.name, &name);
-        changed.ask.name = name;
+        changed.spec.name = name;
     }
     let before = state.jobs.active.get(&id).map_or(0, |active| active.texts);
-    changed.texts = (before + budget::ended_job_size(&changed.ask))
+    changed.texts = (before + budget::ended_job_size(&changed.spec))
         .saturating_sub(budget::ended_job_size(&job.spec));
     text_budget::check_changed(&state.jobs, io, id, changed.texts)?;
     if by.account.uid != job.spec.credentials.uid {
@@ -171,24 +171,24 @@ fn validate_queue(
     if to.name != before.name {
         let words = format!("queue: {} -> {}", before.name, to.name);
         changed.events.push(("moved", words));
-        changed.ask.queue = to.name.clone();
+        changed.spec.queue = to.name.clone();
         // Its place at the top belonged to the other queue.
         changed.top = Top::No;
     }
     let has = job.amount();
-    let asked = change.amount.clone().map(Amount::try_from).transpose()?;
+    let requested = change.amount.clone().map(Amount::try_from).transpose()?;
     let is_queues_own = before.amount == Some(has) && to.name != before.name;
-    let amount = match (asked, to.amount) {
-        (Some(asked), Some(fixed)) if asked != fixed => {
+    let amount = match (requested, to.amount) {
+        (Some(requested), Some(fixed)) if requested != fixed => {
             return Err(usage(format!(
                 "queue {} allocates {} to each of its jobs, but {} was requested",
                 to.name,
                 fixed.describe(),
-                asked.describe()
+                requested.describe()
             ))
-            .hint(open_queue_hint(io, &job.reference(), asked)));
+            .hint(open_queue_hint(io, &job.reference(), requested)));
         }
-        (Some(asked), _) => asked,
+        (Some(requested), _) => requested,
         (None, Some(fixed)) if is_queues_own => fixed,
         (None, Some(fixed)) if fixed != has && to.name != before.name => {
             return Err(usage(format!(
@@ -210,9 +210,9 @@ fn validate_queue(
     if amount == has {
         return Ok(());
     }
-    let asked = job.request().with_amount(amount);
-    can_ever_fit(&submit::gpus_ever(&state.mig, &state.gpus), &asked).map_err(never_fits)?;
-    projects::check_project(state, io, &job.owner(), &asked)?;
+    let requested = job.request().with_amount(amount);
+    can_ever_fit(&submit::gpus_ever(&state.mig, &state.gpus), &requested).map_err(never_fits)?;
+    projects::check_project(state, io, &job.owner(), &requested)?;
     changed.resized = Some(amount);
     let words = format!(
         "requests {} instead of {}",
@@ -338,7 +338,7 @@ fn command(state: &State, io: &Io, a_try: &SuggestedChange, by: &Caller) -> Opti
             };
             let mut command = words(&["move", &id, "-q", queue.as_str()]);
             if validate_change(state, io, a_try.job, &change, by).is_ok_and(|changed| {
-                changed.resized.unwrap_or(changed.ask.request.amount) == *amount
+                changed.resized.unwrap_or(changed.spec.request.amount) == *amount
             }) {
                 return Some(command);
             }
@@ -422,7 +422,7 @@ fn validate_priority(
         check_priority(priority, by)?;
     }
     note_change(changed, "priority", &before, &priority);
-    changed.ask.policy.priority = priority;
+    changed.spec.policy.priority = priority;
     Ok(())
 }
 
@@ -472,7 +472,7 @@ fn validate_time_limit(
         &format_duration(before),
         &format_duration(after),
     );
-    changed.ask.policy.time_limit_s = after;
+    changed.spec.policy.time_limit_s = after;
     Ok(())
 }
 
@@ -499,13 +499,13 @@ fn format_duration(limit_s: Option<u64>) -> String {
         (seconds / 60 % 60, "m"),
         (seconds % 60, "s"),
     ];
-    let said: String = (parts.iter())
+    let text: String = (parts.iter())
         .filter(|(count, _)| *count > 0)
         .map(|(count, unit)| format!("{count}{unit}"))
         .collect();
-    match said.is_empty() {
+    match text.is_empty() {
         true => "0s".to_owned(),
-        false => said,
+        false => text,
     }
 }
 
@@ -515,14 +515,14 @@ mod tests {
 
     #[test]
     fn a_time_limit_is_told_as_it_is_typed() {
-        for (seconds, said) in [
+        for (seconds, text) in [
             (None, "none"),
             (Some(0), "0s"),
             (Some(90), "1m30s"),
             (Some(7200), "2h"),
             (Some(3661), "1h1m1s"),
         ] {
-            assert_eq!(format_duration(seconds), said);
+            assert_eq!(format_duration(seconds), text);
         }
     }
 }

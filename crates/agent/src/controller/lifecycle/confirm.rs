@@ -122,11 +122,11 @@ pub(in crate::controller) fn confirm(
         Err(error) => return Ok(Err(error)),
     };
     let ready = active.has_all_instances();
-    let mut ask = JobSpec::clone(&active.job.spec);
-    ask.command = submit.command;
-    ask.container = submit.container;
-    ask.policy.labels = submit.labels;
-    let after = budget::ended_job_size(&ask) + budget::written(&submit.env);
+    let mut spec = JobSpec::clone(&active.job.spec);
+    spec.command = submit.command;
+    spec.container = submit.container;
+    spec.policy.labels = submit.labels;
+    let after = budget::ended_job_size(&spec) + budget::written(&submit.env);
     let texts = (active.texts + after).saturating_sub(before);
     if let Err(error) = text_budget::check_amended(jobs, io, id, texts) {
         return Ok(Err(error));
@@ -134,7 +134,7 @@ pub(in crate::controller) fn confirm(
     let Some(ActiveJob { job, .. }) = jobs.active.get_mut(&id).map(Box::as_mut) else {
         return Ok(Ok(id));
     };
-    job.spec = Arc::new(ask);
+    job.spec = Arc::new(spec);
     job.run_state.confirmed = Some(digest);
     let job = job.clone();
     io.store.save_amended(&job, &submit.env)?;
@@ -250,13 +250,13 @@ pub(in crate::controller) fn confirmation_block_reason(
     jobs: &Jobs,
     job: &Job,
 ) -> Option<BlockReason> {
-    let unasked = jobs
+    let is_expired = jobs
         .active
         .get(&job.id)
         .is_some_and(|active| active.has_expired_confirmation());
     let words = if job.awaits_confirmation() {
         "waits for its confirmation".to_owned()
-    } else if unasked && job.state == JobState::Queued {
+    } else if is_expired && job.state == JobState::Queued {
         let within = job.confirm_timeout().as_secs();
         format!("not confirmed within {within} s; waits until its front end asks for it again")
     } else {
@@ -353,7 +353,7 @@ mod tests {
 
     /// A job of uid 1000 that has its slice.
     fn granted() -> Job {
-        let ask = JobSpec {
+        let spec = JobSpec {
             name: "train".into(),
             user: "ana".into(),
             credentials: Credentials {
@@ -374,7 +374,7 @@ mod tests {
             secrets: Vec::new(),
         };
         let new = NewJob {
-            spec: ask,
+            spec,
             env: BTreeMap::new(),
             secrets: BTreeMap::new(),
             key: None,

@@ -72,13 +72,13 @@ pub(in crate::controller) fn finalize(
         }
     );
     fx.counters.preempted_done += u64::from(preempted);
-    let had_left = active.job.exited_before_stop(exit);
-    let told = match &active.job.state {
+    let exited_first = active.job.exited_before_stop(exit);
+    let stop_text = match &active.job.state {
         JobState::Stopping {
             why: StopReason::Cancel,
             ..
         } => Some("cancelled"),
-        JobState::Stopping { why, .. } if !had_left => match why {
+        JobState::Stopping { why, .. } if !exited_first => match why {
             StopReason::TimeLimit => Some("stopped by its time limit"),
             StopReason::Idle => Some("stopped by its idle rule"),
             StopReason::GpuLost => Some("one of its GPUs was lost"),
@@ -88,9 +88,9 @@ pub(in crate::controller) fn finalize(
         },
         _ => None,
     };
-    active.job.reason = match (told, words) {
-        (Some(told), Some(words)) => Some(format!("{told}; {words}")),
-        (Some(told), None) => Some(format!("{told}; exited with code 0")),
+    active.job.reason = match (stop_text, words) {
+        (Some(stop_text), Some(words)) => Some(format!("{stop_text}; {words}")),
+        (Some(stop_text), None) => Some(format!("{stop_text}; exited with code 0")),
         (None, words) => words,
     };
     active.job.ended_at = Some(exit.map_or_else(now, |exit| exit.at));

@@ -192,9 +192,9 @@ fn observe_job(
     active: &ActiveJob,
 ) -> Result<RecordState, RecordError> {
     let dir = start::job_dir(jobs, io, id);
-    let news = read_records(&dir, active)?;
-    if !matches!(news, RecordState::Nothing) {
-        return Ok(news);
+    let records = read_records(&dir, active)?;
+    if !matches!(records, RecordState::Nothing) {
+        return Ok(records);
     }
     let starting = matches!(active.job.state, JobState::Starting { .. });
     // Its start is not due yet: its instances are not ready, or became ready in this round.
@@ -256,7 +256,7 @@ fn mark_running(
     let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    let news = match &active.job.state {
+    let was_starting = match &active.job.state {
         JobState::Starting { .. } => true,
         JobState::Stopping { process: None, .. } => false,
         _ => return Ok(()),
@@ -270,7 +270,7 @@ fn mark_running(
     let job = active.job.clone();
     register_process_roots(jobs, io, id);
     io.store.save(&job)?;
-    if news {
+    if was_starting {
         fx.record_event(io, Some(id), "running", &running(process, &job))?;
     } else {
         // The job was stopped before it ran: now the supervisor can handle the signal.

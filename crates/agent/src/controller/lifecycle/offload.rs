@@ -61,8 +61,8 @@ pub struct MemoryOp {
 impl MemoryOp {
     /// Cancels the operation, which then ends by itself.
     pub(in crate::controller) fn cancel(&self) {
-        if let Some(withdrawn) = &self.cancelled {
-            withdrawn.store(true, Ordering::SeqCst);
+        if let Some(cancelled) = &self.cancelled {
+            cancelled.store(true, Ordering::SeqCst);
         }
     }
 
@@ -331,8 +331,8 @@ pub(in crate::controller) fn resume_offloaded(
             // The snapshot keeps no room for the job, but the job keeps its turn.
             snapshot.held.extend(active.job.held());
         }
-        match plan_resume(&snapshot, id, &uses(active)) {
-            Err(lacks) => active.memory_op.blocked_by = Some(lacks),
+        match plan_resume(&snapshot, id, &memory_by_allocation(active)) {
+            Err(blocked_by) => active.memory_op.blocked_by = Some(blocked_by),
             Ok(grants) => {
                 active.job.relabel(grants);
                 move_memory(&mut state.jobs, fx, io, id, MemoryEvent::Fits)?;
@@ -347,10 +347,10 @@ pub(in crate::controller) fn resume_offloaded(
 
 /// Starts the journaled checkpoint operations that are not running.
 pub(in crate::controller) fn run_memory_ops(jobs: &mut Jobs, fx: &mut Effects, io: &Io) {
-    let mut trips = std::mem::take(&mut fx.jobs.memory_ops);
-    trips.sort_unstable();
-    trips.dedup();
-    for id in trips {
+    let mut ops = std::mem::take(&mut fx.jobs.memory_ops);
+    ops.sort_unstable();
+    ops.dedup();
+    for id in ops {
         run_memory_op(jobs, io, id);
     }
 }
@@ -373,7 +373,7 @@ fn run_memory_op(jobs: &mut Jobs, io: &Io, id: JobId) {
         return;
     };
     let aside = &active.job.run_state.aside;
-    let way = match aside.memory {
+    let direction = match aside.memory {
         MemoryResidency::Leaving => Direction::Offload,
         MemoryResidency::Returning { .. } => Direction::Restore,
         MemoryResidency::Kept | MemoryResidency::Aside | MemoryResidency::Due => return,
@@ -389,7 +389,7 @@ fn run_memory_op(jobs: &mut Jobs, io: &Io, id: JobId) {
     let launch = dir.launch().ok().flatten();
     let (Some(launch), Some(slice)) = (launch, active.slice().map(HeldSlice::ledger)) else {
         let why = "its records or its slice cannot be read".to_owned();
-        let ended = match way {
+        let ended = match direction {
             Direction::Offload if aside.parts.is_empty() => CheckpointOutcome::Refused(why),
             Direction::Offload => CheckpointOutcome::Failed(why),
             Direction::Restore => CheckpointOutcome::NotRestored(why),
@@ -397,18 +397,18 @@ fn run_memory_op(jobs: &mut Jobs, io: &Io, id: JobId) {
         let attempt = active.job.attempt;
         return io.checkpoint_ops.report_not_started(id, attempt, ended);
     };
-    let withdrawn = Arc::new(AtomicBool::new(false));
-    active.memory_op.cancelled = Some(Arc::clone(&withdrawn));
+    let cancelled = Arc::new(AtomicBool::new(false));
+    active.memory_op.cancelled = Some(Arc::clone(&cancelled));
     let grants = active.job.state.grants().iter();
     io.checkpoint_ops.start(CheckpointOp {
         job: id,
         attempt: active.job.attempt,
-        direction: way,
+        direction,
         supervisor: launch.process,
         slice,
         gpus: grants.map(|grant| grant.gpu.clone()).collect(),
         parts: aside.parts.clone(),
-        is_withdrawn: withdrawn,
+        is_withdrawn: cancelled,
     });
 }
 
@@ -481,7 +481,7 @@ fn finish_memory_op(
     let before = active.job.run_state.aside.memory;
     match (outcome, before) {
         (CheckpointOutcome::Saved, MemoryResidency::Leaving) => {
-            let memory: Bytes = uses(active).into_iter().sum();
+            let memory: Bytes = memory_by_allocation(active).into_iter().sum();
             let labels = super::schedule::labels(&active.job);
             move_memory(jobs, fx, io, id, MemoryEvent::Offloaded)?;
             let words = format!("{} of {labels} is in host memory", memory.human());
@@ -536,9 +536,9 @@ pub(in crate::controller) fn offload_block_reason(jobs: &Jobs, job: &Job) -> Opt
     let memory = job.memory()?;
     let aside = &job.run_state.aside;
     let active = jobs.active.get(&job.id)?;
-    let trip = &active.memory_op;
-    let tried = trip.last_error.as_ref();
-    let bytes: Bytes = uses(active).into_iter().sum();
+    let op = &active.memory_op;
+    let tried = op.last_error.as_ref();
+    let bytes: Bytes = memory_by_allocation(active).into_iter().sum();
     let its = format!("its {} of {}", bytes.human(), super::schedule::labels(job));
     let words = match memory.place {
         MemoryPlace::Gpu => {
@@ -550,9 +550,9 @@ pub(in crate::controller) fn offload_block_reason(jobs: &Jobs, job: &Job) -> Opt
             let since = memory.since;
             format!("holds no GPU: {its} is in host memory since {since:.0}")
         }
-        MemoryPlace::RestorePending => match &trip.blocked_by {
-            Some(lacks) => {
-                format!("resuming, waits for {lacks}; {its} is in host memory")
+        MemoryPlace::RestorePending => match &op.blocked_by {
+            Some(blocked_by) => {
+                format!("resuming, waits for {blocked_by}; {its} is in host memory")
             }
             None => format!("resuming; {its} is in host memory"),
         },
@@ -575,17 +575,17 @@ pub(in crate::controller) fn is_memory_settled(active: &ActiveJob) -> bool {
 }
 
 /// A job's memory by its ledger, by position in its allocations.
-fn uses(active: &ActiveJob) -> Vec<Bytes> {
-    let account = active.slice().and_then(|slice| slice.read().ok());
-    account.map_or_else(Vec::new, |account| {
-        comes_to(&account, &active.job.allocations)
+fn memory_by_allocation(active: &ActiveJob) -> Vec<Bytes> {
+    let ledger = active.slice().and_then(|slice| slice.read().ok());
+    ledger.map_or_else(Vec::new, |ledger| {
+        capped_usage(&ledger, &active.job.allocations)
     })
 }
 
 /// The same for one ledger, capped at the grant: the job itself writes the ledger.
-fn comes_to(account: &Snapshot, holdings: &[Allocation]) -> Vec<Bytes> {
+fn capped_usage(ledger: &Snapshot, holdings: &[Allocation]) -> Vec<Bytes> {
     let of = |(gpu, holding): (usize, &Allocation)| {
-        Bytes::new(account.usage(gpu).used()).min(holding.grant.memory)
+        Bytes::new(ledger.usage(gpu).used()).min(holding.grant.memory)
     };
     holdings.iter().enumerate().map(of).collect()
 }
@@ -614,7 +614,7 @@ mod tests {
         let slot = Slice::open(folder.path()).unwrap().join().unwrap();
         slot.force(0, Bytes::gib(6).get());
         slot.force(1, Bytes::gib(600).get());
-        let account = Slice::open(folder.path()).unwrap().read().unwrap();
+        let ledger = Slice::open(folder.path()).unwrap().read().unwrap();
         let holding = |uuid| Allocation {
             grant: Grant {
                 gpu: GpuUuid::from_bytes([uuid; 16]),
@@ -627,7 +627,7 @@ mod tests {
             goal: None,
             stats: AllocationStats::default(),
         };
-        let found = comes_to(&account, &[holding(1), holding(2)]);
+        let found = capped_usage(&ledger, &[holding(1), holding(2)]);
         assert_eq!(found, [Bytes::gib(6), Bytes::gib(8)]);
     }
 }

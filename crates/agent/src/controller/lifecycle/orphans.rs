@@ -59,14 +59,14 @@ pub(in crate::controller) fn has_orphans(
         placed.orphans_since = None;
         return Ok(false);
     }
-    let its = own_orphans(active);
-    let strangers = holders.iter().filter(|process| !its.contains(process));
-    for process in &its {
+    let own = own_orphans(active);
+    let others = holders.iter().filter(|process| !own.contains(process));
+    for process in &own {
         // The process may have exited by itself. The daemon waits for one that cannot be killed.
         let _ = process.signal(Signal::KILL);
     }
-    if its.is_empty() {
-        let pids: Vec<String> = strangers.map(|process| process.pid.to_string()).collect();
+    if own.is_empty() {
+        let pids: Vec<String> = others.map(|process| process.pid.to_string()).collect();
         let words = format!(
             "pid {} belongs to another user and has the slice open; the slice is released nevertheless",
             pids.join(", ")
@@ -85,9 +85,9 @@ pub(in crate::controller) fn has_orphans(
 /// The orphans that belong to the job: the driver lists them, or its user owns them.
 pub(in crate::controller) fn own_orphans(active: &ActiveJob) -> Vec<Process> {
     let by = active.job.spec.credentials.uid;
-    let mut its = holders(active);
-    its.retain(|process| active.members().contains(process) || owner(*process) == Some(by));
-    its
+    let mut own = holders(active);
+    own.retain(|process| active.members().contains(process) || owner(*process) == Some(by));
+    own
 }
 
 fn owner(process: Process) -> Option<u32> {

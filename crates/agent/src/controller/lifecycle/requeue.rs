@@ -33,7 +33,7 @@ impl Job {
     /// Whether its program had ended before the job was stopped.
     pub(in crate::controller) fn exited_before_stop(&self, exit: Option<&ExitRecord>) -> bool {
         match (self.run_state.stop, exit) {
-            (Some((_, told)), Some(exit)) => exit.at < told,
+            (Some((_, stopped_at)), Some(exit)) => exit.at < stopped_at,
             _ => false,
         }
     }
@@ -49,14 +49,14 @@ impl Job {
     ) -> (Event, bool) {
         let withdrawn =
             exit.is_some_and(|exit| matches!(exit.outcome, RunOutcome::Withdrawn { .. }));
-        let (had_left, again) = (self.exited_before_stop(exit), self.should_retry(&gone));
+        let (exited_first, again) = (self.exited_before_stop(exit), self.should_retry(&gone));
         match &self.state {
             JobState::Stopping { process: None, .. } if withdrawn => (Event::NeverStarted, false),
             // The job is requeued anyway; its own failure counts as a retry.
-            JobState::Stopping { why, .. } if had_left && again && why.requeues() => {
+            JobState::Stopping { why, .. } if exited_first && again && why.requeues() => {
                 (Event::Gone(gone), true)
             }
-            JobState::Stopping { .. } if had_left => (Event::GoneBefore(gone), false),
+            JobState::Stopping { .. } if exited_first => (Event::GoneBefore(gone), false),
             // Another GPU may work, however the program reacted to the loss of this one.
             JobState::Stopping {
                 why: StopReason::GpuLost,

@@ -40,17 +40,18 @@ pub(in crate::controller) fn resize(
     resize: v1::Resize,
     reply: Reply<v1::Job>,
 ) -> Result<(), StoreError> {
-    let result = match checked(resize) {
-        Ok(asked) => match reference::find(&state.jobs, io, reference)? {
+    let result = match parse_request(resize) {
+        Ok(requested) => match reference::find(&state.jobs, io, reference)? {
             Ok(id) => {
                 let before = size_of(&state.jobs, id);
-                let result = resize_job(state, fx, io, id, asked)?;
+                let result = resize_job(state, fx, io, id, requested)?;
                 let counted = match &result {
                     Ok(()) => {
-                        let way = direction(before.as_ref(), size_of(&state.jobs, id).as_ref());
-                        way.map(|way| (way, "done"))
+                        let direction =
+                            direction(before.as_ref(), size_of(&state.jobs, id).as_ref());
+                        direction.map(|direction| (direction, "done"))
                     }
-                    Err(error) => Some((refused(error.code), "refused")),
+                    Err(error) => Some((refused_label(error.code), "refused")),
                 };
                 if let Some(counted) = counted {
                     *fx.counters.resizes.entry(counted).or_default() += 1;
@@ -100,7 +101,7 @@ fn resize_job(
     let done = match (active.map(|active| &active.job.state), amount) {
         (Some(JobState::Stopping { .. }), _) => conflict("is being stopped"),
         (Some(JobState::Ended { .. }) | None, _) => conflict("has ended already"),
-        (Some(life), _) if compute.is_some() && is_divided(life.grants()) => {
+        (Some(job_state), _) if compute.is_some() && is_divided(job_state.grants()) => {
             let what = "a MIG instance has its own compute units, so no compute mode applies";
             Ok(Err(
                 Error::new(ErrorCode::Conflict, what).hint("leave --compute out")
@@ -185,11 +186,11 @@ fn resize_waiting(
     if before.amount == amount {
         return Ok(Ok(()));
     }
-    let asked = before.with_amount(amount);
-    if let Err(never) = can_ever_fit(&gpus, &asked) {
+    let requested = before.with_amount(amount);
+    if let Err(never) = can_ever_fit(&gpus, &requested) {
         return Ok(Err(never_fits(never)));
     }
-    if let Err(error) = projects::check_project(state, io, &job.owner(), &asked) {
+    if let Err(error) = projects::check_project(state, io, &job.owner(), &requested) {
         return Ok(Err(error));
     }
     let Some(ActiveJob { job, .. }) = state.jobs.active.get_mut(&id).map(Box::as_mut) else {
@@ -319,7 +320,7 @@ fn reclaim_from(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) -> Resu
     if active.job.run_state.aside.memory != MemoryResidency::Kept {
         return Ok(());
     }
-    let Some(account) = active.slice().and_then(|slice| slice.read().ok()) else {
+    let Some(ledger) = active.slice().and_then(|slice| slice.read().ok()) else {
         return Ok(());
     };
     let mut taken = Vec::new();
@@ -330,11 +331,11 @@ fn reclaim_from(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) -> Resu
         .iter()
         .enumerate()
         .map(|(gpu, holding)| {
-            let usage = account.usage(gpu);
-            let ledger = usages.get(gpu).copied().unwrap_or_default();
+            let usage = ledger.usage(gpu);
+            let slice_usage = usages.get(gpu).copied().unwrap_or_default();
             // The job writes its ledger itself, so memory that the driver reports for the job is not given to others
             // either.
-            let used = Bytes::new(usage.used()).max(ledger.driver.unwrap_or_default());
+            let used = Bytes::new(usage.used()).max(slice_usage.driver.unwrap_or_default());
             let reached_it = |memory: Bytes| usage.limit <= memory.get() && used <= memory;
             match holding.goal.filter(|goal| reached_it(goal.memory)) {
                 None => Resized {
@@ -394,7 +395,7 @@ fn direction(before: Option<&Size>, now: Option<&Size>) -> Option<&'static str> 
 }
 
 /// The label of a refused resize: only a request for more can lack room.
-fn refused(code: ErrorCode) -> &'static str {
+fn refused_label(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::WouldWait | ErrorCode::NeverFits => "more",
         _ => "none",
@@ -402,7 +403,7 @@ fn refused(code: ErrorCode) -> &'static str {
 }
 
 /// The validated request: an amount, a compute mode, or both.
-fn checked(resize: v1::Resize) -> Result<(Option<Amount>, Option<Compute>), Error> {
+fn parse_request(resize: v1::Resize) -> Result<(Option<Amount>, Option<Compute>), Error> {
     let amount = resize.amount.map(Amount::try_from).transpose()?;
     let compute = resize
         .compute
@@ -474,20 +475,20 @@ mod tests {
             })
         };
         let runs = size(Some(4), 4, "fair");
-        for (now, way) in [
+        for (now, expected) in [
             (size(Some(8), 8, "fair"), Some("more")),
             (size(Some(2), 2, "strict"), Some("less")),
             (size(Some(4), 4, "strict"), Some("compute")),
             (size(Some(4), 4, "fair"), None),
             (None, None),
         ] {
-            assert_eq!(direction(runs.as_ref(), now.as_ref()), way, "{now:?}");
+            assert_eq!(direction(runs.as_ref(), now.as_ref()), expected, "{now:?}");
         }
         let waits = size(None, 4, "fair");
         let other = size(None, 2, "fair");
         assert_eq!(direction(waits.as_ref(), other.as_ref()), Some("waiting"));
         assert_eq!(direction(waits.as_ref(), waits.as_ref()), None);
-        assert_eq!(refused(ErrorCode::NeverFits), "more");
-        assert_eq!(refused(ErrorCode::Conflict), "none");
+        assert_eq!(refused_label(ErrorCode::NeverFits), "more");
+        assert_eq!(refused_label(ErrorCode::Conflict), "none");
     }
 }

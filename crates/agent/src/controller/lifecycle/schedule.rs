@@ -85,7 +85,7 @@ pub(in crate::controller) fn full_snapshot(state: &State, io: &Io) -> Snapshot {
     snapshot_of(state, io, true)
 }
 
-fn snapshot_of(state: &State, io: &Io, everybody: bool) -> Snapshot {
+fn snapshot_of(state: &State, io: &Io, with_blocked: bool) -> Snapshot {
     let mut waiting: BTreeMap<&QueueName, Vec<PendingJob>> = BTreeMap::new();
     let mut held = Vec::new();
     let mut room = array::array_limits(&state.jobs);
@@ -98,7 +98,7 @@ fn snapshot_of(state: &State, io: &Io, everybody: bool) -> Snapshot {
                     || state.jobs.unjournaled.contains_key(&job.id) => {}
             // A hold keeps the job out of the plan: releasing it counts as a new submission.
             JobState::Queued if job.run_state.hold.is_some() => {}
-            JobState::Queued if !everybody && (!after.is_empty() || !room.admits(job)) => {}
+            JobState::Queued if !with_blocked && (!after.is_empty() || !room.admits(job)) => {}
             JobState::Queued => {
                 waiting
                     .entry(queue)

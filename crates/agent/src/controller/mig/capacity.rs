@@ -20,13 +20,13 @@ pub(in crate::controller) fn gpus_now(state: &State) -> Vec<Gpu> {
             if gpu.mode == Mode::Mig {
                 gpu.mig = device
                     .profile_table()
-                    .map(|table| carving(&state.jobs, &state.mig, &gpu.uuid, table));
+                    .map(|table| inventory(&state.jobs, &state.mig, &gpu.uuid, table));
                 let of_gpu = state.mig.gpus.get(&gpu.uuid);
                 // Without the list of instances, free places are unknown.
-                let barred = of_gpu.is_some_and(|of_gpu| {
+                let backs_off = of_gpu.is_some_and(|of_gpu| {
                     of_gpu.backoff_until.contains_key(&None) || of_gpu.trouble.is_some()
                 });
-                if barred || gpu.mig.is_none() {
+                if backs_off || gpu.mig.is_none() {
                     gpu.mode = Mode::Unmanaged;
                 }
             }
@@ -37,7 +37,12 @@ pub(in crate::controller) fn gpus_now(state: &State) -> Vec<Gpu> {
 
 /// The instances of a GPU that no job holds. An instance that is being destroyed for a job is left out, as that job
 /// holds the place already. The worker runs commands in order, so a later instance beside it is created after that.
-fn carving(jobs: &Jobs, mig: &MigManager, gpu: &GpuUuid, table: Arc<ProfileTable>) -> MigInventory {
+fn inventory(
+    jobs: &Jobs,
+    mig: &MigManager,
+    gpu: &GpuUuid,
+    table: Arc<ProfileTable>,
+) -> MigInventory {
     let mut taken: Vec<(Placement, u8)> = Vec::new();
     let held = jobs
         .active
@@ -60,7 +65,7 @@ fn carving(jobs: &Jobs, mig: &MigManager, gpu: &GpuUuid, table: Arc<ProfileTable
         }
     };
     let of_gpu = mig.gpus.get(gpu);
-    let barred = |placement: Placement| {
+    let backs_off = |placement: Placement| {
         of_gpu.is_some_and(|of_gpu| of_gpu.backoff_until.contains_key(&Some(placement)))
     };
     let ours = mig.instances.values();
@@ -76,7 +81,7 @@ fn carving(jobs: &Jobs, mig: &MigManager, gpu: &GpuUuid, table: Arc<ProfileTable
         let these = ours.clone();
         for instance in these.filter(|one| mig.standing(one) == standing) {
             let placement = instance.slot.placement;
-            let standing = match barred(placement) {
+            let standing = match backs_off(placement) {
                 // The daemon could not check it.
                 true => UnallocatedState::Quarantined,
                 false => standing,
@@ -86,7 +91,7 @@ fn carving(jobs: &Jobs, mig: &MigManager, gpu: &GpuUuid, table: Arc<ProfileTable
     }
     if let Some(of_gpu) = of_gpu {
         for (placement, size) in &of_gpu.unmanaged {
-            for placement in known_as(&table, *placement, *size) {
+            for placement in covering_placements(&table, *placement, *size) {
                 list(
                     placement,
                     size_in(&table, placement),
@@ -121,7 +126,7 @@ pub(super) fn overlap((a, long): (Placement, u8), (b, wide): (Placement, u8)) ->
 
 /// The placements that stand for an unmanaged instance of a profile that the table lacks: the smallest instances that
 /// cover it.
-fn known_as(table: &ProfileTable, placement: Placement, size: u8) -> Vec<Placement> {
+fn covering_placements(table: &ProfileTable, placement: Placement, size: u8) -> Vec<Placement> {
     if table.profile(placement.profile).is_some() {
         return vec![placement];
     }
@@ -163,8 +168,8 @@ mod tests {
     #[test]
     fn an_instance_of_an_unknown_profile_takes_its_slices() {
         let table = ProfileTable::of_model("a100-40gb").unwrap();
-        assert_eq!(known_as(&table, at(19, 3), 1), [at(19, 3)]);
-        let covered = known_as(&table, at(77, 2), 2);
+        assert_eq!(covering_placements(&table, at(19, 3), 1), [at(19, 3)]);
+        let covered = covering_placements(&table, at(77, 2), 2);
         assert!(covered.iter().all(|piece| [2, 3].contains(&piece.start)));
         assert_eq!(covered.len(), 2);
     }

@@ -97,13 +97,13 @@ pub(in crate::controller) fn dispatch_mig_commands(mig: &mut MigManager, fx: &mu
     for point in std::mem::take(&mut fx.failpoints) {
         reach(point);
     }
-    for order in std::mem::take(&mut fx.mig_commands) {
-        reach(match &order.task {
+    for command in std::mem::take(&mut fx.mig_commands) {
+        reach(match &command.task {
             MigTask::Create { .. } => "mig.create.intent",
             MigTask::Check { .. } => "mig.reuse.intent",
             MigTask::Destroy { .. } => "mig.destroy.intent",
             MigTask::SetMode { .. } => "mig.mode.intent",
         });
-        mig.workers.dispatch(order);
+        mig.workers.dispatch(command);
     }
 }

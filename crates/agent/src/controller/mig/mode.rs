@@ -119,10 +119,10 @@ fn would_change(
     }
     let now = takes_effect(turn, device.mig);
     steps.extend(turn.map(|on| {
-        let way = if on { "on" } else { "off" };
+        let setting = if on { "on" } else { "off" };
         match now {
-            true => format!("turn MIG mode {way}"),
-            false => format!("keep MIG mode {way} after the next reset"),
+            true => format!("turn MIG mode {setting}"),
+            false => format!("keep MIG mode {setting} after the next reset"),
         }
     }));
     if now && waits_for_reset(&device.gpu.model) {
@@ -170,8 +170,8 @@ fn blockers(state: &State, io: &Io, device: &Device, to: Mode, turn: Option<bool
     if device.gpu.away || io.observer.is_unresponsive() {
         blockers.push("it does not respond, so its processes cannot be listed".to_owned());
     }
-    let strangers = device.unmanaged.iter();
-    blockers.extend(strangers.map(|pid| format!("pid {pid}, which belongs to no job, uses it")));
+    let unmanaged = device.unmanaged.iter();
+    blockers.extend(unmanaged.map(|pid| format!("pid {pid}, which belongs to no job, uses it")));
     let ours = state.mig.instances.values();
     for instance in ours.filter(|one| one.slot.gpu == *uuid && one.job.is_none()) {
         let label = instance.label();
@@ -209,7 +209,7 @@ fn switch(
     io: &Io,
     uuid: &GpuUuid,
     to: Mode,
-    asked: Option<(Reply<GpuChanged>, GpuChanged)>,
+    request: Option<(Reply<GpuChanged>, GpuChanged)>,
 ) -> Result<(), StoreError> {
     let Some(device) = gpus.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) else {
         return Ok(());
@@ -225,7 +225,7 @@ fn switch(
     fx.replan = true;
     let Some(on) = turn else {
         assign(gpus, fx, io, uuid)?;
-        if let Some((reply, changed)) = asked {
+        if let Some((reply, changed)) = request {
             fx.replies.gpu_modes.push((reply, Ok(changed)));
         }
         return Ok(());
@@ -236,10 +236,7 @@ fn switch(
             commands::destroy(mig, fx, io, &slot, DestroyReason::Mode)?;
         }
     }
-    mig.gpu(uuid).switch = Some(ModeChange {
-        request: asked,
-        before,
-    });
+    mig.gpu(uuid).switch = Some(ModeChange { request, before });
     commands::enqueue_command(mig, fx, uuid, MigTask::SetMode { on });
     Ok(())
 }

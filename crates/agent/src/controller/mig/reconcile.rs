@@ -60,17 +60,17 @@ pub(in crate::controller) fn reconcile_mig_gpu(
         return Ok(());
     };
     fx.replan |= device.update(seen, Bytes::ZERO);
-    let Some(sight) = seen.observed.active_mig() else {
+    let Some(mig_state) = seen.observed.active_mig() else {
         return Ok(());
     };
-    report_trouble(&mut state.mig, &state.gpus, fx, io, &uuid, sight)?;
+    report_trouble(&mut state.mig, &state.gpus, fx, io, &uuid, mig_state)?;
     let of_gpu = state.mig.gpu(&uuid);
-    if !of_gpu.can_be_compared(sight) {
+    if !of_gpu.can_be_compared(mig_state) {
         return Ok(());
     }
-    of_gpu.observed.clone_from(&sight.instances);
+    of_gpu.observed.clone_from(&mig_state.instances);
     remember_peaks(&mut state.jobs, &state.mig, &uuid);
-    match_instances(state, fx, io, &uuid, &sight.instances)?;
+    match_instances(state, fx, io, &uuid, &mig_state.instances)?;
     report_stray_processes(state, fx, io, seen)
 }
 
@@ -82,13 +82,13 @@ pub(in crate::controller) fn reconcile_non_mig_gpu(
     seen: &GpuSample,
 ) -> Result<(), StoreError> {
     let uuid = &seen.observed.uuid;
-    let Some(sight) = &seen.observed.mig else {
+    let Some(mig_state) = &seen.observed.mig else {
         return Ok(());
     };
     let has_records = state.mig.instances.keys().any(|slot| slot.gpu == *uuid);
     let of_gpu = state.mig.gpu(uuid);
     let is_known = has_records || !of_gpu.unmanaged.is_empty();
-    if !is_known || !of_gpu.can_be_compared(sight) {
+    if !is_known || !of_gpu.can_be_compared(mig_state) {
         return Ok(());
     }
     of_gpu.observed.clear();
@@ -102,15 +102,15 @@ fn report_trouble(
     fx: &mut Effects,
     io: &Io,
     uuid: &GpuUuid,
-    sight: &GpuMigState,
+    mig_state: &GpuMigState,
 ) -> Result<(), StoreError> {
     let of_gpu = mig.gpu(uuid);
-    if of_gpu.trouble == sight.error {
+    if of_gpu.trouble == mig_state.error {
         return Ok(());
     }
-    of_gpu.trouble.clone_from(&sight.error);
+    of_gpu.trouble.clone_from(&mig_state.error);
     fx.replan = true;
-    let Some(why) = &sight.error else {
+    let Some(why) = &mig_state.error else {
         return Ok(());
     };
     let text = format!(
@@ -264,9 +264,16 @@ fn apply_action(
         Action::Quarantine(recover::Anomaly::Known) => {
             retry_quarantined(&mut state.mig, fx, io, slot, found)
         }
-        Action::Quarantine(oddity) => {
+        Action::Quarantine(anomaly) => {
             fx.replan = true;
-            report::quarantine(&mut state.mig, &state.gpus, fx, io, slot, oddity.describe())
+            report::quarantine(
+                &mut state.mig,
+                &state.gpus,
+                fx,
+                io,
+                slot,
+                anomaly.describe(),
+            )
         }
     }
 }
@@ -338,7 +345,7 @@ fn report_unmanaged(
         return Ok(());
     }
     fx.replan = true;
-    let news = [
+    let changes = [
         (
             &now,
             &before,
@@ -350,8 +357,8 @@ fn report_unmanaged(
             "was created outside Divvy, and no longer exists",
         ),
     ];
-    for (these, those, what) in news {
-        for (placement, _) in these.iter().filter(|one| !those.contains(one)) {
+    for (present, absent, what) in changes {
+        for (placement, _) in present.iter().filter(|one| !absent.contains(one)) {
             let text = format!(
                 "{} of GPU {} {what}",
                 label(gpus, uuid, *placement),
@@ -416,7 +423,7 @@ fn report_stray_processes(
     state
         .mig
         .reported_processes
-        .retain(|told| told.0.gpu != *uuid || here.contains(told));
+        .retain(|reported| reported.0.gpu != *uuid || here.contains(reported));
     for (tenant, key) in seen.mig_processes.iter().zip(here) {
         let holder = holders.get(&tenant.placement).map(|holder| holder.job);
         let ours = state.mig.instances.contains_key(&key.0);
@@ -425,13 +432,13 @@ fn report_stray_processes(
         if belongs || (tenant.job.is_none() && !ours) || !state.mig.reported_processes.insert(key) {
             continue;
         }
-        let whose = match holder {
+        let holder_text = match holder {
             Some(holder) => format!("which job {holder} holds"),
             None if ours => "which no job holds".to_owned(),
             None => "which was created outside Divvy".to_owned(),
         };
         let label = self::label(&state.gpus, uuid, tenant.placement);
-        let place = format!("{label} of GPU {}, {whose}", seen.observed.index);
+        let place = format!("{label} of GPU {}, {holder_text}", seen.observed.index);
         let pid = tenant.pid;
         let (job, kind, text) = match tenant.job {
             Some(job) => (

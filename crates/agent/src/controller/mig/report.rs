@@ -133,13 +133,13 @@ fn handed_over(
     verb: &str,
     took: Duration,
 ) -> Result<(), StoreError> {
-    let heir = claim::waiting_job(&state.jobs, &state.mig, slot);
+    let waiting = claim::waiting_job(&state.jobs, &state.mig, slot);
     let Some(instance) = state.mig.instances.get_mut(slot) else {
         return Ok(());
     };
     let (label, job) = (instance.label(), instance.job);
     let mut ready = None;
-    if let Some(active) = heir.and_then(|job| state.jobs.active.get_mut(&job)) {
+    if let Some(active) = waiting.and_then(|job| state.jobs.active.get_mut(&job)) {
         // From here on a program of this tenant may run in it.
         instance.last_user = Some(active.job.tenant());
         let placed = active.placed_mut();
@@ -152,7 +152,7 @@ fn handed_over(
             is_complete
         });
         if is_complete {
-            ready = heir;
+            ready = waiting;
         }
     }
     io.store.save_mig(instance)?;
@@ -178,7 +178,7 @@ fn create_failed(
     // wait.
     let waits =
         failure.is_in_use() || (!failure.is_final() && is_blocked(&state.mig, &state.gpus, slot));
-    let heir = claim::waiting_job(&state.jobs, &state.mig, slot);
+    let waiting = claim::waiting_job(&state.jobs, &state.mig, slot);
     let Some(instance) = state.mig.instances.get_mut(slot) else {
         return Ok(());
     };
@@ -200,7 +200,7 @@ fn create_failed(
             quarantine(&mut state.mig, &state.gpus, fx, io, slot, &why.clone())?
         }
     }
-    match heir {
+    match waiting {
         Some(job) if waits => {
             job_sync::requeue_unstarted(&mut state.jobs, &mut state.mig, fx, io, job, &text)
         }
@@ -237,7 +237,7 @@ fn check_failed(
     slot: &MigSlot,
     failure: &MigOpError,
 ) -> Result<(), StoreError> {
-    let heir = claim::waiting_job(&state.jobs, &state.mig, slot);
+    let waiting = claim::waiting_job(&state.jobs, &state.mig, slot);
     let Some(instance) = state.mig.instances.get_mut(slot) else {
         return Ok(());
     };
@@ -249,8 +249,8 @@ fn check_failed(
         "cannot inspect {label} of GPU {}: {failure}",
         mig::index(&state.gpus, &slot.gpu)
     );
-    tracing::warn!(job = ?heir, "{text}");
-    heir.map_or(Ok(()), |job| {
+    tracing::warn!(job = ?waiting, "{text}");
+    waiting.map_or(Ok(()), |job| {
         job_sync::requeue_unstarted(&mut state.jobs, &mut state.mig, fx, io, job, &text)
     })
 }
@@ -289,7 +289,7 @@ fn instance_destroyed(
     reach("mig.destroy.done");
     fx.failpoints.push("mig.destroy.kept");
     let why = state.mig.destroy_reasons.remove(&generation);
-    let heir = claim::waiting_job(&state.jobs, &state.mig, slot);
+    let waiting = claim::waiting_job(&state.jobs, &state.mig, slot);
     let Some(instance) = state.mig.instances.get(slot) else {
         return Ok(());
     };
@@ -323,7 +323,7 @@ fn instance_destroyed(
             fx.record_event(io, job, "mig_destroyed", &text)?;
         }
     }
-    heir.map_or(Ok(()), |job| {
+    waiting.map_or(Ok(()), |job| {
         commands::make(&mut state.mig, &state.gpus, fx, io, slot, name, job)
     })
 }
@@ -336,7 +336,7 @@ fn destroy_failed(
     slot: &MigSlot,
     failure: &MigOpError,
 ) -> Result<(), StoreError> {
-    let heir = claim::waiting_job(&state.jobs, &state.mig, slot);
+    let waiting = claim::waiting_job(&state.jobs, &state.mig, slot);
     let Some(instance) = state.mig.instances.get_mut(slot) else {
         return Ok(());
     };
@@ -354,7 +354,7 @@ fn destroy_failed(
         "{label} of GPU {}: {failure}",
         mig::index(&state.gpus, &slot.gpu)
     );
-    heir.map_or(Ok(()), |job| {
+    waiting.map_or(Ok(()), |job| {
         job_sync::requeue_unstarted(&mut state.jobs, &mut state.mig, fx, io, job, &text)
     })
 }
@@ -372,14 +372,14 @@ pub(super) fn quarantine(
         return Ok(());
     };
     instance.state = InstanceState::Quarantined;
-    let said = instance.reason.replace(why.to_owned());
+    let former_reason = instance.reason.replace(why.to_owned());
     io.store.save_mig(instance)?;
     let (label, job) = (instance.label(), instance.job);
     let of_gpu = mig.gpu(&slot.gpu);
     of_gpu
         .last_destroy_attempt
         .insert(slot.placement, Instant::now());
-    if said.as_deref() == Some(why) {
+    if former_reason.as_deref() == Some(why) {
         return Ok(());
     }
     mig.counts.quarantined.add(Duration::ZERO);

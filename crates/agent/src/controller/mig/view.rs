@@ -120,8 +120,8 @@ pub(in crate::controller) fn found_in<'a>(
 /// How many more instances of a profile fit on a GPU if idle ones are destroyed. Taking the places from the left yields
 /// the most, as all have one size.
 fn room(jobs: &Jobs, gpu: &divvy_core::Gpu, profile: u32) -> u8 {
-    let Some(carving) = &gpu.mig else { return 0 };
-    let table = &carving.table;
+    let Some(inventory) = &gpu.mig else { return 0 };
+    let table = &inventory.table;
     let Some(profile) = table.profile(profile) else {
         return 0;
     };
@@ -130,7 +130,7 @@ fn room(jobs: &Jobs, gpu: &divvy_core::Gpu, profile: u32) -> u8 {
         .values()
         .flat_map(|active| active.job.state.grants());
     let held = held.filter(|grant| grant.gpu == gpu.uuid);
-    let mut taken = carving.fixed();
+    let mut taken = inventory.fixed();
     taken.extend(held.filter_map(|grant| Some(grant.mig?.placement)));
     let same = taken.iter().filter(|one| one.profile == profile.id).count();
     let sized = |placement: Placement| (placement, super::size_in(table, placement));

@@ -14,12 +14,13 @@ pub(in crate::controller) fn apply_alarms(
     jobs: &mut Jobs,
     fx: &mut Effects,
     io: &Io,
-    look: &NodeSample,
+    sample: &NodeSample,
 ) -> Result<(), StoreError> {
-    let count =
-        |(id, book): (&JobId, &SliceReading)| Some((*id, book.snapshots.as_ref().ok()?.alarms()));
-    let heard: Vec<(JobId, u64)> = look.ledgers.iter().filter_map(count).collect();
-    heard
+    let count = |(id, reading): (&JobId, &SliceReading)| {
+        Some((*id, reading.snapshots.as_ref().ok()?.alarms()))
+    };
+    let counts: Vec<(JobId, u64)> = sample.ledgers.iter().filter_map(count).collect();
+    counts
         .into_iter()
         .try_for_each(|(id, count)| record_alarms(jobs, fx, io, id, count))
 }

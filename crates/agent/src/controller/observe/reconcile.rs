@@ -119,7 +119,7 @@ pub(in crate::controller) fn reconcile(
     state: &mut State,
     fx: &mut Effects,
     io: &Io,
-    look: &NodeSample,
+    sample: &NodeSample,
 ) -> Result<(), StoreError> {
     let unseen = state.gpus.unobserved.clone().unwrap_or_default();
     let forget = |active: &mut ActiveJob| {
@@ -132,17 +132,17 @@ pub(in crate::controller) fn reconcile(
         }
     };
     active_set::for_each_active(&mut state.jobs, io, |_, active| forget(active));
-    let whose = || {
-        let people = look.processes.values();
-        people.filter_map(|person| Some((person.ownership.job()?, person.process)))
+    let owned_processes = || {
+        let processes = sample.processes.values();
+        processes.filter_map(|process| Some((process.ownership.job()?, process.process)))
     };
     // A job that is queued again may have orphans.
-    for (job, _) in whose() {
+    for (job, _) in owned_processes() {
         if let Some(active) = state.jobs.active.get_mut(&job) {
             forget(active);
         }
     }
-    for (job, process) in whose() {
+    for (job, process) in owned_processes() {
         if let Some(active) = state.jobs.active.get_mut(&job)
             && !active.members().contains(&process)
         {
@@ -158,23 +158,23 @@ pub(in crate::controller) fn reconcile(
             fx.jobs.pauses.push(id);
         }
     }
-    for seen in &look.gpus {
+    for seen in &sample.gpus {
         match seen.observed.active_mig() {
             Some(_) => mig::reconcile::reconcile_mig_gpu(state, fx, io, seen)?,
             None => {
                 mig::reconcile::reconcile_non_mig_gpu(state, fx, io, seen)?;
-                compare_accounts(&mut state.jobs, &mut state.gpus, fx, io, look, seen)?;
+                compare_accounts(&mut state.jobs, &mut state.gpus, fx, io, sample, seen)?;
             }
         }
     }
     io.compute_scheduler
-        .report_utilization(&percentages(&state.gpus, look));
+        .report_utilization(&percentages(&state.gpus, sample));
     let gone = state
         .gpus
         .watchlist
-        .retain(|gpu| look.gpus.iter().any(|seen| seen.observed.uuid == *gpu));
+        .retain(|gpu| sample.gpus.iter().any(|seen| seen.observed.uuid == *gpu));
     for change in gone {
-        apply_bypass_change(&mut state.jobs, &mut state.gpus, fx, io, look, 0, change)?;
+        apply_bypass_change(&mut state.jobs, &mut state.gpus, fx, io, sample, 0, change)?;
     }
     let mut dying = Vec::new();
     active_set::for_each_active(&mut state.jobs, io, |id, active| {
@@ -201,14 +201,14 @@ pub(in crate::controller) fn reconcile(
 }
 
 /// The driver's utilization of each GPU that is shared in slices.
-fn percentages(gpus: &GpuState, look: &NodeSample) -> Vec<(u32, u32)> {
+fn percentages(gpus: &GpuState, sample: &NodeSample) -> Vec<(u32, u32)> {
     let of = |seen: &GpuSample| {
         let mut devices = gpus.devices.iter();
         let device = devices.find(|device| device.gpu.uuid == seen.observed.uuid)?;
         Some((device.gpu.index, device.utilization_percent?))
     };
     let shared = |seen: &&GpuSample| seen.observed.active_mig().is_none();
-    look.gpus.iter().filter(shared).filter_map(of).collect()
+    sample.gpus.iter().filter(shared).filter_map(of).collect()
 }
 
 fn compare_accounts(
@@ -216,11 +216,11 @@ fn compare_accounts(
     gpus: &mut GpuState,
     fx: &mut Effects,
     io: &Io,
-    look: &NodeSample,
+    sample: &NodeSample,
     seen: &GpuSample,
 ) -> Result<(), StoreError> {
     let uuid = &seen.observed.uuid;
-    let balance = compare(&sample_with_grants(jobs, look, seen));
+    let balance = compare(&sample_with_grants(jobs, sample, seen));
     let mut errors = Vec::new();
     for found in &balance.slices {
         let Some((memory, ledger, _)) = jobs
@@ -255,7 +255,7 @@ fn compare_accounts(
         .suspects
         .iter()
         .map(|suspect| {
-            let inside = look.evidence.get(&suspect.process.pid);
+            let inside = sample.evidence.get(&suspect.process.pid);
             let limiter = inside.map_or(Limiter::Loaded, |inside| inside.limiter);
             (*suspect, limiter)
         })
@@ -268,18 +268,18 @@ fn compare_accounts(
         .collect();
     let changes = gpus
         .watchlist
-        .update(look.at, uuid, &suspects, &there, &balance.inconclusive);
+        .update(sample.at, uuid, &suspects, &there, &balance.inconclusive);
     for change in changes {
-        apply_bypass_change(jobs, gpus, fx, io, look, seen.observed.index, change)?;
+        apply_bypass_change(jobs, gpus, fx, io, sample, seen.observed.index, change)?;
     }
     Ok(())
 }
 
 /// The sample of a GPU with the journal's grants, as a limit in a job's own file proves nothing. A shrinking job counts
 /// with its present grant until it releases memory. An offloaded job counts with nothing.
-fn sample_with_grants(jobs: &mut Jobs, look: &NodeSample, seen: &GpuSample) -> Sample {
-    let mut sight = seen.sample.clone();
-    for slice in &mut sight.slices {
+fn sample_with_grants(jobs: &mut Jobs, sample: &NodeSample, seen: &GpuSample) -> Sample {
+    let mut granted_sample = seen.sample.clone();
+    for slice in &mut granted_sample.slices {
         let Some(active) = jobs.active.get_mut(&slice.job) else {
             continue;
         };
@@ -289,10 +289,10 @@ fn sample_with_grants(jobs: &mut Jobs, look: &NodeSample, seen: &GpuSample) -> S
             continue;
         };
         slice.granted = if holds { granted } else { Bytes::ZERO };
-        let lately = ledger.granted.record(look.at, slice.granted);
+        let lately = ledger.granted.record(sample.at, slice.granted);
         slice.granted_recently = (memory == MemoryResidency::Kept).then_some(lately);
     }
-    sight
+    granted_sample
 }
 
 /// Records once for each GPU that the driver does not report the memory of each process.
@@ -321,7 +321,7 @@ fn apply_bypass_change(
     gpus: &mut GpuState,
     fx: &mut Effects,
     io: &Io,
-    look: &NodeSample,
+    sample: &NodeSample,
     gpu_index: u32,
     change: BypassChange,
 ) -> Result<(), StoreError> {
@@ -333,7 +333,7 @@ fn apply_bypass_change(
             since,
         } => {
             let detected = now();
-            let before = look.at.saturating_sub(since) / 1000;
+            let before = sample.at.saturating_sub(since) / 1000;
             let before = SignedDuration::from_micros(i64::try_from(before).unwrap_or(i64::MAX));
             let process = Process::from(suspect.process);
             let bypass = Bypass {
@@ -348,21 +348,23 @@ fn apply_bypass_change(
                 first_seen: detected - before,
                 detected,
                 over: None,
-                action: policy_about(io, look, &suspect),
+                action: policy_about(io, sample, &suspect),
             };
             record_bypass(jobs, gpus, fx, io, suspect.job, bypass)
         }
-        BypassChange::Updated { gpu, suspect } => update_bypass(jobs, fx, io, look, &gpu, &suspect),
+        BypassChange::Updated { gpu, suspect } => {
+            update_bypass(jobs, fx, io, sample, &gpu, &suspect)
+        }
         BypassChange::Cleared { gpu, suspect } => end_bypass(jobs, fx, io, &gpu, &suspect),
     }
 }
 
 /// The policy for a suspect. Only a process that the kernel shows to be of the job's tree is killed.
-fn policy_about(io: &Io, look: &NodeSample, suspect: &Suspect) -> BypassPolicy {
-    let person = look.processes.get(&suspect.process.pid);
-    let descends = person.is_some_and(|person| {
-        person.process == suspect.process.into()
-            && person.ownership == Ownership::Descendant(suspect.job)
+fn policy_about(io: &Io, sample: &NodeSample, suspect: &Suspect) -> BypassPolicy {
+    let process = sample.processes.get(&suspect.process.pid);
+    let descends = process.is_some_and(|process| {
+        process.process == suspect.process.into()
+            && process.ownership == Ownership::Descendant(suspect.job)
     });
     match io.config.on_bypass.action_for(suspect) {
         BypassPolicy::Kill if !descends => BypassPolicy::Deny,
@@ -415,11 +417,11 @@ fn update_bypass(
     jobs: &mut Jobs,
     fx: &mut Effects,
     io: &Io,
-    look: &NodeSample,
+    sample: &NodeSample,
     gpu: &GpuUuid,
     suspect: &Suspect,
 ) -> Result<(), StoreError> {
-    let policy = policy_about(io, look, suspect);
+    let policy = policy_about(io, sample, suspect);
     let Some((id, bypass)) = open_bypass(jobs, gpu, suspect) else {
         return Ok(());
     };

@@ -82,9 +82,9 @@ fn pids_of_unknown(io: &Io, id: JobId) -> Option<Vec<u32>> {
         processes.extend(survivors(&dir, launch.process).unwrap_or_default());
     }
     if let Ok(slice) = HeldSlice::open(&io.config.home.slice(&name))
-        && let Ok(account) = slice.read()
+        && let Ok(ledger) = slice.read()
     {
-        processes.extend(slice.live_processes(&account));
+        processes.extend(slice.live_processes(&ledger));
     }
     let mut pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
     pids.sort_unstable();
@@ -201,7 +201,7 @@ pub(in crate::controller) fn end_spent(
     io: &Io,
     id: JobId,
 ) -> Result<(), StoreError> {
-    let waits = |life: &JobState| *life == JobState::Queued;
+    let waits = |job_state: &JobState| *job_state == JobState::Queued;
     let Some(active) = state
         .jobs
         .active

@@ -115,11 +115,11 @@ pub(in crate::controller) fn meter(
     timers: &mut Timers,
     fx: &mut Effects,
     io: &Io,
-    look: &NodeSample,
+    sample: &NodeSample,
 ) {
     count_time(jobs, timers, fx, io);
-    for seen in &look.gpus {
-        meter_gpu(jobs, fx, io, look, seen);
+    for seen in &sample.gpus {
+        meter_gpu(jobs, fx, io, sample, seen);
     }
 }
 
@@ -153,7 +153,7 @@ fn count_time(jobs: &mut Jobs, timers: &mut Timers, fx: &mut Effects, io: &Io) {
     }
 }
 
-fn meter_gpu(jobs: &mut Jobs, fx: &mut Effects, io: &Io, look: &NodeSample, seen: &GpuSample) {
+fn meter_gpu(jobs: &mut Jobs, fx: &mut Effects, io: &Io, sample: &NodeSample, seen: &GpuSample) {
     let Some(worked) = &seen.observed.utilization else {
         return;
     };
@@ -178,9 +178,10 @@ fn meter_gpu(jobs: &mut Jobs, fx: &mut Effects, io: &Io, look: &NodeSample, seen
         return;
     }
     let of = |pid: u32| {
-        look.processes
+        sample
+            .processes
             .get(&pid)
-            .and_then(|person| person.ownership.job())
+            .and_then(|process| process.ownership.job())
     };
     let listed: Vec<(u32, Option<JobId>)> = seen
         .observed

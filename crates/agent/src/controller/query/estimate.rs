@@ -1,10 +1,10 @@
 //! Start estimates: the controller copies what it knows, and another thread computes the estimate, which may take long.
 
-use divvy_api::v1::{self, JobState};
+use divvy_api::v1;
 use divvy_core::estimate::estimate_start;
 use divvy_core::resize::memory::MemoryResidency;
 use divvy_core::start_bound::{JobBounds, latest_start};
-use divvy_core::{JobId, JobState as Life, Snapshot};
+use divvy_core::{JobId, JobState, Snapshot};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::controller::admission::{array, dependencies};
@@ -31,7 +31,7 @@ pub struct StartEstimator {
 impl StartEstimator {
     /// Sets the start times of a pending job. Takes up to seconds.
     pub fn estimate_start(&self, job: &mut v1::Job) {
-        if job.state != JobState::Queued {
+        if job.state != v1::JobState::Queued {
             return;
         }
         let expected = estimate_start(&self.snapshot, self.id, &self.known_runs.remaining_s);
@@ -61,12 +61,12 @@ pub(in crate::controller) fn start_estimator(
     id: JobId,
     add: impl Fn(&mut Snapshot),
 ) -> StartEstimator {
-    let [mut snapshot, mut everybody] = [
+    let [mut snapshot, mut full_snapshot] = [
         schedule::snapshot(state, io),
         schedule::full_snapshot(state, io),
     ];
     add(&mut snapshot);
-    add(&mut everybody);
+    add(&mut full_snapshot);
     let [mut runs, mut known] = [JobBounds::default(), JobBounds::default()];
     for active in state.jobs.active.values() {
         let job = &active.job;
@@ -81,7 +81,7 @@ pub(in crate::controller) fn start_estimator(
         let after = dependencies::awaited(&state.jobs, &active.after);
         let mut after = after.unwrap_or_else(|| vec![job.id]);
         after.extend(array::array_predecessors(&state.jobs, job));
-        if job.state == Life::Queued && !after.is_empty() {
+        if job.state == JobState::Queued && !after.is_empty() {
             known.dependencies.insert(job.id, after);
         }
     }
@@ -90,7 +90,7 @@ pub(in crate::controller) fn start_estimator(
         at: now(),
         snapshot,
         known_runs: runs,
-        full_snapshot: everybody,
+        full_snapshot,
         known,
         is_certain: state
             .jobs
@@ -104,7 +104,7 @@ pub(in crate::controller) fn start_estimator(
 fn max_remaining_s(io: &Io, job: &Job) -> Option<u64> {
     // The stop follows the time limit, and the job then has its grace period.
     let grace = io.config.grace.as_secs() + 1;
-    if matches!(job.state, Life::Stopping { .. }) {
+    if matches!(job.state, JobState::Stopping { .. }) {
         return Some(grace);
     }
     let comes_back =

@@ -37,21 +37,21 @@ pub fn preview_mig(state: &State, io: &Io, wanted: &MigWanted) -> Result<Vec<Mig
         .collect::<Result<_, _>>()
         .map_err(|error: MigProfileError| usage(error.to_string()).hint(error.hint()))?;
     match preview(&schedule::snapshot(state, io), &profiles, &wanted.gpus_on) {
-        Ok(laid) => Ok(laid.into_iter().map(planned).collect()),
+        Ok(instances) => Ok(instances.into_iter().map(planned).collect()),
         Err(no_room) => Err(refusal(&no_room)),
     }
 }
 
-fn planned(laid: PlannedInstance) -> MigPlanned {
+fn planned(planned_instance: PlannedInstance) -> MigPlanned {
     MigPlanned {
-        profile: laid.profile.to_string(),
-        gpu_uuid: laid.gpu.to_string(),
-        gpu_index: laid.index,
-        start: laid.placement.start,
-        memory_slices: laid.slices,
-        memory_bytes: laid.memory.get(),
-        reuses: laid.reuse,
-        removes: laid.reclaim,
+        profile: planned_instance.profile.to_string(),
+        gpu_uuid: planned_instance.gpu.to_string(),
+        gpu_index: planned_instance.index,
+        start: planned_instance.placement.start,
+        memory_slices: planned_instance.slices,
+        memory_bytes: planned_instance.memory.get(),
+        reuses: planned_instance.reuse,
+        removes: planned_instance.reclaim,
     }
 }
 

@@ -49,15 +49,15 @@ impl From<JobView> for JobSummary {
 
 /// Jobs that have not ended, oldest first.
 pub fn job_summaries(state: &State, io: &Io) -> Vec<JobSummary> {
-    let mut glances = Vec::with_capacity(state.jobs.active.len());
-    glances.extend(
+    let mut summaries = Vec::with_capacity(state.jobs.active.len());
+    summaries.extend(
         state
             .jobs
             .active
             .values()
             .map(|active| job_summary(state, io, active)),
     );
-    glances
+    summaries
 }
 
 /// The jobs of this list that have not ended before this round.
@@ -156,7 +156,7 @@ impl JobSummary {
     }
 
     /// The row of a table. `sees`: whether the caller may see what the job runs.
-    pub fn to_brief<'a>(&'a self, sees: bool, said: &'a mut TextCache) -> Brief<'a> {
+    pub fn to_brief<'a>(&'a self, sees: bool, cache: &'a mut TextCache) -> Brief<'a> {
         match self {
             Self::Pending {
                 id,
@@ -166,9 +166,9 @@ impl JobSummary {
                 reason,
                 ..
             } => Brief {
-                request: cached_text(&mut said.amount, &resized.unwrap_or(ask.request.amount))
+                request: cached_text(&mut cache.amount, &resized.unwrap_or(ask.request.amount))
                     .into(),
-                reason: Some(cached_text(&mut said.reason, reason).into()),
+                reason: Some(cached_text(&mut cache.reason, reason).into()),
                 ..plain(*id, ask, JobState::Queued, *since)
             },
             Self::Other(seen) => of(seen, sees),
@@ -244,8 +244,8 @@ mod tests {
 
     #[test]
     fn of_a_job_that_waits_little_is_taken_along() {
-        let (glance, seen) = (size_of::<JobSummary>(), size_of::<JobView>());
-        assert!(glance <= 128 && seen >= 4 * glance, "{glance} {seen}");
+        let (summary, seen) = (size_of::<JobSummary>(), size_of::<JobView>());
+        assert!(summary <= 128 && seen >= 4 * summary, "{summary} {seen}");
     }
 
     #[derive(Clone)]
@@ -268,8 +268,8 @@ mod tests {
     fn what_was_said_last_is_not_put_into_words_again() {
         let (times, mut last) = (Cell::new(0), None);
         for (what, so_far) in [(1, 1), (1, 1), (2, 2), (2, 2), (1, 3)] {
-            let said = cached_text(&mut last, &Counted(what, &times)).to_owned();
-            assert_eq!((said, times.get()), (what.to_string(), so_far));
+            let text = cached_text(&mut last, &Counted(what, &times)).to_owned();
+            assert_eq!((text, times.get()), (what.to_string(), so_far));
         }
     }
 }

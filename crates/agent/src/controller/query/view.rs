@@ -2,8 +2,8 @@
 //! ten thousand jobs takes longer than a round should.
 
 use divvy_api::home::Home;
-use divvy_api::v1::{self, EndReason, JobState, ReasonCode, TaskBoundKind};
-use divvy_core::{JobId, JobState as Life, Wait};
+use divvy_api::v1::{self, EndReason, ReasonCode, TaskBoundKind};
+use divvy_core::{JobId, JobState, Wait};
 
 use crate::controller::admission::dependencies::BlockReason;
 use crate::controller::mig::is_divided;
@@ -41,7 +41,7 @@ impl JobView {
         let id = job.id.to_string();
         let holds = !job.state.grants().is_empty();
         let state = state(&job.state);
-        let wait = self.wait.filter(|_| state == JobState::Queued);
+        let wait = self.wait.filter(|_| state == v1::JobState::Queued);
         let code = wait.as_ref().map(|wait| ReasonCode::from(&wait.reason));
         let ask = &job.spec;
         let stopped = job.stopped();
@@ -170,12 +170,12 @@ fn limiter(limiter: InjectedLimiter) -> v1::Limiter {
     }
 }
 
-pub(in crate::controller) fn state(life: &Life) -> JobState {
-    match life {
-        Life::Queued => JobState::Queued,
-        Life::Starting { .. } => JobState::Starting,
-        Life::Running { .. } | Life::Lent { .. } => JobState::Running,
-        Life::Stopping { .. } => JobState::Stopping,
-        Life::Ended { .. } => JobState::Ended,
+pub(in crate::controller) fn state(state: &JobState) -> v1::JobState {
+    match state {
+        JobState::Queued => v1::JobState::Queued,
+        JobState::Starting { .. } => v1::JobState::Starting,
+        JobState::Running { .. } | JobState::Lent { .. } => v1::JobState::Running,
+        JobState::Stopping { .. } => v1::JobState::Stopping,
+        JobState::Ended { .. } => v1::JobState::Ended,
     }
 }

@@ -11,11 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use divvy_api::v1::{self, Error, JobState};
+use divvy_api::v1::{self, Error};
 use divvy_core::estimate::estimate_start;
 use divvy_core::order_key::sort_queue;
 use divvy_core::runtime_stats::{RUNS, RuntimeEstimate, estimate_runtime};
-use divvy_core::{JobId, JobState as Life, Queue, QueueSpec, Snapshot, WhyHolder};
+use divvy_core::{JobId, JobState, Queue, QueueSpec, Snapshot, WhyHolder};
 use jiff::Timestamp;
 
 use super::estimate::StartEstimator;
@@ -40,7 +40,7 @@ use crate::model::run_signature::RunSignature;
 /// The input for the answer why a job waits.
 pub struct WhyQuery {
     job: v1::Job,
-    foresight: StartEstimator,
+    estimator: StartEstimator,
     /// All active jobs.
     active: BTreeMap<JobId, Run>,
     database: PathBuf,
@@ -64,7 +64,7 @@ impl Run {
         Self {
             ask: Arc::clone(&job.spec),
             ran_s: job.ran_s(),
-            goes_on: !job.run_state.suspended && !matches!(job.state, Life::Stopping { .. }),
+            goes_on: !job.run_state.suspended && !matches!(job.state, JobState::Stopping { .. }),
         }
     }
 }
@@ -77,15 +77,15 @@ impl WhyQuery {
     /// history cannot be read, no usual times are given. The second value has the changes that would start the job, in
     /// the order of `suggestions`.
     pub fn answer(mut self, sees: impl Fn(u32) -> bool) -> (v1::Why, Vec<Option<SuggestedChange>>) {
-        let id = self.foresight.id;
-        let why = divvy_core::why(&self.foresight.snapshot, id).unwrap_or_default();
+        let id = self.estimator.id;
+        let why = divvy_core::why(&self.estimator.snapshot, id).unwrap_or_default();
         let released = self.released.take();
         let released = released.filter(|released| divvy_core::starts_now(released, id));
         let released = released.map(|_| ("would start now".to_owned(), Some(ChangeKind::Release)));
-        self.foresight.estimate_start(&mut self.job);
+        self.estimator.estimate_start(&mut self.job);
         let usuals = self.usuals(&why, sees).unwrap_or_else(|error| {
-            let told = error_chain(&error);
-            tracing::warn!(job = %self.foresight.id, "cannot read the usual lengths of runs: {told}");
+            let cause = error_chain(&error);
+            tracing::warn!(job = %self.estimator.id, "cannot read the usual lengths of runs: {cause}");
             Usuals::new()
         });
         let usual_start = self.usual_start(&usuals);
@@ -121,7 +121,7 @@ impl WhyQuery {
         let (sooner, tries): (Vec<String>, _) = release.into_iter().chain(changes).unzip();
         let why = v1::Why {
             summary: match (job.state, self.held_up) {
-                (JobState::Ended, _) => ended(),
+                (v1::JobState::Ended, _) => ended(),
                 (_, Some(held_up)) => held_up.message,
                 (_, None) if self.is_ready => why.summary,
                 (_, None) => format!("{}, which is not ready yet", why.summary),
@@ -156,9 +156,9 @@ impl WhyQuery {
             return Ok(usuals);
         }
         let holders = why.gpus.iter().flat_map(|gpu| &gpu.holders);
-        let queues = self.foresight.snapshot.queues.iter();
+        let queues = self.estimator.snapshot.queues.iter();
         let waiting = queues.flat_map(|queue| &queue.waiting);
-        let others = waiting.filter(|waiting| waiting.job != self.foresight.id);
+        let others = waiting.filter(|waiting| waiting.job != self.estimator.id);
         let jobs = (holders.map(|holder| holder.job)).chain(others.map(|waiting| waiting.job));
         let goes_on = |job| Some((job, self.active.get(&job).filter(|run| run.goes_on)?));
         let runs: Vec<(JobId, &Run)> = jobs.filter_map(goes_on).collect();
@@ -169,14 +169,14 @@ impl WhyQuery {
         let mut past = RuntimeHistory::open(&self.database, owners.len())?;
         let mut known: BTreeMap<RunSignature, Option<RuntimeEstimate>> = BTreeMap::new();
         for (job, run) in runs {
-            let Some(kin) = RunSignature::of(&run.ask, sees(run.ask.credentials.uid)) else {
+            let Some(signature) = RunSignature::of(&run.ask, sees(run.ask.credentials.uid)) else {
                 continue;
             };
-            let found = match known.get(&kin) {
+            let found = match known.get(&signature) {
                 Some(found) => *found,
                 None => {
-                    let found = estimate_runtime(past.similar_runs(&kin, RUNS)?);
-                    known.insert(kin, found);
+                    let found = estimate_runtime(past.similar_runs(&signature, RUNS)?);
+                    known.insert(signature, found);
                     found
                 }
             };
@@ -186,8 +186,8 @@ impl WhyQuery {
     }
 
     fn holder(&self, holder: &WhyHolder, usuals: &Usuals) -> v1::WhyHolder {
-        let foresight = &self.foresight;
-        let left = foresight.known.remaining_s.get(&holder.job);
+        let estimator = &self.estimator;
+        let left = estimator.known.remaining_s.get(&holder.job);
         let ran_s = self.active.get(&holder.job).map_or(0, |run| run.ran_s);
         let usual = usuals.get(&holder.job);
         v1::WhyHolder {
@@ -197,10 +197,10 @@ impl WhyQuery {
             share: holder.grant.share.thousandths(),
             memory_bytes: holder.grant.memory.get(),
             reserved: holder.is_resuming,
-            ends_by: left.and_then(|left| foresight.after(*left)),
+            ends_by: left.and_then(|left| estimator.after(*left)),
             usually_ends: usual.and_then(|usual| match usual.remaining_s(ran_s) {
-                Some(left) => foresight.after(left),
-                None => foresight.before(ran_s - usual.median_s),
+                Some(left) => estimator.after(left),
+                None => estimator.before(ran_s - usual.median_s),
             }),
             usual_run: usual.map(|usual| v1::UsualRun {
                 median_s: usual.median_s,
@@ -211,14 +211,14 @@ impl WhyQuery {
 
     /// The start if every job takes its usual time. A job that has run longer counts with its time limit.
     fn usual_start(&self, usuals: &Usuals) -> Option<Timestamp> {
-        if usuals.is_empty() || self.job.state != JobState::Queued {
+        if usuals.is_empty() || self.job.state != v1::JobState::Queued {
             return None;
         }
         let StartEstimator {
             known_runs: runs,
             known,
             ..
-        } = &self.foresight;
+        } = &self.estimator;
         let mut left = known.remaining_s.clone();
         left.extend(&runs.remaining_s);
         for (job, usual) in usuals {
@@ -228,8 +228,8 @@ impl WhyQuery {
                 *left = usually.min(*left);
             }
         }
-        let start = estimate_start(&self.foresight.snapshot, self.foresight.id, &left);
-        start.and_then(|seconds| self.foresight.after(seconds))
+        let start = estimate_start(&self.estimator.snapshot, self.estimator.id, &left);
+        start.and_then(|seconds| self.estimator.after(seconds))
     }
 }
 
@@ -250,11 +250,11 @@ pub fn why(state: &State, io: &Io, reference: &str) -> Result<WhyQuery, Error> {
             .or_else(|| confirm::confirmation_block_reason(&state.jobs, job)))
         .or_else(|| offload::offload_block_reason(&state.jobs, job))
     });
-    let everybody = state.jobs.active.iter();
+    let active_jobs = state.jobs.active.iter();
     Ok(WhyQuery {
         job: query::job_to_api(state, io, id)?,
-        foresight: estimate::start_estimator(state, io, id, |_| {}),
-        active: everybody
+        estimator: estimate::start_estimator(state, io, id, |_| {}),
+        active: active_jobs
             .map(|(id, active)| (*id, Run::of(&active.job)))
             .collect(),
         database: io.config.home.database(),
