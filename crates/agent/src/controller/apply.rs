@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 1. plan | dependents of ended jobs are released; the planner runs if something changed |
 //! | 2. commit | the journal takes the round with one sync; before it, nothing outside the journal has changed |
-//! | 3. take away | secrets, MIG instances, lowered limits, processes past the limiter, suspended processes, GPU memory |
+//! | 3. take away | expired secrets, MIG commands, limits, job records, kills after a bypass, suspensions, offloads |
 //! | 4. report | threads that wait for the journal go on; clients get events |
 //! | 5. give | claims and client jobs get their slices, then the replies go out, then supervisors start |
 //! | 6. stop | supervisors of stopping jobs get their signal |

@@ -21,11 +21,13 @@ use crate::model::counters::Counters;
 pub struct Effects {
     /// Something changed that a plan depends on.
     pub replan: bool,
+    /// Effects on jobs.
     pub jobs: JobEffects,
     /// Processes past the limiter that will be killed.
     pub processes_to_kill: Vec<Process>,
     /// Commands for the threads of MIG.
     pub mig_commands: Vec<MigCommand>,
+    /// Replies to clients and to waiting threads.
     pub replies: Replies,
     /// Journaled events, for the clients that follow them.
     pub events: Vec<Event>,
@@ -56,7 +58,9 @@ pub struct JobEffects {
     pub pauses: Vec<JobId>,
     /// Jobs with a checkpoint operation to start.
     pub memory_ops: Vec<JobId>,
+    /// Placed jobs to start.
     pub starts: Vec<JobId>,
+    /// Stopping jobs, to signal their supervisors.
     pub stops: Vec<JobId>,
     /// Jobs to check again in the next round.
     pub recheck: Vec<JobId>,
@@ -69,16 +73,23 @@ pub struct Replies {
     pub commits: Vec<SyncSender<()>>,
     /// Jobs that reached a milestone, for their waiters.
     pub milestones: Vec<JobId>,
+    /// Replies with one job.
     pub jobs: Vec<JobReply>,
+    /// Replies with jobs of an array.
     pub arrays: Vec<ArrayReply>,
+    /// Replies with a project.
     pub projects: Vec<ProjectReply>,
+    /// Replies to held or refused claims.
     pub claims: Vec<(Reply<JobId>, Result<JobId, Error>)>,
+    /// Replies to releases of claims.
     pub claim_releases: Vec<(Reply<Option<JobId>>, Option<JobId>)>,
+    /// Replies to changes of a GPU's mode.
     pub gpu_modes: Vec<(Reply<GpuChanged>, Result<GpuChanged, Error>)>,
     /// Idle MIG instances that will be destroyed.
     pub mig_gcs: Vec<(Reply<Vec<MigInstance>>, Vec<MigInstance>)>,
     /// The retention thread, which waits for a batch to be deleted.
     pub prunes: Vec<PruneDone>,
+    /// Queries, which read the state at the end of the round.
     pub queries: Vec<StateQuery>,
 }
 

@@ -50,6 +50,7 @@ pub enum Milestone {
     Released,
     /// No checkpoint operation moves the job's memory.
     MemorySettled,
+    /// The job has ended.
     Ended,
 }
 
@@ -73,7 +74,9 @@ pub enum ProjectAct {
     Remove,
 }
 
+/// A message to the controller: a call of a client, or a report of another thread of the daemon.
 pub enum Message {
+    /// Submits a job or an array.
     Submit {
         submit: Box<Submit>,
         by: Box<Caller>,
@@ -91,6 +94,7 @@ pub enum Message {
         reference: String,
         reply: Reply<Job>,
     },
+    /// Stops a placed job, and requeues it.
     Requeue {
         reference: String,
         by: Box<Caller>,
@@ -103,11 +107,13 @@ pub enum Message {
         by: Box<Caller>,
         reply: Reply<Vec<JobSummary>>,
     },
+    /// Adds, changes or removes a project.
     Project {
         name: String,
         act: ProjectAct,
         reply: Reply<Project>,
     },
+    /// Stops a job for good.
     Cancel {
         reference: String,
         by: Box<Caller>,
@@ -132,6 +138,7 @@ pub enum Message {
         uid: String,
         reply: Reply<Option<JobId>>,
     },
+    /// Changes the amount or the compute mode of a job.
     Resize {
         reference: String,
         resize: Resize,
@@ -162,6 +169,7 @@ pub enum Message {
         gc: MigGc,
         reply: Reply<Vec<MigInstance>>,
     },
+    /// Replies once a job reaches a milestone.
     Wait {
         reference: String,
         milestone: Milestone,
@@ -177,6 +185,7 @@ pub enum Message {
     },
     /// The watcher saw a change of a job's records or the end of its supervisor.
     Watch(WatchEvent),
+    /// An observation of the driver and the ledgers.
     Sampled(Box<NodeSample>),
     /// The report of a checkpoint operation.
     CheckpointReport(Box<checkpoint::CheckpointReport>),
@@ -185,10 +194,8 @@ pub enum Message {
     /// The driver could not be queried.
     ObservationFailed(String),
     /// History that retention deletes from the journal.
-    Prune {
-        past: PruneBatch,
-        done: PruneDone,
-    },
+    Prune { past: PruneBatch, done: PruneDone },
+    /// Stops the controller after its round.
     Stop,
 }
 

@@ -111,7 +111,7 @@ pub(in crate::controller) fn check_texts(
                 "submit again later; an array (`divvy submit --array 0-9999`) has one key for all its jobs",
             ));
     }
-    fits(jobs, io, uid, name, more, "this submission would make it")
+    check_budget(jobs, io, uid, name, more, "this submission would make it")
 }
 
 /// Whether a confirmation may give a job texts of this size.
@@ -126,7 +126,7 @@ pub(in crate::controller) fn check_amended(
     };
     let spec = &active.job.spec;
     let more = texts.saturating_sub(active.texts);
-    fits(
+    check_budget(
         jobs,
         io,
         spec.credentials.uid,
@@ -148,7 +148,7 @@ pub(in crate::controller) fn check_changed(
     };
     let spec = &active.job.spec;
     let more = texts.saturating_sub(active.texts);
-    fits(
+    check_budget(
         jobs,
         io,
         spec.credentials.uid,
@@ -158,7 +158,14 @@ pub(in crate::controller) fn check_changed(
     )
 }
 
-fn fits(jobs: &Jobs, io: &Io, uid: u32, name: &str, more: u64, would: &str) -> Result<(), Error> {
+fn check_budget(
+    jobs: &Jobs,
+    io: &Io,
+    uid: u32,
+    name: &str,
+    more: u64,
+    would: &str,
+) -> Result<(), Error> {
     let most = io.config.max_texts;
     let held = jobs.texts.of(uid);
     let sum = held.saturating_add(more);

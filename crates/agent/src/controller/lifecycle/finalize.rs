@@ -48,7 +48,7 @@ pub(in crate::controller) fn finalize(
         }
         None => {
             let placed = active.placed();
-            gone(exit, placed.and_then(|one| one.supervisor.end.as_deref()))
+            exit_of(exit, placed.and_then(|one| one.supervisor.end.as_deref()))
         }
     };
     let mut held = active.job.state.grants().iter();
@@ -234,7 +234,7 @@ pub(in crate::controller) fn free_slice(jobs: &mut Jobs, io: &Io, id: JobId) {
     }
 }
 
-fn gone(exit: Option<&ExitRecord>, supervisor: Option<&str>) -> (ProgramExit, Option<String>) {
+fn exit_of(exit: Option<&ExitRecord>, supervisor: Option<&str>) -> (ProgramExit, Option<String>) {
     let Some(exit) = exit else {
         // The exit status is known only of a supervisor that this daemon started.
         let words = match supervisor {

@@ -119,7 +119,7 @@ pub(in crate::controller) fn queue_notification(
         }
     }
     let uid = job.spec.credentials.uid;
-    let spec = self::notice(io, job, line, env);
+    let spec = self::launch_spec(io, job, line, env);
     let bytes = budget::written(&spec);
     if !jobs.notifications.admits(uid, bytes) {
         let why = format!(
@@ -139,7 +139,7 @@ pub(in crate::controller) fn queue_notification(
 }
 
 /// The launch spec of a notification.
-fn notice(io: &Io, job: &Job, line: String, env: BTreeMap<String, String>) -> LaunchSpec {
+fn launch_spec(io: &Io, job: &Job, line: String, env: BTreeMap<String, String>) -> LaunchSpec {
     let id = job.id.to_string();
     let around = JobEnvironment {
         job: &id,
@@ -201,7 +201,7 @@ pub(in crate::controller) fn start_notifications(
     while let Some((uid, notice)) = jobs.notifications.next() {
         let job = notice.job;
         reach("notice.noted");
-        match give(io, &notice) {
+        match start_supervisor(io, &notice) {
             Ok(child) => {
                 reach("notice.given");
                 let supervisor = child.id();
@@ -219,7 +219,7 @@ pub(in crate::controller) fn start_notifications(
     }
 }
 
-fn give(io: &Io, notice: &Notification) -> Result<SupervisorHandle, StartError> {
+fn start_supervisor(io: &Io, notice: &Notification) -> Result<SupervisorHandle, StartError> {
     let home = io.config.home.job(&notice.job.to_string());
     let dir = folder(&home);
     dir.write_spec(&notice.spec)?;

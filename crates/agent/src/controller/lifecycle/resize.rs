@@ -120,12 +120,12 @@ fn resize_job(
         }
     }?;
     if let (Ok(()), Some(compute)) = (&done, compute) {
-        redivide(&mut state.jobs, fx, io, id, compute)?;
+        change_compute(&mut state.jobs, fx, io, id, compute)?;
     }
     Ok(done)
 }
 
-fn redivide(
+fn change_compute(
     jobs: &mut Jobs,
     fx: &mut Effects,
     io: &Io,

@@ -44,7 +44,7 @@ pub(in crate::controller) fn apply_mig_report(
             generation,
             result,
         } if is_of(&state.mig, &slot, generation) => match result {
-            Ok(made) => self::made(state, fx, io, &slot, made, report.took),
+            Ok(made) => self::instance_created(state, fx, io, &slot, made, report.took),
             Err(failure) => create_failed(state, fx, io, &slot, &failure),
         },
         MigOutcome::Checked {
@@ -87,7 +87,7 @@ fn is_of(mig: &MigManager, slot: &MigSlot, generation: u64) -> bool {
     instance.is_some_and(|instance| instance.generation == generation)
 }
 
-fn made(
+fn instance_created(
     state: &mut State,
     fx: &mut Effects,
     io: &Io,

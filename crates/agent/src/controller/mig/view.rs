@@ -44,7 +44,7 @@ pub fn mig_of(state: &State, gpu: &GpuUuid) -> Option<v1::Mig> {
         multiprocessors: profile.multiprocessors,
         max_instances: profile.most,
         starts: profile.starts.clone(),
-        available: room(&state.jobs, &gpu, profile.id),
+        available: free_places(&state.jobs, &gpu, profile.id),
     };
     Some(v1::Mig {
         memory_slices: table.memory_slices,
@@ -119,7 +119,7 @@ pub(in crate::controller) fn found_in<'a>(
 
 /// How many more instances of a profile fit on a GPU if idle ones are destroyed. Taking the places from the left yields
 /// the most, as all have one size.
-fn room(jobs: &Jobs, gpu: &divvy_core::Gpu, profile: u32) -> u8 {
+fn free_places(jobs: &Jobs, gpu: &divvy_core::Gpu, profile: u32) -> u8 {
     let Some(inventory) = &gpu.mig else { return 0 };
     let table = &inventory.table;
     let Some(profile) = table.profile(profile) else {

@@ -533,7 +533,7 @@ pub(in crate::controller) fn kill_processes(jobs: &Jobs, fx: &mut Effects, io: &
     doomed.sort_unstable();
     doomed.dedup();
     for id in doomed {
-        for process in tree(jobs, io, id) {
+        for process in live_tree(jobs, io, id) {
             let _ = process.signal(Signal::KILL);
         }
     }
@@ -541,7 +541,7 @@ pub(in crate::controller) fn kill_processes(jobs: &Jobs, fx: &mut Effects, io: &
 
 /// The live processes of a job below its supervisor and in its cgroup. The supervisor itself stays, as it has to record
 /// the end. Processes that belong to another job, started by this one, stay too.
-fn tree(jobs: &Jobs, io: &Io, id: JobId) -> Vec<Process> {
+fn live_tree(jobs: &Jobs, io: &Io, id: JobId) -> Vec<Process> {
     let dir = start::job_dir(jobs, io, id);
     let Some(launch) = dir.launch().ok().flatten() else {
         return Vec::new();

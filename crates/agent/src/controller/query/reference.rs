@@ -120,7 +120,7 @@ type LookupResult<T> = Result<Result<T, Error>, StoreError>;
 pub(in crate::controller) fn find(jobs: &Jobs, io: &Io, reference: &str) -> LookupResult<JobId> {
     Ok(match resolve_reference(jobs, io, reference)? {
         Ok(JobRef::Job { id, .. }) => Ok(id),
-        Ok(JobRef::Array(array)) => Err(not_one(io, array)?),
+        Ok(JobRef::Array(array)) => Err(single_job_error(io, array)?),
         Err(error) => Err(error),
     })
 }
@@ -229,7 +229,7 @@ fn task(jobs: &Jobs, io: &Io, meant: JobRef, array: JobId, index: u32) -> Lookup
 }
 
 /// The error for an array where a single job is required.
-fn not_one(io: &Io, array: JobId) -> Result<Error, StoreError> {
+fn single_job_error(io: &Io, array: JobId) -> Result<Error, StoreError> {
     let extent = io.store.extent_of_array(array)?;
     let one = extent.map_or_else(|| array.to_string(), |(low, ..)| format!("{array}_{low}"));
     let why = format!("{array} is an array, but a single job is required");

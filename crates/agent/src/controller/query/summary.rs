@@ -169,9 +169,9 @@ impl JobSummary {
                 request: cached_text(&mut cache.amount, &resized.unwrap_or(ask.request.amount))
                     .into(),
                 reason: Some(cached_text(&mut cache.reason, reason).into()),
-                ..plain(*id, ask, JobState::Queued, *since)
+                ..bare_row(*id, ask, JobState::Queued, *since)
             },
-            Self::Other(seen) => of(seen, sees),
+            Self::Other(seen) => brief_of(seen, sees),
         }
     }
 }
@@ -190,7 +190,7 @@ fn cached_text<'a, T: Clone + PartialEq + ToString>(
 }
 
 /// A row without details.
-fn plain(id: JobId, ask: &JobSpec, state: JobState, since: Timestamp) -> Brief<'_> {
+fn bare_row(id: JobId, ask: &JobSpec, state: JobState, since: Timestamp) -> Brief<'_> {
     Brief {
         id: id.to_string().into(),
         task: ask.policy.array.map(|task| task.handle(id).into()),
@@ -208,7 +208,7 @@ fn plain(id: JobId, ask: &JobSpec, state: JobState, since: Timestamp) -> Brief<'
     }
 }
 
-fn of(seen: &JobView, sees: bool) -> Brief<'_> {
+fn brief_of(seen: &JobView, sees: bool) -> Brief<'_> {
     let job = &seen.job;
     let state = state(&job.state);
     let wait = seen.wait.as_ref().filter(|_| state == JobState::Queued);
@@ -231,7 +231,7 @@ fn of(seen: &JobView, sees: bool) -> Brief<'_> {
             .or_else(|| otherwise.map(Cow::from))
             .filter(|_| is_told),
         bypasses: job.bypasses.iter().map(Bypass::to_api).collect(),
-        ..plain(job.id, &job.spec, state, since)
+        ..bare_row(job.id, &job.spec, state, since)
     }
 }
 
