@@ -64,7 +64,7 @@ pub fn job(state: &State, io: &Io, reference: &str) -> Result<v1::Job, Error> {
 /// The same, with the estimator of its start.
 ///
 /// # Errors
-/// As [`Queries::job`].
+/// As `Queries::job`.
 pub fn job_with_estimate(
     state: &State,
     io: &Io,
@@ -97,7 +97,7 @@ pub(super) fn job_to_api(state: &State, io: &Io, id: JobId) -> Result<v1::Job, E
     }
 }
 
-/// Numbers of the jobs in [`Queries::job_summaries`], for adding ended jobs to them.
+/// Numbers of the jobs in `Queries::job_summaries`, for adding ended jobs to them.
 pub fn living_ids(jobs: &Jobs) -> BTreeSet<JobId> {
     jobs.active.keys().copied().collect()
 }
@@ -210,7 +210,7 @@ pub fn view(
 /// The refused allocations of a job.
 ///
 /// # Errors
-/// As [`Queries::job`].
+/// As `Queries::job`.
 pub fn oom(state: &State, io: &Io, reference: &str) -> Result<v1::Oom, Error> {
     let id = reference::find(&state.jobs, io, reference).map_err(journal_error)??;
     let job = job_to_api(state, io, id)?;
@@ -240,7 +240,7 @@ pub fn oom(state: &State, io: &Io, reference: &str) -> Result<v1::Oom, Error> {
 /// The program of a job, or of the jobs of an array, without its options.
 ///
 /// # Errors
-/// As [`Queries::job`].
+/// As `Queries::job`.
 pub fn program(state: &State, io: &Io, meant: JobRef) -> Result<String, Error> {
     let id = match meant {
         JobRef::Job { id, .. } => id,

@@ -16,7 +16,7 @@ use crate::model::job::{Credentials, Job};
 /// and ambiguous names mean the caller's own jobs first.
 ///
 /// # Errors
-/// As [`Queries::job`].
+/// As `Queries::job`.
 pub fn resolve_for_caller(
     jobs: &Jobs,
     io: &Io,

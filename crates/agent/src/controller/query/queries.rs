@@ -48,7 +48,7 @@ impl Queries<'_> {
     /// The engine's flags that bring a container into the slice of a job.
     ///
     /// # Errors
-    /// [`ErrorCode::NotFound`] if there is no such job, [`ErrorCode::Conflict`] if it holds nothing now.
+    /// `ErrorCode::NotFound` if there is no such job, `ErrorCode::Conflict` if it holds nothing now.
     pub fn docker_args(&self, reference: &str) -> Result<v1::DockerArgs, Error> {
         container::docker_args(&self.state.jobs, &self.state.mig, self.io, reference)
     }
@@ -56,7 +56,7 @@ impl Queries<'_> {
     /// The exec target of a running job.
     ///
     /// # Errors
-    /// [`ErrorCode::NotFound`] if there is no such job, [`ErrorCode::Conflict`] for one that does not run now.
+    /// `ErrorCode::NotFound` if there is no such job, `ErrorCode::Conflict` for one that does not run now.
     pub fn exec_target(&self, reference: &str) -> Result<ExecTarget, Error> {
         exec_target::exec_target(&self.state.jobs, self.io, reference)
     }
@@ -64,7 +64,7 @@ impl Queries<'_> {
     /// The claim that a job stands for, active or ended.
     ///
     /// # Errors
-    /// [`ErrorCode::NotFound`] if the job is no claim.
+    /// `ErrorCode::NotFound` if the job is no claim.
     pub fn get_claim(&self, id: JobId) -> Result<v1::HeldClaim, Error> {
         claims::view::get_claim(self.state, self.io, id)
     }
@@ -76,7 +76,7 @@ impl Queries<'_> {
     /// One job, active or ended.
     ///
     /// # Errors
-    /// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name of several jobs.
+    /// `ErrorCode::NotFound`, and `ErrorCode::Conflict` for a name of several jobs.
     pub fn job(&self, reference: &str) -> Result<v1::Job, Error> {
         query::job(self.state, self.io, reference)
     }
@@ -160,7 +160,7 @@ impl Queries<'_> {
     /// other GPUs.
     ///
     /// # Errors
-    /// [`ErrorCode::NotFound`] for a GPU that this node does not have.
+    /// `ErrorCode::NotFound` for a GPU that this node does not have.
     pub fn placements(&self, gpu: &str) -> Result<Vec<v1::MigPlacement>, Error> {
         claims::view::placements(&self.state.gpus, gpu)
     }
@@ -168,7 +168,7 @@ impl Queries<'_> {
     /// The placements of instances of these profiles, all of them together.
     ///
     /// # Errors
-    /// [`ErrorCode::WouldWait`] if they do not all fit now, [`ErrorCode::NeverFits`] if they never will.
+    /// `ErrorCode::WouldWait` if they do not all fit now, `ErrorCode::NeverFits` if they never will.
     pub fn preview_mig(&self, wanted: &MigWanted) -> Result<Vec<MigPlanned>, Error> {
         mig_preview::preview_mig(self.state, self.io, wanted)
     }
@@ -184,7 +184,7 @@ impl Queries<'_> {
     /// What a reference means to a caller that may see all jobs.
     ///
     /// # Errors
-    /// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name of several jobs.
+    /// `ErrorCode::NotFound`, and `ErrorCode::Conflict` for a name of several jobs.
     pub fn resolve(&self, reference: &str) -> Result<JobRef, Error> {
         reference::resolve(&self.state.jobs, self.io, reference)
     }
@@ -212,7 +212,7 @@ impl Queries<'_> {
     /// first.
     ///
     /// # Errors
-    /// [`ErrorCode::NotFound`] if the journal has no job of the array.
+    /// `ErrorCode::NotFound` if the journal has no job of the array.
     pub fn verdict_of_array(&self, array: JobId) -> Result<v1::Job, Error> {
         array::verdict_of_array(self.state, self.io, array)
     }

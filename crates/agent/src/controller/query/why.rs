@@ -236,7 +236,7 @@ impl WhyQuery {
 /// Why a job waits.
 ///
 /// # Errors
-/// As [`Queries::job`].
+/// As `Queries::job`.
 pub fn why(state: &State, io: &Io, reference: &str) -> Result<WhyQuery, Error> {
     let id =
         match reference::resolve_reference(&state.jobs, io, reference).map_err(journal_error)?? {
