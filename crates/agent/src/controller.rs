@@ -7,15 +7,15 @@
 //! It decides everything about jobs, GPUs and queues of this node.
 //!
 //! [`State`] is plain data, [`Io`] holds the handles to the machine, and [`Effects`] collects what a round has decided.
-//! A handler is a function of the parts that it needs: its signature says what it may change. [`apply`] alone carries
+//! A handler is a function of the parts that it needs: its signature shows what it may change. [`apply`] alone carries
 //! effects out, after the journal has them.
 //!
-//! One round takes every message that is there, so that a burst costs one sync of the journal. The journal gets an
-//! intent before the daemon acts on it: a job is `starting` on disk before its slice exists, and `stopping` before it
-//! is signalled. The job's records show what was done.
+//! One round takes every message in the mailbox, so that a burst costs one sync of the journal. The journal records an
+//! intent before the daemon acts: a job is `starting` on disk before its slice exists, and `stopping` before its
+//! signal. After a crash, the job's records show how far the daemon came.
 //!
-//! A journal that cannot be written ends the daemon: the answers are on disk, and jobs run without a daemon. On a full
-//! disk the journal uses its reserve ([`disk_full`]).
+//! If the journal cannot be written, the daemon ends. Every answer that it gave is on disk, and jobs run on without a
+//! daemon. On a full disk the journal uses its reserve ([`disk_full`]).
 //!
 //! May use: `host`, `auth`, `compute`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `journal`, `supervisor`,
 //! `container`.
@@ -79,7 +79,7 @@ pub use state::State;
 /// How often the controller checks every active job.
 pub const TICK: Duration = Duration::from_millis(250);
 
-/// Most messages that one round takes, which bounds how long an answer is held back.
+/// Most messages that one round takes; this bounds the delay of an answer.
 const BATCH: usize = 256;
 
 /// The node's state, the handles to the machine, and the effects of the current round.
@@ -100,12 +100,12 @@ pub struct ControllerParts {
     pub compute_scheduler: ComputeScheduler,
     pub workers: Workers,
     pub checkpoint_ops: CheckpointOps,
-    /// How many jobs the journal got from their records.
+    /// Number of jobs that the journal recovered from their job records.
     pub recovered: u32,
 }
 
 impl Controller {
-    /// The state as the journal has it; [`Controller::resume`] then compares it with the machine.
+    /// Loads the state from the journal; [`Controller::resume`] then compares it with the machine.
     ///
     /// # Errors
     /// When the journal cannot be read or contradicts itself.
@@ -183,10 +183,10 @@ impl Controller {
         Ok(Self { state, io, fx })
     }
 
-    /// Works until a message stops it.
+    /// Runs rounds until a message stops the controller.
     ///
     /// # Errors
-    /// When the journal fails: the controller may confirm nothing more, and what it confirmed is on disk.
+    /// When the journal fails: the controller may confirm nothing more, and everything that it confirmed is on disk.
     pub fn run(mut self, messages: &Inbox) -> Result<(), StoreError> {
         let mut tick = Instant::now();
         loop {
@@ -249,12 +249,12 @@ impl Controller {
         startup::resume(&mut self.state, &mut self.fx, &self.io)
     }
 
-    /// A job that a build with other records has started, and that still runs.
+    /// A job that a build with another record format started, and that still runs.
     pub fn job_of_earlier_build(&self) -> Option<JobId> {
         startup::job_of_earlier_build(&self.state.jobs, &self.io)
     }
 
-    /// Reserves room on the disk for the journal.
+    /// Reserves disk space for the journal.
     ///
     /// # Errors
     /// When the journal fails.
@@ -262,7 +262,7 @@ impl Controller {
         disk_full::reserve(&mut self.state.disk, &mut self.fx, &self.io)
     }
 
-    /// What the garbage collection of containers needs.
+    /// The input of the garbage collection of containers.
     ///
     /// # Errors
     /// When the journal fails.

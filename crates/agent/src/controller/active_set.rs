@@ -1,7 +1,7 @@
-//! Which jobs a look at everybody is about: those that hold something, and those whose clients are waited for. Of ten thousand that wait
-//! in their queues nothing can be seen, and going through them each time would cost more than all that there is to see.
+//! Active set: the jobs that a tick checks. It has each job that holds something, and each pending job with a client to
+//! wait for. A tick over ten thousand pending jobs would cost more than all its checks.
 //!
-//! Whatever changes a job's life is journaled in the same round, so the list is the same until the journal changes.
+//! Every change of a job's state is journaled in the same round, so the list stays valid until the journal changes.
 
 use divvy_api::v1::Runner;
 use divvy_core::{JobId, JobState};
@@ -11,17 +11,17 @@ use crate::controller::io::Io;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::Jobs;
 
-/// The list, as it was at one state of the journal.
+/// The list, as of one version of the journal.
 #[derive(Debug, Default)]
 pub struct ActiveSet {
     jobs: Vec<JobId>,
-    /// Rows that had been changed by then ([`changes`](crate::journal::Store::changes)).
+    /// The journal's version, as [`changes`](crate::journal::Store::changes) counts it.
     journal_version: Option<u64>,
-    /// The same of when those were dropped that have ended.
+    /// The journal's version when ended jobs were last removed.
     dropped: Option<u64>,
 }
 
-/// Whether there is something to be seen of a job.
+/// Whether a tick has to check a job.
 fn is_active(active: &ActiveJob) -> bool {
     match active.job.state {
         JobState::Queued => active.job.spec.runner == Runner::Client,
@@ -33,7 +33,7 @@ fn is_active(active: &ActiveJob) -> bool {
     }
 }
 
-/// The jobs of which there is something to be seen, oldest first. One of them may be gone by now.
+/// The jobs that a tick checks, oldest first. A job of the list may be gone already.
 pub(super) fn active_jobs(jobs: &mut Jobs, io: &Io) -> Vec<JobId> {
     let changes = io.store.changes();
     if jobs.active_set.journal_version != Some(changes) {
@@ -49,7 +49,7 @@ fn list_active(jobs: &Jobs) -> Vec<JobId> {
     busy.map(|(id, _)| *id).collect()
 }
 
-/// Calls this with each of them that is there.
+/// Calls `with` for each active job that is still in memory.
 pub(super) fn for_each_active(
     jobs: &mut Jobs,
     io: &Io,
@@ -62,7 +62,7 @@ pub(super) fn for_each_active(
     }
 }
 
-/// Lets go of those that have ended, of whose ends everybody was told.
+/// Removes ended jobs, once their clients have their replies.
 pub(super) fn drop_ended(jobs: &mut Jobs, io: &Io) {
     let changes = Some(io.store.changes());
     if std::mem::replace(&mut jobs.active_set.dropped, changes) != changes {
@@ -70,7 +70,7 @@ pub(super) fn drop_ended(jobs: &mut Jobs, io: &Io) {
     }
 }
 
-/// In debug builds, that the list lacks nobody.
+/// Checks in debug builds that the list is complete.
 pub(super) fn check_active_set(jobs: &Jobs, io: &Io) {
     let is_right = jobs.active_set.journal_version != Some(io.store.changes())
         || list_active(jobs)

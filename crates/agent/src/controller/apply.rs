@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 1. plan | dependents of ended jobs are released; the planner runs if something changed |
 //! | 2. commit | the journal takes the round with one sync; before it, nothing outside the journal has changed |
-//! | 3. take away | secrets, MIG instances, lowered limits, processes past the limiter, suspended processes, GPU memory |
+//! | 3. take away | expired secrets, MIG commands, limits, job records, kills after a bypass, suspensions, offloads |
 //! | 4. report | threads that wait for the journal go on; clients get events |
 //! | 5. give | claims and client jobs get their slices, then the replies go out, then supervisors start |
 //! | 6. stop | supervisors of stopping jobs get their signal |
@@ -65,11 +65,11 @@ pub(super) fn commit_and_apply(
     }
     offload::run_memory_ops(&mut state.jobs, fx, io);
     for journaled in std::mem::take(&mut fx.replies.commits) {
-        // It waits, unless it has given up.
+        // The thread waits here, unless it has timed out.
         let _ = journaled.try_send(());
     }
     for event in fx.events.drain(..) {
-        // A stream without a client is no failure.
+        // A stream without clients is no error.
         let _ = io.events.send(event);
     }
     let (claims, starts): (Vec<JobId>, Vec<_>) = std::mem::take(&mut fx.jobs.starts)
@@ -102,7 +102,7 @@ pub(super) fn commit_and_apply(
     Ok(())
 }
 
-/// In debug builds, what must hold after every step.
+/// Checks in debug builds the conditions that hold after every round.
 fn check(state: &State, io: &Io) {
     if cfg!(debug_assertions) {
         let broken = divvy_core::invariants::check(&schedule::snapshot(state, io));

@@ -1,12 +1,13 @@
-//! Claims: what another scheduler has given to somebody here, held exactly as it says until it is given back.
+//! Claims: devices that another scheduler (Kubernetes) allocates here by name, held until that scheduler releases them.
 //!
 //! ```text
-//! PUT ──► placed or refused ──► journal ──► MIG instances ──► slice, files, CDI device ──► journal: lent ──► answer
-//! DELETE ──► journal: stopping ──► nobody left? ──► device, slice, instances go ──► journal: ended
+//! PUT ──► placed or refused ──► journal ──► MIG instances ──► slice, files, CDI device ──► journal: lent ──► reply
+//! DELETE ──► journal: stopping ──► no process left? ──► device, slice, instances go ──► journal: ended
 //! ```
-//! A claim is a job that has no program and no supervisor. Nothing is answered for one that is not lent yet, so a daemon that finds
-//! one begun by another takes it back, and whoever asked asks again. One that is lent ends when it is given back, or when the machine
-//! was started anew since: nothing else that happens to a job happens to it.
+//! A claim is a job without a program and a supervisor. The client gets its reply only once the claim is lent. A
+//! restarted daemon therefore takes back a claim that an earlier daemon only began, and the client asks again. A lent
+//! claim ends when the client releases it, or when the machine has rebooted since. No other event of a job's life
+//! applies to it.
 
 pub(in crate::controller) mod files;
 pub(in crate::controller) mod view;
@@ -44,17 +45,17 @@ use crate::model::policy::JobPolicy;
 use crate::model::validate::budget;
 
 impl Job {
-    /// What it is the claim of, where it is one.
+    /// The claim that the job stands for, if it is one.
     pub fn claim(&self) -> Option<&Claim> {
         self.spec.policy.claim.as_deref()
     }
 
-    /// Whose programs run in what it holds. Whoever brings claims is one account for everybody, so of a claim it is its namespace,
-    /// in a form that no account's name has.
+    /// The owner of the programs in a job's MIG instances. One user brings all claims, so a claim's tenant is its
+    /// namespace. The `/` at its end occurs in no user name.
     pub(super) fn tenant(&self) -> String {
         match self.claim() {
             Some(claim) => format!("{}/", claim.namespace),
-            // A front end names users as it likes.
+            // A front end may name its users freely, and so a name could equal a namespace.
             None => self.spec.user.trim_end_matches('/').to_owned(),
         }
     }
@@ -65,14 +66,14 @@ pub(super) fn is_claim(jobs: &Jobs, id: JobId) -> bool {
     active.is_some_and(|active| active.job.claim().is_some())
 }
 
-/// The active job that is this claim.
+/// The active job that stands for this claim.
 pub(super) fn find_claim(jobs: &Jobs, uid: &str) -> Option<JobId> {
     let mut jobs = jobs.active.values().map(|active| &active.job);
     let job = jobs.find(|job| job.claim().is_some_and(|claim| claim.uid == uid))?;
     Some(job.id)
 }
 
-/// What is said to whoever would do to a claim what is done to jobs.
+/// The refusal of an operation on jobs that is not for claims.
 pub(super) fn refuse_for_claim(jobs: &Jobs, id: JobId, what: &str) -> Option<Error> {
     let active = jobs.active.get(&id)?;
     let claim = active.job.claim()?;
@@ -85,7 +86,8 @@ pub(super) fn refuse_for_claim(jobs: &Jobs, id: JobId, what: &str) -> Option<Err
     ))
 }
 
-/// That no program which uses CUDA starts in what it holds, where that is known. A claim is legal all the same.
+/// A warning that the memory limit is below a CUDA context, so no CUDA program can start. The claim is valid all the
+/// same.
 fn below_context(gpus: &GpuState, job: &Job) -> Option<String> {
     job.state.grants().iter().find_map(|grant| {
         let mut gpus = gpus.devices.iter().map(|device| &device.gpu);
@@ -98,7 +100,7 @@ fn below_context(gpus: &GpuState, job: &Job) -> Option<String> {
     })
 }
 
-/// Holds what a claim says, or refuses it; the same again is the one that is held.
+/// Holds the devices that a claim names, or refuses the claim. A repeated claim gets the job that already holds it.
 pub(super) fn hold_claim(
     state: &mut State,
     fx: &mut Effects,
@@ -170,7 +172,7 @@ pub(super) fn hold_claim(
     Ok(Ok(id))
 }
 
-/// The same claim once more: what is missing of its files is made anew.
+/// Handles a claim that is already held: creates its missing files again.
 fn hold_existing(
     state: &mut State,
     fx: &mut Effects,
@@ -223,7 +225,7 @@ fn hold_existing(
     Ok(Ok(id))
 }
 
-/// Has a claim given back; nothing for one that is not held.
+/// Releases a claim; `None` if no job holds it.
 pub(super) fn release_claim(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -238,7 +240,7 @@ pub(super) fn release_claim(
     Ok(Some(id))
 }
 
-/// Makes what a claim that has its grants is used through; the next round journals it.
+/// Creates the slice, files and CDI device of a claim that has its grants; the next round journals the result.
 pub(super) fn bind_claim(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) {
     match files::create_claim_files(state, io, id) {
         Ok(()) => {
@@ -252,7 +254,7 @@ pub(super) fn bind_claim(state: &mut State, fx: &mut Effects, io: &Io, id: JobId
     }
 }
 
-/// A claim cannot have what it was to have.
+/// Fails a claim, because its devices could not be prepared.
 pub(super) fn give_up_claim(jobs: &mut Jobs, fx: &mut Effects, id: JobId, why: &str) {
     tracing::error!(job = %id, why, "cannot allocate the claim");
     if let Some(placed) = (jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) {
@@ -267,7 +269,7 @@ pub(super) fn give_up_claim(jobs: &mut Jobs, fx: &mut Effects, id: JobId, why: &
     fx.jobs.recheck.push(id);
 }
 
-/// Looks at how far a claim has come.
+/// Advances a claim by one step, if its files exist, its start failed or its processes are gone.
 pub(super) fn check_claim(
     state: &mut State,
     fx: &mut Effects,
@@ -315,13 +317,13 @@ pub(super) fn check_claim(
     }
 }
 
-/// The name of a claim's device.
+/// The name of a claim's CDI device.
 pub(super) fn device_of(jobs: &Jobs, io: &Io, id: JobId) -> Option<String> {
     let claim = jobs.active.get(&id)?.job.claim()?;
     Some(files::cdi_name_of(io, claim))
 }
 
-/// Everything of it is there: it is the other scheduler's from here on.
+/// Marks a claim as lent: everything that it needs exists, and the other scheduler may use it.
 fn mark_bound(jobs: &mut Jobs, fx: &mut Effects, io: &Io, id: JobId) -> Result<(), StoreError> {
     let device = device_of(jobs, io, id).map(|name| cdi::device(&name));
     let Some(active) = jobs.active.get_mut(&id) else {
@@ -339,7 +341,7 @@ fn mark_bound(jobs: &mut Jobs, fx: &mut Effects, io: &Io, id: JobId) -> Result<(
     fx.record_event(io, Some(id), "running", &text)
 }
 
-/// Takes a claim's device, slice and instances, and journals its end.
+/// Removes a claim's device, slice and instances, and journals its end.
 fn end_claim(
     jobs: &mut Jobs,
     mig: &mut MigManager,
@@ -372,7 +374,7 @@ fn end_claim(
     finalize::journal_end(jobs, fx, io, id)
 }
 
-/// What a start does about a claim that it finds.
+/// Decides what becomes of a claim that the journal has when the daemon starts.
 pub(super) fn resume_claim(
     state: &mut State,
     fx: &mut Effects,
@@ -408,14 +410,14 @@ pub(super) fn resume_claim(
             if !is_divided(active.job.state.grants()) {
                 let (name, job) = (id.to_string(), &active.job);
                 let overheads = overheads(&state.gpus.devices, job.state.grants());
-                let cut = slice_layout(&name, job, &overheads);
-                match HeldSlice::adopt(&io.config.home.slice(&name), &cut) {
+                let layout = slice_layout(&name, job, &overheads);
+                match HeldSlice::adopt(&io.config.home.slice(&name), &layout) {
                     Ok(slice) => {
                         if let Some(placed) = active.placed_mut() {
                             placed.slice = Some(slice);
                         }
                     }
-                    // Whoever asks for it again has it made anew.
+                    // The client asks for the claim again; that creates the slice anew.
                     Err(error) => {
                         tracing::warn!(job = %id, error = error_chain(&error), "cannot adopt the claim's slice");
                     }
@@ -423,7 +425,7 @@ pub(super) fn resume_claim(
             }
             files::register_claim(&state.jobs, io, id);
             resize::apply_limits(&state.jobs, io, id);
-            // Who is still there is known once the driver has been asked.
+            // The first observation of the driver shows which processes remain.
             fx.jobs.recheck.push(id);
             Ok(())
         }
@@ -431,14 +433,14 @@ pub(super) fn resume_claim(
     }
 }
 
-/// Says of claims whether the GPUs that they are on are there: nobody but their pods ends them.
+/// Records when a lent claim loses its GPUs or gets them back. The claim stays: only its pods end it.
 pub(super) fn report_claims_on_lost_gpus(
     jobs: &mut Jobs,
     fx: &mut Effects,
     io: &Io,
     lost: &BTreeMap<GpuUuid, u32>,
 ) -> Result<(), StoreError> {
-    let mut news = Vec::new();
+    let mut changes = Vec::new();
     active_set::for_each_active(jobs, io, |_, active| {
         let JobState::Lent { grants } = &active.job.state else {
             return;
@@ -447,10 +449,10 @@ pub(super) fn report_claims_on_lost_gpus(
         let trouble = on.next().map(|index| format!("GPU {index} is lost"));
         if active.job.reason != trouble {
             active.job.reason.clone_from(&trouble);
-            news.push((active.job.clone(), trouble));
+            changes.push((active.job.clone(), trouble));
         }
     });
-    for (job, trouble) in news {
+    for (job, trouble) in changes {
         io.store.save(&job)?;
         let (kind, text) = match trouble {
             Some(trouble) => (

@@ -1,10 +1,10 @@
-//! Disk-full mode: the daemon answers reads, running jobs go on and end, and no new work begins.
+//! Disk-full mode: the daemon answers reads and ends running jobs, but starts no new work.
 //!
 //! ```text
 //! room below 4 MiB ──► full: new work is refused, no job starts; the journal lives on its reserve
 //! room above 8 MiB and the reserve is whole again ──► the plan is made anew
 //! ```
-//! What is journaled meanwhile is small and bounded by what runs: ends, cancels, claims that are given back, events of bypasses.
+//! Meanwhile the journal grows little: by ends, cancels, released claims and bypass events of the jobs that still run.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ use crate::host::error::error_chain;
 use crate::journal::StoreError;
 use crate::model::validate::limits;
 
-/// How often a full disk is tried again.
+/// The delay before the daemon checks a full disk again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Each byte of a submission is written to the log, to the database and to the job's record.
+/// Each byte of a submission is written three times: to the log, to the database and to the job record.
 const COPIES: u64 = 3;
 
-/// Why nothing new is written.
+/// Why the daemon starts no new work, and when it last checked.
 pub struct DiskFull {
     pub why: String,
     tried: Instant,
@@ -40,7 +40,7 @@ impl DiskFull {
     }
 }
 
-/// Makes the journal's reserve, so that a full disk takes no job's end from it.
+/// Creates the journal's reserve, so that a job's end can be journaled on a full disk.
 ///
 /// # Errors
 /// When the journal fails for another reason than a full disk.
@@ -60,7 +60,8 @@ pub fn reserve(disk: &mut DiskState, fx: &mut Effects, io: &Io) -> Result<(), St
     }
 }
 
-/// Looks at the disk before a round writes. Whether it is full now and was not, or the other way about; the round tells so.
+/// Checks the free space before a round writes. True if the disk became full or has room again; the round then records
+/// an event.
 ///
 /// # Errors
 /// When the journal fails for another reason than a full disk.
@@ -70,7 +71,7 @@ pub(super) fn check_disk(
     io: &Io,
     ticks: bool,
 ) -> Result<bool, StoreError> {
-    // Where statvfs(3) fails, a commit that fails shows that the disk is full.
+    // If statvfs(3) fails, a failed commit still shows that the disk is full.
     let Ok(room) = io.disk.free_space() else {
         return Ok(false);
     };
@@ -102,7 +103,7 @@ pub(super) fn check_disk(
     }
 }
 
-/// Makes the reserve; why the disk has no room for it.
+/// Creates the reserve; returns the reason if the disk has no room for it.
 fn lacks_reserve(io: &Io) -> Result<Option<String>, StoreError> {
     match io.store.reserve() {
         Err(error) if error.is_full() => Ok(Some(error_chain(&error))),
@@ -119,16 +120,16 @@ fn enter_disk_full(
     let folder = io.config.home.state().display().to_string();
     tracing::error!(%folder, %why, "the disk is full: the daemon accepts no jobs until it has room");
     disk.full = Some(DiskFull::of(why));
-    // Jobs that wait have another reason now.
+    // The reason of pending jobs has changed.
     fx.replan = true;
-    // The log begins again with all of its length before it.
+    // A checkpoint empties the write-ahead log, so all of its space can be used again.
     match io.store.checkpoint() {
         Err(error) if !error.is_full() => Err(error),
         _ => Ok(()),
     }
 }
 
-/// Tells what has become of the disk; the round's transaction has begun.
+/// Records an event about the disk; the round's transaction has begun.
 pub(super) fn report_disk(disk: &DiskState, fx: &mut Effects, io: &Io) -> Result<(), StoreError> {
     match disk_is_full(disk) {
         Some(why) => fx.record_event(io, None, "disk_full", &why),
@@ -136,12 +137,12 @@ pub(super) fn report_disk(disk: &DiskState, fx: &mut Effects, io: &Io) -> Result
     }
 }
 
-/// Why nothing begins on the disk as it is.
+/// The refusal of new work while the disk is full.
 pub(super) fn disk_full_error(disk: &DiskState, io: &Io) -> Option<Error> {
     (disk.full.as_ref()).map(|full| refusal(io, &full.why))
 }
 
-/// The same for a submission, which may be larger than what is left.
+/// The same for a submission, which may need more space than is left.
 pub(super) fn disk_full_error_for(disk: &DiskState, io: &Io, submit: &Submit) -> Option<Error> {
     disk_full_error(disk, io).or_else(|| {
         let room = io.disk.free_space().ok()?;
@@ -157,7 +158,7 @@ fn refusal(io: &Io, why: &str) -> Error {
         .hint(format!("free disk space; check with: df -h {folder}"))
 }
 
-/// Why no job starts, whatever is free.
+/// Why no job starts, regardless of free GPUs.
 pub(super) fn disk_is_full(disk: &DiskState) -> Option<String> {
     let full = disk.full.as_ref()?;
     Some(format!("the disk is full: {}", full.why))

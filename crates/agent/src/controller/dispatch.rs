@@ -1,4 +1,4 @@
-//! Message dispatch: which handler takes which message of the mailbox.
+//! Message dispatch: the handler for each message of the mailbox.
 
 use divvy_api::v1::{Error, ErrorCode};
 
@@ -16,7 +16,7 @@ use crate::controller::{claims, disk_full, observe, waiters};
 use crate::journal::StoreError;
 use crate::supervisor::watch::WatchEvent;
 
-/// Hands one message to its handler.
+/// Passes one message to its handler.
 pub(super) fn handle(
     state: &mut State,
     fx: &mut Effects,
@@ -42,12 +42,13 @@ pub(super) fn handle(
                     reply,
                     result: Err(error),
                 }),
-                // It would change nothing, so nothing needs to be durable first.
-                SubmitOutcome::DryRun(mut job, foresight) => {
-                    // That takes longer than a round should. Whoever asks when there are no more threads gets no answer.
-                    let tell = std::thread::Builder::new().name("foresee".into());
-                    let _ = tell.spawn(move || {
-                        foresight.estimate_start(&mut job);
+                // A dry run changes nothing, so its reply need not wait for the commit.
+                SubmitOutcome::DryRun(mut job, estimator) => {
+                    // The estimate takes longer than a round should. If no thread can be started, the client gets no
+                    // reply.
+                    let thread = std::thread::Builder::new().name("foresee".into());
+                    let _ = thread.spawn(move || {
+                        estimator.estimate_start(&mut job);
                         let _ = reply.send(Ok(*job));
                     });
                 }
@@ -168,7 +169,7 @@ pub(super) fn handle(
         Message::CheckpointReport(report) => {
             offload::apply_checkpoint_report(&mut state.jobs, fx, io, *report)?
         }
-        Message::Sampled(look) => observe::apply_sample(state, fx, io, &look)?,
+        Message::Sampled(sample) => observe::apply_sample(state, fx, io, &sample)?,
         Message::ObservationFailed(why) => {
             observe::observation_failed(&mut state.jobs, &mut state.gpus, fx, io, why)?
         }

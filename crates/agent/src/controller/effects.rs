@@ -21,17 +21,19 @@ use crate::model::counters::Counters;
 pub struct Effects {
     /// Something changed that a plan depends on.
     pub replan: bool,
+    /// Effects on jobs.
     pub jobs: JobEffects,
     /// Processes past the limiter that will be killed.
     pub processes_to_kill: Vec<Process>,
     /// Commands for the threads of MIG.
     pub mig_commands: Vec<MigCommand>,
+    /// Replies to clients and to waiting threads.
     pub replies: Replies,
     /// Journaled events, for the clients that follow them.
     pub events: Vec<Event>,
     /// Points at which a test may end the daemon once the round is journaled.
     pub failpoints: Vec<&'static str>,
-    /// When to look for leftovers of containers.
+    /// When the garbage collection of containers has to run.
     pub container_gc_at: Option<Instant>,
     /// Counters behind `/metrics`; they only grow.
     pub counters: Counters,
@@ -44,19 +46,21 @@ pub struct Effects {
 pub struct JobEffects {
     /// Jobs that ended, for their dependents.
     pub ended: Vec<JobId>,
-    /// Jobs whose secrets expire once the round is journaled.
+    /// Jobs that lose their secrets once the round is journaled.
     pub expired_secrets: Vec<JobId>,
-    /// Jobs whose limits changed.
+    /// Jobs with changed limits.
     pub resizes: Vec<JobId>,
     /// Jobs that changed since their records were begun.
     pub changed: BTreeSet<JobId>,
-    /// Jobs whose processes will all be killed.
+    /// Jobs to kill, with all their processes.
     pub kills: Vec<JobId>,
-    /// Jobs whose processes will all be stopped.
+    /// Jobs to suspend: all their processes are stopped.
     pub pauses: Vec<JobId>,
     /// Jobs with a checkpoint operation to start.
     pub memory_ops: Vec<JobId>,
+    /// Placed jobs to start.
     pub starts: Vec<JobId>,
+    /// Stopping jobs, to signal their supervisors.
     pub stops: Vec<JobId>,
     /// Jobs to check again in the next round.
     pub recheck: Vec<JobId>,
@@ -69,16 +73,23 @@ pub struct Replies {
     pub commits: Vec<SyncSender<()>>,
     /// Jobs that reached a milestone, for their waiters.
     pub milestones: Vec<JobId>,
+    /// Replies with one job.
     pub jobs: Vec<JobReply>,
+    /// Replies with jobs of an array.
     pub arrays: Vec<ArrayReply>,
+    /// Replies with a project.
     pub projects: Vec<ProjectReply>,
+    /// Replies to held or refused claims.
     pub claims: Vec<(Reply<JobId>, Result<JobId, Error>)>,
+    /// Replies to releases of claims.
     pub claim_releases: Vec<(Reply<Option<JobId>>, Option<JobId>)>,
+    /// Replies to changes of a GPU's mode.
     pub gpu_modes: Vec<(Reply<GpuChanged>, Result<GpuChanged, Error>)>,
     /// Idle MIG instances that will be destroyed.
     pub mig_gcs: Vec<(Reply<Vec<MigInstance>>, Vec<MigInstance>)>,
     /// The retention thread, which waits for a batch to be deleted.
     pub prunes: Vec<PruneDone>,
+    /// Queries, which read the state at the end of the round.
     pub queries: Vec<StateQuery>,
 }
 

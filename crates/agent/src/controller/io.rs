@@ -17,14 +17,20 @@ use crate::supervisor::watch::Watch;
 /// The controller's configuration and its handles. Handlers share it; each handle synchronises itself.
 pub struct Io {
     pub config: Config,
+    /// The journal.
     pub store: Store,
+    /// The files with the secrets of jobs.
     pub secrets: Secrets,
+    /// The disk of the journal, for its free space.
     pub disk: Disk,
     /// `None` where the kernel gives no inotify instance.
     pub watch: Option<Watch>,
     /// The stream of events for clients.
     pub events: broadcast::Sender<Event>,
+    /// The thread that samples the driver and the ledgers.
     pub observer: Arc<Observer>,
+    /// The thread that gives slices their turns on the GPUs.
     pub compute_scheduler: ComputeScheduler,
+    /// Starts checkpoint operations.
     pub checkpoint_ops: CheckpointOps,
 }

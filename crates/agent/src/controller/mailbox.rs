@@ -1,10 +1,10 @@
-//! The mailbox of the cycle: every request, observation and sign of life is a message to the one owner of the state.
+//! Mailbox: every request and observation reaches the controller as a message.
 //!
-//! A call waits for room before it sends ([`Mailbox::request`]). There is room for 1024 messages of calls, and a large
-//! message takes several places, so that all of them together are 64 MiB of JSON at most. The daemon's own threads
-//! send without room ([`Mailbox::post`]), so that a full mailbox never keeps the cycle from an end of a job. These
-//! threads are few, and their messages are small: a watcher, an observer, the pruner, a thread for each GPU and for
-//! each suspended job.
+//! A client's call waits for room before it sends ([`Mailbox::request`]). There is room for 1024 messages of calls. A
+//! large message takes several places, so that all of them together have at most 64 MiB of JSON. The daemon's own
+//! threads send without room ([`Mailbox::post`]), so that a full mailbox never delays the end of a job. These threads
+//! are few, and their messages are small. They are the watcher, the observer, the retention thread, a MIG worker for
+//! each GPU, and a thread for each checkpoint operation.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -27,33 +27,34 @@ use crate::journal::retention::{PruneBatch, PruneDone};
 use crate::model::validate::budget::written;
 use crate::supervisor::watch::WatchEvent;
 
-/// Places for messages of calls: four rounds of the cycle.
+/// Places for messages of calls: four rounds of the controller.
 const ROOM: u32 = 1024;
 
 /// Bytes of JSON that one place holds; a larger message takes several.
 const PLACE: u64 = 64 << 10;
 
-/// Where an answer goes; whoever asked may be gone.
+/// The channel for a reply; the caller may be gone.
 pub type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
-/// A question to the state.
+/// A query that reads the state.
 pub type StateQuery = Box<dyn FnOnce(&Queries<'_>) + Send>;
 
-/// What a waiting client waits for.
+/// What a client waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Milestone {
-    /// It holds its slice, or has ended.
+    /// The job has its slice, or has ended.
     Starting,
-    /// It is a claim that can be used, or is one no more.
+    /// The claim can be used, or will not be any more.
     Bound,
-    /// It is a claim that has ended, or of which something is left.
+    /// The claim has ended, or orphans keep it allocated.
     Released,
-    /// Its memory is not on its way anywhere.
+    /// No checkpoint operation moves the job's memory.
     MemorySettled,
+    /// The job has ended.
     Ended,
 }
 
-/// What is done to every job of an array that it can be done to.
+/// An act on every job of an array that accepts it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ArrayAct {
     Cancel,
@@ -65,7 +66,7 @@ pub enum ArrayAct {
     Change(Box<JobChange>),
 }
 
-/// What is to be done to a project.
+/// An act on a project.
 #[derive(Clone, Debug)]
 pub enum ProjectAct {
     Add(ProjectChange),
@@ -73,127 +74,134 @@ pub enum ProjectAct {
     Remove,
 }
 
+/// A message to the controller: a call of a client, or a report of another thread of the daemon.
 pub enum Message {
+    /// Submits a job or an array.
     Submit {
         submit: Box<Submit>,
         by: Box<Caller>,
         reply: Reply<Job>,
     },
-    /// Stops all of a job's processes, or lets them go on.
+    /// Stops all processes of a job, or resumes them.
     Pause {
         reference: String,
         suspend: bool,
         reply: Reply<Job>,
     },
-    /// Stops all of a job's processes and has its GPU memory put aside; answers once that is so, or is not to be.
+    /// Stops all processes of a job and offloads its GPU memory. The reply comes when the memory is offloaded or will
+    /// stay.
     Offload {
         reference: String,
         reply: Reply<Job>,
     },
+    /// Stops a placed job, and requeues it.
     Requeue {
         reference: String,
         by: Box<Caller>,
         reply: Reply<Job>,
     },
-    /// Does the same to the jobs of an array, all of them in one round; answers those that it was done to.
+    /// Applies one act to the jobs of an array, in one round; replies with the jobs that accepted it.
     Array {
         array: JobId,
         act: ArrayAct,
         by: Box<Caller>,
         reply: Reply<Vec<JobSummary>>,
     },
+    /// Adds, changes or removes a project.
     Project {
         name: String,
         act: ProjectAct,
         reply: Reply<Project>,
     },
+    /// Stops a job for good.
     Cancel {
         reference: String,
         by: Box<Caller>,
         reply: Reply<Job>,
     },
-    /// Starts a job that has its slice and was to be confirmed.
+    /// Confirms a job that has its slice and waits for its confirmation.
     Confirm {
         reference: String,
         confirm: Box<Confirm>,
         by: Box<Caller>,
         reply: Reply<Job>,
     },
-    /// Holds what another scheduler has given away; answers the job that it is.
+    /// Holds the devices that another scheduler has allocated; replies with the job that stands for the claim.
     HoldClaim {
         uid: String,
         claim: Box<Claim>,
         by: Box<Caller>,
         reply: Reply<JobId>,
     },
-    /// Takes it back; answers nothing for one that is not held.
+    /// Releases a claim; replies `None` if it is not held.
     ReleaseClaim {
         uid: String,
         reply: Reply<Option<JobId>>,
     },
+    /// Changes the amount or the compute mode of a job.
     Resize {
         reference: String,
         resize: Resize,
         reply: Reply<Job>,
     },
-    /// Changes a job: all of it or nothing.
+    /// Changes a job: all of the change or nothing.
     Change {
         reference: String,
         change: Box<JobChange>,
         by: Box<Caller>,
         reply: Reply<Job>,
     },
-    /// Keeps a waiting job from starting, or lets it go on.
+    /// Holds a pending job, or releases it.
     Hold {
         reference: String,
         hold: bool,
         by: Box<Caller>,
         reply: Reply<Job>,
     },
-    /// Changes how a GPU, named by index or UUID, may be used.
+    /// Changes the mode of a GPU, named by index or UUID.
     GpuMode {
         gpu: String,
         change: GpuChange,
         reply: Reply<GpuChanged>,
     },
-    /// Gives idle MIG instances back; answers which.
+    /// Destroys idle MIG instances; replies with them.
     MigGc {
         gc: MigGc,
         reply: Reply<Vec<MigInstance>>,
     },
+    /// Replies once a job reaches a milestone.
     Wait {
         reference: String,
         milestone: Milestone,
         reply: Reply<Job>,
     },
-    /// Asks the state as it is after everything before was made durable.
+    /// Reads the state, after all earlier messages are durable.
     Query(StateQuery),
-    /// Puts this into the journal's events.
+    /// Records an event.
     RecordEvent {
         job: JobId,
         kind: &'static str,
         text: String,
     },
-    /// Something has happened to a job.
+    /// The watcher saw a change of a job's records or the end of its supervisor.
     Watch(WatchEvent),
+    /// An observation of the driver and the ledgers.
     Sampled(Box<NodeSample>),
-    /// What has become of an errand about a job's memory.
+    /// The report of a checkpoint operation.
     CheckpointReport(Box<checkpoint::CheckpointReport>),
-    /// What has become of an order about MIG.
+    /// The report of a MIG command.
     MigReport(Box<MigReport>),
-    /// The GPUs could not be observed.
+    /// The driver could not be queried.
     ObservationFailed(String),
-    /// What is beyond what is kept.
-    Prune {
-        past: PruneBatch,
-        done: PruneDone,
-    },
+    /// History that retention deletes from the journal.
+    Prune { past: PruneBatch, done: PruneDone },
+    /// Stops the controller after its round.
     Stop,
 }
 
 impl Message {
-    /// Answers with this error where new work begins, which the journal would have to hold; gives back any other message. Ends, and
-    /// calls that give back, are no new work. Of a submit only the cycle knows, as a repeated one begins nothing.
+    /// Refuses a message that begins new work, which the journal would have to hold; returns any other message. Ends
+    /// and releases are no new work. A submission passes: only the controller knows whether it repeats an earlier one.
     pub fn refuse_new_work(self, error: Error) -> Option<Self> {
         match self {
             Self::Pause { reply, .. }
@@ -228,7 +236,7 @@ impl Message {
         None
     }
 
-    /// How many places it takes.
+    /// How many places the message takes.
     fn places(&self) -> u32 {
         let bytes = match self {
             Self::Submit { submit, .. } => written(submit),
@@ -238,7 +246,7 @@ impl Message {
                 act: ProjectAct::Add(change) | ProjectAct::Set(change),
                 ..
             } => written(change),
-            // A reference has a bound of some kilobytes, and the rest is smaller.
+            // A reference has a limit of a few kilobytes, and the rest is smaller.
             _ => 0,
         };
         let places = u32::try_from(bytes / PLACE).unwrap_or(ROOM);
@@ -246,20 +254,20 @@ impl Message {
     }
 }
 
-/// A message, and its room until the cycle takes it.
+/// A message, and its room until the controller takes it.
 struct Envelope {
     message: Message,
     _room: Option<OwnedSemaphorePermit>,
 }
 
-/// Sends messages to the cycle; cheap to clone.
+/// The sending end; cheap to clone.
 #[derive(Clone)]
 pub struct Mailbox {
     sender: Sender<Envelope>,
     room: Arc<Semaphore>,
 }
 
-/// The cycle's end.
+/// The controller's end.
 pub struct Inbox(Receiver<Envelope>);
 
 /// Both ends.
@@ -270,22 +278,24 @@ pub fn mailbox() -> (Mailbox, Inbox) {
 }
 
 impl Inbox {
-    /// The next message; it waits so long for one.
+    /// The next message, waiting up to `patience` for one.
     ///
     /// # Errors
-    /// There was none, or no sender is left.
+    /// When there was none, or when no sender is left.
     pub fn recv_timeout(&self, patience: Duration) -> Result<Message, RecvTimeoutError> {
-        self.0.recv_timeout(patience).map(|letter| letter.message)
+        self.0
+            .recv_timeout(patience)
+            .map(|envelope| envelope.message)
     }
 
-    /// The messages that are there.
+    /// The messages that are there now.
     pub fn try_iter(&self) -> impl Iterator<Item = Message> {
-        self.0.try_iter().map(|letter| letter.message)
+        self.0.try_iter().map(|envelope| envelope.message)
     }
 }
 
 impl Mailbox {
-    /// Sends without waiting for anything; lost when the cycle has stopped.
+    /// Sends without waiting for room. The message is lost if the controller has stopped.
     pub fn post(&self, message: Message) {
         self.send(message, None);
     }
@@ -300,18 +310,18 @@ impl Mailbox {
     /// Sends a message that has a reply once there is room, and waits for the reply.
     ///
     /// # Errors
-    /// What the cycle answers; [`ErrorCode::NoDaemon`] when it has stopped.
+    /// The controller's error; [`ErrorCode::NoDaemon`] if it has stopped.
     pub async fn request<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
         let message = message(reply);
         let room = Arc::clone(&self.room).acquire_many_owned(message.places());
-        // It is never closed.
+        // The semaphore is never closed.
         let room = room.await.ok();
         self.send(message, room);
         answer.await.unwrap_or_else(|_| Err(stopping()))
     }
 
-    /// Reads from the cycle's state.
+    /// Reads from the controller's state.
     ///
     /// # Errors
     /// As [`Mailbox::request`].
@@ -320,8 +330,8 @@ impl Mailbox {
         read: impl FnOnce(&Queries<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         self.request(|reply| {
-            Message::Query(Box::new(move |cycle| {
-                let _ = reply.send(read(cycle));
+            Message::Query(Box::new(move |queries| {
+                let _ = reply.send(read(queries));
             }))
         })
         .await
@@ -359,7 +369,7 @@ mod tests {
         let asked: Vec<_> = (0..ROOM + 10).map(|_| ask(&mailbox)).collect();
         until_room(&mailbox, 0).await;
         assert_eq!(inbox.try_iter().take(3).count(), 3);
-        // Three of the ten have come in.
+        // Three of the ten calls have found room.
         until_room(&mailbox, 0).await;
         mailbox.post(Message::Stop);
         drop(mailbox);
@@ -369,7 +379,7 @@ mod tests {
             (taken == ROOM as usize + 11).then_some(())
         })
         .await;
-        // The cycle has stopped without an answer.
+        // The controller has stopped without a reply.
         for asked in asked {
             assert_eq!(asked.await.unwrap().unwrap_err().code, ErrorCode::NoDaemon);
         }

@@ -1,20 +1,21 @@
-//! MIG instances in the cycle: claimed when a job starts, made by a worker, handed over, let go at the job's end.
+//! MIG instances in the controller: a job claims them when it starts, a worker creates them, and the job's end releases
+//! them.
 //!
 //! ```text
-//! plan ─► claim ─► journal ─► order ─► worker ─► report ─► journal ─► the job's program
-//!                     ▲                            │
-//!                     ├── not clean: made anew ────┤
-//! end  ─► let go ─► journal: idle                  └─ refused: back into the queue
+//! plan ─► claim ─► journal ─► command ─► worker ─► report ─► journal ─► the job's program
+//!                     ▲                              │
+//!                     ├── not clean: recreated ──────┤
+//! end  ─► release ─► journal: idle                   └─ refused: back into the queue
 //! ```
-//! A job that waits for its instances is `starting`. What lies on the GPUs besides is compared with the journal by
-//! `core::mig::recover` whenever no order is on its way: after a crash that finishes what was begun, and on any other day it sees
-//! what others have made and destroyed.
+//! A job that waits for its instances is `starting`. The instances on the GPUs are compared with the journal by
+//! `core::mig::recover` whenever no command is under way. After a crash that finishes what an earlier daemon began. At
+//! other times it finds what other programs have created and destroyed.
 //!
 //! ```text
-//! claim   who holds which      order  what is journaled and given to the workers
-//! report  what became of it    bar    where nothing is made for a time
-//! found   what lies there      room   the GPUs as a plan sees them
-//! mode    shared, MIG or whole shown  what others are told
+//! claim      which job holds which instance   commands  what is journaled and sent to the workers
+//! report     the results of the workers       backoff   where no instance is created for a time
+//! reconcile  the driver's state and the journal  capacity  the GPUs as the planner sees them
+//! mode       shared, MIG, exclusive or unmanaged  view  MIG in the API
 //! ```
 
 pub(in crate::controller) mod backoff;
@@ -44,21 +45,22 @@ use crate::model::mig_instance::{ManagedInstance, MigSlot};
 pub use mode::ModeChange;
 pub(super) use view::ENFORCEMENT;
 
-/// What the cycle knows of MIG.
+/// What the controller knows of MIG.
 pub struct MigManager {
     workers: Workers,
-    /// The kernel's id of this boot.
+    /// The kernel's ID of this boot.
     pub(super) boot: String,
-    /// As the journal has them.
+    /// The instances of Divvy, as the journal has them.
     instances: BTreeMap<MigSlot, ManagedInstance>,
-    /// Slots with an order under way: whoever holds one may let go of it meanwhile, and nobody else gets it before the report.
+    /// Slots with a command under way. The job that holds one may end meanwhile; no other job gets the slot before the
+    /// report.
     busy_slots: BTreeSet<MigSlot>,
     gpus: BTreeMap<GpuUuid, MigGpuState>,
-    /// For the next instance.
+    /// The generation of the next instance.
     generation: u64,
     /// Why instances are being destroyed, by generation.
     destroy_reasons: BTreeMap<u64, DestroyReason>,
-    /// Processes where they do not belong, that were told of.
+    /// Processes in instances where they do not belong, that an event has reported.
     reported_processes: BTreeSet<(MigSlot, u32)>,
     pub counts: MigCounts,
 }
@@ -66,44 +68,43 @@ pub struct MigManager {
 /// One GPU in MIG mode.
 #[derive(Default)]
 struct MigGpuState {
-    /// What lies on it and is not ours, with its size.
+    /// Instances on it that Divvy did not create, with their sizes.
     unmanaged: Vec<(Placement, u8)>,
-    /// As the last look had it that nothing was changed during.
+    /// The last observation during which no command ran.
     observed: Vec<DiscoveredInstance>,
-    /// Orders without a report.
+    /// Commands without a report.
     outstanding: usize,
-    /// Looks from before it are out of date.
+    /// Observations with an older epoch are out of date.
     epoch: u64,
-    /// Nothing is made here until then; in all of it, or in one place.
+    /// No instance is created before this time: anywhere on the GPU (`None`), or at one placement.
     backoff_until: BTreeMap<Option<Placement>, Instant>,
-    /// How many instances could not be had one after the other because somebody has the GPU open, or because nobody could say
-    /// whether they are clean.
+    /// Refusals in a row, because a process has the GPU open, or because an instance could not be checked.
     busy_refusals: u32,
-    /// When a quarantined instance was tried to be destroyed last.
+    /// When the daemon last tried to destroy a quarantined instance.
     last_destroy_attempt: BTreeMap<Placement, Instant>,
     trouble: Option<String>,
     switch: Option<ModeChange>,
 }
 
-/// Why an instance of ours is destroyed.
+/// Why Divvy destroys an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DestroyReason {
-    /// Another needs its place.
+    /// Another instance needs its place.
     MakeRoom,
-    /// Somebody else's program was in it last.
+    /// A program of another tenant was in it last.
     PreviousTenant,
-    /// It is not as it was made.
+    /// It is not in its initial state.
     Unclean,
-    /// Idle instances are to go.
+    /// Idle instances are collected.
     Collected,
-    /// The GPU is to be in another mode.
+    /// The GPU switches to another mode.
     Mode,
-    /// It was begun, or set aside.
+    /// An earlier daemon left it unfinished, or it was quarantined.
     Leftover,
 }
 
 impl DestroyReason {
-    /// For people, behind "destroyed".
+    /// The reason in words, after "destroyed".
     fn describe(self) -> &'static str {
         match self {
             Self::MakeRoom => "to make room",
@@ -116,18 +117,18 @@ impl DestroyReason {
     }
 }
 
-/// What was done, ever.
+/// MIG operations since the daemon's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MigCounts {
     pub created: OpStats,
     pub reused: OpStats,
     pub destroyed: OpStats,
-    /// Destroyed because another needed the place.
+    /// Destroyed because another instance needed the place.
     pub reclaimed: OpStats,
     pub quarantined: OpStats,
 }
 
-/// How often, and how long it took altogether.
+/// The number of operations, and their total time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpStats {
     pub count: u64,
@@ -142,9 +143,9 @@ impl OpStats {
 }
 
 impl MigGpuState {
-    /// Whether a look shows the GPU as it is now: no order was carried out since, nor is on its way.
-    fn can_be_compared(&self, sight: &GpuMigState) -> bool {
-        let is_current = sight.epoch.is_some_and(|epoch| epoch >= self.epoch);
+    /// Whether an observation shows the GPU's present state: no command ended since, and none is under way.
+    fn can_be_compared(&self, mig_state: &GpuMigState) -> bool {
+        let is_current = mig_state.epoch.is_some_and(|epoch| epoch >= self.epoch);
         is_current && self.outstanding == 0
     }
 }
@@ -165,7 +166,8 @@ impl MigManager {
         }
     }
 
-    /// The UUID by which a program sees a grant: its instance's, or the GPU's own. `None` while the instance is not made.
+    /// The UUID by which a program sees a grant: its instance's, or the GPU's own. `None` while the instance does not
+    /// exist.
     pub(super) fn visible_uuid(&self, grant: &Grant) -> Option<String> {
         match slot(grant) {
             None => Some(grant.gpu.to_string()),
@@ -176,7 +178,7 @@ impl MigManager {
         }
     }
 
-    /// What a container has to be given of a grant.
+    /// The device that a container needs for a grant.
     pub(super) fn part(&self, grant: &Grant) -> GpuDevice {
         let made = slot(grant).and_then(|slot| self.instances.get(&slot)?.info.as_ref());
         GpuDevice {
@@ -185,12 +187,12 @@ impl MigManager {
         }
     }
 
-    /// Whether an instance is nobody's, and nothing is being done to it.
+    /// Whether no job holds an instance, and no command is under way for it.
     fn is_idle(&self, instance: &ManagedInstance) -> bool {
         instance.job.is_none() && self.standing(instance) == UnallocatedState::Idle
     }
 
-    /// What an instance of ours that no job holds is to a plan.
+    /// The state of an instance without a job, for the planner.
     fn standing(&self, instance: &ManagedInstance) -> UnallocatedState {
         match instance.state {
             InstanceState::Creating => UnallocatedState::Coming,
@@ -212,7 +214,8 @@ impl MigManager {
     }
 }
 
-/// Whether a job's GPUs are MIG instances: it has no slice in the ledger then, and no limiter. Nobody is given both.
+/// Whether a job's grants are MIG instances. Such a job has no slice in the ledger and no limiter. No job has both
+/// kinds.
 pub(super) fn is_divided(grants: &[Grant]) -> bool {
     grants.iter().any(|grant| grant.mig.is_some())
 }
@@ -234,7 +237,7 @@ fn size(gpus: &GpuState, slot: &MigSlot) -> u8 {
     table.map_or(0, |table| size_in(&table, slot.placement))
 }
 
-/// For people.
+/// The index of a GPU, for texts.
 fn index(gpus: &GpuState, gpu: &GpuUuid) -> u32 {
     let device = gpus.devices.iter().find(|device| device.gpu.uuid == *gpu);
     device.map_or(u32::MAX, |device| device.gpu.index)

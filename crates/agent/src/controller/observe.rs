@@ -1,4 +1,4 @@
-//! Taking over what the driver says: what is ours, what is a stranger's, what is gone.
+//! Observation: the controller applies samples of the driver and the ledgers to jobs, GPUs and MIG instances.
 
 pub(in crate::controller) mod limiter_alarms;
 pub(in crate::controller) mod reconcile;
@@ -24,10 +24,10 @@ use crate::gpu::slice::Tampering;
 use crate::host::error::error_chain;
 use crate::journal::StoreError;
 
-/// How long the driver may take over one look. It takes milliseconds, and seconds where a GPU has to be woken for it.
+/// How long one observation may take. It takes milliseconds, or seconds if a GPU has to be woken.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Takes over a look: tends the slices, weighs their accounts, sees what GPUs there are.
+/// Applies a sample: maintains the slices, compares the ledgers with the driver, and updates the GPUs.
 ///
 /// # Errors
 /// When the journal fails.
@@ -35,28 +35,28 @@ pub fn apply_sample(
     state: &mut State,
     fx: &mut Effects,
     io: &Io,
-    look: &NodeSample,
+    sample: &NodeSample,
 ) -> Result<(), StoreError> {
     state.gpus.observation_error = None;
-    state.gpus.unobserved = Some(unobserved_held_gpus(&mut state.jobs, io, look));
-    for (id, book) in &look.ledgers {
+    state.gpus.unobserved = Some(unobserved_held_gpus(&mut state.jobs, io, sample));
+    for (id, reading) in &sample.ledgers {
         if let Some(active) = state.jobs.active.get_mut(id) {
-            maintain_slice(*id, active, look, book);
+            maintain_slice(*id, active, sample, reading);
             repair_control_file(&mut state.jobs, fx, io, *id)?;
         }
     }
-    limiter_alarms::apply_alarms(&mut state.jobs, fx, io, look)?;
-    reconcile::reconcile(state, fx, io, look)?;
-    usage::meter(&mut state.jobs, &mut state.timers, fx, io, look);
+    limiter_alarms::apply_alarms(&mut state.jobs, fx, io, sample)?;
+    reconcile::reconcile(state, fx, io, sample)?;
+    usage::meter(&mut state.jobs, &mut state.timers, fx, io, sample);
     resize::reclaim_released(state, fx, io)?;
-    update_gpu_health(&mut state.jobs, &mut state.gpus, fx, io, look)?;
-    for seen in &look.gpus {
+    update_gpu_health(&mut state.jobs, &mut state.gpus, fx, io, sample)?;
+    for seen in &sample.gpus {
         mode::assign(&mut state.gpus, fx, io, &seen.observed.uuid)?;
     }
     Ok(())
 }
 
-/// Puts a slice's control file right where its job has changed it, which is said once.
+/// Restores a slice's control file that another process has changed, and records that once.
 fn repair_control_file(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -71,7 +71,7 @@ fn repair_control_file(
         Ok(None) => return Ok(()),
         Ok(Some(found)) => {
             if found == Tampering::Replaced {
-                // The thread of turns has the other file open.
+                // The compute scheduler still has the other file open.
                 io.compute_scheduler.remove_slice(id);
                 resize::apply_limits(jobs, io, id);
             }
@@ -94,7 +94,7 @@ fn repair_control_file(
     Ok(())
 }
 
-/// The GPUs cannot be observed: none is given out, and jobs keep what they hold.
+/// Handles a failed observation: no job starts on the GPUs, and jobs keep what they hold.
 pub(super) fn observation_failed(
     jobs: &mut Jobs,
     gpus: &mut GpuState,
@@ -126,7 +126,7 @@ pub(super) fn observation_failed(
     Ok(())
 }
 
-/// Does not wait for a driver that does not answer.
+/// Handles a driver that does not respond: the daemon does not wait for it.
 ///
 /// # Errors
 /// When the journal fails.
@@ -151,20 +151,20 @@ pub(super) fn check_driver_timeout(
     }
 }
 
-/// A GPU that does not answer is given out no more. Jobs on one that is lost are ended; on one that only makes trouble they
-/// keep what they hold.
+/// Updates which GPUs respond; no job starts on one that does not. Jobs on a lost GPU are stopped; jobs on a GPU that
+/// only has trouble keep it.
 fn update_gpu_health(
     jobs: &mut Jobs,
     gpus: &mut GpuState,
     fx: &mut Effects,
     io: &Io,
-    look: &NodeSample,
+    sample: &NodeSample,
 ) -> Result<(), StoreError> {
-    let mut news = Vec::new();
+    let mut changes = Vec::new();
     for device in &mut gpus.devices {
         let uuid = &device.gpu.uuid;
-        let answers = answers(look, uuid);
-        device.is_lost = is_lost(look, uuid);
+        let answers = answers(sample, uuid);
+        device.is_lost = is_lost(sample, uuid);
         let mode = if answers {
             device.assigned
         } else {
@@ -173,11 +173,11 @@ fn update_gpu_health(
         if device.gpu.away == answers {
             (device.gpu.mode, device.gpu.away) = (mode, !answers);
             let index = device.gpu.index;
-            let why = match trouble(look, uuid) {
+            let why = match trouble(sample, uuid) {
                 Some(trouble) => format!(": {}", trouble.message),
                 None => String::new(),
             };
-            news.push(match answers {
+            changes.push(match answers {
                     true => (
                         "gpu_recovered",
                         format!("GPU {index} ({uuid}) responds again"),
@@ -191,29 +191,35 @@ fn update_gpu_health(
                 });
         }
     }
-    for (kind, text) in news {
+    for (kind, text) in changes {
         tracing::warn!("{text}");
         fx.record_event(io, None, kind, &text)?;
         fx.replan = true;
     }
-    end_those_on_lost_gpus(jobs, gpus, fx, io, look)
+    stop_jobs_on_lost_gpus(jobs, gpus, fx, io, sample)
 }
 
-/// GPUs that somebody holds of which a look does not show who is on them. On one that is lost is nobody.
-fn unobserved_held_gpus(jobs: &mut Jobs, io: &Io, look: &NodeSample) -> BTreeSet<GpuUuid> {
+/// Held GPUs without a list of their processes in a sample. A lost GPU has no processes.
+fn unobserved_held_gpus(jobs: &mut Jobs, io: &Io, sample: &NodeSample) -> BTreeSet<GpuUuid> {
     let mut unseen = BTreeSet::new();
-    if look.troubles.is_empty() && !look.gpus.iter().any(|seen| seen.observed.hides_processes()) {
+    if sample.troubles.is_empty()
+        && !sample
+            .gpus
+            .iter()
+            .any(|seen| seen.observed.hides_processes())
+    {
         return unseen;
     }
     active_set::for_each_active(jobs, io, |_, active| {
         let held = active.job.state.grants().iter().map(|grant| &grant.gpu);
-        let held = held.filter(|gpu| !lists_processes(look, gpu) && !is_lost(look, gpu));
+        let held = held.filter(|gpu| !lists_processes(sample, gpu) && !is_lost(sample, gpu));
         unseen.extend(held.cloned());
     });
     unseen
 }
 
-/// Whether nobody knows who is on what a job holds. Of what no look has shown since this daemon started it is none of its devices.
+/// Whether the processes on a job's GPUs are unknown. GPUs of the journal count too: one that has not responded since
+/// the daemon's start is no device.
 pub(super) fn is_unobserved(jobs: &Jobs, gpus: &GpuState, id: JobId) -> bool {
     let active = jobs.active.get(&id).into_iter();
     let mut held = active.flat_map(|one| one.job.state.grants());
@@ -224,21 +230,21 @@ pub(super) fn is_unobserved(jobs: &Jobs, gpus: &GpuState, id: JobId) -> bool {
             .is_none_or(|unseen| held.any(|grant| unseen.contains(&grant.gpu)))
 }
 
-/// What was on a GPU that has fallen off the bus is gone, and whoever waits for it waits for ever. Two looks have to say so.
-fn end_those_on_lost_gpus(
+/// Stops jobs on lost GPUs, as their processes would wait for ever. Two samples in a row have to show the loss.
+fn stop_jobs_on_lost_gpus(
     jobs: &mut Jobs,
     gpus: &mut GpuState,
     fx: &mut Effects,
     io: &Io,
-    look: &NodeSample,
+    sample: &NodeSample,
 ) -> Result<(), StoreError> {
     let busy = active_set::active_jobs(jobs, io);
     let active = || busy.iter().filter_map(|id| jobs.active.get(id));
-    // What is aside is on none, and waits for it to be back.
+    // An offloaded job is on no GPU, and waits until its GPU is back.
     let held = active().filter(|one| one.job.holds());
     let held = held.flat_map(|one| one.job.state.grants());
     let lost: BTreeMap<GpuUuid, u32> = held
-        .filter(|grant| is_lost(look, &grant.gpu))
+        .filter(|grant| is_lost(sample, &grant.gpu))
         .map(|grant| (grant.gpu.clone(), grant.index))
         .collect();
     if lost.is_empty() && gpus.lost.is_empty() {
@@ -273,42 +279,42 @@ fn end_those_on_lost_gpus(
     Ok(())
 }
 
-/// What a GPU that does not answer said.
-fn trouble<'a>(look: &'a NodeSample, uuid: &GpuUuid) -> Option<&'a FaultyGpu> {
-    let mut troubles = look.troubles.iter();
+/// The driver's error for a GPU that does not respond.
+fn trouble<'a>(sample: &'a NodeSample, uuid: &GpuUuid) -> Option<&'a FaultyGpu> {
+    let mut troubles = sample.troubles.iter();
     troubles.find(|trouble| trouble.uuid.as_ref() == Some(uuid))
 }
 
-fn answers(look: &NodeSample, uuid: &GpuUuid) -> bool {
-    look.gpus.iter().any(|seen| seen.observed.uuid == *uuid)
+fn answers(sample: &NodeSample, uuid: &GpuUuid) -> bool {
+    sample.gpus.iter().any(|seen| seen.observed.uuid == *uuid)
 }
 
-fn lists_processes(look: &NodeSample, uuid: &GpuUuid) -> bool {
-    let mut there = look.gpus.iter().map(|seen| &seen.observed);
+fn lists_processes(sample: &NodeSample, uuid: &GpuUuid) -> bool {
+    let mut there = sample.gpus.iter().map(|seen| &seen.observed);
     there.any(|gpu| gpu.uuid == *uuid && !gpu.hides_processes())
 }
 
-/// Whether a GPU is not there any more: it does not answer, and is none of those that may again.
-fn is_lost(look: &NodeSample, uuid: &GpuUuid) -> bool {
-    // One that never answered since this agent started has no name, and may be any that nothing else is said of.
+/// Whether a GPU is gone: it does not respond, and the driver does not expect it back.
+fn is_lost(sample: &NodeSample, uuid: &GpuUuid) -> bool {
+    // A GPU that has not responded since the daemon's start has no UUID. It may be any GPU without an error of its own.
     let nameless = |trouble: &FaultyGpu| !trouble.is_lost && trouble.uuid.is_none();
-    let may_again = match trouble(look, uuid) {
-        Some(said) => !said.is_lost,
-        None => look.troubles.iter().any(nameless),
+    let may_again = match trouble(sample, uuid) {
+        Some(trouble) => !trouble.is_lost,
+        None => sample.troubles.iter().any(nameless),
     };
-    !answers(look, uuid) && !may_again
+    !answers(sample, uuid) && !may_again
 }
 
-/// Shows the slice's processes that the agent lives, and gives back what the dead among them held.
-fn maintain_slice(id: JobId, active: &mut ActiveJob, look: &NodeSample, book: &SliceReading) {
+/// Updates the heartbeat in the slice, and reclaims the memory of its dead processes.
+fn maintain_slice(id: JobId, active: &mut ActiveJob, sample: &NodeSample, reading: &SliceReading) {
     let Some(placed) = active.placed_mut() else {
         return;
     };
     let Some(held) = &placed.slice else { return };
     held.heartbeat();
-    let tended = match &book.snapshots {
+    let tended = match &reading.snapshots {
         Ok(pages) if pages.has_dead => held
-            .reap(&|owner| look.is_listed(owner))
+            .reap(&|owner| sample.is_listed(owner))
             .map_err(|error| error.to_string()),
         Ok(_) => Ok(()),
         Err(error) => Err(error.clone()),
@@ -334,11 +340,11 @@ mod tests {
             is_lost: lost,
         };
         let lost = |troubles: &[FaultyGpu]| {
-            let look = NodeSample {
+            let sample = NodeSample {
                 troubles: troubles.to_vec(),
                 ..NodeSample::default()
             };
-            is_lost(&look, &gpu)
+            is_lost(&sample, &gpu)
         };
         assert!(lost(&[]), "the driver lists it no more");
         assert!(lost(&[trouble(Some(&gpu), true)]));

@@ -1,4 +1,4 @@
-//! The state as the API shows it.
+//! Queries: the state in the form of the API.
 
 pub(in crate::controller) mod caller;
 pub mod estimate;
@@ -13,8 +13,8 @@ pub mod why;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use divvy_api::v1::{self, Error, ErrorCode, JobState, ReasonCode};
-use divvy_core::{Bytes, Grant, JobId, JobState as Life, Wait};
+use divvy_api::v1::{self, Error, ErrorCode, ReasonCode};
+use divvy_core::{Bytes, Grant, JobId, JobState, Wait};
 use divvy_ledger::Snapshot;
 
 use super::observe::reconcile::SliceUsage;
@@ -39,11 +39,11 @@ use crate::model::bypass::Bypass;
 use crate::model::job::Job;
 use crate::model::oom;
 
-/// What holds memory limits, where the hardware does not.
+/// The enforcement of memory limits without hardware support, in the API.
 pub(super) const ENFORCEMENT: &str = "interposer";
 
-/// The newest job of this name; else the newest of this task of a front end, `clearml:4f2…`, which begins the keys under which
-/// its jobs were submitted.
+/// The newest job of this name. Else the newest job of a front end's task such as `clearml:4f2…`, which is the prefix
+/// of its idempotency keys.
 pub(super) fn named_or_keyed(io: &Io, reference: &str) -> Result<Option<JobId>, StoreError> {
     let named = io.store.newest_named(reference)?;
     match named.is_none() && reference.contains(':') {
@@ -55,16 +55,16 @@ pub(super) fn named_or_keyed(io: &Io, reference: &str) -> Result<Option<JobId>, 
 /// One job, active or ended.
 ///
 /// # Errors
-/// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name that several have.
+/// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name of several jobs.
 pub fn job(state: &State, io: &Io, reference: &str) -> Result<v1::Job, Error> {
     let id = reference::find(&state.jobs, io, reference).map_err(journal_error)??;
     job_to_api(state, io, id)
 }
 
-/// The same, with what there is to know about when it starts.
+/// The same, with the estimator of its start.
 ///
 /// # Errors
-/// As [`Queries::job`].
+/// As `Queries::job`.
 pub fn job_with_estimate(
     state: &State,
     io: &Io,
@@ -72,9 +72,9 @@ pub fn job_with_estimate(
 ) -> Result<(v1::Job, Option<StartEstimator>), Error> {
     let id = reference::find(&state.jobs, io, reference).map_err(journal_error)??;
     let job = job_to_api(state, io, id)?;
-    let waits = job.state == JobState::Queued;
-    let foresight = waits.then(|| estimate::start_estimator(state, io, id, |_| {}));
-    Ok((job, foresight))
+    let waits = job.state == v1::JobState::Queued;
+    let estimator = waits.then(|| estimate::start_estimator(state, io, id, |_| {}));
+    Ok((job, estimator))
 }
 
 pub(super) fn job_to_api(state: &State, io: &Io, id: JobId) -> Result<v1::Job, Error> {
@@ -97,7 +97,7 @@ pub(super) fn job_to_api(state: &State, io: &Io, id: JobId) -> Result<v1::Job, E
     }
 }
 
-/// Numbers of the jobs that [`Queries::job_summaries`] shows, for adding the others to them.
+/// Numbers of the jobs in `Queries::job_summaries`, for adding ended jobs to them.
 pub fn living_ids(jobs: &Jobs) -> BTreeSet<JobId> {
     jobs.active.keys().copied().collect()
 }
@@ -108,18 +108,18 @@ pub(super) fn active_job_to_api(state: &State, io: &Io, active: &ActiveJob) -> v
 
 pub(super) fn active_job_view(state: &State, io: &Io, active: &ActiveJob) -> JobView {
     let job = &active.job;
-    let now = snapshot(active).map(|account| LiveUsage {
-        account,
-        ledgers: active.slice_usage(),
+    let now = snapshot(active).map(|ledger| LiveUsage {
+        ledger,
+        slice_usage: active.slice_usage(),
     });
     JobView {
-        records: (job.state != Life::Queued).then(|| start::job_dir(&state.jobs, io, job.id)),
+        records: (job.state != JobState::Queued).then(|| start::job_dir(&state.jobs, io, job.id)),
         idle_s: active.idle_for().map(|idle| idle.as_secs()),
         ..view(state, io, job, now.as_ref(), state.jobs.waits.get(&job.id))
     }
 }
 
-/// A job in the API's words.
+/// A job in the form of the API.
 pub fn to_api(
     state: &State,
     io: &Io,
@@ -130,7 +130,7 @@ pub fn to_api(
     view(state, io, job, now, wait).into_api(&io.config.home)
 }
 
-/// What the cycle knows of a job, active or not.
+/// What the controller knows of a job, active or not.
 pub fn view(
     state: &State,
     io: &Io,
@@ -142,12 +142,12 @@ pub fn view(
     let is_away = holds && !job.holds();
     let holdings = job.allocations.iter().filter(|_| !is_away);
     let slices = holdings.enumerate().map(|(gpu, holding)| {
-        let usage = now.map(|now| now.account.usage(gpu));
-        let ledger = now.and_then(|now| now.ledgers.get(gpu)).copied();
+        let usage = now.map(|now| now.ledger.usage(gpu));
+        let slice_usage = now.and_then(|now| now.slice_usage.get(gpu)).copied();
         let traces = holding.stats;
-        // An instance's memory is its own, and the driver says how much of it is used.
+        // A MIG instance has its own memory, and the driver reports its use.
         let found = mig::view::found_in(&state.mig, &holding.grant).filter(|_| holds);
-        let unseen = ledger.unwrap_or_default().unaccounted.get();
+        let unseen = slice_usage.unwrap_or_default().unaccounted.get();
         let last =
             |usage: divvy_ledger::Usage| (usage.denied > 0).then_some(usage.last_denied_size);
         v1::Slice {
@@ -163,7 +163,7 @@ pub fn view(
             memory_peak_bytes: usage.map_or(traces.peak.get(), |usage| usage.peak),
             processes: match found {
                 Some(found) => u32::try_from(found.processes()).unwrap_or(u32::MAX),
-                None => now.map_or(0, |now| processes_on(&now.account, gpu)),
+                None => now.map_or(0, |now| processes_on(&now.ledger, gpu)),
             },
             denials: usage.map_or(traces.denied, |usage| usage.denied),
             last_denied_bytes: usage.map_or(traces.last_denied.map(Bytes::get), last),
@@ -172,11 +172,13 @@ pub fn view(
             mig: mig::view::mig_slice(&state.mig, &state.gpus, &holding.grant),
             memory_driver_bytes: match found {
                 Some(found) => Some(found.used().get()),
-                None => ledger.and_then(|ledger| ledger.driver).map(Bytes::get),
+                None => slice_usage
+                    .and_then(|slice_usage| slice_usage.driver)
+                    .map(Bytes::get),
             },
-            memory_mismatch_bytes: ledger.and_then(|ledger| ledger.mismatch),
-            memory_mismatch_max_bytes: ledger
-                .map_or(traces.mismatch_max, |ledger| ledger.mismatch_max)
+            memory_mismatch_bytes: slice_usage.and_then(|slice_usage| slice_usage.mismatch),
+            memory_mismatch_max_bytes: slice_usage
+                .map_or(traces.mismatch_max, |slice_usage| slice_usage.mismatch_max)
                 .get(),
             memory_unaccounted_bytes: unseen,
             memory_target_bytes: holding.goal.map(|goal| goal.memory.get()),
@@ -193,7 +195,7 @@ pub fn view(
         compute_time: (holds.then(|| io.compute_scheduler.usage(job.id)).flatten())
             .map(ComputeUsage::to_api),
         alarm_count: now
-            .map(|now| now.account.alarms())
+            .map(|now| now.ledger.alarms())
             .filter(|count| *count > 0),
         wait: wait.cloned(),
         block_reason: wait.is_none().then(held_up).flatten(),
@@ -205,10 +207,10 @@ pub fn view(
     }
 }
 
-/// What a job's refusals of GPU memory looked like.
+/// The refused allocations of a job.
 ///
 /// # Errors
-/// As [`Queries::job`].
+/// As `Queries::job`.
 pub fn oom(state: &State, io: &Io, reference: &str) -> Result<v1::Oom, Error> {
     let id = reference::find(&state.jobs, io, reference).map_err(journal_error)??;
     let job = job_to_api(state, io, id)?;
@@ -235,10 +237,10 @@ pub fn oom(state: &State, io: &Io, reference: &str) -> Result<v1::Oom, Error> {
     })
 }
 
-/// What a job, or each of an array, runs, without its options.
+/// The program of a job, or of the jobs of an array, without its options.
 ///
 /// # Errors
-/// As [`Queries::job`].
+/// As `Queries::job`.
 pub fn program(state: &State, io: &Io, meant: JobRef) -> Result<String, Error> {
     let id = match meant {
         JobRef::Job { id, .. } => id,
@@ -248,7 +250,7 @@ pub fn program(state: &State, io: &Io, meant: JobRef) -> Result<String, Error> {
     Ok(divvy_core::advise::program(&job.command))
 }
 
-/// The GPUs that are served.
+/// The GPUs that Divvy manages and that are available.
 pub fn served(state: &State) -> Vec<divvy_core::Gpu> {
     let gpus = capacity::gpus_now(state).into_iter();
     gpus.filter(|gpu| gpu.mode != divvy_core::Mode::Unmanaged)
@@ -302,14 +304,14 @@ fn gpu_to_api(
     ledgers: &[(&ActiveJob, Option<Snapshot>)],
 ) -> v1::Gpu {
     let (mut slices, mut bypass_pids) = (Vec::new(), Vec::new());
-    for (active, account) in ledgers {
+    for (active, ledger) in ledgers {
         let here = |bypass: &&Bypass| bypass.over.is_none() && bypass.gpu == device.gpu.uuid;
         let lasting = active.job.bypasses.iter().filter(here);
         bypass_pids.extend(lasting.map(|bypass| bypass.process.pid));
         for (gpu, holding) in active.job.allocations.iter().enumerate() {
             if holding.grant.gpu == device.gpu.uuid {
-                let usage = account.as_ref().map(|account| account.usage(gpu));
-                let ledger = active.slice_usage().get(gpu).copied().unwrap_or_default();
+                let usage = ledger.as_ref().map(|ledger| ledger.usage(gpu));
+                let slice_usage = active.slice_usage().get(gpu).copied().unwrap_or_default();
                 let found =
                     mig::view::found_in(&state.mig, &holding.grant).map(|found| found.used().get());
                 slices.push(v1::GpuSlice {
@@ -319,12 +321,12 @@ fn gpu_to_api(
                     memory_used_bytes: match (found, usage) {
                         (Some(found), _) => found,
                         (None, usage) => {
-                            usage.map_or(0, |usage| used(&usage, ledger.unaccounted.get()))
+                            usage.map_or(0, |usage| used(&usage, slice_usage.unaccounted.get()))
                         }
                     },
                     share: holding.grant.share.thousandths(),
-                    memory_driver_bytes: found.or_else(|| ledger.driver.map(Bytes::get)),
-                    memory_mismatch_bytes: ledger.mismatch,
+                    memory_driver_bytes: found.or_else(|| slice_usage.driver.map(Bytes::get)),
+                    memory_mismatch_bytes: slice_usage.mismatch,
                     compute_time: io
                         .compute_scheduler
                         .usage(active.job.id)
@@ -377,7 +379,7 @@ fn gpu_to_api(
     }
 }
 
-/// Everything that a page of metrics shows.
+/// The content of the metrics page.
 pub fn metrics_page(state: &State, fx: &Effects, io: &Io) -> Page {
     Page {
         node: self::node(&state.jobs, io),
@@ -408,7 +410,7 @@ pub fn metrics_page(state: &State, fx: &Effects, io: &Io) -> Page {
     }
 }
 
-/// Why nothing can be given out; `None` where it can.
+/// Why the node cannot start jobs; `None` if it can.
 pub fn not_ready_reason(gpus: &GpuState, disk: &DiskState) -> Option<String> {
     if let Some(why) = &gpus.observation_error {
         return Some(format!("the GPUs cannot be observed: {why}"));
@@ -481,27 +483,27 @@ pub fn node(jobs: &Jobs, io: &Io) -> v1::Node {
     }
 }
 
-/// What is known of a job's slice besides what is stored.
+/// What the daemon knows of a job's slice besides the journal.
 pub struct LiveUsage<'a> {
-    account: Snapshot,
-    ledgers: &'a [SliceUsage],
+    ledger: Snapshot,
+    slice_usage: &'a [SliceUsage],
 }
 
-/// What counts against a limit.
+/// The memory that counts against a limit.
 fn used(usage: &divvy_ledger::Usage, unseen: u64) -> u64 {
     let charged = usage.charged.saturating_add(usage.overhead);
     charged.saturating_add(unseen)
 }
 
-/// What a job's slice uses; nothing yet while its program does not run.
+/// The ledger of a job's slice; `None` while its program does not run.
 fn snapshot(active: &ActiveJob) -> Option<Snapshot> {
-    if matches!(active.job.state, Life::Starting { .. }) {
+    if matches!(active.job.state, JobState::Starting { .. }) {
         return None;
     }
     active.slice()?.read().ok()
 }
 
-/// What holds a grant's limit.
+/// The enforcement of a grant's limit.
 fn enforcement(grant: &Grant) -> &'static str {
     match grant.mig {
         Some(_) => mig::ENFORCEMENT,

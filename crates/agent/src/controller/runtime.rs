@@ -1,8 +1,8 @@
-//! The runtime state of a job that has not ended: what the daemon knows of it besides the journal.
+//! Runtime state of active jobs: what the daemon knows of a job that has not ended, besides the journal.
 //!
 //! The journal's [`JobState`] has the finer states; a second copy of them here could contradict it. The runtime state
-//! has two: a job waits, or it has been placed. Requeueing a job sets [`Runtime::Waiting`], which drops everything
-//! that belonged to the run.
+//! has two: a job waits, or it has been placed. Requeueing a job sets [`Runtime::Waiting`], which drops all data of the
+//! run.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::model::job::Job;
 use crate::model::mig_instance::MigSlot;
 use crate::model::policy::Dependency;
 
-/// A job that has not ended: its record in the journal, and what the daemon knows of it besides.
+/// A job that has not ended: its record in the journal, and its runtime state.
 pub struct ActiveJob {
     pub job: Job,
     pub runtime: Runtime,
@@ -32,11 +32,11 @@ pub struct ActiveJob {
     /// Its dependencies that have not ended.
     pub after: Vec<Dependency>,
     pub activity: GpuActivity,
-    /// The checkpoint operation on its GPU memory. It may outlast the run that it began in.
+    /// The checkpoint operation on its GPU memory. It may outlast the run in which it began.
     pub memory_op: MemoryOp,
-    /// Another process than the daemon changed its slice's control file; an event has reported it.
+    /// A process other than the daemon changed its slice's control file; an event has reported it.
     pub tampered: bool,
-    /// Its limiter could not count something; an event has reported it.
+    /// Its limiter left calls uncounted; an event has reported it.
     pub alarm_reported: bool,
 }
 
@@ -50,7 +50,7 @@ pub enum Runtime {
 /// A job in its queue.
 pub struct Waiting {
     pub attempts: StartAttempts,
-    /// When its client last called, for a job that its client runs.
+    /// When its client last called, for a job that its client runs or confirms.
     pub client_seen: Instant,
     /// Its processes that the driver listed last: orphans of an earlier run.
     pub members: Vec<Process>,
@@ -62,11 +62,11 @@ pub struct Waiting {
 pub struct Placed {
     pub attempts: StartAttempts,
     pub client_seen: Instant,
-    /// When it came into its present [`JobState`], as far as this daemon knows.
+    /// When it entered its present [`JobState`], as far as this daemon knows.
     pub since: Instant,
     pub start: StartProgress,
     pub slice: Option<Box<HeldSlice>>,
-    /// By position in its allocations.
+    /// Usage of the slice, by position in its allocations.
     pub slice_usage: Vec<SliceUsage>,
     /// Its slice could not be read; the daemon has logged it.
     pub damaged: bool,
@@ -77,25 +77,25 @@ pub struct Placed {
     pub orphans_since: Option<Instant>,
 }
 
-/// Starts that came to nothing; they count on while the job goes back to its queue unstarted.
+/// Failed start attempts; they are kept while the job returns to its queue unstarted.
 #[derive(Clone, Copy, Default)]
 pub struct StartAttempts {
     /// Supervisors that ended before they had started the program.
     pub false_starts: u32,
-    /// Times that its MIG instances were refused.
+    /// How often its MIG instances were refused.
     pub refusals: u32,
 }
 
 /// How far the start of a placed job has come.
 #[derive(Default)]
 pub struct StartProgress {
-    /// MIG instances that it will have and that are not ready.
+    /// Its MIG instances that are not ready.
     pub pending_instances: BTreeSet<MigSlot>,
     /// Why its start has to wait.
     pub shortage: Option<Shortage>,
-    /// How its start failed, where the job's folder could not record it.
+    /// How its start failed, if that could not be written into the job's folder.
     pub failure: Option<ExitRecord>,
-    /// The files through which a claim is used exist.
+    /// The slice, files and CDI device of a claim exist.
     pub has_claim_files: bool,
 }
 
@@ -133,7 +133,7 @@ impl Default for Waiting {
 }
 
 impl Waiting {
-    /// The same job, placed.
+    /// The placed state of the same job.
     fn place(&mut self) -> Placed {
         Placed {
             attempts: self.attempts,
@@ -179,7 +179,7 @@ impl ActiveJob {
         }
     }
 
-    /// Returns a job to its queue that was placed and not started: its attempts count on.
+    /// Returns a placed job that was not started to its queue; its attempts are kept.
     pub fn return_unstarted(&mut self) {
         if let Runtime::Placed(placed) = &self.runtime {
             self.runtime = Runtime::Waiting(Waiting {
@@ -229,7 +229,7 @@ impl ActiveJob {
         }
     }
 
-    /// Its client has called just now.
+    /// Notes that its client has just called.
     pub fn mark_client_seen(&mut self) {
         match &mut self.runtime {
             Runtime::Waiting(waiting) => waiting.client_seen = Instant::now(),
@@ -237,7 +237,7 @@ impl ActiveJob {
         }
     }
 
-    /// For how long its client has not called.
+    /// How long its client has not called.
     pub fn client_silence(&self) -> Duration {
         match &self.runtime {
             Runtime::Waiting(waiting) => waiting.client_seen.elapsed(),
@@ -251,18 +251,18 @@ impl ActiveJob {
             .map_or(Duration::ZERO, |placed| placed.since.elapsed())
     }
 
-    /// It waits, and is skipped by the planner until a client waits for it.
+    /// It waits, and the planner skips it until a client waits for it.
     pub fn has_expired_confirmation(&self) -> bool {
         matches!(&self.runtime, Runtime::Waiting(waiting) if waiting.confirmation_expired)
     }
 
-    /// No MIG instance that it will have is missing.
+    /// All of its MIG instances are ready.
     pub fn has_all_instances(&self) -> bool {
         self.placed()
             .is_none_or(|placed| placed.start.pending_instances.is_empty())
     }
 
-    /// Whether journal and runtime state agree on whether it waits.
+    /// Whether the journal and the runtime state agree on whether the job waits.
     pub fn is_consistent(&self) -> bool {
         match self.job.state {
             JobState::Queued => matches!(self.runtime, Runtime::Waiting(_)),

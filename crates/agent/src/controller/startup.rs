@@ -1,4 +1,4 @@
-//! A start: the journal is compared with the world, and whoever still runs is taken over.
+//! Startup: the daemon compares the journal with the machine, and adopts the jobs that still run.
 
 use divvy_core::{JobId, JobState};
 
@@ -19,23 +19,23 @@ use crate::gpu::watched_jobs::WatchedJob;
 use crate::host::error::error_chain;
 use crate::journal::StoreError;
 
-/// What a restart found.
+/// What a restarted daemon found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResumeSummary {
     pub queued: usize,
-    /// Run on, with the slices they had.
+    /// Jobs that still hold their grants.
     pub adopted: usize,
-    /// Ended while no agent ran, or were never started.
+    /// Jobs that ended while no daemon ran, or were never started.
     pub finalized: usize,
 }
 
-/// A job that a build with other records has started, and that still runs.
+/// A job that a build with another record format started, and that still runs.
 pub fn job_of_earlier_build(jobs: &Jobs, io: &Io) -> Option<JobId> {
     let mut active = jobs.active.keys().copied();
     active.find(|id| start::job_dir(jobs, io, *id).has_earlier_supervisor())
 }
 
-/// Compares the journal with the world after a start: adopts, settles, puts back.
+/// Compares the journal with the machine after a start: adopts, finalizes or requeues each job.
 ///
 /// # Errors
 /// When the journal fails.
@@ -50,14 +50,14 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
     io.secrets.sweep(lives);
     crate::job_dir::erase_leftover_specs(&io.config.home.jobs(), lives);
     io.store.begin()?;
-    let mut fates = DependencyOutcomes::default();
+    let mut outcomes = DependencyOutcomes::default();
     for id in &before {
         let Some(active) = state.jobs.active.get_mut(id) else {
             continue;
         };
         if active.job.state == JobState::Queued {
             unjournaled::end_spent(state, fx, io, *id)?;
-            dependencies::check_dependencies(&mut state.jobs, fx, io, *id, &mut fates)?;
+            dependencies::check_dependencies(&mut state.jobs, fx, io, *id, &mut outcomes)?;
             continue;
         }
         if active.job.claim().is_some() {
@@ -65,7 +65,7 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
             continue;
         }
         if active.job.awaits_confirmation() {
-            // Of its slice there is only what the journal says. Instances may not have been made.
+            // The job has only a placement in the journal. Its MIG instances may not exist.
             if is_divided(active.job.state.grants()) {
                 job_sync::requeue_unstarted(
                     &mut state.jobs,
@@ -80,18 +80,18 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
         }
         let memory = active.job.run_state.aside.memory;
         if active.job.run_state.suspended && !memory.is_copying() {
-            // It may not have been stopped.
+            // The crash may have come before its processes were stopped.
             fx.jobs.pauses.push(*id);
         }
         if memory.is_copying() {
-            // Nobody knows how far it came.
+            // It is unknown how far the operation came.
             fx.jobs.memory_ops.push(*id);
         }
         if matches!(active.job.state, JobState::Stopping { .. }) {
-            // It may not have been told.
+            // The supervisor may not have got the signal.
             fx.jobs.stops.push(*id);
         }
-        // Killed right after it was placed, it has neither, and is put back.
+        // A job without a folder had only been placed: it has no slice, and is requeued.
         let dir = records(&io.config.home, *id, &active.job);
         if dir.path().is_dir() {
             if is_divided(active.job.state.grants()) {
@@ -99,15 +99,16 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
             } else {
                 let (name, job) = (id.to_string(), &active.job);
                 let overheads = overheads(&state.gpus.devices, job.state.grants());
-                let cut = slice_layout(&name, job, &overheads);
-                match slice::HeldSlice::adopt(&io.config.home.slice(&name), &cut) {
+                let layout = slice_layout(&name, job, &overheads);
+                match slice::HeldSlice::adopt(&io.config.home.slice(&name), &layout) {
                     Ok(slice) => {
                         io.observer.register(*id, slice.to_watched_job(Vec::new()));
                         if let Some(placed) = active.placed_mut() {
                             placed.slice = Some(slice);
                         }
                     }
-                    // Of a job that has ended the slice may be gone: the daemon was killed between that and its commit.
+                    // The slice of an ended job may be gone: the daemon was killed after it removed the slice and
+                    // before it journaled the end.
                     Err(_) if matches!(dir.exit(), Ok(Some(_))) => {}
                     Err(error) => {
                         tracing::warn!(job = %id, error = error_chain(&error), "cannot adopt the job's slice");
@@ -116,16 +117,16 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
             }
             start::watch_job(&state.jobs, io, *id);
             job_sync::register_process_roots(&state.jobs, io, *id);
-            // An agent may have been killed between the journal and the slice.
+            // The daemon may have been killed between the journal and the slice.
             resize::apply_limits(&state.jobs, io, *id);
         }
         job_sync::sync_job(state, fx, io, *id)?;
     }
     claim::release_stray_instances(&state.jobs, &mut state.mig, io)?;
     reconcile::restore_bypasses(&state.jobs, &mut state.gpus);
-    // Who is whose is known from here on, and what strangers hold before the first plan.
+    // From here on processes are attributed to jobs, and the first plan counts the memory of unmanaged processes.
     match io.observer.observe() {
-        Ok(look) => observe::apply_sample(state, fx, io, &look)?,
+        Ok(sample) => observe::apply_sample(state, fx, io, &sample)?,
         Err(error) => observe::observation_failed(
             &mut state.jobs,
             &mut state.gpus,
@@ -149,9 +150,9 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
             .count()
     };
     let resumed = ResumeSummary {
-        queued: count(|life| *life == JobState::Queued),
-        adopted: count(|life| !life.grants().is_empty()),
-        finalized: count(|life| life.outcome().is_some()),
+        queued: count(|job_state| *job_state == JobState::Queued),
+        adopted: count(|job_state| !job_state.grants().is_empty()),
+        finalized: count(|job_state| job_state.outcome().is_some()),
     };
     fx.counters.adopted = u64::try_from(resumed.adopted).unwrap_or(u64::MAX);
     fx.counters.finalized = u64::try_from(resumed.finalized).unwrap_or(u64::MAX);
@@ -159,7 +160,7 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
     Ok(resumed)
 }
 
-/// Slice folders without a job: an agent was killed between removing the last trace of a job and its folder.
+/// Removes slice folders without a job: the daemon was killed before it removed the folder of an ended job.
 fn remove_orphaned_slices(jobs: &Jobs, io: &Io) {
     let folders = std::fs::read_dir(io.config.home.slices())
         .into_iter()

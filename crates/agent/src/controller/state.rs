@@ -1,6 +1,7 @@
 //! The node's state: plain data that the controller owns and that handlers change.
 //!
-//! Nothing here reaches the machine. A handler gets the part that it may change, or the whole where it needs several.
+//! Nothing here reaches the machine. A handler gets the part that it may change, or the whole state if it needs several
+//! parts.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -31,58 +32,58 @@ pub struct State {
     pub queues: QueueState,
     pub disk: DiskState,
     pub timers: Timers,
-    /// Supervisors that this daemon started and has not waited for.
+    /// Supervisors that this daemon started and has not reaped.
     pub children: Vec<SupervisorHandle>,
 }
 
 /// The jobs that have not ended.
 #[derive(Default)]
 pub struct Jobs {
-    /// Boxed, as the map keeps room for nearly as many again.
+    /// Boxed, because the map allocates nearly twice as many entries as it has.
     pub active: BTreeMap<JobId, Box<ActiveJob>>,
     pub active_set: ActiveSet,
-    /// The last plan's reasons, by job.
+    /// The reasons of pending jobs in the last plan.
     pub waits: HashMap<JobId, Wait>,
     pub texts: TextBudget,
-    /// Jobs that run and that the journal does not have.
+    /// Running jobs that the journal lacks.
     pub unjournaled: Unknowns,
     pub notifications: Notifications,
-    /// How many jobs the journal got from their records when the daemon started.
+    /// Number of jobs that the journal recovered from their job records at the daemon's start.
     pub recovered: u32,
 }
 
 /// What the last observations showed of the GPUs.
 pub struct GpuState {
     pub devices: Vec<Device>,
-    /// GPUs that jobs hold and that were lost at the last observation.
+    /// Held GPUs that were lost at the last observation.
     pub lost: BTreeSet<GpuUuid>,
-    /// GPUs that jobs hold and whose processes the last observation does not show. `None` before the first one.
+    /// Held GPUs without a list of their processes in the last observation. `None` before the first one.
     pub unobserved: Option<BTreeSet<GpuUuid>>,
-    /// Why the GPUs cannot be observed; an event has reported it.
+    /// Why the driver cannot be queried; an event has reported it.
     pub observation_error: Option<String>,
-    /// Processes that may be past the limiter.
+    /// Processes that may bypass the limiter.
     pub watchlist: Watchlist,
     /// Bypasses so far, by kind.
     pub bypasses: [u64; BypassKind::ALL.len()],
-    /// GPUs whose driver does not report memory by process; an event has reported it.
+    /// GPUs on which the driver does not report memory by process; an event has reported it.
     pub accounts_only: HashSet<GpuUuid>,
 }
 
-/// The order of the queues, and projects.
+/// The order of the queues, and the projects.
 pub struct QueueState {
-    /// With fairness, the queue that is next.
+    /// With the order `fairness`, the queue that is next.
     pub cursor: usize,
-    /// The head of the last plan.
+    /// The job at the head of the last plan.
     pub head: Option<JobId>,
     pub projects: Vec<Project>,
-    /// When a plan may differ although nothing has changed.
+    /// When a plan may change without an event.
     pub replan_at: Option<Instant>,
 }
 
-/// Whether the journal's disk has room.
+/// The state of the journal's disk.
 #[derive(Default)]
 pub struct DiskState {
-    /// The disk has no room.
+    /// Set while the disk is full.
     pub full: Option<DiskFull>,
     /// The journal has a reserve for a full disk.
     pub has_reserve: bool,

@@ -1,7 +1,7 @@
-//! What is done every tick, whatever has happened or not.
+//! Tick: the periodic work of the controller.
 //!
-//! A running job whose record is watched and whose supervisor's end is told needs no look to be seen to end: it is looked at now and then all
-//! the same, as what is told is no more than a hint.
+//! For most running jobs, inotify reports new records and a pidfd reports the supervisor's end. The tick checks such a
+//! job too, but less often, because such reports are only hints.
 
 use std::time::Duration;
 
@@ -22,13 +22,13 @@ use crate::controller::{active_set, observe};
 use crate::host::clock::Instant;
 use crate::journal::StoreError;
 
-/// How long a client may be silent while its job waits.
+/// How long a client of a pending job may be silent.
 const CLIENT_SILENCE: Duration = Duration::from_secs(30);
 
-/// Between two looks at a job of which it would be told that something has happened.
+/// The time between two checks of a job with a watched supervisor.
 pub(super) const ATTENDED: Duration = Duration::from_secs(2);
 
-/// Looks at every active job, at silent clients, at supervisors that have ended.
+/// Checks active jobs, silent clients and ended supervisors.
 pub(super) fn sweep(state: &mut State, fx: &mut Effects, io: &Io) -> Result<(), StoreError> {
     job_sync::reap_supervisors(&mut state.jobs, &mut state.children);
     backoff::expire_backoffs(&mut state.mig, fx);
@@ -39,7 +39,7 @@ pub(super) fn sweep(state: &mut State, fx: &mut Effects, io: &Io) -> Result<(), 
     offload::retry_memory_ops(&mut state.jobs, fx, io);
     container::run_container_gc(&state.jobs, fx, io)?;
     unjournaled::check_unknown(state, fx, io)?;
-    // Somebody has run for its minimum by now.
+    // A running job may have reached its minimum runtime, so that it can be preempted.
     fx.replan |= state
         .queues
         .replan_at
@@ -76,7 +76,7 @@ pub(super) fn sweep(state: &mut State, fx: &mut Effects, io: &Io) -> Result<(), 
                 if process.is_none() && active.state_age() > io.config.grace {
                     hung.push(id);
                 }
-                // The supervisor has had its time; perhaps it is stopped itself.
+                // The supervisor had its time; it may be stopped itself.
                 if active.state_age() > io.config.grace + CLIENT_START {
                     overdue.push(id);
                 }

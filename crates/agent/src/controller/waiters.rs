@@ -40,7 +40,7 @@ pub(in crate::controller) fn wait(
     Ok(())
 }
 
-/// Sends what has become answerable.
+/// Sends the replies that are due.
 pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, io: &Io) {
     let mut reached = std::mem::take(&mut fx.replies.milestones);
     reached.sort_unstable();
@@ -49,25 +49,27 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
         let Some(active) = state.jobs.active.get_mut(&id) else {
             continue;
         };
-        let (life, left) = (
+        let (job_state, has_orphans) = (
             &active.job.state,
             active
                 .placed()
                 .is_some_and(|one| one.orphans_since.is_some()),
         );
-        // What it is to run on may not be there yet.
+        // Its MIG instances may not be ready.
         let awaits_nothing = active.has_all_instances();
         let settled = offload::is_memory_settled(active);
-        let arrived = |waiter: &mut Waiter| match (life, waiter.milestone) {
+        let arrived = |waiter: &mut Waiter| match (job_state, waiter.milestone) {
             (divvy_core::JobState::Ended { .. }, _) => true,
-            (life, Milestone::MemorySettled) => {
-                settled || !matches!(life, divvy_core::JobState::Running { .. })
+            (job_state, Milestone::MemorySettled) => {
+                settled || !matches!(job_state, divvy_core::JobState::Running { .. })
             }
             (divvy_core::JobState::Queued, _) | (_, Milestone::Ended) => false,
             (divvy_core::JobState::Starting { .. }, Milestone::Starting) => awaits_nothing,
             (_, Milestone::Starting) => true,
-            (divvy_core::JobState::Stopping { .. }, Milestone::Released) => left,
-            (life, Milestone::Bound) => !matches!(life, divvy_core::JobState::Starting { .. }),
+            (divvy_core::JobState::Stopping { .. }, Milestone::Released) => has_orphans,
+            (job_state, Milestone::Bound) => {
+                !matches!(job_state, divvy_core::JobState::Starting { .. })
+            }
             (_, Milestone::Released) => false,
         };
         let waiters: Vec<Waiter> = active.waiters.extract_if(.., arrived).collect();
@@ -78,7 +80,7 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
             });
         }
     }
-    // Whoever runs a job himself would start at once: he is told when everything that it runs on is there.
+    // A client that runs its job itself would start at once, so its reply waits until all MIG instances are ready.
     let answers = std::mem::take(&mut fx.replies.jobs);
     let waits = |answer: &JobReply| {
         let id = answer.result.as_ref().ok();

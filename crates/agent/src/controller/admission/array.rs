@@ -1,4 +1,4 @@
-//! Arrays: one submit that is many jobs, alike but for their index.
+//! Array jobs: the jobs of one submission, which differ only in their index.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,10 +20,10 @@ use crate::model::policy::ArrayTask;
 use crate::model::validate::limits::MOST_TASKS;
 use crate::model::validate::usage;
 
-/// The variable by which a job of an array knows its part.
+/// The variable that gives a job of an array its index.
 const INDEX: &str = "DIVVY_ARRAY_INDEX";
 
-/// What cannot be an array.
+/// Refuses an invalid array.
 pub(in crate::controller) fn check(array: &Array) -> Result<(), Error> {
     let different: BTreeSet<u32> = array.indices.iter().copied().collect();
     let count = array.indices.len();
@@ -40,7 +40,8 @@ pub(in crate::controller) fn check(array: &Array) -> Result<(), Error> {
     Ok(())
 }
 
-/// One job for each index; the first has the submit's key. `array`: the number of the first, once it has one.
+/// One job for each index; the first has the submission's idempotency key. `first`: the number of the array's first
+/// job, once it is known.
 pub(in crate::controller) fn task(
     new: &NewJob,
     array: &Array,
@@ -63,7 +64,7 @@ pub(in crate::controller) fn task(
 }
 
 impl Job {
-    /// The array that it belongs to, and how many of that may hold something at once.
+    /// The array of the job, and how many of its jobs may be placed at once.
     fn array(&self) -> Option<(JobId, Option<u32>)> {
         let task = self.spec.policy.array?;
         Some((task.array.unwrap_or(self.id), task.most))
@@ -92,7 +93,8 @@ pub(in crate::controller) fn array_limits(jobs: &Jobs) -> ArrayLimits {
     ArrayLimits(most.into_iter().map(left).collect())
 }
 
-/// Who of its array has to end before it may be placed; more than need to, where several may run at once.
+/// The jobs of the array that have to end before this one may be placed. The list is too long if the array may run
+/// several jobs at once.
 pub(in crate::controller) fn array_predecessors(jobs: &Jobs, job: &Job) -> Vec<JobId> {
     let Some((array, Some(_))) = job.array() else {
         return Vec::new();
@@ -105,7 +107,7 @@ pub(in crate::controller) fn array_predecessors(jobs: &Jobs, job: &Job) -> Vec<J
     its.map(|other| other.id).collect()
 }
 
-/// Why a job waits whose array has all that may run at once.
+/// The reason of a job that waits because its array already runs as many jobs as it may.
 pub(in crate::controller) fn array_block_reason(jobs: &Jobs, job: &Job) -> Option<String> {
     let (_, most) = job.array()?;
     let waits = job.state == JobState::Queued && !jobs.waits.contains_key(&job.id);
@@ -114,10 +116,10 @@ pub(in crate::controller) fn array_block_reason(jobs: &Jobs, job: &Job) -> Optio
     Some(format!("its array runs at most {most} job{s} at once"))
 }
 
-/// Does this to every job of an array that it can be done to.
+/// Applies an act to every job of an array that accepts it.
 ///
 /// # Errors
-/// [`ErrorCode::Conflict`] where there is none, as for the first that has not ended.
+/// [`ErrorCode::Conflict`] if all its jobs have ended; the error of the first job if every job refuses the act.
 pub(in crate::controller) fn act_on_array(
     state: &mut State,
     fx: &mut Effects,
@@ -161,7 +163,7 @@ pub(in crate::controller) fn act_on_array(
     })
 }
 
-/// The job of an array to wait for next: the first that is not there yet.
+/// The next job of an array to wait for: the first that has not reached the milestone.
 pub fn next_of_array(jobs: &Jobs, array: JobId, milestone: Milestone) -> Option<JobRef> {
     let waits = |job: &Job| match milestone {
         Milestone::Starting => job.state == JobState::Queued,
@@ -180,10 +182,11 @@ pub fn running_of_array(jobs: &Jobs, array: JobId) -> Vec<JobRef> {
     running.map(JobRef::job).collect()
 }
 
-/// The job that says how an array stands: one that has not ended, else the first by index without exit code 0, else the first.
+/// The job that decides the array's result: one that has not ended, else the first by index that failed, else the
+/// first.
 ///
 /// # Errors
-/// [`ErrorCode::NotFound`] where no job of it is kept.
+/// [`ErrorCode::NotFound`] if the journal has no job of the array.
 pub fn verdict_of_array(state: &State, io: &Io, array: JobId) -> Result<v1::Job, Error> {
     if let Some(JobRef::Job { id, .. }) = next_of_array(&state.jobs, array, Milestone::Ended) {
         return query::job_to_api(state, io, id);
@@ -192,7 +195,7 @@ pub fn verdict_of_array(state: &State, io: &Io, array: JobId) -> Result<v1::Job,
     query::job_to_api(state, io, verdict.unwrap_or(array))
 }
 
-/// The job of an array that `why` is about: the first that waits, else the first that has not ended, else the first.
+/// The job of an array that `why` explains: the first pending one, else the first that has not ended, else the first.
 pub(in crate::controller) fn representative_job(
     jobs: &Jobs,
     io: &Io,
@@ -208,7 +211,7 @@ pub(in crate::controller) fn representative_job(
 }
 
 impl ArrayLimits {
-    /// Whether this one may be asked for; whoever is counts.
+    /// Whether this job may enter the plan; a job that may is counted.
     pub(in crate::controller) fn admits(&mut self, job: &Job) -> bool {
         let Some((array, Some(_))) = job.array() else {
             return true;

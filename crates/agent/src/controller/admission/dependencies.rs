@@ -1,4 +1,4 @@
-//! Jobs that run after others: they wait outside the planner's sight until those have ended.
+//! Job dependencies: a job that runs after others stays out of the plan until they have ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,18 +20,18 @@ use crate::journal::StoreError;
 use crate::model::job::Job;
 use crate::model::policy::{Dependency, Of};
 
-/// So many ends are foreseen one by one of each job that waits for them.
+/// Most dependencies of one job for which the start estimate predicts each end.
 const MOST_AWAITED: usize = 256;
 
-/// Why a job does not go on that stands in no queue's turn.
+/// Why a job does not progress, apart from its turn in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockReason {
-    /// `None` for one that holds something, and waits for no turn.
+    /// `None` for a job that has been placed, and so waits for no turn.
     pub code: Option<ReasonCode>,
     pub message: String,
 }
 
-/// What became of a job that another runs after.
+/// The state of a dependency, for the job that depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::controller) enum DependencyOutcome {
     Pending,
@@ -49,12 +49,12 @@ impl DependencyOutcome {
     }
 }
 
-/// What became of the jobs and arrays that were looked at in one go: thousands of jobs may run after the same array.
+/// Outcomes that one pass has already determined: thousands of jobs may run after the same array.
 #[derive(Default)]
 pub(in crate::controller) struct DependencyOutcomes(BTreeMap<(JobId, bool), DependencyOutcome>);
 
-/// What became of a job or an array, active or not; one that was never there is not waited for. An array is open until all of
-/// its jobs have ended, and has ended well if all of them did.
+/// The outcome of a job or an array, active or not; one that never existed is not pending. An array is pending until
+/// all its jobs have ended, and has succeeded if all of them did.
 fn dependency_outcome(
     jobs: &Jobs,
     io: &Io,
@@ -62,15 +62,15 @@ fn dependency_outcome(
     known: &mut DependencyOutcomes,
 ) -> Result<DependencyOutcome, StoreError> {
     let key = (after.job, matches!(after.of, Of::Array(_)));
-    if let Some(fate) = known.0.get(&key) {
-        return Ok(*fate);
+    if let Some(outcome) = known.0.get(&key) {
+        return Ok(*outcome);
     }
-    let fate = match after.of {
+    let outcome = match after.of {
         Of::Array(count) => array_outcome(jobs, io, after.job, count)?,
         Of::Job | Of::First(_) => job_outcome(jobs, io, after.job)?,
     };
-    known.0.insert(key, fate);
-    Ok(fate)
+    known.0.insert(key, outcome);
+    Ok(outcome)
 }
 
 fn job_outcome(jobs: &Jobs, io: &Io, id: JobId) -> Result<DependencyOutcome, StoreError> {
@@ -95,14 +95,14 @@ fn array_outcome(
         return Ok(DependencyOutcome::Pending);
     }
     let ends = io.store.ends_of_array(array)?;
-    // How those ended that are not there is not known.
+    // The journal no longer has some of the array's jobs, so their outcome is unknown.
     Ok(match ends.badly.is_none() && ends.ended >= count {
         true => DependencyOutcome::Succeeded,
         false => DependencyOutcome::Failed,
     })
 }
 
-/// The job by which a job or an array did not end well, where one is known.
+/// The job that failed, for a failed job or array, if the journal knows it.
 fn failed_dependency(io: &Io, after: &Dependency) -> Result<JobId, StoreError> {
     let badly = match after.of {
         Of::Array(_) => io.store.ends_of_array(after.job)?.badly,
@@ -111,7 +111,7 @@ fn failed_dependency(io: &Io, after: &Dependency) -> Result<JobId, StoreError> {
     Ok(badly.unwrap_or(after.job))
 }
 
-/// Lets go on, or gives up, whoever runs after jobs that have just ended.
+/// Releases or ends the jobs that depend on jobs which have just ended.
 pub(in crate::controller) fn release_dependents(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -119,43 +119,43 @@ pub(in crate::controller) fn release_dependents(
 ) -> Result<(), StoreError> {
     while !fx.jobs.ended.is_empty() {
         let ended: BTreeSet<JobId> = std::mem::take(&mut fx.jobs.ended).into_iter().collect();
-        let mut fates = DependencyOutcomes::default();
+        let mut outcomes = DependencyOutcomes::default();
         let mut followers = Vec::new();
         for active in jobs.active.values() {
             let job = &active.job;
             let after = &job.spec.policy.after;
-            let goes_on = |after: &Dependency| {
+            let is_ready = |after: &Dependency| {
                 let has_ended = ended.range(after.numbers()).next().is_some();
                 Ok(has_ended
-                    && dependency_outcome(jobs, io, after, &mut fates)?
+                    && dependency_outcome(jobs, io, after, &mut outcomes)?
                         != DependencyOutcome::Pending)
             };
-            if job.state == JobState::Queued && any(after, goes_on)? {
+            if job.state == JobState::Queued && any(after, is_ready)? {
                 followers.push(job.id);
             }
         }
         for id in followers {
-            check_dependencies(jobs, fx, io, id, &mut fates)?;
+            check_dependencies(jobs, fx, io, id, &mut outcomes)?;
         }
     }
     Ok(())
 }
 
-/// The jobs and arrays that a submit says it is to run after, each once: who is named in both ways has to end well.
+/// The dependencies of a submission, each once. One that is named both with and without `ok` has to succeed.
 ///
 /// # Errors
-/// [`ErrorCode::NotFound`] for one that is not there, [`ErrorCode::Conflict`] for one that has ended badly already, and what
-/// [`Queries::resolve`] has.
+/// [`ErrorCode::NotFound`] for a job that does not exist, [`ErrorCode::Conflict`] for one that has already failed, and
+/// the errors of [`reference::resolve_reference`].
 pub(in crate::controller) fn resolve_dependencies(
     jobs: &Jobs,
     io: &Io,
-    asked: &[v1::After],
+    requested: &[v1::After],
 ) -> Result<Vec<Dependency>, Error> {
     let internal = |error: StoreError| Error::new(ErrorCode::Internal, error_chain(&error));
     let mut followed: Vec<Dependency> = Vec::new();
     let mut places = BTreeMap::new();
-    let mut fates = DependencyOutcomes::default();
-    for v1::After { job, ok } in asked {
+    let mut outcomes = DependencyOutcomes::default();
+    for v1::After { job, ok } in requested {
         let meant = reference::resolve_reference(jobs, io, job).map_err(internal)??;
         let count = match meant {
             JobRef::Array(array) => reference::count_of_array(io, array).map_err(internal)?,
@@ -164,7 +164,7 @@ pub(in crate::controller) fn resolve_dependencies(
         let (job, of) = meant.of(count);
         let after = Dependency { job, ok: *ok, of };
         if *ok
-            && dependency_outcome(jobs, io, &after, &mut fates).map_err(internal)?
+            && dependency_outcome(jobs, io, &after, &mut outcomes).map_err(internal)?
                 == DependencyOutcome::Failed
         {
             let whole = match meant {
@@ -191,7 +191,7 @@ pub(in crate::controller) fn resolve_dependencies(
     Ok(followed)
 }
 
-/// Which of these have not ended.
+/// The dependencies that have not ended.
 pub(in crate::controller) fn unfinished_dependencies(
     jobs: &Jobs,
     after: &[Dependency],
@@ -203,7 +203,7 @@ pub(in crate::controller) fn unfinished_dependencies(
     after.iter().filter(lives).copied().collect()
 }
 
-/// The jobs whose ends a job waits for, one by one; `None` where they are too many to be looked at for each that waits.
+/// The unfinished jobs that a job depends on; `None` if there are too many to check them for each pending job.
 pub(in crate::controller) fn awaited(jobs: &Jobs, after: &[Dependency]) -> Option<Vec<JobId>> {
     let mut awaited = Vec::new();
     for after in after {
@@ -221,7 +221,7 @@ pub(in crate::controller) fn awaited(jobs: &Jobs, after: &[Dependency]) -> Optio
     Some(awaited)
 }
 
-/// Why a job is not even in its queue's turn.
+/// Why a job is not even considered in its queue.
 pub(in crate::controller) fn block_reason(
     jobs: &Jobs,
     disk: &DiskState,
@@ -242,13 +242,13 @@ pub(in crate::controller) fn block_reason(
         .or_else(|| disk_full::disk_is_full(disk).map(by(ReasonCode::DiskFull)))
 }
 
-/// Compares what a job runs after with what has become of that.
+/// Updates a job's open dependencies, and ends the job if one that has to succeed has failed.
 pub(in crate::controller) fn check_dependencies(
     jobs: &mut Jobs,
     fx: &mut Effects,
     io: &Io,
     id: JobId,
-    fates: &mut DependencyOutcomes,
+    outcomes: &mut DependencyOutcomes,
 ) -> Result<(), StoreError> {
     let Some(active) = jobs.active.get(&id) else {
         return Ok(());
@@ -256,7 +256,7 @@ pub(in crate::controller) fn check_dependencies(
     let mut open = Vec::new();
     let mut failed = None;
     for after in &active.job.spec.policy.after {
-        match dependency_outcome(jobs, io, after, fates)? {
+        match dependency_outcome(jobs, io, after, outcomes)? {
             DependencyOutcome::Pending => open.push(*after),
             DependencyOutcome::Failed if after.ok => failed = failed.or(Some(*after)),
             DependencyOutcome::Succeeded | DependencyOutcome::Failed => {}
@@ -293,7 +293,7 @@ fn describe_dependency(after: &Dependency) -> String {
     }
 }
 
-/// Whether this holds for one of them.
+/// Whether `holds` is true for an element.
 fn any<T>(
     all: &[T],
     mut holds: impl FnMut(&T) -> Result<bool, StoreError>,
@@ -306,7 +306,7 @@ fn any<T>(
     Ok(false)
 }
 
-/// `runs after #3 and #4`; nothing for a job that waits for no other.
+/// `runs after #3 and #4`; `None` for a job without dependencies.
 pub(in crate::controller) fn describe_dependencies(after: &[Dependency]) -> Option<String> {
     let (last, rest) = after.split_last()?;
     let rest: Vec<String> = rest.iter().map(describe_dependency).collect();

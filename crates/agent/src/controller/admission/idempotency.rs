@@ -1,7 +1,8 @@
-//! Idempotency keys: a submit that is sent again is answered with the job that it made the first time.
+//! Idempotency keys: a repeated submission gets the job that the first one created.
 //!
-//! A key stands for a submit as it was written, not for what it meant then: a repeat may come when `last` is another job,
-//! when the job that it runs after has failed, when a project has changed. So the first job keeps a digest of the submit.
+//! A key stands for the text of a submission, not for its meaning at the time. When the client repeats it, `last` may
+//! be another job, its dependency may have failed, or a project may have changed. So the first job keeps a digest of
+//! the submission.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use super::submit::SubmitOutcome;
 use crate::auth::Caller;
 use crate::model::job::{Credentials, Job};
 
-/// The key as the journal has it. Keys are everybody's own: two users' may be alike.
+/// The key as the journal stores it. Each user has an own key space, so two users may use the same key.
 pub(in crate::controller) fn scoped_key(key: &str, by: &Caller) -> String {
     match by.account.uid == Credentials::current().uid {
         true => key.to_owned(),
@@ -20,8 +21,8 @@ pub(in crate::controller) fn scoped_key(key: &str, by: &Caller) -> String {
     }
 }
 
-/// What a submit says. Not its environment, which is another one in every shell; and of its secrets the names alone.
-/// What is absent says nothing, so that what later versions add changes no digest.
+/// A digest of the submission. It leaves out the environment, which differs in every shell, and the values of secrets.
+/// Absent and empty fields do not count, so fields of later versions change no digest.
 pub(in crate::controller) fn digest(submit: &Submit) -> String {
     let secrets = submit.secrets.keys();
     let bare = Submit {
@@ -32,11 +33,11 @@ pub(in crate::controller) fn digest(submit: &Submit) -> String {
         dry_run: false,
         ..submit.clone()
     };
-    let mut said = serde_json::to_value(bare).expect("a submit can be written");
-    if let Value::Object(fields) = &mut said {
+    let mut json = serde_json::to_value(bare).expect("a submit can be written");
+    if let Value::Object(fields) = &mut json {
         fields.retain(|_, value| !is_nothing(value));
     }
-    sha1_smol::Sha1::from(said.to_string()).digest().to_string()
+    sha1_smol::Sha1::from(json.to_string()).digest().to_string()
 }
 
 fn is_nothing(value: &Value) -> bool {
@@ -50,7 +51,7 @@ fn is_nothing(value: &Value) -> bool {
     }
 }
 
-/// The answer to a key that was seen before: the first job, if that is what is asked for.
+/// The reply to a known key: the first job, if the submission is the same.
 pub(in crate::controller) fn replay(before: &Job, same: bool) -> SubmitOutcome {
     if same {
         return SubmitOutcome::Job(before.id);

@@ -1,14 +1,14 @@
-//! The user on whose behalf a job is submitted: a front end serves users that the machine's user database does not know.
+//! Submission on behalf of a user: a front end serves users that the machine's user database does not know.
 
 use divvy_api::v1::{Error, ErrorCode};
 
 use crate::auth::{Caller, Role};
 use crate::model::validate::usage;
 
-/// The user whom a job is shown under: the one that the submit names, else the caller.
+/// The user that a job shows: the one that the submission names, else the caller.
 ///
 /// # Errors
-/// [`ErrorCode::NotAllowed`] for a caller below [`Role::Operator`], [`ErrorCode::Usage`] for a text that names no user.
+/// [`ErrorCode::NotAllowed`] for a caller below [`Role::Operator`], [`ErrorCode::Usage`] for text that is no user name.
 pub(in crate::controller) fn user(named: Option<String>, by: &Caller) -> Result<String, Error> {
     let Some(user) = named else {
         return Ok(by.account.name.clone());

@@ -1,4 +1,4 @@
-//! Projects: what the administrator says of them, who may use them, where they stand.
+//! Projects: their settings, their members, and the quota that they use.
 
 use divvy_api::v1::{self, Error, ErrorCode, ProjectChange};
 use divvy_core::project::{QuotaStatus, check_quota, quota_status};
@@ -16,7 +16,7 @@ use crate::model::job::Credentials;
 use crate::model::policy::LONGEST_S;
 use crate::model::validate::usage;
 
-/// Every project and where it stands, by name.
+/// Every project with its quota status, by name.
 pub fn list_projects(state: &State, io: &Io) -> Vec<v1::Project> {
     let snapshot = schedule::snapshot(state, io);
     let found = quota_status(&snapshot);
@@ -28,8 +28,8 @@ pub fn list_projects(state: &State, io: &Io) -> Vec<v1::Project> {
         .collect()
 }
 
-/// How many jobs of a project hold something, and how many wait: also those that nothing is planned for yet, because
-/// they run after others or their array has enough that run.
+/// How many jobs of a project have been placed, and how many wait. A job that waits for a dependency or for its array
+/// counts too, although the planner does not see it.
 fn count_jobs(jobs: &Jobs, name: &ProjectName) -> (u32, u32) {
     let (mut holding, mut waiting) = (0, 0);
     for active in jobs.active.values() {
@@ -66,7 +66,7 @@ fn no_project(queues: &QueueState, name: &str) -> Error {
     Error::new(ErrorCode::NotFound, format!("there is no project {name}")).hint(hint)
 }
 
-/// Does to a project what was asked for.
+/// Applies an administrator's act to a project.
 pub(in crate::controller) fn apply_project_act(
     state: &mut State,
     fx: &mut Effects,
@@ -81,7 +81,7 @@ pub(in crate::controller) fn apply_project_act(
     }
 }
 
-/// Makes or changes a project.
+/// Creates or changes a project.
 fn change_project(
     state: &mut State,
     fx: &mut Effects,
@@ -163,7 +163,7 @@ fn changed_project(
     Ok(project)
 }
 
-/// Removes a project that no job belongs to any more.
+/// Removes a project that has no jobs.
 fn remove_project(
     state: &mut State,
     fx: &mut Effects,
@@ -197,8 +197,8 @@ fn remove_project(
     Ok(Ok(shown))
 }
 
-/// Whether a user may submit on a project's account. Who calls was looked up, with the groups, before the call came in;
-/// `behalf` is the user whom the job is for. The daemon's own user says for whom it likes.
+/// Whether a user may submit to a project. The HTTP server has already resolved the caller's groups. `behalf` is the
+/// user of the job; the daemon's own user may name any user there.
 pub(in crate::controller) fn check_member(
     queues: &QueueState,
     owner: &SchedulingClass,
@@ -221,7 +221,7 @@ pub(in crate::controller) fn check_member(
     Ok(())
 }
 
-/// The owner's project. Where there are no projects the word is a mere label.
+/// The project that a job names. If no projects exist, the name is only a label.
 fn project_of<'a>(
     queues: &'a QueueState,
     owner: &SchedulingClass,
@@ -238,7 +238,7 @@ fn project_of<'a>(
     Ok(Some(project))
 }
 
-/// Whether this may be had on a project's account.
+/// Whether a project's limits allow this request.
 pub(in crate::controller) fn check_project(
     state: &State,
     io: &Io,
@@ -269,7 +269,7 @@ fn check(project: &Project) -> Result<(), Error> {
                 .hint("raise the limit, or lower the quota"),
         );
     }
-    // What a database keeps, and more than any machine has.
+    // Fits the database, and is more than any machine has.
     const MOST: Gpus = Gpus::from_thousandths(1_000_000_000);
     if project.quota.gpus > MOST || project.limit.gpus.is_some_and(|limit| limit > MOST) {
         return Err(usage(format!(

@@ -1,4 +1,4 @@
-//! Taking in a job: everything that can be refused is refused here, before anything is stored.
+//! Submission: every check that can refuse a job runs here, before the journal stores anything.
 
 use divvy_api::v1::{self, Error, ErrorCode, ReasonCode, Submit};
 use divvy_core::units::IdError;
@@ -27,11 +27,11 @@ use crate::model::policy::{Hold, JobPolicy};
 use crate::model::validate::{self, budget, usage};
 use crate::supervisor::{output, script};
 
-/// What became of a submit.
+/// The result of a submission.
 pub enum SubmitOutcome {
     Job(JobId),
     Refused(Error),
-    /// A dry run: the job as it would be.
+    /// A dry run: the job as it would be, and the estimator of its start.
     DryRun(Box<v1::Job>, Box<StartEstimator>),
 }
 
@@ -50,7 +50,7 @@ pub(in crate::controller) fn submit(
         None => None,
     };
     let digest = key.map(|_| idempotency::digest(&submit));
-    // First of all: what a key stands for has nothing to do with what has happened since.
+    // Before all other checks: changes since the first submission must not affect the reply to its key.
     if let Some(before) = &before
         && before.spec.policy.digest.is_some()
     {
@@ -95,9 +95,9 @@ pub(in crate::controller) fn submit(
         return Ok(SubmitOutcome::Refused(error));
     }
     if dry_run || no_wait {
-        let (job, foresight) = self::dry_run(state, io, &new);
+        let (job, estimator) = self::dry_run(state, io, &new);
         if dry_run {
-            return Ok(SubmitOutcome::DryRun(Box::new(job), Box::new(foresight)));
+            return Ok(SubmitOutcome::DryRun(Box::new(job), Box::new(estimator)));
         }
         if job.state == v1::JobState::Queued {
             return Ok(SubmitOutcome::Refused(would_wait(&job)));
@@ -114,7 +114,8 @@ pub(in crate::controller) fn submit(
         Err(error) => return Ok(SubmitOutcome::Refused(error)),
     };
     if no_wait {
-        // Placed before any later submit of this round is heard, as was promised.
+        // The client asked for a start at once, so this job is placed before later submissions of the round are
+        // handled.
         schedule::replan(state, fx, io)?;
     } else {
         fx.replan = true;
@@ -122,10 +123,10 @@ pub(in crate::controller) fn submit(
     Ok(SubmitOutcome::Job(id))
 }
 
-/// Whether this user may have so many more jobs.
+/// Whether this user may have `more` more jobs.
 fn check_count(jobs: &Jobs, io: &Io, by: &Caller, more: usize) -> Result<(), Error> {
     let most = usize::try_from(io.config.max_jobs).unwrap_or(usize::MAX);
-    // Nobody has more than there are; counting is for the day when it matters.
+    // A user has at most as many jobs as there are, so the count per user is only needed beyond that.
     if jobs.active.len() + more <= most {
         return Ok(());
     }
@@ -147,7 +148,8 @@ fn check_count(jobs: &Jobs, io: &Io, by: &Caller, more: usize) -> Result<(), Err
     )))
 }
 
-/// Stores a job and what belongs to it, all or nothing. `rest`: the others of its array, by the number of the first.
+/// Stores a job and everything that belongs to it, or nothing. `rest`: the other jobs of its array, given the first
+/// job's number.
 fn admit<Rest: Iterator<Item = NewJob>>(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -169,12 +171,12 @@ fn admit<Rest: Iterator<Item = NewJob>>(
     if let Err(error) = kept {
         for (job, _) in admitted {
             io.store.take_back(job.id)?;
-            // Also of the one that failed: part of them may be there.
+            // The failed job may have left a part of its secrets.
             forget_secrets(io, &job);
         }
         return Ok(Err(Error::new(ErrorCode::Internal, error_chain(&error))));
     }
-    let mut fates = dependencies::DependencyOutcomes::default();
+    let mut outcomes = dependencies::DependencyOutcomes::default();
     for (job, texts) in admitted {
         let id = job.id;
         let text = format!(
@@ -186,13 +188,17 @@ fn admit<Rest: Iterator<Item = NewJob>>(
         fx.record_event(io, Some(id), "submitted", &text)?;
         crate::controller::admission::text_budget::add_job(jobs, job, texts);
         crate::controller::admission::dependencies::check_dependencies(
-            jobs, fx, io, id, &mut fates,
+            jobs,
+            fx,
+            io,
+            id,
+            &mut outcomes,
         )?;
     }
     Ok(Ok(id))
 }
 
-/// Stores one job; and its secrets, if that goes well.
+/// Stores one job, and its secrets if the job could be stored.
 fn store_job(io: &Io, new: &NewJob) -> Result<(Job, Result<(), SecretsError>), StoreError> {
     let job = io.store.insert(new)?;
     let kept = match new.secrets.is_empty() {
@@ -202,7 +208,7 @@ fn store_job(io: &Io, new: &NewJob) -> Result<(Job, Result<(), SecretsError>), S
     Ok((job, kept))
 }
 
-/// After the journal says that they have ended: one that waits again after a crash needs its secrets.
+/// Runs after the commit: a job that is queued again after a crash needs its secrets.
 pub(in crate::controller) fn remove_expired_secrets(jobs: &Jobs, fx: &mut Effects, io: &Io) {
     for id in std::mem::take(&mut fx.jobs.expired_secrets) {
         if let Some(active) = jobs.active.get(&id) {
@@ -219,9 +225,9 @@ fn forget_secrets(io: &Io, job: &Job) {
     }
 }
 
-/// The GPUs as they are when nothing is in the way for a moment, by which it is judged whether a request can ever be
-/// served: one in MIG mode that somebody holds just now comes back, as does one that does not answer and is not lost for good, and one
-/// that is being switched has its new mode soon. What an administrator has to see to first is in the way for longer.
+/// The GPUs as they are without passing obstacles, to decide whether a request can ever be served. A MIG GPU that
+/// another program holds returns, and so does a GPU that does not respond but is not lost for good. A GPU that switches
+/// its mode counts with the new mode. An obstacle that an administrator has to remove counts as lasting.
 pub(in crate::controller) fn gpus_ever(mig: &MigManager, gpus: &GpuState) -> Vec<Gpu> {
     let ever = |device: &Device| {
         let mut gpu = device.unoccupied();
@@ -325,7 +331,7 @@ fn validate(state: &State, io: &Io, mut submit: Submit, by: &Caller) -> Result<N
     })
 }
 
-/// What only some may ask for.
+/// Refuses what this caller may not request.
 fn check_caller(io: &Io, submit: &Submit, by: &Caller) -> Result<(), Error> {
     if submit.container.is_some() || io.config.containers.default.is_some() {
         io.config.rules.may_contain(by)?;
@@ -333,7 +339,7 @@ fn check_caller(io: &Io, submit: &Submit, by: &Caller) -> Result<(), Error> {
     if submit.runner == v1::Runner::Claim {
         return Err(usage("a claim cannot be submitted as a job").hint("use PUT /v1/claims/{uid}"));
     }
-    // Its client would write records that this agent trusts.
+    // The client would write records that the daemon trusts.
     if submit.runner == v1::Runner::Client && by.account.uid != Credentials::current().uid {
         let why = "the system daemon starts programs itself; clients cannot start them";
         return Err(Error::new(ErrorCode::NotAllowed, why)
@@ -368,15 +374,15 @@ fn queue_and_amount(
             Error::new(ErrorCode::NotFound, format!("there is no queue {name}"))
                 .hint(format!("the queues are {there}"))
         })?;
-    let asked = amount.map(Amount::try_from).transpose()?;
-    match (spec.amount, asked) {
-        (Some(fixed), Some(asked)) if !asked.is_as_much(fixed, &gpus_ever(mig, gpus)) => {
+    let requested = amount.map(Amount::try_from).transpose()?;
+    match (spec.amount, requested) {
+        (Some(fixed), Some(requested)) if !requested.is_as_much(fixed, &gpus_ever(mig, gpus)) => {
             Err(usage(format!(
-                "queue {name} allocates {fixed} to each of its jobs, but {asked} was requested"
+                "queue {name} allocates {fixed} to each of its jobs, but {requested} was requested"
             ))
             .hint("leave the amount out, or use another queue; `divvy queues` shows the amounts"))
         }
-        // Jobs of one queue share its name.
+        // The queue's own name is cloned, so that all its jobs share one string.
         (Some(amount), _) | (None, Some(amount)) => Ok((spec.name.clone(), amount)),
         (None, None) => Err(usage(format!(
             "queue {name} has no fixed amount, and the job requests none"
@@ -385,7 +391,7 @@ fn queue_and_amount(
     }
 }
 
-/// What would become of the job now, and what there is to know about when it would start.
+/// The job as it would be placed now, and the estimator of its start.
 fn dry_run(state: &State, io: &Io, new: &NewJob) -> (v1::Job, StartEstimator) {
     let mut job = Job::queued(JobId(u64::MAX), new);
     let mut snapshot = schedule::snapshot(state, io);
@@ -394,7 +400,7 @@ fn dry_run(state: &State, io: &Io, new: &NewJob) -> (v1::Job, StartEstimator) {
         owner,
         ..PendingJob::new(job.id, request)
     };
-    // Whoever comes back, and whoever runs after others, is no new job.
+    // A job with open dependencies is not in its queue's order yet.
     let open = crate::controller::admission::dependencies::unfinished_dependencies(
         &state.jobs,
         &new.spec.policy.after,
@@ -409,11 +415,11 @@ fn dry_run(state: &State, io: &Io, new: &NewJob) -> (v1::Job, StartEstimator) {
         }
     };
     add(&mut snapshot);
-    let foresight = estimate::start_estimator(state, io, job.id, add);
+    let estimator = estimate::start_estimator(state, io, job.id, add);
     if let Some(hold) = &new.hold {
         let mut shown = query::to_api(state, io, &job, None, None);
         (shown.reason, shown.reason_code) = (Some(hold.describe("ID")), Some(ReasonCode::Held));
-        return (unnumbered(shown), foresight);
+        return (unnumbered(shown), estimator);
     }
     let plan = divvy_core::plan(&snapshot);
     let start = plan.starts.into_iter().find(|start| start.job == job.id);
@@ -425,10 +431,10 @@ fn dry_run(state: &State, io: &Io, new: &NewJob) -> (v1::Job, StartEstimator) {
     if let Some(words) = dependencies::describe_dependencies(&open) {
         (shown.reason, shown.reason_code) = (Some(words), Some(ReasonCode::Dependency));
     }
-    (unnumbered(shown), foresight)
+    (unnumbered(shown), estimator)
 }
 
-/// The job of a dry run: it has no number and no folder, and will not get them by this.
+/// The job of a dry run has no number and no folder.
 fn unnumbered(mut shown: v1::Job) -> v1::Job {
     for text in [&mut shown.id, &mut shown.directory] {
         text.clear();
@@ -440,7 +446,7 @@ fn unnumbered(mut shown: v1::Job) -> v1::Job {
     shown
 }
 
-/// The words that a job without a name is called after.
+/// The words from which a job without a name gets one.
 fn named_after(command: &[String], container: &Option<v1::Container>) -> Vec<String> {
     match container {
         Some(container) if command.is_empty() => vec![options::name(&container.image)],

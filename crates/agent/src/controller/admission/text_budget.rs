@@ -1,7 +1,7 @@
-//! Accounting of texts: the bytes of each user's jobs that have not ended, held to a budget.
+//! Text budget: the bytes of texts of each user's jobs that have not ended, held to a limit.
 //!
-//! The daemon keeps these texts in the journal, and the commands in memory. Jobs enter and leave the cycle's map
-//! here, so that the sums are right.
+//! The daemon keeps these texts in the journal, and the commands in memory. Only this module adds jobs to the
+//! controller's map and removes them, so that the sums stay right.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,12 +16,12 @@ use crate::journal::StoreError;
 use crate::model::job::{Job, NewJob};
 use crate::model::validate::budget;
 
-/// The sums.
+/// The sums per user.
 #[derive(Debug, Default)]
 pub struct TextBudget {
-    /// Bytes, by the number of the user.
+    /// Bytes by user ID.
     bytes_by_user: BTreeMap<u32, u64>,
-    /// Users with more ended jobs than are kept, none of which may be forgotten yet.
+    /// Users with more ended jobs than retention keeps, none of which may be deleted yet.
     users_over_limit: BTreeSet<u32>,
 }
 
@@ -59,7 +59,7 @@ pub(in crate::controller) fn count_texts(jobs: &mut Jobs, io: &Io) -> Result<(),
     Ok(())
 }
 
-/// Adds a job that was stored just now.
+/// Adds a job that the journal has just stored.
 pub(in crate::controller) fn add_job(jobs: &mut Jobs, job: Job, texts: u64) {
     jobs.texts.add(job.spec.credentials.uid, texts);
     let mut active = ActiveJob::new(job);
@@ -67,7 +67,7 @@ pub(in crate::controller) fn add_job(jobs: &mut Jobs, job: Job, texts: u64) {
     jobs.active.insert(active.job.id, active);
 }
 
-/// Lets go of jobs that have ended.
+/// Removes jobs that have ended.
 pub(in crate::controller) fn remove_ended(jobs: &mut Jobs) {
     let texts = &mut jobs.texts;
     jobs.active.retain(|_, active| {
@@ -79,7 +79,7 @@ pub(in crate::controller) fn remove_ended(jobs: &mut Jobs) {
     });
 }
 
-/// A job's texts are this many bytes from now on.
+/// Sets the size of a job's texts.
 pub(in crate::controller) fn set_texts(jobs: &mut Jobs, id: JobId, texts: u64) {
     if let Some(active) = jobs.active.get_mut(&id) {
         let uid = active.job.spec.credentials.uid;
@@ -89,12 +89,12 @@ pub(in crate::controller) fn set_texts(jobs: &mut Jobs, id: JobId, texts: u64) {
     }
 }
 
-/// Takes the users with more ended jobs than are kept, as the pruner found them.
+/// Sets the users with more ended jobs than retention keeps, as the retention thread found them.
 pub(in crate::controller) fn set_users_over_limit(jobs: &mut Jobs, full: BTreeSet<u32>) {
     jobs.texts.users_over_limit = full;
 }
 
-/// Whether this user may have jobs with so many more bytes of texts.
+/// Whether this user may have jobs with `more` more bytes of texts.
 pub(in crate::controller) fn check_texts(
     jobs: &Jobs,
     io: &Io,
@@ -111,10 +111,10 @@ pub(in crate::controller) fn check_texts(
                 "submit again later; an array (`divvy submit --array 0-9999`) has one key for all its jobs",
             ));
     }
-    fits(jobs, io, uid, name, more, "this submission would make it")
+    check_budget(jobs, io, uid, name, more, "this submission would make it")
 }
 
-/// Whether a job may have texts of so many bytes in place of its present ones.
+/// Whether a confirmation may give a job texts of this size.
 pub(in crate::controller) fn check_amended(
     jobs: &Jobs,
     io: &Io,
@@ -124,19 +124,19 @@ pub(in crate::controller) fn check_amended(
     let Some(active) = jobs.active.get(&id) else {
         return Ok(());
     };
-    let ask = &active.job.spec;
+    let spec = &active.job.spec;
     let more = texts.saturating_sub(active.texts);
-    fits(
+    check_budget(
         jobs,
         io,
-        ask.credentials.uid,
-        &ask.user,
+        spec.credentials.uid,
+        &spec.user,
         more,
         "the confirmation would make it",
     )
 }
 
-/// Whether a job that is changed may have texts of so many bytes in place of its present ones.
+/// Whether a change may give a job texts of this size.
 pub(in crate::controller) fn check_changed(
     jobs: &Jobs,
     io: &Io,
@@ -146,19 +146,26 @@ pub(in crate::controller) fn check_changed(
     let Some(active) = jobs.active.get(&id) else {
         return Ok(());
     };
-    let ask = &active.job.spec;
+    let spec = &active.job.spec;
     let more = texts.saturating_sub(active.texts);
-    fits(
+    check_budget(
         jobs,
         io,
-        ask.credentials.uid,
-        &ask.user,
+        spec.credentials.uid,
+        &spec.user,
         more,
         "the change would make it",
     )
 }
 
-fn fits(jobs: &Jobs, io: &Io, uid: u32, name: &str, more: u64, would: &str) -> Result<(), Error> {
+fn check_budget(
+    jobs: &Jobs,
+    io: &Io,
+    uid: u32,
+    name: &str,
+    more: u64,
+    would: &str,
+) -> Result<(), Error> {
     let most = io.config.max_texts;
     let held = jobs.texts.of(uid);
     let sum = held.saturating_add(more);
@@ -189,7 +196,7 @@ pub(in crate::controller) fn check_sums(jobs: &Jobs) {
     );
 }
 
-/// Returns the bytes of an array that is about to be stored, by its largest job.
+/// The bytes of an array that is about to be stored, estimated from its largest job.
 pub(in crate::controller) fn of_array(largest: &NewJob, first: &NewJob, tasks: usize) -> u64 {
     let each = budget::new_job_size(largest).max(budget::new_job_size(first));
     each.saturating_mul(tasks as u64)

@@ -1,4 +1,4 @@
-//! What a claim is used through: its slice, the files that its containers mount, and the CDI device that brings them in.
+//! Claim files: the slice of a claim, the files that its containers mount, and its CDI device.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -24,15 +24,15 @@ use crate::job_dir::container_spec;
 use crate::model::claim::Claim;
 use crate::supervisor::job_environment::JobEnvironment;
 
-/// Where container engines look for CDI devices unless told otherwise (the specification, "CDI Specs": files that come and go
-/// with the machine's run).
+/// The default folder of CDI devices in container engines (CDI specification, "CDI Specs": files that exist until the
+/// machine stops).
 const CDI_FOLDER: &str = "/var/run/cdi";
 
-/// What tells NVIDIA's container runtime, where it is the engine's, to add no GPU by itself: everything is in the CDI device (NVIDIA
-/// Container Toolkit, its own CDI specifications say the same).
+/// Keeps NVIDIA's container runtime from adding GPUs by itself, as the CDI device has everything. NVIDIA's own CDI
+/// specifications contain the same variable.
 const NO_OTHERS: (&str, &str) = ("NVIDIA_VISIBLE_DEVICES", "void");
 
-/// Makes the slice, its files and its CDI device, or what is missing of them.
+/// Creates the slice, its files and its CDI device, or the missing ones of them.
 pub(in crate::controller) fn create_claim_files(
     state: &mut State,
     io: &Io,
@@ -47,7 +47,7 @@ pub(in crate::controller) fn create_claim_files(
     if !is_divided(grants) && !is_whole {
         let overheads = overheads(&state.gpus.devices, grants);
         let slice = HeldSlice::create(&folder, &slice_layout(&id.to_string(), job, &overheads))?;
-        // Whoever a pod's programs run as: only its containers see the file.
+        // The programs of a pod may run as any user; only the pod's containers see the file.
         make_world_accessible(&folder)?;
         if let Some(placed) = (state.jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) {
             placed.slice = Some(slice);
@@ -67,7 +67,7 @@ pub(in crate::controller) fn create_claim_files(
     Ok(())
 }
 
-/// What is added to a container that uses the claim.
+/// The changes to a container that uses the claim.
 fn edits_of_claim(
     jobs: &Jobs,
     mig: &MigManager,
@@ -109,7 +109,7 @@ fn edits_of_claim(
     Ok(edits(&held, files))
 }
 
-/// Has looks and the keeper of compute know of a claim whose files are there.
+/// Registers a claim that has its files with the observer and the compute scheduler.
 pub(in crate::controller) fn register_claim(jobs: &Jobs, io: &Io, id: JobId) {
     let files = JobFiles::of(start::job_dir(jobs, io, id).path());
     let folder = io.config.home.slice(&id.to_string());
@@ -135,12 +135,12 @@ pub(in crate::controller) fn register_claim(jobs: &Jobs, io: &Io, id: JobId) {
 }
 
 pub(in crate::controller) fn cdi_folder(io: &Io) -> PathBuf {
-    let said = io.config.containers.cdi.clone();
-    said.unwrap_or_else(|| CDI_FOLDER.into())
+    let configured = io.config.containers.cdi.clone();
+    configured.unwrap_or_else(|| CDI_FOLDER.into())
 }
 
-/// The name of its device, and of the file that defines it: the same for the same claim, whatever its number is here, since whoever was
-/// told of it may remember it over a reboot.
+/// The name of a claim's device and of the file that defines it. It does not depend on the job's number: the client may
+/// remember the name over a reboot.
 pub(in crate::controller) fn cdi_name_of(io: &Io, claim: &Claim) -> String {
     let uid = format!("{}{}", claim.uid, cdi::OF_CLAIM);
     container_spec::name(&cdi_instance(io), &uid, 0)
@@ -150,7 +150,8 @@ fn cdi_instance(io: &Io) -> String {
     container_spec::instance(io.config.home.state())
 }
 
-/// CDI files of what is not held any more: whoever was to remove them died, or could not.
+/// Removes CDI files of jobs and claims that hold nothing any more. The process that had to remove them may have died
+/// or failed.
 pub(in crate::controller) fn remove_stale_cdi_files(jobs: &Jobs, io: &Io) {
     let instance = cdi_instance(io);
     let prefix = container_spec::name(&instance, "", 0);

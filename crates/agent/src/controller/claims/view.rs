@@ -1,4 +1,4 @@
-//! Claims as the API shows them, and the places that they may ask for.
+//! Claims in the API: the held claims, and the MIG placements that a claim may name.
 
 use divvy_api::v1::{self, Error, ErrorCode};
 use divvy_core::{JobId, JobState, mig};
@@ -18,10 +18,10 @@ pub fn list_claims(state: &State, io: &Io) -> Vec<v1::HeldClaim> {
     jobs.filter_map(|job| held_claim(state, io, job)).collect()
 }
 
-/// The claim that a job is or was.
+/// The claim that a job stands for, active or ended.
 ///
 /// # Errors
-/// [`ErrorCode::NotFound`] where it is none.
+/// [`ErrorCode::NotFound`] if the job is no claim.
 pub fn get_claim(state: &State, io: &Io, id: JobId) -> Result<v1::HeldClaim, Error> {
     let none = || Error::new(ErrorCode::NotFound, format!("job {id} is not a claim"));
     match state.jobs.active.get(&id) {
@@ -64,23 +64,24 @@ fn held_claim(state: &State, io: &Io, job: &Job) -> Option<v1::HeldClaim> {
     })
 }
 
-/// Why one that is given back is held all the same, where nobody knows whether somebody is left.
+/// Why a released claim stays allocated while the driver does not list the processes on its GPUs.
 fn claim_release_block(jobs: &Jobs, gpus: &GpuState, job: &Job) -> Option<String> {
     let is_given_back = matches!(job.state, JobState::Stopping { .. });
     let why = "the driver does not list the processes on its GPUs; the claim stays allocated until the driver does";
     (is_given_back && observe::is_unobserved(jobs, gpus, job.id)).then(|| why.to_owned())
 }
 
-/// What a job is the claim of, in the API's words.
+/// The claim of a job, as the API shows it.
 pub(in crate::controller) fn job_claim(io: &Io, job: &Job) -> Option<v1::JobClaim> {
     let claim = job.claim()?;
     Some(claim.to_api(cdi::device(&files::cdi_name_of(io, claim))))
 }
 
-/// Every place where an instance may lie on a GPU in MIG mode, those first that are taken first; none for other GPUs.
+/// Every placement of an instance on a GPU in MIG mode, in the order in which the planner prefers them. Empty for other
+/// GPUs.
 ///
 /// # Errors
-/// [`ErrorCode::NotFound`] for a GPU that is not here.
+/// [`ErrorCode::NotFound`] for a GPU that this node does not have.
 pub fn placements(gpus: &GpuState, gpu: &str) -> Result<Vec<v1::MigPlacement>, Error> {
     let index = gpu.parse::<u32>().ok();
     let named =

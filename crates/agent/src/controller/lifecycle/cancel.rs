@@ -1,4 +1,4 @@
-//! Stopping jobs: out of the queue at once, running ones through their supervisor.
+//! Stopping jobs: a pending job leaves its queue at once, a running one is stopped through its supervisor.
 
 use divvy_api::v1::{Error, ErrorCode, Runner};
 use divvy_core::job::StopReason;
@@ -50,7 +50,7 @@ pub(in crate::controller) fn cancel_job(
         return Ok(Err(error));
     }
     let active = jobs.active.get(&id).map(|active| &active.job.state);
-    if active.is_none_or(|life| life.outcome().is_some()) {
+    if active.is_none_or(|job_state| job_state.outcome().is_some()) {
         return Ok(Err(has_ended(id)));
     }
     stop_job(
@@ -64,7 +64,7 @@ pub(in crate::controller) fn cancel_job(
     Ok(Ok(id))
 }
 
-/// Puts a job that holds something back into its queue, once its program is gone.
+/// Requeues a job that has been placed, once its program is gone.
 pub(in crate::controller) fn requeue(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -123,7 +123,7 @@ pub(in crate::controller) fn requeue_job(
     }
 }
 
-/// Tells a job to stop; whoever waits is only taken out of its queue by a cancel.
+/// Stops a job. Only a cancel applies to a pending job.
 pub(in crate::controller) fn stop_job(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -137,7 +137,7 @@ pub(in crate::controller) fn stop_job(
     let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    let news = match &active.job.state {
+    let is_new = match &active.job.state {
         JobState::Ended { .. } => return Ok(()),
         JobState::Queued if why != StopReason::Cancel => return Ok(()),
         JobState::Queued => {
@@ -155,15 +155,15 @@ pub(in crate::controller) fn stop_job(
             true
         }
     };
-    if news {
-        let goes_on = active.job.run_state.suspended;
+    if is_new {
+        let was_suspended = active.job.run_state.suspended;
         active.memory_op.cancel();
         active.job.stop(why);
         active.job.run_state.cause = Some(cause);
-        // Nobody waits any more until its memory is elsewhere.
+        // A client that waits for the job's memory to be offloaded or restored gets its reply now.
         fx.replies.milestones.push(id);
         let job = active.job.clone();
-        if goes_on {
+        if was_suspended {
             usage::start_usage_span(jobs, io, id)?;
         }
         io.store.save(&job)?;
@@ -173,7 +173,7 @@ pub(in crate::controller) fn stop_job(
     Ok(())
 }
 
-/// Tells the supervisor of a stopping job; it ends the program with the grace it was given.
+/// Signals the supervisor of a stopping job, which then ends the program with the job's grace period.
 pub(in crate::controller) fn stop(
     jobs: &Jobs,
     children: &[SupervisorHandle],
@@ -191,7 +191,7 @@ pub(in crate::controller) fn stop(
     {
         tracing::warn!(job = %id, error = error_chain(&error), "cannot write the mark to stop; the supervisor gets only a signal");
     }
-    // Its client may outlive this daemon.
+    // The client may outlive this daemon.
     if active.job.spec.runner == Runner::Client
         && let Some(stopped) = active.job.stopped()
         && let Err(error) = dir.write_stopped(&stopped)
@@ -200,33 +200,33 @@ pub(in crate::controller) fn stop(
     }
     let launched = dir.launch().ok().flatten().map(|begun| begun.process);
     let supervisor = launched.or_else(|| {
-        // Killed now, it has started nothing.
+        // A supervisor without a launch record has started nothing, so a signal may end it.
         let mut children = children.iter();
         let pid = active.placed().and_then(|placed| placed.supervisor.pid);
         let child = children.find(|child| pid == Some(child.id()));
         child.and_then(SupervisorHandle::process)
     });
-    let told = supervisor.map(|process| {
+    let signalled = supervisor.map(|process| {
         process.signal(Signal::TERM)?;
-        // One that was stopped hears nothing until it goes on.
+        // A process that is stopped handles SIGTERM only after SIGCONT.
         process.signal(Signal::CONT)
     });
     reach("stop.told");
-    match told {
-        // Otherwise nobody has the job: the next look settles it or ends what was orphaned.
+    match signalled {
+        // Otherwise no supervisor has the job: the next check ends the job, or signals its orphans.
         Some(Ok(())) => {}
         Some(Err(_)) | None => fx.jobs.recheck.push(id),
     }
 }
 
-/// Ends what is left of a job whose supervisor did not, itself excepted: it has yet to write how the job ended.
+/// Kills what is left of a job after its grace period. The supervisor stays: it has to record how the job ended.
 pub(in crate::controller) fn kill(jobs: &Jobs, io: &Io, id: JobId) {
     let dir = start::job_dir(jobs, io, id);
     let Some(launch) = dir.launch().ok().flatten() else {
         return;
     };
     if let Some(group) = dir.group() {
-        // The supervisor is not in it.
+        // The cgroup does not contain the supervisor.
         let _ = group.kill();
     }
     let all = job_processes(jobs, id, &dir, launch.process);
@@ -234,11 +234,12 @@ pub(in crate::controller) fn kill(jobs: &Jobs, io: &Io, id: JobId) {
         tracing::warn!(job = %id, pid = process.pid, "the process still runs after the grace period; killing it");
         let _ = process.signal(Signal::KILL);
     }
-    // A supervisor that was stopped goes on, and reaps.
+    // A stopped supervisor continues, and reaps its children.
     let _ = launch.process.signal(Signal::CONT);
 }
 
-/// All processes of a job but its supervisor; without that one also those that have left its session and use what the job holds.
+/// All processes of a job but its supervisor. If the supervisor is gone, also processes that have left its session and
+/// use what the job holds.
 pub(in crate::controller) fn job_processes(
     jobs: &Jobs,
     id: JobId,
@@ -254,8 +255,9 @@ pub(in crate::controller) fn job_processes(
     all
 }
 
-/// Ends a job whose program was to be stopped before anybody heard of it, its supervisor included: that one may wait for a file
-/// system of the user's that never answers, and hears of nothing. A container's supervisor waits for the engine, and hears.
+/// Kills a job that has to stop before its program starts, and its supervisor too. That supervisor may wait for a file
+/// system of the user that never answers, and then handles no signal. A container's supervisor is spared: it waits for
+/// the engine, and handles signals.
 pub(in crate::controller) fn kill_unstarted(jobs: &Jobs, io: &Io, id: JobId) {
     kill(jobs, io, id);
     let dir = start::job_dir(jobs, io, id);

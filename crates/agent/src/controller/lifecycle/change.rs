@@ -1,12 +1,12 @@
-//! Changes of jobs that wait: their queue, their place in it, what they ask for, their priority, time limit and name.
+//! Changes of pending jobs: their queue, place, request, priority, time limit and name.
 //!
 //! ```text
-//! body ──► judged against the job and its caller ──► journal: all of it ──► events ──► plan
+//! body ──► validated for the job and its caller ──► journal: all of it ──► events ──► plan
 //!               │ one part is refused
-//!               └──► nothing is changed
+//!               └──► no change
 //! ```
-//! What is judged is also asked without being done: `why` names only commands that the daemon takes
-//! ([`commands`]). Of a job that runs only the time limit and the name change here; its amount is `resize`'s.
+//! `why` runs the same validation without the change, so it suggests only commands that the daemon accepts
+//! ([`commands`]). A running job can change its time limit and its name here; `resize` changes its amount.
 
 use std::sync::Arc;
 
@@ -27,14 +27,14 @@ use crate::model::job::{Job, JobSpec};
 use crate::model::policy::{check_priority, check_range, check_time_limit};
 use crate::model::validate::{self, budget, never_fits, usage};
 
-/// What a change makes of a job.
+/// A validated change: the job as it will be.
 struct ValidatedChange {
-    ask: JobSpec,
+    spec: JobSpec,
     resized: Option<Amount>,
     top: Top,
-    /// Bytes of its texts.
+    /// Bytes of the job's texts.
     texts: u64,
-    /// What is told of it: kinds of events and their words. Empty where nothing changes.
+    /// Events to record: kind and text. Empty if nothing changes.
     events: Vec<(&'static str, String)>,
 }
 
@@ -71,7 +71,7 @@ pub(in crate::controller) fn change_job(
         return Ok(Ok(id));
     };
     let job = &mut active.job;
-    job.spec = Arc::new(changed.ask);
+    job.spec = Arc::new(changed.spec);
     job.resized = changed.resized;
     job.run_state.top = changed.top;
     let job = job.clone();
@@ -87,11 +87,11 @@ pub(in crate::controller) fn change_job(
     Ok(Ok(id))
 }
 
-/// What the change would make of the job.
+/// Validates a change, and returns its result.
 ///
 /// # Errors
-/// What `submit` refuses of such a job, with the same codes; [`ErrorCode::Conflict`] for what its state does not
-/// allow.
+/// The errors of `submit` for such a job, with the same codes. [`ErrorCode::Conflict`] if the job's state does not
+/// allow the change.
 fn validate_change(
     state: &State,
     io: &Io,
@@ -106,7 +106,7 @@ fn validate_change(
     }
     check_state(job, change)?;
     let mut changed = ValidatedChange {
-        ask: JobSpec::clone(&job.spec),
+        spec: JobSpec::clone(&job.spec),
         resized: job.resized,
         top: job.run_state.top,
         texts: 0,
@@ -114,15 +114,15 @@ fn validate_change(
     };
     validate_queue(state, io, job, change, &mut changed)?;
     if change.top {
-        changed.top = top_of(&state.jobs, job, &changed.ask.queue, by);
+        changed.top = top_of(&state.jobs, job, &changed.spec.queue, by);
         if changed.top != job.run_state.top {
             let words = match changed.top {
                 Top::OfUser(_) => format!(
                     "moved before {}'s other jobs in queue {}",
-                    job.spec.user, changed.ask.queue
+                    job.spec.user, changed.spec.queue
                 ),
                 Top::No | Top::OfQueue(_) => {
-                    format!("moved to the front of queue {}", changed.ask.queue)
+                    format!("moved to the front of queue {}", changed.spec.queue)
                 }
             };
             changed.events.push(("moved", words));
@@ -141,10 +141,10 @@ fn validate_change(
             None => name,
         };
         note_change(&mut changed, "name", &job.spec.name, &name);
-        changed.ask.name = name;
+        changed.spec.name = name;
     }
     let before = state.jobs.active.get(&id).map_or(0, |active| active.texts);
-    changed.texts = (before + budget::ended_job_size(&changed.ask))
+    changed.texts = (before + budget::ended_job_size(&changed.spec))
         .saturating_sub(budget::ended_job_size(&job.spec));
     text_budget::check_changed(&state.jobs, io, id, changed.texts)?;
     if by.account.uid != job.spec.credentials.uid {
@@ -155,7 +155,7 @@ fn validate_change(
     Ok(changed)
 }
 
-/// Where the job is to wait, and what it is to ask for.
+/// Validates a new queue and a new request.
 fn validate_queue(
     state: &State,
     io: &Io,
@@ -171,24 +171,24 @@ fn validate_queue(
     if to.name != before.name {
         let words = format!("queue: {} -> {}", before.name, to.name);
         changed.events.push(("moved", words));
-        changed.ask.queue = to.name.clone();
-        // It was put first elsewhere.
+        changed.spec.queue = to.name.clone();
+        // Its place at the top belonged to the other queue.
         changed.top = Top::No;
     }
     let has = job.amount();
-    let asked = change.amount.clone().map(Amount::try_from).transpose()?;
+    let requested = change.amount.clone().map(Amount::try_from).transpose()?;
     let is_queues_own = before.amount == Some(has) && to.name != before.name;
-    let amount = match (asked, to.amount) {
-        (Some(asked), Some(fixed)) if asked != fixed => {
+    let amount = match (requested, to.amount) {
+        (Some(requested), Some(fixed)) if requested != fixed => {
             return Err(usage(format!(
                 "queue {} allocates {} to each of its jobs, but {} was requested",
                 to.name,
                 fixed.describe(),
-                asked.describe()
+                requested.describe()
             ))
-            .hint(open_queue_hint(io, &job.reference(), asked)));
+            .hint(open_queue_hint(io, &job.reference(), requested)));
         }
-        (Some(asked), _) => asked,
+        (Some(requested), _) => requested,
         (None, Some(fixed)) if is_queues_own => fixed,
         (None, Some(fixed)) if fixed != has && to.name != before.name => {
             return Err(usage(format!(
@@ -210,9 +210,9 @@ fn validate_queue(
     if amount == has {
         return Ok(());
     }
-    let asked = job.request().with_amount(amount);
-    can_ever_fit(&submit::gpus_ever(&state.mig, &state.gpus), &asked).map_err(never_fits)?;
-    projects::check_project(state, io, &job.owner(), &asked)?;
+    let requested = job.request().with_amount(amount);
+    can_ever_fit(&submit::gpus_ever(&state.mig, &state.gpus), &requested).map_err(never_fits)?;
+    projects::check_project(state, io, &job.owner(), &requested)?;
     changed.resized = Some(amount);
     let words = format!(
         "requests {} instead of {}",
@@ -223,7 +223,7 @@ fn validate_queue(
     Ok(())
 }
 
-/// A queue that is served, as its name is typed.
+/// Finds a queue of the configuration by name.
 fn served_queue(io: &Io, name: &str) -> Result<QueueSpec, Error> {
     let name: QueueName =
         (name.parse()).map_err(|error: IdError| usage(error.to_string()).hint(error.hint()))?;
@@ -239,7 +239,7 @@ fn served_queue(io: &Io, name: &str) -> Result<QueueSpec, Error> {
         })
 }
 
-/// What gives a waiting job an amount that its queue does not.
+/// The hint for a pending job in a queue with another fixed amount.
 pub(in crate::controller) fn open_queue_hint(io: &Io, id: &str, amount: Amount) -> String {
     let mut queues = io.config.queues.iter();
     match queues.find(|spec| spec.amount.is_none()) {
@@ -252,7 +252,7 @@ pub(in crate::controller) fn open_queue_hint(io: &Io, id: &str, amount: Amount) 
     }
 }
 
-/// A queue in which a job waits; one of an earlier daemon has no amount of its own.
+/// The queue of a pending job. A queue that is no longer configured has no fixed amount.
 fn spec_of(io: &Io, name: &QueueName) -> QueueSpec {
     let mut queues = io.config.queues.iter();
     let served = queues.find(|spec| spec.name == *name);
@@ -261,7 +261,7 @@ fn spec_of(io: &Io, name: &QueueName) -> QueueSpec {
         .unwrap_or_else(|| QueueSpec::open(name.clone()))
 }
 
-/// Puts a job first in this queue as far as its caller may; the same again leaves it where it is.
+/// Moves a job to the front of the queue as far as its caller may. A job that is first already keeps its number.
 fn top_of(jobs: &Jobs, job: &Job, queue: &QueueName, by: &Caller) -> Top {
     let there = jobs.active.values().map(|active| &active.job);
     let there = there.filter(|other| other.state == JobState::Queued && other.spec.queue == *queue);
@@ -279,14 +279,14 @@ fn top_of(jobs: &Jobs, job: &Job, queue: &QueueName, by: &Caller) -> Top {
     match (by.role >= Role::Operator, before) {
         (true, Top::OfQueue(_)) if is_topmost(before, &of_all) => before,
         (true, _) => Top::OfQueue(next_number(&of_all)),
-        // An operator put it before more than the own jobs.
+        // An operator moved the job before all jobs; its user must not move it behind them.
         (false, Top::OfQueue(_)) => before,
         (false, Top::OfUser(_)) if is_topmost(before, &of_own) => before,
         (false, _) => Top::OfUser(next_number(&of_own)),
     }
 }
 
-/// Commands that bring about these changes, word by word; none for what this caller may not do.
+/// Commands that make these changes, one word per element; empty for a change that the caller may not make.
 pub fn commands(
     state: &State,
     io: &Io,
@@ -338,7 +338,7 @@ fn command(state: &State, io: &Io, a_try: &SuggestedChange, by: &Caller) -> Opti
             };
             let mut command = words(&["move", &id, "-q", queue.as_str()]);
             if validate_change(state, io, a_try.job, &change, by).is_ok_and(|changed| {
-                changed.resized.unwrap_or(changed.ask.request.amount) == *amount
+                changed.resized.unwrap_or(changed.spec.request.amount) == *amount
             }) {
                 return Some(command);
             }
@@ -350,13 +350,13 @@ fn command(state: &State, io: &Io, a_try: &SuggestedChange, by: &Caller) -> Opti
     }
 }
 
-/// A change that would start a job, before it is known whether the caller may make it.
+/// A change that would start a job; the caller's rights are not checked yet.
 pub struct SuggestedChange {
     pub job: JobId,
     pub change: ChangeKind,
 }
 
-/// What is tried.
+/// The kind of change.
 pub enum ChangeKind {
     Release,
     Amount(Amount),
@@ -364,7 +364,7 @@ pub enum ChangeKind {
 }
 
 impl SuggestedChange {
-    /// The change of the job that the planner found.
+    /// The change that the planner suggests for a job.
     pub fn of(job: JobId, change: &divvy_core::SuggestedChange) -> Self {
         let what = match change {
             divvy_core::SuggestedChange::Amount(amount) => ChangeKind::Amount(*amount),
@@ -376,7 +376,7 @@ impl SuggestedChange {
     }
 }
 
-/// Of a job that runs only its time limit and its name change.
+/// Refuses to change the queue, request or priority of a job that is no longer pending.
 fn check_state(job: &Job, change: &JobChange) -> Result<(), Error> {
     let JobChange {
         queue,
@@ -422,7 +422,7 @@ fn validate_priority(
         check_priority(priority, by)?;
     }
     note_change(changed, "priority", &before, &priority);
-    changed.ask.policy.priority = priority;
+    changed.spec.policy.priority = priority;
     Ok(())
 }
 
@@ -440,7 +440,7 @@ fn validate_time_limit(
     check_time_limit(after)?;
     let longest = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
     let runs = job.state != JobState::Queued;
-    // Others were told when they start at the latest.
+    // Other users have start estimates that rely on this limit.
     if runs && longest(after) > longest(before) && by.role < Role::Operator {
         let why = format!(
             "changing the time limit of running job {id} from {} to {} requires the role {}, but {} (uid {}) has the role {}",
@@ -472,11 +472,11 @@ fn validate_time_limit(
         &format_duration(before),
         &format_duration(after),
     );
-    changed.ask.policy.time_limit_s = after;
+    changed.spec.policy.time_limit_s = after;
     Ok(())
 }
 
-/// Notes what is told of a part, if it is another one than before.
+/// Adds an event for a part that changes.
 fn note_change<T: PartialEq + ToString>(
     changed: &mut ValidatedChange,
     part: &str,
@@ -489,7 +489,7 @@ fn note_change<T: PartialEq + ToString>(
     }
 }
 
-/// `1h30m`, `90s`, `none`: as it would be typed.
+/// `1h30m`, `90s`, `none`: in the form in which the user would type it.
 fn format_duration(limit_s: Option<u64>) -> String {
     let Some(seconds) = limit_s else {
         return "none".to_owned();
@@ -499,13 +499,13 @@ fn format_duration(limit_s: Option<u64>) -> String {
         (seconds / 60 % 60, "m"),
         (seconds % 60, "s"),
     ];
-    let said: String = (parts.iter())
+    let text: String = (parts.iter())
         .filter(|(count, _)| *count > 0)
         .map(|(count, unit)| format!("{count}{unit}"))
         .collect();
-    match said.is_empty() {
+    match text.is_empty() {
         true => "0s".to_owned(),
-        false => said,
+        false => text,
     }
 }
 
@@ -515,14 +515,14 @@ mod tests {
 
     #[test]
     fn a_time_limit_is_told_as_it_is_typed() {
-        for (seconds, said) in [
+        for (seconds, text) in [
             (None, "none"),
             (Some(0), "0s"),
             (Some(90), "1m30s"),
             (Some(7200), "2h"),
             (Some(3661), "1h1m1s"),
         ] {
-            assert_eq!(format_duration(seconds), said);
+            assert_eq!(format_duration(seconds), text);
         }
     }
 }

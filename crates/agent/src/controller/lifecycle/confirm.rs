@@ -1,13 +1,14 @@
-//! Jobs that start once somebody confirms it: they hold their slice meanwhile, and nothing of them exists.
+//! Confirmation: a job that starts only after its front end confirms it. It holds its slice meanwhile, and no process
+//! of it exists.
 //!
 //! ```text
 //! placed ──► journal ──► granted ──► confirm ──► journal ──► answer, start
-//!    ▲                      │ nobody waits for it or confirms it
+//!    ▲                      │ no client waits for it or confirms it
 //!    └── wait ── held ◄─────┘
 //! ```
-//! A confirmation is for one slice: whoever is placed again is confirmed again. Where the daemon is killed before anything of a
-//! job was started, the next one leaves it where it was: unconfirmed, with its slice, or to be started in the slice that it was
-//! confirmed for.
+//! A confirmation is for one slice: a job that is placed again needs a new one. If the daemon is killed before it
+//! starts the job, the next daemon leaves the job unconfirmed with its slice. A job that was confirmed already starts
+//! in the slice that it was confirmed for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ use crate::model::job::{Job, JobSpec};
 use crate::model::validate::{self, budget, limits};
 
 impl Job {
-    /// It has its slice, and is to be confirmed.
+    /// The job has its slice, and its front end has not confirmed it.
     pub(in crate::controller) fn awaits_confirmation(&self) -> bool {
         let starting = matches!(self.state, JobState::Starting { .. });
         starting
@@ -43,12 +44,12 @@ impl Job {
             && self.run_state.confirmed.is_none()
     }
 
-    /// How long it keeps its slice while nobody asks for it.
+    /// How long the job keeps its slice while no client asks for it.
     pub(in crate::controller) fn confirm_timeout(&self) -> Duration {
         Duration::from_secs(self.spec.policy.confirm_within_s.unwrap_or_default())
     }
 
-    /// Where it stands, if it is to be confirmed at all.
+    /// The state of the confirmation, if the job needs one.
     pub(in crate::controller) fn confirmation(&self) -> Option<Confirmation> {
         self.spec.policy.confirm_within_s?;
         Some(match (&self.state, &self.run_state.confirmed) {
@@ -59,14 +60,15 @@ impl Job {
         })
     }
 
-    /// It was confirmed for what it holds, and starts there or not at all. What an instance is made of is not there to be relied on.
+    /// The job was confirmed for its slice, and starts there or not at all. This does not hold for MIG instances: they
+    /// may be gone.
     pub(in crate::controller) fn keeps_placement(&self) -> bool {
         let starting = matches!(self.state, JobState::Starting { .. });
         starting && self.run_state.confirmed.is_some() && !is_divided(self.state.grants())
     }
 }
 
-/// Everything that a job runs on is there: it starts, or is confirmed first.
+/// Everything that the job runs on exists: it starts, or waits for its confirmation.
 pub(in crate::controller) fn ready(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -91,7 +93,7 @@ pub(in crate::controller) fn ready(
     fx.record_event(io, Some(id), "granted", &text)
 }
 
-/// Starts a job that has its slice, perhaps as something else than was submitted.
+/// Confirms a job that has its slice. The confirmation may change what the job runs.
 pub(in crate::controller) fn confirm(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -120,11 +122,11 @@ pub(in crate::controller) fn confirm(
         Err(error) => return Ok(Err(error)),
     };
     let ready = active.has_all_instances();
-    let mut ask = JobSpec::clone(&active.job.spec);
-    ask.command = submit.command;
-    ask.container = submit.container;
-    ask.policy.labels = submit.labels;
-    let after = budget::ended_job_size(&ask) + budget::written(&submit.env);
+    let mut spec = JobSpec::clone(&active.job.spec);
+    spec.command = submit.command;
+    spec.container = submit.container;
+    spec.policy.labels = submit.labels;
+    let after = budget::ended_job_size(&spec) + budget::written(&submit.env);
     let texts = (active.texts + after).saturating_sub(before);
     if let Err(error) = text_budget::check_amended(jobs, io, id, texts) {
         return Ok(Err(error));
@@ -132,7 +134,7 @@ pub(in crate::controller) fn confirm(
     let Some(ActiveJob { job, .. }) = jobs.active.get_mut(&id).map(Box::as_mut) else {
         return Ok(Ok(id));
     };
-    job.spec = Arc::new(ask);
+    job.spec = Arc::new(spec);
     job.run_state.confirmed = Some(digest);
     let job = job.clone();
     io.store.save_amended(&job, &submit.env)?;
@@ -147,7 +149,7 @@ pub(in crate::controller) fn confirm(
     Ok(Ok(id))
 }
 
-/// What the job would have been submitted as.
+/// The submission as the confirmation changes it.
 fn amended(
     io: &Io,
     job: &Job,
@@ -180,7 +182,8 @@ fn amended(
     Ok(submit)
 }
 
-/// Takes the slice of a job that nobody has confirmed or waited for; it is placed again once somebody waits for it.
+/// Takes the slice of a job that no client has confirmed or waited for. The planner places it again once a client waits
+/// for it.
 pub(in crate::controller) fn expire_confirmation(
     jobs: &mut Jobs,
     mig: &mut MigManager,
@@ -207,7 +210,7 @@ pub(in crate::controller) fn expire_confirmation(
     Ok(())
 }
 
-/// Has a job started that was confirmed before its daemon was killed, or before its supervisor was.
+/// Starts a confirmed job again, after its daemon or its supervisor was killed.
 pub(in crate::controller) fn start_in_place(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -220,7 +223,7 @@ pub(in crate::controller) fn start_in_place(
     fx.record_event(io, Some(id), "starting", &format!("starting again: {why}"))
 }
 
-/// Somebody waits for the job: if it lost its slice because nobody did, it is in its queue's turn again.
+/// A client waits for the job. If it lost its slice because no client did, the planner considers it again.
 pub(in crate::controller) fn clear_confirmation_expiry(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -234,7 +237,7 @@ pub(in crate::controller) fn clear_confirmation_expiry(
     }
 }
 
-/// A point on the way of a job that was confirmed.
+/// A failpoint on the way of a job that was confirmed.
 pub(in crate::controller) fn pass(jobs: &Jobs, id: JobId, point: &str) {
     let active = jobs.active.get(&id);
     if active.is_some_and(|active| active.job.run_state.confirmed.is_some()) {
@@ -242,18 +245,18 @@ pub(in crate::controller) fn pass(jobs: &Jobs, id: JobId, point: &str) {
     }
 }
 
-/// What is said of one that waits for its confirmation, or was not confirmed.
+/// The reason of a job that waits for its confirmation, or was not confirmed in time.
 pub(in crate::controller) fn confirmation_block_reason(
     jobs: &Jobs,
     job: &Job,
 ) -> Option<BlockReason> {
-    let unasked = jobs
+    let is_expired = jobs
         .active
         .get(&job.id)
         .is_some_and(|active| active.has_expired_confirmation());
     let words = if job.awaits_confirmation() {
         "waits for its confirmation".to_owned()
-    } else if unasked && job.state == JobState::Queued {
+    } else if is_expired && job.state == JobState::Queued {
         let within = job.confirm_timeout().as_secs();
         format!("not confirmed within {within} s; waits until its front end asks for it again")
     } else {
@@ -267,11 +270,11 @@ pub(in crate::controller) fn confirmation_block_reason(
 
 enum ConfirmationState {
     Pending,
-    /// It was confirmed before, and in the same words.
+    /// It was confirmed before, with the same body.
     AlreadyConfirmed,
 }
 
-/// Whether a job can be confirmed like this now.
+/// Whether this confirmation can be applied now.
 fn confirmation_state(
     job: &Job,
     confirm: &Confirm,
@@ -322,7 +325,7 @@ fn confirmation_state(
     }
 }
 
-/// What a confirmation says, but for values that may be secrets.
+/// A digest of a confirmation. It has the names of the variables but not their values, which may be secret.
 fn digest(confirm: &Confirm) -> String {
     let names = confirm.env.keys();
     let said = Confirm {
@@ -348,9 +351,9 @@ mod tests {
     use crate::model::job::{Credentials, JobSpec, NewJob};
     use crate::model::policy::JobPolicy;
 
-    /// One that uid 1000 submitted, and that has its slice.
+    /// A job of uid 1000 that has its slice.
     fn granted() -> Job {
-        let ask = JobSpec {
+        let spec = JobSpec {
             name: "train".into(),
             user: "ana".into(),
             credentials: Credentials {
@@ -371,7 +374,7 @@ mod tests {
             secrets: Vec::new(),
         };
         let new = NewJob {
-            spec: ask,
+            spec,
             env: BTreeMap::new(),
             secrets: BTreeMap::new(),
             key: None,

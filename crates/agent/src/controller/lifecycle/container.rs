@@ -1,4 +1,4 @@
-//! From a job that asks for a container to the plan its supervisor makes one by.
+//! Container jobs: the plan by which a supervisor creates a container, its garbage collection, and its slice.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -32,18 +32,18 @@ use crate::journal::StoreError;
 use crate::supervisor::handle::SupervisorHandle;
 use crate::supervisor::job_environment::{JobEnvironment, for_job};
 
-/// Between two supervisors of one container: one that dies at once is not to be followed by the next at once.
+/// The delay between two supervisors of one container, so that one which dies at once is not replaced at once.
 const REST: Duration = Duration::from_secs(2);
 
-/// How long after the end of a job in a container it is looked for what is left of it: who takes that away has done so by then, or died.
+/// How long after a container job's end leftovers are collected. By then its supervisor has removed them or has died.
 pub(in crate::controller) const CONTAINER_GC_DELAY: Duration = Duration::from_secs(60);
 
-/// Which containers are left over from before, as of now.
+/// The input for the garbage collection: which containers may belong to active jobs.
 ///
 /// # Errors
 /// When the journal cannot be read.
 pub fn container_gc(jobs: &Jobs, io: &Io) -> Result<ContainerGc, StoreError> {
-    // Those that have ended in this round are still there.
+    // Jobs that ended in this round are still in the map.
     let active = jobs.active.values();
     let active = active.filter(|active| active.job.state.outcome().is_none());
     Ok(ContainerGc {
@@ -54,13 +54,13 @@ pub fn container_gc(jobs: &Jobs, io: &Io) -> Result<ContainerGc, StoreError> {
     })
 }
 
-/// Something may be left of a container, or of a CDI file, and is to be looked for this long from now at the latest.
+/// Schedules a collection, because a container or CDI file may be left over. It runs within `after`.
 pub(in crate::controller) fn schedule_container_gc(fx: &mut Effects, after: Duration) {
     let due = Instant::now() + after;
     fx.container_gc_at = Some(fx.container_gc_at.map_or(due, |before| before.min(due)));
 }
 
-/// Looks for what is left of jobs in containers, once it is time.
+/// Starts the garbage collection of containers and CDI files once it is due.
 pub(in crate::controller) fn run_container_gc(
     jobs: &Jobs,
     fx: &mut Effects,
@@ -81,7 +81,7 @@ pub(in crate::controller) fn run_container_gc(
     Ok(())
 }
 
-/// Gives a container that has lost its supervisor another one, which goes on where that one was.
+/// Starts a new supervisor for a container that has lost its own; it continues from the job's records.
 pub(in crate::controller) fn replace_supervisor(
     jobs: &mut Jobs,
     children: &mut Vec<SupervisorHandle>,
@@ -116,10 +116,10 @@ pub(in crate::controller) fn replace_supervisor(
     }
 }
 
-/// What brings a container into the slice of a job that holds one.
+/// The engine's flags that bring a container into the slice of a job.
 ///
 /// # Errors
-/// [`ErrorCode::NotFound`] for no such job, [`ErrorCode::Conflict`] for one that holds nothing now.
+/// [`ErrorCode::NotFound`] if there is no such job, [`ErrorCode::Conflict`] if it holds nothing now.
 pub fn docker_args(
     jobs: &Jobs,
     mig: &MigManager,
@@ -144,14 +144,14 @@ pub fn docker_args(
     }
     let asked = job.spec.container.as_ref();
     let is_guest = asked.is_some_and(|asked| asked.starter.is_some());
-    // Its supervisor looks at what is to be started first.
+    // Its supervisor first checks the process that will start the container.
     if is_guest && !matches!(start::job_dir(jobs, io, id).launch(), Ok(Some(_))) {
         let why = format!("job {id} is not ready for its container yet");
         return Err(Error::new(ErrorCode::Conflict, why).hint("try again in a moment"));
     }
     let (config, number) = (&io.config, id.to_string());
     let folder = config.home.slice(&number);
-    // What one that is to be confirmed will have is known before it is there.
+    // The slice of a job that waits for its confirmation is known before it exists.
     let ahead = job.awaits_confirmation();
     let has_slice = active.slice().is_some() || ahead && !is_divided(grants);
     let around = JobEnvironment {
@@ -173,14 +173,14 @@ pub fn docker_args(
         .map_err(|error| internal(&error))?;
     let files = JobFiles::of(start::job_dir(jobs, io, id).path());
     let edits = edits(&held, &files);
-    // A container job's are there; for any other they are made now.
+    // A container job already has these files; for any other job they are created now.
     if !ahead {
         job_files::write(&edits, &files).map_err(|error| internal(&error))?;
     }
     let instance = container_spec::instance(config.home.state());
     let name = container_spec::name(&instance, &number, job.run_state.runs);
     let mut flags = edits.flags();
-    // The job's supervisor knows the container by it.
+    // The job's supervisor finds the container by this flag.
     if is_guest {
         flags.push(container_spec::joins(&name));
     }
@@ -192,7 +192,7 @@ pub fn docker_args(
     })
 }
 
-/// The processes of a job's container, where it has one: they descend from the engine, not from the supervisor.
+/// The processes of a job's container, if it has one. They descend from the engine, not from the supervisor.
 pub(in crate::controller) fn processes(dir: &JobDir) -> Vec<Process> {
     let (launch, started) = (dir.launch().ok().flatten(), dir.started().ok().flatten());
     let first = started.map(|begun| begun.process);
@@ -209,7 +209,7 @@ pub(in crate::controller) fn processes(dir: &JobDir) -> Vec<Process> {
     }
 }
 
-/// Why a job cannot have its container.
+/// Why a job's container cannot be planned.
 #[derive(Debug, thiserror::Error)]
 pub enum ContainerError {
     #[error(transparent)]
@@ -222,7 +222,8 @@ pub enum ContainerError {
     Simulator(#[from] LibraryMissing),
 }
 
-/// What the supervisor of a job that has its grants needs. `runs`: how often it ran before. `limiter`: in which form it is to be; none where the hardware holds it.
+/// The plan for the supervisor of a container job. `runs`: its earlier runs. `limiter`: the form of the limiter, or
+/// `None` if the hardware enforces the limit.
 pub fn plan(
     config: &Config,
     container: &v1::Container,
@@ -247,10 +248,10 @@ pub fn plan(
     Ok(plan)
 }
 
-/// What of this machine a container is made with.
+/// The parts of this machine that a container needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine<'a> {
-    /// This program.
+    /// The path of this program.
     pub divvy: &'a Path,
     pub simulated: Option<&'a Simulated>,
     pub driver_version: &'a str,
@@ -266,7 +267,8 @@ impl Config {
     }
 }
 
-/// What of the host no job may mount: Divvy's own, from where one could write limits or call the daemon as its user, and the engine.
+/// Host paths that no job may mount. Through Divvy's own a job could change limits or call the daemon as its user;
+/// through the engine's socket it could do anything.
 fn protected_paths(home: &Home, socket: &Path) -> Vec<PathBuf> {
     let runtime = home.socket();
     let runtime = runtime.parent().unwrap_or(&runtime).to_owned();
@@ -278,7 +280,7 @@ fn protected_paths(home: &Home, socket: &Path) -> Vec<PathBuf> {
     ]
 }
 
-/// The same without a daemon, whose own wishes are left at what they are by default.
+/// The same plan without a daemon, with the default settings.
 pub fn plan_on(
     machine: &Machine<'_>,
     home: &Home,
@@ -312,7 +314,7 @@ pub fn plan_on(
     })
 }
 
-/// What holds any container to the job's slice.
+/// What brings a container into a job's slice: libraries, devices, variables and the limiter.
 pub fn slice_injection(
     machine: &Machine<'_>,
     around: &JobEnvironment<'_>,

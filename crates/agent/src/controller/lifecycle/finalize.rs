@@ -1,4 +1,4 @@
-//! The end of a job, or of one run of it: what is written down of how it went, and what is freed.
+//! Finalization: the end of a job, or of one of its runs, is journaled, and its slice is freed.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ use crate::job_dir::{ExitRecord, RunOutcome};
 use crate::journal::StoreError;
 use crate::model::oom;
 
-/// Writes down how a job ended and frees its slice; `None` when nobody knows. Not before its last process is gone:
-/// until then it keeps its slice, and the next tick looks again.
+/// Finalizes a run; `exit` is `None` if no record shows how it ended. While a process of the job lives, the job keeps
+/// its slice, and the next tick tries again.
 pub(in crate::controller) fn finalize(
     state: &mut State,
     fx: &mut Effects,
@@ -48,7 +48,7 @@ pub(in crate::controller) fn finalize(
         }
         None => {
             let placed = active.placed();
-            gone(exit, placed.and_then(|one| one.supervisor.end.as_deref()))
+            exit_of(exit, placed.and_then(|one| one.supervisor.end.as_deref()))
         }
     };
     let mut held = active.job.state.grants().iter();
@@ -72,13 +72,13 @@ pub(in crate::controller) fn finalize(
         }
     );
     fx.counters.preempted_done += u64::from(preempted);
-    let had_left = active.job.exited_before_stop(exit);
-    let told = match &active.job.state {
+    let exited_first = active.job.exited_before_stop(exit);
+    let stop_text = match &active.job.state {
         JobState::Stopping {
             why: StopReason::Cancel,
             ..
         } => Some("cancelled"),
-        JobState::Stopping { why, .. } if !had_left => match why {
+        JobState::Stopping { why, .. } if !exited_first => match why {
             StopReason::TimeLimit => Some("stopped by its time limit"),
             StopReason::Idle => Some("stopped by its idle rule"),
             StopReason::GpuLost => Some("one of its GPUs was lost"),
@@ -88,13 +88,13 @@ pub(in crate::controller) fn finalize(
         },
         _ => None,
     };
-    active.job.reason = match (told, words) {
-        (Some(told), Some(words)) => Some(format!("{told}; {words}")),
-        (Some(told), None) => Some(format!("{told}; exited with code 0")),
+    active.job.reason = match (stop_text, words) {
+        (Some(stop_text), Some(words)) => Some(format!("{stop_text}; {words}")),
+        (Some(stop_text), None) => Some(format!("{stop_text}; exited with code 0")),
         (None, words) => words,
     };
     active.job.ended_at = Some(exit.map_or_else(now, |exit| exit.at));
-    // A short program has come and gone between two looks.
+    // A short program can start and end between two checks.
     let unseen = active.job.started_at.is_none();
     let dir = records(&io.config.home, id, &active.job);
     let ran = unseen.then(|| dir.started().ok().flatten()).flatten();
@@ -132,7 +132,7 @@ pub(in crate::controller) fn finalize(
     }
 }
 
-/// Takes over what its slice remembers, before that goes.
+/// Stores the slice's peaks and denials in the journal before the slice is removed.
 pub(in crate::controller) fn save_allocation_stats(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -165,7 +165,7 @@ pub(in crate::controller) fn save_allocation_stats(
     limiter_alarms::record_alarms(jobs, fx, io, id, alarms)
 }
 
-/// Journals a job that has just ended, and lets everybody know.
+/// Journals the end of a job, and notifies its clients and dependents.
 pub(in crate::controller) fn journal_end(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -179,7 +179,7 @@ pub(in crate::controller) fn journal_end(
     let job = active.job.clone();
     let folder = io.config.home.job(&id.to_string());
     if job.spec.container.is_some() && folder.is_dir() {
-        // Whoever has it takes away what was made for it.
+        // A supervisor that still holds the lock removes its container itself.
         let dir = start::job_dir(jobs, io, id);
         let is_attended = dir.path().is_dir() && !matches!(dir.lock(), Ok(Some(_)));
         container::schedule_container_gc(
@@ -234,9 +234,9 @@ pub(in crate::controller) fn free_slice(jobs: &mut Jobs, io: &Io, id: JobId) {
     }
 }
 
-fn gone(exit: Option<&ExitRecord>, supervisor: Option<&str>) -> (ProgramExit, Option<String>) {
+fn exit_of(exit: Option<&ExitRecord>, supervisor: Option<&str>) -> (ProgramExit, Option<String>) {
     let Some(exit) = exit else {
-        // Only of one that this agent started is known how it ended.
+        // The exit status is known only of a supervisor that this daemon started.
         let words = match supervisor {
             Some(end) => {
                 format!("its supervisor {end} and left no record; the exit code is unknown")
@@ -269,7 +269,7 @@ fn gone(exit: Option<&ExitRecord>, supervisor: Option<&str>) -> (ProgramExit, Op
     }
 }
 
-/// Whether a program that left like this may have done so because its GPU was gone.
+/// Whether the loss of a GPU may have ended a program that exited in this way.
 fn is_failure(gone: &ProgramExit) -> bool {
     match gone {
         ProgramExit::Exited(code) => *code != 0,

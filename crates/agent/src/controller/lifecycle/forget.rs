@@ -1,4 +1,4 @@
-//! Forgetting the past: the rows, once their folders are gone.
+//! Retention: deletes rows of the journal, after the retention thread has deleted their folders.
 
 use crate::controller::admission::text_budget;
 use crate::controller::effects::Effects;
@@ -24,7 +24,7 @@ pub(in crate::controller) fn prune(
         }
         PruneBatch::UsersOverLimit(users) => text_budget::set_users_over_limit(jobs, users),
         PruneBatch::Jobs(mut ended) => {
-            // Somebody may have been submitted to run after one of them meanwhile.
+            // A job that depends on one of these may have been submitted meanwhile.
             let mut needed = ReferencedJobs::default();
             for active in jobs.active.values() {
                 needed.add(&active.job.spec.policy);

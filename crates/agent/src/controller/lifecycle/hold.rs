@@ -1,7 +1,7 @@
-//! Held jobs: they wait, are never placed, and hold up no job behind them until they are released.
+//! Held jobs: the planner does not place a held job, and no job behind it waits for it.
 //!
-//! The user and operators release a job that its user holds. Operators alone release another user's job that an operator
-//! holds.
+//! A user's own hold can be released by the user and by operators. An operator's hold on another user's job can be
+//! released by operators only.
 
 use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::{JobId, JobState};
@@ -22,7 +22,7 @@ use crate::model::policy::Hold;
 const TASK: &str = "clearml.task";
 
 impl Hold {
-    /// A hold by this caller of a job of this user's.
+    /// A hold by this caller on a job of user `owner`.
     pub(in crate::controller) fn by(caller: &Caller, owner: u32) -> Self {
         Self {
             by: caller.account.name.clone(),
@@ -31,7 +31,7 @@ impl Hold {
         }
     }
 
-    /// `held by ana; …`: who lets the job go on, and how.
+    /// `held by ana; …`: the holder, and how to release the job.
     pub(in crate::controller) fn describe(&self, id: &str) -> String {
         let by = &self.by;
         match self.operator {
@@ -65,12 +65,12 @@ impl Hold {
 }
 
 impl Job {
-    /// Who keeps it from being placed.
+    /// The hold that keeps the job from being placed.
     pub fn on_hold(&self) -> Option<&Hold> {
         (self.run_state.hold.as_ref()).filter(|_| self.state == JobState::Queued)
     }
 
-    /// The same in words.
+    /// The hold in words.
     pub(in crate::controller) fn hold_description(&self) -> Option<String> {
         Some(self.on_hold()?.describe(&self.reference()))
     }
@@ -189,10 +189,10 @@ pub(in crate::controller) fn is_released_by(jobs: &Jobs, id: JobId, by: &Caller)
     })
 }
 
-/// A job that has not ended, and whose queue no other scheduler owns.
+/// An active job that is not stopping, in a queue that belongs to no other scheduler.
 ///
 /// # Errors
-/// [`ErrorCode::Conflict`].
+/// [`ErrorCode::Conflict`] for any other job.
 pub(in crate::controller) fn not_elsewhere<'a>(
     jobs: &'a Jobs,
     id: JobId,

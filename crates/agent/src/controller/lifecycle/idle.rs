@@ -1,9 +1,10 @@
-//! Jobs that hold GPUs and do nothing with them.
+//! Idle jobs: jobs that hold GPUs but do not use them.
 //!
-//! Who does something is known from two sides. The driver's samples say whose kernels ran. A launch itself is seen only by the
-//! limiter, and only while it is told to look: so a job that has done nothing for half of its time is looked at more closely
-//! from then on, and is idle when it was for as long. Time in which nobody looked, as the agent was stopped or the machine
-//! slept, counts for nothing. What is in a MIG instance is seen by neither, and nothing is done about it.
+//! Two sources show activity. The driver's samples show which job's kernels ran. The limiter alone sees launches, and
+//! only while the daemon asks it to watch. So the daemon starts that watch once a job was idle for half of its idle
+//! time. The job counts as idle after its whole idle time, if launches were watched for half of it. Time without
+//! observation does not count: the daemon was stopped, or the machine slept. Neither source covers MIG instances, so no
+//! idle rule applies to them.
 
 use std::time::Duration;
 
@@ -23,30 +24,30 @@ use crate::model::cause::format_duration;
 use crate::model::idle::{Rule, rule};
 use crate::model::job::Job;
 
-/// What passes between two looks of an agent that has much to do: longer than that, nobody looked.
+/// The longest gap between two ticks of a busy daemon. A longer gap is time without observation.
 const LATE: Duration = TICK.saturating_mul(4);
 
 impl ActiveJob {
-    /// It runs, and whether it does anything can be seen.
+    /// The job runs, and its activity can be observed.
     fn is_observable(&self) -> bool {
         matches!(self.job.state, JobState::Running { .. })
             && !self.job.run_state.suspended
             && self.slice().is_some()
     }
 
-    /// For how long it has done nothing, as far as this agent has seen.
+    /// How long the job has been idle, as far as this daemon has observed.
     pub(in crate::controller) fn idle_for(&self) -> Option<Duration> {
         self.is_observable()
             .then(|| self.activity.last_active.elapsed())
     }
 }
 
-/// The rule that a job is under.
+/// The idle rule that applies to a job.
 pub(in crate::controller) fn idle_rule(io: &Io, job: &Job) -> Option<Rule> {
     rule(job.spec.policy.idle, io.config.idle)
 }
 
-/// What the tick does about it.
+/// Applies the idle rules at a tick.
 pub(in crate::controller) fn check_idle_jobs(
     jobs: &mut Jobs,
     timers: &mut Timers,
@@ -66,7 +67,7 @@ pub(in crate::controller) fn check_idle_jobs(
         };
         active.activity.skip_unobserved(missed);
         if !active.is_observable() {
-            // It waits, is being started, or is suspended: its time begins with its next run.
+            // The job waits, starts or is suspended: its idle time begins with its next run.
             active.activity.mark_active(Instant::now());
         }
         if let Some(at) = io.compute_scheduler.last_demand(id) {
@@ -97,7 +98,7 @@ pub(in crate::controller) fn check_idle_jobs(
     Ok(())
 }
 
-/// Its slice is going away.
+/// Stops the watch for launches, because the slice is about to be removed.
 pub(in crate::controller) fn stop_launch_watch(jobs: &mut Jobs, io: &Io, id: JobId) {
     if let Some(active) = jobs.active.get_mut(&id)
         && active.activity.launches_watched_since.take().is_some()
@@ -121,7 +122,7 @@ fn apply_idle_rule(
         "it did not use its GPUs for {}",
         format_duration(rule.after_s)
     );
-    // The engine pauses containers, not we.
+    // Divvy cannot suspend a container: its engine pauses it.
     let action = match rule.action {
         IdleAction::Suspend if active.job.spec.container.is_some() => IdleAction::Notify,
         action => action,

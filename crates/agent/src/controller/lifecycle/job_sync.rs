@@ -1,6 +1,8 @@
-//! Following jobs by their records: who has started, who has ended, who was lost; after a restart as on any day.
+//! Job sync: the daemon derives a job's progress from its records: whether its program has started or ended, or its
+//! supervisor is lost.
 //!
-//! `resume` and `tick` say when everybody is looked at, `end` what follows from an end.
+//! [`startup`](crate::controller::startup) and [`tick`](crate::controller::tick) decide when jobs are checked;
+//! [`finalize`] handles an end.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -34,36 +36,36 @@ use crate::model::job::Job;
 use crate::supervisor::forkserver;
 use crate::supervisor::handle::SupervisorHandle;
 
-/// How long a client may take to start its job once it has its slice.
+/// How long a client may take to start its job once the job has its slice.
 pub(in crate::controller) const CLIENT_START: Duration = Duration::from_secs(10);
 
-/// How long a nursery may take to say how a supervisor ended. It says it as soon as it runs; one that somebody has stopped does
-/// not.
+/// How long the daemon waits for the fork server to report how a supervisor ended. A running fork server reports it at
+/// once; one that was stopped with a signal does not.
 const SUPERVISOR_EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often a supervisor may end before it has started anything, under one agent: an agent that was killed before it
-/// started one is no reason to give the job up.
+/// How often a supervisor of this daemon may end before it has started the program; then the job fails. A daemon that
+/// was killed before it started a supervisor does not count against the job.
 const FALSE_STARTS: u32 = 3;
 
-/// What a job's folder says.
+/// What a job's records show.
 enum RecordState {
-    /// Nothing that is not known.
+    /// Nothing new.
     Nothing,
-    /// It has ended; nothing of it lives.
+    /// The job has ended, and none of its processes lives.
     Ended(ExitRecord),
-    /// Its program has been started.
+    /// Its program has started.
     Running(StartRecord),
-    /// Its program was started, its supervisor is gone, and this much of it lives.
+    /// Its program was started, its supervisor is gone, and these processes live.
     Orphans(Vec<Process>),
-    /// Its container was started, and nobody supervises it.
+    /// Its container was started, and no supervisor attends it.
     Unsupervised,
-    /// Its supervisor is gone, and so is whatever it started.
+    /// Its supervisor is gone, and so are all processes that it started.
     Lost,
-    /// Nobody has started it, and while this lock is held nobody can.
+    /// No process has started it, and none can while this lock is held.
     NeverStarted(File),
 }
 
-/// Looks for new records of a job.
+/// Checks a job for new records.
 pub(in crate::controller) fn check_records(
     state: &mut State,
     fx: &mut Effects,
@@ -74,7 +76,7 @@ pub(in crate::controller) fn check_records(
         return Ok(());
     };
     if active.job.claim().is_some() {
-        // Nobody writes any.
+        // A claim has no supervisor, so it has no records.
         return Ok(());
     }
     let dir = start::job_dir(&state.jobs, io, id);
@@ -85,7 +87,7 @@ pub(in crate::controller) fn check_records(
     apply_observed(state, fx, io, id, found)
 }
 
-/// Looks at one job's records, and at whether anybody supervises it.
+/// Checks a job's records, and whether a supervisor attends it.
 pub(in crate::controller) fn sync_job(
     state: &mut State,
     fx: &mut Effects,
@@ -110,8 +112,8 @@ pub(in crate::controller) fn sync_job(
     apply_observed(state, fx, io, id, found)
 }
 
-/// Has the end of a running job's supervisor told, so that it need not be looked for. It is the one that holds the lock: `found` says that
-/// somebody does, and who lives that wrote `launch` does it to his end.
+/// Watches the end of a running job's supervisor with a pidfd, so that it need not be polled. If `found` is `Nothing`,
+/// a process holds the lock. The process of the launch record holds that lock until it ends, so it is the supervisor.
 fn watch_supervisor(jobs: &mut Jobs, io: &Io, id: JobId, found: &Result<RecordState, RecordError>) {
     let dir = start::job_dir(jobs, io, id);
     let (Some(active), Some(watch)) = (jobs.active.get_mut(&id), &io.watch) else {
@@ -131,7 +133,7 @@ fn watch_supervisor(jobs: &mut Jobs, io: &Io, id: JobId, found: &Result<RecordSt
     }
 }
 
-/// Draws the consequences of what was found.
+/// Acts on what the records show.
 fn apply_observed(
     state: &mut State,
     fx: &mut Effects,
@@ -172,7 +174,7 @@ fn apply_observed(
     }
 }
 
-/// A job that could have had the wrapper and got the preload instead.
+/// Warns of a job that should have had the wrapper and got the preload.
 pub(in crate::controller) fn warn_of_the_weaker_form(jobs: &Jobs, io: &Io, id: JobId) {
     if let Ok(Some(limiter)) = start::job_dir(jobs, io, id).limiter()
         && limiter.failed
@@ -190,16 +192,16 @@ fn observe_job(
     active: &ActiveJob,
 ) -> Result<RecordState, RecordError> {
     let dir = start::job_dir(jobs, io, id);
-    let news = read_records(&dir, active)?;
-    if !matches!(news, RecordState::Nothing) {
-        return Ok(news);
+    let records = read_records(&dir, active)?;
+    if !matches!(records, RecordState::Nothing) {
+        return Ok(records);
     }
     let starting = matches!(active.job.state, JobState::Starting { .. });
-    // Nobody was to start it yet: its instances are not there, or were made in this very round.
+    // Its start is not due yet: its instances are not ready, or became ready in this round.
     if starting && (!active.has_all_instances() || fx.jobs.starts.contains(&id)) {
         return Ok(RecordState::Nothing);
     }
-    // Nor before it is confirmed.
+    // The job starts only after its confirmation.
     if active.job.awaits_confirmation() {
         return Ok(RecordState::Nothing);
     }
@@ -213,12 +215,12 @@ fn observe_job(
     let Some(lock) = dir.lock()? else {
         return Ok(RecordState::Nothing);
     };
-    // The supervisor is gone. It may have written its last record since we looked.
+    // The supervisor is gone. It may have written its last record since they were read.
     if let Some(exit) = dir.exit()? {
         return Ok(RecordState::Ended(exit));
     }
     let Some(launch) = dir.launch()? else {
-        // What ran once is not started again, whatever became of its record.
+        // A program that ran once is not started again, even if its record is lost.
         let is_new = matches!(
             active.job.state,
             JobState::Starting { .. } | JobState::Stopping { process: None, .. }
@@ -228,7 +230,7 @@ fn observe_job(
             false => RecordState::Lost,
         });
     };
-    // A container does not die with its supervisor, and the engine knows what has become of it.
+    // A container outlives its supervisor, and the engine knows its state.
     if active.job.spec.container.is_some() && dir.spec()?.is_some() {
         return Ok(RecordState::Unsupervised);
     }
@@ -254,7 +256,7 @@ fn mark_running(
     let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    let news = match &active.job.state {
+    let was_starting = match &active.job.state {
         JobState::Starting { .. } => true,
         JobState::Stopping { process: None, .. } => false,
         _ => return Ok(()),
@@ -268,10 +270,10 @@ fn mark_running(
     let job = active.job.clone();
     register_process_roots(jobs, io, id);
     io.store.save(&job)?;
-    if news {
+    if was_starting {
         fx.record_event(io, Some(id), "running", &running(process, &job))?;
     } else {
-        // Asked to stop before it ran: the supervisor is there to hear it now.
+        // The job was stopped before it ran: now the supervisor can handle the signal.
         fx.jobs.stops.push(id);
     }
     Ok(())
@@ -308,11 +310,11 @@ fn never_started(
     if let Some(outcome) = outcome {
         let exit = ExitRecord { outcome, at: now() };
         start::mark_spent(&state.jobs, io, id, &exit, &lock);
-        // Spent, it is nobody's to start. Who looks at its end is to see that nobody has it.
+        // A spent job cannot be started any more. The check of the lock that follows must find it free.
         drop(lock);
         return finalize::finalize(state, fx, io, id, Some(&exit));
     }
-    // Who had got away from an earlier run may have come into the slice of this one.
+    // An orphan of an earlier run may have joined the slice of this run.
     if orphans::has_orphans(&mut state.jobs, &state.gpus, fx, io, id)? {
         return Ok(());
     }
@@ -332,12 +334,12 @@ fn never_started(
         true => confirm::start_in_place(&mut state.jobs, fx, io, id, &why)?,
         false => requeue_unstarted(&mut state.jobs, &mut state.mig, fx, io, id, &why)?,
     }
-    // Until here nobody else could start it.
+    // The lock kept other processes from starting the job until here.
     drop(lock);
     Ok(())
 }
 
-/// Puts a job that nobody has started back into its queue, at the place that it had.
+/// Puts a job that was never started back into its queue, at its former place.
 pub(in crate::controller) fn requeue_unstarted(
     jobs: &mut Jobs,
     mig: &mut MigManager,
@@ -347,7 +349,7 @@ pub(in crate::controller) fn requeue_unstarted(
     why: &str,
 ) -> Result<(), StoreError> {
     if claims::is_claim(jobs, id) {
-        // It waits in no queue.
+        // A claim is in no queue.
         claims::give_up_claim(jobs, fx, id, why);
         return Ok(());
     }
@@ -368,7 +370,8 @@ pub(in crate::controller) fn requeue_unstarted(
     Ok(())
 }
 
-/// The supervisor was killed and the program lives on. It keeps its slice; if it was to be stopped, that is up to us.
+/// Handles a program that outlives its supervisor: it keeps its slice. If the job is stopping, the daemon signals the
+/// processes itself.
 fn orphaned(jobs: &mut Jobs, io: &Io, id: JobId, processes: &[Process]) {
     let Some(active) = jobs.active.get_mut(&id) else {
         return;
@@ -380,13 +383,13 @@ fn orphaned(jobs: &mut Jobs, io: &Io, id: JobId, processes: &[Process]) {
             rustix::process::Signal::KILL
         };
         for process in processes {
-            // Gone by itself is just as well.
+            // The process may have exited by itself.
             let _ = process.signal(signal);
         }
     }
 }
 
-/// Waits for the supervisors that have ended, and notes how they did: one that leaves no record leaves at least that.
+/// Reaps ended supervisors, and notes their exit status, which matters if they leave no record.
 pub(in crate::controller) fn reap_supervisors(
     jobs: &mut Jobs,
     children: &mut Vec<SupervisorHandle>,
@@ -415,8 +418,8 @@ pub(in crate::controller) fn reap_supervisors(
     }
 }
 
-/// Whether it is known how the supervisor of a lost job ended, as far as it will be: its lock is free some time before its
-/// nursery has said so.
+/// Whether the exit status of a lost job's supervisor is known, or will not become known. Its lock becomes free before
+/// the fork server reports the status.
 fn is_supervisor_exit_known(
     jobs: &mut Jobs,
     children: &mut Vec<SupervisorHandle>,
@@ -435,7 +438,7 @@ fn is_supervisor_exit_known(
     since.elapsed() >= SUPERVISOR_EXIT_TIMEOUT
 }
 
-/// Tells the observer from which processes the job's tree grows, and in which group, as far as the records say.
+/// Registers the roots of the job's process tree and its cgroup with the observer, as the records have them.
 pub(in crate::controller) fn register_process_roots(jobs: &Jobs, io: &Io, id: JobId) {
     let Ok(record) = start::job_dir(jobs, io, id).record() else {
         return;
@@ -457,7 +460,7 @@ fn describe_exit(ended: ExitStatus) -> String {
 }
 
 impl ActiveJob {
-    /// It is time for another look, as nobody would tell what it would find, or has not for a while.
+    /// Whether a check is due: no pidfd would report the supervisor's end, or the last check was long ago.
     pub(in crate::controller) fn needs_check(&self) -> bool {
         let placed = self.placed();
         let last_checked = placed.and_then(|placed| placed.supervisor.last_checked);
@@ -465,7 +468,7 @@ impl ActiveJob {
     }
 }
 
-/// What the records say that is not known.
+/// What is new in the records.
 fn read_records(dir: &JobDir, active: &ActiveJob) -> Result<RecordState, RecordError> {
     if active.job.state.process().is_some() {
         let exit = dir.exit()?;
@@ -478,7 +481,7 @@ fn read_records(dir: &JobDir, active: &ActiveJob) -> Result<RecordState, RecordE
     })
 }
 
-/// Whether a client has yet to come for its job. Trying the lock then might be what makes it fail to take it.
+/// Whether the job's client has yet to start it. If the daemon tried the lock now, the client might fail to take it.
 fn awaits_client(active: &ActiveJob) -> bool {
     active.job.spec.runner == Runner::Client
         && matches!(active.job.state, JobState::Starting { .. })

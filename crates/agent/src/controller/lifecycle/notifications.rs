@@ -1,8 +1,9 @@
-//! Notices: what users have asked to be started when a job has ended (`--notify`).
+//! Notifications: a command of the user that runs when a job has ended (`--notify`).
 //!
-//! The daemon takes a notice down in the transaction that ends the job, and starts it when that is durable. The journal ends a job
-//! once, so a notice is started at most once, whatever crashes. One that waits is lost with the daemon. It has a supervisor and a
-//! record of its own, in the folder `notice` of the job's, and no part of the job's slice.
+//! The daemon queues a notification in the transaction that ends the job, and starts it once that transaction is
+//! durable. The journal ends a job once, so a notification runs at most once, even after a crash. A queued notification
+//! is lost if the daemon dies. It has its own supervisor and its own record, in the job's folder `notice`, and no part
+//! of the job's slice.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::unix::fs::fchown;
@@ -27,24 +28,24 @@ use crate::supervisor::handle::SupervisorHandle;
 use crate::supervisor::job_environment::{JobEnvironment, for_job};
 use crate::supervisor::script;
 
-/// How long a notice may run: a mail server that does not answer is given up within it.
+/// How long a notification may run, for example against a mail server that does not answer.
 const TIME: Duration = Duration::from_secs(60);
 
 /// From SIGTERM to SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Notices that run at once, of all users and of one.
+/// Notifications that may run at once: of all users, and of one.
 const MOST_RUNNING: usize = 16;
 const MOST_RUNNING_OF_A_USER: usize = 4;
 
-/// Notices of one user that wait for others of theirs, and their bytes.
+/// Notifications of one user that may be queued, and their bytes.
 const MOST_WAITING: usize = 1000;
 const MOST_BYTES: u64 = 16 << 20;
 
-/// Where a program is looked for that has no variables from a shell, as in a container's job.
+/// The default `PATH` of a job without variables from a shell, such as a container job.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// The notices of jobs that have ended.
+/// The notifications of ended jobs.
 #[derive(Debug, Default)]
 pub struct Notifications {
     /// By user.
@@ -59,7 +60,7 @@ struct Notification {
     bytes: u64,
 }
 
-/// A notice whose supervisor has not been waited for.
+/// A notification that has started. Its supervisor has not been reaped.
 #[derive(Debug)]
 struct Running {
     job: JobId,
@@ -68,7 +69,7 @@ struct Running {
 }
 
 impl Notifications {
-    /// Whether one more of this size fits.
+    /// Whether a notification of this size may be queued.
     fn admits(&self, uid: u32, bytes: u64) -> bool {
         let waiting = self.waiting.get(&uid).map(VecDeque::as_slices);
         let (front, back) = waiting.unwrap_or_default();
@@ -76,7 +77,7 @@ impl Notifications {
         front.len() + back.len() < MOST_WAITING && held.saturating_add(bytes) <= MOST_BYTES
     }
 
-    /// The next to be started, of the user with the fewest that run.
+    /// The next notification to start: of the user with the fewest running ones.
     fn next(&mut self) -> Option<(u32, Notification)> {
         if self.running.len() >= MOST_RUNNING {
             return None;
@@ -93,7 +94,7 @@ impl Notifications {
     }
 }
 
-/// Takes down what is to be started for a job that has just ended, before its environment is forgotten.
+/// Queues the notification of a job that has just ended, before its environment is deleted.
 pub(in crate::controller) fn queue_notification(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -118,7 +119,7 @@ pub(in crate::controller) fn queue_notification(
         }
     }
     let uid = job.spec.credentials.uid;
-    let spec = self::notice(io, job, line, env);
+    let spec = self::launch_spec(io, job, line, env);
     let bytes = budget::written(&spec);
     if !jobs.notifications.admits(uid, bytes) {
         let why = format!(
@@ -137,8 +138,8 @@ pub(in crate::controller) fn queue_notification(
     Ok(())
 }
 
-/// What a notice's supervisor starts.
-fn notice(io: &Io, job: &Job, line: String, env: BTreeMap<String, String>) -> LaunchSpec {
+/// The launch spec of a notification.
+fn launch_spec(io: &Io, job: &Job, line: String, env: BTreeMap<String, String>) -> LaunchSpec {
     let id = job.id.to_string();
     let around = JobEnvironment {
         job: &id,
@@ -182,7 +183,7 @@ fn notice(io: &Io, job: &Job, line: String, env: BTreeMap<String, String>) -> La
     }
 }
 
-/// Starts the notices whose turn it is, once the ends of their jobs are durable.
+/// Starts queued notifications, once the ends of their jobs are durable.
 pub(in crate::controller) fn start_notifications(
     jobs: &mut Jobs,
     children: &mut Vec<SupervisorHandle>,
@@ -200,7 +201,7 @@ pub(in crate::controller) fn start_notifications(
     while let Some((uid, notice)) = jobs.notifications.next() {
         let job = notice.job;
         reach("notice.noted");
-        match give(io, &notice) {
+        match start_supervisor(io, &notice) {
             Ok(child) => {
                 reach("notice.given");
                 let supervisor = child.id();
@@ -218,7 +219,7 @@ pub(in crate::controller) fn start_notifications(
     }
 }
 
-fn give(io: &Io, notice: &Notification) -> Result<SupervisorHandle, StartError> {
+fn start_supervisor(io: &Io, notice: &Notification) -> Result<SupervisorHandle, StartError> {
     let home = io.config.home.job(&notice.job.to_string());
     let dir = folder(&home);
     dir.write_spec(&notice.spec)?;

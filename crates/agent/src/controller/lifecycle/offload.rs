@@ -1,12 +1,13 @@
-//! Suspended jobs without their GPUs: their memory goes into the host's, others have the room meanwhile, and it comes back before
-//! anybody new gets it.
+//! Offloading: the GPU memory of suspended jobs moves to host memory. Other jobs may use the GPUs meanwhile. A resumed
+//! job gets its GPUs back before any new job is placed.
 //!
 //! ```text
-//! release ──► journal: leaving ──► errand ──► journal: aside ── GPUs are free ──► resume ──► journal: due
-//!    the job goes on ◄── journal: kept ◄── errand ◄── journal: returning ◄── there is room, and nobody before it ┘
+//! release ──► journal: leaving ──► offload ──► journal: aside ── GPUs are free ──► resume ──► journal: due
+//!    the job runs ◄── journal: kept ◄── restore ◄── journal: returning ◄── there is room, and no job is before it ┘
 //! ```
-//! Every step is journaled before it is done, and what is left of one is found by asking the processes how they are: an errand that an
-//! agent's end cut short is given again by the next. What cannot be released stays on its GPUs, and the job is suspended all the same.
+//! Every step is journaled before it is done. After a restart, the daemon asks the processes for their state, and
+//! repeats a checkpoint operation that was interrupted. Memory that cannot be offloaded stays on its GPUs, and the job
+//! is suspended all the same.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,33 +40,34 @@ use crate::host::process::Process;
 use crate::journal::StoreError;
 use crate::model::job::{Allocation, Job};
 
-/// After a failure it is tried again, each time after twice as long, at most after this.
+/// Backoff after a failed operation: it doubles with each failure, up to a limit.
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
-/// What is under way for a job's memory.
+/// The checkpoint operation on a job's memory.
 #[derive(Default)]
 pub struct MemoryOp {
-    /// Set when nobody wants it any more.
+    /// Set to cancel the running operation.
     cancelled: Option<Arc<AtomicBool>>,
-    /// Tries in a row that came to nothing.
+    /// Failed attempts in a row.
     failures: u32,
     retry_after: Option<Instant>,
-    /// What the last one failed for.
+    /// The error of the last failure.
     last_error: Option<String>,
-    /// What a job that is to go on waits for.
+    /// What keeps a resumed job from its GPUs.
     blocked_by: Option<ResumeBlocked>,
 }
 
 impl MemoryOp {
-    /// Nobody wants it any more; it ends by itself.
+    /// Cancels the operation, which then ends by itself.
     pub(in crate::controller) fn cancel(&self) {
-        if let Some(withdrawn) = &self.cancelled {
-            withdrawn.store(true, Ordering::SeqCst);
+        if let Some(cancelled) = &self.cancelled {
+            cancelled.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Whether a job that is to go on has its room kept until then.
+    /// Whether the planner keeps room for the resumed job. It does not if the job waits for its quota or for an
+    /// unavailable GPU, perhaps for ever.
     pub(in crate::controller) fn keeps_reservation(&self) -> bool {
         self.blocked_by
             .as_ref()
@@ -81,19 +83,19 @@ impl MemoryOp {
 }
 
 impl ActiveJob {
-    /// Nobody copies its memory now.
+    /// No operation copies its memory now.
     pub(in crate::controller) fn is_memory_idle(&self) -> bool {
         self.memory_op.cancelled.is_none()
     }
 }
 
 impl Job {
-    /// Whether it holds what it was granted: not while its memory is aside.
+    /// Whether it holds its grants; an offloaded job does not.
     pub(in crate::controller) fn holds(&self) -> bool {
         !self.state.grants().is_empty() && self.run_state.aside.memory.holds_gpus()
     }
 
-    /// As the planner has it; `None` for one that holds nothing and is not to.
+    /// The job as the planner counts it; `None` if it neither holds GPUs nor waits to get them back.
     pub(in crate::controller) fn held(&self) -> Option<AllocatedJob> {
         let aside = &self.run_state.aside;
         let is_due =
@@ -115,7 +117,7 @@ impl Job {
         })
     }
 
-    /// Where its memory is, once it was to be put aside.
+    /// Where its memory is, if the job is suspended and its memory was to be offloaded.
     pub(in crate::controller) fn memory(&self) -> Option<JobMemory> {
         let aside = &self.run_state.aside;
         let is_over = !self.run_state.suspended || !matches!(self.state, JobState::Running { .. });
@@ -131,7 +133,7 @@ impl Job {
     }
 }
 
-/// Suspends a job and has its memory put aside, or says why that stays.
+/// Suspends a job and offloads its memory, or records why its memory stays.
 pub(in crate::controller) fn offload(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -176,7 +178,7 @@ pub(in crate::controller) fn offload(
     }
 }
 
-/// Why a job's memory cannot even be tried to put aside.
+/// Why no attempt to offload a job's memory is possible.
 fn offload_obstacle(jobs: &Jobs, id: JobId) -> Option<String> {
     let active = jobs.active.get(&id)?;
     if is_divided(active.job.state.grants()) {
@@ -188,7 +190,7 @@ fn offload_obstacle(jobs: &Jobs, id: JobId) -> Option<String> {
     None
 }
 
-/// Its memory is not put aside.
+/// Records that a job's memory stays on its GPUs.
 fn keep_on_gpu(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -207,7 +209,7 @@ fn keep_on_gpu(
     fx.record_event(io, Some(id), "memory_release_failed", &why)
 }
 
-/// What somebody wants of a job's memory, or what has become of it: journaled, with what the job holds from now on.
+/// Journals a request about a job's memory or the result of an operation, and what the job holds from now on.
 pub(in crate::controller) fn move_memory(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -230,7 +232,7 @@ pub(in crate::controller) fn move_memory(
     }
     active.memory_op.blocked_by = None;
     active.job.run_state.aside.memory = after;
-    // Who waits keeps its place.
+    // A repeated request has returned above, so a due job keeps its place in the order.
     active.job.run_state.aside.since = Some(now());
     let holding = (before.holds_gpus(), after.holds_gpus());
     if holding == (true, false) {
@@ -253,7 +255,7 @@ pub(in crate::controller) fn move_memory(
     {
         fx.replan = true;
     }
-    // The limits that go with it.
+    // The limits change with the memory.
     fx.jobs.resizes.push(id);
     if after.is_copying() {
         fx.jobs.memory_ops.push(id);
@@ -268,7 +270,7 @@ pub(in crate::controller) fn move_memory(
     Ok(())
 }
 
-/// A suspended job whose memory may be elsewhere is to go on, or to stay so. False where it is an ordinary one.
+/// Suspends or resumes an offloaded job. False if the job's memory is on its GPUs as usual.
 pub(in crate::controller) fn pause_memory(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -281,7 +283,7 @@ pub(in crate::controller) fn pause_memory(
     };
     let aside = &active.job.run_state.aside;
     if aside.memory == MemoryResidency::Kept {
-        // What could not be released may have been locked after all: it is asked.
+        // A process that refused the offload may be locked by the driver all the same: the operation asks the driver.
         let may_be_locked = !suspend && active.job.run_state.suspended && !aside.parts.is_empty();
         if may_be_locked {
             move_memory(jobs, fx, io, id, MemoryEvent::Recall)?;
@@ -306,7 +308,7 @@ pub(in crate::controller) fn pause_memory(
     Ok(true)
 }
 
-/// Gives jobs that are to go on their GPUs again, where there is room: before anybody new is placed.
+/// Gives resumed jobs their GPUs back if there is room, before any new job is placed.
 pub(in crate::controller) fn resume_offloaded(
     state: &mut State,
     fx: &mut Effects,
@@ -326,11 +328,11 @@ pub(in crate::controller) fn resume_offloaded(
             continue;
         };
         if !active.memory_op.keeps_reservation() {
-            // It keeps its turn.
+            // The snapshot keeps no room for the job, but the job keeps its turn.
             snapshot.held.extend(active.job.held());
         }
-        match plan_resume(&snapshot, id, &uses(active)) {
-            Err(lacks) => active.memory_op.blocked_by = Some(lacks),
+        match plan_resume(&snapshot, id, &memory_by_allocation(active)) {
+            Err(blocked_by) => active.memory_op.blocked_by = Some(blocked_by),
             Ok(grants) => {
                 active.job.relabel(grants);
                 move_memory(&mut state.jobs, fx, io, id, MemoryEvent::Fits)?;
@@ -343,17 +345,17 @@ pub(in crate::controller) fn resume_offloaded(
     Ok(())
 }
 
-/// Gives the errands that are due: what is journaled and not under way.
+/// Starts the journaled checkpoint operations that are not running.
 pub(in crate::controller) fn run_memory_ops(jobs: &mut Jobs, fx: &mut Effects, io: &Io) {
-    let mut trips = std::mem::take(&mut fx.jobs.memory_ops);
-    trips.sort_unstable();
-    trips.dedup();
-    for id in trips {
+    let mut ops = std::mem::take(&mut fx.jobs.memory_ops);
+    ops.sort_unstable();
+    ops.dedup();
+    for id in ops {
         run_memory_op(jobs, io, id);
     }
 }
 
-/// Those whose pause is over.
+/// Queues the operations of this tick; one in its backoff is skipped later.
 pub(in crate::controller) fn retry_memory_ops(jobs: &mut Jobs, fx: &mut Effects, io: &Io) {
     for id in active_set::active_jobs(jobs, io) {
         let moves = jobs.active.get(&id).is_some_and(|active| {
@@ -371,7 +373,7 @@ fn run_memory_op(jobs: &mut Jobs, io: &Io, id: JobId) {
         return;
     };
     let aside = &active.job.run_state.aside;
-    let way = match aside.memory {
+    let direction = match aside.memory {
         MemoryResidency::Leaving => Direction::Offload,
         MemoryResidency::Returning { .. } => Direction::Restore,
         MemoryResidency::Kept | MemoryResidency::Aside | MemoryResidency::Due => return,
@@ -387,7 +389,7 @@ fn run_memory_op(jobs: &mut Jobs, io: &Io, id: JobId) {
     let launch = dir.launch().ok().flatten();
     let (Some(launch), Some(slice)) = (launch, active.slice().map(HeldSlice::ledger)) else {
         let why = "its records or its slice cannot be read".to_owned();
-        let ended = match way {
+        let ended = match direction {
             Direction::Offload if aside.parts.is_empty() => CheckpointOutcome::Refused(why),
             Direction::Offload => CheckpointOutcome::Failed(why),
             Direction::Restore => CheckpointOutcome::NotRestored(why),
@@ -395,22 +397,22 @@ fn run_memory_op(jobs: &mut Jobs, io: &Io, id: JobId) {
         let attempt = active.job.attempt;
         return io.checkpoint_ops.report_not_started(id, attempt, ended);
     };
-    let withdrawn = Arc::new(AtomicBool::new(false));
-    active.memory_op.cancelled = Some(Arc::clone(&withdrawn));
+    let cancelled = Arc::new(AtomicBool::new(false));
+    active.memory_op.cancelled = Some(Arc::clone(&cancelled));
     let grants = active.job.state.grants().iter();
     io.checkpoint_ops.start(CheckpointOp {
         job: id,
         attempt: active.job.attempt,
-        direction: way,
+        direction,
         supervisor: launch.process,
         slice,
         gpus: grants.map(|grant| grant.gpu.clone()).collect(),
         parts: aside.parts.clone(),
-        is_withdrawn: withdrawn,
+        is_withdrawn: cancelled,
     });
 }
 
-/// Draws the consequences of what an errand says.
+/// Applies the report of a checkpoint operation.
 pub(in crate::controller) fn apply_checkpoint_report(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -429,15 +431,15 @@ pub(in crate::controller) fn apply_checkpoint_report(
     match what {
         CheckpointUpdate::LockPending(parts, journaled) => match is_its {
             true => record_checkpoint_processes(jobs, fx, io, id, parts, journaled),
-            // Nobody answers, and so it ends.
+            // The operation gets no reply, and so it ends.
             false => Ok(()),
         },
         CheckpointUpdate::Finished(outcome) => {
             active.memory_op.cancelled = None;
-            // Who waits for its end may not have to any more.
+            // A client that waits for the operation may get its reply now.
             fx.replies.milestones.push(id);
             if active.job.run_state.aside.memory.is_copying() {
-                // Something else may have been asked for meanwhile.
+                // The opposite operation may have been requested meanwhile.
                 fx.jobs.memory_ops.push(id);
             }
             match is_its && matches!(active.job.state, JobState::Running { .. }) {
@@ -479,7 +481,7 @@ fn finish_memory_op(
     let before = active.job.run_state.aside.memory;
     match (outcome, before) {
         (CheckpointOutcome::Saved, MemoryResidency::Leaving) => {
-            let memory: Bytes = uses(active).into_iter().sum();
+            let memory: Bytes = memory_by_allocation(active).into_iter().sum();
             let labels = super::schedule::labels(&active.job);
             move_memory(jobs, fx, io, id, MemoryEvent::Offloaded)?;
             let words = format!("{} of {labels} is in host memory", memory.human());
@@ -517,26 +519,26 @@ fn finish_memory_op(
             let is_new = active.memory_op.last_error.as_ref() != Some(&why);
             active.memory_op.record_failure(why.clone());
             tracing::warn!(job = %id, "cannot restore the job's memory to its GPUs: {why}");
-            // What of it goes on meanwhile would wait for the rest.
+            // Processes that run meanwhile would wait for the others.
             fx.jobs.pauses.push(id);
             match is_new {
                 true => fx.record_event(io, Some(id), "memory_restore_failed", &why),
                 false => Ok(()),
             }
         }
-        // It came too late: the next errand begins with how things are.
+        // The report is outdated: the next operation reads the actual state.
         _ => Ok(()),
     }
 }
 
-/// Why a job that was to be suspended without its GPUs is where it is.
+/// The reason that a job shows after a request to offload its memory.
 pub(in crate::controller) fn offload_block_reason(jobs: &Jobs, job: &Job) -> Option<BlockReason> {
     let memory = job.memory()?;
     let aside = &job.run_state.aside;
     let active = jobs.active.get(&job.id)?;
-    let trip = &active.memory_op;
-    let tried = trip.last_error.as_ref();
-    let bytes: Bytes = uses(active).into_iter().sum();
+    let op = &active.memory_op;
+    let tried = op.last_error.as_ref();
+    let bytes: Bytes = memory_by_allocation(active).into_iter().sum();
     let its = format!("its {} of {}", bytes.human(), super::schedule::labels(job));
     let words = match memory.place {
         MemoryPlace::Gpu => {
@@ -548,9 +550,9 @@ pub(in crate::controller) fn offload_block_reason(jobs: &Jobs, job: &Job) -> Opt
             let since = memory.since;
             format!("holds no GPU: {its} is in host memory since {since:.0}")
         }
-        MemoryPlace::RestorePending => match &trip.blocked_by {
-            Some(lacks) => {
-                format!("resuming, waits for {lacks}; {its} is in host memory")
+        MemoryPlace::RestorePending => match &op.blocked_by {
+            Some(blocked_by) => {
+                format!("resuming, waits for {blocked_by}; {its} is in host memory")
             }
             None => format!("resuming; {its} is in host memory"),
         },
@@ -567,23 +569,23 @@ pub(in crate::controller) fn offload_block_reason(jobs: &Jobs, job: &Job) -> Opt
     })
 }
 
-/// Whether a job's memory is where it is for now.
+/// Whether no operation moves the job's memory.
 pub(in crate::controller) fn is_memory_settled(active: &ActiveJob) -> bool {
     !active.job.run_state.aside.memory.is_copying()
 }
 
-/// What a job's memory comes to by its account, by position in its holdings.
-fn uses(active: &ActiveJob) -> Vec<Bytes> {
-    let account = active.slice().and_then(|slice| slice.read().ok());
-    account.map_or_else(Vec::new, |account| {
-        comes_to(&account, &active.job.allocations)
+/// A job's memory by its ledger, by position in its allocations.
+fn memory_by_allocation(active: &ActiveJob) -> Vec<Bytes> {
+    let ledger = active.slice().and_then(|slice| slice.read().ok());
+    ledger.map_or_else(Vec::new, |ledger| {
+        capped_usage(&ledger, &active.job.allocations)
     })
 }
 
-/// The same of one account: no more than was granted, whatever the account says.
-fn comes_to(account: &Snapshot, holdings: &[Allocation]) -> Vec<Bytes> {
+/// The same for one ledger, capped at the grant: the job itself writes the ledger.
+fn capped_usage(ledger: &Snapshot, holdings: &[Allocation]) -> Vec<Bytes> {
     let of = |(gpu, holding): (usize, &Allocation)| {
-        Bytes::new(account.usage(gpu).used()).min(holding.grant.memory)
+        Bytes::new(ledger.usage(gpu).used()).min(holding.grant.memory)
     };
     holdings.iter().enumerate().map(of).collect()
 }
@@ -612,7 +614,7 @@ mod tests {
         let slot = Slice::open(folder.path()).unwrap().join().unwrap();
         slot.force(0, Bytes::gib(6).get());
         slot.force(1, Bytes::gib(600).get());
-        let account = Slice::open(folder.path()).unwrap().read().unwrap();
+        let ledger = Slice::open(folder.path()).unwrap().read().unwrap();
         let holding = |uuid| Allocation {
             grant: Grant {
                 gpu: GpuUuid::from_bytes([uuid; 16]),
@@ -625,7 +627,7 @@ mod tests {
             goal: None,
             stats: AllocationStats::default(),
         };
-        let found = comes_to(&account, &[holding(1), holding(2)]);
+        let found = capped_usage(&ledger, &[holding(1), holding(2)]);
         assert_eq!(found, [Bytes::gib(6), Bytes::gib(8)]);
     }
 }

@@ -1,11 +1,13 @@
-//! Who is still there when a job has ended: its slice is free when the last of them is gone, and none of them keeps it for ever.
+//! Orphans: processes that outlive their job's run. The slice stays allocated until the last of them is gone, but not
+//! for ever.
 //!
-//! A job writes its slots itself, so it could name anybody in them, and have any process of its user map the file. For the grace of a
-//! stop they are waited for. Then those that are the job's are killed: whom the driver lists is by the kernel's word, and whoever else has
-//! the slice mapped by its user. A process of another user that holds nothing of the GPUs is let be, and said.
+//! A job writes its ledger slots itself. It could name any process there, and could have any process of its user map
+//! the slice. So the daemon waits for orphans for the grace period of a stop. Then it kills the processes that the
+//! driver lists, and the processes of the job's user that have the slice mapped. A process of another user that has
+//! only the slice mapped is left alone, and an event reports it.
 //!
-//! Whoever is in a MIG instance has no slice, and only the driver's list shows him. Where the last look could not read it, the next is
-//! waited for, as long as for anybody.
+//! A job on MIG instances has no slice, so only the driver's list shows its processes. If the last observation could
+//! not read that list, the daemon waits for the next one, for the same grace period.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -23,7 +25,7 @@ use crate::host::clock::Instant;
 use crate::host::process::{Process, proc_path};
 use crate::journal::StoreError;
 
-/// Whether an ended job's slice has to wait for somebody.
+/// Whether an ended job's slice has to wait for orphans.
 pub(in crate::controller) fn has_orphans(
     jobs: &mut Jobs,
     gpus: &GpuState,
@@ -37,7 +39,7 @@ pub(in crate::controller) fn has_orphans(
         return Ok(false);
     };
     let holders = holders(active);
-    // Of who is in an instance nothing else tells.
+    // Only the driver's list shows processes in a MIG instance.
     let may_have = is_not_seen && active.is_launched() && is_divided(active.job.state.grants());
     let Some(placed) = active.placed_mut() else {
         return Ok(false);
@@ -57,14 +59,14 @@ pub(in crate::controller) fn has_orphans(
         placed.orphans_since = None;
         return Ok(false);
     }
-    let its = own_orphans(active);
-    let strangers = holders.iter().filter(|process| !its.contains(process));
-    for process in &its {
-        // Gone by itself is as well; one that cannot be killed is waited for.
+    let own = own_orphans(active);
+    let others = holders.iter().filter(|process| !own.contains(process));
+    for process in &own {
+        // The process may have exited by itself. The daemon waits for one that cannot be killed.
         let _ = process.signal(Signal::KILL);
     }
-    if its.is_empty() {
-        let pids: Vec<String> = strangers.map(|process| process.pid.to_string()).collect();
+    if own.is_empty() {
+        let pids: Vec<String> = others.map(|process| process.pid.to_string()).collect();
         let words = format!(
             "pid {} belongs to another user and has the slice open; the slice is released nevertheless",
             pids.join(", ")
@@ -80,12 +82,12 @@ pub(in crate::controller) fn has_orphans(
     Ok(true)
 }
 
-/// Those of the holders that are the job's: of the driver's list, or its user's.
+/// The orphans that belong to the job: the driver lists them, or its user owns them.
 pub(in crate::controller) fn own_orphans(active: &ActiveJob) -> Vec<Process> {
     let by = active.job.spec.credentials.uid;
-    let mut its = holders(active);
-    its.retain(|process| active.members().contains(process) || owner(*process) == Some(by));
-    its
+    let mut own = holders(active);
+    own.retain(|process| active.members().contains(process) || owner(*process) == Some(by));
+    own
 }
 
 fn owner(process: Process) -> Option<u32> {
@@ -93,8 +95,8 @@ fn owner(process: Process) -> Option<u32> {
     process.is_alive().then_some(uid)
 }
 
-/// Whoever holds something of what the job was granted, wherever it has gone: whom the driver listed, which is the job's by the
-/// kernel's word or its own, and who has the slice mapped; a slot alone is only a word.
+/// All processes that hold something of the job's grants: the driver listed them, or they have the slice mapped. A
+/// ledger slot alone proves nothing.
 fn holders(active: &ActiveJob) -> Vec<Process> {
     let listed = active.members().iter().copied();
     let mut holders: Vec<Process> = listed.filter(|member| member.is_alive()).collect();

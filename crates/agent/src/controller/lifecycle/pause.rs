@@ -1,7 +1,7 @@
-//! Suspending jobs and letting them go on: every process of the job is stopped, and its memory stays its own.
+//! Suspension: the daemon stops every process of a job, which keeps its GPU memory, and resumes them later.
 //!
-//! A job that is to be suspended is journaled first and stopped then, and after a crash stopped again; one that is to go on
-//! goes on first. So a crash in between leaves it suspended, and its user asks again.
+//! The daemon journals a suspension before it stops the processes, and stops them again after a crash. It resumes the
+//! processes before it journals that. So a crash in between leaves the job suspended, and its user resumes it again.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ use crate::host::failpoint::reach;
 use crate::journal::StoreError;
 use crate::model::gpu_memory::GpuMemoryState;
 
-/// How often processes are looked for that were started while others were being stopped.
+/// How often the daemon repeats its search for processes that were started during the search.
 const PASSES: usize = 16;
 
 pub(in crate::controller) fn pause(
@@ -61,7 +61,7 @@ pub(in crate::controller) fn pause_job(
     Ok(Ok(id))
 }
 
-/// A job that can be suspended, or let go on.
+/// Finds a job that can be suspended or resumed.
 pub(in crate::controller) fn pausable(
     jobs: &Jobs,
     io: &Io,
@@ -114,7 +114,7 @@ pub(in crate::controller) fn set_suspended(
     }
 }
 
-/// Journals that a job is suspended; its processes are stopped by somebody else.
+/// Journals that a job is suspended; the checkpoint operation stops its processes.
 pub(in crate::controller) fn mark_suspended(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -145,8 +145,8 @@ fn mark(
     io.store.save(&job)
 }
 
-/// Stops every process of a suspended job, those included that it starts meanwhile. One that was let go on since is none, and nobody
-/// whose memory is being copied can be stopped.
+/// Stops every process of a suspended job, including processes that it starts meanwhile. Does nothing if the job was
+/// resumed since, or if an operation copies its memory: that needs running processes.
 pub(in crate::controller) fn stop_all_processes(jobs: &Jobs, io: &Io, id: JobId) {
     let active = jobs.active.get(&id);
     if !active.is_some_and(|active| active.job.run_state.suspended && active.is_memory_idle()) {
@@ -163,7 +163,7 @@ pub(in crate::controller) fn stop_all_processes(jobs: &Jobs, io: &Io, id: JobId)
     }
 }
 
-/// The pids of all processes of a job, after they have been sent this; its supervisor is spared.
+/// Signals all processes of a job except its supervisor, and returns their pids.
 pub(in crate::controller) fn signal_all(
     jobs: &Jobs,
     io: &Io,
@@ -176,7 +176,7 @@ pub(in crate::controller) fn signal_all(
     };
     let processes = cancel::job_processes(jobs, id, &dir, launch.process);
     for process in &processes {
-        // Gone by itself is just as well.
+        // The process may have exited by itself.
         let _ = process.signal(signal);
     }
     processes.iter().map(|process| process.pid).collect()

@@ -1,7 +1,7 @@
-//! Jobs that go back into their queue after their program had been started: preempted, requeued, tried again.
+//! Requeue: a job goes back into its queue after its program was started, because of preemption, a request or a retry.
 //!
-//! Their next run has a folder of its own, so that no record of this one is mistaken for one of that: the journal's one
-//! step from `stopping` to `queued` is also the step from one folder to the next.
+//! The next run has its own folder, so that the records of two runs cannot be confused. The journal's step from
+//! `stopping` to `queued` is also the step from one folder to the next.
 
 use divvy_core::job::{Event, ProgramExit, StopReason};
 use divvy_core::{JobId, JobState};
@@ -19,29 +19,29 @@ use crate::model::gpu_memory::GpuMemoryState;
 use crate::model::job::Job;
 
 impl Job {
-    /// Whether a program that left like this is started again.
+    /// Whether a program that ended in this way is started again.
     pub(in crate::controller) fn should_retry(&self, gone: &ProgramExit) -> bool {
         let failed = match gone {
             ProgramExit::Exited(code) => *code != 0,
             ProgramExit::Signaled(_) | ProgramExit::SupervisorLost | ProgramExit::GpuLost => true,
-            // It would not be started the next time either; and who got past the limiter had its chance.
+            // Another start would fail in the same way; and a job that bypassed the limiter gets no second chance.
             ProgramExit::LaunchFailed(_) | ProgramExit::Bypass => false,
         };
         failed && self.run_state.failures < self.spec.policy.retries
     }
 
-    /// Whether its program had left before the job was told to stop.
+    /// Whether its program had ended before the job was stopped.
     pub(in crate::controller) fn exited_before_stop(&self, exit: Option<&ExitRecord>) -> bool {
         match (self.run_state.stop, exit) {
-            (Some((_, told)), Some(exit)) => exit.at < told,
+            (Some((_, stopped_at)), Some(exit)) => exit.at < stopped_at,
             _ => false,
         }
     }
 }
 
 impl Job {
-    /// What it means for its life that its program has left like this, and whether that is a failure that it tries again
-    /// after. A job that never ran was only cancelled; every other end is one that the records tell.
+    /// The state transition for a program that ended in this way, and whether it counts as a failure that is retried. A
+    /// job that never ran was only cancelled; for every other end there is a record.
     pub(in crate::controller) fn exit_transition(
         &self,
         gone: ProgramExit,
@@ -49,15 +49,15 @@ impl Job {
     ) -> (Event, bool) {
         let withdrawn =
             exit.is_some_and(|exit| matches!(exit.outcome, RunOutcome::Withdrawn { .. }));
-        let (had_left, again) = (self.exited_before_stop(exit), self.should_retry(&gone));
+        let (exited_first, again) = (self.exited_before_stop(exit), self.should_retry(&gone));
         match &self.state {
             JobState::Stopping { process: None, .. } if withdrawn => (Event::NeverStarted, false),
-            // It comes back whatever it did, so it comes back for its own failure.
-            JobState::Stopping { why, .. } if had_left && again && why.requeues() => {
+            // The job is requeued anyway; its own failure counts as a retry.
+            JobState::Stopping { why, .. } if exited_first && again && why.requeues() => {
                 (Event::Gone(gone), true)
             }
-            JobState::Stopping { .. } if had_left => (Event::GoneBefore(gone), false),
-            // Another GPU may do, however its program took the loss of this one.
+            JobState::Stopping { .. } if exited_first => (Event::GoneBefore(gone), false),
+            // Another GPU may work, however the program reacted to the loss of this one.
             JobState::Stopping {
                 why: StopReason::GpuLost,
                 ..
@@ -69,7 +69,7 @@ impl Job {
     }
 }
 
-/// Journals that a job waits again. Its slice has been given back, and nothing of it runs.
+/// Journals that a job is queued again. Its slice is free, and none of its processes runs.
 pub(in crate::controller) fn requeue_after_run(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -179,7 +179,7 @@ mod tests {
             cancelled.exit_transition(failed.clone(), Some(&before)),
             ended
         );
-        // Later than it was told: that is how it left, not a failure.
+        // The program failed after the stop, so the stop explains the failure.
         let after = exit(now() + 1.hour());
         assert_eq!(
             preempted.exit_transition(failed.clone(), Some(&after)),

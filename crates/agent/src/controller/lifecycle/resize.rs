@@ -1,13 +1,13 @@
-//! Giving a job more or less while it waits or runs, and dividing its compute time in another way.
+//! Resize: a pending or running job gets more or less memory and compute share, or another compute mode.
 //!
 //! ```text
-//! asked ──► journal: what it holds, and its goal where that is less ──► the slice's limits ──► uses no more than the goal?
-//!                                                                        (the goal at once)          │ yes: journal
+//! request ──► journal: allocation, and target if less ──► the slice's limits ──► uses no more than the target?
+//!                                                          (the target at once)        │ yes: journal
 //! ```
-//! The limit goes down at once, so that nothing more is allocated; what is in use stays, and stays the job's, until it uses
-//! no more than its goal. The planner counts what the job holds, so nobody gets the difference before. Each arrow may be the
-//! last thing an agent does: the next one writes the limits of the journal into every slice it adopts, and looks again.
-//! Compute time is divided anew as soon as that is in the journal; it needs no room.
+//! The limit drops at once, so that the job allocates no more. Memory in use stays with the job until it uses no more
+//! than its target. The planner counts what the job still holds, so no other job gets the difference earlier. A daemon
+//! may die at each arrow: the next one writes the journal's limits into every slice that it adopts, and checks again. A
+//! change of the compute mode needs no room, so it applies as soon as it is journaled.
 
 use std::cmp::Ordering;
 
@@ -40,17 +40,18 @@ pub(in crate::controller) fn resize(
     resize: v1::Resize,
     reply: Reply<v1::Job>,
 ) -> Result<(), StoreError> {
-    let result = match checked(resize) {
-        Ok(asked) => match reference::find(&state.jobs, io, reference)? {
+    let result = match parse_request(resize) {
+        Ok(requested) => match reference::find(&state.jobs, io, reference)? {
             Ok(id) => {
                 let before = size_of(&state.jobs, id);
-                let result = resize_job(state, fx, io, id, asked)?;
+                let result = resize_job(state, fx, io, id, requested)?;
                 let counted = match &result {
                     Ok(()) => {
-                        let way = direction(before.as_ref(), size_of(&state.jobs, id).as_ref());
-                        way.map(|way| (way, "done"))
+                        let direction =
+                            direction(before.as_ref(), size_of(&state.jobs, id).as_ref());
+                        direction.map(|direction| (direction, "done"))
                     }
-                    Err(error) => Some((refused(error.code), "refused")),
+                    Err(error) => Some((refused_label(error.code), "refused")),
                 };
                 if let Some(counted) = counted {
                     *fx.counters.resizes.entry(counted).or_default() += 1;
@@ -65,7 +66,7 @@ pub(in crate::controller) fn resize(
     Ok(())
 }
 
-/// What a job has, or is to have; `None` where it is not there.
+/// A job's size, held or requested; `None` if there is no such job.
 fn size_of(jobs: &Jobs, id: JobId) -> Option<Size> {
     let job = &jobs.active.get(&id)?.job;
     let limits = job.limits();
@@ -100,7 +101,7 @@ fn resize_job(
     let done = match (active.map(|active| &active.job.state), amount) {
         (Some(JobState::Stopping { .. }), _) => conflict("is being stopped"),
         (Some(JobState::Ended { .. }) | None, _) => conflict("has ended already"),
-        (Some(life), _) if compute.is_some() && is_divided(life.grants()) => {
+        (Some(job_state), _) if compute.is_some() && is_divided(job_state.grants()) => {
             let what = "a MIG instance has its own compute units, so no compute mode applies";
             Ok(Err(
                 Error::new(ErrorCode::Conflict, what).hint("leave --compute out")
@@ -119,12 +120,12 @@ fn resize_job(
         }
     }?;
     if let (Ok(()), Some(compute)) = (&done, compute) {
-        redivide(&mut state.jobs, fx, io, id, compute)?;
+        change_compute(&mut state.jobs, fx, io, id, compute)?;
     }
     Ok(done)
 }
 
-fn redivide(
+fn change_compute(
     jobs: &mut Jobs,
     fx: &mut Effects,
     io: &Io,
@@ -152,7 +153,7 @@ fn redivide(
     Ok(())
 }
 
-/// A job that waits asks for something else, and keeps its place.
+/// Changes the request of a pending job, which keeps its place.
 fn resize_waiting(
     state: &mut State,
     fx: &mut Effects,
@@ -185,11 +186,11 @@ fn resize_waiting(
     if before.amount == amount {
         return Ok(Ok(()));
     }
-    let asked = before.with_amount(amount);
-    if let Err(never) = can_ever_fit(&gpus, &asked) {
+    let requested = before.with_amount(amount);
+    if let Err(never) = can_ever_fit(&gpus, &requested) {
         return Ok(Err(never_fits(never)));
     }
-    if let Err(error) = projects::check_project(state, io, &job.owner(), &asked) {
+    if let Err(error) = projects::check_project(state, io, &job.owner(), &requested) {
         return Ok(Err(error));
     }
     let Some(ActiveJob { job, .. }) = state.jobs.active.get_mut(&id).map(Box::as_mut) else {
@@ -248,7 +249,7 @@ fn resize_held(
     Ok(Ok(()))
 }
 
-/// Writes the journal's limits into a job's slice, and tells the keeper of compute.
+/// Writes the journal's limits into a job's slice, and registers them with the compute scheduler.
 pub(in crate::controller) fn apply_limits(jobs: &Jobs, io: &Io, id: JobId) {
     let Some(active) = jobs.active.get(&id) else {
         return;
@@ -267,7 +268,7 @@ pub(in crate::controller) fn apply_limits(jobs: &Jobs, io: &Io, id: JobId) {
     }
 }
 
-/// Carries out what this round has resized: the limits, and what jobs give up because they do not use it.
+/// Applies this round's resizes: the limits, and what jobs release because they do not use it.
 ///
 /// # Errors
 /// When the journal fails.
@@ -289,7 +290,7 @@ pub(in crate::controller) fn apply_resizes(
     io.store.commit()
 }
 
-/// Looks at every job with a goal, and takes what it does not use any more.
+/// Checks every job with a target, and takes what it no longer uses.
 pub(in crate::controller) fn reclaim_released(
     state: &mut State,
     fx: &mut Effects,
@@ -319,7 +320,7 @@ fn reclaim_from(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) -> Resu
     if active.job.run_state.aside.memory != MemoryResidency::Kept {
         return Ok(());
     }
-    let Some(account) = active.slice().and_then(|slice| slice.read().ok()) else {
+    let Some(ledger) = active.slice().and_then(|slice| slice.read().ok()) else {
         return Ok(());
     };
     let mut taken = Vec::new();
@@ -330,10 +331,11 @@ fn reclaim_from(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) -> Resu
         .iter()
         .enumerate()
         .map(|(gpu, holding)| {
-            let usage = account.usage(gpu);
-            let ledger = usages.get(gpu).copied().unwrap_or_default();
-            // A job writes its account itself; what the driver says it holds is not to be given to others either.
-            let used = Bytes::new(usage.used()).max(ledger.driver.unwrap_or_default());
+            let usage = ledger.usage(gpu);
+            let slice_usage = usages.get(gpu).copied().unwrap_or_default();
+            // The job writes its ledger itself, so memory that the driver reports for the job is not given to others
+            // either.
+            let used = Bytes::new(usage.used()).max(slice_usage.driver.unwrap_or_default());
             let reached_it = |memory: Bytes| usage.limit <= memory.get() && used <= memory;
             match holding.goal.filter(|goal| reached_it(goal.memory)) {
                 None => Resized {
@@ -370,16 +372,16 @@ fn reclaim_from(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) -> Resu
     Ok(())
 }
 
-/// What a job has: to tell a larger one from a smaller one.
+/// The size of a job, by which a resize counts as more or less.
 #[derive(Clone, Debug, PartialEq)]
 struct Size {
-    /// Its limits together, once it holds something.
+    /// The sum of its limits, once it holds something.
     held: Option<Bytes>,
     requested: Amount,
     compute: Compute,
 }
 
-/// What a resize made of a job; `None` where it changed nothing.
+/// The label of a resize for the metrics; `None` if it changed nothing.
 fn direction(before: Option<&Size>, now: Option<&Size>) -> Option<&'static str> {
     let (before, now) = (before?, now?);
     match now.held.cmp(&before.held) {
@@ -392,16 +394,16 @@ fn direction(before: Option<&Size>, now: Option<&Size>) -> Option<&'static str> 
     }
 }
 
-/// What was refused: only for more there is no room.
-fn refused(code: ErrorCode) -> &'static str {
+/// The label of a refused resize: only a request for more can lack room.
+fn refused_label(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::WouldWait | ErrorCode::NeverFits => "more",
         _ => "none",
     }
 }
 
-/// What is asked for: an amount, a division of compute time, or both.
-fn checked(resize: v1::Resize) -> Result<(Option<Amount>, Option<Compute>), Error> {
+/// The validated request: an amount, a compute mode, or both.
+fn parse_request(resize: v1::Resize) -> Result<(Option<Amount>, Option<Compute>), Error> {
     let amount = resize.amount.map(Amount::try_from).transpose()?;
     let compute = resize
         .compute
@@ -415,7 +417,7 @@ fn checked(resize: v1::Resize) -> Result<(Option<Amount>, Option<Compute>), Erro
     Ok((amount, compute))
 }
 
-/// The amount that a job asks for from now on, as it would be asked for anew.
+/// The job's new request, in the form of a new submission.
 fn requested_amount(amount: Amount, resized: &[Resized]) -> Amount {
     let count = u32::try_from(resized.len()).unwrap_or(u32::MAX);
     let several = std::num::NonZeroU32::new(count).filter(|count| count.get() > 1);
@@ -473,20 +475,20 @@ mod tests {
             })
         };
         let runs = size(Some(4), 4, "fair");
-        for (now, way) in [
+        for (now, expected) in [
             (size(Some(8), 8, "fair"), Some("more")),
             (size(Some(2), 2, "strict"), Some("less")),
             (size(Some(4), 4, "strict"), Some("compute")),
             (size(Some(4), 4, "fair"), None),
             (None, None),
         ] {
-            assert_eq!(direction(runs.as_ref(), now.as_ref()), way, "{now:?}");
+            assert_eq!(direction(runs.as_ref(), now.as_ref()), expected, "{now:?}");
         }
         let waits = size(None, 4, "fair");
         let other = size(None, 2, "fair");
         assert_eq!(direction(waits.as_ref(), other.as_ref()), Some("waiting"));
         assert_eq!(direction(waits.as_ref(), waits.as_ref()), None);
-        assert_eq!(refused(ErrorCode::NeverFits), "more");
-        assert_eq!(refused(ErrorCode::Conflict), "none");
+        assert_eq!(refused_label(ErrorCode::NeverFits), "more");
+        assert_eq!(refused_label(ErrorCode::Conflict), "none");
     }
 }

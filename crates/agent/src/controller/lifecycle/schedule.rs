@@ -1,4 +1,4 @@
-//! Asking the core who starts, and writing its answer down.
+//! Scheduling: the daemon runs the planner on a snapshot, and journals its decisions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::host::clock::{Instant, now};
 use crate::journal::StoreError;
 use crate::model::job::Job;
 
-/// Decides, and journals every start; acting on them is the round's end.
+/// Runs the planner, and journals every start; the round applies them at its end.
 pub(in crate::controller) fn replan(
     state: &mut State,
     fx: &mut Effects,
@@ -39,7 +39,7 @@ pub(in crate::controller) fn replan(
         state.queues.head = plan.head;
         let head = plan.head.map_or(String::new(), |job| job.to_string());
         io.store.set_setting("head", &head)?;
-        // Whoever yielded to the head before may start beside this one.
+        // A job that yielded to the former head may start beside the new one.
         fx.replan = true;
     }
     state.jobs.waits = plan
@@ -75,17 +75,17 @@ pub(in crate::controller) fn replan(
     Ok(())
 }
 
-/// Everything a plan depends on, now.
+/// The input of the planner, as of now.
 pub(in crate::controller) fn snapshot(state: &State, io: &Io) -> Snapshot {
     snapshot_of(state, io, false)
 }
 
-/// The same with those who run after others, or whose array has all that may run at once: they stand where they will.
+/// The same with pending jobs that wait for a dependency or for their array, at their future places.
 pub(in crate::controller) fn full_snapshot(state: &State, io: &Io) -> Snapshot {
     snapshot_of(state, io, true)
 }
 
-fn snapshot_of(state: &State, io: &Io, everybody: bool) -> Snapshot {
+fn snapshot_of(state: &State, io: &Io, with_blocked: bool) -> Snapshot {
     let mut waiting: BTreeMap<&QueueName, Vec<PendingJob>> = BTreeMap::new();
     let mut held = Vec::new();
     let mut room = array::array_limits(&state.jobs);
@@ -96,9 +96,9 @@ fn snapshot_of(state: &State, io: &Io, everybody: bool) -> Snapshot {
             JobState::Queued
                 if active.has_expired_confirmation()
                     || state.jobs.unjournaled.contains_key(&job.id) => {}
-            // A release comes as a submit does: until then the job stands in nobody's way.
+            // A hold keeps the job out of the plan: releasing it counts as a new submission.
             JobState::Queued if job.run_state.hold.is_some() => {}
-            JobState::Queued if !everybody && (!after.is_empty() || !room.admits(job)) => {}
+            JobState::Queued if !with_blocked && (!after.is_empty() || !room.admits(job)) => {}
             JobState::Queued => {
                 waiting
                     .entry(queue)
@@ -106,7 +106,7 @@ fn snapshot_of(state: &State, io: &Io, everybody: bool) -> Snapshot {
                     .push(job.waiting_in_queue());
             }
             JobState::Ended { .. } => {}
-            // Nothing is kept for who is to go on and cannot, however much room there is.
+            // A resumed job that waits for its quota or for an unavailable GPU may wait for ever, so it gets no room.
             _ => held.extend(
                 (job.held())
                     .filter(|held| held.due.is_none() || active.memory_op.keeps_reservation()),
@@ -124,7 +124,7 @@ fn snapshot_of(state: &State, io: &Io, everybody: bool) -> Snapshot {
             waiting: waiting.remove(&spec.name).unwrap_or_default(),
         })
         .collect();
-    // Queues of an earlier daemon that jobs still wait in come last.
+    // Queues of an earlier daemon with pending jobs come last.
     queues.extend(waiting.into_iter().map(|(name, waiting)| Queue {
         spec: QueueSpec::open(name.clone()),
         waiting,
@@ -143,7 +143,7 @@ fn snapshot_of(state: &State, io: &Io, everybody: bool) -> Snapshot {
 }
 
 impl Job {
-    /// As the planner has it while it waits.
+    /// The job as the planner sees it while it is pending.
     pub(in crate::controller) fn waiting_in_queue(&self) -> PendingJob {
         PendingJob {
             owner: self.owner(),

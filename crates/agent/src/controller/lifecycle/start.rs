@@ -1,4 +1,4 @@
-//! Doing what was planned: the slice, the spec, the supervisor.
+//! Start: the daemon creates a placed job's slice, writes its launch spec, and starts its supervisor.
 
 use std::fs::File;
 use std::io;
@@ -37,7 +37,7 @@ use crate::supervisor::handle::SupervisorHandle;
 use crate::supervisor::job_environment::{JobEnvironment, for_job};
 use crate::supervisor::{forkserver, script};
 
-/// Why a job that has its grants could not be started.
+/// Why a job with grants could not be started.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::controller) enum StartError {
     #[error(transparent)]
@@ -65,7 +65,8 @@ pub(in crate::controller) enum StartError {
 }
 
 impl StartError {
-    /// Whether the machine lacks descriptors, processes or room on its disk now, which is no fault of the job's: it may start later.
+    /// Whether the machine lacks descriptors, processes or disk space now. That is no fault of the job, and it may
+    /// start later.
     fn is_shortage(&self) -> bool {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
         while let Some(error) = cause {
@@ -75,12 +76,12 @@ impl StartError {
             cause = error.source();
         }
         match self {
-            // No more processes; of a file it means something else.
+            // For a spawn this means too many processes; for a file it has another meaning.
             Self::Spawn(error) => {
                 Errno::from_io_error(error) == Some(Errno::AGAIN)
                     || forkserver::is_server_gone(error)
             }
-            // These do not give what the kernel said as their source.
+            // These errors do not return the kernel's error as their source.
             Self::Slice(
                 SliceError::Create(CreateError::Open(OpenError::Io { source, .. }))
                 | SliceError::Open(OpenError::Io { source, .. }),
@@ -97,14 +98,14 @@ fn is_short(error: &io::Error) -> bool {
     )
 }
 
-/// A start that the machine had no room for.
+/// A start that failed because the machine had no resources.
 pub struct Shortage {
     pub why: String,
     since: Instant,
 }
 
 impl Shortage {
-    /// Between two tries: each is journaled.
+    /// The delay between two attempts, as each is journaled.
     const REST: Duration = Duration::from_secs(2);
 
     pub(in crate::controller) fn is_resting(&self) -> bool {
@@ -125,7 +126,7 @@ pub(in crate::controller) fn runs_on_client(jobs: &Jobs, id: JobId) -> bool {
         .is_some_and(|active| active.job.spec.runner == Runner::Client)
 }
 
-/// Makes the slice and writes the spec of a job that is starting.
+/// Creates the slice and writes the launch spec of a job that is starting.
 pub(in crate::controller) fn prepare(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) {
     confirm::pass(&state.jobs, id, "confirm.answered");
     if let Some(placed) = (state.jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) {
@@ -136,10 +137,11 @@ pub(in crate::controller) fn prepare(state: &mut State, fx: &mut Effects, io: &I
     }
 }
 
-/// Gives up a job that cannot be started, or has it looked at as one that nobody has started, which puts it back.
+/// Fails a start, or notes the shortage. In that case the next check finds that no process started the job, and
+/// requeues it.
 fn failed_to_start(jobs: &mut Jobs, fx: &mut Effects, io: &Io, id: JobId, error: &StartError) {
     let why = error_chain(error);
-    // A client is told in the same round that its job starts, and comes for it.
+    // This round's reply announces the start to the client, so its job cannot return to the queue.
     if !error.is_shortage() || runs_on_client(jobs, id) {
         return fail_start(jobs, fx, io, id, &why);
     }
@@ -216,7 +218,7 @@ fn try_prepare(state: &mut State, io: &Io, id: JobId) -> Result<(), StartError> 
         job: id.to_string(),
         command: job.spec.command.clone(),
         cwd: job.spec.cwd.clone().into(),
-        // A container's variables are its own; the slice's are added to it with the rest.
+        // A container has its own variables; the slice's are added when it is created.
         env: match container {
             Some(_) => env,
             None => for_job(env, &around),
@@ -254,7 +256,7 @@ fn try_prepare(state: &mut State, io: &Io, id: JobId) -> Result<(), StartError> 
     match &slice {
         Some(slice) => {
             io.observer.register(id, slice.to_watched_job(Vec::new()));
-            // It may have been resized to less between its grants and its slice.
+            // A resize may have lowered its limits between its grants and its slice.
             let limits = active.job.limits();
             slice.resize(&limits, compute);
             io.compute_scheduler
@@ -272,7 +274,7 @@ fn try_prepare(state: &mut State, io: &Io, id: JobId) -> Result<(), StartError> 
     Ok(())
 }
 
-/// Writes the rows of jobs that this round has changed into their folders.
+/// Writes the journal rows of jobs that this round changed into their folders.
 ///
 /// # Errors
 /// When the journal fails.
@@ -284,7 +286,7 @@ pub(in crate::controller) fn write_replicas(
     for id in std::mem::take(&mut fx.jobs.changed) {
         let holds = |active: &ActiveJob| !active.job.state.grants().is_empty();
         let dir = job_dir(jobs, io, id);
-        // A job that has no folder yet gets its record with all that it has.
+        // A job without a folder gets its row together with its launch spec.
         if !jobs.active.get(&id).is_some_and(|active| holds(active)) || !dir.path().is_dir() {
             continue;
         }
@@ -295,7 +297,7 @@ pub(in crate::controller) fn write_replicas(
     Ok(())
 }
 
-/// Starts the supervisor of a job whose slice and spec are there, and hands it the lock.
+/// Starts the supervisor of a job that has its slice and its spec, and passes it the lock.
 pub(in crate::controller) fn spawn(
     jobs: &mut Jobs,
     children: &mut Vec<SupervisorHandle>,
@@ -322,7 +324,7 @@ pub(in crate::controller) fn try_spawn(
 ) -> Result<(), StartError> {
     let dir = job_dir(jobs, io, id);
     let lock = dir.lock()?.ok_or(StartError::Locked)?;
-    // One log, however often it runs.
+    // All runs of a job share one log.
     let log = JobDir::new(io.config.home.job(&id.to_string())).open_log()?;
     if let Some(user) = jobs.active.get(&id).and_then(|active| run_as(&active.job)) {
         fchown(&log, Some(user.uid), Some(user.gid)).map_err(StartError::Spawn)?;
@@ -342,7 +344,7 @@ pub(in crate::controller) fn try_spawn(
     Ok(())
 }
 
-/// Gives up a job that could not be started; the next round journals it.
+/// Fails a job that could not be started; the next round journals its end.
 pub(in crate::controller) fn fail_start(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -367,8 +369,8 @@ pub(in crate::controller) fn fail_start(
     fx.jobs.recheck.push(id);
 }
 
-/// Writes into the folder of a job that nobody has started, under its lock, that nobody shall: whoever comes late
-/// finds it spent.
+/// Records under the lock of a job that no process has started that it must not be started. A late supervisor or client
+/// then finds an ended job.
 pub(in crate::controller) fn mark_spent(
     jobs: &Jobs,
     io: &Io,
@@ -389,7 +391,7 @@ pub(in crate::controller) fn watch_job(jobs: &Jobs, io: &Io, id: JobId) {
     }
 }
 
-/// What a job's slice is made of, by the journal.
+/// The configuration of a job's slice, from the journal.
 pub(in crate::controller) fn slice_layout<'a>(
     name: &'a str,
     job: &'a Job,
@@ -404,8 +406,8 @@ pub(in crate::controller) fn slice_layout<'a>(
     }
 }
 
-/// What a context is taken to cost on each of these GPUs. A GPU that did not answer when the daemon started is none of its devices, and
-/// may answer later: there a context costs what it costs on the dearest of the others.
+/// The assumed context overhead on each of these GPUs. A GPU that did not answer at the daemon's start is no device of
+/// it, but may answer later. For such a GPU the largest known overhead counts.
 pub(in crate::controller) fn overheads(devices: &[Device], grants: &[Grant]) -> Vec<Bytes> {
     let most = devices.iter().map(|device| device.overhead).max();
     let of = |grant: &Grant| {
@@ -416,7 +418,7 @@ pub(in crate::controller) fn overheads(devices: &[Device], grants: &[Grant]) -> 
     grants.iter().map(of).collect()
 }
 
-/// The folder of a job's present run: its own for the first, one below that for each further one.
+/// The folder of a job's present run: the job's own folder for the first run, a folder below it for each later one.
 pub(in crate::controller) fn records(home: &Home, id: JobId, job: &Job) -> JobDir {
     let folder = home.job(&id.to_string());
     match job.run_state.runs {
@@ -425,7 +427,7 @@ pub(in crate::controller) fn records(home: &Home, id: JobId, job: &Job) -> JobDi
     }
 }
 
-/// Our own failure to start a job.
+/// The outcome of a start that failed because of Divvy itself.
 pub(in crate::controller) fn not_started(why: &str) -> RunOutcome {
     RunOutcome::Launch {
         launch_error: format!("divvy could not start it: {why}"),

@@ -1,7 +1,7 @@
-//! How long jobs have run, and the end of those whose time is over.
+//! Time limits: how long jobs have run, and the end of jobs that reach their limit.
 //!
-//! Counted from the start of the program's process by the clock that counts since boot: neither a daemon that was not
-//! there for a while nor a clock that was set changes anything. Every rounding makes a run shorter, so no job ends early.
+//! The time counts from the start of the program's process, by the clock since boot. So neither a daemon's downtime nor
+//! a changed wall clock matters. All rounding makes a run shorter, so no job ends early.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ use crate::model::cause::format_duration;
 use crate::model::job::Job;
 
 impl Job {
-    /// How long its program has run, in whole seconds; nothing before it does.
+    /// How long its program has run, in whole seconds; 0 before its start.
     pub(in crate::controller) fn ran_s(&self) -> u64 {
         self.ran(boot_ns()).as_secs()
     }
 
-    /// How long its process has been there at least, at this moment of CLOCK_BOOTTIME (nanoseconds).
+    /// The minimum age of its process, at this time of CLOCK_BOOTTIME (nanoseconds).
     fn ran(&self, now_ns: u64) -> Duration {
         let started = self.state.process().map(|process| process.start_time);
         started.map_or(Duration::ZERO, |start_time| {
@@ -33,7 +33,7 @@ impl Job {
         })
     }
 
-    /// The limit, in seconds, that its process has reached.
+    /// The time limit in seconds, if its process has reached it.
     fn limit_reached(&self, now_ns: u64) -> Option<u64> {
         let limit = self.spec.policy.time_limit_s?;
         let is_over = matches!(self.state, JobState::Running { .. })
@@ -55,7 +55,7 @@ pub(in crate::controller) fn enforce_time_limits(
         }
     });
     for (id, limit) in overdue {
-        // The process is there before its program is: a supervisor on a busy machine takes its time in between.
+        // The process exists before the program runs in it: on a busy machine the supervisor takes a while in between.
         let started = start::job_dir(jobs, io, id).started().ok().flatten();
         let started_ns = started.and_then(|begun| begun.boot_ns).unwrap_or(0);
         if Duration::from_nanos(now_ns.saturating_sub(started_ns)) < Duration::from_secs(limit) {

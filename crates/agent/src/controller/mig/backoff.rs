@@ -1,4 +1,4 @@
-//! Where nothing is made or handed on for a time, as the driver refused to.
+//! Backoff: after the driver refused a MIG operation, the daemon waits before the next attempt at that place.
 
 use std::time::Duration;
 
@@ -9,14 +9,13 @@ use crate::controller::effects::Effects;
 use crate::controller::mig::MigManager;
 use crate::host::clock::Instant;
 
-/// How long nothing is made where the driver refused to: whoever is in the way is most often a program that looks at GPUs now and
-/// then, and one that stays is asked again about as often as people look.
+/// The first delay. The obstacle is most often a program that polls the GPUs now and then.
 const BASE_BACKOFF: Duration = Duration::from_secs(10);
 
-/// And it doubles so many times while nothing but refusals comes: to five minutes.
+/// How often the delay doubles while refusals repeat: up to 320 s.
 const MAX_DOUBLINGS: u32 = 5;
 
-/// Nothing is made or handed on in a place for a time, or anywhere on the GPU: longer each time, where the same `grows`.
+/// Starts a backoff for one placement, or for the whole GPU. With `grows`, the next one is longer.
 pub(super) fn back_off(mig: &mut MigManager, gpu: &GpuUuid, place: Option<Placement>, grows: bool) {
     let of_gpu = mig.gpu(gpu);
     let until = Instant::now() + backoff_delay(of_gpu.busy_refusals);
@@ -24,7 +23,7 @@ pub(super) fn back_off(mig: &mut MigManager, gpu: &GpuUuid, place: Option<Placem
     of_gpu.backoff_until.insert(place, until);
 }
 
-/// Gives back what was barred for a time, and forgets what has long been told.
+/// Ends the backoffs that have expired.
 pub(in crate::controller) fn expire_backoffs(mig: &mut MigManager, fx: &mut Effects) {
     for of_gpu in mig.gpus.values_mut() {
         let before = of_gpu.backoff_until.len();
@@ -35,7 +34,8 @@ pub(in crate::controller) fn expire_backoffs(mig: &mut MigManager, fx: &mut Effe
     }
 }
 
-/// For how long nothing is tried again after so many refusals: who has a GPU open for days must not fill the journal.
+/// The delay after so many refusals. It grows, so that a process which has a GPU open for days does not fill the
+/// journal.
 fn backoff_delay(refused: u32) -> Duration {
     BASE_BACKOFF * (1 << refused.min(MAX_DOUBLINGS))
 }

@@ -1,4 +1,4 @@
-//! The GPUs as a plan sees them: what lies on each, and what of that it may count on.
+//! MIG capacity: the GPUs as the planner sees them, with the instances that it may use or destroy.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use divvy_core::{Gpu, GpuUuid, Mode};
 use crate::controller::mig::MigManager;
 use crate::controller::state::{Jobs, State};
 
-/// The GPUs as a plan sees them.
+/// The GPUs as the planner sees them.
 pub(in crate::controller) fn gpus_now(state: &State) -> Vec<Gpu> {
     state
         .gpus
@@ -20,13 +20,13 @@ pub(in crate::controller) fn gpus_now(state: &State) -> Vec<Gpu> {
             if gpu.mode == Mode::Mig {
                 gpu.mig = device
                     .profile_table()
-                    .map(|table| carving(&state.jobs, &state.mig, &gpu.uuid, table));
+                    .map(|table| inventory(&state.jobs, &state.mig, &gpu.uuid, table));
                 let of_gpu = state.mig.gpus.get(&gpu.uuid);
-                // Who cannot see what lies there cannot say where there is room.
-                let barred = of_gpu.is_some_and(|of_gpu| {
+                // Without the list of instances, free places are unknown.
+                let backs_off = of_gpu.is_some_and(|of_gpu| {
                     of_gpu.backoff_until.contains_key(&None) || of_gpu.trouble.is_some()
                 });
-                if barred || gpu.mig.is_none() {
+                if backs_off || gpu.mig.is_none() {
                     gpu.mode = Mode::Unmanaged;
                 }
             }
@@ -35,9 +35,14 @@ pub(in crate::controller) fn gpus_now(state: &State) -> Vec<Gpu> {
         .collect()
 }
 
-/// What lies on a GPU and is no job's. What is being destroyed for a job's sake is not shown where that job holds the place
-/// already: whatever is planned beside it comes after it in the worker's order.
-fn carving(jobs: &Jobs, mig: &MigManager, gpu: &GpuUuid, table: Arc<ProfileTable>) -> MigInventory {
+/// The instances of a GPU that no job holds. An instance that is being destroyed for a job is left out, as that job
+/// holds the place already. The worker runs commands in order, so a later instance beside it is created after that.
+fn inventory(
+    jobs: &Jobs,
+    mig: &MigManager,
+    gpu: &GpuUuid,
+    table: Arc<ProfileTable>,
+) -> MigInventory {
     let mut taken: Vec<(Placement, u8)> = Vec::new();
     let held = jobs
         .active
@@ -60,12 +65,12 @@ fn carving(jobs: &Jobs, mig: &MigManager, gpu: &GpuUuid, table: Arc<ProfileTable
         }
     };
     let of_gpu = mig.gpus.get(gpu);
-    let barred = |placement: Placement| {
+    let backs_off = |placement: Placement| {
         of_gpu.is_some_and(|of_gpu| of_gpu.backoff_until.contains_key(&Some(placement)))
     };
     let ours = mig.instances.values();
     let ours = ours.filter(|one| one.slot.gpu == *gpu && one.job.is_none());
-    // In this order, so that what is coming hides what leaves for it.
+    // In this order, so that a new instance hides the one that makes room for it.
     let standings = [
         UnallocatedState::Coming,
         UnallocatedState::Idle,
@@ -76,8 +81,8 @@ fn carving(jobs: &Jobs, mig: &MigManager, gpu: &GpuUuid, table: Arc<ProfileTable
         let these = ours.clone();
         for instance in these.filter(|one| mig.standing(one) == standing) {
             let placement = instance.slot.placement;
-            let standing = match barred(placement) {
-                // It could not be looked at.
+            let standing = match backs_off(placement) {
+                // The daemon could not check it.
                 true => UnallocatedState::Quarantined,
                 false => standing,
             };
@@ -86,7 +91,7 @@ fn carving(jobs: &Jobs, mig: &MigManager, gpu: &GpuUuid, table: Arc<ProfileTable
     }
     if let Some(of_gpu) = of_gpu {
         for (placement, size) in &of_gpu.unmanaged {
-            for placement in known_as(&table, *placement, *size) {
+            for placement in covering_placements(&table, *placement, *size) {
                 list(
                     placement,
                     size_in(&table, placement),
@@ -119,8 +124,9 @@ pub(super) fn overlap((a, long): (Placement, u8), (b, wide): (Placement, u8)) ->
     u16::from(a.start) < end(b, wide) && u16::from(b.start) < end(a, long)
 }
 
-/// What stands for somebody else's instance of a profile that the table has not: instances of the smallest that cover it.
-fn known_as(table: &ProfileTable, placement: Placement, size: u8) -> Vec<Placement> {
+/// The placements that stand for an unmanaged instance of a profile that the table lacks: the smallest instances that
+/// cover it.
+fn covering_placements(table: &ProfileTable, placement: Placement, size: u8) -> Vec<Placement> {
     if table.profile(placement.profile).is_some() {
         return vec![placement];
     }
@@ -162,8 +168,8 @@ mod tests {
     #[test]
     fn an_instance_of_an_unknown_profile_takes_its_slices() {
         let table = ProfileTable::of_model("a100-40gb").unwrap();
-        assert_eq!(known_as(&table, at(19, 3), 1), [at(19, 3)]);
-        let covered = known_as(&table, at(77, 2), 2);
+        assert_eq!(covering_placements(&table, at(19, 3), 1), [at(19, 3)]);
+        let covered = covering_placements(&table, at(77, 2), 2);
         assert!(covered.iter().all(|piece| [2, 3].contains(&piece.start)));
         assert_eq!(covered.len(), 2);
     }

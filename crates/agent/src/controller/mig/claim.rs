@@ -1,4 +1,4 @@
-//! Who holds which instance: claimed when a job starts, let go when it has ended.
+//! Claiming of MIG instances: a job gets its instances when it starts, and releases them at its end.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,7 @@ use crate::host::clock::now;
 use crate::journal::StoreError;
 use crate::model::mig_instance::{ManagedInstance, MigSlot};
 
-/// Journals what the instances of a job that starts are to be, and those that make room for them. True where it waits for
-/// none and can be started at once.
+/// Journals the instances of a job that starts, and those that make room for them. True if all of them are ready.
 pub(in crate::controller) fn claim_instances(
     state: &mut State,
     fx: &mut Effects,
@@ -63,7 +62,7 @@ pub(in crate::controller) fn claim_instances(
                     return Ok(false);
                 };
                 instance.job = Some(id);
-                // What the driver does with memory that another user has left is not documented.
+                // NVIDIA does not document what the driver does with memory that another user has left.
                 let before = instance.last_user.as_ref();
                 match before.is_some_and(|before| *before != tenant) {
                     true => commands::destroy(
@@ -92,7 +91,7 @@ pub(in crate::controller) fn claim_instances(
     Ok(has_all_instances(&state.jobs, id))
 }
 
-/// Whether a job that starts waits for what is to be in a slot.
+/// Whether a starting job waits for the instance of a slot.
 fn awaits_slot(jobs: &Jobs, id: JobId, slot: &MigSlot) -> bool {
     let starts = |job: &JobState| matches!(job, JobState::Starting { .. });
     jobs.active
@@ -102,13 +101,13 @@ fn awaits_slot(jobs: &Jobs, id: JobId, slot: &MigSlot) -> bool {
         .is_some_and(|placed| placed.start.pending_instances.contains(slot))
 }
 
-/// The job that waits for what is to be in a slot: nobody, where it was stopped or given up meanwhile.
+/// The job that waits for the instance of a slot; `None` if it was stopped or has failed meanwhile.
 pub(super) fn waiting_job(jobs: &Jobs, mig: &MigManager, slot: &MigSlot) -> Option<JobId> {
     let job = mig.instances.get(slot)?.job?;
     awaits_slot(jobs, job, slot).then_some(job)
 }
 
-/// Whether everything that a job runs on is there.
+/// Whether all instances of a job are ready.
 pub(in crate::controller) fn has_all_instances(jobs: &Jobs, id: JobId) -> bool {
     let active = jobs.active.get(&id);
     active.is_none_or(|active| active.has_all_instances())
@@ -122,7 +121,7 @@ fn reclaim(
     slot: &MigSlot,
 ) -> Result<(), StoreError> {
     let instance = mig.instances.get(slot);
-    // Whatever else has become of it, the one that needs its place is refused, and planned anew.
+    // If the instance is not idle any more, the job that needs its place is refused, and planned anew.
     let Some(instance) = instance.filter(|one| mig.is_idle(one)) else {
         return Ok(());
     };
@@ -136,7 +135,7 @@ fn reclaim(
     )
 }
 
-/// The job has no processes any more: what it held is kept for the next.
+/// Releases the instances of a job without processes; they stay as idle instances.
 pub(in crate::controller) fn release_instances(
     mig: &mut MigManager,
     io: &Io,
@@ -151,7 +150,7 @@ pub(in crate::controller) fn release_instances(
     Ok(())
 }
 
-/// After a start: instances whose job does not hold them, by the jobs' own rows.
+/// After a start: releases the instances that their job does not hold by its own row.
 pub(in crate::controller) fn release_stray_instances(
     jobs: &Jobs,
     mig: &mut MigManager,

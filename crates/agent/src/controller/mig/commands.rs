@@ -1,4 +1,4 @@
-//! What the workers are to do: journaled first, given to them when that is durable.
+//! MIG commands: work for the MIG workers, journaled first and dispatched once that is durable.
 
 use divvy_core::mig::MigProfile;
 use divvy_core::mig::recover::InstanceState;
@@ -16,7 +16,7 @@ use crate::host::failpoint::reach;
 use crate::journal::StoreError;
 use crate::model::mig_instance::{ManagedInstance, MigSlot};
 
-/// Journals that an instance is to be made for a job, and orders it.
+/// Journals a new instance for a job, and enqueues its creation.
 pub(super) fn make(
     mig: &mut MigManager,
     gpus: &GpuState,
@@ -51,7 +51,7 @@ pub(super) fn make(
     Ok(())
 }
 
-/// Journals that an instance is to go, and orders it. For a job that waits for it another is made once it is gone.
+/// Journals that an instance is destroyed, and enqueues that. If a job waits for the slot, a new instance follows.
 pub(super) fn destroy(
     mig: &mut MigManager,
     fx: &mut Effects,
@@ -92,18 +92,18 @@ pub(super) fn enqueue_command(
     });
 }
 
-/// Gives the workers what this round has journaled.
+/// Dispatches the commands that this round has journaled.
 pub(in crate::controller) fn dispatch_mig_commands(mig: &mut MigManager, fx: &mut Effects) {
     for point in std::mem::take(&mut fx.failpoints) {
         reach(point);
     }
-    for order in std::mem::take(&mut fx.mig_commands) {
-        reach(match &order.task {
+    for command in std::mem::take(&mut fx.mig_commands) {
+        reach(match &command.task {
             MigTask::Create { .. } => "mig.create.intent",
             MigTask::Check { .. } => "mig.reuse.intent",
             MigTask::Destroy { .. } => "mig.destroy.intent",
             MigTask::SetMode { .. } => "mig.mode.intent",
         });
-        mig.workers.dispatch(order);
+        mig.workers.dispatch(command);
     }
 }

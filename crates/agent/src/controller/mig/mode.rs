@@ -1,9 +1,10 @@
-//! Changing how a GPU may be used, and giving idle instances back.
+//! GPU modes: changing the mode of a GPU, and collecting idle MIG instances.
 //!
 //! ```text
-//! asked ─► anything in the way? ─► journal (pending) ─► idle instances destroyed, driver told ─► journal ─► answer
+//! request ─► blockers? ─► journal (pending) ─► idle instances destroyed, driver set ─► journal ─► reply
 //! ```
-//! Nothing is stopped for it: who is in the way is named, and whoever asked drains the GPU first. A GPU is never reset by us.
+//! A change stops no job: the reply names the blockers, and the administrator drains the GPU first. Divvy never resets
+//! a GPU.
 
 use divvy_api::v1::{self, Error, ErrorCode, GpuChange, GpuChanged, MigGc};
 use divvy_core::mig::UnallocatedState;
@@ -25,14 +26,14 @@ use crate::journal::StoreError;
 use crate::model::gpu_mode::{RequestedMode, effective_mode, pending_switch};
 use crate::model::mig_instance::{ManagedInstance, MigSlot};
 
-/// A change on its way.
+/// A mode change under way.
 pub struct ModeChange {
-    /// Whoever asked; nobody where a start brings to its end what was begun before.
+    /// The caller's request; `None` if a restarted daemon finishes an earlier change.
     request: Option<(Reply<GpuChanged>, GpuChanged)>,
     before: Option<RequestedMode>,
 }
 
-/// Changes a GPU's mode, or says what that would take.
+/// Changes a GPU's mode, or lists the steps of a dry run.
 pub(in crate::controller) fn change_mode(
     state: &mut State,
     fx: &mut Effects,
@@ -75,7 +76,7 @@ pub(in crate::controller) fn change_mode(
     )
 }
 
-/// What a change takes, and what is in its way.
+/// The steps of a change, and its blockers.
 fn would_change(
     state: &State,
     io: &Io,
@@ -118,10 +119,10 @@ fn would_change(
     }
     let now = takes_effect(turn, device.mig);
     steps.extend(turn.map(|on| {
-        let way = if on { "on" } else { "off" };
+        let setting = if on { "on" } else { "off" };
         match now {
-            true => format!("turn MIG mode {way}"),
-            false => format!("keep MIG mode {way} after the next reset"),
+            true => format!("turn MIG mode {setting}"),
+            false => format!("keep MIG mode {setting} after the next reset"),
         }
     }));
     if now && waits_for_reset(&device.gpu.model) {
@@ -169,14 +170,14 @@ fn blockers(state: &State, io: &Io, device: &Device, to: Mode, turn: Option<bool
     if device.gpu.away || io.observer.is_unresponsive() {
         blockers.push("it does not respond, so its processes cannot be listed".to_owned());
     }
-    let strangers = device.unmanaged.iter();
-    blockers.extend(strangers.map(|pid| format!("pid {pid}, which belongs to no job, uses it")));
+    let unmanaged = device.unmanaged.iter();
+    blockers.extend(unmanaged.map(|pid| format!("pid {pid}, which belongs to no job, uses it")));
     let ours = state.mig.instances.values();
     for instance in ours.filter(|one| one.slot.gpu == *uuid && one.job.is_none()) {
         let label = instance.label();
         blockers.extend(match state.mig.standing(instance) {
             UnallocatedState::Idle | UnallocatedState::Foreign => None,
-            // Whatever is ordered comes after it.
+            // The mode change is enqueued after the destruction.
             UnallocatedState::Leaving if state.mig.busy_slots.contains(&instance.slot) => None,
             UnallocatedState::Coming => Some(format!("{label} is being created")),
             UnallocatedState::Leaving => Some(format!("{label} is being destroyed")),
@@ -200,7 +201,7 @@ fn idle_on(mig: &MigManager, uuid: &GpuUuid) -> Vec<MigSlot> {
     idle.map(|instance| instance.slot.clone()).collect()
 }
 
-/// Journals the wish and tells the driver where it has to know.
+/// Journals the requested mode, and lets the worker set the driver's MIG mode if that has to change.
 fn switch(
     mig: &mut MigManager,
     gpus: &mut GpuState,
@@ -208,7 +209,7 @@ fn switch(
     io: &Io,
     uuid: &GpuUuid,
     to: Mode,
-    asked: Option<(Reply<GpuChanged>, GpuChanged)>,
+    request: Option<(Reply<GpuChanged>, GpuChanged)>,
 ) -> Result<(), StoreError> {
     let Some(device) = gpus.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) else {
         return Ok(());
@@ -224,7 +225,7 @@ fn switch(
     fx.replan = true;
     let Some(on) = turn else {
         assign(gpus, fx, io, uuid)?;
-        if let Some((reply, changed)) = asked {
+        if let Some((reply, changed)) = request {
             fx.replies.gpu_modes.push((reply, Ok(changed)));
         }
         return Ok(());
@@ -235,15 +236,12 @@ fn switch(
             commands::destroy(mig, fx, io, &slot, DestroyReason::Mode)?;
         }
     }
-    mig.gpu(uuid).switch = Some(ModeChange {
-        request: asked,
-        before,
-    });
+    mig.gpu(uuid).switch = Some(ModeChange { request, before });
     commands::enqueue_command(mig, fx, uuid, MigTask::SetMode { on });
     Ok(())
 }
 
-/// What the driver made of it.
+/// Applies the driver's result.
 pub(super) fn mode_set(
     mig: &mut MigManager,
     gpus: &mut GpuState,
@@ -286,7 +284,8 @@ pub(super) fn mode_set(
             (wanted, text)
         }
         Err(why) => {
-            // What a start brings to its end was wanted before: it is not to come true at some other start.
+            // If a restarted daemon finishes a change, `before` is the same request. It is marked as done, so that no
+            // later start tries it again.
             let before = switch.as_ref().and_then(|switch| switch.before);
             (
                 before.map(RequestedMode::confirmed),
@@ -302,7 +301,7 @@ pub(super) fn mode_set(
     if let Some((reply, changed)) = switch.and_then(|switch| switch.request) {
         let answer = match refused {
             Ok(left) => {
-                // Divvy resets no GPU: it is left to do, or the driver did without.
+                // Divvy resets no GPU: the reset remains to be done, or the driver did not need it.
                 let mut steps = changed.steps;
                 steps.retain(|step| *step != reset(index));
                 Ok(GpuChanged {
@@ -320,7 +319,7 @@ pub(super) fn mode_set(
     Ok(())
 }
 
-/// Gives a GPU the mode that it is to have by now.
+/// Applies the mode that a GPU has to have now.
 pub(in crate::controller) fn assign(
     gpus: &mut GpuState,
     fx: &mut Effects,
@@ -346,8 +345,8 @@ pub(in crate::controller) fn assign(
     fx.record_event(io, None, "gpu_mode", &text)
 }
 
-/// After a start: brings to its end what was begun, once, and only on a GPU that nobody uses. What cannot be is given up: at
-/// some later start nobody thinks of it any more.
+/// After a start: finishes the changes that an earlier daemon began, once, and only on unused GPUs. A change that is
+/// blocked is dropped, as the administrator would not expect it at a later start.
 pub(in crate::controller) fn finish_switches(
     state: &mut State,
     fx: &mut Effects,
@@ -393,7 +392,7 @@ pub(in crate::controller) fn finish_switches(
     Ok(())
 }
 
-/// Journals that the driver is not going to be told of a wish.
+/// Journals that the driver's MIG mode will not be changed for a request.
 fn drop_pending_mode(
     gpus: &mut GpuState,
     io: &Io,
@@ -407,7 +406,7 @@ fn drop_pending_mode(
     io.store.set_mode(uuid, wanted)
 }
 
-/// Destroys idle instances, and those in quarantine that can be: in which nobody is, and which nobody has divided.
+/// Destroys idle instances, and quarantined ones that have no process and are not divided.
 pub(in crate::controller) fn collect(
     mig: &mut MigManager,
     gpus: &GpuState,
@@ -457,8 +456,8 @@ pub(in crate::controller) fn collect(
     Ok(all.filter(gone).collect())
 }
 
-/// Whether the driver has to be told to turn MIG on or off for a mode: also where it is as wanted and would be otherwise after
-/// the next reset.
+/// The MIG mode to set in the driver, if it has to change. That is also so if the present mode is right, but the next
+/// reset would change it.
 fn turn(to: Mode, mig: Option<MigMode>) -> Option<bool> {
     let mig = mig?;
     match to {
@@ -468,19 +467,19 @@ fn turn(to: Mode, mig: Option<MigMode>) -> Option<bool> {
     }
 }
 
-/// The step that Divvy leaves to an administrator: until then the GPU is given to nobody.
+/// The reset step for the administrator; until it is done, no job gets the GPU.
 fn reset(index: u32) -> String {
     format!("reset GPU {index} with `nvidia-smi --gpu-reset -i {index}`, or restart the machine")
 }
 
-/// Whether a model's MIG mode changes at a reset alone: that of GPUs of the Ampere architecture (NVIDIA's MIG User Guide, "Enable MIG
-/// Mode"; Hopper and later need none). The driver's answer has the last word.
+/// Whether the model's MIG mode changes only at a reset. That is so for the Ampere architecture (NVIDIA's MIG User
+/// Guide, "Enable MIG Mode"; Hopper and later need no reset). The driver's result decides.
 fn waits_for_reset(model: &str) -> bool {
     let mut words = model.split(|one: char| !one.is_ascii_alphanumeric());
     words.any(|word| matches!(word, "A100" | "A100X" | "A30" | "A30X" | "A800"))
 }
 
-/// Whether that changes what the GPU is now.
+/// Whether the change takes effect before a reset.
 fn takes_effect(turn: Option<bool>, mig: Option<MigMode>) -> bool {
     mig.is_some_and(|mig| turn.is_some_and(|on| on != mig.current))
 }

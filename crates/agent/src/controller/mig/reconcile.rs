@@ -1,4 +1,5 @@
-//! Comparing what lies on a GPU with the journal: once after a start, and at every look that nothing was changed during.
+//! MIG reconciliation: the instances on a GPU are compared with the journal, after a start and at each observation
+//! without commands.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,11 +25,11 @@ use crate::host::clock::Instant;
 use crate::journal::StoreError;
 use crate::model::mig_instance::{InstanceInfo, MigSlot};
 
-/// How often an instance in quarantine is tried to be destroyed. Whoever leaked a handle of it does not let go of it until he is
-/// restarted.
+/// The delay between two attempts to destroy a quarantined instance. A program that leaked a handle of it releases it
+/// only when it is restarted.
 const QUARANTINE_RETRY: Duration = Duration::from_secs(30);
 
-/// Whether nobody is in an instance, and nobody has divided it: it is left as it is otherwise.
+/// Whether an instance has no process, and is not divided into compute instances by another program.
 pub(super) fn is_deserted(found: &DiscoveredInstance) -> bool {
     let mut devices = found.devices.iter();
     found.to_observed().compute_instances != ComputeInstances::Divided
@@ -42,7 +43,7 @@ impl ActiveJob {
     }
 }
 
-/// Takes over what a look shows of a GPU in MIG mode.
+/// Applies an observation of a GPU in MIG mode.
 pub(in crate::controller) fn reconcile_mig_gpu(
     state: &mut State,
     fx: &mut Effects,
@@ -59,21 +60,21 @@ pub(in crate::controller) fn reconcile_mig_gpu(
         return Ok(());
     };
     fx.replan |= device.update(seen, Bytes::ZERO);
-    let Some(sight) = seen.observed.active_mig() else {
+    let Some(mig_state) = seen.observed.active_mig() else {
         return Ok(());
     };
-    report_trouble(&mut state.mig, &state.gpus, fx, io, &uuid, sight)?;
+    report_trouble(&mut state.mig, &state.gpus, fx, io, &uuid, mig_state)?;
     let of_gpu = state.mig.gpu(&uuid);
-    if !of_gpu.can_be_compared(sight) {
+    if !of_gpu.can_be_compared(mig_state) {
         return Ok(());
     }
-    of_gpu.observed.clone_from(&sight.instances);
+    of_gpu.observed.clone_from(&mig_state.instances);
     remember_peaks(&mut state.jobs, &state.mig, &uuid);
-    match_instances(state, fx, io, &uuid, &sight.instances)?;
+    match_instances(state, fx, io, &uuid, &mig_state.instances)?;
     report_stray_processes(state, fx, io, seen)
 }
 
-/// Takes over that a GPU is not in MIG mode: nothing lies on it, whatever is known of it.
+/// Applies an observation of a GPU outside MIG mode: it has no instances, whatever the journal has.
 pub(in crate::controller) fn reconcile_non_mig_gpu(
     state: &mut State,
     fx: &mut Effects,
@@ -81,35 +82,35 @@ pub(in crate::controller) fn reconcile_non_mig_gpu(
     seen: &GpuSample,
 ) -> Result<(), StoreError> {
     let uuid = &seen.observed.uuid;
-    let Some(sight) = &seen.observed.mig else {
+    let Some(mig_state) = &seen.observed.mig else {
         return Ok(());
     };
     let has_records = state.mig.instances.keys().any(|slot| slot.gpu == *uuid);
     let of_gpu = state.mig.gpu(uuid);
     let is_known = has_records || !of_gpu.unmanaged.is_empty();
-    if !is_known || !of_gpu.can_be_compared(sight) {
+    if !is_known || !of_gpu.can_be_compared(mig_state) {
         return Ok(());
     }
     of_gpu.observed.clear();
     match_instances(state, fx, io, uuid, &[])
 }
 
-/// Says once why instances cannot be read.
+/// Records once why the instances cannot be read.
 fn report_trouble(
     mig: &mut MigManager,
     gpus: &GpuState,
     fx: &mut Effects,
     io: &Io,
     uuid: &GpuUuid,
-    sight: &GpuMigState,
+    mig_state: &GpuMigState,
 ) -> Result<(), StoreError> {
     let of_gpu = mig.gpu(uuid);
-    if of_gpu.trouble == sight.error {
+    if of_gpu.trouble == mig_state.error {
         return Ok(());
     }
-    of_gpu.trouble.clone_from(&sight.error);
+    of_gpu.trouble.clone_from(&mig_state.error);
     fx.replan = true;
-    let Some(why) = &sight.error else {
+    let Some(why) = &mig_state.error else {
         return Ok(());
     };
     let text = format!(
@@ -155,7 +156,7 @@ fn match_instances(
     report_unmanaged(&mut state.mig, &state.gpus, fx, io, uuid, &foreign, there)
 }
 
-/// The jobs that hold places of a GPU.
+/// The jobs that hold placements of a GPU.
 fn holders(jobs: &Jobs, uuid: &GpuUuid) -> BTreeMap<Placement, InstanceHolder> {
     let mut holders = BTreeMap::new();
     for active in jobs.active.values() {
@@ -194,7 +195,7 @@ fn apply_action(
                 id,
                 compute_id: device.id,
                 uuid,
-                // Who is in it now was not sent by us: it is not clean until it has been made anew.
+                // Divvy did not start a process that is in it now: so the instance is not clean until it is recreated.
                 baseline: match device.processes.is_empty() {
                     true => device.used,
                     false => Bytes::ZERO,
@@ -211,7 +212,7 @@ fn apply_action(
         }
         Action::Remove => {
             fx.replan = true;
-            // A job that has not begun, as it waits for others of its instances or to be confirmed, gets another.
+            // A job that waits for other instances or for its confirmation has not started, so it gets a new instance.
             let holder = instance.job.and_then(|job| state.jobs.active.get_mut(&job));
             let holder = holder.filter(|one| !one.is_launched());
             if let Some(placed) = holder.and_then(|one| one.placed_mut()) {
@@ -263,9 +264,16 @@ fn apply_action(
         Action::Quarantine(recover::Anomaly::Known) => {
             retry_quarantined(&mut state.mig, fx, io, slot, found)
         }
-        Action::Quarantine(oddity) => {
+        Action::Quarantine(anomaly) => {
             fx.replan = true;
-            report::quarantine(&mut state.mig, &state.gpus, fx, io, slot, oddity.describe())
+            report::quarantine(
+                &mut state.mig,
+                &state.gpus,
+                fx,
+                io,
+                slot,
+                anomaly.describe(),
+            )
         }
     }
 }
@@ -293,7 +301,7 @@ pub(super) fn forget_instance(
     fx.record_event(io, job, "mig_lost", &text)
 }
 
-/// Tries to be rid of an instance in quarantine, where nobody would suffer from it.
+/// Tries again to destroy a quarantined instance that no process and no job uses.
 fn retry_quarantined(
     mig: &mut MigManager,
     fx: &mut Effects,
@@ -337,7 +345,7 @@ fn report_unmanaged(
         return Ok(());
     }
     fx.replan = true;
-    let news = [
+    let changes = [
         (
             &now,
             &before,
@@ -349,8 +357,8 @@ fn report_unmanaged(
             "was created outside Divvy, and no longer exists",
         ),
     ];
-    for (these, those, what) in news {
-        for (placement, _) in these.iter().filter(|one| !those.contains(one)) {
+    for (present, absent, what) in changes {
+        for (placement, _) in present.iter().filter(|one| !absent.contains(one)) {
             let text = format!(
                 "{} of GPU {} {what}",
                 label(gpus, uuid, *placement),
@@ -372,7 +380,7 @@ pub(super) fn label(gpus: &GpuState, uuid: &GpuUuid, placement: Placement) -> St
     }
 }
 
-/// Nobody else sees how much a job's instance is used.
+/// Records the peak memory of jobs' instances, which no ledger measures.
 fn remember_peaks(jobs: &mut Jobs, mig: &MigManager, uuid: &GpuUuid) {
     let Some(of_gpu) = mig.gpus.get(uuid) else {
         return;
@@ -392,7 +400,7 @@ fn remember_peaks(jobs: &mut Jobs, mig: &MigManager, uuid: &GpuUuid) {
     }
 }
 
-/// Tells of processes that are in an instance and do not belong there.
+/// Records processes in instances where they do not belong.
 fn report_stray_processes(
     state: &mut State,
     fx: &mut Effects,
@@ -415,22 +423,22 @@ fn report_stray_processes(
     state
         .mig
         .reported_processes
-        .retain(|told| told.0.gpu != *uuid || here.contains(told));
+        .retain(|reported| reported.0.gpu != *uuid || here.contains(reported));
     for (tenant, key) in seen.mig_processes.iter().zip(here) {
         let holder = holders.get(&tenant.placement).map(|holder| holder.job);
         let ours = state.mig.instances.contains_key(&key.0);
         let belongs = tenant.job == holder && holder.is_some();
-        // What strangers do among themselves is their own affair.
+        // Processes outside Divvy in instances outside Divvy are no concern of Divvy.
         if belongs || (tenant.job.is_none() && !ours) || !state.mig.reported_processes.insert(key) {
             continue;
         }
-        let whose = match holder {
+        let holder_text = match holder {
             Some(holder) => format!("which job {holder} holds"),
             None if ours => "which no job holds".to_owned(),
             None => "which was created outside Divvy".to_owned(),
         };
         let label = self::label(&state.gpus, uuid, tenant.placement);
-        let place = format!("{label} of GPU {}, {whose}", seen.observed.index);
+        let place = format!("{label} of GPU {}, {holder_text}", seen.observed.index);
         let pid = tenant.pid;
         let (job, kind, text) = match tenant.job {
             Some(job) => (

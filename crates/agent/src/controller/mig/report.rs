@@ -1,4 +1,5 @@
-//! What has become of an order: an instance is handed over, made anew, kept apart, forgotten; its job goes on or back.
+//! MIG reports: the results of the workers. An instance goes to its job, is recreated, quarantined or forgotten; the
+//! job starts or is requeued.
 
 use std::time::Duration;
 
@@ -18,10 +19,10 @@ use crate::host::failpoint::reach;
 use crate::journal::StoreError;
 use crate::model::mig_instance::{InstanceInfo, MigSlot};
 
-/// How often a job's instances may be refused, where nobody is in the way, before the job is given up.
+/// How often a job's instances may be refused without an obstacle on the GPU; then the job fails.
 const MAX_REFUSALS: u32 = 3;
 
-/// Takes over what has become of an order.
+/// Applies the result of a command.
 pub(in crate::controller) fn apply_mig_report(
     state: &mut State,
     fx: &mut Effects,
@@ -35,7 +36,7 @@ pub(in crate::controller) fn apply_mig_report(
         state.mig.busy_slots.remove(slot);
     }
     fx.replan = true;
-    // The next look is to show it.
+    // The next observation has to show the result.
     io.observer.sample_soon();
     match report.outcome {
         MigOutcome::Created {
@@ -43,7 +44,7 @@ pub(in crate::controller) fn apply_mig_report(
             generation,
             result,
         } if is_of(&state.mig, &slot, generation) => match result {
-            Ok(made) => self::made(state, fx, io, &slot, made, report.took),
+            Ok(made) => self::instance_created(state, fx, io, &slot, made, report.took),
             Err(failure) => create_failed(state, fx, io, &slot, &failure),
         },
         MigOutcome::Checked {
@@ -52,7 +53,7 @@ pub(in crate::controller) fn apply_mig_report(
             result,
         } if is_of(&state.mig, &slot, generation) => match result {
             Ok(true) => reused(state, fx, io, &slot, report.took),
-            // Whoever was to have it may have let go of it meanwhile: it is of no use to the next, either.
+            // The job may have ended meanwhile. The instance is not clean for the next job either.
             Ok(false) => commands::destroy(&mut state.mig, fx, io, &slot, DestroyReason::Unclean),
             Err(failure) => check_failed(state, fx, io, &slot, &failure),
         },
@@ -86,7 +87,7 @@ fn is_of(mig: &MigManager, slot: &MigSlot, generation: u64) -> bool {
     instance.is_some_and(|instance| instance.generation == generation)
 }
 
-fn made(
+fn instance_created(
     state: &mut State,
     fx: &mut Effects,
     io: &Io,
@@ -115,14 +116,14 @@ fn reused(
     reach("mig.reuse.done");
     fx.failpoints.push("mig.reuse.kept");
     if claim::waiting_job(&state.jobs, &state.mig, slot).is_none() {
-        // It is as idle as it was.
+        // No job waits for it, so it stays idle.
         return Ok(());
     }
     state.mig.counts.reused.add(took);
     handed_over(state, fx, io, slot, "mig_reused", "reused", took)
 }
 
-/// An instance is there for its job, if it still has one.
+/// Gives an instance to its job, if that still waits for it.
 fn handed_over(
     state: &mut State,
     fx: &mut Effects,
@@ -132,13 +133,13 @@ fn handed_over(
     verb: &str,
     took: Duration,
 ) -> Result<(), StoreError> {
-    let heir = claim::waiting_job(&state.jobs, &state.mig, slot);
+    let waiting = claim::waiting_job(&state.jobs, &state.mig, slot);
     let Some(instance) = state.mig.instances.get_mut(slot) else {
         return Ok(());
     };
     let (label, job) = (instance.label(), instance.job);
     let mut ready = None;
-    if let Some(active) = heir.and_then(|job| state.jobs.active.get_mut(&job)) {
+    if let Some(active) = waiting.and_then(|job| state.jobs.active.get_mut(&job)) {
         // From here on a program of this tenant may run in it.
         instance.last_user = Some(active.job.tenant());
         let placed = active.placed_mut();
@@ -151,7 +152,7 @@ fn handed_over(
             is_complete
         });
         if is_complete {
-            ready = heir;
+            ready = waiting;
         }
     }
     io.store.save_mig(instance)?;
@@ -173,10 +174,11 @@ fn create_failed(
     slot: &MigSlot,
     failure: &MigOpError,
 ) -> Result<(), StoreError> {
-    // Whoever is in the way goes some day.
+    // The obstacle goes away some time: a process that has the GPU open, or a quarantined instance. So the job may
+    // wait.
     let waits =
         failure.is_in_use() || (!failure.is_final() && is_blocked(&state.mig, &state.gpus, slot));
-    let heir = claim::waiting_job(&state.jobs, &state.mig, slot);
+    let waiting = claim::waiting_job(&state.jobs, &state.mig, slot);
     let Some(instance) = state.mig.instances.get_mut(slot) else {
         return Ok(());
     };
@@ -198,7 +200,7 @@ fn create_failed(
             quarantine(&mut state.mig, &state.gpus, fx, io, slot, &why.clone())?
         }
     }
-    match heir {
+    match waiting {
         Some(job) if waits => {
             job_sync::requeue_unstarted(&mut state.jobs, &mut state.mig, fx, io, job, &text)
         }
@@ -215,8 +217,8 @@ fn create_failed(
     }
 }
 
-/// Whether one of ours that cannot be destroyed lies where another was to be. It is in every plan, so nobody is sent there again
-/// before it is gone.
+/// Whether a quarantined instance overlaps the slot. The planner sees it, so it chooses another place until the
+/// instance is gone.
 fn is_blocked(mig: &MigManager, gpus: &GpuState, slot: &MigSlot) -> bool {
     let sized = |slot: &MigSlot| (slot.placement, mig::size(gpus, slot));
     let mut ours = mig.instances.values();
@@ -227,7 +229,7 @@ fn is_blocked(mig: &MigManager, gpus: &GpuState, slot: &MigSlot) -> bool {
     })
 }
 
-/// Nobody knows whether an instance is clean, and nothing was done to it: it stays as it is, and is given to nobody for a time.
+/// Handles a failed check: the instance stays as it is, and no job gets it during a backoff.
 fn check_failed(
     state: &mut State,
     fx: &mut Effects,
@@ -235,7 +237,7 @@ fn check_failed(
     slot: &MigSlot,
     failure: &MigOpError,
 ) -> Result<(), StoreError> {
-    let heir = claim::waiting_job(&state.jobs, &state.mig, slot);
+    let waiting = claim::waiting_job(&state.jobs, &state.mig, slot);
     let Some(instance) = state.mig.instances.get_mut(slot) else {
         return Ok(());
     };
@@ -247,13 +249,13 @@ fn check_failed(
         "cannot inspect {label} of GPU {}: {failure}",
         mig::index(&state.gpus, &slot.gpu)
     );
-    tracing::warn!(job = ?heir, "{text}");
-    heir.map_or(Ok(()), |job| {
+    tracing::warn!(job = ?waiting, "{text}");
+    waiting.map_or(Ok(()), |job| {
         job_sync::requeue_unstarted(&mut state.jobs, &mut state.mig, fx, io, job, &text)
     })
 }
 
-/// Puts a job back that cannot have what it was to have, or gives it up: where that is final, or has come too often.
+/// Requeues a job that cannot get its instances, or fails it: if the error is final, or after too many refusals.
 pub(super) fn requeue_or_fail(
     jobs: &mut Jobs,
     mig: &mut MigManager,
@@ -287,7 +289,7 @@ fn instance_destroyed(
     reach("mig.destroy.done");
     fx.failpoints.push("mig.destroy.kept");
     let why = state.mig.destroy_reasons.remove(&generation);
-    let heir = claim::waiting_job(&state.jobs, &state.mig, slot);
+    let waiting = claim::waiting_job(&state.jobs, &state.mig, slot);
     let Some(instance) = state.mig.instances.get(slot) else {
         return Ok(());
     };
@@ -321,12 +323,12 @@ fn instance_destroyed(
             fx.record_event(io, job, "mig_destroyed", &text)?;
         }
     }
-    heir.map_or(Ok(()), |job| {
+    waiting.map_or(Ok(()), |job| {
         commands::make(&mut state.mig, &state.gpus, fx, io, slot, name, job)
     })
 }
 
-/// Whoever was to have the place gets another, or waits: nobody is sent here again before it is gone.
+/// Handles a failed destruction: the job that waits for the place is requeued, and the planner avoids the place.
 fn destroy_failed(
     state: &mut State,
     fx: &mut Effects,
@@ -334,7 +336,7 @@ fn destroy_failed(
     slot: &MigSlot,
     failure: &MigOpError,
 ) -> Result<(), StoreError> {
-    let heir = claim::waiting_job(&state.jobs, &state.mig, slot);
+    let waiting = claim::waiting_job(&state.jobs, &state.mig, slot);
     let Some(instance) = state.mig.instances.get_mut(slot) else {
         return Ok(());
     };
@@ -352,12 +354,12 @@ fn destroy_failed(
         "{label} of GPU {}: {failure}",
         mig::index(&state.gpus, &slot.gpu)
     );
-    heir.map_or(Ok(()), |job| {
+    waiting.map_or(Ok(()), |job| {
         job_sync::requeue_unstarted(&mut state.jobs, &mut state.mig, fx, io, job, &text)
     })
 }
 
-/// Nobody gets it until it is as it should be, or gone.
+/// Quarantines an instance: no job gets it until it is gone or in order again.
 pub(super) fn quarantine(
     mig: &mut MigManager,
     gpus: &GpuState,
@@ -370,14 +372,14 @@ pub(super) fn quarantine(
         return Ok(());
     };
     instance.state = InstanceState::Quarantined;
-    let said = instance.reason.replace(why.to_owned());
+    let former_reason = instance.reason.replace(why.to_owned());
     io.store.save_mig(instance)?;
     let (label, job) = (instance.label(), instance.job);
     let of_gpu = mig.gpu(&slot.gpu);
     of_gpu
         .last_destroy_attempt
         .insert(slot.placement, Instant::now());
-    if said.as_deref() == Some(why) {
+    if former_reason.as_deref() == Some(why) {
         return Ok(());
     }
     mig.counts.quarantined.add(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! MIG as the API shows it.
+//! MIG in the API: instances, profiles, and troubles of GPUs.
 
 use divvy_api::v1;
 use divvy_core::mig::recover::InstanceState;
@@ -13,10 +13,10 @@ use crate::gpu::Device;
 use crate::gpu::mig::discover::DiscoveredInstance;
 use crate::model::mig_instance::{ManagedInstance, MigSlot};
 
-/// What holds a limit that is an instance's.
+/// The enforcement of limits by MIG, in the API.
 pub const ENFORCEMENT: &str = "mig";
 
-/// Every instance, by GPU and place.
+/// Every instance, by GPU and placement.
 pub fn mig_instances(mig: &MigManager, gpus: &GpuState) -> Vec<v1::MigInstance> {
     gpus.devices
         .iter()
@@ -24,7 +24,7 @@ pub fn mig_instances(mig: &MigManager, gpus: &GpuState) -> Vec<v1::MigInstance> 
         .collect()
 }
 
-/// What a GPU is cut into; `None` for one that is not.
+/// The MIG layout of a GPU; `None` if it is not in MIG mode.
 pub fn mig_of(state: &State, gpu: &GpuUuid) -> Option<v1::Mig> {
     let device = state
         .gpus
@@ -44,7 +44,7 @@ pub fn mig_of(state: &State, gpu: &GpuUuid) -> Option<v1::Mig> {
         multiprocessors: profile.multiprocessors,
         max_instances: profile.most,
         starts: profile.starts.clone(),
-        available: room(&state.jobs, &gpu, profile.id),
+        available: free_places(&state.jobs, &gpu, profile.id),
     };
     Some(v1::Mig {
         memory_slices: table.memory_slices,
@@ -54,7 +54,7 @@ pub fn mig_of(state: &State, gpu: &GpuUuid) -> Option<v1::Mig> {
     })
 }
 
-/// What keeps a GPU from being given out as it was told to be.
+/// What keeps a GPU from the use that its requested mode allows.
 pub(in crate::controller) fn trouble_of(mig: &MigManager, device: &Device) -> Option<String> {
     let wanted = device.requested_mode.map(|wanted| wanted.mode);
     let mig_mode = device.mig.map(|mode| (mode.current, mode.pending));
@@ -76,7 +76,7 @@ pub(in crate::controller) fn trouble_of(mig: &MigManager, device: &Device) -> Op
     }
 }
 
-/// To what can never be had here: GPUs that would perhaps have it, were they as they were told to be.
+/// Adds the troubles of GPUs to a refusal of a request that can never fit: it might fit without them.
 pub(in crate::controller) fn explain(
     mig: &MigManager,
     gpus: &GpuState,
@@ -93,7 +93,7 @@ pub(in crate::controller) fn explain(
     v1::Error { message, ..error }
 }
 
-/// The instance that a grant is.
+/// The MIG instance of a grant.
 pub fn mig_slice(mig: &MigManager, gpus: &GpuState, grant: &Grant) -> Option<v1::MigSlice> {
     let slot = slot(grant)?;
     let instance = mig.instances.get(&slot);
@@ -107,7 +107,7 @@ pub fn mig_slice(mig: &MigManager, gpus: &GpuState, grant: &Grant) -> Option<v1:
     })
 }
 
-/// What the last look found in a grant's instance.
+/// What the last observation found in a grant's instance.
 pub(in crate::controller) fn found_in<'a>(
     mig: &'a MigManager,
     grant: &Grant,
@@ -117,11 +117,11 @@ pub(in crate::controller) fn found_in<'a>(
     found.iter().find(|found| found.placement == placement)
 }
 
-/// How many more of a profile could lie on a GPU, idle ones out of the way: taken from the left, which for pieces of one size
-/// is the most.
-fn room(jobs: &Jobs, gpu: &divvy_core::Gpu, profile: u32) -> u8 {
-    let Some(carving) = &gpu.mig else { return 0 };
-    let table = &carving.table;
+/// How many more instances of a profile fit on a GPU if idle ones are destroyed. Taking the places from the left yields
+/// the most, as all have one size.
+fn free_places(jobs: &Jobs, gpu: &divvy_core::Gpu, profile: u32) -> u8 {
+    let Some(inventory) = &gpu.mig else { return 0 };
+    let table = &inventory.table;
     let Some(profile) = table.profile(profile) else {
         return 0;
     };
@@ -130,7 +130,7 @@ fn room(jobs: &Jobs, gpu: &divvy_core::Gpu, profile: u32) -> u8 {
         .values()
         .flat_map(|active| active.job.state.grants());
     let held = held.filter(|grant| grant.gpu == gpu.uuid);
-    let mut taken = carving.fixed();
+    let mut taken = inventory.fixed();
     taken.extend(held.filter_map(|grant| Some(grant.mig?.placement)));
     let same = taken.iter().filter(|one| one.profile == profile.id).count();
     let sized = |placement: Placement| (placement, super::size_in(table, placement));

@@ -1,5 +1,5 @@
-//! Alarms of the limiter: calls that it had to pass on without counting them or holding them up, and errors of its own. A job is
-//! told of once; how many there are is shown with it.
+//! Limiter alarms: calls that the limiter passed on uncounted, and its internal errors. An event reports a job once;
+//! the API shows their number.
 
 use divvy_core::JobId;
 
@@ -9,22 +9,23 @@ use crate::controller::state::Jobs;
 use crate::gpu::sample::{NodeSample, SliceReading};
 use crate::journal::{StoreError, UNCOUNTED};
 
-/// Takes over what a look found in the accounts.
+/// Applies the alarm counters of a sample.
 pub(in crate::controller) fn apply_alarms(
     jobs: &mut Jobs,
     fx: &mut Effects,
     io: &Io,
-    look: &NodeSample,
+    sample: &NodeSample,
 ) -> Result<(), StoreError> {
-    let count =
-        |(id, book): (&JobId, &SliceReading)| Some((*id, book.snapshots.as_ref().ok()?.alarms()));
-    let heard: Vec<(JobId, u64)> = look.ledgers.iter().filter_map(count).collect();
-    heard
+    let count = |(id, reading): (&JobId, &SliceReading)| {
+        Some((*id, reading.snapshots.as_ref().ok()?.alarms()))
+    };
+    let counts: Vec<(JobId, u64)> = sample.ledgers.iter().filter_map(count).collect();
+    counts
         .into_iter()
         .try_for_each(|(id, count)| record_alarms(jobs, fx, io, id, count))
 }
 
-/// A job's slice counts so many.
+/// Records the alarm counter of a job's slice.
 pub(in crate::controller) fn record_alarms(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -37,7 +38,7 @@ pub(in crate::controller) fn record_alarms(
         return Ok(());
     };
     active.alarm_reported = true;
-    // What an earlier agent has started, that one may have told of.
+    // A job that an earlier daemon started may already have this event.
     let is_news = active
         .placed()
         .is_some_and(|one| one.supervisor.pid.is_some())

@@ -1,4 +1,5 @@
-//! What a look means for each job: errors of its account, what its limit counts besides, and who got past the limiter.
+//! Reconciliation: each job's ledger is compared with the driver, to find ledger errors, uncounted memory and limiter
+//! bypasses.
 
 use divvy_core::reconcile::{
     self, BypassChange, BypassKind, BypassPolicy, GrantHistory, Limiter, Sample, SliceComparison,
@@ -25,18 +26,18 @@ use crate::job_dir::processes::processes_of;
 use crate::journal::StoreError;
 use crate::model::bypass::Bypass;
 
-/// What the last look found of one slice on one GPU.
+/// What the last sample showed of one slice on one GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SliceUsage {
-    /// What its processes hold by the driver's word.
+    /// Memory of its processes, as the driver reports it.
     pub driver: Option<Bytes>,
-    /// The account's error.
+    /// The ledger's error.
     pub mismatch: Option<i64>,
-    /// The largest error that lasted from one look to the next.
+    /// The largest error that lasted from one sample to the next.
     pub mismatch_max: Bytes,
-    /// What the limit has to count besides the account.
+    /// Memory that the limit has to count besides the ledger.
     pub unaccounted: Bytes,
-    /// What was told to the slice's processes.
+    /// The value that the slice's processes have.
     published: Bytes,
     granted: GrantHistory,
 }
@@ -45,9 +46,10 @@ impl SliceUsage {
     fn update(&mut self, found: &SliceComparison) {
         self.driver = found.driver;
         let (before, now) = (self.mismatch, found.mismatch());
-        // A figure that could not be compared this time stays what it was; one that is not told is unknown.
+        // A figure that could not be compared this time stays as it was; one that the driver does not report is
+        // unknown.
         self.mismatch = found.driver.and(now.or(before));
-        // A single look may fall between a process's last breath and the driver's noticing.
+        // A single sample may fall between the end of a process and the driver's update.
         if let (Some(before), Some(now)) = (before, now)
             && before.signum() == now.signum()
         {
@@ -60,13 +62,13 @@ impl SliceUsage {
         };
     }
 
-    /// Its memory is elsewhere, or on its way: the account is compared with nothing.
+    /// Suspends the comparison, because the memory is offloaded or an operation moves it.
     fn suspend_accounting(&mut self, found: &SliceComparison) {
         self.driver = found.driver;
         self.mismatch = None;
     }
 
-    /// Tells the slice's processes what to count besides; where memory is denied, all there is.
+    /// Publishes to the slice's processes what else counts; if allocations are denied, the whole limit.
     fn publish(&mut self, slice: &HeldSlice, gpu: usize, limit: Bytes, denied: bool) {
         let unseen = if denied {
             self.unaccounted.max(limit)
@@ -80,7 +82,8 @@ impl SliceUsage {
 }
 
 impl ActiveJob {
-    /// The slice's allocations are refused while one of its processes is past the limiter and that is the policy.
+    /// Whether its allocations are refused, because one of its processes bypasses the limiter and the policy is to
+    /// deny.
     fn is_denied(&self) -> bool {
         let mut lasting = self
             .job
@@ -90,7 +93,7 @@ impl ActiveJob {
         lasting.any(|found| found.action >= BypassPolicy::Deny)
     }
 
-    /// What is kept of its slice on a GPU, where its memory is, and what it holds there in the planner's sums.
+    /// Its usage on a GPU, where its memory is, and its grant in the planner's sums.
     fn usage_on(&mut self, gpu: &GpuUuid) -> Option<(MemoryResidency, &mut SliceUsage, Bytes)> {
         let Runtime::Placed(placed) = &mut self.runtime else {
             return None;
@@ -105,40 +108,41 @@ impl ActiveJob {
         Some((memory, placed.slice_usage.get_mut(place)?, granted))
     }
 
-    /// One of its processes was killed, and the rest is to follow.
+    /// One of its processes was killed for a bypass, and the others will be too.
     pub fn is_killed(&self) -> bool {
         self.job.bypasses.iter().any(Bypass::is_killed)
     }
 }
 
-/// Compares every GPU's processes with the accounts, and draws the consequences.
+/// Compares every GPU's processes with the ledgers, and acts on the differences.
 pub(in crate::controller) fn reconcile(
     state: &mut State,
     fx: &mut Effects,
     io: &Io,
-    look: &NodeSample,
+    sample: &NodeSample,
 ) -> Result<(), StoreError> {
     let unseen = state.gpus.unobserved.clone().unwrap_or_default();
     let forget = |active: &mut ActiveJob| {
         let mut held = active.job.state.grants().iter();
         match held.any(|grant| unseen.contains(&grant.gpu)) {
-            // Whom the look before has shown is there until he is gone, or one shows that he is not.
+            // A process of the previous sample stays a member until it exits, or until a sample shows that it left the
+            // GPU.
             true => active.members_mut().retain(|member| member.is_alive()),
             false => active.members_mut().clear(),
         }
     };
     active_set::for_each_active(&mut state.jobs, io, |_, active| forget(active));
-    let whose = || {
-        let people = look.processes.values();
-        people.filter_map(|person| Some((person.ownership.job()?, person.process)))
+    let owned_processes = || {
+        let processes = sample.processes.values();
+        processes.filter_map(|process| Some((process.ownership.job()?, process.process)))
     };
-    // Also of a job that waits again.
-    for (job, _) in whose() {
+    // A job that is queued again may have orphans.
+    for (job, _) in owned_processes() {
         if let Some(active) = state.jobs.active.get_mut(&job) {
             forget(active);
         }
     }
-    for (job, process) in whose() {
+    for (job, process) in owned_processes() {
         if let Some(active) = state.jobs.active.get_mut(&job)
             && !active.members().contains(&process)
         {
@@ -150,27 +154,27 @@ pub(in crate::controller) fn reconcile(
             !active.job.run_state.aside.memory.holds_gpus() && !active.members().is_empty()
         });
         if awake {
-            // Somebody has woken what is not to use a GPU now.
+            // Another process has resumed processes of a job that must not use a GPU now.
             fx.jobs.pauses.push(id);
         }
     }
-    for seen in &look.gpus {
+    for seen in &sample.gpus {
         match seen.observed.active_mig() {
             Some(_) => mig::reconcile::reconcile_mig_gpu(state, fx, io, seen)?,
             None => {
                 mig::reconcile::reconcile_non_mig_gpu(state, fx, io, seen)?;
-                compare_accounts(&mut state.jobs, &mut state.gpus, fx, io, look, seen)?;
+                compare_accounts(&mut state.jobs, &mut state.gpus, fx, io, sample, seen)?;
             }
         }
     }
     io.compute_scheduler
-        .report_utilization(&percentages(&state.gpus, look));
+        .report_utilization(&percentages(&state.gpus, sample));
     let gone = state
         .gpus
         .watchlist
-        .retain(|gpu| look.gpus.iter().any(|seen| seen.observed.uuid == *gpu));
+        .retain(|gpu| sample.gpus.iter().any(|seen| seen.observed.uuid == *gpu));
     for change in gone {
-        apply_bypass_change(&mut state.jobs, &mut state.gpus, fx, io, look, 0, change)?;
+        apply_bypass_change(&mut state.jobs, &mut state.gpus, fx, io, sample, 0, change)?;
     }
     let mut dying = Vec::new();
     active_set::for_each_active(&mut state.jobs, io, |id, active| {
@@ -191,20 +195,20 @@ pub(in crate::controller) fn reconcile(
     if state.gpus.watchlist.is_curious() {
         io.observer.sample_soon();
     }
-    // What a dying tree has started meanwhile.
+    // Processes that a dying job has started meanwhile.
     fx.jobs.kills.extend(dying);
     Ok(())
 }
 
-/// What the driver saw of each GPU's use, where it is shared in slices.
-fn percentages(gpus: &GpuState, look: &NodeSample) -> Vec<(u32, u32)> {
+/// The driver's utilization of each GPU that is shared in slices.
+fn percentages(gpus: &GpuState, sample: &NodeSample) -> Vec<(u32, u32)> {
     let of = |seen: &GpuSample| {
         let mut devices = gpus.devices.iter();
         let device = devices.find(|device| device.gpu.uuid == seen.observed.uuid)?;
         Some((device.gpu.index, device.utilization_percent?))
     };
     let shared = |seen: &&GpuSample| seen.observed.active_mig().is_none();
-    look.gpus.iter().filter(shared).filter_map(of).collect()
+    sample.gpus.iter().filter(shared).filter_map(of).collect()
 }
 
 fn compare_accounts(
@@ -212,11 +216,11 @@ fn compare_accounts(
     gpus: &mut GpuState,
     fx: &mut Effects,
     io: &Io,
-    look: &NodeSample,
+    sample: &NodeSample,
     seen: &GpuSample,
 ) -> Result<(), StoreError> {
     let uuid = &seen.observed.uuid;
-    let balance = compare(&sample_with_grants(jobs, look, seen));
+    let balance = compare(&sample_with_grants(jobs, sample, seen));
     let mut errors = Vec::new();
     for found in &balance.slices {
         let Some((memory, ledger, _)) = jobs
@@ -228,7 +232,7 @@ fn compare_accounts(
         };
         match memory {
             MemoryResidency::Kept => ledger.update(found),
-            // The account keeps what the GPU does not hold.
+            // The ledger keeps counting memory that is not on the GPU.
             _ => ledger.suspend_accounting(found),
         }
         errors.extend(ledger.mismatch.map(|error| (error, ledger.mismatch_max)));
@@ -251,7 +255,7 @@ fn compare_accounts(
         .suspects
         .iter()
         .map(|suspect| {
-            let inside = look.evidence.get(&suspect.process.pid);
+            let inside = sample.evidence.get(&suspect.process.pid);
             let limiter = inside.map_or(Limiter::Loaded, |inside| inside.limiter);
             (*suspect, limiter)
         })
@@ -264,18 +268,18 @@ fn compare_accounts(
         .collect();
     let changes = gpus
         .watchlist
-        .update(look.at, uuid, &suspects, &there, &balance.inconclusive);
+        .update(sample.at, uuid, &suspects, &there, &balance.inconclusive);
     for change in changes {
-        apply_bypass_change(jobs, gpus, fx, io, look, seen.observed.index, change)?;
+        apply_bypass_change(jobs, gpus, fx, io, sample, seen.observed.index, change)?;
     }
     Ok(())
 }
 
-/// What was seen of a GPU, with what the journal has granted of it: a limit that lies in a job's own file says nothing. A job that is
-/// to shrink keeps what it holds in the planner's sums until it has given it up, and one whose memory is aside holds nothing.
-fn sample_with_grants(jobs: &mut Jobs, look: &NodeSample, seen: &GpuSample) -> Sample {
-    let mut sight = seen.sample.clone();
-    for slice in &mut sight.slices {
+/// The sample of a GPU with the journal's grants, as a limit in a job's own file proves nothing. A shrinking job counts
+/// with its present grant until it releases memory. An offloaded job counts with nothing.
+fn sample_with_grants(jobs: &mut Jobs, sample: &NodeSample, seen: &GpuSample) -> Sample {
+    let mut granted_sample = seen.sample.clone();
+    for slice in &mut granted_sample.slices {
         let Some(active) = jobs.active.get_mut(&slice.job) else {
             continue;
         };
@@ -285,13 +289,13 @@ fn sample_with_grants(jobs: &mut Jobs, look: &NodeSample, seen: &GpuSample) -> S
             continue;
         };
         slice.granted = if holds { granted } else { Bytes::ZERO };
-        let lately = ledger.granted.record(look.at, slice.granted);
+        let lately = ledger.granted.record(sample.at, slice.granted);
         slice.granted_recently = (memory == MemoryResidency::Kept).then_some(lately);
     }
-    sight
+    granted_sample
 }
 
-/// Says once, for each GPU, that the driver does not tell whose memory is whose.
+/// Records once for each GPU that the driver does not report the memory of each process.
 fn report_accounts_only(
     gpus: &mut GpuState,
     fx: &mut Effects,
@@ -317,7 +321,7 @@ fn apply_bypass_change(
     gpus: &mut GpuState,
     fx: &mut Effects,
     io: &Io,
-    look: &NodeSample,
+    sample: &NodeSample,
     gpu_index: u32,
     change: BypassChange,
 ) -> Result<(), StoreError> {
@@ -329,7 +333,7 @@ fn apply_bypass_change(
             since,
         } => {
             let detected = now();
-            let before = look.at.saturating_sub(since) / 1000;
+            let before = sample.at.saturating_sub(since) / 1000;
             let before = SignedDuration::from_micros(i64::try_from(before).unwrap_or(i64::MAX));
             let process = Process::from(suspect.process);
             let bypass = Bypass {
@@ -344,21 +348,23 @@ fn apply_bypass_change(
                 first_seen: detected - before,
                 detected,
                 over: None,
-                action: policy_about(io, look, &suspect),
+                action: policy_about(io, sample, &suspect),
             };
             record_bypass(jobs, gpus, fx, io, suspect.job, bypass)
         }
-        BypassChange::Updated { gpu, suspect } => update_bypass(jobs, fx, io, look, &gpu, &suspect),
+        BypassChange::Updated { gpu, suspect } => {
+            update_bypass(jobs, fx, io, sample, &gpu, &suspect)
+        }
         BypassChange::Cleared { gpu, suspect } => end_bypass(jobs, fx, io, &gpu, &suspect),
     }
 }
 
-/// What is to be done about a suspect. Nobody is killed who is not of a job's tree, by the kernel's word.
-fn policy_about(io: &Io, look: &NodeSample, suspect: &Suspect) -> BypassPolicy {
-    let person = look.processes.get(&suspect.process.pid);
-    let descends = person.is_some_and(|person| {
-        person.process == suspect.process.into()
-            && person.ownership == Ownership::Descendant(suspect.job)
+/// The policy for a suspect. Only a process that the kernel shows to be of the job's tree is killed.
+fn policy_about(io: &Io, sample: &NodeSample, suspect: &Suspect) -> BypassPolicy {
+    let process = sample.processes.get(&suspect.process.pid);
+    let descends = process.is_some_and(|process| {
+        process.process == suspect.process.into()
+            && process.ownership == Ownership::Descendant(suspect.job)
     });
     match io.config.on_bypass.action_for(suspect) {
         BypassPolicy::Kill if !descends => BypassPolicy::Deny,
@@ -411,11 +417,11 @@ fn update_bypass(
     jobs: &mut Jobs,
     fx: &mut Effects,
     io: &Io,
-    look: &NodeSample,
+    sample: &NodeSample,
     gpu: &GpuUuid,
     suspect: &Suspect,
 ) -> Result<(), StoreError> {
-    let policy = policy_about(io, look, suspect);
+    let policy = policy_about(io, sample, suspect);
     let Some((id, bypass)) = open_bypass(jobs, gpu, suspect) else {
         return Ok(());
     };
@@ -423,7 +429,7 @@ fn update_bypass(
     if policy <= bypass.action {
         return Ok(());
     }
-    // It has come to take from others what it held within its limit before.
+    // The process now takes memory from other jobs; before, it kept within its limit.
     bypass.action = policy;
     let bypass = bypass.clone();
     io.store.save_bypass(id, &bypass)?;
@@ -472,7 +478,7 @@ fn open_bypass<'a>(
     found.map(|bypass| (suspect.job, bypass))
 }
 
-/// What an earlier agent found of the jobs that it left.
+/// Restores the open bypasses that an earlier daemon found.
 pub(in crate::controller) fn restore_bypasses(jobs: &Jobs, gpus: &mut GpuState) {
     for (id, active) in &jobs.active {
         for bypass in active
@@ -495,7 +501,7 @@ pub(in crate::controller) fn restore_bypasses(jobs: &Jobs, gpus: &mut GpuState) 
     }
 }
 
-/// The job is at its end: nothing of it goes on.
+/// Closes the bypasses of a job that ends.
 pub(in crate::controller) fn close_bypasses(
     jobs: &mut Jobs,
     io: &Io,
@@ -516,7 +522,8 @@ pub(in crate::controller) fn close_bypasses(
     Ok(())
 }
 
-/// Kills what was journaled to be killed: first who got past the limiter, then what is left of their jobs.
+/// Kills processes as the journal records it: first the processes that bypassed the limiter, then the rest of their
+/// jobs.
 pub(in crate::controller) fn kill_processes(jobs: &Jobs, fx: &mut Effects, io: &Io) {
     for process in std::mem::take(&mut fx.processes_to_kill) {
         // Gone by itself is just as well.
@@ -526,15 +533,15 @@ pub(in crate::controller) fn kill_processes(jobs: &Jobs, fx: &mut Effects, io: &
     doomed.sort_unstable();
     doomed.dedup();
     for id in doomed {
-        for process in tree(jobs, io, id) {
+        for process in live_tree(jobs, io, id) {
             let _ = process.signal(Signal::KILL);
         }
     }
 }
 
-/// What is alive of a job below its supervisor, which has yet to write how it ended, and in its control group; without what programs
-/// of it have started as jobs of their own.
-fn tree(jobs: &Jobs, io: &Io, id: JobId) -> Vec<Process> {
+/// The live processes of a job below its supervisor and in its cgroup. The supervisor itself stays, as it has to record
+/// the end. Processes that belong to another job, started by this one, stay too.
+fn live_tree(jobs: &Jobs, io: &Io, id: JobId) -> Vec<Process> {
     let dir = start::job_dir(jobs, io, id);
     let Some(launch) = dir.launch().ok().flatten() else {
         return Vec::new();
@@ -548,7 +555,7 @@ fn tree(jobs: &Jobs, io: &Io, id: JobId) -> Vec<Process> {
     tree
 }
 
-/// A way's place among all of them.
+/// The index of a kind of bypass.
 pub(in crate::controller) fn way_index(way: BypassKind) -> usize {
     reconcile::BypassKind::ALL
         .iter()

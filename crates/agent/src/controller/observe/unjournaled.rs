@@ -1,7 +1,8 @@
-//! Unknown jobs: processes that live in a slice or under a record, while neither the journal nor the record says whose they are.
+//! Unknown jobs: live processes in a slice or under a record that neither the journal nor the record assigns to a job.
 //!
-//! Recovery ([`crate::journal::recover`]) takes over every job whose record is whole. What is left here comes of a damaged record, or of one that an
-//! earlier build wrote. The GPUs of an unknown job stay reserved until its last process has ended; its folder stays, with its log.
+//! Recovery ([`crate::journal::recover`]) takes over every job whose record is complete. What remains has a damaged
+//! record, or one that an earlier build wrote. The GPUs of an unknown job stay reserved until its last process has
+//! ended; its folder and its log stay.
 
 use std::collections::BTreeMap;
 
@@ -20,12 +21,12 @@ use crate::job_dir::processes::survivors;
 use crate::journal::StoreError;
 use crate::journal::recover::{last_run, numbers};
 
-/// So many of its pids are told.
+/// How many of its pids a text shows.
 const MOST_PIDS: usize = 16;
 
-/// A job that runs and that the journal does not have.
+/// A running job that the journal lacks.
 pub struct UnjournaledJob {
-    /// What is reserved for it.
+    /// The GPUs that are reserved for it.
     grants: Vec<Grant>,
     pids: Vec<u32>,
 }
@@ -48,7 +49,7 @@ impl UnjournaledJob {
     }
 }
 
-/// Finds the jobs that live and that the journal does not know to. What they hold is measured later.
+/// Finds live jobs that the journal does not know to be running. [`reserve_for_unknown`] measures later what they hold.
 pub(in crate::controller) fn find_unknown(jobs: &mut Jobs, io: &Io) -> Result<(), StoreError> {
     let home = &io.config.home;
     let ended = io.store.ended()?;
@@ -69,7 +70,7 @@ pub(in crate::controller) fn find_unknown(jobs: &mut Jobs, io: &Io) -> Result<()
     Ok(())
 }
 
-/// Pids of a job that the journal does not know to run; `None` where nothing of it lives.
+/// The pids of a job that the journal does not know to be running; `None` if none of its processes lives.
 fn pids_of_unknown(io: &Io, id: JobId) -> Option<Vec<u32>> {
     let name = id.to_string();
     let dir = last_run(&io.config.home.job(&name));
@@ -81,9 +82,9 @@ fn pids_of_unknown(io: &Io, id: JobId) -> Option<Vec<u32>> {
         processes.extend(survivors(&dir, launch.process).unwrap_or_default());
     }
     if let Ok(slice) = HeldSlice::open(&io.config.home.slice(&name))
-        && let Ok(account) = slice.read()
+        && let Ok(ledger) = slice.read()
     {
-        processes.extend(slice.live_processes(&account));
+        processes.extend(slice.live_processes(&ledger));
     }
     let mut pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
     pids.sort_unstable();
@@ -92,8 +93,8 @@ fn pids_of_unknown(io: &Io, id: JobId) -> Option<Vec<u32>> {
     (is_attended || !pids.is_empty()).then_some(pids)
 }
 
-/// Reserves what unknown jobs hold: their slices' limits, or whole GPUs where there is no slice to tell; at most what no job of
-/// the journal holds.
+/// Reserves what unknown jobs hold: their slices' limits, or whole GPUs without a readable slice. Never more than what
+/// no journaled job holds.
 pub(in crate::controller) fn reserve_for_unknown(
     state: &mut State,
     fx: &mut Effects,
@@ -151,7 +152,7 @@ fn grants_of_unknown(state: &State, io: &Io, id: JobId) -> Vec<Grant> {
     gpus.filter_map(reserve).collect()
 }
 
-/// What the planner is to count for unknown jobs.
+/// What the planner counts for unknown jobs.
 pub(in crate::controller) fn held_by_unknown(jobs: &Jobs) -> impl Iterator<Item = AllocatedJob> {
     let holders = jobs
         .unjournaled
@@ -162,7 +163,7 @@ pub(in crate::controller) fn held_by_unknown(jobs: &Jobs) -> impl Iterator<Item 
     })
 }
 
-/// Lets go of unknown jobs that have ended since the last look.
+/// Forgets unknown jobs that have ended since the last check.
 pub(in crate::controller) fn check_unknown(
     state: &mut State,
     fx: &mut Effects,
@@ -193,14 +194,14 @@ pub(in crate::controller) fn check_unknown(
     Ok(())
 }
 
-/// Ends a job that waits in the journal while its record says that it was started: it must not be started again.
+/// Ends a job that is pending in the journal although its record shows a start: it must not start again.
 pub(in crate::controller) fn end_spent(
     state: &mut State,
     fx: &mut Effects,
     io: &Io,
     id: JobId,
 ) -> Result<(), StoreError> {
-    let waits = |life: &JobState| *life == JobState::Queued;
+    let waits = |job_state: &JobState| *job_state == JobState::Queued;
     let Some(active) = state
         .jobs
         .active
@@ -229,7 +230,7 @@ pub(in crate::controller) fn end_spent(
     finalize::finalize(state, fx, io, id, record.exit.as_ref())
 }
 
-/// The answer to a call about an unknown job.
+/// The refusal of a call about an unknown job.
 pub(in crate::controller) fn refuse_unknown(jobs: &Jobs, id: JobId) -> Option<Error> {
     let unknown = jobs.unjournaled.get(&id)?;
     let why = format!(
@@ -244,7 +245,7 @@ pub(in crate::controller) fn refuse_unknown(jobs: &Jobs, id: JobId) -> Option<Er
     Some(Error::new(ErrorCode::Conflict, why).hint(hint))
 }
 
-/// Unknown jobs, for people.
+/// The unknown jobs, for the API.
 pub(in crate::controller) fn list_unknown(jobs: &Jobs) -> Vec<v1::UnknownJob> {
     let shown = jobs.unjournaled.iter().map(|(id, unknown)| v1::UnknownJob {
         job: id.to_string(),
@@ -254,7 +255,7 @@ pub(in crate::controller) fn list_unknown(jobs: &Jobs) -> Vec<v1::UnknownJob> {
     shown.collect()
 }
 
-/// What unknown jobs hold of a GPU.
+/// The slices of unknown jobs on a GPU.
 pub(in crate::controller) fn slices_of_unknown(
     jobs: &Jobs,
     gpu: &divvy_core::GpuUuid,

@@ -1,4 +1,5 @@
-//! What jobs use: taken from each look, journaled now and then, and cut into rows by the hour.
+//! Usage accounting: GPU time of jobs, measured from each sample, journaled periodically, and split into rows by the
+//! hour.
 
 use std::time::Duration;
 
@@ -16,19 +17,19 @@ use crate::model::counters::{Counters, GpuTime};
 use crate::model::usage::Metered;
 use crate::model::usage::meter::{Holder, metered};
 
-/// How often what was measured is journaled: what a crash may make unknown, and never what was held.
+/// How often measurements are journaled. A crash may lose that much of what was used, and nothing of what was held.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Projects that are counted apart: more series than that nobody draws.
+/// Projects with counters of their own; a larger number of series is of no use in a dashboard.
 const PROJECTS: usize = 256;
 
-/// Use is taken to be even over one row, so that none is longer.
+/// The longest row of usage, as use counts as even within a row.
 const PAGE_US: i64 = 3600 * 1_000_000;
 
-/// When what was done last.
+/// When usage was last counted and journaled.
 pub struct UsageClock {
     journaled: Instant,
-    /// When time was last counted.
+    /// When held time was last counted.
     counted: Instant,
     /// Hours since 1970.
     hour: i64,
@@ -48,15 +49,15 @@ fn hour() -> i64 {
     now().as_microsecond().div_euclid(PAGE_US)
 }
 
-/// What a job does with what it holds.
+/// What a job does with its GPUs.
 pub struct GpuActivity {
-    /// Measured and not yet journaled, by position in its holdings.
+    /// Measured and not yet journaled, by position in its allocations.
     metered: Vec<Metered>,
-    /// GPU-nanoseconds that it was seen to hold.
+    /// GPU-nanoseconds that it held.
     pub(in crate::controller) allocated_ns: u64,
-    /// When it was last seen to want its GPUs.
+    /// When it last used its GPUs or asked for them.
     pub(in crate::controller) last_active: Instant,
-    /// That it does nothing has been dealt with.
+    /// Its idle rule has been applied.
     pub(in crate::controller) idle_reported: bool,
     /// Since when its launches are watched.
     pub(in crate::controller) launches_watched_since: Option<Instant>,
@@ -73,7 +74,7 @@ impl GpuActivity {
         }
     }
 
-    /// Nobody looked for so long, which says nothing of it.
+    /// Skips a time without observation, which shows neither use nor idleness.
     pub(in crate::controller) fn skip_unobserved(&mut self, missed: Duration) {
         let now = Instant::now();
         for since in self
@@ -85,7 +86,7 @@ impl GpuActivity {
         }
     }
 
-    /// It wants its GPUs, or cannot do anything about it.
+    /// Marks use of its GPUs, or a state in which it cannot use them.
     pub(in crate::controller) fn mark_active(&mut self, at: Instant) {
         if at > self.last_active {
             self.last_active = at;
@@ -94,12 +95,12 @@ impl GpuActivity {
     }
 }
 
-/// Adds to what a job's project has spent.
+/// Adds to the counters of a job's project.
 fn spend(counted: &mut Counters, active: &ActiveJob, spent: GpuTime) {
     let named = active.job.spec.project.as_deref().unwrap_or_default();
     let is_one_too_many =
         counted.projects.len() >= PROJECTS && !counted.projects.contains_key(named);
-    // Where there are no projects anybody may write anything.
+    // Without configured projects, a user may submit with any project name.
     let project = if is_one_too_many { "other" } else { named };
     counted
         .projects
@@ -108,21 +109,21 @@ fn spend(counted: &mut Counters, active: &ActiveJob, spent: GpuTime) {
         .add(spent);
 }
 
-/// Takes over what was done on the GPUs.
+/// Applies the GPU use of a sample.
 pub(in crate::controller) fn meter(
     jobs: &mut Jobs,
     timers: &mut Timers,
     fx: &mut Effects,
     io: &Io,
-    look: &NodeSample,
+    sample: &NodeSample,
 ) {
     count_time(jobs, timers, fx, io);
-    for seen in &look.gpus {
-        meter_gpu(jobs, fx, io, look, seen);
+    for seen in &sample.gpus {
+        meter_gpu(jobs, fx, io, sample, seen);
     }
 }
 
-/// Counts what is held for whoever draws it; what is billed is in the journal.
+/// Counts held time for the metrics; the journal has the exact figures.
 fn count_time(jobs: &mut Jobs, timers: &mut Timers, fx: &mut Effects, io: &Io) {
     let now = Instant::now();
     let passed = now.saturating_duration_since(timers.usage_clock.counted);
@@ -152,12 +153,12 @@ fn count_time(jobs: &mut Jobs, timers: &mut Timers, fx: &mut Effects, io: &Io) {
     }
 }
 
-fn meter_gpu(jobs: &mut Jobs, fx: &mut Effects, io: &Io, look: &NodeSample, seen: &GpuSample) {
+fn meter_gpu(jobs: &mut Jobs, fx: &mut Effects, io: &Io, sample: &NodeSample, seen: &GpuSample) {
     let Some(worked) = &seen.observed.utilization else {
         return;
     };
     let gpu = &seen.observed.uuid;
-    // Positions in holdings, beside the holders.
+    // Positions in the allocations, parallel to `holders`.
     let mut places = Vec::new();
     let mut holders = Vec::new();
     for id in active_set::active_jobs(jobs, io) {
@@ -177,9 +178,10 @@ fn meter_gpu(jobs: &mut Jobs, fx: &mut Effects, io: &Io, look: &NodeSample, seen
         return;
     }
     let of = |pid: u32| {
-        look.processes
+        sample
+            .processes
             .get(&pid)
-            .and_then(|person| person.ownership.job())
+            .and_then(|process| process.ownership.job())
     };
     let listed: Vec<(u32, Option<JobId>)> = seen
         .observed
@@ -212,7 +214,7 @@ fn meter_gpu(jobs: &mut Jobs, fx: &mut Effects, io: &Io, look: &NodeSample, seen
     }
 }
 
-/// Journals what was measured of a job: before what it holds changes, and now and then.
+/// Journals the measurements of a job: before its allocation changes, and periodically.
 pub(in crate::controller) fn journal_metered(
     jobs: &mut Jobs,
     io: &Io,
@@ -228,7 +230,7 @@ pub(in crate::controller) fn journal_metered(
     }
 }
 
-/// Counts what a job held up to now, and begins a new row: its amount or its being suspended changes now.
+/// Counts what a job held up to now, and begins a new row, because its amount or its suspension changes now.
 pub(in crate::controller) fn start_usage_span(
     jobs: &mut Jobs,
     io: &Io,
@@ -243,7 +245,7 @@ pub(in crate::controller) fn start_usage_span(
     }
 }
 
-/// What the tick does about it.
+/// Journals usage at a tick.
 pub(in crate::controller) fn flush_usage(
     jobs: &mut Jobs,
     timers: &mut Timers,

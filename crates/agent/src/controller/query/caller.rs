@@ -1,4 +1,4 @@
-//! Whose jobs are whose: what a reference means to its caller, and as whom a program runs.
+//! Callers: how a reference resolves for its caller, which user owns a job, and as which user its program runs.
 
 use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::JobId;
@@ -12,11 +12,11 @@ use crate::host::run_as::Identity;
 use crate::journal::StoreError;
 use crate::model::job::{Credentials, Job};
 
-/// What this caller means, and the uid of its submitter, who has all jobs of an array. `last`, and a name that several have,
-/// mean the caller's own first.
+/// The job or array that a caller's reference means, and its owner's uid. One user owns all jobs of an array. `last`
+/// and ambiguous names mean the caller's own jobs first.
 ///
 /// # Errors
-/// As [`Queries::job`].
+/// As `Queries::job`.
 pub fn resolve_for_caller(
     jobs: &Jobs,
     io: &Io,
@@ -44,7 +44,7 @@ pub fn resolve_for_caller(
     }
 }
 
-/// Whose a job is.
+/// The uid of a job's owner.
 ///
 /// # Errors
 /// When the journal cannot be read.
@@ -55,7 +55,7 @@ pub fn owner(jobs: &Jobs, io: &Io, id: JobId) -> Result<Option<u32>, StoreError>
     Ok(io.store.job(id)?.map(|job| job.spec.credentials.uid))
 }
 
-/// As whom a job's program is started; nobody else's than the agent's own user is.
+/// The user as which a job's program runs; `None` for the daemon's own user.
 pub(in crate::controller) fn run_as(job: &Job) -> Option<Identity> {
     let Credentials { uid, gid } = job.spec.credentials;
     (uid != Credentials::current().uid).then_some(Identity {

@@ -1,10 +1,10 @@
-//! When waiting jobs start: what the cycle knows is copied out of it, and the answer is worked out elsewhere, however long that takes.
+//! Start estimates: the controller copies what it knows, and another thread computes the estimate, which may take long.
 
-use divvy_api::v1::{self, JobState};
+use divvy_api::v1;
 use divvy_core::estimate::estimate_start;
 use divvy_core::resize::memory::MemoryResidency;
 use divvy_core::start_bound::{JobBounds, latest_start};
-use divvy_core::{JobId, JobState as Life, Snapshot};
+use divvy_core::{JobId, JobState, Snapshot};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::controller::admission::{array, dependencies};
@@ -14,24 +14,24 @@ use crate::controller::state::State;
 use crate::host::clock::now;
 use crate::model::job::Job;
 
-/// When a waiting job starts: what there is to know.
+/// The input for the start estimate of a pending job.
 pub struct StartEstimator {
     pub(in crate::controller) id: JobId,
     at: Timestamp,
-    /// As the planner has it, with how long each job runs if it runs as long as it may.
+    /// The planner's input. `known_runs` has the longest remaining run of each job with a time limit.
     pub(in crate::controller) snapshot: Snapshot,
     pub(in crate::controller) known_runs: JobBounds,
-    /// With everybody who will stand in a queue, and by when each is gone whatever happens.
+    /// The planner's input with all pending jobs. `known` has the time by which each job certainly ends.
     full_snapshot: Snapshot,
     pub(in crate::controller) known: JobBounds,
-    /// Nobody who holds nothing now can come and take what he had.
+    /// No job is offloaded: such a job could return, and would take room that the bound counts on.
     is_certain: bool,
 }
 
 impl StartEstimator {
-    /// Tells of a job that waits when it starts. Takes up to seconds.
+    /// Sets the start times of a pending job. Takes up to seconds.
     pub fn estimate_start(&self, job: &mut v1::Job) {
-        if job.state != JobState::Queued {
+        if job.state != v1::JobState::Queued {
             return;
         }
         let expected = estimate_start(&self.snapshot, self.id, &self.known_runs.remaining_s);
@@ -41,32 +41,32 @@ impl StartEstimator {
         job.latest_start = latest.flatten().and_then(|seconds| self.after(seconds));
     }
 
-    /// So many seconds from now.
+    /// The time in so many seconds.
     pub(in crate::controller) fn after(&self, seconds: u64) -> Option<Timestamp> {
         let seconds = SignedDuration::from_secs(i64::try_from(seconds).ok()?);
         self.at.checked_add(seconds).ok()
     }
 
-    /// So many seconds ago.
+    /// The time so many seconds ago.
     pub(in crate::controller) fn before(&self, seconds: u64) -> Option<Timestamp> {
         let seconds = SignedDuration::from_secs(i64::try_from(seconds).ok()?);
         self.at.checked_sub(seconds).ok()
     }
 }
 
-/// What is needed to say when a waiting job starts. `add`: puts a job there that has not been submitted.
+/// Copies the input for a start estimate. `add` puts a job there that has not been submitted.
 pub(in crate::controller) fn start_estimator(
     state: &State,
     io: &Io,
     id: JobId,
     add: impl Fn(&mut Snapshot),
 ) -> StartEstimator {
-    let [mut snapshot, mut everybody] = [
+    let [mut snapshot, mut full_snapshot] = [
         schedule::snapshot(state, io),
         schedule::full_snapshot(state, io),
     ];
     add(&mut snapshot);
-    add(&mut everybody);
+    add(&mut full_snapshot);
     let [mut runs, mut known] = [JobBounds::default(), JobBounds::default()];
     for active in state.jobs.active.values() {
         let job = &active.job;
@@ -77,11 +77,11 @@ pub(in crate::controller) fn start_estimator(
         if let Some(left) = max_remaining_s(io, job) {
             known.remaining_s.insert(job.id, left);
         }
-        // One that waits for itself makes it too much to work out.
+        // With too many dependencies, the job is set to depend on itself; so its start stays unknown.
         let after = dependencies::awaited(&state.jobs, &active.after);
         let mut after = after.unwrap_or_else(|| vec![job.id]);
         after.extend(array::array_predecessors(&state.jobs, job));
-        if job.state == Life::Queued && !after.is_empty() {
+        if job.state == JobState::Queued && !after.is_empty() {
             known.dependencies.insert(job.id, after);
         }
     }
@@ -90,7 +90,7 @@ pub(in crate::controller) fn start_estimator(
         at: now(),
         snapshot,
         known_runs: runs,
-        full_snapshot: everybody,
+        full_snapshot,
         known,
         is_certain: state
             .jobs
@@ -100,12 +100,11 @@ pub(in crate::controller) fn start_estimator(
     }
 }
 
-/// In how many seconds a job is gone at the latest once it holds something; `None` where nobody knows, as with one that may
-/// be started again.
+/// The most seconds until a placed job has ended; `None` if that is unknown, as for a job that may be started again.
 fn max_remaining_s(io: &Io, job: &Job) -> Option<u64> {
-    // What ends it comes after its time, and it has the grace to go.
+    // The stop follows the time limit, and the job then has its grace period.
     let grace = io.config.grace.as_secs() + 1;
-    if matches!(job.state, Life::Stopping { .. }) {
+    if matches!(job.state, JobState::Stopping { .. }) {
         return Some(grace);
     }
     let comes_back =

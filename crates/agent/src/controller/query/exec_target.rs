@@ -1,4 +1,4 @@
-//! Where other programs get into a running job.
+//! Exec targets: how an exec session enters a running job.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use crate::controller::state::Jobs;
 use crate::host::run_as::Identity;
 use crate::job_dir::JobDir;
 
-/// A running job, from inside.
+/// A running job that an exec session can enter.
 #[derive(Clone, Debug)]
 pub struct ExecTarget {
     pub job: JobId,
@@ -28,7 +28,7 @@ pub struct ExecTarget {
 #[derive(Clone, Debug)]
 pub enum ExecEnvironment {
     Process {
-        /// As whom it runs, where that is not the agent's own user.
+        /// The user as which it runs, unless that is the daemon's own.
         user: Option<Identity>,
     },
     Container {
@@ -38,10 +38,10 @@ pub enum ExecEnvironment {
     },
 }
 
-/// The inside of a job that runs.
+/// The exec target of a running job.
 ///
 /// # Errors
-/// [`ErrorCode::NotFound`] for no such job, [`ErrorCode::Conflict`] for one that does not run now.
+/// [`ErrorCode::NotFound`] if there is no such job, [`ErrorCode::Conflict`] for one that does not run now.
 pub fn exec_target(jobs: &Jobs, io: &Io, reference: &str) -> Result<ExecTarget, Error> {
     let job = reference::find(jobs, io, reference).map_err(journal_error)??;
     let conflict = |why: String, hint: String| Error::new(ErrorCode::Conflict, why).hint(hint);

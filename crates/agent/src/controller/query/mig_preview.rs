@@ -1,4 +1,4 @@
-//! Where MIG instances would go, for whoever asks before anything is submitted.
+//! MIG preview: where MIG instances would go, before a job is submitted.
 
 use divvy_api::v1::{Error, ErrorCode, MigPlanned, MigWanted};
 use divvy_core::MigProfile;
@@ -11,10 +11,10 @@ use crate::controller::state::State;
 use crate::model::validate::limits::CheckLimits as _;
 use crate::model::validate::usage;
 
-/// Where instances of these profiles would go, all of them together.
+/// The placements of instances of these profiles, all of them together.
 ///
 /// # Errors
-/// [`ErrorCode::WouldWait`] where they do not all fit now, [`ErrorCode::NeverFits`] where they never will.
+/// [`ErrorCode::WouldWait`] if they do not all fit now, [`ErrorCode::NeverFits`] if they never will.
 pub fn preview_mig(state: &State, io: &Io, wanted: &MigWanted) -> Result<Vec<MigPlanned>, Error> {
     wanted.check_limits()?;
     if wanted.profiles.is_empty() {
@@ -37,21 +37,21 @@ pub fn preview_mig(state: &State, io: &Io, wanted: &MigWanted) -> Result<Vec<Mig
         .collect::<Result<_, _>>()
         .map_err(|error: MigProfileError| usage(error.to_string()).hint(error.hint()))?;
     match preview(&schedule::snapshot(state, io), &profiles, &wanted.gpus_on) {
-        Ok(laid) => Ok(laid.into_iter().map(planned).collect()),
+        Ok(instances) => Ok(instances.into_iter().map(planned).collect()),
         Err(no_room) => Err(refusal(&no_room)),
     }
 }
 
-fn planned(laid: PlannedInstance) -> MigPlanned {
+fn planned(planned_instance: PlannedInstance) -> MigPlanned {
     MigPlanned {
-        profile: laid.profile.to_string(),
-        gpu_uuid: laid.gpu.to_string(),
-        gpu_index: laid.index,
-        start: laid.placement.start,
-        memory_slices: laid.slices,
-        memory_bytes: laid.memory.get(),
-        reuses: laid.reuse,
-        removes: laid.reclaim,
+        profile: planned_instance.profile.to_string(),
+        gpu_uuid: planned_instance.gpu.to_string(),
+        gpu_index: planned_instance.index,
+        start: planned_instance.placement.start,
+        memory_slices: planned_instance.slices,
+        memory_bytes: planned_instance.memory.get(),
+        reuses: planned_instance.reuse,
+        removes: planned_instance.reclaim,
     }
 }
 

@@ -40,31 +40,31 @@ impl Queries<'_> {
         summary::array_summaries(self.state, self.io, array)
     }
 
-    /// Commands that bring about these changes, word by word; none for what this caller may not do.
+    /// Commands that make these changes, one word per element; empty for a change that the caller may not make.
     pub fn commands(&self, tries: &[Option<SuggestedChange>], by: &Caller) -> Vec<Vec<String>> {
         change::commands(self.state, self.io, tries, by)
     }
 
-    /// What brings a container into the slice of a job that holds one.
+    /// The engine's flags that bring a container into the slice of a job.
     ///
     /// # Errors
-    /// [`ErrorCode::NotFound`] for no such job, [`ErrorCode::Conflict`] for one that holds nothing now.
+    /// `ErrorCode::NotFound` if there is no such job, `ErrorCode::Conflict` if it holds nothing now.
     pub fn docker_args(&self, reference: &str) -> Result<v1::DockerArgs, Error> {
         container::docker_args(&self.state.jobs, &self.state.mig, self.io, reference)
     }
 
-    /// The inside of a job that runs.
+    /// The exec target of a running job.
     ///
     /// # Errors
-    /// [`ErrorCode::NotFound`] for no such job, [`ErrorCode::Conflict`] for one that does not run now.
+    /// `ErrorCode::NotFound` if there is no such job, `ErrorCode::Conflict` for one that does not run now.
     pub fn exec_target(&self, reference: &str) -> Result<ExecTarget, Error> {
         exec_target::exec_target(&self.state.jobs, self.io, reference)
     }
 
-    /// The claim that a job is or was.
+    /// The claim that a job stands for, active or ended.
     ///
     /// # Errors
-    /// [`ErrorCode::NotFound`] where it is none.
+    /// `ErrorCode::NotFound` if the job is no claim.
     pub fn get_claim(&self, id: JobId) -> Result<v1::HeldClaim, Error> {
         claims::view::get_claim(self.state, self.io, id)
     }
@@ -76,7 +76,7 @@ impl Queries<'_> {
     /// One job, active or ended.
     ///
     /// # Errors
-    /// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name that several have.
+    /// `ErrorCode::NotFound`, and `ErrorCode::Conflict` for a name of several jobs.
     pub fn job(&self, reference: &str) -> Result<v1::Job, Error> {
         query::job(self.state, self.io, reference)
     }
@@ -86,7 +86,7 @@ impl Queries<'_> {
         summary::job_summaries(self.state, self.io)
     }
 
-    /// The same, with what there is to know about when it starts.
+    /// The same, with the estimator of its start.
     ///
     /// # Errors
     /// As [`Queries::job`].
@@ -102,7 +102,7 @@ impl Queries<'_> {
         claims::view::list_claims(self.state, self.io)
     }
 
-    /// Every project and where it stands, by name.
+    /// Every project with its quota status, by name.
     pub fn list_projects(&self) -> Vec<v1::Project> {
         projects::list_projects(self.state, self.io)
     }
@@ -111,22 +111,22 @@ impl Queries<'_> {
         query::list_queues(self.state, self.io)
     }
 
-    /// Numbers of the jobs that [`Queries::job_summaries`] shows, for adding the others to them.
+    /// Numbers of the jobs in [`Queries::job_summaries`], for adding ended jobs to them.
     pub fn living_ids(&self) -> BTreeSet<JobId> {
         query::living_ids(&self.state.jobs)
     }
 
-    /// Everything that a page of metrics shows.
+    /// The content of the metrics page.
     pub fn metrics(&self) -> Page {
         query::metrics_page(self.state, self.fx, self.io)
     }
 
-    /// Every instance, by GPU and place.
+    /// Every instance, by GPU and placement.
     pub fn mig_instances(&self) -> Vec<v1::MigInstance> {
         mig::view::mig_instances(&self.state.mig, &self.state.gpus)
     }
 
-    /// The job of an array to wait for next: the first that is not there yet.
+    /// The next job of an array to wait for: the first that has not reached the milestone.
     pub fn next_of_array(&self, array: JobId, milestone: Milestone) -> Option<JobRef> {
         array::next_of_array(&self.state.jobs, array, milestone)
     }
@@ -135,12 +135,12 @@ impl Queries<'_> {
         query::node(&self.state.jobs, self.io)
     }
 
-    /// Why nothing can be given out; `None` where it can.
+    /// Why the node cannot start jobs; `None` if it can.
     pub fn not_ready_reason(&self) -> Option<String> {
         query::not_ready_reason(&self.state.gpus, &self.state.disk)
     }
 
-    /// What a job's refusals of GPU memory looked like.
+    /// The refused allocations of a job.
     ///
     /// # Errors
     /// As [`Queries::job`].
@@ -148,7 +148,7 @@ impl Queries<'_> {
         query::oom(self.state, self.io, reference)
     }
 
-    /// Whose a job is.
+    /// The uid of a job's owner.
     ///
     /// # Errors
     /// When the journal cannot be read.
@@ -156,23 +156,24 @@ impl Queries<'_> {
         caller::owner(&self.state.jobs, self.io, id)
     }
 
-    /// Every place where an instance may lie on a GPU in MIG mode, those first that are taken first; none for other GPUs.
+    /// Every placement of an instance on a GPU in MIG mode, in the order in which the planner prefers them. Empty for
+    /// other GPUs.
     ///
     /// # Errors
-    /// [`ErrorCode::NotFound`] for a GPU that is not here.
+    /// `ErrorCode::NotFound` for a GPU that this node does not have.
     pub fn placements(&self, gpu: &str) -> Result<Vec<v1::MigPlacement>, Error> {
         claims::view::placements(&self.state.gpus, gpu)
     }
 
-    /// Where instances of these profiles would go, all of them together.
+    /// The placements of instances of these profiles, all of them together.
     ///
     /// # Errors
-    /// [`ErrorCode::WouldWait`] where they do not all fit now, [`ErrorCode::NeverFits`] where they never will.
+    /// `ErrorCode::WouldWait` if they do not all fit now, `ErrorCode::NeverFits` if they never will.
     pub fn preview_mig(&self, wanted: &MigWanted) -> Result<Vec<MigPlanned>, Error> {
         mig_preview::preview_mig(self.state, self.io, wanted)
     }
 
-    /// What a job, or each of an array, runs, without its options.
+    /// The program of a job, or of the jobs of an array, without its options.
     ///
     /// # Errors
     /// As [`Queries::job`].
@@ -180,16 +181,16 @@ impl Queries<'_> {
         query::program(self.state, self.io, meant)
     }
 
-    /// What a reference means to whoever may see it all.
+    /// What a reference means to a caller that may see all jobs.
     ///
     /// # Errors
-    /// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name that several have.
+    /// `ErrorCode::NotFound`, and `ErrorCode::Conflict` for a name of several jobs.
     pub fn resolve(&self, reference: &str) -> Result<JobRef, Error> {
         reference::resolve(&self.state.jobs, self.io, reference)
     }
 
-    /// What this caller means, and the uid of its submitter, who has all jobs of an array. `last`, and a name that several have,
-    /// mean the caller's own first.
+    /// The job or array that a caller's reference means, and its owner's uid. One user owns all jobs of an array.
+    /// `last` and ambiguous names mean the caller's own jobs first.
     ///
     /// # Errors
     /// As [`Queries::job`].
@@ -202,20 +203,21 @@ impl Queries<'_> {
         array::running_of_array(&self.state.jobs, array)
     }
 
-    /// The GPUs that are served.
+    /// The GPUs that Divvy manages and that are available.
     pub fn served(&self) -> Vec<divvy_core::Gpu> {
         query::served(self.state)
     }
 
-    /// The job that says how an array stands: one that has not ended, else the first by index without exit code 0, else the first.
+    /// The job that decides the array's result: one that has not ended, else the first by index that failed, else the
+    /// first.
     ///
     /// # Errors
-    /// [`ErrorCode::NotFound`] where no job of it is kept.
+    /// `ErrorCode::NotFound` if the journal has no job of the array.
     pub fn verdict_of_array(&self, array: JobId) -> Result<v1::Job, Error> {
         array::verdict_of_array(self.state, self.io, array)
     }
 
-    /// What the cycle knows of a job, active or not.
+    /// What the controller knows of a job, active or not.
     pub fn view(&self, job: &Job, now: Option<&LiveUsage<'_>>, wait: Option<&Wait>) -> JobView {
         query::view(self.state, self.io, job, now, wait)
     }

@@ -1,4 +1,4 @@
-//! References: what `12`, `12_3`, `last`, `sweep` or `sweep[3]` means, decided here and nowhere else.
+//! Job references: the meaning of `12`, `12_3`, `last`, `sweep` or `sweep[3]`. No other module interprets them.
 //!
 //! ```text
 //! 12        an array, where job 12 is the first of one; else job 12
@@ -7,7 +7,7 @@
 //! sweep[3]  a job of this name
 //! sweep     a job of this name, or the array that was submitted with it
 //! ```
-//! A number of its own is enough for every job but an array's first, which is written `12_0`.
+//! A number alone means any job but an array's first, which is written `12_0`.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -31,7 +31,7 @@ use crate::model::validate::limits::MOST_TASKS;
 pub enum JobRef {
     Job {
         id: JobId,
-        /// Its index, where its number is also that of its array.
+        /// Its index, if its number is also that of its array.
         first: Option<u32>,
     },
     /// All jobs of an array, by the number of the first.
@@ -39,7 +39,7 @@ pub enum JobRef {
 }
 
 impl fmt::Display for JobRef {
-    /// The reference that means this and nothing else, at any later time.
+    /// The reference that means this job or array now and later.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Job {
@@ -64,7 +64,7 @@ impl JobRef {
         }
     }
 
-    /// The array of a job, where it belongs to one.
+    /// The array of a job, or the job itself.
     fn whole(job: &Job) -> Self {
         match job.spec.policy.array {
             Some(task) if task.count != Some(1) => Self::Array(task.array_of(job.id)),
@@ -72,7 +72,7 @@ impl JobRef {
         }
     }
 
-    /// As whom another job may run after it.
+    /// The form of a dependency on it.
     pub(in crate::controller) fn of(self, count: u32) -> (JobId, Of) {
         match self {
             Self::Job { id, first: None } => (id, Of::Job),
@@ -103,7 +103,7 @@ fn task_name(reference: &str) -> Option<(&str, u32)> {
     Some((name, index.parse().ok()?))
 }
 
-/// Whether this name means the job, or its array.
+/// The job or its array, if this name means one of them.
 fn named(job: &Job, name: &str) -> Option<JobRef> {
     let own = job.spec.name.as_str();
     if own == name {
@@ -120,12 +120,12 @@ type LookupResult<T> = Result<Result<T, Error>, StoreError>;
 pub(in crate::controller) fn find(jobs: &Jobs, io: &Io, reference: &str) -> LookupResult<JobId> {
     Ok(match resolve_reference(jobs, io, reference)? {
         Ok(JobRef::Job { id, .. }) => Ok(id),
-        Ok(JobRef::Array(array)) => Err(not_one(io, array)?),
+        Ok(JobRef::Array(array)) => Err(single_job_error(io, array)?),
         Err(error) => Err(error),
     })
 }
 
-/// What a reference means: a name means one that has not ended, else the newest.
+/// The meaning of a reference. A name means a job that has not ended, else the newest.
 pub(in crate::controller) fn resolve_reference(
     jobs: &Jobs,
     io: &Io,
@@ -177,10 +177,10 @@ pub(in crate::controller) fn resolve_reference(
     Ok(Err(unknown.unwrap_or_else(|| missing(reference, hint))))
 }
 
-/// What a reference means to whoever may see it all.
+/// What a reference means to a caller that may see all jobs.
 ///
 /// # Errors
-/// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name that several have.
+/// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name of several jobs.
 pub fn resolve(jobs: &Jobs, io: &Io, reference: &str) -> Result<JobRef, Error> {
     resolve_reference(jobs, io, reference).map_err(journal_error)?
 }
@@ -193,7 +193,7 @@ fn by_number(jobs: &Jobs, io: &Io, reference: &str, id: JobId) -> LookupResult<J
         Some(task) => return Ok(Ok(JobRef::numbered(id, task))),
         None => {}
     }
-    // Others of it are kept for longer than its first.
+    // The journal may keep other jobs of an array longer than its first.
     if first_kept(io, id)?.is_some() {
         return Ok(Ok(JobRef::Array(id)));
     }
@@ -202,7 +202,7 @@ fn by_number(jobs: &Jobs, io: &Io, reference: &str, id: JobId) -> LookupResult<J
     )))
 }
 
-/// The job of an array with this index. `meant`: what the array's own reference means.
+/// The job of an array with this index. `meant`: the meaning of the array's own reference.
 fn task(jobs: &Jobs, io: &Io, meant: JobRef, array: JobId, index: u32) -> LookupResult<JobRef> {
     let has = |active: &&ActiveJob| {
         let task = active.job.spec.policy.array;
@@ -228,8 +228,8 @@ fn task(jobs: &Jobs, io: &Io, meant: JobRef, array: JobId, index: u32) -> Lookup
     }))
 }
 
-/// Why an array does not do where one job is wanted.
-fn not_one(io: &Io, array: JobId) -> Result<Error, StoreError> {
+/// The error for an array where a single job is required.
+fn single_job_error(io: &Io, array: JobId) -> Result<Error, StoreError> {
     let extent = io.store.extent_of_array(array)?;
     let one = extent.map_or_else(|| array.to_string(), |(low, ..)| format!("{array}_{low}"));
     let why = format!("{array} is an array, but a single job is required");
@@ -240,7 +240,7 @@ fn not_one(io: &Io, array: JobId) -> Result<Error, StoreError> {
         .details(serde_json::json!({ "array": array.to_string() })))
 }
 
-/// What a job belongs to, active or not.
+/// The array of a job, active or not, or the job itself.
 fn whole(jobs: &Jobs, io: &Io, job: Option<JobId>) -> Result<Option<JobRef>, StoreError> {
     let Some(id) = job else { return Ok(None) };
     if let Some(active) = jobs.active.get(&id) {
@@ -249,11 +249,11 @@ fn whole(jobs: &Jobs, io: &Io, job: Option<JobId>) -> Result<Option<JobRef>, Sto
     if let Some(job) = io.store.job(id)? {
         return Ok(Some(JobRef::whole(&job)));
     }
-    // The first of an array of which others are kept.
+    // The number of an array's first job, which the journal no longer has, while it has others.
     Ok(first_kept(io, id)?.map(|_| JobRef::Array(id)))
 }
 
-/// Which job of an array one is that is there; `None` for one that is not.
+/// The array index of a job; `None` if there is no such job.
 fn task_of(jobs: &Jobs, io: &Io, id: JobId) -> Result<Option<Option<ArrayTask>>, StoreError> {
     if let Some(active) = jobs.active.get(&id) {
         return Ok(Some(active.job.spec.policy.array));
@@ -261,7 +261,7 @@ fn task_of(jobs: &Jobs, io: &Io, id: JobId) -> Result<Option<Option<ArrayTask>>,
     Ok(io.store.job(id)?.map(|job| job.spec.policy.array))
 }
 
-/// The first job of an array that is kept; `None` where this is the number of no array.
+/// The first job of an array in the journal; `None` if this is no number of an array.
 pub(in crate::controller) fn first_kept(io: &Io, array: JobId) -> Result<Option<Job>, StoreError> {
     let kept = io.store.first_of_array(array)?;
     Ok(kept.map(|(job, _)| job))
@@ -280,14 +280,14 @@ pub(in crate::controller) fn living_of_array(
     })
 }
 
-/// What a name means among those that have not ended: of all users, or of this one.
+/// The jobs and arrays that a name means among active ones: of all users, or of one.
 fn active_named(jobs: &Jobs, name: &str, of: Option<u32>) -> BTreeSet<JobRef> {
     let active = jobs.active.values().map(|active| &active.job);
     let active = active.filter(|job| of.is_none_or(|uid| job.spec.credentials.uid == uid));
     active.filter_map(|job| named(job, name)).collect()
 }
 
-/// What a reference means among the caller's own, where it is not a number and means one of them.
+/// The meaning of a reference among the caller's own jobs; `None` for a number, and if there are none or several.
 pub(in crate::controller) fn find_own(
     jobs: &Jobs,
     io: &Io,
@@ -309,13 +309,13 @@ pub(in crate::controller) fn find_own(
     })
 }
 
-/// How many numbers an array has at most, from its first on.
+/// How many jobs an array has at most, counted from its first number.
 pub(in crate::controller) fn count_of_array(io: &Io, array: JobId) -> Result<u32, StoreError> {
     let kept = io.store.first_of_array(array)?;
     if let Some(count) = kept.and_then(|(_, task)| task.count) {
         return Ok(count);
     }
-    // Of before the count was kept: those that are known.
+    // An array of a build that did not store the count: its known jobs count.
     let extent = io.store.extent_of_array(array)?;
     let last = extent.map_or(array, |(.., last)| last);
     Ok(u32::try_from(last.0.saturating_sub(array.0) + 1).unwrap_or(u32::MAX))
@@ -325,7 +325,7 @@ fn missing(reference: &str, hint: &str) -> Error {
     Error::new(ErrorCode::NotFound, format!("there is no job {reference}")).hint(hint.to_owned())
 }
 
-/// The one of these, or that there are several.
+/// The only element, or an error that names all of them.
 fn exactly_one(name: &str, meant: &BTreeSet<JobRef>) -> Result<JobRef, Error> {
     if let (Some(one), 1) = (meant.first(), meant.len()) {
         return Ok(*one);

@@ -1,4 +1,4 @@
-//! Jobs as lists take them out of the cycle: of ten thousand that wait little more than a pointer each.
+//! Job summaries: compact list rows. A pending job costs little more than a pointer, as there may be ten thousand.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::model::bypass::Bypass;
 use crate::model::idle::Rule;
 use crate::model::job::{Job, JobSpec};
 
-/// A job as the cycle sees it, in little room.
+/// A job of a list, in a compact form.
 pub enum JobSummary {
-    /// It waits for its turn, and nothing was done with it yet.
+    /// The job waits for its turn, and has no history.
     Pending {
         id: JobId,
         ask: Arc<JobSpec>,
@@ -34,7 +34,7 @@ pub enum JobSummary {
     Other(Box<JobView>),
 }
 
-/// What was put into words last: most jobs of a long list ask for the same and wait for the same.
+/// The last formatted texts: most jobs of a long list have the same request and the same reason.
 #[derive(Default)]
 pub struct TextCache {
     amount: Option<(Amount, String)>,
@@ -49,18 +49,18 @@ impl From<JobView> for JobSummary {
 
 /// Jobs that have not ended, oldest first.
 pub fn job_summaries(state: &State, io: &Io) -> Vec<JobSummary> {
-    let mut glances = Vec::with_capacity(state.jobs.active.len());
-    glances.extend(
+    let mut summaries = Vec::with_capacity(state.jobs.active.len());
+    summaries.extend(
         state
             .jobs
             .active
             .values()
             .map(|active| job_summary(state, io, active)),
     );
-    glances
+    summaries
 }
 
-/// Those of these jobs that have not ended before this round.
+/// The jobs of this list that have not ended before this round.
 pub(in crate::controller) fn summaries_of(
     state: &State,
     io: &Io,
@@ -110,7 +110,7 @@ impl JobSummary {
         }
     }
 
-    /// Number of the user whose it is.
+    /// The uid of the job's owner.
     pub fn owner(&self) -> u32 {
         match self {
             Self::Pending { ask, .. } => ask.credentials.uid,
@@ -118,7 +118,7 @@ impl JobSummary {
         }
     }
 
-    /// All that there is to say.
+    /// The full view.
     pub fn into_view(self) -> JobView {
         match self {
             Self::Pending {
@@ -155,8 +155,8 @@ impl JobSummary {
         }
     }
 
-    /// What a table shows. `sees`: whether whoever asks may see what it runs.
-    pub fn to_brief<'a>(&'a self, sees: bool, said: &'a mut TextCache) -> Brief<'a> {
+    /// The row of a table. `sees`: whether the caller may see what the job runs.
+    pub fn to_brief<'a>(&'a self, sees: bool, cache: &'a mut TextCache) -> Brief<'a> {
         match self {
             Self::Pending {
                 id,
@@ -166,17 +166,17 @@ impl JobSummary {
                 reason,
                 ..
             } => Brief {
-                request: cached_text(&mut said.amount, &resized.unwrap_or(ask.request.amount))
+                request: cached_text(&mut cache.amount, &resized.unwrap_or(ask.request.amount))
                     .into(),
-                reason: Some(cached_text(&mut said.reason, reason).into()),
-                ..plain(*id, ask, JobState::Queued, *since)
+                reason: Some(cached_text(&mut cache.reason, reason).into()),
+                ..bare_row(*id, ask, JobState::Queued, *since)
             },
-            Self::Other(seen) => of(seen, sees),
+            Self::Other(seen) => brief_of(seen, sees),
         }
     }
 }
 
-/// The words for this, which may be those that were said last.
+/// The text of a value, from the cache if it is the last one.
 fn cached_text<'a, T: Clone + PartialEq + ToString>(
     last: &'a mut Option<(T, String)>,
     what: &T,
@@ -189,8 +189,8 @@ fn cached_text<'a, T: Clone + PartialEq + ToString>(
         .1
 }
 
-/// A job of which there is nothing to say.
-fn plain(id: JobId, ask: &JobSpec, state: JobState, since: Timestamp) -> Brief<'_> {
+/// A row without details.
+fn bare_row(id: JobId, ask: &JobSpec, state: JobState, since: Timestamp) -> Brief<'_> {
     Brief {
         id: id.to_string().into(),
         task: ask.policy.array.map(|task| task.handle(id).into()),
@@ -208,7 +208,7 @@ fn plain(id: JobId, ask: &JobSpec, state: JobState, since: Timestamp) -> Brief<'
     }
 }
 
-fn of(seen: &JobView, sees: bool) -> Brief<'_> {
+fn brief_of(seen: &JobView, sees: bool) -> Brief<'_> {
     let job = &seen.job;
     let state = state(&job.state);
     let wait = seen.wait.as_ref().filter(|_| state == JobState::Queued);
@@ -218,7 +218,7 @@ fn of(seen: &JobView, sees: bool) -> Brief<'_> {
         .map(|held_up| held_up.message.as_str());
     let otherwise = held_up.or(job.reason.as_deref());
     let reason = wait.map(|wait| Cow::from(wait.reason.to_string()));
-    // Why a job waits is everybody's business; what went wrong in a program is its owner's.
+    // Every user may see why a job waits; only its owner may see why a program failed.
     let is_told = sees || state != JobState::Ended;
     let since = state.since(job.submitted_at, job.started_at, job.ended_at);
     Brief {
@@ -231,7 +231,7 @@ fn of(seen: &JobView, sees: bool) -> Brief<'_> {
             .or_else(|| otherwise.map(Cow::from))
             .filter(|_| is_told),
         bypasses: job.bypasses.iter().map(Bypass::to_api).collect(),
-        ..plain(job.id, &job.spec, state, since)
+        ..bare_row(job.id, &job.spec, state, since)
     }
 }
 
@@ -244,8 +244,8 @@ mod tests {
 
     #[test]
     fn of_a_job_that_waits_little_is_taken_along() {
-        let (glance, seen) = (size_of::<JobSummary>(), size_of::<JobView>());
-        assert!(glance <= 128 && seen >= 4 * glance, "{glance} {seen}");
+        let (summary, seen) = (size_of::<JobSummary>(), size_of::<JobView>());
+        assert!(summary <= 128 && seen >= 4 * summary, "{summary} {seen}");
     }
 
     #[derive(Clone)]
@@ -268,8 +268,8 @@ mod tests {
     fn what_was_said_last_is_not_put_into_words_again() {
         let (times, mut last) = (Cell::new(0), None);
         for (what, so_far) in [(1, 1), (1, 1), (2, 2), (2, 2), (1, 3)] {
-            let said = cached_text(&mut last, &Counted(what, &times)).to_owned();
-            assert_eq!((said, times.get()), (what.to_string(), so_far));
+            let text = cached_text(&mut last, &Counted(what, &times)).to_owned();
+            assert_eq!((text, times.get()), (what.to_string(), so_far));
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Jobs in the API's words. What only the cycle knows of one is gathered there; it is put into words elsewhere, for a list of
-//! ten thousand takes longer than a round should.
+//! Job views: the controller gathers what only it knows of a job. Another thread converts it for the API, as a list of
+//! ten thousand jobs takes longer than a round should.
 
 use divvy_api::home::Home;
-use divvy_api::v1::{self, EndReason, JobState, ReasonCode, TaskBoundKind};
-use divvy_core::{JobId, JobState as Life, Wait};
+use divvy_api::v1::{self, EndReason, ReasonCode, TaskBoundKind};
+use divvy_core::{JobId, JobState, Wait};
 
 use crate::controller::admission::dependencies::BlockReason;
 use crate::controller::mig::is_divided;
@@ -17,31 +17,31 @@ use crate::model::job::Job;
 use crate::model::policy::{self, Hold};
 use crate::supervisor::output;
 
-/// A job as the cycle sees it.
+/// A job as the controller sees it.
 pub struct JobView {
     pub(in crate::controller) job: Job,
     pub(in crate::controller) slices: Vec<v1::Slice>,
     pub(in crate::controller) compute_time: Option<v1::ComputeTime>,
-    /// Alarms that its slice counts.
+    /// The alarm counter of its slice.
     pub(in crate::controller) alarm_count: Option<u64>,
     pub(in crate::controller) wait: Option<Wait>,
-    /// Why it is not even in its queue's turn.
+    /// Why it is not even considered in its queue.
     pub(in crate::controller) block_reason: Option<BlockReason>,
     pub(in crate::controller) idle: Option<Rule>,
     pub(in crate::controller) idle_s: Option<u64>,
     pub(in crate::controller) claim: Option<v1::JobClaim>,
-    /// Where its supervisor wrote down what it did, for one that has been placed.
+    /// The folder of its supervisor's records, if it has been placed.
     pub(in crate::controller) records: Option<JobDir>,
 }
 
 impl JobView {
-    /// The job in the API's words.
+    /// The job in the form of the API.
     pub fn into_api(self, home: &Home) -> v1::Job {
         let job = self.job;
         let id = job.id.to_string();
         let holds = !job.state.grants().is_empty();
         let state = state(&job.state);
-        let wait = self.wait.filter(|_| state == JobState::Queued);
+        let wait = self.wait.filter(|_| state == v1::JobState::Queued);
         let code = wait.as_ref().map(|wait| ReasonCode::from(&wait.reason));
         let ask = &job.spec;
         let stopped = job.stopped();
@@ -134,7 +134,7 @@ impl JobView {
     }
 }
 
-/// What a job's supervisor wrote down of what holds its processes together.
+/// The cgroup of a job, as its supervisor recorded it.
 fn group(held: CgroupStatus) -> v1::JobGroup {
     v1::JobGroup {
         path: held.group.map(|path| path.display().to_string()),
@@ -159,7 +159,7 @@ fn bound(tasks: TaskBound) -> v1::TaskBound {
     }
 }
 
-/// What a job's supervisor wrote down of its limiter.
+/// The limiter of a job, as its supervisor recorded it.
 fn limiter(limiter: InjectedLimiter) -> v1::Limiter {
     v1::Limiter {
         form: match limiter.form {
@@ -170,12 +170,12 @@ fn limiter(limiter: InjectedLimiter) -> v1::Limiter {
     }
 }
 
-pub(in crate::controller) fn state(life: &Life) -> JobState {
-    match life {
-        Life::Queued => JobState::Queued,
-        Life::Starting { .. } => JobState::Starting,
-        Life::Running { .. } | Life::Lent { .. } => JobState::Running,
-        Life::Stopping { .. } => JobState::Stopping,
-        Life::Ended { .. } => JobState::Ended,
+pub(in crate::controller) fn state(state: &JobState) -> v1::JobState {
+    match state {
+        JobState::Queued => v1::JobState::Queued,
+        JobState::Starting { .. } => v1::JobState::Starting,
+        JobState::Running { .. } | JobState::Lent { .. } => v1::JobState::Running,
+        JobState::Stopping { .. } => v1::JobState::Stopping,
+        JobState::Ended { .. } => v1::JobState::Ended,
     }
 }

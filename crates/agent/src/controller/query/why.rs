@@ -1,20 +1,21 @@
-//! Why a job waits, who holds what it waits for, and what is known of their ends.
+//! Why: the reason why a job waits, which jobs hold what it waits for, and when these may end.
 //!
 //! ```text
-//! time limits ──► ends_by ──────► latest_start, expected_start   what may be built on
-//! earlier runs ─► usually_ends ─► usual_start                    an estimate, for people
+//! time limits ──► ends_by ──────► latest_start, expected_start   reliable
+//! earlier runs ─► usually_ends ─► usual_start                    an estimate
 //! ```
-//! As with [`StartEstimator`] the cycle only copies what it knows; what is asked of the journal's past is asked elsewhere, too.
+//! As with [`StartEstimator`], the controller only copies what it knows. Another thread reads the run history from the
+//! journal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use divvy_api::v1::{self, Error, JobState};
+use divvy_api::v1::{self, Error};
 use divvy_core::estimate::estimate_start;
 use divvy_core::order_key::sort_queue;
 use divvy_core::runtime_stats::{RUNS, RuntimeEstimate, estimate_runtime};
-use divvy_core::{JobId, JobState as Life, Queue, QueueSpec, Snapshot, WhyHolder};
+use divvy_core::{JobId, JobState, Queue, QueueSpec, Snapshot, WhyHolder};
 use jiff::Timestamp;
 
 use super::estimate::StartEstimator;
@@ -36,25 +37,25 @@ use crate::model::job::{Job, JobSpec};
 use crate::model::policy::Dependency;
 use crate::model::run_signature::RunSignature;
 
-/// Why a job waits: what there is to know.
+/// The input for the answer why a job waits.
 pub struct WhyQuery {
     job: v1::Job,
-    foresight: StartEstimator,
-    /// Everybody who has not ended.
+    estimator: StartEstimator,
+    /// All active jobs.
     active: BTreeMap<JobId, Run>,
     database: PathBuf,
     held_up: Option<BlockReason>,
     after: Vec<Dependency>,
     is_ready: bool,
-    /// Of a job that is held: the state as it is once the job is released.
+    /// For a held job: the planner's input as it would be after its release.
     released: Option<Snapshot>,
 }
 
-/// One that runs, or will.
+/// A job that runs, or will run.
 struct Run {
     ask: Arc<JobSpec>,
     ran_s: u64,
-    /// Nothing keeps it from ending when it usually does.
+    /// The job runs on, so that it may end after its usual run time.
     goes_on: bool,
 }
 
@@ -63,27 +64,28 @@ impl Run {
         Self {
             ask: Arc::clone(&job.spec),
             ran_s: job.ran_s(),
-            goes_on: !job.run_state.suspended && !matches!(job.state, Life::Stopping { .. }),
+            goes_on: !job.run_state.suspended && !matches!(job.state, JobState::Stopping { .. }),
         }
     }
 }
 
-/// What is usual for those of whom it is known.
+/// Usual run times, for jobs with enough history.
 type Usuals = BTreeMap<JobId, RuntimeEstimate>;
 
 impl WhyQuery {
-    /// Takes up to seconds. `sees`: whether whoever asks sees what this user's jobs run. Where the journal's past cannot be read, nothing
-    /// is usual. Beside the answer: what would start the job, as changes of it, in the order of `sooner`.
+    /// Computes the answer; takes up to seconds. `sees`: whether the caller may see what a user's jobs run. If the run
+    /// history cannot be read, no usual times are given. The second value has the changes that would start the job, in
+    /// the order of `suggestions`.
     pub fn answer(mut self, sees: impl Fn(u32) -> bool) -> (v1::Why, Vec<Option<SuggestedChange>>) {
-        let id = self.foresight.id;
-        let why = divvy_core::why(&self.foresight.snapshot, id).unwrap_or_default();
+        let id = self.estimator.id;
+        let why = divvy_core::why(&self.estimator.snapshot, id).unwrap_or_default();
         let released = self.released.take();
         let released = released.filter(|released| divvy_core::starts_now(released, id));
         let released = released.map(|_| ("would start now".to_owned(), Some(ChangeKind::Release)));
-        self.foresight.estimate_start(&mut self.job);
+        self.estimator.estimate_start(&mut self.job);
         let usuals = self.usuals(&why, sees).unwrap_or_else(|error| {
-            let told = error_chain(&error);
-            tracing::warn!(job = %self.foresight.id, "cannot read the usual lengths of runs: {told}");
+            let cause = error_chain(&error);
+            tracing::warn!(job = %self.estimator.id, "cannot read the usual lengths of runs: {cause}");
             Usuals::new()
         });
         let usual_start = self.usual_start(&usuals);
@@ -119,7 +121,7 @@ impl WhyQuery {
         let (sooner, tries): (Vec<String>, _) = release.into_iter().chain(changes).unzip();
         let why = v1::Why {
             summary: match (job.state, self.held_up) {
-                (JobState::Ended, _) => ended(),
+                (v1::JobState::Ended, _) => ended(),
                 (_, Some(held_up)) => held_up.message,
                 (_, None) if self.is_ready => why.summary,
                 (_, None) => format!("{}, which is not ready yet", why.summary),
@@ -143,7 +145,7 @@ impl WhyQuery {
         (why, tries)
     }
 
-    /// What is usual for those who hold what the job waits for, and for those who wait with it.
+    /// The usual run times of jobs that hold what the job waits for, and of jobs that wait with it.
     fn usuals(
         &self,
         why: &divvy_core::Why,
@@ -154,9 +156,9 @@ impl WhyQuery {
             return Ok(usuals);
         }
         let holders = why.gpus.iter().flat_map(|gpu| &gpu.holders);
-        let queues = self.foresight.snapshot.queues.iter();
+        let queues = self.estimator.snapshot.queues.iter();
         let waiting = queues.flat_map(|queue| &queue.waiting);
-        let others = waiting.filter(|waiting| waiting.job != self.foresight.id);
+        let others = waiting.filter(|waiting| waiting.job != self.estimator.id);
         let jobs = (holders.map(|holder| holder.job)).chain(others.map(|waiting| waiting.job));
         let goes_on = |job| Some((job, self.active.get(&job).filter(|run| run.goes_on)?));
         let runs: Vec<(JobId, &Run)> = jobs.filter_map(goes_on).collect();
@@ -167,14 +169,14 @@ impl WhyQuery {
         let mut past = RuntimeHistory::open(&self.database, owners.len())?;
         let mut known: BTreeMap<RunSignature, Option<RuntimeEstimate>> = BTreeMap::new();
         for (job, run) in runs {
-            let Some(kin) = RunSignature::of(&run.ask, sees(run.ask.credentials.uid)) else {
+            let Some(signature) = RunSignature::of(&run.ask, sees(run.ask.credentials.uid)) else {
                 continue;
             };
-            let found = match known.get(&kin) {
+            let found = match known.get(&signature) {
                 Some(found) => *found,
                 None => {
-                    let found = estimate_runtime(past.similar_runs(&kin, RUNS)?);
-                    known.insert(kin, found);
+                    let found = estimate_runtime(past.similar_runs(&signature, RUNS)?);
+                    known.insert(signature, found);
                     found
                 }
             };
@@ -184,8 +186,8 @@ impl WhyQuery {
     }
 
     fn holder(&self, holder: &WhyHolder, usuals: &Usuals) -> v1::WhyHolder {
-        let foresight = &self.foresight;
-        let left = foresight.known.remaining_s.get(&holder.job);
+        let estimator = &self.estimator;
+        let left = estimator.known.remaining_s.get(&holder.job);
         let ran_s = self.active.get(&holder.job).map_or(0, |run| run.ran_s);
         let usual = usuals.get(&holder.job);
         v1::WhyHolder {
@@ -195,10 +197,10 @@ impl WhyQuery {
             share: holder.grant.share.thousandths(),
             memory_bytes: holder.grant.memory.get(),
             reserved: holder.is_resuming,
-            ends_by: left.and_then(|left| foresight.after(*left)),
+            ends_by: left.and_then(|left| estimator.after(*left)),
             usually_ends: usual.and_then(|usual| match usual.remaining_s(ran_s) {
-                Some(left) => foresight.after(left),
-                None => foresight.before(ran_s - usual.median_s),
+                Some(left) => estimator.after(left),
+                None => estimator.before(ran_s - usual.median_s),
             }),
             usual_run: usual.map(|usual| v1::UsualRun {
                 median_s: usual.median_s,
@@ -207,16 +209,16 @@ impl WhyQuery {
         }
     }
 
-    /// When it starts if everybody takes what is usual. Who has taken longer already may take as long as he may.
+    /// The start if every job takes its usual time. A job that has run longer counts with its time limit.
     fn usual_start(&self, usuals: &Usuals) -> Option<Timestamp> {
-        if usuals.is_empty() || self.job.state != JobState::Queued {
+        if usuals.is_empty() || self.job.state != v1::JobState::Queued {
             return None;
         }
         let StartEstimator {
             known_runs: runs,
             known,
             ..
-        } = &self.foresight;
+        } = &self.estimator;
         let mut left = known.remaining_s.clone();
         left.extend(&runs.remaining_s);
         for (job, usual) in usuals {
@@ -226,15 +228,15 @@ impl WhyQuery {
                 *left = usually.min(*left);
             }
         }
-        let start = estimate_start(&self.foresight.snapshot, self.foresight.id, &left);
-        start.and_then(|seconds| self.foresight.after(seconds))
+        let start = estimate_start(&self.estimator.snapshot, self.estimator.id, &left);
+        start.and_then(|seconds| self.estimator.after(seconds))
     }
 }
 
 /// Why a job waits.
 ///
 /// # Errors
-/// As [`Queries::job`].
+/// As `Queries::job`.
 pub fn why(state: &State, io: &Io, reference: &str) -> Result<WhyQuery, Error> {
     let id =
         match reference::resolve_reference(&state.jobs, io, reference).map_err(journal_error)?? {
@@ -248,11 +250,11 @@ pub fn why(state: &State, io: &Io, reference: &str) -> Result<WhyQuery, Error> {
             .or_else(|| confirm::confirmation_block_reason(&state.jobs, job)))
         .or_else(|| offload::offload_block_reason(&state.jobs, job))
     });
-    let everybody = state.jobs.active.iter();
+    let active_jobs = state.jobs.active.iter();
     Ok(WhyQuery {
         job: query::job_to_api(state, io, id)?,
-        foresight: estimate::start_estimator(state, io, id, |_| {}),
-        active: everybody
+        estimator: estimate::start_estimator(state, io, id, |_| {}),
+        active: active_jobs
             .map(|(id, active)| (*id, Run::of(&active.job)))
             .collect(),
         database: io.config.home.database(),
@@ -263,7 +265,7 @@ pub fn why(state: &State, io: &Io, reference: &str) -> Result<WhyQuery, Error> {
     })
 }
 
-/// The state once a held job is released that waits for nothing else but its turn.
+/// The planner's input after the release of a held job, if the job would then wait only for its turn.
 fn released(state: &State, io: &Io, active: &ActiveJob) -> Option<Snapshot> {
     let job = &active.job;
     job.on_hold()?;
