@@ -43,37 +43,38 @@ const LAST_WORD: Duration = Duration::from_secs(5);
 
 /// Serves until told to stop.
 pub(crate) async fn serve(options: Options, stop: StopSignal) -> Result<(), Error> {
-    let (hand, queues, gate) = tokio::select! {
+    let (context, queues, gate) = tokio::select! {
         ready = setup::set_up(&options) => ready?,
         () = stop.requested() => return Ok(()),
     };
     let projects = Projects::open(&options.project_by)?;
-    let hand = Arc::new(hand);
+    let context = Arc::new(context);
     let register = async || {
-        let (worker, tags) = (&hand.daemon, &hand.settings.worker_tags);
-        hand.server
-            .register(worker, &hand.queues, TIMEOUT, tags)
+        let (worker, tags) = (&context.daemon, &context.settings.worker_tags);
+        context
+            .server
+            .register(worker, &context.queues, TIMEOUT, tags)
             .await
     };
     tokio::select! {
         registered = register() => registered?,
         () = stop.requested() => return Ok(()),
     }
-    tracing::info!(worker = %hand.daemon, queues = queues.len(), "serving queues of the ClearML server");
-    let beating = tokio::task::spawn_local(heartbeat::send_heartbeats(Arc::clone(&hand)));
-    let mut desk = Coordinator::new(
-        Arc::clone(&hand),
+    tracing::info!(worker = %context.daemon, queues = queues.len(), "serving queues of the ClearML server");
+    let beating = tokio::task::spawn_local(heartbeat::send_heartbeats(Arc::clone(&context)));
+    let mut coordinator = Coordinator::new(
+        Arc::clone(&context),
         queues,
         gate,
         projects,
         stop,
         options.keep_children,
     );
-    let served = desk.serve().await;
+    let served = coordinator.serve().await;
     beating.abort();
-    let unregistering = tokio::time::timeout(LAST_WORD, hand.server.unregister(&hand.daemon));
+    let unregistering = tokio::time::timeout(LAST_WORD, context.server.unregister(&context.daemon));
     if !matches!(unregistering.await, Ok(Ok(()))) {
-        tracing::warn!(worker = %hand.daemon, "cannot unregister the worker; the server lists it until its registration expires");
+        tracing::warn!(worker = %context.daemon, "cannot unregister the worker; the server lists it until its registration expires");
     }
     served
 }

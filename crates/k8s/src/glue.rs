@@ -162,22 +162,23 @@ fn serve(args: &Args, prepared: Prepared) -> Result<(), GlueError> {
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let stop = stop()?;
         tokio::pin!(stop);
-        let (hand, gate) = tokio::select! {
+        let (context, gate) = tokio::select! {
             ready = set_up(args, prepared) => ready?,
             () = &mut stop => return Ok(()),
         };
-        let hand = Rc::new(hand);
-        let beating = tokio::task::spawn_local(send_heartbeats(Rc::clone(&hand)));
-        let mut desk = GlueController::new(Rc::clone(&hand), gate);
+        let context = Rc::new(context);
+        let beating = tokio::task::spawn_local(send_heartbeats(Rc::clone(&context)));
+        let mut controller = GlueController::new(Rc::clone(&context), gate);
         tokio::select! {
-            () = desk.serve() => {}
+            () = controller.serve() => {}
             () = &mut stop => {}
         }
         beating.abort();
-        let unregistering = tokio::time::timeout(LAST_WORD, hand.server.unregister(&hand.worker));
+        let unregistering =
+            tokio::time::timeout(LAST_WORD, context.server.unregister(&context.worker));
         if !matches!(unregistering.await, Ok(Ok(()))) {
             tracing::warn!(
-                worker = hand.worker,
+                worker = context.worker,
                 "cannot unregister the worker; the server lists it until its timeout"
             );
         }
@@ -199,20 +200,26 @@ fn stop() -> Result<impl Future<Output = ()>, GlueError> {
 }
 
 /// The heartbeat: the glue is on the server's list of workers. It has no figures of a machine: its pods are on others.
-async fn send_heartbeats(hand: Rc<GlueContext>) {
-    let every = hand.settings.report;
+async fn send_heartbeats(context: Rc<GlueContext>) {
+    let every = context.settings.report;
     tokio::time::sleep(FIRST.min(every)).await;
     loop {
         let report = StatusReport {
-            worker: hand.worker.clone(),
+            worker: context.worker.clone(),
             timestamp: now_ms(),
             task: None,
-            queues: Some(hand.queues.iter().map(|served| served.id.clone()).collect()),
+            queues: Some(
+                context
+                    .queues
+                    .iter()
+                    .map(|served| served.id.clone())
+                    .collect(),
+            ),
             machine_stats: Stats::default(),
             is_daemon: true,
-            tags: hand.settings.worker_tags.clone(),
+            tags: context.settings.worker_tags.clone(),
         };
-        if let Err(error) = hand.server.report(&report).await {
+        if let Err(error) = context.server.report(&report).await {
             tracing::warn!(%error, "cannot report to the ClearML server");
         }
         tokio::time::sleep(every).await;

@@ -74,7 +74,7 @@ pub struct Coordinator {
 
 impl Coordinator {
     pub fn new(
-        hand: Arc<Context>,
+        context: Arc<Context>,
         queues: Vec<Queue>,
         gate: Gate,
         projects: Projects,
@@ -100,7 +100,7 @@ impl Coordinator {
             said: mpsc::unbounded_channel(),
             heads: mpsc::unbounded_channel(),
             seen: mpsc::unbounded_channel(),
-            context: hand,
+            context,
             gate,
             stop,
             keep,
@@ -155,8 +155,8 @@ impl Coordinator {
                 }
             };
             tracing::info!(task = %record.task, job = %record.job, mark = ?record.mark, "resuming a ClearML task");
-            let life = TaskLifecycle::recovered(record.mark, recovered_job(job.as_ref()));
-            self.drive(life, record, None);
+            let lifecycle = TaskLifecycle::recovered(record.mark, recovered_job(job.as_ref()));
+            self.run_task(lifecycle, record, None);
         }
         let ours = |job: &&Job| job.labels.contains_key(TASK) && !known.contains(&job.id);
         for job in jobs.iter().filter(ours) {
@@ -182,7 +182,7 @@ impl Coordinator {
                 worker: self.worker(job),
                 mark: ClaimPhase::Confirmed,
             };
-            self.drive(
+            self.run_task(
                 TaskLifecycle::recovered(ClaimPhase::Confirmed, recovered_job(Some(job))),
                 record,
                 None,
@@ -200,12 +200,19 @@ impl Coordinator {
         )
     }
 
-    fn drive(&mut self, life: TaskLifecycle, record: Record, queue: Option<usize>) {
+    fn run_task(&mut self, lifecycle: TaskLifecycle, record: Record, queue: Option<usize>) {
         self.driven.insert(record.task.clone(), queue);
         self.ours.insert(record.worker.clone());
         let (stop, said) = ((self.stop.clone(), self.keep), self.said.0.clone());
-        let sight = self.tasks.subscribe();
-        let driver = TaskRunner::new(Arc::clone(&self.context), life, record, sight, stop, said);
+        let snapshots = self.tasks.subscribe();
+        let driver = TaskRunner::new(
+            Arc::clone(&self.context),
+            lifecycle,
+            record,
+            snapshots,
+            stop,
+            said,
+        );
         self.drivers.retain(|driver| !driver.is_finished());
         self.drivers.push(tokio::task::spawn_local(driver.run()));
     }
@@ -239,10 +246,10 @@ impl Coordinator {
             workers,
             epoch: self.epoch,
         };
-        let (hand, tell) = (Arc::clone(&self.context), self.seen.0.clone());
+        let (context, tell) = (Arc::clone(&self.context), self.seen.0.clone());
         tokio::task::spawn_local(async move {
             // The receiver is gone when the daemon stops.
-            let _ = tell.send(poll_server(hand, ask).await);
+            let _ = tell.send(poll_server(context, ask).await);
         });
     }
 
@@ -457,12 +464,12 @@ impl Coordinator {
             job: mirror.job,
             mark: ClaimPhase::Claiming,
         };
-        let life = if is_head {
+        let lifecycle = if is_head {
             TaskLifecycle::new()
         } else {
             TaskLifecycle::passing()
         };
-        self.drive(life, record, Some(at));
+        self.run_task(lifecycle, record, Some(at));
     }
 
     /// Nothing more is pulled; what runs is stopped or left, and what was claimed and does not run goes back.
@@ -491,10 +498,10 @@ impl Coordinator {
 }
 
 /// Cancels a job that stands for a task which is not claimed. An error says that it has ended.
-fn cancel(hand: &Arc<Context>, mirror: Mirror) {
-    let hand = Arc::clone(hand);
+fn cancel(context: &Arc<Context>, mirror: Mirror) {
+    let context = Arc::clone(context);
     tokio::task::spawn_local(async move {
-        let _ = hand
+        let _ = context
             .agent(async |client| client.cancel(&mirror.job).await)
             .await;
     });

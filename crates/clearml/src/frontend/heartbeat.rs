@@ -17,15 +17,15 @@ const FIRST: Duration = Duration::from_secs(3);
 const MIB: f64 = 1_048_576.0;
 
 /// Reports until it is dropped.
-pub async fn send_heartbeats(hand: Arc<Context>) {
+pub async fn send_heartbeats(context: Arc<Context>) {
     let machine = Machine::new();
     let machine =
         machine.inspect_err(|error| tracing::warn!(%error, "cannot read the machine's statistics"));
     let mut machine = machine.ok();
-    let every = hand.settings.report;
+    let every = context.settings.report;
     tokio::time::sleep(FIRST.min(every)).await;
     loop {
-        let gpus = hand.client.gpus().await.unwrap_or_default();
+        let gpus = context.client.gpus().await.unwrap_or_default();
         let gpus: Vec<Gpu> = gpus
             .into_iter()
             .filter(|gpu| gpu.mode != "unmanaged")
@@ -33,19 +33,19 @@ pub async fn send_heartbeats(hand: Arc<Context>) {
         let mut stats = machine.as_mut().map(Machine::stats).unwrap_or_default();
         stats.extend(of_gpus(&gpus));
         let report = StatusReport {
-            worker: hand.daemon.clone(),
+            worker: context.daemon.clone(),
             timestamp: now_ms(),
             task: None,
-            queues: Some(hand.queues.clone()),
+            queues: Some(context.queues.clone()),
             machine_stats: Stats(stats),
             is_daemon: true,
-            tags: hand.settings.worker_tags.clone(),
+            tags: context.settings.worker_tags.clone(),
         };
-        if let Err(error) = hand.server.report(&report).await {
+        if let Err(error) = context.server.report(&report).await {
             tracing::warn!(%error, "cannot report to the ClearML server");
         }
-        for report in of_slots(&hand) {
-            if let Err(error) = hand.server.report(&report).await {
+        for report in of_slots(&context) {
+            if let Err(error) = context.server.report(&report).await {
                 tracing::debug!(worker = report.worker, %error, "cannot report a slot");
             }
         }
@@ -53,16 +53,18 @@ pub async fn send_heartbeats(hand: Arc<Context>) {
     }
 }
 
-fn of_slots(hand: &Context) -> Vec<StatusReport> {
-    let slots = hand.slots();
-    let others = slots.iter().filter(|(_, slot)| slot.worker != hand.daemon);
+fn of_slots(context: &Context) -> Vec<StatusReport> {
+    let slots = context.slots();
+    let others = slots
+        .iter()
+        .filter(|(_, slot)| slot.worker != context.daemon);
     others
-        .map(|(task, slot)| of_slot(hand, task, slot))
+        .map(|(task, slot)| of_slot(context, task, slot))
         .collect()
 }
 
 /// The share of its GPUs that a slot holds, so that the server's sums never exceed the GPUs there are.
-pub fn of_slot(hand: &Context, task: &str, slot: &RunningSlot) -> StatusReport {
+pub fn of_slot(context: &Context, task: &str, slot: &RunningSlot) -> StatusReport {
     let part = |share: &u16| json!(f64::from(*share) / 1000.0);
     let parts = slot.shares.iter().map(part).collect();
     StatusReport {
@@ -72,7 +74,7 @@ pub fn of_slot(hand: &Context, task: &str, slot: &RunningSlot) -> StatusReport {
         queues: None,
         machine_stats: Stats(BTreeMap::from([("gpu_fraction", Value::Array(parts))])),
         is_daemon: false,
-        tags: hand.slot_tags.clone(),
+        tags: context.slot_tags.clone(),
     }
 }
 

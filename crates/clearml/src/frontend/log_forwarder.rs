@@ -13,12 +13,12 @@ use crate::server::now_ms;
 const MUCH: usize = 1 << 20;
 
 /// Returns once the job has ended and all of its output is on the server, or once that is no longer ours to do.
-pub async fn forward_log(hand: Arc<Context>, task: String, job: String, worker: String) {
-    let mut sent = hand.records.sent(&task);
-    let mut beat = interval(hand.poll);
+pub async fn forward_log(context: Arc<Context>, task: String, job: String, worker: String) {
+    let mut sent = context.records.sent(&task);
+    let mut beat = interval(context.poll);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !sent.handed_over {
-        let stream = hand
+        let stream = context
             .agent(async |client| client.log(&job, sent.bytes, true).await)
             .await;
         // A job that the agent no longer knows has no output.
@@ -46,7 +46,7 @@ pub async fn forward_log(hand: Arc<Context>, task: String, job: String, worker: 
             };
             if !text.is_empty() {
                 let events = events(&task, &worker, "DEBUG", &text, now_ms());
-                if let Err(error) = hand
+                if let Err(error) = context
                     .server
                     .retry(async |server| server.add_events(&events).await)
                     .await
@@ -61,7 +61,7 @@ pub async fn forward_log(hand: Arc<Context>, task: String, job: String, worker: 
             };
             if now != sent {
                 sent = now;
-                hand.records.save_sent(&task, sent);
+                context.records.save_sent(&task, sent);
             }
             if sent.handed_over {
                 return;

@@ -48,7 +48,7 @@ const MOST_NAMED: usize = 200;
 const LAST_SEEN: u64 = 600;
 
 /// Looks once. What fails ends the look: a server that does not answer is not asked three things.
-pub async fn poll_server(hand: Arc<Context>, ask: PollRequest) -> PollResult {
+pub async fn poll_server(context: Arc<Context>, ask: PollRequest) -> PollResult {
     let mut seen = PollResult {
         epoch: ask.epoch,
         queues: vec![None; ask.queues.len()],
@@ -58,15 +58,19 @@ pub async fn poll_server(hand: Arc<Context>, ask: PollRequest) -> PollResult {
         workers: None,
         trouble: None,
     };
-    if let Err(error) = fill(&hand, ask, &mut seen).await {
+    if let Err(error) = fill(&context, ask, &mut seen).await {
         seen.trouble = Some(error.to_string());
     }
     seen
 }
 
-async fn fill(hand: &Context, ask: PollRequest, seen: &mut PollResult) -> Result<(), ServerError> {
+async fn fill(
+    context: &Context,
+    ask: PollRequest,
+    seen: &mut PollResult,
+) -> Result<(), ServerError> {
     for ((queue, most), place) in ask.queues.iter().zip(&mut seen.queues) {
-        match hand.server.head(queue, *most).await {
+        match context.server.head(queue, *most).await {
             Ok(queue) => *place = Some(queue),
             Err(error) if error.passes() => return Err(error),
             // One that was deleted says nothing about the others.
@@ -84,7 +88,7 @@ async fn fill(hand: &Context, ask: PollRequest, seen: &mut PollResult) -> Result
         .cloned()
         .collect();
     for some in unnamed.chunks(MOST_NAMED) {
-        match hand.server.names(some).await {
+        match context.server.names(some).await {
             Ok(names) => seen.names.extend(names),
             Err(error) if error.passes() => {
                 // A task whose project is not known is not placed.
@@ -95,20 +99,21 @@ async fn fill(hand: &Context, ask: PollRequest, seen: &mut PollResult) -> Result
         }
     }
     if ask.projects {
-        let projects = hand.client.projects().await.ok();
+        let projects = context.client.projects().await.ok();
         seen.projects = projects.map(|all| all.into_iter().map(|project| project.name).collect());
     }
     if !ask.tasks.is_empty() {
-        let begun = hand.elapsed();
-        let found = hand.server.tasks(&ask.tasks).await?;
+        let begun = context.elapsed();
+        let found = context.server.tasks(&ask.tasks).await?;
         let mut tasks: BTreeMap<_, _> = ask.tasks.into_iter().map(|id| (id, None)).collect();
         tasks.extend(found.into_iter().map(|task| (task.id.clone(), Some(task))));
         seen.tasks = Some(Arc::new(TaskSnapshot { begun, tasks }));
     }
     if ask.workers {
         seen.workers = Some(
-            hand.server
-                .slots(&hand.settings.worker_name, LAST_SEEN)
+            context
+                .server
+                .slots(&context.settings.worker_name, LAST_SEEN)
                 .await?,
         );
     }

@@ -78,7 +78,7 @@ impl ServedQueue {
     pub fn stand_by(
         &mut self,
         at: usize,
-        hand: &Arc<Context>,
+        context: &Arc<Context>,
         heads: &mpsc::UnboundedSender<GrantEvent>,
     ) {
         let mut places = BTreeSet::new();
@@ -98,7 +98,7 @@ impl ServedQueue {
         });
         for job in jobs {
             self.waiters.entry(job).or_insert_with_key(|job| {
-                let waiting = wait_for_slice(Arc::clone(hand), at, job.clone(), heads.clone());
+                let waiting = wait_for_slice(Arc::clone(context), at, job.clone(), heads.clone());
                 tokio::task::spawn_local(waiting).abort_handle()
             });
         }
@@ -135,13 +135,13 @@ impl ServedQueue {
     /// Submits a job for a task; `true` unless the agent refuses all submissions now.
     pub async fn submit(
         &mut self,
-        hand: &Context,
+        context: &Context,
         queued: &Queued,
         nonce: u64,
         on: &[u32],
     ) -> bool {
         let submit = self.submission(queued, nonce, on);
-        match hand
+        match context
             .agent(async |client| client.submit(&submit).await)
             .await
         {
@@ -162,8 +162,8 @@ impl ServedQueue {
                     tracing::warn!(%queue, task, error = %text, "the daemon refuses a task of this queue");
                     let waits = format!("waits: {text}");
                     let waits = beginning(&waits, LONGEST_LABEL);
-                    let said = hand.server.say_status(task, waits).await;
-                    hand.try_to("report why a task waits", task, said).await;
+                    let said = context.server.say_status(task, waits).await;
+                    context.try_to("report why a task waits", task, said).await;
                     self.refused.insert(queued.place.clone(), text);
                 }
                 self.view.barred.insert(queued.place.clone());
@@ -218,14 +218,14 @@ pub fn is_granted(job: &Job) -> bool {
 }
 
 async fn wait_for_slice(
-    hand: Arc<Context>,
+    context: Arc<Context>,
     queue: usize,
     job: String,
     heads: mpsc::UnboundedSender<GrantEvent>,
 ) {
     let mut had = None;
     let head = loop {
-        match hand
+        match context
             .agent(async |client| client.wait(&job, WaitFor::Starting, WAIT).await)
             .await
         {

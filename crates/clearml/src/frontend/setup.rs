@@ -98,7 +98,7 @@ pub async fn set_up(options: &Options) -> Result<(Context, Vec<Queue>, Gate), Er
         .clone()
         .unwrap_or_else(|| daemon_id(&settings.worker_name, &options.mode));
     let asked = options.polling_interval;
-    let hand = Context::new(Parts {
+    let context = Context::new(Parts {
         poll: asked.map_or(settings.poll, |asked| {
             std::time::Duration::from_secs(asked.max(LEAST_POLL))
         }),
@@ -113,7 +113,7 @@ pub async fn set_up(options: &Options) -> Result<(Context, Vec<Queue>, Gate), Er
         slot_tags: options.slot_tags.clone(),
         settings,
     });
-    Ok((hand, queues, gate))
+    Ok((context, queues, gate))
 }
 
 async fn find(server: &Server, wanted: &ServerQueue, create: bool) -> Result<QueueFacts, Error> {

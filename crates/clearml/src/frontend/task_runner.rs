@@ -56,7 +56,7 @@ pub enum TaskNotice {
 /// One task's driver.
 pub struct TaskRunner {
     context: Arc<Context>,
-    life: TaskLifecycle,
+    lifecycle: TaskLifecycle,
     record: Record,
     /// The record as it is on disk.
     saved: Option<ClaimPhase>,
@@ -68,8 +68,8 @@ pub struct TaskRunner {
     confirmed: Option<u32>,
     job: watch::Receiver<JobSight>,
     waiter: JoinHandle<()>,
-    pump: Option<JoinHandle<()>>,
-    sight: watch::Receiver<Option<Arc<TaskSnapshot>>>,
+    log_task: Option<JoinHandle<()>>,
+    snapshots: watch::Receiver<Option<Arc<TaskSnapshot>>>,
     watcher: Watcher,
     /// Since when it runs: what was seen before says nothing.
     running_since: Option<Duration>,
@@ -82,30 +82,31 @@ pub struct TaskRunner {
 
 impl TaskRunner {
     pub fn new(
-        hand: Arc<Context>,
-        life: TaskLifecycle,
+        context: Arc<Context>,
+        lifecycle: TaskLifecycle,
         record: Record,
-        sight: watch::Receiver<Option<Arc<TaskSnapshot>>>,
+        snapshots: watch::Receiver<Option<Arc<TaskSnapshot>>>,
         stop: (StopSignal, bool),
         said: mpsc::UnboundedSender<TaskNotice>,
     ) -> Self {
         let (tell, job) = watch::channel(JobSight::NotYet);
-        let waiter = tokio::task::spawn_local(follow(Arc::clone(&hand), record.job.clone(), tell));
+        let waiter =
+            tokio::task::spawn_local(follow(Arc::clone(&context), record.job.clone(), tell));
         Self {
             saved: None,
             task: Task::default(),
             trouble: String::new(),
             confirmed: None,
-            pump: None,
+            log_task: None,
             watcher: Watcher::default(),
             running_since: None,
             reported: false,
-            context: hand,
-            life,
+            context,
+            lifecycle,
             record,
             job,
             waiter,
-            sight,
+            snapshots,
             stop: stop.0,
             keep: stop.1,
             said,
@@ -117,13 +118,13 @@ impl TaskRunner {
         let mut is_past = false;
         loop {
             self.save();
-            if !is_past && self.life.is_past_claim() {
+            if !is_past && self.lifecycle.is_past_claim() {
                 is_past = true;
-                let popped = !matches!(self.life.action(), Action::Finish(Outcome::NotOurs));
+                let popped = !matches!(self.lifecycle.action(), Action::Finish(Outcome::NotOurs));
                 let task = self.record.task.clone();
                 let _ = self.said.send(TaskNotice::PastClaim { task, popped });
             }
-            let event = match self.life.action() {
+            let event = match self.lifecycle.action() {
                 Action::Look => self.observe(false).await,
                 Action::LookAgain => {
                     tokio::time::sleep(LOOK_AGAIN).await;
@@ -151,12 +152,12 @@ impl TaskRunner {
             };
             if let Some(event) = event {
                 tracing::debug!(task = %self.record.task, ?event, "event of a ClearML task");
-                self.life = self.life.on(event);
+                self.lifecycle = self.lifecycle.on(event);
             }
             if self.stop.is_requested()
-                && !(self.keep && self.life.mark() == Some(ClaimPhase::Confirmed))
+                && !(self.keep && self.lifecycle.mark() == Some(ClaimPhase::Confirmed))
             {
-                self.life = self.life.on(Event::Stop);
+                self.lifecycle = self.lifecycle.on(Event::Stop);
             }
         }
         self.waiter.abort();
@@ -164,7 +165,9 @@ impl TaskRunner {
 
     /// The record is on disk before what it speaks of is begun. A disk that is full stops everything here, and loses nothing.
     fn save(&mut self) {
-        let Some(mark) = self.life.mark() else { return };
+        let Some(mark) = self.lifecycle.mark() else {
+            return;
+        };
         if self.saved == Some(mark) {
             return;
         }

@@ -49,14 +49,14 @@ struct Memory {
     watcher: Watcher,
     /// The last reported reason why it waits.
     said: Option<String>,
-    pump: Option<JoinHandle<()>>,
+    log_task: Option<JoinHandle<()>>,
     pinged: Option<Instant>,
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if let Some(pump) = &self.pump {
-            pump.abort();
+        if let Some(log_task) = &self.log_task {
+            log_task.abort();
         }
     }
 }
@@ -84,9 +84,9 @@ impl OperationError {
 }
 
 impl GlueController {
-    pub fn new(hand: Rc<GlueContext>, gate: Gate) -> Self {
+    pub fn new(context: Rc<GlueContext>, gate: Gate) -> Self {
         Self {
-            context: hand,
+            context,
             gate,
             started: Instant::now(),
             tasks: BTreeMap::new(),
@@ -116,13 +116,13 @@ impl GlueController {
 
     /// One look, and what follows from it; `true`: something has changed by it.
     async fn reconcile(&mut self) -> Result<bool, OperationError> {
-        let hand = Rc::clone(&self.context);
-        let found = hand.objects.list().await?;
+        let context = Rc::clone(&self.context);
+        let found = context.objects.list().await?;
         self.tasks.retain(|task, _| found.contains_key(task));
         let ids: Vec<String> = found.keys().cloned().collect();
         let tasks = match ids.is_empty() {
             true => Vec::new(),
-            false => hand.server.tasks(&ids).await?,
+            false => context.server.tasks(&ids).await?,
         };
         let tasks: BTreeMap<String, Task> = tasks
             .into_iter()
@@ -130,8 +130,8 @@ impl GlueController {
             .collect();
         let mut heads = BTreeMap::new();
         let mut troubles = Troubles::new();
-        for served in &hand.queues {
-            let head = hand.server.head(&served.id, HEAD + ids.len()).await;
+        for served in &context.queues {
+            let head = context.server.head(&served.id, HEAD + ids.len()).await;
             let is_gone = |error: &ServerError| error.refusal() == Some(Subcode::NoQueue);
             // A queue that was deleted holds nothing any more.
             let gone = head.as_ref().is_err_and(is_gone);
@@ -146,7 +146,7 @@ impl GlueController {
         let mut is_more = false;
         for (id, found) in &found {
             let queue = &found.record.queue_id;
-            if hand.served(queue).is_some() && !heads.contains_key(queue) {
+            if context.served(queue).is_some() && !heads.contains_key(queue) {
                 // Whether it is still in its queue cannot be said.
                 continue;
             }
@@ -154,7 +154,7 @@ impl GlueController {
             let done = self.step(found, &facts).await;
             is_more |= self.taken(&mut troubles, id, done)?.unwrap_or_default();
         }
-        for served in &hand.queues {
+        for served in &context.queues {
             if let Some(head) = heads.get(&served.id) {
                 let done = self.claim(served, head, &found).await;
                 let done = self.taken(&mut troubles, &served.id, done)?;
@@ -204,7 +204,7 @@ impl GlueController {
         task: Option<&Task>,
         heads: &BTreeMap<String, QueueFacts>,
     ) -> TaskFacts {
-        let hand = Rc::clone(&self.context);
+        let context = Rc::clone(&self.context);
         let record = &found.record;
         let memory = self.tasks.entry(record.task.clone()).or_default();
         let pod = found.pod.as_ref().map(pod_status);
@@ -212,10 +212,14 @@ impl GlueController {
         let writes = matches!(state, Some(PodState::Runs | PodState::Ended(_)));
         let mut is_logged = record.logged == Logged::All;
         if let (Some(pod), true, false) = (&found.pod, writes, is_logged) {
-            let pump = memory.pump.get_or_insert_with(|| {
-                tokio::task::spawn_local(forward_log(Rc::clone(&hand), record.clone(), pod.clone()))
+            let log_task = memory.log_task.get_or_insert_with(|| {
+                tokio::task::spawn_local(forward_log(
+                    Rc::clone(&context),
+                    record.clone(),
+                    pod.clone(),
+                ))
             });
-            is_logged = pump.is_finished();
+            is_logged = log_task.is_finished();
         }
         let is_listed =
             |facts: &QueueFacts| facts.entries.iter().any(|entry| entry.task == record.task);
@@ -223,7 +227,7 @@ impl GlueController {
             Some(facts) => is_listed(facts),
             // One that is not served any more is asked for only where that says something.
             None if record.mark == ClaimPhase::Claiming => {
-                let found = hand
+                let found = context
                     .server
                     .head(&record.queue_id, usize::from(u16::MAX))
                     .await;
@@ -232,14 +236,15 @@ impl GlueController {
             None => false,
         };
         let queue = task.and_then(|task| task.rest.get("execution")?.get("queue")?.as_str());
-        let most = hand.settings.abort_callback_max;
+        let most = context.settings.abort_callback_max;
         // Whether it is queued is looked at by `state`: it is while its pod waits.
         let verdict = match task.map(|task| task.status) {
             Some(Status::Queued | Status::Unknown) => false,
             _ => match memory.watcher.observe(task, self.started.elapsed(), most) {
                 Verdict::Go => false,
                 Verdict::Wait(line) => {
-                    hand.append_to_log(&record.task, "DEBUG", &format!("{line}\n"))
+                    context
+                        .append_to_log(&record.task, "DEBUG", &format!("{line}\n"))
                         .await;
                     false
                 }
@@ -254,7 +259,7 @@ impl GlueController {
             was_stopped: record.was_stopped,
             listed,
             elsewhere: queue.is_some_and(|queue| queue != record.queue_id),
-            served: hand.served(&record.queue_id).is_some(),
+            served: context.served(&record.queue_id).is_some(),
             looks: memory.looks,
             verdict,
             pod,
@@ -267,7 +272,7 @@ impl GlueController {
         found: &TaskObjects,
         facts: &TaskFacts,
     ) -> Result<bool, OperationError> {
-        let (hand, record) = (Rc::clone(&self.context), &found.record);
+        let (context, record) = (Rc::clone(&self.context), &found.record);
         let id = record.task.as_str();
         let Some(memory) = self.tasks.get_mut(id) else {
             return Ok(false);
@@ -291,27 +296,27 @@ impl GlueController {
                 if record.mark == ClaimPhase::Ours {
                     // Its agent has done so itself, unless it was killed. Before the record goes, because it is never
                     // retried afterwards.
-                    let _ = hand.server.unregister(&hand.child(id)).await;
+                    let _ = context.server.unregister(&context.child(id)).await;
                     tracing::info!(task = id, status = ?facts.status, "ClearML task: ended");
                 }
-                hand.objects.remove_record(id).await?;
+                context.objects.remove_record(id).await?;
             }
             TaskStep::Return => {
                 let record = Record {
                     mark: ClaimPhase::Returning,
                     ..record.clone()
                 };
-                hand.objects.write_mark(&record).await?;
+                context.objects.write_mark(&record).await?;
             }
             TaskStep::PutBack => {
                 self.put_back(record, facts).await?;
-                hand.objects.remove_record(id).await?;
+                context.objects.remove_record(id).await?;
                 tracing::info!(task = id, "ClearML task: back in its queue");
             }
             TaskStep::Make => return self.make(record).await,
             TaskStep::Delete => {
                 if let Some(pod) = &found.pod {
-                    hand.objects.delete(pod).await?;
+                    context.objects.delete(pod).await?;
                 }
             }
             TaskStep::ReportWaiting(why) => {
@@ -320,12 +325,12 @@ impl GlueController {
             }
             TaskStep::Start => {
                 // It would undo a change that its user has made since the observation.
-                let now = hand.server.task(id).await?;
+                let now = context.server.task(id).await?;
                 let Some(task) = now.filter(|task| task.status == Status::Queued) else {
                     return Ok(true);
                 };
-                let message = format!("pulled by {}", hand.worker);
-                hand.server.started(id, &message).await?;
+                let message = format!("pulled by {}", context.worker);
+                context.server.started(id, &message).await?;
                 self.show(&task).await;
             }
             TaskStep::ReportEnd(word) => return self.report_end(id, facts, &word).await,

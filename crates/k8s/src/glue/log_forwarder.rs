@@ -33,12 +33,12 @@ enum Read {
 }
 
 /// Returns once the container has ended and all of its output is on the server, or once that is no longer ours to do.
-pub async fn forward_log(hand: Rc<GlueContext>, mut record: Record, pod: Pod) {
+pub async fn forward_log(context: Rc<GlueContext>, mut record: Record, pod: Pod) {
     let (mut over, mut tries) = (false, 0);
     loop {
         let read = match record.logged {
             Logged::All => return,
-            _ => read(&hand, &mut record, &pod).await,
+            _ => read(&context, &mut record, &pod).await,
         };
         match read {
             Read::HandedOver => break,
@@ -49,12 +49,12 @@ pub async fn forward_log(hand: Rc<GlueContext>, mut record: Record, pod: Pod) {
                 tries += 1;
                 if over && tries >= TRIES {
                     let line = format!("cannot read the rest of the pod's log: {why}\n");
-                    hand.append_to_log(&record.task, "WARNING", &line).await;
+                    context.append_to_log(&record.task, "WARNING", &line).await;
                     break;
                 }
             }
         }
-        over = match hand.objects.pod(&record.task).await {
+        over = match context.objects.pod(&record.task).await {
             Ok(Some(now)) => {
                 now.metadata.uid != pod.metadata.uid
                     || matches!(pod_status(&now).state, PodState::Ended(_))
@@ -62,24 +62,24 @@ pub async fn forward_log(hand: Rc<GlueContext>, mut record: Record, pod: Pod) {
             Ok(None) => return,
             Err(_) => false,
         };
-        sleep(hand.poll.min(Duration::from_secs(1))).await;
+        sleep(context.poll.min(Duration::from_secs(1))).await;
     }
     record.logged = Logged::All;
-    save(&hand, &record).await;
+    save(&context, &record).await;
 }
 
-async fn read(hand: &GlueContext, record: &mut Record, pod: &Pod) -> Read {
+async fn read(context: &GlueContext, record: &mut Record, pod: &Pod) -> Read {
     let last = match &record.logged {
         Logged::UpTo(time) => time.parse::<Timestamp>().ok(),
         _ => None,
     };
-    let stream = match hand.objects.log(pod, last).await {
+    let stream = match context.objects.log(pod, last).await {
         Ok(stream) => stream,
         Err(error) => return Read::Failed(crate::cluster::error_message(&error)),
     };
     let mut stream = stream.lines();
     let mut lines = Lines::new(&record.task, 0, true);
-    let mut beat = interval(hand.poll);
+    let mut beat = interval(context.poll);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut text, mut newest) = (String::new(), None);
     loop {
@@ -107,12 +107,12 @@ async fn read(hand: &GlueContext, record: &mut Record, pod: &Pod) -> Read {
         if !text.is_empty() {
             let events = events(
                 &record.task,
-                &hand.child(&record.task),
+                &context.child(&record.task),
                 "DEBUG",
                 &text,
                 now_ms(),
             );
-            if let Err(error) = hand
+            if let Err(error) = context
                 .server
                 .retry(async |server| server.add_events(&events).await)
                 .await
@@ -122,7 +122,7 @@ async fn read(hand: &GlueContext, record: &mut Record, pod: &Pod) -> Read {
             text.clear();
             if let Some(time) = &newest {
                 record.logged = Logged::UpTo(time.clone());
-                save(hand, record).await;
+                save(context, record).await;
             }
         }
         if lines.is_handed_over() {
@@ -135,8 +135,8 @@ async fn read(hand: &GlueContext, record: &mut Record, pod: &Pod) -> Read {
 }
 
 /// Writes down how much was sent. That it cannot be is no reason to stop: it would be sent again.
-async fn save(hand: &GlueContext, record: &Record) {
-    if let Err(error) = hand.objects.write_logged(record).await {
+async fn save(context: &GlueContext, record: &Record) {
+    if let Err(error) = context.objects.write_logged(record).await {
         tracing::debug!(task = record.task, %error, "cannot record how much of the log was sent");
     }
 }

@@ -70,7 +70,7 @@ pub async fn set_up(args: &Args, prepared: Prepared) -> Result<(GlueContext, Gat
         .register(&worker, &ids, TIMEOUT, &settings.worker_tags)
         .await?;
     tracing::info!(%worker, queues = queues.len(), namespace, "serving queues of the ClearML server");
-    let hand = GlueContext {
+    let context = GlueContext {
         objects: Objects::new(client, &namespace, &holder(&worker)),
         config: config(&settings, &vars).to_string(),
         token: match &settings.api.credentials {
@@ -86,7 +86,7 @@ pub async fn set_up(args: &Args, prepared: Prepared) -> Result<(GlueContext, Gat
         worker,
         queues,
     };
-    Ok((hand, gate))
+    Ok((context, gate))
 }
 
 /// Variables of git's credentials, and the keys that mean the same.

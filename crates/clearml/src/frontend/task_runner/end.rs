@@ -23,8 +23,8 @@ impl TaskRunner {
             Err(error) => tracing::debug!(job = %id, %error, "cannot cancel the job"),
         }
         loop {
-            let sight = self.job.borrow_and_update().clone();
-            match sight {
+            let job = self.job.borrow_and_update().clone();
+            match job {
                 JobSight::Unknown => return Some(Event::JobEnded(JobEnd::Lost)),
                 JobSight::Is(job) if job.state == JobState::Ended => {
                     return Some(Event::JobEnded(end_of(&job)));
@@ -39,8 +39,8 @@ impl TaskRunner {
 
     pub(super) async fn report_end(&mut self, ending: Ending) -> Option<Event> {
         // The job's last output comes before the report of its end.
-        if let Some(pump) = self.pump.take() {
-            let _ = pump.await;
+        if let Some(log_task) = self.log_task.take() {
+            let _ = log_task.await;
         }
         let (seen, _) = self.see(false).await;
         let Some(word) = ending.final_status(seen) else {
@@ -78,8 +78,8 @@ impl TaskRunner {
                 .agent(async |client| client.cancel(&id).await)
                 .await;
         }
-        if let Some(pump) = self.pump.take() {
-            pump.abort();
+        if let Some(log_task) = self.log_task.take() {
+            log_task.abort();
         }
         let task = self.record.task.clone();
         self.context.set_slot(&task, None);

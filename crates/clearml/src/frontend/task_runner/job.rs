@@ -23,9 +23,9 @@ pub(super) enum JobSight {
 }
 
 /// Follows the agent's job until it has ended, and stands by its slice meanwhile.
-pub(super) async fn follow(hand: Arc<Context>, job: String, tell: watch::Sender<JobSight>) {
+pub(super) async fn follow(context: Arc<Context>, job: String, tell: watch::Sender<JobSight>) {
     loop {
-        let waited = hand
+        let waited = context
             .agent(async |client| client.wait(&job, WaitFor::Ended, WAIT).await)
             .await;
         match waited {

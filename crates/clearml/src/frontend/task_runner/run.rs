@@ -16,13 +16,13 @@ use crate::frontend::watch::WatchDecision;
 impl TaskRunner {
     /// Waits for the first event.
     pub(super) async fn watch(&mut self) -> Option<Event> {
-        if self.pump.is_none() {
+        if self.log_task.is_none() {
             let (task, job, worker) = (
                 self.record.task.clone(),
                 self.record.job.clone(),
                 self.record.worker.clone(),
             );
-            self.pump = Some(tokio::task::spawn_local(forward_log(
+            self.log_task = Some(tokio::task::spawn_local(forward_log(
                 Arc::clone(&self.context),
                 task,
                 job,
@@ -44,7 +44,7 @@ impl TaskRunner {
                 changed = self.job.changed() => if changed.is_err() {
                     return Some(Event::JobEnded(JobEnd::Lost));
                 },
-                Ok(()) = self.sight.changed() => {
+                Ok(()) = self.snapshots.changed() => {
                     if let Some(event) = self.looked().await {
                         return Some(event);
                     }
@@ -83,8 +83,8 @@ impl TaskRunner {
     }
 
     fn job_event(&mut self) -> Option<Event> {
-        let sight = self.job.borrow_and_update().clone();
-        match sight {
+        let job = self.job.borrow_and_update().clone();
+        match job {
             JobSight::NotYet => None,
             JobSight::Unknown => Some(Event::JobEnded(JobEnd::Lost)),
             JobSight::Is(job) => {
@@ -104,11 +104,14 @@ impl TaskRunner {
     }
 
     async fn looked(&mut self) -> Option<Event> {
-        let sight = self.sight.borrow_and_update().clone()?;
-        if self.running_since.is_none_or(|since| sight.begun < since) {
+        let snapshot = self.snapshots.borrow_and_update().clone()?;
+        if self
+            .running_since
+            .is_none_or(|since| snapshot.begun < since)
+        {
             return None;
         }
-        let task = sight.tasks.get(&self.record.task)?.as_ref();
+        let task = snapshot.tasks.get(&self.record.task)?.as_ref();
         let most = self.context.settings.abort_callback_max;
         let (worker, now) = (&self.record.worker, self.context.elapsed());
         match self.watcher.look_at(task, worker, now, most) {

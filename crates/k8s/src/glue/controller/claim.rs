@@ -44,8 +44,8 @@ impl GlueController {
 
     /// Takes a task from the front of its queue; `true`: it is ours.
     async fn pop(&mut self, served: &ServedQueue, id: &str) -> Result<bool, OperationError> {
-        let hand = Rc::clone(&self.context);
-        let was = hand.server.task(id).await?.map(|task| task.status);
+        let context = Rc::clone(&self.context);
+        let was = context.server.task(id).await?.map(|task| task.status);
         let record = Record {
             task: id.to_owned(),
             queue_id: served.id.clone(),
@@ -54,19 +54,19 @@ impl GlueController {
             was_stopped: was == Some(Status::Stopped),
             logged: Logged::Nothing,
         };
-        if !hand.objects.make_record(&record).await? {
+        if !context.objects.make_record(&record).await? {
             tracing::warn!(
                 task = id,
                 "cannot take the task: a Secret with its name exists and is not Divvy's; its queue is blocked until you delete the Secret"
             );
             return Ok(false);
         }
-        let popped = match hand.server.pop(&served.id, id).await {
+        let popped = match context.server.pop(&served.id, id).await {
             Ok(popped) => popped,
             // The record stays: whether it was claimed shows.
             Err(error) if error.passes() => return Err(error.into()),
             Err(error) => {
-                hand.objects.remove_record(id).await?;
+                context.objects.remove_record(id).await?;
                 return Err(error.into());
             }
         };
@@ -76,17 +76,17 @@ impl GlueController {
                     mark: ClaimPhase::Ours,
                     ..record
                 };
-                hand.objects.write_mark(&record).await?;
+                context.objects.write_mark(&record).await?;
                 Ok(true)
             }
             other => {
                 if let Some(other) = other {
-                    let back = hand.server.add_first(&served.id, &other.task).await;
+                    let back = context.server.add_first(&served.id, &other.task).await;
                     if let Err(error) = back {
                         tracing::error!(task = other.task, %error, "the server returned another task than requested, and it cannot be put back into its queue");
                     }
                 }
-                hand.objects.remove_record(id).await?;
+                context.objects.remove_record(id).await?;
                 Ok(false)
             }
         }

@@ -14,15 +14,15 @@ use crate::glue::record::{Record, name};
 impl GlueController {
     /// Makes a task's pod, behind the Secret that it reads.
     pub(super) async fn make(&mut self, record: &Record) -> Result<bool, OperationError> {
-        let hand = Rc::clone(&self.context);
+        let context = Rc::clone(&self.context);
         let (Some(task), Some(served)) = (
-            hand.server.task(&record.task).await?,
-            hand.served(&record.queue_id),
+            context.server.task(&record.task).await?,
+            context.served(&record.queue_id),
         ) else {
             return Ok(false);
         };
         let made = match self.dress(record, served, &task).await? {
-            Ok(pod) => hand.objects.make_pod(&pod).await,
+            Ok(pod) => context.objects.make_pod(&pod).await,
             Err(why) => CreateOutcome::Never(why),
         };
         match made {
@@ -46,11 +46,13 @@ impl GlueController {
             CreateOutcome::Never(why) => {
                 let why = format!("Kubernetes rejected the task's pod: {why}");
                 let seen = task.status;
-                let message = format!("Changed by divvy {}", hand.worker);
-                hand.append_to_log(&record.task, "ERROR", &format!("{why}\n"))
+                let message = format!("Changed by divvy {}", context.worker);
+                context
+                    .append_to_log(&record.task, "ERROR", &format!("{why}\n"))
                     .await;
                 if seen == Status::Queued {
-                    hand.server
+                    context
+                        .server
                         .failed_unstarted(&record.task, &why, &message)
                         .await?;
                 }
@@ -66,7 +68,7 @@ impl GlueController {
         served: &ServedQueue,
         task: &Task,
     ) -> Result<Result<Pod, String>, OperationError> {
-        let (hand, setup) = (&self.context, &self.context.setup);
+        let (context, setup) = (&self.context, &self.context.setup);
         let wants = task.container.clone().unwrap_or_default();
         let own = wants
             .image
@@ -77,27 +79,31 @@ impl GlueController {
             Some(_) => arguments(wants.arguments.as_deref().unwrap_or_default()),
             None => arguments(&setup.arguments.join(" ")),
         };
-        let files = hand.values.files(&served.queue);
-        let child = hand.child(&record.task);
+        let files = context.values.files(&served.queue);
+        let child = context.child(&record.task);
         let asked = TaskPodSpec {
             record,
-            holder: &hand.objects.holder,
+            holder: &context.objects.holder,
             image: own,
             default_image: &setup.image,
             env: &env,
             worker: &child,
             files: &files,
-            token: hand.token.is_some(),
+            token: context.token.is_some(),
             pull: setup.pull,
         };
-        let pod = match pod::pod(&hand.manifest, &hand.values.layers(&served.queue), &asked) {
+        let pod = match pod::pod(
+            &context.manifest,
+            &context.values.layers(&served.queue),
+            &asked,
+        ) {
             Ok(pod) => pod,
             Err(wrong) => return Ok(Err(wrong.to_string())),
         };
-        let script = hand.script(&record.task, wants.setup_shell_script.as_deref());
-        let token = hand.token.as_ref().map(|token| token.expose());
-        let data = secret_data(script, hand.config.clone(), token, &files);
-        if let CreateOutcome::Never(why) = hand.objects.fill(record, data).await? {
+        let script = context.script(&record.task, wants.setup_shell_script.as_deref());
+        let token = context.token.as_ref().map(|token| token.expose());
+        let data = secret_data(script, context.config.clone(), token, &files);
+        if let CreateOutcome::Never(why) = context.objects.fill(record, data).await? {
             return Ok(Err(format!("its Secret: {why}")));
         }
         let image = pod
@@ -108,9 +114,9 @@ impl GlueController {
             "task {} pulled from {} by worker {}\nRunning Task {} in pod {}/{}: {}\n",
             record.task,
             record.queue_id,
-            hand.worker,
+            context.worker,
             record.task,
-            hand.objects.namespace,
+            context.objects.namespace,
             name(&record.task),
             image.as_deref().unwrap_or_default(),
         );
@@ -120,10 +126,10 @@ impl GlueController {
                 "ignored container arguments (a pod supports only -e and --env): {words}\n"
             ));
         }
-        hand.append_to_log(&record.task, "INFO", &line).await;
+        context.append_to_log(&record.task, "INFO", &line).await;
         if own.is_none() {
             let container = Container { image, ..wants };
-            if let Err(error) = hand.server.set_container(&record.task, &container).await {
+            if let Err(error) = context.server.set_container(&record.task, &container).await {
                 tracing::warn!(task = record.task, %error, "cannot write the task's container");
             }
         }

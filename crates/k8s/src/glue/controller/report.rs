@@ -45,22 +45,26 @@ impl GlueController {
         facts: &TaskFacts,
         word: &FinalStatus,
     ) -> Result<bool, OperationError> {
-        let hand = &self.context;
-        let message = format!("Changed by divvy {}", hand.worker);
+        let context = &self.context;
+        let message = format!("Changed by divvy {}", context.worker);
         let line = match word {
             FinalStatus::Completed => "Process completed successfully".to_owned(),
             FinalStatus::Stopped => "Process aborted by user".to_owned(),
             FinalStatus::Failed(why) => format!("Process failed: {why}"),
         };
-        hand.append_to_log(id, "DEBUG", &format!("{line}\n")).await;
+        context
+            .append_to_log(id, "DEBUG", &format!("{line}\n"))
+            .await;
         let told = match word {
             FinalStatus::Completed => {
-                hand.server
+                context
+                    .server
                     .completed(id, "worker execution exit code 0", &message)
                     .await
             }
             FinalStatus::Stopped => {
-                hand.server
+                context
+                    .server
                     .stopped(id, "task was stopped by tasks.stop", &message)
                     .await
             }
@@ -69,9 +73,9 @@ impl GlueController {
                 match facts.status {
                     // From `queued` there is no way to `failed` but this.
                     Some(Status::Queued) => {
-                        hand.server.failed_unstarted(id, &reason, &message).await
+                        context.server.failed_unstarted(id, &reason, &message).await
                     }
-                    _ => hand.server.failed(id, &reason, &message).await,
+                    _ => context.server.failed(id, &reason, &message).await,
                 }
             }
         };
