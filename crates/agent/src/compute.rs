@@ -36,7 +36,7 @@ const PAST: Duration = Duration::from_secs(10);
 const SAMPLE: Duration = Duration::from_secs(1);
 /// How often slices are looked at whose launches are watched: a small part of any time after which a job is idle.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// Orders alone are no reason to look at slices of which nobody wants anything more often than this: who comes to want something wakes the
+/// Commands alone do not raise the polling rate of slices without demand: a process that wants the GPU wakes the
 /// thread.
 const AT_REST: Duration = Duration::from_millis(10);
 /// How long the thread sleeps when nothing is due.
@@ -129,7 +129,7 @@ impl ComputeScheduler {
         self.0.send(SchedulerCommand::Watch { job, folder });
     }
 
-    /// Looks no more, and leaves the slice as if nobody ever had.
+    /// Stops polling, and leaves the slice as it was before.
     pub fn unwatch(&self, job: JobId, folder: &Path) {
         let folder = folder.to_owned();
         self.0.send(SchedulerCommand::Unwatch { job, folder });
@@ -207,7 +207,7 @@ impl Scheduler for ThreadHandle {
         if !wakes && lock(&self.usage).is_empty() {
             return;
         }
-        // The thread ends only with this, so somebody receives.
+        // The thread ends only with this handle, so the channel has a receiver.
         let _ = self.commands.send(command);
         if wakes {
             self.waker.wake();
@@ -278,7 +278,7 @@ struct SchedulerThread {
 
 impl SchedulerThread {
     fn run(mut self) {
-        // By somebody who has orders, and perhaps by nobody else.
+        // Woken by a sender of commands, and perhaps by no other.
         let mut is_called = false;
         loop {
             let seen = self.waker.epoch();
@@ -310,7 +310,7 @@ impl SchedulerThread {
         self.watched.open_all(now);
     }
 
-    /// False once nobody can order anything any more.
+    /// False once all senders are gone.
     fn drain_commands(&mut self) -> bool {
         use std::sync::mpsc::TryRecvError;
         loop {
@@ -389,7 +389,7 @@ impl SchedulerThread {
         lock(&self.usage).remove(&job);
     }
 
-    /// Whether the slices are to be looked at though nobody of them may have called.
+    /// Whether the slices are polled although no process may have called.
     fn needs_observation(&self, now: Duration) -> bool {
         let is_at_rest = |kept: &ScheduledSlice| kept.activity.is_idle();
         !self.slices.values().all(is_at_rest)
@@ -437,7 +437,8 @@ impl SchedulerThread {
         }
         if now >= self.last_keepalive + KEEPALIVE_INTERVAL {
             self.last_keepalive = now;
-            // The time by now: looking may have taken some, and who hears nothing for a second goes on ungated.
+            // The present time: polling may have taken a while, and a process that gets no grant for a second goes on
+            // ungated.
             let now = boot_time_ns();
             for kept in self.slices.values() {
                 match kept.lease {

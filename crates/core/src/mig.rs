@@ -52,8 +52,8 @@ pub use repack::{Repack, fits, pool_fits};
 pub use table::{Profile, ProfileTable, ProfileTableError};
 pub use uuid::{MigUuid, MigUuidError};
 
-/// A profile at a start: with the GPU's UUID, the key of a slot. An instance that is created again in the same slot has
-/// the same UUID, so a UUID names a slot and not its holder.
+/// A profile at a start: with the GPU's UUID, the key of a slot. An instance that is destroyed and made again in the
+/// same slot has the same UUID, so a UUID names a slot, and not its holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Placement {
     /// The profile's id: what the driver returns as `info.id`, and takes when it creates.

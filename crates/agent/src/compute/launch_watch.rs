@@ -1,5 +1,5 @@
-//! Whether a slice launches anything at all, while that is asked: a launch through an open gate is seen by nobody, so the gate
-//! is left ajar (`Bounded`: nobody waits, and the first launch of a process is looked at, later ones one in 64 at least).
+//! The launch watch: detects whether a slice launches anything, by leaving its gate ajar (`Bounded`), because a launch
+//! through an open gate is invisible.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Slices with threads in place of their processes: each launches when it may, and a kernel is a while of waiting.
+//! Tests of the compute scheduler, with threads in place of processes and waits in place of kernels.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -88,7 +88,7 @@ fn run_kernels(slot: &ProcessSlot, is_over: &AtomicBool, mut kernel: impl FnMut(
     }
 }
 
-/// A GPU for kernels that wait out their time, and who is to stop.
+/// A GPU whose kernels wait out their time, and the processes that have to stop.
 #[derive(Default)]
 struct Stage {
     is_over: AtomicBool,
@@ -120,7 +120,7 @@ fn flood<'s>(
             let others = stage.running.fetch_add(1, SeqCst);
             std::thread::sleep(KERNEL);
             stage.running.fetch_sub(1, SeqCst);
-            // Who is told last may have stopped listening.
+            // The last receiver may have gone.
             _ = kernels.send((number, others > 0));
         };
         scope.spawn(move || run_kernels(slot, &stage.is_over, kernel));
@@ -296,7 +296,7 @@ fn terms_can_change_and_end() {
     until("it takes part again", || {
         places[0].control.granted() == Grant::Closed && asked(&places[0]) == Some(500)
     });
-    // The whole GPU is nobody else's.
+    // No other slice has the GPU.
     places[0].keep_of(&keeper, "fair", 1000);
     until("it has its GPU to itself", || asked(&places[0]).is_none());
     assert_eq!(places[0].control.granted(), Grant::Open);

@@ -1,4 +1,4 @@
-//! Users as the machine's user database has them: NSS, so that directory services count too.
+//! User accounts from the system's user database (NSS), directory services included.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -31,7 +31,7 @@ pub struct UserLookupError {
 }
 
 impl UserAccount {
-    /// The user of this number, who calls with this group.
+    /// The user with this uid, calling with this gid.
     ///
     /// # Errors
     /// When the database fails; that a user or a group is in none is an answer.

@@ -1,5 +1,4 @@
-//! A control group for each job, where the kernel lets us make one (cgroups(7), version 2): what is born in it cannot leave, and all of
-//! it can be found and killed at once, also when its supervisor is gone.
+//! Control groups (cgroups(7), version 2): one for each job, so that all its processes can be found and killed at once.
 //!
 //! ```text
 //! the agent's own group, delegated to it
@@ -124,7 +123,7 @@ pub fn cgroup_of(pid: u32) -> Option<PathBuf> {
     seen(&proc_path(pid, "cgroup"))
 }
 
-/// The group that this process is in, or its nursery was when it was asked first: nobody moves either.
+/// The control group of this process, or of its fork server at the first call: neither ever moves.
 fn own_cached() -> Option<PathBuf> {
     static OWN_CGROUP: OnceLock<Option<PathBuf>> = OnceLock::new();
     OWN_CGROUP.get_or_init(own).clone()
@@ -266,7 +265,7 @@ pub struct CgroupEntry {
 }
 
 impl CgroupEntry {
-    /// The group, for whoever is to be born in it.
+    /// The group's folder, for a child created in it.
     pub fn folder(&self) -> BorrowedFd<'_> {
         self.folder.as_fd()
     }
@@ -293,7 +292,7 @@ impl CgroupEntry {
             return Err(error);
         }
         let done = work();
-        // Who may go into a group may go back to the one above it, from which it came.
+        // A process that may enter a group may return to the parent group that it came from.
         self.leave_procs.write_all(b"0")?;
         Ok(done)
     }

@@ -1,4 +1,4 @@
-//! Asking a child process that may hang: it is given so long, then killed.
+//! Child processes with a timeout: a child that hangs is killed.
 
 use std::io;
 use std::process::{Child, Command, Output, Stdio};

@@ -1,4 +1,4 @@
-//! How much room is left on the file system that the journal lies on.
+//! Free disk space of the journal's file system.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Points at which a test has the daemon die, as by `kill -9`: between two steps that a crash may fall between.
+//! Failpoints: named crash points at which a test kills the daemon, as by `kill -9`.
 //!
 //! `DIVVY_CRASH_AT=mig.create.gi` ends the process the first time it comes to that point, `DIVVY_CRASH_AT=journal.commit:5` the fifth
 //! time; a daemon hands the variable on to its supervisors, whose points begin with `supervise` and `container`. Debug builds only.

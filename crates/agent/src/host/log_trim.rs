@@ -1,4 +1,4 @@
-//! How much of a job's log is kept. The file stays one file, and its beginning is given back to the file system (fallocate(2),
+//! Trimming of a job's log. The file stays one file, and its beginning is given back to the file system (fallocate(2),
 //! `FALLOC_FL_PUNCH_HOLE`) once it holds more than it may:
 //!
 //! ```text
@@ -24,8 +24,8 @@ use rustix::io::Errno;
 /// Holes begin and end between blocks, and no file system in use has larger ones (ZFS: 128 KiB by default, ext4, XFS, Btrfs: 4 KiB).
 const BLOCK: u64 = 128 << 10;
 
-/// Below this much room on the disk a log keeps a sixteenth of what it may: the journal of the daemon needs the rest. SQLite writes its
-/// own log of 4 MiB (1000 pages) before it starts over; the rest is for who else writes there until the next look.
+/// Below this free disk space a log keeps a sixteenth of its limit: the daemon's journal needs the rest. SQLite writes
+/// its own log of 4 MiB (1000 pages) before it starts over; the rest is for other writers until the next check.
 const SHORT: u64 = 64 << 20;
 
 /// Between two looks.

@@ -1,4 +1,4 @@
-//! Processes by pid and start time, so that a recycled pid is never taken for the process that had it before.
+//! Process identity: pid and start time, so that a recycled pid is never taken for the earlier process.
 //!
 //! Everything here reads `/proc` (proc(5)); signals go through a pidfd, which cannot hit a stranger.
 
@@ -95,7 +95,8 @@ pub fn descendants(ancestor: u32) -> Vec<Process> {
     let mut next = 0;
     while let Some(parent) = found.get(next).copied() {
         let below = children.remove(&parent.pid).unwrap_or_default();
-        // `/proc` is not read in one moment: a child of somebody whose pid has meanwhile gone to this parent is older.
+        // `/proc` is not read in one moment: the child of a process whose pid has meanwhile been reused by this parent
+        // is older.
         let own = |child: &Process| child.start_time >= parent.start_time;
         found.extend(below.into_iter().filter(own));
         next += 1;
@@ -235,8 +236,8 @@ pub fn proc_path(pid: u32, name: &str) -> PathBuf {
 }
 
 fn stat(pid: u32) -> Option<Stat> {
-    // proc(5): the name has 64 bytes at most, and each of the 50 numbers 20 digits. The kernel gives such a file whole to whoever has
-    // room for it.
+    // proc(5): the name has 64 bytes at most, and each of the 50 numbers 20 digits. The kernel returns such a file
+    // whole to a large enough buffer.
     let mut line = [0; 2048];
     let mut file = fs::File::open(proc_path(pid, "stat")).ok()?;
     let length = file.read(&mut line).ok()?;

@@ -1,6 +1,6 @@
-//! How many files the daemon may have open: as many as the system lets it, and its jobs as many as they would have had.
+//! Resource limits (RLIMIT_NOFILE): the daemon's raised to the maximum, the jobs' restored.
 //!
-//! Everybody's connections are descriptors of one process, and so is what a job is started with. A program that uses
+//! All users' connections are descriptors of one process, and so are the files of a job's start. A program that uses
 //! `select` cannot have more than 1024 (select(2)), which is why the usual limit is that, so children get the old one.
 
 use std::process::Child;

@@ -1,4 +1,4 @@
-//! Being another user: how a system daemon's supervisor starts a program as who submitted it.
+//! Running as another user: how a system daemon's supervisor starts a program as its submitter.
 //!
 //! The kernel keeps credentials for each thread, and what a thread starts has the thread's. So a thread gives up root, for good, does
 //! what is to be done as the user, and ends; the supervisor stays root and can write down how the program ended.

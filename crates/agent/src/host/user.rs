@@ -1,4 +1,4 @@
-//! The name of the user whose agent this is.
+//! The user name of the daemon.
 
 /// By `/etc/passwd`, else `$USER`, else the number.
 pub fn name() -> String {

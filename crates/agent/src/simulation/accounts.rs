@@ -1,4 +1,4 @@
-//! Who has jobs on a simulated machine: whoever started the agent, and somebody else, where files may be given to him.
+//! Users of the simulated machine.
 
 use crate::auth::{Caller, Role};
 use crate::host::account::UserAccount;

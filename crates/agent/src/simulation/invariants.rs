@@ -1,4 +1,4 @@
-//! What must hold after every step, and what must be left at the end.
+//! Invariants after every step, and at the end of a run.
 
 use std::collections::BTreeMap;
 use std::fs;

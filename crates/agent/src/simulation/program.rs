@@ -1,4 +1,4 @@
-//! What jobs run: programs that join their slice in the ledger, take and give back memory, start others, end, or do not want to.
+//! Simulated programs of jobs: they join their slice in the ledger, allocate, free, fork and end.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What can happen in a run.
+//! The steps of a run: events of the machine and its users.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! What is submitted in a run.
+//! The random workload: submissions of a run.
 
 use std::collections::BTreeMap;
 

@@ -14,7 +14,7 @@ use crate::model::gpu::Gpu;
 use crate::model::request::Amount;
 use crate::units::{Bytes, Share};
 
-/// So many runs are looked at, the newest.
+/// The number of runs that count, the newest ones: a user's programs change with time. Our choice.
 pub const RUNS: usize = 50;
 
 /// Sizes are advised in steps of this.

@@ -275,7 +275,7 @@ impl Arbiter {
         over
     }
 
-    /// When a holder has to stop as things are; never, while no tenant waits for it.
+    /// The time at which a holder has to stop; `None` while no tenant waits for it.
     fn end_of(
         &self,
         tenant: Tenant,

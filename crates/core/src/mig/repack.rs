@@ -46,9 +46,8 @@ fn lay(table: &ProfileTable, layout: Layout, wanted: &[u32], last: Option<Placem
     })
 }
 
-/// Whether instances of these profiles would fit on the GPUs together, in any layout and on whichever
-/// they have to go, beside what is held there; idle instances block none. `None` where neither a closed form is known
-/// nor trying everything is possible.
+/// Whether instances of these profiles would fit on the GPUs together in any layout, beside the held ones; idle
+/// instances do not count. `None` if neither a closed form is known nor an exhaustive search is possible.
 pub fn pool_fits(sites: &[MigGpu<'_>], wanted: &[MigProfile]) -> Option<bool> {
     if let Some((first, rest)) = sites.split_first() {
         let table = first.table;

@@ -288,7 +288,7 @@ impl JobState {
                 },
                 Event::Failed,
             ) => Ok(Self::Queued),
-            // A short program may be gone before anybody saw it run.
+            // A short program may exit before an observation.
             (Self::Starting { .. } | Self::Running { .. }, Event::Gone(gone)) => Ok(Self::Ended {
                 outcome: gone.into(),
             }),
@@ -325,7 +325,7 @@ impl JobState {
         }
     }
 
-    /// The word for its state in tables and the journal. A claim counts as running.
+    /// The name of its state in tables and the journal. A lent allocation counts as running.
     pub fn state(&self) -> &'static str {
         match self {
             Self::Queued => "queued",

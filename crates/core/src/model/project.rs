@@ -22,7 +22,7 @@ pub struct Project {
     pub priority: i32,
     /// Its jobs are not preempted before they have run this long.
     pub min_runtime_s: u64,
-    /// Users, and groups with an `@` before them; an empty list means every user.
+    /// Users, and groups with an `@` before them; empty means every user.
     pub members: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Queues as the daemon's command line gives them: `NAME=AMOUNT`, in priority order.
+//! Queue definitions: `NAME=AMOUNT`, in order of priority.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;

@@ -25,8 +25,7 @@ pub struct Snapshot {
     pub backfill: bool,
     /// With [`Order::Fairness`], the queue whose turn it is: the last plan's cursor. Not used otherwise.
     pub cursor: usize,
-    /// The last plan's head. With projects it keeps its place among jobs of the same precedence, so that it gets the
-    /// room that was reserved and preempted for it.
+    /// The last plan's head. With projects it keeps its turn, so that reserved room and preempted jobs serve it.
     #[serde(default)]
     pub head: Option<JobId>,
     /// The projects; empty on a node without projects.

@@ -1,8 +1,8 @@
 //! Backfill check: whether a job may start before a job ahead of it without delaying it.
 //!
-//! The job ahead waits for other jobs to end, in an unknown order. So a start is harmless only if it changes nothing
-//! for the job ahead in any order. That holds if on each GPU that the new job uses, for **every** set of holders that
-//! may have ended, the job ahead finds room with the new job exactly when it finds room without it.
+//! The job ahead waits for other jobs to end, and their order is unknown. So a start is harmless only if it changes
+//! nothing for the job ahead in any order: on each GPU that it takes a part of, for **every** set of holders that may
+//! be gone one day, the job ahead finds room there with it exactly when it finds room there without it.
 //!
 //! ```text
 //!   GPU 2  ██████████████████████████████··········    free 0.25; the job ahead needs 0.5

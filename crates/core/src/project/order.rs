@@ -168,7 +168,8 @@ pub(crate) fn delays_same_project(
         || with.quota_exceeded(&with.quota_request(ahead)).is_some()
 }
 
-/// `has / due`, compared without rounding. A project that has nothing and is due nothing comes before one with its due.
+/// Usage over fair share, compared without rounding. A project without a fair share and without usage comes before
+/// projects that hold their fair share.
 struct UsageRatio {
     has: u128,
     due: u128,

@@ -11,8 +11,8 @@ use super::Decimal;
 /// Device memory, in bytes. Written with binary units only: `24GiB`, `512MiB`.
 ///
 /// Text in: `4G` = `4Gi` = `4GiB` = 4·2^30, likewise K, M, T, in either case, with decimals where they come out at
-/// whole bytes (`1.5G`), and `1234B`. Bare numbers are refused, as their unit is ambiguous; so is `4GB`, which is 10^9
-/// to some and 2^30 to others. Text out is exact and as short as that allows.
+/// whole bytes (`1.5G`), and `1234B`. Bare numbers are refused, because their unit is ambiguous; so is `4GB`, which is
+/// 10^9 to some and 2^30 to others. Text out is exact and as short as that allows.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

@@ -298,7 +298,7 @@ mod tests {
         };
         for (value, off) in [("off", true), ("on", false)] {
             let mut child = start(value);
-            // The kernel lays the environment out some time after `spawn` returns; who answers has one.
+            // The kernel sets the environment up some time after `spawn` returns; a process that answers has one.
             child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
             child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
             assert_eq!(is_off_in_environ(child.id()), off);

@@ -1,4 +1,4 @@
-//! Which GPUs reach each other's memory.
+//! Peer access between GPUs.
 
 use crate::engine::mig::partition::instance_of;
 use crate::engine::process::Process;

@@ -1,5 +1,5 @@
-//! CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER: which devices a process sees, in which order, as the CUDA programming
-//! guide and the MIG user guide describe them.
+//! Visible devices: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER, as the CUDA programming guide and the MIG user guide
+//! describe them.
 //!
 //! A GPU that is divided is no device. Its compute instances are, one of each GPU instance (what drivers from 570 on
 //! do), as far as the process has the rights to them.
