@@ -151,7 +151,7 @@ impl Device {
             away: false,
             total: observed.total,
             reserved: observed.reserved,
-            foreign: Bytes::ZERO,
+            unmanaged: Bytes::ZERO,
             context: Bytes::ZERO,
             mig: None,
         };
@@ -215,7 +215,7 @@ impl Device {
         self.temperature_celsius = *temperature_celsius;
         self.unmanaged.clone_from(&seen.unmanaged);
         self.reports_process_memory = processes.iter().all(|process| process.used.is_some());
-        std::mem::replace(&mut self.gpu.foreign, unmanaged) != unmanaged || offers_another
+        std::mem::replace(&mut self.gpu.unmanaged, unmanaged) != unmanaged || offers_another
     }
 }
 

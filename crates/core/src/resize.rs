@@ -413,7 +413,7 @@ mod tests {
     #[test]
     fn memory_of_strangers_is_in_the_way_of_more_and_not_of_less() {
         let mut node = node(1, &["0:0.5"]);
-        node.gpus[0].foreign = Bytes::gib(50);
+        node.gpus[0].unmanaged = Bytes::gib(50);
         assert!(matches!(
             resize(&node, JobId(1), amount("50G")),
             Err(ResizeError::NoRoom { .. })

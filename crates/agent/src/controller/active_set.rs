@@ -27,7 +27,7 @@ fn is_active(active: &ActiveJob) -> bool {
         JobState::Queued => active.job.spec.runner == Runner::Client,
         JobState::Starting { .. }
         | JobState::Running { .. }
-        | JobState::Lent { .. }
+        | JobState::Bound { .. }
         | JobState::Stopping { .. }
         | JobState::Ended { .. } => true,
     }

@@ -209,12 +209,12 @@ fn hold_existing(
         io.store.save_amended(&job, &BTreeMap::new())?;
         fx.jobs.changed.insert(id);
     }
-    let is_lent = state
+    let is_bound = state
         .jobs
         .active
         .get(&id)
-        .is_some_and(|one| matches!(one.job.state, JobState::Lent { .. }));
-    if is_lent && let Err(error) = files::create_claim_files(state, io, id) {
+        .is_some_and(|one| matches!(one.job.state, JobState::Bound { .. }));
+    if is_bound && let Err(error) = files::create_claim_files(state, io, id) {
         let why = format!(
             "cannot create the claim's files again: {}",
             error_chain(&error)
@@ -289,7 +289,7 @@ pub(super) fn check_claim(
         });
     match (&active.job.state, failed) {
         (JobState::Starting { .. }, Some(why)) => {
-            let gone = Event::Gone(ProgramExit::LaunchFailed(why.clone()));
+            let gone = Event::Exited(ProgramExit::LaunchFailed(why.clone()));
             end_claim(&mut state.jobs, &mut state.mig, fx, io, id, gone, &why)
         }
         (JobState::Starting { .. }, None) if has_files => mark_bound(&mut state.jobs, fx, io, id),
@@ -307,13 +307,13 @@ pub(super) fn check_claim(
                     fx,
                     io,
                     id,
-                    Event::Gone(ProgramExit::Exited(0)),
+                    Event::Exited(ProgramExit::Exited(0)),
                     "",
                 ),
             }
         }
         (JobState::Queued | JobState::Starting { .. } | JobState::Running { .. }, _)
-        | (JobState::Lent { .. } | JobState::Ended { .. }, _) => Ok(()),
+        | (JobState::Bound { .. } | JobState::Ended { .. }, _) => Ok(()),
     }
 }
 
@@ -329,7 +329,7 @@ fn mark_bound(jobs: &mut Jobs, fx: &mut Effects, io: &Io, id: JobId) -> Result<(
     let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    active.job.apply_event(Event::Lent);
+    active.job.apply_event(Event::Bound);
     active.job.started_at = Some(now());
     let job = active.job.clone();
     io.store.save(&job)?;
@@ -389,10 +389,10 @@ pub(super) fn resume_claim(
     match &active.job.state {
         JobState::Starting { .. } => {
             let why = "the daemon was killed before the claim was ready";
-            let gone = Event::Gone(ProgramExit::LaunchFailed(why.to_owned()));
+            let gone = Event::Exited(ProgramExit::LaunchFailed(why.to_owned()));
             end_claim(&mut state.jobs, &mut state.mig, fx, io, id, gone, why)
         }
-        JobState::Lent { .. } | JobState::Stopping { .. } if is_of_another => {
+        JobState::Bound { .. } | JobState::Stopping { .. } if is_of_another => {
             active.job.stop(StopReason::Release);
             let why = "the machine was restarted, so no process uses the claim any longer";
             fx.record_event(io, Some(id), "stopping", why)?;
@@ -402,11 +402,11 @@ pub(super) fn resume_claim(
                 fx,
                 io,
                 id,
-                Event::Gone(ProgramExit::Exited(0)),
+                Event::Exited(ProgramExit::Exited(0)),
                 why,
             )
         }
-        JobState::Lent { .. } | JobState::Stopping { .. } => {
+        JobState::Bound { .. } | JobState::Stopping { .. } => {
             if !is_divided(active.job.state.grants()) {
                 let (name, job) = (id.to_string(), &active.job);
                 let overheads = overheads(&state.gpus.devices, job.state.grants());
@@ -442,7 +442,7 @@ pub(super) fn report_claims_on_lost_gpus(
 ) -> Result<(), StoreError> {
     let mut changes = Vec::new();
     active_set::for_each_active(jobs, io, |_, active| {
-        let JobState::Lent { grants } = &active.job.state else {
+        let JobState::Bound { grants } = &active.job.state else {
             return;
         };
         let mut on = grants.iter().filter_map(|grant| lost.get(&grant.gpu));

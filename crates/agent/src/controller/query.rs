@@ -352,7 +352,7 @@ fn gpu_to_api(
         memory_usable_bytes: gpu.usable().get(),
         memory_allocated_bytes: slices.iter().map(|slice| slice.memory_limit_bytes).sum(),
         memory_used_bytes: device.used.get(),
-        memory_unmanaged_bytes: gpu.foreign.get(),
+        memory_unmanaged_bytes: gpu.unmanaged.get(),
         share_allocated: slices.iter().map(|slice| slice.share).sum(),
         utilization_percent: device.utilization_percent,
         temperature_celsius: device.temperature_celsius,

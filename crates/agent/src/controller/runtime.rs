@@ -1,7 +1,7 @@
 //! Runtime state of active jobs: what the daemon knows of a job that has not ended, besides the journal.
 //!
 //! The journal's [`JobState`] has the finer states; a second copy of them here could contradict it. The runtime state
-//! has two: a job waits, or it has been placed. Requeueing a job sets [`Runtime::Waiting`], which drops all data of the
+//! has two: a job waits, or it has been placed. Requeuing a job sets [`Runtime::Waiting`], which drops all data of the
 //! run.
 
 use std::collections::BTreeSet;

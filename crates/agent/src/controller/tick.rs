@@ -82,7 +82,7 @@ pub(super) fn sweep(state: &mut State, fx: &mut Effects, io: &Io) -> Result<(), 
                 }
             }
             JobState::Running { .. } if !active.needs_check() => {}
-            JobState::Starting { .. } | JobState::Running { .. } | JobState::Lent { .. } => {
+            JobState::Starting { .. } | JobState::Running { .. } | JobState::Bound { .. } => {
                 to_sync.push(id)
             }
         }

@@ -28,7 +28,7 @@ pub struct FrontEndTask {
 
 impl fmt::Debug for FrontEndTask {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Beside")
+        out.debug_struct("FrontEndTask")
             .field("about", &self.about)
             .finish_non_exhaustive()
     }

@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use divvy_api::home::Home;
-use divvy_core::{GpuUuid, Grant, JobId, JobState as Life};
+use divvy_core::{GpuUuid, Grant, JobId, JobState};
 
 use crate::host::clock::now;
 use crate::host::error::error_chain;
@@ -56,7 +56,7 @@ pub fn recover(store: &Store, home: &Home) -> Result<BTreeSet<JobId>, StoreError
         let is_behind = |one: &RecoverableRun| match living.get(&id).map(|job| &job.state) {
             None => true,
             // It waits again after a start that came to nothing.
-            Some(Life::Queued) if !one.is_alive && !one.is_spent => false,
+            Some(JobState::Queued) if !one.is_alive && !one.is_spent => false,
             Some(_) => one.replica.seq() > last,
         };
         match read_last_run(id, &home.job(&id.to_string())) {

@@ -7,7 +7,7 @@ use divvy_core::isolation::IsolationError;
 use divvy_core::job::{Outcome, Process, StopReason};
 use divvy_core::resize::ResizeTarget;
 use divvy_core::units::ComputeModeError;
-use divvy_core::{Bytes, Compute, Grant, JobId, JobState as Life, MigGrant, Request, Share};
+use divvy_core::{Bytes, Compute, Grant, JobId, JobState, MigGrant, Request, Share};
 use jiff::Timestamp;
 use rusqlite::Row;
 
@@ -148,21 +148,21 @@ impl RawJob {
         let [terms, course, secrets] = self.told;
         let course: RunState = parse(&course).map_err(corrupt)?;
         let life = match (state, self.process, self.outcome) {
-            ("queued", ..) => Life::Queued,
-            ("starting", ..) => Life::Starting { grants: grants() },
-            ("running", Some(process), _) => Life::Running {
+            ("queued", ..) => JobState::Queued,
+            ("starting", ..) => JobState::Starting { grants: grants() },
+            ("running", Some(process), _) => JobState::Running {
                 grants: grants(),
                 process,
             },
             ("running", None, _) if runner == runner_name(Runner::Claim) => {
-                Life::Lent { grants: grants() }
+                JobState::Bound { grants: grants() }
             }
-            ("stopping", process, _) => Life::Stopping {
+            ("stopping", process, _) => JobState::Stopping {
                 grants: grants(),
                 process,
                 why: course.stop.map_or(StopReason::Cancel, |(why, _)| why),
             },
-            ("ended", _, Some(outcome)) => Life::Ended {
+            ("ended", _, Some(outcome)) => JobState::Ended {
                 outcome: parse::<Outcome>(&outcome).map_err(corrupt)?,
             },
             _ => {

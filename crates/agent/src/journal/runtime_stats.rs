@@ -152,7 +152,7 @@ mod tests {
                 start_time: 42,
             };
             job.state = job.state.on(Event::Spawned(process)).unwrap();
-            job.state = job.state.on(Event::Gone(gone)).unwrap();
+            job.state = job.state.on(Event::Exited(gone)).unwrap();
             job.started_at = Some(job.submitted_at);
             job.ended_at = Some(job.submitted_at + took);
             self.store.release_allocations(&job).unwrap();

@@ -34,7 +34,7 @@ fn gpu(index: u8) -> Gpu {
         away: false,
         total: divvy_core::Bytes::gib(80),
         reserved: divvy_core::Bytes::ZERO,
-        foreign: divvy_core::Bytes::ZERO,
+        unmanaged: divvy_core::Bytes::ZERO,
         context: divvy_core::Bytes::ZERO,
         mig: None,
     }
@@ -104,7 +104,7 @@ fn soak() {
             .collect();
         for id in due {
             let (mut job, _) = running.remove(&id).unwrap();
-            job.apply_event(Event::Gone(ProgramExit::Exited(0)));
+            job.apply_event(Event::Exited(ProgramExit::Exited(0)));
             (job.exit_code, job.ended_at) = (Some(0), Some(now));
             store.release_allocations(&job).unwrap();
             store.save(&job).unwrap();

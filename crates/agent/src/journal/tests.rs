@@ -95,7 +95,7 @@ fn a_job_is_read_back_as_it_was_at_every_step_of_its_life() {
     store.save(&job).unwrap();
     assert_eq!(store.living().unwrap(), [job.clone()]);
 
-    job.state = job.state.on(Event::Gone(ProgramExit::Exited(3))).unwrap();
+    job.state = job.state.on(Event::Exited(ProgramExit::Exited(3))).unwrap();
     job.ended_at = Some(job.submitted_at);
     job.exit_code = Some(3);
     job.allocations[0].stats = AllocationStats {
@@ -925,7 +925,7 @@ fn exits(store: &Store, id: JobId, code: i32) {
         pid: 1,
         start_time: 1,
     }));
-    job.apply_event(Event::Gone(ProgramExit::Exited(code)));
+    job.apply_event(Event::Exited(ProgramExit::Exited(code)));
     (job.exit_code, job.ended_at) = (Some(code), Some(Timestamp::UNIX_EPOCH));
     store.save(&job).unwrap();
 }

@@ -7,8 +7,7 @@ use divvy_api::v1::{Container, Runner};
 use divvy_core::job::{Event, Outcome, StopReason};
 use divvy_core::resize::{ResizeTarget, Resized};
 use divvy_core::{
-    Amount, Bytes, Compute, Grant, JobId, JobState as Life, OrderKey, QueueName, Request,
-    SchedulingClass,
+    Amount, Bytes, Compute, Grant, JobId, JobState, OrderKey, QueueName, Request, SchedulingClass,
 };
 use jiff::Timestamp;
 
@@ -26,7 +25,7 @@ pub struct Job {
     pub resized: Option<Amount>,
     /// How its compute time is divided since that was changed.
     pub redivided: Option<Compute>,
-    pub state: Life,
+    pub state: JobState,
     /// How many times it was placed: the generation of its slice.
     pub attempt: u32,
     pub submitted_at: Timestamp,
@@ -136,7 +135,7 @@ impl Job {
             spec: ask,
             resized: None,
             redivided: None,
-            state: Life::Queued,
+            state: JobState::Queued,
             attempt: 0,
             submitted_at,
             started_at: None,
@@ -249,8 +248,8 @@ impl Job {
     /// Why and when Divvy stopped its program; `None` where that is not what ended it. Of one that goes on, its last run's.
     pub fn stopped(&self) -> Option<StopRecord> {
         let is_ours = match &self.state {
-            Life::Stopping { .. } => true,
-            Life::Ended { outcome } => matches!(
+            JobState::Stopping { .. } => true,
+            JobState::Ended { outcome } => matches!(
                 outcome,
                 Outcome::Cancelled | Outcome::TimeLimit | Outcome::Idle | Outcome::GpuLost
             ),
@@ -262,7 +261,7 @@ impl Job {
 
     /// Applies an event; the caller has checked the state, so a refusal is a bug.
     pub fn apply_event(&mut self, event: Event) {
-        let life = std::mem::replace(&mut self.state, Life::Queued);
+        let life = std::mem::replace(&mut self.state, JobState::Queued);
         self.state = life
             .on(event)
             .unwrap_or_else(|refused| panic!("job {}: {refused}", self.id));

@@ -124,7 +124,7 @@ mod tests {
             away: false,
             total: Bytes::gib(GPU),
             reserved: Bytes::ZERO,
-            foreign: Bytes::ZERO,
+            unmanaged: Bytes::ZERO,
             context: Bytes::ZERO,
             mig: None,
         }
@@ -150,7 +150,7 @@ mod tests {
             mig: None,
         };
         job.place((0..gpus).map(grant).collect());
-        job.apply_event(Event::Gone(ProgramExit::Exited(0)));
+        job.apply_event(Event::Exited(ProgramExit::Exited(0)));
         for holding in &mut job.allocations {
             holding.stats.peak = Bytes::gib(used);
         }

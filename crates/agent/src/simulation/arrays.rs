@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use divvy_api::v1::{After, Array, Runner, Submit};
 use divvy_core::job::Outcome;
-use divvy_core::{JobId, JobState as Life};
+use divvy_core::{JobId, JobState};
 use tokio::sync::oneshot;
 
 use super::accounts::ME;
@@ -132,7 +132,7 @@ impl Run {
                     None => {
                         let job = daemon.cycle.journal().job(*other);
                         let job = job.map_err(|error| error.to_string())?;
-                        job.map_or(Life::Queued, |job| job.state)
+                        job.map_or(JobState::Queued, |job| job.state)
                     }
                 };
                 let is_right = match end.outcome() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use divvy_api::home::Home;
 use divvy_api::v1::{Claim, ClaimDevice};
-use divvy_core::{JobId, JobState as Life};
+use divvy_core::{JobId, JobState};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
@@ -96,8 +96,8 @@ impl Run {
 
     /// A pod that uses a claim starts.
     pub fn pod(&mut self, dice: &mut Rng) {
-        let lent: Vec<JobId> = self.lent().map(|(id, _)| id).collect();
-        let Some(id) = dice.one(&lent) else { return };
+        let bound: Vec<JobId> = self.bound().map(|(id, _)| id).collect();
+        let Some(id) = dice.one(&bound) else { return };
         let Some(job) = self.living().remove(&id) else {
             return;
         };
@@ -114,8 +114,8 @@ impl Run {
     }
 
     /// Claims that may be used, with their uids.
-    fn lent(&self) -> impl Iterator<Item = (JobId, String)> {
-        let is_lent = |life: &Life| matches!(life, Life::Lent { .. });
+    fn bound(&self) -> impl Iterator<Item = (JobId, String)> {
+        let is_bound = |life: &JobState| matches!(life, JobState::Bound { .. });
         let all = self.living().into_iter();
         all.filter_map(move |(id, job)| {
             let claim = job
@@ -123,7 +123,7 @@ impl Run {
                 .policy
                 .claim
                 .as_ref()
-                .filter(|_| is_lent(&job.state))?;
+                .filter(|_| is_bound(&job.state))?;
             Some((id, claim.uid.clone()))
         })
     }

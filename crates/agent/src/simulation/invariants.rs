@@ -6,7 +6,7 @@ use std::path::Path;
 
 use divvy_api::v1::ClaimDevice;
 use divvy_core::job::Outcome;
-use divvy_core::{Bytes, JobId, JobState as Life, Share};
+use divvy_core::{Bytes, JobId, JobState, Share};
 use divvy_ledger::Slice;
 
 use super::daemon::difference;
@@ -159,7 +159,7 @@ impl Run {
                     continue;
                 };
                 let is_held = job.run_state.suspended && job.spec.container.is_none();
-                let runs = matches!(job.state, Life::Running { .. });
+                let runs = matches!(job.state, JobState::Running { .. });
                 // What a program has left is told to end, and goes on to do so.
                 let may_be_either = world.has_escaped(proc) || is_held && ending.contains(pid);
                 if runs && !may_be_either && proc.stopped != is_held {
@@ -180,7 +180,7 @@ impl Run {
     /// Where it is not.
     pub fn slices_say_what_is_held(&self) -> Result<(), String> {
         for (id, job) in self.living() {
-            let is_used = matches!(job.state, Life::Running { .. } | Life::Lent { .. });
+            let is_used = matches!(job.state, JobState::Running { .. } | JobState::Bound { .. });
             let slice = Slice::open(&self.home.slice(&id.to_string())).ok();
             let snapshot = slice
                 .filter(|_| is_used)
@@ -205,7 +205,7 @@ impl Run {
     pub fn held_jobs_wait(&self) -> Result<(), String> {
         for (id, job) in self.living() {
             let is_held = job.run_state.hold.is_some();
-            if is_held && (job.state != Life::Queued || job.on_hold().is_none()) {
+            if is_held && (job.state != JobState::Queued || job.on_hold().is_none()) {
                 return Err(format!("job {id} is held, and is {}", job.state.state()));
             }
             let turn = self
@@ -226,7 +226,8 @@ impl Run {
     /// Where it does not.
     pub fn devices_bring_in_what_is_lent(&self) -> Result<(), String> {
         for job in self.living().values() {
-            let (Some(claim), Life::Lent { grants }) = (&job.spec.policy.claim, &job.state) else {
+            let (Some(claim), JobState::Bound { grants }) = (&job.spec.policy.claim, &job.state)
+            else {
                 continue;
             };
             if self.given_back.contains(&claim.uid) {

@@ -62,7 +62,7 @@ const LONGEST: usize = 4096;
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ForkReply {
-    Born {
+    Forked {
         process: Process,
     },
     /// There can be no copy now; what the kernel said.
@@ -196,7 +196,7 @@ impl ForkServer {
                 io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
                 _ => error,
             })? {
-                ForkReply::Born { process } => return Ok(process),
+                ForkReply::Forked { process } => return Ok(process),
                 ForkReply::Failed { errno } => return Err(io::Error::from_raw_os_error(errno)),
                 ForkReply::Ended { pid, status } => self.record_exit(pid, status),
             }
@@ -289,7 +289,7 @@ fn serve_requests(run_container: RunContainer) -> io::Result<()> {
             Ok(pid) => {
                 // Until it is waited for its pid is its own.
                 let process = Process::with_pid(pid).unwrap_or(Process { pid, start_time: 0 });
-                send_reply(socket, &ForkReply::Born { process })?;
+                send_reply(socket, &ForkReply::Forked { process })?;
                 if let Some(handle) = to_rustix_pid(pid) {
                     children.insert(pid, pidfd_open(handle, PidfdFlags::empty())?);
                 }

@@ -1,4 +1,4 @@
-//! Requeueing of a task: the calls that bring it back to the front of its queue, from any status. Pure.
+//! Requeuing of a task: the calls that bring it back to the front of its queue, from any status. Pure.
 
 use super::task_state::TaskState;
 use crate::server::Status;

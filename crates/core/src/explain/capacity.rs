@@ -292,7 +292,7 @@ mod tests {
 
     fn refusal(usable: Bytes, amount: &str) -> (String, String) {
         let gpu = Gpu {
-            foreign: usable, // Ignored: processes end.
+            unmanaged: usable, // Ignored: processes end.
             ..Gpu::sample(0, usable)
         };
         let amount = Amount::from_memory_flag(amount)

@@ -74,11 +74,14 @@ impl fmt::Display for UnmetConstraint {
                 let [free, needs] = free.human_beside(*needs);
                 write!(out, "{free} free, {needs} needed")
             }
-            Self::UnmanagedMemory { foreign, tolerated } => {
-                let [foreign, tolerated] = foreign.human_beside(*tolerated);
+            Self::UnmanagedMemory {
+                unmanaged,
+                tolerated,
+            } => {
+                let [unmanaged, tolerated] = unmanaged.human_beside(*tolerated);
                 write!(
                     out,
-                    "processes outside Divvy hold {foreign}, {tolerated} allowed"
+                    "processes outside Divvy hold {unmanaged}, {tolerated} allowed"
                 )
             }
         }

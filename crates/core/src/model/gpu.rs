@@ -24,7 +24,8 @@ pub struct Gpu {
     /// What the driver keeps for itself of the total (NVML memory info v2).
     pub reserved: Bytes,
     /// Memory of processes that belong to no slice. It is not free.
-    pub foreign: Bytes,
+    #[serde(rename = "foreign")]
+    pub unmanaged: Bytes,
     /// What one CUDA context takes of a slice before its first allocation, as measured on this model; zero where it was
     /// not.
     #[serde(default)]
@@ -136,7 +137,7 @@ impl Gpu {
             away: false,
             total,
             reserved: Bytes::ZERO,
-            foreign: Bytes::ZERO,
+            unmanaged: Bytes::ZERO,
             context: Bytes::ZERO,
             mig: None,
         }

@@ -24,7 +24,10 @@ pub fn check(snapshot: &Snapshot) -> Result<(), Violation> {
     check_jobs(snapshot)?;
     let mut held: BTreeMap<&GpuUuid, Vec<&Grant>> = BTreeMap::new();
     // A resuming job holds nothing yet, and other jobs may still hold its former room.
-    let holders = snapshot.held.iter().filter(|held| held.due.is_none());
+    let holders = snapshot
+        .held
+        .iter()
+        .filter(|held| held.resuming_since.is_none());
     for grant in holders.flat_map(|held| &held.grants) {
         held.entry(&grant.gpu).or_default().push(grant);
     }
@@ -210,7 +213,7 @@ mod tests {
             away: false,
             total: Bytes::mib(100),
             reserved: Bytes::ZERO,
-            foreign: Bytes::ZERO,
+            unmanaged: Bytes::ZERO,
             context: Bytes::ZERO,
             mig: None,
         };
@@ -245,7 +248,7 @@ mod tests {
             Ok(())
         );
         let mut foreign = snapshot(vec![vec![grant(0, 1000, 100, "gpu0")]]);
-        foreign.gpus[0].foreign = Bytes::mib(50);
+        foreign.gpus[0].unmanaged = Bytes::mib(50);
         assert_eq!(check(&foreign), Ok(()));
     }
 

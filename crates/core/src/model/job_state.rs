@@ -6,10 +6,10 @@
 //!    │ ▲  NeverStarted   │  │                  │  │
 //!    │ ├─────────────────┘  │ Stop       Failed│  │
 //!    │ ├────────────────────┼──────────────────┤  │
-//!    │ │ Gone          ┌────┼──────────────────┘  │
+//!    │ │ Exited        ┌────┼──────────────────┘  │
 //!    │ │ (to come back)▼    ▼     Stop            │
 //!    │ └──────────── stopping                     │
-//!    │ Stop             │        │ Gone           │ Gone
+//!    │ Stop             │        │ Exited         │ Exited
 //!    └──────────────────┴────────┴────► ended ◄───┘
 //! ```
 //!
@@ -41,7 +41,8 @@ pub enum JobState {
         process: Process,
     },
     /// The claim is allocated to another scheduler, until it is released.
-    Lent { grants: Vec<Grant> },
+    #[serde(rename = "lent")]
+    Bound { grants: Vec<Grant> },
     /// Is to stop, and something of it may be left. No process yet when it was to stop while starting.
     Stopping {
         grants: Vec<Grant>,
@@ -164,7 +165,8 @@ pub enum Event {
     /// Its program runs.
     Spawned(Process),
     /// The claim is allocated to another scheduler from now on; no program of ours runs.
-    Lent,
+    #[serde(rename = "lent")]
+    Bound,
     /// Its program was never started, and will not be: its supervisor left no trace.
     NeverStarted,
     /// It holds these from now on.
@@ -172,9 +174,11 @@ pub enum Event {
     /// It is to stop.
     Stop(StopReason),
     /// Its program is gone, or never came to be; told by the exit record or by its absence.
-    Gone(ProgramExit),
+    #[serde(rename = "gone")]
+    Exited(ProgramExit),
     /// The same, and it had left before it was told to stop.
-    GoneBefore(ProgramExit),
+    #[serde(rename = "gone_before")]
+    ExitedBeforeStop(ProgramExit),
     /// Its program failed, and it may try again.
     Failed,
     /// A job that it was to run after did not end well.
@@ -212,8 +216,8 @@ impl JobState {
             (Self::Starting { grants }, Event::Spawned(process)) => {
                 Ok(Self::Running { grants, process })
             }
-            (Self::Starting { grants }, Event::Lent) => Ok(Self::Lent { grants }),
-            (Self::Lent { grants }, Event::Stop(why)) => Ok(Self::Stopping {
+            (Self::Starting { grants }, Event::Bound) => Ok(Self::Bound { grants }),
+            (Self::Bound { grants }, Event::Stop(why)) => Ok(Self::Stopping {
                 grants,
                 process: None,
                 why,
@@ -268,15 +272,15 @@ impl JobState {
                 why: why.max(then),
             }),
             // Whatever the exit code: the program was told to stop, and may have failed only because of that.
-            (Self::Stopping { why, .. }, Event::Gone(gone)) => Ok(why.end(gone)),
+            (Self::Stopping { why, .. }, Event::Exited(gone)) => Ok(why.end(gone)),
             (
                 Self::Stopping {
                     why: StopReason::Cancel,
                     ..
                 },
-                Event::GoneBefore(gone),
+                Event::ExitedBeforeStop(gone),
             ) => Ok(StopReason::Cancel.end(gone)),
-            (Self::Stopping { .. }, Event::GoneBefore(gone)) => Ok(Self::Ended {
+            (Self::Stopping { .. }, Event::ExitedBeforeStop(gone)) => Ok(Self::Ended {
                 outcome: gone.into(),
             }),
 
@@ -289,9 +293,11 @@ impl JobState {
                 Event::Failed,
             ) => Ok(Self::Queued),
             // A short program may exit before an observation.
-            (Self::Starting { .. } | Self::Running { .. }, Event::Gone(gone)) => Ok(Self::Ended {
-                outcome: gone.into(),
-            }),
+            (Self::Starting { .. } | Self::Running { .. }, Event::Exited(gone)) => {
+                Ok(Self::Ended {
+                    outcome: gone.into(),
+                })
+            }
 
             (job, event) => Err(InvalidTransition { job, event }),
         }
@@ -302,7 +308,7 @@ impl JobState {
         match self {
             Self::Starting { grants }
             | Self::Running { grants, .. }
-            | Self::Lent { grants }
+            | Self::Bound { grants }
             | Self::Stopping { grants, .. } => grants,
             Self::Queued | Self::Ended { .. } => &[],
         }
@@ -313,7 +319,7 @@ impl JobState {
         match self {
             Self::Running { process, .. } => Some(*process),
             Self::Stopping { process, .. } => *process,
-            Self::Queued | Self::Starting { .. } | Self::Lent { .. } | Self::Ended { .. } => None,
+            Self::Queued | Self::Starting { .. } | Self::Bound { .. } | Self::Ended { .. } => None,
         }
     }
 
@@ -330,7 +336,7 @@ impl JobState {
         match self {
             Self::Queued => "queued",
             Self::Starting { .. } => "starting",
-            Self::Running { .. } | Self::Lent { .. } => "running",
+            Self::Running { .. } | Self::Bound { .. } => "running",
             Self::Stopping { .. } => "stopping",
             Self::Ended { .. } => "ended",
         }
@@ -375,7 +381,7 @@ impl Event {
         match self {
             Self::Placed(_) => "placed",
             Self::Spawned(_) => "spawned",
-            Self::Lent => "lent",
+            Self::Bound => "lent",
             Self::NeverStarted => "declared never started",
             Self::Resized(_) => "resized",
             Self::Stop(StopReason::Cancel) => "cancelled",
@@ -385,7 +391,7 @@ impl Event {
             Self::Stop(StopReason::TimeLimit) => "stopped by its time limit",
             Self::Stop(StopReason::Idle) => "stopped by its idle rule",
             Self::Stop(StopReason::GpuLost) => "stopped after the loss of its GPU",
-            Self::Gone(_) | Self::GoneBefore(_) => "reported as ended",
+            Self::Exited(_) | Self::ExitedBeforeStop(_) => "reported as ended",
             Self::Failed => "retried",
             Self::DependencyFailed(_) => "ended by its dependency",
         }
@@ -430,7 +436,7 @@ mod tests {
                 grants: grants(),
                 process: PROCESS,
             },
-            JobState::Lent { grants: grants() },
+            JobState::Bound { grants: grants() },
             JobState::Stopping {
                 grants: grants(),
                 process: None,
@@ -451,7 +457,7 @@ mod tests {
         vec![
             Event::Placed(grants()),
             Event::Spawned(PROCESS),
-            Event::Lent,
+            Event::Bound,
             Event::NeverStarted,
             Event::Resized(Vec::new()),
             Event::Stop(StopReason::Cancel),
@@ -461,15 +467,15 @@ mod tests {
             Event::Stop(StopReason::Idle),
             Event::Stop(StopReason::Release),
             Event::Stop(StopReason::GpuLost),
-            Event::GoneBefore(ProgramExit::Exited(0)),
+            Event::ExitedBeforeStop(ProgramExit::Exited(0)),
             Event::Failed,
             Event::DependencyFailed(JobId(1)),
-            Event::Gone(ProgramExit::Exited(3)),
-            Event::Gone(ProgramExit::Signaled(9)),
-            Event::Gone(ProgramExit::LaunchFailed("no such file".to_owned())),
-            Event::Gone(ProgramExit::SupervisorLost),
-            Event::Gone(ProgramExit::Bypass),
-            Event::Gone(ProgramExit::GpuLost),
+            Event::Exited(ProgramExit::Exited(3)),
+            Event::Exited(ProgramExit::Signaled(9)),
+            Event::Exited(ProgramExit::LaunchFailed("no such file".to_owned())),
+            Event::Exited(ProgramExit::SupervisorLost),
+            Event::Exited(ProgramExit::Bypass),
+            Event::Exited(ProgramExit::GpuLost),
         ]
     }
 
@@ -485,7 +491,7 @@ mod tests {
             (job.state(), job.grants(), job.process()),
             ("running", &grants()[..], Some(PROCESS))
         );
-        let job = job.on(Event::Gone(ProgramExit::Exited(3))).unwrap();
+        let job = job.on(Event::Exited(ProgramExit::Exited(3))).unwrap();
         assert_eq!(
             (job.state(), job.grants(), job.outcome()),
             ("ended", &[][..], Some(&Outcome::Exited(3)))
@@ -507,10 +513,10 @@ mod tests {
     fn a_job_that_runs_can_be_resized_and_one_that_ends_cannot() {
         for job in states() {
             let (state, process) = (job.state(), job.process());
-            let is_lent = matches!(job, JobState::Lent { .. });
+            let is_bound = matches!(job, JobState::Bound { .. });
             let resized = job.on(Event::Resized(Vec::new()));
             match state {
-                "starting" | "running" if !is_lent => {
+                "starting" | "running" if !is_bound => {
                     let resized = resized.unwrap();
                     assert_eq!((resized.state(), resized.process()), (state, process));
                     assert!(resized.grants().is_empty());
@@ -555,7 +561,7 @@ mod tests {
     fn a_cancelled_job_ends_as_cancelled_however_its_program_leaves() {
         for event in events()
             .into_iter()
-            .filter(|event| matches!(event, Event::Gone(_)))
+            .filter(|event| matches!(event, Event::Exited(_)))
         {
             let stopping = JobState::Stopping {
                 grants: grants(),
@@ -585,30 +591,30 @@ mod tests {
                 ProgramExit::Signaled(15),
                 ProgramExit::SupervisorLost,
             ] {
-                let back = stopping(why).on(Event::Gone(gone)).unwrap();
+                let back = stopping(why).on(Event::Exited(gone)).unwrap();
                 assert_eq!(back, JobState::Queued);
             }
-            let spent = stopping(why).on(Event::Gone(ProgramExit::LaunchFailed(String::new())));
+            let spent = stopping(why).on(Event::Exited(ProgramExit::LaunchFailed(String::new())));
             assert!(spent.unwrap().outcome().is_some());
             // A job that had ended before the stop stays ended.
             let done = stopping(why)
-                .on(Event::GoneBefore(ProgramExit::Exited(0)))
+                .on(Event::ExitedBeforeStop(ProgramExit::Exited(0)))
                 .unwrap();
             assert_eq!(done.outcome(), Some(&Outcome::Exited(0)));
             let cancelled = stopping(why).on(Event::Stop(StopReason::Cancel)).unwrap();
             let cancelled = cancelled.on(Event::Stop(StopReason::Preempt)).unwrap();
-            let ended = cancelled.on(Event::Gone(ProgramExit::Exited(0))).unwrap();
+            let ended = cancelled.on(Event::Exited(ProgramExit::Exited(0))).unwrap();
             assert_eq!(ended.outcome(), Some(&Outcome::Cancelled));
         }
         let late = stopping(StopReason::TimeLimit);
         assert_eq!(
-            late.on(Event::Gone(ProgramExit::Signaled(9)))
+            late.on(Event::Exited(ProgramExit::Signaled(9)))
                 .unwrap()
                 .outcome(),
             Some(&Outcome::TimeLimit)
         );
         // A job that was to be requeued anyway is, and finds another GPU; so is a job with retries left.
-        let gone = Event::Gone(ProgramExit::Signaled(15));
+        let gone = Event::Exited(ProgramExit::Signaled(15));
         let preempted = stopping(StopReason::Preempt).on(Event::Stop(StopReason::GpuLost));
         assert_eq!(preempted.unwrap().on(gone.clone()), Ok(JobState::Queued));
         let lost = stopping(StopReason::GpuLost);
@@ -623,7 +629,7 @@ mod tests {
             let given_up = job.clone().on(Event::DependencyFailed(JobId(1)));
             assert_eq!(given_up.is_ok(), state == "queued", "{state}");
             let runs =
-                matches!(state, "starting" | "running") && !matches!(job, JobState::Lent { .. });
+                matches!(state, "starting" | "running") && !matches!(job, JobState::Bound { .. });
             let again = job.on(Event::Failed);
             assert_eq!(again.is_ok(), runs, "{state}");
         }
@@ -657,20 +663,24 @@ mod tests {
 
     #[test]
     fn what_is_lent_ends_when_it_is_given_back_and_by_nothing_that_ends_programs() {
-        let lent = JobState::Starting { grants: grants() }
-            .on(Event::Lent)
+        let bound = JobState::Starting { grants: grants() }
+            .on(Event::Bound)
             .unwrap();
         assert_eq!(
-            (lent.state(), lent.grants(), lent.process()),
+            (bound.state(), bound.grants(), bound.process()),
             ("running", &grants()[..], None)
         );
         for event in events() {
             let is_stop = matches!(event, Event::Stop(_));
-            assert_eq!(lent.clone().on(event.clone()).is_ok(), is_stop, "{event:?}");
+            assert_eq!(
+                bound.clone().on(event.clone()).is_ok(),
+                is_stop,
+                "{event:?}"
+            );
         }
-        let stopping = lent.on(Event::Stop(StopReason::Release)).unwrap();
+        let stopping = bound.on(Event::Stop(StopReason::Release)).unwrap();
         assert_eq!(stopping.grants(), grants());
-        let ended = stopping.on(Event::Gone(ProgramExit::Exited(0))).unwrap();
+        let ended = stopping.on(Event::Exited(ProgramExit::Exited(0))).unwrap();
         assert_eq!(ended.outcome(), Some(&Outcome::Released));
     }
 

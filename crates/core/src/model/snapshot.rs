@@ -62,8 +62,8 @@ pub struct AllocatedJob {
     pub leaving: bool,
     /// The job is offloaded and resumes: it holds nothing now, and its former GPUs are reserved for it. The job that
     /// has waited longer has the smaller number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub due: Option<i64>,
+    #[serde(default, rename = "due", skip_serializing_if = "Option::is_none")]
+    pub resuming_since: Option<i64>,
 }
 
 impl AllocatedJob {
@@ -76,7 +76,7 @@ impl AllocatedJob {
             owner: SchedulingClass::default(),
             ran_s: 0,
             leaving: false,
-            due: None,
+            resuming_since: None,
         }
     }
 }

@@ -102,13 +102,13 @@ mod tests {
     use crate::units::{JobId, QueueName};
 
     /// A GPU of 80 GiB with these held, and whether starting `new` there delays `ahead`.
-    fn delays(foreign: Bytes, held: &[&str], new: &str, ahead: &str) -> bool {
+    fn delays(unmanaged: Bytes, held: &[&str], new: &str, ahead: &str) -> bool {
         let request = |text: &str| match text.parse() {
             Ok(memory) => Request::from(Amount::Memory(memory)),
             Err(_) => Amount::from_gpu_flag(text).unwrap().into(),
         };
         let gpu = Gpu {
-            foreign,
+            unmanaged,
             ..Gpu::sample(0, Bytes::gib(80))
         };
         let gpus = [gpu];
@@ -117,7 +117,7 @@ mod tests {
             let offers = place(&node, &request(text), |_, _| true).unwrap();
             node.assign(JobId(job), &QueueName::default_queue(), &offers);
         }
-        node.gpus[0].unmanaged = foreign;
+        node.gpus[0].unmanaged = unmanaged;
         let new = Offer {
             position: 0,
             size: size(&node.gpus[0], &request(new)).unwrap(),

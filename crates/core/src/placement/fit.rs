@@ -129,7 +129,7 @@ pub enum UnmetConstraint {
     },
     /// It would fit without the processes outside Divvy.
     UnmanagedMemory {
-        foreign: Bytes,
+        unmanaged: Bytes,
         tolerated: Bytes,
     },
 }
@@ -291,9 +291,12 @@ pub(crate) fn whole_gpu_constraints(usage: &GpuUsage<'_>) -> Vec<UnmetConstraint
         }));
     }
     unmet.extend(usage.reserved_for().map(UnmetConstraint::Reserved));
-    let (foreign, tolerated) = (usage.unmanaged, usage.gpu.unmanaged_tolerated());
-    if foreign > tolerated {
-        unmet.push(UnmetConstraint::UnmanagedMemory { foreign, tolerated });
+    let (unmanaged, tolerated) = (usage.unmanaged, usage.gpu.unmanaged_tolerated());
+    if unmanaged > tolerated {
+        unmet.push(UnmetConstraint::UnmanagedMemory {
+            unmanaged,
+            tolerated,
+        });
     }
     unmet
 }
@@ -332,7 +335,7 @@ pub(crate) fn fraction_constraints(usage: &GpuUsage<'_>, size: GrantSize) -> Vec
         if size.memory <= usage.unallocated_memory() {
             let tolerated = usage.unallocated_memory().saturating_sub(size.memory);
             unmet.push(UnmetConstraint::UnmanagedMemory {
-                foreign: usage.unmanaged,
+                unmanaged: usage.unmanaged,
                 tolerated,
             });
         }

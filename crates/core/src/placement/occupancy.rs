@@ -83,7 +83,7 @@ impl<'a> NodeUsage<'a> {
     pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
         let mut node = Self::empty(&snapshot.gpus);
         for usage in &mut node.gpus {
-            usage.unmanaged = usage.gpu.foreign;
+            usage.unmanaged = usage.gpu.unmanaged;
             if let (Some(mig), Some(inventory)) = (&mut usage.mig, &usage.gpu.mig) {
                 *mig = MigOccupancy::of(inventory);
             }
@@ -92,12 +92,12 @@ impl<'a> NodeUsage<'a> {
             job,
             queue,
             grants,
-            due,
+            resuming_since,
             ..
         } in &snapshot.held
         {
             for grant in grants {
-                node.add_holder(*job, queue, grant.clone(), due.is_some());
+                node.add_holder(*job, queue, grant.clone(), resuming_since.is_some());
             }
         }
         node

@@ -496,7 +496,7 @@ mod tests {
     #[test]
     fn what_strangers_hold_is_not_given_away() {
         let mut node = node(&[Mode::Shared]);
-        node.gpus[0].foreign = Bytes::mib(1024);
+        node.gpus[0].unmanaged = Bytes::mib(1024);
         assert_eq!(
             refused(&node, &[part(0, 40_000)]),
             "GPU 0: 39.0 GiB free, 39.1 GiB needed; processes outside Divvy hold 1.0 GiB, 960.0 MiB allowed"

@@ -79,7 +79,7 @@ impl<'a> QuotaLedger<'a> {
                 used: Resources::of(&held.grants),
                 ran_s: held.ran_s,
                 is_stopping: held.leaving,
-                is_starting: held.due.is_some(),
+                is_starting: held.resuming_since.is_some(),
             });
         }
         let mut wanted = vec![(0, 0); ledger.projects.len()];

@@ -25,7 +25,8 @@ pub enum MemoryResidency {
     /// It is being copied to host memory; the job still holds its GPUs.
     Leaving,
     /// In host memory.
-    Aside,
+    #[serde(rename = "aside")]
+    Offloaded,
     /// In host memory, and the job resumes once its GPUs have room.
     Due,
     /// It is being copied back; the job holds its GPUs. `goes_on`: the job resumes then, and does not stay suspended.
@@ -59,15 +60,15 @@ impl MemoryResidency {
     /// The one transition function. A late result changes nothing, since another command came meanwhile.
     #[must_use]
     pub fn on(self, then: MemoryEvent) -> Self {
-        use MemoryResidency::{Aside, Due, Kept, Leaving, Returning};
+        use MemoryResidency::{Due, Kept, Leaving, Offloaded, Returning};
         match (self, then) {
             (Kept | Returning { .. }, MemoryEvent::Release) => Leaving,
-            (Due, MemoryEvent::Release | MemoryEvent::Suspend) => Aside,
+            (Due, MemoryEvent::Release | MemoryEvent::Suspend) => Offloaded,
             (Returning { .. }, MemoryEvent::Suspend) => Returning { goes_on: false },
             (Kept, MemoryEvent::Recall) => Returning { goes_on: true },
             (Leaving | Returning { .. }, MemoryEvent::Resume) => Returning { goes_on: true },
-            (Aside, MemoryEvent::Resume) => Due,
-            (Leaving, MemoryEvent::Offloaded) => Aside,
+            (Offloaded, MemoryEvent::Resume) => Due,
+            (Leaving, MemoryEvent::Offloaded) => Offloaded,
             (Leaving, MemoryEvent::Refused) => Kept,
             (Leaving, MemoryEvent::Failed) => Returning { goes_on: false },
             (Due, MemoryEvent::Fits) => Returning { goes_on: true },
@@ -78,7 +79,7 @@ impl MemoryResidency {
 
     /// Whether the job holds its GPUs.
     pub fn holds_gpus(self) -> bool {
-        !matches!(self, Self::Aside | Self::Due)
+        !matches!(self, Self::Offloaded | Self::Due)
     }
 
     /// Whether it is being copied, or is about to be.
@@ -139,7 +140,7 @@ mod tests {
     const ALL: [MemoryResidency; 6] = [
         MemoryResidency::Kept,
         MemoryResidency::Leaving,
-        MemoryResidency::Aside,
+        MemoryResidency::Offloaded,
         MemoryResidency::Due,
         MemoryResidency::Returning { goes_on: false },
         MemoryResidency::Returning { goes_on: true },
@@ -177,7 +178,7 @@ mod tests {
             met,
             [
                 MemoryResidency::Leaving,
-                MemoryResidency::Aside,
+                MemoryResidency::Offloaded,
                 MemoryResidency::Due,
                 back
             ]
@@ -225,7 +226,7 @@ mod tests {
         assert_eq!(released.on(MemoryEvent::Restored), MemoryResidency::Leaving);
         assert_eq!(
             MemoryResidency::Due.on(MemoryEvent::Suspend),
-            MemoryResidency::Aside
+            MemoryResidency::Offloaded
         );
     }
 
@@ -239,7 +240,7 @@ mod tests {
             assert_eq!(going, MemoryResidency::Kept, "{memory:?}");
             assert_eq!(
                 memory.on(MemoryEvent::Release).on(MemoryEvent::Offloaded),
-                MemoryResidency::Aside
+                MemoryResidency::Offloaded
             );
         }
     }

@@ -54,13 +54,13 @@ pub fn plan_resume(
     uses: &[Bytes],
 ) -> Result<Vec<Grant>, ResumeBlocked> {
     let held = snapshot.held.iter().find(|held| held.job == job);
-    let Some((held, since)) = held.and_then(|held| Some((held, held.due?))) else {
+    let Some((held, since)) = held.and_then(|held| Some((held, held.resuming_since?))) else {
         return Err(ResumeBlocked::Room(Vec::new()));
     };
     let mut others = snapshot.clone();
     others.held.retain(|other| {
         let is_before = |theirs| (theirs, other.job) < (since, job);
-        other.job != job && other.due.is_none_or(is_before)
+        other.job != job && other.resuming_since.is_none_or(is_before)
     });
     if let Some(exceeded) =
         quota_exceeded_by(&others, job, &held.owner, Resources::of(&held.grants))

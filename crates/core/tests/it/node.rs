@@ -27,7 +27,7 @@ pub fn gpu(index: u32) -> Gpu {
         away: false,
         total: Bytes::gib(80),
         reserved: Bytes::ZERO,
-        foreign: Bytes::ZERO,
+        unmanaged: Bytes::ZERO,
         context: Bytes::ZERO,
         mig: None,
     }

@@ -41,7 +41,7 @@ fn node(modes: &[Mode]) -> Snapshot {
         away: false,
         total: Bytes::mib(40_537),
         reserved: Bytes::mib(7),
-        foreign: Bytes::ZERO,
+        unmanaged: Bytes::ZERO,
         context: Bytes::ZERO,
         mig: (*mode == Mode::Mig).then(|| MigInventory {
             table: table(),
@@ -108,7 +108,7 @@ fn could_be_held(node: &Snapshot, device: &Device) -> bool {
     let free = gpu
         .usable()
         .saturating_sub(used)
-        .saturating_sub(gpu.foreign);
+        .saturating_sub(gpu.unmanaged);
     match device {
         Device::Part { memory, .. } => {
             let is_alone = |grant: &&&divvy_core::Grant| grant.share == Share::FULL;
@@ -120,7 +120,7 @@ fn could_be_held(node: &Snapshot, device: &Device) -> bool {
             let tolerated = gpu.usable().get() / 10;
             matches!(gpu.mode, Mode::Shared | Mode::Exclusive)
                 && here.is_empty()
-                && gpu.foreign.get() <= tolerated
+                && gpu.unmanaged.get() <= tolerated
         }
         Device::Instance { profile, start, .. } => {
             let table = table();
@@ -153,7 +153,7 @@ proptest! {
                 Step::GiveBack(_) => {}
                 Step::Foreign(gpu, memory) => {
                     let at = gpu.index(node.gpus.len());
-                    node.gpus[at].foreign = memory;
+                    node.gpus[at].unmanaged = memory;
                 }
                 Step::Claim(wishes) => {
                     let devices: Vec<Device> = wishes.iter().map(|wish| device(wish, &node.gpus)).collect();

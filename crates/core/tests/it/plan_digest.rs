@@ -248,7 +248,7 @@ fn disturb(rng: &mut Rng, snapshot: &mut Snapshot) {
         held.ran_s += rng.below(40);
         let is_mig = held.grants.iter().any(|grant| grant.mig.is_some());
         if rng.one_in(12) && !is_mig {
-            held.due = Some(i64::try_from(rng.below(100)).expect("small"));
+            held.resuming_since = Some(i64::try_from(rng.below(100)).expect("small"));
         }
         held.leaving |= rng.one_in(20);
     }
@@ -260,8 +260,8 @@ fn disturb(rng: &mut Rng, snapshot: &mut Snapshot) {
     }
     for gpu in &mut snapshot.gpus {
         match rng.below(24) {
-            0..=3 => gpu.foreign = Bytes::mib(rng.below(30_000)),
-            4 => gpu.foreign = Bytes::ZERO,
+            0..=3 => gpu.unmanaged = Bytes::mib(rng.below(30_000)),
+            4 => gpu.unmanaged = Bytes::ZERO,
             5 => {
                 gpu.mode = Mode::Unmanaged;
                 gpu.away = rng.one_in(2);
@@ -398,7 +398,7 @@ fn describe(rng: &mut Rng, snapshot: &Snapshot, out: &mut impl Write) -> std::fm
         }
     }
     for held in snapshot.held.iter().take(3) {
-        match held.due {
+        match held.resuming_since {
             Some(_) => {
                 let uses = vec![Bytes::gib(rng.below(60)); held.grants.len()];
                 match plan_resume(snapshot, held.job, &uses) {

@@ -165,7 +165,9 @@ impl Step {
                     node.end(job.0);
                 }
             }
-            Self::Foreign { gpu, memory } => gpu.get_mut(&mut node.snapshot.gpus).foreign = *memory,
+            Self::Foreign { gpu, memory } => {
+                gpu.get_mut(&mut node.snapshot.gpus).unmanaged = *memory
+            }
             Self::Other {
                 gpu,
                 profile,
@@ -280,8 +282,8 @@ fn satisfies(gpus: &[Gpu], request: &Request, grants: &[Grant]) -> bool {
     let usable = |gpu: &Gpu| gpu.total.get() - gpu.reserved.get();
     let whole = |gpu: &Gpu, grant: &Grant| {
         grant.share == Share::FULL
-            && gpu.foreign.get() <= usable(gpu) / 10
-            && grant.memory.get() == (usable(gpu) - gpu.foreign.get()) / two_mib * two_mib
+            && gpu.unmanaged.get() <= usable(gpu) / 10
+            && grant.memory.get() == (usable(gpu) - gpu.unmanaged.get()) / two_mib * two_mib
     };
     let share = |share: Share| {
         move |gpu: &Gpu, grant: &Grant| {
@@ -414,7 +416,7 @@ proptest! {
                     }
                     let held = node.snapshot.held.iter().flat_map(|held| &held.grants);
                     let memory: Bytes = held.filter(|held| held.gpu == gpu.uuid).map(|held| held.memory).sum();
-                    prop_assert!(memory.saturating_add(gpu.foreign) <= gpu.usable());
+                    prop_assert!(memory.saturating_add(gpu.unmanaged) <= gpu.usable());
                 }
             }
         }
@@ -628,7 +630,7 @@ proptest! {
             for world in [&mut without, &mut with] {
                 world.held.retain(|held| held.job != ended);
                 if settle {
-                    let memory = &mut gpu.get_mut(&mut world.gpus).foreign;
+                    let memory = &mut gpu.get_mut(&mut world.gpus).unmanaged;
                     *memory = Bytes::new(memory.get() / 2);
                 }
             }

@@ -147,7 +147,7 @@ proptest! {
                 }
                 Step::Foreign(index, memory) => {
                     let gpu = index.index(snapshot.gpus.len());
-                    snapshot.gpus[gpu].foreign = memory;
+                    snapshot.gpus[gpu].unmanaged = memory;
                 }
             }
             prop_assert_eq!(invariants::check(&node.snapshot), Ok(()));

@@ -58,7 +58,9 @@ fn node(held: &[&str], waiting: &[&str]) -> Snapshot {
 fn due(mut node: Snapshot, jobs: &[u64]) -> Snapshot {
     for (since, job) in (0..).zip(jobs) {
         let mut held = node.held.iter_mut();
-        held.find(|held| held.job.0 == *job).expect("a result").due = Some(since);
+        held.find(|held| held.job.0 == *job)
+            .expect("a result")
+            .resuming_since = Some(since);
     }
     node
 }
@@ -135,15 +137,15 @@ fn who_has_waited_longer_comes_first_and_none_waits_for_another_for_ever() {
 #[test]
 fn memory_of_strangers_is_in_the_way() {
     let mut node = due(node(&["0:0.5", "1:1"], &[]), &[1, 2]);
-    node.gpus[0].foreign = Bytes::gib(50);
+    node.gpus[0].unmanaged = Bytes::gib(50);
     assert!(
         resume(&node, 1)
             .expect_err("it has no room")
             .contains("outside Divvy hold 50.0 GiB")
     );
-    node.gpus[0].foreign = Bytes::ZERO;
+    node.gpus[0].unmanaged = Bytes::ZERO;
     // Of a whole GPU the job has to have what it used, and may come to less than it had.
-    node.gpus[1].foreign = Bytes::gib(2);
+    node.gpus[1].unmanaged = Bytes::gib(2);
     let uses = |gib| plan_resume(&node, JobId(2), &[Bytes::gib(gib)]).is_ok();
     assert!(uses(78) && !uses(79));
 }

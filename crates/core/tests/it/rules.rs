@@ -349,8 +349,8 @@ fn exclusive_gpus_take_whole_jobs_only_and_unmanaged_ones_none() {
 fn foreign_memory_is_subtracted_and_a_whole_job_tolerates_a_tenth_of_it() {
     use divvy_core::Bytes;
     let mut node = Node::new(2, "");
-    node.snapshot.gpus[0].foreign = Bytes::gib(8);
-    node.snapshot.gpus[1].foreign = Bytes::gib(9);
+    node.snapshot.gpus[0].unmanaged = Bytes::gib(8);
+    node.snapshot.gpus[1].unmanaged = Bytes::gib(9);
     let whole = node.ask("1");
     assert_eq!(node.start(), [whole]);
     assert_eq!(node.snapshot.held[0].grants[0].memory, Bytes::gib(72));

@@ -144,7 +144,7 @@ fn answer(node: &mut Node, command: &str) -> String {
             String::new()
         }
         ["gpu", index, "has", "foreign", memory] => {
-            node.snapshot.gpus[place(index)].foreign = memory.parse().expect("memory");
+            node.snapshot.gpus[place(index)].unmanaged = memory.parse().expect("memory");
             String::new()
         }
         // A GPU in MIG mode, of a model of data/mig.toml

@@ -148,7 +148,7 @@ pub(in crate::controller) fn stop_job(
             return finalize::journal_end(jobs, fx, io, id);
         }
         JobState::Stopping { why: before, .. } => why > *before,
-        JobState::Starting { .. } | JobState::Running { .. } | JobState::Lent { .. } => {
+        JobState::Starting { .. } | JobState::Running { .. } | JobState::Bound { .. } => {
             if let Some(placed) = active.placed_mut() {
                 placed.since = Instant::now();
             }

@@ -317,7 +317,7 @@ fn confirmation_state(
         (JobState::Starting { .. }, None) => Ok(ConfirmationState::Pending),
         (
             JobState::Running { .. }
-            | JobState::Lent { .. }
+            | JobState::Bound { .. }
             | JobState::Stopping { .. }
             | JobState::Ended { .. },
             None,

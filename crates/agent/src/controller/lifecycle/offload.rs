@@ -108,7 +108,7 @@ impl Job {
             owner: self.owner(),
             ran_s: self.ran_s(),
             leaving: matches!(self.state, JobState::Stopping { .. }),
-            due: is_due.then_some(since),
+            resuming_since: is_due.then_some(since),
             ..AllocatedJob::new(
                 self.id,
                 self.spec.queue.clone(),
@@ -125,7 +125,7 @@ impl Job {
         let place = match aside.memory {
             MemoryResidency::Kept => MemoryPlace::Gpu,
             MemoryResidency::Leaving => MemoryPlace::Offloading,
-            MemoryResidency::Aside => MemoryPlace::Host,
+            MemoryResidency::Offloaded => MemoryPlace::Host,
             MemoryResidency::Due => MemoryPlace::RestorePending,
             MemoryResidency::Returning { .. } => MemoryPlace::Restoring,
         };
@@ -262,7 +262,7 @@ pub(in crate::controller) fn move_memory(
     }
     fx.failpoints.push(match after {
         MemoryResidency::Leaving => "aside.intent",
-        MemoryResidency::Aside => "aside.kept",
+        MemoryResidency::Offloaded => "aside.kept",
         MemoryResidency::Due => "back.due",
         MemoryResidency::Returning { .. } => "back.intent",
         MemoryResidency::Kept => "back.kept",
@@ -319,7 +319,7 @@ pub(in crate::controller) fn resume_offloaded(
         .active
         .values()
         .filter_map(|active| active.job.held())
-        .filter_map(|held| Some((held.due?, held.job)))
+        .filter_map(|held| Some((held.resuming_since?, held.job)))
         .collect();
     due.sort_unstable();
     for (_, id) in due {
@@ -376,7 +376,7 @@ fn run_memory_op(jobs: &mut Jobs, io: &Io, id: JobId) {
     let direction = match aside.memory {
         MemoryResidency::Leaving => Direction::Offload,
         MemoryResidency::Returning { .. } => Direction::Restore,
-        MemoryResidency::Kept | MemoryResidency::Aside | MemoryResidency::Due => return,
+        MemoryResidency::Kept | MemoryResidency::Offloaded | MemoryResidency::Due => return,
     };
     let waits = active
         .memory_op

@@ -54,17 +54,17 @@ impl Job {
             JobState::Stopping { process: None, .. } if withdrawn => (Event::NeverStarted, false),
             // The job is requeued anyway; its own failure counts as a retry.
             JobState::Stopping { why, .. } if exited_first && again && why.requeues() => {
-                (Event::Gone(gone), true)
+                (Event::Exited(gone), true)
             }
-            JobState::Stopping { .. } if exited_first => (Event::GoneBefore(gone), false),
+            JobState::Stopping { .. } if exited_first => (Event::ExitedBeforeStop(gone), false),
             // Another GPU may work, however the program reacted to the loss of this one.
             JobState::Stopping {
                 why: StopReason::GpuLost,
                 ..
             } if self.should_retry(&ProgramExit::GpuLost) => (Event::Failed, true),
-            JobState::Stopping { .. } => (Event::Gone(gone), false),
+            JobState::Stopping { .. } => (Event::Exited(gone), false),
             _ if again => (Event::Failed, true),
-            _ => (Event::Gone(gone), false),
+            _ => (Event::Exited(gone), false),
         }
     }
 }
@@ -161,7 +161,7 @@ mod tests {
         };
         let (before, failed) = (exit(now() - 1.hour()), ProgramExit::Exited(1));
         let preempted = stopped(StopReason::Preempt);
-        let tried_again = (Event::Gone(failed.clone()), true);
+        let tried_again = (Event::Exited(failed.clone()), true);
         assert_eq!(
             preempted.exit_transition(failed.clone(), Some(&before)),
             tried_again
@@ -172,7 +172,7 @@ mod tests {
 
         let mut spent = preempted.clone();
         spent.run_state.failures = 1;
-        let ended = (Event::GoneBefore(failed.clone()), false);
+        let ended = (Event::ExitedBeforeStop(failed.clone()), false);
         assert_eq!(spent.exit_transition(failed.clone(), Some(&before)), ended);
         let cancelled = stopped(StopReason::Cancel);
         assert_eq!(
@@ -183,7 +183,7 @@ mod tests {
         let after = exit(now() + 1.hour());
         assert_eq!(
             preempted.exit_transition(failed.clone(), Some(&after)),
-            (Event::Gone(failed), false)
+            (Event::Exited(failed), false)
         );
     }
 }

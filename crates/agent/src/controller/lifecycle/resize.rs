@@ -112,7 +112,7 @@ fn resize_job(
             conflict("waits for a confirmation of its present size")
         }
         (Some(JobState::Queued), Some(amount)) => resize_waiting(state, fx, io, id, amount),
-        (Some(JobState::Lent { .. }), Some(_)) => {
+        (Some(JobState::Bound { .. }), Some(_)) => {
             conflict("is a claim, and Divvy does not run its programs")
         }
         (Some(JobState::Starting { .. } | JobState::Running { .. }), Some(amount)) => {

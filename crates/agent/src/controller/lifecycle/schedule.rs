@@ -107,10 +107,9 @@ fn snapshot_of(state: &State, io: &Io, with_blocked: bool) -> Snapshot {
             }
             JobState::Ended { .. } => {}
             // A resumed job that waits for its quota or for an unavailable GPU may wait for ever, so it gets no room.
-            _ => held.extend(
-                (job.held())
-                    .filter(|held| held.due.is_none() || active.memory_op.keeps_reservation()),
-            ),
+            _ => held.extend((job.held()).filter(|held| {
+                held.resuming_since.is_none() || active.memory_op.keeps_reservation()
+            })),
         }
     }
     held.extend(unjournaled::held_by_unknown(&state.jobs));

@@ -96,7 +96,7 @@ pub(in crate::controller) fn start_estimator(
             .jobs
             .active
             .values()
-            .all(|active| active.job.run_state.aside.memory != MemoryResidency::Aside),
+            .all(|active| active.job.run_state.aside.memory != MemoryResidency::Offloaded),
     }
 }
 

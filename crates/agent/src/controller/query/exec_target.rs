@@ -66,7 +66,7 @@ pub fn exec_target(jobs: &Jobs, io: &Io, reference: &str) -> Result<ExecTarget, 
                 runs_on_client: active.job.spec.runner == Runner::Client,
             });
         }
-        JobState::Lent { .. } => (
+        JobState::Bound { .. } => (
             "is a claim, and Divvy does not run its programs",
             "`kubectl exec` runs a program in a pod".to_owned(),
         ),

@@ -174,7 +174,7 @@ pub(in crate::controller) fn state(state: &JobState) -> v1::JobState {
     match state {
         JobState::Queued => v1::JobState::Queued,
         JobState::Starting { .. } => v1::JobState::Starting,
-        JobState::Running { .. } | JobState::Lent { .. } => v1::JobState::Running,
+        JobState::Running { .. } | JobState::Bound { .. } => v1::JobState::Running,
         JobState::Stopping { .. } => v1::JobState::Stopping,
         JobState::Ended { .. } => v1::JobState::Ended,
     }

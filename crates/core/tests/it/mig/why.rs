@@ -56,7 +56,7 @@ fn node(gpus: &[&[Placement]]) -> Snapshot {
             away: false,
             total: Bytes::gib(40),
             reserved: Bytes::ZERO,
-            foreign: Bytes::ZERO,
+            unmanaged: Bytes::ZERO,
             context: Bytes::ZERO,
             mig: Some(MigInventory {
                 table: table.clone(),

@@ -137,7 +137,7 @@ fn a_node_holds_as_many_of_the_smallest_parts_as_the_scheduler_gives_out() {
                 away: false,
                 total: Bytes::new(published.get() + (2 << 20) - 1),
                 reserved: Bytes::ZERO,
-                foreign: Bytes::ZERO,
+                unmanaged: Bytes::ZERO,
                 context: Bytes::ZERO,
                 mig: None,
             }],
