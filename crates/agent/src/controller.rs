@@ -34,6 +34,8 @@ pub mod mailbox;
 mod mig;
 mod observe;
 pub mod query;
+pub mod request;
+mod run_as;
 pub(in crate::controller) mod runtime;
 mod startup;
 mod state;
@@ -49,10 +51,10 @@ use divvy_api::v1::Event;
 use divvy_core::JobId;
 use divvy_core::reconcile::Watchlist;
 use lifecycle::job_sync;
-use mig::MigManager;
-use observe::usage::UsageClock;
 use runtime::ActiveJob;
 use startup::ResumeSummary;
+use state::mig::MigManager;
+use state::usage::UsageClock;
 use state::{DiskState, GpuState, Jobs, QueueState, Timers};
 use tokio::sync::broadcast;
 
@@ -70,14 +72,14 @@ use crate::journal::{Store, StoreError};
 use crate::supervisor::watch::Watch;
 pub use effects::Effects;
 pub use io::Io;
-pub use mig::MigCounts;
 pub use query::exec_target::{ExecEnvironment, ExecTarget};
 #[cfg(test)]
 pub use query::queries::Queries;
 pub use state::State;
-
-/// How often the controller checks every active job.
-pub const TICK: Duration = Duration::from_millis(250);
+#[cfg(test)]
+pub use state::TICK;
+#[cfg(test)]
+pub use state::mig::MigCounts;
 
 /// Most messages that one round takes; this bounds the delay of an answer.
 const BATCH: usize = 256;

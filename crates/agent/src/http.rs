@@ -27,6 +27,7 @@ mod upload;
 mod usage;
 mod user_permits;
 
+use crate::controller::request::{ArrayAct, Milestone, ProjectAct, Reply};
 use std::os::unix::net::UnixListener as StdListener;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +45,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, broadcast};
 
 use crate::auth::{Caller, Rules, Verb};
-use crate::controller::mailbox::{ArrayAct, Mailbox, Message, Milestone, ProjectAct, Reply};
+use crate::controller::mailbox::{Mailbox, Message};
 use crate::controller::query::reference::JobRef;
 use crate::gpu::Observer;
 use crate::host::account::UserAccount;

@@ -11,16 +11,6 @@ use crate::controller::io::Io;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::Jobs;
 
-/// The list, as of one version of the journal.
-#[derive(Debug, Default)]
-pub struct ActiveSet {
-    jobs: Vec<JobId>,
-    /// The journal's version, as [`changes`](crate::journal::Store::changes) counts it.
-    journal_version: Option<u64>,
-    /// The journal's version when ended jobs were last removed.
-    dropped: Option<u64>,
-}
-
 /// Whether a tick has to check a job.
 fn is_active(active: &ActiveJob) -> bool {
     match active.job.state {

@@ -25,9 +25,8 @@ use crate::controller::lifecycle::{
 };
 use crate::controller::mig::commands;
 use crate::controller::observe::reconcile;
-use crate::controller::query::queries::Queries;
-use crate::controller::state::{Jobs, State};
-use crate::controller::{TICK, active_set, claims, waiters};
+use crate::controller::state::{Jobs, State, TICK};
+use crate::controller::{active_set, claims, waiters};
 use crate::gpu::IDLE_INTERVAL;
 use crate::host::clock::Instant;
 use crate::host::failpoint::reach;
@@ -96,7 +95,7 @@ pub(super) fn commit_and_apply(
     }
     notifications::start_notifications(&mut state.jobs, &mut state.children, io);
     for read in std::mem::take(&mut fx.replies.queries) {
-        read(&Queries { state, io, fx });
+        read(state, io, fx);
     }
     io.observer.set_busy(!state.jobs.active.is_empty());
     Ok(())

@@ -14,7 +14,7 @@ use divvy_core::Bytes;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::state::DiskState;
-use crate::host::clock::Instant;
+use crate::controller::state::disk::DiskFull;
 use crate::host::error::error_chain;
 use crate::journal::StoreError;
 use crate::model::validate::limits;
@@ -24,21 +24,6 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// Each byte of a submission is written three times: to the log, to the database and to the job record.
 const COPIES: u64 = 3;
-
-/// Why the daemon starts no new work, and when it last checked.
-pub struct DiskFull {
-    pub why: String,
-    tried: Instant,
-}
-
-impl DiskFull {
-    fn of(why: String) -> Self {
-        Self {
-            why,
-            tried: Instant::now(),
-        }
-    }
-}
 
 /// Creates the journal's reserve, so that a job's end can be journaled on a full disk.
 ///

@@ -7,8 +7,9 @@ use divvy_api::v1::{Error, Event, GpuChanged, MigInstance};
 use divvy_core::JobId;
 
 use crate::controller::io::Io;
-use crate::controller::mailbox::{Reply, StateQuery};
-use crate::controller::query::summary::JobSummary;
+use crate::controller::query::job_summary::JobSummary;
+use crate::controller::request::Reply;
+use crate::controller::state::State;
 use crate::gpu::mig::MigCommand;
 use crate::host::clock::{Instant, now};
 use crate::host::process::Process;
@@ -92,6 +93,9 @@ pub struct Replies {
     /// Queries, which read the state at the end of the round.
     pub queries: Vec<StateQuery>,
 }
+
+/// A query of the state. It runs after the round, and sends its own reply.
+pub type StateQuery = Box<dyn FnOnce(&State, &Io, &Effects) + Send>;
 
 /// A changed project, and its caller.
 pub type ProjectReply = (

@@ -12,15 +12,17 @@ use std::time::Duration;
 
 use divvy_api::v1::{
     Claim, Confirm, Error, ErrorCode, GpuChange, GpuChanged, Job, JobChange, MigGc, MigInstance,
-    Project, ProjectChange, Resize, Submit,
+    Project, Resize, Submit,
 };
 use divvy_core::JobId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::auth::Caller;
 use crate::checkpoint;
+use crate::controller::effects::StateQuery;
+use crate::controller::query::job_summary::JobSummary;
 use crate::controller::query::queries::Queries;
-use crate::controller::query::summary::JobSummary;
+use crate::controller::request::{ArrayAct, Milestone, ProjectAct, Reply};
 use crate::gpu::mig::MigReport;
 use crate::gpu::sample::NodeSample;
 use crate::journal::retention::{PruneBatch, PruneDone};
@@ -32,47 +34,6 @@ const ROOM: u32 = 1024;
 
 /// Bytes of JSON that one place holds; a larger message takes several.
 const PLACE: u64 = 64 << 10;
-
-/// The channel for a reply; the caller may be gone.
-pub type Reply<T> = oneshot::Sender<Result<T, Error>>;
-
-/// A query that reads the state.
-pub type StateQuery = Box<dyn FnOnce(&Queries<'_>) + Send>;
-
-/// What a client waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Milestone {
-    /// The job has its slice, or has ended.
-    Starting,
-    /// The claim can be used, or will not be any more.
-    Bound,
-    /// The claim has ended, or orphans keep it allocated.
-    Released,
-    /// No checkpoint operation moves the job's memory.
-    MemorySettled,
-    /// The job has ended.
-    Ended,
-}
-
-/// An act on every job of an array that accepts it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ArrayAct {
-    Cancel,
-    Requeue,
-    Suspend,
-    Resume,
-    Hold,
-    Release,
-    Change(Box<JobChange>),
-}
-
-/// An act on a project.
-#[derive(Clone, Debug)]
-pub enum ProjectAct {
-    Add(ProjectChange),
-    Set(ProjectChange),
-    Remove,
-}
 
 /// A message to the controller: a call of a client, or a report of another thread of the daemon.
 pub enum Message {
@@ -330,8 +291,8 @@ impl Mailbox {
         read: impl FnOnce(&Queries<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         self.request(|reply| {
-            Message::Query(Box::new(move |queries| {
-                let _ = reply.send(read(queries));
+            Message::Query(Box::new(move |state, io, fx| {
+                let _ = reply.send(read(&Queries { state, io, fx }));
             }))
         })
         .await

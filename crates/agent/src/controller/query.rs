@@ -3,6 +3,7 @@
 pub(in crate::controller) mod caller;
 pub mod estimate;
 pub(in crate::controller) mod exec_target;
+pub mod job_summary;
 pub mod metrics;
 pub(in crate::controller) mod mig_preview;
 pub mod queries;
@@ -17,7 +18,6 @@ use divvy_api::v1::{self, Error, ErrorCode, ReasonCode};
 use divvy_core::{Bytes, Grant, JobId, JobState, Wait};
 use divvy_ledger::Snapshot;
 
-use super::observe::reconcile::SliceUsage;
 use super::query::estimate::StartEstimator;
 use super::query::metrics::{DaemonStats, Page};
 use super::query::reference::JobRef;
@@ -29,28 +29,17 @@ use crate::controller::io::Io;
 use crate::controller::lifecycle::{confirm, idle, offload, schedule, start};
 use crate::controller::mig::{self, capacity};
 use crate::controller::observe::unjournaled;
+use crate::controller::query::reference::journal_error;
+use crate::controller::query::view::ENFORCEMENT;
 use crate::controller::runtime::ActiveJob;
+use crate::controller::state::slice_usage::SliceUsage;
 use crate::controller::state::{DiskState, GpuState, Jobs, State};
-use crate::controller::{claims, disk_full};
+use crate::controller::{claims, disk_full, state};
 use crate::gpu::Device;
 use crate::host::clock::now;
-use crate::journal::StoreError;
 use crate::model::bypass::Bypass;
 use crate::model::job::Job;
 use crate::model::oom;
-
-/// The enforcement of memory limits without hardware support, in the API.
-pub(super) const ENFORCEMENT: &str = "interposer";
-
-/// The newest job of this name. Else the newest job of a front end's task such as `clearml:4f2…`, which is the prefix
-/// of its idempotency keys.
-pub(super) fn named_or_keyed(io: &Io, reference: &str) -> Result<Option<JobId>, StoreError> {
-    let named = io.store.newest_named(reference)?;
-    match named.is_none() && reference.contains(':') {
-        true => io.store.newest_keyed(reference),
-        false => Ok(named),
-    }
-}
 
 /// One job, active or ended.
 ///
@@ -478,7 +467,7 @@ pub fn node(jobs: &Jobs, io: &Io) -> v1::Node {
             .map(|container| container.image.clone()),
         journal: Some(v1::Journal {
             recovered: jobs.recovered,
-            unknown: unjournaled::list_unknown(jobs),
+            unknown: state::unjournaled::list_unknown(jobs),
         }),
     }
 }
@@ -527,8 +516,4 @@ fn processes_on(ledger: &Snapshot, gpu: usize) -> u32 {
             .count(),
     )
     .unwrap_or(u32::MAX)
-}
-
-pub(super) fn journal_error(error: StoreError) -> Error {
-    Error::new(ErrorCode::Internal, crate::host::error::error_chain(&error))
 }

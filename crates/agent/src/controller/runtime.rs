@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use divvy_core::{Grant, JobState};
 
-use crate::controller::lifecycle::offload::MemoryOp;
-use crate::controller::lifecycle::start::Shortage;
-use crate::controller::mailbox::{Milestone, Reply};
-use crate::controller::observe::reconcile::SliceUsage;
-use crate::controller::observe::usage::GpuActivity;
+use crate::controller::request::{Milestone, Reply};
+use crate::controller::state::memory_op::MemoryOp;
+use crate::controller::state::slice_usage::SliceUsage;
+use crate::controller::state::usage::GpuActivity;
 use crate::gpu::slice::HeldSlice;
 use crate::host::clock::Instant;
 use crate::host::process::Process;
@@ -269,5 +268,20 @@ impl ActiveJob {
             JobState::Ended { .. } => true,
             _ => matches!(self.runtime, Runtime::Placed(_)),
         }
+    }
+}
+
+/// A start that failed because the machine had no resources.
+pub struct Shortage {
+    pub why: String,
+    pub since: Instant,
+}
+
+impl Shortage {
+    /// The delay between two attempts, as each is journaled.
+    pub const REST: Duration = Duration::from_secs(2);
+
+    pub fn is_resting(&self) -> bool {
+        self.since.elapsed() < Self::REST
     }
 }

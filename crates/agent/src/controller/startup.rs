@@ -4,7 +4,6 @@ use divvy_core::{JobId, JobState};
 
 use super::admission::dependencies::DependencyOutcomes;
 use super::lifecycle::start::{overheads, records, slice_layout};
-use super::mig::is_divided;
 use crate::controller::admission::dependencies;
 use crate::controller::claims::files;
 use crate::controller::effects::Effects;
@@ -12,6 +11,7 @@ use crate::controller::io::Io;
 use crate::controller::lifecycle::{job_sync, resize, start};
 use crate::controller::mig::{claim, mode};
 use crate::controller::observe::{reconcile, unjournaled};
+use crate::controller::state::mig::is_divided;
 use crate::controller::state::{Jobs, State};
 use crate::controller::{apply, claims, observe};
 use crate::gpu::slice;

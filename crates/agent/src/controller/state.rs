@@ -3,19 +3,30 @@
 //! Nothing here reaches the machine. A handler gets the part that it may change, or the whole state if it needs several
 //! parts.
 
+pub mod active_set;
+pub mod disk;
+pub mod memory_op;
+pub mod mig;
+pub mod notifications;
+pub mod slice_usage;
+pub mod text_budget;
+pub mod unjournaled;
+pub mod usage;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::Duration;
 
 use divvy_core::reconcile::{BypassKind, Watchlist};
 use divvy_core::{GpuUuid, JobId, Project, Wait};
 
-use crate::controller::active_set::ActiveSet;
-use crate::controller::admission::text_budget::TextBudget;
-use crate::controller::disk_full::DiskFull;
-use crate::controller::lifecycle::notifications::Notifications;
-use crate::controller::mig::MigManager;
-use crate::controller::observe::unjournaled::Unknowns;
-use crate::controller::observe::usage::UsageClock;
 use crate::controller::runtime::ActiveJob;
+use crate::controller::state::active_set::ActiveSet;
+use crate::controller::state::disk::DiskFull;
+use crate::controller::state::mig::MigManager;
+use crate::controller::state::notifications::Notifications;
+use crate::controller::state::text_budget::TextBudget;
+use crate::controller::state::unjournaled::Unknowns;
+use crate::controller::state::usage::UsageClock;
 use crate::gpu::Device;
 use crate::host::clock::Instant;
 #[cfg(test)]
@@ -23,6 +34,9 @@ use crate::model::job::Job;
 #[cfg(test)]
 use crate::model::mig_instance::MigSlot;
 use crate::supervisor::handle::SupervisorHandle;
+
+/// How often the controller checks every active job.
+pub const TICK: Duration = Duration::from_millis(250);
 
 /// Everything that the controller knows of the node.
 pub struct State {

@@ -25,9 +25,6 @@ use crate::journal::StoreError;
 /// How long a client of a pending job may be silent.
 const CLIENT_SILENCE: Duration = Duration::from_secs(30);
 
-/// The time between two checks of a job with a watched supervisor.
-pub(super) const ATTENDED: Duration = Duration::from_secs(2);
-
 /// Checks active jobs, silent clients and ended supervisors.
 pub(super) fn sweep(state: &mut State, fx: &mut Effects, io: &Io) -> Result<(), StoreError> {
     job_sync::reap_supervisors(&mut state.jobs, &mut state.children);

@@ -3,9 +3,9 @@
 use crate::controller::effects::{Effects, JobReply};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{confirm, offload, start};
-use crate::controller::mailbox::{Milestone, Reply};
 use crate::controller::mig::claim;
 use crate::controller::query::{reference, summary};
+use crate::controller::request::{Milestone, Reply};
 use crate::controller::runtime::Waiter;
 use crate::controller::state::{Jobs, State};
 use crate::controller::{active_set, query};

@@ -1,5 +1,7 @@
 //! Routes for all jobs of an array. Each answers a list of jobs, and a header names the array.
 
+use crate::controller::query::job_summary::JobSummary;
+use crate::controller::request::{ArrayAct, Milestone};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +17,8 @@ use super::body::ApiError;
 use super::redact::Visibility;
 use super::{Api, internal, list, list_writer, run_blocking};
 use crate::auth::Caller;
-use crate::controller::mailbox::{ArrayAct, Message, Milestone};
+use crate::controller::mailbox::Message;
 use crate::controller::query::reference::JobRef;
-use crate::controller::query::summary::JobSummary;
 use crate::journal;
 
 /// The array that a reference meant.

@@ -1,5 +1,6 @@
 //! Routes of another scheduler's claims: hold, show, release. An answer waits for what has to be made.
 
+use crate::controller::request::Milestone;
 use std::time::Duration;
 
 use axum::Extension;
@@ -10,7 +11,7 @@ use divvy_core::JobId;
 use super::body::{Body, Path};
 use super::{Answer, Api, list};
 use crate::auth::Caller;
-use crate::controller::mailbox::{Message, Milestone};
+use crate::controller::mailbox::Message;
 
 /// How long an answer waits for MIG instances to be made, or for leftovers to go: less than the kubelet waits for its plugin
 /// (45 s, `PluginClientTimeout` of pkg/kubelet/cm/dra/plugin).

@@ -3,6 +3,7 @@
 //!
 //! A list that fits into one piece is an answer like any other.
 
+use crate::controller::query::job_summary::{JobSummary, TextCache};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use std::vec;
@@ -23,7 +24,6 @@ use super::redact::{AlreadyRedacted, Visibility};
 use super::user_permits::{UserPermit, UserSemaphores};
 use super::{Api, internal, run_blocking};
 use crate::auth::Caller;
-use crate::controller::query::summary::{JobSummary, TextCache};
 use crate::journal;
 
 /// So many bytes are written at once, and what is left of the last job in them.

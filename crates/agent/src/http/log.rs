@@ -4,6 +4,7 @@
 //! starts with the first whole line that is, and a header says where that is. One that falls behind what is given back meanwhile is
 //! cut off, and asks again.
 
+use crate::controller::request::Milestone;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -23,7 +24,7 @@ use serde::Deserialize;
 
 use super::body::{ApiError, Path, Query};
 use super::{Api, internal};
-use crate::controller::mailbox::{Message, Milestone};
+use crate::controller::mailbox::Message;
 use crate::host::log_trim;
 use crate::job_dir::{JobDir, SAFE_OPEN_FLAGS};
 

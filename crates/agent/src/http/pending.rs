@@ -1,5 +1,6 @@
 //! Routes of a pending job: changes, holds, and `why`.
 
+use crate::controller::request::ArrayAct;
 use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
@@ -10,7 +11,7 @@ use super::body::{ApiError, Body, Path};
 use super::redact::Visibility;
 use super::{Api, act_on_jobs};
 use crate::auth::Caller;
-use crate::controller::mailbox::{ArrayAct, Message};
+use crate::controller::mailbox::Message;
 
 pub async fn change(
     State(api): State<Api>,

@@ -1,5 +1,6 @@
 //! Arrays in a run, and the jobs that run after them.
 
+use crate::controller::request::ArrayAct;
 use std::collections::{BTreeMap, BTreeSet};
 
 use divvy_api::v1::{After, Array, Runner, Submit};
@@ -10,7 +11,7 @@ use tokio::sync::oneshot;
 use super::accounts::ME;
 use super::run::Run;
 use super::{accounts, with, workload};
-use crate::controller::mailbox::{ArrayAct, Message};
+use crate::controller::mailbox::Message;
 use crate::model::job::Job;
 use divvy_testkit::Rng;
 

@@ -1,5 +1,6 @@
 //! One run: steps are done to the machine and to the agent, and after each everything is held against the laws.
 
+use crate::controller::request::{Milestone, ProjectAct};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,7 +28,7 @@ use super::steps::{Step, What};
 use super::workload;
 use super::{WORLD, World, clock, machine, with};
 use crate::controller::ExecEnvironment;
-use crate::controller::mailbox::{Message, Milestone, ProjectAct};
+use crate::controller::mailbox::Message;
 use crate::gpu::mig::MigReport;
 use divvy_testkit::Rng;
 

@@ -13,6 +13,7 @@ use crate::controller::io::Io;
 use crate::controller::lifecycle::finalize;
 use crate::controller::query::reference;
 use crate::controller::query::reference::JobRef;
+use crate::controller::query::view::BlockReason;
 use crate::controller::state::{DiskState, Jobs};
 use crate::host::clock::now;
 use crate::host::error::error_chain;
@@ -22,14 +23,6 @@ use crate::model::policy::{Dependency, Of};
 
 /// Most dependencies of one job for which the start estimate predicts each end.
 const MOST_AWAITED: usize = 256;
-
-/// Why a job does not progress, apart from its turn in the queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BlockReason {
-    /// `None` for a job that has been placed, and so waits for no turn.
-    pub code: Option<ReasonCode>,
-    pub message: String,
-}
 
 /// The state of a dependency, for the job that depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

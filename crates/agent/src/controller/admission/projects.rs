@@ -4,11 +4,11 @@ use divvy_api::v1::{self, Error, ErrorCode, ProjectChange};
 use divvy_core::project::{QuotaStatus, check_quota, quota_status};
 use divvy_core::{Bytes, Gpus, JobState, Project, ProjectName, Request, SchedulingClass};
 
-use crate::controller::admission::submit;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::schedule;
-use crate::controller::mailbox::ProjectAct;
+use crate::controller::mig::capacity;
+use crate::controller::request::ProjectAct;
 use crate::controller::state::{Jobs, QueueState, State};
 use crate::host::account::UserAccount;
 use crate::journal::StoreError;
@@ -250,7 +250,7 @@ pub(in crate::controller) fn check_project(
     };
     let preemption = io.config.preemption;
     check_quota(
-        &submit::gpus_ever(&state.mig, &state.gpus),
+        &capacity::gpus_ever(&state.mig, &state.gpus),
         project,
         owner,
         request,

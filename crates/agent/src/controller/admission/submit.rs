@@ -2,7 +2,7 @@
 
 use divvy_api::v1::{self, Error, ErrorCode, ReasonCode, Submit};
 use divvy_core::units::IdError;
-use divvy_core::{Amount, Gpu, JobId, Mode, PendingJob, QueueName, Snapshot};
+use divvy_core::{Amount, JobId, PendingJob, QueueName, Snapshot};
 
 use super::{array, dependencies, idempotency, on_behalf, text_budget};
 use crate::auth::Caller;
@@ -11,12 +11,13 @@ use crate::controller::admission::projects;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::schedule;
-use crate::controller::mig::{MigManager, view};
+use crate::controller::mig::{capacity, view};
 use crate::controller::query::estimate::StartEstimator;
-use crate::controller::query::{estimate, journal_error, reference};
+use crate::controller::query::reference::journal_error;
+use crate::controller::query::{estimate, reference};
+use crate::controller::state::mig::MigManager;
 use crate::controller::state::{GpuState, Jobs, State};
 use crate::controller::{disk_full, query};
-use crate::gpu::Device;
 use crate::host::clock::now;
 use crate::host::error::error_chain;
 use crate::journal::StoreError;
@@ -225,29 +226,6 @@ fn forget_secrets(io: &Io, job: &Job) {
     }
 }
 
-/// The GPUs as they are without passing obstacles, to decide whether a request can ever be served. A MIG GPU that
-/// another program holds returns, and so does a GPU that does not respond but is not lost for good. A GPU that switches
-/// its mode counts with the new mode. An obstacle that an administrator has to remove counts as lasting.
-pub(in crate::controller) fn gpus_ever(mig: &MigManager, gpus: &GpuState) -> Vec<Gpu> {
-    let ever = |device: &Device| {
-        let mut gpu = device.unoccupied();
-        if std::mem::take(&mut gpu.away) && !device.is_lost {
-            gpu.mode = device.assigned;
-        }
-        if let Some(wanted) = device
-            .requested_mode
-            .filter(|_| device.is_managed && device.is_switching_mode)
-        {
-            gpu.mode = wanted.mode;
-        } else if gpu.mode == Mode::Mig && view::trouble_of(mig, device).is_some() {
-            gpu.mode = Mode::Unmanaged;
-        }
-        gpu.mig = gpu.mig.filter(|_| gpu.mode == Mode::Mig);
-        gpu
-    };
-    gpus.devices.iter().map(ever).collect()
-}
-
 fn validate(state: &State, io: &Io, mut submit: Submit, by: &Caller) -> Result<NewJob, Error> {
     check_caller(io, &submit, by)?;
     let contained = submit.container.is_some() || io.config.containers.default.is_some();
@@ -262,7 +240,7 @@ fn validate(state: &State, io: &Io, mut submit: Submit, by: &Caller) -> Result<N
         submit.queue.as_deref(),
         submit.amount.clone(),
     )?;
-    let gpus = gpus_ever(&state.mig, &state.gpus);
+    let gpus = capacity::gpus_ever(&state.mig, &state.gpus);
     let request = validate::request(amount, &submit, &gpus)
         .map_err(|never| view::explain(&state.mig, &state.gpus, never))?;
     let mut terms = JobPolicy::from_submit(&submit)?;
@@ -376,7 +354,9 @@ fn queue_and_amount(
         })?;
     let requested = amount.map(Amount::try_from).transpose()?;
     match (spec.amount, requested) {
-        (Some(fixed), Some(requested)) if !requested.is_as_much(fixed, &gpus_ever(mig, gpus)) => {
+        (Some(fixed), Some(requested))
+            if !requested.is_as_much(fixed, &capacity::gpus_ever(mig, gpus)) =>
+        {
             Err(usage(format!(
                 "queue {name} allocates {fixed} to each of its jobs, but {requested} was requested"
             ))

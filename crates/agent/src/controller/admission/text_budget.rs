@@ -16,33 +16,6 @@ use crate::journal::StoreError;
 use crate::model::job::{Job, NewJob};
 use crate::model::validate::budget;
 
-/// The sums per user.
-#[derive(Debug, Default)]
-pub struct TextBudget {
-    /// Bytes by user ID.
-    bytes_by_user: BTreeMap<u32, u64>,
-    /// Users with more ended jobs than retention keeps, none of which may be deleted yet.
-    users_over_limit: BTreeSet<u32>,
-}
-
-impl TextBudget {
-    fn of(&self, uid: u32) -> u64 {
-        self.bytes_by_user.get(&uid).copied().unwrap_or(0)
-    }
-
-    fn add(&mut self, uid: u32, bytes: u64) {
-        *self.bytes_by_user.entry(uid).or_default() += bytes;
-    }
-
-    fn remove(&mut self, uid: u32, bytes: u64) {
-        let left = self.of(uid).saturating_sub(bytes);
-        match left {
-            0 => self.bytes_by_user.remove(&uid),
-            left => self.bytes_by_user.insert(uid, left),
-        };
-    }
-}
-
 /// Counts the texts of the jobs that the journal has, once, when the daemon starts.
 pub(in crate::controller) fn count_texts(jobs: &mut Jobs, io: &Io) -> Result<(), StoreError> {
     let environments = io.store.environments()?;

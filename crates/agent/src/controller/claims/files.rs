@@ -13,7 +13,7 @@ use crate::controller::io::Io;
 use crate::controller::lifecycle::container::slice_injection;
 use crate::controller::lifecycle::start;
 use crate::controller::lifecycle::start::{StartError, overheads, slice_layout};
-use crate::controller::mig::{MigManager, is_divided};
+use crate::controller::state::mig::{MigManager, is_divided};
 use crate::controller::state::{Jobs, State};
 use crate::gpu::slice::{HeldSlice, make_world_accessible};
 use crate::gpu::watched_jobs::WatchedJob;

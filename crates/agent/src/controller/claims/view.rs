@@ -6,7 +6,7 @@ use divvy_core::{JobId, JobState, mig};
 use crate::container::cdi;
 use crate::controller::claims::files;
 use crate::controller::io::Io;
-use crate::controller::query::journal_error;
+use crate::controller::query::reference::journal_error;
 use crate::controller::state::{GpuState, Jobs, State};
 use crate::controller::{observe, query};
 use crate::gpu::Device;

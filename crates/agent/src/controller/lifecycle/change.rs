@@ -16,10 +16,11 @@ use divvy_core::units::IdError;
 use divvy_core::{Amount, JobId, JobState, QueueName, QueueSpec, Top, can_ever_fit};
 
 use crate::auth::{Caller, Role};
-use crate::controller::admission::{projects, submit, text_budget};
+use crate::controller::admission::{projects, text_budget};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::hold;
+use crate::controller::mig::capacity;
 use crate::controller::query::reference;
 use crate::controller::state::{Jobs, State};
 use crate::journal::StoreError;
@@ -211,7 +212,7 @@ fn validate_queue(
         return Ok(());
     }
     let requested = job.request().with_amount(amount);
-    can_ever_fit(&submit::gpus_ever(&state.mig, &state.gpus), &requested).map_err(never_fits)?;
+    can_ever_fit(&capacity::gpus_ever(&state.mig, &state.gpus), &requested).map_err(never_fits)?;
     projects::check_project(state, io, &job.owner(), &requested)?;
     changed.resized = Some(amount);
     let words = format!(

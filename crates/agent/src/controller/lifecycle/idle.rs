@@ -12,12 +12,12 @@ use divvy_api::v1::IdleAction;
 use divvy_core::job::StopReason;
 use divvy_core::{JobId, JobState};
 
+use crate::controller::active_set;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{cancel, pause};
 use crate::controller::runtime::ActiveJob;
-use crate::controller::state::{Jobs, Timers};
-use crate::controller::{TICK, active_set};
+use crate::controller::state::{Jobs, TICK, Timers};
 use crate::host::clock::Instant;
 use crate::journal::StoreError;
 use crate::model::cause::format_duration;

@@ -17,15 +17,15 @@ use jiff::Timestamp;
 
 use super::orphans::own_orphans;
 use super::schedule;
-use super::start::{Shortage, not_started};
+use super::start::not_started;
 use crate::controller::claims;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{confirm, container, finalize, orphans, start};
-use crate::controller::mig::{MigManager, claim};
-use crate::controller::runtime::{ActiveJob, SupervisorStatus};
+use crate::controller::mig::claim;
+use crate::controller::runtime::{ActiveJob, Shortage, SupervisorStatus};
+use crate::controller::state::mig::MigManager;
 use crate::controller::state::{Jobs, State};
-use crate::controller::tick::ATTENDED;
 use crate::host::clock::{Instant, now};
 use crate::host::error::error_chain;
 use crate::host::process::Process;
@@ -35,6 +35,9 @@ use crate::journal::StoreError;
 use crate::model::job::Job;
 use crate::supervisor::forkserver;
 use crate::supervisor::handle::SupervisorHandle;
+
+/// The time between two checks of a job with a watched supervisor.
+const ATTENDED: Duration = Duration::from_secs(2);
 
 /// How long a client may take to start its job once the job has its slice.
 pub(in crate::controller) const CLIENT_START: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@
 //! is lost if the daemon dies. It has its own supervisor and its own record, in the job's folder `notice`, and no part
 //! of the job's slice.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::fchown;
 use std::time::Duration;
 
@@ -15,8 +15,9 @@ use divvy_core::JobId;
 use super::start::StartError;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::query::caller::run_as;
+use crate::controller::run_as::run_as;
 use crate::controller::state::Jobs;
+use crate::controller::state::notifications::{MOST_BYTES, MOST_WAITING, Notification, Running};
 use crate::host::cgroup::CgroupStatus;
 use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
@@ -34,65 +35,8 @@ const TIME: Duration = Duration::from_secs(60);
 /// From SIGTERM to SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Notifications that may run at once: of all users, and of one.
-const MOST_RUNNING: usize = 16;
-const MOST_RUNNING_OF_A_USER: usize = 4;
-
-/// Notifications of one user that may be queued, and their bytes.
-const MOST_WAITING: usize = 1000;
-const MOST_BYTES: u64 = 16 << 20;
-
 /// The default `PATH` of a job without variables from a shell, such as a container job.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-
-/// The notifications of ended jobs.
-#[derive(Debug, Default)]
-pub struct Notifications {
-    /// By user.
-    waiting: BTreeMap<u32, VecDeque<Notification>>,
-    running: Vec<Running>,
-}
-
-#[derive(Debug)]
-struct Notification {
-    job: JobId,
-    spec: LaunchSpec,
-    bytes: u64,
-}
-
-/// A notification that has started. Its supervisor has not been reaped.
-#[derive(Debug)]
-struct Running {
-    job: JobId,
-    uid: u32,
-    supervisor: u32,
-}
-
-impl Notifications {
-    /// Whether a notification of this size may be queued.
-    fn admits(&self, uid: u32, bytes: u64) -> bool {
-        let waiting = self.waiting.get(&uid).map(VecDeque::as_slices);
-        let (front, back) = waiting.unwrap_or_default();
-        let held: u64 = front.iter().chain(back).map(|notice| notice.bytes).sum();
-        front.len() + back.len() < MOST_WAITING && held.saturating_add(bytes) <= MOST_BYTES
-    }
-
-    /// The next notification to start: of the user with the fewest running ones.
-    fn next(&mut self) -> Option<(u32, Notification)> {
-        if self.running.len() >= MOST_RUNNING {
-            return None;
-        }
-        let running = |uid: u32| self.running.iter().filter(|one| one.uid == uid).count();
-        let uid = self.waiting.keys().copied().min_by_key(|uid| running(*uid));
-        let uid = uid.filter(|uid| running(*uid) < MOST_RUNNING_OF_A_USER)?;
-        let queue = self.waiting.get_mut(&uid)?;
-        let notice = queue.pop_front();
-        if queue.is_empty() {
-            self.waiting.remove(&uid);
-        }
-        notice.map(|notice| (uid, notice))
-    }
-}
 
 /// Queues the notification of a job that has just ended, before its environment is deleted.
 pub(in crate::controller) fn queue_notification(
@@ -234,46 +178,4 @@ fn start_supervisor(io: &Io, notice: &Notification) -> Result<SupervisorHandle, 
 
 fn folder(job: &std::path::Path) -> JobDir {
     JobDir::new(job.join(NOTICE))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn one(job: u64, bytes: u64) -> Notification {
-        Notification {
-            job: JobId(job),
-            spec: LaunchSpec::default(),
-            bytes,
-        }
-    }
-
-    fn running(uid: u32, count: usize) -> Vec<Running> {
-        let one = |supervisor| Running {
-            job: JobId(1),
-            uid,
-            supervisor,
-        };
-        (0..).take(count).map(one).collect()
-    }
-
-    #[test]
-    fn the_notices_of_one_user_wait_up_to_their_bounds_and_hold_up_no_other() {
-        let mut notices = Notifications::default();
-        assert!(notices.admits(1, MOST_BYTES) && !notices.admits(1, MOST_BYTES + 1));
-        let many = (0..MOST_WAITING as u64).map(|job| one(job, 1));
-        notices.waiting.insert(1, many.collect());
-        assert!(!notices.admits(1, 1));
-        assert!(notices.admits(2, 1));
-        notices.waiting.insert(2, [one(7, 1)].into());
-
-        notices.running = running(1, MOST_RUNNING_OF_A_USER);
-        let (uid, notice) = notices.next().unwrap();
-        assert_eq!((uid, notice.job), (2, JobId(7)));
-        assert!(notices.next().is_none(), "user 1 has all that may run");
-        notices.running = running(3, MOST_RUNNING);
-        assert!(notices.next().is_none(), "all that may run do");
-        notices.running = running(3, 1);
-        assert_eq!(notices.next().unwrap().1.job, JobId(0), "the oldest");
-    }
 }

@@ -10,13 +10,12 @@
 //! is suspended all the same.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::SyncSender;
-use std::time::Duration;
 
 use divvy_api::v1::{self, ErrorCode, JobMemory, MemoryPlace};
 use divvy_core::resize::memory::{MemoryEvent, MemoryResidency};
-use divvy_core::resize::resume::{ResumeBlocked, plan_resume};
+use divvy_core::resize::resume::plan_resume;
 use divvy_core::{AllocatedJob, Bytes, JobId, JobState};
 use divvy_ledger::Snapshot;
 use rustix::process::Signal;
@@ -25,62 +24,20 @@ use crate::checkpoint::{
     CheckpointOp, CheckpointOutcome, CheckpointReport, CheckpointUpdate, Direction,
 };
 use crate::controller::active_set;
-use crate::controller::admission::dependencies::BlockReason;
 use crate::controller::effects::{Effects, JobReply};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{pause, schedule, start};
-use crate::controller::mailbox::{Milestone, Reply};
-use crate::controller::mig::is_divided;
 use crate::controller::observe::usage;
+use crate::controller::query::view::BlockReason;
+use crate::controller::request::{Milestone, Reply};
 use crate::controller::runtime::{ActiveJob, Waiter};
+use crate::controller::state::mig::is_divided;
 use crate::controller::state::{Jobs, State};
 use crate::gpu::slice::HeldSlice;
 use crate::host::clock::{Instant, now};
 use crate::host::process::Process;
 use crate::journal::StoreError;
 use crate::model::job::{Allocation, Job};
-
-/// Backoff after a failed operation: it doubles with each failure, up to a limit.
-const FIRST_BACKOFF: Duration = Duration::from_secs(1);
-const MAX_BACKOFF: Duration = Duration::from_secs(60);
-
-/// The checkpoint operation on a job's memory.
-#[derive(Default)]
-pub struct MemoryOp {
-    /// Set to cancel the running operation.
-    cancelled: Option<Arc<AtomicBool>>,
-    /// Failed attempts in a row.
-    failures: u32,
-    retry_after: Option<Instant>,
-    /// The error of the last failure.
-    last_error: Option<String>,
-    /// What keeps a resumed job from its GPUs.
-    blocked_by: Option<ResumeBlocked>,
-}
-
-impl MemoryOp {
-    /// Cancels the operation, which then ends by itself.
-    pub(in crate::controller) fn cancel(&self) {
-        if let Some(cancelled) = &self.cancelled {
-            cancelled.store(true, Ordering::SeqCst);
-        }
-    }
-
-    /// Whether the planner keeps room for the resumed job. It does not if the job waits for its quota or for an
-    /// unavailable GPU, perhaps for ever.
-    pub(in crate::controller) fn keeps_reservation(&self) -> bool {
-        self.blocked_by
-            .as_ref()
-            .is_none_or(ResumeBlocked::keeps_room)
-    }
-
-    fn record_failure(&mut self, why: String) {
-        let pause = FIRST_BACKOFF.saturating_mul(1 << self.failures.min(6));
-        self.retry_after = Some(Instant::now() + pause.min(MAX_BACKOFF));
-        self.failures = self.failures.saturating_add(1);
-        self.last_error = Some(why);
-    }
-}
 
 impl ActiveJob {
     /// No operation copies its memory now.

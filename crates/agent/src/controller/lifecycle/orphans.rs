@@ -17,9 +17,9 @@ use rustix::process::Signal;
 
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::mig::is_divided;
 use crate::controller::observe;
 use crate::controller::runtime::ActiveJob;
+use crate::controller::state::mig::is_divided;
 use crate::controller::state::{GpuState, Jobs};
 use crate::host::clock::Instant;
 use crate::host::process::{Process, proc_path};

@@ -17,14 +17,15 @@ use divvy_core::resize::memory::MemoryResidency;
 use divvy_core::resize::{ResizeError, Resized, grant_at_target, resize as plan_resize};
 use divvy_core::{Amount, Bytes, Compute, Grant, JobId, JobState, can_ever_fit};
 
-use crate::controller::admission::{projects, submit};
+use crate::controller::admission::projects;
 use crate::controller::effects::{Effects, JobReply};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{change, schedule};
-use crate::controller::mailbox::Reply;
-use crate::controller::mig::is_divided;
+use crate::controller::mig::capacity;
 use crate::controller::query::reference;
+use crate::controller::request::Reply;
 use crate::controller::runtime::ActiveJob;
+use crate::controller::state::mig::is_divided;
 use crate::controller::state::{Jobs, State};
 use crate::controller::{active_set, claims};
 use crate::host::failpoint::reach;
@@ -161,7 +162,7 @@ fn resize_waiting(
     id: JobId,
     amount: Amount,
 ) -> Result<Result<(), Error>, StoreError> {
-    let gpus = submit::gpus_ever(&state.mig, &state.gpus);
+    let gpus = capacity::gpus_ever(&state.mig, &state.gpus);
     let Some(ActiveJob { job, .. }) = state.jobs.active.get(&id).map(Box::as_ref) else {
         return Ok(Ok(()));
     };

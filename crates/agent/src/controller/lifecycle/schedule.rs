@@ -12,8 +12,8 @@ use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{cancel, confirm, offload};
 use crate::controller::mig::{capacity, claim};
-use crate::controller::observe::unjournaled;
 use crate::controller::runtime::ActiveJob;
+use crate::controller::state;
 use crate::controller::state::State;
 use crate::host::clock::{Instant, now};
 use crate::journal::StoreError;
@@ -112,7 +112,7 @@ fn snapshot_of(state: &State, io: &Io, with_blocked: bool) -> Snapshot {
             })),
         }
     }
-    held.extend(unjournaled::held_by_unknown(&state.jobs));
+    held.extend(state::unjournaled::held_by_unknown(&state.jobs));
     waiting.values_mut().for_each(|waiting| sort_queue(waiting));
     let mut queues: Vec<Queue> = io
         .config

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::fchown;
-use std::time::Duration;
 
 use divvy_api::home::Home;
 use divvy_api::v1::Runner;
@@ -17,9 +16,9 @@ use crate::controller::claims;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::confirm;
-use crate::controller::mig::is_divided;
-use crate::controller::query::caller::run_as;
-use crate::controller::runtime::ActiveJob;
+use crate::controller::run_as::run_as;
+use crate::controller::runtime::{ActiveJob, Shortage};
+use crate::controller::state::mig::is_divided;
 use crate::controller::state::{Jobs, State};
 use crate::gpu::Device;
 use crate::gpu::slice::{HeldSlice, SliceConfig, SliceError, chown_to_user};
@@ -96,21 +95,6 @@ fn is_short(error: &io::Error) -> bool {
         Errno::from_io_error(error),
         Some(Errno::MFILE | Errno::NFILE | Errno::NOSPC | Errno::DQUOT)
     )
-}
-
-/// A start that failed because the machine had no resources.
-pub struct Shortage {
-    pub why: String,
-    since: Instant,
-}
-
-impl Shortage {
-    /// The delay between two attempts, as each is journaled.
-    const REST: Duration = Duration::from_secs(2);
-
-    pub(in crate::controller) fn is_resting(&self) -> bool {
-        self.since.elapsed() < Self::REST
-    }
 }
 
 pub(in crate::controller) fn job_dir(jobs: &Jobs, io: &Io, id: JobId) -> JobDir {

@@ -6,7 +6,7 @@ use divvy_core::GpuUuid;
 use divvy_core::mig::Placement;
 
 use crate::controller::effects::Effects;
-use crate::controller::mig::MigManager;
+use crate::controller::state::mig::MigManager;
 use crate::host::clock::Instant;
 
 /// The first delay. The obstacle is most often a program that polls the GPUs now and then.

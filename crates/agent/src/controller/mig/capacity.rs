@@ -2,11 +2,19 @@
 
 use std::sync::Arc;
 
-use divvy_core::mig::{self, MigInventory, Placement, ProfileTable, UnallocatedState};
-use divvy_core::{Gpu, GpuUuid, Mode};
+use divvy_core::Gpu;
+use divvy_core::GpuUuid;
+use divvy_core::Mode;
+use divvy_core::mig;
+use divvy_core::mig::MigInventory;
+use divvy_core::mig::Placement;
+use divvy_core::mig::ProfileTable;
+use divvy_core::mig::UnallocatedState;
 
-use crate::controller::mig::MigManager;
-use crate::controller::state::{Jobs, State};
+use crate::controller::mig::view;
+use crate::controller::state::mig::MigManager;
+use crate::controller::state::{GpuState, Jobs, State};
+use crate::gpu::Device;
 
 /// The GPUs as the planner sees them.
 pub(in crate::controller) fn gpus_now(state: &State) -> Vec<Gpu> {
@@ -148,6 +156,29 @@ fn covering_placements(table: &ProfileTable, placement: Placement, size: u8) -> 
         .map(piece)
         .filter(|piece| overlap((*piece, profile.memory_slices), there))
         .collect()
+}
+
+/// The GPUs as they are without passing obstacles, to decide whether a request can ever be served. A MIG GPU that
+/// another program holds returns, and so does a GPU that does not respond but is not lost for good. A GPU that switches
+/// its mode counts with the new mode. An obstacle that an administrator has to remove counts as lasting.
+pub fn gpus_ever(mig: &MigManager, gpus: &GpuState) -> Vec<Gpu> {
+    let ever = |device: &Device| {
+        let mut gpu = device.unoccupied();
+        if std::mem::take(&mut gpu.away) && !device.is_lost {
+            gpu.mode = device.assigned;
+        }
+        if let Some(wanted) = device
+            .requested_mode
+            .filter(|_| device.is_managed && device.is_switching_mode)
+        {
+            gpu.mode = wanted.mode;
+        } else if gpu.mode == Mode::Mig && view::trouble_of(mig, device).is_some() {
+            gpu.mode = Mode::Unmanaged;
+        }
+        gpu.mig = gpu.mig.filter(|_| gpu.mode == Mode::Mig);
+        gpu
+    };
+    gpus.devices.iter().map(ever).collect()
 }
 
 #[cfg(test)]

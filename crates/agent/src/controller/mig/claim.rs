@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use divvy_core::mig::Placement;
 use divvy_core::{GpuUuid, JobId, JobState};
 
-use super::{DestroyReason, slot};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::mig::{MigManager, commands, report};
+use crate::controller::mig::{commands, report};
+use crate::controller::state::mig::{DestroyReason, MigManager, slot};
 use crate::controller::state::{Jobs, State};
 use crate::gpu::mig::MigTask;
 use crate::host::clock::now;

@@ -4,12 +4,11 @@ use divvy_core::mig::MigProfile;
 use divvy_core::mig::recover::InstanceState;
 use divvy_core::{GpuUuid, JobId};
 
-use super::DestroyReason;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::mig;
-use crate::controller::mig::MigManager;
 use crate::controller::state::GpuState;
+use crate::controller::state::mig::{DestroyReason, MigManager};
 use crate::gpu::mig::{MigCommand, MigTask};
 use crate::host::clock::now;
 use crate::host::failpoint::reach;

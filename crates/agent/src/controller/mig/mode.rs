@@ -11,13 +11,13 @@ use divvy_core::mig::UnallocatedState;
 use divvy_core::{GpuUuid, Mode};
 use divvy_driver::nvml::mig::{Activation, MigMode};
 
-use super::DestroyReason;
 use super::reconcile::is_deserted;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::mailbox::Reply;
 use crate::controller::mig;
-use crate::controller::mig::{MigManager, commands, reconcile, view};
+use crate::controller::mig::{commands, reconcile, view};
+use crate::controller::request::Reply;
+use crate::controller::state::mig::{DestroyReason, MigManager, ModeChange};
 use crate::controller::state::{GpuState, State};
 use crate::gpu::Device;
 use crate::gpu::mig::{MigOpError, MigTask};
@@ -25,13 +25,6 @@ use crate::host::failpoint::reach;
 use crate::journal::StoreError;
 use crate::model::gpu_mode::{RequestedMode, effective_mode, pending_switch};
 use crate::model::mig_instance::{ManagedInstance, MigSlot};
-
-/// A mode change under way.
-pub struct ModeChange {
-    /// The caller's request; `None` if a restarted daemon finishes an earlier change.
-    request: Option<(Reply<GpuChanged>, GpuChanged)>,
-    before: Option<RequestedMode>,
-}
 
 /// Changes a GPU's mode, or lists the steps of a dry run.
 pub(in crate::controller) fn change_mode(

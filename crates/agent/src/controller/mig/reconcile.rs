@@ -10,13 +10,13 @@ use divvy_core::mig::recover::{
 };
 use divvy_core::{Bytes, GpuUuid, JobId, JobState};
 
-use super::{DestroyReason, slot};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::job_sync;
 use crate::controller::mig;
-use crate::controller::mig::{MigManager, commands, report};
+use crate::controller::mig::{commands, report};
 use crate::controller::runtime::ActiveJob;
+use crate::controller::state::mig::{DestroyReason, MigManager, slot};
 use crate::controller::state::{GpuState, Jobs, State};
 use crate::gpu::mig::GpuMigState;
 use crate::gpu::mig::discover::DiscoveredInstance;

@@ -6,12 +6,13 @@ use std::time::Duration;
 use divvy_core::JobId;
 use divvy_core::mig::recover::InstanceState;
 
-use super::{DestroyReason, overlap};
+use super::overlap;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{confirm, job_sync, start};
 use crate::controller::mig;
-use crate::controller::mig::{MigManager, backoff, claim, commands, mode, reconcile};
+use crate::controller::mig::{backoff, claim, commands, mode, reconcile};
+use crate::controller::state::mig::{DestroyReason, MigManager};
 use crate::controller::state::{GpuState, Jobs, State};
 use crate::gpu::mig::{MigOpError, MigOutcome, MigReport};
 use crate::host::clock::{Instant, now};

@@ -5,9 +5,9 @@ use divvy_core::mig::recover::InstanceState;
 use divvy_core::mig::{Placement, UnallocatedState};
 use divvy_core::{GpuUuid, Grant, Mode};
 
-use super::slot;
 use crate::controller::mig;
-use crate::controller::mig::{MigManager, capacity};
+use crate::controller::mig::capacity;
+use crate::controller::state::mig::{MigManager, slot};
 use crate::controller::state::{GpuState, Jobs, State};
 use crate::gpu::Device;
 use crate::gpu::mig::discover::DiscoveredInstance;

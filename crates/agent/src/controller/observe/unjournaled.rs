@@ -4,16 +4,15 @@
 //! record, or one that an earlier build wrote. The GPUs of an unknown job stay reserved until its last process has
 //! ended; its folder and its log stay.
 
-use std::collections::BTreeMap;
-
-use divvy_api::v1::{self, Error, ErrorCode};
+use divvy_api::v1::{self};
 use divvy_core::gpu::GRANULE;
-use divvy_core::{AllocatedJob, Bytes, Grant, JobId, JobState, QueueName, Share};
+use divvy_core::{Bytes, Grant, JobId, JobState, Share};
 
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::start::records;
 use crate::controller::lifecycle::{finalize, schedule};
+use crate::controller::state::unjournaled::UnjournaledJob;
 use crate::controller::state::{Jobs, State};
 use crate::gpu::slice::{self, HeldSlice};
 use crate::host::error::error_chain;
@@ -23,31 +22,6 @@ use crate::journal::recover::{last_run, numbers};
 
 /// How many of its pids a text shows.
 const MOST_PIDS: usize = 16;
-
-/// A running job that the journal lacks.
-pub struct UnjournaledJob {
-    /// The GPUs that are reserved for it.
-    grants: Vec<Grant>,
-    pids: Vec<u32>,
-}
-
-impl UnjournaledJob {
-    fn describe(&self) -> String {
-        let pids: Vec<String> = self.pids.iter().map(u32::to_string).collect();
-        let held = self.grants.iter().map(|grant| {
-            let (index, memory, share) = (grant.index, grant.memory.human(), grant.share);
-            format!("{memory} and {share} of GPU {index}")
-        });
-        let held = match held.collect::<Vec<_>>().join(", ") {
-            none if none.is_empty() => "no GPU".to_owned(),
-            held => held,
-        };
-        match pids.is_empty() {
-            true => format!("it holds {held}"),
-            false => format!("it holds {held}; pid {}", pids.join(", ")),
-        }
-    }
-}
 
 /// Finds live jobs that the journal does not know to be running. [`reserve_for_unknown`] measures later what they hold.
 pub(in crate::controller) fn find_unknown(jobs: &mut Jobs, io: &Io) -> Result<(), StoreError> {
@@ -152,17 +126,6 @@ fn grants_of_unknown(state: &State, io: &Io, id: JobId) -> Vec<Grant> {
     gpus.filter_map(reserve).collect()
 }
 
-/// What the planner counts for unknown jobs.
-pub(in crate::controller) fn held_by_unknown(jobs: &Jobs) -> impl Iterator<Item = AllocatedJob> {
-    let holders = jobs
-        .unjournaled
-        .iter()
-        .filter(|(_, unknown)| !unknown.grants.is_empty());
-    holders.map(|(id, unknown)| {
-        AllocatedJob::new(*id, QueueName::default_queue(), unknown.grants.clone())
-    })
-}
-
 /// Forgets unknown jobs that have ended since the last check.
 pub(in crate::controller) fn check_unknown(
     state: &mut State,
@@ -230,31 +193,6 @@ pub(in crate::controller) fn end_spent(
     finalize::finalize(state, fx, io, id, record.exit.as_ref())
 }
 
-/// The refusal of a call about an unknown job.
-pub(in crate::controller) fn refuse_unknown(jobs: &Jobs, id: JobId) -> Option<Error> {
-    let unknown = jobs.unjournaled.get(&id)?;
-    let why = format!(
-        "job {id} runs, but the journal lacks it: {}",
-        unknown.describe()
-    );
-    let pids: Vec<String> = unknown.pids.iter().map(u32::to_string).collect();
-    let hint = match pids.is_empty() {
-        true => "`divvy doctor` explains how to restore the journal".to_owned(),
-        false => format!("end it with: kill {}", pids.join(" ")),
-    };
-    Some(Error::new(ErrorCode::Conflict, why).hint(hint))
-}
-
-/// The unknown jobs, for the API.
-pub(in crate::controller) fn list_unknown(jobs: &Jobs) -> Vec<v1::UnknownJob> {
-    let shown = jobs.unjournaled.iter().map(|(id, unknown)| v1::UnknownJob {
-        job: id.to_string(),
-        pids: unknown.pids.clone(),
-        gpus: unknown.grants.iter().map(|grant| grant.index).collect(),
-    });
-    shown.collect()
-}
-
 /// The slices of unknown jobs on a GPU.
 pub(in crate::controller) fn slices_of_unknown(
     jobs: &Jobs,
@@ -277,12 +215,9 @@ pub(in crate::controller) fn slices_of_unknown(
             memory_driver_bytes: None,
             memory_mismatch_bytes: None,
             compute_time: None,
-            enforcement: crate::controller::query::ENFORCEMENT.to_owned(),
+            enforcement: crate::controller::query::view::ENFORCEMENT.to_owned(),
             mig: None,
             unknown: true,
         });
     shown.collect()
 }
-
-/// The unknown jobs, by number.
-pub(in crate::controller) type Unknowns = BTreeMap<JobId, UnjournaledJob>;

@@ -9,6 +9,7 @@ use crate::controller::active_set;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::runtime::ActiveJob;
+use crate::controller::state::usage::{UsageClock, hour};
 use crate::controller::state::{Jobs, Timers};
 use crate::gpu::sample::{GpuSample, NodeSample};
 use crate::host::clock::{Instant, now};
@@ -22,78 +23,6 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Projects with counters of their own; a larger number of series is of no use in a dashboard.
 const PROJECTS: usize = 256;
-
-/// The longest row of usage, as use counts as even within a row.
-const PAGE_US: i64 = 3600 * 1_000_000;
-
-/// When usage was last counted and journaled.
-pub struct UsageClock {
-    journaled: Instant,
-    /// When held time was last counted.
-    counted: Instant,
-    /// Hours since 1970.
-    hour: i64,
-}
-
-impl UsageClock {
-    pub(in crate::controller) fn new() -> Self {
-        Self {
-            journaled: Instant::now(),
-            counted: Instant::now(),
-            hour: hour(),
-        }
-    }
-}
-
-fn hour() -> i64 {
-    now().as_microsecond().div_euclid(PAGE_US)
-}
-
-/// What a job does with its GPUs.
-pub struct GpuActivity {
-    /// Measured and not yet journaled, by position in its allocations.
-    metered: Vec<Metered>,
-    /// GPU-nanoseconds that it held.
-    pub(in crate::controller) allocated_ns: u64,
-    /// When it last used its GPUs or asked for them.
-    pub(in crate::controller) last_active: Instant,
-    /// Its idle rule has been applied.
-    pub(in crate::controller) idle_reported: bool,
-    /// Since when its launches are watched.
-    pub(in crate::controller) launches_watched_since: Option<Instant>,
-}
-
-impl GpuActivity {
-    pub(in crate::controller) fn new() -> Self {
-        Self {
-            metered: Vec::new(),
-            allocated_ns: 0,
-            last_active: Instant::now(),
-            idle_reported: false,
-            launches_watched_since: None,
-        }
-    }
-
-    /// Skips a time without observation, which shows neither use nor idleness.
-    pub(in crate::controller) fn skip_unobserved(&mut self, missed: Duration) {
-        let now = Instant::now();
-        for since in self
-            .launches_watched_since
-            .iter_mut()
-            .chain([&mut self.last_active])
-        {
-            *since = (*since + missed).min(now);
-        }
-    }
-
-    /// Marks use of its GPUs, or a state in which it cannot use them.
-    pub(in crate::controller) fn mark_active(&mut self, at: Instant) {
-        if at > self.last_active {
-            self.last_active = at;
-            self.idle_reported = false;
-        }
-    }
-}
 
 /// Adds to the counters of a job's project.
 fn spend(counted: &mut Counters, active: &ActiveJob, spent: GpuTime) {

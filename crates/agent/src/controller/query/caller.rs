@@ -3,14 +3,12 @@
 use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::JobId;
 
-use super::journal_error;
 use super::reference::JobRef;
 use crate::controller::io::Io;
 use crate::controller::query::reference;
+use crate::controller::query::reference::journal_error;
 use crate::controller::state::Jobs;
-use crate::host::run_as::Identity;
 use crate::journal::StoreError;
-use crate::model::job::{Credentials, Job};
 
 /// The job or array that a caller's reference means, and its owner's uid. One user owns all jobs of an array. `last`
 /// and ambiguous names mean the caller's own jobs first.
@@ -53,14 +51,4 @@ pub fn owner(jobs: &Jobs, io: &Io, id: JobId) -> Result<Option<u32>, StoreError>
         return Ok(Some(active.job.spec.credentials.uid));
     }
     Ok(io.store.job(id)?.map(|job| job.spec.credentials.uid))
-}
-
-/// The user as which a job's program runs; `None` for the daemon's own user.
-pub(in crate::controller) fn run_as(job: &Job) -> Option<Identity> {
-    let Credentials { uid, gid } = job.spec.credentials;
-    (uid != Credentials::current().uid).then_some(Identity {
-        uid,
-        gid,
-        groups: None,
-    })
 }

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use divvy_api::v1::{Error, ErrorCode, Runner};
 use divvy_core::{JobId, JobState};
 
-use super::caller::run_as;
-use super::journal_error;
 use crate::controller::claims;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::start;
 use crate::controller::query::reference;
+use crate::controller::query::reference::journal_error;
+use crate::controller::run_as::run_as;
 use crate::controller::state::Jobs;
 use crate::host::run_as::Identity;
 use crate::job_dir::JobDir;

@@ -8,8 +8,8 @@ use divvy_api::v1::{
 use divvy_core::reconcile::BypassKind;
 use jiff::Timestamp;
 
-use super::summary::JobSummary;
-use crate::controller::MigCounts;
+use crate::controller::query::job_summary::JobSummary;
+use crate::controller::state::mig::MigCounts;
 use crate::gpu::Power;
 use crate::model::counters::Counters;
 

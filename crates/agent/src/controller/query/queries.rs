@@ -11,17 +11,17 @@ use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::change::SuggestedChange;
 use crate::controller::lifecycle::{change, container};
-use crate::controller::mailbox::Milestone;
 use crate::controller::query::estimate::StartEstimator;
 use crate::controller::query::exec_target::ExecTarget;
+use crate::controller::query::job_summary::JobSummary;
 use crate::controller::query::metrics::Page;
 use crate::controller::query::reference::JobRef;
-use crate::controller::query::summary::JobSummary;
 use crate::controller::query::view::JobView;
 use crate::controller::query::why::WhyQuery;
 use crate::controller::query::{
     LiveUsage, caller, exec_target, mig_preview, reference, summary, why,
 };
+use crate::controller::request::Milestone;
 use crate::controller::state::State;
 use crate::controller::{claims, mig, query};
 use crate::journal::StoreError;

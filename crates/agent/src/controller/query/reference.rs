@@ -12,14 +12,13 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use divvy_api::v1::{Error, ErrorCode};
+use divvy_api::v1::Error;
+use divvy_api::v1::ErrorCode;
 use divvy_core::JobId;
 
-use super::journal_error;
 use crate::controller::io::Io;
-use crate::controller::observe::unjournaled;
-use crate::controller::query;
 use crate::controller::runtime::ActiveJob;
+use crate::controller::state;
 use crate::controller::state::Jobs;
 use crate::journal::StoreError;
 use crate::model::job::{Credentials, Job};
@@ -155,7 +154,7 @@ pub(in crate::controller) fn resolve_reference(
     if !active.is_empty() {
         return Ok(exactly_one(reference, &active));
     }
-    let job = query::named_or_keyed(io, reference)?;
+    let job = named_or_keyed(io, reference)?;
     let array = io.store.newest_array_named(reference)?;
     if let Some(meant) = whole(jobs, io, array.filter(|array| Some(*array) > job))? {
         return Ok(Ok(meant));
@@ -197,9 +196,10 @@ fn by_number(jobs: &Jobs, io: &Io, reference: &str, id: JobId) -> LookupResult<J
     if first_kept(io, id)?.is_some() {
         return Ok(Ok(JobRef::Array(id)));
     }
-    Ok(Err(unjournaled::refuse_unknown(jobs, id).unwrap_or_else(
-        || missing(reference, "`divvy ps -a` lists them all"),
-    )))
+    Ok(Err(state::unjournaled::refuse_unknown(jobs, id)
+        .unwrap_or_else(|| {
+            missing(reference, "`divvy ps -a` lists them all")
+        })))
 }
 
 /// The job of an array with this index. `meant`: the meaning of the array's own reference.
@@ -352,6 +352,20 @@ fn exactly_one(name: &str, meant: &BTreeSet<JobRef>) -> Result<JobRef, Error> {
 pub(in crate::controller) fn has_ended(id: JobId) -> Error {
     Error::new(ErrorCode::Conflict, format!("job {id} has ended already"))
         .hint(format!("`divvy describe {id}` shows how it ended"))
+}
+
+/// The newest job of this name. Else the newest job of a front end's task such as `clearml:4f2…`, which is the prefix
+/// of its idempotency keys.
+pub fn named_or_keyed(io: &Io, reference: &str) -> Result<Option<JobId>, StoreError> {
+    let named = io.store.newest_named(reference)?;
+    match named.is_none() && reference.contains(':') {
+        true => io.store.newest_keyed(reference),
+        false => Ok(named),
+    }
+}
+
+pub fn journal_error(error: StoreError) -> Error {
+    Error::new(ErrorCode::Internal, crate::host::error::error_chain(&error))
 }
 
 #[cfg(test)]

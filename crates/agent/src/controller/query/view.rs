@@ -2,11 +2,15 @@
 //! ten thousand jobs takes longer than a round should.
 
 use divvy_api::home::Home;
-use divvy_api::v1::{self, EndReason, ReasonCode, TaskBoundKind};
-use divvy_core::{JobId, JobState, Wait};
+use divvy_api::v1;
+use divvy_api::v1::EndReason;
+use divvy_api::v1::ReasonCode;
+use divvy_api::v1::TaskBoundKind;
+use divvy_core::JobId;
+use divvy_core::JobState;
+use divvy_core::Wait;
 
-use crate::controller::admission::dependencies::BlockReason;
-use crate::controller::mig::is_divided;
+use crate::controller::state::mig::is_divided;
 use crate::host::cgroup::CgroupStatus;
 use crate::host::task_limits::TaskBound;
 use crate::job_dir::JobDir;
@@ -14,7 +18,8 @@ use crate::job_dir::injection::{InjectedLimiter, InjectionMode};
 use crate::model::bypass::Bypass;
 use crate::model::idle::Rule;
 use crate::model::job::Job;
-use crate::model::policy::{self, Hold};
+use crate::model::policy;
+use crate::model::policy::Hold;
 use crate::supervisor::output;
 
 /// A job as the controller sees it.
@@ -179,3 +184,14 @@ pub(in crate::controller) fn state(state: &JobState) -> v1::JobState {
         JobState::Ended { .. } => v1::JobState::Ended,
     }
 }
+
+/// Why a job does not progress, apart from its turn in the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockReason {
+    /// `None` for a job that has been placed, and so waits for no turn.
+    pub code: Option<ReasonCode>,
+    pub message: String,
+}
+
+/// The enforcement of memory limits without hardware support, in the API.
+pub const ENFORCEMENT: &str = "interposer";

@@ -19,15 +19,15 @@ use divvy_core::{JobId, JobState, Queue, QueueSpec, Snapshot, WhyHolder};
 use jiff::Timestamp;
 
 use super::estimate::StartEstimator;
-use super::journal_error;
 use super::reference::JobRef;
-use crate::controller::admission::dependencies::BlockReason;
 use crate::controller::admission::{array, dependencies};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::change::{ChangeKind, SuggestedChange};
 use crate::controller::lifecycle::{confirm, offload, schedule};
 use crate::controller::mig::claim;
 use crate::controller::query;
+use crate::controller::query::reference::journal_error;
+use crate::controller::query::view::BlockReason;
 use crate::controller::query::{estimate, reference};
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::State;
