@@ -131,6 +131,8 @@ impl Home {
     pub fn with(programs: Programs, sim: Option<&str>) -> Self {
         let folder = tempfile::Builder::new().prefix("divvy-").tempdir();
         let folder = folder.expect("a temporary folder can be made");
+        // A test may open the folder of gates to other users before the first gate.
+        fs::create_dir(folder.path().join("gates")).expect("a new folder can be written");
         let path = folder.path().join("home");
         Self::at(folder, path, programs, sim)
     }
