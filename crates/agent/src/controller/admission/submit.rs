@@ -125,7 +125,7 @@ pub(in crate::controller) fn submit(
 
 /// Whether this user may have `more` more jobs.
 fn check_count(jobs: &Jobs, io: &Io, by: &Caller, more: usize) -> Result<(), Error> {
-    let most = usize::try_from(io.config.max_jobs).unwrap_or(usize::MAX);
+    let most = usize::try_from(io.config.limits.max_jobs).unwrap_or(usize::MAX);
     // A user has at most as many jobs as there are, so the count per user is only needed beyond that.
     if jobs.active.len() + more <= most {
         return Ok(());
@@ -232,11 +232,12 @@ pub(in crate::controller) fn gpus_ever(mig: &MigManager, gpus: &GpuState) -> Vec
     let ever = |device: &Device| {
         let mut gpu = device.unoccupied();
         if std::mem::take(&mut gpu.away) && !device.is_lost {
-            gpu.mode = device.assigned;
+            gpu.mode = device.mode.assigned;
         }
         if let Some(wanted) = device
-            .requested_mode
-            .filter(|_| device.is_managed && device.is_switching_mode)
+            .mode
+            .requested
+            .filter(|_| device.is_managed && device.mode.is_switching)
         {
             gpu.mode = wanted.mode;
         } else if gpu.mode == Mode::Mig && view::trouble_of(mig, device).is_some() {
@@ -360,12 +361,14 @@ fn queue_and_amount(
         name.map_err(|error: IdError| usage(error.to_string()).hint(error.hint()))?;
     let spec = io
         .config
+        .schedule
         .queues
         .iter()
         .find(|spec| spec.name == name)
         .ok_or_else(|| {
             let there = io
                 .config
+                .schedule
                 .queues
                 .iter()
                 .map(|spec| spec.name.as_str())
