@@ -290,7 +290,7 @@ pub(in crate::controller) fn write_replicas(
         if !jobs.active.get(&id).is_some_and(|active| holds(active)) || !dir.path().is_dir() {
             continue;
         }
-        if let Err(error) = dir.write_replica(&io.store.replica(id)?) {
+        if let Err(error) = io.store.replica(id)?.write(&dir) {
             tracing::warn!(job = %id, error = error_chain(&error), "cannot update the job record; it is older than the journal");
         }
     }
