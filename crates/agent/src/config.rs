@@ -29,37 +29,63 @@ const FORM: &str = "DIVVY_FORM";
 #[derive(Clone, Debug)]
 pub struct Config {
     pub home: Home,
+    pub node: NodeConfig,
+    pub programs: Programs,
+    pub schedule: ScheduleConfig,
+    pub limits: Limits,
+    /// Time between SIGTERM and SIGKILL when the daemon stops a job.
+    pub grace: Duration,
+    /// Retention of ended jobs.
+    pub retention: RetentionPolicy,
+    /// Rule for idle jobs that have no rule of their own.
+    pub idle: Option<Rule>,
+    pub confinement: Confinement,
+    pub containers: Containers,
+    /// Roles of users.
+    pub rules: Arc<Rules>,
+    /// The front end to other queues.
+    pub front_end: Option<FrontEnd>,
+}
+
+/// The node and its GPUs.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    pub hostname: String,
+    pub driver_version: String,
+    /// The simulated GPUs, if the node has no real ones.
+    pub simulated: Option<Simulated>,
+}
+
+/// The order in which jobs start.
+#[derive(Clone, Debug)]
+pub struct ScheduleConfig {
     /// In the order in which the daemon serves them; `default` is among them.
     pub queues: Vec<QueueSpec>,
     pub order: Order,
     pub backfill: bool,
     pub preemption: Preemption,
+}
+
+/// Bounds on what one user and one job may make the daemon keep.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
     /// Most jobs of one user that have not ended.
     pub max_jobs: u32,
     /// Most bytes of texts of these jobs ([`crate::model::validate::budget`]).
     pub max_texts: u64,
-    pub grace: Duration,
     /// Most bytes of a job's log; `None`: no limit.
     pub max_log_bytes: Option<u64>,
-    /// Retention of ended jobs.
-    pub retention: RetentionPolicy,
-    /// Rule for idle jobs that have no rule of their own.
-    pub idle: Option<Rule>,
+}
+
+/// How the daemon keeps jobs apart besides the limiter.
+#[derive(Clone, Debug)]
+pub struct Confinement {
     /// Action on memory that a process holds outside the limiter.
     pub on_bypass: BypassPolicy,
     /// Jobs of other users get no user namespaces.
     pub refuse_user_namespaces: bool,
-    pub hostname: String,
-    pub programs: Programs,
-    pub simulated: Option<Simulated>,
-    pub driver_version: String,
-    pub containers: Containers,
     /// Parent cgroup of jobs, or the reason why there is none.
     pub cgroup_parent: Result<PathBuf, String>,
-    /// Roles of users.
-    pub rules: Arc<Rules>,
-    /// The front end to other queues.
-    pub front_end: Option<FrontEnd>,
 }
 
 /// How jobs run in containers.

@@ -38,7 +38,9 @@ use tracing_subscriber::EnvFilter;
 use crate::checkpoint::CheckpointOps;
 use crate::compute::ComputeScheduler;
 use crate::config::simulated_gpus;
-use crate::config::{Config, Containers, Simulated};
+use crate::config::{
+    Config, Confinement, Containers, Limits, NodeConfig, ScheduleConfig, Simulated,
+};
 use crate::container::{engine, gc};
 use crate::controller::mailbox::{Mailbox, Message, mailbox};
 use crate::controller::{Controller, ControllerParts};
@@ -154,25 +156,34 @@ fn serve(
         tracing::warn!(%error, "{what}");
     }
     let config = Config {
-        queues,
-        order: options.order,
-        backfill: options.backfill,
-        preemption: options.preemption,
-        max_jobs: options.limits.max_jobs,
-        max_texts: options.limits.max_texts.unwrap_or(u64::MAX),
-        grace: options.grace,
-        max_log_bytes: options.limits.log_size,
-        idle: options.idle.map(Rule::of).transpose()?,
-        retention: options.retention,
-        on_bypass,
-        refuse_user_namespaces: options.refuse_user_namespaces,
-        hostname: rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned(),
+        node: NodeConfig {
+            hostname: rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned(),
+            driver_version,
+            simulated,
+        },
         programs,
-        simulated,
-        driver_version,
+        schedule: ScheduleConfig {
+            queues,
+            order: options.order,
+            backfill: options.backfill,
+            preemption: options.preemption,
+        },
+        limits: Limits {
+            max_jobs: options.limits.max_jobs,
+            max_texts: options.limits.max_texts.unwrap_or(u64::MAX),
+            max_log_bytes: options.limits.log_size,
+        },
+        grace: options.grace,
+        retention: options.retention,
+        idle: options.idle.map(Rule::of).transpose()?,
+        confinement: Confinement {
+            on_bypass,
+            refuse_user_namespaces: options.refuse_user_namespaces,
+            cgroup_parent: cgroup::job_cgroup_prefix(&container_spec::instance(home.state())),
+        },
         containers: Containers {
             default: options.containers.default,
             on_unlimited: match options.containers.deny_unlimited {
@@ -181,7 +192,6 @@ fn serve(
             },
             cdi: options.containers.cdi_dir,
         },
-        cgroup_parent: cgroup::job_cgroup_prefix(&container_spec::instance(home.state())),
         home,
         rules: Arc::clone(&doors.rules),
         front_end: beside.as_ref().map(|beside| beside.about.clone()),
@@ -201,7 +211,8 @@ fn serve(
         checkpoint_reports(&mailbox),
         Arc::clone(&observer),
         config.programs.divvy.clone(),
-        (config.simulated.as_ref()).map(|simulated| simulated.lib.join(divvy_driver::load::CUDA)),
+        (config.node.simulated.as_ref())
+            .map(|simulated| simulated.lib.join(divvy_driver::load::CUDA)),
     );
     let pruner = Pruner::new(
         config.home.clone(),
@@ -487,7 +498,7 @@ fn devices(node: &NodeInventory, store: &Store, managed: &[u32]) -> Result<Vec<D
     })?;
     for device in &mut devices {
         device.is_managed = managed.contains(&device.gpu.index);
-        device.requested_mode = wanted.get(&device.gpu.uuid).copied();
+        device.mode.requested = wanted.get(&device.gpu.uuid).copied();
     }
     Ok(devices)
 }

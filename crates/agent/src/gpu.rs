@@ -119,26 +119,38 @@ pub struct Device {
     pub overhead: Bytes,
     /// Processes that use the GPU and belong to no slice.
     pub unmanaged: Vec<u32>,
-    /// Errors of the slices' accounts, added up without their signs; `None` while none can be compared.
-    pub mismatch: Option<Bytes>,
-    /// The largest error of one account so far.
-    pub mismatch_max: Bytes,
+    pub ledger_error: LedgerError,
     /// The driver says how much each process holds.
     pub reports_process_memory: bool,
-    /// The mode it has while it answers.
-    pub assigned: Mode,
     /// It does not answer ([`Gpu::away`]) and will not: at the last look it had fallen off the bus, or needed a reset.
     pub is_lost: bool,
     /// It is one of those that the daemon serves; others are only seen.
     pub is_managed: bool,
-    /// What an administrator made of it.
-    pub requested_mode: Option<RequestedMode>,
-    /// Its MIG mode; `None` where it knows none.
+    pub mode: DeviceMode,
+}
+
+/// The use of a GPU, and the MIG mode that it needs.
+#[derive(Clone, Debug)]
+pub struct DeviceMode {
+    /// The mode of the GPU while it answers.
+    pub assigned: Mode,
+    /// The mode that an administrator chose.
+    pub requested: Option<RequestedMode>,
+    /// The driver's MIG mode; `None` for a GPU without MIG.
     pub mig: Option<MigMode>,
-    /// What it offers in MIG mode, once that was seen.
+    /// The MIG profiles of the GPU, once the driver has reported them.
     pub mig_capabilities: Option<Arc<MigCapabilities>>,
-    /// The driver is being told to change its MIG mode.
-    pub is_switching_mode: bool,
+    /// The driver is changing the MIG mode.
+    pub is_switching: bool,
+}
+
+/// Differences between the driver's figures of a GPU's memory and the ledgers of its slices.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LedgerError {
+    /// Sum of the absolute differences of all slices; `None` while none can be compared.
+    pub sum: Option<Bytes>,
+    /// The largest difference of one slice so far.
+    pub max: Bytes,
 }
 
 impl Device {
@@ -163,25 +175,26 @@ impl Device {
             temperature_celsius: observed.temperature_celsius,
             overhead,
             unmanaged: Vec::new(),
-            mismatch: None,
-            mismatch_max: Bytes::ZERO,
+            ledger_error: LedgerError::default(),
             reports_process_memory: true,
-            assigned: mode,
             is_lost: false,
             is_managed: mode != Mode::Unmanaged,
-            requested_mode: None,
-            mig: observed.mig.as_ref().map(|mig| mig.mode),
-            mig_capabilities: observed
-                .mig
-                .as_ref()
-                .and_then(|mig| mig.capabilities.clone()),
-            is_switching_mode: false,
+            mode: DeviceMode {
+                assigned: mode,
+                requested: None,
+                mig: observed.mig.as_ref().map(|mig| mig.mode),
+                mig_capabilities: observed
+                    .mig
+                    .as_ref()
+                    .and_then(|mig| mig.capabilities.clone()),
+                is_switching: false,
+            },
         }
     }
 
     /// What it can be cut into, while it is in MIG mode.
     pub fn profile_table(&self) -> Option<Arc<ProfileTable>> {
-        self.mig_capabilities.as_ref()?.table.clone().ok()
+        self.mode.mig_capabilities.as_ref()?.table.clone().ok()
     }
 
     /// The GPU with nothing on it: what it can ever be asked for.
@@ -207,10 +220,10 @@ impl Device {
             ..
         } = &seen.observed;
         self.used = *used;
-        self.mig = mig.as_ref().map(|mig| mig.mode);
+        self.mode.mig = mig.as_ref().map(|mig| mig.mode);
         let offer = mig.as_ref().and_then(|mig| mig.capabilities.clone());
-        let offers_another = self.mig_capabilities != offer;
-        self.mig_capabilities = offer;
+        let offers_another = self.mode.mig_capabilities != offer;
+        self.mode.mig_capabilities = offer;
         self.utilization_percent = *utilization_percent;
         self.temperature_celsius = *temperature_celsius;
         self.unmanaged.clone_from(&seen.unmanaged);

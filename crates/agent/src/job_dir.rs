@@ -29,28 +29,28 @@
 pub mod container_spec;
 pub mod injection;
 pub mod processes;
+mod record;
 pub mod replica;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use divvy_core::JobId;
-use jiff::Timestamp;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 use serde::{Deserialize, Serialize};
 
 use crate::host::cgroup::{Cgroup, CgroupStatus};
-use crate::host::clock::{boot_ns, now};
 use crate::host::failpoint;
-use crate::host::process::Process;
 use crate::host::run_as::Identity;
 use crate::job_dir::container_spec::Plan;
 use crate::job_dir::injection::{InjectedLimiter, InjectionPolicy};
 use crate::job_dir::replica::Replica;
 use crate::model::cause::StopRecord;
+use record::RecordLine;
+pub use record::{ContainerRecord, ExitRecord, Record, RunOutcome, StartRecord};
 
 /// What the agent watches for changes.
 pub const RECORD: &str = "record";
@@ -61,9 +61,6 @@ pub const NOTICE: &str = "notice";
 const STOP: &str = "stop";
 const STOPPED: &str = "stopped";
 const LOG: &str = "log";
-const REPLICA: &str = "replica";
-/// Less than a block of most file systems leaves no hole.
-const BLOCK: usize = 4096;
 /// Bytes behind a record's first line that have room on the disk from the beginning: the supervisor's lines take a tenth of it.
 const RESERVED: u64 = 8192;
 /// Of builds that kept a file for each thing: made before the program existed, and locked by its supervisor.
@@ -119,140 +116,6 @@ pub struct OutputFiles {
     pub stderr: Option<PathBuf>,
     /// They are begun anew.
     pub truncate: bool,
-}
-
-/// `launch` (the supervisor) and `started` (the program).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StartRecord {
-    #[serde(flatten)]
-    pub process: Process,
-    pub at: Timestamp,
-    /// The same moment of CLOCK_BOOTTIME, in nanoseconds; absent in records of earlier versions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub boot_ns: Option<u64>,
-}
-
-impl StartRecord {
-    /// A process that has just been started.
-    pub fn now(process: Process) -> Self {
-        Self {
-            process,
-            at: now(),
-            boot_ns: Some(boot_ns()),
-        }
-    }
-}
-
-/// `container`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ContainerRecord {
-    pub name: String,
-    /// The engine's own name for it.
-    pub id: String,
-    /// Bytes of the job's log that are not the container's.
-    pub log_from: u64,
-}
-
-/// `exit`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExitRecord {
-    #[serde(flatten)]
-    pub outcome: RunOutcome,
-    pub at: Timestamp,
-}
-
-/// One line of a record.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum RecordLine {
-    Launch(StartRecord),
-    Started(StartRecord),
-    Limiter(InjectedLimiter),
-    Held(CgroupStatus),
-    Container(ContainerRecord),
-    Exit(ExitRecord),
-}
-
-/// All that was done, as far as it is written down.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Record {
-    pub launch: Option<StartRecord>,
-    pub started: Option<StartRecord>,
-    pub limiter: Option<InjectedLimiter>,
-    pub held: Option<CgroupStatus>,
-    pub container: Option<ContainerRecord>,
-    pub exit: Option<ExitRecord>,
-}
-
-impl Record {
-    fn apply(&mut self, line: RecordLine) {
-        match line {
-            RecordLine::Launch(begun) => self.launch = Some(begun),
-            RecordLine::Started(begun) => self.started = Some(begun),
-            RecordLine::Limiter(limiter) => self.limiter = Some(limiter),
-            RecordLine::Held(held) => self.held = Some(held),
-            RecordLine::Container(placed) => self.container = Some(placed),
-            RecordLine::Exit(exit) => self.exit = Some(exit),
-        }
-    }
-
-    /// What the lines behind the first say.
-    fn parse(text: &[u8]) -> serde_json::Result<Self> {
-        let mut record = Self::default();
-        for line in complete_lines(text).split(|byte| *byte == b'\n').skip(1) {
-            if !line.is_empty() {
-                record.apply(serde_json::from_slice(line)?);
-            }
-        }
-        Ok(record)
-    }
-}
-
-/// What is left of a spec that was forgotten: blanks, or a hole.
-fn is_blank(line: &[u8]) -> bool {
-    line.iter().all(|byte| matches!(byte, b' ' | 0))
-}
-
-/// The lines that have an end.
-fn complete_lines(text: &[u8]) -> &[u8] {
-    let end = text.iter().rposition(|byte| *byte == b'\n');
-    &text[..end.map_or(0, |end| end + 1)]
-}
-
-/// How a program ended, or why there was none.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum RunOutcome {
-    /// It could not be started; the code is what a shell would say (126, 127, or 125 for our own failure).
-    Launch {
-        launch_error: String,
-        exit_code: i32,
-    },
-    /// The agent withdrew it before it was started.
-    Withdrawn {
-        withdrawn: String,
-    },
-    /// Its container is gone, and nobody knows how it ended.
-    Lost {
-        lost: String,
-    },
-    Exited {
-        exit_code: i32,
-    },
-    Signaled {
-        signal: i32,
-    },
-}
-
-impl RunOutcome {
-    /// The code a shell reports: 128+N for signal N; none when there was no program.
-    pub fn code(&self) -> Option<i32> {
-        match self {
-            Self::Launch { exit_code, .. } | Self::Exited { exit_code } => Some(*exit_code),
-            Self::Signaled { signal } => Some(128 + signal),
-            Self::Withdrawn { .. } | Self::Lost { .. } => None,
-        }
-    }
 }
 
 /// A job's folder could not be read or written.
@@ -319,11 +182,6 @@ impl JobDir {
         self.0.join(RECORD).is_file()
     }
 
-    /// Keeps the journal's rows of the job beside its record. Not synced: a power cut that takes the file also ends the job.
-    pub fn write_replica(&self, replica: &Replica) -> Result<(), RecordError> {
-        self.write_file(REPLICA, replica)
-    }
-
     /// Writes a file beside the record. Readers see it whole or not at all.
     fn write_file(&self, name: &str, content: &impl Serialize) -> Result<(), RecordError> {
         let write = || -> io::Result<()> {
@@ -338,17 +196,6 @@ impl JobDir {
             fs::rename(&new, self.0.join(name))
         };
         write().map_err(|error| self.error("write", name, error))
-    }
-
-    /// What [`JobDir::write_replica`] kept last; `None` where there is none or it is not whole.
-    pub fn replica(&self) -> Option<Replica> {
-        let text = fs::read(self.0.join(REPLICA)).ok()?;
-        serde_json::from_slice(&text).ok()
-    }
-
-    pub fn remove_replica(&self) {
-        // Most jobs have none.
-        let _ = fs::remove_file(self.0.join(REPLICA));
     }
 
     /// Lets its user reach the log by its name. The records stay the agent's.
@@ -371,49 +218,14 @@ impl JobDir {
     }
 
     pub fn spec(&self) -> Result<Option<LaunchSpec>, RecordError> {
-        self.spec_in(&self.text()?)
-    }
-
-    fn spec_in(&self, text: &[u8]) -> Result<Option<LaunchSpec>, RecordError> {
-        let mut lines = complete_lines(text).split(|byte| *byte == b'\n');
-        let first = lines.next().unwrap_or_default();
-        match is_blank(first) {
-            true => Ok(None),
-            false => serde_json::from_slice(first)
-                .map(Some)
-                .map_err(|error| self.error("parse", RECORD, error.into())),
-        }
+        self.parsed(record::parse_spec(&self.text()?))
     }
 
     /// Makes the spec blank and with it the job's environment, and removes the job's script.
     pub fn erase_spec(&self) -> Result<(), RecordError> {
         // Most jobs have none.
         let _ = fs::remove_file(self.0.join(SCRIPT));
-        let forget = || {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open(self.0.join(RECORD))?;
-            let mut text = Vec::new();
-            (&file).read_to_end(&mut text)?;
-            let first = text.split(|byte| *byte == b'\n').next();
-            let first = first.unwrap_or_default();
-            // One that is not whole was never begun to be carried out, and nothing comes after it.
-            match first.len() == text.len() {
-                true => file.set_len(0),
-                false if is_blank(first) => Ok(()),
-                false => {
-                    file.write_all_at(&vec![b' '; first.len()], 0)?;
-                    if first.len() >= BLOCK {
-                        // A large environment need not stay as blanks; where files have no holes it does.
-                        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                        let _ = fallocate(&file, flags, 0, first.len() as u64);
-                    }
-                    Ok(())
-                }
-            }
-        };
-        match forget() {
+        match record::blank_spec(&self.0.join(RECORD)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(self.error("delete the beginning of", RECORD, error))
             }
@@ -465,16 +277,13 @@ impl JobDir {
     /// All that is written down, and what is to be started, at once.
     pub fn read_all(&self) -> Result<(Option<LaunchSpec>, Record), RecordError> {
         let text = self.text()?;
-        Ok((self.spec_in(&text)?, self.record_in(&text)?))
+        let spec = self.parsed(record::parse_spec(&text))?;
+        Ok((spec, self.parsed(Record::parse(&text))?))
     }
 
     /// All that is written down.
     pub fn record(&self) -> Result<Record, RecordError> {
-        self.record_in(&self.text()?)
-    }
-
-    fn record_in(&self, text: &[u8]) -> Result<Record, RecordError> {
-        Record::parse(text).map_err(|error| self.error("parse", RECORD, error.into()))
+        self.parsed(Record::parse(&self.text()?))
     }
 
     /// Whether a build that kept other records has started the job: what it wrote is not read, and the job never started again.
@@ -567,29 +376,15 @@ impl JobDir {
 
     /// It is the last that is ever written down, so nothing else is read for it.
     pub fn exit(&self) -> Result<Option<ExitRecord>, RecordError> {
-        self.exit_in(&self.text()?)
+        self.parsed(record::parse_exit(&self.text()?))
     }
 
     /// How it ended, or that it runs.
     pub fn progress(&self) -> Result<(Option<ExitRecord>, Option<StartRecord>), RecordError> {
         let text = self.text()?;
-        match self.exit_in(&text)? {
+        match self.parsed(record::parse_exit(&text))? {
             Some(exit) => Ok((Some(exit), None)),
-            None => Ok((None, self.record_in(&text)?.started)),
-        }
-    }
-
-    fn exit_in(&self, text: &[u8]) -> Result<Option<ExitRecord>, RecordError> {
-        let mut lines = complete_lines(text)
-            .trim_ascii_end()
-            .rsplit(|byte| *byte == b'\n');
-        match lines.next().filter(|line| line.starts_with(b"{\"exit\":")) {
-            Some(line) => match serde_json::from_slice(line) {
-                Ok(RecordLine::Exit(exit)) => Ok(Some(exit)),
-                Ok(_) => Ok(None),
-                Err(error) => Err(self.error("parse", RECORD, error.into())),
-            },
-            None => Ok(None),
+            None => Ok((None, self.parsed(Record::parse(&text))?.started)),
         }
     }
 
@@ -598,48 +393,13 @@ impl JobDir {
         self.append(&[RecordLine::Exit(exit.clone())], true)
     }
 
-    /// Adds to what is written down; whoever calls holds the lock. Readers see a line whole or not at all.
+    /// Appends to the record. The caller holds the lock.
     fn append(&self, lines: &[RecordLine], durable: bool) -> Result<(), RecordError> {
-        let append = || -> io::Result<()> {
-            let mut body = Vec::new();
-            for line in lines {
-                serde_json::to_writer(&mut body, line)?;
-                body.push(b'\n');
-            }
-            failpoint::write("record.new")?;
-            let mut file = OpenOptions::new()
-                .read(true)
-                .append(true)
-                .create(true)
-                .mode(0o600)
-                .open(self.0.join(RECORD))?;
-            let mut text = Vec::new();
-            file.read_to_end(&mut text)?;
-            let (end, length) = (complete_lines(&text).len(), text.len());
-            if end < length {
-                file.set_len(end as u64)?;
-            }
-            if end == 0 {
-                // Nothing is to be started any more; the first line is the spec's all the same.
-                body.insert(0, b'\n');
-            }
-            if let Err(error) = file.write_all(&body) {
-                // What the disk did not take whole it shall not keep in part.
-                let _ = file.set_len(end as u64);
-                return Err(error);
-            }
-            failpoint::reach("record.written");
-            if durable {
-                file.sync_data()?;
-                let is_known = Record::parse(&text).is_ok_and(|record| record.launch.is_some());
-                if !is_known {
-                    File::open(&self.0)?.sync_data()?;
-                }
-            }
-            failpoint::reach("record.there");
-            Ok(())
-        };
-        append().map_err(|error| self.error("write", RECORD, error))
+        record::append(&self.0, lines, durable).map_err(|error| self.error("write", RECORD, error))
+    }
+
+    fn parsed<T>(&self, parsed: serde_json::Result<T>) -> Result<T, RecordError> {
+        parsed.map_err(|error| self.error("parse", RECORD, error.into()))
     }
 
     fn text(&self) -> Result<Vec<u8>, RecordError> {
@@ -688,7 +448,10 @@ pub fn erase_leftover_specs(jobs: &Path, lives: impl Fn(JobId) -> bool) {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
+    use crate::host::process::Process;
 
     fn dir() -> (tempfile::TempDir, JobDir) {
         let root = tempfile::tempdir().unwrap();
@@ -715,51 +478,6 @@ mod tests {
         dir.write_spec(&spec).unwrap();
         assert_eq!(dir.spec().unwrap(), Some(spec));
         (root, dir)
-    }
-
-    #[test]
-    fn an_exit_record_has_one_field_for_how_it_ended() {
-        let at: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
-        let cases = [
-            (
-                RunOutcome::Exited { exit_code: 3 },
-                r#"{"exit_code":3,"at":"2026-01-02T03:04:05Z"}"#,
-                Some(3),
-            ),
-            (
-                RunOutcome::Signaled { signal: 9 },
-                r#"{"signal":9,"at":"2026-01-02T03:04:05Z"}"#,
-                Some(137),
-            ),
-            (
-                RunOutcome::Launch {
-                    launch_error: "no".into(),
-                    exit_code: 127,
-                },
-                r#"{"launch_error":"no","exit_code":127,"at":"2026-01-02T03:04:05Z"}"#,
-                Some(127),
-            ),
-            (
-                RunOutcome::Withdrawn {
-                    withdrawn: "cancelled".into(),
-                },
-                r#"{"withdrawn":"cancelled","at":"2026-01-02T03:04:05Z"}"#,
-                None,
-            ),
-            (
-                RunOutcome::Lost {
-                    lost: "gone".into(),
-                },
-                r#"{"lost":"gone","at":"2026-01-02T03:04:05Z"}"#,
-                None,
-            ),
-        ];
-        for (outcome, text, code) in cases {
-            let exit = ExitRecord { outcome, at };
-            assert_eq!(serde_json::to_string(&exit).unwrap(), text);
-            assert_eq!(serde_json::from_str::<ExitRecord>(text).unwrap(), exit);
-            assert_eq!(exit.outcome.code(), code);
-        }
     }
 
     #[test]

@@ -8,23 +8,23 @@ mod adopt;
 mod follow;
 mod make;
 mod output;
+mod remove;
 mod signals;
 mod stop;
 
-use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use bollard::Docker;
-use bollard::query_parameters::RemoveContainerOptions;
 
-use super::engine::EngineFailure;
-use super::{cdi, engine};
+use super::engine;
 use crate::host::clock::now;
 use crate::host::failpoint::reach;
 use crate::host::process::Process;
 use crate::job_dir::container_spec::Plan;
 use crate::job_dir::{JobDir, LaunchSpec, RunOutcome, StartRecord};
 use crate::supervisor::{StdioMode, SuperviseError, finish, log_record_error, write_stderr};
+use follow::CreatedContainer;
+use make::ContainerCreation;
 use output::Attached;
 use signals::{SignalEvent, Signals};
 
@@ -35,24 +35,13 @@ const AGAIN: Duration = Duration::from_millis(500);
 const LOOKS: u32 = 3;
 
 /// One job, for as long as this process supervises it.
+#[derive(Clone, Copy)]
 struct ContainerJob<'a> {
     dir: &'a JobDir,
     spec: &'a LaunchSpec,
     plan: &'a Plan,
     place: StdioMode,
     me: Process,
-    /// The create call was made, so a container may exist whose id is unknown.
-    asked: Cell<bool>,
-    /// So often in a row the engine said that the name is given, since it was asked without an answer.
-    given: Cell<u32>,
-    /// The signal that ends its container, once the engine has said which.
-    stop_signal: RefCell<Option<String>>,
-}
-
-/// A container, and the engine that has it.
-struct CreatedContainer {
-    docker: Docker,
-    id: String,
 }
 
 /// Sees to the job until its container has ended and is gone.
@@ -75,20 +64,18 @@ pub fn run(
         plan,
         place,
         me: Process::this().map_err(SuperviseError::Setup)?,
-        asked: Cell::new(false),
-        given: Cell::new(0),
-        stop_signal: RefCell::default(),
     };
     let outcome = runtime.block_on(async {
         // From here on a signal is handled and kills no process.
         let mut signals = Signals::new(place).map_err(SuperviseError::Setup)?;
+        let mut creation = ContainerCreation::new(job);
         let (outcome, made) = match &plan.starter {
-            Some(starter) => job.adopt(starter, &mut signals).await?,
-            None => job.live(&mut signals).await?,
+            Some(starter) => adopt::adopt(&mut creation, starter, &mut signals).await?,
+            None => job.live(&mut creation, &mut signals).await?,
         };
         reach("container.ended");
         finish(dir, place, &outcome);
-        job.clear(made.as_ref()).await;
+        creation.clear(made.as_ref()).await;
         Ok::<_, SuperviseError>(outcome)
     })?;
     // A thread may be waiting for a key press that never comes.
@@ -96,19 +83,20 @@ pub fn run(
     Ok(outcome)
 }
 
-impl ContainerJob<'_> {
+impl<'a> ContainerJob<'a> {
     async fn live(
-        &self,
+        self,
+        creation: &mut ContainerCreation<'a>,
         signals: &mut Signals,
-    ) -> Result<(RunOutcome, Option<CreatedContainer>), SuperviseError> {
+    ) -> Result<(RunOutcome, Option<CreatedContainer<'a>>), SuperviseError> {
         if self.dir.launch()?.is_some() {
             return self.go_on(signals).await;
         }
-        let made = match self.make(signals).await {
+        let made = match creation.make(signals).await {
             Ok(made) => made,
             Err((outcome, made)) => return Ok((outcome, made)),
         };
-        let attached = match self.attach(&made).await {
+        let attached = match made.attach().await {
             Ok(attached) => attached,
             Err(outcome) => return Ok((outcome, Some(made))),
         };
@@ -121,7 +109,7 @@ impl ContainerJob<'_> {
         let outcome = match made.docker.start_container(&made.id, None).await {
             Ok(()) => {
                 reach("container.started");
-                self.follow(&made, attached, signals).await
+                made.follow(attached, signals).await
             }
             // It may have been heard, and its answer lost.
             Err(error) if engine::is_unavailable(&error) => {
@@ -138,18 +126,15 @@ impl ContainerJob<'_> {
 
     /// Another supervisor made it, and died.
     async fn go_on(
-        &self,
+        self,
         signals: &mut Signals,
-    ) -> Result<(RunOutcome, Option<CreatedContainer>), SuperviseError> {
+    ) -> Result<(RunOutcome, Option<CreatedContainer<'a>>), SuperviseError> {
         // The receiver of stop requests, from now on.
         self.dir.write_launch(&self.begun(self.me))?;
         let Some(docker) = self.engine_again().await else {
             return Ok((lost(), None));
         };
-        let made = CreatedContainer {
-            docker,
-            id: self.plan.name.clone(),
-        };
+        let made = CreatedContainer::new(self, docker, self.plan.name.clone());
         let outcome = self.start_unless_started(&made, None, signals).await?;
         Ok((outcome, Some(made)))
     }
@@ -162,12 +147,12 @@ impl ContainerJob<'_> {
     /// The attached client gave up.
     async fn start_unless_started(
         &self,
-        made: &CreatedContainer,
+        made: &CreatedContainer<'_>,
         attached: Option<Attached>,
         signals: &mut Signals,
     ) -> Result<RunOutcome, SuperviseError> {
         loop {
-            match self.state(made).await {
+            match made.state().await {
                 follow::State::Created if self.dir.is_stop_requested() => return Ok(withdrawn()),
                 // The terminal's streams to it broke off as well.
                 follow::State::Created if self.place != StdioMode::Background => {
@@ -192,7 +177,7 @@ impl ContainerJob<'_> {
                 told = signals.next() => self.is_given_up(told)?,
             }
         }
-        Ok(self.follow(made, attached, signals).await)
+        Ok(made.follow(attached, signals).await)
     }
 
     /// Handles a signal before it is known whether there is a container to pass it on to.
@@ -242,42 +227,6 @@ impl ContainerJob<'_> {
         }
     }
 
-    /// Takes the container away, and what was made for it.
-    async fn clear(&self, made: Option<&CreatedContainer>) {
-        while let Err(trouble) = self.take_away(made).await {
-            // No client waits for a supervisor in the background.
-            if matches!(trouble, EngineFailure::Unavailable(_)) && self.may_wait() {
-                tokio::time::sleep(AGAIN).await;
-                continue;
-            }
-            let (name, why) = (&self.plan.name, trouble.message());
-            self.print(&format!("cannot remove the container {name}: {why}"));
-            break;
-        }
-        if let Some(folder) = &self.plan.cdi
-            && let Err(error) = cdi::remove(folder, &self.plan.name)
-        {
-            self.print(&format!("cannot remove the container's CDI file: {error}"));
-        }
-    }
-
-    /// The container, or what became of asking for one.
-    async fn take_away(&self, made: Option<&CreatedContainer>) -> Result<(), EngineFailure> {
-        if let Some(made) = made {
-            remove(&made.docker, &made.id).await?;
-        } else if self.asked.get() {
-            let docker = engine::connect(&self.plan.socket).await?;
-            for _ in 0..LOOKS {
-                if self.clear_leftover(&docker).await? {
-                    break;
-                }
-                tokio::time::sleep(AGAIN).await;
-            }
-        }
-        self.asked.set(false);
-        Ok(())
-    }
-
     /// Prints to the attached terminal. After a job's start its log holds the container's output alone: its length
     /// tells the next supervisor where to go on.
     fn print(&self, text: &str) {
@@ -288,23 +237,6 @@ impl ContainerJob<'_> {
 
     fn started(&self, process: Process) {
         log_record_error(self.dir.write_started(&self.begun(process)));
-    }
-}
-
-/// Takes a container away, running or not.
-///
-/// # Errors
-/// When it stays; that it is gone already is no failure.
-async fn remove(docker: &Docker, id: &str) -> Result<(), bollard::errors::Error> {
-    let options = RemoveContainerOptions {
-        v: true,
-        force: true,
-        ..RemoveContainerOptions::default()
-    };
-    match docker.remove_container(id, Some(options)).await {
-        // 409: another client removes it.
-        Err(error) if !matches!(engine::status(&error), Some(404 | 409)) => Err(error),
-        _ => Ok(()),
     }
 }
 

@@ -166,7 +166,7 @@ fn update_gpu_health(
         let answers = answers(sample, uuid);
         device.is_lost = is_lost(sample, uuid);
         let mode = if answers {
-            device.assigned
+            device.mode.assigned
         } else {
             Mode::Unmanaged
         };

@@ -19,7 +19,7 @@ use divvy_core::{Bytes, Grant, JobId, JobState, Wait};
 use divvy_ledger::Snapshot;
 
 use super::query::estimate::StartEstimator;
-use super::query::metrics::{DaemonStats, Page};
+use super::query::metrics::{DaemonStats, GpuFacts, Page};
 use super::query::reference::JobRef;
 use super::query::view::JobView;
 use crate::compute::ComputeUsage;
@@ -353,8 +353,8 @@ fn gpu_to_api(
             _ => ENFORCEMENT.to_owned(),
         },
         process_memory_known: device.reports_process_memory,
-        memory_mismatch_bytes: device.mismatch.map(Bytes::get),
-        memory_mismatch_max_bytes: device.mismatch_max.get(),
+        memory_mismatch_bytes: device.ledger_error.sum.map(Bytes::get),
+        memory_mismatch_max_bytes: device.ledger_error.max.get(),
         bypass_pids,
         mig: mig::view::mig_of(state, &gpu.uuid),
         problem: match device.gpu.away {
@@ -362,7 +362,7 @@ fn gpu_to_api(
             false => mig::view::trouble_of(&state.mig, device),
         },
         lost: device.gpu.away.then(|| v1::GpuLost {
-            mode: device.assigned.name().to_owned(),
+            mode: device.mode.assigned.name().to_owned(),
             for_good: device.is_lost,
         }),
     }
@@ -378,24 +378,24 @@ pub fn metrics_page(state: &State, fx: &Effects, io: &Io) -> Page {
         queues: list_queues(state, io),
         bypasses: state.gpus.bypasses,
         migs: state.mig.counts,
-        buses: {
-            let devices = state.gpus.devices.iter();
-            devices
-                .map(|device| (device.gpu.index, device.bus.clone()))
-                .collect()
-        },
-        instances: {
-            let made = state.mig.instances().values();
-            let made = made.filter_map(|instance| instance.info.as_ref());
-            made.map(|made| (made.uuid.to_string(), made.id)).collect()
-        },
-        power: BTreeMap::new(),
+        gpu_facts: gpu_facts(state),
         daemon_stats: project_metrics(state, fx, io),
-        lost: {
-            let lost = state.gpus.devices.iter().filter(|device| device.gpu.away);
-            lost.map(|device| device.gpu.index).collect()
-        },
         now: now(),
+    }
+}
+
+fn gpu_facts(state: &State) -> GpuFacts {
+    let devices = || state.gpus.devices.iter();
+    let lost = devices().filter(|device| device.gpu.away);
+    let made = state.mig.instances().values();
+    let made = made.filter_map(|instance| instance.info.as_ref());
+    GpuFacts {
+        buses: devices()
+            .map(|device| (device.gpu.index, device.bus.clone()))
+            .collect(),
+        instances: made.map(|made| (made.uuid.to_string(), made.id)).collect(),
+        power: BTreeMap::new(),
+        lost: lost.map(|device| device.gpu.index).collect(),
     }
 }
 
@@ -445,23 +445,24 @@ fn project_metrics(state: &State, fx: &Effects, io: &Io) -> DaemonStats {
 
 pub fn node(jobs: &Jobs, io: &Io) -> v1::Node {
     v1::Node {
-        hostname: io.config.hostname.clone(),
+        hostname: io.config.node.hostname.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
-        driver_version: io.config.driver_version.clone(),
+        driver_version: io.config.node.driver_version.clone(),
         simulated: io
             .config
+            .node
             .simulated
             .as_ref()
             .map(|simulated| simulated.models.clone()),
-        order: match io.config.order {
+        order: match io.config.schedule.order {
             divvy_core::Order::Strict => "strict".to_owned(),
             divvy_core::Order::Fairness => "fairness".to_owned(),
         },
-        backfill: io.config.backfill,
+        backfill: io.config.schedule.backfill,
         home: io.config.home.state().display().to_string(),
         system: !io.config.rules.is_private(),
-        on_bypass: io.config.on_bypass.to_string(),
+        on_bypass: io.config.confinement.on_bypass.to_string(),
         front_end: io.config.front_end.clone(),
         default_image: (io.config.containers.default.as_ref())
             .map(|container| container.image.clone()),

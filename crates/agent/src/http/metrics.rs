@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
     api.observer.wait_for_fresh_sample().await;
     let mut page = api.mailbox.query(|cycle| Ok(cycle.metrics())).await?;
-    page.power = power(Arc::clone(&api.observer)).await;
+    page.gpu_facts.power = power(Arc::clone(&api.observer)).await;
     let home = Arc::clone(&api.home);
     let page = run_blocking(move || {
         let glances = std::mem::take(&mut page.glances).into_iter();

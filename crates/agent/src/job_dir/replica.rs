@@ -1,8 +1,14 @@
 //! Replicas: the journal's rows of one job as its folder keeps them, so that a journal that was lost or is older can be completed.
 
+use std::fs;
+
 use divvy_core::JobId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use super::{JobDir, RecordError};
+
+const REPLICA: &str = "replica";
 
 /// One row: its columns by name.
 pub type Row = Map<String, Value>;
@@ -28,5 +34,22 @@ impl Replica {
     /// would not do, since a clock can be set back.
     pub fn seq(&self) -> i64 {
         self.seq
+    }
+
+    /// Keeps the journal's rows of the job beside its record. Not synced: a power cut that takes the file also ends the
+    /// job.
+    pub fn write(&self, dir: &JobDir) -> Result<(), RecordError> {
+        dir.write_file(REPLICA, self)
+    }
+
+    /// Returns the replica that was written last; `None` where there is none or it is not whole.
+    pub fn read(dir: &JobDir) -> Option<Self> {
+        let text = fs::read(dir.path().join(REPLICA)).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    pub fn remove(dir: &JobDir) {
+        // Most jobs have none.
+        let _ = fs::remove_file(dir.path().join(REPLICA));
     }
 }

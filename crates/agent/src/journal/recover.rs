@@ -120,7 +120,7 @@ fn read_last_run(id: JobId, folder: &Path) -> Result<Option<RecoverableRun>, Rec
     // The one beside the record is of a later change, or of an earlier start that came to nothing.
     let replica = recorded
         .into_iter()
-        .chain(dir.replica())
+        .chain(Replica::read(&dir))
         .max_by_key(Replica::seq);
     let Some(replica) = replica.filter(|replica| replica.id() == Some(id)) else {
         return Ok(None);

@@ -549,7 +549,10 @@ fn what_was_held_is_counted_through_every_change_and_when_it_ended_by_its_record
         spans.iter().map(|span| span.ended).max(),
         Some(end.as_microsecond())
     );
-    assert_eq!((spans[0].user.as_str(), spans[0].memory), ("me", 4 << 30));
+    assert_eq!(
+        (spans[0].owner.user.as_str(), spans[0].memory),
+        ("me", 4 << 30)
+    );
     usage_between(&path, window, Some(1001), |_| panic!("it is another's")).unwrap();
     // Given back once.
     store.release_allocations(&job).unwrap();
@@ -593,7 +596,7 @@ fn an_older_journal_says_what_it_knows_of_usage() {
         "1970-01-01T00:00:10Z".parse().unwrap(),
     );
     usage_between(&path, window, None, |span| {
-        found.push((span.job.0, span.share, span.began, span.ended));
+        found.push((span.owner.job.0, span.share, span.began, span.ended));
     })
     .unwrap();
     assert_eq!(

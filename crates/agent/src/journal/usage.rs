@@ -15,7 +15,7 @@ use rusqlite::{Row, params};
 use super::{Store, StoreError, events, rows, sql};
 use crate::host::clock::now;
 use crate::model::job::{Credentials, Job};
-use crate::model::usage::{Metered, Span};
+use crate::model::usage::{Metered, Span, SpanOwner};
 
 /// Columns of a row, from a holding `h` and its job `j`, with its end as `?2`.
 const FROM_HOLDING: &str = "h.job, j.name, j.uid, j.user, j.project, j.queue, h.gpu_uuid, h.gpu_index, h.share, h.memory, \
@@ -130,11 +130,13 @@ pub fn usage_between(
 
 fn span(row: &Row<'_>) -> rusqlite::Result<Span> {
     Ok(Span {
-        job: JobId(row.get(0)?),
-        name: row.get(1)?,
-        user: row.get(3)?,
-        project: row.get(4)?,
-        queue: row.get(5)?,
+        owner: SpanOwner {
+            job: JobId(row.get(0)?),
+            name: row.get(1)?,
+            user: row.get(3)?,
+            project: row.get(4)?,
+            queue: row.get(5)?,
+        },
         gpu_uuid: row.get(6)?,
         gpu_index: row.get(7)?,
         share: row.get(8)?,

@@ -42,11 +42,7 @@ impl Metered {
 /// One amount of one GPU over one stretch of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    pub job: JobId,
-    pub name: String,
-    pub user: String,
-    pub project: Option<String>,
-    pub queue: String,
+    pub owner: SpanOwner,
     pub gpu_uuid: String,
     pub gpu_index: u32,
     /// Thousandths.
@@ -58,6 +54,16 @@ pub struct Span {
     pub began: i64,
     pub ended: i64,
     pub metered: Metered,
+}
+
+/// The job of a span, and what its usage is summed by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpanOwner {
+    pub job: JobId,
+    pub name: String,
+    pub user: String,
+    pub project: Option<String>,
+    pub queue: String,
 }
 
 /// What rows are put together by.
@@ -178,7 +184,7 @@ impl UsageReport {
         // Rounding must not make more of it than was held.
         let within = (used - loaned).min(measured);
         let sum = self.sums.entry(key(&self.by, &span)).or_default();
-        sum.jobs.insert(span.job);
+        sum.jobs.insert(span.owner.job);
         sum.allocated += allocated;
         sum.used += used;
         sum.loaned += used - within;
@@ -200,12 +206,13 @@ impl UsageReport {
 
 fn key(by: &[GroupBy], span: &Span) -> Key {
     let has = |one| by.contains(&one);
+    let owner = &span.owner;
     Key {
-        user: has(GroupBy::User).then(|| span.user.clone()),
-        project: span.project.clone().filter(|_| has(GroupBy::Project)),
-        queue: has(GroupBy::Queue).then(|| span.queue.clone()),
+        user: has(GroupBy::User).then(|| owner.user.clone()),
+        project: owner.project.clone().filter(|_| has(GroupBy::Project)),
+        queue: has(GroupBy::Queue).then(|| owner.queue.clone()),
         gpu: has(GroupBy::Gpu).then(|| (span.gpu_index, span.gpu_uuid.clone())),
-        job: has(GroupBy::Job).then(|| (span.job, span.name.clone())),
+        job: has(GroupBy::Job).then(|| (owner.job, owner.name.clone())),
     }
 }
 
@@ -253,11 +260,13 @@ mod tests {
 
     fn span(job: u64, user: &str, share: u16, (began, ended): (i64, i64)) -> Span {
         Span {
-            job: JobId(job),
-            name: "train".into(),
-            user: user.into(),
-            project: None,
-            queue: "default".into(),
+            owner: SpanOwner {
+                job: JobId(job),
+                name: "train".into(),
+                user: user.into(),
+                project: None,
+                queue: "default".into(),
+            },
             gpu_uuid: "GPU-1".into(),
             gpu_index: 0,
             share,

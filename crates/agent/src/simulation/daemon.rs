@@ -24,7 +24,10 @@ use super::with;
 use crate::auth::Rules;
 use crate::checkpoint::CheckpointOps;
 use crate::compute::ComputeScheduler;
-use crate::config::{Config, Containers, InjectionPreference, Programs, Simulated};
+use crate::config::{
+    Config, Confinement, Containers, InjectionPreference, Limits, NodeConfig, Programs,
+    ScheduleConfig, Simulated,
+};
 use crate::container::gc::ContainerGc;
 use crate::controller::mailbox::Message;
 use crate::controller::{Controller, ControllerParts};
@@ -238,25 +241,40 @@ fn config(home: &Home, manner: DaemonOptions) -> Config {
     let preload = with(|world| world.preload.clone()).expect("a simulation");
     Config {
         home: home.clone(),
-        queues: vec![
-            queue("dual=2"),
-            queue("half=0.5"),
-            queue("quarter=0.25"),
-            QueueSpec::open(QueueName::default_queue()),
-        ],
-        order: manner.order,
-        backfill: manner.backfill,
-        preemption: manner.preemption,
-        max_jobs: crate::config::DEFAULT_MAX_JOBS,
-        max_texts: crate::config::DEFAULT_MAX_TEXT_BYTES,
+        node: NodeConfig {
+            hostname: "simulated".to_owned(),
+            driver_version: "simulated".to_owned(),
+            simulated: Some(Simulated {
+                models: "a100-80gb:3".to_owned(),
+                lib: home.state().join("lib"),
+                state: home.state().join("sim"),
+            }),
+        },
+        schedule: ScheduleConfig {
+            queues: vec![
+                queue("dual=2"),
+                queue("half=0.5"),
+                queue("quarter=0.25"),
+                QueueSpec::open(QueueName::default_queue()),
+            ],
+            order: manner.order,
+            backfill: manner.backfill,
+            preemption: manner.preemption,
+        },
+        limits: Limits {
+            max_jobs: crate::config::DEFAULT_MAX_JOBS,
+            max_texts: crate::config::DEFAULT_MAX_TEXT_BYTES,
+            max_log_bytes: None,
+        },
         grace: Duration::from_secs(2),
         idle: None,
         retention: crate::RetentionPolicy::default(),
-        max_log_bytes: None,
         front_end: None,
-        on_bypass: BypassPolicy::Deny,
-        refuse_user_namespaces: false,
-        hostname: "simulated".to_owned(),
+        confinement: Confinement {
+            on_bypass: BypassPolicy::Deny,
+            refuse_user_namespaces: false,
+            cgroup_parent: Err("a simulation".to_owned()),
+        },
         programs: Programs {
             // What claims are given of the simulated driver is beside it.
             divvy: home.state().join("divvy"),
@@ -264,17 +282,10 @@ fn config(home: &Home, manner: DaemonOptions) -> Config {
             wrappers: Err("a simulation".to_owned()),
             injection_preference: InjectionPreference::Preload,
         },
-        simulated: Some(Simulated {
-            models: "a100-80gb:3".to_owned(),
-            lib: home.state().join("lib"),
-            state: home.state().join("sim"),
-        }),
-        driver_version: "simulated".to_owned(),
         containers: Containers {
             cdi: Some(home.state().join("cdi")),
             ..Containers::default()
         },
-        cgroup_parent: Err("a simulation".to_owned()),
         rules: Arc::new(rules(home)),
     }
 }
@@ -298,11 +309,10 @@ impl Daemon {
                 let wanted = wishes.get(&gpu.uuid).copied();
                 let mig = gpu.mig.as_ref().map(|mig| mig.mode);
                 let mode = effective_mode(wanted.map(|wanted| wanted.mode), mig);
-                Device {
-                    requested_mode: wanted,
-                    is_managed: true,
-                    ..Device::new(gpu, mode, CONTEXT)
-                }
+                let mut device = Device::new(gpu, mode, CONTEXT);
+                device.mode.requested = wanted;
+                device.is_managed = true;
+                device
             })
             .collect();
         let preload = with(|world| world.preload.clone()).expect("a simulation");

@@ -28,11 +28,11 @@ use futures_util::StreamExt as _;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::follow::{State, until};
-use super::make::Ended;
+use super::follow::{CreatedContainer, State, until};
+use super::make::{ContainerCreation, Ended};
 use super::signals::{SignalEvent, Signals};
 use super::stop::StopSequence;
-use super::{AGAIN, ContainerJob, CreatedContainer, LOOKS, launch_failed, lost, withdrawn};
+use super::{AGAIN, ContainerJob, LOOKS, launch_failed, lost, withdrawn};
 use crate::container::gc::ContainerActivity;
 use crate::container::inspect;
 use crate::host::clock::now;
@@ -41,9 +41,14 @@ use crate::job_dir::container_spec::{JOINS, Starter};
 use crate::job_dir::{ContainerRecord, RunOutcome, StartRecord};
 use crate::supervisor::{SuperviseError, log_record_error, write_stderr};
 
-/// What is known of the container.
-struct AdoptedContainer {
-    made: Option<CreatedContainer>,
+/// The watch over a container that another program starts.
+struct Adoption<'a> {
+    job: ContainerJob<'a>,
+    starter: Process,
+    /// The moment of the launch.
+    since: Timestamp,
+    story: Story,
+    made: Option<CreatedContainer<'a>>,
     /// Its first process is written down.
     runs: bool,
     /// So many looks in a row found nothing that runs or has run.
@@ -79,111 +84,119 @@ impl Story {
     }
 }
 
-impl ContainerJob<'_> {
-    /// From the first supervisor or a later one to the end of the container; what is left of one that was only looked into.
-    pub(super) async fn adopt(
-        &self,
-        starter: &Starter,
-        signals: &mut Signals,
-    ) -> Result<(RunOutcome, Option<CreatedContainer>), SuperviseError> {
-        let first = self.dir.launch()?;
-        if first.is_none()
-            && let Err(ended) = self.look_ahead(signals).await
-        {
-            return Ok(ended);
-        }
-        // It may start at any moment from here on, so no second supervisor may be started for this job.
-        let since = first.as_ref().map_or_else(now, |begun| begun.at);
-        self.dir.write_launch(&StartRecord {
-            process: self.me,
-            at: since,
-            boot_ns: None,
-        })?;
-        let line = match starter {
-            Starter::Process(process) => {
-                return Ok((self.watch_container(*process, since, signals).await?, None));
-            }
-            Starter::Line(line) => line,
-        };
-        let mut child = match started(line) {
-            Ok(child) => child,
-            Err(why) => {
-                write_stderr(&why);
-                return Ok((launch_failed(125, why), None));
-            }
-        };
-        // An ended container has no process any more, and is not waited for.
-        let process = Process::with_pid(child.id()).unwrap_or(Process {
-            pid: child.id(),
-            start_time: 0,
-        });
-        let outcome = self.watch_container(process, since, signals).await?;
-        let ended = tokio::task::spawn_blocking(move || child.wait()).await;
-        let code = ended
-            .ok()
-            .and_then(Result::ok)
-            .and_then(|status| status.code());
-        let outcome = match (outcome, code) {
-            // Without a container the starter's own code says why.
-            (RunOutcome::Withdrawn { withdrawn }, Some(code)) => launch_failed(code, withdrawn),
-            (outcome, _) => outcome,
-        };
-        Ok((outcome, None))
+/// From the first supervisor or a later one to the end of the container; what is left of one that was only looked into.
+pub(super) async fn adopt<'a>(
+    creation: &mut ContainerCreation<'a>,
+    starter: &Starter,
+    signals: &mut Signals,
+) -> Result<(RunOutcome, Option<CreatedContainer<'a>>), SuperviseError> {
+    let job = creation.job;
+    let first = job.dir.launch()?;
+    if first.is_none()
+        && let Err(ended) = look_ahead(creation, signals).await
+    {
+        return Ok(ended);
     }
-
-    /// Makes a container as the starter's will be, looks into it, and takes it away again.
-    async fn look_ahead(&self, signals: &mut Signals) -> Result<(), Ended> {
-        let made = self.make(signals).await?;
-        tokio::select! {
-            () = self.clear(Some(&made)) => Ok(()),
-            () = self.is_unwanted(signals) => Err((withdrawn(), Some(made))),
+    // It may start at any moment from here on, so no second supervisor may be started for this job.
+    let since = first.as_ref().map_or_else(now, |begun| begun.at);
+    job.dir.write_launch(&StartRecord {
+        process: job.me,
+        at: since,
+        boot_ns: None,
+    })?;
+    let line = match starter {
+        Starter::Process(process) => {
+            let outcome = Adoption::new(job, *process, since).watch(signals).await;
+            return Ok((outcome, None));
         }
-    }
+        Starter::Line(line) => line,
+    };
+    let mut child = match started(line) {
+        Ok(child) => child,
+        Err(why) => {
+            write_stderr(&why);
+            return Ok((launch_failed(125, why), None));
+        }
+    };
+    // An ended container has no process any more, and is not waited for.
+    let process = Process::with_pid(child.id()).unwrap_or(Process {
+        pid: child.id(),
+        start_time: 0,
+    });
+    let outcome = Adoption::new(job, process, since).watch(signals).await;
+    let ended = tokio::task::spawn_blocking(move || child.wait()).await;
+    let code = ended
+        .ok()
+        .and_then(Result::ok)
+        .and_then(|status| status.code());
+    let outcome = match (outcome, code) {
+        // Without a container the starter's own code says why.
+        (RunOutcome::Withdrawn { withdrawn }, Some(code)) => launch_failed(code, withdrawn),
+        (outcome, _) => outcome,
+    };
+    Ok((outcome, None))
+}
 
-    async fn watch_container(
-        &self,
-        starter: Process,
-        since: Timestamp,
-        signals: &mut Signals,
-    ) -> Result<RunOutcome, SuperviseError> {
-        let mut sight = AdoptedContainer {
+/// Makes a container as the starter's will be, looks into it, and takes it away again.
+async fn look_ahead<'a>(
+    creation: &mut ContainerCreation<'a>,
+    signals: &mut Signals,
+) -> Result<(), Ended<'a>> {
+    let job = creation.job;
+    let made = creation.make(signals).await?;
+    tokio::select! {
+        () = creation.clear(Some(&made)) => Ok(()),
+        () = job.is_unwanted(signals) => Err((withdrawn(), Some(made))),
+    }
+}
+
+impl<'a> Adoption<'a> {
+    fn new(job: ContainerJob<'a>, starter: Process, since: Timestamp) -> Self {
+        Self {
+            job,
+            starter,
+            since,
+            story: Story { id: known(job) },
             made: None,
             runs: false,
             missed: 0,
-            ending: StopSequence::new(self.grace()),
-        };
-        let mut story = Story { id: self.known() };
+            ending: StopSequence::new(job.grace()),
+        }
+    }
+
+    /// From the launch to the end of the container.
+    async fn watch(&mut self, signals: &mut Signals) -> RunOutcome {
         loop {
-            let Some(docker) = self.engine_meanwhile(&mut sight, signals).await else {
-                return Ok(lost());
+            let Some(docker) = self.engine_meanwhile(signals).await else {
+                return lost();
             };
-            let mut events = docker.events(Some(self.events(since, None)));
+            let mut events = docker.events(Some(self.events(None)));
             loop {
                 // Events first: what they say of a container that is gone comes before the looks that do not find it.
                 tokio::select! {
                     biased;
                     event = events.next() => match event {
-                        Some(Ok(event)) => match story.hear(&event) {
-                            Some(outcome) => return Ok(outcome),
+                        Some(Ok(event)) => match self.story.hear(&event) {
+                            Some(outcome) => return outcome,
                             None if event.action.as_deref() == Some("start") => {}
                             None => continue,
                         },
                         // The engine has gone away; what happens meanwhile is in its events when it is back.
                         Some(Err(_)) | None => break,
                     },
-                    told = signals.next() => sight.told(told),
+                    told = signals.next() => self.told(told),
                     () = tokio::time::sleep(AGAIN / 2) => {}
                 }
-                let look = self.glance(&docker, (starter, since), &mut story, &mut sight);
+                let look = self.glance(&docker);
                 tokio::select! {
                     outcome = look => if let Some(outcome) = outcome {
-                        return Ok(outcome);
+                        return outcome;
                     },
                     // Independent of the engine's delays.
-                    told = signals.next() => sight.told(told),
+                    told = signals.next() => self.told(told),
                 }
-                if let Some(made) = &sight.made {
-                    self.urge(made, &mut sight.ending).await;
+                if let Some(made) = &self.made {
+                    made.urge(&mut self.ending).await;
                 }
             }
             tokio::time::sleep(AGAIN).await;
@@ -191,85 +204,72 @@ impl ContainerJob<'_> {
     }
 
     /// The engine, once it answers. What is to be done about the container meanwhile is done.
-    async fn engine_meanwhile(
-        &self,
-        sight: &mut AdoptedContainer,
-        signals: &mut Signals,
-    ) -> Option<Docker> {
-        let engine = self.engine_again();
+    async fn engine_meanwhile(&mut self, signals: &mut Signals) -> Option<Docker> {
+        let job = self.job;
+        let engine = job.engine_again();
         tokio::pin!(engine);
         loop {
-            let due = sight.made.as_ref().and_then(|_| sight.ending.due());
+            let due = self.made.as_ref().and_then(|_| self.ending.due());
             tokio::select! {
                 docker = &mut engine => return docker,
-                told = signals.next() => sight.told(told),
-                () = until(due) => if let Some(made) = &sight.made {
-                    self.urge(made, &mut sight.ending).await;
+                told = signals.next() => self.told(told),
+                () = until(due) => if let Some(made) = &self.made {
+                    made.urge(&mut self.ending).await;
                 },
             }
         }
     }
 
     /// Looks where the container is; how it ended, if it has. One that was made and not started is as good as none.
-    async fn glance(
-        &self,
-        docker: &Docker,
-        (starter, since): (Process, Timestamp),
-        story: &mut Story,
-        sight: &mut AdoptedContainer,
-    ) -> Option<RunOutcome> {
-        if self.is_abandoned() {
+    async fn glance(&mut self, docker: &Docker) -> Option<RunOutcome> {
+        if self.job.is_abandoned() {
             return Some(lost());
         }
-        if self.dir.is_stop_requested() {
-            sight.ending.request(Instant::now());
+        if self.job.dir.is_stop_requested() {
+            self.ending.request(Instant::now());
         }
-        let is_to_come = starter.is_alive() && !sight.ending.is_wanted();
-        if sight.made.is_none() {
+        let is_to_come = self.starter.is_alive() && !self.ending.is_wanted();
+        if self.made.is_none() {
             // An engine that does not say what there is has not said that there is nothing.
-            sight.made = self.find(docker, since, story).await.ok()?;
+            self.made = self.find(docker).await.ok()?;
         }
-        let state = match &sight.made {
-            Some(made) => self.state(made).await,
+        let state = match &self.made {
+            Some(made) => made.state().await,
             None => State::Gone,
         };
         match state {
             State::Ended(outcome) => return Some(outcome),
             State::Unknown => return None,
-            State::Gone | State::Created if story.id.is_none() && is_to_come => return None,
+            State::Gone | State::Created if self.story.id.is_none() && is_to_come => return None,
             State::Gone | State::Created => {
-                sight.missed += 1;
-                if sight.missed < LOOKS {
+                self.missed += 1;
+                if self.missed < LOOKS {
                     return None;
                 }
-                let written = self.written(docker, since, story.clone()).await.ok()?;
+                let written = self.written(docker).await.ok()?;
                 return Some(match written {
                     Some(outcome) => outcome,
-                    None if story.id.is_some() => lost(),
-                    None => not_begun(sight.ending.is_wanted()),
+                    None if self.story.id.is_some() => lost(),
+                    None => not_begun(self.ending.is_wanted()),
                 });
             }
             State::Running { .. } => {}
         }
-        sight.missed = 0;
-        if !sight.runs {
+        self.missed = 0;
+        if !self.runs {
             // Asked again at the next look, where the engine does not say.
-            let first = self.first_process(sight.made.as_ref()?).await?;
-            self.started(first);
-            sight.runs = true;
+            let first = self.made.as_ref()?.first_process().await?;
+            self.job.started(first);
+            self.runs = true;
         }
         None
     }
 
     /// The container's exit, from the events so far: the engine records the end before it removes a container, and
     /// clients that follow its events may get it later.
-    async fn written(
-        &self,
-        docker: &Docker,
-        since: Timestamp,
-        mut story: Story,
-    ) -> Result<Option<RunOutcome>, Error> {
-        let mut events = docker.events(Some(self.events(since, Some(now()))));
+    async fn written(&self, docker: &Docker) -> Result<Option<RunOutcome>, Error> {
+        let mut story = self.story.clone();
+        let mut events = docker.events(Some(self.events(Some(now()))));
         while let Some(event) = events.next().await {
             if let Some(outcome) = story.hear(&event?) {
                 return Ok(Some(outcome));
@@ -278,50 +278,52 @@ impl ContainerJob<'_> {
         Ok(None)
     }
 
-    fn events(&self, since: Timestamp, until: Option<Timestamp>) -> EventsOptions {
+    fn events(&self, until: Option<Timestamp>) -> EventsOptions {
         EventsOptions {
-            since: Some(moment(since)),
+            since: Some(moment(self.since)),
             until: until.map(moment),
-            filters: Some(HashMap::from([("label".to_owned(), vec![self.mark()])])),
+            filters: Some(HashMap::from([("label".to_owned(), vec![mark(self.job)])])),
         }
     }
 
     /// The job's container, among those that have its mark. Where it is written down, others get in.
-    async fn find(
-        &self,
-        docker: &Docker,
-        since: Timestamp,
-        story: &mut Story,
-    ) -> Result<Option<CreatedContainer>, Error> {
-        let all = inspect::labelled(&self.plan.socket, docker, self.mark()).await?;
-        let found = its(&all, story.id.as_deref(), since);
+    async fn find(&mut self, docker: &Docker) -> Result<Option<CreatedContainer<'a>>, Error> {
+        let all = inspect::labelled(&self.job.plan.socket, docker, mark(self.job)).await?;
+        let found = its(&all, self.story.id.as_deref(), self.since);
         let Some((id, found)) = found.and_then(|one| Some((one.id.clone()?, one))) else {
             return Ok(None);
         };
-        if self.known().as_ref() != Some(&id) {
+        if known(self.job).as_ref() != Some(&id) {
             let mut names = found.names.iter().flatten();
             let name = names.next().map(|name| name.trim_start_matches('/'));
-            log_record_error(self.dir.write_container(&ContainerRecord {
+            log_record_error(self.job.dir.write_container(&ContainerRecord {
                 name: name.unwrap_or(&id).to_owned(),
                 id: id.clone(),
-                log_from: self.log_size(),
+                log_from: self.job.log_size(),
             }));
         }
-        story.id = Some(id.clone());
-        let docker = docker.clone();
-        Ok(Some(CreatedContainer { docker, id }))
+        self.story.id = Some(id.clone());
+        Ok(Some(CreatedContainer::new(self.job, docker.clone(), id)))
     }
 
-    /// The container that was found before, by this supervisor or another; not the one that was only looked into.
-    fn known(&self) -> Option<String> {
-        let placed = self.dir.container().ok().flatten();
-        let found = placed.filter(|placed| placed.name != self.plan.name);
-        found.map(|placed| placed.id)
+    /// The starter is in the foreground, and passes on what it hears.
+    fn told(&mut self, told: SignalEvent) {
+        if told == SignalEvent::Stop {
+            self.ending.request(Instant::now());
+        }
     }
+}
 
-    fn mark(&self) -> String {
-        format!("{JOINS}={}", self.plan.name)
-    }
+/// The container that was found before, by this supervisor or another; not the one that was only looked into.
+fn known(job: ContainerJob<'_>) -> Option<String> {
+    let placed = job.dir.container().ok().flatten();
+    let found = placed.filter(|placed| placed.name != job.plan.name);
+    found.map(|placed| placed.id)
+}
+
+/// The label of the job's container.
+fn mark(job: ContainerJob<'_>) -> String {
+    format!("{JOINS}={}", job.plan.name)
 }
 
 /// As the engine reads it: in whole seconds it would tell what came before, too.
@@ -359,15 +361,6 @@ fn its<'a>(
         .filter(made_since)
         .min_by_key(|one| one.created);
     first.or_else(|| oldest_first().find(runs))
-}
-
-impl AdoptedContainer {
-    /// The starter is in the foreground, and passes on what it hears.
-    fn told(&mut self, told: SignalEvent) {
-        if told == SignalEvent::Stop {
-            self.ending.request(Instant::now());
-        }
-    }
 }
 
 fn not_begun(told: bool) -> RunOutcome {

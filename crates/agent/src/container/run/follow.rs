@@ -1,7 +1,9 @@
 //! Following a running container: passes on its output and its input and signals, until the engine reports its end.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
+use bollard::Docker;
 use bollard::errors::Error;
 use bollard::models::ContainerStateStatusEnum;
 use bollard::query_parameters::{
@@ -13,7 +15,7 @@ use tokio::time::{Instant, timeout};
 use super::output::Attached;
 use super::signals::{SignalEvent, Signals};
 use super::stop::{StopRequest, StopSequence, named};
-use super::{AGAIN, ContainerJob, CreatedContainer, lost};
+use super::{AGAIN, ContainerJob, lost};
 use crate::container::{engine, inspect, terminal};
 use crate::host::process::Process;
 use crate::job_dir::RunOutcome;
@@ -44,9 +46,33 @@ pub enum State {
     Unknown,
 }
 
+/// A container of the job, and the engine that has it.
+pub(super) struct CreatedContainer<'a> {
+    pub(super) job: ContainerJob<'a>,
+    pub(super) docker: Docker,
+    pub(super) id: String,
+    /// The signal that ends the container, once the engine has reported it.
+    stop_signal: RefCell<Option<String>>,
+}
+
 impl ContainerJob<'_> {
-    pub(super) async fn state(&self, made: &CreatedContainer) -> State {
-        let found = match inspect::inspect(&self.plan.socket, &made.docker, &made.id).await {
+    pub(super) fn grace(self) -> Duration {
+        Duration::from_millis(self.spec.grace_ms)
+    }
+}
+
+impl<'a> CreatedContainer<'a> {
+    pub(super) fn new(job: ContainerJob<'a>, docker: Docker, id: String) -> Self {
+        Self {
+            job,
+            docker,
+            id,
+            stop_signal: RefCell::default(),
+        }
+    }
+
+    pub(super) async fn state(&self) -> State {
+        let found = match inspect::inspect(&self.job.plan.socket, &self.docker, &self.id).await {
             Ok(found) => found,
             Err(error) if engine::status(&error) == Some(404) => return State::Gone,
             Err(_) => return State::Unknown,
@@ -60,8 +86,14 @@ impl ContainerJob<'_> {
         };
         // It ended with the machine, with an unknown code; or only the engine has forgotten it.
         if inspect::has_run_before(&state) {
-            let first = self.dir.started().ok().flatten().map(|begun| begun.process);
-            let first = first.filter(|first| *first != self.me && first.is_alive());
+            let first = self
+                .job
+                .dir
+                .started()
+                .ok()
+                .flatten()
+                .map(|begun| begun.process);
+            let first = first.filter(|first| *first != self.job.me && first.is_alive());
             return first.map_or(State::Gone, |first| State::Running {
                 pid: Some(first.pid),
             });
@@ -86,21 +118,20 @@ impl ContainerJob<'_> {
     /// From its start to its end.
     pub(super) async fn follow(
         &self,
-        made: &CreatedContainer,
         attached: Option<Attached>,
         signals: &mut Signals,
     ) -> RunOutcome {
-        let words = self.copy(made, attached);
+        let words = self.copy(attached);
         tokio::pin!(words);
         let mut said_all = false;
-        self.tell_size(made).await;
-        let begins = self.tell_start(made);
+        self.tell_size().await;
+        let begins = self.tell_start();
         tokio::pin!(begins);
         let mut is_told = false;
-        let ends = self.outcome(made);
+        let ends = self.outcome();
         tokio::pin!(ends);
-        let mut ending = StopSequence::new(self.grace());
-        if self.dir.is_stop_requested() {
+        let mut ending = StopSequence::new(self.job.grace());
+        if self.job.dir.is_stop_requested() {
             ending.request(Instant::now());
         }
         let outcome = loop {
@@ -110,14 +141,14 @@ impl ContainerJob<'_> {
                 () = &mut words, if !said_all => said_all = true,
                 told = signals.next() => match told {
                     SignalEvent::Stop => ending.request(Instant::now()),
-                    SignalEvent::Pass(signal) => { self.signal(made, signal).await; }
-                    SignalEvent::Resized => self.tell_size(made).await,
+                    SignalEvent::Pass(signal) => { self.signal(signal).await; }
+                    SignalEvent::Resized => self.tell_size().await,
                 },
-                () = until(ending.due()) => self.urge(made, &mut ending).await,
+                () = until(ending.due()) => self.urge(&mut ending).await,
             }
         };
         if !is_told {
-            self.started(self.me);
+            self.job.started(self.job.me);
         }
         if !said_all {
             // They end by themselves, but where a process outside the container holds its output open.
@@ -127,13 +158,13 @@ impl ContainerJob<'_> {
     }
 
     /// How it ended, once it has. An engine that goes away comes back.
-    async fn outcome(&self, made: &CreatedContainer) -> RunOutcome {
+    async fn outcome(&self) -> RunOutcome {
         loop {
-            self.ended(made).await;
-            match self.state(made).await {
+            self.ended().await;
+            match self.state().await {
                 State::Ended(outcome) => return outcome,
                 State::Gone => return lost(),
-                State::Unknown if self.is_abandoned() => return lost(),
+                State::Unknown if self.job.is_abandoned() => return lost(),
                 // Or has not yet noticed.
                 State::Unknown | State::Running { .. } | State::Created => {
                     tokio::time::sleep(AGAIN).await;
@@ -143,28 +174,24 @@ impl ContainerJob<'_> {
     }
 
     /// Returns when the container has probably ended, or is to be looked at again.
-    pub(super) async fn ended(&self, made: &CreatedContainer) {
+    pub(super) async fn ended(&self) {
         let options = WaitContainerOptions {
             condition: "not-running".to_owned(),
         };
-        let mut wait = std::pin::pin!(made.docker.wait_container(&made.id, Some(options)));
+        let mut wait = std::pin::pin!(self.docker.wait_container(&self.id, Some(options)));
         // Any answer will do: the state is read next.
         let _ = timeout(BELIEVED, wait.next()).await;
     }
 
-    pub(super) fn grace(&self) -> Duration {
-        Duration::from_millis(self.spec.grace_ms)
-    }
-
     /// Does what is due to bring it to its end.
-    pub(super) async fn urge(&self, made: &CreatedContainer, ending: &mut StopSequence) {
+    pub(super) async fn urge(&self, ending: &mut StopSequence) {
         match ending.due_request(Instant::now()) {
             Some(StopRequest::Terminate) => {
-                let is_heard = self.stop(made).await;
+                let is_heard = self.stop().await;
                 ending.terminate_sent(is_heard, Instant::now());
             }
             Some(StopRequest::Kill) => {
-                self.signal(made, "SIGKILL").await;
+                self.signal("SIGKILL").await;
                 ending.killed(Instant::now());
             }
             None => {}
@@ -172,23 +199,22 @@ impl ContainerJob<'_> {
     }
 
     /// Asks it to end, in the way that its image wants; whether it has heard of it.
-    async fn stop(&self, made: &CreatedContainer) -> bool {
+    async fn stop(&self) -> bool {
         if self.stop_signal.borrow().is_none() {
             // It learns which.
-            let _ = timeout(PROMPT, self.state(made)).await;
+            let _ = timeout(PROMPT, self.state()).await;
         }
         let signal = self.stop_signal.borrow().clone();
-        self.signal(made, signal.as_deref().unwrap_or("SIGTERM"))
-            .await
+        self.signal(signal.as_deref().unwrap_or("SIGTERM")).await
     }
 
     /// Has the engine send it a signal; whether it has heard of that. Gone by itself is just as well. What an engine that does not
     /// answer, or cannot, does not pass on its first process is sent from here: a signal of the host's is the same to it.
-    pub(super) async fn signal(&self, made: &CreatedContainer, signal: &str) -> bool {
+    pub(super) async fn signal(&self, signal: &str) -> bool {
         let options = KillContainerOptions {
             signal: signal.to_owned(),
         };
-        let sent = made.docker.kill_container(&made.id, Some(options));
+        let sent = self.docker.kill_container(&self.id, Some(options));
         let sent = timeout(PROMPT, sent)
             .await
             .unwrap_or(Err(Error::RequestTimeoutError));
@@ -200,9 +226,9 @@ impl ContainerJob<'_> {
     }
 
     fn signal_directly(&self, signal: &str) -> bool {
-        let started = self.dir.started().ok().flatten();
+        let started = self.job.dir.started().ok().flatten();
         let first = started.map(|begun| begun.process);
-        match (first.filter(|first| *first != self.me), named(signal)) {
+        match (first.filter(|first| *first != self.job.me), named(signal)) {
             (Some(first), Some(signal)) => first.signal(signal).is_ok(),
             _ => false,
         }
@@ -210,10 +236,10 @@ impl ContainerJob<'_> {
 
     /// Writes down the container's first process, once the engine has said which it is: by it alone the container's processes are known
     /// for the job's.
-    async fn tell_start(&self, made: &CreatedContainer) {
+    async fn tell_start(&self) {
         loop {
-            match self.first_process(made).await {
-                Some(first) => return self.started(first),
+            match self.first_process().await {
+                Some(first) => return self.job.started(first),
                 None => tokio::time::sleep(AGAIN).await,
             }
         }
@@ -221,27 +247,27 @@ impl ContainerJob<'_> {
 
     /// The container's first process; this one for one that is gone already, none where the engine does not say. It is asked again once
     /// the process is looked up: by then its number may be another's.
-    pub(super) async fn first_process(&self, made: &CreatedContainer) -> Option<Process> {
-        let state = self.state(made).await;
+    pub(super) async fn first_process(&self) -> Option<Process> {
+        let state = self.state().await;
         match state {
             State::Running { pid: Some(pid) } => {
-                let process = Process::with_pid(pid).unwrap_or(self.me);
-                (self.state(made).await == state).then_some(process)
+                let process = Process::with_pid(pid).unwrap_or(self.job.me);
+                (self.state().await == state).then_some(process)
             }
             State::Unknown => None,
             State::Running { pid: None } | State::Created | State::Ended(_) | State::Gone => {
-                Some(self.me)
+                Some(self.job.me)
             }
         }
     }
 
-    async fn tell_size(&self, made: &CreatedContainer) {
-        if self.plan.options.tty
+    async fn tell_size(&self) {
+        if self.job.plan.options.tty
             && let Some((h, w)) = terminal::size()
         {
             let options = ResizeContainerTTYOptions { h, w };
             // It has another size then, and works.
-            let _ = timeout(PROMPT, made.docker.resize_container_tty(&made.id, options)).await;
+            let _ = timeout(PROMPT, self.docker.resize_container_tty(&self.id, options)).await;
         }
     }
 }

@@ -6,24 +6,23 @@ use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
 use bollard::Docker;
-use bollard::models::{ContainerStateStatusEnum, ImageConfig, SystemInfo};
+use bollard::models::{ImageConfig, SystemInfo};
 use bollard::query_parameters::{CreateContainerOptions, CreateImageOptions};
 use divvy_core::docker::{Mount, Pull, paths};
 use divvy_driver::load::BEHIND;
 use futures_util::StreamExt as _;
-use jiff::Timestamp;
 
+use super::follow::CreatedContainer;
 use super::signals::Signals;
-use super::{AGAIN, ContainerJob, CreatedContainer, launch_failed, remove, withdrawn};
+use super::{AGAIN, ContainerJob, launch_failed, withdrawn};
 use crate::container::create_request::{CreateContext, create_request};
 use crate::container::edits::{Edits, JobFiles, LD_SO_PRELOAD, edits};
 use crate::container::engine::EngineFailure;
-use crate::container::gc::{FoundContainer, Journal};
 use crate::container::image::{self, Runs};
 use crate::container::resolve_mounts::Resolved;
-use crate::container::{cdi, elf, engine, inspect, job_files};
+use crate::container::{cdi, elf, engine, job_files};
 use crate::host::error::error_chain;
-use crate::job_dir::container_spec::{self, INSTANCE, JOB, JOURNAL, OnUnlimited, Plan};
+use crate::job_dir::container_spec::{self, OnUnlimited};
 use crate::job_dir::injection::{InjectedLimiter, InjectionMode};
 use crate::job_dir::{ContainerRecord, RunOutcome};
 use crate::supervisor::{StdioMode, log_record_error, write_stderr};
@@ -32,20 +31,21 @@ use crate::supervisor::{StdioMode, log_record_error, write_stderr};
 const GIVEN: u32 = 120;
 
 /// How it ended before it began, and what was made by then.
-pub(super) type Ended = (RunOutcome, Option<CreatedContainer>);
+pub(super) type Ended<'a> = (RunOutcome, Option<CreatedContainer<'a>>);
+
+/// The creation of a job's container, and its removal.
+pub(super) struct ContainerCreation<'a> {
+    pub(super) job: ContainerJob<'a>,
+    /// The create call was made, so a container may exist whose id is unknown.
+    pub(super) asked: bool,
+    /// So often in a row the engine said that the name is given, since it was asked without an answer.
+    given: u32,
+}
 
 impl ContainerJob<'_> {
-    /// A container that only has to be started.
-    pub(super) async fn make(&self, signals: &mut Signals) -> Result<CreatedContainer, Ended> {
-        tokio::select! {
-            made = self.make_at_last() => made,
-            () = self.is_unwanted(signals) => Err((withdrawn(), None)),
-        }
-    }
-
     /// Returns once it is to stop. A daemon that did not start this supervisor leaves a note, as it has no process to
     /// signal.
-    pub(super) async fn is_unwanted(&self, signals: &mut Signals) {
+    pub(super) async fn is_unwanted(self, signals: &mut Signals) {
         let told = signals.stop();
         tokio::pin!(told);
         while !self.dir.is_stop_requested() {
@@ -55,9 +55,31 @@ impl ContainerJob<'_> {
             }
         }
     }
+}
+
+impl<'a> ContainerCreation<'a> {
+    pub(super) fn new(job: ContainerJob<'a>) -> Self {
+        Self {
+            job,
+            asked: false,
+            given: 0,
+        }
+    }
+
+    /// A container that only has to be started.
+    pub(super) async fn make(
+        &mut self,
+        signals: &mut Signals,
+    ) -> Result<CreatedContainer<'a>, Ended<'a>> {
+        let job = self.job;
+        tokio::select! {
+            made = self.make_at_last() => made,
+            () = job.is_unwanted(signals) => Err((withdrawn(), None)),
+        }
+    }
 
     /// The same with an engine that may be away for a while. What was begun before is found by its name, and begun anew.
-    async fn make_at_last(&self) -> Result<CreatedContainer, Ended> {
+    async fn make_at_last(&mut self) -> Result<CreatedContainer<'a>, Ended<'a>> {
         let mut told = false;
         loop {
             let (trouble, made) = match self.make_once().await {
@@ -65,7 +87,7 @@ impl ContainerJob<'_> {
                 Err(failed) => failed,
             };
             let why = trouble.message();
-            if matches!(trouble, EngineFailure::Unavailable(_)) && self.may_wait() {
+            if matches!(trouble, EngineFailure::Unavailable(_)) && self.job.may_wait() {
                 if !told {
                     write_stderr(&format!("{why}; waiting for the container engine"));
                     told = true;
@@ -79,8 +101,8 @@ impl ContainerJob<'_> {
     }
 
     async fn make_once(
-        &self,
-    ) -> Result<CreatedContainer, (EngineFailure, Option<CreatedContainer>)> {
+        &mut self,
+    ) -> Result<CreatedContainer<'a>, (EngineFailure, Option<CreatedContainer<'a>>)> {
         let (made, config) = self.create_anew().await.map_err(|why| (why, None))?;
         match self.look(&made, &config).await {
             Ok(()) => Ok(made),
@@ -89,12 +111,12 @@ impl ContainerJob<'_> {
     }
 
     /// The new container, and what its image says of itself.
-    async fn create_anew(&self) -> Result<(CreatedContainer, ImageConfig), EngineFailure> {
-        let docker = engine::connect(&self.plan.socket).await;
+    async fn create_anew(&mut self) -> Result<(CreatedContainer<'a>, ImageConfig), EngineFailure> {
+        let docker = engine::connect(&self.job.plan.socket).await;
         let docker = docker.map_err(|error| {
             let why = format!(
                 "the container engine at {} does not respond: {}",
-                self.plan.socket.display(),
+                self.job.plan.socket.display(),
                 engine::describe_error(&error)
             );
             match engine::is_unavailable(&error) {
@@ -108,13 +130,13 @@ impl ContainerJob<'_> {
         }
         self.clear_leftover(&docker).await?;
         let config = self.image(&docker).await?;
-        let files = JobFiles::of(self.dir.path());
-        let edits = edits(&self.plan.held, &files);
+        let files = JobFiles::of(self.job.dir.path());
+        let edits = edits(&self.job.plan.held, &files);
         job_files::write(&edits, &files).map_err(|error| error_chain(&error))?;
         let storage = storage(&info);
         let around = CreateContext {
-            attached: self.place != StdioMode::Background,
-            by_cdi: self.plan.cdi.is_some() && engine::takes_cdi(&docker.version().await?),
+            attached: self.job.place != StdioMode::Background,
+            by_cdi: self.job.plan.cdi.is_some() && engine::takes_cdi(&docker.version().await?),
             runtime: plain_runtime(&info),
             storage: &storage,
         };
@@ -123,48 +145,13 @@ impl ContainerJob<'_> {
         }
         self.look_at_volumes(&docker, &storage).await?;
         let id = self.create(&docker, &edits, around).await?;
-        Ok((CreatedContainer { docker, id }, config))
-    }
-
-    /// Takes away what there is by the container's name and is left over; whether there was something.
-    pub(super) async fn clear_leftover(&self, docker: &Docker) -> Result<bool, EngineFailure> {
-        let name = &self.plan.name;
-        let found = match inspect::inspect(&self.plan.socket, docker, name).await {
-            Ok(found) => found,
-            Err(error) if engine::status(&error) == Some(404) => return Ok(false),
-            Err(error) => return Err(error.into()),
-        };
-        let labels = found.config.and_then(|config| config.labels);
-        let has_run = found.state.as_ref().is_some_and(inspect::has_run_before);
-        let status = found.state.and_then(|state| state.status);
-        // As it is after a restart of the machine by what newer releases of Podman say.
-        let status = if has_run {
-            Some(ContainerStateStatusEnum::EXITED)
-        } else {
-            status
-        };
-        let created = found.created.and_then(|at| at.parse::<Timestamp>().ok());
-        if !is_left_over(
-            &labels.unwrap_or_default(),
-            status,
-            created.map(Timestamp::as_second),
-            &self.spec.job,
-            self.plan,
-        ) {
-            let why = format!(
-                "a container named {name} exists already, and it does not belong to this job"
-            );
-            return Err(why.into());
-        }
-        // By its number: the name may be another's by now.
-        remove(docker, found.id.as_ref().unwrap_or(name)).await?;
-        Ok(true)
+        Ok((CreatedContainer::new(self.job, docker, id), config))
     }
 
     /// What the image says of itself, fetched where it is not here.
     async fn image(&self, docker: &Docker) -> Result<ImageConfig, EngineFailure> {
-        let image = &self.plan.image;
-        let pull = self.plan.options.pull;
+        let image = &self.job.plan.image;
+        let pull = self.job.plan.options.pull;
         if pull == Pull::Always {
             self.fetch(docker).await?;
         }
@@ -179,7 +166,7 @@ impl ContainerJob<'_> {
     }
 
     async fn fetch(&self, docker: &Docker) -> Result<(), EngineFailure> {
-        let image = &self.plan.image;
+        let image = &self.job.plan.image;
         write_stderr(&format!("pulling the image {image}"));
         // Without a tag the engine would fetch every one there is.
         let name = image.rsplit('/').next().unwrap_or(image);
@@ -205,42 +192,42 @@ impl ContainerJob<'_> {
 
     /// Where the slice gets in by CDI, as a file for the engine.
     fn offer(&self, edits: &Edits) -> Result<(), String> {
-        let Some(folder) = &self.plan.cdi else {
+        let Some(folder) = &self.job.plan.cdi else {
             return Ok(());
         };
-        let name = &self.plan.name;
+        let name = &self.job.plan.name;
         cdi::write(folder, name, &cdi::cdi(name, edits))
             .map_err(|error| format!("cannot write a CDI file to {}: {error}", folder.display()))
     }
 
     async fn create(
-        &self,
+        &mut self,
         docker: &Docker,
         edits: &Edits,
         around: CreateContext<'_>,
     ) -> Result<String, EngineFailure> {
         let resolve = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let body = create_request(self.spec, self.plan, edits, around, &resolve)
+        let body = create_request(self.job.spec, self.job.plan, edits, around, &resolve)
             .map_err(|kept| kept.to_string())?;
         let options = CreateContainerOptions {
-            name: Some(self.plan.name.clone()),
+            name: Some(self.job.plan.name.clone()),
             ..CreateContainerOptions::default()
         };
-        let was_asked = self.asked.replace(true);
+        let was_asked = std::mem::replace(&mut self.asked, true);
         let made = match docker.create_container(Some(options), body).await {
             Ok(made) => made,
             // The engine has heard what it did not answer, and is about to have made it.
             Err(error) if was_asked && engine::is_name_given(&error) => {
-                self.given.set(self.given.get() + 1);
-                return Err(is_given(self.given.get(), engine::describe_error(&error)));
+                self.given += 1;
+                return Err(is_given(self.given, engine::describe_error(&error)));
             }
             Err(error) => {
                 let is_away = engine::is_unavailable(&error);
                 if is_away {
-                    self.given.set(0);
+                    self.given = 0;
                 }
                 // The result of an earlier call is not known yet.
-                self.asked.set(was_asked || is_away);
+                self.asked = was_asked || is_away;
                 return Err(error.into());
             }
         };
@@ -252,18 +239,18 @@ impl ContainerJob<'_> {
 
     /// The facts that have to be known before its start: whether the limiter can hold it, its user, the start of its
     /// log.
-    pub(super) async fn look(
+    async fn look(
         &self,
-        made: &CreatedContainer,
+        made: &CreatedContainer<'_>,
         config: &ImageConfig,
     ) -> Result<(), EngineFailure> {
-        if let Some(limiter) = &self.plan.held.limiter {
+        if let Some(limiter) = &self.job.plan.held.limiter {
             self.look_inside(made, config, limiter).await?;
         }
-        log_record_error(self.dir.write_container(&ContainerRecord {
-            name: self.plan.name.clone(),
+        log_record_error(self.job.dir.write_container(&ContainerRecord {
+            name: self.job.plan.name.clone(),
             id: made.id.clone(),
-            log_from: self.log_size(),
+            log_from: self.job.log_size(),
         }));
         Ok(())
     }
@@ -274,8 +261,8 @@ impl ContainerJob<'_> {
         docker: &Docker,
         storage: &[PathBuf],
     ) -> Result<(), EngineFailure> {
-        let all_kept = [&self.plan.kept[..], storage].concat();
-        for mount in &self.plan.options.mounts {
+        let all_kept = [&self.job.plan.kept[..], storage].concat();
+        for mount in &self.job.plan.options.mounts {
             let Mount::Volume {
                 name: Some(name), ..
             } = mount
@@ -307,7 +294,7 @@ impl ContainerJob<'_> {
         files: &image::ContainerFiles<'_>,
         config: &ImageConfig,
     ) -> Result<(), EngineFailure> {
-        let mounts = &self.plan.options.mounts;
+        let mounts = &self.job.plan.options.mounts;
         let own = mounts.iter().map(Mount::target);
         let images = config.volumes.iter().flatten().map(String::as_str);
         let all: Vec<&str> = own.chain(images).collect();
@@ -331,7 +318,7 @@ impl ContainerJob<'_> {
                 let why = format!(
                     "containers of {} with mounts or volumes cannot be limited: the image has a symlink in the path \
                      {ours}",
-                    self.plan.image
+                    self.job.plan.image
                 );
                 return Err(why.into());
             }
@@ -347,13 +334,13 @@ impl ContainerJob<'_> {
 
     async fn look_inside(
         &self,
-        made: &CreatedContainer,
+        made: &CreatedContainer<'_>,
         config: &ImageConfig,
         limiter: &container_spec::Limiter,
     ) -> Result<(), EngineFailure> {
-        let options = &self.plan.options;
+        let options = &self.job.plan.options;
         let files = image::ContainerFiles {
-            socket: &self.plan.socket,
+            socket: &self.job.plan.socket,
             docker: &made.docker,
             podman: engine::podman(&made.docker.version().await?).is_some(),
             container: &made.id,
@@ -363,7 +350,7 @@ impl ContainerJob<'_> {
         let runs = Runs {
             image: config,
             entrypoint: options.entrypoint.as_deref(),
-            command: &self.spec.command,
+            command: &self.job.spec.command,
             user: options.user.as_deref(),
             workdir: options.workdir.as_deref(),
             needs: library.and_then(|library| elf::glibc(&library)),
@@ -372,9 +359,9 @@ impl ContainerJob<'_> {
         if let Some(why) = &seen.unlimited {
             let why = format!(
                 "the limiter does not work in a container of {}: {why}",
-                self.plan.image
+                self.job.plan.image
             );
-            match self.plan.on_unlimited {
+            match self.job.plan.on_unlimited {
                 OnUnlimited::Deny => {
                     let why = format!(
                         "{why}; `divvy daemon --on-unlimited-image warn` starts it without a limit"
@@ -396,7 +383,7 @@ impl ContainerJob<'_> {
             Ok(_) => InjectionMode::Wrapper,
             Err(_) => InjectionMode::Preload,
         };
-        log_record_error(self.dir.write_limiter(&InjectedLimiter {
+        log_record_error(self.job.dir.write_limiter(&InjectedLimiter {
             form,
             failed: seen.unlimited.is_some(),
             because: seen.unlimited.or_else(|| limiter.wrappers.clone().err()),
@@ -470,32 +457,6 @@ fn is_given(times: u32, why: String) -> EngineFailure {
     }
 }
 
-/// Whether the container with the name of this job's is a leftover: from a supervisor that died before it started
-/// anything, or, once stopped, from a job with the same number in an earlier journal. Any other container that has run
-/// is not removed here.
-fn is_left_over(
-    labels: &HashMap<String, String>,
-    status: Option<ContainerStateStatusEnum>,
-    created: Option<i64>,
-    job: &str,
-    plan: &Plan,
-) -> bool {
-    let says = |label: &str| labels.get(label).map(String::as_str);
-    let is_ours = says(JOB) == Some(job) && says(INSTANCE) == Some(plan.instance.as_str());
-    let found = FoundContainer {
-        journal: says(JOURNAL),
-        job: says(JOB),
-        created,
-        state: status.into(),
-    };
-    let journal = Journal {
-        name: plan.journal.as_deref(),
-        began: plan.began,
-    };
-    let is_fresh = status == Some(ContainerStateStatusEnum::CREATED);
-    is_ours && found.is_left_by_another(journal).unwrap_or(is_fresh)
-}
-
 /// The folder of the host that a volume of the local driver is (`docker volume create --opt o=bind --opt device=FOLDER`).
 fn folder_of(options: &HashMap<String, String>) -> Option<PathBuf> {
     let says = |name: &str, word: &str| {
@@ -545,54 +506,6 @@ mod tests {
     use divvy_core::docker::{options, words};
 
     use super::*;
-
-    #[test]
-    fn of_what_has_the_containers_name_only_what_is_nobodys_goes() {
-        use ContainerStateStatusEnum as Status;
-        let plan = crate::container::create_request::tests::plan("");
-        let began = plan.began.unwrap();
-        let made = |created, job: &str, instance: &str, journal: Option<&str>, status| {
-            let journal = journal.map(|journal| (JOURNAL, journal));
-            let labels = [(JOB, job), (INSTANCE, instance)]
-                .into_iter()
-                .chain(journal);
-            let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
-            is_left_over(&labels.collect(), Some(status), created, "7", &plan)
-        };
-        let goes = |job: &str, instance: &str, journal: Option<&str>, status| {
-            made(Some(began - 1), job, instance, journal, status)
-        };
-        let (ours, another) = (plan.journal.as_deref(), Some("another"));
-        let instance = plan.instance.as_str();
-        for (journal, status, expected) in [
-            (ours, Status::CREATED, true),
-            (another, Status::CREATED, true),
-            (None, Status::CREATED, true),
-            (ours, Status::EXITED, false),
-            (another, Status::EXITED, true),
-            (None, Status::EXITED, false),
-            (another, Status::RUNNING, false),
-            (another, Status::PAUSED, false),
-        ] {
-            let gone = goes("7", instance, journal, status);
-            assert_eq!(gone, expected, "{journal:?} {status:?}");
-            assert!(!goes("7", "0badf00d", journal, status), "another daemon's");
-            assert!(!goes("8", instance, journal, status), "another job's");
-        }
-        // Another daemon may be about to start it, or to read its log.
-        for created in [Some(began), None] {
-            assert!(!made(created, "7", instance, another, Status::CREATED));
-            assert!(!made(created, "7", instance, another, Status::EXITED));
-            assert!(made(created, "7", instance, ours, Status::CREATED));
-        }
-        assert!(!is_left_over(
-            &HashMap::new(),
-            Some(Status::CREATED),
-            Some(began - 1),
-            "7",
-            &plan
-        ));
-    }
 
     #[test]
     fn a_mount_in_another_is_found_whoever_asks_for_either() {

@@ -10,8 +10,8 @@ use futures_util::{Stream, StreamExt as _};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
-use super::follow::State;
-use super::{AGAIN, ContainerJob, CreatedContainer, code, launch_failed};
+use super::follow::{CreatedContainer, State};
+use super::{AGAIN, ContainerJob, code, launch_failed};
 use crate::container::{engine, terminal};
 use crate::host::log_trim::LogTrimmer;
 use crate::job_dir::RunOutcome;
@@ -28,15 +28,23 @@ pub struct Attached {
 }
 
 impl ContainerJob<'_> {
+    /// How long the job's log is, which is this process's output; a terminal has no length.
+    pub(super) fn log_size(self) -> u64 {
+        if self.place != StdioMode::Background {
+            return 0;
+        }
+        let log = rustix::fs::fstat(io::stdout());
+        log.map_or(0, |log| u64::try_from(log.st_size).unwrap_or(0))
+    }
+}
+
+impl CreatedContainer<'_> {
     /// Takes the container's streams for a person's terminal; none for a job in the background, whose log is the engine's.
-    pub(super) async fn attach(
-        &self,
-        made: &CreatedContainer,
-    ) -> Result<Option<Attached>, RunOutcome> {
-        if self.place == StdioMode::Background {
+    pub(super) async fn attach(&self) -> Result<Option<Attached>, RunOutcome> {
+        if self.job.place == StdioMode::Background {
             return Ok(None);
         }
-        let options = &self.plan.options;
+        let options = &self.job.plan.options;
         let streams = AttachContainerOptions {
             stream: true,
             stdin: options.interactive,
@@ -54,9 +62,9 @@ impl ContainerJob<'_> {
             let why = engine::describe_error(&error);
             failed(code(&why), why)
         };
-        let attached = made
+        let attached = self
             .docker
-            .attach_container(&made.id, Some(streams))
+            .attach_container(&self.id, Some(streams))
             .await
             .map_err(refused)?;
         let raw = match options.tty && options.interactive {
@@ -72,7 +80,7 @@ impl ContainerJob<'_> {
     }
 
     /// Copies until the container says nothing any more.
-    pub(super) async fn copy(&self, made: &CreatedContainer, attached: Option<Attached>) {
+    pub(super) async fn copy(&self, attached: Option<Attached>) {
         match attached {
             Some(Attached {
                 words, keys, _raw, ..
@@ -83,9 +91,9 @@ impl ContainerJob<'_> {
                 let _ = pour(words, 0).await;
             }
             None => {
-                let mut bound = self.spec.log_most.map(LogTrimmer::new);
+                let mut bound = self.job.spec.log_most.map(LogTrimmer::new);
                 tokio::select! {
-                    () = self.copy_log(made) => {}
+                    () = self.copy_log() => {}
                     () = keep_to(&mut bound) => {}
                 }
                 if let Some(bound) = &mut bound {
@@ -95,18 +103,9 @@ impl ContainerJob<'_> {
         }
     }
 
-    /// How long the job's log is, which is this process's output; a terminal has no length.
-    pub(super) fn log_size(&self) -> u64 {
-        if self.place != StdioMode::Background {
-            return 0;
-        }
-        let log = rustix::fs::fstat(io::stdout());
-        log.map_or(0, |log| u64::try_from(log.st_size).unwrap_or(0))
-    }
-
     /// The engine's log, from where the job's own ends.
-    async fn copy_log(&self, made: &CreatedContainer) {
-        let from = self.dir.container().ok().flatten();
+    async fn copy_log(&self) {
+        let from = self.job.dir.container().ok().flatten();
         let from = from.map_or(0, |placed| placed.log_from);
         // Its end was known when the log was asked for last.
         let mut is_over = false;
@@ -118,9 +117,9 @@ impl ContainerJob<'_> {
                 tail: "all".to_owned(),
                 ..LogsOptions::default()
             };
-            let words = made.docker.logs(&made.id, Some(options));
-            match pour(Box::pin(words), self.log_size().saturating_sub(from)).await {
-                Ok(()) if self.has_ended(made).await => return,
+            let words = self.docker.logs(&self.id, Some(options));
+            match pour(Box::pin(words), self.job.log_size().saturating_sub(from)).await {
+                Ok(()) if self.has_ended().await => return,
                 // An engine that stops closes its logs as if they were at their end.
                 Ok(()) => {}
                 // A removed container has no log either, nor one whose log goes elsewhere.
@@ -128,16 +127,16 @@ impl ContainerJob<'_> {
                 Err(error) if engine::is_unavailable(&error) => {}
                 // What the engine does not give it gives later, perhaps; of what is over it is asked once more.
                 Err(_) if is_over => return,
-                Err(_) => is_over = matches!(self.state(made).await, State::Ended(_) | State::Gone),
+                Err(_) => is_over = matches!(self.state().await, State::Ended(_) | State::Gone),
             }
             tokio::time::sleep(AGAIN).await;
         }
     }
 
     /// Whether the container whose log is at its end is, too, or will be in a moment.
-    async fn has_ended(&self, made: &CreatedContainer) -> bool {
-        let _ = tokio::time::timeout(AGAIN, self.ended(made)).await;
-        matches!(self.state(made).await, State::Ended(_) | State::Gone)
+    async fn has_ended(&self) -> bool {
+        let _ = tokio::time::timeout(AGAIN, self.ended()).await;
+        matches!(self.state().await, State::Ended(_) | State::Gone)
     }
 }
 

@@ -248,7 +248,7 @@ pub(in crate::controller) fn check_project(
     let Some(project) = project_of(&state.queues, owner)? else {
         return Ok(());
     };
-    let preemption = io.config.preemption;
+    let preemption = io.config.schedule.preemption;
     check_quota(
         &capacity::gpus_ever(&state.mig, &state.gpus),
         project,

@@ -126,7 +126,7 @@ pub(in crate::controller) fn submit(
 
 /// Whether this user may have `more` more jobs.
 fn check_count(jobs: &Jobs, io: &Io, by: &Caller, more: usize) -> Result<(), Error> {
-    let most = usize::try_from(io.config.max_jobs).unwrap_or(usize::MAX);
+    let most = usize::try_from(io.config.limits.max_jobs).unwrap_or(usize::MAX);
     // A user has at most as many jobs as there are, so the count per user is only needed beyond that.
     if jobs.active.len() + more <= most {
         return Ok(());
@@ -338,12 +338,14 @@ fn queue_and_amount(
         name.map_err(|error: IdError| usage(error.to_string()).hint(error.hint()))?;
     let spec = io
         .config
+        .schedule
         .queues
         .iter()
         .find(|spec| spec.name == name)
         .ok_or_else(|| {
             let there = io
                 .config
+                .schedule
                 .queues
                 .iter()
                 .map(|spec| spec.name.as_str())

@@ -139,7 +139,7 @@ fn check_budget(
     more: u64,
     would: &str,
 ) -> Result<(), Error> {
-    let most = io.config.max_texts;
+    let most = io.config.limits.max_texts;
     let held = jobs.texts.of(uid);
     let sum = held.saturating_add(more);
     if more == 0 || sum <= most {

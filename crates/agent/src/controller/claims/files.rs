@@ -92,11 +92,11 @@ fn edits_of_claim(
         visible: &visible,
         slice: has_slice.then_some(folder.as_path()),
         preload: &config.programs.preload,
-        simulated: config.simulated.as_ref(),
+        simulated: config.node.simulated.as_ref(),
     };
     let wish = config
         .programs
-        .choose_injection(&folder, config.simulated.as_ref());
+        .choose_injection(&folder, config.node.simulated.as_ref());
     let parts: Vec<GpuDevice> = grants.iter().map(|grant| mig.part(grant)).collect();
     let mut held = slice_injection(
         &config.machine(),

@@ -228,12 +228,17 @@ fn validate_queue(
 fn served_queue(io: &Io, name: &str) -> Result<QueueSpec, Error> {
     let name: QueueName =
         (name.parse()).map_err(|error: IdError| usage(error.to_string()).hint(error.hint()))?;
-    let mut queues = io.config.queues.iter();
+    let mut queues = io.config.schedule.queues.iter();
     queues
         .find(|spec| spec.name == name)
         .cloned()
         .ok_or_else(|| {
-            let there = io.config.queues.iter().map(|spec| spec.name.as_str());
+            let there = io
+                .config
+                .schedule
+                .queues
+                .iter()
+                .map(|spec| spec.name.as_str());
             let there = there.collect::<Vec<_>>().join(", ");
             Error::new(ErrorCode::NotFound, format!("there is no queue {name}"))
                 .hint(format!("the queues are {there}"))
@@ -242,7 +247,7 @@ fn served_queue(io: &Io, name: &str) -> Result<QueueSpec, Error> {
 
 /// The hint for a pending job in a queue with another fixed amount.
 pub(in crate::controller) fn open_queue_hint(io: &Io, id: &str, amount: Amount) -> String {
-    let mut queues = io.config.queues.iter();
+    let mut queues = io.config.schedule.queues.iter();
     match queues.find(|spec| spec.amount.is_none()) {
         Some(open) => format!(
             "move it to a queue without a fixed amount: divvy move {id} -q {} {}",
@@ -255,7 +260,7 @@ pub(in crate::controller) fn open_queue_hint(io: &Io, id: &str, amount: Amount) 
 
 /// The queue of a pending job. A queue that is no longer configured has no fixed amount.
 fn spec_of(io: &Io, name: &QueueName) -> QueueSpec {
-    let mut queues = io.config.queues.iter();
+    let mut queues = io.config.schedule.queues.iter();
     let served = queues.find(|spec| spec.name == *name);
     served
         .cloned()

@@ -160,11 +160,11 @@ pub fn docker_args(
         visible: &visible,
         slice: has_slice.then_some(folder.as_path()),
         preload: &config.programs.preload,
-        simulated: config.simulated.as_ref(),
+        simulated: config.node.simulated.as_ref(),
     };
     let wish = config
         .programs
-        .choose_injection(&folder, config.simulated.as_ref());
+        .choose_injection(&folder, config.node.simulated.as_ref());
     let internal =
         |error: &dyn std::error::Error| Error::new(ErrorCode::Internal, error_chain(error));
     let parts: Vec<GpuDevice> = grants.iter().map(|grant| mig.part(grant)).collect();
@@ -261,8 +261,8 @@ impl Config {
     pub(in crate::controller) fn machine(&self) -> Machine<'_> {
         Machine {
             divvy: &self.programs.divvy,
-            simulated: self.simulated.as_ref(),
-            driver_version: &self.driver_version,
+            simulated: self.node.simulated.as_ref(),
+            driver_version: &self.node.driver_version,
         }
     }
 }

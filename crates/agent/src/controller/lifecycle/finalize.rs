@@ -21,6 +21,7 @@ use crate::gpu::slice;
 use crate::host::clock::now;
 use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
+use crate::job_dir::replica::Replica;
 use crate::job_dir::{ExitRecord, RunOutcome};
 use crate::journal::StoreError;
 use crate::model::oom;
@@ -206,7 +207,7 @@ pub(in crate::controller) fn journal_end(
     if let Err(error) = start::job_dir(jobs, io, id).erase_spec() {
         tracing::warn!(job = %id, error = error_chain(&error), "cannot delete the job's spec, which contains its environment");
     }
-    start::job_dir(jobs, io, id).remove_replica();
+    Replica::remove(&start::job_dir(jobs, io, id));
     reach("end.forgotten");
     jobs.waits.remove(&id);
     fx.jobs.expired_secrets.push(id);

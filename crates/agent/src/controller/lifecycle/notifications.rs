@@ -115,9 +115,9 @@ fn launch_spec(io: &Io, job: &Job, line: String, env: BTreeMap<String, String>) 
         env,
         grace_ms: milliseconds(GRACE),
         ends_after_ms: Some(milliseconds(TIME)),
-        log_most: io.config.max_log_bytes,
+        log_most: io.config.limits.max_log_bytes,
         user: run_as(job),
-        refuse_user_namespaces: io.config.refuse_user_namespaces,
+        refuse_user_namespaces: io.config.confinement.refuse_user_namespaces,
         held: CgroupStatus {
             group: None,
             because: Some("its job has ended".to_owned()),

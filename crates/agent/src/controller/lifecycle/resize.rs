@@ -168,6 +168,7 @@ fn resize_waiting(
     };
     let fixed = io
         .config
+        .schedule
         .queues
         .iter()
         .find(|spec| spec.name == job.spec.queue)

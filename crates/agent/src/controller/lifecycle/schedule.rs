@@ -116,6 +116,7 @@ fn snapshot_of(state: &State, io: &Io, with_blocked: bool) -> Snapshot {
     waiting.values_mut().for_each(|waiting| sort_queue(waiting));
     let mut queues: Vec<Queue> = io
         .config
+        .schedule
         .queues
         .iter()
         .map(|spec| Queue {
@@ -132,12 +133,12 @@ fn snapshot_of(state: &State, io: &Io, with_blocked: bool) -> Snapshot {
         gpus: capacity::gpus_now(state),
         held,
         queues,
-        order: io.config.order,
-        backfill: io.config.backfill,
+        order: io.config.schedule.order,
+        backfill: io.config.schedule.backfill,
         cursor: state.queues.cursor,
         head: state.queues.head,
         projects: state.queues.projects.clone(),
-        preemption: io.config.preemption,
+        preemption: io.config.schedule.preemption,
     }
 }
 

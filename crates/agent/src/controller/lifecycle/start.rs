@@ -176,12 +176,12 @@ fn try_prepare(state: &mut State, io: &Io, id: JobId) -> Result<(), StartError> 
         visible: &visible,
         slice: slice.is_some().then_some(folder.as_path()),
         preload: &io.config.programs.preload,
-        simulated: io.config.simulated.as_ref(),
+        simulated: io.config.node.simulated.as_ref(),
     };
     let limiter = slice.is_some().then(|| {
         io.config
             .programs
-            .choose_injection(&folder, io.config.simulated.as_ref())
+            .choose_injection(&folder, io.config.node.simulated.as_ref())
     });
     let container = match &job.spec.container {
         Some(container) => {
@@ -211,12 +211,12 @@ fn try_prepare(state: &mut State, io: &Io, id: JobId) -> Result<(), StartError> 
         script,
         output: OutputFiles::next_run_of(job),
         ends_after_ms: None,
-        log_most: io.config.max_log_bytes,
+        log_most: io.config.limits.max_log_bytes,
         limiter,
         container,
         user: user.clone(),
-        refuse_user_namespaces: io.config.refuse_user_namespaces,
-        held: match &io.config.cgroup_parent {
+        refuse_user_namespaces: io.config.confinement.refuse_user_namespaces,
+        held: match &io.config.confinement.cgroup_parent {
             Ok(stem) => CgroupStatus {
                 group: Some(Cgroup::of(stem, id)),
                 because: None,
@@ -274,7 +274,7 @@ pub(in crate::controller) fn write_replicas(
         if !jobs.active.get(&id).is_some_and(|active| holds(active)) || !dir.path().is_dir() {
             continue;
         }
-        if let Err(error) = dir.write_replica(&io.store.replica(id)?) {
+        if let Err(error) = io.store.replica(id)?.write(&dir) {
             tracing::warn!(job = %id, error = error_chain(&error), "cannot update the job record; it is older than the journal");
         }
     }

@@ -165,11 +165,12 @@ pub fn gpus_ever(mig: &MigManager, gpus: &GpuState) -> Vec<Gpu> {
     let ever = |device: &Device| {
         let mut gpu = device.unoccupied();
         if std::mem::take(&mut gpu.away) && !device.is_lost {
-            gpu.mode = device.assigned;
+            gpu.mode = device.mode.assigned;
         }
         if let Some(wanted) = device
-            .requested_mode
-            .filter(|_| device.is_managed && device.is_switching_mode)
+            .mode
+            .requested
+            .filter(|_| device.is_managed && device.mode.is_switching)
         {
             gpu.mode = wanted.mode;
         } else if gpu.mode == Mode::Mig && view::trouble_of(mig, device).is_some() {

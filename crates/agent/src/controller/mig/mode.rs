@@ -93,13 +93,13 @@ fn would_change(
         let what = format!("the mode of GPU {index} is being changed");
         return Err(Error::new(ErrorCode::Conflict, what).hint("try again in a few seconds"));
     }
-    if to == Mode::Mig && device.mig.is_none() {
+    if to == Mode::Mig && device.mode.mig.is_none() {
         let what = format!("GPU {index} ({}) does not support MIG", device.gpu.model);
         return Err(
             Error::new(ErrorCode::Usage, what).hint("use --mode shared or --mode exclusive")
         );
     }
-    let turn = turn(to, device.mig);
+    let turn = turn(to, device.mode.mig);
     let mut steps = Vec::new();
     if turn == Some(false) {
         let idle = idle_on(&state.mig, &device.gpu.uuid);
@@ -110,7 +110,7 @@ fn would_change(
                 .map(|slot| format!("destroy the idle {}", label(slot))),
         );
     }
-    let now = takes_effect(turn, device.mig);
+    let now = takes_effect(turn, device.mode.mig);
     steps.extend(turn.map(|on| {
         let setting = if on { "on" } else { "off" };
         match now {
@@ -122,14 +122,14 @@ fn would_change(
         steps.push(reset(index));
     }
     match to {
-        to if to == device.assigned => {}
+        to if to == device.mode.assigned => {}
         Mode::Unmanaged => steps.push("start no more jobs on it; running jobs continue".to_owned()),
         to => steps.push(format!("make it available to jobs as {to}")),
     }
     let changed = GpuChanged {
         gpu_uuid: device.gpu.uuid.to_string(),
         gpu_index: index,
-        from: device.assigned.into(),
+        from: device.mode.assigned.into(),
         mode: change.mode,
         dry_run: change.dry_run,
         steps,
@@ -141,8 +141,8 @@ fn would_change(
 
 fn blockers(state: &State, io: &Io, device: &Device, to: Mode, turn: Option<bool>) -> Vec<String> {
     let uuid = &device.gpu.uuid;
-    let changes_use = device.assigned != to && to != Mode::Unmanaged;
-    let turns = takes_effect(turn, device.mig);
+    let changes_use = device.mode.assigned != to && to != Mode::Unmanaged;
+    let turns = takes_effect(turn, device.mode.mig);
     if !turns && !changes_use {
         return Vec::new();
     }
@@ -207,13 +207,13 @@ fn switch(
     let Some(device) = gpus.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) else {
         return Ok(());
     };
-    let turn = turn(to, device.mig);
+    let turn = turn(to, device.mode.mig);
     let wanted = RequestedMode {
         mode: to,
         is_pending: turn.is_some(),
     };
-    let before = device.requested_mode.replace(wanted);
-    device.is_switching_mode = turn.is_some();
+    let before = device.mode.requested.replace(wanted);
+    device.mode.is_switching = turn.is_some();
     io.store.set_mode(uuid, Some(wanted))?;
     fx.replan = true;
     let Some(on) = turn else {
@@ -251,9 +251,9 @@ pub(super) fn mode_set(
         return Ok(());
     };
     let index = device.gpu.index;
-    device.is_switching_mode = false;
+    device.mode.is_switching = false;
     if let Ok((_, mode)) = &result {
-        device.mig = *mode;
+        device.mode.mig = *mode;
     }
     let refused = match &result {
         Ok((Activation::Done, _)) => Ok(None),
@@ -267,7 +267,7 @@ pub(super) fn mode_set(
     let turned = if on { "on" } else { "off" };
     let (wanted, text) = match &refused {
         Ok(left) => {
-            let wanted = device.requested_mode.map(RequestedMode::confirmed);
+            let wanted = device.mode.requested.map(RequestedMode::confirmed);
             let text = match left {
                 Some(left) => {
                     format!("MIG mode of GPU {index} will be {turned} after a reset: {left}")
@@ -286,7 +286,7 @@ pub(super) fn mode_set(
             )
         }
     };
-    device.requested_mode = wanted;
+    device.mode.requested = wanted;
     io.store.set_mode(uuid, wanted)?;
     tracing::info!("{text}");
     fx.record_event(io, None, "gpu_mode", &text)?;
@@ -322,11 +322,14 @@ pub(in crate::controller) fn assign(
     let Some(device) = gpus.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) else {
         return Ok(());
     };
-    let mode = match device.is_managed && !device.is_switching_mode {
-        true => effective_mode(device.requested_mode.map(|wanted| wanted.mode), device.mig),
+    let mode = match device.is_managed && !device.mode.is_switching {
+        true => effective_mode(
+            device.mode.requested.map(|wanted| wanted.mode),
+            device.mode.mig,
+        ),
         false => Mode::Unmanaged,
     };
-    if std::mem::replace(&mut device.assigned, mode) == mode {
+    if std::mem::replace(&mut device.mode.assigned, mode) == mode {
         return Ok(());
     }
     if !device.gpu.away {
@@ -347,10 +350,10 @@ pub(in crate::controller) fn finish_switches(
 ) -> Result<(), StoreError> {
     let mut due = Vec::new();
     for device in state.gpus.devices.iter().filter(|device| device.is_managed) {
-        let (Some(wanted), Some(_)) = (device.requested_mode, device.mig) else {
+        let (Some(wanted), Some(_)) = (device.mode.requested, device.mode.mig) else {
             continue;
         };
-        let on = pending_switch(Some(wanted), device.mig);
+        let on = pending_switch(Some(wanted), device.mode.mig);
         let blockers = on.map_or_else(Vec::new, |on| {
             self::blockers(state, io, device, wanted.mode, Some(on))
         });
@@ -394,7 +397,7 @@ fn drop_pending_mode(
 ) -> Result<(), StoreError> {
     let wanted = Some(wanted.confirmed());
     if let Some(device) = gpus.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) {
-        device.requested_mode = wanted;
+        device.mode.requested = wanted;
     }
     io.store.set_mode(uuid, wanted)
 }

@@ -56,12 +56,12 @@ pub fn mig_of(state: &State, gpu: &GpuUuid) -> Option<v1::Mig> {
 
 /// What keeps a GPU from the use that its requested mode allows.
 pub(in crate::controller) fn trouble_of(mig: &MigManager, device: &Device) -> Option<String> {
-    let wanted = device.requested_mode.map(|wanted| wanted.mode);
-    let mig_mode = device.mig.map(|mode| (mode.current, mode.pending));
+    let wanted = device.mode.requested.map(|wanted| wanted.mode);
+    let mig_mode = device.mode.mig.map(|mode| (mode.current, mode.pending));
     let index = device.gpu.index;
     let reset = format!("after a reset: `nvidia-smi --gpu-reset -i {index}`");
     match (wanted, mig_mode) {
-        _ if device.is_switching_mode => Some("its mode is being changed".to_owned()),
+        _ if device.mode.is_switching => Some("its mode is being changed".to_owned()),
         (Some(Mode::Mig), Some((false, true))) => Some(format!("MIG mode turns on {reset}")),
         (Some(Mode::Mig), Some((false, false))) => Some(format!(
             "it is no longer in MIG mode; restore it: `divvy admin gpu {index} --mode mig`"

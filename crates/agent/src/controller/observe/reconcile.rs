@@ -190,9 +190,9 @@ fn compare_accounts(
         let error = errors
             .iter()
             .map(|(error, _)| Bytes::new(error.unsigned_abs()));
-        device.mismatch = (!errors.is_empty()).then(|| error.sum());
+        device.ledger_error.sum = (!errors.is_empty()).then(|| error.sum());
         let largest = errors.iter().map(|(_, largest)| *largest).max();
-        device.mismatch_max = device.mismatch_max.max(largest.unwrap_or_default());
+        device.ledger_error.max = device.ledger_error.max.max(largest.unwrap_or_default());
     }
     report_accounts_only(gpus, fx, io, seen)?;
     let suspects: Vec<(Suspect, Limiter)> = balance
@@ -310,7 +310,7 @@ fn policy_about(io: &Io, sample: &NodeSample, suspect: &Suspect) -> BypassPolicy
         process.process == suspect.process.into()
             && process.ownership == Ownership::Descendant(suspect.job)
     });
-    match io.config.on_bypass.action_for(suspect) {
+    match io.config.confinement.on_bypass.action_for(suspect) {
         BypassPolicy::Kill if !descends => BypassPolicy::Deny,
         policy => policy,
     }

@@ -25,26 +25,28 @@ pub struct Page {
     pub bypasses: [u64; BypassKind::ALL.len()],
     /// What was done to MIG instances.
     pub migs: MigCounts,
-    /// Where GPUs are on the PCI bus, by index.
-    pub buses: BTreeMap<u32, String>,
-    /// The driver's ids of the GPU instances that Divvy has made, by the UUIDs of their MIG devices.
-    pub instances: BTreeMap<String, u32>,
-    /// What GPUs draw, by index.
-    pub power: BTreeMap<u32, Power>,
+    pub gpu_facts: GpuFacts,
     pub daemon_stats: DaemonStats,
-    /// GPUs that do not answer, by index.
-    pub lost: Vec<u32>,
     /// When this was so.
     pub now: Timestamp,
 }
 
+/// Facts of GPUs that the API does not have.
+#[derive(Clone, Debug, Default)]
+pub struct GpuFacts {
+    /// Addresses on the PCI bus, by index.
+    pub buses: BTreeMap<u32, String>,
+    /// The driver's ids of the GPU instances that Divvy has made, by the UUIDs of their MIG devices.
+    pub instances: BTreeMap<String, u32>,
+    /// Power draw, by index.
+    pub power: BTreeMap<u32, Power>,
+    /// Indices of the GPUs that do not answer.
+    pub lost: Vec<u32>,
+}
+
 /// What a page shows of a job; all that there is to say of ten thousand would take ten times the room.
 pub struct JobRow {
-    pub id: String,
-    pub name: String,
-    pub user: String,
-    pub project: String,
-    pub queue: String,
+    pub labels: JobLabels,
     pub state: JobState,
     pub submitted_at: Timestamp,
     pub idle_s: Option<u64>,
@@ -56,14 +58,25 @@ pub struct JobRow {
     pub slices: Vec<Slice>,
 }
 
+/// The labels that every metric of a job has.
+pub struct JobLabels {
+    pub id: String,
+    pub name: String,
+    pub user: String,
+    pub project: String,
+    pub queue: String,
+}
+
 impl From<Job> for JobRow {
     fn from(job: Job) -> Self {
         Self {
-            id: job.id,
-            name: job.name,
-            user: job.user,
-            project: job.project.unwrap_or_default(),
-            queue: job.queue,
+            labels: JobLabels {
+                id: job.id,
+                name: job.name,
+                user: job.user,
+                project: job.project.unwrap_or_default(),
+                queue: job.queue,
+            },
             state: job.state,
             submitted_at: job.submitted_at,
             idle_s: job.idle_s,

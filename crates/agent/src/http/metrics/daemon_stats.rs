@@ -138,7 +138,7 @@ fn of_queues(page: &Page) -> Vec<Family> {
         let waiting = page
             .jobs
             .iter()
-            .filter(|job| job.state == JobState::Queued && job.queue == queue.name);
+            .filter(|job| job.state == JobState::Queued && job.labels.queue == queue.name);
         let since = waiting.map(|job| job.submitted_at).min();
         let waited = since.map_or(0, |since| page.now.duration_since(since).as_secs().max(0));
         oldest.sample(vec![("queue", queue.name.clone())], waited);

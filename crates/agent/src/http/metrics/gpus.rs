@@ -66,7 +66,7 @@ const OF_GPUS: &[OfGpu] = &[
 
 /// Of a GPU, as dcgm-exporter spells them.
 fn labels(page: &Page, gpu: &Gpu) -> Vec<(&'static str, String)> {
-    let bus = page.buses.get(&gpu.index).cloned();
+    let bus = page.gpu_facts.buses.get(&gpu.index).cloned();
     vec![
         ("gpu", gpu.index.to_string()),
         ("UUID", gpu.uuid.clone()),
@@ -102,8 +102,16 @@ pub(super) fn about_gpus(page: &Page) -> Vec<Family> {
         let mut labelled = labels(page, gpu);
         labelled.push(("mode", gpu.mode.clone()));
         info.sample(labelled, 1);
-        health.sample(labels(page, gpu), u8::from(!page.lost.contains(&gpu.index)));
-        let power = page.power.get(&gpu.index).copied().unwrap_or_default();
+        health.sample(
+            labels(page, gpu),
+            u8::from(!page.gpu_facts.lost.contains(&gpu.index)),
+        );
+        let power = page
+            .gpu_facts
+            .power
+            .get(&gpu.index)
+            .copied()
+            .unwrap_or_default();
         if let Some(milliwatts) = power.milliwatts {
             watts.sample(labels(page, gpu), ratio(milliwatts.into(), 3));
         }
@@ -143,7 +151,8 @@ pub(super) fn about_instances(page: &Page) -> Vec<Family> {
             let key = (instance.profile.clone(), word(instance.state));
             *counts.entry(key).or_default() += 1;
             let made = instance.uuid.as_ref();
-            if let Some((uuid, id)) = made.and_then(|uuid| Some((uuid, page.instances.get(uuid)?)))
+            if let Some((uuid, id)) =
+                made.and_then(|uuid| Some((uuid, page.gpu_facts.instances.get(uuid)?)))
             {
                 let mut labelled = labels(page, gpu);
                 labelled.extend([

@@ -8,12 +8,13 @@ use super::{Family, JobRow, Page, family, ratio, word};
 
 /// Of a job as a whole, on any GPUs.
 fn labels(job: &JobRow) -> Vec<(&'static str, String)> {
+    let labels = &job.labels;
     vec![
-        ("job", job.id.clone()),
-        ("name", job.name.clone()),
-        ("user", job.user.clone()),
-        ("project", job.project.clone()),
-        ("queue", job.queue.clone()),
+        ("job", labels.id.clone()),
+        ("name", labels.name.clone()),
+        ("user", labels.user.clone()),
+        ("project", labels.project.clone()),
+        ("queue", labels.queue.clone()),
     ]
 }
 
@@ -177,7 +178,7 @@ fn of_their_time(page: &Page) -> Vec<Family> {
         "Share of each GPU's compute time that the job used in the last 10 s while others competed, from 0 to 1.",
     );
     for job in &page.jobs {
-        if let Some(nanos) = page.daemon_stats.held.get(&job.id) {
+        if let Some(nanos) = page.daemon_stats.held.get(&job.labels.id) {
             held.sample(labels(job), seconds((*nanos).into()));
         }
         if let Some(age) = job.idle_s {

@@ -4,7 +4,7 @@ use divvy_api::v1::Job;
 
 use super::*;
 use crate::controller::MigCounts;
-use crate::controller::query::metrics::DaemonStats;
+use crate::controller::query::metrics::{DaemonStats, GpuFacts};
 
 fn page() -> Page {
     let gpu = serde_json::json!({
@@ -57,17 +57,19 @@ fn page() -> Page {
         queues: vec![serde_json::from_value(queue).unwrap()],
         bypasses: [4, 0, 1, 2],
         migs,
-        buses: BTreeMap::from([(0, "00000000:07:00.0".to_owned())]),
-        instances: BTreeMap::from([("MIG-1".to_owned(), 9)]),
-        power: BTreeMap::from([(
-            0,
-            Power {
-                milliwatts: Some(250_040),
-                millijoules: Some(7),
-            },
-        )]),
+        gpu_facts: GpuFacts {
+            buses: BTreeMap::from([(0, "00000000:07:00.0".to_owned())]),
+            instances: BTreeMap::from([("MIG-1".to_owned(), 9)]),
+            power: BTreeMap::from([(
+                0,
+                Power {
+                    milliwatts: Some(250_040),
+                    millijoules: Some(7),
+                },
+            )]),
+            lost: Vec::new(),
+        },
         daemon_stats: books(),
-        lost: Vec::new(),
         now: "2026-01-02T03:05:05Z".parse().unwrap(),
     }
 }
