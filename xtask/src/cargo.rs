@@ -44,8 +44,8 @@ pub fn forget_this_package(command: &mut Command) {
     }
 }
 
-/// Crates whose library is loaded into programs, and that library: the limiter in its forms, and the simulated driver, whose instructions the
-/// bench counts too.
+/// Crates with a library that programs load, and that library: the limiter in its forms, and the simulated driver. The
+/// bench counts the instructions of the simulated driver too.
 pub const LOADED: [(&str, &str); 4] = [
     ("divvy-preload", "libdivvy_preload.so"),
     ("divvy-wrapper-cuda", "libdivvy_cuda.so"),

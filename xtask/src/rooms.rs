@@ -18,7 +18,7 @@ const MOST_ROOMS: usize = 20;
 /// A room and the rooms that it may use.
 pub type Row = (&'static str, &'static [&'static str]);
 
-/// A module whose children are rooms, and the allowed imports between them.
+/// A module with rooms as its children, and the allowed imports between them.
 pub struct Tree {
     /// The file of the module, from the repository's root: `crates/agent/src/lib.rs`.
     pub root: &'static str,
@@ -198,7 +198,7 @@ impl Tree {
             .collect()
     }
 
-    /// Rooms whose header names other neighbours than the table.
+    /// Rooms with a header that names other neighbours than the table.
     fn headers_without_neighbours(&self, modules: &Modules) -> Vec<String> {
         let list = |rooms: Vec<&str>| {
             rooms

@@ -4,11 +4,11 @@
 //! Used by: `controller`, `daemon`.
 //!
 //! ```text
-//! cycle ── keep, release ──► keeper ◄── what the slices' processes want (woken by them, or every so often)
-//!                                      └──► divvy_core::lease ──► grants in the slices' control files
+//! controller ── keep, release ──► scheduler ◄── demand of the slices' processes (woken by them, or periodically)
+//!                                     └──► divvy_core::lease ──► grants in the slices' control files
 //! ```
 //! With at most one slice that wants a GPU, the thread sleeps. It writes no journal: after a restart every slice begins
-//! level with the others. When it is not heard of for a second, the slices' processes go on without it.
+//! level with the others. When it gives no sign for a second, the slices' processes go on without it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -34,7 +34,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(250);
 /// What was used is told over this time, from moments so far apart.
 const PAST: Duration = Duration::from_secs(10);
 const SAMPLE: Duration = Duration::from_secs(1);
-/// How often slices are looked at whose launches are watched: a small part of any time after which a job is idle.
+/// Interval of checking the slices with watched launches: a small part of any time after which a job is idle.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Commands alone do not raise the polling rate of slices without demand: a process that wants the GPU wakes the
 /// thread.
@@ -123,7 +123,7 @@ impl ComputeScheduler {
         });
     }
 
-    /// Looks from now on whether a slice launches anything, also one that takes no turns.
+    /// Watches from now on whether a slice launches anything, also a slice that takes no turns.
     pub fn watch(&self, job: JobId, folder: &Path) {
         let folder = folder.to_owned();
         self.0.send(SchedulerCommand::Watch { job, folder });
@@ -165,7 +165,7 @@ struct ThreadHandle {
     commands: Sender<SchedulerCommand>,
     waker: Arc<Waker>,
     usage: Arc<Mutex<BTreeMap<JobId, ComputeUsage>>>,
-    /// When slices whose launches are watched were last seen to want something.
+    /// The time at which each slice with watched launches was last seen to want the GPU.
     last_demand: Arc<Mutex<BTreeMap<JobId, Instant>>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -371,7 +371,7 @@ impl SchedulerThread {
         }
     }
 
-    /// Looks at the slices whose launches are watched.
+    /// Checks the slices with watched launches.
     fn check_watched(&mut self, now: Duration) {
         let wants = self.watched.poll_launches(nanos(now));
         if !wants.is_empty() {
@@ -442,7 +442,7 @@ impl SchedulerThread {
             let now = boot_time_ns();
             for kept in self.slices.values() {
                 match kept.lease {
-                    // One whose launches are watched is left ajar.
+                    // A slice with watched launches is left ajar.
                     lease::Lease::Open => kept.control.refresh_grant(now),
                     // Told anew: its job may have opened the gate itself.
                     granted => kept.control.grant(to_ledger_grant(granted), now),

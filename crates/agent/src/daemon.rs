@@ -492,7 +492,7 @@ fn devices(node: &NodeInventory, store: &Store, managed: &[u32]) -> Result<Vec<D
     Ok(devices)
 }
 
-/// Refuses a queue whose jobs can never start, since it would block all later queues for ever.
+/// Refuses a queue of jobs that can never start, since it would block all later queues for ever.
 fn check_queues(queues: &[QueueSpec], devices: &[Device]) -> Result<(), Error> {
     let gpus: Vec<_> = devices.iter().map(Device::unoccupied).collect();
     for QueueSpec { name, amount } in queues {

@@ -17,8 +17,8 @@
 //!        ◄─────────────────────────────── Ended
 //! goes away, wanted or not ─────────────► SIGHUP, as when a terminal is closed
 //! ```
-//! Nothing of a guest is journaled but that it came: like a shell over a network it does not outlive the connection, and the job
-//! does not depend on it. The supervisor copies no bytes, so a client that does not read stops nobody but its own guest.
+//! The journal records only that a guest came. Like a shell over a network it does not outlive the connection, and the
+//! job does not depend on it. The supervisor copies no bytes, so a client that does not read stops only its own guest.
 //!
 //! In a container the engine does all this ([`crate::container::exec`]).
 

@@ -12,17 +12,17 @@
 //!   held         supervisor  what holds its processes together; not synced
 //!   container    supervisor  which container is the job's, where it has one
 //!   exit         supervisor  how it ended, on disk; nothing of the job lives any more
-//! stop           agent       the container is to be stopped, whoever supervises it by then
+//! stop           agent       the container is to be stopped, by any supervisor of it
 //! stopped        agent       why the program is stopped, for its client; only of jobs on their client's terminal
 //! replica        agent       what the journal says since the record was begun; only of jobs that were changed, and of claims
 //! log            program     output of jobs that have no terminal
 //! script         supervisor  what the job's interpreter reads, where it has a script; its user's
 //! notice/        agent       the record of what is started when the job has ended
 //! ```
-//! The record is one file of lines, each a JSON object of one member: a file for each of them costs a job more than all the rest, as
-//! file systems take longer to make one the more were deleted lately. Whoever holds the lock appends; of two lines of a kind the
-//! later counts. A line without an end was cut short, says nothing, and is taken away by whoever appends next. The first
-//! line, which holds the environment, is made blank when the job ends.
+//! The record is one file of lines, each a JSON object of one member. A file for each of them costs a job more than all
+//! the rest, as file systems take longer to make one the more were deleted lately. Only the holder of the lock appends;
+//! of two lines of a kind the later counts. A line without an end was cut short and says nothing; the next writer
+//! removes it. The first line, which holds the environment, is made blank when the job ends.
 //!
 //! The agent writes `exit` itself, under the lock, for a job that it withdraws before anything was started.
 
@@ -98,7 +98,7 @@ pub struct LaunchSpec {
     /// The container to run the command in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Plan>,
-    /// As whom the program runs; absent: as the supervisor does.
+    /// The user that the program runs as; absent: the supervisor's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<Identity>,
     /// Whether its programs are refused user namespaces; of use with a `user`, as root needs none to mount.
@@ -232,7 +232,7 @@ pub enum RunOutcome {
     Withdrawn {
         withdrawn: String,
     },
-    /// Its container is gone, and nobody knows how it ended.
+    /// Its container is gone, and with it the exit code.
     Lost {
         lost: String,
     },
@@ -281,8 +281,8 @@ impl JobDir {
         self.0.join(LOG)
     }
 
-    /// Makes the folder if it is not there and begins its record with the spec. Not synced: a job whose spec a power cut takes was
-    /// not launched, and the agent writes it again from its store.
+    /// Makes the folder if it is not there and begins its record with the spec. Not synced: if a power cut removes the
+    /// spec, the job was not launched, and the daemon writes the spec again from its journal.
     ///
     /// # Errors
     /// Also when a process holds the lock, or when the record has `launch`: the job was started, and must not be a second time.
@@ -421,8 +421,8 @@ impl JobDir {
         }
     }
 
-    /// Takes the run lock; `None` when another process holds it. Makes the folder if it is not there: an agent may die
-    /// after it journalled the start and before it made the folder, and the job is then one that nobody has started.
+    /// Takes the run lock; `None` when another process holds it. Makes the folder if it is not there: a daemon may die
+    /// after it journaled the start and before it made the folder, and then no supervisor has started the job.
     pub fn lock(&self) -> Result<Option<File>, RecordError> {
         let file = match self.open_lock() {
             Err(error) if error.source.kind() == io::ErrorKind::NotFound => {
@@ -540,7 +540,8 @@ impl JobDir {
         self.append(&[RecordLine::Container(placed.clone())], false)
     }
 
-    /// Whether somebody wants its container to end. A signal can be lost with the supervisor that it was for; this cannot.
+    /// Whether the daemon wants the job's container to end. A signal can be lost with the supervisor that it was for;
+    /// this cannot.
     pub fn is_stop_requested(&self) -> bool {
         self.0.join(STOP).exists()
     }
@@ -598,7 +599,7 @@ impl JobDir {
         self.append(&[RecordLine::Exit(exit.clone())], true)
     }
 
-    /// Adds to what is written down; whoever calls holds the lock. Readers see a line whole or not at all.
+    /// Appends to the record; the caller holds the lock. Readers see a line whole or not at all.
     fn append(&self, lines: &[RecordLine], durable: bool) -> Result<(), RecordError> {
         let append = || -> io::Result<()> {
             let mut body = Vec::new();
@@ -666,7 +667,8 @@ pub const SAFE_OPEN_FLAGS: OFlags = OFlags::NONBLOCK
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
 
-/// Removes the specs that are left of jobs that have ended, with the environments in them: whoever was to remove them was killed.
+/// Removes the leftover specs of ended jobs, with the environments in them, if the process that was to remove them was
+/// killed.
 pub fn erase_leftover_specs(jobs: &Path, lives: impl Fn(JobId) -> bool) {
     for entry in fs::read_dir(jobs).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -3,8 +3,8 @@
 //! May use: `host`, `model`, `job_dir`.
 //! Used by: `controller`, `http`, `daemon`, `standalone`.
 //!
-//! WAL with `synchronous=FULL`: what a commit has returned for is on disk. The cycle groups what it does in one round into
-//! one transaction, so that a burst of submits costs one sync. Nothing is decided here.
+//! WAL with `synchronous=FULL`: what a commit has returned for is on disk. The controller groups the writes of one
+//! round into one transaction, so that a burst of submits costs one sync. Nothing is decided here.
 
 mod arrays;
 pub mod backup;
@@ -76,7 +76,7 @@ const MIGRATIONS: &[&str] = &[
 /// How long a writer waits for a reader that holds the file, which in WAL mode is only while it opens.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// How often a transaction is begun again while somebody else, a person with a shell of SQLite perhaps, has one: for a minute.
+/// How often a transaction is tried again while another process has one, perhaps an SQLite shell: for a minute.
 const PATIENCE: u32 = 11;
 
 /// The store could not be opened or used.

@@ -300,8 +300,8 @@ fn observe(devices: &mut [Device], node: &NodeInventory, runs: &[LiveRun]) -> Re
     Ok(())
 }
 
-/// The runs whose lock is held or whose processes live; the folders of all others are removed. Called under the
-/// planning lock.
+/// The runs with a held lock or with living processes; removes the folders of all others. The caller holds the planning
+/// lock.
 fn living_runs(home: &Home) -> Vec<LiveRun> {
     let numbers = fs::read_dir(home.solo()).into_iter().flatten().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok());

@@ -58,7 +58,7 @@ use crate::job_dir::container_spec::Plan;
 use crate::job_dir::{ExitRecord, JobDir, LaunchSpec, RecordError, RunOutcome, StartRecord};
 use launch::{ExecStdio, Launcher};
 
-/// How often a stop looks again for processes that fork faster than they can be ended.
+/// Interval at which a stop searches again for processes that fork faster than they can be ended.
 const SWEEP: Duration = Duration::from_millis(20);
 
 /// How long a client tries to get hold of its job.
@@ -111,8 +111,9 @@ impl StdioMode {
     }
 }
 
-/// `divvy supervise DIR`: the agent starts it with a socket as standard input, to be its [`nursery`](crate::supervisor::forkserver), of which the
-/// supervisors of its jobs are copies; or, for one job, with the locked record.
+/// `divvy supervise DIR`: with a socket as standard input, the process is the daemon's [fork
+/// server](crate::supervisor::forkserver), and the supervisors of the daemon's jobs are copies of it. For one job the
+/// daemon starts it with the locked record.
 pub fn supervise(dir: &Path, run_container: RunContainer) -> ExitCode {
     if let Err(error) = divvy_fork::mark_close_on_exec() {
         write_stderr(&format!(
@@ -146,7 +147,7 @@ pub fn run_client_job(dir: &JobDir, run_container: RunContainer) -> Result<i32, 
     run_here(dir, run_container)
 }
 
-/// The same for a job whose lock the caller holds.
+/// The same, for a job with a lock that the caller holds.
 pub fn run_here(dir: &JobDir, run_container: RunContainer) -> Result<i32, SuperviseError> {
     let place = if in_foreground() {
         StdioMode::Foreground
@@ -164,7 +165,7 @@ fn in_background(dir: &JobDir, run_container: RunContainer) -> Result<RunOutcome
     run(dir, StdioMode::Background, run_container)
 }
 
-/// The agent may hold the lock for a moment, to see whether anybody else does.
+/// Takes the lock. The daemon may hold it for a moment, to see whether a supervisor does.
 fn take_lock(dir: &JobDir) -> Result<std::fs::File, SuperviseError> {
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
@@ -288,13 +289,13 @@ pub(crate) fn finish(dir: &JobDir, place: StdioMode, outcome: &RunOutcome) {
     };
     match place {
         StdioMode::Background => write_exit_at_last(dir, &exit),
-        // Somebody waits at the terminal, and is told the code.
+        // A client waits at the terminal, and is told the code.
         StdioMode::Foreground | StdioMode::Attached => log_record_error(dir.write_exit(&exit)),
     }
 }
 
-/// Nobody else knows how the program ended, so a full disk is waited out: the agent sees the lock held until then. A
-/// folder that was taken away wants no record.
+/// Only this process knows how the program ended, so it waits until a full disk has room: the daemon sees the lock held
+/// until then. A folder that was removed needs no record.
 fn write_exit_at_last(dir: &JobDir, exit: &ExitRecord) {
     let mut said = false;
     while let Err(error) = dir.write_exit(exit) {
@@ -337,7 +338,7 @@ struct ProcessTree<'a> {
     deadline: Option<Instant>,
     cgroup: Option<Cgroup>,
     launcher: Launcher<'a>,
-    /// Open once somebody has rung.
+    /// Open once a client has asked for it.
     exec_server: Option<ExecServer>,
     /// Of the log, which is standard output.
     log_trimmer: Option<LogTrimmer>,
@@ -405,7 +406,7 @@ impl ProcessTree<'_> {
                 Err(rustix::io::Errno::INTR) => {}
                 Ok(None) => return false,
                 Err(_) => {
-                    // No child and no status: somebody else reaped it, which only a bug can do.
+                    // No child and no status: another process reaped it, which only a bug can do.
                     outcome.get_or_insert(RunOutcome::Signaled { signal: 9 });
                     return true;
                 }
@@ -495,7 +496,7 @@ impl ProcessTree<'_> {
         if let Some(door) = &self.exec_server {
             door.stop();
         }
-        // Whoever is suspended has to go on to hear it.
+        // Suspended processes have to go on to receive the signal.
         for process in process::descendants(std::process::id()) {
             let _ = process.signal(Signal::CONT);
         }
@@ -550,7 +551,7 @@ impl SignalWatch {
         )?))
     }
 
-    /// Waits for signals, and for whoever is at the door.
+    /// Waits for signals, and for calls to the exec server.
     fn wait<'a>(
         &'a mut self,
         timeout: Option<Duration>,
@@ -562,7 +563,7 @@ impl SignalWatch {
         let mut all: Vec<PollFd<'_>> = all
             .map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN))
             .collect();
-        // Interrupted or timed out, the answer is the same: look at what is pending.
+        // Interrupted or timed out, the answer is the same: check what is pending.
         let _ = poll(&mut all, timeout.as_ref());
         self.0.pending()
     }
@@ -579,7 +580,7 @@ pub(crate) fn log_record_error(result: Result<(), RecordError>) {
     }
 }
 
-/// Stderr may be a log on a full disk or a pipe that nobody reads, which `eprintln!` would panic over.
+/// Stderr may be a log on a full disk or a pipe without a reader, on which `eprintln!` would panic.
 pub(crate) fn write_stderr(text: &str) {
     let _ = writeln!(io::stderr(), "divvy: {text}");
 }

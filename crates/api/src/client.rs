@@ -74,7 +74,7 @@ pub enum Runs {
     All,
     /// Runs of what this job runs.
     Like(String),
-    /// Jobs whose name matches; `*` stands for any text.
+    /// Jobs with names that match; `*` stands for any text.
     Named(String),
     /// Runs of this program, as `divvy_core::advise::program` says it.
     Of(String),
@@ -91,10 +91,10 @@ pub struct Client {
 /// Room is made at once for so many bytes of an answer, and for what is beyond as it comes.
 const FORESEEN: usize = 64 << 20;
 
-/// Between two tries to reach a daemon whose queue of connections is full.
+/// Pause between two tries to reach a daemon with a full connection queue.
 const QUEUE_PAUSE: Duration = Duration::from_millis(50);
 
-/// An answer whose status said success, with the connection it came over.
+/// A successful answer, with the connection it came over.
 struct Answer {
     response: Response<Incoming>,
     sender: SendRequest<Full<Bytes>>,
@@ -111,7 +111,8 @@ impl Client {
         }
     }
 
-    /// Fails a call whose answer does not begin within `deadline`. Calls that wait, such as [`Client::wait`], need a shorter wait than that.
+    /// Fails a call if its answer does not begin within `deadline`. Calls that wait, such as [`Client::wait`], need a
+    /// shorter wait than that.
     #[must_use]
     pub fn answered_within(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);

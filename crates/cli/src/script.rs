@@ -1,4 +1,4 @@
-//! Job files: scripts whose `#DIVVY` and `#SBATCH` lines are flags of `divvy submit`.
+//! Job files: scripts with `#DIVVY` and `#SBATCH` lines, which are flags of `divvy submit`.
 //!
 //! | submitted program | executed program |
 //! |---|---|

@@ -19,7 +19,7 @@
 //! behind it; the driver then orders the work of both. A visit is charged by the device time that the tenant reports. A
 //! tenant that wants more waits for a lease.
 //!
-//! **Co-scheduling.** Tenants whose utilisation of a GPU adds up to less than all of it share the lease. Their turns
+//! **Co-scheduling.** Tenants share the lease if their utilisation of a GPU adds up to less than all of it. Their turns
 //! show how much each uses; if they get in each other's way, they take turns again.
 //!
 //! **Distrust.** Visits and co-scheduling rely on reports. Where the driver sees more use than all tenants report, a

@@ -135,7 +135,7 @@ impl Home {
         Self::at(folder, path, programs, sim)
     }
 
-    /// An instance whose `DIVVY_HOME` is there before its first daemon. The words of a daemon name its GPUs.
+    /// An instance with a `DIVVY_HOME` that is there before its first daemon. The words of a daemon name its GPUs.
     ///
     /// # Panics
     /// When its folder cannot be made.
@@ -224,8 +224,8 @@ impl Home {
         self
     }
 
-    /// Has the machine do what is started here before anything else, where it may be told to (root): what is measured of a simulated GPU is
-    /// then the GPU's time and nobody's want of a processor.
+    /// Gives the processes started here precedence over all others, where that is allowed (root). What is measured of a
+    /// simulated GPU is then the GPU's time, and no wait for a processor.
     #[must_use]
     pub fn before_others(mut self) -> Self {
         self.first = true;

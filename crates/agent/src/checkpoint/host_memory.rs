@@ -12,13 +12,13 @@ use divvy_core::Bytes;
 use crate::host::cgroup;
 use crate::host::process::Process;
 
-/// What errands are about to copy, all together: the kernel does not know of it yet.
+/// Bytes that all running operations together are about to copy: the kernel does not know of them yet.
 static PENDING: Mutex<Bytes> = Mutex::new(Bytes::ZERO);
 
 /// This part of the host's memory stays free, so that a copy brings no process near the kernel's OOM killer: ours.
 const MARGIN: u64 = 16;
 
-/// Room for a copy that no other errand counts on, until it is dropped.
+/// Room for a copy that no other operation counts on, until it is dropped.
 #[derive(Debug)]
 pub struct HostReservation(Bytes);
 

@@ -27,7 +27,7 @@ use crate::host::process::{self, Process};
 /// How often it is looked for processes that have come to use a GPU, or were started, meanwhile.
 const MAX_PASSES: usize = 16;
 
-/// How long the driver may go on listing a process whose memory is aside.
+/// How long the driver may go on listing a process after its memory was offloaded.
 const LISTED: Duration = Duration::from_secs(5);
 
 const LOOK: Duration = Duration::from_millis(20);
@@ -184,7 +184,7 @@ impl OpRunner {
         gpus.map(|gpu| Bytes::new(snapshot.usage(gpu).used())).sum()
     }
 
-    /// Room in the host's memory for so much of these processes, which no other errand gets meanwhile.
+    /// Reserves host memory for this much of these processes, so that no other operation takes it meanwhile.
     fn reserve_host_memory(
         &self,
         need: Bytes,

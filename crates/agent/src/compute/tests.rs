@@ -69,8 +69,9 @@ impl Place {
     }
 }
 
-/// Runs kernels one after the other until told to stop; always waits for what it has launched. It reports all of its turn as used, as a
-/// program does that has launched ahead: of what reports less, the keeper learns in a tenth of a second that it leaves room for another.
+/// Runs kernels one after the other until told to stop; always waits for its launches. It reports its whole turn as
+/// used, as a program does that has launched ahead. If it reported less, the compute scheduler would learn in a tenth
+/// of a second that it leaves room for another.
 fn run_kernels(slot: &ProcessSlot, is_over: &AtomicBool, mut kernel: impl FnMut()) {
     let mut since = Instant::now();
     while !is_over.load(SeqCst) {
@@ -88,7 +89,7 @@ fn run_kernels(slot: &ProcessSlot, is_over: &AtomicBool, mut kernel: impl FnMut(
     }
 }
 
-/// A GPU whose kernels wait out their time, and the processes that have to stop.
+/// A GPU that only waits out the time of its kernels, and the processes that have to stop.
 #[derive(Default)]
 struct Stage {
     is_over: AtomicBool,

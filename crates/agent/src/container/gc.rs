@@ -19,7 +19,7 @@ use crate::job_dir::container_spec::{INSTANCE, JOB, JOURNAL, is_name_of};
 const TRIES: u32 = 15;
 const BETWEEN: Duration = Duration::from_secs(60);
 
-/// Whose containers are to stay, as of the start of a daemon.
+/// The containers that garbage collection keeps, as of the start of a daemon.
 #[derive(Clone, Debug)]
 pub struct ContainerGc {
     /// The journal's name.

@@ -41,7 +41,7 @@ struct ContainerJob<'a> {
     plan: &'a Plan,
     place: StdioMode,
     me: Process,
-    /// The create call was made, so a container may exist whose id is unknown.
+    /// The create call was made, so a container of unknown id may exist.
     asked: Cell<bool>,
     /// So often in a row the engine said that the name is given, since it was asked without an answer.
     given: Cell<u32>,

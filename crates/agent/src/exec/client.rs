@@ -19,7 +19,7 @@ use crate::job_dir::{JobDir, StartRecord};
 /// How long a supervisor may take to listen. It does little else.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Between two looks for a door that is being opened.
+/// Interval of checking for a socket that is being opened.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// The supervisor of a job is stopped (SIGSTOP): it takes no call until it goes on.

@@ -109,7 +109,7 @@ pub enum AgentStdio {
     },
 }
 
-/// A terminal or a pipe whose other end may block.
+/// A terminal or a pipe with an end that may block on the other side.
 fn unblocked(descriptor: OwnedFd) -> io::Result<OwnedFd> {
     let flags = rustix::fs::fcntl_getfl(&descriptor)?;
     rustix::fs::fcntl_setfl(&descriptor, flags | OFlags::NONBLOCK)?;

@@ -166,7 +166,7 @@ fn listed_processes(gpu: &ObservedGpu) -> impl Iterator<Item = &GpuProcess> {
         .chain(devices.flat_map(|device| &device.processes))
 }
 
-/// Now, as [`Look::at`] has it.
+/// Now, in the clock of [`NodeSample::at`].
 pub fn now() -> reconcile::BootNanos {
     boot_ns()
 }

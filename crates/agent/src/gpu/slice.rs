@@ -267,7 +267,7 @@ impl HeldSlice {
         self.control.set_unseen(gpu, bytes.get());
     }
 
-    /// The slice as looks know it, with the processes that its job's tree grows from as far as they are known.
+    /// The slice as observations know it, with the known processes at the root of its job's process tree.
     pub fn to_watched_job(&self, roots: Vec<Process>) -> WatchedJob {
         WatchedJob {
             ledger: Some(SliceLedger {
@@ -280,8 +280,8 @@ impl HeldSlice {
         }
     }
 
-    /// Gives back what dead processes held once the driver has let go of it. Looks at every slot, so only called when there
-    /// is a dead one.
+    /// Gives back what dead processes held once the driver has released it. It reads every slot, so it is only called
+    /// when there is a dead process.
     pub fn reap(&self, listed: &dyn Fn(&ProcessIdentity) -> Listed) -> Result<(), OpenError> {
         let now = boot_ns();
         self.reader.slice().reap(now, listed).map(drop)

@@ -14,7 +14,7 @@ use crate::model::usage::meter::{ReportedUtilisation, UtilisationSample};
 /// How often the driver is asked: its samples are of up to a second (nvml.h, `nvmlUtilization_t`).
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What was done longer ago is not in its last samples: two looks of a daemon that has no jobs, and a little.
+/// The driver's last samples do not reach further back: two idle observation intervals, and a little.
 const MAX_SPAN: Duration = Duration::from_secs(5);
 
 /// What was asked before.

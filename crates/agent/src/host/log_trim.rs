@@ -5,10 +5,11 @@
 //! 0                        begins                         size
 //! ├──── given back ────────┼──── what is kept ────────────┤◄── the program appends
 //! ```
-//! Programs hold the file open and write to it themselves, so nothing is copied, nobody has to keep up with them, and a supervisor that
-//! is stopped or killed stops no output. Of the usual ways the one (another file, as with `rename`) needs somebody between the program
-//! and the file for all its life, and the other (copy and truncate) loses what is written between the two. Here what is appended
-//! meanwhile is appended, and every byte keeps its place, by which readers and the supervisors of containers go on.
+//! Programs hold the file open and write to it themselves. So nothing is copied, no process has to keep up with them,
+//! and a stopped or killed supervisor stops no output. Of the usual ways, renaming to another file needs a process
+//! between the program and the file for all its life. Copying and truncating loses what the program writes between the
+//! two. Here the program keeps appending meanwhile, and every byte keeps its offset, by which readers and the
+//! supervisors of containers go on.
 //!
 //! Where the file system has no holes (NFS before 4.2 for one) nothing is given back, which the daemon and `doctor` say.
 
@@ -28,7 +29,7 @@ const BLOCK: u64 = 128 << 10;
 /// its own log of 4 MiB (1000 pages) before it starts over; the rest is for other writers until the next check.
 const SHORT: u64 = 64 << 20;
 
-/// Between two looks.
+/// Interval of checking the size.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The same while much is written.
@@ -43,7 +44,7 @@ pub struct LogTrimmer {
 }
 
 impl LogTrimmer {
-    /// Of a log that holds `most` bytes at most, but for what is written between two looks.
+    /// Keeps a log at `most` bytes, plus what the program writes between two checks.
     pub fn new(most: u64) -> Self {
         Self {
             max_bytes: most,
@@ -52,12 +53,12 @@ impl LogTrimmer {
         }
     }
 
-    /// How long until the next look.
+    /// How long until the next check.
     pub fn until_next_check(&self) -> Duration {
         self.next_check.saturating_duration_since(Instant::now())
     }
 
-    /// Looks if it is time to.
+    /// Checks and trims the log if a check is due.
     pub fn trim_if_due(&mut self, log: impl AsFd) {
         if self.until_next_check().is_zero() {
             self.trim(log);

@@ -1,8 +1,9 @@
 //! MIG device nodes: the files in `/dev` that a container needs for an instance, and that a device cgroup has to allow.
 //!
-//! The driver opens `/dev/nvidiactl`, `/dev/nvidia-uvm[-tools]`, the GPU's `/dev/nvidiaN`, and the two capability files of the
-//! instance, whose numbers stand under `/proc/driver/nvidia/capabilities` (MIG User Guide, "Device Nodes and Capabilities"). The
-//! files of `mig/config` and `mig/monitor` are never among them: they are rights over the whole machine.
+//! The driver opens `/dev/nvidiactl`, `/dev/nvidia-uvm[-tools]`, the GPU's `/dev/nvidiaN`, and the two capability files
+//! of the instance. Their numbers stand under `/proc/driver/nvidia/capabilities` (MIG User Guide, "Device Nodes and
+//! Capabilities"). The files of `mig/config` and `mig/monitor` are never among them: they are rights over the whole
+//! machine.
 
 use std::fs;
 use std::io;

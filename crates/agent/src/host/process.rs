@@ -1,6 +1,6 @@
 //! Process identity: pid and start time, so that a recycled pid is never taken for the earlier process.
 //!
-//! Everything here reads `/proc` (proc(5)); signals go through a pidfd, which cannot hit a stranger.
+//! Everything here reads `/proc` (proc(5)); signals go through a pidfd, which cannot hit an unmanaged process.
 
 pub mod evidence;
 pub mod mounts;
@@ -95,7 +95,7 @@ pub fn descendants(ancestor: u32) -> Vec<Process> {
     let mut next = 0;
     while let Some(parent) = found.get(next).copied() {
         let below = children.remove(&parent.pid).unwrap_or_default();
-        // `/proc` is not read in one moment: the child of a process whose pid has meanwhile been reused by this parent
+        // `/proc` is not read in one moment. If this parent has reused a process's pid meanwhile, that process's child
         // is older.
         let own = |child: &Process| child.start_time >= parent.start_time;
         found.extend(below.into_iter().filter(own));

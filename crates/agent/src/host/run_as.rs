@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::account::groups;
 
-/// Whose program it is.
+/// The user of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     pub uid: u32,

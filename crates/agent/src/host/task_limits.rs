@@ -76,8 +76,8 @@ impl UserLimit {
 }
 
 impl TaskBound {
-    /// The bound of a job whose control group counts no tasks, as `because` says, and the limit to start its programs
-    /// with. `user` is the programs' user, where that is not this process's own.
+    /// The bound of a job without a task count in its control group, as `because` says, and the limit to start its
+    /// programs with. `user` is the programs' user, where that is not this process's own.
     pub fn without_pids(user: Option<u32>, because: String) -> (Self, Option<UserLimit>) {
         let uid = user.unwrap_or_else(|| getuid().as_raw());
         let Some(most) = max_tasks_per_user().filter(|_| uid != 0) else {

@@ -47,7 +47,7 @@ pub async fn authorize_request(
         return forward(request, caller, None, next).await;
     };
     if api.rules.is_private() {
-        // There is one user, whose everything is.
+        // There is one user, who owns everything.
         return forward(request, caller, None, next).await;
     }
     let reference = decoded(of.reference)?;
@@ -80,7 +80,7 @@ async fn authenticate(
         Peer::Local { uid, gid } => {
             // The user database may be on the network.
             let account = tokio::task::spawn_blocking(move || UserAccount::lookup(uid, gid)).await;
-            // An account whose groups are unknown could have a lower role.
+            // With unknown groups, an account could have a lower role.
             let account = account.map_err(|error| internal(&error))?.map_err(|error| {
                 Error::new(ErrorCode::Internal, error_chain(&error))
                     .hint("check `getent passwd` and `id`; the daemon refuses all calls of this user until the user \
@@ -111,7 +111,7 @@ async fn authenticate(
     }
 }
 
-/// `owner` is whose job the call is about, where it is about one.
+/// `owner` is the owner of the job that the call is about, if it is about one.
 async fn forward(
     mut request: Request,
     caller: Caller,

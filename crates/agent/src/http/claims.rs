@@ -27,7 +27,7 @@ pub async fn hold(
     Path(uid): Path<String>,
     Body(claim): Body<v1::Claim>,
 ) -> Answer<v1::HeldClaim> {
-    // What strangers hold now decides whether there is room.
+    // The memory of unmanaged processes now decides whether there is room.
     api.observer.wait_for_fresh_sample().await;
     let (claim, by) = (Box::new(claim), Box::new(caller));
     let held = api.mailbox.request(|reply| Message::HoldClaim {

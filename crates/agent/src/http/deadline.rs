@@ -71,7 +71,7 @@ impl Timer for HeadTimer {
     }
 }
 
-/// Waits for a request's headers. hyper looks at it after each piece of them.
+/// Waits for a request's headers. hyper polls it after each piece of them.
 struct Head {
     head: Duration,
     heard: ReadCounter,

@@ -58,7 +58,7 @@ impl Server {
         }
     }
 
-    /// Serves the unix socket until the future is dropped. `is_counted` says whose connections are bounded.
+    /// Serves the unix socket until the future is dropped. `is_counted` says for which users connections are bounded.
     pub async fn local(
         self,
         mut listener: UnixListener,
@@ -251,7 +251,7 @@ mod tests {
 
     const ASK: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 
-    /// A server whose answer takes longer than a request's headers may.
+    /// A server with these deadlines. Its answer takes longer than the deadline of the headers.
     fn server(head: Duration, idle: Duration) -> Server {
         let slow = move || async move {
             tokio::time::sleep(head * 2).await;

@@ -47,7 +47,7 @@ const PACE: UploadTimeouts = UploadTimeouts {
     room: Duration::from_secs(10),
 };
 
-/// The byte budgets of the users whose calls have a body: a permit for each byte.
+/// The byte budgets of the users with calls that have a body: a permit for each byte.
 pub struct Uploads {
     shares: Arc<UserSemaphores>,
     /// The daemon's own user.

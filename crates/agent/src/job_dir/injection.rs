@@ -36,7 +36,7 @@ pub struct InjectedLimiter {
     /// Why it is not the stronger form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub because: Option<String>,
-    /// Whether that was to be expected: nobody tried.
+    /// Whether an attempt failed. Otherwise the form was not tried, as expected.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
 }

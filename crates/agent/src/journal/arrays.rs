@@ -14,7 +14,7 @@ use crate::model::job::Job;
 use crate::model::policy::ArrayTask;
 use crate::model::validate::limits::MOST_TASKS;
 
-/// Jobs of the array ?1, whose numbers are below ?2.
+/// Jobs of array ?1 with numbers below ?2.
 const OF_ARRAY: &str = "id >= ?1 AND id < ?2 AND CASE WHEN id = ?1 \
      THEN json_extract(terms, '$.array.index') IS NOT NULL AND json_extract(terms, '$.array.array') IS NULL \
      ELSE json_extract(terms, '$.array.array') = ?1 END";

@@ -24,7 +24,7 @@ use crate::journal::{self, Contents, StoreError};
 /// How old the newest copy may become.
 const EVERY: Duration = Duration::from_secs(24 * 3600);
 
-/// How soon after its start a daemon looks whether a copy is due, and how often from then on.
+/// How soon after its start a daemon checks whether a copy is due, and how often from then on.
 const FIRST: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_secs(600);
 

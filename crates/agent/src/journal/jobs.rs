@@ -301,7 +301,7 @@ impl Store {
         self.newest_where("SELECT max(id) FROM job WHERE name = ?1", [name])
     }
 
-    /// The newest job whose idempotency key is `PREFIX:` and anything behind it.
+    /// The newest job with an idempotency key of `PREFIX:` and any text behind it.
     pub fn newest_keyed(&self, prefix: &str) -> Result<Option<JobId>, StoreError> {
         // `;` comes after `:`, and keys are compared byte by byte, by their index.
         self.newest_where(

@@ -158,8 +158,8 @@ pub fn jobs_beyond(
     read().map_err(sql("find entries that are past their retention"))
 }
 
-/// Ended jobs that living ones need: their dependencies, and the first job of their array, whose key stands for all of
-/// it.
+/// Ended jobs that living ones need: their dependencies, and the first job of their array, which has the key of the
+/// whole array.
 #[derive(Debug, Default)]
 pub struct ReferencedJobs {
     jobs: BTreeSet<JobId>,

@@ -11,8 +11,8 @@ use super::{StoreError, events, rows, sql};
 use crate::model::job::Credentials;
 use crate::model::run_signature::{RunName, RunSignature};
 
-/// So many jobs are looked at for one question, over all that is asked for it: it bounds the time that it takes to some tenths of a
-/// second, however long the past is. Each account whose jobs are asked of has an equal part.
+/// The most jobs that one question reads, over all of its parts. It bounds the time to some tenths of a second, however
+/// long the past is. Each account in the question has an equal part.
 const MOST_LOOKED: usize = 50_000;
 
 /// An owner's jobs of a name, newest first. The index is named, so that a long past, or one of others with jobs of this name, is never
@@ -20,8 +20,8 @@ const MOST_LOOKED: usize = 50_000;
 const PLAIN: &str =
     "SELECT id FROM job INDEXED BY job_name WHERE name = ?1 AND uid IS ?2 ORDER BY id DESC";
 
-/// Those whose names begin with `?1`, which ends in `[`. Names are compared byte by byte, and `\` comes after `[`. All of them are sorted
-/// before the first one is looked at, so only the newest 200,000 of all jobs are asked.
+/// Those with names that begin with `?1`, which ends in `[`. Names are compared byte by byte, and `\` comes after `[`.
+/// SQLite sorts all of them before it returns the first, so the statement covers only the newest 200,000 of all jobs.
 const ARRAY: &str = "SELECT id FROM job INDEXED BY job_name \
                      WHERE name >= ?1 AND name < substr(?1, 1, length(?1) - 1) || '\\' AND uid IS ?2 \
                      AND id > (SELECT max(id) FROM job) - 200000 ORDER BY id DESC";
@@ -403,7 +403,7 @@ mod tests {
             .unwrap()
             .similar_runs(&kin, 3);
         assert!(matches!(read, Err(StoreError::Sql { .. })), "{read:?}");
-        // With nothing left to look at, nothing is asked.
+        // With no budget left, nothing is read.
         let mut lengths = RuntimeHistory::open(&path, 1).unwrap();
         lengths.each = 0;
         assert!(lengths.similar_runs(&kin, 3).unwrap().is_empty());

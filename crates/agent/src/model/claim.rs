@@ -63,7 +63,7 @@ pub struct ClaimRequest {
 /// Reads the body of a claim that is asked for in this boot.
 ///
 /// # Errors
-/// [`ErrorCode::Usage`] for what no claim can look like.
+/// [`ErrorCode::Usage`] if the body cannot be a claim.
 pub fn parse(uid: &str, body: v1::Claim, boot: &str) -> Result<ClaimRequest, Error> {
     body.check_limits()?;
     let compute = match body.compute.as_deref() {

@@ -164,7 +164,7 @@ impl Job {
         self.apply_event(Event::Placed(grants));
     }
 
-    /// On whose account it runs.
+    /// The account that the job runs on.
     pub fn owner(&self) -> SchedulingClass {
         self.spec.policy.owner(self.spec.project.as_deref())
     }

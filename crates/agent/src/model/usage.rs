@@ -104,7 +104,7 @@ impl GroupBy {
     }
 }
 
-/// Whose a row is; in the order of [`GroupBy`], empty where it is not asked by.
+/// The owner of a row, in the order of [`GroupBy`]; a field is empty if the query does not group by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     user: Option<String>,

@@ -1,4 +1,5 @@
-//! The agent in a simulation: the real cycle over a real journal and real files, until a point at which it is to die.
+//! The daemon in a simulation: the real controller over a real journal and real files, until a point at which it is to
+//! die.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +42,7 @@ use crate::model::job::{Credentials, Job};
 use crate::model::mig_instance::{ManagedInstance, MigSlot};
 
 thread_local! {
-    /// How many points the agent passes before it dies; nothing while somebody else is at work.
+    /// How many points the daemon passes before it dies; nothing while another program is at work.
     static FUSE: Cell<Option<u32>> = const { Cell::new(None) };
     /// How much is written before the disk is full; nothing while there is room.
     static ROOM: Cell<Option<u32>> = const { Cell::new(None) };
@@ -55,7 +56,7 @@ thread_local! {
     static COMMITTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Carried up to whoever called the agent when it dies.
+/// Unwinds to the caller of the daemon when the daemon dies.
 struct Death(String);
 
 /// How a call of the agent ended.
@@ -87,7 +88,7 @@ pub fn reach(point: &str) {
     }
 }
 
-/// Somebody, the agent or another, writes.
+/// The daemon or another program writes.
 pub fn write() -> io::Result<()> {
     match ROOM.get() {
         Some(0) => Err(io::ErrorKind::StorageFull.into()),
@@ -158,7 +159,7 @@ pub struct JournaledJob(Job);
 
 impl JournaledJob {
     fn of(mut job: Job) -> Self {
-        // Written when they are given back, and when they were found: what happened in between is nobody's loss.
+        // Statistics are written at release and at discovery: changes in between may be lost.
         for holding in &mut job.allocations {
             holding.stats = Default::default();
         }
@@ -225,7 +226,7 @@ pub struct DaemonOptions {
     pub cancels: bool,
 }
 
-/// Everybody may run containers.
+/// Every user may run containers.
 fn rules(home: &Home) -> Rules {
     let path = home.state().join("access.toml");
     std::fs::write(&path, "containers = \"user\"").expect("a file");
@@ -346,7 +347,7 @@ impl Daemon {
         Ok(Some((daemon, before)))
     }
 
-    /// One round of the cycle with these messages; with a look at the GPUs, if anybody looks just now.
+    /// One round of the controller with these messages; with an observation of the GPUs if `looks`.
     pub fn round(&mut self, mut messages: Vec<Message>, looks: bool) -> Result<(), StoreError> {
         let ticks = self.ticked.elapsed() >= crate::controller::TICK;
         if ticks {

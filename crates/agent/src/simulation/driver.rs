@@ -39,7 +39,7 @@ const UNWILLING: u64 = 24;
 /// And once in so many that list something.
 const UNREADABLE: u64 = 150;
 
-/// Once in so many calls of a thread of MIG somebody else does something first.
+/// Once in so many calls of a MIG worker another program acts first.
 const MEDDLES: u64 = 60;
 
 type Answer<T> = Result<T, nvmlReturn_t>;

@@ -125,7 +125,7 @@ impl Run {
                         (profile, mig.placement.start) == (asked.profile.clone(), asked.start)
                     }
                     (None, Some(bytes), None) => grant.memory.get() >= bytes,
-                    // What strangers hold of a whole GPU is nobody's to give.
+                    // The daemon cannot promise the memory of unmanaged processes on a whole GPU.
                     (None, None, None) => {
                         grant.share == Share::FULL && grant.memory.get() <= gpus::usable()
                     }
@@ -143,7 +143,7 @@ impl Run {
         Ok(())
     }
 
-    /// After a round: a suspended job's processes are stopped unless they are to end, and nobody else's are.
+    /// After a round: the processes of suspended jobs are stopped unless they are to end, and no other processes are.
     ///
     /// # Errors
     /// Which is not.
@@ -352,7 +352,7 @@ impl Run {
         with(|world| world.knows_its_own(daemon.cycle.instances())).unwrap_or(Ok(()))
     }
 
-    /// Everybody has ended: no slice, no process, no secret is left, and every GPU is whole.
+    /// All jobs have ended: no slice, no process, no secret is left, and every GPU is whole.
     ///
     /// # Errors
     /// What is left.
@@ -435,7 +435,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 impl World {
-    /// Those who are nobody's end of themselves.
+    /// Processes without an attributable job end by themselves.
     pub fn strays_end(&mut self) {
         let strays = self.processes.values().filter(|proc| self.is_nobodys(proc));
         let strays: Vec<u32> = strays.map(|proc| proc.process.pid).collect();
@@ -444,7 +444,8 @@ impl World {
         }
     }
 
-    /// Whether nothing tells whose a process is: nothing holds it any more, and it is in an instance and so in no slice.
+    /// Whether a process cannot be attributed: no supervisor holds it any more, and it is in an instance and so in no
+    /// slice.
     fn is_nobodys(&self, proc: &Proc) -> bool {
         matches!(&proc.kind, Kind::Program(program) if !program.inside.is_empty())
             && self.has_escaped(proc)

@@ -17,7 +17,7 @@ use super::supervisor::Supervisor;
 use super::{World, clock, with};
 use crate::host::process::Process;
 
-/// Above the most that a kernel gives out (PID_MAX_LIMIT, 2^22): nobody on the machine that simulates has such a pid.
+/// Above the highest pid that a kernel assigns (PID_MAX_LIMIT, 2^22): no real process of this machine has such a pid.
 const FIRST_PID: u32 = 5_000_000;
 pub const SIGKILL: i32 = 9;
 pub const SIGTERM: i32 = 15;
@@ -40,7 +40,7 @@ pub struct Proc {
 pub struct Within {
     /// Inode of its PID namespace.
     pub namespace: u64,
-    /// 1 for the first, with whom all others end.
+    /// 1 for the first process; all others end with it.
     pub pid: u32,
 }
 
@@ -49,7 +49,7 @@ pub enum Kind {
     Daemon,
     Supervisor(Box<Supervisor>),
     Program(Box<Program>),
-    /// Somebody who uses a GPU and has nothing to do with us: so much of which.
+    /// An unmanaged process that uses so much of a GPU.
     Stranger {
         gpu: usize,
         bytes: u64,

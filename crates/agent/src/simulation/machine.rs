@@ -121,7 +121,7 @@ impl SupervisorProcess for SimulatedChild {
     }
 }
 
-/// A compute scheduler without turns: it notes whose launches are watched.
+/// A compute scheduler without turns: it notes the jobs with watched launches.
 pub struct NoTurns;
 
 impl Scheduler for NoTurns {

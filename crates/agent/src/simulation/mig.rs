@@ -16,7 +16,7 @@ use crate::gpu::mig::{Epochs, MigCommand, MigOutcome, MigTask};
 use crate::model::mig_instance::{InstanceInfo, ManagedInstance, MigSlot};
 use divvy_testkit::Rng;
 
-/// What an instance has in use of it while nobody uses it.
+/// The memory that an instance uses without any process.
 pub const BASELINE: Bytes = Bytes::mib(20);
 
 /// A GPU's MIG side.
@@ -51,9 +51,9 @@ pub struct SimGpuInstance {
     is_known: bool,
     /// The agent tried to be rid of it and could not, or others have done something to it.
     is_stuck: bool,
-    /// Somebody has a handle of it, and is not listed.
+    /// A process has a handle of it, and is not listed.
     pub is_open: bool,
-    /// Whose programs were in it since it was made.
+    /// The owners of the programs in it since it was made.
     pub tenants: Vec<String>,
 }
 
@@ -172,7 +172,7 @@ impl MigGpu {
 }
 
 impl World {
-    /// Who holds how much of a device.
+    /// The bytes of a device that each process holds.
     pub fn inside(&self, device: &MigUuid) -> BTreeMap<u32, u64> {
         let held = |kind: &Kind| match kind {
             Kind::Program(program) => program.inside.get(device).map(|(_, bytes)| *bytes),
@@ -199,7 +199,8 @@ impl World {
         Some((gpu, *id))
     }
 
-    /// A program starts in its device, or goes on to use it: it is there, nobody else's, and as nobody else has left it.
+    /// A program starts in its device, or goes on to use it. The device is there, no other program's, and as no other
+    /// program has left it.
     pub fn has_its_device(&mut self, job: u64, tenant: &str, device: &MigUuid) {
         let is_in = |one: &Proc| match &one.kind {
             Kind::Program(program) if program.devices.contains(device) && program.job != job => {
@@ -267,7 +268,8 @@ impl World {
         self.divided.iter().any(|one| !one.orders.is_empty())
     }
 
-    /// The order that the thread of a GPU carries out now: first it takes one, so that looks see that it does something.
+    /// The command that a GPU's worker carries out now. It takes one first, so that observations see a change under
+    /// way.
     pub fn next_order(&mut self, gpu: usize, epochs: &Epochs) -> Option<MigCommand> {
         let divided = &mut self.divided[gpu];
         let order = divided.orders.front()?.clone();
@@ -306,7 +308,7 @@ impl World {
             && let Some(lies) = divided.instances.get_mut(&id)
         {
             lies.is_stuck |= is_left;
-            // Somebody may have divided it before anybody heard of it: it is the agent's all the same.
+            // Another program may have divided it before the report: it is the daemon's all the same.
             let is_made = made.is_some_and(|made| made.id == id);
             lies.is_known |= is_made;
             lies.is_ours |= is_made;
@@ -335,7 +337,7 @@ impl World {
         !self.is_calm && self.luck.once_in(times)
     }
 
-    /// Somebody else makes an instance, divides one, leaks a handle of one, or takes one away that nobody is in.
+    /// Another program makes an instance, divides one, leaks a handle of one, or removes one without processes.
     pub fn meddles(&mut self, gpu: usize, dice: &mut Rng) {
         if !self.divided[gpu].mode.current || self.gpus[gpu] != Health::Well {
             return;
@@ -367,7 +369,7 @@ impl World {
             return;
         }
         lies.computes.clear();
-        // What is divided before it is known is taken for somebody else's.
+        // An instance that is divided before the daemon knows it is taken for another program's.
         lies.is_ours &= kind != 1 || lies.is_known;
         let what = match kind {
             1 => "divides",
@@ -377,7 +379,7 @@ impl World {
         match kind {
             1 => {
                 divided.fill(id, 2);
-                // Perhaps nobody has the other half.
+                // Perhaps no program takes the other half.
                 if let Some(lies) = divided.instances.get_mut(&id).filter(|_| dice.once_in(2)) {
                     lies.computes.remove(&1);
                 }
@@ -413,7 +415,8 @@ impl World {
         self.trace(|| format!("  somebody else makes {placement} on GPU {gpu}, in {parts} parts"));
     }
 
-    /// What others made goes, also what they made in ours; nobody has a handle of anything, and a GPU is reset if it waits for that.
+    /// Other programs' instances go, also those in ours, and their handles close. A GPU that waits for a reset gets
+    /// one.
     pub fn others_give_up(&mut self) {
         for gpu in 0..self.gpus.len() {
             let in_use = !self.holders(gpu).is_empty();
@@ -438,7 +441,7 @@ impl World {
         }
     }
 
-    /// But what is divided is taken for somebody else's, for the agent never divides any.
+    /// But a divided instance is taken for another program's, for the daemon never divides any.
     fn takes_for_its_own(&mut self, gpu: usize, placement: Placement) {
         if let Some(id) = self.divided[gpu].at(placement)
             && let Some(lies) = self.divided[gpu].instances.get_mut(&id)

@@ -46,7 +46,7 @@ fn folder() -> TempDir {
     made.expect("a temporary folder")
 }
 
-/// An answer that somebody waits for.
+/// An answer that a client waits for.
 struct Pending {
     what: Asked,
     answer: oneshot::Receiver<Result<v1::Job, Error>>,
@@ -68,15 +68,15 @@ pub struct Run {
     pub daemon: Option<Daemon>,
     pub inbox: Vec<Message>,
     pending: Vec<Pending>,
-    /// What was submitted, by whom, and has not been answered.
+    /// Submits without an answer, with their users.
     unanswered: BTreeMap<String, (&'static str, Submit)>,
     /// Keys of acknowledged jobs. Those of accounts are alike but for their names.
     pub keys: BTreeMap<String, JobId>,
-    /// Whose they are.
+    /// The owners of jobs.
     pub owners: BTreeMap<JobId, &'static str>,
     submitted: BTreeMap<&'static str, u64>,
     clients: BTreeSet<JobId>,
-    /// Whose cancelling was acknowledged.
+    /// Jobs with an acknowledged cancellation.
     pub cancelled: BTreeSet<JobId>,
     /// Jobs that have ended, and how.
     pub ended: BTreeMap<JobId, String>,
@@ -88,7 +88,7 @@ pub struct Run {
     to_confirm: BTreeSet<String>,
     /// Claims that pods were started with, by uid.
     pub pods: BTreeMap<String, JobId>,
-    /// Claims that were given back, by uid, and that nobody has asked for since.
+    /// Claims that were released, by uid, and not requested since.
     pub given_back: BTreeSet<String>,
     /// Those of them that this agent was asked for since.
     pub asked_again: BTreeSet<String>,
@@ -481,12 +481,12 @@ impl Run {
         daemon::read(&self.home).map_err(|error| error.to_string())
     }
 
-    /// The agent is no more, and everybody who waited for it hears that.
+    /// The daemon has died, and all waiting clients learn it.
     fn gone(&mut self, how: &str) {
         self.disk_is_full = false;
         daemon::set_fuse(None);
         with(|world| {
-            // Its keeper is gone with it.
+            // The compute scheduler is gone with it.
             world.watched.clear();
             world.wanted.clear();
             world.trace(|| format!("  the agent is gone: {how}"));
@@ -571,7 +571,7 @@ impl Run {
     }
 
     fn submits(&mut self, runner: Runner, dice: &mut Rng) {
-        // Who has not been answered asks again.
+        // A client without an answer asks again.
         let again = dice.once_in(3).then(|| self.unanswered.iter().next());
         if let Some((key, (who, submit))) = again.flatten() {
             return self.sends(key.clone(), who, submit.clone());
@@ -599,7 +599,7 @@ impl Run {
         self.sends(key, who, wish.submit);
     }
 
-    /// Somebody, and a key that he has not used.
+    /// A user, and a key that the user has not used.
     pub fn next_key(&mut self, dice: &mut Rng) -> (String, &'static str) {
         let who = dice.one(accounts::all()).unwrap_or(ME);
         let submitted = self.submitted.entry(who).or_default();
@@ -607,7 +607,7 @@ impl Run {
         (format!("{who}/key-{submitted}"), who)
     }
 
-    /// Somebody confirms a job, as something.
+    /// A client confirms a job, with a value.
     fn confirms(&mut self, dice: &mut Rng) {
         let word = format!("word-{}", dice.below(3));
         let who = dice.one(accounts::all()).unwrap_or(ME);
@@ -622,7 +622,7 @@ impl Run {
         }
     }
 
-    /// Somebody starts another program inside of a job: its supervisor does, or the engine.
+    /// A client starts another program inside of a job: its supervisor starts it, or the engine.
     fn enters(&mut self, dice: &mut Rng) -> Result<(), String> {
         let known: Vec<JobId> = self.keys.values().copied().collect();
         let (Some(id), Some(daemon)) = (dice.one(&known), &mut self.daemon) else {
@@ -726,7 +726,7 @@ impl Run {
         });
     }
 
-    /// Somebody wants something of a job.
+    /// A client makes a request about a job.
     fn asks(
         &mut self,
         dice: &mut Rng,
@@ -830,7 +830,7 @@ impl Run {
         ))
     }
 
-    /// Whoever has jobs that are to be confirmed waits for them and confirms them.
+    /// The owners of jobs that need confirmation wait for them and confirm them.
     fn confirms_all(&mut self) {
         let ended = &self.ended;
         let waits = |(key, id): (&String, &JobId)| {
@@ -853,8 +853,9 @@ impl Run {
         }
     }
 
-    /// Whoever is suspended would not end; and in half of the runs all are cancelled, where in the others they end by themselves.
-    /// `divides`: whoever wants MIG instances has his turn; else whoever wants all GPUs whole.
+    /// Ends all jobs. Suspended jobs would not end by themselves; half of the runs cancel every job, and in the others
+    /// jobs end by themselves. `divides`: the jobs that want MIG instances have their turn; else those that want all
+    /// GPUs whole.
     fn ends_all(&mut self, divides: bool) {
         self.collects();
         let waits = |key: &&String| {
@@ -874,7 +875,7 @@ impl Run {
         }
         for id in self.keys.values() {
             let reference = self.reference(*id);
-            // Who is held would not start; its admin releases every job.
+            // A held job would not start; its admin releases every job.
             let released = holding(reference.clone(), false, ME, oneshot::channel().0);
             self.inbox.push(released);
             let reply = oneshot::channel().0;

@@ -29,7 +29,7 @@ macro_rules! whats {
 whats! {
     /// The agent does a round, or is started where none is.
     Round = "round", 60;
-    /// The same, with nobody having looked at the GPUs.
+    /// The same, without an observation of the GPUs.
     Blindfold = "blindfold", 8;
     Time = "time", 12;
     Submit = "submit", 24;
@@ -81,7 +81,7 @@ whats! {
     /// A job in a container, in a MIG instance, to be confirmed, or under a rule of its own.
     SubmitMore = "submit-more", 24;
     Confirm = "confirm", 10;
-    /// Somebody starts another program in a job.
+    /// A client starts another program in a job.
     Enter = "enter", 4;
     /// The process of which supervisors are copies ends.
     NurseryDies = "nursery-dies", 2;
@@ -89,7 +89,7 @@ whats! {
     /// The engine goes away in the middle of its next call.
     EngineBreaks = "engine-breaks", 4;
     EngineBack = "engine-back", 8;
-    /// Somebody else takes a container away.
+    /// Another program removes a container.
     ContainerGoes = "container-goes", 1;
     /// What the agent does about containers when it starts is done.
     Sweep = "sweep", 4;
@@ -97,13 +97,13 @@ whats! {
     Mig = "mig", 50;
     /// A GPU is to be divided, or not any more.
     Divide = "divide", 3;
-    /// Somebody else makes instances, or takes them away.
+    /// Another program makes instances, or removes them.
     Meddle = "meddle", 8;
     /// Idle instances are to go.
     Collect = "collect", 2;
     /// An array, or a job that runs after one. In place of other steps of a run ([`arrays`]).
     SubmitArray = "submit-array", 0;
-    /// Somebody does something to a whole array.
+    /// A client acts on a whole array.
     ActOnArray = "array", 0;
 }
 
@@ -173,7 +173,7 @@ pub fn of(seed: u64, count: usize) -> Vec<Step> {
         }
     };
     let mut steps: Vec<Step> = (0..count).map(|_| one()).collect();
-    // A GPU that is in use is not divided: in half of the runs it is before anybody comes.
+    // A GPU in use cannot be divided: half of the runs divide it before any other step.
     if dice.once_in(2) {
         for (step, what) in steps.iter_mut().zip(DIVIDES) {
             step.what = what;

@@ -202,7 +202,7 @@ impl World {
         }
     }
 
-    /// Everybody whose supervisor has told them to end.
+    /// All processes below a supervisor that has told them to end.
     pub fn are_to_end(&self) -> BTreeSet<u32> {
         let told = self.processes.iter().filter(|(_, one)| match &one.kind {
             Kind::Supervisor(supervisor) => supervisor.told_at.is_some(),

@@ -2,14 +2,14 @@
 //! exec.
 //!
 //! ```text
-//! agent                                nursery                          supervisor
+//! daemon                               fork server                      supervisor
 //! job's folder, lock, log ───────────► forks ─────────────────────────► supervises, as one that was started
 //!                         ◄─────────── born PID
 //!                         ◄─────────── ended PID, how                   ends
 //! ```
-//! The agent starts it from the same program, and it ends when the agent's end of the socket closes. Supervisors do not
-//! end with it. It decides nothing, opens nothing and remembers only its children; it has one thread, without which it
-//! could not fork.
+//! The daemon starts it from the same program, and it ends when the daemon's end of the socket closes. Supervisors do
+//! not end with it. It decides nothing, opens nothing and remembers only its children; it has one thread, without which
+//! it could not fork.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -58,7 +58,7 @@ pub fn is_server_gone(error: &io::Error) -> bool {
 /// Longest path that the kernel takes (limits.h, `PATH_MAX`), and longest message.
 const LONGEST: usize = 4096;
 
-/// What the nursery says.
+/// A reply of the fork server.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ForkReply {
@@ -76,7 +76,7 @@ enum ForkReply {
     },
 }
 
-/// This process's nursery, from the first supervisor on.
+/// This process's fork server, from the first supervisor on.
 static FORK_SERVER: Mutex<Option<ForkServer>> = Mutex::new(None);
 
 /// The agent's side.
@@ -90,17 +90,17 @@ struct ForkServer {
     is_unresponsive: bool,
 }
 
-/// A supervisor from the nursery.
+/// A supervisor that the fork server started.
 #[derive(Debug)]
 pub struct ForkedSupervisor {
     pub process: Process,
-    /// The pid of its nursery: another one would know nothing of it.
+    /// The pid of its fork server: another one would know nothing of it.
     server_pid: u32,
 }
 
 impl ForkedSupervisor {
-    /// Has the nursery start the supervisor of the job in this folder: with the lock as its standard input, and the log as its
-    /// output. `program` is this program, to start the nursery from if there is none.
+    /// Has the fork server start the supervisor of the job in this folder, with the lock as its standard input and the
+    /// log as its output. `program` is this program, to start a fork server from if there is none.
     ///
     /// # Errors
     /// What starting a program says, or fork(2); [`is_server_gone`].
@@ -142,7 +142,7 @@ impl ForkedSupervisor {
     }
 }
 
-/// Takes in what the nursery has said, of all supervisors at once.
+/// Reads the replies of the fork server, about all supervisors at once.
 pub fn poll_replies() {
     let mut ours = sync::lock(&FORK_SERVER);
     if let Some(nursery) = &mut *ours {
@@ -229,12 +229,12 @@ impl ForkServer {
     }
 }
 
-/// Whether standard input is an agent's socket, and this process is to be its nursery.
+/// Whether standard input is the daemon's socket, and this process is to be its fork server.
 pub fn is_requested() -> bool {
     socket_type(io::stdin()) == Ok(SocketType::SEQPACKET)
 }
 
-/// Is the nursery, until the agent is gone.
+/// Runs the fork server until the daemon is gone.
 pub fn serve(run_container: RunContainer) -> ExitCode {
     match serve_requests(run_container) {
         Ok(()) => ExitCode::SUCCESS,
@@ -373,7 +373,7 @@ fn become_supervisor(
 fn send_reply(socket: &OwnedFd, said: &ForkReply) -> io::Result<()> {
     let said = serde_json::to_vec(said)?;
     match retry_on_eintr(|| send(socket, &said, SendFlags::NOSIGNAL)) {
-        // The agent is gone, which the next look says too.
+        // The daemon is gone, which the next read says too.
         Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
         Err(errno) => Err(errno.into()),
     }

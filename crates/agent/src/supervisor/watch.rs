@@ -4,7 +4,8 @@
 //! inotify: records of jobs that are starting or running ──┐
 //! pidfd_open(2): supervisors of running jobs ─────────────┴─► epoll ──► one thread ──► news of a job
 //! ```
-//! It only ever says "look again": a lost event costs time (the cycle looks by itself now and then), not truth.
+//! An event only asks for another check of the job. A lost event costs time (the controller checks periodically), not
+//! correctness.
 
 use std::collections::HashMap;
 use std::io;
@@ -31,7 +32,7 @@ pub enum WatchEvent {
     Record(JobId),
     /// The supervisor of this job has ended.
     SupervisorEnded(JobId),
-    /// Events were lost: look at all.
+    /// Events were lost: check all jobs.
     EventsLost,
 }
 

@@ -94,7 +94,7 @@ impl Home {
             && Self::is_system_installed()
     }
 
-    /// The user who has made this home and starts its daemon, where that is another user.
+    /// The owner of this home, if that is another user: the owner starts its daemon.
     pub fn others(&self) -> Option<u32> {
         let owner = fs::metadata(&self.state).ok()?.uid();
         (owner != me()).then_some(owner)

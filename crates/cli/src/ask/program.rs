@@ -32,8 +32,8 @@ pub struct NoProgram {
     pub error: Error,
 }
 
-/// Refuses a job whose program is not there. A job that runs after others is only warned of: one of them may make the program. The
-/// image of a container has programs of its own.
+/// Refuses a job without a program file. A job that runs after others only gets a warning: one of them may make the
+/// program. The image of a container has programs of its own.
 ///
 /// # Errors
 /// Outside, when the daemon cannot be asked; inside, what is wrong with the program.

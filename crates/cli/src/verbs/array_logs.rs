@@ -83,7 +83,7 @@ fn panicked(error: &tokio::task::JoinError) -> Error {
 #[derive(Debug)]
 pub struct Lines {
     prefix: String,
-    /// The beginning of a line whose end has not come yet.
+    /// The beginning of an unfinished line.
     begun: Vec<u8>,
 }
 

@@ -110,7 +110,7 @@ pub(super) async fn wait_for_turn(client: &Client, mut job: Job) -> Result<Start
         tokio::select! {
             biased;
             number = signals.next() => {
-                // Without a daemon to hear it: a job whose client is gone is cancelled when the daemon is back.
+                // Without a daemon to cancel it now: a job without its client is cancelled when the daemon is back.
                 if client.cancel(&job.id).await.is_ok() {
                     output::progress(&format!("#{} was removed from queue {}", job.id, job.queue));
                 }

@@ -151,7 +151,8 @@ fn parent_of(pid: u32) -> Option<u32> {
     after.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// A shell whose prompt says which job it is in. Variables are the shell's to look up: the job has its number only when it is there.
+/// A shell with a prompt that names its job. The shell reads the variables itself: the job has its number only when it
+/// runs.
 fn command(shell: &str) -> Vec<String> {
     const BASH: &str = r#"exec "$0" --rcfile <(printf '%s\n' '
 [ ! -f /etc/bash.bashrc ] || . /etc/bash.bashrc

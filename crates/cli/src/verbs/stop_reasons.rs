@@ -67,7 +67,7 @@ fn requeued(job: &Job) -> String {
 
 /// Why Divvy stopped its program; nothing where Divvy did not.
 fn why(job: &Job) -> Option<String> {
-    // What is left for those who may not read the rest, and of a daemon that says no more.
+    // The text for callers without the right to read the rest, and from a daemon that gives only the reason.
     let plain = match job.end_reason? {
         EndReason::TimeLimit => "its time limit was reached",
         EndReason::IdleTimeout => "its GPUs were idle",

@@ -72,8 +72,8 @@ pub async fn submit(mut args: args::Submit) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Submits the job once, also when the daemon dies before it has answered: nobody knows then whether the job is in its
-/// journal, and the same key makes a repeat answer with that job if it is.
+/// Submits the job once, also when the daemon dies before it has answered. The job may then be in its journal or not;
+/// if it is, the same key makes a repeat answer with that job.
 pub(super) async fn once(
     client: &Client,
     mut submit: Submit,

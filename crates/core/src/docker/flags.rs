@@ -274,7 +274,7 @@ fn short(letter: char) -> Option<&'static Flag> {
 enum Word<'a> {
     /// Switches, each with what was written behind it.
     Switches(Vec<ParsedFlag<'a>>),
-    /// Switches, and a flag whose value is there, or is the next word.
+    /// Switches, and a flag with its value there or in the next word.
     Valued(Vec<ParsedFlag<'a>>, &'static Flag, Option<&'a str>),
 }
 

@@ -4,7 +4,7 @@
 //! ```text
 //! starter (`docker run`, not ours)            this supervisor                engine
 //!                                             makes one like it ────────────► created
-//!                                             looks into it, takes it away ──► gone
+//!                                             inspects and removes it ──────► gone
 //!                                             launch
 //! starts the container ────────────────────────────────────────────────────► created, with the label JOINS
 //!                                             started ◄────────────────────── started
@@ -46,7 +46,7 @@ struct AdoptedContainer {
     made: Option<CreatedContainer>,
     /// Its first process is written down.
     runs: bool,
-    /// So many looks in a row found nothing that runs or has run.
+    /// The number of successive checks that found no container that runs or has run.
     missed: u32,
     ending: StopSequence,
 }
@@ -131,7 +131,7 @@ impl ContainerJob<'_> {
         Ok((outcome, None))
     }
 
-    /// Makes a container as the starter's will be, looks into it, and takes it away again.
+    /// Makes a container like the starter's, inspects it, and removes it again.
     async fn look_ahead(&self, signals: &mut Signals) -> Result<(), Ended> {
         let made = self.make(signals).await?;
         tokio::select! {
@@ -159,7 +159,7 @@ impl ContainerJob<'_> {
             };
             let mut events = docker.events(Some(self.events(since, None)));
             loop {
-                // Events first: what they say of a container that is gone comes before the looks that do not find it.
+                // Events first: those of a removed container come before the checks that do not find it.
                 tokio::select! {
                     biased;
                     event = events.next() => match event {
@@ -210,7 +210,8 @@ impl ContainerJob<'_> {
         }
     }
 
-    /// Looks where the container is; how it ended, if it has. One that was made and not started is as good as none.
+    /// Checks the state of the container; returns how it ended, if it has. A container that was made and not started
+    /// counts as none.
     async fn glance(
         &self,
         docker: &Docker,
@@ -253,7 +254,7 @@ impl ContainerJob<'_> {
         }
         sight.missed = 0;
         if !sight.runs {
-            // Asked again at the next look, where the engine does not say.
+            // If the engine does not say, the next check asks again.
             let first = self.first_process(sight.made.as_ref()?).await?;
             self.started(first);
             sight.runs = true;

@@ -28,7 +28,8 @@ pub struct Attached {
 }
 
 impl ContainerJob<'_> {
-    /// Takes the container's streams for a person's terminal; none for a job in the background, whose log is the engine's.
+    /// Attaches the container's streams to the user's terminal. A job in the background has none: its log is the
+    /// engine's.
     pub(super) async fn attach(
         &self,
         made: &CreatedContainer,
@@ -123,7 +124,7 @@ impl ContainerJob<'_> {
                 Ok(()) if self.has_ended(made).await => return,
                 // An engine that stops closes its logs as if they were at their end.
                 Ok(()) => {}
-                // A removed container has no log either, nor one whose log goes elsewhere.
+                // A removed container has no log either, nor has one with another log driver.
                 Err(error) if matches!(engine::status(&error), Some(404 | 409 | 501)) => return,
                 Err(error) if engine::is_unavailable(&error) => {}
                 // What the engine does not give it gives later, perhaps; of what is over it is asked once more.
@@ -134,7 +135,7 @@ impl ContainerJob<'_> {
         }
     }
 
-    /// Whether the container whose log is at its end is, too, or will be in a moment.
+    /// Whether a container with a finished log has ended too, or will in a moment.
     async fn has_ended(&self, made: &CreatedContainer) -> bool {
         let _ = tokio::time::timeout(AGAIN, self.ended(made)).await;
         matches!(self.state(made).await, State::Ended(_) | State::Gone)

@@ -7,7 +7,7 @@ use divvy_api::v1::Finding;
 
 use super::{fail, ok, warn};
 
-/// Files that other limiters are preloaded as, and whose they are.
+/// The file names under which other limiters are preloaded, with the name of each limiter.
 const LIMITERS: [(&str, &str); 6] = [
     ("libvgpu.so", "HAMi"),
     ("libcuda-control.so", "vCUDA"),

@@ -34,7 +34,7 @@ pub fn findings() -> Vec<Finding> {
     findings
 }
 
-/// pidfds are how a signal never hits a stranger.
+/// Signals go through pidfds, so that they never hit an unmanaged process.
 fn kernel() -> Finding {
     const CHECK: &str = "system.kernel";
     let uname = rustix::system::uname();

@@ -86,7 +86,7 @@ impl Scene {
         self.roster.add_root(JOB, root);
     }
 
-    /// A look at a driver that lists these.
+    /// A sample of a driver that lists these.
     fn look(&mut self, listed: &[(u32, u64)]) -> NodeSample {
         let before = read_ledgers(&self.roster);
         self.look_after(before, listed)

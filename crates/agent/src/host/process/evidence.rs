@@ -76,7 +76,7 @@ const DEVICES: &[u8] = b"/dev/nvidia";
 /// The kill-switch, as it stands in an environment.
 const OFF: &[u8] = b"DIVVY_SHIM=off";
 
-/// Looks into a process.
+/// Inspects a process.
 pub fn inspect(pid: u32, marks: &KnownFiles) -> ProcessEvidence {
     let maps = maps(pid);
     let files = open_files(pid);

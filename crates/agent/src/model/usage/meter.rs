@@ -14,7 +14,7 @@ pub struct UtilisationSample {
     pub utilisation: ReportedUtilisation,
 }
 
-/// Whose work it was.
+/// The owner of the work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReportedUtilisation {
     /// Percent of the time, by pid; a missing pid did nothing.

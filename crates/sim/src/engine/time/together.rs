@@ -72,7 +72,7 @@ fn advance_in_step(parts: &[ActiveEngine<'_>], to: u64) {
     }
 }
 
-/// Ends what is over at this moment: entries that have had their time, and meetings all of whose parties run or have
+/// Ends what is over at this moment: entries that have had their time, and meetings of parties that all run or have
 /// run.
 fn settle(parts: &[ActiveEngine<'_>]) {
     loop {
@@ -88,7 +88,7 @@ fn settle(parts: &[ActiveEngine<'_>]) {
     }
 }
 
-/// What the lane whose turn it is does about its meeting, if it has one; whether a lane got on by it.
+/// Advances the meeting of the lane with the turn, if it has one; whether a lane got on by it.
 fn meet(part: &ActiveEngine<'_>, all: &[ActiveEngine<'_>]) -> bool {
     let heads = || all.iter().flat_map(|part| &part.lanes);
     let spins = |lane: &&Lane<'_>| {
