@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_list_claims_sees_what_everybody_runs() {
+    fn a_role_that_may_list_claims_sees_the_jobs_of_all_users() {
         // Nothing is veiled in the list: of others' claims it says what the veil takes out of their jobs.
         let lists = verb::known("GET", "/v1/claims").unwrap();
         for role in Role::ALL {

@@ -29,7 +29,7 @@ use crate::gpu::slice::GrantedSlice;
 use crate::host::process::Process;
 use helper::CheckpointHelper;
 
-/// Whether memory is to leave its GPUs or to come back.
+/// The direction: offload or restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     Offload,
@@ -105,15 +105,15 @@ impl CheckpointOps {
     }
 
     /// Starts a checkpoint operation; `report` receives its outcome.
-    pub fn start(&self, errand: CheckpointOp) {
-        let (job, attempt, way) = (errand.job, errand.attempt, errand.direction);
-        let errand = operation::OpRunner::new(
-            errand,
+    pub fn start(&self, op: CheckpointOp) {
+        let (job, attempt, way) = (op.job, op.attempt, op.direction);
+        let op = operation::OpRunner::new(
+            op,
             self.helper.clone(),
             Arc::clone(&self.observer),
             Arc::clone(&self.report),
         );
-        let run = move || errand.run();
+        let run = move || op.run();
         let started = std::thread::Builder::new()
             .name("aside".to_owned())
             .spawn(run);

@@ -111,7 +111,7 @@ impl ComputeScheduler {
         Ok(Self::new(ThreadHandle::start()?))
     }
 
-    /// Has a slice take turns from now on, also one that did under an earlier agent.
+    /// Has a slice take turns from now on, also one that did under an earlier daemon.
     pub fn add_slice(&self, job: JobId, folder: &Path, grants: &[core::Grant], compute: Compute) {
         let Some(terms) = tenant_config(grants, compute) else {
             return self.remove_slice(job);
@@ -254,7 +254,7 @@ struct ScheduledSlice {
     activity: Activity,
     lease: lease::Lease,
     config: TenantConfig,
-    /// What was put on the GPUs when it was last looked at.
+    /// The load of the GPUs at the last check.
     submitted: u64,
     throttled: Duration,
     device_time: Duration,
@@ -272,7 +272,7 @@ struct SchedulerThread {
     watched: LaunchWatches,
     /// When the slices were last told that their grants count.
     last_keepalive: Duration,
-    /// When they were last looked at.
+    /// The time of the last check.
     observed_at: Option<Duration>,
 }
 
@@ -339,7 +339,7 @@ impl SchedulerThread {
                         self.arbiter
                             .handle(now(), TenantEvent::Configured(job.0, terms));
                     }
-                    // A job may end before its slice is looked at.
+                    // A job may end before its slice is checked.
                     Err(error) if !folder.exists() => {
                         tracing::debug!(%job, %error, "the slice does not exist any more");
                     }

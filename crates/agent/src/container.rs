@@ -4,7 +4,7 @@
 //! Used by: `controller`, `http`, `daemon`, `standalone`.
 //!
 //! ```text
-//! agent                         supervisor                                 engine (Docker, Podman)
+//! daemon                        supervisor                                 engine (Docker, Podman)
 //! a spec with a Plan ─────────► finds the image, makes the container ─────► created, labelled
 //!                               inspects it: can the limiter hold it?
 //!                               launch, synced

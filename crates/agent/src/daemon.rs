@@ -1,4 +1,4 @@
-//! `divvy daemon`: start-up and shutdown of the agent.
+//! `divvy daemon`: start-up and shutdown of the daemon.
 //!
 //! May use: `host`, `auth`, `compute`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `journal`, `supervisor`,
 //! `container`, `controller`, `http`.

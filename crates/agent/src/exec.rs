@@ -1,4 +1,4 @@
-//! Another program inside of a running job: a guest. The job's supervisor starts it, as it is the one that has the job's mounts, its
+//! Exec sessions: another program inside of a running job, called a guest. The job's supervisor starts it, as it is the one that has the job's mounts, its
 //! control group, and the right to be its user; and what it starts is its descendant, which is counted in the slice and ends with
 //! the job.
 //!
@@ -6,7 +6,7 @@
 //! Used by: `supervisor`, `container`, `http`.
 //!
 //! ```text
-//! agent                                   supervisor                                      guest
+//! daemon                                  supervisor                                      guest
 //! opens a terminal, or pipes
 //! rings if JOB/enter is not there ──────► opens it (SIGUSR1)
 //! connects to it ───────────────────────► takes calls of its own user's processes alone

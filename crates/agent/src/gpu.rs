@@ -121,7 +121,7 @@ pub struct Device {
     pub unmanaged: Vec<u32>,
     /// Errors of the slices' accounts, added up without their signs; `None` while none can be compared.
     pub mismatch: Option<Bytes>,
-    /// The largest error of one account so far.
+    /// The largest error of one ledger so far.
     pub mismatch_max: Bytes,
     /// The driver says how much each process holds.
     pub reports_process_memory: bool,

@@ -314,12 +314,12 @@ async fn job_with_start_estimate(api: &Api, reference: String) -> Result<v1::Job
     let read = api
         .mailbox
         .query(move |cycle| cycle.job_with_estimate(&reference));
-    let (mut job, foresight) = read.await?;
-    let Some(foresight) = foresight else {
+    let (mut job, estimator) = read.await?;
+    let Some(estimator) = estimator else {
         return Ok(job);
     };
     run_heavy(move || {
-        foresight.estimate_start(&mut job);
+        estimator.estimate_start(&mut job);
         job
     })
     .await

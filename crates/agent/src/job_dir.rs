@@ -1,30 +1,30 @@
-//! The job's folder: the files through which agent and supervisor communicate, so that either may die at any moment.
+//! The job's folder: the files through which daemon and supervisor communicate, so that either may die at any moment.
 //!
 //! May use: `host`, `model`.
 //! Used by: `config`, `exec`, `journal`, `supervisor`, `container`, `controller`, `http`, `daemon`, `diagnostics`,
 //! `standalone`.
 //!
 //! ```text
-//! record         agent       held (flock) by the supervisor as long as it lives; its first line is what to start
+//! record         daemon      held (flock) by the supervisor as long as it lives; its first line is what to start
 //!   launch       supervisor  on disk before the program exists: from here on it may have run, so it never runs again
 //!   started      supervisor  the program's pid; not synced, as it means nothing after a reboot
 //!   limiter      supervisor  in which form the limiter got into the program; not synced
 //!   held         supervisor  what holds its processes together; not synced
 //!   container    supervisor  which container is the job's, where it has one
 //!   exit         supervisor  how it ended, on disk; nothing of the job lives any more
-//! stop           agent       the container is to be stopped, by any supervisor of it
-//! stopped        agent       why the program is stopped, for its client; only of jobs on their client's terminal
-//! replica        agent       what the journal says since the record was begun; only of jobs that were changed, and of claims
+//! stop           daemon      the container is to be stopped, by any supervisor of it
+//! stopped        daemon      why the program is stopped, for its client; only of jobs on their client's terminal
+//! replica        daemon      what the journal says since the record was begun; only of jobs that were changed, and of claims
 //! log            program     output of jobs that have no terminal
 //! script         supervisor  what the job's interpreter reads, where it has a script; its user's
-//! notice/        agent       the record of what is started when the job has ended
+//! notice/        daemon      the record of what is started when the job has ended
 //! ```
 //! The record is one file of lines, each a JSON object of one member. A file for each of them costs a job more than all
 //! the rest, as file systems take longer to make one the more were deleted lately. Only the holder of the lock appends;
 //! of two lines of a kind the later counts. A line without an end was cut short and says nothing; the next writer
 //! removes it. The first line, which holds the environment, is made blank when the job ends.
 //!
-//! The agent writes `exit` itself, under the lock, for a job that it withdraws before anything was started.
+//! The daemon writes `exit` itself, under the lock, for a job that it withdraws before anything was started.
 
 pub mod container_spec;
 pub mod injection;
@@ -52,7 +52,7 @@ use crate::job_dir::injection::{InjectedLimiter, InjectionPolicy};
 use crate::job_dir::replica::Replica;
 use crate::model::cause::StopRecord;
 
-/// What the agent watches for changes.
+/// What the daemon watches for changes.
 pub const RECORD: &str = "record";
 /// A job's script, for its interpreter.
 pub const SCRIPT: &str = "script";
@@ -87,7 +87,7 @@ pub struct LaunchSpec {
     /// Where its output goes; absent: the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<OutputFiles>,
-    /// It is stopped after so many milliseconds, also without an agent.
+    /// It is stopped after so many milliseconds, also without a daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_after_ms: Option<u64>,
     /// Bytes that the job's log may hold; `None`: as many as come.
@@ -228,7 +228,7 @@ pub enum RunOutcome {
         launch_error: String,
         exit_code: i32,
     },
-    /// The agent withdrew it before it was started.
+    /// The daemon withdrew it before it was started.
     Withdrawn {
         withdrawn: String,
     },
@@ -351,7 +351,7 @@ impl JobDir {
         let _ = fs::remove_file(self.0.join(REPLICA));
     }
 
-    /// Lets its user reach the log by its name. The records stay the agent's.
+    /// Lets its user reach the log by its name. The records stay the daemon's.
     pub fn grant_log_access(&self, _user: &Identity) -> Result<(), RecordError> {
         fs::set_permissions(&self.0, fs::Permissions::from_mode(0o711))
             .map_err(|error| self.error("open", "", error))

@@ -1,4 +1,4 @@
-//! The node agent: observe, plan, apply; journal, runners, HTTP server.
+//! The node agent, which runs as `divvy daemon`: controller, journal, supervisors, GPU observation and HTTP API.
 //!
 //! ```text
 //! http ──► controller ──► journal
@@ -55,7 +55,7 @@ pub fn supervise(dir: &Path) -> ExitCode {
     supervisor::supervise(dir, container::run::run)
 }
 
-/// Runs a job that the agent placed for this process, on its terminal; answers the program's code as a shell would.
+/// Runs a job that the daemon placed for this process, on its terminal; answers the program's code as a shell would.
 ///
 /// # Errors
 /// [`ErrorCode::LaunchFailed`] when the job must not be started by this process; then nothing was.

@@ -60,12 +60,12 @@ pub struct World {
     /// The limiter's file.
     preload: PathBuf,
     processes: BTreeMap<u32, Proc>,
-    /// Children of the agent that have ended and that it has not waited for, with their statuses.
+    /// Children of the daemon that have ended and that it has not waited for, with their statuses.
     zombies: BTreeMap<u32, i32>,
     spawned: u32,
     daemon: Option<u32>,
     /// The fork server fails to start the next supervisor, or its report of the start is lost.
-    nursery_dies: bool,
+    fork_server_dies: bool,
     engine: Engine,
     gpus: Vec<Health>,
     /// Those that have answered this daemon.
@@ -342,7 +342,7 @@ const BROKE: [(u64, &str); 12] = [
         "submit:cef38860 submit:416b26bd client:d0570dfb leave:81b2e8a7 leave:dd6821d7 round:89de8a3 disk-low:7cd99989 \
          client:98f27cc1 round:6f132a6d",
     ),
-    // A slice on a GPU that was ill at the agent's start was adopted with contexts that cost nothing.
+    // A slice on a GPU that was ill at the daemon's start was adopted with contexts that cost nothing.
     (
         57,
         "submit:ef49ba0b round:85e697a1 submit:c41a7d53 submit:fa395b76 round:60d06125 supervisors:5a2e3d5a stop:b87b8bb5 \

@@ -4,7 +4,7 @@
 //! Used by: `container`, `controller`, `daemon`, `diagnostics`, `standalone`.
 //!
 //! ```text
-//! agent                               supervisor                               program
+//! daemon                              supervisor                               program
 //! locks the record, spawns ─────────► keeps the lock (descriptor 0)
 //!                                     launch, synced
 //!                                     spawns ─────────────────────────────────► runs
@@ -13,7 +13,7 @@
 //!                                     ends what the program left behind
 //!                                     exit, synced; exits, lock drops
 //! ```
-//! No threads, no async, no memory of the agent: agent and supervisor can each die at any line. `launch` is the
+//! No threads, no async, no memory of the daemon: daemon and supervisor can each die at any line. `launch` is the
 //! line that is crossed once: before it the job may be put back, after it the program is never started again.
 //! It is a subreaper, so also what the program daemonises stays its descendant and ends with the job.
 //!
@@ -95,7 +95,7 @@ pub type RunContainer =
 /// Where the program's terminal and signals come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StdioMode {
-    /// Its own session, no input, output where the agent opened it.
+    /// Its own session, no input, output where the daemon opened it.
     Background,
     /// The caller's standard streams, in the foreground of a terminal: keys reach the program by themselves.
     Foreground,
@@ -138,7 +138,7 @@ pub(crate) fn supervise_one(dir: &Path, run_container: RunContainer) -> u8 {
     }
 }
 
-/// Runs a job that the agent placed for this process, on its terminal; answers the program's code as a shell would.
+/// Runs a job that the daemon placed for this process, on its terminal; answers the program's code as a shell would.
 ///
 /// # Errors
 /// When the job must not be started by this process; then nothing was.
@@ -179,7 +179,7 @@ fn take_lock(dir: &JobDir) -> Result<std::fs::File, SuperviseError> {
     }
 }
 
-/// Standard input is the agent's locked descriptor; started by hand it is not, and the lock is taken here.
+/// Standard input is the daemon's locked descriptor; started by hand it is not, and the lock is taken here.
 fn inherited_lock(dir: &JobDir) -> Result<Option<std::fs::File>, SuperviseError> {
     let same =
         |a: rustix::fs::Stat, b: rustix::fs::Stat| a.st_dev == b.st_dev && a.st_ino == b.st_ino;
@@ -239,7 +239,7 @@ fn run(
                 ));
             }
             let program = Process::with_pid(pid).unwrap_or(Process { pid, start_time: 0 });
-            // Without the record the agent shows no pid, and learns of the end all the same.
+            // Without the record the daemon shows no pid, and learns of the end all the same.
             let begun = StartRecord::now(program);
             log_record_error(dir.write_started_as(&begun, host.limiter(), &held));
             reach("supervise.started");
@@ -309,7 +309,7 @@ fn write_exit_at_last(dir: &JobDir, exit: &ExitRecord) {
     }
 }
 
-/// Makes ready and starts the program; what guests are started with comes back, too, and what holds the job together.
+/// Prepares and starts the program; also returns the environment of exec sessions, and the job's process container.
 fn start(
     spec: &LaunchSpec,
     place: StdioMode,

@@ -72,7 +72,7 @@ pub struct Backend {
 /// The whole command: parses the words (the first is the program's name), acts, and gives the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>, backend: Backend) -> ExitCode {
     let words: Vec<OsString> = words.into_iter().collect();
-    if let Some(code) = complete::asked(&words) {
+    if let Some(code) = complete::answer_shell(&words) {
         return code;
     }
     let json = error_output::asks_for_json(&words);

@@ -1,4 +1,4 @@
-//! Leases: which tenants may use a GPU's compute now, in proportion to their shares.
+//! Leases of compute time: the arbiter gives each tenant of a GPU its time slice, in proportion to the shares.
 //!
 //! ```text
 //!             wants, and its GPUs are free             its time is up, or it is idle and another waits

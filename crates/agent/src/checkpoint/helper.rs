@@ -26,7 +26,7 @@ const DRIVER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Memory is copied faster than this over any bus that a GPU is on (inferred).
 const MIN_COPY_RATE: Bytes = Bytes::mib(256);
 
-/// How often it is looked whether a process has come to a state.
+/// Interval of checking whether a process has reached a state.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// What is to be done.

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_for_one_copy_nobody_else_gets_until_it_is_over() {
+    fn memory_reserved_for_one_copy_is_not_given_to_another() {
         let most =
             available_memory(&fs::read_to_string("/proc/meminfo").unwrap(), Bytes::ZERO).unwrap();
         let most_of_it = Bytes::new(most.get() / 4 * 3);

@@ -24,7 +24,7 @@ use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::host::process::{self, Process};
 
-/// How often it is looked for processes that have come to use a GPU, or were started, meanwhile.
+/// Interval of searching for processes that have come to use a GPU, or were started, meanwhile.
 const MAX_PASSES: usize = 16;
 
 /// How long the driver may go on listing a process after its memory was offloaded.
@@ -419,7 +419,7 @@ impl OpRunner {
         alive.copied().collect()
     }
 
-    /// Those of the job that have something on a GPU: by the slice's account, which they write, or by the driver's list.
+    /// Those of the job that have something on a GPU: by the slice's ledger, which they write, or by the driver's list.
     fn using(&self, snapshot: &Snapshot) -> Result<Vec<Process>, String> {
         let tree = self.tree();
         let here = ProcessIdentity::current().pid_namespace;
@@ -510,7 +510,7 @@ impl OpRunner {
     }
 }
 
-/// The bytes of this account's position that are off the GPU, on which the driver lists these pids. A listed process
+/// The bytes of this ledger's position that are off the GPU, on which the driver lists these pids. A listed process
 /// has all of its memory there, even if the driver gives no figure. Bytes without a charged process have left with all
 /// of them.
 fn offloaded_bytes(at: usize, snapshot: &Snapshot, parts: &[Process], listed: &[u32]) -> Bytes {

@@ -6,7 +6,7 @@
 //!   libdivvy_preload.so               the limiter; /etc/ld.so.preload names it, so every program has it
 //!   libcuda_real.so.1, …              the driver's own files, under the names that the wrappers need
 //!   slice/control                     the limits, read-only
-//!   slice/slots                       the slice's account
+//!   slice/slots                       the slice's ledger
 //! /usr/lib/x86_64-linux-gnu, /usr/lib64
 //!   libcuda.so.1, libnvidia-ml.so.1   the wrappers; the driver's other libraries beside them
 //! ```

@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_not_let_in_does_not_wait_to_be() {
+    fn a_refused_client_does_not_wait() {
         let of = |kind: io::ErrorKind| Error::from(io::Error::from(kind));
         assert!(is_unavailable(&of(io::ErrorKind::ConnectionRefused)));
         assert!(!is_unavailable(&of(io::ErrorKind::PermissionDenied)));

@@ -31,7 +31,7 @@ use signals::{SignalEvent, Signals};
 /// Between two questions to an engine that does not answer.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// How often a container that is nowhere is looked for before it is believed: it may be about to be there.
+/// How many searches for a missing container fail before it counts as missing: it may be about to be created.
 const LOOKS: u32 = 3;
 
 /// One job, for as long as this process supervises it.

@@ -6,7 +6,7 @@
 //! lead ──► v1::Selftest on stdout
 //! ```
 //! Each attempt has a process of its own: a driver that crashes or hangs costs one row. What the processes say is not taken on
-//! trust alone: the slice's account must have counted a refusal, or it was the GPU that was full and not the slice.
+//! trust alone: the slice's ledger must have counted a refusal, or it was the GPU that was full and not the slice.
 
 mod race;
 
@@ -205,7 +205,7 @@ fn form() -> Option<LimiterForm> {
     }
 }
 
-/// Where this process runs, by NVML's account.
+/// Where this process runs, as NVML reports.
 struct GpuEnvironment {
     identity: Identity,
     /// Bytes of the instance it has, where the GPU is divided (MIG).

@@ -1,4 +1,4 @@
-//! The exec client: the agent's connection to the exec server of a job's supervisor. Everything here may wait for it
+//! The exec client: the daemon's connection to the exec server of a job's supervisor. Everything here may wait for it
 //! for a while, so it is for threads that may wait.
 
 use std::io::{self, IoSlice, Read as _, Write as _};

@@ -99,7 +99,7 @@ pub fn client_streams() -> (mpsc::Sender<Frame>, mpsc::Receiver<Frame>, ClientSt
     )
 }
 
-/// The agent's ends of what a guest runs on.
+/// The daemon's ends of what a guest runs on.
 pub enum AgentStdio {
     Terminal(OwnedFd),
     Pipes {

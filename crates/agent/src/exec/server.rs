@@ -1,5 +1,5 @@
 //! The exec server in a job's supervisor: accepts calls, starts exec sessions, reports their exits. It never waits for
-//! another process, except briefly for the agent.
+//! another process, except briefly for the daemon.
 
 use std::fs;
 use std::io::{self, IoSliceMut, Read as _, Write as _};
@@ -23,7 +23,7 @@ pub const OPEN_EXEC_SIGNAL: i32 = signal_hook::consts::SIGUSR1;
 /// Guests of one job at once. Each is a descriptor of its supervisor, which has 1024 as a rule.
 const MAX_SESSIONS: usize = 128;
 
-/// How long the rest of a call may take to come. The agent sends it in one go.
+/// How long the rest of a call may take to come. The daemon sends it in one go.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The listening socket, and the accepted calls.

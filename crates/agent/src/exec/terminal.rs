@@ -1,4 +1,4 @@
-//! Pseudo-terminals for exec sessions: the agent opens one, and the session makes it its controlling terminal.
+//! Pseudo-terminals for exec sessions: the daemon opens one, and the session makes it its controlling terminal.
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};

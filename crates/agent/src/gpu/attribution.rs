@@ -125,7 +125,7 @@ impl Attribution {
         person
     }
 
-    /// What is to be seen inside; looked at again only when it holds more or less than then.
+    /// The evidence found inside; read again only when it holds more or less than then.
     pub fn evidence(
         &mut self,
         pid: u32,

@@ -90,7 +90,7 @@ impl Observer {
         }
     }
 
-    /// A slice is to be looked at from now on.
+    /// A slice is to be observed from now on.
     pub fn register(&self, job: JobId, entry: WatchedJob) {
         Arc::make_mut(&mut *lock(&self.roster)).register(job, entry);
     }

@@ -93,7 +93,7 @@ impl WatchedJobs {
         self.entries.contains_key(&job)
     }
 
-    /// Those that have an account.
+    /// Those with a ledger.
     pub fn ledgers(&self) -> impl Iterator<Item = (JobId, &SliceLedger)> {
         self.iter()
             .filter_map(|(job, entry)| Some((job, entry.ledger.as_ref()?)))

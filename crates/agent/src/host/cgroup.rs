@@ -1,11 +1,11 @@
 //! Control groups (cgroups(7), version 2): one for each job, so that all its processes can be found and killed at once.
 //!
 //! ```text
-//! the agent's own group, delegated to it
+//! the daemon's own group, delegated to it
 //!   divvy-INSTANCE-JOB/   the program, born there, and all that descends from it; not the supervisor
 //! ```
 //! Of what the kernel can limit by them only the number of processes is: `pids` is the one controller that may be turned on in a group
-//! that has processes of its own, and the agent stays in its group (cgroup-v2, "No Internal Process Constraint" and "Threads").
+//! that has processes of its own, and the daemon stays in its group (cgroup-v2, "No Internal Process Constraint" and "Threads").
 //! Elsewhere a job is its session and what its supervisor, a subreaper, takes in.
 
 use std::fs::{self, File, OpenOptions};

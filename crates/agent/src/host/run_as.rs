@@ -21,7 +21,7 @@ pub struct Identity {
     pub uid: u32,
     pub gid: u32,
     /// All groups of the program; where they are not named, those of the user database when it is started: asking it may take long,
-    /// and the agent's thread of work waits for nothing.
+    /// and the daemon's thread of work waits for nothing.
     #[serde(default)]
     pub groups: Option<Vec<u32>>,
 }
@@ -104,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    fn stranger() -> Option<Identity> {
+    fn other_user() -> Option<Identity> {
         let may = rustix::process::geteuid().is_root();
         if !may {
             eprintln!("SKIPPED: only root can become another user");
@@ -118,9 +118,11 @@ mod tests {
 
     #[test]
     fn what_is_started_as_another_user_is_that_user_and_stays_it() {
-        let Some(stranger) = stranger() else { return };
+        let Some(other_user) = other_user() else {
+            return;
+        };
         let show = "id -u; id -g; id -G; grep NoNewPrivs /proc/self/status; grep -E 'Cap(Eff|Bnd)' /proc/self/status";
-        let told = stranger.run(|| Command::new("sh").args(["-c", show]).output());
+        let told = other_user.run(|| Command::new("sh").args(["-c", show]).output());
         let told = String::from_utf8(told.unwrap().unwrap().stdout).unwrap();
         let lines: Vec<&str> = told.lines().collect();
         assert_eq!(lines[..3], ["65534", "65533", "65533 60001"], "{told}");
@@ -136,19 +138,21 @@ mod tests {
 
     #[test]
     fn files_are_opened_with_the_users_rights() {
-        let Some(stranger) = stranger() else { return };
+        let Some(other_user) = other_user() else {
+            return;
+        };
         let dir = tempfile::tempdir().unwrap();
         let secret = dir.path().join("secret");
         fs::write(&secret, "root's").unwrap();
         fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
         fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
-        let read = stranger.run(|| fs::read_to_string(&secret)).unwrap();
+        let read = other_user.run(|| fs::read_to_string(&secret)).unwrap();
         assert_eq!(read.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         assert_eq!(fs::read_to_string(&secret).unwrap(), "root's");
     }
 
     #[test]
-    fn nobody_becomes_the_user_that_means_no_change() {
+    fn no_process_becomes_the_user_that_means_no_change() {
         let nobody = Identity {
             uid: u32::MAX,
             gid: 1,

@@ -88,13 +88,13 @@ async fn authenticate(
             })?;
             Ok(api.rules.caller(account)?)
         }
-        Peer::Token(ref stranger) => {
+        Peer::Token(ref conn) => {
             let Some(token) = api.token.as_ref().filter(|token| token.is(given)) else {
                 let why = "calls over TCP require the daemon's token";
                 let hint = "send `Authorization: Bearer TOKEN` with the token from the daemon's --token-file";
                 return Err(Error::new(ErrorCode::NotAllowed, why).hint(hint).into());
             };
-            if !stranger.mark_authenticated() {
+            if !conn.mark_authenticated() {
                 let why = format!(
                     "too many connections with the token: {MOST} are open, which is the limit"
                 );

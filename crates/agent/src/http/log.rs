@@ -33,7 +33,7 @@ const LOG_FROM: HeaderName = HeaderName::from_static(divvy_api::route::LOG_FROM)
 /// Bytes read at a time.
 const PIECE: usize = 64 << 10;
 
-/// How often a followed file is looked at.
+/// Interval of checking a followed file.
 const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Deserialize)]

@@ -97,19 +97,19 @@ impl Server {
 
     /// Serves TCP until the future is dropped.
     pub async fn remote(self, listener: TcpListener) -> Infallible {
-        let strangers = TcpConns::of(MOST);
+        let conns = TcpConns::of(MOST);
         let mut is_failing = false;
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     is_failing = false;
-                    let stranger = strangers.accept();
-                    let peer = Peer::Token(stranger.clone());
-                    let served = self.connection(stream, stranger.clone(), peer);
+                    let conn = conns.accept();
+                    let peer = Peer::Token(conn.clone());
+                    let served = self.connection(stream, conn.clone(), peer);
                     tokio::spawn(async move {
                         tokio::select! {
                             () = served => {}
-                            () = stranger.gives_way() => {
+                            () = conn.gives_way() => {
                                 tracing::debug!("closed a connection without the token in favour of newer ones");
                             }
                         }

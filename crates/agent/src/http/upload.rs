@@ -66,7 +66,7 @@ impl Uploads {
 
     /// The body of one call of this user, which is not read yet.
     pub fn of(self: &Arc<Self>, user: u32) -> Upload {
-        Upload(Arc::new(Held {
+        Upload(Arc::new(HeldPermits {
             uploads: Arc::clone(self),
             user,
             bytes: Mutex::default(),
@@ -83,9 +83,9 @@ impl Uploads {
 
 /// A call's body. Its bytes are the user's until the last copy of this is dropped.
 #[derive(Clone)]
-pub struct Upload(Arc<Held>);
+pub struct Upload(Arc<HeldPermits>);
 
-struct Held {
+struct HeldPermits {
     uploads: Arc<Uploads>,
     user: u32,
     bytes: Mutex<Option<UserPermit>>,
@@ -132,7 +132,7 @@ impl Upload {
     }
 
     async fn reserve(&self, length: usize, patience: Duration) -> Result<(), ApiError> {
-        let Held {
+        let HeldPermits {
             uploads,
             user,
             bytes,

@@ -1,10 +1,10 @@
-//! The limiter's form in a job's record: the form that the agent wants, and the form that the supervisor found possible.
+//! The limiter's form in a job's record: the form that the daemon wants, and the form that the supervisor found possible.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// What the agent wants, in a job's spec.
+/// What the daemon wants, in a job's spec.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InjectionPolicy {

@@ -1,7 +1,7 @@
 //! Array jobs in the journal: the jobs of an array, and their results.
 //!
 //! The jobs of an array are stored one after the other in one transaction, so they have numbers in a row and the array has
-//! the first of them. A journal that was lost may have given some of these numbers to other jobs, so each is looked at.
+//! the first of them. A journal that was lost may have given some of these numbers to other jobs, so each is read.
 
 use std::path::Path;
 

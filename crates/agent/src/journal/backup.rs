@@ -193,7 +193,7 @@ pub fn write(home: &Home) -> Result<JournalFile, Error> {
         BackupError::Store(error) => unusable(home, &error),
         other => Error::new(ErrorCode::Internal, error_chain(&other)),
     })?;
-    Ok(shown(&path, contents, None))
+    Ok(to_journal_file(&path, contents, None))
 }
 
 /// Puts a copy in the journal's place. The caller holds the daemon's lock.
@@ -247,10 +247,14 @@ pub fn restore(home: &Home, file: &Path) -> Result<JournalFile, Error> {
         let why = format!("cannot move {} into place: {error}", journal.display());
         Error::new(ErrorCode::Internal, why)
     })?;
-    Ok(shown(&journal, contents, replaced.then_some(aside)))
+    Ok(to_journal_file(
+        &journal,
+        contents,
+        replaced.then_some(aside),
+    ))
 }
 
-fn shown(path: &Path, contents: Contents, aside: Option<PathBuf>) -> JournalFile {
+fn to_journal_file(path: &Path, contents: Contents, aside: Option<PathBuf>) -> JournalFile {
     JournalFile {
         path: path.display().to_string(),
         jobs_living: contents.living,

@@ -27,7 +27,7 @@ const EVERY: Duration = Duration::from_secs(60);
 /// Jobs and rows that go in one step: each is at most one round of the controller, of a millisecond or two.
 const JOBS: usize = 16;
 
-/// Jobs that are looked for at once.
+/// Expired jobs that one query finds.
 const FOUND: usize = 4096;
 
 const ROWS: u32 = 500;

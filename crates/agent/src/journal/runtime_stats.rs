@@ -29,7 +29,7 @@ const ARRAY: &str = "SELECT id FROM job INDEXED BY job_name \
 /// Earlier runs, for one question.
 pub struct RuntimeHistory {
     db: Connection,
-    /// So many jobs are looked at for each account.
+    /// The most jobs that are read for each account.
     each: usize,
     looked: BTreeMap<u32, usize>,
 }
@@ -46,7 +46,7 @@ impl RuntimeHistory {
     }
 
     /// How long runs took that ended with exit code 0, in seconds to the nearest, the newest first, at most so many. Fewer, or none,
-    /// once enough was looked at for their owner.
+    /// once enough was read for their owner.
     pub fn similar_runs(
         &mut self,
         kin: &RunSignature,
@@ -305,11 +305,11 @@ mod tests {
     }
 
     #[test]
-    fn who_has_run_much_takes_nothing_of_what_is_looked_at_for_others() {
+    fn an_account_with_many_runs_takes_nothing_of_other_accounts_budgets() {
         let past = Past::new();
         past.well(&named("train"), 10);
         past.well(&task("sweep", 0), 20);
-        // Of the same name, newer, and more than is looked at.
+        // Of the same name, newer, and more than the budget.
         for index in 0..20 {
             past.well(&anothers("train"), 30);
             let mut theirs = task("sweep", index);

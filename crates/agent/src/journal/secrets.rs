@@ -40,7 +40,7 @@ impl Secrets {
         let write = || -> io::Result<()> {
             let mut folder = fs::DirBuilder::new();
             folder.recursive(true).mode(0o700).create(&self.0)?;
-            // One of an agent that was killed before the submit was answered means nothing.
+            // One of a daemon that was killed before the submit was answered means nothing.
             let _ = fs::remove_file(&path);
             let mut file = OpenOptions::new()
                 .write(true)

@@ -59,7 +59,7 @@ impl Store {
             .map_err(sql("add a job's allocation to the usage"))
     }
 
-    /// Counts what a job holds up to now: from here on it holds nothing, and has it all still to come back to.
+    /// Counts what a job holds up to now: from here on it holds nothing, and has it all still to resume with.
     pub fn close_usage_for_offload(&self, job: &Job) -> Result<(), StoreError> {
         let put = || -> rusqlite::Result<usize> {
             self.count_up_to(job.id, now())?;

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_a_claim_does_not_make_it_another() {
+    fn the_users_of_a_claim_do_not_make_it_another() {
         let claim = |pods: &[&str], bytes| {
             let body = v1::Claim {
                 pods: pods.iter().map(ToString::to_string).collect(),

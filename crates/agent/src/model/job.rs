@@ -50,7 +50,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// The agent's own user.
+    /// The daemon's own user.
     pub fn current() -> Self {
         Self {
             uid: rustix::process::geteuid().as_raw(),
@@ -95,7 +95,7 @@ pub struct AllocationStats {
     pub denied: u64,
     /// Size of the last of them.
     pub last_denied: Option<Bytes>,
-    /// The account's largest error against the driver.
+    /// The ledger's largest error against the driver.
     pub mismatch_max: Bytes,
 }
 

@@ -11,7 +11,7 @@ pub const OTHER: &str = "lee";
 /// No account of a distribution has it.
 const OTHER_UID: u32 = 40_001;
 
-/// Only root gives files away, and an agent that is not root's serves its own user alone.
+/// Only root gives files away, and a daemon that is not root's serves its own user alone.
 pub fn all() -> &'static [&'static str] {
     match Credentials::current().uid {
         0 => &[ME, OTHER],

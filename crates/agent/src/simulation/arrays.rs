@@ -116,7 +116,7 @@ impl Run {
     ///
     /// # Errors
     /// Which was.
-    pub fn nobody_starts_early(&mut self, living: &BTreeMap<JobId, Job>) -> Result<(), String> {
+    pub fn no_job_starts_early(&mut self, living: &BTreeMap<JobId, Job>) -> Result<(), String> {
         let Some(daemon) = &self.daemon else {
             return Ok(());
         };

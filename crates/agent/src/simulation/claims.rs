@@ -71,7 +71,7 @@ impl Run {
     /// kubelet releases the claim: it has seen all its pods end, except one that hangs in the driver and that
     /// observations have shown.
     pub fn gives_back(&mut self, uid: &str) {
-        // The pods end whether there is an agent or not.
+        // The pods end whether there is a daemon or not.
         let job = self.pods.remove(uid);
         with(|world| {
             for pid in job.map(|id| world.pods_of(id)).unwrap_or_default() {

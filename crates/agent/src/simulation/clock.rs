@@ -1,4 +1,4 @@
-//! A simulation's time: nothing but its own steps moves it, and the time of day can be set.
+//! The simulated clock: only the steps of a run move it, and the time of day can be set.
 
 use std::cell::Cell;
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! What `crate::container::run` does, one step at a time: the supervisor of a job that has a container. The records are the real ones,
+//! The simulated supervisor of a container job: the steps of `crate::container::run`, one at a time. The records are the real ones,
 //! the engine is [`super::engine`].
 
 use std::time::Duration;

@@ -46,20 +46,20 @@ thread_local! {
     static FUSE: Cell<Option<u32>> = const { Cell::new(None) };
     /// How much is written before the disk is full; nothing while there is room.
     static ROOM: Cell<Option<u32>> = const { Cell::new(None) };
-    /// The file system has less room left than the agent wants.
+    /// The file system has less room left than the daemon wants.
     static LOW: Cell<bool> = const { Cell::new(false) };
-    /// The agent is at work.
+    /// The daemon is at work.
     static WORKS: Cell<bool> = const { Cell::new(false) };
-    /// A transaction has begun and not ended since the agent was called last.
+    /// A transaction has begun and not ended since the daemon was called last.
     static BEGUN: Cell<bool> = const { Cell::new(false) };
-    /// The journal has been committed since the agent was called last.
+    /// The journal has been committed since the daemon was called last.
     static COMMITTED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Unwinds to the caller of the daemon when the daemon dies.
 struct Death(String);
 
-/// How a call of the agent ended.
+/// How a call of the daemon ended.
 pub enum Call<T> {
     Done(T),
     /// It is dead: where, or why it gave up.
@@ -68,7 +68,7 @@ pub enum Call<T> {
     Bug(String),
 }
 
-/// The agent comes to a point.
+/// The daemon comes to a point.
 pub fn reach(point: &str) {
     if !WORKS.get() {
         return;
@@ -123,12 +123,12 @@ pub fn set_room(writes: Option<u32>) {
 }
 
 /// Whether the journal was committed in the last call; and whether that was outside of any transaction when it ended, so that what the
-/// agent remembers is what the journal has.
+/// daemon remembers is what the journal has.
 pub fn has_committed() -> (bool, bool) {
     (COMMITTED.get(), !BEGUN.get())
 }
 
-/// Has the agent do something, to the end or until it dies.
+/// Has the daemon do something, to the end or until it dies.
 pub fn call<T>(work: impl FnOnce() -> Result<T, StoreError>) -> Call<T> {
     COMMITTED.set(false);
     BEGUN.set(false);
@@ -199,10 +199,10 @@ pub fn difference(
     text
 }
 
-/// What an agent remembers, or its journal.
+/// What a daemon remembers, or its journal.
 pub type Memory = BTreeMap<JobId, JournaledJob>;
 
-/// An agent that has been started.
+/// A daemon that has been started.
 pub struct Daemon {
     pub cycle: Controller,
     pub source: Arc<Source>,
@@ -216,7 +216,7 @@ pub struct Daemon {
     locks: PathBuf,
 }
 
-/// How the agent is started, which a run decides once.
+/// How the daemon is started, which a run decides once.
 #[derive(Clone, Copy, Debug)]
 pub struct DaemonOptions {
     pub order: Order,
@@ -281,7 +281,7 @@ fn config(home: &Home, manner: DaemonOptions) -> Config {
 }
 
 impl Daemon {
-    /// Starts one; it is what `crate::daemon` does, without doors. Answers what it read of the journal before it looked at the
+    /// Starts one; it is what `crate::daemon` does, without doors. Answers what it read of the journal before it observed the
     /// world as well; nothing where no GPU answers.
     pub fn start(home: &Home, manner: DaemonOptions) -> Result<Option<(Self, Memory)>, StoreError> {
         let store = Store::open(&home.database())?;
@@ -383,12 +383,12 @@ impl Daemon {
     }
 }
 
-/// Which MIG instances the journal of an agent that is dead has.
+/// Which MIG instances the journal of a daemon that is dead has.
 pub fn migs(home: &Home) -> Result<BTreeMap<MigSlot, ManagedInstance>, StoreError> {
     Store::open(&home.database())?.migs()
 }
 
-/// What the journal of an agent that is dead says.
+/// What the journal of a daemon that is dead says.
 pub fn read(home: &Home) -> Result<BTreeMap<JobId, JournaledJob>, StoreError> {
     Ok(kept(Store::open(&home.database())?.living()?))
 }

@@ -1,4 +1,4 @@
-//! NVML's MIG calls on a simulated machine, behind `crate::gpu::mig::driver`. Each may fail for a reason of the driver's own, and between
+//! Simulated NVML: the MIG calls of a simulated machine, behind `crate::gpu::mig::driver`. Each may fail for a reason of the driver's own, and between
 //! any two of them others may do something.
 
 use divvy_core::mig::Placement as Place;

@@ -1,4 +1,4 @@
-//! The container engine of a simulated machine: it makes containers, starts and ends them, and may be away, with its containers or
+//! The simulated container engine: it makes containers, starts and ends them, and may be away, with its containers or
 //! without. In a container processes have numbers of their own, and all end with the first.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! The processes of a simulated machine: a folder in the form of proc(5), and what signals do.
+//! The simulated kernel: processes in a folder in the form of proc(5), and the effect of signals.
 
 use std::fs;
 use std::io;
@@ -45,7 +45,7 @@ pub struct Within {
 }
 
 pub enum Kind {
-    /// The agent itself.
+    /// The daemon itself.
     Daemon,
     Supervisor(Box<Supervisor>),
     Program(Box<Program>),
@@ -95,7 +95,7 @@ pub fn supervise(dir: &Path, lock: &fs::File) -> Option<io::Result<u32>> {
         let lock = lock.try_clone()?;
         let parent = world.daemon.ok_or(io::ErrorKind::NotFound)?;
         let supervisor = Kind::Supervisor(Box::new(Supervisor::new(dir, lock)));
-        if std::mem::take(&mut world.nursery_dies) {
+        if std::mem::take(&mut world.fork_server_dies) {
             // Before it was copied, or after that.
             if world.spawned.is_multiple_of(2) {
                 world.spawn(1, None, supervisor);
@@ -326,7 +326,7 @@ impl World {
         let _ = fs::remove_dir_all(self.proc.join(pid.to_string()));
     }
 
-    /// The agent is gone: init takes its children in, and waits for those that have ended.
+    /// The daemon is gone: init takes its children in, and waits for those that have ended.
     pub fn daemon_died(&mut self) {
         let Some(daemon) = self.daemon.take() else {
             return;

@@ -1,4 +1,4 @@
-//! The simulated machine behind the seams of the agent. A thread without a simulation gets the real machine.
+//! The simulated machine behind the seams of the daemon. A thread without a simulation gets the real machine.
 
 use std::fs::File;
 use std::io;

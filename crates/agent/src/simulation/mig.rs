@@ -1,5 +1,5 @@
-//! MIG on a simulated machine: what lies on its GPUs, the orders of the threads of MIG, and what others do. What a thread does is the
-//! real code (`crate::gpu::mig::worker`), over [`super::driver`]; it dies with its agent, at any point.
+//! Simulated MIG: the instances on the GPUs, the commands of the MIG workers, and the acts of other programs. What a thread does is the
+//! real code (`crate::gpu::mig::worker`), over [`super::driver`]; it dies with its daemon, at any point.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -43,13 +43,13 @@ pub struct SimGpuInstance {
     slices: u8,
     /// Its compute instances, by the driver's number.
     pub computes: BTreeMap<u32, SimComputeInstance>,
-    /// The agent made it.
+    /// The daemon made it.
     pub is_made_by_us: bool,
     /// And knows that it did, or cannot tell that it did not.
     pub is_ours: bool,
-    /// The agent was told that it is made.
+    /// The daemon was told that it is made.
     is_known: bool,
-    /// The agent tried to be rid of it and could not, or others have done something to it.
+    /// The daemon tried to be rid of it and could not, or others have done something to it.
     is_stuck: bool,
     /// A process has a handle of it, and is not listed.
     pub is_open: bool,
@@ -99,7 +99,7 @@ fn device_at(gpu: usize, placement: Placement, compute: u8) -> MigUuid {
     text.parse().expect("a UUID")
 }
 
-/// Takes a command of the agent's.
+/// Takes a command of the daemon's.
 pub fn dispatch(command: &MigCommand) {
     with(|world| world.ordered(command));
 }
@@ -234,7 +234,7 @@ impl World {
         }
     }
 
-    /// The agent gives an order: never one that takes away what a job's program runs in.
+    /// The daemon sends a command: never one that destroys what a job's program runs in.
     fn ordered(&mut self, order: &MigCommand) {
         let gpu = super::gpus::index(&order.gpu);
         if let MigTask::Destroy { slot, .. } | MigTask::Check { slot, .. } = &order.task {
@@ -256,7 +256,7 @@ impl World {
         self.divided[gpu].orders.push_back(order.clone());
     }
 
-    /// The agent's threads are gone, and what is on its way stays half done.
+    /// The daemon's threads are gone, and what is on its way stays half done.
     pub fn orders_are_lost(&mut self) {
         for divided in &mut self.divided {
             divided.orders.clear();
@@ -290,7 +290,7 @@ impl World {
         Some(order)
     }
 
-    /// What has become of an order.
+    /// The outcome of a command.
     pub fn carried_out(&mut self, gpu: usize, outcome: &MigOutcome) {
         self.trace(|| format!("  GPU {gpu} reports: {outcome:?}"));
         let (slot, is_left) = match outcome {
@@ -322,7 +322,7 @@ impl World {
         }
     }
 
-    /// The agent makes an instance where none can be. What is others', or stays against the agent's will, is in its way without its
+    /// The daemon makes an instance where none can be. What is others', or stays against the daemon's will, is in its way without its
     /// fault.
     pub fn room_was_expected(&mut self, gpu: usize, placement: Placement) {
         let all: Vec<&SimGpuInstance> = self.divided[gpu].instances.values().collect();
@@ -432,7 +432,7 @@ impl World {
         }
     }
 
-    /// What the records of a dead agent do not tell from what it has made itself: what lies in the place of one that says nothing of what
+    /// What the records of a dead daemon do not tell from what it has made itself: what lies in the place of one that says nothing of what
     /// was made (`divvy_core::mig::recover`).
     pub fn takes_what_is_recorded(&mut self, records: &BTreeMap<MigSlot, ManagedInstance>) {
         for record in records.values().filter(|one| one.info.is_none()) {
@@ -470,7 +470,7 @@ impl World {
         ours.map(|one| one.uuid.to_string()).collect()
     }
 
-    /// What an agent has in its journal is what lies there.
+    /// What a daemon has in its journal is what lies there.
     ///
     /// # Errors
     /// What is not ours and is taken for that.
@@ -488,7 +488,7 @@ impl World {
             let Some(lies) = lies.filter(|lies| lies.placement == at) else {
                 continue;
             };
-            // An agent that was started anew may have found it made.
+            // A daemon that was started anew may have found it made.
             lies.is_known |= lies.is_ours && record.state == InstanceState::Ready;
             if record.state == InstanceState::Ready && !lies.is_ours {
                 return Err(format!(

@@ -32,7 +32,7 @@ pub struct Program {
     pub inside: BTreeMap<MigUuid, (usize, u64)>,
     /// The owner: an account, or `team/` for the pods of a namespace.
     pub tenant: String,
-    /// The account that it runs on, where that is not the agent's.
+    /// The account that it runs on, where that is not the daemon's.
     pub uid: Option<u32>,
     /// What its environment has that is only its owner's to see.
     pub secret: Option<String>,

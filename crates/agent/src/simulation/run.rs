@@ -1,4 +1,4 @@
-//! One run: steps are done to the machine and to the agent, and after each everything is held against the laws.
+//! The run loop: applies each step to the machine and to the daemon, and checks the invariants after each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -80,7 +80,7 @@ pub struct Run {
     pub cancelled: BTreeSet<JobId>,
     /// Jobs that have ended, and how.
     pub ended: BTreeMap<JobId, String>,
-    /// What the agent remembered when its journal was last committed, and what it would remember if that happened now.
+    /// What the daemon remembered when its journal was last committed, and what it would remember if that happened now.
     committed: BTreeMap<JobId, JournaledJob>,
     /// Under which rule about doing nothing they are, in seconds.
     rules: BTreeMap<String, u64>,
@@ -90,13 +90,13 @@ pub struct Run {
     pub pods: BTreeMap<String, JobId>,
     /// Claims that were released, by uid, and not requested since.
     pub given_back: BTreeSet<String>,
-    /// Those of them that this agent was asked for since.
+    /// Those of them that this daemon was asked for since.
     pub asked_again: BTreeSet<String>,
     /// Which want MIG instances.
     wants_mig: BTreeSet<String>,
     pub arrays: Arrays,
     pub steps: u64,
-    /// The agent said so last.
+    /// The daemon said so last.
     disk_is_full: bool,
 }
 
@@ -126,7 +126,7 @@ impl Run {
             zombies: BTreeMap::new(),
             spawned: 0,
             daemon: None,
-            nursery_dies: false,
+            fork_server_dies: false,
             engine: Engine::default(),
             gpus: vec![Health::Well; GPUS],
             known: BTreeSet::new(),
@@ -370,7 +370,7 @@ impl Run {
         Ok(())
     }
 
-    /// The agent does a round; one that is dead is started first.
+    /// The daemon does a round; one that is dead is started first.
     fn round(&mut self, looks: bool) -> Result<(), String> {
         if self.daemon.is_none() {
             self.start()?;
@@ -389,7 +389,7 @@ impl Run {
         match called {
             Call::Done(()) => {
                 self.what_is_told_is_so()?;
-                self.who_is_suspended_is_still()?;
+                self.suspended_processes_are_stopped()?;
                 self.slices_say_what_is_held()?;
                 self.held_jobs_wait()?;
                 self.has_again();
@@ -439,7 +439,7 @@ impl Run {
         }
     }
 
-    /// What the agent says of jobs that do nothing is so, and no job starts while it says that the disk is full.
+    /// What the daemon says of jobs that do nothing is so, and no job starts while it says that the disk is full.
     fn what_is_told_is_so(&mut self) -> Result<(), String> {
         let Some(daemon) = &mut self.daemon else {
             return Ok(());
@@ -467,7 +467,7 @@ impl Run {
             let Some(worked) = with(|world| world.worked.get(&id).copied()).flatten() else {
                 return Err(format!("job {id} has not begun, and is called idle"));
             };
-            // The second half of its time is looked at closely.
+            // The compute scheduler watches the second half of its time.
             let half = Duration::from_secs(after.unwrap_or_default()) / 2;
             if now.saturating_sub(worked) < half {
                 let ago = now.saturating_sub(worked);
@@ -495,7 +495,7 @@ impl Run {
         self.inbox.clear();
         self.asked_again.clear();
         self.pending.clear();
-        // A client that lost the agent does not come.
+        // A client that lost the daemon does not come.
         self.clients.clear();
     }
 
@@ -765,7 +765,7 @@ impl Run {
             world.trace(|| "calm".to_owned());
             world.driver_is_ill = false;
             world.no_processes = false;
-            world.nursery_dies = false;
+            world.fork_server_dies = false;
             world.is_calm = true;
             world.engine.is_away = false;
             world.engine.breaks = false;
@@ -815,7 +815,7 @@ impl Run {
             if done && !waits && self.unanswered.is_empty() && self.inbox.is_empty() {
                 self.round(true)?;
                 self.check_invariants()?;
-                // The next agent finds what the last supervisors left.
+                // The next daemon finds what the last supervisors left.
                 self.daemon = None;
                 self.gone("SIGTERM");
                 self.round(true)?;
@@ -1027,12 +1027,12 @@ impl World {
                 }
             }
             What::StrangerLeaves => {
-                let strangers = self.pids(|kind| matches!(kind, Kind::Stranger { .. }));
-                if let Some(pid) = dice.one(&strangers) {
+                let unmanaged = self.pids(|kind| matches!(kind, Kind::Stranger { .. }));
+                if let Some(pid) = dice.one(&unmanaged) {
                     self.kill(pid);
                 }
             }
-            What::NurseryDies => self.nursery_dies = true,
+            What::ForkServerDies => self.fork_server_dies = true,
             What::EngineGoes => self.engine_goes(dice.once_in(2)),
             What::EngineBreaks => self.engine.breaks = true,
             What::EngineBack => self.engine.is_away = false,

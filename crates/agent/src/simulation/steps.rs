@@ -27,7 +27,7 @@ macro_rules! whats {
 }
 
 whats! {
-    /// The agent does a round, or is started where none is.
+    /// The daemon does a round, or is started where none is.
     Round = "round", 60;
     /// The same, without an observation of the GPUs.
     Blindfold = "blindfold", 8;
@@ -59,7 +59,7 @@ whats! {
     Programs = "programs", 40;
     KillSupervisor = "kill-supervisor", 4;
     KillProgram = "kill-program", 5;
-    /// The agent dies at one of the next points that it comes to.
+    /// The daemon dies at one of the next points that it comes to.
     Crash = "crash", 14;
     /// SIGTERM.
     Stop = "stop", 2;
@@ -84,14 +84,14 @@ whats! {
     /// A client starts another program in a job.
     Enter = "enter", 4;
     /// The process of which supervisors are copies ends.
-    NurseryDies = "nursery-dies", 2;
+    ForkServerDies = "nursery-dies", 2;
     EngineGoes = "engine-goes", 3;
     /// The engine goes away in the middle of its next call.
     EngineBreaks = "engine-breaks", 4;
     EngineBack = "engine-back", 8;
     /// Another program removes a container.
     ContainerGoes = "container-goes", 1;
-    /// What the agent does about containers when it starts is done.
+    /// What the daemon does about containers when it starts is done.
     Sweep = "sweep", 4;
     /// The threads of MIG.
     Mig = "mig", 50;
@@ -197,7 +197,7 @@ fn arrays(seed: u64, steps: &mut [Step]) {
     }
 }
 
-/// The agent starts, is told, and a thread of MIG does it.
+/// The daemon starts, is told, and a thread of MIG does it.
 const DIVIDES: [What; 8] = [
     What::Round,
     What::Divide,

@@ -79,7 +79,7 @@ enum ForkReply {
 /// This process's fork server, from the first supervisor on.
 static FORK_SERVER: Mutex<Option<ForkServer>> = Mutex::new(None);
 
-/// The agent's side.
+/// The daemon's side.
 #[derive(Debug)]
 struct ForkServer {
     socket: OwnedFd,
@@ -109,18 +109,18 @@ impl ForkedSupervisor {
         if !ours.as_mut().is_some_and(ForkServer::is_running) {
             *ours = None;
         }
-        let nursery = match &mut *ours {
-            Some(nursery) => nursery,
+        let server = match &mut *ours {
+            Some(server) => server,
             none => none.insert(ForkServer::start(program, folder)?),
         };
-        let born = nursery.fork_request(folder, lock, log);
+        let born = server.fork_request(folder, lock, log);
         if born.as_ref().is_err_and(is_server_gone) {
             // Stopped or dead: what it has not heard it will not hear.
-            let _ = nursery.process.kill();
+            let _ = server.process.kill();
         }
         Ok(Self {
             process: born?,
-            server_pid: nursery.process.id(),
+            server_pid: server.process.id(),
         })
     }
 
@@ -130,13 +130,13 @@ impl ForkedSupervisor {
     /// The fork server is gone, and the exit code with it.
     pub fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
         let mut ours = sync::lock(&FORK_SERVER);
-        let nursery = ours
+        let server = ours
             .as_mut()
-            .filter(|nursery| nursery.process.id() == self.server_pid)
+            .filter(|server| server.process.id() == self.server_pid)
             .ok_or(io::ErrorKind::NotFound)?;
-        match nursery.ended.remove(&self.process.pid) {
+        match server.ended.remove(&self.process.pid) {
             Some(status) => Ok(Some(status)),
-            None if nursery.is_unresponsive => Err(io::ErrorKind::UnexpectedEof.into()),
+            None if server.is_unresponsive => Err(io::ErrorKind::UnexpectedEof.into()),
             None => Ok(None),
         }
     }
@@ -145,8 +145,8 @@ impl ForkedSupervisor {
 /// Reads the replies of the fork server, about all supervisors at once.
 pub fn poll_replies() {
     let mut ours = sync::lock(&FORK_SERVER);
-    if let Some(nursery) = &mut *ours {
-        nursery.is_unresponsive = nursery.drain_replies().is_err();
+    if let Some(server) = &mut *ours {
+        server.is_unresponsive = server.drain_replies().is_err();
     }
 }
 
@@ -305,13 +305,13 @@ fn serve_requests(run_container: RunContainer) -> io::Result<()> {
 
 /// What there is to do.
 struct Readiness {
-    /// The agent has said something, or is gone.
+    /// The daemon has said something, or is gone.
     has_request: bool,
     /// These have ended.
     ended: Vec<u32>,
 }
 
-/// Waits for the agent and for ending children.
+/// Waits for the daemon and for ending children.
 fn wait_ready(socket: &OwnedFd, children: &BTreeMap<u32, OwnedFd>) -> io::Result<Readiness> {
     let handles = children
         .values()
@@ -329,7 +329,7 @@ fn wait_ready(socket: &OwnedFd, children: &BTreeMap<u32, OwnedFd>) -> io::Result
     })
 }
 
-/// A job's folder, its lock and its log; `None` once the agent is gone.
+/// A job's folder, its lock and its log; `None` once the daemon is gone.
 fn recv_request(socket: &OwnedFd) -> io::Result<Option<(PathBuf, OwnedFd, OwnedFd)>> {
     let mut folder = [0; LONGEST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];

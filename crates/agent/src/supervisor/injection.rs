@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_the_preload_gets_it_and_the_reason() {
+    fn a_job_that_requests_the_preload_gets_it_and_the_reason() {
         let wish = InjectionPolicy::Preload {
             because: "DIVVY_FORM says so".into(),
         };

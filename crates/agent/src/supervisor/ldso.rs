@@ -74,7 +74,7 @@ fn cached(cache: &[u8], name: &str) -> Vec<PathBuf> {
 /// 48 bytes of header, of which bytes 20 to 24 count the entries; 24 bytes an entry: flags, offset of the name, offset of
 /// the path, and what does not matter here.
 ///
-/// `wanted`: by name, as most are looked at for nothing.
+/// `wanted`: by name, as most are read for nothing.
 fn entries(cache: &[u8], wanted: impl Fn(&[u8]) -> bool) -> impl Iterator<Item = (&str, &str)> {
     const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
     const HEADER: usize = 48;

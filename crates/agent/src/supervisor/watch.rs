@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_relies_on_what_is_not_told() {
+    fn no_state_relies_on_unreported_events() {
         let root = tempfile::tempdir().unwrap();
         let watch = Watch::start(|_| {}).unwrap();
         let me = Process::this().unwrap();

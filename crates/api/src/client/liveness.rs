@@ -136,7 +136,7 @@ impl Liveness {
             }
             if silent >= say_at {
                 let state = self.silence(silent);
-                self.tell(&match patience {
+                self.report(&match patience {
                     Patience::Bounded => {
                         format!("{state}; waiting up to {} s", FAIL_AFTER.as_secs())
                     }
@@ -146,7 +146,7 @@ impl Liveness {
             }
         }
         if say_at > SAY_AFTER {
-            self.tell("the daemon responds again");
+            self.report("the daemon responds again");
         }
         Ok(())
     }
@@ -176,7 +176,7 @@ impl Liveness {
         false
     }
 
-    fn tell(&self, line: &str) {
+    fn report(&self, line: &str) {
         if let Some(say) = self.say {
             say(line);
         }

@@ -49,7 +49,7 @@ pub async fn one_by_one(client: &Client, jobs: &[Job]) -> Result<(), Stop> {
 pub async fn follow(client: Client, jobs: &[Job]) -> Result<(), Stop> {
     let client = Arc::new(client);
     if let Some(job) = jobs.iter().find(|job| job.output.is_some()) {
-        files::tell(job);
+        files::report_output_files(job);
     }
     let longest = jobs.iter().map(|job| job.reference().len()).max();
     let width = longest.unwrap_or_default();

@@ -77,7 +77,7 @@ pub fn on_terminal(submission: Submit, wanted: DaemonWanted<'_>, backend: Backen
         StartWait::Start(job) => {
             let ran = (backend.run_here)(Path::new(&job.directory))?;
             if let Some((at, why)) = &ran.stopped {
-                stop_reasons::tell(&job.id, *at, why);
+                stop_reasons::report_stop(&job.id, *at, why);
             }
             if ran.code != 0 {
                 tell_causes(&job.id, wanted, ran.stopped.is_some());

@@ -27,7 +27,7 @@ pub async fn run(client: &Client, submission: Submit, wanted: DaemonWanted<'_>) 
     let mut signals = Signals::that_end()?;
     let output = Log::from_start().follow(client, &job.id);
     tokio::pin!(output);
-    let requeues = stop_reasons::tell_requeues(client, &job.id);
+    let requeues = stop_reasons::report_requeues(client, &job.id);
     tokio::pin!(requeues);
     loop {
         tokio::select! {

@@ -28,7 +28,7 @@ pub async fn submit(mut args: args::Submit) -> Outcome {
                 [] => Vec::new(),
                 words => ask::command(words)?,
             };
-            let asked = container::asked(image, &flags)?;
+            let asked = container::parse_container(image, &flags)?;
             ask::contained(&args.job, asked, command, Runner::Supervisor)?
         }
     };

@@ -80,7 +80,7 @@ impl Story {
 }
 
 impl ContainerJob<'_> {
-    /// From the first supervisor or a later one to the end of the container; what is left of one that was only looked into.
+    /// From the first supervisor or a later one to the end of the container; what is left of one that was only inspected.
     pub(super) async fn adopt(
         &self,
         starter: &Starter,
@@ -313,7 +313,7 @@ impl ContainerJob<'_> {
         Ok(Some(CreatedContainer { docker, id }))
     }
 
-    /// The container that was found before, by this supervisor or another; not the one that was only looked into.
+    /// The container that was found before, by this supervisor or another; not the one that was only inspected.
     fn known(&self) -> Option<String> {
         let placed = self.dir.container().ok().flatten();
         let found = placed.filter(|placed| placed.name != self.plan.name);

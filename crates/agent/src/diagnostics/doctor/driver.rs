@@ -29,7 +29,7 @@ fn library(cuda: &Result<Cuda, String>) -> Option<Finding> {
     Some(match cuda {
         Err(error) => fail(CHECK, error, NO_CUDA, INSTALL),
         Ok(cuda) => {
-            let file = shown(cuda.file.as_deref());
+            let file = display_path(cuda.file.as_deref());
             if file.contains("/stubs/") {
                 fail(
                     CHECK,
@@ -91,7 +91,7 @@ fn management(nvml: &Result<Management, String>) -> Option<Finding> {
                 "driver {}, up to CUDA {}; libnvidia-ml.so.1 is {}",
                 nvml.driver_version,
                 nvml.cuda_version,
-                shown(nvml.file.as_deref())
+                display_path(nvml.file.as_deref())
             ),
         ),
     })
@@ -144,7 +144,7 @@ fn module_version(text: &str) -> Option<String> {
     line.split_whitespace().find(is_version).map(str::to_owned)
 }
 
-fn shown(file: Option<&Path>) -> String {
+fn display_path(file: Option<&Path>) -> String {
     file.map_or_else(
         || "a file of unknown path".to_owned(),
         |file| {

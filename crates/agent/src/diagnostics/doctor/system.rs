@@ -144,7 +144,7 @@ fn processes() -> Finding {
     ok(CHECK, found)
 }
 
-/// The nodes that every CUDA program opens; those of each GPU are looked at with the GPU.
+/// The nodes that every CUDA program opens; those of each GPU are checked with the GPU.
 fn device_nodes() -> Vec<Finding> {
     let nodes = ["/dev/nvidiactl", "/dev/nvidia-uvm"];
     if !Path::new(nodes[0]).exists() {

@@ -70,7 +70,7 @@ pub enum MigStateError {
 }
 
 impl DiscoveredInstance {
-    /// In use of it, by the driver's account.
+    /// In use of it, as the driver reports.
     pub fn used(&self) -> Bytes {
         self.devices
             .first()

@@ -270,7 +270,7 @@ fn find<'a>(
     }))
 }
 
-/// Turns MIG on or off, and says how it is then: the driver may have taken the order and not done it.
+/// Turns MIG on or off, and says how it is then: the driver may have accepted the call and not done it.
 pub fn set_mode(
     gpu: &dyn Gpu,
     on: bool,

@@ -104,7 +104,7 @@ impl MigTask {
     }
 }
 
-/// What has become of an order.
+/// The outcome of a command.
 #[derive(Debug)]
 pub struct MigReport {
     pub gpu: GpuUuid,
@@ -133,7 +133,7 @@ pub enum MigOutcome {
         generation: u64,
         result: Result<bool, MigOpError>,
     },
-    /// The driver's word on the order, and the mode as it is now.
+    /// The driver's answer to the command, and the mode as it is now.
     ModeSet {
         on: bool,
         result: Result<(Activation, Option<MigMode>), MigOpError>,

@@ -35,13 +35,13 @@ pub struct KnownFile {
 
 impl KnownFile {
     pub fn of(path: &Path) -> Self {
-        Self::found(path).unwrap_or_else(|_| Self {
+        Self::open(path).unwrap_or_else(|_| Self {
             path: path.to_owned(),
             id: None,
         })
     }
 
-    fn found(path: &Path) -> io::Result<Self> {
+    fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let file = fs::File::from(openat(CWD, path, flags, Mode::empty())?);
         let status = file.metadata()?;

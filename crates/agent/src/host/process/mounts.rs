@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_in_nobodys_container() {
+    fn this_process_is_in_no_container() {
         let dir = tempfile::tempdir().unwrap();
         assert!(MountSource::of(dir.path()).is_some());
         assert_eq!(mount_sources(Process::this().unwrap()), []);

@@ -50,7 +50,7 @@ pub fn advance(parts: &[ActiveEngine<'_>], to: u64) {
 fn advance_in_step(parts: &[ActiveEngine<'_>], to: u64) {
     let now = || parts.first().map_or(to, |part| part.engine.now());
     loop {
-        settle(parts);
+        finish_due(parts);
         let steps: Vec<Option<Interval>> = parts
             .iter()
             .map(|part| part.engine.next_step(&part.lanes))
@@ -74,7 +74,7 @@ fn advance_in_step(parts: &[ActiveEngine<'_>], to: u64) {
 
 /// Ends what is over at this moment: entries that have had their time, and meetings of parties that all run or have
 /// run.
-fn settle(parts: &[ActiveEngine<'_>]) {
+fn finish_due(parts: &[ActiveEngine<'_>]) {
     loop {
         for part in parts {
             part.engine.finish_heads(&part.lanes);
