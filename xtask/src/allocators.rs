@@ -1,5 +1,5 @@
-//! Other memory allocators, which tests preload next to the limiter: unpacked from Debian's packages, not installed. If the
-//! download fails, these tests are skipped and report it.
+//! Other memory allocators, which tests preload next to the limiter: unpacked from Debian's packages, not installed. If
+//! the download fails, these tests are skipped and report it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,9 @@
-//! The import checker of a module tree: rooms are the modules right below its root, and a table lists the allowed imports between rooms.
+//! The import checker of a module tree: rooms are the modules right below its root, and a table lists the allowed
+//! imports between rooms.
 //!
-//! It reads production code only: items, statements, fields and arms under `#[cfg(test)]` are left out. An import is a `use` tree, a path in
-//! code, in a macro's arguments or in an attribute's string. The root file lies above all rooms, so its own imports are free.
+//! It reads production code only: items, statements, fields and arms under `#[cfg(test)]` are left out. An import is a
+//! `use` tree, a path in code, in a macro's arguments or in an attribute's string. The root file lies above all rooms,
+//! so its own imports are free.
 #![cfg(test)]
 
 mod scan;

@@ -1,4 +1,5 @@
-//! Authorisation: the caller from the kernel's credentials, its role from the rules, and the calls that a role may make.
+//! Authorisation: the caller from the kernel's credentials, its role from the rules, and the calls that a role may
+//! make.
 //!
 //! May use: `host`.
 //! Used by: `model`, `config`, `controller`, `http`, `daemon`.

@@ -1,4 +1,5 @@
-//! The compute scheduler: one thread that writes the leases of compute time, decided by the core, into the slices' files.
+//! The compute scheduler: one thread that writes the leases of compute time, decided by the core, into the slices'
+//! files.
 //!
 //! May use: `host`.
 //! Used by: `controller`, `daemon`.
@@ -29,7 +30,8 @@ use divvy_ledger::{
 use crate::host::clock::Instant;
 use launch_watch::LaunchWatches;
 
-/// How often a slice that is not open is told that its grant still counts: well within the second that it waits for that.
+/// How often a slice that is not open is told that its grant still counts: well within the second that it waits for
+/// that.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(250);
 /// What was used is told over this time, from moments so far apart.
 const PAST: Duration = Duration::from_secs(10);
@@ -47,8 +49,8 @@ const SLEEP: Duration = Duration::from_secs(60);
 pub struct ComputeUsage {
     /// Its share in the division, in thousandths of each GPU.
     pub share: u16,
-    /// What its processes used of each GPU by their own measure, in thousandths, over the last ten seconds or since it is known.
-    /// None while it has its GPUs to itself: then nothing is measured.
+    /// What its processes used of each GPU by their own measure, in thousandths, over the last ten seconds or since it
+    /// is known. None while it has its GPUs to itself: then nothing is measured.
     pub used: Option<u16>,
     /// Time that its threads stood at the gate, all together, ever.
     pub throttled: Duration,
@@ -201,8 +203,8 @@ impl ThreadHandle {
 
 impl Scheduler for ThreadHandle {
     fn send(&self, command: SchedulerCommand) {
-        // Nothing follows from utilisation at once: the thread takes it with the next command or timeout, which while a slice is gated is
-        // `KEEPALIVE_INTERVAL` away.
+        // Nothing follows from utilisation at once: the thread takes it with the next command or timeout, which while a
+        // slice is gated is `KEEPALIVE_INTERVAL` away.
         let wakes = !matches!(command, SchedulerCommand::Utilization(_));
         if !wakes && lock(&self.usage).is_empty() {
             return;
@@ -235,8 +237,8 @@ impl Drop for ThreadHandle {
     }
 }
 
-/// On what terms a slice takes turns: with the share it asked for, or else the least of its shares, for it has all its GPUs at
-/// once. One that has them to itself takes none, unless it asked for less.
+/// On what terms a slice takes turns: with the share it asked for, or else the least of its shares, for it has all its
+/// GPUs at once. One that has them to itself takes none, unless it asked for less.
 fn tenant_config(grants: &[core::Grant], compute: Compute) -> Option<TenantConfig> {
     let held = grants.iter().map(|grant| grant.share).min()?;
     let is_capped = compute.share.is_some_and(|share| share < Share::FULL);
@@ -406,7 +408,8 @@ impl SchedulerThread {
                     let mut activity = activity(&demand);
                     let has_put = std::mem::replace(&mut kept.submitted, demand.submitted)
                         != demand.submitted;
-                    // One that launches, waits and launches again is seen between the two every other time; at the gate it has said what is left.
+                    // One that launches, waits and launches again is seen between the two every other time; at the gate
+                    // it has said what is left.
                     activity.busy |= has_put && !activity.waiting;
                     if activity != kept.activity {
                         tracing::trace!(%job, ?activity, ?now);

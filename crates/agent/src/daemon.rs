@@ -529,8 +529,8 @@ pub(crate) fn refuse_if_system_daemon(home: &Home) -> Result<(), Error> {
     })
 }
 
-/// Takes the lock of the home, which admits one daemon. The file contains the pid of the daemon, and on a second line its
-/// start time.
+/// Takes the lock of the home, which admits one daemon. The file contains the pid of the daemon, and on a second line
+/// its start time.
 fn lock(home: &Home) -> Result<File, Error> {
     let path = home.daemon_lock();
     let cannot = |error: io::Error| internal(&format!("cannot lock {}", path.display()), &error);

@@ -1,6 +1,6 @@
-//! Exec sessions: another program inside of a running job, called a guest. The job's supervisor starts it, as it is the one that has the job's mounts, its
-//! control group, and the right to be its user; and what it starts is its descendant, which is counted in the slice and ends with
-//! the job.
+//! Exec sessions: another program inside of a running job, called a guest. The job's supervisor starts it, as it is the
+//! one that has the job's mounts, its control group, and the right to be its user; and what it starts is its
+//! descendant, which is counted in the slice and ends with the job.
 //!
 //! May use: `host`, `job_dir`.
 //! Used by: `supervisor`, `container`, `http`.

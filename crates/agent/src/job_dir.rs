@@ -64,13 +64,15 @@ const LOG: &str = "log";
 const REPLICA: &str = "replica";
 /// Less than a block of most file systems leaves no hole.
 const BLOCK: usize = 4096;
-/// Bytes behind a record's first line that have room on the disk from the beginning: the supervisor's lines take a tenth of it.
+/// Bytes behind a record's first line that have room on the disk from the beginning: the supervisor's lines take a
+/// tenth of it.
 const RESERVED: u64 = 8192;
 /// Of builds that kept a file for each thing: made before the program existed, and locked by its supervisor.
 const EARLIER_LAUNCH: &str = "launch.json";
 const EARLIER_LOCK: &str = "run.lock";
 
-/// What a supervisor needs to know. Holds the job's environment, secrets included: mode 0600, deleted when the job ends.
+/// What a supervisor needs to know. Holds the job's environment, secrets included: mode 0600, deleted when the job
+/// ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchSpec {
     pub job: String,
@@ -285,7 +287,8 @@ impl JobDir {
     /// spec, the job was not launched, and the daemon writes the spec again from its journal.
     ///
     /// # Errors
-    /// Also when a process holds the lock, or when the record has `launch`: the job was started, and must not be a second time.
+    /// Also when a process holds the lock, or when the record has `launch`: the job was started, and must not be a
+    /// second time.
     pub fn write_spec(&self, spec: &LaunchSpec) -> Result<(), RecordError> {
         let mut line =
             serde_json::to_vec(spec).map_err(|error| self.error("write", RECORD, error.into()))?;
@@ -301,7 +304,8 @@ impl JobDir {
             failpoint::write("record.new")?;
             file.set_len(0)?;
             file.write_all(&line)?;
-            // A full disk must not keep a supervisor from writing down how its program ended. Not every file system can.
+            // A full disk must not keep a supervisor from writing down how its program ended. Not every file system
+            // can.
             let _ = fallocate(
                 &file,
                 FallocateFlags::KEEP_SIZE,
@@ -319,7 +323,8 @@ impl JobDir {
         self.0.join(RECORD).is_file()
     }
 
-    /// Keeps the journal's rows of the job beside its record. Not synced: a power cut that takes the file also ends the job.
+    /// Keeps the journal's rows of the job beside its record. Not synced: a power cut that takes the file also ends the
+    /// job.
     pub fn write_replica(&self, replica: &Replica) -> Result<(), RecordError> {
         self.write_file(REPLICA, replica)
     }
@@ -477,7 +482,8 @@ impl JobDir {
         Record::parse(text).map_err(|error| self.error("parse", RECORD, error.into()))
     }
 
-    /// Whether a build that kept other records has started the job: what it wrote is not read, and the job never started again.
+    /// Whether a build that kept other records has started the job: what it wrote is not read, and the job never
+    /// started again.
     pub fn is_from_earlier_build(&self) -> bool {
         self.0.join(EARLIER_LAUNCH).exists()
     }
@@ -659,9 +665,9 @@ impl JobDir {
     }
 }
 
-/// How a file is opened that belongs to a job's user: nothing that the user does with it leads elsewhere or keeps the opener waiting.
-/// Under a lease (fcntl(2), `F_SETLEASE`) a plain open waits for the holder, for 45 seconds unless the machine says otherwise; with
-/// `O_NONBLOCK` it fails with `EWOULDBLOCK`.
+/// How a file is opened that belongs to a job's user: nothing that the user does with it leads elsewhere or keeps the
+/// opener waiting. Under a lease (fcntl(2), `F_SETLEASE`) a plain open waits for the holder, for 45 seconds unless the
+/// machine says otherwise; with `O_NONBLOCK` it fails with `EWOULDBLOCK`.
 pub const SAFE_OPEN_FLAGS: OFlags = OFlags::NONBLOCK
     .union(OFlags::NOFOLLOW)
     .union(OFlags::NOCTTY)

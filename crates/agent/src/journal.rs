@@ -1,4 +1,5 @@
-//! The journal: jobs, allocations, projects and events in one SQLite file with one writer; its backups and its retention.
+//! The journal: jobs, allocations, projects and events in one SQLite file with one writer; its backups and its
+//! retention.
 //!
 //! May use: `host`, `model`, `job_dir`.
 //! Used by: `controller`, `http`, `daemon`, `standalone`.
@@ -158,8 +159,8 @@ impl Store {
             "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON;",
         )
         .map_err(open)?;
-        // Otherwise each new value of a parameter has its statement prepared anew, to see whether another index would be better
-        // (sqlite3_db_config, `SQLITE_DBCONFIG_ENABLE_QPSG`).
+        // Otherwise each new value of a parameter has its statement prepared anew, to see whether another index would
+        // be better (sqlite3_db_config, `SQLITE_DBCONFIG_ENABLE_QPSG`).
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
             .map_err(open)?;
         db.set_prepared_statement_cache_capacity(64);

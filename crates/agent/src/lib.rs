@@ -7,8 +7,9 @@
 //!             ▼  │
 //!           job_dir ◄──► supervisor (a process for each job)
 //! ```
-//! `divvy-core` decides; the ledger and the limiter hold a program to its slice. This crate does what takes time: journal,
-//! processes, signals, restarts. Imports between its rooms run one way: `cargo xtask arrows` checks the table of rooms.
+//! `divvy-core` decides; the ledger and the limiter hold a program to its slice. This crate does what takes time:
+//! journal, processes, signals, restarts. Imports between its rooms run one way: `cargo xtask arrows` checks the table
+//! of rooms.
 #![forbid(unsafe_code)]
 
 mod auth;

@@ -74,7 +74,7 @@ pub struct World {
     divided: Vec<MigGpu>,
     /// Devices that another program has removed.
     meddled: BTreeSet<MigUuid>,
-    /// A thread of MIG is; what happens meanwhile is chance.
+    /// A MIG worker is at work; events meanwhile are random.
     at_work: bool,
     luck: Rng,
     /// The processes that the driver has listed.
@@ -396,7 +396,8 @@ const BROKE: [(u64, &str); 12] = [
         "divide:a97ffeca round:73f519c5 mig:871e80f7 divide:e999b9a6 round:6cf8eda9 mig:cf561fff mig:3a2375cd round:8af50434 \
          submit:35279149 round:4472f99 mig:c0a5e2e5 mig:efa783d0",
     ),
-    // A claim was given back while its GPU was silent, and the next daemon, which does not serve that GPU, ended it with a pod on it.
+    // A claim was given back while its GPU was silent, and the next daemon, which does not serve that GPU, ended it
+    // with a pod on it.
     (
         101_242,
         "claim:e25e456a blindfold:ba80970e round:2687c278 pod:df7c1a33 programs:40d0587b round:9ba15806 give-back:61c87b3f \

@@ -4,10 +4,10 @@
 //! `daemon`.
 //! Used by: the programs, through the crate's root.
 //!
-//! Runs of one home find each other by their folders. `solo/N/` is a job folder with the run's grants, and the run holds
-//! its lock. A new run plans under `solo/lock` and counts the grants of the others. A run that does not fit fails, since
-//! there is no queue. All runs hold the daemon's lock shared, so that no daemon serves the same GPUs. There is no compute
-//! scheduler, so such runs share compute time without leases.
+//! Runs of one home find each other by their folders. `solo/N/` is a job folder with the run's grants, and the run
+//! holds its lock. A new run plans under `solo/lock` and counts the grants of the others. A run that does not fit
+//! fails, since there is no queue. All runs hold the daemon's lock shared, so that no daemon serves the same GPUs.
+//! There is no compute scheduler, so such runs share compute time without leases.
 
 mod docker_run;
 

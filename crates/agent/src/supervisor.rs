@@ -17,8 +17,8 @@
 //! line that is crossed once: before it the job may be put back, after it the program is never started again.
 //! It is a subreaper, so also what the program daemonises stays its descendant and ends with the job.
 //!
-//! The same code serves `divvy run`, inside the command-line process and on its terminal: there the program stays in the
-//! terminal's foreground group, so that keys reach it as if Divvy were not there.
+//! The same code serves `divvy run`, inside the command-line process and on its terminal: there the program stays in
+//! the terminal's foreground group, so that keys reach it as if Divvy were not there.
 
 mod bind_mounts;
 pub mod forkserver;
@@ -104,8 +104,9 @@ pub enum StdioMode {
 }
 
 impl StdioMode {
-    /// Whether the supervisor listens for SIGINT, SIGQUIT or SIGHUP. In front of its caller a signal that the caller ignores stays ignored,
-    /// for the program too; the daemon's jobs have default signals, whatever the daemon was started with.
+    /// Whether the supervisor listens for SIGINT, SIGQUIT or SIGHUP. In front of its caller a signal that the caller
+    /// ignores stays ignored, for the program too; the daemon's jobs have default signals, whatever the daemon was
+    /// started with.
     pub fn handles_signal(self, signal: i32) -> bool {
         self == Self::Background || !is_ignored(signal)
     }
@@ -127,7 +128,8 @@ pub fn supervise(dir: &Path, run_container: RunContainer) -> ExitCode {
     }
 }
 
-/// Supervises the job of this folder to its end, with the locked record as standard input; answers this process's exit code.
+/// Supervises the job of this folder to its end, with the locked record as standard input; answers this process's exit
+/// code.
 pub(crate) fn supervise_one(dir: &Path, run_container: RunContainer) -> u8 {
     match in_background(&JobDir::new(dir), run_container) {
         Ok(_) => 0,

@@ -3,8 +3,8 @@
 //! ```text
 //! Client ── idle connections ──► hyper (HTTP/1.1) ──► HOME/divvy.sock
 //! ```
-//! Many tasks may share one `Client`: a call takes an idle connection or opens one, and returns it to the pool after the
-//! whole answer. The client never starts a daemon; a caller that does so looks for [`ErrorCode::NoDaemon`].
+//! Many tasks may share one `Client`: a call takes an idle connection or opens one, and returns it to the pool after
+//! the whole answer. The client never starts a daemon; a caller that does so looks for [`ErrorCode::NoDaemon`].
 //!
 //! If an answer is late, the client probes the daemon. If the probe gets no answer for 10 s, a call fails with
 //! [`ErrorCode::Unresponsive`]. Long polls ([`Client::wait`], logs, events, frames of [`Client::exec`]) go on waiting.
@@ -163,8 +163,8 @@ impl Client {
         self.send(Method::POST, "/v1/mig/gc", gc).await
     }
 
-    /// Where MIG instances may lie on a GPU (an index or a UUID) in MIG mode, whatever lies there now; those first that are taken
-    /// first. None for other GPUs.
+    /// Where MIG instances may lie on a GPU (an index or a UUID) in MIG mode, whatever lies there now; those first that
+    /// are taken first. None for other GPUs.
     pub async fn placements(&self, gpu: &str) -> Result<Vec<MigPlacement>, Error> {
         self.list(&format!("/v1/gpus/{}/placements", encoded(gpu)))
             .await
@@ -197,8 +197,8 @@ impl Client {
         self.list("/v1/projects").await
     }
 
-    /// What was had of the GPUs and what was used, put together by `user`, `project`, `queue`, `gpu`, `job` (with commas
-    /// between, or nothing).
+    /// What was had of the GPUs and what was used, put together by `user`, `project`, `queue`, `gpu`, `job` (with
+    /// commas between, or nothing).
     pub async fn usage(
         &self,
         by: &str,

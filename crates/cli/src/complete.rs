@@ -1,7 +1,7 @@
 //! Shell completion: verbs and flags from the parser; jobs, queues, projects and GPUs from the running daemon.
 //!
-//! The script of `divvy completion` makes the shell call this program with the words so far. The program answers at once:
-//! without a daemon, or with a slow one, it completes no names and prints no error.
+//! The script of `divvy completion` makes the shell call this program with the words so far. The program answers at
+//! once: without a daemon, or with a slow one, it completes no names and prints no error.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};

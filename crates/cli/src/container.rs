@@ -8,7 +8,8 @@ use divvy_core::docker::{self, ContainerOptionError, words};
 
 use crate::error_output::{Result, usage};
 
-/// Flags of `divvy docker run` that are the slice's, each with whether it takes a value. `-p` and `-q` are the container's.
+/// Flags of `divvy docker run` that are the slice's, each with whether it takes a value. `-p` and `-q` are the
+/// container's.
 pub const SLICE_FLAGS: &[(&str, bool)] = &[
     ("-g", true),
     ("--gpu", true),

@@ -6,8 +6,8 @@
 //! | the same on standard input, where no program is named | the same |
 //! | any other program, and every program after `--` | itself, once the job starts |
 //!
-//! The header ends with the first line that is neither blank nor a comment. Flags of the command line come before those of
-//! `#DIVVY` lines, which come before those of `#SBATCH` lines; flags that may be repeated add up.
+//! The header ends with the first line that is neither blank nor a comment. Flags of the command line come before those
+//! of `#DIVVY` lines, which come before those of `#SBATCH` lines; flags that may be repeated add up.
 
 mod sbatch;
 
@@ -104,7 +104,8 @@ struct Source {
     header: Header,
 }
 
-/// The submit that these words mean, `words` being the whole command line: with the flags of a job file, if one is submitted.
+/// The submit that these words mean, `words` being the whole command line: with the flags of a job file, if one is
+/// submitted.
 ///
 /// # Errors
 /// [`ErrorCode::Usage`](divvy_api::v1::ErrorCode::Usage) with the file and the number of the line.

@@ -93,10 +93,12 @@ impl Drop for Daemon {
     }
 }
 
-/// A private instance in a folder of its own, over simulated GPUs or the machine's. When dropped, every process of it is
-/// killed, the control groups of its jobs and its folder are removed; when a test fails, what the daemon said is printed first.
+/// A private instance in a folder of its own, over simulated GPUs or the machine's. When dropped, every process of it
+/// is killed, the control groups of its jobs and its folder are removed; when a test fails, what the daemon said is
+/// printed first.
 ///
-/// Its daemon is either a [`Daemon`] that the caller keeps ([`Home::daemon`]) or one that the instance keeps ([`Home::start`]).
+/// Its daemon is either a [`Daemon`] that the caller keeps ([`Home::daemon`]) or one that the instance keeps
+/// ([`Home::start`]).
 pub struct Home {
     folder: TempDir,
     /// `DIVVY_HOME`.
@@ -122,8 +124,8 @@ impl Home {
         Self::with(Programs::of_this_test(), Some(sim))
     }
 
-    /// An instance with given programs; over the machine's own GPUs without `sim`. Jobs get their limiter in the form that
-    /// `DIVVY_TEST_FORM` names, without it in the best there is.
+    /// An instance with given programs; over the machine's own GPUs without `sim`. Jobs get their limiter in the form
+    /// that `DIVVY_TEST_FORM` names, without it in the best there is.
     ///
     /// # Panics
     /// When its folder cannot be made.
@@ -205,7 +207,8 @@ impl Home {
         value.unwrap_or_else(|| panic!("{name} is not set"))
     }
 
-    /// Keeps the slices in memory and the rest on disk, as an installed instance does; a private home has all in one folder.
+    /// Keeps the slices in memory and the rest on disk, as an installed instance does; a private home has all in one
+    /// folder.
     ///
     /// # Panics
     /// When a folder cannot be made.
@@ -480,7 +483,8 @@ impl Home {
         self.kept.take().expect("a daemon is kept").stop()
     }
 
-    /// One row of a crash table: starts a daemon that dies at a failpoint, has it come there by `work`, and starts another.
+    /// One row of a crash table: starts a daemon that dies at a failpoint, has it come there by `work`, and starts
+    /// another.
     ///
     /// # Panics
     /// When it does not come there.
@@ -500,7 +504,8 @@ impl Home {
         self.dies(point).await;
     }
 
-    /// Waits until the daemon that is kept has died at this failpoint, of which [`CRASH_AT`] told it. The next one does not.
+    /// Waits until the daemon that is kept has died at this failpoint, of which [`CRASH_AT`] told it. The next one does
+    /// not.
     ///
     /// # Panics
     /// When it does not come there, or ends another way.

@@ -1,5 +1,5 @@
-//! Processes by their ids: signals, their end, and the removal of all that a test leaves behind. Jobs outlive their daemon by design, so a
-//! test has to end them itself.
+//! Processes by their ids: signals, their end, and the removal of all that a test leaves behind. Jobs outlive their
+//! daemon by design, so a test has to end them itself.
 
 use std::fs;
 use std::process::{Command, Stdio};

@@ -17,7 +17,8 @@ use crate::host::child_timeout;
 use crate::host::error::error_chain;
 use crate::host::process::Process;
 
-/// How long a process may take until what it has submitted is done: as long as CRIU's plugin for CUDA gives it unless told otherwise.
+/// How long a process may take until what it has submitted is done: as long as CRIU's plugin for CUDA gives it unless
+/// told otherwise.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long the driver may take to start and to answer: seconds on a machine with many GPUs (inferred).

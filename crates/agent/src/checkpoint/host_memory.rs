@@ -88,8 +88,8 @@ fn line_of(meminfo: &str, name: &str) -> Option<Bytes> {
     Some(Bytes::new(kib.checked_mul(1024)?))
 }
 
-/// What a group may have more than it has, less what the kernel gives up first (cgroup-v2: `memory.max`, `memory.current`,
-/// `inactive_file`); `None` where there is no limit.
+/// What a group may have more than it has, less what the kernel gives up first (cgroup-v2: `memory.max`,
+/// `memory.current`, `inactive_file`); `None` where there is no limit.
 fn cgroup_headroom(group: &Path) -> Option<Bytes> {
     let read = |name: &str| fs::read_to_string(group.join(name)).ok();
     let number = |name: &str| read(name)?.trim().parse::<u64>().ok();

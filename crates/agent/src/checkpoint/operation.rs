@@ -204,7 +204,8 @@ impl OpRunner {
         self.check_withdrawn()
     }
 
-    /// Puts the memory of all of these aside, and stops each once its own is: a call that it makes meanwhile could end it (reported).
+    /// Puts the memory of all of these aside, and stops each once its own is: a call that it makes meanwhile could end
+    /// it (reported).
     fn save(&self, parts: &mut Vec<Process>, states: &mut States) -> OpResult {
         for process in parts.iter() {
             if states.contains_key(&process.pid) {
@@ -364,7 +365,8 @@ impl OpRunner {
         }
     }
 
-    /// A restore that fails for want of memory may never succeed again, so it is not tried before the driver says that there is room.
+    /// A restore that fails for want of memory may never succeed again, so it is not tried before the driver says that
+    /// there is room.
     fn check_gpu_memory(&self, parts: &[Process]) -> OpResult {
         let (snapshot, occupied) = (self.read_ledger()?, self.occupied()?);
         for (at, gpu) in self.op.gpus.iter().enumerate() {
@@ -405,8 +407,8 @@ impl OpRunner {
         asked.map_err(|error| failed(error_chain(&error)))
     }
 
-    /// All processes of the job but its supervisor. None where that is gone: what is left of such a job is ended by others, and what is
-    /// in its control group may be its next run.
+    /// All processes of the job but its supervisor. None where that is gone: what is left of such a job is ended by
+    /// others, and what is in its control group may be its next run.
     fn tree(&self) -> Vec<Process> {
         match self.op.supervisor.is_alive() {
             true => process::descendants(self.op.supervisor.pid),

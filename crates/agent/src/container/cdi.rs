@@ -1,7 +1,7 @@
 //! CDI: a slice as a device of the Container Device Interface, for engines and people that inject devices by name.
 //!
-//! One file for each slice, made before its container and removed after it. The version is the lowest that has all that is used
-//! here (0.6.0 of the specification, SPEC.md "Released versions"), and there are no hooks.
+//! One file for each slice, made before its container and removed after it. The version is the lowest that has all that
+//! is used here (0.6.0 of the specification, SPEC.md "Released versions"), and there are no hooks.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -14,8 +14,8 @@ use divvy_core::JobId;
 use super::{engine, inspect};
 use crate::job_dir::container_spec::{INSTANCE, JOB, JOURNAL, is_name_of};
 
-/// How often an engine that is away is asked before the next job in a container has to end for it, or the daemon to start, and how long
-/// after the last time: a quarter of an hour, in which most updates of an engine are over.
+/// How often an engine that is away is asked before the next job in a container has to end for it, or the daemon to
+/// start, and how long after the last time: a quarter of an hour, in which most updates of an engine are over.
 const TRIES: u32 = 15;
 const BETWEEN: Duration = Duration::from_secs(60);
 
@@ -94,7 +94,8 @@ impl FoundContainer<'_> {
 }
 
 impl ContainerGc {
-    /// Whether a container of this instance is left over: one of another journal, or of a job of this one that has ended.
+    /// Whether a container of this instance is left over: one of another journal, or of a job of this one that has
+    /// ended.
     pub fn should_remove(&self, found: FoundContainer<'_>) -> bool {
         let journal = Journal {
             name: self.journal.as_deref(),

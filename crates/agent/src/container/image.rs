@@ -291,8 +291,8 @@ fn unsaid(path: &str) -> Error {
     }
 }
 
-/// The contents of the first regular file in an archive, as far as they are there: headers of 512 bytes with the size in octal
-/// digits at 124 and the kind at 156, contents filled up to 512 (POSIX ustar).
+/// The contents of the first regular file in an archive, as far as they are there: headers of 512 bytes with the size
+/// in octal digits at 124 and the kind at 156, contents filled up to 512 (POSIX ustar).
 fn first_file(mut archive: &[u8]) -> Option<&[u8]> {
     const BLOCK: usize = 512;
     loop {

@@ -1,8 +1,9 @@
 //! The stat of a path in a container that has not been started, as the engine reports it.
 //!
-//! Docker and Podman answer the same call (`HEAD /containers/ID/archive`) with the same header, and mean two things by it. Of a link that
-//! leads nowhere Docker tells like of any other; Podman answers that nothing is there and tells of it in the header all the same, which
-//! the library does not pass on: so the call is made here. Docker names a target of links alone, Podman one of everything.
+//! Docker and Podman answer the same call (`HEAD /containers/ID/archive`) with the same header, and mean two things by
+//! it. Of a link that leads nowhere Docker tells like of any other; Podman answers that nothing is there and tells of
+//! it in the header all the same, which the library does not pass on: so the call is made here. Docker names a target
+//! of links alone, Podman one of everything.
 
 use std::path::Path;
 
@@ -46,7 +47,8 @@ pub async fn stat_path(
     read(answer.status, &answer.headers)
 }
 
-/// Whether Podman takes a path for a pattern of many (Go's path/filepath, `Match`), and answers about another, or that nothing is there.
+/// Whether Podman takes a path for a pattern of many (Go's path/filepath, `Match`), and answers about another, or that
+/// nothing is there.
 pub fn is_pattern(path: &str) -> bool {
     path.contains(['*', '?', '[', '\\'])
 }

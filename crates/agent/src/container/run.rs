@@ -1,8 +1,8 @@
 //! The supervisor of a container job: creates the container, starts it once, stops it on request, and records its exit.
 //!
-//! The engine does what the kernel does for a program: the container lives on when this process dies, and the next supervisor finds
-//! it by its name. What the container says is copied into the job's log from the engine's own, so nothing of it is lost between two
-//! supervisors.
+//! The engine does what the kernel does for a program: the container lives on when this process dies, and the next
+//! supervisor finds it by its name. What the container says is copied into the job's log from the engine's own, so
+//! nothing of it is lost between two supervisors.
 
 mod adopt;
 mod follow;

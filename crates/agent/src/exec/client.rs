@@ -100,7 +100,8 @@ fn is_not_listening(error: &io::Error) -> bool {
     )
 }
 
-/// By the folder's descriptor: the path of a socket has at most 107 bytes (unix(7)), and that of a job's folder may have more.
+/// By the folder's descriptor: the path of a socket has at most 107 bytes (unix(7)), and that of a job's folder may
+/// have more.
 fn connect(dir: &Path) -> io::Result<UnixStream> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = openat(CWD, dir, flags, Mode::empty())?;

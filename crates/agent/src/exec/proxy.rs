@@ -125,8 +125,8 @@ fn receiver(descriptor: OwnedFd) -> io::Result<pipe::Receiver> {
     pipe::Receiver::from_owned_fd_unchecked(unblocked(descriptor)?)
 }
 
-/// Sees to a guest that its supervisor has started, until it has ended or its client is gone: then the line is cut, and the guest is
-/// hung up.
+/// Sees to a guest that its supervisor has started, until it has ended or its client is gone: then the line is cut, and
+/// the guest is hung up.
 ///
 /// # Errors
 /// When the descriptors cannot be waited on; the guest is hung up then.

@@ -17,7 +17,8 @@ use rustix::process::{Signal, kill_process, kill_process_group};
 use super::{EXEC_SOCKET, ExecReply, ExecRequest, LARGEST};
 use crate::host::process;
 
-/// The signal on which a supervisor opens its door: few jobs have guests, and a socket is a file that is made and deleted.
+/// The signal on which a supervisor opens its door: few jobs have guests, and a socket is a file that is made and
+/// deleted.
 pub const OPEN_EXEC_SIGNAL: i32 = signal_hook::consts::SIGUSR1;
 
 /// Guests of one job at once. Each is a descriptor of its supervisor, which has 1024 as a rule.

@@ -1,8 +1,9 @@
 //! PID namespace translation: maps pids as containers see them to host pids, and finds those that have exited.
 //!
-//! A slot says the pid that its process knows. From here such a process is found by that pid, its start time and its namespace, once;
-//! from then on by the pid it has here. Only namespaces that are seen from here are judged: those of a job's own first processes, and
-//! others once a process was seen in them. From the machine's first namespace all are seen.
+//! A slot says the pid that its process knows. From here such a process is found by that pid, its start time and its
+//! namespace, once; from then on by the pid it has here. Only namespaces that are seen from here are judged: those of a
+//! job's own first processes, and others once a process was seen in them. From the machine's first namespace all are
+//! seen.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -29,8 +30,8 @@ pub struct NamespacePids {
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 impl NamespacePids {
-    /// Those of `owners` that have ended by `now`, of the namespaces in `seen`, and of those in `met` that turn out to be seen from
-    /// here.
+    /// Those of `owners` that have ended by `now`, of the namespaces in `seen`, and of those in `met` that turn out to
+    /// be seen from here.
     pub fn update_exited(
         &mut self,
         owners: impl Iterator<Item = ProcessIdentity>,

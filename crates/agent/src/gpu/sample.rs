@@ -309,7 +309,8 @@ impl NodeSample {
         })
     }
 
-    /// A GPU in MIG mode: its memory is the instances', and the hardware keeps them apart, so that there is nothing to weigh.
+    /// A GPU in MIG mode: its memory is the instances', and the hardware keeps them apart, so that there is nothing to
+    /// weigh.
     fn sample_mig_gpu(
         &mut self,
         gpu: &ObservedGpu,

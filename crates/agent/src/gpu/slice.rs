@@ -161,8 +161,9 @@ impl HeldSlice {
         Ok(Self::with(folder, control, spec)?)
     }
 
-    /// Takes over a slice that an earlier daemon made, with what the journal says of it: its job may have written into it since.
-    /// What that daemon had the limit count besides is in no journal, and is believed as far as the job loses by it alone.
+    /// Takes over a slice that an earlier daemon made, with what the journal says of it: its job may have written into
+    /// it since. What that daemon had the limit count besides is in no journal, and is believed as far as the job loses
+    /// by it alone.
     pub fn adopt(folder: &Path, cut: &SliceConfig<'_>) -> Result<Box<Self>, SliceError> {
         let mut spec = cut.spec();
         let found = Slice::open(folder).map(|slice| slice.spec().clone());
@@ -198,8 +199,8 @@ impl HeldSlice {
         }))
     }
 
-    /// Puts the control file right where its job has changed it, and says what it had done. A file that is missing or was cut short
-    /// stays so: its job gets no memory by it.
+    /// Puts the control file right where its job has changed it, and says what it had done. A file that is missing or
+    /// was cut short stays so: its job gets no memory by it.
     ///
     /// # Errors
     /// When another file lies in its place and the right one cannot be put there.

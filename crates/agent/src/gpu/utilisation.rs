@@ -29,8 +29,8 @@ struct LastQuery {
 }
 
 impl UtilizationSampler {
-    /// What was done on the GPU since it was last asked for; nothing when that is too short a time ago, the first time, and
-    /// where the driver does not tell. Nothing but figures rests on it, so an error is no more than that.
+    /// What was done on the GPU since it was last asked for; nothing when that is too short a time ago, the first time,
+    /// and where the driver does not tell. Nothing but figures rests on it, so an error is no more than that.
     pub fn sample(
         &self,
         device: &Device<'_>,

@@ -11,7 +11,8 @@
 //! two. Here the program keeps appending meanwhile, and every byte keeps its offset, by which readers and the
 //! supervisors of containers go on.
 //!
-//! Where the file system has no holes (NFS before 4.2 for one) nothing is given back, which the daemon and `doctor` say.
+//! Where the file system has no holes (NFS before 4.2 for one) nothing is given back, which the daemon and `doctor`
+//! say.
 
 use std::fs::File;
 use std::io;
@@ -22,7 +23,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, fstatvfs, seek};
 use rustix::io::Errno;
 
-/// Holes begin and end between blocks, and no file system in use has larger ones (ZFS: 128 KiB by default, ext4, XFS, Btrfs: 4 KiB).
+/// Holes begin and end between blocks, and no file system in use has larger ones (ZFS: 128 KiB by default, ext4, XFS,
+/// Btrfs: 4 KiB).
 const BLOCK: u64 = 128 << 10;
 
 /// Below this free disk space a log keeps a sixteenth of its limit: the daemon's journal needs the rest. SQLite writes
@@ -74,8 +76,8 @@ impl LogTrimmer {
     }
 }
 
-/// Gives the beginning of a log back if it holds more than `most` bytes, so that three quarters of them are left; answers what it holds
-/// then.
+/// Gives the beginning of a log back if it holds more than `most` bytes, so that three quarters of them are left;
+/// answers what it holds then.
 fn punch_hole(log: impl AsFd, most: u64) -> io::Result<u64> {
     let log = log.as_fd();
     let found = fstat(log)?;

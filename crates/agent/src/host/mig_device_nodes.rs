@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 const CAPABILITIES: &str = "proc/driver/nvidia/capabilities";
 const FILES: &str = "dev/nvidia-caps";
 
-/// In each GPU's numbers: 15 GPU instances, each with itself and 8 compute instances (nv-caps.c). Three come before all.
+/// In each GPU's numbers: 15 GPU instances, each with itself and 8 compute instances (nv-caps.c). Three come before
+/// all.
 const OF_A_GPU: u32 = 135;
 const OF_AN_INSTANCE: u32 = 9;
 const BEFORE_ALL: u32 = 3;

@@ -1,7 +1,8 @@
 //! Running as another user: how a system daemon's supervisor starts a program as its submitter.
 //!
-//! The kernel keeps credentials for each thread, and what a thread starts has the thread's. So a thread gives up root, for good, does
-//! what is to be done as the user, and ends; the supervisor stays root and can write down how the program ended.
+//! The kernel keeps credentials for each thread, and what a thread starts has the thread's. So a thread gives up root,
+//! for good, does what is to be done as the user, and ends; the supervisor stays root and can write down how the
+//! program ended.
 
 use std::io;
 
@@ -20,8 +21,8 @@ use crate::host::account::groups;
 pub struct Identity {
     pub uid: u32,
     pub gid: u32,
-    /// All groups of the program; where they are not named, those of the user database when it is started: asking it may take long,
-    /// and the daemon's thread of work waits for nothing.
+    /// All groups of the program; where they are not named, those of the user database when it is started: asking it
+    /// may take long, and the daemon's thread of work waits for nothing.
     #[serde(default)]
     pub groups: Option<Vec<u32>>,
 }
@@ -79,8 +80,8 @@ impl Identity {
     }
 }
 
-/// Takes every capability from this thread's bounding set, so that no file's capabilities are gained by its programs even where
-/// `no_new_privs` had a gap. A new user namespace has a full set of its own (capabilities(7)).
+/// Takes every capability from this thread's bounding set, so that no file's capabilities are gained by its programs
+/// even where `no_new_privs` had a gap. A new user namespace has a full set of its own (capabilities(7)).
 fn empty_bounding_set() -> io::Result<()> {
     for number in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << number);

@@ -1,8 +1,8 @@
 //! The auth middleware: authenticates the caller and checks its role in front of every route, so that no handler can
 //! forget it.
 //!
-//! A job is named by its number from here on, or by its array's number and index: what `last` or a name means is decided once, for
-//! the check and for the call.
+//! A job is named by its number from here on, or by its array's number and index: what `last` or a name means is
+//! decided once, for the check and for the call.
 
 use std::sync::Arc;
 

@@ -12,8 +12,8 @@ use super::{Answer, Api, list};
 use crate::auth::Caller;
 use crate::controller::mailbox::{Message, Milestone};
 
-/// How long an answer waits for MIG instances to be made, or for leftovers to go: less than the kubelet waits for its plugin
-/// (45 s, `PluginClientTimeout` of pkg/kubelet/cm/dra/plugin).
+/// How long an answer waits for MIG instances to be made, or for leftovers to go: less than the kubelet waits for its
+/// plugin (45 s, `PluginClientTimeout` of pkg/kubelet/cm/dra/plugin).
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub async fn claims(State(api): State<Api>) -> Answer<v1::HeldClaim> {

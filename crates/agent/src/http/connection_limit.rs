@@ -66,7 +66,8 @@ impl Drop for ConnPermit {
     }
 }
 
-/// Connections over TCP. Until it has shown the token, a connection gives way to newer ones: the oldest is closed first.
+/// Connections over TCP. Until it has shown the token, a connection gives way to newer ones: the oldest is closed
+/// first.
 #[derive(Clone)]
 pub struct TcpConns {
     open: Arc<Mutex<Open>>,

@@ -1,8 +1,8 @@
 //! The log route: a job's output file, and with `follow` new output until the job has ended.
 //!
-//! An offset is a byte's place in all that the job has ever said. Where the beginning is not kept any more ([`crate::host::log_trim`]) the answer
-//! starts with the first whole line that is, and a header says where that is. One that falls behind what is given back meanwhile is
-//! cut off, and asks again.
+//! An offset is a byte's place in all that the job has ever said. Where the beginning is not kept any more
+//! ([`crate::host::log_trim`]) the answer starts with the first whole line that is, and a header says where that is.
+//! One that falls behind what is given back meanwhile is cut off, and asks again.
 
 use std::fs::File;
 use std::io;

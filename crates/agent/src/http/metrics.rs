@@ -1,7 +1,7 @@
 //! Metrics: `GET /metrics`, in Prometheus's text format (version 0.0.4).
 //!
-//! Base units, ratios from 0 to 1, counters end in `_total`; GPU labels are spelled as dcgm-exporter spells them. Only jobs
-//! that have not ended have series. What each of them is, and why others are not told, is in docs/reference.md.
+//! Base units, ratios from 0 to 1, counters end in `_total`; GPU labels are spelled as dcgm-exporter spells them. Only
+//! jobs that have not ended have series. What each of them is, and why others are not told, is in docs/reference.md.
 
 mod daemon_stats;
 mod gpus;

@@ -1,8 +1,9 @@
 //! Redaction: removes private fields of other users' jobs from answers. Every caller sees that jobs exist and what they
 //! hold; only their owners see what they run.
 //!
-//! The gate draws the veil over every answer about jobs. A handler that writes thousands of them draws it over each before it is
-//! written, and says so with [`AlreadyRedacted`]: to read the whole answer again would take longer than to make it.
+//! The gate draws the veil over every answer about jobs. A handler that writes thousands of them draws it over each
+//! before it is written, and says so with [`AlreadyRedacted`]: to read the whole answer again would take longer than to
+//! make it.
 
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;

@@ -36,8 +36,8 @@ use super::socket::Socket;
 /// How long a connection beyond its user's bound may take to ask. Then it is told.
 const REFUSED_HEAD: Duration = Duration::from_secs(2);
 
-/// Bytes of one connection that are read ahead, and so of a request's line and headers: a path has a name of 200 bytes, a header a
-/// token of 4 KiB. hyper's own bound is six times that.
+/// Bytes of one connection that are read ahead, and so of a request's line and headers: a path has a name of 200 bytes,
+/// a header a token of 4 KiB. hyper's own bound is six times that.
 const AHEAD: usize = 64 << 10;
 
 /// How long no connection is accepted after an error that is not the connection's own: no descriptor is free.
@@ -304,7 +304,8 @@ mod tests {
         let mut client = begin_idle(head);
         client.write_all(ASK).await.unwrap();
         assert!(rest(&mut client).await.ends_with("done"));
-        // The second request comes later than its headers may take, and before the connection has been idle for too long.
+        // The second request comes later than its headers may take, and before the connection has been idle for too
+        // long.
         let mut client = begin();
         for _ in 0..2 {
             client.write_all(ASK).await.unwrap();

@@ -1,7 +1,8 @@
 //! Request bodies: their time limits, and the byte budget of each user for bodies that the daemon holds at once.
 //!
-//! A request reserves its body's whole length before any of it is read, and keeps it until it is answered. Where the user's others
-//! hold too much of the budget it waits for a while, in which its bytes stay in the socket, and is refused then.
+//! A request reserves its body's whole length before any of it is read, and keeps it until it is answered. Where the
+//! user's others hold too much of the budget it waits for a while, in which its bytes stay in the socket, and is
+//! refused then.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,8 +17,8 @@ use super::body::ApiError;
 use super::user_permits::{UserPermit, UserSemaphores};
 use crate::host::error::error_chain;
 
-/// Bytes of a call that brings a command and an environment. Linux takes 2 MiB of them by default, and JSON writes some of
-/// their bytes as six.
+/// Bytes of a call that brings a command and an environment. Linux takes 2 MiB of them by default, and JSON writes some
+/// of their bytes as six.
 pub const LARGE: usize = 8 << 20;
 
 /// Bytes of any other call.

@@ -1,4 +1,5 @@
-//! The limiter's form in a job's record: the form that the daemon wants, and the form that the supervisor found possible.
+//! The limiter's form in a job's record: the form that the daemon wants, and the form that the supervisor found
+//! possible.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! Array jobs in the journal: the jobs of an array, and their results.
 //!
-//! The jobs of an array are stored one after the other in one transaction, so they have numbers in a row and the array has
-//! the first of them. A journal that was lost may have given some of these numbers to other jobs, so each is read.
+//! The jobs of an array are stored one after the other in one transaction, so they have numbers in a row and the array
+//! has the first of them. A journal that was lost may have given some of these numbers to other jobs, so each is read.
 
 use std::path::Path;
 
@@ -123,8 +123,8 @@ impl Store {
         read().map_err(sql("read the outcome of an array job"))
     }
 
-    /// Of an array's jobs that have ended, the one with the lowest index that has no exit code 0; where all have, the one
-    /// with the lowest index.
+    /// Of an array's jobs that have ended, the one with the lowest index that has no exit code 0; where all have, the
+    /// one with the lowest index.
     pub fn verdict_of_array(&self, array: JobId) -> Result<Option<JobId>, StoreError> {
         let Some((first, below)) = numbers(array) else {
             return Ok(None);

@@ -4,7 +4,8 @@
 //! copies/state-20260102T030405Z.db      the newest three; complete, since each is renamed into place
 //! state.db.before-20260102T030405Z      what a restore replaced, with its -wal and -shm
 //! ```
-//! A restored journal is older than the world. Recovery ([`crate::journal::recover`]) takes what has happened since from the records of jobs.
+//! A restored journal is older than the world. Recovery ([`crate::journal::recover`]) takes what has happened since
+//! from the records of jobs.
 
 use std::fs::{self, File};
 use std::io;

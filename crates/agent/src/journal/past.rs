@@ -202,8 +202,8 @@ fn needed(db: &Connection) -> rusqlite::Result<ReferencedJobs> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UpTo(i64);
 
-/// Up to where events may go, at most `limit` of them at once: those of before `told` and those that are more than `most`.
-/// `None`: none of them.
+/// Up to where events may go, at most `limit` of them at once: those of before `told` and those that are more than
+/// `most`. `None`: none of them.
 pub fn events_beyond(
     database: &Path,
     told: Timestamp,

@@ -15,8 +15,8 @@ use crate::model::run_signature::{RunName, RunSignature};
 /// long the past is. Each account in the question has an equal part.
 const MOST_LOOKED: usize = 50_000;
 
-/// An owner's jobs of a name, newest first. The index is named, so that a long past, or one of others with jobs of this name, is never
-/// read from one end to the other.
+/// An owner's jobs of a name, newest first. The index is named, so that a long past, or one of others with jobs of this
+/// name, is never read from one end to the other.
 const PLAIN: &str =
     "SELECT id FROM job INDEXED BY job_name WHERE name = ?1 AND uid IS ?2 ORDER BY id DESC";
 
@@ -45,8 +45,8 @@ impl RuntimeHistory {
         })
     }
 
-    /// How long runs took that ended with exit code 0, in seconds to the nearest, the newest first, at most so many. Fewer, or none,
-    /// once enough was read for their owner.
+    /// How long runs took that ended with exit code 0, in seconds to the nearest, the newest first, at most so many.
+    /// Fewer, or none, once enough was read for their owner.
     pub fn similar_runs(
         &mut self,
         kin: &RunSignature,

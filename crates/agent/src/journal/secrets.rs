@@ -1,7 +1,7 @@
 //! Secret environment variables of jobs that have not ended: one file each, with mode 0600, outside the journal.
 //!
-//! The journal is a database that people copy, query and attach to bug reports; a file of mode 0600 that goes with its job
-//! is not. It is on disk before the submit is answered.
+//! The journal is a database that people copy, query and attach to bug reports; a file of mode 0600 that goes with its
+//! job is not. It is on disk before the submit is answered.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};

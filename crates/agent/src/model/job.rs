@@ -245,7 +245,8 @@ impl Job {
         self.apply_event(Event::Stop(why));
     }
 
-    /// Why and when Divvy stopped its program; `None` where that is not what ended it. Of one that goes on, its last run's.
+    /// Why and when Divvy stopped its program; `None` where that is not what ended it. Of one that goes on, its last
+    /// run's.
     pub fn stopped(&self) -> Option<StopRecord> {
         let is_ours = match &self.state {
             JobState::Stopping { .. } => true,

@@ -1,5 +1,5 @@
-//! The simulated supervisor of a container job: the steps of `crate::container::run`, one at a time. The records are the real ones,
-//! the engine is [`super::engine`].
+//! The simulated supervisor of a container job: the steps of `crate::container::run`, one at a time. The records are
+//! the real ones, the engine is [`super::engine`].
 
 use std::time::Duration;
 

@@ -122,8 +122,8 @@ pub fn set_room(writes: Option<u32>) {
     ROOM.set(writes);
 }
 
-/// Whether the journal was committed in the last call; and whether that was outside of any transaction when it ended, so that what the
-/// daemon remembers is what the journal has.
+/// Whether the journal was committed in the last call; and whether that was outside of any transaction when it ended,
+/// so that what the daemon remembers is what the journal has.
 pub fn has_committed() -> (bool, bool) {
     (COMMITTED.get(), !BEGUN.get())
 }
@@ -281,8 +281,8 @@ fn config(home: &Home, manner: DaemonOptions) -> Config {
 }
 
 impl Daemon {
-    /// Starts one; it is what `crate::daemon` does, without doors. Answers what it read of the journal before it observed the
-    /// world as well; nothing where no GPU answers.
+    /// Starts one; it is what `crate::daemon` does, without doors. Answers what it read of the journal before it
+    /// observed the world as well; nothing where no GPU answers.
     pub fn start(home: &Home, manner: DaemonOptions) -> Result<Option<(Self, Memory)>, StoreError> {
         let store = Store::open(&home.database())?;
         store.number_after(&[home.jobs(), home.slices().to_owned()])?;

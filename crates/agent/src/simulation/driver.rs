@@ -1,5 +1,5 @@
-//! Simulated NVML: the MIG calls of a simulated machine, behind `crate::gpu::mig::driver`. Each may fail for a reason of the driver's own, and between
-//! any two of them others may do something.
+//! Simulated NVML: the MIG calls of a simulated machine, behind `crate::gpu::mig::driver`. Each may fail for a reason
+//! of the driver's own, and between any two of them others may do something.
 
 use divvy_core::mig::Placement as Place;
 use divvy_driver::Error;

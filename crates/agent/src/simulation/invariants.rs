@@ -216,8 +216,8 @@ impl Run {
         Ok(())
     }
 
-    /// After a round: the device of a claim that is lent is there, and brings in what it holds and nothing else. Of one that was given
-    /// back to a daemon that died of it the device may be gone: it is given back again.
+    /// After a round: the device of a claim that is lent is there, and brings in what it holds and nothing else. Of one
+    /// that was given back to a daemon that died of it the device may be gone: it is given back again.
     ///
     /// # Errors
     /// Where it does not.
@@ -451,8 +451,8 @@ impl World {
             && self.has_escaped(proc)
     }
 
-    /// Whether nothing holds a process any more: its job's supervisor was killed, it has left the session, and no slice is its. Where
-    /// there are control groups nothing gets out; here there are none.
+    /// Whether nothing holds a process any more: its job's supervisor was killed, it has left the session, and no slice
+    /// is its. Where there are control groups nothing gets out; here there are none.
     pub fn has_escaped(&self, proc: &Proc) -> bool {
         let Kind::Program(program) = &proc.kind else {
             return false;

@@ -1,5 +1,6 @@
-//! Simulated MIG: the instances on the GPUs, the commands of the MIG workers, and the acts of other programs. What a thread does is the
-//! real code (`crate::gpu::mig::worker`), over [`super::driver`]; it dies with its daemon, at any point.
+//! Simulated MIG: the instances on the GPUs, the commands of the MIG workers, and the acts of other programs. What a
+//! thread does is the real code (`crate::gpu::mig::worker`), over [`super::driver`]; it dies with its daemon, at any
+//! point.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -322,8 +323,8 @@ impl World {
         }
     }
 
-    /// The daemon makes an instance where none can be. What is others', or stays against the daemon's will, is in its way without its
-    /// fault.
+    /// The daemon makes an instance where none can be. What is others', or stays against the daemon's will, is in its
+    /// way without its fault.
     pub fn room_was_expected(&mut self, gpu: usize, placement: Placement) {
         let all: Vec<&SimGpuInstance> = self.divided[gpu].instances.values().collect();
         if all.iter().all(|one| one.is_ours && !one.is_stuck) {
@@ -432,8 +433,8 @@ impl World {
         }
     }
 
-    /// What the records of a dead daemon do not tell from what it has made itself: what lies in the place of one that says nothing of what
-    /// was made (`divvy_core::mig::recover`).
+    /// What the records of a dead daemon do not tell from what it has made itself: what lies in the place of one that
+    /// says nothing of what was made (`divvy_core::mig::recover`).
     pub fn takes_what_is_recorded(&mut self, records: &BTreeMap<MigSlot, ManagedInstance>) {
         for record in records.values().filter(|one| one.info.is_none()) {
             let gpu = super::gpus::index(&record.slot.gpu);

@@ -300,7 +300,8 @@ impl World {
             return;
         };
         let Some(slot) = &program.slot else { return };
-        // The context first, as cuCtxCreate does; then the memory. Granted by the limiter is one thing, given by the driver another.
+        // The context first, as cuCtxCreate does; then the memory. Granted by the limiter is one thing, given by the
+        // driver another.
         let context = match program.held.contains_key(&gpu) {
             true => 0,
             false if slot.charge_overhead(at).is_err() => return,

@@ -657,7 +657,7 @@ impl Run {
         }
     }
 
-    /// The threads of MIG do something each.
+    /// Each MIG worker carries out a command.
     fn mig_works(&mut self, dice: &mut Rng) -> Result<(), String> {
         for gpu in 0..GPUS {
             let Some(daemon) = &self.daemon else {

@@ -93,7 +93,7 @@ whats! {
     ContainerGoes = "container-goes", 1;
     /// What the daemon does about containers when it starts is done.
     Sweep = "sweep", 4;
-    /// The threads of MIG.
+    /// The MIG workers.
     Mig = "mig", 50;
     /// A GPU is to be divided, or not any more.
     Divide = "divide", 3;
@@ -148,8 +148,8 @@ const STEADY: [What; 11] = [
     What::StrangerLeaves,
 ];
 
-/// The steps of a seed. Each has some kinds more often than others have and leaves some out, so that what is rare is met in numbers, and
-/// without what would hide it (Groce et al., Swarm Testing, 2012).
+/// The steps of a seed. Each has some kinds more often than others have and leaves some out, so that what is rare is
+/// met in numbers, and without what would hide it (Groce et al., Swarm Testing, 2012).
 pub fn of(seed: u64, count: usize) -> Vec<Step> {
     let mut dice = Rng::new(seed);
     let mut often = |(what, _, weight): &(What, &str, u64)| {
@@ -183,7 +183,8 @@ pub fn of(seed: u64, count: usize) -> Vec<Step> {
     steps
 }
 
-/// Puts arrays in the place of other steps, in half of the runs, so that what a seed has in the others stays what it was.
+/// Puts arrays in the place of other steps, in half of the runs, so that what a seed has in the others stays what it
+/// was.
 fn arrays(seed: u64, steps: &mut [Step]) {
     let mut dice = Rng::new(!seed);
     if dice.once_in(2) {
@@ -197,7 +198,7 @@ fn arrays(seed: u64, steps: &mut [Step]) {
     }
 }
 
-/// The daemon starts, is told, and a thread of MIG does it.
+/// The daemon starts and gets a request, and a MIG worker carries it out.
 const DIVIDES: [What; 8] = [
     What::Round,
     What::Divide,

@@ -1,4 +1,5 @@
-//! The simulated supervisor: the steps of `crate::supervisor`, one at a time, so that it can be killed between any two. The records are the real ones.
+//! The simulated supervisor: the steps of `crate::supervisor`, one at a time, so that it can be killed between any two.
+//! The records are the real ones.
 
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -212,7 +212,8 @@ impl Library {
     }
 }
 
-/// The driver's own file: the one that the loader takes, or, in a job of a job, the one behind the wrapper that it takes.
+/// The driver's own file: the one that the loader takes, or, in a job of a job, the one behind the wrapper that it
+/// takes.
 fn real_library(files: &[PathBuf], behind: &str) -> Option<PathBuf> {
     let first = files.first()?;
     let outer = Path::new(BEHIND).join(behind);

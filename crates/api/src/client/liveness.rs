@@ -158,7 +158,8 @@ impl Liveness {
         }
     }
 
-    /// Whether a probe gets no answer. A connection that the daemon takes and closes is an answer: it may be one too many.
+    /// Whether a probe gets no answer. A connection that the daemon takes and closes is an answer: it may be one too
+    /// many.
     async fn is_silent(&self) -> bool {
         let Ok(stream) = UnixStream::connect(&self.socket).await else {
             return true;

@@ -91,8 +91,8 @@ pub fn look_up(submit: &Submit) -> Result<(), NoProgram> {
     Err(refused)
 }
 
-/// The interpreter that a script's first line names and that is not there. A text without such a line is a shell's, as under
-/// execvp(3); a file that cannot be read may be executable all the same.
+/// The interpreter that a script's first line names and that is not there. A text without such a line is a shell's, as
+/// under execvp(3); a file that cannot be read may be executable all the same.
 fn missing_interpreter(file: &Path) -> Option<String> {
     named_but_missing(&beginning(file).ok()?)
 }

@@ -146,8 +146,8 @@ fn variable(flag: &str, word: &str) -> Result<(String, String)> {
     Ok((name.to_owned(), value.map_or_else(own, Ok)?))
 }
 
-/// Lines `NAME=VALUE` as docker reads them: blank lines and those that begin with `#` are left out, quotes are part of the
-/// value, a name alone passes on this shell's.
+/// Lines `NAME=VALUE` as docker reads them: blank lines and those that begin with `#` are left out, quotes are part of
+/// the value, a name alone passes on this shell's.
 fn from_file(path: &Path) -> Result<BTreeMap<String, String>> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {

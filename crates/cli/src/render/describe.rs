@@ -224,7 +224,8 @@ pub(super) fn request_in_words(job: &Job) -> String {
     }
 }
 
-/// `at most 4915 (pids), held by the control group /sys/fs/cgroup/…`: how many there may be, and what finds all of them.
+/// `at most 4915 (pids), held by the control group /sys/fs/cgroup/…`: how many there may be, and what finds all of
+/// them.
 fn processes(job: &Job) -> String {
     let Some(group) = &job.group else {
         return String::new();

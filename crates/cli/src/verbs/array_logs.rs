@@ -1,4 +1,5 @@
-//! `logs` of an array: the log of each job under a header, or with `-f` all of them at once, with a prefix before each line.
+//! `logs` of an array: the log of each job under a header, or with `-f` all of them at once, with a prefix before each
+//! line.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use super::follow::Log;
 use crate::output::{Stop, print, say};
 use crate::text;
 
-/// Logs that are followed at once, those with the lowest indices first; each is a connection. The next follows when one ends.
+/// Logs that are followed at once, those with the lowest indices first; each is a connection. The next follows when one
+/// ends.
 const AT_ONCE: usize = 64;
 
 /// A line that is longer is broken, so that a program that writes no end of line takes no more memory than this.

@@ -1,7 +1,7 @@
 //! `run`: submits a job, waits for its slice, then supervises its program on this terminal.
 //!
-//! Until the job has its slice, a signal cancels it. After that the program is in the foreground and gets the terminal's
-//! signals itself.
+//! Until the job has its slice, a signal cancels it. After that the program is in the foreground and gets the
+//! terminal's signals itself.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -142,7 +142,8 @@ fn say_why(job: &Job, said: &mut Option<String>) {
     }
 }
 
-/// After a failure: whether Divvy or the limit may have been its cause. Best effort, the program's exit code stands either way.
+/// After a failure: whether Divvy or the limit may have been its cause. Best effort, the program's exit code stands
+/// either way.
 fn tell_causes(id: &str, wanted: DaemonWanted<'_>, is_told: bool) {
     // The agent has the last word on a slice once it has settled the job, which it does within a moment.
     let asked = block_on(async {

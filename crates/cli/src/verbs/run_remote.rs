@@ -1,7 +1,7 @@
 //! `run` on the system's daemon: the daemon starts the program as its user, and its output comes from the job's log.
 //!
-//! The program has no terminal and no input; stdout and stderr come together. A signal cancels the job, and the verb waits
-//! for its end.
+//! The program has no terminal and no input; stdout and stderr come together. A signal cancels the job, and the verb
+//! waits for its end.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Stop reasons: one line on stderr about when and why Divvy stopped a job's program, for verbs that return its exit code.
+//! Stop reasons: one line on stderr about when and why Divvy stopped a job's program, for verbs that return its exit
+//! code.
 
 use std::convert::Infallible;
 use std::time::Duration;

@@ -80,7 +80,8 @@ impl Story {
 }
 
 impl ContainerJob<'_> {
-    /// From the first supervisor or a later one to the end of the container; what is left of one that was only inspected.
+    /// From the first supervisor or a later one to the end of the container; what is left of one that was only
+    /// inspected.
     pub(super) async fn adopt(
         &self,
         starter: &Starter,
@@ -339,8 +340,8 @@ fn started(line: &[String]) -> Result<Child, String> {
     child.map_err(|error| format!("cannot start {program}: {error}"))
 }
 
-/// Which of those that have the job's mark is its container: the one that is known, or the first that was made since the launch and was
-/// started. Where the clock was set back since, it is one that runs.
+/// Which of those that have the job's mark is its container: the one that is known, or the first that was made since
+/// the launch and was started. Where the clock was set back since, it is one that runs.
 fn its<'a>(
     all: &'a [ContainerSummary],
     known: Option<&str>,
@@ -457,8 +458,8 @@ mod tests {
         let since = Timestamp::from_second(100).unwrap();
         let ids =
             |all: &[ContainerSummary], known| its(all, known, since).and_then(|one| one.id.clone());
-        // The newest first, as engines list them: of an image that was made of it, of a line that was started twice, and of a job with
-        // the same number in an earlier journal.
+        // The newest first, as engines list them: of an image that was made of it, of a line that was started twice,
+        // and of a job with the same number in an earlier journal.
         let all = [
             one("image", 130, State::RUNNING),
             one("twice", 101, State::RUNNING),

@@ -182,8 +182,9 @@ impl ContainerJob<'_> {
             .await
     }
 
-    /// Has the engine send it a signal; whether it has heard of that. Gone by itself is just as well. What an engine that does not
-    /// answer, or cannot, does not pass on its first process is sent from here: a signal of the host's is the same to it.
+    /// Has the engine send it a signal; whether it has heard of that. Gone by itself is just as well. What an engine
+    /// that does not answer, or cannot, does not pass on its first process is sent from here: a signal of the host's is
+    /// the same to it.
     pub(super) async fn signal(&self, made: &CreatedContainer, signal: &str) -> bool {
         let options = KillContainerOptions {
             signal: signal.to_owned(),
@@ -208,8 +209,8 @@ impl ContainerJob<'_> {
         }
     }
 
-    /// Writes down the container's first process, once the engine has said which it is: by it alone the container's processes are known
-    /// for the job's.
+    /// Writes down the container's first process, once the engine has said which it is: by it alone the container's
+    /// processes are known for the job's.
     async fn tell_start(&self, made: &CreatedContainer) {
         loop {
             match self.first_process(made).await {
@@ -219,8 +220,8 @@ impl ContainerJob<'_> {
         }
     }
 
-    /// The container's first process; this one for one that is gone already, none where the engine does not say. It is asked again once
-    /// the process is looked up: by then its number may be another's.
+    /// The container's first process; this one for one that is gone already, none where the engine does not say. It is
+    /// asked again once the process is looked up: by then its number may be another's.
     pub(super) async fn first_process(&self, made: &CreatedContainer) -> Option<Process> {
         let state = self.state(made).await;
         match state {

@@ -136,7 +136,8 @@ fn versions(kernel: Option<&str>, nvml: &Result<Management, String>) -> Option<F
     })
 }
 
-/// `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 10:11:16 UTC 2025`, `… Open Kernel Module for x86_64 …`
+/// `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 10:11:16 UTC 2025`, `… Open Kernel Module for
+/// x86_64 …`
 fn module_version(text: &str) -> Option<String> {
     let line = text.lines().find(|line| line.starts_with("NVRM version"))?;
     let is_version =

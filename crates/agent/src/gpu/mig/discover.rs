@@ -158,7 +158,8 @@ fn read_instance(
     })
 }
 
-/// What a GPU with so much memory offers. A profile that makes no sense is left out, so that it takes none of the others with it.
+/// What a GPU with so much memory offers. A profile that makes no sense is left out, so that it takes none of the
+/// others with it.
 ///
 /// # Errors
 /// When the driver lists no profile at all.

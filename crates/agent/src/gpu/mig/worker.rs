@@ -184,8 +184,8 @@ impl Workers {
         Self(Box::new(dispatch))
     }
 
-    /// A thread for each GPU, started with its first command. `report` hears of each outcome; `locks` is the folder of the GPUs' lock
-    /// files.
+    /// A thread for each GPU, started with its first command. `report` hears of each outcome; `locks` is the folder of
+    /// the GPUs' lock files.
     pub fn threads(
         source: Arc<Source>,
         report: impl Fn(MigReport) + Clone + Send + 'static,

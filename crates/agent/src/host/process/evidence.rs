@@ -208,16 +208,16 @@ fn is_limiter(mapping: &Mapping<'_>, marks: &KnownFiles) -> bool {
     marks.limiters.iter().any(|file| file.is(mapping))
 }
 
-/// Whether its limiter obeys `DIVVY_SHIM=off`: it does only where the limits are the process's own user's, and not mounted for it.
-/// The limits are this daemon's user's.
+/// Whether its limiter obeys `DIVVY_SHIM=off`: it does only where the limits are the process's own user's, and not
+/// mounted for it. The limits are this daemon's user's.
 fn is_off(pid: u32) -> bool {
     is_off_in_environ(pid)
         && effective_user(pid) == Some(rustix::process::geteuid().as_raw())
         && !mounts::has_mount_below(pid, Path::new(MOUNTED))
 }
 
-/// The kernel gives a program no more than this of arguments and environment (`_STK_LIM / 4 * 3`, fs/exec.c). A process may move the
-/// bounds of its environment to as much memory as it likes (`PR_SET_MM`).
+/// The kernel gives a program no more than this of arguments and environment (`_STK_LIM / 4 * 3`, fs/exec.c). A process
+/// may move the bounds of its environment to as much memory as it likes (`PR_SET_MM`).
 const MOST_ENVIRONMENT: u64 = 6 << 20;
 
 /// Whether it was started with `DIVVY_SHIM=off`; what it sets itself later is not to be seen.

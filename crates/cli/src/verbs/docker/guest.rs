@@ -1,7 +1,7 @@
 //! `docker slice`: a slice for the container of the user's own `docker run` line.
 //!
-//! The flags of the line are validated like those of `divvy docker run`, and passed on unchanged. With a daemon, this process
-//! executes the line's `docker` once it has a slice. The job's supervisor finds the container by its label.
+//! The flags of the line are validated like those of `divvy docker run`, and passed on unchanged. With a daemon, this
+//! process executes the line's `docker` once it has a slice. The job's supervisor finds the container by its label.
 
 use std::collections::BTreeMap;
 use std::fs;

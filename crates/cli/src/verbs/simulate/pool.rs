@@ -149,8 +149,8 @@ fn ratio(some: u64, all: u64) -> Ratio {
     })
 }
 
-/// Work that the requests bring from the first arrival to the last, as a part of the GPUs' compute slices; `None` where that
-/// is no number.
+/// Work that the requests bring from the first arrival to the last, as a part of the GPUs' compute slices; `None` where
+/// that is no number.
 pub fn load(place: &GpuSet, arrivals: &[Arrival]) -> Option<f64> {
     let span = arrivals.last()?.at - arrivals.first()?.at;
     let work = |arrival: &Arrival| {
