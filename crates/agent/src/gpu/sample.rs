@@ -340,7 +340,7 @@ impl NodeSample {
         GpuSample {
             observed: gpu.clone(),
             sample: Sample::default(),
-            unmanaged: unmanaged,
+            unmanaged,
             mig_processes: tenants,
         }
     }
