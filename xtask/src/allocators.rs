@@ -1,5 +1,5 @@
-//! Other memory allocators, which tests preload next to the limiter: unpacked from Debian's packages, not installed. If the
-//! download fails, these tests are skipped and report it.
+//! Other memory allocators, which tests preload next to the limiter: unpacked from Debian's packages, not installed. If
+//! the download fails, these tests are skipped and report it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ fn unpack(folder: &Path, library: &str, package: &str) -> bool {
     copied
 }
 
-/// The first file of a folder whose name begins so.
+/// The first file of a folder with a name that begins so.
 fn find(folder: &Path, name: &str) -> Option<PathBuf> {
     let begins = |path: &PathBuf| {
         let file = path.file_name().unwrap_or_default().to_string_lossy();

@@ -33,8 +33,9 @@ pub fn cargo(words: &[&str]) -> Command {
     command
 }
 
-/// Removes the variables of `cargo run` about this package from a command's environment. Some build scripts (ring's) depend on such a
-/// variable: they and their dependents would be built again each time `cargo xtask` runs after a plain `cargo`.
+/// Removes the variables of `cargo run` about this package from a command's environment. Some build scripts (ring's)
+/// depend on such a variable: they and their dependents would be built again each time `cargo xtask` runs after a plain
+/// `cargo`.
 pub fn forget_this_package(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -44,8 +45,8 @@ pub fn forget_this_package(command: &mut Command) {
     }
 }
 
-/// Crates whose library is loaded into programs, and that library: the limiter in its forms, and the simulated driver, whose instructions the
-/// bench counts too.
+/// Crates with a library that programs load, and that library: the limiter in its forms, and the simulated driver. The
+/// bench counts the instructions of the simulated driver too.
 pub const LOADED: [(&str, &str); 4] = [
     ("divvy-preload", "libdivvy_preload.so"),
     ("divvy-wrapper-cuda", "libdivvy_cuda.so"),
@@ -53,7 +54,8 @@ pub const LOADED: [(&str, &str); 4] = [
     ("divvy-sim", "libdivvy_sim.so"),
 ];
 
-/// Optimised builds of packages. The libraries that are loaded into programs have the profile `limiter`, which they alone gain from.
+/// Optimised builds of packages. The libraries that are loaded into programs have the profile `limiter`, which they
+/// alone gain from.
 pub struct Optimised {
     /// Cargo's target folder.
     pub target: PathBuf,
@@ -70,7 +72,8 @@ impl Optimised {
         }
     }
 
-    /// Runs `cargo build --release WORDS…`, then builds the loaded libraries and puts them beside the programs; the folder of all of them.
+    /// Runs `cargo build --release WORDS…`, then builds the loaded libraries and puts them beside the programs; the
+    /// folder of all of them.
     pub fn build(&self, words: &[&[&str]]) -> Result<PathBuf> {
         for words in words {
             self.cargo(&["--release"], words)?;
@@ -100,7 +103,8 @@ impl Optimised {
     }
 }
 
-/// Builds what the end-to-end tests run. Of the whole workspace: a package alone has other features, and would be built anew.
+/// Builds what the end-to-end tests run. Of the whole workspace: a package alone has other features, and would be built
+/// anew.
 ///
 /// # Errors
 /// When it does not compile.

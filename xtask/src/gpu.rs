@@ -23,7 +23,7 @@ pub struct Args {
     /// Fewer rounds
     #[arg(long)]
     quick: bool,
-    /// Run only items whose names begin with one of these
+    /// Run only items with names that begin with one of these
     #[arg(long, value_name = "NAME", num_args = 1..)]
     only: Vec<String>,
 }

@@ -20,9 +20,9 @@ const NOT_PRODUCT: [&str; 5] = [
     "tests.rs",
     "soak.rs",
 ];
-/// An event whose kind is a literal.
+/// An event with a literal as its kind.
 const EVENT: &str = r#"(?:\.(?:record|append)_event\(\s*(?:now\(\),\s*|io,\s*)?[\w.]+(?:\([\w.]+\))?,\s*|Message::RecordEvent \{[^}]*kind: )"(\w+)""#;
-/// An event whose kind is a variable or a constant.
+/// An event with a variable or a constant as its kind.
 const PASSED_ON: &str = r"\.(?:record|append)_event\(\s*(?:now\(\),\s*|io,\s*)?(?:None|job|Some\([\w.]+\)),\s*[A-Za-z_]\w*\s*,";
 /// A kind and its text.
 const PAIR: &str = r#""(\w+)",\s*(?:format!|"[^"]*"\.to_owned)"#;

@@ -16,7 +16,7 @@ pub struct Args {
     /// Address of this machine for the API server, which calls the webhook
     #[arg(long, default_value = "127.0.0.1")]
     address: String,
-    /// Run only cases whose names begin with one of these
+    /// Run only cases with names that begin with one of these
     #[arg(long, value_name = "NAME", num_args = 1..)]
     only: Vec<String>,
     /// Format of the report: text or json

@@ -25,7 +25,7 @@ pub struct Args {
     /// Print every text of the programs that is checked, with its place
     #[arg(long)]
     texts: bool,
-    /// Only files whose path starts with one of these
+    /// Only files with a path that starts with one of these
     paths: Vec<String>,
 }
 

@@ -1,7 +1,9 @@
-//! The import checker of a module tree: rooms are the modules right below its root, and a table lists the allowed imports between rooms.
+//! The import checker of a module tree: rooms are the modules right below its root, and a table lists the allowed
+//! imports between rooms.
 //!
-//! It reads production code only: items, statements, fields and arms under `#[cfg(test)]` are left out. An import is a `use` tree, a path in
-//! code, in a macro's arguments or in an attribute's string. The root file lies above all rooms, so its own imports are free.
+//! It reads production code only: items, statements, fields and arms under `#[cfg(test)]` are left out. An import is a
+//! `use` tree, a path in code, in a macro's arguments or in an attribute's string. The root file lies above all rooms,
+//! so its own imports are free.
 #![cfg(test)]
 
 mod scan;
@@ -18,7 +20,7 @@ const MOST_ROOMS: usize = 20;
 /// A room and the rooms that it may use.
 pub type Row = (&'static str, &'static [&'static str]);
 
-/// A module whose children are rooms, and the allowed imports between them.
+/// A module with rooms as its children, and the allowed imports between them.
 pub struct Tree {
     /// The file of the module, from the repository's root: `crates/agent/src/lib.rs`.
     pub root: &'static str,
@@ -198,7 +200,7 @@ impl Tree {
             .collect()
     }
 
-    /// Rooms whose header names other neighbours than the table.
+    /// Rooms with a header that names other neighbours than the table.
     fn headers_without_neighbours(&self, modules: &Modules) -> Vec<String> {
         let list = |rooms: Vec<&str>| {
             rooms

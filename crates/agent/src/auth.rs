@@ -1,4 +1,5 @@
-//! Authorisation: the caller from the kernel's credentials, its role from the rules, and the calls that a role may make.
+//! Authorisation: the caller from the kernel's credentials, its role from the rules, and the calls that a role may
+//! make.
 //!
 //! May use: `host`.
 //! Used by: `model`, `config`, `controller`, `http`, `daemon`.
@@ -19,15 +20,15 @@ use crate::host::account::UserAccount;
 pub use rules::Rules;
 pub use verb::Verb;
 
-/// What somebody may do here; each may all that the one before may.
+/// The role of a caller. Each role includes the permissions of the roles before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Look.
+    /// See GPUs, queues and waiting jobs.
     Viewer,
     /// Run jobs, and do with them as they like.
     User,
-    /// Read and stop everybody's jobs.
+    /// Read and stop the jobs of all users.
     Operator,
     /// Change GPUs and projects.
     Admin,
@@ -47,10 +48,10 @@ impl Role {
     }
 }
 
-/// Whose job it is about.
+/// The owner of the job that a call is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobRelation {
-    /// Nobody's: the call is about no job.
+    /// The call is about no job.
     None,
     Own,
     Others,
@@ -70,7 +71,7 @@ pub fn required_role(verb: Verb, whose: JobRelation) -> Role {
     }
 }
 
-/// Who calls, as far as the rest needs it.
+/// The caller, with the facts that other modules need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     pub account: UserAccount,
@@ -139,7 +140,7 @@ mod tests {
         }
     }
 
-    /// The whole of it: a line for every verb and whose, with what each role may (v, u, o, a).
+    /// The whole table: a line for each API call and owner, with the permissions of each role (v, u, o, a).
     const TABLE: &str = "
         look    none    vuoa
         look    own     vuoa
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_list_claims_sees_what_everybody_runs() {
+    fn a_role_that_may_list_claims_sees_the_jobs_of_all_users() {
         // Nothing is veiled in the list: of others' claims it says what the veil takes out of their jobs.
         let lists = verb::known("GET", "/v1/claims").unwrap();
         for role in Role::ALL {

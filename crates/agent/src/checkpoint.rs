@@ -1,17 +1,17 @@
-//! GPU memory checkpoints: a suspended job's GPU memory goes to the host's memory and back. Each operation has a thread, and each call of
-//! the driver a short-lived process.
+//! GPU memory checkpoints: a suspended job's GPU memory goes to the host's memory and back. Each operation has a
+//! thread, and each call of the driver a short-lived process.
 //!
 //! May use: `host`, `gpu`.
 //! Used by: `controller`, `daemon`.
 //!
 //! ```text
-//! cycle ── Errand (journaled before) ──► thread ── who uses a GPU? ──► cycle journals them, and says so
-//!   ▲                                      │ lock all, save and stop each, stop the rest, look again
-//!   └──────────── Report ──────────────────┘
+//! controller ── CheckpointOp (journaled before) ──► thread ── lists the GPU processes ──► controller journals them
+//!   ▲                                                 │ lock all, save and stop each, stop the rest, list again
+//!   └──────────── CheckpointReport ───────────────────┘
 //! ```
-//! An errand begins with how the processes are, so that it may be carried out again after anything. It undoes nothing: what is half
-//! done is brought back by another errand. What follows from a report is for `cycle::memory`, which step comes next for
-//! [`divvy_core::resize::memory`].
+//! An operation begins by reading the state of the processes, so the daemon can repeat it after any failure. It undoes
+//! nothing: another operation restores what is half offloaded. `controller::memory` acts on the reports;
+//! [`divvy_core::resize::memory`] decides the next step.
 
 pub mod helper;
 mod host_memory;
@@ -29,7 +29,7 @@ use crate::gpu::slice::GrantedSlice;
 use crate::host::process::Process;
 use helper::CheckpointHelper;
 
-/// Whether memory is to leave its GPUs or to come back.
+/// The direction: offload or restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     Offload,
@@ -47,11 +47,11 @@ pub struct CheckpointOp {
     /// By position in its slice.
     pub gpus: Vec<GpuUuid>,
     pub parts: Vec<Process>,
-    /// Nobody wants it any more: set by the cycle.
+    /// The controller no longer wants the operation and has set this flag.
     pub is_withdrawn: Arc<AtomicBool>,
 }
 
-/// What an errand says.
+/// A report of a checkpoint operation.
 pub struct CheckpointReport {
     pub job: JobId,
     pub attempt: u32,
@@ -59,7 +59,8 @@ pub struct CheckpointReport {
 }
 
 pub enum CheckpointUpdate {
-    /// These use a GPU, and are about to be locked. Nothing is done to them before somebody answers that it is journaled.
+    /// These processes use a GPU and are about to be locked. The operation does nothing to them before the controller
+    /// has journaled them and answered.
     LockPending(Vec<Process>, SyncSender<()>),
     Finished(CheckpointOutcome),
 }
@@ -81,7 +82,7 @@ pub enum CheckpointOutcome {
 /// Where reports go.
 pub type ReportSender = Arc<dyn Fn(CheckpointReport) + Send + Sync>;
 
-/// Sends threads on errands.
+/// Starts checkpoint operations, each on its own thread.
 pub struct CheckpointOps {
     report: ReportSender,
     observer: Arc<Observer>,
@@ -103,16 +104,16 @@ impl CheckpointOps {
         }
     }
 
-    /// Has an errand carried out; `report` hears of its outcome.
-    pub fn start(&self, errand: CheckpointOp) {
-        let (job, attempt, way) = (errand.job, errand.attempt, errand.direction);
-        let errand = operation::OpRunner::new(
-            errand,
+    /// Starts a checkpoint operation; `report` receives its outcome.
+    pub fn start(&self, op: CheckpointOp) {
+        let (job, attempt, way) = (op.job, op.attempt, op.direction);
+        let op = operation::OpRunner::new(
+            op,
             self.helper.clone(),
             Arc::clone(&self.observer),
             Arc::clone(&self.report),
         );
-        let run = move || errand.run();
+        let run = move || op.run();
         let started = std::thread::Builder::new()
             .name("aside".to_owned())
             .spawn(run);
@@ -126,7 +127,7 @@ impl CheckpointOps {
         }
     }
 
-    /// No thread carries the errand out: this is its report.
+    /// Reports an operation that no thread carries out.
     pub fn report_not_started(&self, job: JobId, attempt: u32, ended: CheckpointOutcome) {
         (self.report)(CheckpointReport {
             job,

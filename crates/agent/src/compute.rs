@@ -1,14 +1,15 @@
-//! The compute scheduler: one thread that writes the leases of compute time, decided by the core, into the slices' files.
+//! The compute scheduler: one thread that writes the leases of compute time, decided by the core, into the slices'
+//! files.
 //!
 //! May use: `host`.
 //! Used by: `controller`, `daemon`.
 //!
 //! ```text
-//! cycle ── keep, release ──► keeper ◄── what the slices' processes want (woken by them, or every so often)
-//!                                      └──► divvy_core::lease ──► grants in the slices' control files
+//! controller ── keep, release ──► scheduler ◄── demand of the slices' processes (woken by them, or periodically)
+//!                                     └──► divvy_core::lease ──► grants in the slices' control files
 //! ```
 //! With at most one slice that wants a GPU, the thread sleeps. It writes no journal: after a restart every slice begins
-//! level with the others. When it is not heard of for a second, the slices' processes go on without it.
+//! level with the others. When it gives no sign for a second, the slices' processes go on without it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -29,12 +30,13 @@ use divvy_ledger::{
 use crate::host::clock::Instant;
 use launch_watch::LaunchWatches;
 
-/// How often a slice that is not open is told that its grant still counts: well within the second that it waits for that.
+/// How often a slice that is not open is told that its grant still counts: well within the second that it waits for
+/// that.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(250);
 /// What was used is told over this time, from moments so far apart.
 const PAST: Duration = Duration::from_secs(10);
 const SAMPLE: Duration = Duration::from_secs(1);
-/// How often slices are looked at whose launches are watched: a small part of any time after which a job is idle.
+/// Interval of checking the slices with watched launches: a small part of any time after which a job is idle.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Commands alone do not raise the polling rate of slices without demand: a process that wants the GPU wakes the
 /// thread.
@@ -47,8 +49,8 @@ const SLEEP: Duration = Duration::from_secs(60);
 pub struct ComputeUsage {
     /// Its share in the division, in thousandths of each GPU.
     pub share: u16,
-    /// What its processes used of each GPU by their own measure, in thousandths, over the last ten seconds or since it is known.
-    /// None while it has its GPUs to itself: then nothing is measured.
+    /// What its processes used of each GPU by their own measure, in thousandths, over the last ten seconds or since it
+    /// is known. None while it has its GPUs to itself: then nothing is measured.
     pub used: Option<u16>,
     /// Time that its threads stood at the gate, all together, ever.
     pub throttled: Duration,
@@ -111,7 +113,7 @@ impl ComputeScheduler {
         Ok(Self::new(ThreadHandle::start()?))
     }
 
-    /// Has a slice take turns from now on, also one that did under an earlier agent.
+    /// Has a slice take turns from now on, also one that did under an earlier daemon.
     pub fn add_slice(&self, job: JobId, folder: &Path, grants: &[core::Grant], compute: Compute) {
         let Some(terms) = tenant_config(grants, compute) else {
             return self.remove_slice(job);
@@ -123,7 +125,7 @@ impl ComputeScheduler {
         });
     }
 
-    /// Looks from now on whether a slice launches anything, also one that takes no turns.
+    /// Watches from now on whether a slice launches anything, also a slice that takes no turns.
     pub fn watch(&self, job: JobId, folder: &Path) {
         let folder = folder.to_owned();
         self.0.send(SchedulerCommand::Watch { job, folder });
@@ -165,7 +167,7 @@ struct ThreadHandle {
     commands: Sender<SchedulerCommand>,
     waker: Arc<Waker>,
     usage: Arc<Mutex<BTreeMap<JobId, ComputeUsage>>>,
-    /// When slices whose launches are watched were last seen to want something.
+    /// The time at which each slice with watched launches was last seen to want the GPU.
     last_demand: Arc<Mutex<BTreeMap<JobId, Instant>>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -201,8 +203,8 @@ impl ThreadHandle {
 
 impl Scheduler for ThreadHandle {
     fn send(&self, command: SchedulerCommand) {
-        // Nothing follows from utilisation at once: the thread takes it with the next command or timeout, which while a slice is gated is
-        // `KEEPALIVE_INTERVAL` away.
+        // Nothing follows from utilisation at once: the thread takes it with the next command or timeout, which while a
+        // slice is gated is `KEEPALIVE_INTERVAL` away.
         let wakes = !matches!(command, SchedulerCommand::Utilization(_));
         if !wakes && lock(&self.usage).is_empty() {
             return;
@@ -235,8 +237,8 @@ impl Drop for ThreadHandle {
     }
 }
 
-/// On what terms a slice takes turns: with the share it asked for, or else the least of its shares, for it has all its GPUs at
-/// once. One that has them to itself takes none, unless it asked for less.
+/// On what terms a slice takes turns: with the share it asked for, or else the least of its shares, for it has all its
+/// GPUs at once. One that has them to itself takes none, unless it asked for less.
 fn tenant_config(grants: &[core::Grant], compute: Compute) -> Option<TenantConfig> {
     let held = grants.iter().map(|grant| grant.share).min()?;
     let is_capped = compute.share.is_some_and(|share| share < Share::FULL);
@@ -254,7 +256,7 @@ struct ScheduledSlice {
     activity: Activity,
     lease: lease::Lease,
     config: TenantConfig,
-    /// What was put on the GPUs when it was last looked at.
+    /// The load of the GPUs at the last check.
     submitted: u64,
     throttled: Duration,
     device_time: Duration,
@@ -272,7 +274,7 @@ struct SchedulerThread {
     watched: LaunchWatches,
     /// When the slices were last told that their grants count.
     last_keepalive: Duration,
-    /// When they were last looked at.
+    /// The time of the last check.
     observed_at: Option<Duration>,
 }
 
@@ -339,7 +341,7 @@ impl SchedulerThread {
                         self.arbiter
                             .handle(now(), TenantEvent::Configured(job.0, terms));
                     }
-                    // A job may end before its slice is looked at.
+                    // A job may end before its slice is checked.
                     Err(error) if !folder.exists() => {
                         tracing::debug!(%job, %error, "the slice does not exist any more");
                     }
@@ -371,7 +373,7 @@ impl SchedulerThread {
         }
     }
 
-    /// Looks at the slices whose launches are watched.
+    /// Checks the slices with watched launches.
     fn check_watched(&mut self, now: Duration) {
         let wants = self.watched.poll_launches(nanos(now));
         if !wants.is_empty() {
@@ -406,7 +408,8 @@ impl SchedulerThread {
                     let mut activity = activity(&demand);
                     let has_put = std::mem::replace(&mut kept.submitted, demand.submitted)
                         != demand.submitted;
-                    // One that launches, waits and launches again is seen between the two every other time; at the gate it has said what is left.
+                    // One that launches, waits and launches again is seen between the two every other time; at the gate
+                    // it has said what is left.
                     activity.busy |= has_put && !activity.waiting;
                     if activity != kept.activity {
                         tracing::trace!(%job, ?activity, ?now);
@@ -442,7 +445,7 @@ impl SchedulerThread {
             let now = boot_time_ns();
             for kept in self.slices.values() {
                 match kept.lease {
-                    // One whose launches are watched is left ajar.
+                    // A slice with watched launches is left ajar.
                     lease::Lease::Open => kept.control.refresh_grant(now),
                     // Told anew: its job may have opened the gate itself.
                     granted => kept.control.grant(to_ledger_grant(granted), now),

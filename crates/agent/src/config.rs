@@ -1,4 +1,4 @@
-//! Agent configuration: the resolved settings of one run, which do not change while the agent runs.
+//! Daemon configuration: the resolved settings of one run, which do not change while the daemon runs.
 //!
 //! May use: `host`, `auth`, `model`, `job_dir`.
 //! Used by: `controller`, `daemon`, `diagnostics`, `standalone`.

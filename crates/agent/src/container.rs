@@ -4,18 +4,18 @@
 //! Used by: `controller`, `http`, `daemon`, `standalone`.
 //!
 //! ```text
-//! agent                         supervisor                                 engine (Docker, Podman)
+//! daemon                        supervisor                                 engine (Docker, Podman)
 //! a spec with a Plan ─────────► finds the image, makes the container ─────► created, labelled
-//!                               looks into it: can the limiter hold it?
+//!                               inspects it: can the limiter hold it?
 //!                               launch, synced
 //!                               starts it ────────────────────────────────► runs
 //!                               started: the container's first process
 //! SIGTERM to stop ────────────► the stop signal, after the grace SIGKILL ─► ends
-//!                               exit, synced; takes the container away
+//!                               exit, synced; removes the container
 //! ```
-//! The supervisor is the one of [`crate::supervisor`], with a container where others have a program. A container does not die with it:
-//! the agent starts another supervisor, which finds the container by its name and goes on. A container that was never started is
-//! started then, and one that was is not: the engine knows which.
+//! The supervisor is the one of [`crate::supervisor`], with a container in place of a program. A container does not die
+//! with it: the daemon starts another supervisor, which finds the container by its name and goes on. That supervisor
+//! starts a container that was never started, and no other: the engine knows which.
 //!
 //! [`edits`] says what is added, as plain data; [`create_request`], [`cdi`] and `divvy docker args` write that down in three ways.
 

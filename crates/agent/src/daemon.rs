@@ -1,4 +1,4 @@
-//! `divvy daemon`: start-up and shutdown of the agent.
+//! `divvy daemon`: start-up and shutdown of the daemon.
 //!
 //! May use: `host`, `auth`, `compute`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `journal`, `supervisor`,
 //! `container`, `controller`, `http`.
@@ -503,7 +503,7 @@ fn devices(node: &NodeInventory, store: &Store, managed: &[u32]) -> Result<Vec<D
     Ok(devices)
 }
 
-/// Refuses a queue whose jobs can never start, since it would block all later queues for ever.
+/// Refuses a queue of jobs that can never start, since it would block all later queues for ever.
 fn check_queues(queues: &[QueueSpec], devices: &[Device]) -> Result<(), Error> {
     let gpus: Vec<_> = devices.iter().map(Device::unoccupied).collect();
     for QueueSpec { name, amount } in queues {
@@ -540,8 +540,8 @@ pub(crate) fn refuse_if_system_daemon(home: &Home) -> Result<(), Error> {
     })
 }
 
-/// Takes the lock of the home, which admits one daemon. The file contains the pid of the daemon, and on a second line its
-/// start time.
+/// Takes the lock of the home, which admits one daemon. The file contains the pid of the daemon, and on a second line
+/// its start time.
 fn lock(home: &Home) -> Result<File, Error> {
     let path = home.daemon_lock();
     let cannot = |error: io::Error| internal(&format!("cannot lock {}", path.display()), &error);

@@ -1,12 +1,12 @@
-//! Another program inside of a running job: a guest. The job's supervisor starts it, as it is the one that has the job's mounts, its
-//! control group, and the right to be its user; and what it starts is its descendant, which is counted in the slice and ends with
-//! the job.
+//! Exec sessions: another program inside of a running job, called a guest. The job's supervisor starts it, as it is the
+//! one that has the job's mounts, its control group, and the right to be its user; and what it starts is its
+//! descendant, which is counted in the slice and ends with the job.
 //!
 //! May use: `host`, `job_dir`.
 //! Used by: `supervisor`, `container`, `http`.
 //!
 //! ```text
-//! agent                                   supervisor                                      guest
+//! daemon                                  supervisor                                      guest
 //! opens a terminal, or pipes
 //! rings if JOB/enter is not there ──────► opens it (SIGUSR1)
 //! connects to it ───────────────────────► takes calls of its own user's processes alone
@@ -17,8 +17,8 @@
 //!        ◄─────────────────────────────── Ended
 //! goes away, wanted or not ─────────────► SIGHUP, as when a terminal is closed
 //! ```
-//! Nothing of a guest is journaled but that it came: like a shell over a network it does not outlive the connection, and the job
-//! does not depend on it. The supervisor copies no bytes, so a client that does not read stops nobody but its own guest.
+//! The journal records only that a guest came. Like a shell over a network it does not outlive the connection, and the
+//! job does not depend on it. The supervisor copies no bytes, so a client that does not read stops only its own guest.
 //!
 //! In a container the engine does all this ([`crate::container::exec`]).
 

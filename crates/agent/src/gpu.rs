@@ -75,7 +75,7 @@ impl ObservedGpu {
         self.mig.as_ref().filter(|mig| mig.mode.current)
     }
 
-    /// Whether it is in MIG mode and its instances were not read: who is in them is listed with them.
+    /// Whether it is in MIG mode and its instances were not read: the driver lists their processes with them.
     pub fn hides_processes(&self) -> bool {
         self.active_mig().is_some_and(|mig| mig.epoch.is_none())
     }
@@ -89,7 +89,7 @@ pub struct GpuProcess {
     pub used: Option<Bytes>,
 }
 
-/// What is on a GPU, and nothing else of it: for whoever asks between two looks.
+/// The processes and memory of a GPU alone, for callers between two observations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuOccupancy {
     pub uuid: GpuUuid,
@@ -106,7 +106,7 @@ pub struct Power {
     pub millijoules: Option<u64>,
 }
 
-/// A GPU as the cycle keeps it.
+/// A GPU in the controller's state.
 #[derive(Clone, Debug)]
 pub struct Device {
     pub gpu: Gpu,
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
     use divvy_core::reconcile;
 
-    /// A look at a GPU in MIG mode that offers this.
+    /// A sample of a GPU in MIG mode that offers this.
     fn seen(offer: Option<Arc<MigCapabilities>>) -> GpuSample {
         let on = MigMode {
             current: true,

@@ -3,8 +3,8 @@
 //! May use: `host`, `auth`, `model`, `gpu`, `job_dir`, `exec`, `journal`, `container`, `controller`.
 //! Used by: `daemon`.
 //!
-//! A handler turns a request into one message to the cycle and its answer into a body; it decides nothing. When a client
-//! goes away its handler is dropped, and the cycle answers nobody.
+//! A handler turns a request into one message to the controller and its answer into a body; it decides nothing. When a
+//! client goes away its handler is dropped, and the controller's answer goes nowhere.
 
 mod arrays;
 mod auth;
@@ -83,7 +83,7 @@ pub struct Api {
     pub rules: Arc<Rules>,
     /// The daemon's own user.
     pub me: UserAccount,
-    /// Whose bearer may call over TCP.
+    /// The bearer token that allows calls over TCP.
     pub token: Option<Token>,
 }
 
@@ -156,7 +156,7 @@ pub async fn serve(
     }
 }
 
-/// Who is at the other end of a connection, by the kernel's word.
+/// The user at the other end of a connection, from the kernel's peer credentials.
 #[derive(Clone)]
 enum Peer {
     Local {
@@ -211,7 +211,7 @@ async fn change_gpu(
     Path(gpu): Path<String>,
     Body(change): Body<v1::GpuChange>,
 ) -> Answer<v1::GpuChanged> {
-    // Who uses the GPU now decides whether it can be done.
+    // The processes that use the GPU now decide whether it can be done.
     api.observer.wait_for_fresh_sample().await;
     let changed = api
         .mailbox
@@ -315,18 +315,18 @@ async fn job_with_start_estimate(api: &Api, reference: String) -> Result<v1::Job
     let read = api
         .mailbox
         .query(move |cycle| cycle.job_with_estimate(&reference));
-    let (mut job, foresight) = read.await?;
-    let Some(foresight) = foresight else {
+    let (mut job, estimator) = read.await?;
+    let Some(estimator) = estimator else {
         return Ok(job);
     };
     run_heavy(move || {
-        foresight.estimate_start(&mut job);
+        estimator.estimate_start(&mut job);
         job
     })
     .await
 }
 
-/// Does what takes longer than anybody else should wait for.
+/// Runs work that takes too long for the threads that other requests share.
 async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ApiError> {
@@ -341,7 +341,7 @@ async fn run_heavy<T: Send + 'static>(
     run_limited(&HEAVY, work).await
 }
 
-/// Waits for a turn of these. It lasts until the work is done, whether or not anybody still waits for that.
+/// Waits for a permit of these. The work holds it until it is done, even if its client has gone.
 async fn run_limited<T: Send + 'static>(
     turns: &'static Semaphore,
     work: impl FnOnce() -> T + Send + 'static,
@@ -381,7 +381,8 @@ async fn submit(
     Body(submit): Body<v1::Submit>,
 ) -> Answer<v1::Job> {
     check_priority(submit.priority, &caller)?;
-    // Without jobs looks are seldom, and the first one must not be placed by what strangers held two seconds ago.
+    // Without jobs observations are rare. The planner must not place the first job by an observation of unmanaged
+    // processes from two seconds ago.
     if !api.observer.is_busy() {
         api.observer.wait_for_fresh_sample().await;
     }
@@ -453,7 +454,7 @@ async fn confirm(
     list("JobList", vec![confirm.await?])
 }
 
-/// Whoever sends nothing wants nothing besides.
+/// A call without a body uses the defaults.
 async fn suspend(
     State(api): State<Api>,
     Extension(sight): Extension<Visibility>,
@@ -626,7 +627,7 @@ async fn advice(
     };
     let gpus = api.mailbox.query(|cycle| Ok(cycle.served())).await?;
     let database = api.home.database();
-    // Advice names programs, so it looks only at jobs that show their commands to the caller.
+    // Advice names programs, so it considers only jobs that show their commands to the caller.
     let uid = (!caller.can_see_all_users()).then_some(caller.account.uid);
     let advised = run_limited(&ADVICE, move || {
         let jobs = journal::ended_of(&database, uid)?;

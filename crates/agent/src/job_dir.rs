@@ -1,30 +1,30 @@
-//! The job's folder: the files through which agent and supervisor communicate, so that either may die at any moment.
+//! The job's folder: the files through which daemon and supervisor communicate, so that either may die at any moment.
 //!
 //! May use: `host`, `model`.
 //! Used by: `config`, `exec`, `journal`, `supervisor`, `container`, `controller`, `http`, `daemon`, `diagnostics`,
 //! `standalone`.
 //!
 //! ```text
-//! record         agent       held (flock) by the supervisor as long as it lives; its first line is what to start
+//! record         daemon      held (flock) by the supervisor as long as it lives; its first line is what to start
 //!   launch       supervisor  on disk before the program exists: from here on it may have run, so it never runs again
 //!   started      supervisor  the program's pid; not synced, as it means nothing after a reboot
 //!   limiter      supervisor  in which form the limiter got into the program; not synced
 //!   held         supervisor  what holds its processes together; not synced
 //!   container    supervisor  which container is the job's, where it has one
 //!   exit         supervisor  how it ended, on disk; nothing of the job lives any more
-//! stop           agent       the container is to be stopped, whoever supervises it by then
-//! stopped        agent       why the program is stopped, for its client; only of jobs on their client's terminal
-//! replica        agent       what the journal says since the record was begun; only of jobs that were changed, and of claims
+//! stop           daemon      the container is to be stopped, by any supervisor of it
+//! stopped        daemon      why the program is stopped, for its client; only of jobs on their client's terminal
+//! replica        daemon      what the journal says since the record was begun; only of jobs that were changed, and of claims
 //! log            program     output of jobs that have no terminal
 //! script         supervisor  what the job's interpreter reads, where it has a script; its user's
-//! notice/        agent       the record of what is started when the job has ended
+//! notice/        daemon      the record of what is started when the job has ended
 //! ```
-//! The record is one file of lines, each a JSON object of one member: a file for each of them costs a job more than all the rest, as
-//! file systems take longer to make one the more were deleted lately. Whoever holds the lock appends; of two lines of a kind the
-//! later counts. A line without an end was cut short, says nothing, and is taken away by whoever appends next. The first
-//! line, which holds the environment, is made blank when the job ends.
+//! The record is one file of lines, each a JSON object of one member. A file for each of them costs a job more than all
+//! the rest, as file systems take longer to make one the more were deleted lately. Only the holder of the lock appends;
+//! of two lines of a kind the later counts. A line without an end was cut short and says nothing; the next writer
+//! removes it. The first line, which holds the environment, is made blank when the job ends.
 //!
-//! The agent writes `exit` itself, under the lock, for a job that it withdraws before anything was started.
+//! The daemon writes `exit` itself, under the lock, for a job that it withdraws before anything was started.
 
 pub mod container_spec;
 pub mod injection;
@@ -52,7 +52,7 @@ use crate::model::cause::StopRecord;
 use record::RecordLine;
 pub use record::{ContainerRecord, ExitRecord, Record, RunOutcome, StartRecord};
 
-/// What the agent watches for changes.
+/// What the daemon watches for changes.
 pub const RECORD: &str = "record";
 /// A job's script, for its interpreter.
 pub const SCRIPT: &str = "script";
@@ -67,7 +67,8 @@ const RESERVED: u64 = 8192;
 const EARLIER_LAUNCH: &str = "launch.json";
 const EARLIER_LOCK: &str = "run.lock";
 
-/// What a supervisor needs to know. Holds the job's environment, secrets included: mode 0600, deleted when the job ends.
+/// What a supervisor needs to know. Holds the job's environment, secrets included: mode 0600, deleted when the job
+/// ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchSpec {
     pub job: String,
@@ -84,7 +85,7 @@ pub struct LaunchSpec {
     /// Where its output goes; absent: the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<OutputFiles>,
-    /// It is stopped after so many milliseconds, also without an agent.
+    /// It is stopped after so many milliseconds, also without a daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_after_ms: Option<u64>,
     /// Bytes that the job's log may hold; `None`: as many as come.
@@ -95,7 +96,7 @@ pub struct LaunchSpec {
     /// The container to run the command in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Plan>,
-    /// As whom the program runs; absent: as the supervisor does.
+    /// The user that the program runs as; absent: the supervisor's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<Identity>,
     /// Whether its programs are refused user namespaces; of use with a `user`, as root needs none to mount.
@@ -144,11 +145,12 @@ impl JobDir {
         self.0.join(LOG)
     }
 
-    /// Makes the folder if it is not there and begins its record with the spec. Not synced: a job whose spec a power cut takes was
-    /// not launched, and the agent writes it again from its store.
+    /// Makes the folder if it is not there and begins its record with the spec. Not synced: if a power cut removes the
+    /// spec, the job was not launched, and the daemon writes the spec again from its journal.
     ///
     /// # Errors
-    /// Also when a process holds the lock, or when the record has `launch`: the job was started, and must not be a second time.
+    /// Also when a process holds the lock, or when the record has `launch`: the job was started, and must not be a
+    /// second time.
     pub fn write_spec(&self, spec: &LaunchSpec) -> Result<(), RecordError> {
         let mut line =
             serde_json::to_vec(spec).map_err(|error| self.error("write", RECORD, error.into()))?;
@@ -164,7 +166,8 @@ impl JobDir {
             failpoint::write("record.new")?;
             file.set_len(0)?;
             file.write_all(&line)?;
-            // A full disk must not keep a supervisor from writing down how its program ended. Not every file system can.
+            // A full disk must not keep a supervisor from writing down how its program ended. Not every file system
+            // can.
             let _ = fallocate(
                 &file,
                 FallocateFlags::KEEP_SIZE,
@@ -233,8 +236,8 @@ impl JobDir {
         }
     }
 
-    /// Takes the run lock; `None` when another process holds it. Makes the folder if it is not there: an agent may die
-    /// after it journalled the start and before it made the folder, and the job is then one that nobody has started.
+    /// Takes the run lock; `None` when another process holds it. Makes the folder if it is not there: a daemon may die
+    /// after it journaled the start and before it made the folder, and then no supervisor has started the job.
     pub fn lock(&self) -> Result<Option<File>, RecordError> {
         let file = match self.open_lock() {
             Err(error) if error.source.kind() == io::ErrorKind::NotFound => {
@@ -286,7 +289,8 @@ impl JobDir {
         self.parsed(Record::parse(&self.text()?))
     }
 
-    /// Whether a build that kept other records has started the job: what it wrote is not read, and the job never started again.
+    /// Whether a build that kept other records has started the job: what it wrote is not read, and the job never
+    /// started again.
     pub fn is_from_earlier_build(&self) -> bool {
         self.0.join(EARLIER_LAUNCH).exists()
     }
@@ -349,7 +353,8 @@ impl JobDir {
         self.append(&[RecordLine::Container(placed.clone())], false)
     }
 
-    /// Whether somebody wants its container to end. A signal can be lost with the supervisor that it was for; this cannot.
+    /// Whether the daemon wants the job's container to end. A signal can be lost with the supervisor that it was for;
+    /// this cannot.
     pub fn is_stop_requested(&self) -> bool {
         self.0.join(STOP).exists()
     }
@@ -418,15 +423,16 @@ impl JobDir {
     }
 }
 
-/// How a file is opened that belongs to a job's user: nothing that the user does with it leads elsewhere or keeps the opener waiting.
-/// Under a lease (fcntl(2), `F_SETLEASE`) a plain open waits for the holder, for 45 seconds unless the machine says otherwise; with
-/// `O_NONBLOCK` it fails with `EWOULDBLOCK`.
+/// How a file is opened that belongs to a job's user: nothing that the user does with it leads elsewhere or keeps the
+/// opener waiting. Under a lease (fcntl(2), `F_SETLEASE`) a plain open waits for the holder, for 45 seconds unless the
+/// machine says otherwise; with `O_NONBLOCK` it fails with `EWOULDBLOCK`.
 pub const SAFE_OPEN_FLAGS: OFlags = OFlags::NONBLOCK
     .union(OFlags::NOFOLLOW)
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
 
-/// Removes the specs that are left of jobs that have ended, with the environments in them: whoever was to remove them was killed.
+/// Removes the leftover specs of ended jobs, with the environments in them, if the process that was to remove them was
+/// killed.
 pub fn erase_leftover_specs(jobs: &Path, lives: impl Fn(JobId) -> bool) {
     for entry in fs::read_dir(jobs).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -1,10 +1,11 @@
-//! The journal: jobs, allocations, projects and events in one SQLite file with one writer; its backups and its retention.
+//! The journal: jobs, allocations, projects and events in one SQLite file with one writer; its backups and its
+//! retention.
 //!
 //! May use: `host`, `model`, `job_dir`.
 //! Used by: `controller`, `http`, `daemon`, `standalone`.
 //!
-//! WAL with `synchronous=FULL`: what a commit has returned for is on disk. The cycle groups what it does in one round into
-//! one transaction, so that a burst of submits costs one sync. Nothing is decided here.
+//! WAL with `synchronous=FULL`: what a commit has returned for is on disk. The controller groups the writes of one
+//! round into one transaction, so that a burst of submits costs one sync. Nothing is decided here.
 
 mod arrays;
 pub mod backup;
@@ -76,7 +77,7 @@ const MIGRATIONS: &[&str] = &[
 /// How long a writer waits for a reader that holds the file, which in WAL mode is only while it opens.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// How often a transaction is begun again while somebody else, a person with a shell of SQLite perhaps, has one: for a minute.
+/// How often a transaction is tried again while another process has one, perhaps an SQLite shell: for a minute.
 const PATIENCE: u32 = 11;
 
 /// The store could not be opened or used.
@@ -158,8 +159,8 @@ impl Store {
             "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON;",
         )
         .map_err(open)?;
-        // Otherwise each new value of a parameter has its statement prepared anew, to see whether another index would be better
-        // (sqlite3_db_config, `SQLITE_DBCONFIG_ENABLE_QPSG`).
+        // Otherwise each new value of a parameter has its statement prepared anew, to see whether another index would
+        // be better (sqlite3_db_config, `SQLITE_DBCONFIG_ENABLE_QPSG`).
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
             .map_err(open)?;
         db.set_prepared_statement_cache_capacity(64);

@@ -1,4 +1,4 @@
-//! The node agent: observe, plan, apply; journal, runners, HTTP server.
+//! The node agent, which runs as `divvy daemon`: controller, journal, supervisors, GPU observation and HTTP API.
 //!
 //! ```text
 //! http ──► controller ──► journal
@@ -7,8 +7,9 @@
 //!             ▼  │
 //!           job_dir ◄──► supervisor (a process for each job)
 //! ```
-//! `divvy-core` decides; the ledger and the limiter hold a program to its slice. This crate does what takes time: journal,
-//! processes, signals, restarts. Imports between its rooms run one way: `cargo xtask arrows` checks the table of rooms.
+//! `divvy-core` decides; the ledger and the limiter hold a program to its slice. This crate does what takes time:
+//! journal, processes, signals, restarts. Imports between its rooms run one way: `cargo xtask arrows` checks the table
+//! of rooms.
 #![forbid(unsafe_code)]
 
 mod auth;
@@ -55,7 +56,7 @@ pub fn supervise(dir: &Path) -> ExitCode {
     supervisor::supervise(dir, container::run::run)
 }
 
-/// Runs a job that the agent placed for this process, on its terminal; answers the program's code as a shell would.
+/// Runs a job that the daemon placed for this process, on its terminal; answers the program's code as a shell would.
 ///
 /// # Errors
 /// [`ErrorCode::LaunchFailed`] when the job must not be started by this process; then nothing was.

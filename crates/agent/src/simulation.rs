@@ -1,14 +1,15 @@
-//! The whole agent in one seeded run, in virtual time: the real cycle, journal, job folders, ledger and work of MIG; processes, supervisors
-//! and the driver are simulated, so that anything can happen to them at any moment.
+//! The simulation of the whole daemon in one seeded run, in virtual time. The controller, journal, job folders, ledger
+//! and MIG operations are real. Processes, supervisors and the driver are simulated, so that any event can happen to
+//! them at any moment.
 //!
 //! ```text
 //! seed ──► steps ──► clients, programs, faults ──► machine (processes, memory, time) ──► laws, after every step
 //!                         │                              ▲
-//!                         └──► messages ──► cycle ───────┘  dies at any point, and starts again
+//!                         └──► messages ──► controller ──┘  dies at any point, and starts again
 //! ```
-//! A step is a word and a number and depends on no step before it, so that a list of them that breaks a law is made shorter by leaving
-//! steps out. A failure prints its seed and the shortest list found; `DIVVY_AGENT_SEED=N` and `DIVVY_AGENT_STEPS='submit:1f …'` run them
-//! again, `DIVVY_AGENT_RUNS=N` goes on with fresh seeds.
+//! A step is a word and a number and depends on no step before it, so a failing list is made shorter by leaving steps
+//! out. A failure prints its seed and the shortest list found. `DIVVY_AGENT_SEED=N` and `DIVVY_AGENT_STEPS='submit:1f
+//! …'` run them again; `DIVVY_AGENT_RUNS=N` goes on with fresh seeds.
 
 mod accounts;
 mod arrays;
@@ -59,30 +60,30 @@ pub struct World {
     /// The limiter's file.
     preload: PathBuf,
     processes: BTreeMap<u32, Proc>,
-    /// Children of the agent that have ended and that it has not waited for, with their statuses.
+    /// Children of the daemon that have ended and that it has not waited for, with their statuses.
     zombies: BTreeMap<u32, i32>,
     spawned: u32,
     daemon: Option<u32>,
-    /// The next supervisor is not born, or nobody hears that it was.
-    nursery_dies: bool,
+    /// The fork server fails to start the next supervisor, or its report of the start is lost.
+    fork_server_dies: bool,
     engine: Engine,
     gpus: Vec<Health>,
     /// Those that have answered this daemon.
     known: BTreeSet<usize>,
     /// Their MIG sides.
     divided: Vec<MigGpu>,
-    /// Devices that somebody else has taken away.
+    /// Devices that another program has removed.
     meddled: BTreeSet<MigUuid>,
-    /// A thread of MIG is; what happens meanwhile is chance.
+    /// A MIG worker is at work; events meanwhile are random.
     at_work: bool,
     luck: Rng,
-    /// Whom the driver has listed.
+    /// The processes that the driver has listed.
     listed: BTreeSet<u32>,
     /// When the driver was asked last what was done on each.
     sampled: BTreeMap<usize, Duration>,
     /// When each job was last at work.
     worked: BTreeMap<JobId, Duration>,
-    /// Jobs whose launches the keeper looks at, and when it saw one.
+    /// Jobs with launches that the compute scheduler watches, and when it saw one.
     watched: BTreeSet<JobId>,
     wanted: BTreeMap<JobId, Instant>,
     /// Not even the number of GPUs is told.
@@ -91,15 +92,15 @@ pub struct World {
     no_processes: bool,
     /// No more faults.
     is_calm: bool,
-    /// Runs whose program was started.
+    /// Runs with a started program.
     started: BTreeSet<PathBuf>,
     /// How programs ended, by run, as wait(2) has it.
     ends: BTreeMap<PathBuf, i32>,
-    /// What jobs were confirmed as, by whoever asked.
+    /// The values that jobs were confirmed with, by any client.
     confirmations: BTreeMap<u64, BTreeSet<String>>,
     /// What did not hold, as soon as it was seen.
     broken: Option<String>,
-    /// What happened, for whoever reads of a failure.
+    /// The trace of the run, printed with a failure.
     told: Vec<String>,
 }
 
@@ -163,7 +164,8 @@ impl World {
 }
 
 impl World {
-    /// A program runs on the account of whoever submitted it, with the secrets of nobody else, and its slice is that account's.
+    /// A program runs on the account of its submitter, with that account's secrets alone, and its slice is that
+    /// account's.
     fn is_of_its_owner(&self, program: &Program) -> Result<(), String> {
         let (job, owner) = (program.job, program.tenant.as_str());
         let (uid, me) = (accounts::uid(owner), accounts::uid(accounts::ME));
@@ -187,7 +189,7 @@ impl World {
     }
 }
 
-/// A keeper looks at a job's launches, or no more.
+/// Has the compute scheduler watch a job's launches, or stop watching them.
 pub fn watch(job: JobId, closely: bool) {
     with(|world| match closely {
         true => drop(world.watched.insert(job)),
@@ -331,8 +333,8 @@ const MET: [&str; 12] = [
     "Cancel array ",
 ];
 
-/// Lists that broke a law once, with their seeds. Where nothing else is said: who had left its session and lost its supervisor came into the slice of the job's next
-/// run, which began, or was put back, with it inside.
+/// Lists that broke a law once, with their seeds. Where nothing else is said: a process had left its session and lost
+/// its supervisor. It came into the slice of the job's next run, which began, or was requeued, with the process inside.
 const BROKE: [(u64, &str); 12] = [
     // A submit that was sent again was refused on a full disk, though its job was there.
     (
@@ -340,7 +342,7 @@ const BROKE: [(u64, &str); 12] = [
         "submit:cef38860 submit:416b26bd client:d0570dfb leave:81b2e8a7 leave:dd6821d7 round:89de8a3 disk-low:7cd99989 \
          client:98f27cc1 round:6f132a6d",
     ),
-    // A slice on a GPU that was ill at the agent's start was adopted with contexts that cost nothing.
+    // A slice on a GPU that was ill at the daemon's start was adopted with contexts that cost nothing.
     (
         57,
         "submit:ef49ba0b round:85e697a1 submit:c41a7d53 submit:fa395b76 round:60d06125 supervisors:5a2e3d5a stop:b87b8bb5 \
@@ -369,20 +371,21 @@ const BROKE: [(u64, &str); 12] = [
          resize:7acab5df disk-full:d9027014 round:a7b8e15 stranger:f1d7b2e4 time:7af4d808 programs:605af8de disk-free:64ba4aee \
          round:4a7e2a4e",
     ),
-    // Nobody looked for a long time, and at the first look a job that worked was idle.
+    // There was no observation for a long time, and at the first one a working job counted as idle.
     (
         1_882_518_002_337_159,
         "submit-more:b160f041 round:c8385764 supervisors:497eb2d5 supervisors:20827599 supervisors:ae0ca7e8 time:84740e94 \
          blindfold:cbfa1246 time:244001b2 programs:d12d7f6b blindfold:53e27ba3",
     ),
-    // A MIG instance that was found destroyed by hand was made anew under its old record, and was nobody's when the agent died before it heard.
+    // A MIG instance was found destroyed by hand and was made anew under its old record. It was unmanaged when the
+    // daemon died before the report.
     (
         1_882_600_000_005_840,
         "divide:4333f4dd submit-more:8c32c9d1 round:2df75523 mig:41de04a3 submit:15281053 mig:31ab6d29 round:8aacfa36 mig:689dd1e5 \
          mig:4e6d29 crash:3f4d087d mig:1c033356 mig:7b7e66cb round:fd3ea45a round:1a088dbd meddle:c080d51b mig:d873b839 mig:5d1c623f \
          mig:aa44fff0",
     ),
-    // Somebody divided a MIG instance while it was made, or took its compute instance for one of his own: his went with it.
+    // Another program divided a MIG instance while it was made, or took its compute instance: its own went with it.
     (
         30_205,
         "divide:f7586266 round:d64c42ac mig:61cedff8 mig:6408ce20 divide:aef10110 round:1e0d113f submit-more:5fb46c6 mig:27f52be3 \
@@ -393,20 +396,23 @@ const BROKE: [(u64, &str); 12] = [
         "divide:a97ffeca round:73f519c5 mig:871e80f7 divide:e999b9a6 round:6cf8eda9 mig:cf561fff mig:3a2375cd round:8af50434 \
          submit:35279149 round:4472f99 mig:c0a5e2e5 mig:efa783d0",
     ),
-    // A claim was given back while its GPU was silent, and the next daemon, which does not serve that GPU, ended it with a pod on it.
+    // A claim was given back while its GPU was silent, and the next daemon, which does not serve that GPU, ended it
+    // with a pod on it.
     (
         101_242,
         "claim:e25e456a blindfold:ba80970e round:2687c278 pod:df7c1a33 programs:40d0587b round:9ba15806 give-back:61c87b3f \
          gpu-ill:f64e471f round:395d27dd stop:6e748790 round:562204ef",
     ),
-    // A look that could not read the instances of a GPU showed nobody in them, and a claim was given back with a pod in its own.
+    // An observation that could not read the instances of a GPU showed no process in them. The claim was then released
+    // with a pod in its instance.
     (
         7_400_004_047,
         "divide:5ebfa1c0 round:dd92e6c7 mig:133d1b9a mig:8aae0d3c round:a42bbf09 claim:ea81dc18 blindfold:2fcf07b9 mig:f10967e5 \
          mig:e6bbd79b round:43ed92b2 blindfold:8da814f0 pod:cb2fec76 round:fa784d7f programs:89695be9 round:d6f13978 give-back:3d0292c1 \
          blindfold:904dc562 round:9ca8cc95",
     ),
-    // A daemon ended a job before its first look, whose supervisor was dead and whose program was in an instance.
+    // A daemon ended a job before the first observation of it; the supervisor was dead and the program was in an
+    // instance.
     (
         7_400_008_837,
         "divide:67330114 round:431e7d25 mig:6683b366 mig:2dbffec3 round:d21cdce3 submit-more:2a2dba41 claim:97d3b7d9 round:fae303fe \

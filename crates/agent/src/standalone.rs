@@ -4,10 +4,10 @@
 //! `daemon`.
 //! Used by: the programs, through the crate's root.
 //!
-//! Runs of one home find each other by their folders. `solo/N/` is a job folder with the run's grants, and the run holds
-//! its lock. A new run plans under `solo/lock` and counts the grants of the others. A run that does not fit fails, since
-//! there is no queue. All runs hold the daemon's lock shared, so that no daemon serves the same GPUs. There is no compute
-//! scheduler, so such runs share compute time without leases.
+//! Runs of one home find each other by their folders. `solo/N/` is a job folder with the run's grants, and the run
+//! holds its lock. A new run plans under `solo/lock` and counts the grants of the others. A run that does not fit
+//! fails, since there is no queue. All runs hold the daemon's lock shared, so that no daemon serves the same GPUs.
+//! There is no compute scheduler, so such runs share compute time without leases.
 
 mod docker_run;
 
@@ -300,8 +300,8 @@ fn observe(devices: &mut [Device], node: &NodeInventory, runs: &[LiveRun]) -> Re
     Ok(())
 }
 
-/// The runs whose lock is held or whose processes live; the folders of all others are removed. Called under the
-/// planning lock.
+/// The runs with a held lock or with living processes; removes the folders of all others. The caller holds the planning
+/// lock.
 fn living_runs(home: &Home) -> Vec<LiveRun> {
     let numbers = fs::read_dir(home.solo()).into_iter().flatten().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok());

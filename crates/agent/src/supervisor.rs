@@ -4,7 +4,7 @@
 //! Used by: `container`, `controller`, `daemon`, `diagnostics`, `standalone`.
 //!
 //! ```text
-//! agent                               supervisor                               program
+//! daemon                              supervisor                               program
 //! locks the record, spawns ─────────► keeps the lock (descriptor 0)
 //!                                     launch, synced
 //!                                     spawns ─────────────────────────────────► runs
@@ -13,12 +13,12 @@
 //!                                     ends what the program left behind
 //!                                     exit, synced; exits, lock drops
 //! ```
-//! No threads, no async, no memory of the agent: agent and supervisor can each die at any line. `launch` is the
+//! No threads, no async, no memory of the daemon: daemon and supervisor can each die at any line. `launch` is the
 //! line that is crossed once: before it the job may be put back, after it the program is never started again.
 //! It is a subreaper, so also what the program daemonises stays its descendant and ends with the job.
 //!
-//! The same code serves `divvy run`, inside the command-line process and on its terminal: there the program stays in the
-//! terminal's foreground group, so that keys reach it as if Divvy were not there.
+//! The same code serves `divvy run`, inside the command-line process and on its terminal: there the program stays in
+//! the terminal's foreground group, so that keys reach it as if Divvy were not there.
 
 mod bind_mounts;
 pub mod forkserver;
@@ -58,7 +58,7 @@ use crate::job_dir::container_spec::Plan;
 use crate::job_dir::{ExitRecord, JobDir, LaunchSpec, RecordError, RunOutcome, StartRecord};
 use launch::{ExecStdio, Launcher};
 
-/// How often a stop looks again for processes that fork faster than they can be ended.
+/// Interval at which a stop searches again for processes that fork faster than they can be ended.
 const SWEEP: Duration = Duration::from_millis(20);
 
 /// How long a client tries to get hold of its job.
@@ -95,7 +95,7 @@ pub type RunContainer =
 /// Where the program's terminal and signals come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StdioMode {
-    /// Its own session, no input, output where the agent opened it.
+    /// Its own session, no input, output where the daemon opened it.
     Background,
     /// The caller's standard streams, in the foreground of a terminal: keys reach the program by themselves.
     Foreground,
@@ -104,15 +104,17 @@ pub enum StdioMode {
 }
 
 impl StdioMode {
-    /// Whether the supervisor listens for SIGINT, SIGQUIT or SIGHUP. In front of its caller a signal that the caller ignores stays ignored,
-    /// for the program too; the daemon's jobs have default signals, whatever the daemon was started with.
+    /// Whether the supervisor listens for SIGINT, SIGQUIT or SIGHUP. In front of its caller a signal that the caller
+    /// ignores stays ignored, for the program too; the daemon's jobs have default signals, whatever the daemon was
+    /// started with.
     pub fn handles_signal(self, signal: i32) -> bool {
         self == Self::Background || !is_ignored(signal)
     }
 }
 
-/// `divvy supervise DIR`: the agent starts it with a socket as standard input, to be its [`nursery`](crate::supervisor::forkserver), of which the
-/// supervisors of its jobs are copies; or, for one job, with the locked record.
+/// `divvy supervise DIR`: with a socket as standard input, the process is the daemon's [fork
+/// server](crate::supervisor::forkserver), and the supervisors of the daemon's jobs are copies of it. For one job the
+/// daemon starts it with the locked record.
 pub fn supervise(dir: &Path, run_container: RunContainer) -> ExitCode {
     if let Err(error) = divvy_fork::mark_close_on_exec() {
         write_stderr(&format!(
@@ -126,7 +128,8 @@ pub fn supervise(dir: &Path, run_container: RunContainer) -> ExitCode {
     }
 }
 
-/// Supervises the job of this folder to its end, with the locked record as standard input; answers this process's exit code.
+/// Supervises the job of this folder to its end, with the locked record as standard input; answers this process's exit
+/// code.
 pub(crate) fn supervise_one(dir: &Path, run_container: RunContainer) -> u8 {
     match in_background(&JobDir::new(dir), run_container) {
         Ok(_) => 0,
@@ -137,7 +140,7 @@ pub(crate) fn supervise_one(dir: &Path, run_container: RunContainer) -> u8 {
     }
 }
 
-/// Runs a job that the agent placed for this process, on its terminal; answers the program's code as a shell would.
+/// Runs a job that the daemon placed for this process, on its terminal; answers the program's code as a shell would.
 ///
 /// # Errors
 /// When the job must not be started by this process; then nothing was.
@@ -146,7 +149,7 @@ pub fn run_client_job(dir: &JobDir, run_container: RunContainer) -> Result<i32, 
     run_here(dir, run_container)
 }
 
-/// The same for a job whose lock the caller holds.
+/// The same, for a job with a lock that the caller holds.
 pub fn run_here(dir: &JobDir, run_container: RunContainer) -> Result<i32, SuperviseError> {
     let place = if in_foreground() {
         StdioMode::Foreground
@@ -164,7 +167,7 @@ fn in_background(dir: &JobDir, run_container: RunContainer) -> Result<RunOutcome
     run(dir, StdioMode::Background, run_container)
 }
 
-/// The agent may hold the lock for a moment, to see whether anybody else does.
+/// Takes the lock. The daemon may hold it for a moment, to see whether a supervisor does.
 fn take_lock(dir: &JobDir) -> Result<std::fs::File, SuperviseError> {
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
@@ -178,7 +181,7 @@ fn take_lock(dir: &JobDir) -> Result<std::fs::File, SuperviseError> {
     }
 }
 
-/// Standard input is the agent's locked descriptor; started by hand it is not, and the lock is taken here.
+/// Standard input is the daemon's locked descriptor; started by hand it is not, and the lock is taken here.
 fn inherited_lock(dir: &JobDir) -> Result<Option<std::fs::File>, SuperviseError> {
     let same =
         |a: rustix::fs::Stat, b: rustix::fs::Stat| a.st_dev == b.st_dev && a.st_ino == b.st_ino;
@@ -238,7 +241,7 @@ fn run(
                 ));
             }
             let program = Process::with_pid(pid).unwrap_or(Process { pid, start_time: 0 });
-            // Without the record the agent shows no pid, and learns of the end all the same.
+            // Without the record the daemon shows no pid, and learns of the end all the same.
             let begun = StartRecord::now(program);
             log_record_error(dir.write_started_as(&begun, host.limiter(), &held));
             reach("supervise.started");
@@ -288,13 +291,13 @@ pub(crate) fn finish(dir: &JobDir, place: StdioMode, outcome: &RunOutcome) {
     };
     match place {
         StdioMode::Background => write_exit_at_last(dir, &exit),
-        // Somebody waits at the terminal, and is told the code.
+        // A client waits at the terminal, and is told the code.
         StdioMode::Foreground | StdioMode::Attached => log_record_error(dir.write_exit(&exit)),
     }
 }
 
-/// Nobody else knows how the program ended, so a full disk is waited out: the agent sees the lock held until then. A
-/// folder that was taken away wants no record.
+/// Only this process knows how the program ended, so it waits until a full disk has room: the daemon sees the lock held
+/// until then. A folder that was removed needs no record.
 fn write_exit_at_last(dir: &JobDir, exit: &ExitRecord) {
     let mut said = false;
     while let Err(error) = dir.write_exit(exit) {
@@ -308,7 +311,7 @@ fn write_exit_at_last(dir: &JobDir, exit: &ExitRecord) {
     }
 }
 
-/// Makes ready and starts the program; what guests are started with comes back, too, and what holds the job together.
+/// Prepares and starts the program; also returns the environment of exec sessions, and the job's process container.
 fn start(
     spec: &LaunchSpec,
     place: StdioMode,
@@ -337,7 +340,7 @@ struct ProcessTree<'a> {
     deadline: Option<Instant>,
     cgroup: Option<Cgroup>,
     launcher: Launcher<'a>,
-    /// Open once somebody has rung.
+    /// Open once a client has asked for it.
     exec_server: Option<ExecServer>,
     /// Of the log, which is standard output.
     log_trimmer: Option<LogTrimmer>,
@@ -405,7 +408,7 @@ impl ProcessTree<'_> {
                 Err(rustix::io::Errno::INTR) => {}
                 Ok(None) => return false,
                 Err(_) => {
-                    // No child and no status: somebody else reaped it, which only a bug can do.
+                    // No child and no status: another process reaped it, which only a bug can do.
                     outcome.get_or_insert(RunOutcome::Signaled { signal: 9 });
                     return true;
                 }
@@ -495,7 +498,7 @@ impl ProcessTree<'_> {
         if let Some(door) = &self.exec_server {
             door.stop();
         }
-        // Whoever is suspended has to go on to hear it.
+        // Suspended processes have to go on to receive the signal.
         for process in process::descendants(std::process::id()) {
             let _ = process.signal(Signal::CONT);
         }
@@ -550,7 +553,7 @@ impl SignalWatch {
         )?))
     }
 
-    /// Waits for signals, and for whoever is at the door.
+    /// Waits for signals, and for calls to the exec server.
     fn wait<'a>(
         &'a mut self,
         timeout: Option<Duration>,
@@ -562,7 +565,7 @@ impl SignalWatch {
         let mut all: Vec<PollFd<'_>> = all
             .map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN))
             .collect();
-        // Interrupted or timed out, the answer is the same: look at what is pending.
+        // Interrupted or timed out, the answer is the same: check what is pending.
         let _ = poll(&mut all, timeout.as_ref());
         self.0.pending()
     }
@@ -579,7 +582,7 @@ pub(crate) fn log_record_error(result: Result<(), RecordError>) {
     }
 }
 
-/// Stderr may be a log on a full disk or a pipe that nobody reads, which `eprintln!` would panic over.
+/// Stderr may be a log on a full disk or a pipe without a reader, on which `eprintln!` would panic.
 pub(crate) fn write_stderr(text: &str) {
     let _ = writeln!(io::stderr(), "divvy: {text}");
 }

@@ -3,8 +3,8 @@
 //! ```text
 //! Client ── idle connections ──► hyper (HTTP/1.1) ──► HOME/divvy.sock
 //! ```
-//! Many tasks may share one `Client`: a call takes an idle connection or opens one, and returns it to the pool after the
-//! whole answer. The client never starts a daemon; a caller that does so looks for [`ErrorCode::NoDaemon`].
+//! Many tasks may share one `Client`: a call takes an idle connection or opens one, and returns it to the pool after
+//! the whole answer. The client never starts a daemon; a caller that does so looks for [`ErrorCode::NoDaemon`].
 //!
 //! If an answer is late, the client probes the daemon. If the probe gets no answer for 10 s, a call fails with
 //! [`ErrorCode::Unresponsive`]. Long polls ([`Client::wait`], logs, events, frames of [`Client::exec`]) go on waiting.
@@ -74,7 +74,7 @@ pub enum Runs {
     All,
     /// Runs of what this job runs.
     Like(String),
-    /// Jobs whose name matches; `*` stands for any text.
+    /// Jobs with names that match; `*` stands for any text.
     Named(String),
     /// Runs of this program, as `divvy_core::advise::program` says it.
     Of(String),
@@ -91,10 +91,10 @@ pub struct Client {
 /// Room is made at once for so many bytes of an answer, and for what is beyond as it comes.
 const FORESEEN: usize = 64 << 20;
 
-/// Between two tries to reach a daemon whose queue of connections is full.
+/// Pause between two tries to reach a daemon with a full connection queue.
 const QUEUE_PAUSE: Duration = Duration::from_millis(50);
 
-/// An answer whose status said success, with the connection it came over.
+/// A successful answer, with the connection it came over.
 struct Answer {
     response: Response<Incoming>,
     sender: SendRequest<Full<Bytes>>,
@@ -111,7 +111,8 @@ impl Client {
         }
     }
 
-    /// Fails a call whose answer does not begin within `deadline`. Calls that wait, such as [`Client::wait`], need a shorter wait than that.
+    /// Fails a call if its answer does not begin within `deadline`. Calls that wait, such as [`Client::wait`], need a
+    /// shorter wait than that.
     #[must_use]
     pub fn answered_within(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
@@ -162,8 +163,8 @@ impl Client {
         self.send(Method::POST, "/v1/mig/gc", gc).await
     }
 
-    /// Where MIG instances may lie on a GPU (an index or a UUID) in MIG mode, whatever lies there now; those first that are taken
-    /// first. None for other GPUs.
+    /// Where MIG instances may lie on a GPU (an index or a UUID) in MIG mode, whatever lies there now; those first that
+    /// are taken first. None for other GPUs.
     pub async fn placements(&self, gpu: &str) -> Result<Vec<MigPlacement>, Error> {
         self.list(&format!("/v1/gpus/{}/placements", encoded(gpu)))
             .await
@@ -196,8 +197,8 @@ impl Client {
         self.list("/v1/projects").await
     }
 
-    /// What was had of the GPUs and what was used, put together by `user`, `project`, `queue`, `gpu`, `job` (with commas
-    /// between, or nothing).
+    /// What was had of the GPUs and what was used, put together by `user`, `project`, `queue`, `gpu`, `job` (with
+    /// commas between, or nothing).
     pub async fn usage(
         &self,
         by: &str,

@@ -196,7 +196,7 @@ pub struct ContainerOptions {
     /// The container of jobs that name none; without it they run as plain processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default: Option<Container>,
-    /// Start no image whose programs the limiter cannot limit.
+    /// Start no image with programs that the limiter cannot limit.
     pub deny_unlimited: bool,
     /// Folder where the engine looks for CDI devices, if slices become CDI devices.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -233,7 +233,7 @@ impl Home {
         self.runtime.join("sim/state")
     }
 
-    /// Locks of GPUs whose MIG instances are being changed.
+    /// Locks of GPUs with a change of MIG instances under way.
     pub fn migs(&self) -> PathBuf {
         self.state.join("mig")
     }

@@ -246,7 +246,7 @@ mod tests {
     use crate::error_output::from_clap;
 
     /// What `divvy submit` and these words ask for.
-    fn asked(words: &[&str]) -> Result<Submit> {
+    fn parse_submit(words: &[&str]) -> Result<Submit> {
         let words: Vec<OsString> = ["divvy", "submit"]
             .iter()
             .chain(words)
@@ -290,15 +290,16 @@ mod tests {
             ),
         ];
         for (flag, amount) in amounts {
-            let submit = asked(&[flag[0], flag[1], "--", "true"]).unwrap();
+            let submit = parse_submit(&[flag[0], flag[1], "--", "true"]).unwrap();
             assert_eq!(submit.amount, Some(amount), "{flag:?}");
         }
     }
 
     #[test]
     fn the_program_keeps_its_own_flags_with_and_without_the_dashes() {
-        let dashes = asked(&["-g", "1", "--", "python", "-c", "pass", "-o", "json"]).unwrap();
-        let bare = asked(&["-g", "1", "python", "-c", "pass", "-o", "json"]).unwrap();
+        let dashes =
+            parse_submit(&["-g", "1", "--", "python", "-c", "pass", "-o", "json"]).unwrap();
+        let bare = parse_submit(&["-g", "1", "python", "-c", "pass", "-o", "json"]).unwrap();
         assert_eq!(dashes.command, ["python", "-c", "pass", "-o", "json"]);
         assert_eq!(dashes.command, bare.command);
     }
@@ -306,12 +307,12 @@ mod tests {
     #[test]
     fn the_wish_for_isolation_goes_with_the_amount() {
         let words = ["--gpu-memory", "4G", "--gpu-memory-exact", "--isolation"];
-        let submit = asked(&[&words[..], &["hardware", "--", "true"]].concat()).unwrap();
+        let submit = parse_submit(&[&words[..], &["hardware", "--", "true"]].concat()).unwrap();
         assert_eq!(
             (submit.isolation, submit.memory_exact),
             (v1::Isolation::Hardware, true)
         );
-        let plain = asked(&["-g", "1", "--", "true"]).unwrap();
+        let plain = parse_submit(&["-g", "1", "--", "true"]).unwrap();
         assert_eq!(
             (plain.isolation, plain.memory_exact),
             (v1::Isolation::Any, false)
@@ -337,7 +338,7 @@ mod tests {
                 "omit one of the two flags",
             ),
         ] {
-            let error = asked(&[words, &["--", "true"]].concat()).unwrap_err();
+            let error = parse_submit(&[words, &["--", "true"]].concat()).unwrap_err();
             assert_eq!(
                 (error.code, error.message.as_str()),
                 (ErrorCode::Usage, message)
@@ -349,7 +350,7 @@ mod tests {
             &["--mig-profile", "1g.5gb", "--gpu-memory", "4G"],
             &["-g", "0.5", "--gpu-memory-exact"],
         ] {
-            let error = asked(&[words, &["--", "true"]].concat()).unwrap_err();
+            let error = parse_submit(&[words, &["--", "true"]].concat()).unwrap_err();
             assert_eq!(error.code, ErrorCode::Usage, "{words:?}");
         }
     }
@@ -357,13 +358,13 @@ mod tests {
     #[test]
     fn a_queue_that_is_named_may_say_how_much_also_the_default_queue() {
         for queue in ["half_gpu", "default"] {
-            let submit = asked(&["-q", queue, "--", "true"]).unwrap();
+            let submit = parse_submit(&["-q", queue, "--", "true"]).unwrap();
             assert_eq!(
                 (submit.amount, submit.queue.as_deref()),
                 (None, Some(queue))
             );
         }
-        let error = asked(&["--", "true"]).unwrap_err();
+        let error = parse_submit(&["--", "true"]).unwrap_err();
         assert_eq!(error.code, ErrorCode::Usage);
         let hint = error.hint.unwrap();
         assert!(
@@ -376,7 +377,7 @@ mod tests {
 
     #[test]
     fn the_folder_the_environment_and_the_rest_travel_along() {
-        let submit = asked(&[
+        let submit = parse_submit(&[
             "-g",
             "0.5",
             "-p",
@@ -403,7 +404,7 @@ mod tests {
             (vec![0, 1, 3], true, Some("fair"))
         );
         assert_eq!(
-            asked(&["-g", "0.5", "--gpus-on", "all", "x"])
+            parse_submit(&["-g", "0.5", "--gpus-on", "all", "x"])
                 .unwrap()
                 .gpus_on,
             Vec::<u32>::new()
@@ -446,7 +447,7 @@ mod tests {
             (&["--gpux", "1", "--", "x"], "--gpux"),
         ];
         for (words, named) in lines {
-            let error = asked(words).unwrap_err();
+            let error = parse_submit(words).unwrap_err();
             assert_eq!(error.code.exit_code(), 2, "{words:?}");
             assert!(
                 error.message.contains(named),

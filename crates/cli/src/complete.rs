@@ -1,7 +1,7 @@
 //! Shell completion: verbs and flags from the parser; jobs, queues, projects and GPUs from the running daemon.
 //!
-//! The script of `divvy completion` makes the shell call this program with the words so far. The program answers at once:
-//! without a daemon, or with a slow one, it completes no names and prints no error.
+//! The script of `divvy completion` makes the shell call this program with the words so far. The program answers at
+//! once: without a daemon, or with a slow one, it completes no names and prints no error.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const ENDED: usize = 50;
 
 /// Answers a shell that asks for completions; `None` where none does.
-pub fn asked(words: &[OsString]) -> Option<ExitCode> {
+pub fn answer_shell(words: &[OsString]) -> Option<ExitCode> {
     let folder = std::env::current_dir().ok();
     let answered = CompleteEnv::with_factory(command)
         .var(VARIABLE)
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn what_stands_for_a_job_is_asked_of_the_daemon() {
-        fn look(command: &clap::Command, path: &str, known: &mut usize) {
+        fn check_args(command: &clap::Command, path: &str, known: &mut usize) {
             for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
                 let is_job = arg.get_help().is_some_and(|help| {
                     let help = help.to_string();
@@ -231,11 +231,11 @@ mod tests {
                 *known += usize::from(asks);
             }
             for verb in command.get_subcommands() {
-                look(verb, &format!("{path} {}", verb.get_name()), known);
+                check_args(verb, &format!("{path} {}", verb.get_name()), known);
             }
         }
         let mut known = 0;
-        look(&command(), "divvy", &mut known);
+        check_args(&command(), "divvy", &mut known);
         assert!(known > 20, "{known}");
     }
 }

@@ -8,7 +8,8 @@ use divvy_core::docker::{self, ContainerOptionError, words};
 
 use crate::error_output::{Result, usage};
 
-/// Flags of `divvy docker run` that are the slice's, each with whether it takes a value. `-p` and `-q` are the container's.
+/// Flags of `divvy docker run` that are the slice's, each with whether it takes a value. `-p` and `-q` are the
+/// container's.
 pub const SLICE_FLAGS: &[(&str, bool)] = &[
     ("-g", true),
     ("--gpu", true),
@@ -39,7 +40,7 @@ pub struct ContainerSpec {
 ///
 /// # Errors
 /// [`ErrorCode::NotAllowed`] for what would let the container out of its slice, [`ErrorCode::Usage`] for what is written wrongly.
-pub fn asked(image: &str, arguments: &[String]) -> Result<ContainerSpec> {
+pub fn parse_container(image: &str, arguments: &[String]) -> Result<ContainerSpec> {
     let options = docker::options(arguments).map_err(|refused| refusal(&refused))?;
     let mut env = BTreeMap::new();
     for file in &options.env_files {
@@ -112,7 +113,7 @@ pub fn refusal(refused: &ContainerOptionError) -> Error {
 mod tests {
     use super::*;
 
-    fn words(line: &str) -> Vec<String> {
+    fn split_words(line: &str) -> Vec<String> {
         words::split(line).unwrap()
     }
 
@@ -124,7 +125,7 @@ mod tests {
             "-it -e A=1 -e PATH -e NOT_THERE_AT_ALL --env-file {} -d",
             file.display()
         );
-        let asked = asked("u22", &words(&line)).unwrap();
+        let asked = parse_container("u22", &split_words(&line)).unwrap();
         fs::remove_file(file).unwrap();
         let path = std::env::var("PATH").unwrap();
         let expected = [("A", "1"), ("FROM_FILE", "a b"), ("PATH", &path)];
@@ -143,7 +144,10 @@ mod tests {
             ("--env-file /no/such", 2),
         ] {
             assert_eq!(
-                asked("u22", &words(line)).unwrap_err().code.exit_code(),
+                parse_container("u22", &split_words(line))
+                    .unwrap_err()
+                    .code
+                    .exit_code(),
                 code,
                 "{line}"
             );

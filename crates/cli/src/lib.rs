@@ -52,8 +52,8 @@ pub struct Backend {
     pub solo: fn(StandaloneOptions) -> Result<u8, Error>,
     /// Measures the memory of a CUDA context on the GPU with this UUID and prints it; the daemon starts it.
     pub probe_context: fn(&str) -> ExitCode,
-    /// Calls one checkpoint function of the driver for the process with this pid and start time, and prints the answer; the daemon
-    /// starts it.
+    /// Calls one checkpoint function of the driver for the process with this pid and start time, and prints the answer;
+    /// the daemon starts it.
     pub checkpoint: fn(&str, (u32, u64), u64, Option<&Path>) -> ExitCode,
     /// Tries to exceed a limit in bytes, in the ways that the words name, and prints the results; `selftest` starts it.
     pub probe_limits: fn(u64, &[String]) -> ExitCode,
@@ -72,7 +72,7 @@ pub struct Backend {
 /// The whole command: parses the words (the first is the program's name), acts, and gives the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>, backend: Backend) -> ExitCode {
     let words: Vec<OsString> = words.into_iter().collect();
-    if let Some(code) = complete::asked(&words) {
+    if let Some(code) = complete::answer_shell(&words) {
         return code;
     }
     let json = error_output::asks_for_json(&words);

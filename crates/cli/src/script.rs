@@ -1,4 +1,4 @@
-//! Job files: scripts whose `#DIVVY` and `#SBATCH` lines are flags of `divvy submit`.
+//! Job files: scripts with `#DIVVY` and `#SBATCH` lines, which are flags of `divvy submit`.
 //!
 //! | submitted program | executed program |
 //! |---|---|
@@ -6,8 +6,8 @@
 //! | the same on standard input, where no program is named | the same |
 //! | any other program, and every program after `--` | itself, once the job starts |
 //!
-//! The header ends with the first line that is neither blank nor a comment. Flags of the command line come before those of
-//! `#DIVVY` lines, which come before those of `#SBATCH` lines; flags that may be repeated add up.
+//! The header ends with the first line that is neither blank nor a comment. Flags of the command line come before those
+//! of `#DIVVY` lines, which come before those of `#SBATCH` lines; flags that may be repeated add up.
 
 mod sbatch;
 
@@ -104,7 +104,8 @@ struct Source {
     header: Header,
 }
 
-/// The submit that these words mean, `words` being the whole command line: with the flags of a job file, if one is submitted.
+/// The submit that these words mean, `words` being the whole command line: with the flags of a job file, if one is
+/// submitted.
 ///
 /// # Errors
 /// [`ErrorCode::Usage`](divvy_api::v1::ErrorCode::Usage) with the file and the number of the line.
@@ -132,7 +133,7 @@ fn with(source: &Source, words: &[OsString], args: &args::Submit) -> Result<args
     let shown = &source.shown;
     let parser = args::command().mut_subcommand("submit", |submit| submit.args_override_self(true));
     let asked = sbatch::read(&source.header.sbatch, shown)?;
-    tell(source, &asked);
+    report_ignored(source, &asked);
     let slurm = Layer::of(&parser, &asked.flags)
         .map_err(|error| usage(format!("{shown}: {}", error.message), hint_of(&error)))?;
     let own = divvy(&parser, &source.header.divvy, shown)?;
@@ -141,7 +142,7 @@ fn with(source: &Source, words: &[OsString], args: &args::Submit) -> Result<args
     let typed = Layer::typed(&parser, flags)?;
     let merged = typed.over(own.over(slurm));
     let mut line: Vec<OsString> = vec!["divvy".into(), "submit".into()];
-    line.extend(merged.words());
+    line.extend(merged.into_args());
     let mut merged = parse(&parser, &line)?;
     merged.job.command.clone_from(&args.job.command);
     if merged.job.command.is_empty() {
@@ -190,7 +191,7 @@ fn variables(
 }
 
 /// Says what has no effect.
-fn tell(source: &Source, asked: &sbatch::SbatchFlags) {
+fn report_ignored(source: &Source, asked: &sbatch::SbatchFlags) {
     let shown = &source.shown;
     for (why, options) in &asked.ignored {
         let s = if options.len() == 1 { "has" } else { "have" };
@@ -339,7 +340,7 @@ impl Layer {
         Self { flags }
     }
 
-    fn words(self) -> impl Iterator<Item = OsString> {
+    fn into_args(self) -> impl Iterator<Item = OsString> {
         self.flags.into_iter().flat_map(|flag| flag.words)
     }
 }

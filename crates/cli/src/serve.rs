@@ -113,7 +113,7 @@ fn default_container(words: &[String]) -> Result<Option<Container>> {
     match container::unpacked(words)?.split_first() {
         None => Ok(None),
         Some((image, arguments)) => {
-            let asked = container::asked(image, arguments)?;
+            let asked = container::parse_container(image, arguments)?;
             let mut container = asked.container;
             // Variables of the default container: each job gets them.
             let variables = asked.env.into_iter();

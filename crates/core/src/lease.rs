@@ -1,4 +1,4 @@
-//! Leases: which tenants may use a GPU's compute now, in proportion to their shares.
+//! Leases of compute time: the arbiter gives each tenant of a GPU its time slice, in proportion to the shares.
 //!
 //! ```text
 //!             wants, and its GPUs are free             its time is up, or it is idle and another waits
@@ -19,7 +19,7 @@
 //! behind it; the driver then orders the work of both. A visit is charged by the device time that the tenant reports. A
 //! tenant that wants more waits for a lease.
 //!
-//! **Co-scheduling.** Tenants whose utilisation of a GPU adds up to less than all of it share the lease. Their turns
+//! **Co-scheduling.** Tenants share the lease if their utilisation of a GPU adds up to less than all of it. Their turns
 //! show how much each uses; if they get in each other's way, they take turns again.
 //!
 //! **Distrust.** Visits and co-scheduling rely on reports. Where the driver sees more use than all tenants report, a

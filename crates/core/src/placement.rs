@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Snapshot ──► occupancy ──► fit ──► place ──► offers: GPUs, sizes, MIG instances
-//!               (who holds    (one GPU, (the best GPUs of
+//!               (holders of   (one GPU, (the best GPUs of
 //!                each GPU)     filter)   those that fit)
 //! ```
 //! Whole GPUs go by lowest index, parts by best fit, so that large gaps stay large, and MIG instances to the place that

@@ -68,7 +68,7 @@ pub struct ProcessSample {
     pub owner: ProcessOwner,
 }
 
-/// Whose a process is.
+/// The attribution of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessOwner {
     /// No job's.
@@ -113,7 +113,7 @@ pub struct Comparison {
     /// In the order of [`Sample::slices`].
     pub slices: Vec<SliceComparison>,
     pub suspects: Vec<Suspect>,
-    /// Processes whose ledger moved while the driver was asked: nothing new is known of them.
+    /// Processes with a ledger that moved while the driver was asked: nothing new is known of them.
     pub inconclusive: Vec<Process>,
 }
 

@@ -1,4 +1,4 @@
-//! What a command answered.
+//! The output of a command: exit code, stdout and stderr.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;

@@ -93,10 +93,12 @@ impl Drop for Daemon {
     }
 }
 
-/// A private instance in a folder of its own, over simulated GPUs or the machine's. When dropped, every process of it is
-/// killed, the control groups of its jobs and its folder are removed; when a test fails, what the daemon said is printed first.
+/// A private instance in a folder of its own, over simulated GPUs or the machine's. When dropped, every process of it
+/// is killed, the control groups of its jobs and its folder are removed; when a test fails, what the daemon said is
+/// printed first.
 ///
-/// Its daemon is either a [`Daemon`] that the caller keeps ([`Home::daemon`]) or one that the instance keeps ([`Home::start`]).
+/// Its daemon is either a [`Daemon`] that the caller keeps ([`Home::daemon`]) or one that the instance keeps
+/// ([`Home::start`]).
 pub struct Home {
     folder: TempDir,
     /// `DIVVY_HOME`.
@@ -122,8 +124,8 @@ impl Home {
         Self::with(Programs::of_this_test(), Some(sim))
     }
 
-    /// An instance with given programs; over the machine's own GPUs without `sim`. Jobs get their limiter in the form that
-    /// `DIVVY_TEST_FORM` names, without it in the best there is.
+    /// An instance with given programs; over the machine's own GPUs without `sim`. Jobs get their limiter in the form
+    /// that `DIVVY_TEST_FORM` names, without it in the best there is.
     ///
     /// # Panics
     /// When its folder cannot be made.
@@ -137,7 +139,7 @@ impl Home {
         Self::at(folder, path, programs, sim)
     }
 
-    /// An instance whose `DIVVY_HOME` is there before its first daemon. The words of a daemon name its GPUs.
+    /// An instance with a `DIVVY_HOME` that is there before its first daemon. The words of a daemon name its GPUs.
     ///
     /// # Panics
     /// When its folder cannot be made.
@@ -207,7 +209,8 @@ impl Home {
         value.unwrap_or_else(|| panic!("{name} is not set"))
     }
 
-    /// Keeps the slices in memory and the rest on disk, as an installed instance does; a private home has all in one folder.
+    /// Keeps the slices in memory and the rest on disk, as an installed instance does; a private home has all in one
+    /// folder.
     ///
     /// # Panics
     /// When a folder cannot be made.
@@ -226,8 +229,8 @@ impl Home {
         self
     }
 
-    /// Has the machine do what is started here before anything else, where it may be told to (root): what is measured of a simulated GPU is
-    /// then the GPU's time and nobody's want of a processor.
+    /// Gives the processes started here precedence over all others, where that is allowed (root). What is measured of a
+    /// simulated GPU is then the GPU's time, and no wait for a processor.
     #[must_use]
     pub fn before_others(mut self) -> Self {
         self.first = true;
@@ -482,7 +485,8 @@ impl Home {
         self.kept.take().expect("a daemon is kept").stop()
     }
 
-    /// One row of a crash table: starts a daemon that dies at a failpoint, has it come there by `work`, and starts another.
+    /// One row of a crash table: starts a daemon that dies at a failpoint, has it come there by `work`, and starts
+    /// another.
     ///
     /// # Panics
     /// When it does not come there.
@@ -502,7 +506,8 @@ impl Home {
         self.dies(point).await;
     }
 
-    /// Waits until the daemon that is kept has died at this failpoint, of which [`CRASH_AT`] told it. The next one does not.
+    /// Waits until the daemon that is kept has died at this failpoint, of which [`CRASH_AT`] told it. The next one does
+    /// not.
     ///
     /// # Panics
     /// When it does not come there, or ends another way.

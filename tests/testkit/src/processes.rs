@@ -1,5 +1,5 @@
-//! Processes by their ids: signals, their end, and the removal of all that a test leaves behind. Jobs outlive their daemon by design, so a
-//! test has to end them itself.
+//! Processes by their ids: signals, their end, and the removal of all that a test leaves behind. Jobs outlive their
+//! daemon by design, so a test has to end them itself.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -34,7 +34,7 @@ pub(crate) fn stat(pid: u32) -> Option<Vec<String>> {
     Some(fields.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Kills every process of this user whose environment mentions `text`, until there is none. With the path of a private
+/// Kills every process of this user with `text` in its environment, until there is none. With the path of a private
 /// home these are its daemon, its supervisors and its jobs, and no others.
 pub fn kill_all_that_mention(text: &str) {
     while mentioning(text)

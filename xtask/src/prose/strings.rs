@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::rules::{Finding, Rule, check_sentence, sentences};
 use crate::cargo::root;
 
-/// Sources whose documentation is shown to users: as help, or in the description of the API.
+/// Sources with documentation that users see: as help, or in the description of the API.
 const SHOWN: [&str; 6] = [
     "crates/cli/src/args",
     "crates/api/src/v1",
@@ -213,7 +213,7 @@ pub fn check_schema(path: &str, text: &str) -> Result<Vec<Finding>> {
     Ok(check_texts(path, texts))
 }
 
-/// Texts whose every line may be shown: charts, units, the package for the stock agent. Words only, and lines.
+/// Texts of which every line may be shown: charts, units, the package for the stock agent. Words only, and lines.
 pub fn check_lines(path: &str, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (at, line) in text.lines().enumerate() {

@@ -239,7 +239,7 @@ struct Reader {
     names: BTreeMap<String, Vec<String>>,
 }
 
-/// The attributes of a node whose kind has them in a field.
+/// The attributes of a node, for kinds that have them in a field.
 macro_rules! attributes {
     ($node:expr, $kind:ident: $($variant:ident)*) => {
         match $node {

@@ -49,7 +49,7 @@ impl Default for File {
             viewer: Vec::new(),
             others: Others::User,
             commands: Commands::Owner,
-            // A user who may name the folders that a container mounts has root's rights.
+            // The right to name the folders that a container mounts amounts to root's rights.
             containers: Role::Admin,
         }
     }
@@ -313,7 +313,7 @@ mod tests {
             (account(1004, "lee", (100, "users")), Some(Role::Operator)),
             (account(1005, "joe", (2000, "ops")), Some(Role::Operator)),
             (account(1006, "max", (300, "students")), Some(Role::Viewer)),
-            // A user whose name is a group's is not that group.
+            // A user with the name of a group is not that group.
             (account(1007, "wheel", (100, "users")), None),
             (account(1008, "@wheel", (100, "users")), None),
         ] {

@@ -17,7 +17,8 @@ use crate::host::child_timeout;
 use crate::host::error::error_chain;
 use crate::host::process::Process;
 
-/// How long a process may take until what it has submitted is done: as long as CRIU's plugin for CUDA gives it unless told otherwise.
+/// How long a process may take until what it has submitted is done: as long as CRIU's plugin for CUDA gives it unless
+/// told otherwise.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long the driver may take to start and to answer: seconds on a machine with many GPUs (inferred).
@@ -26,7 +27,7 @@ const DRIVER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Memory is copied faster than this over any bus that a GPU is on (inferred).
 const MIN_COPY_RATE: Bytes = Bytes::mib(256);
 
-/// How often it is looked whether a process has come to a state.
+/// Interval of checking whether a process has reached a state.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// What is to be done.

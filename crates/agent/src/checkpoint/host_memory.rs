@@ -12,13 +12,13 @@ use divvy_core::Bytes;
 use crate::host::cgroup;
 use crate::host::process::Process;
 
-/// What errands are about to copy, all together: the kernel does not know of it yet.
+/// Bytes that all running operations together are about to copy: the kernel does not know of them yet.
 static PENDING: Mutex<Bytes> = Mutex::new(Bytes::ZERO);
 
 /// This part of the host's memory stays free, so that a copy brings no process near the kernel's OOM killer: ours.
 const MARGIN: u64 = 16;
 
-/// Room for a copy that no other errand counts on, until it is dropped.
+/// Room for a copy that no other operation counts on, until it is dropped.
 #[derive(Debug)]
 pub struct HostReservation(Bytes);
 
@@ -88,8 +88,8 @@ fn line_of(meminfo: &str, name: &str) -> Option<Bytes> {
     Some(Bytes::new(kib.checked_mul(1024)?))
 }
 
-/// What a group may have more than it has, less what the kernel gives up first (cgroup-v2: `memory.max`, `memory.current`,
-/// `inactive_file`); `None` where there is no limit.
+/// What a group may have more than it has, less what the kernel gives up first (cgroup-v2: `memory.max`,
+/// `memory.current`, `inactive_file`); `None` where there is no limit.
 fn cgroup_headroom(group: &Path) -> Option<Bytes> {
     let read = |name: &str| fs::read_to_string(group.join(name)).ok();
     let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_for_one_copy_nobody_else_gets_until_it_is_over() {
+    fn memory_reserved_for_one_copy_is_not_given_to_another() {
         let most =
             available_memory(&fs::read_to_string("/proc/meminfo").unwrap(), Bytes::ZERO).unwrap();
         let most_of_it = Bytes::new(most.get() / 4 * 3);

@@ -24,10 +24,10 @@ use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::host::process::{self, Process};
 
-/// How often it is looked for processes that have come to use a GPU, or were started, meanwhile.
+/// Interval of searching for processes that have come to use a GPU, or were started, meanwhile.
 const MAX_PASSES: usize = 16;
 
-/// How long the driver may go on listing a process whose memory is aside.
+/// How long the driver may go on listing a process after its memory was offloaded.
 const LISTED: Duration = Duration::from_secs(5);
 
 const LOOK: Duration = Duration::from_millis(20);
@@ -184,7 +184,7 @@ impl OpRunner {
         gpus.map(|gpu| Bytes::new(snapshot.usage(gpu).used())).sum()
     }
 
-    /// Room in the host's memory for so much of these processes, which no other errand gets meanwhile.
+    /// Reserves host memory for this much of these processes, so that no other operation takes it meanwhile.
     fn reserve_host_memory(
         &self,
         need: Bytes,
@@ -204,7 +204,8 @@ impl OpRunner {
         self.check_withdrawn()
     }
 
-    /// Puts the memory of all of these aside, and stops each once its own is: a call that it makes meanwhile could end it (reported).
+    /// Puts the memory of all of these aside, and stops each once its own is: a call that it makes meanwhile could end
+    /// it (reported).
     fn save(&self, parts: &mut Vec<Process>, states: &mut States) -> OpResult {
         for process in parts.iter() {
             if states.contains_key(&process.pid) {
@@ -364,7 +365,8 @@ impl OpRunner {
         }
     }
 
-    /// A restore that fails for want of memory may never succeed again, so it is not tried before the driver says that there is room.
+    /// A restore that fails for want of memory may never succeed again, so it is not tried before the driver says that
+    /// there is room.
     fn check_gpu_memory(&self, parts: &[Process]) -> OpResult {
         let (snapshot, occupied) = (self.read_ledger()?, self.occupied()?);
         for (at, gpu) in self.op.gpus.iter().enumerate() {
@@ -405,8 +407,8 @@ impl OpRunner {
         asked.map_err(|error| failed(error_chain(&error)))
     }
 
-    /// All processes of the job but its supervisor. None where that is gone: what is left of such a job is ended by others, and what is
-    /// in its control group may be its next run.
+    /// All processes of the job but its supervisor. None where that is gone: what is left of such a job is ended by
+    /// others, and what is in its control group may be its next run.
     fn tree(&self) -> Vec<Process> {
         match self.op.supervisor.is_alive() {
             true => process::descendants(self.op.supervisor.pid),
@@ -419,7 +421,7 @@ impl OpRunner {
         alive.copied().collect()
     }
 
-    /// Those of the job that have something on a GPU: by the slice's account, which they write, or by the driver's list.
+    /// Those of the job that have something on a GPU: by the slice's ledger, which they write, or by the driver's list.
     fn using(&self, snapshot: &Snapshot) -> Result<Vec<Process>, String> {
         let tree = self.tree();
         let here = ProcessIdentity::current().pid_namespace;
@@ -510,7 +512,7 @@ impl OpRunner {
     }
 }
 
-/// The bytes of this account's position that are off the GPU, on which the driver lists these pids. A listed process
+/// The bytes of this ledger's position that are off the GPU, on which the driver lists these pids. A listed process
 /// has all of its memory there, even if the driver gives no figure. Bytes without a charged process have left with all
 /// of them.
 fn offloaded_bytes(at: usize, snapshot: &Snapshot, parts: &[Process], listed: &[u32]) -> Bytes {

@@ -41,7 +41,7 @@ impl LaunchWatches {
         self.0.is_empty()
     }
 
-    /// Those that have wanted something since they were last looked at.
+    /// Slices that have wanted something since the last check.
     pub(super) fn poll_launches(&mut self, now: u64) -> Vec<JobId> {
         let wants =
             |(job, watch): (&JobId, &mut LaunchWatch)| watch.has_demand(now).then_some(*job);

@@ -1,4 +1,4 @@
-//! Tests of the compute scheduler, with threads in place of processes and waits in place of kernels.
+//! Tests of the compute scheduler, with threads in slice of processes and waits in slice of kernels.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -16,13 +16,13 @@ use super::*;
 const KERNEL: Duration = Duration::from_micros(500);
 
 /// A slice of a quarter of GPU 0, and its job's number.
-struct Place {
+struct TestSlice {
     job: JobId,
     dir: TempDir,
     control: Control,
 }
 
-impl Place {
+impl TestSlice {
     fn new(number: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let spec = SliceSpec {
@@ -41,17 +41,17 @@ impl Place {
         Self { job, dir, control }
     }
 
-    fn kept(number: u64, keeper: &ComputeScheduler) -> Self {
-        let place = Self::new(number);
-        place.keep(keeper, "fair");
-        place
+    fn kept(number: u64, scheduler: &ComputeScheduler) -> Self {
+        let slice = Self::new(number);
+        slice.keep(scheduler, "fair");
+        slice
     }
 
-    fn keep(&self, keeper: &ComputeScheduler, compute: &str) {
-        self.keep_of(keeper, compute, 250);
+    fn keep(&self, scheduler: &ComputeScheduler, compute: &str) {
+        self.keep_of(scheduler, compute, 250);
     }
 
-    fn keep_of(&self, keeper: &ComputeScheduler, compute: &str, thousandths: u16) {
+    fn keep_of(&self, scheduler: &ComputeScheduler, compute: &str, thousandths: u16) {
         let grant = core::Grant {
             gpu: GpuUuid::from_bytes([1; 16]),
             index: 0,
@@ -61,7 +61,7 @@ impl Place {
             mig: None,
         };
         let compute = compute.parse().unwrap();
-        keeper.add_slice(self.job, self.dir.path(), &[grant], compute);
+        scheduler.add_slice(self.job, self.dir.path(), &[grant], compute);
     }
 
     fn slot(&self) -> ProcessSlot {
@@ -69,8 +69,9 @@ impl Place {
     }
 }
 
-/// Runs kernels one after the other until told to stop; always waits for what it has launched. It reports all of its turn as used, as a
-/// program does that has launched ahead: of what reports less, the keeper learns in a tenth of a second that it leaves room for another.
+/// Runs kernels one after the other until told to stop; always waits for its launches. It reports its whole turn as
+/// used, as a program does that has launched ahead. If it reported less, the compute scheduler would learn in a tenth
+/// of a second that it leaves room for another.
 fn run_kernels(slot: &ProcessSlot, is_over: &AtomicBool, mut kernel: impl FnMut()) {
     let mut since = Instant::now();
     while !is_over.load(SeqCst) {
@@ -88,7 +89,7 @@ fn run_kernels(slot: &ProcessSlot, is_over: &AtomicBool, mut kernel: impl FnMut(
     }
 }
 
-/// A GPU whose kernels wait out their time, and the processes that have to stop.
+/// A GPU that only waits out the time of its kernels, and the processes that have to stop.
 #[derive(Default)]
 struct Stage {
     is_over: AtomicBool,
@@ -161,9 +162,9 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 
 #[test]
 fn slices_that_both_want_the_gpu_take_turns() {
-    let keeper = ComputeScheduler::start().unwrap();
-    let places = [1, 2].map(|number| Place::kept(number, &keeper));
-    let (slots, stage) = (places.each_ref().map(Place::slot), Stage::default());
+    let scheduler = ComputeScheduler::start().unwrap();
+    let slices = [1, 2].map(|number| TestSlice::kept(number, &scheduler));
+    let (slots, stage) = (slices.each_ref().map(TestSlice::slot), Stage::default());
     std::thread::scope(|scope| {
         // Where both run at will for once, they do so in turn as well.
         let alone = |(_, beside): &Ran| !beside;
@@ -173,8 +174,8 @@ fn slices_that_both_want_the_gpu_take_turns() {
         let beside = ran.iter().filter(|(_, beside)| *beside).count();
         assert!(beside * 2 <= ran.len(), "{beside} of {}", ran.len());
     });
-    for place in &places {
-        let got = keeper.usage(place.job).unwrap();
+    for slice in &slices {
+        let got = scheduler.usage(slice.job).unwrap();
         assert_eq!(got.share, 250);
         assert!(got.throttled > Duration::ZERO, "it has waited: {got:?}");
     }
@@ -182,11 +183,11 @@ fn slices_that_both_want_the_gpu_take_turns() {
 
 #[test]
 fn one_alone_is_not_held_up() {
-    let keeper = ComputeScheduler::start().unwrap();
-    let place = Place::kept(1, &keeper);
-    let slot = place.slot();
+    let scheduler = ComputeScheduler::start().unwrap();
+    let slice = TestSlice::kept(1, &scheduler);
+    let slot = slice.slot();
     until("closed until it wants something", || {
-        place.control.granted() == Grant::Closed
+        slice.control.granted() == Grant::Closed
     });
     slot.wait_for_turn(0, || true);
     assert!(slot.is_ungated());
@@ -194,9 +195,9 @@ fn one_alone_is_not_held_up() {
 
 #[test]
 fn one_that_never_lets_go_and_asks_without_end_leaves_the_others_their_time() {
-    let keeper = ComputeScheduler::start().unwrap();
-    let [hostile, honest] = [1, 2].map(|number| Place::kept(number, &keeper));
-    let [liar, slot] = [&hostile, &honest].map(Place::slot);
+    let scheduler = ComputeScheduler::start().unwrap();
+    let [hostile, honest] = [1, 2].map(|number| TestSlice::kept(number, &scheduler));
+    let [liar, slot] = [&hostile, &honest].map(TestSlice::slot);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -215,7 +216,10 @@ fn one_that_never_lets_go_and_asks_without_end_leaves_the_others_their_time() {
             let enough = kernels >= 1_500 || start.elapsed() > PATIENCE;
             is_over.store(enough, SeqCst);
         });
-        let (passed, waited) = (start.elapsed(), keeper.usage(honest.job).unwrap().throttled);
+        let (passed, waited) = (
+            start.elapsed(),
+            scheduler.usage(honest.job).unwrap().throttled,
+        );
         assert!(waited > Duration::ZERO, "the other had its turns too");
         assert!(
             waited * 4 <= passed * 3,
@@ -226,38 +230,40 @@ fn one_that_never_lets_go_and_asks_without_end_leaves_the_others_their_time() {
 
 #[test]
 fn a_slice_whose_file_was_cut_takes_no_more_turns_and_the_others_do() {
-    let keeper = ComputeScheduler::start().unwrap();
-    let places = [1, 2].map(|number| Place::kept(number, &keeper));
-    let cut = Place::kept(3, &keeper);
-    until("it is kept", || keeper.usage(cut.job).is_some());
+    let scheduler = ComputeScheduler::start().unwrap();
+    let slices = [1, 2].map(|number| TestSlice::kept(number, &scheduler));
+    let cut = TestSlice::kept(3, &scheduler);
+    until("it is kept", || scheduler.usage(cut.job).is_some());
     let file = std::fs::File::options()
         .write(true)
         .open(cut.dir.path().join("slots"))
         .unwrap();
     file.set_len(100).unwrap();
-    let (slots, stage) = (places.each_ref().map(Place::slot), Stage::default());
+    let (slots, stage) = (slices.each_ref().map(TestSlice::slot), Stage::default());
     std::thread::scope(|scope| {
         let _stops = Stops(&stage);
         kernels_until(&flood(scope, &slots, &stage), 6, |_| true);
     });
-    assert_eq!(keeper.usage(cut.job), None);
+    assert_eq!(scheduler.usage(cut.job), None);
     assert_eq!(cut.control.granted(), Grant::Open);
     // Nor does it again, cut as it is.
-    cut.keep(&keeper, "strict");
-    places[0].keep(&keeper, "fair=0.5");
+    cut.keep(&scheduler, "strict");
+    slices[0].keep(&scheduler, "fair=0.5");
     until("the order after it is carried out", || {
-        keeper.usage(places[0].job).unwrap().share == 500
+        scheduler.usage(slices[0].job).unwrap().share == 500
     });
-    assert_eq!(keeper.usage(cut.job), None);
+    assert_eq!(scheduler.usage(cut.job), None);
 }
 
 #[test]
-fn nobody_waits_for_a_keeper_that_has_ended() {
-    let keeper = ComputeScheduler::start().unwrap();
-    let places = [1, 2].map(|number| Place::kept(number, &keeper));
-    let slots = places.each_ref().map(Place::slot);
+fn no_process_waits_for_an_ended_scheduler() {
+    let scheduler = ComputeScheduler::start().unwrap();
+    let slices = [1, 2].map(|number| TestSlice::kept(number, &scheduler));
+    let slots = slices.each_ref().map(TestSlice::slot);
     until("both are kept", || {
-        places.iter().all(|place| keeper.usage(place.job).is_some())
+        slices
+            .iter()
+            .all(|slice| scheduler.usage(slice.job).is_some())
     });
     // One has the GPU for as long as it says that it is at work.
     slots[0].wait_for_turn(0, || true);
@@ -270,51 +276,51 @@ fn nobody_waits_for_a_keeper_that_has_ended() {
             waits.wait_for_turn(0, || true);
             through.send(()).unwrap();
         });
-        drop(keeper);
+        drop(scheduler);
         assert_eq!(told.recv_timeout(PATIENCE), Ok::<_, RecvTimeoutError>(()));
     });
-    for place in &places {
-        assert_eq!(place.control.granted(), Grant::Open);
+    for slice in &slices {
+        assert_eq!(slice.control.granted(), Grant::Open);
     }
 }
 
 #[test]
 fn terms_can_change_and_end() {
-    let keeper = ComputeScheduler::start().unwrap();
-    let places = [1, 2].map(|number| Place::kept(number, &keeper));
-    let asked = |place: &Place| keeper.usage(place.job).map(|got| got.share);
+    let scheduler = ComputeScheduler::start().unwrap();
+    let slices = [1, 2].map(|number| TestSlice::kept(number, &scheduler));
+    let asked = |slice: &TestSlice| scheduler.usage(slice.job).map(|got| got.share);
     until("both are kept", || {
-        places.iter().all(|place| asked(place) == Some(250))
+        slices.iter().all(|slice| asked(slice) == Some(250))
     });
-    places[0].keep(&keeper, "fair=0.8");
-    until("its share is another", || asked(&places[0]) == Some(800));
-    places[0].keep(&keeper, "none");
+    slices[0].keep(&scheduler, "fair=0.8");
+    until("its share is another", || asked(&slices[0]) == Some(800));
+    slices[0].keep(&scheduler, "none");
     until("it takes no part", || {
-        places[0].control.granted() == Grant::Open && asked(&places[0]) == Some(250)
+        slices[0].control.granted() == Grant::Open && asked(&slices[0]) == Some(250)
     });
-    places[0].keep(&keeper, "strict=0.5");
+    slices[0].keep(&scheduler, "strict=0.5");
     until("it takes part again", || {
-        places[0].control.granted() == Grant::Closed && asked(&places[0]) == Some(500)
+        slices[0].control.granted() == Grant::Closed && asked(&slices[0]) == Some(500)
     });
     // No other slice has the GPU.
-    places[0].keep_of(&keeper, "fair", 1000);
-    until("it has its GPU to itself", || asked(&places[0]).is_none());
-    assert_eq!(places[0].control.granted(), Grant::Open);
-    keeper.remove_slice(places[1].job);
-    until("it takes no turns", || asked(&places[1]).is_none());
-    assert_eq!(places[1].control.granted(), Grant::Open);
+    slices[0].keep_of(&scheduler, "fair", 1000);
+    until("it has its GPU to itself", || asked(&slices[0]).is_none());
+    assert_eq!(slices[0].control.granted(), Grant::Open);
+    scheduler.remove_slice(slices[1].job);
+    until("it takes no turns", || asked(&slices[1]).is_none());
+    assert_eq!(slices[1].control.granted(), Grant::Open);
 }
 
 #[test]
 fn a_gate_that_its_job_opens_is_closed_again() {
-    let keeper = ComputeScheduler::start().unwrap();
-    let place = Place::new(1);
-    place.keep(&keeper, "strict=0.5");
+    let scheduler = ComputeScheduler::start().unwrap();
+    let slice = TestSlice::new(1);
+    slice.keep(&scheduler, "strict=0.5");
     until("its gate is closed", || {
-        keeper.usage(place.job).is_some() && place.control.granted() == Grant::Closed
+        scheduler.usage(slice.job).is_some() && slice.control.granted() == Grant::Closed
     });
-    place.control.grant(Grant::Open, boot_time_ns());
+    slice.control.grant(Grant::Open, boot_time_ns());
     until("it is closed again", || {
-        place.control.granted() == Grant::Closed
+        slice.control.granted() == Grant::Closed
     });
 }

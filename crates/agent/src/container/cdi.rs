@@ -1,7 +1,7 @@
 //! CDI: a slice as a device of the Container Device Interface, for engines and people that inject devices by name.
 //!
-//! One file for each slice, made before its container and removed after it. The version is the lowest that has all that is used
-//! here (0.6.0 of the specification, SPEC.md "Released versions"), and there are no hooks.
+//! One file for each slice, made before its container and removed after it. The version is the lowest that has all that
+//! is used here (0.6.0 of the specification, SPEC.md "Released versions"), and there are no hooks.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -96,7 +96,7 @@ fn file(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}.json"))
 }
 
-/// Puts the file into a folder where engines look, whole or not at all.
+/// Writes the file atomically into a folder that engines search.
 ///
 /// # Errors
 /// When the folder cannot be written.
@@ -120,7 +120,7 @@ pub fn keep(folder: &Path, name: &str, cdi: &Cdi) -> io::Result<()> {
     write(folder, name, cdi)
 }
 
-/// Removes the files whose names, without the ending, are to go; also those that were never finished.
+/// Removes the files with names, without the ending, that are to go; also unfinished files.
 ///
 /// # Errors
 /// When one of them is there and stays.
@@ -138,8 +138,8 @@ pub fn sweep(folder: &Path, goes: impl Fn(&str) -> bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a file is of an instance whose names begin with `prefix`, and of nothing that it holds: it is one's of a job (`7`, `7.2`) or of
-/// a claim, and none of those that are held.
+/// Whether a file is of an instance with the prefix `prefix`, and of no current holder. Its name is that of a job (`7`,
+/// `7.2`) or of a claim, and is not in `held`.
 pub fn is_over(name: &str, prefix: &str, held: &BTreeSet<String>) -> bool {
     let is_number = |text: &str| text.parse::<u64>().is_ok();
     let is_job = |rest: &str| match rest.split_once('.') {

@@ -288,7 +288,7 @@ pub mod tests {
         }
     }
 
-    fn asked(
+    fn request_of(
         plan: &Plan,
         command: &[&str],
         around: CreateContext<'_>,
@@ -303,7 +303,7 @@ pub mod tests {
         let plan = plan(
             "-it -m 8g --shm-size=1g -v ./data:/data:ro -v vol:/v --tmpfs /t -p 8080:80 -u 7 --label a=b --rm",
         );
-        let body = asked(&plan, &["python", "x.py"], CreateContext::default()).unwrap();
+        let body = request_of(&plan, &["python", "x.py"], CreateContext::default()).unwrap();
         let host = &body["HostConfig"];
         assert_eq!(body["Image"], "u22");
         assert_eq!(body["Cmd"], json!(["python", "x.py"]));
@@ -362,13 +362,13 @@ pub mod tests {
     }
 
     #[test]
-    fn somebody_at_the_terminal_gets_it_and_an_image_keeps_its_own_command() {
+    fn a_terminal_is_requested_and_an_image_keeps_its_own_command() {
         let around = CreateContext {
             attached: true,
             runtime: Some("runc"),
             ..CreateContext::default()
         };
-        let body = asked(&plan("-it"), &[], around).unwrap();
+        let body = request_of(&plan("-it"), &[], around).unwrap();
         assert!(body.get("Cmd").is_none() && body.get("Entrypoint").is_none());
         for name in [
             "Tty",
@@ -380,7 +380,7 @@ pub mod tests {
             assert_eq!(body[name], true, "{name}");
         }
         assert_eq!(body["HostConfig"]["Runtime"], "runc");
-        let body = asked(&plan("--entrypoint /bin/x"), &["-a"], around).unwrap();
+        let body = request_of(&plan("--entrypoint /bin/x"), &["-a"], around).unwrap();
         assert_eq!(
             (&body["Entrypoint"], &body["Cmd"]),
             (&json!(["/bin/x"]), &json!(["-a"]))
@@ -423,8 +423,12 @@ pub mod tests {
             ("/data/docker-sets", true),
         ] {
             let plan = plan(&format!("-v {source}:/x"));
-            assert_eq!(asked(&plan, &["true"], around).is_ok(), may, "{source}");
-            assert!(asked(&plan, &["true"], CreateContext::default()).is_ok());
+            assert_eq!(
+                request_of(&plan, &["true"], around).is_ok(),
+                may,
+                "{source}"
+            );
+            assert!(request_of(&plan, &["true"], CreateContext::default()).is_ok());
         }
     }
 
@@ -436,7 +440,7 @@ pub mod tests {
             by_cdi,
             ..CreateContext::default()
         };
-        let body = asked(&plan, &["true"], around(true)).unwrap();
+        let body = request_of(&plan, &["true"], around(true)).unwrap();
         let host = &body["HostConfig"];
         assert_eq!(
             host["DeviceRequests"],
@@ -447,7 +451,7 @@ pub mod tests {
         assert!(host.get("Devices").is_none());
 
         // An engine that would pass over that is told the rest.
-        let body = asked(&plan, &["true"], around(false)).unwrap();
+        let body = request_of(&plan, &["true"], around(false)).unwrap();
         let host = &body["HostConfig"];
         assert!(host.get("DeviceRequests").is_none());
         assert!(!host["Mounts"].as_array().unwrap().is_empty());

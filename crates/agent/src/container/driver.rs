@@ -1,8 +1,8 @@
 //! Driver files of a container: libraries, programs and devices of the host, or the simulated driver, as bind mounts.
 //!
-//! All of it is mounted from the host, so that nothing has to be installed for containers, neither in the image nor on the host.
-//! That an installation's libraries are those whose files end in the driver's version is how NVIDIA's packages name them (driver
-//! README, "Installed Components"); not verified on hardware.
+//! All of it is mounted from the host, so that nothing has to be installed for containers, neither in the image nor on
+//! the host. NVIDIA's packages give an installation's libraries names that end in the driver's version (driver README,
+//! "Installed Components"); not verified on hardware.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -6,13 +6,13 @@
 //!   libdivvy_preload.so               the limiter; /etc/ld.so.preload names it, so every program has it
 //!   libcuda_real.so.1, …              the driver's own files, under the names that the wrappers need
 //!   slice/control                     the limits, read-only
-//!   slice/slots                       the slice's account
+//!   slice/slots                       the slice's ledger
 //! /usr/lib/x86_64-linux-gnu, /usr/lib64
 //!   libcuda.so.1, libnvidia-ml.so.1   the wrappers; the driver's other libraries beside them
 //! ```
-//! Both folders are ones that glibc's loader searches without being told, of Debian's family and of the others; so no image has to be
-//! known, no variable set and nothing run in the container. The limits are in a file that is mounted read-only, and what the
-//! container's variables say of them does not count.
+//! Both folders are ones that glibc's loader searches without being told, of Debian's family and of the others; so no
+//! image has to be known, no variable set and nothing run in the container. The limits are in a file that is mounted
+//! read-only, and what the container's variables say of them does not count.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -194,8 +194,8 @@ pub fn status(error: &Error) -> Option<u16> {
     }
 }
 
-/// Whether what was to be made has a name that is given. Podman's own words count as well: with them it answers 500, in releases before
-/// it answered 409.
+/// Whether what was to be made has a name that is given. Podman's own words count as well: with them it answers 500, in
+/// releases before it answered 409.
 pub fn is_name_given(error: &Error) -> bool {
     status(error) == Some(409) || describe_error(error).contains("that name is already in use")
 }
@@ -210,8 +210,8 @@ pub fn podman(version: &SystemVersion) -> Option<(u32, u32)> {
     Some((next(), next()))
 }
 
-/// Whether the engine knows CDI devices by the request that asks for one; Podman passed over such requests before 5.5.0 and made the
-/// container without. Docker refuses what it does not know.
+/// Whether the engine knows CDI devices by the request that asks for one; Podman passed over such requests before 5.5.0
+/// and made the container without. Docker refuses what it does not know.
 pub fn takes_cdi(version: &SystemVersion) -> bool {
     podman(version).is_none_or(|release| release >= (5, 5))
 }
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_not_let_in_does_not_wait_to_be() {
+    fn a_refused_client_does_not_wait() {
         let of = |kind: io::ErrorKind| Error::from(io::Error::from(kind));
         assert!(is_unavailable(&of(io::ErrorKind::ConnectionRefused)));
         assert!(!is_unavailable(&of(io::ErrorKind::PermissionDenied)));

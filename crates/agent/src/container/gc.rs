@@ -1,5 +1,5 @@
 //! Garbage collection of containers: removes containers of this instance that belong to no job any more, because a
-//! supervisor or a journal was lost. It is looked for them when a daemon starts, and after jobs in containers have
+//! supervisor or a journal was lost. It runs when a daemon starts, and after jobs in containers have
 //! ended.
 
 use std::collections::BTreeSet;
@@ -14,12 +14,12 @@ use divvy_core::JobId;
 use super::{engine, inspect};
 use crate::job_dir::container_spec::{INSTANCE, JOB, JOURNAL, is_name_of};
 
-/// How often an engine that is away is asked before the next job in a container has to end for it, or the daemon to start, and how long
-/// after the last time: a quarter of an hour, in which most updates of an engine are over.
+/// How often an engine that is away is asked before the next job in a container has to end for it, or the daemon to
+/// start, and how long after the last time: a quarter of an hour, in which most updates of an engine are over.
 const TRIES: u32 = 15;
 const BETWEEN: Duration = Duration::from_secs(60);
 
-/// Whose containers are to stay, as of the start of a daemon.
+/// The containers that garbage collection keeps, as of the start of a daemon.
 #[derive(Clone, Debug)]
 pub struct ContainerGc {
     /// The journal's name.
@@ -94,7 +94,8 @@ impl FoundContainer<'_> {
 }
 
 impl ContainerGc {
-    /// Whether a container of this instance is left over: one of another journal, or of a job of this one that has ended.
+    /// Whether a container of this instance is left over: one of another journal, or of a job of this one that has
+    /// ended.
     pub fn should_remove(&self, found: FoundContainer<'_>) -> bool {
         let journal = Journal {
             name: self.journal.as_deref(),
@@ -225,7 +226,7 @@ mod tests {
     }
 
     /// What rests since before the journal began.
-    fn found<'a>(journal: Option<&'a str>, job: Option<&'a str>) -> FoundContainer<'a> {
+    fn idle_container<'a>(journal: Option<&'a str>, job: Option<&'a str>) -> FoundContainer<'a> {
         FoundContainer {
             journal,
             job,
@@ -238,21 +239,21 @@ mod tests {
     fn what_belongs_to_a_job_that_came_later_is_not_left_over() {
         // Containers of earlier builds do not say of which journal they are.
         for journal in [Some("ours"), None] {
-            let takes = |job: &str| sweep().should_remove(found(journal, Some(job)));
+            let takes = |job: &str| sweep().should_remove(idle_container(journal, Some(job)));
             assert_eq!(["3", "4", "5", "6"].map(takes), [false, true, true, false]);
-            assert!(sweep().should_remove(found(journal, None)));
+            assert!(sweep().should_remove(idle_container(journal, None)));
         }
     }
 
     #[test]
     fn of_a_journal_that_is_no_more_everything_is_left_over() {
-        let takes = |job: &str| sweep().should_remove(found(Some("another"), Some(job)));
+        let takes = |job: &str| sweep().should_remove(idle_container(Some("another"), Some(job)));
         assert_eq!(["3", "4", "5", "6"].map(takes), [true; 4]);
     }
 
     #[test]
     fn of_another_journal_that_may_live_nothing_is_left_over() {
-        let another = found(Some("another"), Some("4"));
+        let another = idle_container(Some("another"), Some("4"));
         for created in [Some(100), Some(101), None] {
             assert!(!sweep().should_remove(FoundContainer { created, ..another }));
         }
@@ -261,13 +262,13 @@ mod tests {
             ..sweep()
         };
         assert!(!older.should_remove(another));
-        assert!(older.should_remove(found(Some("ours"), Some("4"))));
+        assert!(older.should_remove(idle_container(Some("ours"), Some("4"))));
     }
 
     #[test]
     fn only_what_was_made_before_a_journal_began_is_left_by_another() {
         let left = |created, began| {
-            let rests = found(Some("another"), Some("4"));
+            let rests = idle_container(Some("another"), Some("4"));
             let journal = Journal {
                 name: Some("ours"),
                 began,
@@ -287,7 +288,7 @@ mod tests {
             name: None,
             began: Some(7),
         };
-        let before = |journal| found(journal, Some("4")).is_left_by_another(nameless);
+        let before = |journal| idle_container(journal, Some("4")).is_left_by_another(nameless);
         assert_eq!((before(None), before(Some("ours"))), (None, Some(false)));
     }
 
@@ -295,7 +296,7 @@ mod tests {
     fn what_runs_stays_whosever_it_was() {
         for journal in [Some("ours"), Some("another"), None] {
             let state = ContainerActivity::Running;
-            let rests = found(journal, Some("4"));
+            let rests = idle_container(journal, Some("4"));
             assert!(!sweep().should_remove(FoundContainer { state, ..rests }));
         }
         let rests = [State::CREATED, State::EXITED, State::DEAD];

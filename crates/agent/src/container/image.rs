@@ -1,5 +1,5 @@
-//! The image check: looks into a container before its start, to find out whether the limiter can hold its programs and
-//! as which user they run.
+//! The image check: inspects a container before its start, to find out whether the limiter can hold its programs and as
+//! which user they run.
 //!
 //! Files are read through the engine, for any storage driver, with the job's own mounts in place. Nothing is run.
 
@@ -60,7 +60,7 @@ pub struct Runs<'a> {
     pub needs: Option<u32>,
 }
 
-/// A container whose files can be read.
+/// A container with readable files.
 pub struct ContainerFiles<'a> {
     /// Where the engine listens.
     pub socket: &'a Path,
@@ -69,7 +69,7 @@ pub struct ContainerFiles<'a> {
     pub container: &'a str,
 }
 
-/// Looks.
+/// Inspects the container.
 ///
 /// # Errors
 /// When the engine fails; that something is not there is no failure.
@@ -291,8 +291,8 @@ fn unsaid(path: &str) -> Error {
     }
 }
 
-/// The contents of the first regular file in an archive, as far as they are there: headers of 512 bytes with the size in octal
-/// digits at 124 and the kind at 156, contents filled up to 512 (POSIX ustar).
+/// The contents of the first regular file in an archive, as far as they are there: headers of 512 bytes with the size
+/// in octal digits at 124 and the kind at 156, contents filled up to 512 (POSIX ustar).
 fn first_file(mut archive: &[u8]) -> Option<&[u8]> {
     const BLOCK: usize = 512;
     loop {

@@ -9,8 +9,8 @@ use super::engine::{self, NoEngine};
 use crate::host::process::Process;
 use crate::model::validate::usage;
 
-/// Judges what a submission says of its container, gives it the daemon's own where it says nothing, and takes variables to where
-/// variables are kept.
+/// Judges what a submission says of its container, gives it the daemon's own where it says nothing, and takes variables
+/// to where variables are kept.
 ///
 /// # Errors
 /// [`ErrorCode::NotAllowed`] for what would let the container out of its slice, [`ErrorCode::Usage`] for what is written wrongly,
@@ -21,7 +21,7 @@ pub fn validate(submit: &mut Submit, default: Option<&Container>) -> Result<(), 
         && let Some(default) = default
     {
         submit.container = Some(default.clone());
-        // It was meant for a process of this host, whose paths and libraries are not the container's.
+        // It was meant for a process of this host; the container has other paths and libraries.
         submit.env.clear();
     }
     let Some(container) = &mut submit.container else {
@@ -81,7 +81,7 @@ fn no_engine(error: &NoEngine) -> Error {
     Error::new(ErrorCode::LaunchFailed, error.to_string()).hint(error.hint())
 }
 
-/// What a job is called whose command is its image's own: `pytorch` of `nvcr.io/nvidia/pytorch:24.05`.
+/// The name of a job that runs its image's own command: `pytorch` of `nvcr.io/nvidia/pytorch:24.05`.
 pub fn name(image: &str) -> String {
     let last = Path::new(image).file_name().and_then(|name| name.to_str());
     let last = last.unwrap_or(image);

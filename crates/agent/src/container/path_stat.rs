@@ -1,8 +1,9 @@
 //! The stat of a path in a container that has not been started, as the engine reports it.
 //!
-//! Docker and Podman answer the same call (`HEAD /containers/ID/archive`) with the same header, and mean two things by it. Of a link that
-//! leads nowhere Docker tells like of any other; Podman answers that nothing is there and tells of it in the header all the same, which
-//! the library does not pass on: so the call is made here. Docker names a target of links alone, Podman one of everything.
+//! Docker and Podman answer the same call (`HEAD /containers/ID/archive`) with the same header, and mean two things by
+//! it. Of a link that leads nowhere Docker tells like of any other; Podman answers that nothing is there and tells of
+//! it in the header all the same, which the library does not pass on: so the call is made here. Docker names a target
+//! of links alone, Podman one of everything.
 
 use std::path::Path;
 
@@ -18,7 +19,7 @@ use super::raw_api::{call, escaped};
 /// The header: JSON in base64, of Docker with the usual letters, of Podman with those for addresses (RFC 4648, 5).
 const STAT: &str = "X-Docker-Container-Path-Stat";
 
-/// The bit of a mode that says link (`ModeSymlink` of Go's io/fs, in whose numbers engines speak).
+/// The symlink bit of a mode (`ModeSymlink` of Go's io/fs, as engines report modes).
 const LINK: u32 = 1 << 27;
 
 /// What lies at a path.
@@ -34,7 +35,7 @@ pub enum PathKind {
 /// Asks the engine behind the socket.
 ///
 /// # Errors
-/// When it fails. That the container is not there looks as if nothing were in it.
+/// When it fails. If the container is not there, the path counts as absent.
 pub async fn stat_path(
     socket: &Path,
     docker: &Docker,
@@ -46,13 +47,15 @@ pub async fn stat_path(
     read(answer.status, &answer.headers)
 }
 
-/// Whether Podman takes a path for a pattern of many (Go's path/filepath, `Match`), and answers about another, or that nothing is there.
+/// Whether Podman takes a path for a pattern of many (Go's path/filepath, `Match`), and answers about another, or that
+/// nothing is there.
 pub fn is_pattern(path: &str) -> bool {
     path.contains(['*', '?', '[', '\\'])
 }
 
-/// A pattern of this path alone: one letter of its last part in brackets. Podman, which answers about the source of a mount when asked
-/// for the very path of one, looks into the image then. `None` where the last part has no letter that can stand there.
+/// A pattern that matches this path alone: one letter of its last part in brackets. Podman answers the very path of a
+/// mount with the mount's source; for a pattern it inspects the image. `None` if the last part has no letter that can
+/// stand there.
 pub fn bracketed(path: &str) -> Option<String> {
     let last = path.rfind('/').map_or(0, |slash| slash + 1);
     let usual = |letter: char| !matches!(letter, ']' | '-' | '^');

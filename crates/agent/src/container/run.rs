@@ -1,8 +1,8 @@
 //! The supervisor of a container job: creates the container, starts it once, stops it on request, and records its exit.
 //!
-//! The engine does what the kernel does for a program: the container lives on when this process dies, and the next supervisor finds
-//! it by its name. What the container says is copied into the job's log from the engine's own, so nothing of it is lost between two
-//! supervisors.
+//! The engine does what the kernel does for a program: the container lives on when this process dies, and the next
+//! supervisor finds it by its name. What the container says is copied into the job's log from the engine's own, so
+//! nothing of it is lost between two supervisors.
 
 mod adopt;
 mod follow;
@@ -31,7 +31,7 @@ use signals::{SignalEvent, Signals};
 /// Between two questions to an engine that does not answer.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// How often a container that is nowhere is looked for before it is believed: it may be about to be there.
+/// How many searches for a missing container fail before it counts as missing: it may be about to be created.
 const LOOKS: u32 = 3;
 
 /// One job, for as long as this process supervises it.

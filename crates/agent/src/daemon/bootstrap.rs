@@ -49,8 +49,8 @@ pub struct NodeInventory {
 }
 
 impl NodeInventory {
-    /// Finds our libraries, makes the simulated GPUs ready where they are wanted, and looks at the GPUs. `in_use`: jobs
-    /// hold simulated GPUs, which must not change under them.
+    /// Finds our libraries, prepares the simulated GPUs if they are wanted, and observes the GPUs. `in_use`: jobs hold
+    /// simulated GPUs, which must not change under them.
     ///
     /// # Errors
     /// When a library is missing, or there is no GPU.

@@ -17,7 +17,7 @@ use crate::host::error::internal;
 /// How long a start may take: measuring contexts on a cold machine takes seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How often it is looked at.
+/// Interval of checking it.
 const LOOK: Duration = Duration::from_millis(5);
 
 pub fn start(home: &Home) -> Result<(), Error> {

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! machine      the driver and its GPUs, asked in a process of its own: a broken driver may hang or crash
-//! driver gpus limiter places system conflicts      each looks at facts and makes findings of them
+//! driver gpus limiter places system conflicts      each turns facts into findings
 //! ```
-//! Nothing is changed: what has to be tried is tried in a temporary folder that is removed again. Whether a daemon serves is
-//! the command line's to find out, as any other client would.
+//! Nothing is changed: every trial uses a temporary folder that is removed again. The command line finds out whether a
+//! daemon serves, as any other client would.
 
 mod conflicts;
 mod driver;
@@ -26,7 +26,7 @@ use crate::config::{Simulated, library};
 use crate::daemon::bootstrap::PRELOAD;
 use machine::Machine;
 
-/// Looks at everything; `sim` is what `--sim` said.
+/// Runs all checks; `sim` is the value of `--sim`.
 pub fn doctor(sim: Option<&str>) -> Vec<Finding> {
     let home = Home::from_env();
     let simulated = SimulatedHere::make(sim);

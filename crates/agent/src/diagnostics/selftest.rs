@@ -5,8 +5,9 @@
 //!                                      └─► racers, several at once (race)
 //! lead ──► v1::Selftest on stdout
 //! ```
-//! Each attempt has a process of its own: a driver that crashes or hangs costs one row. What the processes say is not taken on
-//! trust alone: the slice's account must have counted a refusal, or it was the GPU that was full and not the slice.
+//! Each attempt has a process of its own: a driver that crashes or hangs costs one row. What the processes say is not
+//! taken on trust alone: the slice's ledger must have counted a refusal, or it was the GPU that was full and not the
+//! slice.
 
 mod race;
 
@@ -43,8 +44,8 @@ struct AttemptReport {
 
 type Failure = Box<dyn std::error::Error>;
 
-/// `divvy probe-limits`: tries what the words say against a limit in bytes and prints what came of it; without words everything,
-/// each in a process of its own.
+/// `divvy probe-limits`: tries what the words say against a limit in bytes and prints what came of it; without words
+/// everything, each in a process of its own.
 pub fn probe_limits(limit: u64, words: &[String]) -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words[..] {
@@ -205,7 +206,7 @@ fn form() -> Option<LimiterForm> {
     }
 }
 
-/// Where this process runs, by NVML's account.
+/// Where this process runs, as NVML reports.
 struct GpuEnvironment {
     identity: Identity,
     /// Bytes of the instance it has, where the GPU is divided (MIG).
@@ -214,7 +215,8 @@ struct GpuEnvironment {
     cuda_version: String,
 }
 
-/// The GPU that CUDA shows this process. The leader must hold no memory while others race for it, so it makes no context.
+/// The GPU that CUDA shows this process. The leader must hold no memory while others race for it, so it makes no
+/// context.
 fn gpu_environment() -> Result<GpuEnvironment, Failure> {
     let nvml = Nvml::load(None)?;
     let uuid = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The exec client: the agent's connection to the exec server of a job's supervisor. Everything here may wait for it
+//! The exec client: the daemon's connection to the exec server of a job's supervisor. Everything here may wait for it
 //! for a while, so it is for threads that may wait.
 
 use std::io::{self, IoSlice, Read as _, Write as _};
@@ -19,7 +19,7 @@ use crate::job_dir::{JobDir, StartRecord};
 /// How long a supervisor may take to listen. It does little else.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Between two looks for a door that is being opened.
+/// Interval of checking for a socket that is being opened.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// The supervisor of a job is stopped (SIGSTOP): it takes no call until it goes on.
@@ -100,7 +100,8 @@ fn is_not_listening(error: &io::Error) -> bool {
     )
 }
 
-/// By the folder's descriptor: the path of a socket has at most 107 bytes (unix(7)), and that of a job's folder may have more.
+/// By the folder's descriptor: the path of a socket has at most 107 bytes (unix(7)), and that of a job's folder may
+/// have more.
 fn connect(dir: &Path) -> io::Result<UnixStream> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = openat(CWD, dir, flags, Mode::empty())?;

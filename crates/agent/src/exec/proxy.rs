@@ -99,7 +99,7 @@ pub fn client_streams() -> (mpsc::Sender<Frame>, mpsc::Receiver<Frame>, ClientSt
     )
 }
 
-/// The agent's ends of what a guest runs on.
+/// The daemon's ends of what a guest runs on.
 pub enum AgentStdio {
     Terminal(OwnedFd),
     Pipes {
@@ -109,7 +109,7 @@ pub enum AgentStdio {
     },
 }
 
-/// A terminal or a pipe whose other end may block.
+/// A terminal or a pipe with an end that may block on the other side.
 fn unblocked(descriptor: OwnedFd) -> io::Result<OwnedFd> {
     let flags = rustix::fs::fcntl_getfl(&descriptor)?;
     rustix::fs::fcntl_setfl(&descriptor, flags | OFlags::NONBLOCK)?;
@@ -125,8 +125,8 @@ fn receiver(descriptor: OwnedFd) -> io::Result<pipe::Receiver> {
     pipe::Receiver::from_owned_fd_unchecked(unblocked(descriptor)?)
 }
 
-/// Sees to a guest that its supervisor has started, until it has ended or its client is gone: then the line is cut, and the guest is
-/// hung up.
+/// Sees to a guest that its supervisor has started, until it has ended or its client is gone: then the line is cut, and
+/// the guest is hung up.
 ///
 /// # Errors
 /// When the descriptors cannot be waited on; the guest is hung up then.

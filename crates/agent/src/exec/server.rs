@@ -1,5 +1,5 @@
 //! The exec server in a job's supervisor: accepts calls, starts exec sessions, reports their exits. It never waits for
-//! another process, except briefly for the agent.
+//! another process, except briefly for the daemon.
 
 use std::fs;
 use std::io::{self, IoSliceMut, Read as _, Write as _};
@@ -17,13 +17,14 @@ use rustix::process::{Signal, kill_process, kill_process_group};
 use super::{EXEC_SOCKET, ExecReply, ExecRequest, LARGEST};
 use crate::host::process;
 
-/// The signal on which a supervisor opens its door: few jobs have guests, and a socket is a file that is made and deleted.
+/// The signal on which a supervisor opens its door: few jobs have guests, and a socket is a file that is made and
+/// deleted.
 pub const OPEN_EXEC_SIGNAL: i32 = signal_hook::consts::SIGUSR1;
 
 /// Guests of one job at once. Each is a descriptor of its supervisor, which has 1024 as a rule.
 const MAX_SESSIONS: usize = 128;
 
-/// How long the rest of a call may take to come. The agent sends it in one go.
+/// How long the rest of a call may take to come. The daemon sends it in one go.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The listening socket, and the accepted calls.

@@ -1,4 +1,4 @@
-//! Pseudo-terminals for exec sessions: the agent opens one, and the session makes it its controlling terminal.
+//! Pseudo-terminals for exec sessions: the daemon opens one, and the session makes it its controlling terminal.
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -41,8 +41,8 @@ pub fn resize(terminal: &OwnedFd, rows: u16, columns: u16) -> io::Result<()> {
     Ok(tcsetwinsize(terminal.as_fd(), size)?)
 }
 
-/// `divvy on-terminal FILE NAME ARGS…`: becomes that program, in a session whose terminal is standard input. Only the program itself
-/// can do that, before it is the program.
+/// `divvy on-terminal FILE NAME ARGS…`: becomes that program, in a session with standard input as its terminal. Only
+/// the program itself can do that, before it is the program.
 pub fn on_terminal(words: &[OsString]) -> ExitCode {
     let [file, name, args @ ..] = words else {
         return fail("usage: divvy on-terminal FILE NAME ARGS…", 125);

@@ -125,7 +125,7 @@ impl Attribution {
         person
     }
 
-    /// What is to be seen inside; looked at again only when it holds more or less than then.
+    /// The evidence found inside; read again only when it holds more or less than then.
     pub fn evidence(
         &mut self,
         pid: u32,
@@ -145,8 +145,8 @@ impl Attribution {
         }
     }
 
-    /// Those of `owners` that were of a container and have ended. `met`: namespaces that may be a container's, of which no process
-    /// is known by itself.
+    /// Those of `owners` that were of a container and have ended. `met`: namespaces that may be a container's, of which
+    /// no process is known by itself.
     pub fn exited_in_namespaces(
         &mut self,
         owners: impl Iterator<Item = ProcessIdentity>,

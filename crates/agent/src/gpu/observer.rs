@@ -21,10 +21,10 @@ use super::{GpuOccupancy, Power};
 use crate::host::process::Process;
 use crate::host::process::evidence::KnownFiles;
 
-/// Between two looks while there are jobs.
+/// Interval of observations while there are jobs.
 pub const INTERVAL: Duration = Duration::from_millis(250);
 
-/// Between two looks while there are none: then only what strangers hold can change.
+/// Interval of observations without jobs: only the memory of unmanaged processes can change then.
 pub const IDLE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// After a suspicious sample: long enough for an exiting process to be gone.
@@ -43,7 +43,7 @@ pub struct Observer {
     kin: Mutex<Attribution>,
     schedule: Mutex<PollSchedule>,
     changed: Condvar,
-    /// How many of the looks that were asked for the cycle has been told of.
+    /// How many of the requested observations the controller has received.
     completed: watch::Sender<u64>,
 }
 
@@ -51,16 +51,16 @@ pub struct Observer {
 struct PollSchedule {
     is_busy: bool,
     is_urgent: bool,
-    /// How many looks were asked for, ever.
+    /// How many observations were requested, ever.
     requested: u64,
-    /// How many of them a look was begun for.
+    /// For how many of the requests an observation has begun.
     started: u64,
     /// Since when the driver is asked.
     in_flight_since: Option<Instant>,
 }
 
 impl PollSchedule {
-    /// From one look to the next.
+    /// The current interval of observations.
     fn interval(self) -> Duration {
         match self {
             Self {
@@ -90,7 +90,7 @@ impl Observer {
         }
     }
 
-    /// A slice is to be looked at from now on.
+    /// A slice is to be observed from now on.
     pub fn register(&self, job: JobId, entry: WatchedJob) {
         Arc::make_mut(&mut *lock(&self.roster)).register(job, entry);
     }
@@ -116,7 +116,7 @@ impl Observer {
         lock(&self.kin).owning_job(process, &roster)
     }
 
-    /// Looks now.
+    /// Observes the GPUs now.
     ///
     /// # Errors
     /// When the driver cannot be asked.
@@ -136,7 +136,8 @@ impl Observer {
         ))
     }
 
-    /// Waits until the cycle has been told of a look that began after this call; of a driver that does not answer, not for long.
+    /// Waits until the controller has received an observation that began after this call. If the driver does not
+    /// answer, the wait is short.
     pub async fn wait_for_fresh_sample(&self) {
         if self.is_unresponsive() {
             return;
@@ -178,7 +179,7 @@ impl Observer {
         self.source.occupancy()
     }
 
-    /// Whether there is anything to look at often.
+    /// Sets whether there are jobs that need frequent observation.
     pub fn set_busy(&self, busy: bool) {
         let mut pace = lock(&self.schedule);
         if std::mem::replace(&mut pace.is_busy, busy) != busy {
@@ -190,7 +191,7 @@ impl Observer {
         lock(&self.schedule).is_busy
     }
 
-    /// The next look is to come soon.
+    /// Requests an observation soon.
     pub fn sample_soon(&self) {
         lock(&self.schedule).is_urgent = true;
         self.changed.notify_all();
@@ -216,7 +217,7 @@ impl Observer {
             .map(drop)
     }
 
-    /// Waits until the next look is due, after one that was at `last`; for how many that were asked for it is.
+    /// Waits until the next observation is due, after one at `last`; returns the number of requests that it answers.
     fn wait_until_due(&self, last: Instant) -> u64 {
         let mut pace = lock(&self.schedule);
         loop {

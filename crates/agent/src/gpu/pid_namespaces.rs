@@ -1,8 +1,9 @@
 //! PID namespace translation: maps pids as containers see them to host pids, and finds those that have exited.
 //!
-//! A slot says the pid that its process knows. From here such a process is found by that pid, its start time and its namespace, once;
-//! from then on by the pid it has here. Only namespaces that are seen from here are judged: those of a job's own first processes, and
-//! others once a process was seen in them. From the machine's first namespace all are seen.
+//! A slot says the pid that its process knows. From here such a process is found by that pid, its start time and its
+//! namespace, once; from then on by the pid it has here. Only namespaces that are seen from here are judged: those of a
+//! job's own first processes, and others once a process was seen in them. From the machine's first namespace all are
+//! seen.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -29,8 +30,8 @@ pub struct NamespacePids {
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 impl NamespacePids {
-    /// Those of `owners` that have ended by `now`, of the namespaces in `seen`, and of those in `met` that turn out to be seen from
-    /// here.
+    /// Those of `owners` that have ended by `now`, of the namespaces in `seen`, and of those in `met` that turn out to
+    /// be seen from here.
     pub fn update_exited(
         &mut self,
         owners: impl Iterator<Item = ProcessIdentity>,
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_ended_is_told_and_who_was_never_there_too() {
+    fn ended_and_unknown_processes_are_reported() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let process = Process::with_pid(child.id()).unwrap();
         let own = evidence::namespaced_pid(child.id());
@@ -126,11 +127,11 @@ mod tests {
             pid_namespace: namespace + 1,
             ..owner
         };
-        let (mut abroad, seen) = (NamespacePids::default(), BTreeSet::from([namespace]));
+        let (mut pids, seen) = (NamespacePids::default(), BTreeSet::from([namespace]));
         let all = [owner, never, elsewhere];
         let (none, now) = (BTreeSet::new(), Instant::now());
         let mut gone = |owners: &[ProcessIdentity]| {
-            abroad.update_exited(owners.iter().copied(), &seen, &none, now)
+            pids.update_exited(owners.iter().copied(), &seen, &none, now)
         };
         assert_eq!(gone(&all), HashSet::from([never]));
         child.kill().unwrap();
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_namespace_that_nobody_was_seen_in_only_the_machines_first_one_can_tell() {
+    fn only_the_initial_namespace_reports_for_a_namespace_without_processes() {
         let here = process::own_pid_namespace();
         let of = |pid_namespace| ProcessIdentity {
             pid: 1,

@@ -32,7 +32,7 @@ pub struct NodeSample {
     /// GPUs that do not answer.
     pub troubles: Vec<FaultyGpu>,
     pub processes: HashMap<u32, AttributedProcess>,
-    /// What was seen inside those without an account.
+    /// The evidence found inside those without a ledger.
     pub evidence: HashMap<u32, ProcessEvidence>,
     pub ledgers: BTreeMap<JobId, SliceReading>,
     /// Processes of containers that have ended, by what they called themselves.
@@ -59,15 +59,15 @@ pub struct MigProcess {
     pub job: Option<JobId>,
 }
 
-/// A slice and its account.
+/// A slice and its ledger.
 #[derive(Clone, Debug)]
 pub struct SliceReading {
     spec: SliceSpec,
-    /// Why the account cannot be read, where it cannot.
+    /// Why the ledger cannot be read, where it cannot.
     pub snapshots: Result<LedgerSnapshots, String>,
 }
 
-/// A slice's account around one question to the driver.
+/// A slice's ledger before and after one query of the driver.
 #[derive(Clone, Debug)]
 pub struct LedgerSnapshots {
     before: Snapshot,
@@ -166,7 +166,7 @@ fn listed_processes(gpu: &ObservedGpu) -> impl Iterator<Item = &GpuProcess> {
         .chain(devices.flat_map(|device| &device.processes))
 }
 
-/// Now, as [`Look::at`] has it.
+/// Now, in the clock of [`NodeSample::at`].
 pub fn now() -> reconcile::BootNanos {
     boot_ns()
 }
@@ -309,21 +309,22 @@ impl NodeSample {
         })
     }
 
-    /// A GPU in MIG mode: its memory is the instances', and the hardware keeps them apart, so that there is nothing to weigh.
+    /// A GPU in MIG mode: its memory is the instances', and the hardware keeps them apart, so that there is nothing to
+    /// weigh.
     fn sample_mig_gpu(
         &mut self,
         gpu: &ObservedGpu,
         roster: &WatchedJobs,
         kin: &mut Attribution,
     ) -> GpuSample {
-        let (mut strangers, mut tenants) = (Vec::new(), Vec::new());
+        let (mut unmanaged, mut tenants) = (Vec::new(), Vec::new());
         for process in listed_processes(gpu) {
             if let Some(None) = self.job_of(process.pid, roster, kin) {
-                strangers.push(process.pid);
+                unmanaged.push(process.pid);
             }
         }
-        strangers.sort_unstable();
-        strangers.dedup();
+        unmanaged.sort_unstable();
+        unmanaged.dedup();
         for instance in gpu.active_mig().iter().flat_map(|mig| &mig.instances) {
             let processes = instance.devices.iter().flat_map(|device| &device.processes);
             for GpuProcess { pid, .. } in processes {
@@ -339,7 +340,7 @@ impl NodeSample {
         GpuSample {
             observed: gpu.clone(),
             sample: Sample::default(),
-            unmanaged: strangers,
+            unmanaged,
             mig_processes: tenants,
         }
     }

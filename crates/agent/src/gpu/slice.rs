@@ -20,7 +20,7 @@ use crate::host::process::{self, Process};
 use crate::host::run_as::Identity;
 use crate::model::job::AllocationStats;
 
-/// A slice's account, read under what the agent has granted: the slice's own control file may be its job's to write.
+/// A slice's ledger, read under what the daemon has granted: the slice's own control file may be its job's to write.
 #[derive(Debug)]
 pub struct GrantedSlice {
     reader: Reader,
@@ -39,12 +39,12 @@ impl GrantedSlice {
         })
     }
 
-    /// What the agent has granted, and written into the slice's control file.
+    /// What the daemon has granted, and written into the slice's control file.
     pub fn granted(&self) -> SliceSpec {
         self.lock().clone()
     }
 
-    /// Everything the account says now, under what was granted.
+    /// The ledger's present content, under what was granted.
     ///
     /// # Errors
     /// As [`Reader::read`].
@@ -65,7 +65,7 @@ impl GrantedSlice {
     }
 }
 
-/// What a job has done to its slice's control file, before the agent put it right.
+/// What a job has done to its slice's control file, before the daemon put it right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tampering {
     /// It wrote over it.
@@ -93,7 +93,7 @@ impl std::fmt::Display for Tampering {
     }
 }
 
-/// A slice that the agent holds open.
+/// A slice that the daemon holds open.
 pub struct HeldSlice {
     folder: PathBuf,
     control: Control,
@@ -161,8 +161,9 @@ impl HeldSlice {
         Ok(Self::with(folder, control, spec)?)
     }
 
-    /// Takes over a slice that an earlier agent made, with what the journal says of it: its job may have written into it since.
-    /// What that agent had the limit count besides is in no journal, and is believed as far as the job loses by it alone.
+    /// Takes over a slice that an earlier daemon made, with what the journal says of it: its job may have written into
+    /// it since. What that daemon had the limit count besides is in no journal, and is believed as far as the job loses
+    /// by it alone.
     pub fn adopt(folder: &Path, cut: &SliceConfig<'_>) -> Result<Box<Self>, SliceError> {
         let mut spec = cut.spec();
         let found = Slice::open(folder).map(|slice| slice.spec().clone());
@@ -182,7 +183,7 @@ impl HeldSlice {
         Ok(Self::with(folder, control, spec)?)
     }
 
-    /// Opens a slice of a run without an agent, of which nothing but its files tells what it was granted.
+    /// Opens a slice of a run without a daemon, of which nothing but its files tells what it was granted.
     pub fn open(folder: &Path) -> Result<Box<Self>, SliceError> {
         let control = Control::open_writable(folder)?;
         let spec = Slice::open(folder)?.spec().clone();
@@ -198,8 +199,8 @@ impl HeldSlice {
         }))
     }
 
-    /// Puts the control file right where its job has changed it, and says what it had done. A file that is missing or was cut short
-    /// stays so: its job gets no memory by it.
+    /// Puts the control file right where its job has changed it, and says what it had done. A file that is missing or
+    /// was cut short stays so: its job gets no memory by it.
     ///
     /// # Errors
     /// When another file lies in its place and the right one cannot be put there.
@@ -230,7 +231,7 @@ impl HeldSlice {
         Arc::clone(&self.reader)
     }
 
-    /// Tells the slice's processes that the agent lives.
+    /// Tells the slice's processes that the daemon lives.
     pub fn heartbeat(&self) {
         self.control.heartbeat(boot_ns());
     }
@@ -267,7 +268,7 @@ impl HeldSlice {
         self.control.set_unseen(gpu, bytes.get());
     }
 
-    /// The slice as looks know it, with the processes that its job's tree grows from as far as they are known.
+    /// The slice as observations know it, with the known processes at the root of its job's process tree.
     pub fn to_watched_job(&self, roots: Vec<Process>) -> WatchedJob {
         WatchedJob {
             ledger: Some(SliceLedger {
@@ -280,8 +281,8 @@ impl HeldSlice {
         }
     }
 
-    /// Gives back what dead processes held once the driver has let go of it. Looks at every slot, so only called when there
-    /// is a dead one.
+    /// Gives back what dead processes held once the driver has released it. It reads every slot, so it is only called
+    /// when there is a dead process.
     pub fn reap(&self, listed: &dyn Fn(&ProcessIdentity) -> Listed) -> Result<(), OpenError> {
         let now = boot_ns();
         self.reader.slice().reap(now, listed).map(drop)
@@ -344,7 +345,7 @@ pub fn allocation_stats(snapshot: &Snapshot, gpu: usize) -> AllocationStats {
     }
 }
 
-/// Lets a slice be used by the programs of another user: the account is theirs to write, the limits stay the agent's.
+/// Lets a slice be used by the programs of another user: the ledger is theirs to write, the limits stay the daemon's.
 pub fn chown_to_user(folder: &Path, user: &Identity) -> Result<(), SliceError> {
     let slots = folder.join("slots");
     let give = || -> io::Result<()> {
@@ -436,7 +437,7 @@ mod tests {
         }
     }
 
-    /// Writes a word into the control file, as a job of the agent's own user can.
+    /// Writes a word into the control file, as a job of the daemon's own user can.
     fn forge(folder: &Path, at: u64, word: u64) {
         use std::os::unix::fs::FileExt;
         let file = fs::File::options().write(true).open(folder.join("control"));
@@ -472,7 +473,7 @@ mod tests {
         forge(&folder, 272, 40 << 30);
         let told = held.repair().unwrap().unwrap().to_string();
         assert_eq!(told, "limit of its GPU 0: 40.0 GiB instead of 8.0 GiB");
-        // What the agent changes itself is no forgery.
+        // What the daemon changes itself is no forgery.
         held.resize(
             &[Grant {
                 memory: Bytes::gib(2),
@@ -519,7 +520,7 @@ mod tests {
             );
             assert_eq!(limit(&folder), Bytes::gib(8), "byte {at}");
         }
-        // What an earlier agent had counted besides stays, and is no more than the whole.
+        // What an earlier daemon had counted besides stays, and is no more than the whole.
         forge(&folder, 296, 3 << 30);
         let held = HeldSlice::adopt(&folder, &cut).unwrap();
         assert_eq!(held.read().unwrap().usage(0).unseen, 3 << 30);

@@ -24,7 +24,7 @@ pub trait GpuDriver: Send + Sync {
     /// When it cannot be asked.
     fn version(&self) -> Result<String, SourceError>;
 
-    /// The GPU itself, for whoever changes it.
+    /// The handle of a GPU, for changes to it.
     ///
     /// # Errors
     /// When there is none.
@@ -103,7 +103,7 @@ impl Source {
         self.driver.version()
     }
 
-    /// The GPU itself, for whoever changes it.
+    /// The handle of a GPU, for changes to it.
     pub fn device(&self, gpu: &GpuUuid) -> Result<Box<dyn Gpu + '_>, SourceError> {
         self.driver.gpu(gpu)
     }
@@ -117,7 +117,7 @@ impl Source {
             .observe(&|gpu, uuid, total| self.mig_state(gpu, uuid, total))
     }
 
-    /// What is on the GPUs that answer; takes nothing from the looks' own figures.
+    /// The processes and memory of the GPUs that answer; leaves the figures of observations as they are.
     ///
     /// # Errors
     /// When not even the number of GPUs can be told.
@@ -125,7 +125,8 @@ impl Source {
         self.driver.occupancy()
     }
 
-    /// What GPUs draw, by index: of those that answer and say so. For whoever wants to know, so that no look takes longer for it.
+    /// The power draw of GPUs by index, of those that report it. It is apart from observations, so that none takes
+    /// longer for it.
     pub fn power(&self) -> BTreeMap<u32, Power> {
         self.driver.power()
     }

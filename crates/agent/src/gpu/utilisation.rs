@@ -14,7 +14,7 @@ use crate::model::usage::meter::{ReportedUtilisation, UtilisationSample};
 /// How often the driver is asked: its samples are of up to a second (nvml.h, `nvmlUtilization_t`).
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What was done longer ago is not in its last samples: two looks of a daemon that has no jobs, and a little.
+/// The driver's last samples do not reach further back: two idle observation intervals, and a little.
 const MAX_SPAN: Duration = Duration::from_secs(5);
 
 /// What was asked before.
@@ -29,8 +29,8 @@ struct LastQuery {
 }
 
 impl UtilizationSampler {
-    /// What was done on the GPU since it was last asked for; nothing when that is too short a time ago, the first time, and
-    /// where the driver does not tell. Nothing but figures rests on it, so an error is no more than that.
+    /// What was done on the GPU since it was last asked for; nothing when that is too short a time ago, the first time,
+    /// and where the driver does not tell. Nothing but figures rests on it, so an error is no more than that.
     pub fn sample(
         &self,
         device: &Device<'_>,

@@ -14,7 +14,7 @@ use crate::host::process::{self, Process};
 /// A job that holds something.
 #[derive(Clone, Debug)]
 pub struct WatchedJob {
-    /// `None` for one whose GPUs are MIG instances: it has no account, and needs none.
+    /// `None` for a job on MIG instances: it has no ledger, and needs none.
     pub ledger: Option<SliceLedger>,
     /// Its supervisor and its program, as far as they are known; also dead ones.
     pub roots: Vec<Process>,
@@ -25,7 +25,7 @@ pub struct WatchedJob {
 }
 
 impl WatchedJob {
-    /// A job whose GPUs are MIG instances.
+    /// A job on MIG instances.
     pub fn without_ledger() -> Self {
         Self {
             ledger: None,
@@ -48,7 +48,7 @@ pub struct SliceLedger {
 #[derive(Clone, Debug, Default)]
 pub struct WatchedJobs {
     entries: BTreeMap<JobId, WatchedJob>,
-    /// PID namespaces of containers, and whose they are.
+    /// PID namespaces of containers, with the job of each.
     namespaces: BTreeMap<u64, JobId>,
     version: u64,
 }
@@ -93,7 +93,7 @@ impl WatchedJobs {
         self.entries.contains_key(&job)
     }
 
-    /// Those that have an account.
+    /// Those with a ledger.
     pub fn ledgers(&self) -> impl Iterator<Item = (JobId, &SliceLedger)> {
         self.iter()
             .filter_map(|(job, entry)| Some((job, entry.ledger.as_ref()?)))
@@ -113,7 +113,7 @@ impl WatchedJobs {
         self.namespaces.keys().copied().collect()
     }
 
-    /// The job in whose container one is that is in this PID namespace.
+    /// The job of the container with this PID namespace.
     pub fn job_of_namespace(&self, namespace: u64) -> Option<JobId> {
         self.namespaces.get(&namespace).copied()
     }
@@ -128,7 +128,7 @@ impl WatchedJobs {
         self.entries.values().any(|entry| entry.cgroup.is_some())
     }
 
-    /// The job in whose control group, or in a group below it, one is that is in this group.
+    /// The job with this control group, or with one above it.
     pub fn job_of_cgroup(&self, group: &Path) -> Option<JobId> {
         let above = |entry: &WatchedJob| {
             let own = entry.cgroup.as_ref().filter(|own| group.starts_with(own))?;
@@ -158,7 +158,7 @@ impl WatchedJobs {
             .map(|(job, _)| job)
     }
 
-    /// The job whose supervisor led this session. The kernel keeps a session's number while it has members.
+    /// The job with a supervisor that led this session. The kernel keeps a session's number while it has members.
     pub fn job_of_session(&self, session: u32) -> Option<JobId> {
         let leads = |root: &Process| {
             let now = Process::with_pid(session);

@@ -1,12 +1,12 @@
 //! Control groups (cgroups(7), version 2): one for each job, so that all its processes can be found and killed at once.
 //!
 //! ```text
-//! the agent's own group, delegated to it
+//! the daemon's own group, delegated to it
 //!   divvy-INSTANCE-JOB/   the program, born there, and all that descends from it; not the supervisor
 //! ```
-//! Of what the kernel can limit by them only the number of processes is: `pids` is the one controller that may be turned on in a group
-//! that has processes of its own, and the agent stays in its group (cgroup-v2, "No Internal Process Constraint" and "Threads").
-//! Elsewhere a job is its session and what its supervisor, a subreaper, takes in.
+//! Of what the kernel can limit by them only the number of processes is: `pids` is the one controller that may be
+//! turned on in a group that has processes of its own, and the daemon stays in its group (cgroup-v2, "No Internal
+//! Process Constraint" and "Threads"). Elsewhere a job is its session and what its supervisor, a subreaper, takes in.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -56,8 +56,8 @@ pub struct CgroupStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroup(PathBuf);
 
-/// What the groups of this instance's jobs are called, before their numbers, below the group of this process; or why there can be
-/// none.
+/// What the groups of this instance's jobs are called, before their numbers, below the group of this process; or why
+/// there can be none.
 pub fn job_cgroup_prefix(instance: &str) -> Result<PathBuf, String> {
     let own = delegated_parent()?;
     let name = format!("divvy-{instance}-");
@@ -184,8 +184,8 @@ impl Cgroup {
         name.into()
     }
 
-    /// Makes the group and opens the way into it and back. Done before anything is mounted: what a path leads to afterwards is
-    /// another matter.
+    /// Makes the group and opens the way into it and back. Done before anything is mounted: what a path leads to
+    /// afterwards is another matter.
     ///
     /// # Errors
     /// When it cannot be made or opened.
@@ -208,8 +208,8 @@ impl Cgroup {
         open().inspect_err(|_| self.remove_if_empty())
     }
 
-    /// A job that forks without end must not keep others from their start. Answers how many processes the kernel lets it have; `None`
-    /// where it does not count them.
+    /// A job that forks without end must not keep others from their start. Answers how many processes the kernel lets
+    /// it have; `None` where it does not count them.
     fn set_max_tasks(&self, most: Option<u64>) -> Option<u64> {
         let mut file = to_write(&self.0.join(PIDS)).ok()?;
         let most = most?;
@@ -282,7 +282,8 @@ impl CgroupEntry {
             .ok_or_else(|| pids_unavailable_reason(own).unwrap_or_else(refused))
     }
 
-    /// Does this inside of the group, so that what it starts is born there. Going in waits for every processor of the machine.
+    /// Does this inside of the group, so that what it starts is born there. Going in waits for every processor of the
+    /// machine.
     ///
     /// # Errors
     /// When this process cannot get in, and then nothing was done; or not out again.

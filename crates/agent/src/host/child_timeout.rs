@@ -23,7 +23,7 @@ pub fn run_with_timeout(command: &mut Command, patience: Duration) -> io::Result
     wait_with_timeout(child, patience)
 }
 
-/// Waits for a child whose output is piped.
+/// Waits for a child with piped output.
 ///
 /// # Errors
 /// As [`ask`].

@@ -1,5 +1,5 @@
-//! The clocks: the time of day, to the microsecond that the journal keeps (a time is the same before and after a restart), and the clocks
-//! that nobody can set.
+//! The clocks: the time of day, in the journal's microseconds (a time is the same before and after a restart), and the
+//! monotonic clocks.
 
 use std::ops::Add;
 use std::time::{self, Duration};

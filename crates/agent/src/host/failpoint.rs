@@ -1,8 +1,9 @@
 //! Failpoints: named crash points at which a test kills the daemon, as by `kill -9`.
 //!
-//! `DIVVY_CRASH_AT=mig.create.gi` ends the process the first time it comes to that point, `DIVVY_CRASH_AT=journal.commit:5` the fifth
-//! time; a daemon hands the variable on to its supervisors, whose points begin with `supervise` and `container`. Debug builds only.
-//! A machine that a test has installed hears of every point, and may end the daemon or have its disk full.
+//! `DIVVY_CRASH_AT=mig.create.gi` ends the process the first time it comes to that point,
+//! `DIVVY_CRASH_AT=journal.commit:5` the fifth time. A daemon passes the variable to its supervisors; their points
+//! begin with `supervise` and `container`. Debug builds only. A machine that a test has installed is told of every
+//! point, and may end the daemon or fill its disk.
 
 use std::io;
 use std::process::Command;

@@ -5,12 +5,14 @@
 //! 0                        begins                         size
 //! ├──── given back ────────┼──── what is kept ────────────┤◄── the program appends
 //! ```
-//! Programs hold the file open and write to it themselves, so nothing is copied, nobody has to keep up with them, and a supervisor that
-//! is stopped or killed stops no output. Of the usual ways the one (another file, as with `rename`) needs somebody between the program
-//! and the file for all its life, and the other (copy and truncate) loses what is written between the two. Here what is appended
-//! meanwhile is appended, and every byte keeps its place, by which readers and the supervisors of containers go on.
+//! Programs hold the file open and write to it themselves. So nothing is copied, no process has to keep up with them,
+//! and a stopped or killed supervisor stops no output. Of the usual ways, renaming to another file needs a process
+//! between the program and the file for all its life. Copying and truncating loses what the program writes between the
+//! two. Here the program keeps appending meanwhile, and every byte keeps its offset, by which readers and the
+//! supervisors of containers go on.
 //!
-//! Where the file system has no holes (NFS before 4.2 for one) nothing is given back, which the daemon and `doctor` say.
+//! Where the file system has no holes (NFS before 4.2 for one) nothing is given back, which the daemon and `doctor`
+//! say.
 
 use std::fs::File;
 use std::io;
@@ -21,14 +23,15 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, fstatvfs, seek};
 use rustix::io::Errno;
 
-/// Holes begin and end between blocks, and no file system in use has larger ones (ZFS: 128 KiB by default, ext4, XFS, Btrfs: 4 KiB).
+/// Holes begin and end between blocks, and no file system in use has larger ones (ZFS: 128 KiB by default, ext4, XFS,
+/// Btrfs: 4 KiB).
 const BLOCK: u64 = 128 << 10;
 
 /// Below this free disk space a log keeps a sixteenth of its limit: the daemon's journal needs the rest. SQLite writes
 /// its own log of 4 MiB (1000 pages) before it starts over; the rest is for other writers until the next check.
 const SHORT: u64 = 64 << 20;
 
-/// Between two looks.
+/// Interval of checking the size.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The same while much is written.
@@ -43,7 +46,7 @@ pub struct LogTrimmer {
 }
 
 impl LogTrimmer {
-    /// Of a log that holds `most` bytes at most, but for what is written between two looks.
+    /// Keeps a log at `most` bytes, plus what the program writes between two checks.
     pub fn new(most: u64) -> Self {
         Self {
             max_bytes: most,
@@ -52,12 +55,12 @@ impl LogTrimmer {
         }
     }
 
-    /// How long until the next look.
+    /// How long until the next check.
     pub fn until_next_check(&self) -> Duration {
         self.next_check.saturating_duration_since(Instant::now())
     }
 
-    /// Looks if it is time to.
+    /// Checks and trims the log if a check is due.
     pub fn trim_if_due(&mut self, log: impl AsFd) {
         if self.until_next_check().is_zero() {
             self.trim(log);
@@ -73,8 +76,8 @@ impl LogTrimmer {
     }
 }
 
-/// Gives the beginning of a log back if it holds more than `most` bytes, so that three quarters of them are left; answers what it holds
-/// then.
+/// Gives the beginning of a log back if it holds more than `most` bytes, so that three quarters of them are left;
+/// answers what it holds then.
 fn punch_hole(log: impl AsFd, most: u64) -> io::Result<u64> {
     let log = log.as_fd();
     let found = fstat(log)?;

@@ -17,7 +17,7 @@ use super::process::{Process, to_rustix_pid};
 
 /// What the daemon asks of its machine.
 pub trait Machine: Sync {
-    /// CLOCK_MONOTONIC, which nobody can set.
+    /// CLOCK_MONOTONIC, which no process can set.
     fn monotonic(&self) -> Instant;
 
     /// The time of day.

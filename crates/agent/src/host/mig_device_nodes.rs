@@ -1,8 +1,9 @@
 //! MIG device nodes: the files in `/dev` that a container needs for an instance, and that a device cgroup has to allow.
 //!
-//! The driver opens `/dev/nvidiactl`, `/dev/nvidia-uvm[-tools]`, the GPU's `/dev/nvidiaN`, and the two capability files of the
-//! instance, whose numbers stand under `/proc/driver/nvidia/capabilities` (MIG User Guide, "Device Nodes and Capabilities"). The
-//! files of `mig/config` and `mig/monitor` are never among them: they are rights over the whole machine.
+//! The driver opens `/dev/nvidiactl`, `/dev/nvidia-uvm[-tools]`, the GPU's `/dev/nvidiaN`, and the two capability files
+//! of the instance. Their numbers stand under `/proc/driver/nvidia/capabilities` (MIG User Guide, "Device Nodes and
+//! Capabilities"). The files of `mig/config` and `mig/monitor` are never among them: they are rights over the whole
+//! machine.
 
 use std::fs;
 use std::io;
@@ -14,7 +15,8 @@ use serde::{Deserialize, Serialize};
 const CAPABILITIES: &str = "proc/driver/nvidia/capabilities";
 const FILES: &str = "dev/nvidia-caps";
 
-/// In each GPU's numbers: 15 GPU instances, each with itself and 8 compute instances (nv-caps.c). Three come before all.
+/// In each GPU's numbers: 15 GPU instances, each with itself and 8 compute instances (nv-caps.c). Three come before
+/// all.
 const OF_A_GPU: u32 = 135;
 const OF_AN_INSTANCE: u32 = 9;
 const BEFORE_ALL: u32 = 3;

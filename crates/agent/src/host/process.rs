@@ -1,6 +1,6 @@
 //! Process identity: pid and start time, so that a recycled pid is never taken for the earlier process.
 //!
-//! Everything here reads `/proc` (proc(5)); signals go through a pidfd, which cannot hit a stranger.
+//! Everything here reads `/proc` (proc(5)); signals go through a pidfd, which cannot hit an unmanaged process.
 
 pub mod evidence;
 pub mod mounts;
@@ -71,7 +71,8 @@ impl Process {
         stat(self.pid).is_some_and(|stat| stat.start_time == self.start_time && stat.is_alive())
     }
 
-    /// Whether a signal has stopped it, so that it does nothing until it is continued. A stop of a debugger's may be over at once.
+    /// Whether a signal has stopped it, so that it does nothing until it is continued. A stop of a debugger's may be
+    /// over at once.
     pub fn is_stopped(self) -> bool {
         stat(self.pid).is_some_and(|stat| stat.start_time == self.start_time && stat.state == b'T')
     }
@@ -95,7 +96,7 @@ pub fn descendants(ancestor: u32) -> Vec<Process> {
     let mut next = 0;
     while let Some(parent) = found.get(next).copied() {
         let below = children.remove(&parent.pid).unwrap_or_default();
-        // `/proc` is not read in one moment: the child of a process whose pid has meanwhile been reused by this parent
+        // `/proc` is not read in one moment. If this parent has reused a process's pid meanwhile, that process's child
         // is older.
         let own = |child: &Process| child.start_time >= parent.start_time;
         found.extend(below.into_iter().filter(own));
@@ -111,10 +112,10 @@ pub struct SessionMember {
     pub session: u32,
 }
 
-/// A process and its ancestors, nearest first; ends where one is gone, and is empty when `of` is. What a subreaper or init has
-/// taken in descends from it.
+/// A process and its ancestors, nearest first; ends where one is gone, and is empty when `of` is. What a subreaper or
+/// init has taken in descends from it.
 pub fn ancestry(of: Process) -> Vec<SessionMember> {
-    // As deep as a tree is ever looked at; a real one is a few dozen.
+    // The most levels of a tree that are read; a real one has a few dozen.
     const DEEP: usize = 512;
     let mut line: Vec<SessionMember> = Vec::new();
     let Some(mut stat) = self::stat(of.pid).filter(|stat| stat.start_time == of.start_time) else {
@@ -162,8 +163,9 @@ pub fn ticks(boot_time_ns: u64) -> u64 {
     u64::try_from(u128::from(boot_time_ns) * a_second / 1_000_000_000).unwrap_or(u64::MAX)
 }
 
-/// How long a process of this start time (in ticks) has run at least, at this moment of CLOCK_BOOTTIME (nanoseconds). The kernel
-/// rounds a start time down to a tick (`nsec_to_clock_t`), so the process may have started up to one tick later.
+/// How long a process of this start time (in ticks) has run at least, at this moment of CLOCK_BOOTTIME (nanoseconds).
+/// The kernel rounds a start time down to a tick (`nsec_to_clock_t`), so the process may have started up to one tick
+/// later.
 pub fn age(start_time: u64, now_ns: u64) -> Duration {
     let a_second = u128::from(rustix::param::clock_ticks_per_second().max(1));
     let latest_ns = ((u128::from(start_time) + 1) * 1_000_000_000).div_ceil(a_second);
@@ -183,8 +185,8 @@ pub fn session_members(leader: Process) -> Vec<Process> {
     members.map(|(process, _)| process).collect()
 }
 
-/// The PID namespace of this process (inode of `/proc/self/ns/pid`, 0 where that cannot be found out). It is the same as long as it lives
-/// (pid_namespaces(7)), and that of copies of it.
+/// The PID namespace of this process (inode of `/proc/self/ns/pid`, 0 where that cannot be found out). It is the same
+/// as long as it lives (pid_namespaces(7)), and that of copies of it.
 pub fn own_pid_namespace() -> u64 {
     static HERE: OnceLock<u64> = OnceLock::new();
     *HERE.get_or_init(|| ProcessIdentity::current().pid_namespace)
@@ -244,7 +246,8 @@ fn stat(pid: u32) -> Option<Stat> {
     parse(line.get(..length)?)
 }
 
-/// The second field is the program's name in brackets and may hold anything, so fields are counted from its last bracket.
+/// The second field is the program's name in brackets and may hold anything, so fields are counted from its last
+/// bracket.
 fn parse(line: &[u8]) -> Option<Stat> {
     let after = line.iter().rposition(|byte| *byte == b')')? + 2;
     let text = std::str::from_utf8(line.get(after..)?).ok()?;

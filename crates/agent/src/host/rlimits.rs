@@ -23,8 +23,8 @@ pub fn raise_nofile_limit() {
     }
 }
 
-/// Gives a child that has just been started what this process was started with. It has not started anything by then:
-/// a supervisor looks up its job's program first.
+/// Gives a child that has just been started this process's original limit. The child has started nothing by then: a
+/// supervisor first resolves its job's program.
 pub fn restore_nofile_limit(child: &Child) {
     let (Some(before), Some(pid)) = (INITIAL_LIMIT.get(), pid(child)) else {
         return;

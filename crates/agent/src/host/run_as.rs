@@ -1,7 +1,8 @@
 //! Running as another user: how a system daemon's supervisor starts a program as its submitter.
 //!
-//! The kernel keeps credentials for each thread, and what a thread starts has the thread's. So a thread gives up root, for good, does
-//! what is to be done as the user, and ends; the supervisor stays root and can write down how the program ended.
+//! The kernel keeps credentials for each thread, and what a thread starts has the thread's. So a thread gives up root,
+//! for good, does what is to be done as the user, and ends; the supervisor stays root and can write down how the
+//! program ended.
 
 use std::io;
 
@@ -15,13 +16,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::account::groups;
 
-/// Whose program it is.
+/// The user of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     pub uid: u32,
     pub gid: u32,
-    /// All groups of the program; where they are not named, those of the user database when it is started: asking it may take long,
-    /// and the agent's thread of work waits for nothing.
+    /// All groups of the program; where they are not named, those of the user database when it is started: asking it
+    /// may take long, and the daemon's thread of work waits for nothing.
     #[serde(default)]
     pub groups: Option<Vec<u32>>,
 }
@@ -79,8 +80,8 @@ impl Identity {
     }
 }
 
-/// Takes every capability from this thread's bounding set, so that no file's capabilities are gained by its programs even where
-/// `no_new_privs` had a gap. A new user namespace has a full set of its own (capabilities(7)).
+/// Takes every capability from this thread's bounding set, so that no file's capabilities are gained by its programs
+/// even where `no_new_privs` had a gap. A new user namespace has a full set of its own (capabilities(7)).
 fn empty_bounding_set() -> io::Result<()> {
     for number in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << number);
@@ -104,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    fn stranger() -> Option<Identity> {
+    fn other_user() -> Option<Identity> {
         let may = rustix::process::geteuid().is_root();
         if !may {
             eprintln!("SKIPPED: only root can become another user");
@@ -118,9 +119,11 @@ mod tests {
 
     #[test]
     fn what_is_started_as_another_user_is_that_user_and_stays_it() {
-        let Some(stranger) = stranger() else { return };
+        let Some(other_user) = other_user() else {
+            return;
+        };
         let show = "id -u; id -g; id -G; grep NoNewPrivs /proc/self/status; grep -E 'Cap(Eff|Bnd)' /proc/self/status";
-        let told = stranger.run(|| Command::new("sh").args(["-c", show]).output());
+        let told = other_user.run(|| Command::new("sh").args(["-c", show]).output());
         let told = String::from_utf8(told.unwrap().unwrap().stdout).unwrap();
         let lines: Vec<&str> = told.lines().collect();
         assert_eq!(lines[..3], ["65534", "65533", "65533 60001"], "{told}");
@@ -136,19 +139,21 @@ mod tests {
 
     #[test]
     fn files_are_opened_with_the_users_rights() {
-        let Some(stranger) = stranger() else { return };
+        let Some(other_user) = other_user() else {
+            return;
+        };
         let dir = tempfile::tempdir().unwrap();
         let secret = dir.path().join("secret");
         fs::write(&secret, "root's").unwrap();
         fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
         fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
-        let read = stranger.run(|| fs::read_to_string(&secret)).unwrap();
+        let read = other_user.run(|| fs::read_to_string(&secret)).unwrap();
         assert_eq!(read.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         assert_eq!(fs::read_to_string(&secret).unwrap(), "root's");
     }
 
     #[test]
-    fn nobody_becomes_the_user_that_means_no_change() {
+    fn no_process_becomes_the_user_that_means_no_change() {
         let nobody = Identity {
             uid: u32::MAX,
             gid: 1,

@@ -5,8 +5,8 @@
 //! | `pids.max` of the job's group | the job's own tasks | cgroup v2 with the `pids` controller |
 //! | `RLIMIT_NPROC` | all tasks of the user, in jobs or not | elsewhere; the kernel does not apply it to root (setrlimit(2)) |
 //!
-//! The `pids` hierarchy of cgroup v1 is not used: a process has to be moved into a group of it, which waits for every processor (up to 12 ms
-//! on a machine with two), and no process can be born there.
+//! The `pids` hierarchy of cgroup v1 is not used: a process has to be moved into a group of it, which waits for every
+//! processor (up to 12 ms on a machine with two), and no process can be born there.
 
 use std::fs;
 
@@ -20,7 +20,8 @@ const MACHINE: [&str; 2] = ["/proc/sys/kernel/threads-max", "/proc/sys/kernel/pi
 /// Percent of the machine's for one job: as systemd bounds a service (`DefaultTasksMax=`, systemd-system.conf(5)).
 const OF_A_JOB: u64 = 15;
 
-/// Percent of the machine's for all that a user runs: as systemd bounds a user's sessions (`UserTasksMax=`, logind.conf(5)).
+/// Percent of the machine's for all that a user runs: as systemd bounds a user's sessions (`UserTasksMax=`,
+/// logind.conf(5)).
 const OF_A_USER: u64 = 33;
 
 /// What bounds the number of a job's processes and threads.
@@ -76,8 +77,8 @@ impl UserLimit {
 }
 
 impl TaskBound {
-    /// The bound of a job whose control group counts no tasks, as `because` says, and the limit to start its programs
-    /// with. `user` is the programs' user, where that is not this process's own.
+    /// The bound of a job without a task count in its control group, as `because` says, and the limit to start its
+    /// programs with. `user` is the programs' user, where that is not this process's own.
     pub fn without_pids(user: Option<u32>, because: String) -> (Self, Option<UserLimit>) {
         let uid = user.unwrap_or_else(|| getuid().as_raw());
         let Some(most) = max_tasks_per_user().filter(|_| uid != 0) else {

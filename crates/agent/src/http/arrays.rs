@@ -72,7 +72,7 @@ impl CallContext<'_> {
         Ok(named(array, answer.await?))
     }
 
-    /// Suspends every job of an array that runs, and has its memory put aside; answers once that is done or given up for each.
+    /// Suspends every running job of an array and offloads its memory; answers once that is done or given up for each.
     pub async fn release(self, array: JobId) -> Result<Response, ApiError> {
         let running = self
             .api

@@ -1,8 +1,8 @@
 //! The auth middleware: authenticates the caller and checks its role in front of every route, so that no handler can
 //! forget it.
 //!
-//! A job is named by its number from here on, or by its array's number and index: what `last` or a name means is decided once, for
-//! the check and for the call.
+//! A job is named by its number from here on, or by its array's number and index: what `last` or a name means is
+//! decided once, for the check and for the call.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub async fn authorize_request(
         return forward(request, caller, None, next).await;
     };
     if api.rules.is_private() {
-        // There is one user, whose everything is.
+        // There is one user, who owns everything.
         return forward(request, caller, None, next).await;
     }
     let reference = decoded(of.reference)?;
@@ -80,7 +80,7 @@ async fn authenticate(
         Peer::Local { uid, gid } => {
             // The user database may be on the network.
             let account = tokio::task::spawn_blocking(move || UserAccount::lookup(uid, gid)).await;
-            // An account whose groups are unknown could have a lower role.
+            // With unknown groups, an account could have a lower role.
             let account = account.map_err(|error| internal(&error))?.map_err(|error| {
                 Error::new(ErrorCode::Internal, error_chain(&error))
                     .hint("check `getent passwd` and `id`; the daemon refuses all calls of this user until the user \
@@ -88,13 +88,13 @@ async fn authenticate(
             })?;
             Ok(api.rules.caller(account)?)
         }
-        Peer::Token(ref stranger) => {
+        Peer::Token(ref conn) => {
             let Some(token) = api.token.as_ref().filter(|token| token.is(given)) else {
                 let why = "calls over TCP require the daemon's token";
                 let hint = "send `Authorization: Bearer TOKEN` with the token from the daemon's --token-file";
                 return Err(Error::new(ErrorCode::NotAllowed, why).hint(hint).into());
             };
-            if !stranger.mark_authenticated() {
+            if !conn.mark_authenticated() {
                 let why = format!(
                     "too many connections with the token: {MOST} are open, which is the limit"
                 );
@@ -111,7 +111,7 @@ async fn authenticate(
     }
 }
 
-/// `owner` is whose job the call is about, where it is about one.
+/// `owner` is the owner of the job that the call is about, if it is about one.
 async fn forward(
     mut request: Request,
     caller: Caller,

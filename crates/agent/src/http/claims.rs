@@ -13,8 +13,8 @@ use super::{Answer, Api, list};
 use crate::auth::Caller;
 use crate::controller::mailbox::Message;
 
-/// How long an answer waits for MIG instances to be made, or for leftovers to go: less than the kubelet waits for its plugin
-/// (45 s, `PluginClientTimeout` of pkg/kubelet/cm/dra/plugin).
+/// How long an answer waits for MIG instances to be made, or for leftovers to go: less than the kubelet waits for its
+/// plugin (45 s, `PluginClientTimeout` of pkg/kubelet/cm/dra/plugin).
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub async fn claims(State(api): State<Api>) -> Answer<v1::HeldClaim> {
@@ -28,7 +28,7 @@ pub async fn hold(
     Path(uid): Path<String>,
     Body(claim): Body<v1::Claim>,
 ) -> Answer<v1::HeldClaim> {
-    // What strangers hold now decides whether there is room.
+    // The memory of unmanaged processes now decides whether there is room.
     api.observer.wait_for_fresh_sample().await;
     let (claim, by) = (Box::new(claim), Box::new(caller));
     let held = api.mailbox.request(|reply| Message::HoldClaim {

@@ -66,7 +66,8 @@ impl Drop for ConnPermit {
     }
 }
 
-/// Connections over TCP. Until it has shown the token, a connection gives way to newer ones: the oldest is closed first.
+/// Connections over TCP. Until it has shown the token, a connection gives way to newer ones: the oldest is closed
+/// first.
 #[derive(Clone)]
 pub struct TcpConns {
     open: Arc<Mutex<Open>>,
@@ -108,7 +109,7 @@ impl TcpConns {
         TcpConn(Arc::new(Entry {
             number,
             closer,
-            strangers: self.clone(),
+            conns: self.clone(),
             place: OnceLock::new(),
         }))
     }
@@ -121,7 +122,7 @@ pub struct TcpConn(Arc<Entry>);
 struct Entry {
     number: u64,
     closer: Arc<Notify>,
-    strangers: TcpConns,
+    conns: TcpConns,
     /// Its place among connections that have shown the token.
     place: OnceLock<ConnPermit>,
 }
@@ -129,21 +130,19 @@ struct Entry {
 impl TcpConn {
     /// It has shown the token and gives way to no other from now on; false where as many as may be have.
     pub fn mark_authenticated(&self) -> bool {
-        let Entry {
-            number, strangers, ..
-        } = &*self.0;
+        let Entry { number, conns, .. } = &*self.0;
         if self.0.place.get().is_some() {
             return true;
         }
-        let Some(place) = strangers.admitted.enter(0) else {
+        let Some(place) = conns.admitted.enter(0) else {
             return false;
         };
-        lock(&strangers.open).closers.remove(number);
+        lock(&conns.open).closers.remove(number);
         // Requests of one connection are heard one after another.
         self.0.place.set(place).is_ok()
     }
 
-    /// Comes back once it is to give way.
+    /// Returns once it is to give way.
     pub async fn gives_way(&self) {
         self.0.closer.notified().await;
     }
@@ -151,7 +150,7 @@ impl TcpConn {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        lock(&self.strangers.open).closers.remove(&self.number);
+        lock(&self.conns.open).closers.remove(&self.number);
     }
 }
 
@@ -239,17 +238,17 @@ mod tests {
 
     #[test]
     fn a_connection_without_the_token_gives_way_to_newer_ones_and_one_with_it_does_not() {
-        let strangers = TcpConns::of(2);
+        let conns = TcpConns::of(2);
         let [with, oldest, newer] = [(); 3].map(|()| {
-            let stranger = strangers.accept();
-            if lock(&strangers.open).next == 1 {
-                assert!(stranger.mark_authenticated() && stranger.mark_authenticated());
+            let conn = conns.accept();
+            if lock(&conns.open).next == 1 {
+                assert!(conn.mark_authenticated() && conn.mark_authenticated());
             }
-            stranger
+            conn
         });
-        let is_closed = |stranger: &TcpConn| stranger.gives_way().now_or_never().is_some();
+        let is_closed = |conn: &TcpConn| conn.gives_way().now_or_never().is_some();
         assert!(![&with, &oldest, &newer].into_iter().any(is_closed));
-        let newest = strangers.accept();
+        let newest = conns.accept();
         assert!(is_closed(&oldest));
         assert!(![&with, &newer, &newest].into_iter().any(is_closed));
         // As many as may be have shown the token: one more has to wait until one of them ends.
@@ -257,7 +256,7 @@ mod tests {
         drop(with);
         assert!(newest.mark_authenticated());
         drop((oldest, newer, newest));
-        assert!(lock(&strangers.open).closers.is_empty());
-        assert!(lock(&strangers.admitted.inside).is_empty());
+        assert!(lock(&conns.open).closers.is_empty());
+        assert!(lock(&conns.admitted.inside).is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! Deadlines of a connection on which the daemon waits for a request: for its headers, and idle before them.
 //!
-//! hyper has one timer for both (`header_read_timeout`), which begins when the answer before was sent. As idle time 10 s would be
-//! short: a client that calls every 10 s would meet a connection that is just being closed.
+//! hyper has one timer for both (`header_read_timeout`), which begins when the answer before was sent. As idle time 10
+//! s would be short: a client that calls every 10 s would meet a connection that is just being closed.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,7 +21,8 @@ pub struct Deadlines {
 }
 
 impl Deadlines {
-    /// 10 s for headers; idle as long as nginx has it (`keepalive_timeout`), which is longer than a minute between two calls.
+    /// 10 s for headers; idle as long as nginx has it (`keepalive_timeout`), which is longer than a minute between two
+    /// calls.
     pub const USUAL: Self = Self {
         head: Duration::from_secs(10),
         idle: Duration::from_secs(75),
@@ -71,7 +72,7 @@ impl Timer for HeadTimer {
     }
 }
 
-/// Waits for a request's headers. hyper looks at it after each piece of them.
+/// Waits for a request's headers. hyper polls it after each piece of them.
 struct Head {
     head: Duration,
     heard: ReadCounter,

@@ -8,7 +8,7 @@ use divvy_api::v1::Error;
 
 use super::Api;
 
-/// A round of the cycle takes milliseconds; one that takes longer than this is stuck in the journal or the driver.
+/// A round of the controller takes milliseconds; one that takes longer than this is stuck in the journal or the driver.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The server answers.

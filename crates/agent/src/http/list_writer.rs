@@ -240,7 +240,7 @@ where
     W: FnMut(T, &mut Vec<u8>) -> serde_json::Result<()> + Send + 'static,
 {
     while !scribe.is_done() {
-        // What ends in the middle must not look whole.
+        // A list that ends in the middle must not appear whole.
         let piece = match next(scribe).await {
             Ok((after, Ok(piece))) => {
                 scribe = after;

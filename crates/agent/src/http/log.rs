@@ -1,8 +1,8 @@
 //! The log route: a job's output file, and with `follow` new output until the job has ended.
 //!
-//! An offset is a byte's place in all that the job has ever said. Where the beginning is not kept any more ([`crate::host::log_trim`]) the answer
-//! starts with the first whole line that is, and a header says where that is. One that falls behind what is given back meanwhile is
-//! cut off, and asks again.
+//! An offset is a byte's place in all that the job has ever said. Where the beginning is not kept any more
+//! ([`crate::host::log_trim`]) the answer starts with the first whole line that is, and a header says where that is.
+//! One that falls behind what is given back meanwhile is cut off, and asks again.
 
 use crate::controller::request::Milestone;
 use std::fs::File;
@@ -34,7 +34,7 @@ const LOG_FROM: HeaderName = HeaderName::from_static(divvy_api::route::LOG_FROM)
 /// Bytes read at a time.
 const PIECE: usize = 64 << 10;
 
-/// How often a followed file is looked at.
+/// Interval of checking a followed file.
 const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Deserialize)]

@@ -1,7 +1,7 @@
-//! `GET /metrics`: the same figures in Prometheus's text format (version 0.0.4).
+//! Metrics: `GET /metrics`, in Prometheus's text format (version 0.0.4).
 //!
-//! Base units, ratios from 0 to 1, counters end in `_total`; GPU labels are spelled as dcgm-exporter spells them. Only jobs
-//! that have not ended have series. What each of them is, and why others are not told, is in docs/reference.md.
+//! Base units, ratios from 0 to 1, counters end in `_total`; GPU labels are spelled as dcgm-exporter spells them. Only
+//! jobs that have not ended have series. What each of them is, and why others are not told, is in docs/reference.md.
 
 mod daemon_stats;
 mod gpus;
@@ -128,7 +128,7 @@ fn level(gpu: &Gpu) -> &'static str {
 }
 
 /// A word as JSON has it.
-fn word(word: impl Serialize) -> String {
+fn to_json_word(word: impl Serialize) -> String {
     let word = serde_json::to_value(word).unwrap_or_default();
     word.as_str().unwrap_or_default().to_owned()
 }

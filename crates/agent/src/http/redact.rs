@@ -1,8 +1,9 @@
 //! Redaction: removes private fields of other users' jobs from answers. Every caller sees that jobs exist and what they
 //! hold; only their owners see what they run.
 //!
-//! The gate draws the veil over every answer about jobs. A handler that writes thousands of them draws it over each before it is
-//! written, and says so with [`AlreadyRedacted`]: to read the whole answer again would take longer than to make it.
+//! The gate draws the veil over every answer about jobs. A handler that writes thousands of them draws it over each
+//! before it is written, and says so with [`AlreadyRedacted`]: to read the whole answer again would take longer than to
+//! make it.
 
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
@@ -16,7 +17,7 @@ use super::body::ApiError;
 use super::internal;
 use crate::auth::Caller;
 
-/// Answers about jobs are lists of them, whose commands take most of it.
+/// Answers about jobs are lists of them; the commands take most of the bytes.
 const ANSWER_LIMIT: usize = 1 << 30;
 
 /// An answer says with it that the veil lies over it already.
@@ -62,7 +63,7 @@ impl Visibility {
 /// Takes out of answers about jobs what is only their owners' to see.
 pub struct Redactor {
     visibility: Visibility,
-    /// Whose job the call is about.
+    /// The owner of the job that the call is about.
     owner: Option<u32>,
 }
 
@@ -176,7 +177,7 @@ mod tests {
             veil(None).visibility.redact(&mut job);
             serde_json::to_value(&job).unwrap()
         };
-        // A job of which it is not said whose it is, is not shown.
+        // A job without a known owner is not shown.
         for uid in [None, Some(1001)] {
             let shown = seen(&job(uid, "ended"));
             let text = shown.to_string().to_lowercase().replace("\"secrets\"", "");

@@ -36,8 +36,8 @@ use super::socket::Socket;
 /// How long a connection beyond its user's bound may take to ask. Then it is told.
 const REFUSED_HEAD: Duration = Duration::from_secs(2);
 
-/// Bytes of one connection that are read ahead, and so of a request's line and headers: a path has a name of 200 bytes, a header a
-/// token of 4 KiB. hyper's own bound is six times that.
+/// Bytes of one connection that are read ahead, and so of a request's line and headers: a path has a name of 200 bytes,
+/// a header a token of 4 KiB. hyper's own bound is six times that.
 const AHEAD: usize = 64 << 10;
 
 /// How long no connection is accepted after an error that is not the connection's own: no descriptor is free.
@@ -58,7 +58,7 @@ impl Server {
         }
     }
 
-    /// Serves the unix socket until the future is dropped. `is_counted` says whose connections are bounded.
+    /// Serves the unix socket until the future is dropped. `is_counted` says for which users connections are bounded.
     pub async fn local(
         self,
         mut listener: UnixListener,
@@ -97,19 +97,19 @@ impl Server {
 
     /// Serves TCP until the future is dropped.
     pub async fn remote(self, listener: TcpListener) -> Infallible {
-        let strangers = TcpConns::of(MOST);
+        let conns = TcpConns::of(MOST);
         let mut is_failing = false;
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     is_failing = false;
-                    let stranger = strangers.accept();
-                    let peer = Peer::Token(stranger.clone());
-                    let served = self.connection(stream, stranger.clone(), peer);
+                    let conn = conns.accept();
+                    let peer = Peer::Token(conn.clone());
+                    let served = self.connection(stream, conn.clone(), peer);
                     tokio::spawn(async move {
                         tokio::select! {
                             () = served => {}
-                            () = stranger.gives_way() => {
+                            () = conn.gives_way() => {
                                 tracing::debug!("closed a connection without the token in favour of newer ones");
                             }
                         }
@@ -251,7 +251,7 @@ mod tests {
 
     const ASK: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 
-    /// A server whose answer takes longer than a request's headers may.
+    /// A server with these deadlines. Its answer takes longer than the deadline of the headers.
     fn server(head: Duration, idle: Duration) -> Server {
         let slow = move || async move {
             tokio::time::sleep(head * 2).await;
@@ -304,7 +304,8 @@ mod tests {
         let mut client = begin_idle(head);
         client.write_all(ASK).await.unwrap();
         assert!(rest(&mut client).await.ends_with("done"));
-        // The second request comes later than its headers may take, and before the connection has been idle for too long.
+        // The second request comes later than its headers may take, and before the connection has been idle for too
+        // long.
         let mut client = begin();
         for _ in 0..2 {
             client.write_all(ASK).await.unwrap();

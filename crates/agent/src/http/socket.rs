@@ -11,7 +11,7 @@ use std::{fs, mem};
 
 use divvy_api::sync::lock;
 
-/// How often the file is looked at: one stat(2).
+/// Interval of checking the file: one stat(2).
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The name under which a socket is made. As long as the socket's own, which may be as long as an address can be.
@@ -93,7 +93,7 @@ impl Socket {
         Ok(Some(listener))
     }
 
-    /// Comes back with a new listener once the file was removed or replaced.
+    /// Returns a new listener once the file was removed or replaced.
     pub async fn renewed(&self) -> tokio::net::UnixListener {
         let mut has_failed = false;
         loop {

@@ -46,7 +46,7 @@ impl From<&TokenError> for Error {
 }
 
 impl Token {
-    /// The token in this file, whose holder is `caller`.
+    /// The token in this file; its holder is `caller`.
     ///
     /// # Errors
     /// When others can read it, it is not the daemon's own, or it could be guessed.

@@ -1,7 +1,8 @@
 //! Request bodies: their time limits, and the byte budget of each user for bodies that the daemon holds at once.
 //!
-//! A request reserves its body's whole length before any of it is read, and keeps it until it is answered. Where the user's others
-//! hold too much of the budget it waits for a while, in which its bytes stay in the socket, and is refused then.
+//! A request reserves its body's whole length before any of it is read, and keeps it until it is answered. Where the
+//! user's others hold too much of the budget it waits for a while, in which its bytes stay in the socket, and is
+//! refused then.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,8 +17,8 @@ use super::body::ApiError;
 use super::user_permits::{UserPermit, UserSemaphores};
 use crate::host::error::error_chain;
 
-/// Bytes of a call that brings a command and an environment. Linux takes 2 MiB of them by default, and JSON writes some of
-/// their bytes as six.
+/// Bytes of a call that brings a command and an environment. Linux takes 2 MiB of them by default, and JSON writes some
+/// of their bytes as six.
 pub const LARGE: usize = 8 << 20;
 
 /// Bytes of any other call.
@@ -47,7 +48,7 @@ const PACE: UploadTimeouts = UploadTimeouts {
     room: Duration::from_secs(10),
 };
 
-/// The byte budgets of the users whose calls have a body: a permit for each byte.
+/// The byte budgets of the users with calls that have a body: a permit for each byte.
 pub struct Uploads {
     shares: Arc<UserSemaphores>,
     /// The daemon's own user.
@@ -66,7 +67,7 @@ impl Uploads {
 
     /// The body of one call of this user, which is not read yet.
     pub fn of(self: &Arc<Self>, user: u32) -> Upload {
-        Upload(Arc::new(Held {
+        Upload(Arc::new(HeldPermits {
             uploads: Arc::clone(self),
             user,
             bytes: Mutex::default(),
@@ -83,9 +84,9 @@ impl Uploads {
 
 /// A call's body. Its bytes are the user's until the last copy of this is dropped.
 #[derive(Clone)]
-pub struct Upload(Arc<Held>);
+pub struct Upload(Arc<HeldPermits>);
 
-struct Held {
+struct HeldPermits {
     uploads: Arc<Uploads>,
     user: u32,
     bytes: Mutex<Option<UserPermit>>,
@@ -132,7 +133,7 @@ impl Upload {
     }
 
     async fn reserve(&self, length: usize, patience: Duration) -> Result<(), ApiError> {
-        let Held {
+        let HeldPermits {
             uploads,
             user,
             bytes,

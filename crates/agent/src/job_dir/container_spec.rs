@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::host::process::Process;
 use crate::job_dir::injection::InjectionPolicy;
 
-/// Label whose value is the job's number, and label that names the instance whose job it is.
+/// Label with the job's number, and label with the name of the job's instance.
 pub const JOB: &str = "divvy.job";
 pub const INSTANCE: &str = "divvy.instance";
 /// Label that names the journal that has the job: one that was begun anew gives the same numbers again.
@@ -39,7 +39,7 @@ pub struct Plan {
     pub kept: Vec<PathBuf>,
     pub held: ContainerSlice,
     pub on_unlimited: OnUnlimited,
-    /// Where the engine looks for CDI specifications, if the slice is to get in that way.
+    /// The folder in which the engine searches for CDI specifications, if the slice is to get in that way.
     pub cdi: Option<PathBuf>,
     /// The starter, where that is not the supervisor.
     #[serde(default)]
@@ -118,7 +118,7 @@ pub struct Limiter {
     pub wrappers: Result<(PathBuf, PathBuf), String>,
 }
 
-/// What is done about an image whose programs the limiter cannot hold.
+/// The action for an image with programs that the limiter cannot hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnUnlimited {

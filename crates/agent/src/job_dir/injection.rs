@@ -1,10 +1,11 @@
-//! The limiter's form in a job's record: the form that the agent wants, and the form that the supervisor found possible.
+//! The limiter's form in a job's record: the form that the daemon wants, and the form that the supervisor found
+//! possible.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// What the agent wants, in a job's spec.
+/// What the daemon wants, in a job's spec.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InjectionPolicy {
@@ -36,7 +37,7 @@ pub struct InjectedLimiter {
     /// Why it is not the stronger form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub because: Option<String>,
-    /// Whether that was to be expected: nobody tried.
+    /// Whether an attempt failed. Otherwise the form was not tried, as expected.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
 }

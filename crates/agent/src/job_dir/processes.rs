@@ -6,14 +6,14 @@ use crate::host::process::{self, Process};
 
 /// All processes of a job but its supervisor, which may be gone.
 pub fn processes_of(dir: &JobDir, supervisor: Process) -> Vec<Process> {
-    // Somebody else may have its pid by now.
+    // Another process may have its pid by now.
     match supervisor.is_alive() {
         true => process::descendants(supervisor.pid),
         false => survivors(dir, supervisor).unwrap_or_default(),
     }
 }
 
-/// What is left of a job whose supervisor is gone.
+/// The processes left of a job after its supervisor has gone.
 pub fn survivors(dir: &JobDir, supervisor: Process) -> Result<Vec<Process>, RecordError> {
     let mut found = process::session_members(supervisor);
     if let Some(program) = dir.started()?.map(|begun| begun.process)

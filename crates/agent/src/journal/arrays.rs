@@ -1,7 +1,7 @@
 //! Array jobs in the journal: the jobs of an array, and their results.
 //!
-//! The jobs of an array are stored one after the other in one transaction, so they have numbers in a row and the array has
-//! the first of them. A journal that was lost may have given some of these numbers to other jobs, so each is looked at.
+//! The jobs of an array are stored one after the other in one transaction, so they have numbers in a row and the array
+//! has the first of them. A journal that was lost may have given some of these numbers to other jobs, so each is read.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::model::job::Job;
 use crate::model::policy::ArrayTask;
 use crate::model::validate::limits::MOST_TASKS;
 
-/// Jobs of the array ?1, whose numbers are below ?2.
+/// Jobs of array ?1 with numbers below ?2.
 const OF_ARRAY: &str = "id >= ?1 AND id < ?2 AND CASE WHEN id = ?1 \
      THEN json_extract(terms, '$.array.index') IS NOT NULL AND json_extract(terms, '$.array.array') IS NULL \
      ELSE json_extract(terms, '$.array.array') = ?1 END";
@@ -123,8 +123,8 @@ impl Store {
         read().map_err(sql("read the outcome of an array job"))
     }
 
-    /// Of an array's jobs that have ended, the one with the lowest index that has no exit code 0; where all have, the one
-    /// with the lowest index.
+    /// Of an array's jobs that have ended, the one with the lowest index that has no exit code 0; where all have, the
+    /// one with the lowest index.
     pub fn verdict_of_array(&self, array: JobId) -> Result<Option<JobId>, StoreError> {
         let Some((first, below)) = numbers(array) else {
             return Ok(None);

@@ -4,7 +4,8 @@
 //! copies/state-20260102T030405Z.db      the newest three; complete, since each is renamed into place
 //! state.db.before-20260102T030405Z      what a restore replaced, with its -wal and -shm
 //! ```
-//! A restored journal is older than the world. Recovery ([`crate::journal::recover`]) takes what has happened since from the records of jobs.
+//! A restored journal is older than the world. Recovery ([`crate::journal::recover`]) takes what has happened since
+//! from the records of jobs.
 
 use std::fs::{self, File};
 use std::io;
@@ -24,7 +25,7 @@ use crate::journal::{self, Contents, StoreError};
 /// How old the newest copy may become.
 const EVERY: Duration = Duration::from_secs(24 * 3600);
 
-/// How soon after its start a daemon looks whether a copy is due, and how often from then on.
+/// How soon after its start a daemon checks whether a copy is due, and how often from then on.
 const FIRST: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_secs(600);
 
@@ -193,7 +194,7 @@ pub fn write(home: &Home) -> Result<JournalFile, Error> {
         BackupError::Store(error) => unusable(home, &error),
         other => Error::new(ErrorCode::Internal, error_chain(&other)),
     })?;
-    Ok(shown(&path, contents, None))
+    Ok(to_journal_file(&path, contents, None))
 }
 
 /// Puts a copy in the journal's place. The caller holds the daemon's lock.
@@ -247,10 +248,14 @@ pub fn restore(home: &Home, file: &Path) -> Result<JournalFile, Error> {
         let why = format!("cannot move {} into place: {error}", journal.display());
         Error::new(ErrorCode::Internal, why)
     })?;
-    Ok(shown(&journal, contents, replaced.then_some(aside)))
+    Ok(to_journal_file(
+        &journal,
+        contents,
+        replaced.then_some(aside),
+    ))
 }
 
-fn shown(path: &Path, contents: Contents, aside: Option<PathBuf>) -> JournalFile {
+fn to_journal_file(path: &Path, contents: Contents, aside: Option<PathBuf>) -> JournalFile {
     JournalFile {
         path: path.display().to_string(),
         jobs_living: contents.living,

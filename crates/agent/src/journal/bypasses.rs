@@ -47,7 +47,7 @@ impl Store {
                 rows::figure(bypass.process.start_time),
                 bypass.program,
                 bypass.way.name(),
-                word(bypass.limiter)?,
+                to_json_word(bypass.limiter)?,
                 bypass.action.name(),
                 bypass.used.map(|used| rows::figure(used.get())),
                 rows::figure(bypass.charged.get()),
@@ -116,7 +116,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<(JobId, Bypass)> {
 }
 
 /// The word that an enum is in JSON.
-fn word(value: Limiter) -> rusqlite::Result<String> {
+fn to_json_word(value: Limiter) -> rusqlite::Result<String> {
     let json = rows::json(&value)?;
     Ok(json.trim_matches('"').to_owned())
 }

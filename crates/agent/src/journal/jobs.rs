@@ -209,7 +209,7 @@ impl Store {
     }
 
     /// Stores that the job holds nothing any more, and the statistics of what it held. Its allocation ended with its
-    /// program, by its record, if that ran: a user does not pay for the time without a running agent.
+    /// program, by its record, if that ran: a user does not pay for the time without a running daemon.
     pub fn release_allocations(&self, job: &Job) -> Result<(), StoreError> {
         let release = || -> rusqlite::Result<()> {
             self.count_up_to(job.id, job.ended_at.unwrap_or_else(now))?;
@@ -218,7 +218,7 @@ impl Store {
                  WHERE job = ?1 AND ordinal = ?2",
             )?;
             for (ordinal, Allocation { stats: traces, .. }) in job.allocations.iter().enumerate() {
-                // A program may ask for any number of bytes, and a job can write any into its account.
+                // A program may ask for any number of bytes, and a job can write any number into its ledger.
                 let last = traces.last_denied.map(|bytes| rows::figure(bytes.get()));
                 update.execute(params![
                     job.id.0,
@@ -301,7 +301,7 @@ impl Store {
         self.newest_where("SELECT max(id) FROM job WHERE name = ?1", [name])
     }
 
-    /// The newest job whose idempotency key is `PREFIX:` and anything behind it.
+    /// The newest job with an idempotency key of `PREFIX:` and any text behind it.
     pub fn newest_keyed(&self, prefix: &str) -> Result<Option<JobId>, StoreError> {
         // `;` comes after `:`, and keys are compared byte by byte, by their index.
         self.newest_where(
@@ -355,7 +355,7 @@ pub fn ended_of(database: &Path, uid: Option<u32>) -> Result<Vec<Job>, StoreErro
     let db = events::reader(database).map_err(sql("open the database for reading"))?;
     match uid {
         None => jobs(&db, "state = 'ended'", []),
-        // What was submitted before there were other users is the agent's own user's.
+        // What was submitted before there were other users is the daemon's own user's.
         Some(uid) if uid == Credentials::current().uid => {
             jobs(&db, "state = 'ended' AND coalesce(uid, ?1) = ?1", [uid])
         }

@@ -158,8 +158,8 @@ pub fn jobs_beyond(
     read().map_err(sql("find entries that are past their retention"))
 }
 
-/// Ended jobs that living ones need: their dependencies, and the first job of their array, whose key stands for all of
-/// it.
+/// Ended jobs that living ones need: their dependencies, and the first job of their array, which has the key of the
+/// whole array.
 #[derive(Debug, Default)]
 pub struct ReferencedJobs {
     jobs: BTreeSet<JobId>,
@@ -202,8 +202,8 @@ fn needed(db: &Connection) -> rusqlite::Result<ReferencedJobs> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UpTo(i64);
 
-/// Up to where events may go, at most `limit` of them at once: those of before `told` and those that are more than `most`.
-/// `None`: none of them.
+/// Up to where events may go, at most `limit` of them at once: those of before `told` and those that are more than
+/// `most`. `None`: none of them.
 pub fn events_beyond(
     database: &Path,
     told: Timestamp,

@@ -1,8 +1,8 @@
-//! Recovery of the journal from the folders of jobs, before the daemon looks at what runs.
+//! Recovery of the journal from the folders of jobs, before the daemon observes the running processes.
 //!
-//! A journal can be lost, cut short or restored from an earlier copy, while jobs go on: their supervisors need no daemon. The record of a job
-//! holds a replica of its rows ([`Replica`]), so the daemon completes the journal with every job that the journal lacks or whose
-//! run it does not know. A job is then adopted or settled as after any restart.
+//! A journal can be lost, cut short or restored from an earlier copy, while jobs go on: their supervisors need no
+//! daemon. The record of a job holds a replica of its rows ([`Replica`]). From these the daemon adds every job and run
+//! that the journal lacks. It then adopts or ends each job as after any restart.
 //!
 //! Records are the daemon's own files, in folders that no other user can write.
 

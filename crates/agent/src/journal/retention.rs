@@ -21,18 +21,18 @@ use crate::journal::{self, StoreError, UpTo, UserUpTo};
 use crate::model::retention::{self, RetentionPolicy, before};
 use logs::Logs;
 
-/// How often it looks.
+/// Interval of checking the limits.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Jobs and rows that go in one step: each is one round of the cycle at most, of a millisecond or two.
+/// Jobs and rows that go in one step: each is at most one round of the controller, of a millisecond or two.
 const JOBS: usize = 16;
 
-/// Jobs that are looked for at once.
+/// Expired jobs that one query finds.
 const FOUND: usize = 4096;
 
 const ROWS: u32 = 500;
 
-/// What the cycle is to forget.
+/// The rows that the controller is to forget.
 #[derive(Clone, Debug)]
 pub enum PruneBatch {
     Jobs(Vec<JobId>),
@@ -51,10 +51,10 @@ pub struct Pruner {
     home: Home,
     retention: RetentionPolicy,
     request: PruneSender,
-    /// Jobs whose folders cannot be removed, which was said.
+    /// Jobs with folders that cannot be removed, which the log has reported.
     undeletable: HashSet<JobId>,
     logs: Logs,
-    /// As the cycle knows them.
+    /// As the controller knows them.
     users_over_limit: BTreeSet<u32>,
 }
 
@@ -159,7 +159,7 @@ impl Pruner {
         }
     }
 
-    /// Has the cycle forget this, and waits until it has; false when there is no cycle any more.
+    /// Has the controller forget this, and waits until it has; false when the controller has ended.
     fn request_prune(&self, past: PruneBatch) -> bool {
         let (done, waits) = channel();
         (self.request)(past, done);
@@ -167,5 +167,5 @@ impl Pruner {
     }
 }
 
-/// Where the cycle says that it has forgotten what it was told to.
+/// The channel on which the controller reports that it has forgotten the rows.
 pub type PruneDone = Sender<()>;

@@ -1,4 +1,4 @@
-//! Conversion between database rows and the agent's types.
+//! Conversion between database rows and the daemon's types.
 
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ impl RawJob {
             exact: row.get(24)?,
             container: row.get(25)?,
             told: [text(26)?, text(27)?, text(28)?],
-            // Those of before there were others are the agent's own.
+            // Those of before there were others are the daemon's own.
             by: match (row.get(29)?, row.get(30)?) {
                 (Some(uid), Some(gid)) => Credentials { uid, gid },
                 _ => Credentials::current(),

@@ -11,17 +11,17 @@ use super::{StoreError, events, rows, sql};
 use crate::model::job::Credentials;
 use crate::model::run_signature::{RunName, RunSignature};
 
-/// So many jobs are looked at for one question, over all that is asked for it: it bounds the time that it takes to some tenths of a
-/// second, however long the past is. Each account whose jobs are asked of has an equal part.
+/// The most jobs that one question reads, over all of its parts. It bounds the time to some tenths of a second, however
+/// long the past is. Each account in the question has an equal part.
 const MOST_LOOKED: usize = 50_000;
 
-/// An owner's jobs of a name, newest first. The index is named, so that a long past, or one of others with jobs of this name, is never
-/// read from one end to the other.
+/// An owner's jobs of a name, newest first. The index is named, so that a long past, or one of others with jobs of this
+/// name, is never read from one end to the other.
 const PLAIN: &str =
     "SELECT id FROM job INDEXED BY job_name WHERE name = ?1 AND uid IS ?2 ORDER BY id DESC";
 
-/// Those whose names begin with `?1`, which ends in `[`. Names are compared byte by byte, and `\` comes after `[`. All of them are sorted
-/// before the first one is looked at, so only the newest 200,000 of all jobs are asked.
+/// Those with names that begin with `?1`, which ends in `[`. Names are compared byte by byte, and `\` comes after `[`.
+/// SQLite sorts all of them before it returns the first, so the statement covers only the newest 200,000 of all jobs.
 const ARRAY: &str = "SELECT id FROM job INDEXED BY job_name \
                      WHERE name >= ?1 AND name < substr(?1, 1, length(?1) - 1) || '\\' AND uid IS ?2 \
                      AND id > (SELECT max(id) FROM job) - 200000 ORDER BY id DESC";
@@ -29,7 +29,7 @@ const ARRAY: &str = "SELECT id FROM job INDEXED BY job_name \
 /// Earlier runs, for one question.
 pub struct RuntimeHistory {
     db: Connection,
-    /// So many jobs are looked at for each account.
+    /// The most jobs that are read for each account.
     each: usize,
     looked: BTreeMap<u32, usize>,
 }
@@ -45,8 +45,8 @@ impl RuntimeHistory {
         })
     }
 
-    /// How long runs took that ended with exit code 0, in seconds to the nearest, the newest first, at most so many. Fewer, or none,
-    /// once enough was looked at for their owner.
+    /// How long runs took that ended with exit code 0, in seconds to the nearest, the newest first, at most so many.
+    /// Fewer, or none, once enough was read for their owner.
     pub fn similar_runs(
         &mut self,
         kin: &RunSignature,
@@ -305,11 +305,11 @@ mod tests {
     }
 
     #[test]
-    fn who_has_run_much_takes_nothing_of_what_is_looked_at_for_others() {
+    fn an_account_with_many_runs_takes_nothing_of_other_accounts_budgets() {
         let past = Past::new();
         past.well(&named("train"), 10);
         past.well(&task("sweep", 0), 20);
-        // Of the same name, newer, and more than is looked at.
+        // Of the same name, newer, and more than the budget.
         for index in 0..20 {
             past.well(&anothers("train"), 30);
             let mut theirs = task("sweep", index);
@@ -403,7 +403,7 @@ mod tests {
             .unwrap()
             .similar_runs(&kin, 3);
         assert!(matches!(read, Err(StoreError::Sql { .. })), "{read:?}");
-        // With nothing left to look at, nothing is asked.
+        // With no budget left, nothing is read.
         let mut lengths = RuntimeHistory::open(&path, 1).unwrap();
         lengths.each = 0;
         assert!(lengths.similar_runs(&kin, 3).unwrap().is_empty());

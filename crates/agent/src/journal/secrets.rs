@@ -1,7 +1,7 @@
 //! Secret environment variables of jobs that have not ended: one file each, with mode 0600, outside the journal.
 //!
-//! The journal is a database that people copy, query and attach to bug reports; a file of mode 0600 that goes with its job
-//! is not. It is on disk before the submit is answered.
+//! The journal is a database that people copy, query and attach to bug reports; a file of mode 0600 that goes with its
+//! job is not. It is on disk before the submit is answered.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -40,7 +40,7 @@ impl Secrets {
         let write = || -> io::Result<()> {
             let mut folder = fs::DirBuilder::new();
             folder.recursive(true).mode(0o700).create(&self.0)?;
-            // One of an agent that was killed before the submit was answered means nothing.
+            // One of a daemon that was killed before the submit was answered means nothing.
             let _ = fs::remove_file(&path);
             let mut file = OpenOptions::new()
                 .write(true)

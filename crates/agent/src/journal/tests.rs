@@ -530,7 +530,7 @@ fn what_was_held_is_counted_through_every_change_and_when_it_ended_by_its_record
         three.iter().map(|one| (one.0, one.2)).collect::<Vec<_>>(),
         [(52, false), (500, false), (500, true)]
     );
-    // Another agent finds that it ended before it was looked for.
+    // Another daemon finds that it ended before the first observation.
     drop(store);
     let store = Store::open(&path).unwrap();
     let end = crate::host::clock::now();
@@ -648,12 +648,12 @@ fn all() -> RetentionLimits {
     }
 }
 
-fn found(path: &Path, beyond: RetentionLimits) -> Vec<JobId> {
+fn expired_jobs(path: &Path, beyond: RetentionLimits) -> Vec<JobId> {
     jobs_beyond(path, &cuts(path, beyond).unwrap(), beyond.keys, 100).unwrap()
 }
 
 #[test]
-fn what_is_beyond_age_or_number_is_found_but_for_who_is_run_after_and_keys_that_count() {
+fn jobs_beyond_age_or_number_are_found_except_dependencies_and_valid_keys() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.db");
     let store = Store::open(&path).unwrap();
@@ -669,20 +669,20 @@ fn what_is_beyond_age_or_number_is_found_but_for_who_is_run_after_and_keys_that_
     }];
     store.insert(&follows).unwrap();
     let time = |second| Timestamp::from_second(second).unwrap();
-    let found = |ended, most, keys| {
+    let expired = |ended, most, keys| {
         let beyond = RetentionLimits {
             ended: time(ended),
             most,
             keys: time(keys),
             ..all()
         };
-        found(&path, beyond)
+        expired_jobs(&path, beyond)
     };
-    assert_eq!(found(500, 10, 9000), []);
-    assert_eq!(found(3500, 10, 9000), [ids[0], keyed, ids[2]], "by age");
-    assert_eq!(found(3500, 10, 2000), [ids[0], ids[2]], "the key counts");
-    assert_eq!(found(500, 2, 9000), [ids[0], keyed], "by number");
-    assert_eq!(found(500, 0, 9000), [ids[0], keyed, ids[2], ids[3]]);
+    assert_eq!(expired(500, 10, 9000), []);
+    assert_eq!(expired(3500, 10, 9000), [ids[0], keyed, ids[2]], "by age");
+    assert_eq!(expired(3500, 10, 2000), [ids[0], ids[2]], "the key counts");
+    assert_eq!(expired(500, 2, 9000), [ids[0], keyed], "by number");
+    assert_eq!(expired(500, 0, 9000), [ids[0], keyed, ids[2], ids[3]]);
     store.forget_jobs(&[ids[0], ids[3], JobId(999)]).unwrap();
     let left: Vec<JobId> = jobs::all_but(&path, &Default::default())
         .unwrap()
@@ -711,7 +711,7 @@ fn one_users_many_jobs_push_out_only_their_own_and_none_before_a_day() {
         ..all()
     };
     assert_eq!(
-        found(&path, beyond),
+        expired_jobs(&path, beyond),
         theirs[..10],
         "more than are kept of the youngest"
     );
@@ -719,20 +719,28 @@ fn one_users_many_jobs_push_out_only_their_own_and_none_before_a_day() {
         young: time(114),
         ..beyond
     };
-    assert_eq!(found(&path, older), theirs[..14], "jobs of before the day");
+    assert_eq!(
+        expired_jobs(&path, older),
+        theirs[..14],
+        "jobs of before the day"
+    );
     let all_older = RetentionLimits {
         young: Timestamp::MAX,
         ..beyond
     };
-    assert_eq!(found(&path, all_older), theirs[..16], "but the newest four");
+    assert_eq!(
+        expired_jobs(&path, all_older),
+        theirs[..16],
+        "but the newest four"
+    );
     let aged = RetentionLimits {
         ended: time(1),
         ..all()
     };
-    assert_eq!(found(&path, aged), mine[..1], "age counts for all");
+    assert_eq!(expired_jobs(&path, aged), mine[..1], "age counts for all");
     assert_eq!(overfull(&path, beyond).unwrap(), BTreeSet::from([busy]));
     store.forget_jobs(&theirs[..10]).unwrap();
-    assert_eq!(found(&path, beyond), []);
+    assert_eq!(expired_jobs(&path, beyond), []);
     assert_eq!(overfull(&path, beyond).unwrap(), BTreeSet::new());
     let listed = ended_jobs(&path).unwrap();
     let newest = theirs.iter().skip(10).rev().map(|id| (Some(busy), *id));
@@ -760,7 +768,7 @@ fn a_users_ended_jobs_have_so_many_bytes_of_texts() {
         texts: 6 * texts,
         ..all()
     };
-    assert_eq!(found(&path, beyond), ids[..4]);
+    assert_eq!(expired_jobs(&path, beyond), ids[..4]);
     assert_eq!(overfull(&path, beyond).unwrap(), BTreeSet::from([1000]));
     // A job with a key that counts stays, and its user is known to have too many.
     let keyed = NewJob {
@@ -772,11 +780,11 @@ fn a_users_ended_jobs_have_so_many_bytes_of_texts() {
         keys: Timestamp::MIN,
         ..beyond
     };
-    assert_eq!(found(&path, young_keys), ids[..4]);
+    assert_eq!(expired_jobs(&path, young_keys), ids[..4]);
     store.forget_jobs(&ids[..4]).unwrap();
-    assert_eq!(found(&path, young_keys), []);
+    assert_eq!(expired_jobs(&path, young_keys), []);
     assert_eq!(overfull(&path, young_keys).unwrap(), BTreeSet::from([1000]));
-    assert_eq!(found(&path, beyond), [keyed]);
+    assert_eq!(expired_jobs(&path, beyond), [keyed]);
 }
 
 #[test]
@@ -987,7 +995,7 @@ fn what_a_living_job_runs_after_is_kept_and_so_is_the_first_of_its_array() {
             ended: Timestamp::MAX,
             ..all()
         };
-        let mut found = found(&path, beyond);
+        let mut found = expired_jobs(&path, beyond);
         found.sort_unstable();
         found
     };

@@ -4,7 +4,8 @@
 //! ```text
 //! hold ──► holding.since ──► resize, suspend, a new hour: a row, and since = now ──► release: a row
 //! ```
-//! A row is one amount of one GPU over one stretch of time by the clock of the day. What is open is counted from its holding.
+//! A row is one amount of one GPU over one stretch of time by the clock of the day. What is open is counted from its
+//! holding.
 
 use std::path::Path;
 
@@ -26,8 +27,8 @@ const COLUMNS: &str = "job, name, uid, user, project, queue, gpu_uuid, gpu_index
                        measured, used, loaned";
 
 impl Store {
-    /// Counts what a job holds up to `until`; nothing where it holds nothing. What it holds from there on is the caller's to
-    /// write. A clock that was set back, and an end that lies before the beginning, count nothing.
+    /// Counts what a job holds up to `until`; nothing where it holds nothing. What it holds from there on is the
+    /// caller's to write. A clock that was set back, and an end that lies before the beginning, count nothing.
     pub(super) fn count_up_to(&self, job: JobId, until: Timestamp) -> rusqlite::Result<()> {
         let until = until.min(now()).as_microsecond();
         self.db
@@ -59,7 +60,7 @@ impl Store {
             .map_err(sql("add a job's allocation to the usage"))
     }
 
-    /// Counts what a job holds up to now: from here on it holds nothing, and has it all still to come back to.
+    /// Counts what a job holds up to now: from here on it holds nothing, and has it all still to resume with.
     pub fn close_usage_for_offload(&self, job: &Job) -> Result<(), StoreError> {
         let put = || -> rusqlite::Result<usize> {
             self.count_up_to(job.id, now())?;
@@ -96,8 +97,8 @@ impl Store {
     }
 }
 
-/// Gives every row that touches the time from `since` to `until` to `take`, those of `uid` alone where one is given; through
-/// a connection of its own. What is held still ends at `until`.
+/// Gives every row that touches the time from `since` to `until` to `take`, those of `uid` alone where one is given;
+/// through a connection of its own. What is held still ends at `until`.
 pub fn usage_between(
     database: &Path,
     (since, until): (Timestamp, Timestamp),

@@ -19,7 +19,7 @@ pub struct Bypass {
     pub limiter: Limiter,
     /// Most that it held.
     pub used: Option<Bytes>,
-    /// What its account said then.
+    /// The bytes that its ledger showed then.
     pub charged: Bytes,
     pub first_seen: Timestamp,
     pub detected: Timestamp,

@@ -63,7 +63,7 @@ pub struct ClaimRequest {
 /// Reads the body of a claim that is asked for in this boot.
 ///
 /// # Errors
-/// [`ErrorCode::Usage`] for what no claim can look like.
+/// [`ErrorCode::Usage`] if the body cannot be a claim.
 pub fn parse(uid: &str, body: v1::Claim, boot: &str) -> Result<ClaimRequest, Error> {
     body.check_limits()?;
     let compute = match body.compute.as_deref() {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_a_claim_does_not_make_it_another() {
+    fn the_users_of_a_claim_do_not_make_it_another() {
         let claim = |pods: &[&str], bytes| {
             let body = v1::Claim {
                 pods: pods.iter().map(ToString::to_string).collect(),

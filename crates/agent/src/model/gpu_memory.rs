@@ -13,7 +13,7 @@ pub struct GpuMemoryState {
     pub memory: MemoryResidency,
     /// Since when it is there.
     pub since: Option<Timestamp>,
-    /// Why it could not be put aside.
+    /// Why it could not be offloaded.
     pub because: Option<String>,
     /// Processes of it that the driver may have been told to lock.
     pub parts: Vec<Process>,

@@ -35,8 +35,8 @@ pub fn effective_mode(wanted: Option<Mode>, mig: Option<MigMode>) -> Mode {
     }
 }
 
-/// What a daemon that has just started has to tell the driver for a GPU to be as it is wanted: an order that an earlier one did
-/// not bring to its end, or MIG, which Hopper and newer lose with a reboot.
+/// What a daemon that has just started has to tell the driver for a GPU to be as it is wanted: a command that an
+/// earlier one did not bring to its end, or MIG, which Hopper and newer lose with a reboot.
 pub fn pending_switch(wanted: Option<RequestedMode>, mig: Option<MigMode>) -> Option<bool> {
     let (wanted, mig) = (wanted?, mig?);
     match (wanted.mode, mig.current) {

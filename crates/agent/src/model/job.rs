@@ -50,7 +50,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// The agent's own user.
+    /// The daemon's own user.
     pub fn current() -> Self {
         Self {
             uid: rustix::process::geteuid().as_raw(),
@@ -95,7 +95,7 @@ pub struct AllocationStats {
     pub denied: u64,
     /// Size of the last of them.
     pub last_denied: Option<Bytes>,
-    /// The account's largest error against the driver.
+    /// The ledger's largest error against the driver.
     pub mismatch_max: Bytes,
 }
 
@@ -164,7 +164,7 @@ impl Job {
         self.apply_event(Event::Placed(grants));
     }
 
-    /// On whose account it runs.
+    /// The account that the job runs on.
     pub fn owner(&self) -> SchedulingClass {
         self.spec.policy.owner(self.spec.project.as_deref())
     }
@@ -245,7 +245,8 @@ impl Job {
         self.apply_event(Event::Stop(why));
     }
 
-    /// Why and when Divvy stopped its program; `None` where that is not what ended it. Of one that goes on, its last run's.
+    /// Why and when Divvy stopped its program; `None` where that is not what ended it. Of one that goes on, its last
+    /// run's.
     pub fn stopped(&self) -> Option<StopRecord> {
         let is_ours = match &self.state {
             JobState::Stopping { .. } => true,

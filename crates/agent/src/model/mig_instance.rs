@@ -32,7 +32,7 @@ pub struct ManagedInstance {
     pub boot: String,
     /// The job that holds it.
     pub job: Option<JobId>,
-    /// Whose program was in it last: a user's, or `team/` for those of a namespace's claims.
+    /// The owner of the last program in it: a user, or `team/` for a namespace's claims.
     pub last_user: Option<String>,
     /// Once it is made.
     pub info: Option<InstanceInfo>,

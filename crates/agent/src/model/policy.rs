@@ -140,7 +140,7 @@ pub enum Of {
     Job,
     /// The first job of an array, which has this index there, and no other of it.
     First(u32),
-    /// All jobs of an array, whose first it is. The array has at most so many, with numbers in a row.
+    /// All jobs of an array, by its first. The array has at most so many, with numbers in a row.
     Array(u32),
 }
 

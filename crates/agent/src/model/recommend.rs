@@ -9,11 +9,11 @@ use divvy_core::{Bytes, Gpu, JobId};
 
 use crate::model::job::Job;
 
-/// Whose runs are looked at.
+/// The selection of earlier runs that a recommendation reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunFilter {
     All,
-    /// Of jobs whose name matches this pattern.
+    /// Of jobs with names that match this pattern.
     Named(String),
     /// Of this program.
     Of(String),

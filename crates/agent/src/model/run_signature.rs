@@ -75,26 +75,30 @@ mod tests {
         }
     }
 
-    fn kin(ask: &JobSpec) -> RunSignature {
+    fn signature(ask: &JobSpec) -> RunSignature {
         RunSignature::of(ask, true).unwrap()
     }
 
     #[test]
-    fn a_name_that_somebody_gave_is_what_counts_whatever_the_options_are() {
+    fn a_given_name_counts_whatever_the_options_are() {
         let [one, other] = ["1", "2"].map(|lr| ask("train", &["python", "t.py", "--lr", lr]));
-        assert_eq!(kin(&one), kin(&other));
-        assert!(kin(&one).matches_command(&["sh".to_owned()]));
+        assert_eq!(signature(&one), signature(&other));
+        assert!(signature(&one).matches_command(&["sh".to_owned()]));
         let bigger = JobSpec {
             request: Amount::Memory(Bytes::gib(8)).into(),
             ..one.clone()
         };
-        assert_ne!(kin(&one), kin(&bigger), "it may take less time with more");
+        assert_ne!(
+            signature(&one),
+            signature(&bigger),
+            "it may take less time with more"
+        );
         let mut anothers = one.clone();
         anothers.credentials.uid += 1;
-        assert_ne!(kin(&one), kin(&anothers));
+        assert_ne!(signature(&one), signature(&anothers));
         let mut on_behalf = one.clone();
         on_behalf.user = "Bob Example".to_owned();
-        assert_ne!(kin(&one), kin(&on_behalf));
+        assert_ne!(signature(&one), signature(&on_behalf));
     }
 
     #[test]
@@ -104,11 +108,12 @@ mod tests {
             &["/usr/bin/python", "-u", "train.py", "--lr", "1"],
         );
         let eval = ask("python", &["/usr/bin/python", "eval.py"]);
-        assert_ne!(kin(&train), kin(&eval));
+        assert_ne!(signature(&train), signature(&eval));
         assert!(
-            kin(&train).matches_command(&ask("", &["python", "train.py", "--lr", "2"]).command)
+            signature(&train)
+                .matches_command(&ask("", &["python", "train.py", "--lr", "2"]).command)
         );
-        assert!(!kin(&train).matches_command(&eval.command));
+        assert!(!signature(&train).matches_command(&eval.command));
     }
 
     #[test]
@@ -132,13 +137,19 @@ mod tests {
             });
             task
         };
-        assert_eq!(kin(&task(0)), kin(&task(11)));
-        assert_eq!(kin(&task(0)).name, RunName::Array("sweep".to_owned()));
+        assert_eq!(signature(&task(0)), signature(&task(11)));
+        assert_eq!(signature(&task(0)).name, RunName::Array("sweep".to_owned()));
         // A job that is only named like an array's stands alone.
         let alone = ask("sweep[0]", &["true"]);
-        assert_eq!(kin(&alone).name, RunName::Plain("sweep[0]".to_owned()));
+        assert_eq!(
+            signature(&alone).name,
+            RunName::Plain("sweep[0]".to_owned())
+        );
         let mut taken = task(3);
         taken.name = "python[3]".to_owned();
-        assert_eq!(kin(&taken).program.as_deref(), Some("python sweep.py"));
+        assert_eq!(
+            signature(&taken).program.as_deref(),
+            Some("python sweep.py")
+        );
     }
 }

@@ -3,8 +3,8 @@
 //! ```text
 //! allocated = used within its share + idle + unknown          used = within + loaned
 //! ```
-//! Time of a GPU is counted in GPU-nanoseconds (thousandths of a GPU times microseconds), and memory in byte-microseconds: no
-//! rounding before the sums are shown.
+//! Time of a GPU is counted in GPU-nanoseconds (thousandths of a GPU times microseconds), and memory in
+//! byte-microseconds: no rounding before the sums are shown.
 
 pub mod meter;
 
@@ -110,7 +110,7 @@ impl GroupBy {
     }
 }
 
-/// Whose a row is; in the order of [`GroupBy`], empty where it is not asked by.
+/// The owner of a row, in the order of [`GroupBy`]; a field is empty if the query does not group by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     user: Option<String>,
@@ -159,8 +159,8 @@ impl UsageReport {
         }
     }
 
-    /// Counts what of a row lies within the window. What was held is counted to the microsecond; what was measured is taken to
-    /// have been even over the row, which is an hour at most while a daemon runs.
+    /// Counts what of a row lies within the window. What was held is counted to the microsecond; what was measured is
+    /// taken to have been even over the row, which is an hour at most while a daemon runs.
     pub fn add_span(&mut self, span: Span) {
         let from = span.began.max(self.since);
         let (Ok(part), Ok(whole)) = (

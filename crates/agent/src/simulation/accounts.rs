@@ -4,14 +4,14 @@ use crate::auth::{Caller, Role};
 use crate::host::account::UserAccount;
 use crate::model::job::Credentials;
 
-/// Whoever started the agent, and is its admin.
+/// The user that started the daemon, and is its admin.
 pub const ME: &str = "ana";
-/// Somebody who may run jobs.
+/// A user with the right to run jobs.
 pub const OTHER: &str = "lee";
 /// No account of a distribution has it.
 const OTHER_UID: u32 = 40_001;
 
-/// Only root gives files away, and an agent that is not root's serves its own user alone.
+/// Only root gives files away, and a daemon that is not root's serves its own user alone.
 pub fn all() -> &'static [&'static str] {
     match Credentials::current().uid {
         0 => &[ME, OTHER],

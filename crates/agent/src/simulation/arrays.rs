@@ -20,7 +20,7 @@ use divvy_testkit::Rng;
 pub struct Arrays {
     /// How many jobs each has, by the number of its first.
     sizes: BTreeMap<JobId, u32>,
-    /// Whom each job runs after, and whether these have to end well.
+    /// The dependencies of each job, and whether these have to end well.
     follows: BTreeMap<JobId, Vec<(JobId, bool)>>,
     /// Jobs that were placed, and rightly.
     looked_at: BTreeSet<JobId>,
@@ -49,7 +49,7 @@ impl Run {
         self.sends(key, who, submit);
     }
 
-    /// Somebody does something to a whole array.
+    /// A client acts on a whole array.
     pub fn acts_on_array(&mut self, dice: &mut Rng) {
         let arrays: Vec<JobId> = self.arrays.sizes.keys().copied().collect();
         let Some(array) = dice.one(&arrays) else {
@@ -117,7 +117,7 @@ impl Run {
     ///
     /// # Errors
     /// Which was.
-    pub fn nobody_starts_early(&mut self, living: &BTreeMap<JobId, Job>) -> Result<(), String> {
+    pub fn no_job_starts_early(&mut self, living: &BTreeMap<JobId, Job>) -> Result<(), String> {
         let Some(daemon) = &self.daemon else {
             return Ok(());
         };

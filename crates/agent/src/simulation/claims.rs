@@ -1,5 +1,5 @@
-//! Claims of another scheduler, and the pods that use them: programs that are no children of the agent's, in containers of somebody
-//! else's, with what the claim's device brings in.
+//! Claims of another scheduler, and the pods that use them: programs that are no children of the daemon, in foreign
+//! containers, with the edits of the claim's device.
 
 use std::fs;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use divvy_testkit::Rng;
 /// Claims that there may be, by uid.
 pub const UIDS: [&str; 4] = ["one", "two", "three", "four"];
 
-/// Whose they are: a namespace's programs may not find what another's have left.
+/// The namespaces of claims: programs of one must not find what another's have left.
 const NAMESPACES: [&str; 2] = ["team", "crew"];
 
 /// What the device of a claim makes visible in a container, by its file.
@@ -68,9 +68,10 @@ impl Run {
         });
     }
 
-    /// It is given back: the kubelet has seen all its pods end, but for one that hangs in the driver, where looks have shown it.
+    /// kubelet releases the claim: it has seen all its pods end, except one that hangs in the driver and that
+    /// observations have shown.
     pub fn gives_back(&mut self, uid: &str) {
-        // The pods end whether there is an agent or not.
+        // The pods end whether there is a daemon or not.
         let job = self.pods.remove(uid);
         with(|world| {
             for pid in job.map(|id| world.pods_of(id)).unwrap_or_default() {
@@ -154,7 +155,8 @@ impl World {
         let within = Within { namespace, pid: 1 };
         self.trace(|| format!("  a pod of the claim of job {} starts", program.job));
         self.spawn_within(1, None, Kind::Program(Box::new(program)), Some(within));
-        // Who starts and who looks are told apart by ticks of the clock, and nobody uses a GPU in his first.
+        // Ticks of the clock tell the start of a process from an observation, and no process uses a GPU in its first
+        // tick.
         clock::advance(Duration::from_millis(20));
     }
 

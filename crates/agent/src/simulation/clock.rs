@@ -1,4 +1,4 @@
-//! A simulation's time: nothing but its own steps moves it, and the time of day can be set.
+//! The simulated clock: only the steps of a run move it, and the time of day can be set.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 const BEGIN: i64 = 1_800_000_000;
 
 thread_local! {
-    /// Since boot, and by how much somebody has set the clock on the wall. Nothing outside of a simulation.
+    /// Time since boot, and the offset of a wall clock that was set. Nothing outside of a simulation.
     static TIME: Cell<Option<(Duration, SignedDuration)>> = const { Cell::new(None) };
 }
 
@@ -40,7 +40,7 @@ pub fn wall() -> Option<Timestamp> {
     Timestamp::from_second(BEGIN).ok()?.checked_add(since).ok()
 }
 
-/// The clock that nobody can set.
+/// The monotonic clock.
 pub fn monotonic() -> Option<Instant> {
     static BOOT: OnceLock<Instant> = OnceLock::new();
     Some(*BOOT.get_or_init(Instant::now) + boot()?)

@@ -1,5 +1,5 @@
-//! What `crate::container::run` does, one step at a time: the supervisor of a job that has a container. The records are the real ones,
-//! the engine is [`super::engine`].
+//! The simulated supervisor of a container job: the steps of `crate::container::run`, one at a time. The records are
+//! the real ones, the engine is [`super::engine`].
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ pub enum ContainerStage {
     Place,
     Launch,
     Start,
-    /// Another supervisor made it, or the engine did not say whether it started: who supervises it now is written down.
+    /// Another supervisor made it, or the engine did not say whether it started: this supervisor now writes down its
+    /// own identity.
     Again,
     /// The engine is asked what has become of it.
     Seek,
@@ -115,7 +116,7 @@ impl World {
                     name,
                     log_from: 0,
                 };
-                // Without the line nobody gets in, and all else works.
+                // Without the line no exec session can start, and all else works.
                 let _ = dir.write_container(&placed);
                 supervisor.goes(ContainerStage::Launch);
             }
@@ -135,7 +136,7 @@ impl World {
                 if called != Called::Away && is_there {
                     self.container_starts(&name, &dir, &slices, dice);
                 }
-                // Who has no answer does not know whether it runs.
+                // Without an answer the supervisor does not know whether the container runs.
                 self.goes(
                     pid,
                     match called {
@@ -206,7 +207,8 @@ impl World {
         }
     }
 
-    /// SIGTERM, which is lost where nobody passes it on. Its grace begins when the engine has said that it was sent.
+    /// SIGTERM, which is lost if no process passes it on. The grace period begins when the engine has said that it was
+    /// sent.
     fn asks_to_end(&mut self, pid: u32, name: &str) -> ContainerStop {
         let called = self.engine.call();
         if called != Called::Away

@@ -1,4 +1,5 @@
-//! The agent in a simulation: the real cycle over a real journal and real files, until a point at which it is to die.
+//! The daemon in a simulation: the real controller over a real journal and real files, until a point at which it is to
+//! die.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,24 +45,24 @@ use crate::model::job::{Credentials, Job};
 use crate::model::mig_instance::{ManagedInstance, MigSlot};
 
 thread_local! {
-    /// How many points the agent passes before it dies; nothing while somebody else is at work.
+    /// How many points the daemon passes before it dies; nothing while another program is at work.
     static FUSE: Cell<Option<u32>> = const { Cell::new(None) };
     /// How much is written before the disk is full; nothing while there is room.
     static ROOM: Cell<Option<u32>> = const { Cell::new(None) };
-    /// The file system has less room left than the agent wants.
+    /// The file system has less room left than the daemon wants.
     static LOW: Cell<bool> = const { Cell::new(false) };
-    /// The agent is at work.
+    /// The daemon is at work.
     static WORKS: Cell<bool> = const { Cell::new(false) };
-    /// A transaction has begun and not ended since the agent was called last.
+    /// A transaction has begun and not ended since the daemon was called last.
     static BEGUN: Cell<bool> = const { Cell::new(false) };
-    /// The journal has been committed since the agent was called last.
+    /// The journal has been committed since the daemon was called last.
     static COMMITTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Carried up to whoever called the agent when it dies.
+/// Unwinds to the caller of the daemon when the daemon dies.
 struct Death(String);
 
-/// How a call of the agent ended.
+/// How a call of the daemon ended.
 pub enum Call<T> {
     Done(T),
     /// It is dead: where, or why it gave up.
@@ -70,7 +71,7 @@ pub enum Call<T> {
     Bug(String),
 }
 
-/// The agent comes to a point.
+/// The daemon comes to a point.
 pub fn reach(point: &str) {
     if !WORKS.get() {
         return;
@@ -90,7 +91,7 @@ pub fn reach(point: &str) {
     }
 }
 
-/// Somebody, the agent or another, writes.
+/// The daemon or another program writes.
 pub fn write() -> io::Result<()> {
     match ROOM.get() {
         Some(0) => Err(io::ErrorKind::StorageFull.into()),
@@ -124,13 +125,13 @@ pub fn set_room(writes: Option<u32>) {
     ROOM.set(writes);
 }
 
-/// Whether the journal was committed in the last call; and whether that was outside of any transaction when it ended, so that what the
-/// agent remembers is what the journal has.
+/// Whether the journal was committed in the last call; and whether that was outside of any transaction when it ended,
+/// so that what the daemon remembers is what the journal has.
 pub fn has_committed() -> (bool, bool) {
     (COMMITTED.get(), !BEGUN.get())
 }
 
-/// Has the agent do something, to the end or until it dies.
+/// Has the daemon do something, to the end or until it dies.
 pub fn call<T>(work: impl FnOnce() -> Result<T, StoreError>) -> Call<T> {
     COMMITTED.set(false);
     BEGUN.set(false);
@@ -161,7 +162,7 @@ pub struct JournaledJob(Job);
 
 impl JournaledJob {
     fn of(mut job: Job) -> Self {
-        // Written when they are given back, and when they were found: what happened in between is nobody's loss.
+        // Statistics are written at release and at discovery: changes in between may be lost.
         for holding in &mut job.allocations {
             holding.stats = Default::default();
         }
@@ -201,10 +202,10 @@ pub fn difference(
     text
 }
 
-/// What an agent remembers, or its journal.
+/// What a daemon remembers, or its journal.
 pub type Memory = BTreeMap<JobId, JournaledJob>;
 
-/// An agent that has been started.
+/// A daemon that has been started.
 pub struct Daemon {
     pub cycle: Controller,
     pub source: Arc<Source>,
@@ -218,7 +219,7 @@ pub struct Daemon {
     locks: PathBuf,
 }
 
-/// How the agent is started, which a run decides once.
+/// How the daemon is started, which a run decides once.
 #[derive(Clone, Copy, Debug)]
 pub struct DaemonOptions {
     pub order: Order,
@@ -228,7 +229,7 @@ pub struct DaemonOptions {
     pub cancels: bool,
 }
 
-/// Everybody may run containers.
+/// Every user may run containers.
 fn rules(home: &Home) -> Rules {
     let path = home.state().join("access.toml");
     std::fs::write(&path, "containers = \"user\"").expect("a file");
@@ -291,8 +292,8 @@ fn config(home: &Home, manner: DaemonOptions) -> Config {
 }
 
 impl Daemon {
-    /// Starts one; it is what `crate::daemon` does, without doors. Answers what it read of the journal before it looked at the
-    /// world as well; nothing where no GPU answers.
+    /// Starts one; it is what `crate::daemon` does, without doors. Answers what it read of the journal before it
+    /// observed the world as well; nothing where no GPU answers.
     pub fn start(home: &Home, manner: DaemonOptions) -> Result<Option<(Self, Memory)>, StoreError> {
         let store = Store::open(&home.database())?;
         store.number_after(&[home.jobs(), home.slices().to_owned()])?;
@@ -356,7 +357,7 @@ impl Daemon {
         Ok(Some((daemon, before)))
     }
 
-    /// One round of the cycle with these messages; with a look at the GPUs, if anybody looks just now.
+    /// One round of the controller with these messages; with an observation of the GPUs if `looks`.
     pub fn round(&mut self, mut messages: Vec<Message>, looks: bool) -> Result<(), StoreError> {
         let ticks = self.ticked.elapsed() >= crate::controller::TICK;
         if ticks {
@@ -392,12 +393,12 @@ impl Daemon {
     }
 }
 
-/// Which MIG instances the journal of an agent that is dead has.
+/// Which MIG instances the journal of a daemon that is dead has.
 pub fn migs(home: &Home) -> Result<BTreeMap<MigSlot, ManagedInstance>, StoreError> {
     Store::open(&home.database())?.migs()
 }
 
-/// What the journal of an agent that is dead says.
+/// What the journal of a daemon that is dead says.
 pub fn read(home: &Home) -> Result<BTreeMap<JobId, JournaledJob>, StoreError> {
     Ok(kept(Store::open(&home.database())?.living()?))
 }

@@ -1,5 +1,5 @@
-//! NVML's MIG calls on a simulated machine, behind `crate::gpu::mig::driver`. Each may fail for a reason of the driver's own, and between
-//! any two of them others may do something.
+//! Simulated NVML: the MIG calls of a simulated machine, behind `crate::gpu::mig::driver`. Each may fail for a reason
+//! of the driver's own, and between any two of them others may do something.
 
 use divvy_core::mig::Placement as Place;
 use divvy_driver::Error;
@@ -39,7 +39,7 @@ const UNWILLING: u64 = 24;
 /// And once in so many that list something.
 const UNREADABLE: u64 = 150;
 
-/// Once in so many calls of a thread of MIG somebody else does something first.
+/// Once in so many calls of a MIG worker another program acts first.
 const MEDDLES: u64 = 60;
 
 type Answer<T> = Result<T, nvmlReturn_t>;

@@ -1,4 +1,4 @@
-//! The container engine of a simulated machine: it makes containers, starts and ends them, and may be away, with its containers or
+//! The simulated container engine: it makes containers, starts and ends them, and may be away, with its containers or
 //! without. In a container processes have numbers of their own, and all end with the first.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use divvy_testkit::Rng;
 /// The engine, and what it knows.
 #[derive(Default)]
 pub struct Engine {
-    /// Nobody answers.
+    /// The engine does not answer.
     pub is_away: bool,
     /// It takes one more call, carries it out, and is away before it answers.
     pub breaks: bool,
@@ -44,13 +44,13 @@ pub enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Called {
     Answered,
-    /// It was carried out, and nobody was told.
+    /// It was carried out, and the answer was lost.
     Unanswered,
-    /// Nobody took it.
+    /// The call did not arrive.
     Away,
 }
 
-/// The kernel numbers its namespaces above 0xEFFFFFFB (include/linux/proc_ns.h), so that nobody else is in these.
+/// The kernel numbers its namespaces above 0xEFFFFFFB (include/linux/proc_ns.h), so no real process is in these.
 const FIRST_NAMESPACE: u64 = 1_000_000;
 
 /// Where the engine of a simulation listens; `None` where there is no simulation.
@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    /// A container is taken away, and whoever is in it ends.
+    /// A container is removed, and its processes end.
     pub fn container_goes(&mut self, name: &str) {
         if let Some(State::Running(first)) = self.engine.state(name) {
             self.die(first, SIGKILL);

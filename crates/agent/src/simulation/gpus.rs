@@ -1,4 +1,4 @@
-//! The driver of a simulated machine: what it has given to whom, which is the truth that everything is held against.
+//! The simulated driver of a machine: which process holds which memory. All other records are checked against it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -132,7 +132,7 @@ impl World {
             used: Bytes::new(holders.values().sum()),
             utilization_percent: Some(0),
             temperature_celsius: None,
-            // Who is in an instance is listed there.
+            // The instance lists its own processes.
             processes: match is_divided {
                 true => Vec::new(),
                 false => holders.iter().map(process).collect(),
@@ -167,7 +167,7 @@ impl World {
         })
     }
 
-    /// Who holds how much of a GPU.
+    /// The bytes of a GPU that each process holds.
     pub fn holders(&self, gpu: usize) -> BTreeMap<u32, u64> {
         let mut holders = BTreeMap::new();
         for (pid, proc) in &self.processes {
@@ -183,12 +183,12 @@ impl World {
         holders
     }
 
-    /// Bytes of a GPU that nobody holds.
+    /// Bytes of a GPU that no process holds.
     pub fn left(&self, gpu: usize) -> u64 {
         usable().saturating_sub(self.holders(gpu).values().sum())
     }
 
-    /// Bytes of a GPU that those hold who are no job's.
+    /// Bytes of a GPU that unmanaged processes hold.
     pub fn foreign(&self, gpu: usize) -> u64 {
         let foreign = |proc: &super::kernel::Proc| match proc.kind {
             Kind::Stranger { gpu: on, bytes } if on == gpu => bytes,

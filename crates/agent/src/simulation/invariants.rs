@@ -32,12 +32,12 @@ impl Run {
             return Ok(());
         }
         let living = self.living();
-        self.everybody_keeps_to_what_was_granted(&living)?;
-        self.slices_are_of_those_who_hold(&living)?;
-        self.nobody_who_has_ended_lives(&living)?;
+        self.programs_keep_to_their_grants(&living)?;
+        self.slices_belong_to_holders(&living)?;
+        self.no_ended_job_has_processes(&living)?;
         self.claims_hold_what_was_asked(&living)?;
         self.ends_are_final(&living)?;
-        self.nobody_starts_early(&living)?;
+        self.no_job_starts_early(&living)?;
         if self.steps.is_multiple_of(8) {
             self.the_journal_says_what_is_remembered()?;
             self.the_journal_knows_the_instances()?;
@@ -59,15 +59,12 @@ impl Run {
     }
 
     /// By the driver's word, job by job.
-    fn everybody_keeps_to_what_was_granted(
-        &self,
-        living: &BTreeMap<JobId, Job>,
-    ) -> Result<(), String> {
+    fn programs_keep_to_their_grants(&self, living: &BTreeMap<JobId, Job>) -> Result<(), String> {
         let mut held: BTreeMap<(JobId, usize), (u64, Vec<u32>)> = BTreeMap::new();
         with(|world| {
             for (pid, proc) in &world.processes {
                 if let Kind::Program(program) = &proc.kind
-                    && !world.is_nobodys(proc)
+                    && !world.is_unattributable(proc)
                 {
                     for (gpu, bytes) in &program.held {
                         let (sum, who) = held.entry((JobId(program.job), *gpu)).or_default();
@@ -95,7 +92,7 @@ impl Run {
         Ok(())
     }
 
-    fn slices_are_of_those_who_hold(&self, living: &BTreeMap<JobId, Job>) -> Result<(), String> {
+    fn slices_belong_to_holders(&self, living: &BTreeMap<JobId, Job>) -> Result<(), String> {
         for name in names(self.home.slices()) {
             let holds = |id: &JobId| {
                 living
@@ -125,7 +122,7 @@ impl Run {
                         (profile, mig.placement.start) == (asked.profile.clone(), asked.start)
                     }
                     (None, Some(bytes), None) => grant.memory.get() >= bytes,
-                    // What strangers hold of a whole GPU is nobody's to give.
+                    // The daemon cannot promise the memory of unmanaged processes on a whole GPU.
                     (None, None, None) => {
                         grant.share == Share::FULL && grant.memory.get() <= gpus::usable()
                     }
@@ -143,11 +140,11 @@ impl Run {
         Ok(())
     }
 
-    /// After a round: a suspended job's processes are stopped unless they are to end, and nobody else's are.
+    /// After a round: the processes of suspended jobs are stopped unless they are to end, and no other processes are.
     ///
     /// # Errors
     /// Which is not.
-    pub fn who_is_suspended_is_still(&self) -> Result<(), String> {
+    pub fn suspended_processes_are_stopped(&self) -> Result<(), String> {
         let living = self.living();
         with(|world| {
             let ending = world.are_to_end();
@@ -219,8 +216,8 @@ impl Run {
         Ok(())
     }
 
-    /// After a round: the device of a claim that is lent is there, and brings in what it holds and nothing else. Of one that was given
-    /// back to an agent that died of it the device may be gone: it is given back again.
+    /// After a round: the device of a claim that is lent is there, and brings in what it holds and nothing else. Of one
+    /// that was given back to a daemon that died of it the device may be gone: it is given back again.
     ///
     /// # Errors
     /// Where it does not.
@@ -245,13 +242,13 @@ impl Run {
         Ok(())
     }
 
-    /// What the agent remembers, while there is one.
+    /// What the daemon remembers, while there is one.
     pub fn living(&self) -> BTreeMap<JobId, Job> {
         let all = self.daemon.iter().flat_map(|one| one.cycle.known_jobs());
         all.map(|job| (job.id, job.clone())).collect()
     }
 
-    fn nobody_who_has_ended_lives(&self, living: &BTreeMap<JobId, Job>) -> Result<(), String> {
+    fn no_ended_job_has_processes(&self, living: &BTreeMap<JobId, Job>) -> Result<(), String> {
         with(|world| {
             for (pid, proc) in &world.processes {
                 if let Kind::Program(program) = &proc.kind
@@ -352,7 +349,7 @@ impl Run {
         with(|world| world.knows_its_own(daemon.cycle.instances())).unwrap_or(Ok(()))
     }
 
-    /// Everybody has ended: no slice, no process, no secret is left, and every GPU is whole.
+    /// All jobs have ended: no slice, no process, no secret is left, and every GPU is whole.
     ///
     /// # Errors
     /// What is left.
@@ -435,23 +432,27 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 impl World {
-    /// Those who are nobody's end of themselves.
+    /// Processes without an attributable job end by themselves.
     pub fn strays_end(&mut self) {
-        let strays = self.processes.values().filter(|proc| self.is_nobodys(proc));
+        let strays = self
+            .processes
+            .values()
+            .filter(|proc| self.is_unattributable(proc));
         let strays: Vec<u32> = strays.map(|proc| proc.process.pid).collect();
         for pid in strays {
             self.kill(pid);
         }
     }
 
-    /// Whether nothing tells whose a process is: nothing holds it any more, and it is in an instance and so in no slice.
-    fn is_nobodys(&self, proc: &Proc) -> bool {
+    /// Whether a process cannot be attributed: no supervisor holds it any more, and it is in an instance and so in no
+    /// slice.
+    fn is_unattributable(&self, proc: &Proc) -> bool {
         matches!(&proc.kind, Kind::Program(program) if !program.inside.is_empty())
             && self.has_escaped(proc)
     }
 
-    /// Whether nothing holds a process any more: its job's supervisor was killed, it has left the session, and no slice is its. Where
-    /// there are control groups nothing gets out; here there are none.
+    /// Whether nothing holds a process any more: its job's supervisor was killed, it has left the session, and no slice
+    /// is its. Where there are control groups nothing gets out; here there are none.
     pub fn has_escaped(&self, proc: &Proc) -> bool {
         let Kind::Program(program) = &proc.kind else {
             return false;

@@ -1,4 +1,4 @@
-//! The processes of a simulated machine: a folder in the form of proc(5), and what signals do.
+//! The simulated kernel: processes in a folder in the form of proc(5), and the effect of signals.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use super::supervisor::Supervisor;
 use super::{World, clock, with};
 use crate::host::process::Process;
 
-/// Above the most that a kernel gives out (PID_MAX_LIMIT, 2^22): nobody on the machine that simulates has such a pid.
+/// Above the highest pid that a kernel assigns (PID_MAX_LIMIT, 2^22): no real process of this machine has such a pid.
 const FIRST_PID: u32 = 5_000_000;
 pub const SIGKILL: i32 = 9;
 pub const SIGTERM: i32 = 15;
@@ -40,16 +40,16 @@ pub struct Proc {
 pub struct Within {
     /// Inode of its PID namespace.
     pub namespace: u64,
-    /// 1 for the first, with whom all others end.
+    /// 1 for the first process; all others end with it.
     pub pid: u32,
 }
 
 pub enum Kind {
-    /// The agent itself.
+    /// The daemon itself.
     Daemon,
     Supervisor(Box<Supervisor>),
     Program(Box<Program>),
-    /// Somebody who uses a GPU and has nothing to do with us: so much of which.
+    /// An unmanaged process that uses so much of a GPU.
     Stranger {
         gpu: usize,
         bytes: u64,
@@ -95,7 +95,7 @@ pub fn supervise(dir: &Path, lock: &fs::File) -> Option<io::Result<u32>> {
         let lock = lock.try_clone()?;
         let parent = world.daemon.ok_or(io::ErrorKind::NotFound)?;
         let supervisor = Kind::Supervisor(Box::new(Supervisor::new(dir, lock)));
-        if std::mem::take(&mut world.nursery_dies) {
+        if std::mem::take(&mut world.fork_server_dies) {
             // Before it was copied, or after that.
             if world.spawned.is_multiple_of(2) {
                 world.spawn(1, None, supervisor);
@@ -326,7 +326,7 @@ impl World {
         let _ = fs::remove_dir_all(self.proc.join(pid.to_string()));
     }
 
-    /// The agent is gone: init takes its children in, and waits for those that have ended.
+    /// The daemon is gone: init takes its children in, and waits for those that have ended.
     pub fn daemon_died(&mut self) {
         let Some(daemon) = self.daemon.take() else {
             return;

@@ -1,4 +1,4 @@
-//! The simulated machine behind the seams of the agent. A thread without a simulation gets the real machine.
+//! The simulated machine behind the seams of the daemon. A thread without a simulation gets the real machine.
 
 use std::fs::File;
 use std::io;
@@ -121,7 +121,7 @@ impl SupervisorProcess for SimulatedChild {
     }
 }
 
-/// A compute scheduler without turns: it notes whose launches are watched.
+/// A compute scheduler without turns: it notes the jobs with watched launches.
 pub struct NoTurns;
 
 impl Scheduler for NoTurns {

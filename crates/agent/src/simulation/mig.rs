@@ -1,5 +1,6 @@
-//! MIG on a simulated machine: what lies on its GPUs, the orders of the threads of MIG, and what others do. What a thread does is the
-//! real code (`crate::gpu::mig::worker`), over [`super::driver`]; it dies with its agent, at any point.
+//! Simulated MIG: the instances on the GPUs, the commands of the MIG workers, and the acts of other programs. What a
+//! thread does is the real code (`crate::gpu::mig::worker`), over [`super::driver`]; it dies with its daemon, at any
+//! point.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -16,7 +17,7 @@ use crate::gpu::mig::{Epochs, MigCommand, MigOutcome, MigTask};
 use crate::model::mig_instance::{InstanceInfo, ManagedInstance, MigSlot};
 use divvy_testkit::Rng;
 
-/// What an instance has in use of it while nobody uses it.
+/// The memory that an instance uses without any process.
 pub const BASELINE: Bytes = Bytes::mib(20);
 
 /// A GPU's MIG side.
@@ -43,17 +44,17 @@ pub struct SimGpuInstance {
     slices: u8,
     /// Its compute instances, by the driver's number.
     pub computes: BTreeMap<u32, SimComputeInstance>,
-    /// The agent made it.
+    /// The daemon made it.
     pub is_made_by_us: bool,
     /// And knows that it did, or cannot tell that it did not.
     pub is_ours: bool,
-    /// The agent was told that it is made.
+    /// The daemon was told that it is made.
     is_known: bool,
-    /// The agent tried to be rid of it and could not, or others have done something to it.
+    /// The daemon tried to be rid of it and could not, or others have done something to it.
     is_stuck: bool,
-    /// Somebody has a handle of it, and is not listed.
+    /// A process has a handle of it, and is not listed.
     pub is_open: bool,
-    /// Whose programs were in it since it was made.
+    /// The owners of the programs in it since it was made.
     pub tenants: Vec<String>,
 }
 
@@ -99,7 +100,7 @@ fn device_at(gpu: usize, placement: Placement, compute: u8) -> MigUuid {
     text.parse().expect("a UUID")
 }
 
-/// Takes a command of the agent's.
+/// Takes a command of the daemon's.
 pub fn dispatch(command: &MigCommand) {
     with(|world| world.ordered(command));
 }
@@ -172,7 +173,7 @@ impl MigGpu {
 }
 
 impl World {
-    /// Who holds how much of a device.
+    /// The bytes of a device that each process holds.
     pub fn inside(&self, device: &MigUuid) -> BTreeMap<u32, u64> {
         let held = |kind: &Kind| match kind {
             Kind::Program(program) => program.inside.get(device).map(|(_, bytes)| *bytes),
@@ -199,7 +200,8 @@ impl World {
         Some((gpu, *id))
     }
 
-    /// A program starts in its device, or goes on to use it: it is there, nobody else's, and as nobody else has left it.
+    /// A program starts in its device, or goes on to use it. The device is there, no other program's, and as no other
+    /// program has left it.
     pub fn has_its_device(&mut self, job: u64, tenant: &str, device: &MigUuid) {
         let is_in = |one: &Proc| match &one.kind {
             Kind::Program(program) if program.devices.contains(device) && program.job != job => {
@@ -233,7 +235,7 @@ impl World {
         }
     }
 
-    /// The agent gives an order: never one that takes away what a job's program runs in.
+    /// The daemon sends a command: never one that destroys what a job's program runs in.
     fn ordered(&mut self, order: &MigCommand) {
         let gpu = super::gpus::index(&order.gpu);
         if let MigTask::Destroy { slot, .. } | MigTask::Check { slot, .. } = &order.task {
@@ -255,7 +257,7 @@ impl World {
         self.divided[gpu].orders.push_back(order.clone());
     }
 
-    /// The agent's threads are gone, and what is on its way stays half done.
+    /// The daemon's threads are gone, and what is on its way stays half done.
     pub fn orders_are_lost(&mut self) {
         for divided in &mut self.divided {
             divided.orders.clear();
@@ -267,7 +269,8 @@ impl World {
         self.divided.iter().any(|one| !one.orders.is_empty())
     }
 
-    /// The order that the thread of a GPU carries out now: first it takes one, so that looks see that it does something.
+    /// The command that a GPU's worker carries out now. It takes one first, so that observations see a change under
+    /// way.
     pub fn next_order(&mut self, gpu: usize, epochs: &Epochs) -> Option<MigCommand> {
         let divided = &mut self.divided[gpu];
         let order = divided.orders.front()?.clone();
@@ -288,7 +291,7 @@ impl World {
         Some(order)
     }
 
-    /// What has become of an order.
+    /// The outcome of a command.
     pub fn carried_out(&mut self, gpu: usize, outcome: &MigOutcome) {
         self.trace(|| format!("  GPU {gpu} reports: {outcome:?}"));
         let (slot, is_left) = match outcome {
@@ -306,7 +309,7 @@ impl World {
             && let Some(lies) = divided.instances.get_mut(&id)
         {
             lies.is_stuck |= is_left;
-            // Somebody may have divided it before anybody heard of it: it is the agent's all the same.
+            // Another program may have divided it before the report: it is the daemon's all the same.
             let is_made = made.is_some_and(|made| made.id == id);
             lies.is_known |= is_made;
             lies.is_ours |= is_made;
@@ -320,8 +323,8 @@ impl World {
         }
     }
 
-    /// The agent makes an instance where none can be. What is others', or stays against the agent's will, is in its way without its
-    /// fault.
+    /// The daemon makes an instance where none can be. What is others', or stays against the daemon's will, is in its
+    /// way without its fault.
     pub fn room_was_expected(&mut self, gpu: usize, placement: Placement) {
         let all: Vec<&SimGpuInstance> = self.divided[gpu].instances.values().collect();
         if all.iter().all(|one| one.is_ours && !one.is_stuck) {
@@ -335,7 +338,7 @@ impl World {
         !self.is_calm && self.luck.once_in(times)
     }
 
-    /// Somebody else makes an instance, divides one, leaks a handle of one, or takes one away that nobody is in.
+    /// Another program makes an instance, divides one, leaks a handle of one, or removes one without processes.
     pub fn meddles(&mut self, gpu: usize, dice: &mut Rng) {
         if !self.divided[gpu].mode.current || self.gpus[gpu] != Health::Well {
             return;
@@ -367,7 +370,7 @@ impl World {
             return;
         }
         lies.computes.clear();
-        // What is divided before it is known is taken for somebody else's.
+        // An instance that is divided before the daemon knows it is taken for another program's.
         lies.is_ours &= kind != 1 || lies.is_known;
         let what = match kind {
             1 => "divides",
@@ -377,7 +380,7 @@ impl World {
         match kind {
             1 => {
                 divided.fill(id, 2);
-                // Perhaps nobody has the other half.
+                // Perhaps no program takes the other half.
                 if let Some(lies) = divided.instances.get_mut(&id).filter(|_| dice.once_in(2)) {
                     lies.computes.remove(&1);
                 }
@@ -413,7 +416,8 @@ impl World {
         self.trace(|| format!("  somebody else makes {placement} on GPU {gpu}, in {parts} parts"));
     }
 
-    /// What others made goes, also what they made in ours; nobody has a handle of anything, and a GPU is reset if it waits for that.
+    /// Other programs' instances go, also those in ours, and their handles close. A GPU that waits for a reset gets
+    /// one.
     pub fn others_give_up(&mut self) {
         for gpu in 0..self.gpus.len() {
             let in_use = !self.holders(gpu).is_empty();
@@ -429,8 +433,8 @@ impl World {
         }
     }
 
-    /// What the records of a dead agent do not tell from what it has made itself: what lies in the place of one that says nothing of what
-    /// was made (`divvy_core::mig::recover`).
+    /// What the records of a dead daemon do not tell from what it has made itself: what lies in the place of one that
+    /// says nothing of what was made (`divvy_core::mig::recover`).
     pub fn takes_what_is_recorded(&mut self, records: &BTreeMap<MigSlot, ManagedInstance>) {
         for record in records.values().filter(|one| one.info.is_none()) {
             let gpu = super::gpus::index(&record.slot.gpu);
@@ -438,7 +442,7 @@ impl World {
         }
     }
 
-    /// But what is divided is taken for somebody else's, for the agent never divides any.
+    /// But a divided instance is taken for another program's, for the daemon never divides any.
     fn takes_for_its_own(&mut self, gpu: usize, placement: Placement) {
         if let Some(id) = self.divided[gpu].at(placement)
             && let Some(lies) = self.divided[gpu].instances.get_mut(&id)
@@ -467,7 +471,7 @@ impl World {
         ours.map(|one| one.uuid.to_string()).collect()
     }
 
-    /// What an agent has in its journal is what lies there.
+    /// What a daemon has in its journal is what lies there.
     ///
     /// # Errors
     /// What is not ours and is taken for that.
@@ -485,7 +489,7 @@ impl World {
             let Some(lies) = lies.filter(|lies| lies.placement == at) else {
                 continue;
             };
-            // An agent that was started anew may have found it made.
+            // A daemon that was started anew may have found it made.
             lies.is_known |= lies.is_ours && record.state == InstanceState::Ready;
             if record.state == InstanceState::Ready && !lies.is_ours {
                 return Err(format!(

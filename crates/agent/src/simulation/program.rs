@@ -20,7 +20,7 @@ pub struct Program {
     pub job: u64,
     /// The supervisor that started it, or what started it; its session is that one's.
     pub led_by: u32,
-    /// It is the one whose end is the job's.
+    /// The job ends with it.
     pub is_first: bool,
     slot: Option<ProcessSlot>,
     /// Of its run's slice, where that could be read.
@@ -30,15 +30,15 @@ pub struct Program {
     /// Its MIG devices, where its job has such, and the GPU and the bytes of those that it uses.
     pub devices: Vec<MigUuid>,
     pub inside: BTreeMap<MigUuid, (usize, u64)>,
-    /// Whose it is: an account, or `team/` for the pods of a namespace.
+    /// The owner: an account, or `team/` for the pods of a namespace.
     pub tenant: String,
-    /// The account that it runs on, where that is not the agent's.
+    /// The account that it runs on, where that is not the daemon's.
     pub uid: Option<u32>,
     /// What its environment has that is only its owner's to see.
     pub secret: Option<String>,
     /// What is mounted for it: it is of a pod that uses a claim.
     pub mounted: Option<PathBuf>,
-    /// What the job's environment says under these names: that somebody has to confirm it, and what who did says.
+    /// The job's environment under these names: that a client has to confirm it, and the value of that confirmation.
     pub confirmed: Option<(String, Option<String>)>,
     /// When it last had a GPU do something.
     pub worked: Option<Duration>,
@@ -46,7 +46,7 @@ pub struct Program {
     stubborn: bool,
 }
 
-/// Variables of all jobs: whose they are; and of some, a secret.
+/// Variables of all jobs: the owner; and of some, a secret.
 pub const OWNER: &str = "OWNER";
 pub const SECRET: &str = "TOKEN";
 
@@ -93,7 +93,8 @@ impl Program {
         }
     }
 
-    /// Whether it is in the slice of its own run, and known by that. Who had got away from one run may join the slice of the next.
+    /// Whether it is known to be in the slice of its own run. A process that got away from one run may join the slice
+    /// of the next.
     pub fn has_joined(&self) -> bool {
         let own = |slot: &ProcessSlot| {
             let joined = slot.slice().spec().generation;
@@ -124,7 +125,7 @@ impl Program {
         }
     }
 
-    /// It is of a pod, and uses nothing: nobody but the kubelet knows of it.
+    /// It is of a pod, and uses nothing: kubelet alone knows of it.
     pub fn is_idle_pod(&self) -> bool {
         self.mounted.is_some() && self.held.is_empty()
     }
@@ -299,7 +300,8 @@ impl World {
             return;
         };
         let Some(slot) = &program.slot else { return };
-        // The context first, as cuCtxCreate does; then the memory. Granted by the limiter is one thing, given by the driver another.
+        // The context first, as cuCtxCreate does; then the memory. Granted by the limiter is one thing, given by the
+        // driver another.
         let context = match program.held.contains_key(&gpu) {
             true => 0,
             false if slot.charge_overhead(at).is_err() => return,
@@ -326,7 +328,8 @@ impl World {
 
     /// The same in a MIG instance, where the hardware is the limiter.
     fn takes_of_device(&mut self, pid: u32, device: &MigUuid, wanted: u64) {
-        // Whose supervisor was killed, and who has left its session, is nobody's to the agent: it may give the instance to others.
+        // A process that has left its session and lost its supervisor cannot be attributed: the daemon may give the
+        // instance to others.
         let held = self
             .processes
             .get(&pid)
@@ -359,7 +362,7 @@ impl World {
         }
     }
 
-    /// It has a GPU do something, which a keeper sees that looks closely.
+    /// It launches work on a GPU, which a watching compute scheduler sees.
     fn works(&mut self, pid: u32) {
         let now = clock::boot();
         let Some(program) = self.program(pid) else {
@@ -373,7 +376,8 @@ impl World {
         }
     }
 
-    /// The limiter has granted what the driver does not have: too much was promised, unless somebody else has it.
+    /// The limiter has granted memory that the driver does not have: too much was promised, unless unmanaged processes
+    /// hold it.
     fn short(&mut self, foreign: u64, job: u64, gpu: usize, granted: String) {
         if foreign == 0 {
             let left = self.left(gpu);

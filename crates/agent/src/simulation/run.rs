@@ -1,4 +1,4 @@
-//! One run: steps are done to the machine and to the agent, and after each everything is held against the laws.
+//! The run loop: applies each step to the machine and to the daemon, and checks the invariants after each.
 
 use crate::controller::request::{Milestone, ProjectAct};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,7 +47,7 @@ fn folder() -> TempDir {
     made.expect("a temporary folder")
 }
 
-/// An answer that somebody waits for.
+/// An answer that a client waits for.
 struct Pending {
     what: Asked,
     answer: oneshot::Receiver<Result<v1::Job, Error>>,
@@ -69,19 +69,19 @@ pub struct Run {
     pub daemon: Option<Daemon>,
     pub inbox: Vec<Message>,
     pending: Vec<Pending>,
-    /// What was submitted, by whom, and has not been answered.
+    /// Submits without an answer, with their users.
     unanswered: BTreeMap<String, (&'static str, Submit)>,
     /// Keys of acknowledged jobs. Those of accounts are alike but for their names.
     pub keys: BTreeMap<String, JobId>,
-    /// Whose they are.
+    /// The owners of jobs.
     pub owners: BTreeMap<JobId, &'static str>,
     submitted: BTreeMap<&'static str, u64>,
     clients: BTreeSet<JobId>,
-    /// Whose cancelling was acknowledged.
+    /// Jobs with an acknowledged cancellation.
     pub cancelled: BTreeSet<JobId>,
     /// Jobs that have ended, and how.
     pub ended: BTreeMap<JobId, String>,
-    /// What the agent remembered when its journal was last committed, and what it would remember if that happened now.
+    /// What the daemon remembered when its journal was last committed, and what it would remember if that happened now.
     committed: BTreeMap<JobId, JournaledJob>,
     /// Under which rule about doing nothing they are, in seconds.
     rules: BTreeMap<String, u64>,
@@ -89,15 +89,15 @@ pub struct Run {
     to_confirm: BTreeSet<String>,
     /// Claims that pods were started with, by uid.
     pub pods: BTreeMap<String, JobId>,
-    /// Claims that were given back, by uid, and that nobody has asked for since.
+    /// Claims that were released, by uid, and not requested since.
     pub given_back: BTreeSet<String>,
-    /// Those of them that this agent was asked for since.
+    /// Those of them that this daemon was asked for since.
     pub asked_again: BTreeSet<String>,
     /// Which want MIG instances.
     wants_mig: BTreeSet<String>,
     pub arrays: Arrays,
     pub steps: u64,
-    /// The agent said so last.
+    /// The daemon said so last.
     disk_is_full: bool,
 }
 
@@ -127,7 +127,7 @@ impl Run {
             zombies: BTreeMap::new(),
             spawned: 0,
             daemon: None,
-            nursery_dies: false,
+            fork_server_dies: false,
             engine: Engine::default(),
             gpus: vec![Health::Well; GPUS],
             known: BTreeSet::new(),
@@ -371,7 +371,7 @@ impl Run {
         Ok(())
     }
 
-    /// The agent does a round; one that is dead is started first.
+    /// The daemon does a round; one that is dead is started first.
     fn round(&mut self, looks: bool) -> Result<(), String> {
         if self.daemon.is_none() {
             self.start()?;
@@ -390,7 +390,7 @@ impl Run {
         match called {
             Call::Done(()) => {
                 self.what_is_told_is_so()?;
-                self.who_is_suspended_is_still()?;
+                self.suspended_processes_are_stopped()?;
                 self.slices_say_what_is_held()?;
                 self.held_jobs_wait()?;
                 self.has_again();
@@ -440,7 +440,7 @@ impl Run {
         }
     }
 
-    /// What the agent says of jobs that do nothing is so, and no job starts while it says that the disk is full.
+    /// What the daemon says of jobs that do nothing is so, and no job starts while it says that the disk is full.
     fn what_is_told_is_so(&mut self) -> Result<(), String> {
         let Some(daemon) = &mut self.daemon else {
             return Ok(());
@@ -468,7 +468,7 @@ impl Run {
             let Some(worked) = with(|world| world.worked.get(&id).copied()).flatten() else {
                 return Err(format!("job {id} has not begun, and is called idle"));
             };
-            // The second half of its time is looked at closely.
+            // The compute scheduler watches the second half of its time.
             let half = Duration::from_secs(after.unwrap_or_default()) / 2;
             if now.saturating_sub(worked) < half {
                 let ago = now.saturating_sub(worked);
@@ -482,12 +482,12 @@ impl Run {
         daemon::read(&self.home).map_err(|error| error.to_string())
     }
 
-    /// The agent is no more, and everybody who waited for it hears that.
+    /// The daemon has died, and all waiting clients learn it.
     fn gone(&mut self, how: &str) {
         self.disk_is_full = false;
         daemon::set_fuse(None);
         with(|world| {
-            // Its keeper is gone with it.
+            // The compute scheduler is gone with it.
             world.watched.clear();
             world.wanted.clear();
             world.trace(|| format!("  the agent is gone: {how}"));
@@ -496,7 +496,7 @@ impl Run {
         self.inbox.clear();
         self.asked_again.clear();
         self.pending.clear();
-        // A client that lost the agent does not come.
+        // A client that lost the daemon does not come.
         self.clients.clear();
     }
 
@@ -572,7 +572,7 @@ impl Run {
     }
 
     fn submits(&mut self, runner: Runner, dice: &mut Rng) {
-        // Who has not been answered asks again.
+        // A client without an answer asks again.
         let again = dice.once_in(3).then(|| self.unanswered.iter().next());
         if let Some((key, (who, submit))) = again.flatten() {
             return self.sends(key.clone(), who, submit.clone());
@@ -600,7 +600,7 @@ impl Run {
         self.sends(key, who, wish.submit);
     }
 
-    /// Somebody, and a key that he has not used.
+    /// A user, and a key that the user has not used.
     pub fn next_key(&mut self, dice: &mut Rng) -> (String, &'static str) {
         let who = dice.one(accounts::all()).unwrap_or(ME);
         let submitted = self.submitted.entry(who).or_default();
@@ -608,7 +608,7 @@ impl Run {
         (format!("{who}/key-{submitted}"), who)
     }
 
-    /// Somebody confirms a job, as something.
+    /// A client confirms a job, with a value.
     fn confirms(&mut self, dice: &mut Rng) {
         let word = format!("word-{}", dice.below(3));
         let who = dice.one(accounts::all()).unwrap_or(ME);
@@ -623,7 +623,7 @@ impl Run {
         }
     }
 
-    /// Somebody starts another program inside of a job: its supervisor does, or the engine.
+    /// A client starts another program inside of a job: its supervisor starts it, or the engine.
     fn enters(&mut self, dice: &mut Rng) -> Result<(), String> {
         let known: Vec<JobId> = self.keys.values().copied().collect();
         let (Some(id), Some(daemon)) = (dice.one(&known), &mut self.daemon) else {
@@ -658,7 +658,7 @@ impl Run {
         }
     }
 
-    /// The threads of MIG do something each.
+    /// Each MIG worker carries out a command.
     fn mig_works(&mut self, dice: &mut Rng) -> Result<(), String> {
         for gpu in 0..GPUS {
             let Some(daemon) = &self.daemon else {
@@ -727,7 +727,7 @@ impl Run {
         });
     }
 
-    /// Somebody wants something of a job.
+    /// A client makes a request about a job.
     fn asks(
         &mut self,
         dice: &mut Rng,
@@ -766,7 +766,7 @@ impl Run {
             world.trace(|| "calm".to_owned());
             world.driver_is_ill = false;
             world.no_processes = false;
-            world.nursery_dies = false;
+            world.fork_server_dies = false;
             world.is_calm = true;
             world.engine.is_away = false;
             world.engine.breaks = false;
@@ -816,7 +816,7 @@ impl Run {
             if done && !waits && self.unanswered.is_empty() && self.inbox.is_empty() {
                 self.round(true)?;
                 self.check_invariants()?;
-                // The next agent finds what the last supervisors left.
+                // The next daemon finds what the last supervisors left.
                 self.daemon = None;
                 self.gone("SIGTERM");
                 self.round(true)?;
@@ -831,7 +831,7 @@ impl Run {
         ))
     }
 
-    /// Whoever has jobs that are to be confirmed waits for them and confirms them.
+    /// The owners of jobs that need confirmation wait for them and confirm them.
     fn confirms_all(&mut self) {
         let ended = &self.ended;
         let waits = |(key, id): (&String, &JobId)| {
@@ -854,8 +854,9 @@ impl Run {
         }
     }
 
-    /// Whoever is suspended would not end; and in half of the runs all are cancelled, where in the others they end by themselves.
-    /// `divides`: whoever wants MIG instances has his turn; else whoever wants all GPUs whole.
+    /// Ends all jobs. Suspended jobs would not end by themselves; half of the runs cancel every job, and in the others
+    /// jobs end by themselves. `divides`: the jobs that want MIG instances have their turn; else those that want all
+    /// GPUs whole.
     fn ends_all(&mut self, divides: bool) {
         self.collects();
         let waits = |key: &&String| {
@@ -875,7 +876,7 @@ impl Run {
         }
         for id in self.keys.values() {
             let reference = self.reference(*id);
-            // Who is held would not start; its admin releases every job.
+            // A held job would not start; its admin releases every job.
             let released = holding(reference.clone(), false, ME, oneshot::channel().0);
             self.inbox.push(released);
             let reply = oneshot::channel().0;
@@ -1027,12 +1028,12 @@ impl World {
                 }
             }
             What::StrangerLeaves => {
-                let strangers = self.pids(|kind| matches!(kind, Kind::Stranger { .. }));
-                if let Some(pid) = dice.one(&strangers) {
+                let unmanaged = self.pids(|kind| matches!(kind, Kind::Stranger { .. }));
+                if let Some(pid) = dice.one(&unmanaged) {
                     self.kill(pid);
                 }
             }
-            What::NurseryDies => self.nursery_dies = true,
+            What::ForkServerDies => self.fork_server_dies = true,
             What::EngineGoes => self.engine_goes(dice.once_in(2)),
             What::EngineBreaks => self.engine.breaks = true,
             What::EngineBack => self.engine.is_away = false,

@@ -27,9 +27,9 @@ macro_rules! whats {
 }
 
 whats! {
-    /// The agent does a round, or is started where none is.
+    /// The daemon does a round, or is started where none is.
     Round = "round", 60;
-    /// The same, with nobody having looked at the GPUs.
+    /// The same, without an observation of the GPUs.
     Blindfold = "blindfold", 8;
     Time = "time", 12;
     Submit = "submit", 24;
@@ -59,7 +59,7 @@ whats! {
     Programs = "programs", 40;
     KillSupervisor = "kill-supervisor", 4;
     KillProgram = "kill-program", 5;
-    /// The agent dies at one of the next points that it comes to.
+    /// The daemon dies at one of the next points that it comes to.
     Crash = "crash", 14;
     /// SIGTERM.
     Stop = "stop", 2;
@@ -81,29 +81,29 @@ whats! {
     /// A job in a container, in a MIG instance, to be confirmed, or under a rule of its own.
     SubmitMore = "submit-more", 24;
     Confirm = "confirm", 10;
-    /// Somebody starts another program in a job.
+    /// A client starts another program in a job.
     Enter = "enter", 4;
     /// The process of which supervisors are copies ends.
-    NurseryDies = "nursery-dies", 2;
+    ForkServerDies = "nursery-dies", 2;
     EngineGoes = "engine-goes", 3;
     /// The engine goes away in the middle of its next call.
     EngineBreaks = "engine-breaks", 4;
     EngineBack = "engine-back", 8;
-    /// Somebody else takes a container away.
+    /// Another program removes a container.
     ContainerGoes = "container-goes", 1;
-    /// What the agent does about containers when it starts is done.
+    /// What the daemon does about containers when it starts is done.
     Sweep = "sweep", 4;
-    /// The threads of MIG.
+    /// The MIG workers.
     Mig = "mig", 50;
     /// A GPU is to be divided, or not any more.
     Divide = "divide", 3;
-    /// Somebody else makes instances, or takes them away.
+    /// Another program makes instances, or removes them.
     Meddle = "meddle", 8;
     /// Idle instances are to go.
     Collect = "collect", 2;
     /// An array, or a job that runs after one. In place of other steps of a run ([`arrays`]).
     SubmitArray = "submit-array", 0;
-    /// Somebody does something to a whole array.
+    /// A client acts on a whole array.
     ActOnArray = "array", 0;
 }
 
@@ -148,8 +148,8 @@ const STEADY: [What; 11] = [
     What::StrangerLeaves,
 ];
 
-/// The steps of a seed. Each has some kinds more often than others have and leaves some out, so that what is rare is met in numbers, and
-/// without what would hide it (Groce et al., Swarm Testing, 2012).
+/// The steps of a seed. Each has some kinds more often than others have and leaves some out, so that what is rare is
+/// met in numbers, and without what would hide it (Groce et al., Swarm Testing, 2012).
 pub fn of(seed: u64, count: usize) -> Vec<Step> {
     let mut dice = Rng::new(seed);
     let mut often = |(what, _, weight): &(What, &str, u64)| {
@@ -173,7 +173,7 @@ pub fn of(seed: u64, count: usize) -> Vec<Step> {
         }
     };
     let mut steps: Vec<Step> = (0..count).map(|_| one()).collect();
-    // A GPU that is in use is not divided: in half of the runs it is before anybody comes.
+    // A GPU in use cannot be divided: half of the runs divide it before any other step.
     if dice.once_in(2) {
         for (step, what) in steps.iter_mut().zip(DIVIDES) {
             step.what = what;
@@ -183,7 +183,8 @@ pub fn of(seed: u64, count: usize) -> Vec<Step> {
     steps
 }
 
-/// Puts arrays in the place of other steps, in half of the runs, so that what a seed has in the others stays what it was.
+/// Puts arrays in the place of other steps, in half of the runs, so that what a seed has in the others stays what it
+/// was.
 fn arrays(seed: u64, steps: &mut [Step]) {
     let mut dice = Rng::new(!seed);
     if dice.once_in(2) {
@@ -197,7 +198,7 @@ fn arrays(seed: u64, steps: &mut [Step]) {
     }
 }
 
-/// The agent starts, is told, and a thread of MIG does it.
+/// The daemon starts and gets a request, and a MIG worker carries it out.
 const DIVIDES: [What; 8] = [
     What::Round,
     What::Divide,

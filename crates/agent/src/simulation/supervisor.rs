@@ -1,4 +1,5 @@
-//! What `crate::supervisor` does, one step at a time, so that it can be killed between any two of them. The records are the real ones.
+//! The simulated supervisor: the steps of `crate::supervisor`, one at a time, so that it can be killed between any two.
+//! The records are the real ones.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -202,7 +203,7 @@ impl World {
         }
     }
 
-    /// Everybody whose supervisor has told them to end.
+    /// All processes below a supervisor that has told them to end.
     pub fn are_to_end(&self) -> BTreeSet<u32> {
         let told = self.processes.iter().filter(|(_, one)| match &one.kind {
             Kind::Supervisor(supervisor) => supervisor.told_at.is_some(),

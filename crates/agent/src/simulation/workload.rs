@@ -22,7 +22,7 @@ pub struct Workload {
     pub rule: Option<u64>,
 }
 
-/// Has it be somebody's, whose secret nobody else is to see.
+/// Gives the submit an owner, with a secret that no other user may see.
 pub fn owned(submit: &mut Submit, who: &str) {
     submit.env.insert(OWNER.to_owned(), who.to_owned());
     for secret in submit.secrets.values_mut() {

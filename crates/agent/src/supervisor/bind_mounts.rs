@@ -4,12 +4,12 @@
 //! /run/divvy-job                     a small file system of its own
 //!   libcuda_real.so.1                ◄ the driver's own file, under the name that the wrapper needs
 //!   libnvidia-ml_real.so.1           ◄ likewise
-//!   slice/                           ◄ the slice's folder: where the hooks look first
+//!   slice/                           ◄ the slice's folder: the hooks search it first
 //! /usr/lib/…/libcuda.so.580.65       ◄ the wrapper; all links to it stay as they are
 //! DIVVY_HOME/sim/lib                 with simulated GPUs instead: a folder of its own, as both are one file there
 //! ```
-//! Nothing of this is seen outside: the namespace takes what is mounted outside later and gives nothing back. When a step
-//! fails, the process goes back to the namespace from which it came.
+//! Nothing of this is seen outside: the namespace takes what is mounted outside later and gives nothing back. When a
+//! step fails, the process goes back to the namespace from which it came.
 
 use std::fs::{self, File};
 use std::io;
@@ -120,7 +120,7 @@ impl WrapperMounts {
             })
         };
         let cuda = library(CUDA, CUDA_BEHIND, &wrapper.cuda).ok_or(BindMountError::NoDriver)?;
-        // A program without NVML can do all but look.
+        // Without NVML a program lacks only queries.
         let nvml = library(NVML, NVML_BEHIND, &wrapper.nvml);
         Ok(WrapperMounts {
             libraries: std::iter::once(cuda).chain(nvml).collect(),
@@ -212,7 +212,8 @@ impl Library {
     }
 }
 
-/// The driver's own file: the one that the loader takes, or, in a job of a job, the one behind the wrapper that it takes.
+/// The driver's own file: the one that the loader takes, or, in a job of a job, the one behind the wrapper that it
+/// takes.
 fn real_library(files: &[PathBuf], behind: &str) -> Option<PathBuf> {
     let first = files.first()?;
     let outer = Path::new(BEHIND).join(behind);

@@ -2,14 +2,14 @@
 //! exec.
 //!
 //! ```text
-//! agent                                nursery                          supervisor
+//! daemon                               fork server                      supervisor
 //! job's folder, lock, log ───────────► forks ─────────────────────────► supervises, as one that was started
 //!                         ◄─────────── born PID
 //!                         ◄─────────── ended PID, how                   ends
 //! ```
-//! The agent starts it from the same program, and it ends when the agent's end of the socket closes. Supervisors do not
-//! end with it. It decides nothing, opens nothing and remembers only its children; it has one thread, without which it
-//! could not fork.
+//! The daemon starts it from the same program, and it ends when the daemon's end of the socket closes. Supervisors do
+//! not end with it. It decides nothing, opens nothing and remembers only its children; it has one thread, without which
+//! it could not fork.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -58,7 +58,7 @@ pub fn is_server_gone(error: &io::Error) -> bool {
 /// Longest path that the kernel takes (limits.h, `PATH_MAX`), and longest message.
 const LONGEST: usize = 4096;
 
-/// What the nursery says.
+/// A reply of the fork server.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ForkReply {
@@ -76,10 +76,10 @@ enum ForkReply {
     },
 }
 
-/// This process's nursery, from the first supervisor on.
+/// This process's fork server, from the first supervisor on.
 static FORK_SERVER: Mutex<Option<ForkServer>> = Mutex::new(None);
 
-/// The agent's side.
+/// The daemon's side.
 #[derive(Debug)]
 struct ForkServer {
     socket: OwnedFd,
@@ -90,17 +90,17 @@ struct ForkServer {
     is_unresponsive: bool,
 }
 
-/// A supervisor from the nursery.
+/// A supervisor that the fork server started.
 #[derive(Debug)]
 pub struct ForkedSupervisor {
     pub process: Process,
-    /// The pid of its nursery: another one would know nothing of it.
+    /// The pid of its fork server: another one would know nothing of it.
     server_pid: u32,
 }
 
 impl ForkedSupervisor {
-    /// Has the nursery start the supervisor of the job in this folder: with the lock as its standard input, and the log as its
-    /// output. `program` is this program, to start the nursery from if there is none.
+    /// Has the fork server start the supervisor of the job in this folder, with the lock as its standard input and the
+    /// log as its output. `program` is this program, to start a fork server from if there is none.
     ///
     /// # Errors
     /// What starting a program says, or fork(2); [`is_server_gone`].
@@ -109,18 +109,18 @@ impl ForkedSupervisor {
         if !ours.as_mut().is_some_and(ForkServer::is_running) {
             *ours = None;
         }
-        let nursery = match &mut *ours {
-            Some(nursery) => nursery,
+        let server = match &mut *ours {
+            Some(server) => server,
             none => none.insert(ForkServer::start(program, folder)?),
         };
-        let born = nursery.fork_request(folder, lock, log);
+        let born = server.fork_request(folder, lock, log);
         if born.as_ref().is_err_and(is_server_gone) {
             // Stopped or dead: what it has not heard it will not hear.
-            let _ = nursery.process.kill();
+            let _ = server.process.kill();
         }
         Ok(Self {
             process: born?,
-            server_pid: nursery.process.id(),
+            server_pid: server.process.id(),
         })
     }
 
@@ -130,23 +130,23 @@ impl ForkedSupervisor {
     /// The fork server is gone, and the exit code with it.
     pub fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
         let mut ours = sync::lock(&FORK_SERVER);
-        let nursery = ours
+        let server = ours
             .as_mut()
-            .filter(|nursery| nursery.process.id() == self.server_pid)
+            .filter(|server| server.process.id() == self.server_pid)
             .ok_or(io::ErrorKind::NotFound)?;
-        match nursery.ended.remove(&self.process.pid) {
+        match server.ended.remove(&self.process.pid) {
             Some(status) => Ok(Some(status)),
-            None if nursery.is_unresponsive => Err(io::ErrorKind::UnexpectedEof.into()),
+            None if server.is_unresponsive => Err(io::ErrorKind::UnexpectedEof.into()),
             None => Ok(None),
         }
     }
 }
 
-/// Takes in what the nursery has said, of all supervisors at once.
+/// Reads the replies of the fork server, about all supervisors at once.
 pub fn poll_replies() {
     let mut ours = sync::lock(&FORK_SERVER);
-    if let Some(nursery) = &mut *ours {
-        nursery.is_unresponsive = nursery.drain_replies().is_err();
+    if let Some(server) = &mut *ours {
+        server.is_unresponsive = server.drain_replies().is_err();
     }
 }
 
@@ -229,12 +229,12 @@ impl ForkServer {
     }
 }
 
-/// Whether standard input is an agent's socket, and this process is to be its nursery.
+/// Whether standard input is the daemon's socket, and this process is to be its fork server.
 pub fn is_requested() -> bool {
     socket_type(io::stdin()) == Ok(SocketType::SEQPACKET)
 }
 
-/// Is the nursery, until the agent is gone.
+/// Runs the fork server until the daemon is gone.
 pub fn serve(run_container: RunContainer) -> ExitCode {
     match serve_requests(run_container) {
         Ok(()) => ExitCode::SUCCESS,
@@ -305,13 +305,13 @@ fn serve_requests(run_container: RunContainer) -> io::Result<()> {
 
 /// What there is to do.
 struct Readiness {
-    /// The agent has said something, or is gone.
+    /// The daemon has said something, or is gone.
     has_request: bool,
     /// These have ended.
     ended: Vec<u32>,
 }
 
-/// Waits for the agent and for ending children.
+/// Waits for the daemon and for ending children.
 fn wait_ready(socket: &OwnedFd, children: &BTreeMap<u32, OwnedFd>) -> io::Result<Readiness> {
     let handles = children
         .values()
@@ -329,7 +329,7 @@ fn wait_ready(socket: &OwnedFd, children: &BTreeMap<u32, OwnedFd>) -> io::Result
     })
 }
 
-/// A job's folder, its lock and its log; `None` once the agent is gone.
+/// A job's folder, its lock and its log; `None` once the daemon is gone.
 fn recv_request(socket: &OwnedFd) -> io::Result<Option<(PathBuf, OwnedFd, OwnedFd)>> {
     let mut folder = [0; LONGEST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -373,7 +373,7 @@ fn become_supervisor(
 fn send_reply(socket: &OwnedFd, said: &ForkReply) -> io::Result<()> {
     let said = serde_json::to_vec(said)?;
     match retry_on_eintr(|| send(socket, &said, SendFlags::NOSIGNAL)) {
-        // The agent is gone, which the next look says too.
+        // The daemon is gone, which the next read says too.
         Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
         Err(errno) => Err(errno.into()),
     }

@@ -1,4 +1,4 @@
-//! The handle of a supervisor that this agent has started, until it has been waited for, and the launcher that starts it.
+//! The handle of a supervisor that this daemon has started, until it is reaped, and the launcher that starts it.
 
 use std::fmt::Debug;
 use std::fs::File;

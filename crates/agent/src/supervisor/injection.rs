@@ -10,13 +10,14 @@ use crate::host::error::error_chain;
 use crate::host::run_as::Identity;
 use crate::job_dir::injection::{InjectedLimiter, InjectionMode, InjectionPolicy, Wrapper};
 
-/// Lays the wrapper in this process's mount namespace if it shall and can, and takes out of `env` what is for the preload.
+/// Lays the wrapper in this process's mount namespace if it shall and can, and takes out of `env` what is for the
+/// preload.
 ///
 /// # Errors
 /// When the form that must be cannot be.
 ///
-/// Of another user's job the environment does not say where the driver's files are ([`Cover::installed`]), and they are opened as
-/// that user.
+/// Of another user's job the environment does not say where the driver's files are ([`Cover::installed`]), and they are
+/// opened as that user.
 pub fn inject(
     wish: &InjectionPolicy,
     env: &mut BTreeMap<String, String>,
@@ -65,7 +66,8 @@ fn wrapper_mounts(
     }
 }
 
-/// The form that a job of this process's own user would get, without laying anything: what can only be found out by mounting is not.
+/// The form that a job of this process's own user would get, without laying anything: what can only be found out by
+/// mounting is not.
 pub fn expected_injection(wish: &InjectionPolicy, library_path: Option<&str>) -> InjectedLimiter {
     let because = match wish {
         InjectionPolicy::Preload { because } => Some(because.clone()),
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_the_preload_gets_it_and_the_reason() {
+    fn a_job_that_requests_the_preload_gets_it_and_the_reason() {
         let wish = InjectionPolicy::Preload {
             because: "DIVVY_FORM says so".into(),
         };

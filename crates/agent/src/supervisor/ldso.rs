@@ -15,8 +15,8 @@ impl Cache {
     }
 }
 
-/// Every file that the loader has for `name` in a program with that `LD_LIBRARY_PATH`, the one that it takes first. Links
-/// are followed, and a file that several lead to is named once.
+/// Every file that the loader has for `name` in a program with that `LD_LIBRARY_PATH`, the one that it takes first.
+/// Links are followed, and a file that several lead to is named once.
 pub fn find_library(name: &str, library_path: Option<&str>) -> Vec<PathBuf> {
     find_library_in(&Cache::read(), name, library_path)
 }
@@ -70,11 +70,11 @@ fn cached(cache: &[u8], name: &str) -> Vec<PathBuf> {
     named.map(|(_, path)| PathBuf::from(path)).collect()
 }
 
-/// Names and paths of the cache for 64-bit x86 with glibc. Its format is glibc's `elf/cache.h` (`struct cache_file_new`):
-/// 48 bytes of header, of which bytes 20 to 24 count the entries; 24 bytes an entry: flags, offset of the name, offset of
-/// the path, and what does not matter here.
+/// Names and paths of the cache for 64-bit x86 with glibc. Its format is glibc's `elf/cache.h` (`struct
+/// cache_file_new`): 48 bytes of header, of which bytes 20 to 24 count the entries; 24 bytes an entry: flags, offset of
+/// the name, offset of the path, and what does not matter here.
 ///
-/// `wanted`: by name, as most are looked at for nothing.
+/// `wanted`: by name, as most are read for nothing.
 fn entries(cache: &[u8], wanted: impl Fn(&[u8]) -> bool) -> impl Iterator<Item = (&str, &str)> {
     const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
     const HEADER: usize = 48;

@@ -42,8 +42,8 @@ impl LaunchError {
     }
 }
 
-/// Refuses to start a program whose limiter is gone, as with a replaced installation: the dynamic loader only grumbles
-/// about a preloaded library that it cannot open, and runs the program without.
+/// Refuses to start a program if its limiter is gone, as with a replaced installation. The dynamic loader only warns of
+/// a preloaded library that it cannot open, and runs the program without it.
 pub fn check_preload(env: &BTreeMap<String, String>) -> Result<(), LaunchError> {
     let Some(file) = env
         .get("LD_PRELOAD")

@@ -4,7 +4,8 @@
 //! inotify: records of jobs that are starting or running ──┐
 //! pidfd_open(2): supervisors of running jobs ─────────────┴─► epoll ──► one thread ──► news of a job
 //! ```
-//! It only ever says "look again": a lost event costs time (the cycle looks by itself now and then), not truth.
+//! An event only asks for another check of the job. A lost event costs time (the controller checks periodically), not
+//! correctness.
 
 use std::collections::HashMap;
 use std::io;
@@ -31,7 +32,7 @@ pub enum WatchEvent {
     Record(JobId),
     /// The supervisor of this job has ended.
     SupervisorEnded(JobId),
-    /// Events were lost: look at all.
+    /// Events were lost: check all jobs.
     EventsLost,
 }
 
@@ -122,8 +123,9 @@ impl Watch {
         Ok(())
     }
 
-    /// Tells from now on when this process, which supervises the job, has ended. False where it will not be told of everything that
-    /// happens to the job: its record is not watched, its supervisor has ended by now, or there are no descriptors left.
+    /// Tells from now on when this process, which supervises the job, has ended. False where it will not be told of
+    /// everything that happens to the job: its record is not watched, its supervisor has ended by now, or there are no
+    /// descriptors left.
     pub fn watch_supervisor(&self, job: JobId, supervisor: Process) -> bool {
         let mut table = lock(&self.table);
         table.supervisors.remove(&job);
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_relies_on_what_is_not_told() {
+    fn no_state_relies_on_unreported_events() {
         let root = tempfile::tempdir().unwrap();
         let watch = Watch::start(|_| {}).unwrap();
         let me = Process::this().unwrap();

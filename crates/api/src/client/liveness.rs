@@ -136,7 +136,7 @@ impl Liveness {
             }
             if silent >= say_at {
                 let state = self.silence(silent);
-                self.tell(&match patience {
+                self.report(&match patience {
                     Patience::Bounded => {
                         format!("{state}; waiting up to {} s", FAIL_AFTER.as_secs())
                     }
@@ -146,7 +146,7 @@ impl Liveness {
             }
         }
         if say_at > SAY_AFTER {
-            self.tell("the daemon responds again");
+            self.report("the daemon responds again");
         }
         Ok(())
     }
@@ -158,7 +158,8 @@ impl Liveness {
         }
     }
 
-    /// Whether a probe gets no answer. A connection that the daemon takes and closes is an answer: it may be one too many.
+    /// Whether a probe gets no answer. A connection that the daemon takes and closes is an answer: it may be one too
+    /// many.
     async fn is_silent(&self) -> bool {
         let Ok(stream) = UnixStream::connect(&self.socket).await else {
             return true;
@@ -176,7 +177,7 @@ impl Liveness {
         false
     }
 
-    fn tell(&self, line: &str) {
+    fn report(&self, line: &str) {
         if let Some(say) = self.say {
             say(line);
         }

@@ -71,7 +71,8 @@ impl Home {
         is_installed_under(Path::new("/"), 0)
     }
 
-    /// The process of the system's daemon, running or hung: it holds the lock, or it is root's and listens on the socket.
+    /// The process of the system's daemon, running or hung: it holds the lock, or it is root's and listens on the
+    /// socket.
     pub fn system_daemon() -> Option<u32> {
         locked_by(&Path::new(STATE).join("daemon.lock")).or_else(|| {
             match listener(Path::new(SOCKET)) {
@@ -86,7 +87,8 @@ impl Home {
         self.state == Path::new(STATE)
     }
 
-    /// Whether a user's own instance is served although the system's daemon is installed, so that there are two ledgers.
+    /// Whether a user's own instance is served although the system's daemon is installed, so that there are two
+    /// ledgers.
     pub fn is_beside_system(&self) -> bool {
         std::env::var_os("DIVVY_HOME").is_none()
             && !self.is_systems()
@@ -94,7 +96,7 @@ impl Home {
             && Self::is_system_installed()
     }
 
-    /// The user who has made this home and starts its daemon, where that is another user.
+    /// The owner of this home, if that is another user: the owner starts its daemon.
     pub fn others(&self) -> Option<u32> {
         let owner = fs::metadata(&self.state).ok()?.uid();
         (owner != me()).then_some(owner)
@@ -121,9 +123,9 @@ impl Home {
         }
     }
 
-    /// The one that this process's user is served by: what `DIVVY_HOME` names, else a daemon of their own that answers, else the
-    /// system's if it answers or is installed, else their own. Unless `DIVVY_HOME` names it, it must not be another user's: any user may
-    /// write in `/tmp`, could have made it, and would be sent environments and secrets.
+    /// The one that this process's user is served by: what `DIVVY_HOME` names, else a daemon of their own that answers,
+    /// else the system's if it answers or is installed, else their own. Unless `DIVVY_HOME` names it, it must not be
+    /// another user's: any user may write in `/tmp`, could have made it, and would be sent environments and secrets.
     ///
     /// # Errors
     /// As [`Home::from_env`], and [`HomeError::Owner`].

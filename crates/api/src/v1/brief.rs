@@ -53,7 +53,7 @@ pub struct Lines {
 impl Lines {
     pub const CONTENT_TYPE: &str = "application/x-ndjson";
 
-    /// Takes the next piece, and returns every job whose line it completes.
+    /// Takes the next piece, and returns every job with a line that it completes.
     ///
     /// # Errors
     /// When a line is something else.

@@ -53,7 +53,7 @@ impl TryFrom<Amount> for CoreAmount {
                 .ok_or_else(|| wrong("count 0: at least 1 GPU is required".into()))
         };
         match amount {
-            // All of one GPU is a whole GPU, which nobody shares.
+            // All of one GPU is a whole GPU, which no other job shares.
             Amount::Share { thousandths: 1000 } => Ok(Self::ONE_GPU),
             Amount::Share { thousandths } => Ok(Self::Share(share(thousandths)?)),
             Amount::Memory { bytes: 0 } => {

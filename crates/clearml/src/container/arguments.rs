@@ -211,7 +211,7 @@ mod tests {
     use super::super::tests::setup;
     use super::*;
 
-    fn words(line: &str) -> Vec<String> {
+    fn split_words(line: &str) -> Vec<String> {
         divvy_core::docker::words::split(line).unwrap()
     }
 
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn flags_keep_their_values_and_strangers_theirs() {
-        let all = apart(&words(
+        let all = apart(&split_words(
             "--ipc=private -e A=b -it --no-such x --cpus 2 stray --rm",
         ));
         let all: Vec<String> = all.iter().map(|one| one.0.join("|")).collect();
@@ -242,7 +242,7 @@ mod tests {
         let line = "--gpus all --privileged -v /:/host -e LD_PRELOAD=/x.so -e A=1 --pid=host --cap-add SYS_ADMIN \
                     --device /dev/nvidia0 -v /data:/data -v /x:/etc/ld.so.preload -e NVIDIA_VISIBLE_DEVICES=all --runtime nvidia \
                     --ipc=host --shm-size 8g --entrypoint sh --network host";
-        let judged = of_task(&words(line), &setup(&[], ""));
+        let judged = of_task(&split_words(line), &setup(&[], ""));
         let expected = [
             "-e A=1",
             "-v /data:/data",
@@ -281,8 +281,8 @@ mod tests {
                 host_memory: 16 << 30,
                 ..setup(&[], "")
             };
-            let mut of_task = of_task(&words(task), &setup);
-            let mut of_agent = of_agent(&words(agent), &setup);
+            let mut of_task = of_task(&split_words(task), &setup);
+            let mut of_agent = of_agent(&split_words(agent), &setup);
             share_memory(&mut of_task, &mut of_agent, &setup);
             let said = of_task.left_out.concat() + &of_agent.left_out.concat();
             let all = Judged {
@@ -324,19 +324,22 @@ mod tests {
     #[test]
     fn filters_let_through_what_they_match_and_nothing_else() {
         let setup = setup(&[], r#"agent.docker_args_filters: ["^--env$", "^-e$"]"#);
-        let judged = of_task(&words("-e A=1 --env B=2 --shm-size 8g --env=C=3"), &setup);
+        let judged = of_task(
+            &split_words("-e A=1 --env B=2 --shm-size 8g --env=C=3"),
+            &setup,
+        );
         assert_eq!(kept(&judged), ["-e A=1", "--env B=2"]);
         assert!(judged.left_out[0].contains("--shm-size") && judged.left_out[1].contains("--env"));
         // They are for tasks alone.
         assert_eq!(
-            kept(&of_agent(&words("--shm-size 8g"), &setup)),
+            kept(&of_agent(&split_words("--shm-size 8g"), &setup)),
             ["--shm-size 8g"]
         );
     }
 
     #[test]
     fn the_daemons_variables_are_the_administrators_to_give() {
-        let line = words("-e WHO -e PATH_TO=$WHO/x -e NONE");
+        let line = split_words("-e WHO -e PATH_TO=$WHO/x -e NONE");
         let plain = setup(&[("WHO", "ana")], "");
         assert_eq!(
             kept(&of_agent(&line, &plain)),
@@ -357,8 +360,8 @@ mod tests {
     fn of_a_protected_flag_the_first_ones_counts() {
         let merge = |config: &str| {
             let setup = setup(&[], config);
-            let task = of_task(&words("--network host -e T=1"), &setup).kept;
-            let agent = of_agent(&words("--network none -e A=1"), &setup).kept;
+            let task = of_task(&split_words("--network host -e T=1"), &setup).kept;
+            let agent = of_agent(&split_words("--network none -e A=1"), &setup).kept;
             merged(task, agent, &setup)
                 .iter()
                 .map(|one| one.0.join(" "))

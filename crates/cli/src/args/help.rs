@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn every_help_fits_a_screen() {
-        fn look(command: &mut clap::Command, path: &str, wrong: &mut Vec<String>) {
+        fn check_help(command: &mut clap::Command, path: &str, wrong: &mut Vec<String>) {
             let help = command.render_help().to_string();
             let height = help.lines().count();
             let width = help.lines().map(|line| line.chars().count()).max();
@@ -307,13 +307,13 @@ mod tests {
             }
             for verb in command.get_subcommands_mut() {
                 let path = format!("{path} {}", verb.get_name());
-                look(verb, &path, wrong);
+                check_help(verb, &path, wrong);
             }
         }
         let mut command = command().term_width(SCREEN.0);
         command.build();
         let mut wrong = Vec::new();
-        look(&mut command, "divvy", &mut wrong);
+        check_help(&mut command, "divvy", &mut wrong);
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 

@@ -32,8 +32,8 @@ pub struct NoProgram {
     pub error: Error,
 }
 
-/// Refuses a job whose program is not there. A job that runs after others is only warned of: one of them may make the program. The
-/// image of a container has programs of its own.
+/// Refuses a job without a program file. A job that runs after others only gets a warning: one of them may make the
+/// program. The image of a container has programs of its own.
 ///
 /// # Errors
 /// Outside, when the daemon cannot be asked; inside, what is wrong with the program.
@@ -69,7 +69,7 @@ pub fn look_up(submit: &Submit) -> Result<(), NoProgram> {
         return Ok(());
     };
     let path = submit.env.get("PATH").or(submit.secrets.get("PATH"));
-    let place = Place {
+    let place = SearchContext {
         name,
         path: path.map_or(DEFAULT_PATH, String::as_str),
         cwd: Path::new(&submit.cwd),
@@ -91,8 +91,8 @@ pub fn look_up(submit: &Submit) -> Result<(), NoProgram> {
     Err(refused)
 }
 
-/// The interpreter that a script's first line names and that is not there. A text without such a line is a shell's, as under
-/// execvp(3); a file that cannot be read may be executable all the same.
+/// The interpreter that a script's first line names and that is not there. A text without such a line is a shell's, as
+/// under execvp(3); a file that cannot be read may be executable all the same.
 fn missing_interpreter(file: &Path) -> Option<String> {
     named_but_missing(&beginning(file).ok()?)
 }
@@ -100,7 +100,7 @@ fn missing_interpreter(file: &Path) -> Option<String> {
 /// The same by a file's first bytes.
 fn named_but_missing(beginning: &[u8]) -> Option<String> {
     // The kernel takes a line without a word for no script.
-    let interpreter = words(beginning.strip_prefix(b"#!")?).next()?;
+    let interpreter = split_interpreter_line(beginning.strip_prefix(b"#!")?).next()?;
     (!Path::new(&interpreter).exists()).then_some(interpreter)
 }
 
@@ -113,7 +113,7 @@ fn beginning(file: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// The words of a first line `#!` after its two signs, as the kernel splits it: a carriage return is part of a word.
-fn words(line: &[u8]) -> impl Iterator<Item = String> {
+fn split_interpreter_line(line: &[u8]) -> impl Iterator<Item = String> {
     let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let words = line.split(|byte| b" \t".contains(byte));
     words
@@ -122,13 +122,13 @@ fn words(line: &[u8]) -> impl Iterator<Item = String> {
 }
 
 /// A program's name and where it is looked for.
-struct Place<'a> {
+struct SearchContext<'a> {
     name: &'a str,
     path: &'a str,
     cwd: &'a Path,
 }
 
-impl Place<'_> {
+impl SearchContext<'_> {
     fn refused(&self, error: &LookupError) -> NoProgram {
         let name = &short(self.name);
         let (why, hint) = match error {
@@ -158,11 +158,11 @@ impl Place<'_> {
                 },
             ),
             LookupError::File(file, _) if file.is_file() => (
-                format!("{} is not executable", self.shown(file)),
+                format!("{} is not executable", self.display_path(file)),
                 self.runnable(file),
             ),
             LookupError::File(file, error) => (
-                format!("{} cannot be executed: {error}", self.shown(file)),
+                format!("{} cannot be executed: {error}", self.display_path(file)),
                 "use the path of a program that this user may execute".to_owned(),
             ),
         };
@@ -182,7 +182,7 @@ impl Place<'_> {
     }
 
     /// A file as the user would type it from the job's folder.
-    fn shown(&self, file: &Path) -> String {
+    fn display_path(&self, file: &Path) -> String {
         short(&match file.strip_prefix(self.cwd) {
             Ok(below) if !self.name.starts_with('/') => format!("./{}", clean(below)),
             _ => file.display().to_string(),
@@ -191,7 +191,7 @@ impl Place<'_> {
 
     /// How to run a file that the kernel does not start.
     fn runnable(&self, file: &Path) -> String {
-        let shown = self.shown(file);
+        let shown = self.display_path(file);
         match self.interpreter(file) {
             Some(interpreter) => format!("did you mean {interpreter} {shown}?"),
             None => format!("chmod +x {shown}"),
@@ -202,7 +202,7 @@ impl Place<'_> {
     fn interpreter(&self, file: &Path) -> Option<String> {
         let beginning = beginning(file).ok()?;
         let said = beginning.strip_prefix(b"#!").map(|line| {
-            let mut words = words(line).map(|word| base(word.trim_end()));
+            let mut words = split_interpreter_line(line).map(|word| base(word.trim_end()));
             let first = words.next().unwrap_or_default();
             match &*first {
                 "env" => words.next().unwrap_or_default(),
@@ -338,7 +338,7 @@ mod tests {
         dir
     }
 
-    fn asked(dir: &tempfile::TempDir, name: &str) -> Submit {
+    fn submit_of(dir: &tempfile::TempDir, name: &str) -> Submit {
         Submit {
             command: vec![name.to_owned()],
             cwd: dir.path().display().to_string(),
@@ -360,7 +360,7 @@ mod tests {
             "./none.sh",
             "/bin/sh",
         ] {
-            assert!(look_up(&asked(&dir, name)).is_ok(), "{name}");
+            assert!(look_up(&submit_of(&dir, name)).is_ok(), "{name}");
         }
         let in_image = Submit {
             container: Some(divvy_api::v1::Container {
@@ -368,7 +368,7 @@ mod tests {
                 arguments: Vec::new(),
                 starter: None,
             }),
-            ..asked(&dir, "no_such_program")
+            ..submit_of(&dir, "no_such_program")
         };
         assert!(look_up(&in_image).is_ok(), "the image has its own");
     }
@@ -464,7 +464,7 @@ mod tests {
                 "use the path of an existing program",
             ),
         ] {
-            let refused = look_up(&asked(&dir, name)).unwrap_err();
+            let refused = look_up(&submit_of(&dir, name)).unwrap_err();
             let error = refused.error;
             assert_eq!(
                 (refused.code, error.code),
@@ -480,13 +480,13 @@ mod tests {
     #[test]
     fn the_jobs_own_path_counts_also_as_a_secret_and_not_this_shells() {
         let dir = tree();
-        let mut submit = asked(&dir, "bash");
+        let mut submit = submit_of(&dir, "bash");
         submit.env.clear();
         submit.secrets = [("PATH".to_owned(), "folder:bin".to_owned())].into();
         assert!(look_up(&submit).is_ok(), "relative to the job's folder");
         submit.secrets = [("PATH".to_owned(), "folder".to_owned())].into();
         assert_eq!(look_up(&submit).unwrap_err().code, 127);
-        let long = asked(&dir, &"x".repeat(100_000));
+        let long = submit_of(&dir, &"x".repeat(100_000));
         let refused = look_up(&long).unwrap_err();
         assert_eq!(refused.code, 126, "ENAMETOOLONG");
         assert!(refused.error.message.len() < 1000, "the name is cut");

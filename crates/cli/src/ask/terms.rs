@@ -146,8 +146,8 @@ fn variable(flag: &str, word: &str) -> Result<(String, String)> {
     Ok((name.to_owned(), value.map_or_else(own, Ok)?))
 }
 
-/// Lines `NAME=VALUE` as docker reads them: blank lines and those that begin with `#` are left out, quotes are part of the
-/// value, a name alone passes on this shell's.
+/// Lines `NAME=VALUE` as docker reads them: blank lines and those that begin with `#` are left out, quotes are part of
+/// the value, a name alone passes on this shell's.
 fn from_file(path: &Path) -> Result<BTreeMap<String, String>> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
@@ -175,7 +175,7 @@ mod tests {
         submit
     }
 
-    fn words(words: &[&str]) -> Vec<String> {
+    fn to_strings(words: &[&str]) -> Vec<String> {
         words.iter().map(ToString::to_string).collect()
     }
 
@@ -188,9 +188,9 @@ mod tests {
         )
         .unwrap();
         let args = TermArgs {
-            env: words(&["A=word", "EMPTY="]),
+            env: to_strings(&["A=word", "EMPTY="]),
             env_file: vec![file.path().to_owned()],
-            secret: words(&["TOKEN=a=b", "HOME"]),
+            secret: to_strings(&["TOKEN=a=b", "HOME"]),
             ..TermArgs::default()
         };
         let mut submit = empty();
@@ -236,8 +236,8 @@ mod tests {
         let args = TermArgs {
             priority: Some("-5".into()),
             time: Some("1h30m".into()),
-            after: words(&["#3"]),
-            after_ok: words(&["train", "last"]),
+            after: to_strings(&["#3"]),
+            after_ok: to_strings(&["train", "last"]),
             ..TermArgs::default()
         };
         let mut submit = empty();
@@ -280,14 +280,14 @@ mod tests {
             ),
             (
                 TermArgs {
-                    env: words(&["=x"]),
+                    env: to_strings(&["=x"]),
                     ..TermArgs::default()
                 },
                 "--env: the name of the variable is empty",
             ),
             (
                 TermArgs {
-                    env: words(&["NO_SUCH_VARIABLE"]),
+                    env: to_strings(&["NO_SUCH_VARIABLE"]),
                     ..TermArgs::default()
                 },
                 "NO_SUCH_VARIABLE",
@@ -301,7 +301,7 @@ mod tests {
             ),
             (
                 TermArgs {
-                    secret: words(&["=hunter2"]),
+                    secret: to_strings(&["=hunter2"]),
                     ..TermArgs::default()
                 },
                 "--secret: the name of the variable is empty",

@@ -6,7 +6,7 @@ use divvy_api::v1::{ArrayTask, Job, JobState};
 use jiff::Timestamp;
 
 use super::View;
-use super::describe::{Facts, asked, compute, image, terms};
+use super::describe::{Facts, compute, image, request_in_words, terms};
 use super::jobs::{fate, would};
 use crate::text;
 
@@ -120,7 +120,7 @@ pub fn describe_array(array: &str, all: &[Job], view: View) -> String {
     }
     facts.add("failures", &failures(all));
     facts.add("queue", &text::clean(&job.queue));
-    facts.add("request", &asked(job));
+    facts.add("request", &request_in_words(job));
     facts.add("compute", &compute(job));
     facts.add("image", &image(job));
     facts.add("command", &text::command_line(&job.command));

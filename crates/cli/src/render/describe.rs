@@ -23,7 +23,7 @@ pub fn describe(job: &Job, view: View) -> String {
     facts.add("array", &task(job));
     facts.add("state", &state(job, view.now));
     facts.add("queue", &text::clean(&job.queue));
-    facts.add("request", &asked(job));
+    facts.add("request", &request_in_words(job));
     facts.add("compute", &compute(job));
     facts.add("image", &image(job));
     facts.add("command", &text::command_line(&job.command));
@@ -209,7 +209,7 @@ pub(super) fn image(job: &Job) -> String {
 }
 
 /// Requested amount and isolation.
-pub(super) fn asked(job: &Job) -> String {
+pub(super) fn request_in_words(job: &Job) -> String {
     let exactly = if job.memory_exact {
         ", exact memory"
     } else {
@@ -224,7 +224,8 @@ pub(super) fn asked(job: &Job) -> String {
     }
 }
 
-/// `at most 4915 (pids), held by the control group /sys/fs/cgroup/…`: how many there may be, and what finds all of them.
+/// `at most 4915 (pids), held by the control group /sys/fs/cgroup/…`: how many there may be, and what finds all of
+/// them.
 fn processes(job: &Job) -> String {
     let Some(group) = &job.group else {
         return String::new();

@@ -27,7 +27,7 @@ pub fn events(events: &[Event], view: View) -> String {
 }
 
 fn row(event: &Event, view: View) -> Vec<String> {
-    let [job, kind, text] = words(event);
+    let [job, kind, text] = to_cells(event);
     let mut cells = vec![
         event.seq.to_string(),
         text::elapsed(event.at, view.now),
@@ -44,14 +44,14 @@ fn row(event: &Event, view: View) -> Vec<String> {
 /// One event on its own line, in columns wide enough for most, with the time of day in `zone`.
 pub fn event_line(event: &Event, zone: &TimeZone) -> String {
     let time = event.at.to_zoned(zone.clone()).strftime("%H:%M:%S %Z");
-    let [job, kind, text] = words(event);
+    let [job, kind, text] = to_cells(event);
     format!("{time}  {job:<5}  {kind:<10}  {text}")
         .trim_end()
         .to_owned()
         + "\n"
 }
 
-fn words(event: &Event) -> [String; 3] {
+fn to_cells(event: &Event) -> [String; 3] {
     let job = event
         .job
         .as_ref()

@@ -162,7 +162,7 @@ const KNOWN: &[Known] = &[
     Known("gres", None, Needed, Taken(gres)),
     Known("gres-flags", None, Needed, Explained(MODEL)),
     Known("hint", None, Needed, Explained(COUNTED)),
-    Known("hold", Some('H'), Alone, Taken(|to, _| to.word("--hold"))),
+    Known("hold", Some('H'), Alone, Taken(|to, _| to.push("--hold"))),
     Known("ignore-pbs", None, Alone, Taken(|_, _| Ok(()))),
     Known(
         "input",
@@ -212,7 +212,7 @@ const KNOWN: &[Known] = &[
         "parsable",
         None,
         Alone,
-        Taken(|to, _| to.word("--parsable")),
+        Taken(|to, _| to.push("--parsable")),
     ),
     Known("partition", Some('p'), Needed, Explained(QUEUE)),
     Known("power", None, Needed, Explained(NONE)),
@@ -233,7 +233,7 @@ const KNOWN: &[Known] = &[
         "test-only",
         None,
         Alone,
-        Taken(|to, _| to.word("--dry-run")),
+        Taken(|to, _| to.push("--dry-run")),
     ),
     Known("thread-spec", None, Needed, Explained(COUNTED)),
     Known("threads-per-core", None, Needed, Explained(COUNTED)),
@@ -382,10 +382,10 @@ struct State {
 
 impl State {
     fn flag(&mut self, flag: &str, value: &str) -> Result<(), String> {
-        self.word(&format!("{flag}={value}"))
+        self.push(&format!("{flag}={value}"))
     }
 
-    fn word(&mut self, word: &str) -> Result<(), String> {
+    fn push(&mut self, word: &str) -> Result<(), String> {
         self.asked.flags.push(word.to_owned());
         Ok(())
     }

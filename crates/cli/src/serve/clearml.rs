@@ -153,7 +153,7 @@ mod tests {
     use super::super::tests::parsed;
     use super::*;
 
-    fn asked(line: &str) -> ClearMlOptions {
+    fn parse_options(line: &str) -> ClearMlOptions {
         parsed(&format!("divvy daemon {line}"))
             .unwrap()
             .clearml
@@ -162,15 +162,16 @@ mod tests {
 
     #[test]
     fn the_documented_lines_are_taken_with_the_server_behind_them() {
-        let asked_for = asked(
+        let asked_for = parse_options(
             "--dynamic-gpus --gpus 0, 1 --queue half_gpu=0.5 quarter=0.25 --docker --clearml --config-file /c --create-queue",
         );
         assert_eq!(asked_for.queues, ["half_gpu", "quarter"]);
         assert_eq!(asked_for.gpus.as_deref(), Some("0,1"));
         assert_eq!(asked_for.docker, Some(Vec::new()));
         assert!(asked_for.dynamic && asked_for.create_queue);
-        let plain =
-            asked("--clearml --queue default --docker clearml/fractional-gpu:u22-cu12.3-8gb");
+        let plain = parse_options(
+            "--clearml --queue default --docker clearml/fractional-gpu:u22-cu12.3-8gb",
+        );
         assert_eq!(
             (plain.queues.len(), plain.dynamic, plain.gpus),
             (1, false, None)
@@ -180,8 +181,11 @@ mod tests {
             ["clearml/fractional-gpu:u22-cu12.3-8gb"]
         );
         // Without --dynamic-gpus `=` is part of a name, and without --queue there is the server's own default.
-        assert_eq!(asked("--clearml --queue half=0.5").queues, ["half=0.5"]);
-        assert_eq!(asked("--clearml").queues, Vec::<String>::new());
+        assert_eq!(
+            parse_options("--clearml --queue half=0.5").queues,
+            ["half=0.5"]
+        );
+        assert_eq!(parse_options("--clearml").queues, Vec::<String>::new());
     }
 
     #[test]
@@ -203,7 +207,7 @@ mod tests {
 
     #[test]
     fn flags_of_the_stock_agent_become_the_variables_that_mean_the_same() {
-        let stock = asked(
+        let stock = parse_options(
             "--clearml --queue a --docker img --git-user octo --git-pass t0ken --log-level debug --standalone-mode --force-current-version -OO --check-bootstrap --force-docker",
         );
         assert_eq!(
@@ -217,7 +221,7 @@ mod tests {
         );
         assert!(stock.current_version && !stock.podman);
         assert_eq!(stock.ignored, ["-O", "--check-bootstrap", "--force-docker"]);
-        let podman = asked("--clearml --podman img --queue a");
+        let podman = parse_options("--clearml --podman img --queue a");
         assert_eq!(podman.docker.unwrap(), ["img"]);
         assert!(podman.podman && podman.variables.is_empty());
     }

@@ -1,4 +1,5 @@
-//! `logs` of an array: the log of each job under a header, or with `-f` all of them at once, with a prefix before each line.
+//! `logs` of an array: the log of each job under a header, or with `-f` all of them at once, with a prefix before each
+//! line.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use super::follow::Log;
 use crate::output::{Stop, print, say};
 use crate::text;
 
-/// Logs that are followed at once, those with the lowest indices first; each is a connection. The next follows when one ends.
+/// Logs that are followed at once, those with the lowest indices first; each is a connection. The next follows when one
+/// ends.
 const AT_ONCE: usize = 64;
 
 /// A line that is longer is broken, so that a program that writes no end of line takes no more memory than this.
@@ -49,7 +51,7 @@ pub async fn one_by_one(client: &Client, jobs: &[Job]) -> Result<(), Stop> {
 pub async fn follow(client: Client, jobs: &[Job]) -> Result<(), Stop> {
     let client = Arc::new(client);
     if let Some(job) = jobs.iter().find(|job| job.output.is_some()) {
-        files::tell(job);
+        files::report_output_files(job);
     }
     let longest = jobs.iter().map(|job| job.reference().len()).max();
     let width = longest.unwrap_or_default();
@@ -83,7 +85,7 @@ fn panicked(error: &tokio::task::JoinError) -> Error {
 #[derive(Debug)]
 pub struct Lines {
     prefix: String,
-    /// The beginning of a line whose end has not come yet.
+    /// The beginning of an unfinished line.
     begun: Vec<u8>,
 }
 

@@ -24,7 +24,7 @@ pub async fn attach(args: args::Attach) -> Outcome {
     let client = client()?;
     let job = one_job(&client, &args.job).await?;
     check(&job)?;
-    files::tell(&job);
+    files::report_output_files(&job);
     let id = job.reference();
     let from = match args.from_start {
         true => Log::from_start(),
@@ -35,7 +35,7 @@ pub async fn attach(args: args::Attach) -> Outcome {
         false => format!("attached to #{id}; Ctrl-C goes to its program"),
     });
     let output = from.follow(&client, &id);
-    let requeues = stop_reasons::tell_requeues(&client, &id);
+    let requeues = stop_reasons::report_requeues(&client, &id);
     tokio::pin!(output, requeues);
     if args.no_signals {
         tokio::select! {

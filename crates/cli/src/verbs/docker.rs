@@ -33,7 +33,7 @@ fn run_container(words: &[String], backend: Backend) -> Outcome {
     let line = docker::parse_command_line(words, SLICE_FLAGS)
         .map_err(|refused| container::refusal(&refused))?;
     let job = slice_flags(&line.own)?.job;
-    let asked = container::asked(&line.image, &line.arguments)?;
+    let asked = container::parse_container(&line.image, &line.arguments)?;
     let runner = match asked.detach {
         true => Runner::Supervisor,
         false => Runner::Client,

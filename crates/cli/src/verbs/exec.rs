@@ -91,7 +91,8 @@ async fn talk(
                 }
                 SignalEvent::Resized => {}
                 SignalEvent::HangUp => return Ok(Ended::Signal(1)),
-                // On a terminal the keys for them are keys like others, and who sends one means this client.
+                // On a terminal the keys for them are keys like others, and a signal from another process means this
+                // client.
                 SignalEvent::Pass(number) if is_terminal => return Ok(Ended::Signal(number)),
                 SignalEvent::Pass(number) => drop(input.send(&Frame::Signal(number)).await),
             },
@@ -181,7 +182,7 @@ impl Signals {
 enum SignalEvent {
     /// This signal.
     Pass(u8),
-    /// Whoever sits at the terminal is gone.
+    /// The terminal was closed.
     HangUp,
     Resized,
 }

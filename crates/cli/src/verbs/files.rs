@@ -67,7 +67,7 @@ fn warn_of_missing(cwd: &Path, file: &str) {
 }
 
 /// Says where a job's output goes that is not in its log.
-pub(super) fn tell(job: &Job) {
+pub(super) fn report_output_files(job: &Job) {
     let output = job.output.as_ref();
     if let Some(stdout) = output.and_then(|output| output.stdout.as_deref()) {
         say(&format!(

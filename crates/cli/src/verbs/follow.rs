@@ -118,7 +118,8 @@ impl Log {
                     self.offset += bytes.len() as u64;
                 }
                 Ok(None) => return Ok(true),
-                // It may have been cut off because it had fallen behind; the next answer says so, or that nobody is there.
+                // The daemon may have cut it off because it had fallen behind; the next answer says so, or that there
+                // is no daemon.
                 Err(_) if self.offset > before => return Ok(false),
                 Err(error) => return Err(error.into()),
             }

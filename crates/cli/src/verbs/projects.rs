@@ -42,7 +42,7 @@ async fn add(args: ProjectArgs) -> Outcome {
         .into());
     }
     let project = client()?.add_project(&args.name, &change(&args)?).await?;
-    told(&project, args.output, "was added")
+    report_change(&project, args.output, "was added")
 }
 
 async fn set(args: ProjectArgs) -> Outcome {
@@ -55,7 +55,7 @@ async fn set(args: ProjectArgs) -> Outcome {
         .into());
     }
     let project = client()?.set_project(&args.name, &change).await?;
-    told(&project, args.output, "was changed")
+    report_change(&project, args.output, "was changed")
 }
 
 async fn remove(args: RemoveProject) -> Outcome {
@@ -64,7 +64,7 @@ async fn remove(args: RemoveProject) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn told(project: &Project, format: Option<Format>, what: &str) -> Outcome {
+fn report_change(project: &Project, format: Option<Format>, what: &str) -> Outcome {
     match format {
         Some(format) => show(std::slice::from_ref(project), format)?,
         None => say(&format!(

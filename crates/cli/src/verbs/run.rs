@@ -1,7 +1,7 @@
 //! `run`: submits a job, waits for its slice, then supervises its program on this terminal.
 //!
-//! Until the job has its slice, a signal cancels it. After that the program is in the foreground and gets the terminal's
-//! signals itself.
+//! Until the job has its slice, a signal cancels it. After that the program is in the foreground and gets the
+//! terminal's signals itself.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -77,7 +77,7 @@ pub fn on_terminal(submission: Submit, wanted: DaemonWanted<'_>, backend: Backen
         StartWait::Start(job) => {
             let ran = (backend.run_here)(Path::new(&job.directory))?;
             if let Some((at, why)) = &ran.stopped {
-                stop_reasons::tell(&job.id, *at, why);
+                stop_reasons::report_stop(&job.id, *at, why);
             }
             if ran.code != 0 {
                 tell_causes(&job.id, wanted, ran.stopped.is_some());
@@ -110,7 +110,7 @@ pub(super) async fn wait_for_turn(client: &Client, mut job: Job) -> Result<Start
         tokio::select! {
             biased;
             number = signals.next() => {
-                // Without a daemon to hear it: a job whose client is gone is cancelled when the daemon is back.
+                // Without a daemon to cancel it now: a job without its client is cancelled when the daemon is back.
                 if client.cancel(&job.id).await.is_ok() {
                     output::progress(&format!("#{} was removed from queue {}", job.id, job.queue));
                 }
@@ -142,7 +142,8 @@ fn say_why(job: &Job, said: &mut Option<String>) {
     }
 }
 
-/// After a failure: whether Divvy or the limit may have been its cause. Best effort, the program's exit code stands either way.
+/// After a failure: whether Divvy or the limit may have been its cause. Best effort, the program's exit code stands
+/// either way.
 fn tell_causes(id: &str, wanted: DaemonWanted<'_>, is_told: bool) {
     // The agent has the last word on a slice once it has settled the job, which it does within a moment.
     let asked = block_on(async {

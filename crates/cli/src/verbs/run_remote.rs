@@ -1,7 +1,7 @@
 //! `run` on the system's daemon: the daemon starts the program as its user, and its output comes from the job's log.
 //!
-//! The program has no terminal and no input; stdout and stderr come together. A signal cancels the job, and the verb waits
-//! for its end.
+//! The program has no terminal and no input; stdout and stderr come together. A signal cancels the job, and the verb
+//! waits for its end.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub async fn run(client: &Client, submission: Submit, wanted: DaemonWanted<'_>) 
     let mut signals = Signals::that_end()?;
     let output = Log::from_start().follow(client, &job.id);
     tokio::pin!(output);
-    let requeues = stop_reasons::tell_requeues(client, &job.id);
+    let requeues = stop_reasons::report_requeues(client, &job.id);
     tokio::pin!(requeues);
     loop {
         tokio::select! {

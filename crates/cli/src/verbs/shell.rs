@@ -1,5 +1,5 @@
-//! `shell`: an interactive shell in a slice. With a private daemon the shell is the job's program, on this terminal. With
-//! the system's daemon the job only holds the slice, and `exec` opens the shell in it.
+//! `shell`: an interactive shell in a slice. With a private daemon the shell is the job's program, on this terminal.
+//! With the system's daemon the job only holds the slice, and `exec` opens the shell in it.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -124,8 +124,8 @@ async fn opened(client: &Client, id: &str, shell: Vec<String>) -> Outcome {
     }
 }
 
-/// `divvy hold-slice`: is the program of a job as long as others are in it. Its siblings are what its parent, the job's supervisor, has
-/// started, and what these left to it.
+/// `divvy hold-slice`: is the program of a job as long as others are in it. Its siblings are what its parent, the job's
+/// supervisor, has started, and what these left to it.
 pub fn hold() -> Outcome {
     let mut last = Instant::now();
     while last.elapsed() < PATIENCE {
@@ -151,7 +151,8 @@ fn parent_of(pid: u32) -> Option<u32> {
     after.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// A shell whose prompt says which job it is in. Variables are the shell's to look up: the job has its number only when it is there.
+/// A shell with a prompt that names its job. The shell reads the variables itself: the job has its number only when it
+/// runs.
 fn command(shell: &str) -> Vec<String> {
     const BASH: &str = r#"exec "$0" --rcfile <(printf '%s\n' '
 [ ! -f /etc/bash.bashrc ] || . /etc/bash.bashrc

@@ -41,7 +41,7 @@ const LOAD: f64 = 0.7;
 const MOST_GPUS: u32 = 10_000;
 
 pub fn simulate(args: &args::Simulate) -> Outcome {
-    let place = Place::of(&args.gpus)?;
+    let place = GpuSet::of(&args.gpus)?;
     let simulations = match &args.trace {
         Some(path) => replay(args, &place, path)?,
         None => draw(args, &place)?,
@@ -61,13 +61,13 @@ pub fn simulate(args: &args::Simulate) -> Outcome {
 }
 
 /// The GPUs that are placed on.
-struct Place {
+struct GpuSet {
     model: String,
     gpus: u32,
     table: Arc<ProfileTable>,
 }
 
-impl Place {
+impl GpuSet {
     /// `a100-40gb:8`
     fn of(text: &str) -> Result<Self> {
         let known = || {
@@ -102,7 +102,7 @@ impl Place {
 }
 
 /// The policies that are asked for, each once, in the order they were named; none are to be those that are usual.
-fn asked(args: &args::Simulate) -> Option<Vec<Policy>> {
+fn requested_policies(args: &args::Simulate) -> Option<Vec<Policy>> {
     let mut policies = Vec::new();
     for policy in &args.policy {
         if !policies.contains(policy) {
@@ -113,8 +113,8 @@ fn asked(args: &args::Simulate) -> Option<Vec<Policy>> {
 }
 
 /// The policies for a pool: those asked for, or the usual ones as far as they are known for such a demand.
-fn policies(args: &args::Simulate, place: &Place, demand: &Demand) -> Vec<Policy> {
-    asked(args).unwrap_or_else(|| {
+fn policies(args: &args::Simulate, place: &GpuSet, demand: &Demand) -> Vec<Policy> {
+    requested_policies(args).unwrap_or_else(|| {
         let known = |policy: &Policy| {
             let pool = Pool::new(&place.table, place.gpus, demand, *policy);
             if let Err(error) = &pool {
@@ -127,7 +127,7 @@ fn policies(args: &args::Simulate, place: &Place, demand: &Demand) -> Vec<Policy
 }
 
 /// Requests drawn from a mix, event by event or exactly.
-fn draw(args: &args::Simulate, place: &Place) -> Result<Vec<Simulation>> {
+fn draw(args: &args::Simulate, place: &GpuSet) -> Result<Vec<Simulation>> {
     let refused = |error: MixError| usage(format!("--mix {}: {error}", args.mix), error.hint());
     let mix: Mix = args.mix.parse().map_err(refused)?;
     let demand = mix.on(&place.table).map_err(refused)?;
@@ -159,12 +159,12 @@ fn draw(args: &args::Simulate, place: &Place) -> Result<Vec<Simulation>> {
         seed: None,
         ..scene
     };
-    let policies = asked(args).unwrap_or_else(|| EXACT.to_vec());
+    let policies = requested_policies(args).unwrap_or_else(|| EXACT.to_vec());
     solve(place, &demand, load, &policies, &scene)
 }
 
 fn solve(
-    place: &Place,
+    place: &GpuSet,
     demand: &Demand,
     load: f64,
     policies: &[Policy],
@@ -192,7 +192,7 @@ fn solve(
 }
 
 /// Requests of a trace, as they came, or closer together or further apart so that they bring the load asked for.
-fn replay(args: &args::Simulate, place: &Place, path: &Path) -> Result<Vec<Simulation>> {
+fn replay(args: &args::Simulate, place: &GpuSet, path: &Path) -> Result<Vec<Simulation>> {
     let Trace {
         mut arrivals,
         left_out,

@@ -1,4 +1,5 @@
-//! Stop reasons: one line on stderr about when and why Divvy stopped a job's program, for verbs that return its exit code.
+//! Stop reasons: one line on stderr about when and why Divvy stopped a job's program, for verbs that return its exit
+//! code.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -18,7 +19,7 @@ pub(super) fn tell_end(job: &Job) {
     // An error tells the end of a job without an exit code.
     if let Some(why) = why(job).filter(|_| job.exit_code.is_some()) {
         let at = job.stopped_at.or(job.ended_at);
-        tell(&job.reference(), at.unwrap_or_else(Timestamp::now), &why);
+        report_stop(&job.reference(), at.unwrap_or_else(Timestamp::now), &why);
     }
 }
 
@@ -27,20 +28,20 @@ pub(super) fn tell_stop(job: &Job) {
     match (&job.state, &job.end_detail) {
         (JobState::Stopping, Some(why)) => {
             let at = job.stopped_at.unwrap_or_else(Timestamp::now);
-            tell(&job.reference(), at, why);
+            report_stop(&job.reference(), at, why);
         }
         _ => tell_end(job),
     }
 }
 
 /// `stopped job 12 at 14:03:22 (local time): its time limit of 2h was reached`.
-pub(super) fn tell(id: &str, at: Timestamp, why: &str) {
+pub(super) fn report_stop(id: &str, at: Timestamp, why: &str) {
     let at = local(at, Timestamp::now(), &TimeZone::system());
     output::say(&format!("stopped job {id} at {at} (local time): {why}"));
 }
 
 /// Says each time that the job goes back into its queue; never ends.
-pub(super) async fn tell_requeues(client: &Client, id: &str) -> Infallible {
+pub(super) async fn report_requeues(client: &Client, id: &str) -> Infallible {
     // A client of its own: the caller's says when the daemon does not respond.
     let client = Client::new(client.socket());
     let mut before = None;
@@ -67,7 +68,7 @@ fn requeued(job: &Job) -> String {
 
 /// Why Divvy stopped its program; nothing where Divvy did not.
 fn why(job: &Job) -> Option<String> {
-    // What is left for those who may not read the rest, and of a daemon that says no more.
+    // The text for callers without the right to read the rest, and from a daemon that gives only the reason.
     let plain = match job.end_reason? {
         EndReason::TimeLimit => "its time limit was reached",
         EndReason::IdleTimeout => "its GPUs were idle",

@@ -28,7 +28,7 @@ pub async fn submit(mut args: args::Submit) -> Outcome {
                 [] => Vec::new(),
                 words => ask::command(words)?,
             };
-            let asked = container::asked(image, &flags)?;
+            let asked = container::parse_container(image, &flags)?;
             ask::contained(&args.job, asked, command, Runner::Supervisor)?
         }
     };
@@ -72,8 +72,8 @@ pub async fn submit(mut args: args::Submit) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Submits the job once, also when the daemon dies before it has answered: nobody knows then whether the job is in its
-/// journal, and the same key makes a repeat answer with that job if it is.
+/// Submits the job once, also when the daemon dies before it has answered. The job may then be in its journal or not;
+/// if it is, the same key makes a repeat answer with that job.
 pub(super) async fn once(
     client: &Client,
     mut submit: Submit,

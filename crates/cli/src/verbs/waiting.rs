@@ -87,7 +87,7 @@ mod tests {
     use crate::error_output::from_clap;
 
     /// What `divvy` and these words ask for.
-    fn asked(line: &str) -> Result<JobChange> {
+    fn parse_change(line: &str) -> Result<JobChange> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         match parse(&words)
             .map_err(|error| from_clap(&error, &words))?
@@ -106,13 +106,16 @@ mod tests {
             top: true,
             ..JobChange::default()
         };
-        assert_eq!(asked("divvy move 3 --top").unwrap(), top);
+        assert_eq!(parse_change("divvy move 3 --top").unwrap(), top);
         let to = JobChange {
             queue: Some("half".into()),
             amount: share(500),
             ..top
         };
-        assert_eq!(asked("divvy move 3 4 -q half -g 0.5 --top").unwrap(), to);
+        assert_eq!(
+            parse_change("divvy move 3 4 -q half -g 0.5 --top").unwrap(),
+            to
+        );
         let all = JobChange {
             amount: Some(Amount::Mig {
                 profile: "2g.10gb".into(),
@@ -123,8 +126,8 @@ mod tests {
             ..JobChange::default()
         };
         let line = "divvy change 3 --priority -5 --time 1h30m --mig-profile 2g.10gb --name x";
-        assert_eq!(asked(line).unwrap(), all);
-        let unlimited = asked("divvy change 3 --time none").unwrap();
+        assert_eq!(parse_change(line).unwrap(), all);
+        let unlimited = parse_change("divvy change 3 --time none").unwrap();
         assert_eq!(unlimited.time_limit_s, Some(0));
     }
 
@@ -151,7 +154,7 @@ mod tests {
                 "cannot be used with",
             ),
         ] {
-            let error = asked(line).unwrap_err();
+            let error = parse_change(line).unwrap_err();
             assert_eq!(error.code, ErrorCode::Usage, "{line}");
             assert!(error.message.contains(named), "{line}: {}", error.message);
             assert!(error.hint.is_some(), "{line}");

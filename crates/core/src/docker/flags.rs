@@ -274,11 +274,11 @@ fn short(letter: char) -> Option<&'static Flag> {
 enum Word<'a> {
     /// Switches, each with what was written behind it.
     Switches(Vec<ParsedFlag<'a>>),
-    /// Switches, and a flag whose value is there, or is the next word.
+    /// Switches, and a flag with its value there or in the next word.
     Valued(Vec<ParsedFlag<'a>>, &'static Flag, Option<&'a str>),
 }
 
-fn word(text: &str) -> Result<Word<'_>, ContainerOptionError> {
+fn classify_word(text: &str) -> Result<Word<'_>, ContainerOptionError> {
     let unknown = |flag: &str| ContainerOptionError::Unknown {
         flag: flag.to_owned(),
     };
@@ -320,7 +320,7 @@ fn word(text: &str) -> Result<Word<'_>, ContainerOptionError> {
 
 /// Whether the word after this one belongs to it.
 pub fn wants_next(text: &str) -> Result<bool, ContainerOptionError> {
-    Ok(matches!(word(text)?, Word::Valued(_, _, None)))
+    Ok(matches!(classify_word(text)?, Word::Valued(_, _, None)))
 }
 
 /// The flags of one word; `next` gives the word after it.
@@ -333,7 +333,7 @@ pub fn read<'a>(
             flag: text.to_owned(),
         });
     }
-    match word(text)? {
+    match classify_word(text)? {
         Word::Switches(switches) => Ok(switches),
         Word::Valued(mut switches, flag, value) => {
             let value = match value {

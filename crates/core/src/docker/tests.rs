@@ -2,24 +2,26 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn words(line: &str) -> Vec<String> {
+fn split_words(line: &str) -> Vec<String> {
     words::split(line).unwrap()
 }
 
-fn asked(line: &str) -> Options {
-    options(&words(line)).unwrap_or_else(|error| panic!("{line}: {error}"))
+fn parse(line: &str) -> Options {
+    options(&split_words(line)).unwrap_or_else(|error| panic!("{line}: {error}"))
 }
 
 #[track_caller]
 fn refused(line: &str) -> ContainerOptionError {
-    options(&words(line)).expect_err(line)
+    options(&split_words(line)).expect_err(line)
 }
 
 #[test]
 fn a_line_is_split_at_its_image() {
     let own = [("--gpu-memory", true), ("-g", true), ("--no-wait", false)];
     let line = parse_command_line(
-        &words("--gpu-memory 8G -it --rm -v /a:/b --no-wait -e A=1 u22:latest python -c 'x y' -g"),
+        &split_words(
+            "--gpu-memory 8G -it --rm -v /a:/b --no-wait -e A=1 u22:latest python -c 'x y' -g",
+        ),
         &own,
     )
     .unwrap();
@@ -28,7 +30,7 @@ fn a_line_is_split_at_its_image() {
     assert_eq!(line.image, "u22:latest");
     assert_eq!(line.command, ["python", "-c", "x y", "-g"]);
     let line = parse_command_line(
-        &words("-g=0.5 --name=x -- img"),
+        &split_words("-g=0.5 --name=x -- img"),
         &[("-g", true), ("--name", true)],
     )
     .unwrap();
@@ -39,14 +41,18 @@ fn a_line_is_split_at_its_image() {
         ("-it --", ContainerOptionError::NoImage),
         ("", ContainerOptionError::NoImage),
     ] {
-        assert_eq!(parse_command_line(&words(line), &own), Err(error), "{line}");
+        assert_eq!(
+            parse_command_line(&split_words(line), &own),
+            Err(error),
+            "{line}"
+        );
     }
     assert!(matches!(
-        parse_command_line(&words("--nonsense img"), &own),
+        parse_command_line(&split_words("--nonsense img"), &own),
         Err(ContainerOptionError::Unknown { .. })
     ));
     assert!(matches!(
-        parse_command_line(&words("-v"), &own),
+        parse_command_line(&split_words("-v"), &own),
         Err(ContainerOptionError::Wrong { .. })
     ));
 }
@@ -60,7 +66,7 @@ fn flags_are_read_in_every_way_of_writing_them() {
         "-i=true --tty=true",
         "-ti",
     ] {
-        let options = asked(line);
+        let options = parse(line);
         assert!(options.interactive && options.tty, "{line}");
     }
     for line in [
@@ -71,10 +77,10 @@ fn flags_are_read_in_every_way_of_writing_them() {
         "--memory=8g",
         "--memory=8GiB",
     ] {
-        assert_eq!(asked(line).memory, Some(8 << 30), "{line}");
+        assert_eq!(parse(line).memory, Some(8 << 30), "{line}");
     }
-    assert!(!asked("--init=false").init);
-    let options = asked("-itu 1000:1000 -w/work -h box --cpus 1.5 --shm-size 512m");
+    assert!(!parse("--init=false").init);
+    let options = parse("-itu 1000:1000 -w/work -h box --cpus 1.5 --shm-size 512m");
     assert!(options.tty && options.interactive);
     assert_eq!(options.user.as_deref(), Some("1000:1000"));
     assert_eq!(options.workdir.as_deref(), Some("/work"));
@@ -82,7 +88,7 @@ fn flags_are_read_in_every_way_of_writing_them() {
     assert_eq!(options.nano_cpus, Some(1_500_000_000));
     assert_eq!(options.shm_size, Some(512 << 20));
     assert_eq!(
-        asked("-e A=1 -eB -e C=").env,
+        parse("-e A=1 -eB -e C=").env,
         [
             ("A".to_owned(), Some("1".to_owned())),
             ("B".to_owned(), None),
@@ -93,7 +99,7 @@ fn flags_are_read_in_every_way_of_writing_them() {
 
 #[test]
 fn mounts_and_ports_are_taken_apart() {
-    let mounts = asked(
+    let mounts = parse(
         "-v /a:/b -v data:/c:ro -v /d --mount type=bind,src=/e,dst=/f,readonly --tmpfs /t:size=1m \
          --mount type=tmpfs,target=/u,tmpfs-size=1m --mount source=vol,target=/w -v ./x:/y",
     )
@@ -131,7 +137,7 @@ fn mounts_and_ports_are_taken_apart() {
         host_port: host.map(str::to_owned),
     };
     assert_eq!(
-        asked("-p 80 -p 8080:80 -p 127.0.0.1:81:80/udp -p 127.0.0.1::80").publish,
+        parse("-p 80 -p 8080:80 -p 127.0.0.1:81:80/udp -p 127.0.0.1::80").publish,
         [
             port("80/tcp", None, None),
             port("80/tcp", None, Some("8080")),
@@ -219,7 +225,7 @@ fn every_known_way_out_of_a_slice_is_refused_by_name_with_a_hint() {
     for line in ESCAPES {
         let refusal = refused(line);
         assert!(refusal.is_escape(), "{line}: {refusal:?}");
-        let name = words(line)
+        let name = split_words(line)
             .iter()
             .rfind(|word| word.starts_with("--"))
             .and_then(|word| word.split('=').next().map(str::to_owned));
@@ -267,7 +273,7 @@ fn what_is_no_flag_or_badly_written_is_not_an_escape() {
 
 #[test]
 fn variables_travel_apart_from_the_other_words() {
-    let line = words("-it -e SECRET=x --env-file=/f -v /a:/b --init=false -m 1g");
+    let line = split_words("-it -e SECRET=x --env-file=/f -v /a:/b --init=false -m 1g");
     let rest = without_env(&line).unwrap();
     assert_eq!(
         rest,
@@ -310,7 +316,8 @@ fn harmless() -> impl Strategy<Value = Vec<String>> {
         "-w /x",
         "--label a=b",
     ]);
-    prop::collection::vec(one, 0..5).prop_map(|lines| lines.into_iter().flat_map(words).collect())
+    prop::collection::vec(one, 0..5)
+        .prop_map(|lines| lines.into_iter().flat_map(split_words).collect())
 }
 
 proptest! {
@@ -320,7 +327,7 @@ proptest! {
         escape in prop::sample::select(ESCAPES),
         after in harmless(),
     ) {
-        let line = [before, words(escape), after].concat();
+        let line = [before, split_words(escape), after].concat();
         prop_assert!(options(&line).is_err_and(|refusal| refusal.is_escape()));
         // As one word a flag, it is still seen.
         if let Ok(canonical) = without_env(&line)

@@ -1,7 +1,7 @@
 //! Start estimate: when a pending job starts, if jobs run for as long as expected and no other job is submitted.
 //!
-//! The planner is asked again and again, each time without the next job whose end is known. With time limits as ends
-//! the answer is the latest. A job without a known end never ends, and then jobs behind it have no estimate.
+//! The planner is asked again and again, each time without the next job with a known end. With time limits as ends the
+//! answer is the latest. A job without a known end never ends, and then jobs behind it have no estimate.
 
 use std::collections::BTreeMap;
 

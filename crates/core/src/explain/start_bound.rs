@@ -44,8 +44,7 @@ pub struct JobBounds {
     /// In how many seconds each running job has ended at the latest, and how long each pending job runs at most, for
     /// jobs with a time limit.
     pub remaining_s: BTreeMap<JobId, u64>,
-    /// The jobs whose ends a job waits for before it enters its queue. In the snapshot such a job is in its later
-    /// place.
+    /// The jobs that have to end before a job enters its queue. In the snapshot such a job is in its later place.
     pub dependencies: BTreeMap<JobId, Vec<JobId>>,
 }
 

@@ -346,7 +346,7 @@ fn suggestions(
     texts
 }
 
-/// MIG instances that no job holds, and whose removal alone starts the job.
+/// Unused MIG instances of which the removal alone starts the job.
 fn blocking_instances(snapshot: &Snapshot, starts: impl Fn(&Snapshot) -> bool) -> Vec<String> {
     let mut texts = Vec::new();
     for (at, gpu) in snapshot.gpus.iter().enumerate() {

@@ -69,7 +69,7 @@ impl Arbiter {
     /// Decides the leases from now on.
     pub fn decide(&mut self, now: Duration) -> Decision {
         self.advance(now);
-        // A holder whose time is up at once makes room for another; each tenant can be closed and granted once.
+        // A holder with no time left makes room for another at once; each tenant can be closed and granted once.
         for _ in 0..=self.tenants.len() {
             self.end_turns();
             self.advance_clocks();

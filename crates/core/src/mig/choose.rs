@@ -7,7 +7,8 @@ use crate::units::{Bytes, Share};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InstanceRequirement {
     pub size: InstanceSize,
-    /// Of the instance; 0 for any. A profile whose multiprocessors are not known has too few for any other number.
+    /// Of the instance; 0 for any. A profile with an unknown number of multiprocessors has too few for any other
+    /// number.
     pub multiprocessors: u32,
     /// Profiles with an attribute only serve requests for that attribute.
     pub attribute: Attribute,

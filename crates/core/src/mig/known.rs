@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::{MigProfile, Profile, ProfileTable};
 use crate::units::Bytes;
 
-/// A GPU model whose profiles and placements are known.
+/// A GPU model with known profiles and placements.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// `a100-40gb`

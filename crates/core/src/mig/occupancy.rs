@@ -161,7 +161,7 @@ impl<'a> MigOccupancy<'a> {
             if leaves_open(Layout::of(self.table, stay.iter().copied())) {
                 return self.closes(stay, new, ahead);
             }
-            // Too many instances of its own profile, whose number is limited: any of them may be the ones that end.
+            // Too many instances of its own profile, and their number is limited: any of them may be the ones that end.
             let alike: Vec<Placement> = stay.extract_if(.., |at| at.profile == ahead).collect();
             if alike.len() > MOST_ALIKE {
                 return true;

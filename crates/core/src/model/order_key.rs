@@ -4,8 +4,8 @@
 //! priority ─► put first by an operator ─► requeued ─► age            places of all jobs
 //!                                                      └─► a user's jobs exchange their own places, and no others
 //! ```
-//! A user who puts an own job first moves no other user's job. The user's jobs of equal priority keep the same set of
-//! places in the queue, in another order.
+//! Putting an own job first moves no other user's job. The user's jobs of equal priority keep the same set of places in
+//! the queue, in another order.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

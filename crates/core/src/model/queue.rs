@@ -17,7 +17,7 @@ pub struct QueueSpec {
 }
 
 impl QueueSpec {
-    /// A queue whose jobs ask for themselves.
+    /// A queue that fixes no amount: each of its jobs asks for its own.
     pub fn open(name: QueueName) -> Self {
         Self { name, amount: None }
     }

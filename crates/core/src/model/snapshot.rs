@@ -23,7 +23,7 @@ pub struct Snapshot {
     pub order: Order,
     /// Whether a job that fits may pass jobs ahead that do not, where that cannot delay the first of them.
     pub backfill: bool,
-    /// With [`Order::Fairness`], the queue whose turn it is: the last plan's cursor. Not used otherwise.
+    /// With [`Order::Fairness`], the queue that has the turn: the last plan's cursor. Not used otherwise.
     pub cursor: usize,
     /// The last plan's head. With projects it keeps its turn, so that reserved room and preempted jobs serve it.
     #[serde(default)]

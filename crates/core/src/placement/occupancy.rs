@@ -265,7 +265,7 @@ impl GpuUsage<'_> {
         self.releases.get_or_init(|| find(self)).as_ref()
     }
 
-    /// In MIG mode, a job whose slice dates from before the change of mode.
+    /// In MIG mode, a job with a slice from before the change of mode.
     pub(crate) fn slice_before_mig(&self) -> Option<JobId> {
         let mut holders = self.holders.iter();
         self.mig.as_ref()?;

@@ -33,7 +33,7 @@ pub(crate) enum Victims {
 }
 
 impl Victims {
-    /// The jobs whose end makes room.
+    /// The jobs that have to end to make room.
     pub(crate) fn jobs(&self) -> &[JobId] {
         match self {
             Self::AlreadyStopping(jobs) | Self::Preempt(jobs) | Self::PreemptLater(jobs, _) => jobs,
@@ -174,7 +174,7 @@ impl<'a> Search<'a> {
             .collect()
     }
 
-    /// The cheapest single job whose end is enough, otherwise a minimal set of jobs.
+    /// The cheapest single job that frees enough, otherwise a minimal set of jobs.
     fn victims<'c>(
         &self,
         candidates: &[&'c VictimCandidate<'a>],

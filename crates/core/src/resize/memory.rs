@@ -42,7 +42,7 @@ pub enum MemoryEvent {
     Suspend,
     /// Resume the job.
     Resume,
-    /// Resume the job, whose processes may be locked though their memory is on the GPUs.
+    /// Resume the job; its processes may be locked though their memory is on the GPUs.
     Recall,
     /// All of it is in host memory, and no process of the job runs.
     Offloaded,

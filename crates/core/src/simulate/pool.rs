@@ -229,7 +229,7 @@ struct Leaving {
 }
 
 impl State<'_> {
-    /// Ends all jobs whose holding time is over by then.
+    /// Ends all jobs with a holding time that is over by then.
     fn pass_to(&mut self, at: f64, counted: bool) {
         while let Some(next) = self.leaving.peek().filter(|next| next.at <= at).copied() {
             self.leaving.pop();

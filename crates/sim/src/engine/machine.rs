@@ -5,7 +5,7 @@
 //! partitions, instances, mig_change, mig_mode: what MIG means for it
 //! checkpoint_state: locks and checkpoints      pids
 //! ```
-//! It may use `time` and `mig`, whose records are parts of the file. All other rooms may use it. Everything that needs
+//! It may use `time` and `mig`: their records are parts of the file. All other rooms may use it. Everything that needs
 //! the lock is a method of [`state::Locked`], and all of them are in this room.
 //!
 //! May use: `mig`, `time`.

@@ -315,7 +315,7 @@ pub struct Lane<'a> {
 #[repr(C)]
 pub struct Engine {
     now: AtomicU64,
-    /// Slot whose turn it is, plus one.
+    /// Slot with the turn, plus one.
     turn: AtomicU64,
     slice_left: AtomicU64,
     busy: AtomicU64,

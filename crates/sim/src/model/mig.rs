@@ -38,7 +38,7 @@ pub struct GpuProfile {
     engines: EngineRow,
     #[serde(default)]
     attributes: Vec<Attribute>,
-    /// In a configuration: the GPUs whose driver has this profile; all without.
+    /// In a configuration: the GPUs with a driver that has this profile; all without.
     gpus: Option<Vec<usize>>,
 }
 

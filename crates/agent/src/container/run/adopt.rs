@@ -4,7 +4,7 @@
 //! ```text
 //! starter (`docker run`, not ours)            this supervisor                engine
 //!                                             makes one like it ────────────► created
-//!                                             looks into it, takes it away ──► gone
+//!                                             inspects and removes it ──────► gone
 //!                                             launch
 //! starts the container ────────────────────────────────────────────────────► created, with the label JOINS
 //!                                             started ◄────────────────────── started
@@ -51,7 +51,7 @@ struct Adoption<'a> {
     made: Option<CreatedContainer<'a>>,
     /// Its first process is written down.
     runs: bool,
-    /// So many looks in a row found nothing that runs or has run.
+    /// The number of successive checks that found no container that runs or has run.
     missed: u32,
     ending: StopSequence,
 }
@@ -172,7 +172,7 @@ impl<'a> Adoption<'a> {
             };
             let mut events = docker.events(Some(self.events(None)));
             loop {
-                // Events first: what they say of a container that is gone comes before the looks that do not find it.
+                // Events first: those of a removed container come before the checks that do not find it.
                 tokio::select! {
                     biased;
                     event = events.next() => match event {
@@ -340,8 +340,8 @@ fn started(line: &[String]) -> Result<Child, String> {
     child.map_err(|error| format!("cannot start {program}: {error}"))
 }
 
-/// Which of those that have the job's mark is its container: the one that is known, or the first that was made since the launch and was
-/// started. Where the clock was set back since, it is one that runs.
+/// Which of those that have the job's mark is its container: the one that is known, or the first that was made since
+/// the launch and was started. Where the clock was set back since, it is one that runs.
 fn its<'a>(
     all: &'a [ContainerSummary],
     known: Option<&str>,
@@ -449,8 +449,8 @@ mod tests {
         let since = Timestamp::from_second(100).unwrap();
         let ids =
             |all: &[ContainerSummary], known| its(all, known, since).and_then(|one| one.id.clone());
-        // The newest first, as engines list them: of an image that was made of it, of a line that was started twice, and of a job with
-        // the same number in an earlier journal.
+        // The newest first, as engines list them: of an image that was made of it, of a line that was started twice,
+        // and of a job with the same number in an earlier journal.
         let all = [
             one("image", 130, State::RUNNING),
             one("twice", 101, State::RUNNING),

@@ -23,7 +23,7 @@ use crate::job_dir::RunOutcome;
 /// How long the last words of a container may take to come, once it has ended.
 const LAST_WORDS: Duration = Duration::from_secs(30);
 
-/// How long an engine may take to pass on what is urgent. It is less than what an agent waits beyond a job's grace.
+/// How long an engine may take to pass on what is urgent. It is less than what a daemon waits beyond a job's grace.
 const PROMPT: Duration = Duration::from_secs(4);
 
 /// How long the engine's report of a running container is trusted: Podman keeps it up when its own clean-up did not

@@ -122,7 +122,7 @@ impl CreatedContainer<'_> {
                 Ok(()) if self.has_ended().await => return,
                 // An engine that stops closes its logs as if they were at their end.
                 Ok(()) => {}
-                // A removed container has no log either, nor one whose log goes elsewhere.
+                // A removed container has no log either, nor has one with another log driver.
                 Err(error) if matches!(engine::status(&error), Some(404 | 409 | 501)) => return,
                 Err(error) if engine::is_unavailable(&error) => {}
                 // What the engine does not give it gives later, perhaps; of what is over it is asked once more.

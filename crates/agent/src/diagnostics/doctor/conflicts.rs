@@ -7,7 +7,7 @@ use divvy_api::v1::Finding;
 
 use super::{fail, ok, warn};
 
-/// Files that other limiters are preloaded as, and whose they are.
+/// The file names under which other limiters are preloaded, with the name of each limiter.
 const LIMITERS: [(&str, &str); 6] = [
     ("libvgpu.so", "HAMi"),
     ("libcuda-control.so", "vCUDA"),
@@ -17,7 +17,7 @@ const LIMITERS: [(&str, &str); 6] = [
     ("libcuda_limiter.so", "TensorFusion"),
 ];
 
-/// What is looked at.
+/// The facts that the checks read.
 #[derive(Debug, Default)]
 pub struct HostEnvironment {
     /// Each variable that matters and is set.
@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    fn found(around: &HostEnvironment) -> Vec<(String, FindingStatus)> {
+    fn statuses(around: &HostEnvironment) -> Vec<(String, FindingStatus)> {
         let findings = findings(around).into_iter();
         findings
             .map(|finding| (finding.check, finding.status))
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn a_plain_shell_has_no_conflicts() {
         assert_eq!(
-            found(&HostEnvironment::default()),
+            statuses(&HostEnvironment::default()),
             [("conflicts".to_owned(), FindingStatus::Ok)]
         );
     }
@@ -216,7 +216,7 @@ mod tests {
             ("conflicts.visible", warn),
         ];
         assert_eq!(
-            found(&around),
+            statuses(&around),
             expected.map(|(name, status)| (name.to_owned(), status))
         );
     }

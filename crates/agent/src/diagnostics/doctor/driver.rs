@@ -29,7 +29,7 @@ fn library(cuda: &Result<Cuda, String>) -> Option<Finding> {
     Some(match cuda {
         Err(error) => fail(CHECK, error, NO_CUDA, INSTALL),
         Ok(cuda) => {
-            let file = shown(cuda.file.as_deref());
+            let file = display_path(cuda.file.as_deref());
             if file.contains("/stubs/") {
                 fail(
                     CHECK,
@@ -91,7 +91,7 @@ fn management(nvml: &Result<Management, String>) -> Option<Finding> {
                 "driver {}, up to CUDA {}; libnvidia-ml.so.1 is {}",
                 nvml.driver_version,
                 nvml.cuda_version,
-                shown(nvml.file.as_deref())
+                display_path(nvml.file.as_deref())
             ),
         ),
     })
@@ -136,7 +136,8 @@ fn versions(kernel: Option<&str>, nvml: &Result<Management, String>) -> Option<F
     })
 }
 
-/// `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 10:11:16 UTC 2025`, `… Open Kernel Module for x86_64 …`
+/// `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 10:11:16 UTC 2025`, `… Open Kernel Module for
+/// x86_64 …`
 fn module_version(text: &str) -> Option<String> {
     let line = text.lines().find(|line| line.starts_with("NVRM version"))?;
     let is_version =
@@ -144,7 +145,7 @@ fn module_version(text: &str) -> Option<String> {
     line.split_whitespace().find(is_version).map(str::to_owned)
 }
 
-fn shown(file: Option<&Path>) -> String {
+fn display_path(file: Option<&Path>) -> String {
     file.map_or_else(
         || "a file of unknown path".to_owned(),
         |file| {

@@ -125,7 +125,7 @@ fn room(state: &Path) -> Option<Finding> {
     })
 }
 
-/// Keeps an account for a moment, as a job's: shared memory, its locks, a reservation.
+/// Keeps a ledger for a moment, as a job's: shared memory, its locks, a reservation.
 fn account(slices: &Path) -> Finding {
     const CHECK: &str = "limiter.account";
     let folder = standing(slices).join(format!(".divvy-doctor-{}", std::process::id()));

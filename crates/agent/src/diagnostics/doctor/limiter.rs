@@ -40,7 +40,7 @@ pub fn form(
         wrappers: wrappers(divvy),
         injection_preference: InjectionPreference::from_env()?,
     };
-    // No slice is looked at.
+    // No slice is read.
     let wish = programs.choose_injection(Path::new(""), simulated);
     let own = std::env::var("LD_LIBRARY_PATH").ok();
     let simulated = simulated.map(|simulated| simulated.lib.display().to_string());

@@ -108,7 +108,7 @@ fn described(instance: &Instance) -> String {
         .to_owned()
 }
 
-/// An instance that is no device, or cannot be looked into.
+/// An instance that is no device, or cannot be inspected.
 fn broken(gpu: &Gpu, instance: &Instance) -> Option<Finding> {
     let Instance { id, label, devices } = instance;
     let check = check(gpu, &format!("instance.{id}"));
@@ -216,7 +216,7 @@ mod tests {
         }
     }
 
-    fn found(mig: &Mig, may_divide: bool) -> Vec<(String, FindingStatus, String)> {
+    fn statuses(mig: &Mig, may_divide: bool) -> Vec<(String, FindingStatus, String)> {
         let all = findings(&gpu(), mig, may_divide, None);
         let short = |finding: Finding| (finding.check, finding.status, finding.found);
         all.into_iter().map(short).collect()
@@ -228,7 +228,7 @@ mod tests {
             instance(7, "1g.5gb@0", vec![device(0, 0)]),
             instance(2, "3g.20gb@4", vec![device(3 << 30, 2)]),
         ]);
-        let told = found(&mig, true);
+        let told = statuses(&mig, true);
         assert_eq!(told.len(), 2);
         assert!(
             told.iter()
@@ -241,13 +241,13 @@ mod tests {
                 "1g.5gb@0 MIG-1 idle; 3g.20gb@4 MIG-1 3.0 GiB in use by 2 processes"
             )
         );
-        assert_eq!(found(&on(Vec::new()), true)[1].2, "no MIG instances yet");
+        assert_eq!(statuses(&on(Vec::new()), true)[1].2, "no MIG instances yet");
     }
 
     #[test]
     fn what_keeps_jobs_from_instances_is_a_warning() {
         let warned = |mig: &Mig, may_divide| {
-            let told = found(mig, may_divide).into_iter();
+            let told = statuses(mig, may_divide).into_iter();
             let bad = told.filter(|(_, status, _)| *status == FindingStatus::Warn);
             bad.map(|(check, ..)| check).collect::<Vec<_>>()
         };

@@ -34,7 +34,7 @@ pub fn findings() -> Vec<Finding> {
     findings
 }
 
-/// pidfds are how a signal never hits a stranger.
+/// Signals go through pidfds, so that they never hit an unmanaged process.
 fn kernel() -> Finding {
     const CHECK: &str = "system.kernel";
     let uname = rustix::system::uname();
@@ -144,7 +144,7 @@ fn processes() -> Finding {
     ok(CHECK, found)
 }
 
-/// The nodes that every CUDA program opens; those of each GPU are looked at with the GPU.
+/// The nodes that every CUDA program opens; those of each GPU are checked with the GPU.
 fn device_nodes() -> Vec<Finding> {
     let nodes = ["/dev/nvidiactl", "/dev/nvidia-uvm"];
     if !Path::new(nodes[0]).exists() {

@@ -94,7 +94,7 @@ fn run(this: &Path, limit: u64) -> io::Result<(u64, usize)> {
     let mut racers = Vec::new();
     for _ in 0..RACERS {
         let mut racer = Racer::start(this, limit, block)?;
-        // One whose context has no room left in the slice does not come up.
+        // A racer does not come up if its context finds no room in the slice.
         match racer.number() {
             Ok(_) => racers.push(racer),
             Err(_) if racers.len() > 1 => break,

@@ -113,7 +113,7 @@ fn a_child_of_a_root_is_the_jobs_and_stays_so_when_the_root_is_gone() {
 }
 
 #[test]
-fn who_was_nobodys_is_a_jobs_once_its_root_is_known() {
+fn an_unmanaged_process_is_attributed_once_its_root_is_known() {
     let folder = tempfile::tempdir().unwrap();
     let tree = Tree::of("echo $$; read x", 1);
     let mut roster = WatchedJobs::default();

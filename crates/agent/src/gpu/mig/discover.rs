@@ -70,7 +70,7 @@ pub enum MigStateError {
 }
 
 impl DiscoveredInstance {
-    /// In use of it, by the driver's account.
+    /// In use of it, as the driver reports.
     pub fn used(&self) -> Bytes {
         self.devices
             .first()
@@ -158,7 +158,8 @@ fn read_instance(
     })
 }
 
-/// What a GPU with so much memory offers. A profile that makes no sense is left out, so that it takes none of the others with it.
+/// What a GPU with so much memory offers. A profile that makes no sense is left out, so that it takes none of the
+/// others with it.
 ///
 /// # Errors
 /// When the driver lists no profile at all.

@@ -16,8 +16,8 @@ use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::model::mig_instance::InstanceInfo;
 
-/// A GPU instance is in use for about a second after its compute instance was destroyed, as NVIDIA's DRA driver found, which tries
-/// again as well: twice that, in short steps.
+/// A GPU instance is in use for about a second after its compute instance was destroyed, as NVIDIA's DRA driver found,
+/// which tries again as well: twice that, in short steps.
 const MAX_ATTEMPTS: u32 = 20;
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -147,8 +147,8 @@ pub fn destroy_instance(
 
 type OwnCompute<'a> = (Box<dyn Compute + 'a>, ComputeInstanceInfo);
 
-/// The compute instance that we made in an instance, if it is there. `slices`: how many compute slices it has, where that is known.
-/// Its UUID says where it begins, and not how long it is (inferred).
+/// The compute instance that we made in an instance, if it is there. `slices`: how many compute slices it has, where
+/// that is known. Its UUID says where it begins, and not how long it is (inferred).
 ///
 /// # Errors
 /// [`Failure::Stuck`] if there is another one, or more than one: its content is foreign then.
@@ -270,7 +270,7 @@ fn find<'a>(
     }))
 }
 
-/// Turns MIG on or off, and says how it is then: the driver may have taken the order and not done it.
+/// Turns MIG on or off, and says how it is then: the driver may have accepted the call and not done it.
 pub fn set_mode(
     gpu: &dyn Gpu,
     on: bool,

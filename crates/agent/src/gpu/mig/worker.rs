@@ -1,12 +1,13 @@
-//! Threads that change MIG, one for each GPU: making and destroying take seconds, and the cycle waits for neither.
+//! The MIG workers: one thread for each GPU that creates and destroys instances. Both take seconds, and the controller
+//! waits for neither.
 //!
 //! ```text
-//! cycle ── Order (journaled before) ──► worker ── lock of the GPU ──► driver
-//!   ▲                                     │
-//!   └──────────── Report ─────────────────┘
+//! controller ── MigCommand (journaled before) ──► worker ── lock of the GPU ──► driver
+//!   ▲                                               │
+//!   └──────────── report ───────────────────────────┘
 //! ```
-//! Orders for one GPU are carried out in their order, so that what is made in a place comes after what was destroyed there. A
-//! look that overlaps a change of its GPU says nothing of who is there, which [`Epochs`] tell.
+//! A worker carries out the commands for its GPU in order, so that a new instance in a place comes after the removal of
+//! the old one. An observation that overlaps a change of its GPU says nothing about processes; [`Epochs`] tell when.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -45,7 +46,7 @@ pub enum MigTask {
         generation: u64,
         size: u8,
     },
-    /// Looks whether an idle one is clean, and changes nothing.
+    /// Checks whether an idle instance is clean, and changes nothing.
     Check {
         slot: MigSlot,
         generation: u64,
@@ -103,13 +104,13 @@ impl MigTask {
     }
 }
 
-/// What has become of an order.
+/// The outcome of a command.
 #[derive(Debug)]
 pub struct MigReport {
     pub gpu: GpuUuid,
     pub outcome: MigOutcome,
     pub took: Duration,
-    /// Looks from before this epoch of the GPU are out of date.
+    /// Observations from before this epoch of the GPU are out of date.
     pub epoch: u64,
 }
 
@@ -120,7 +121,7 @@ pub enum MigOutcome {
         generation: u64,
         result: Result<InstanceInfo, MigOpError>,
     },
-    /// Whether it is as it was made, with nobody and nothing in it.
+    /// Whether it is as it was made, with no process and nothing else in it.
     Checked {
         slot: MigSlot,
         generation: u64,
@@ -132,7 +133,7 @@ pub enum MigOutcome {
         generation: u64,
         result: Result<bool, MigOpError>,
     },
-    /// The driver's word on the order, and the mode as it is now.
+    /// The driver's answer to the command, and the mode as it is now.
     ModeSet {
         on: bool,
         result: Result<(Activation, Option<MigMode>), MigOpError>,
@@ -183,8 +184,8 @@ impl Workers {
         Self(Box::new(dispatch))
     }
 
-    /// A thread for each GPU, started with its first command. `report` hears of each outcome; `locks` is the folder of the GPUs' lock
-    /// files.
+    /// A thread for each GPU, started with its first command. `report` hears of each outcome; `locks` is the folder of
+    /// the GPUs' lock files.
     pub fn threads(
         source: Arc<Source>,
         report: impl Fn(MigReport) + Clone + Send + 'static,
@@ -325,7 +326,7 @@ impl Worker {
     }
 }
 
-/// Whoever gave an order hears of it whatever happens: what an order that ended in a panic has left is not known.
+/// The sender of a command always gets a report. After a panic the state of the instance is unknown.
 fn catch_panic(task: MigTask, carry_out: impl FnOnce(MigTask) -> MigOutcome) -> MigOutcome {
     let again = task.clone();
     catch_unwind(AssertUnwindSafe(|| carry_out(task))).unwrap_or_else(|_| {

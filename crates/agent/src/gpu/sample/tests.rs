@@ -18,7 +18,7 @@ const UUID: [u8; 16] = [7; 16];
 /// A slice of 8 GiB that this process may join, and a process that may not be taken for it.
 struct Scene {
     folder: tempfile::TempDir,
-    stranger: Child,
+    unmanaged: Child,
     roster: WatchedJobs,
     kin: Attribution,
     marks: KnownFiles,
@@ -53,18 +53,18 @@ impl Scene {
             cgroup: None,
         };
         roster.register(JOB, entry);
-        let mut stranger = Command::new("cat")
+        let mut unmanaged = Command::new("cat")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         // The kernel sets a program up some time after `spawn` returns; a process that answers is complete.
-        stranger.stdin.as_mut().unwrap().write_all(b"x").unwrap();
-        let answer = stranger.stdout.as_mut().unwrap();
+        unmanaged.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        let answer = unmanaged.stdout.as_mut().unwrap();
         answer.read_exact(&mut [0]).unwrap();
         Self {
             folder,
-            stranger,
+            unmanaged,
             roster,
             kin: Attribution::default(),
             marks: KnownFiles::default(),
@@ -86,13 +86,13 @@ impl Scene {
         self.roster.add_root(JOB, root);
     }
 
-    /// A look at a driver that lists these.
-    fn look(&mut self, listed: &[(u32, u64)]) -> NodeSample {
+    /// A sample of a driver that lists these.
+    fn sample(&mut self, listed: &[(u32, u64)]) -> NodeSample {
         let before = read_ledgers(&self.roster);
-        self.look_after(before, listed)
+        self.sample_after(before, listed)
     }
 
-    fn look_after(&mut self, before: LedgersBefore, listed: &[(u32, u64)]) -> NodeSample {
+    fn sample_after(&mut self, before: LedgersBefore, listed: &[(u32, u64)]) -> NodeSample {
         let processes = listed.iter().map(|(pid, gib)| GpuProcess {
             pid: *pid,
             used: Some(Bytes::gib(*gib)),
@@ -128,7 +128,7 @@ impl Scene {
     }
 
     fn of(&mut self, listed: &[(u32, u64)]) -> Vec<ProcessOwner> {
-        let look = self.look(listed);
+        let look = self.sample(listed);
         let processes = look.gpus[0].sample.processes.iter();
         processes.map(|process| process.owner).collect()
     }
@@ -136,8 +136,8 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        let _ = self.stranger.kill();
-        let _ = self.stranger.wait();
+        let _ = self.unmanaged.kill();
+        let _ = self.unmanaged.wait();
     }
 }
 
@@ -174,7 +174,7 @@ fn a_process_that_has_joined_is_the_jobs_with_what_it_was_charged() {
         limiter: Limiter::Loaded,
     };
     assert_eq!(scene.of(&[(me, 2)]), [expected]);
-    let look = scene.look(&[(me, 2)]);
+    let look = scene.sample(&[(me, 2)]);
     assert_eq!(look.processes[&me].ownership, Ownership::Member(JOB));
     let slice = &look.gpus[0].sample.slices[0];
     assert_eq!(
@@ -192,7 +192,7 @@ fn an_account_that_grew_while_the_driver_was_asked_is_not_steady_though_it_looks
     let before = read_ledgers(&scene.roster);
     slot.release(0, Bytes::gib(2).get());
     slot.force(0, Bytes::gib(2).get());
-    let look = scene.look_after(before, &[(me, 4)]);
+    let look = scene.sample_after(before, &[(me, 4)]);
     let ProcessOwner::Job {
         account: Some(account),
         ..
@@ -205,23 +205,23 @@ fn an_account_that_grew_while_the_driver_was_asked_is_not_steady_though_it_looks
 }
 
 #[test]
-fn an_account_is_read_a_second_time_only_where_somebody_is_or_was() {
+fn a_ledger_is_read_a_second_time_only_with_present_or_past_members() {
     let (mut scene, me) = (Scene::new(), std::process::id());
     let charged = |look: &NodeSample| look.gpus[0].sample.slices[0].charged;
     let deserted = read_ledgers(&scene.roster);
     let slot = scene.join();
     slot.force(0, Bytes::gib(2).get());
-    let look = scene.look_after(deserted, &[]);
+    let look = scene.sample_after(deserted, &[]);
     assert_eq!(charged(&look), Bytes::ZERO, "read before it was charged");
     let inhabited = read_ledgers(&scene.roster);
     slot.force(0, Bytes::gib(2).get());
-    let look = scene.look_after(inhabited, &[]);
+    let look = scene.sample_after(inhabited, &[]);
     assert_eq!(charged(&look), Bytes::gib(4), "read after that");
     let mut scene = Scene::new();
     let deserted = read_ledgers(&scene.roster);
     let slot = scene.join();
     slot.force(0, Bytes::gib(2).get());
-    let look = scene.look_after(deserted, &[(me, 2)]);
+    let look = scene.sample_after(deserted, &[(me, 2)]);
     let ProcessOwner::Job {
         account: Some(account),
         ..
@@ -234,27 +234,27 @@ fn an_account_is_read_a_second_time_only_where_somebody_is_or_was() {
 }
 
 #[test]
-fn a_slot_that_names_a_stranger_makes_it_nobodys_member() {
+fn a_slot_that_names_an_unmanaged_process_adds_it_to_no_job() {
     let mut scene = Scene::new();
     let slot = scene.join();
     slot.force(0, Bytes::gib(2).get());
-    let stranger = scene.stranger.id();
-    frame(&scene.slots(), stranger);
-    assert_eq!(scene.of(&[(stranger, 2)]), [ProcessOwner::Unmanaged]);
+    let unmanaged = scene.unmanaged.id();
+    frame(&scene.slots(), unmanaged);
+    assert_eq!(scene.of(&[(unmanaged, 2)]), [ProcessOwner::Unmanaged]);
 }
 
 #[test]
 fn a_process_of_the_tree_without_a_slot_is_the_jobs_unless_it_does_not_have_the_driver() {
     let mut scene = Scene::new();
-    let stranger = scene.stranger.id();
-    scene.adopt(stranger);
+    let unmanaged = scene.unmanaged.id();
+    scene.adopt(unmanaged);
     assert_eq!(
-        scene.of(&[(stranger, 2)]),
+        scene.of(&[(unmanaged, 2)]),
         [ProcessOwner::Unmanaged],
         "its pid is listed for somebody else's memory"
     );
     // What `cat` has mapped stands for the driver's state.
-    let program = fs::read_link(format!("/proc/{stranger}/exe")).unwrap();
+    let program = fs::read_link(format!("/proc/{unmanaged}/exe")).unwrap();
     scene.marks.driver = Some(KnownFile::of(&program));
     scene.kin = Attribution::default();
     let expected = ProcessOwner::Job {
@@ -262,23 +262,23 @@ fn a_process_of_the_tree_without_a_slot_is_the_jobs_unless_it_does_not_have_the_
         account: None,
         limiter: Limiter::NotLoaded,
     };
-    assert_eq!(scene.of(&[(stranger, 2)]), [expected]);
+    assert_eq!(scene.of(&[(unmanaged, 2)]), [expected]);
 }
 
 #[test]
-fn strangers_are_nobodys_and_so_is_a_pid_that_nobody_here_has() {
+fn processes_outside_jobs_and_unknown_pids_are_unmanaged() {
     let mut scene = Scene::new();
-    let stranger = scene.stranger.id();
+    let unmanaged = scene.unmanaged.id();
     assert_eq!(
-        scene.of(&[(stranger, 1), (u32::MAX, 1)]),
+        scene.of(&[(unmanaged, 1), (u32::MAX, 1)]),
         [ProcessOwner::Unmanaged, ProcessOwner::Unmanaged]
     );
-    let look = scene.look(&[(stranger, 1)]);
-    assert_eq!(look.gpus[0].unmanaged, [stranger]);
-    scene.stranger.kill().unwrap();
-    scene.stranger.wait().unwrap();
+    let look = scene.sample(&[(unmanaged, 1)]);
+    assert_eq!(look.gpus[0].unmanaged, [unmanaged]);
+    scene.unmanaged.kill().unwrap();
+    scene.unmanaged.wait().unwrap();
     assert_eq!(
-        scene.of(&[(stranger, 1)]),
+        scene.of(&[(unmanaged, 1)]),
         [ProcessOwner::Exited],
         "the driver may list it for a moment longer"
     );
@@ -298,7 +298,7 @@ fn an_account_that_cannot_be_read_says_nothing_for_its_processes() {
         matches!(of[0], ProcessOwner::Job { account: found, .. } if found == account),
         "{of:?}"
     );
-    let look = scene.look(&[(me, 9)]);
+    let look = scene.sample(&[(me, 9)]);
     assert!(look.ledgers[&JOB].snapshots.is_err());
     let suspects = compare(&look.gpus[0].sample).suspects;
     assert!(suspects[0].harmful, "{suspects:?}");
@@ -316,7 +316,7 @@ fn what_a_job_writes_over_its_slices_control_file_changes_nothing_of_what_is_loo
     for (at, word) in [(272, 40_u64 << 30), (280, 40 << 30), (256, 1)] {
         file.write_all_at(&word.to_ne_bytes(), at).unwrap();
     }
-    let look = scene.look(&[(me, 30)]);
+    let look = scene.sample(&[(me, 30)]);
     let sight = &look.gpus[0].sample;
     assert_eq!(sight.slices[0].granted, Bytes::gib(8));
     assert_eq!(sight.context, Bytes::mib(400));
@@ -338,7 +338,7 @@ fn slots_of_any_bytes_change_nothing_of_what_is_given_out_and_acquit_no_process(
         // All but the header, by which the file is told from others.
         let bytes = vec![byte; usize::try_from(size).unwrap() - 64];
         file.unwrap().write_all_at(&bytes, 64).unwrap();
-        let look = scene.look(&[(me, 30)]);
+        let look = scene.sample(&[(me, 30)]);
         let balance = compare(&look.gpus[0].sample);
         assert_eq!(balance.unmanaged, Bytes::gib(22), "byte {byte:#x}");
         assert_eq!(balance.slices[0].driver, Some(Bytes::gib(30)));

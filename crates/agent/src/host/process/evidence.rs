@@ -35,13 +35,13 @@ pub struct KnownFile {
 
 impl KnownFile {
     pub fn of(path: &Path) -> Self {
-        Self::found(path).unwrap_or_else(|_| Self {
+        Self::open(path).unwrap_or_else(|_| Self {
             path: path.to_owned(),
             id: None,
         })
     }
 
-    fn found(path: &Path) -> io::Result<Self> {
+    fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let file = fs::File::from(openat(CWD, path, flags, Mode::empty())?);
         let status = file.metadata()?;
@@ -76,7 +76,7 @@ const DEVICES: &[u8] = b"/dev/nvidia";
 /// The kill-switch, as it stands in an environment.
 const OFF: &[u8] = b"DIVVY_SHIM=off";
 
-/// Looks into a process.
+/// Inspects a process.
 pub fn inspect(pid: u32, marks: &KnownFiles) -> ProcessEvidence {
     let maps = maps(pid);
     let files = open_files(pid);
@@ -208,16 +208,16 @@ fn is_limiter(mapping: &Mapping<'_>, marks: &KnownFiles) -> bool {
     marks.limiters.iter().any(|file| file.is(mapping))
 }
 
-/// Whether its limiter obeys `DIVVY_SHIM=off`: it does only where the limits are the process's own user's, and not mounted for it.
-/// The limits are this daemon's user's.
+/// Whether its limiter obeys `DIVVY_SHIM=off`: it does only where the limits are the process's own user's, and not
+/// mounted for it. The limits are this daemon's user's.
 fn is_off(pid: u32) -> bool {
     is_off_in_environ(pid)
         && effective_user(pid) == Some(rustix::process::geteuid().as_raw())
         && !mounts::has_mount_below(pid, Path::new(MOUNTED))
 }
 
-/// The kernel gives a program no more than this of arguments and environment (`_STK_LIM / 4 * 3`, fs/exec.c). A process may move the
-/// bounds of its environment to as much memory as it likes (`PR_SET_MM`).
+/// The kernel gives a program no more than this of arguments and environment (`_STK_LIM / 4 * 3`, fs/exec.c). A process
+/// may move the bounds of its environment to as much memory as it likes (`PR_SET_MM`).
 const MOST_ENVIRONMENT: u64 = 6 << 20;
 
 /// Whether it was started with `DIVVY_SHIM=off`; what it sets itself later is not to be seen.

@@ -1,11 +1,11 @@
 //! Mounts of a process, which identify its container: `/proc/PID/mountinfo` (proc_pid_mountinfo(5)).
 //!
-//! A bind mount shows its file system and its path there, which are the same in every mount namespace. A process without
-//! the right to mount cannot forge them. A process that changed its root directory hides its mounts, but not those of its
-//! ancestors.
+//! A bind mount shows its file system and its path there, which are the same in every mount namespace. A process
+//! without the right to mount cannot forge them. A process that changed its root directory hides its mounts, but not
+//! those of its ancestors.
 //!
-//! The crate procfs 0.18 does not fit: one path that is not UTF-8 makes it refuse the whole file, it keeps `\040`, and its
-//! reader of `maps` panics on a file named `/SYSV`. Users choose these names.
+//! The crate procfs 0.18 does not fit: one path that is not UTF-8 makes it refuse the whole file, it keeps `\040`, and
+//! its reader of `maps` panics on a file named `/SYSV`. Users choose these names.
 
 use std::ffi::OsString;
 use std::fs;
@@ -33,8 +33,8 @@ impl MountSource {
         Self::from_mountinfo(&info, &path)
     }
 
-    /// Finds the source of `path` in the mounts of its process: below the longest mount point, and of several there below the
-    /// last, which hides the others.
+    /// Finds the source of `path` in the mounts of its process: below the longest mount point, and of several there
+    /// below the last, which hides the others.
     fn from_mountinfo(info: &[u8], path: &Path) -> Option<Self> {
         let above = mounts(info).filter(|mount| path.starts_with(&mount.point));
         let mount = above.max_by_key(|mount| mount.point.as_os_str().len())?;
@@ -46,8 +46,8 @@ impl MountSource {
     }
 }
 
-/// Returns the mounts of a process and of its ancestors, up to the first process of its container. Empty if the process is
-/// in this process's mount namespace, or hides its mounts.
+/// Returns the mounts of a process and of its ancestors, up to the first process of its container. Empty if the process
+/// is in this process's mount namespace, or hides its mounts.
 pub fn mount_sources(process: Process) -> Vec<MountSource> {
     let namespace = |pid| fs::read_link(proc_path(pid, "ns/mnt")).ok();
     let Some(here) = namespace(std::process::id()) else {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_in_nobodys_container() {
+    fn this_process_is_in_no_container() {
         let dir = tempfile::tempdir().unwrap();
         assert!(MountSource::of(dir.path()).is_some());
         assert_eq!(mount_sources(Process::this().unwrap()), []);

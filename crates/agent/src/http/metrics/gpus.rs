@@ -6,7 +6,7 @@ use std::time::Duration;
 use divvy_api::v1::Gpu;
 
 use super::daemon_stats::lasted;
-use super::{Family, Page, family, ratio, word};
+use super::{Family, Page, family, ratio, to_json_word};
 
 /// A metric of a GPU, and how it is read.
 type OfGpu = (&'static str, &'static str, fn(&Gpu) -> Option<String>);
@@ -148,7 +148,7 @@ pub(super) fn about_instances(page: &Page) -> Vec<Family> {
     for gpu in &page.gpus {
         let mut counts = BTreeMap::<(String, String), u64>::new();
         for instance in gpu.mig.iter().flat_map(|mig| &mig.instances) {
-            let key = (instance.profile.clone(), word(instance.state));
+            let key = (instance.profile.clone(), to_json_word(instance.state));
             *counts.entry(key).or_default() += 1;
             let made = instance.uuid.as_ref();
             if let Some((uuid, id)) =

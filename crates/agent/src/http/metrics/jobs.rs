@@ -4,7 +4,7 @@ use divvy_api::v1::{JobClaim, Slice};
 use divvy_core::ComputeMode;
 
 use super::daemon_stats::seconds;
-use super::{Family, JobRow, Page, family, ratio, word};
+use super::{Family, JobRow, Page, family, ratio, to_json_word};
 
 /// Of a job as a whole, on any GPUs.
 fn labels(job: &JobRow) -> Vec<(&'static str, String)> {
@@ -122,7 +122,7 @@ fn of_jobs(page: &Page) -> Vec<Family> {
     );
     for job in &page.jobs {
         let mut stated = labels(job);
-        stated.push(("state", word(job.state)));
+        stated.push(("state", to_json_word(job.state)));
         state.sample(stated, 1);
         if job.slices.is_empty() {
             continue;
@@ -132,7 +132,7 @@ fn of_jobs(page: &Page) -> Vec<Family> {
         };
         let mut described = labels(job);
         described.extend([
-            ("runner", word(job.runner)),
+            ("runner", to_json_word(job.runner)),
             ("compute", job.compute.clone()),
             ("namespace", claim(|claim| &claim.namespace)),
             ("claim", claim(|claim| &claim.name)),

@@ -14,7 +14,7 @@ pub struct UtilisationSample {
     pub utilisation: ReportedUtilisation,
 }
 
-/// Whose work it was.
+/// The owner of the work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReportedUtilisation {
     /// Percent of the time, by pid; a missing pid did nothing.
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn where_processes_are_not_told_apart_only_who_is_alone_is_known() {
+    fn without_figures_of_processes_only_a_sole_job_is_known() {
         let worked = UtilisationSample {
             micros: 100,
             utilisation: ReportedUtilisation::Total(60),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_uses_more_than_the_whole_gpu() {
+    fn no_job_uses_more_than_the_whole_gpu() {
         let worked = UtilisationSample {
             micros: 100,
             utilisation: ReportedUtilisation::PerProcess(BTreeMap::from([(10, 90), (11, 90)])),

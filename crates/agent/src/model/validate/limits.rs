@@ -1,8 +1,8 @@
-//! Request limits: bounds on the body of each call. The cycle's one thread copies, journals and looks at all of it, and
-//! every user waits for that thread.
+//! Request limits: bounds on the body of each call. The controller's one thread copies, journals and reads all of it,
+//! and every user waits for that thread.
 //!
-//! Each body is [`Bounded`]. The server checks it where it reads it: before the cycle sees it, and before anything is
-//! stored. The functions take each body apart without `..`, so that a new field does not compile without a decision.
+//! Each body is [`Bounded`]. The server checks it where it reads it: before the controller sees it, and before anything
+//! is stored. The functions take each body apart without `..`, so that a new field does not compile without a decision.
 //! A test walks the schemas and makes each text and each list too large.
 
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ const LARGEST: usize = 2 << 20;
 /// (`bprm_stack_limits` of fs/exec.c). It bounds how many words there are.
 const WORD: usize = 1 + size_of::<usize>();
 
-/// Bytes of an array, whose jobs are journaled in one transaction.
+/// Bytes of an array; all its jobs are journaled in one transaction.
 const LARGEST_ARRAY: usize = 64 << 20;
 
 /// Jobs of an array.
@@ -532,7 +532,7 @@ mod tests {
     use super::*;
     use divvy_api::v1::{After, Array, ErrorCode};
 
-    /// One whose command, environment and secrets have this size.
+    /// A submit with a command, an environment and secrets of this size.
     fn sized(size: usize) -> Submit {
         let submit = Submit {
             env: [("A".into(), String::new())].into(),

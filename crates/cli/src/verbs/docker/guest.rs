@@ -1,7 +1,7 @@
 //! `docker slice`: a slice for the container of the user's own `docker run` line.
 //!
-//! The flags of the line are validated like those of `divvy docker run`, and passed on unchanged. With a daemon, this process
-//! executes the line's `docker` once it has a slice. The job's supervisor finds the container by its label.
+//! The flags of the line are validated like those of `divvy docker run`, and passed on unchanged. With a daemon, this
+//! process executes the line's `docker` once it has a slice. The job's supervisor finds the container by its label.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -157,7 +157,7 @@ fn judged(words: &[String]) -> Result<Line> {
     }
     let split =
         docker::parse_command_line(rest, OWN).map_err(|refused| container::refusal(&refused))?;
-    let asked = container::asked(&split.image, &split.arguments)?;
+    let asked = container::parse_container(&split.image, &split.arguments)?;
     let options = docker::options(&asked.container.arguments)
         .map_err(|refused| container::refusal(&refused))?;
     check_sources(&options.mounts)?;
@@ -194,18 +194,18 @@ fn check_sources(mounts: &[Mount]) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn words(line: &str) -> Vec<String> {
+    fn split_words(line: &str) -> Vec<String> {
         line.split(' ').map(str::to_owned).collect()
     }
 
     #[test]
     fn a_line_of_the_stock_agents_is_taken_as_it_is() {
         let line = "docker run -t -l clearml-worker-id=n:gpu2.25a -e CLEARML_TASK_ID=7 -v /srv/a.cfg:/tmp/clearml.conf --name x --rm u22 bash -c script";
-        let judged = judged(&words(line)).unwrap();
+        let judged = judged(&split_words(line)).unwrap();
         assert_eq!(judged.program, ["docker", "run"]);
         assert_eq!(judged.asked.container.image, "u22");
         assert_eq!(judged.first, ["bash"]);
-        assert_eq!(judged.rest, words(line)[2..]);
+        assert_eq!(judged.rest, split_words(line)[2..]);
         let kept = judged.asked.container.arguments.join(" ");
         assert!(!kept.contains("CLEARML_TASK_ID"), "{kept}");
     }
@@ -221,9 +221,9 @@ mod tests {
             ("docker exec x sh", 2),
             ("sh run x", 2),
         ] {
-            let refused = judged(&words(line)).unwrap_err();
+            let refused = judged(&split_words(line)).unwrap_err();
             assert_eq!(refused.code.exit_code(), code, "{line}");
         }
-        assert!(apart(&words("-g 0.5 docker run x")).is_err());
+        assert!(apart(&split_words("-g 0.5 docker run x")).is_err());
     }
 }

@@ -8,7 +8,7 @@ use divvy_core::simulate::{
     Arrival, Arrivals, Demand, Estimate, Policy, Pool, PoolError, RunResult, rate,
 };
 
-use super::Place;
+use super::GpuSet;
 use crate::error_output::{Result, usage};
 use crate::render::{Figure, ProfileFigures, Ratio, Scene, Simulation};
 
@@ -21,7 +21,7 @@ pub enum Requests<'a> {
 
 /// Results of each policy with the same requests.
 pub fn compare(
-    place: &Place,
+    place: &GpuSet,
     demand: &Demand,
     policies: &[Policy],
     requests: &Requests<'_>,
@@ -94,7 +94,7 @@ fn spread<T: Send>(count: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
 }
 
 fn simulation(
-    place: &Place,
+    place: &GpuSet,
     demand: &Demand,
     policy: Policy,
     runs: &[RunResult],
@@ -149,9 +149,9 @@ fn ratio(some: u64, all: u64) -> Ratio {
     })
 }
 
-/// Work that the requests bring from the first arrival to the last, as a part of the GPUs' compute slices; `None` where that
-/// is no number.
-pub fn load(place: &Place, arrivals: &[Arrival]) -> Option<f64> {
+/// Work that the requests bring from the first arrival to the last, as a part of the GPUs' compute slices; `None` where
+/// that is no number.
+pub fn load(place: &GpuSet, arrivals: &[Arrival]) -> Option<f64> {
     let span = arrivals.last()?.at - arrivals.first()?.at;
     let work = |arrival: &Arrival| {
         let profile = place.table.profile(arrival.profile)?;

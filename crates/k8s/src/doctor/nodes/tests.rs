@@ -3,10 +3,10 @@ use crate::doctor::facts::tests::{facts, node, node_part, slice};
 use serde_json::{Value, json};
 
 fn status(facts: &ClusterFacts, check: &str) -> Status {
-    found(facts, check).status
+    find_row(facts, check).status
 }
 
-fn found(facts: &ClusterFacts, check: &str) -> Row {
+fn find_row(facts: &ClusterFacts, check: &str) -> Row {
     rows(facts)
         .into_iter()
         .find(|row| row.check == check)
@@ -55,7 +55,7 @@ fn two_drivers_that_allocate_the_same_gpus_are_found() {
         "nvcr.io/nvidia/k8s-device-plugin:v0.18",
         json!([]),
     )]);
-    let row = found(&facts, "nodes.nvidia-plugin");
+    let row = find_row(&facts, "nodes.nvidia-plugin");
     assert_eq!(row.status, Status::Ok);
     assert!(
         row.found.contains("gpu-operator/plugin runs"),
@@ -101,12 +101,15 @@ fn a_node_part_that_is_down_or_gone_is_not_called_well() {
     assert_eq!(status(&facts, "nodes.divvy"), Status::Fail);
     facts.pods = Ok(Vec::new());
     assert!(
-        found(&facts, "nodes.divvy")
+        find_row(&facts, "nodes.divvy")
             .means
             .contains("removed installation")
     );
     facts.slices = Ok(Vec::new());
-    assert_eq!(found(&facts, "nodes.divvy").found, "Divvy runs on no node");
+    assert_eq!(
+        find_row(&facts, "nodes.divvy").found,
+        "Divvy runs on no node"
+    );
     facts.nodes = Err("forbidden".to_owned());
     assert_eq!(status(&facts, "nodes.cdi"), Status::Unknown);
 }

@@ -14,7 +14,7 @@ pub const MAX_IPC_EVENTS: usize = 1024;
 /// Zeroed memory is a free entry.
 #[repr(C)]
 pub struct IpcEvent {
-    /// Slot of the process whose event it is, plus one.
+    /// Slot of the process that owns the event, plus one.
     owner: AtomicU64,
     /// Counts its owners, so that old handles find nothing.
     generation: AtomicU64,

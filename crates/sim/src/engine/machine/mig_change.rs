@@ -29,7 +29,7 @@ impl Locked<'_> {
         &self.gpus()[gpu].mig
     }
 
-    /// Tells those who watch, and has the capability files follow.
+    /// Notifies the watchers, and updates the capability files.
     pub fn changed(&self, gpu: usize) {
         self.mig(gpu).count_change();
         self.publish_capabilities();

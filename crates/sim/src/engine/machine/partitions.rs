@@ -56,7 +56,7 @@ impl Locked<'_> {
             .map(move |compute| ComputeUnit { partition, compute })
     }
 
-    /// Partitions whose queues a slot may have used.
+    /// Partitions with queues that a slot may have used.
     pub fn partitions_in_use(&self, slot: usize) -> impl Iterator<Item = usize> {
         let (slot, gpus) = (&self.slots()[slot], self.gpu_count());
         let in_use =

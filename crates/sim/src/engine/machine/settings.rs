@@ -17,7 +17,7 @@ pub struct Settings {
     graphics_clock: AtomicU32,
 }
 
-/// Who may make contexts on a GPU.
+/// The processes that may make contexts on a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ComputeMode {
     Default,

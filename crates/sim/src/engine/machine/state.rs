@@ -414,7 +414,7 @@ impl State {
         }
     }
 
-    /// Wakes those who wait for a change of the machine.
+    /// Wakes all waiters for a change of the machine.
     pub fn notify(&self) {
         let epoch = &self.header().epoch;
         epoch.fetch_add(1, SeqCst);

@@ -307,8 +307,8 @@ impl Process {
         Ok(id)
     }
 
-    /// Memory that only the descriptor has kept: all its holders are gone. It is taken from the GPU again, which a real
-    /// one would never have had back; who has a descriptor in flight cannot be known here.
+    /// Memory that only the descriptor has kept: all its holders are gone. It is taken from the GPU again, though a
+    /// real GPU would never have had it back: a descriptor in flight is invisible here.
     fn revive(&self, objects: &mut Objects, backing: &File, inode: u64) -> Done<(usize, u64)> {
         let gpu = self.gpu_of(backing).filter(|gpu| self.may_share(*gpu));
         let gpu = gpu.ok_or(CUresult::INVALID_VALUE)?;
@@ -319,7 +319,7 @@ impl Process {
         Ok((gpu, found.size()))
     }
 
-    /// The GPU whose name a file in memory has.
+    /// The GPU that the name of a file in memory gives.
     fn gpu_of(&self, backing: &File) -> Option<usize> {
         let path = format!("/proc/self/fd/{}", backing.as_raw_fd());
         let path = std::fs::read_link(path).ok()?;

@@ -253,7 +253,7 @@ fn tail_level(shape: &Shape, levels: usize) -> u32 {
     (0..levels as u32).find(is_small).unwrap_or(levels as u32)
 }
 
-/// An array whose only level is smaller than a tile is all tail.
+/// If the only level of an array is smaller than a tile, the array is all tail.
 fn sparse_properties(shape: &Shape, levels: &[Vec<Grid>]) -> Done<CUDA_ARRAY_SPARSE_PROPERTIES> {
     if !shape.is_sparse() {
         return Err(CUresult::INVALID_VALUE);

@@ -125,7 +125,7 @@ impl Objects {
         }
     }
 
-    /// Streams that are captured and of a context whose legacy stream would wait for them.
+    /// Captured streams of a context with a legacy stream that would wait for them.
     pub fn blocking_members(&self, context: Handle<Context>) -> Vec<Handle<Stream>> {
         self.streams.find(|stream| {
             let blocks = stream.flags & CUstream_flags::NON_BLOCKING.0 == 0;

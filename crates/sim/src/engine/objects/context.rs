@@ -14,7 +14,7 @@ pub struct Context {
     pub attached: u32,
     pub cache_config: u32,
     pub limits: Limits,
-    /// Contexts whose memory it may use.
+    /// Contexts with memory that it may use.
     pub peers: Vec<Handle<Context>>,
     /// Bytes of device memory that its limits add.
     pub limit_bytes: u64,

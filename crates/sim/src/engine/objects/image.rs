@@ -57,7 +57,7 @@ const ENTRY_HEADER: usize = 64;
 const COMPRESSED: u64 = 0x2000 | 0x8000;
 
 impl Image {
-    /// Reads the image at `data`, whose length only its own headers tell.
+    /// Reads the image at `data`; only its own headers tell its length.
     ///
     /// # Safety
     /// `data` points to a whole image of one of the formats, or to a zero-terminated text.
@@ -80,7 +80,7 @@ impl Image {
         }
     }
 
-    /// Reads an image whose length is known, for instance from a file.
+    /// Reads an image of known length, for instance from a file.
     pub fn from_bytes(bytes: &[u8]) -> Result<Image, BadImage> {
         match bytes.get(..4) {
             Some(magic) if magic == ELF_MAGIC => Image::from_elf(bytes),

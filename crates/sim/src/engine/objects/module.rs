@@ -37,7 +37,7 @@ pub enum CodeOrigin {
 pub struct Function {
     pub home: CodeOrigin,
     pub kernel: Kernel,
-    /// The name for those who want a C string; lives as long as the function.
+    /// The name as a C string; lives as long as the function.
     pub c_name: CString,
     /// The largest dynamic shared memory that was asked for.
     pub dynamic_shared: i32,

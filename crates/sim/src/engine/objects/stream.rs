@@ -66,7 +66,7 @@ impl EventRecord {
     }
 }
 
-/// A point in a queue whose time someone may ask for later.
+/// A point in a queue with a time that a caller may query later.
 pub struct TimePoint {
     pub ticket: u64,
     /// When it was passed, in simulated nanoseconds; 0 until that is known.

@@ -16,7 +16,7 @@ use divvy_driver::sys::cuda::{CUprocessState, CUresult};
 /// How soon a target is looked at again: nothing tells that it goes on after a stop, or that its work is done.
 const LOOK_AGAIN_NS: u64 = 2_000_000;
 
-/// A process with CUDA that is not ours to run: who it is, and its slot.
+/// A process with CUDA that is not ours to run: its identity, and its slot.
 #[derive(Clone, Copy)]
 struct Target {
     slot: usize,

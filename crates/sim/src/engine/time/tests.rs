@@ -5,7 +5,7 @@ const MS: u64 = 1_000_000;
 const US: u64 = 1_000;
 
 fn zeroed<T>() -> Box<T> {
-    // SAFETY: only used for Engine and Queue, whose documented empty state is zeroed memory.
+    // SAFETY: only used for Engine and Queue; their documented empty state is zeroed memory.
     unsafe { Box::new_zeroed().assume_init() }
 }
 

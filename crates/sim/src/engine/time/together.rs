@@ -50,7 +50,7 @@ pub fn advance(parts: &[ActiveEngine<'_>], to: u64) {
 fn advance_in_step(parts: &[ActiveEngine<'_>], to: u64) {
     let now = || parts.first().map_or(to, |part| part.engine.now());
     loop {
-        settle(parts);
+        finish_due(parts);
         let steps: Vec<Option<Interval>> = parts
             .iter()
             .map(|part| part.engine.next_step(&part.lanes))
@@ -72,9 +72,9 @@ fn advance_in_step(parts: &[ActiveEngine<'_>], to: u64) {
     }
 }
 
-/// Ends what is over at this moment: entries that have had their time, and meetings all of whose parties run or have
+/// Ends what is over at this moment: entries that have had their time, and meetings of parties that all run or have
 /// run.
-fn settle(parts: &[ActiveEngine<'_>]) {
+fn finish_due(parts: &[ActiveEngine<'_>]) {
     loop {
         for part in parts {
             part.engine.finish_heads(&part.lanes);
@@ -88,7 +88,7 @@ fn settle(parts: &[ActiveEngine<'_>]) {
     }
 }
 
-/// What the lane whose turn it is does about its meeting, if it has one; whether a lane got on by it.
+/// Advances the meeting of the lane with the turn, if it has one; whether a lane got on by it.
 fn meet(part: &ActiveEngine<'_>, all: &[ActiveEngine<'_>]) -> bool {
     let heads = || all.iter().flat_map(|part| &part.lanes);
     let spins = |lane: &&Lane<'_>| {

@@ -157,7 +157,7 @@ impl Process {
         }
     }
 
-    /// More of a stream whose capture is active.
+    /// More of a stream with an active capture.
     pub fn capture_info(&self, stream: usize) -> Done<Captured> {
         let (target, _) = self.target(stream)?;
         let mut objects = self.objects();

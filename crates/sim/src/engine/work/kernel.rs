@@ -132,7 +132,7 @@ unsafe fn fill_u32(
     process
         .check_range(objects, out, count * 4)
         .map_err(|_| WILD)?;
-    // SAFETY: the range was just found to be device memory, whose addresses are ours.
+    // SAFETY: the range was just found to be device memory, which has addresses of ours.
     unsafe { std::slice::from_raw_parts_mut(out as *mut u32, count as usize) }.fill(value);
     Ok(())
 }

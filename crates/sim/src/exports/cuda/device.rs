@@ -47,7 +47,7 @@ fn uuid(uuid: *mut CUuuid, device: CUdevice) -> Done {
     })
 }
 
-/// A compute instance's own, where the first version says whose GPU it is (cuda.h, `cuDeviceGetUuid`).
+/// A compute instance's own; the first version gives its GPU's (cuda.h, `cuDeviceGetUuid`).
 fn own_uuid(place: *mut CUuuid, device: CUdevice) -> Done {
     let process = process()?;
     match process.instance(process.gpu(device)?) {

@@ -30,7 +30,10 @@ exports! { cuda {
 } }
 
 /// Reads or changes a function by its value.
-pub(super) fn look<T>(function: usize, at: impl FnOnce(&mut Function) -> Done<T>) -> Done<T> {
+pub(super) fn with_function<T>(
+    function: usize,
+    at: impl FnOnce(&mut Function) -> Done<T>,
+) -> Done<T> {
     let process = process()?;
     let mut objects = process.objects();
     at(objects
@@ -41,7 +44,7 @@ pub(super) fn look<T>(function: usize, at: impl FnOnce(&mut Function) -> Done<T>
 
 fn attribute(value: *mut i32, attribute: Attribute, function: CUfunction) -> Done {
     let value = out(value)?;
-    let dynamic_shared = look(function.addr(), |function| Ok(function.dynamic_shared))?;
+    let dynamic_shared = with_function(function.addr(), |function| Ok(function.dynamic_shared))?;
     // Plausible figures of a plain kernel; the code itself is never looked into.
     value.set(match attribute {
         Attribute::MAX_THREADS_PER_BLOCK => 1024,
@@ -67,7 +70,7 @@ fn capability() -> Done<i32> {
 }
 
 fn set_attribute(function: CUfunction, attribute: Attribute, value: i32) -> Done {
-    look(function.addr(), |function| match attribute {
+    with_function(function.addr(), |function| match attribute {
         Attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES => {
             function.dynamic_shared = value;
             Ok(())
@@ -78,7 +81,7 @@ fn set_attribute(function: CUfunction, attribute: Attribute, value: i32) -> Done
 }
 
 fn set_cache_config(function: CUfunction, _config: CUfunc_cache) -> Done {
-    look(function.addr(), |_| Ok(()))
+    with_function(function.addr(), |_| Ok(()))
 }
 
 /// Parameters are known for PTX; of machine code the simulator does not read them.
@@ -89,7 +92,7 @@ pub(super) fn parameter(
     size: *mut usize,
 ) -> Done {
     let offset = out(offset)?;
-    let known = look(function.addr(), |function| {
+    let known = with_function(function.addr(), |function| {
         Ok(function.kernel.parameters.clone())
     })?
     .ok_or(CUresult::NOT_SUPPORTED)?;
@@ -99,7 +102,7 @@ pub(super) fn parameter(
 }
 
 pub(super) fn parameter_count(function: CUfunction, count: *mut usize) -> Done {
-    let known = look(function.addr(), |function| {
+    let known = with_function(function.addr(), |function| {
         Ok(function.kernel.parameters.clone())
     })?
     .ok_or(CUresult::NOT_SUPPORTED)?;
@@ -107,12 +110,12 @@ pub(super) fn parameter_count(function: CUfunction, count: *mut usize) -> Done {
 }
 
 fn is_loaded(state: *mut CUfunctionLoadingState, function: CUfunction) -> Done {
-    look(function.addr(), |_| Ok(()))?;
+    with_function(function.addr(), |_| Ok(()))?;
     out(state)?.set(CUfunctionLoadingState::LOADED)
 }
 
 fn load(function: CUfunction) -> Done {
-    look(function.addr(), |_| Ok(()))
+    with_function(function.addr(), |_| Ok(()))
 }
 
 fn kernel_attribute(value: *mut i32, which: Attribute, kernel: CUkernel, device: CUdevice) -> Done {
@@ -137,7 +140,7 @@ fn set_kernel_cache_config(kernel: CUkernel, config: CUfunc_cache, device: CUdev
 
 /// Blocks of so many threads and so much shared memory that fit one multiprocessor; registers are never the limit.
 fn fitting_blocks(function: CUfunction, block_size: i32, shared: usize) -> Done<i32> {
-    look(function.addr(), |_| Ok(()))?;
+    with_function(function.addr(), |_| Ok(()))?;
     let process = process()?;
     let model = process.model(process.current(&process.objects())?.gpu);
     if block_size <= 0 || block_size > 1024 {

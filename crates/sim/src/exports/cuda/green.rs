@@ -108,7 +108,7 @@ fn refused(bad: BadSplit) -> CUresult {
 }
 
 /// Work queues are not simulated.
-fn tell(resource: *mut CUdevResource, kind: CUdevResourceType, part: SmResource) -> Done {
+fn write_resource(resource: *mut CUdevResource, kind: CUdevResourceType, part: SmResource) -> Done {
     let resource = out(resource)?;
     if kind != CUdevResourceType::SM {
         return Err(CUresult::INVALID_RESOURCE_TYPE);
@@ -120,7 +120,7 @@ fn tell(resource: *mut CUdevResource, kind: CUdevResourceType, part: SmResource)
 
 fn of_device(device: CUdevice, resource: *mut CUdevResource, kind: CUdevResourceType) -> Done {
     let process = process()?;
-    tell(resource, kind, process.whole(process.gpu(device)?))
+    write_resource(resource, kind, process.whole(process.gpu(device)?))
 }
 
 /// What there is to split.

@@ -1,6 +1,6 @@
 //! The launches of CUDA 3 and before, which take block, shared memory and parameters from the function.
 
-use super::function::look;
+use super::function::with_function;
 use super::launch::carry_out;
 use super::module::function_handle;
 use crate::engine::objects::kernel::{Geometry, Parameters};
@@ -28,14 +28,14 @@ fn set_block_shape(function: CUfunction, x: i32, y: i32, z: i32) -> Done {
     if block.contains(&0) {
         return Err(CUresult::INVALID_VALUE);
     }
-    look(function.addr(), |function| {
+    with_function(function.addr(), |function| {
         function.state.block = block;
         Ok(())
     })
 }
 
 fn set_shared_size(function: CUfunction, bytes: u32) -> Done {
-    look(function.addr(), |function| {
+    with_function(function.addr(), |function| {
         function.state.shared = bytes;
         Ok(())
     })
@@ -48,7 +48,7 @@ fn set_parameter_size(function: CUfunction, bytes: u32) -> Done {
     if bytes as usize > MOST_PARAMETER_BYTES {
         return Err(CUresult::INVALID_VALUE);
     }
-    look(function.addr(), |function| {
+    with_function(function.addr(), |function| {
         function.state.parameters.resize(bytes as usize, 0);
         Ok(())
     })
@@ -69,7 +69,7 @@ unsafe fn set_parameter(
     }
     // SAFETY: not null, and as long by contract.
     let value = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes) };
-    look(function.addr(), |function| {
+    with_function(function.addr(), |function| {
         let parameters = &mut function.state.parameters;
         if parameters.len() < end {
             parameters.resize(end, 0);
@@ -108,7 +108,7 @@ fn launch_grid(function: CUfunction, width: i32, height: i32) -> Done {
 
 /// The launch of CUDA 3 and before: block, shared memory and parameters were set at the function.
 fn launch_grid_async(function: CUfunction, width: i32, height: i32, stream: CUstream) -> Done {
-    let state = look(function.addr(), |function| Ok(function.state.clone()))?;
+    let state = with_function(function.addr(), |function| Ok(function.state.clone()))?;
     let shape = Shape {
         function: function_handle(function),
         geometry: Geometry {

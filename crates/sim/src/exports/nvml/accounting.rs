@@ -41,7 +41,7 @@ fn clear(device: nvmlDevice_t) -> Done {
     Ok(())
 }
 
-/// A device whose accounts are kept.
+/// A device with accounting.
 fn accounting(device: nvmlDevice_t) -> Done<Device> {
     let device = undivided(device)?;
     if device.gpu().settings.accounting() {

@@ -3,7 +3,7 @@
 //! ```text
 //! mode ─ the mode, MIG devices          profile ─ what there can be, how many more
 //! instance ─ making, finding, destroying
-//! control ─ what no NVML call does: resets, restarts, users who are no processes
+//! control ─ what no NVML call does: resets, restarts, holders that are no processes
 //! ```
 //! A handle carries the generation of what it was given for, so that one of something destroyed is known to be stale.
 
@@ -230,14 +230,14 @@ fn partitionable(device: nvmlDevice_t) -> Done<(Device, &'static Table)> {
     Ok((device, table.ok_or(nvmlReturn_t::NOT_SUPPORTED)?))
 }
 
-/// The same for one who may divide it.
+/// The same for a caller with the right to divide it.
 fn dividable(device: nvmlDevice_t) -> Done<(Device, &'static Table)> {
     let found = partitionable(device)?;
     super::setting::permitted()?;
     Ok(found)
 }
 
-/// A GPU that is divided, for one who may change that.
+/// A divided GPU, for a caller with the right to change that.
 fn divided(device: nvmlDevice_t) -> Done<(Device, &'static Table)> {
     let (device, table) = dividable(device)?;
     if device.gpu().mig.is_on() {

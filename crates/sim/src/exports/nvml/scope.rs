@@ -17,8 +17,8 @@ pub(super) struct Scope {
 }
 
 impl Scope {
-    /// Of a GPU that is divided, figures of all its instances are for those who may watch them (nvml.h: "only if the
-    /// caller has appropriate privileges"): root, and who can open the file of that right.
+    /// Of a divided GPU, figures of all its instances need the right to watch them (nvml.h: "only if the caller has
+    /// appropriate privileges"): root has it, and any process that can open the file of that right.
     pub fn of(handle: nvmlDevice_t) -> Done<Scope> {
         if let Some(MigDevice { state, gpu, place }) = MigDevice::of(handle)? {
             let device = Device { state, index: gpu };
@@ -51,7 +51,7 @@ impl Scope {
         here.filter(|(_, place)| self.place.is_none() || *place == self.place)
     }
 
-    /// The partition whose memory is meant; None for all of the GPU.
+    /// The partition with the memory in question; None for all of the GPU.
     pub fn partition(&self) -> Option<usize> {
         let place = self.place?;
         Some(of_instance(self.device.index, place.gpu_instance))

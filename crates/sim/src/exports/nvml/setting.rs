@@ -19,7 +19,7 @@ exports! { nvml {
     nvmlDeviceResetApplicationsClocks: (device) => reset_clocks;
 } }
 
-/// The device, for one who may change it.
+/// The device, for a caller with the right to change it.
 pub(super) fn changeable(device: nvmlDevice_t) -> Done<Device> {
     let device = Device::answering(device)?;
     permitted()?;

@@ -1,8 +1,8 @@
 //! The table of functions that nvidia-smi asks for beside the API: what driver 535's nvidia-smi needs to print its
 //! tables.
 //!
-//! The shapes were observed in its calls (and the process lists' slots in 580's too). An array of pointers whose first
-//! word is its size in bytes; all slots that are not listed here answer success and do nothing.
+//! The shapes were observed in its calls (and the process lists' slots in 580's too). Each is an array of pointers; its
+//! first word is its size in bytes. All slots that are not listed here answer success and do nothing.
 
 use super::process::rows;
 use super::scope::Scope;

@@ -43,9 +43,9 @@ impl Default for GraphMemory {
 pub struct Region {
     pub size: u64,
     pub gpu: usize,
-    /// The graph whose nodes they are.
+    /// The graph of the nodes.
     pub graph: Handle<Graph>,
-    /// Who keeps the addresses: nodes, executable graphs once for each, and the memory itself while it is allocated.
+    /// How many keep the addresses: nodes, each executable graph once, and the memory itself while it is allocated.
     pub keepers: u32,
     /// Nodes that allocate it.
     pub nodes: usize,

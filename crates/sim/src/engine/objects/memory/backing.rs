@@ -30,7 +30,7 @@ pub struct BackingLocation {
     pub offset: u64,
 }
 
-/// A file in memory; `name` is for those who look at descriptors.
+/// A file in memory; `name` appears in listings of descriptors.
 pub fn memfd(name: &std::ffi::CStr, size: u64) -> io::Result<File> {
     use std::os::fd::FromRawFd;
     // SAFETY: a valid name; the descriptor is owned by the result.
