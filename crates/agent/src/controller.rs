@@ -143,7 +143,7 @@ impl Controller {
                 recovered,
                 ..Jobs::default()
             },
-            mig: MigManager::new(workers, store.migs()?),
+            mig: MigManager::new(store.migs()?),
             gpus: GpuState {
                 devices,
                 lost: BTreeSet::new(),
@@ -176,6 +176,7 @@ impl Controller {
             observer,
             compute_scheduler,
             checkpoint_ops,
+            workers,
         };
         admission::text_budget::count_texts(&mut state.jobs, &io)?;
         let fx = Effects {

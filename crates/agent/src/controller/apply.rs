@@ -52,7 +52,7 @@ pub(super) fn commit_and_apply(
     io.store.commit()?;
     fx.counters.commits.add(began.elapsed());
     submit::remove_expired_secrets(&state.jobs, fx, io);
-    commands::dispatch_mig_commands(&mut state.mig, fx);
+    commands::dispatch_mig_commands(fx, io);
     resize::apply_resizes(state, fx, io)?;
     start::write_replicas(&state.jobs, fx, io)?;
     check(state, io);

@@ -9,6 +9,7 @@ use crate::checkpoint::CheckpointOps;
 use crate::compute::ComputeScheduler;
 use crate::config::Config;
 use crate::gpu::Observer;
+use crate::gpu::mig::Workers;
 use crate::host::disk::Disk;
 use crate::journal::Store;
 use crate::journal::secrets::Secrets;
@@ -33,4 +34,6 @@ pub struct Io {
     pub compute_scheduler: ComputeScheduler,
     /// Starts checkpoint operations.
     pub checkpoint_ops: CheckpointOps,
+    /// The threads that carry out MIG commands.
+    pub workers: Workers,
 }

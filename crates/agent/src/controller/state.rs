@@ -1,7 +1,7 @@
 //! The node's state: plain data that the controller owns and that handlers change.
 //!
-//! Nothing here reaches the machine. A handler gets the part that it may change, or the whole state if it needs several
-//! parts.
+//! Nothing here starts an action on the machine; a placed job holds its slice, and `children` the supervisors to reap. A
+//! handler gets the part that it may change, or the whole state if it needs several parts.
 
 pub mod active_set;
 pub mod disk;

@@ -92,7 +92,7 @@ pub(super) fn enqueue_command(
 }
 
 /// Dispatches the commands that this round has journaled.
-pub(in crate::controller) fn dispatch_mig_commands(mig: &mut MigManager, fx: &mut Effects) {
+pub(in crate::controller) fn dispatch_mig_commands(fx: &mut Effects, io: &Io) {
     for point in std::mem::take(&mut fx.failpoints) {
         reach(point);
     }
@@ -103,6 +103,6 @@ pub(in crate::controller) fn dispatch_mig_commands(mig: &mut MigManager, fx: &mu
             MigTask::Destroy { .. } => "mig.destroy.intent",
             MigTask::SetMode { .. } => "mig.mode.intent",
         });
-        mig.workers.dispatch(command);
+        io.workers.dispatch(command);
     }
 }

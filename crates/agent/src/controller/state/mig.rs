@@ -11,15 +11,14 @@ use divvy_core::{GpuUuid, Grant};
 use crate::container::driver::GpuDevice;
 use crate::controller::request::Reply;
 use crate::gpu::mig as instances;
+use crate::gpu::mig::GpuMigState;
 use crate::gpu::mig::discover::DiscoveredInstance;
-use crate::gpu::mig::{GpuMigState, Workers};
 use crate::host::clock::Instant;
 use crate::model::gpu_mode::RequestedMode;
 use crate::model::mig_instance::{ManagedInstance, MigSlot};
 
 /// What the controller knows of MIG.
 pub struct MigManager {
-    pub workers: Workers,
     /// The kernel's ID of this boot.
     pub boot: String,
     /// The instances of Divvy, as the journal has them.
@@ -123,11 +122,10 @@ impl MigGpuState {
 }
 
 impl MigManager {
-    pub fn new(workers: Workers, instances: BTreeMap<MigSlot, ManagedInstance>) -> Self {
+    pub fn new(instances: BTreeMap<MigSlot, ManagedInstance>) -> Self {
         let generations = instances.values().map(|instance| instance.generation);
         Self {
             generation: generations.max().unwrap_or_default() + 1,
-            workers,
             boot: instances::boot(),
             instances,
             busy_slots: BTreeSet::new(),

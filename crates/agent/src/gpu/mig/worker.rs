@@ -177,11 +177,11 @@ impl Epochs {
 }
 
 /// The receiver of MIG commands: the worker threads, or what a test has in their place.
-pub struct Workers(Box<dyn FnMut(MigCommand) + Send>);
+pub struct Workers(Mutex<Box<dyn FnMut(MigCommand) + Send>>);
 
 impl Workers {
     pub fn new(dispatch: impl FnMut(MigCommand) + Send + 'static) -> Self {
-        Self(Box::new(dispatch))
+        Self(Mutex::new(Box::new(dispatch)))
     }
 
     /// A thread for each GPU, started with its first command. `report` hears of each outcome; `locks` is the folder of
@@ -211,8 +211,8 @@ impl Workers {
     }
 
     /// Has a command carried out.
-    pub fn dispatch(&mut self, command: MigCommand) {
-        (self.0)(command);
+    pub fn dispatch(&self, command: MigCommand) {
+        (sync::lock(&self.0))(command);
     }
 }
 
