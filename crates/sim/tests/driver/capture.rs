@@ -114,8 +114,13 @@ fn streams_fork_and_join_by_events() {
     client.ok(&["cuStreamEndCapture $s &graph2"]);
     assert_eq!(client.value("graph"), client.value("graph2"));
     assert_eq!(status(&mut client, "t"), 0, "it left with the rest");
-    client.ok(&["cuGraphGetNodes $graph 0 &count"]);
-    assert_eq!(client.value("count"), 4);
+    for (order, count) in [
+        ("cuGraphGetNodes $graph 0 &count", 4),
+        ("cuGraphGetEdges $graph 0 0 &count", 4),
+    ] {
+        client.ok(&[order]);
+        assert_eq!(client.value("count"), count, "{order}");
+    }
 }
 
 #[test]
@@ -406,13 +411,11 @@ fn a_capture_can_be_asked_and_steered() {
     let machine = Machine::new("l4-24gb:1");
     let mut client = machine.client();
     ready(&mut client, &machine);
-    begin(&mut client, GLOBAL);
     client.ok(&[
-        "cuStreamGetCaptureInfo_v2 $s &status &id &graph 0 0",
+        "cuGraphCreate &graph 0",
         "cuGraphAddEmptyNode &root $graph 0 0",
-        "cuStreamUpdateCaptureDependencies $s &root 1 1",
-        BUSY,
     ]);
+    client.ok(&["cuStreamBeginCaptureToGraph $s $graph &root 0 1 0", BUSY]);
     for order in [
         "cuGraphDestroy $graph",
         "cuGraphInstantiateWithFlags &exec $graph 0",
@@ -434,15 +437,13 @@ fn a_capture_can_be_asked_and_steered() {
     );
     client.ok(&[
         "cuStreamUpdateCaptureDependencies_v2 $s &root 0 1 1",
-        "cuStreamGetCaptureInfo_v3 $s &status &id 0 0 0 &count",
-    ]);
-    assert_eq!(client.value("count"), 1, "replaced");
-    client.ok(&[
         "cuStreamGetCaptureInfo $s &status &id",
         BUSY,
         "cuStreamEndCapture $s &graph2",
+        "cuGraphGetEdges $graph 0 0 &count",
         "cuGraphInstantiateWithFlags &exec $graph 0",
     ]);
+    assert_eq!(client.value("count"), 3, "all behind the root");
     assert_eq!(
         client.call("cuStreamUpdateCaptureDependencies $s &root 1 0"),
         ILLEGAL_STATE

@@ -1,7 +1,7 @@
 //! The memory of graphs: addresses, when the GPU's memory is taken and given back, who may free what.
 
 use crate::launch::load;
-use crate::machine::{Client, MIB, Machine, tagged};
+use crate::machine::{Client, MIB, Machine};
 use divvy_driver::sys::cuda::*;
 
 const INVALID_VALUE: u32 = 1;
@@ -176,12 +176,12 @@ fn graphs_share_memory_unless_they_run_at_once() {
         blockDimZ: 1,
         ..CUDA_KERNEL_NODE_PARAMS::default()
     };
-    client.set("node", tagged(CUgraphNodeType::KERNEL, node));
+    client.set("node", node);
     for exec in ["one", "two"] {
         client.ok(&["cuGraphCreate &graph 0"]);
         add_allocation(&mut client, "a", "0 0", "address");
         client.ok(&[
-            "cuGraphAddNode &k $graph &a 1 &node",
+            "cuGraphAddKernelNode_v2 &k $graph &a 1 &node",
             "cuGraphAddMemFreeNode &f $graph &k 1 $address",
             &format!("cuGraphInstantiateWithFlags &{exec} $graph 0"),
         ]);
@@ -315,9 +315,11 @@ fn what_a_graph_frees_itself_nobody_else_may() {
         "cuGraphAddMemFreeNode &g $graph 0 0 $plain",
         "cuMemFree_v2 $address",
         "cuMemFreeAsync $address 0",
-        // Graphs that allocate or free are not copied or instantiated twice.
+        // Graphs that allocate or free are not copied, taken apart or instantiated twice.
         "cuGraphClone &copy $graph",
         "cuGraphAddChildGraphNode &child $other 0 0 $graph",
+        "cuGraphDestroyNode $f",
+        "cuGraphRemoveDependencies $graph &a &f 1",
         "cuGraphInstantiateWithFlags &second $graph 0",
     ] {
         assert_eq!(client.call(order), INVALID_VALUE, "{order}");

@@ -103,6 +103,24 @@ fn what_cannot_be_split_is_refused() {
     client.ok(&["cuDevResourceGenerateDesc &d &parts 2"]);
     assert_eq!(client.call("cuGreenCtxCreate &g $d 1 1"), INVALID_DEVICE);
     assert_eq!(client.call("cuGreenCtxCreate &g $d 0 2"), INVALID_VALUE);
+
+    let group = |multiprocessors: u32, flags: u32| CU_DEV_SM_RESOURCE_GROUP_PARAMS {
+        smCount: multiprocessors,
+        flags,
+        ..Default::default()
+    };
+    client.set("groups", [group(64, 0), group(0, 0)]);
+    client.ok(&["cuDevSmResourceSplit &parts 2 &whole &rest 0 &groups"]);
+    let (first, second) = (
+        sm(&mut client, "parts", 0)[0],
+        sm(&mut client, "parts", 1)[0],
+    );
+    assert_eq!((first, second, sm(&mut client, "rest", 0)[0]), (64, 64, 4));
+    client.set("groups", [group(64, 0), group(72, 0)]);
+    let order = "cuDevSmResourceSplit &parts 2 &whole &rest 0 &groups";
+    assert_eq!(client.call(order), INVALID_RESOURCE_CONFIGURATION);
+    client.set("groups", [group(10, 0), group(8, 0)]);
+    assert_eq!(client.call(order), INVALID_VALUE);
 }
 
 #[test]
@@ -121,6 +139,8 @@ fn a_green_context_is_the_primary_one_with_fewer_multiprocessors() {
         "cuCtxSetCurrent $c",
         "cuCtxGetCurrent &current",
         "cuMemAlloc_v2 &a 1048576",
+        "cuCtxGetDevResource $c &mine 1",
+        "cuGreenCtxGetDevResource $g &same 1",
         "cuGreenCtxStreamCreate &s $g 1 0",
         "cuMemsetD8Async $a 1 64 $s",
         "cuEventCreate &e 0",
@@ -128,6 +148,9 @@ fn a_green_context_is_the_primary_one_with_fewer_multiprocessors() {
         "cuEventSynchronize $e",
     ]);
     assert_eq!(client.value("current"), client.value("c"));
+    for name in ["mine", "same"] {
+        assert_eq!(sm(&mut client, name, 0), [20, 4, 2], "{name}");
+    }
     let taken = free - watcher.memory().0;
     client.ok(&["cuDevicePrimaryCtxRetain &p 0", "cuGreenCtxDestroy $g"]);
     assert_eq!(

@@ -4,7 +4,6 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use divvy_driver::sys::cuda::{CUgraphNodeParams, CUgraphNodeType};
 use divvy_testkit::{Bounded as _, bounded, programs};
 use tempfile::TempDir;
 
@@ -250,19 +249,3 @@ impl Drop for Client {
 }
 
 pub const MIB: u64 = 1 << 20;
-
-/// Parameters of a graph's node: the kind, and the member of the union that belongs to it.
-pub fn tagged<T: Copy>(kind: CUgraphNodeType, member: T) -> CUgraphNodeParams {
-    let mut parameters = CUgraphNodeParams {
-        type_: kind,
-        ..CUgraphNodeParams::default()
-    };
-    assert!(size_of::<T>() <= size_of_val(&parameters.reserved1));
-    // SAFETY: the member fits into the union's words, which hold any bits.
-    unsafe {
-        (&raw mut parameters.reserved1)
-            .cast::<T>()
-            .write_unaligned(member);
-    }
-    parameters
-}

@@ -1,8 +1,9 @@
 //! Random walks: whatever a program does with memory, the GPU's account is what the calls add up to; whatever it does
 //! with graphs, nothing is lost.
 
+use crate::graph::tagged;
 use crate::launch::load;
-use crate::machine::{Client, MIB, Machine, tagged};
+use crate::machine::{Client, MIB, Machine};
 use divvy_driver::sys::cuda::*;
 use divvy_testkit::Rng;
 
@@ -128,21 +129,28 @@ const GRAPH_CALLS: &[&str] = &[
     "cuGraphClone &graph $graph",
     "cuGraphAddEmptyNode &node $graph 0 0",
     "cuGraphAddEmptyNode &node $graph &node 1",
-    "cuGraphAddNode &node $graph &node 1 &kernel",
-    "cuGraphAddNode &node $graph &node 1 &host",
+    "cuGraphAddKernelNode_v2 &node $graph &node 1 &kernel",
+    "cuGraphAddHostNode &node $graph &node 1 &host",
     "cuGraphAddChildGraphNode &node $graph 0 0 $graph",
     "cuGraphAddMemAllocNode &node $graph 0 0 &parameters",
     "cuGraphAddMemAllocNode &node $graph &node 1 &parameters",
     "cuGraphAddMemFreeNode &node $graph &node 1 $address",
+    "cuGraphAddEventRecordNode &node $graph &node 1 $event",
+    "cuGraphAddDependencies $graph &node &node 1",
+    "cuGraphRemoveDependencies $graph &node &node 1",
+    "cuGraphDestroyNode $node",
     "cuGraphNodeGetType $node &kind",
     "cuGraphInstantiateWithFlags &exec $graph 0",
     "cuGraphInstantiateWithFlags &exec $graph 1",
     "cuGraphExecDestroy $exec",
     "cuGraphExecUpdate_v2 $exec $graph &info",
+    "cuGraphExecNodeSetParams $exec $node &any",
+    "cuGraphNodeSetEnabled $exec $node 0",
     "cuGraphUpload $exec $stream",
     "cuGraphLaunch $exec $stream",
     "cuGraphLaunch $exec $stream",
     "cuStreamBeginCapture_v2 $stream 2",
+    "cuStreamBeginCaptureToGraph $stream $graph 0 0 0 2",
     "cuStreamEndCapture $stream &graph",
     "cuStreamEndCapture $stream &graph",
     "cuStreamGetCaptureInfo_v2 $stream &kind 0 &graph 0 0",
@@ -192,7 +200,7 @@ fn whatever_is_done_with_graphs_memory_comes_back_in_the_end() {
             "address &function abs",
         ]);
         let host = [client.value("function"), 1];
-        client.set("host", tagged(CUgraphNodeType::HOST, host));
+        client.set("host", host);
         let kernel = CUDA_KERNEL_NODE_PARAMS {
             func: std::ptr::without_provenance_mut(client.value("busy") as usize),
             gridDimX: 1,
@@ -203,7 +211,8 @@ fn whatever_is_done_with_graphs_memory_comes_back_in_the_end() {
             blockDimZ: 1,
             ..CUDA_KERNEL_NODE_PARAMS::default()
         };
-        client.set("kernel", tagged(CUgraphNodeType::KERNEL, kernel));
+        client.set("kernel", kernel);
+        tagged(&mut client, "any", CUgraphNodeType::KERNEL, "kernel");
         let location = CUmemLocation {
             type_: CUmemLocationType::DEVICE,
             id: 0,

@@ -1,5 +1,6 @@
 //! Calls on green contexts: splitting rules of a device, creating and destroying, streams of one.
 
+use crate::engine::objects::context::Context;
 use crate::engine::objects::green::split::Rules;
 use crate::engine::objects::green::{GreenContext, SmResource};
 use crate::engine::objects::handles::Handle;
@@ -18,6 +19,16 @@ impl Process {
         SmResource {
             gpu,
             multiprocessors: self.model(gpu).multiprocessors as u32,
+        }
+    }
+
+    /// What a context has: its part for a green one, everything for another.
+    pub fn part_of(&self, context: Handle<Context>) -> Done<SmResource> {
+        let objects = self.objects();
+        let gpu = objects.context(context)?.gpu;
+        match objects.greens.of(context) {
+            Some(green) => Ok(objects.greens.green(green)?.part),
+            None => Ok(self.whole(gpu)),
         }
     }
 

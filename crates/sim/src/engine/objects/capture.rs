@@ -27,6 +27,8 @@ pub struct Capture {
     pub id: u64,
     pub graph: Handle<Graph>,
     pub origin: Handle<Stream>,
+    /// The graph was there before and stays.
+    pub is_foreign: bool,
     pub mode: Mode,
     pub thread: ThreadId,
     pub is_valid: bool,
@@ -139,7 +141,12 @@ impl Objects {
         let Some(capture) = self.graphs.captures.remove(handle) else {
             return;
         };
-        self.end_graph(capture.graph);
+        if let Ok(graph) = self.graphs.get_mut(capture.graph) {
+            graph.filling = false;
+            if !capture.is_foreign {
+                self.end_graph(capture.graph);
+            }
+        }
     }
 
     pub fn release_members(&mut self, capture: Handle<Capture>) {

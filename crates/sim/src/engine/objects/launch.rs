@@ -4,6 +4,9 @@ use crate::engine::objects::context::Context;
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::kernel::{Geometry, Parameters, Reader};
 use crate::engine::objects::module::Function;
+use divvy_driver::sys::cuda::CUkernelNodeAttrValue;
+use std::collections::BTreeMap;
+use std::ffi::c_void;
 
 /// A function and how many of its threads run.
 #[derive(Clone, Copy)]
@@ -20,17 +23,40 @@ pub struct Shape {
 pub struct Launch {
     pub shape: Shape,
     pub context: Handle<Context>,
+    /// The program named it as a CUkernel.
+    pub as_kernel: bool,
     pub arguments: Arguments,
+    /// By the attribute's number.
+    pub attributes: BTreeMap<u32, CUkernelNodeAttrValue>,
 }
 
-/// Copies of a launch's arguments.
-#[derive(Clone)]
+/// Copies of a launch's arguments, and what a query of the node answers: pointers to them, which live as long as the
+/// node.
 pub struct Arguments {
     buffer: Box<[u64]>,
     bytes: usize,
+    pointers: Box<[*mut c_void]>,
 }
 
+// SAFETY: the pointers lead into the buffer, which belongs to the same value and is not written to.
+unsafe impl Send for Arguments {}
+// SAFETY: as above.
+unsafe impl Sync for Arguments {}
+
 impl Arguments {
+    fn new(buffer: Box<[u64]>, bytes: usize, offsets: &[usize]) -> Self {
+        let base = buffer.as_ptr().cast::<u8>();
+        let pointers = offsets
+            .iter()
+            .map(|offset| base.wrapping_add(*offset).cast_mut().cast())
+            .collect();
+        Arguments {
+            buffer,
+            bytes,
+            pointers,
+        }
+    }
+
     /// Copies the arguments. Where the code does not tell its parameters, pointers to them say nothing and are not
     /// kept.
     ///
@@ -46,6 +72,9 @@ impl Arguments {
         };
         let mut buffer = vec![0u64; bytes.div_ceil(8)].into_boxed_slice();
         let base = buffer.as_mut_ptr().cast::<u8>();
+        let fitting = layout
+            .iter()
+            .filter(|(offset, size)| offset + size <= bytes);
         match parameters {
             Parameters::Pointers(list) => {
                 for (index, (offset, size)) in layout.iter().enumerate() {
@@ -65,7 +94,16 @@ impl Arguments {
             },
             Parameters::Buffer(..) | Parameters::None => {}
         }
-        Arguments { buffer, bytes }
+        let offsets: Vec<usize> = fitting.map(|(offset, _)| *offset).collect();
+        Arguments::new(buffer, bytes, &offsets)
+    }
+
+    /// `kernelParams`: NULL when there are none.
+    pub fn pointers(&self) -> *mut *mut c_void {
+        match self.pointers.is_empty() {
+            true => std::ptr::null_mut(),
+            false => self.pointers.as_ptr().cast_mut(),
+        }
     }
 
     pub fn reader(&self) -> Reader {

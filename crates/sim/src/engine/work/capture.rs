@@ -61,8 +61,13 @@ impl Process {
         }
     }
 
-    /// Begins to capture a stream into a new graph.
-    pub fn begin_capture(&self, stream: usize, mode: Mode) -> Done {
+    /// Begins to capture a stream, into a graph that is there (with what its first node depends on) or a new one.
+    pub fn begin_capture(
+        &self,
+        stream: usize,
+        mode: Mode,
+        into: Option<(Handle<Graph>, Vec<Dependency>)>,
+    ) -> Done {
         let (target, _) = self.target(stream)?;
         let mut objects = self.objects();
         let Target::Own(origin) = target else {
@@ -74,18 +79,35 @@ impl Process {
         if mode.0 > Mode::RELAXED.0 {
             return Err(CUresult::INVALID_VALUE);
         }
-        let graph = objects.graphs.create(Owner::Capture);
+        let is_foreign = into.is_some();
+        let (graph, dependencies) = match into {
+            Some((graph, dependencies)) => {
+                for dependency in &dependencies {
+                    if objects.graphs.node(dependency.on)?.graph != graph {
+                        return Err(CUresult::INVALID_VALUE);
+                    }
+                }
+                (graph, dependencies)
+            }
+            None => (objects.graphs.create(Owner::Capture), Vec::new()),
+        };
+        let found = objects.graphs.get_mut(graph)?;
+        if found.filling {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        found.filling = true;
         let capture = objects.graphs.captures.insert(Capture {
             id: self.next_id(),
             graph,
             origin,
+            is_foreign,
             mode,
             thread: std::thread::current().id(),
             is_valid: true,
             left: Vec::new(),
         });
         if let Some(stream) = objects.streams.get_mut(origin) {
-            stream.capture = Some(Member::new(capture, Vec::new()));
+            stream.capture = Some(Member::new(capture, dependencies));
         }
         self.count_captures(&objects);
         Ok(())
@@ -116,7 +138,11 @@ impl Process {
         } else {
             objects.release_members(handle);
             objects.graphs.captures.remove(handle);
-            objects.graphs.get_mut(graph)?.owner = Owner::Program;
+            let graph = objects.graphs.get_mut(graph)?;
+            graph.filling = false;
+            if graph.owner == Owner::Capture {
+                graph.owner = Owner::Program;
+            }
         }
         self.count_captures(&objects);
         error.map_or(Ok(graph), Err)

@@ -7,8 +7,8 @@
 use crate::engine::objects::Objects;
 use crate::engine::objects::context::{Context, Current};
 use crate::engine::objects::graph::exec::{Exec, allocations};
-use crate::engine::objects::graph::node::Operation;
-use crate::engine::objects::graph::plan::{Mismatch, Plan};
+use crate::engine::objects::graph::node::{Node, Operation};
+use crate::engine::objects::graph::plan::{Mismatch, Plan, PlanStep};
 use crate::engine::objects::graph::{Graph, Owner, memory};
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::result::Done;
@@ -21,6 +21,19 @@ use divvy_driver::sys::cuda::{
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Why a graph cannot be instantiated.
+pub enum InstantiateError {
+    /// One of the nodes of a cycle.
+    Cycle(Handle<Node>),
+    Other(CUresult),
+}
+
+impl From<CUresult> for InstantiateError {
+    fn from(error: CUresult) -> Self {
+        InstantiateError::Other(error)
+    }
+}
 
 /// A stretch of a launch: what is done to memory, and the time it takes. The first has no host function.
 #[derive(Default)]
@@ -50,7 +63,11 @@ impl Segment {
 }
 
 impl Process {
-    pub fn instantiate(&self, graph: Handle<Graph>, flags: u64) -> Done<Handle<Exec>> {
+    pub fn instantiate(
+        &self,
+        graph: Handle<Graph>,
+        flags: u64,
+    ) -> Result<Handle<Exec>, InstantiateError> {
         let known = Flags::AUTO_FREE_ON_LAUNCH.0
             | Flags::UPLOAD.0
             | Flags::DEVICE_LAUNCH.0
@@ -59,25 +76,27 @@ impl Process {
         if flags & !u64::from(known) != 0
             || has(Flags::AUTO_FREE_ON_LAUNCH) && has(Flags::DEVICE_LAUNCH)
         {
-            return Err(CUresult::INVALID_VALUE);
+            return Err(CUresult::INVALID_VALUE.into());
         }
         if has(Flags::DEVICE_LAUNCH) {
-            return Err(CUresult::NOT_SUPPORTED);
+            return Err(CUresult::NOT_SUPPORTED.into());
         }
         let mut objects = self.objects();
         let found = objects.graphs.get(graph)?;
-        if found.owner != Owner::Program {
-            return Err(CUresult::INVALID_VALUE);
+        if found.filling || found.owner != Owner::Program {
+            return Err(CUresult::INVALID_VALUE.into());
         }
         let others = objects.graphs.execs.find(|exec| exec.source == graph);
         if !others.is_empty() && objects.graphs.touches_allocations(graph)? {
-            return Err(CUresult::INVALID_VALUE);
+            return Err(CUresult::INVALID_VALUE.into());
         }
-        let plan = Plan::of(&objects.graphs, graph)?;
+        let plan = Plan::of(&objects.graphs, graph)?.map_err(InstantiateError::Cycle)?;
         let addresses = allocations(&plan);
         for base in addresses {
             objects.graphs.memory.hold(base);
         }
+        let users = objects.graphs.get(graph)?.users.clone();
+        users.retain_all(&mut objects.graphs.users);
         let peak = memory::peak(&plan);
         Ok(objects.graphs.execs.insert(Exec {
             flags,
@@ -87,6 +106,7 @@ impl Process {
             bound: BTreeMap::new(),
             last: None,
             stream: None,
+            users,
         }))
     }
 
@@ -99,6 +119,7 @@ impl Process {
             objects.let_go(base);
         }
         self.unmap_graphs(&mut objects);
+        exec.users.release_all(&mut objects.graphs.users);
         Ok(())
     }
 
@@ -191,7 +212,8 @@ impl Process {
             }
             Operation::Allocate(_) | Operation::Free(_) => segment.effects.push(operation.clone()),
             Operation::Record(event) => segment.queued.push(Queued::Record(*event)),
-            Operation::Wait | Operation::Empty | Operation::Child(_) | Operation::Host(_) => {}
+            // What an event stands for has been issued before, and so is done before.
+            Operation::Wait(_) | Operation::Empty | Operation::Child(_) | Operation::Host(_) => {}
         }
         Ok(())
     }
@@ -291,8 +313,8 @@ impl Process {
             return Err(generic(Verdict::ERROR));
         }
         let plan = match Plan::of(graphs, graph) {
-            Ok(plan) => plan,
-            Err(_) => return Err(generic(Verdict::ERROR)),
+            Ok(Ok(plan)) => plan,
+            _ => return Err(generic(Verdict::ERROR)),
         };
         let found = graphs.execs.get_mut(exec);
         let exec = found.ok_or_else(|| generic(Verdict::ERROR))?;
@@ -300,4 +322,55 @@ impl Process {
         exec.plan.adopt(plan);
         Ok(())
     }
+
+    /// The same for the child graph of one node.
+    pub fn update_exec_child(
+        &self,
+        exec: Handle<Exec>,
+        node: Handle<Node>,
+        graph: Handle<Graph>,
+    ) -> Done {
+        let mut objects = self.objects();
+        let plan = Plan::of(&objects.graphs, graph)?.map_err(|_| CUresult::INVALID_VALUE)?;
+        let step = step_of(&mut objects, exec, node)?;
+        let child = step.child.as_mut().ok_or(CUresult::INVALID_VALUE)?;
+        child.compare(&plan).map_err(|_| CUresult::INVALID_VALUE)?;
+        child.adopt(plan);
+        Ok(())
+    }
+
+    /// Switches a node of an executable graph on or off, if asked to; whether it is on.
+    pub fn switch_exec_node(
+        &self,
+        exec: Handle<Exec>,
+        node: Handle<Node>,
+        on: Option<bool>,
+    ) -> Done<bool> {
+        let mut objects = self.objects();
+        let step = step_of(&mut objects, exec, node)?;
+        if !matches!(*step.operation, Operation::Kernel(_) | Operation::Move(_)) {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        step.is_enabled = on.unwrap_or(step.is_enabled);
+        Ok(step.is_enabled)
+    }
+
+    /// Changes the parameters of one node of an executable graph.
+    pub fn change_exec(
+        &self,
+        objects: &mut Objects,
+        exec: Handle<Exec>,
+        node: Handle<Node>,
+        operation: Operation,
+    ) -> Done {
+        step_of(objects, exec, node)?.change(operation)
+    }
+}
+
+/// The step of an executable graph that is made of a node, which its graph must still have.
+fn step_of(objects: &mut Objects, exec: Handle<Exec>, node: Handle<Node>) -> Done<&mut PlanStep> {
+    objects.graphs.node(node)?;
+    let exec = objects.graphs.execs.get_mut(exec);
+    let plan = &mut exec.ok_or(CUresult::INVALID_VALUE)?.plan;
+    plan.step_of(node).ok_or(CUresult::INVALID_VALUE)
 }

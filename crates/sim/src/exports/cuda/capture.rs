@@ -1,6 +1,6 @@
 //! Stream capture: beginning, ending and querying it.
 
-use super::graph::{dependencies, to_graph};
+use super::graph::{dependencies, graph_handle, to_graph};
 use super::{out, set_if_wanted};
 use crate::engine::objects::result::Done;
 use crate::engine::process::capture_mode;
@@ -14,6 +14,7 @@ use std::ptr::{null, null_mut};
 exports! { cuda {
     cuStreamBeginCapture, cuStreamBeginCapture_ptsz: (stream) => { begin_in_mode(stream, Mode::GLOBAL) };
     cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz: (stream, mode) => begin_in_mode;
+    cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz: (stream, graph, nodes, edges, count, mode) => begin_into;
     cuStreamEndCapture, cuStreamEndCapture_ptsz: (stream, graph) => end;
     cuStreamIsCapturing, cuStreamIsCapturing_ptsz: (stream, status) => is_capturing;
     cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_ptsz: (stream, status, id) => { info(stream, status, id, null_mut(), null_mut(), null_mut(), null_mut()) };
@@ -26,7 +27,21 @@ exports! { cuda {
 
 /// The first form of the function knows one mode, the global one.
 fn begin_in_mode(stream: CUstream, mode: Mode) -> Done {
-    process()?.begin_capture(stream.addr(), mode)
+    process()?.begin_capture(stream.addr(), mode, None)
+}
+
+unsafe fn begin_into(
+    stream: CUstream,
+    graph: CUgraph,
+    nodes: *const CUgraphNode,
+    edges: *const CUgraphEdgeData,
+    count: usize,
+    mode: Mode,
+) -> Done {
+    // SAFETY: the caller's lists.
+    let dependencies = unsafe { dependencies(nodes, edges, count) }?;
+    let into = Some((graph_handle(graph), dependencies));
+    process()?.begin_capture(stream.addr(), mode, into)
 }
 
 /// A capture that was invalid has ended all the same, and gives no graph.

@@ -2,7 +2,7 @@
 //!
 //! Where a resource came from is kept in the bytes of `CUdevResource` that are the driver's own.
 
-use super::context::from_handle as context_handle;
+use super::context::{from_handle as context_handle, to_handle as to_context};
 use super::out;
 use crate::engine::objects::green::split::{BadSplit, Rules};
 use crate::engine::objects::green::{GreenContext, SmResource};
@@ -10,7 +10,8 @@ use crate::engine::objects::handles::Handle;
 use crate::engine::objects::result::Done;
 use crate::engine::process::{Process, process};
 use divvy_driver::sys::cuda::{
-    CUcontext, CUdevResource, CUdevResourceDesc, CUdevResourceType,
+    CU_DEV_SM_RESOURCE_GROUP_PARAMS, CUcontext, CUdevResource, CUdevResourceDesc,
+    CUdevResourceType, CUdevSmResourceGroup_flags as GroupFlags,
     CUdevSmResourceSplitByCount_flags as SplitFlags, CUdevice, CUgreenCtx, CUgreenCtxCreate_flags,
     CUresult, CUstream, CUstream_flags,
 };
@@ -18,7 +19,10 @@ use std::ptr::without_provenance_mut;
 
 exports! { cuda {
     cuDeviceGetDevResource: (device, resource, kind) => of_device;
+    cuCtxGetDevResource: (context, resource, kind) => of_context;
+    cuGreenCtxGetDevResource: (green, resource, kind) => of_green;
     cuDevSmResourceSplitByCount: (result, count, input, remainder, flags, least) => split_by_count;
+    cuDevSmResourceSplit: (result, count, input, remainder, flags, groups) => split;
     cuDevResourceGenerateDesc: (described, resources, count) => describe;
     cuGreenCtxCreate: (green, described, device, flags) => create;
     cuGreenCtxDestroy: (green) => destroy;
@@ -123,6 +127,15 @@ fn of_device(device: CUdevice, resource: *mut CUdevResource, kind: CUdevResource
     write_resource(resource, kind, process.whole(process.gpu(device)?))
 }
 
+fn of_context(context: CUcontext, resource: *mut CUdevResource, kind: CUdevResourceType) -> Done {
+    tell(resource, kind, process()?.part_of(to_context(context))?)
+}
+
+fn of_green(green: CUgreenCtx, resource: *mut CUdevResource, kind: CUdevResourceType) -> Done {
+    let part = process()?.objects().greens.green(to_green(green))?.part;
+    tell(resource, kind, part)
+}
+
 /// What there is to split.
 ///
 /// # Safety
@@ -183,6 +196,56 @@ unsafe fn split_by_count(
     // SAFETY: as above.
     unsafe { count.write(groups) };
     tell_rest(remainder, whole.with(have - groups * size, split));
+    Ok(())
+}
+
+unsafe fn split(
+    result: *mut CUdevResource,
+    count: u32,
+    input: *const CUdevResource,
+    remainder: *mut CUdevResource,
+    flags: u32,
+    groups: *mut CU_DEV_SM_RESOURCE_GROUP_PARAMS,
+) -> Done {
+    let process = process()?;
+    out(groups)?;
+    // SAFETY: the caller's structure.
+    let whole = unsafe { splittable(process, input) }?;
+    if flags != 0 || count == 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let split = process.next_id();
+    let mut left = whole.part.multiprocessors;
+    let mut taken = Vec::new();
+    for at in 0..count as usize {
+        // SAFETY: the caller's array of `count` groups.
+        let group = unsafe { &*groups.add(at) };
+        let backfill = group.flags == GroupFlags::BACKFILL.0;
+        if group.flags != 0 && !backfill {
+            // Localities are not simulated.
+            return Err(CUresult::NOT_SUPPORTED);
+        }
+        let together = group.coscheduledSmCount;
+        let size = whole
+            .rules
+            .take(left, group.smCount, together, backfill)
+            .map_err(refused)?;
+        if size == 0 && !result.is_null() {
+            return Err(CUresult::INVALID_RESOURCE_CONFIGURATION);
+        }
+        left -= size;
+        taken.push(size);
+    }
+    for (at, size) in taken.into_iter().enumerate() {
+        // SAFETY: as above; the result has as many places.
+        unsafe {
+            (*groups.add(at)).smCount = size;
+            if !result.is_null() {
+                result.add(at).write(whole.with(size, split).to_c());
+            }
+        }
+    }
+    tell_rest(remainder, whole.with(left, split));
     Ok(())
 }
 

@@ -96,8 +96,10 @@ pub(super) unsafe fn carry_out(
             let kept = Launch {
                 shape: *shape,
                 context: launch::home(&objects, function).unwrap_or(current.context),
+                as_kernel: false,
                 // SAFETY: by contract.
                 arguments: unsafe { Arguments::copy_of(&parameters, layout.as_deref()) },
+                attributes: attributes.iter().map(|one| (one.id.0, one.value)).collect(),
             };
             objects.capture(captured, Operation::Kernel(kept))?;
         }

@@ -82,7 +82,7 @@ const EXTERNAL: u32 = 1;
 fn wait_event(stream: CUstream, event: CUevent, flags: u32) -> Done {
     match flags {
         0 => process()?.wait_event(event_handle(event), stream.addr()),
-        EXTERNAL => add_event_node(stream, event, |_| Operation::Wait),
+        EXTERNAL => add_event_node(stream, event, Operation::Wait),
         _ => Err(CUresult::INVALID_VALUE),
     }
 }

@@ -3,6 +3,7 @@
 use crate::engine::objects::graph::Graph;
 use crate::engine::objects::graph::node::Operation;
 use crate::engine::objects::graph::plan::Plan;
+use crate::engine::objects::graph::user::References;
 use crate::engine::objects::handles::Handle;
 use std::collections::BTreeMap;
 
@@ -19,6 +20,8 @@ pub struct Exec {
     pub last: Option<(usize, u64)>,
     /// The stream of its last launch: what is launched into others at the same time does not share its memory.
     pub stream: Option<usize>,
+    /// User objects that it keeps.
+    pub users: References,
 }
 
 /// Addresses of the plan's allocation nodes.

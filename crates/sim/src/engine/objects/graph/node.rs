@@ -13,8 +13,12 @@ use std::sync::Arc;
 
 pub struct Node {
     pub graph: Handle<Graph>,
+    /// Number in its graph.
+    pub local_id: u32,
     pub operation: Arc<Operation>,
     pub dependencies: Vec<Dependency>,
+    /// The node this one was copied from when its graph was cloned.
+    pub original: Option<Handle<Node>>,
 }
 
 /// An edge, seen from the node it leads to.
@@ -64,8 +68,8 @@ pub enum Operation {
     /// A graph that belongs to the node.
     Child(Handle<Graph>),
     Empty,
-    /// Waits for an event. Nothing is to be done: what the event stands for was issued before.
-    Wait,
+    /// Nothing is to be done: what the event stands for was issued before.
+    Wait(Handle<Event>),
     Record(Handle<Event>),
     Allocate(Allocate),
     Free(CUdeviceptr),
@@ -124,7 +128,7 @@ impl Operation {
             Operation::Host(_) => CUgraphNodeType::HOST,
             Operation::Child(_) => CUgraphNodeType::GRAPH,
             Operation::Empty => CUgraphNodeType::EMPTY,
-            Operation::Wait => CUgraphNodeType::WAIT_EVENT,
+            Operation::Wait(_) => CUgraphNodeType::WAIT_EVENT,
             Operation::Record(_) => CUgraphNodeType::EVENT_RECORD,
             Operation::Allocate(_) => CUgraphNodeType::MEM_ALLOC,
             Operation::Free(_) => CUgraphNodeType::MEM_FREE,

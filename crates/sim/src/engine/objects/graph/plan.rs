@@ -5,14 +5,16 @@ use crate::engine::objects::graph::node::{Edge, Node, Operation};
 use crate::engine::objects::graph::{Graph, Graphs};
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::result::Done;
-use divvy_driver::sys::cuda::{CUdeviceptr, CUgraphExecUpdateResult as Verdict};
+use divvy_driver::sys::cuda::{CUdeviceptr, CUgraphExecUpdateResult as Verdict, CUresult};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Steps in the order their nodes were added. A node depends on earlier ones alone, so they can run in this order.
+/// Steps in the order their nodes were added.
 #[derive(Default)]
 pub struct Plan {
     pub steps: Vec<PlanStep>,
+    /// Indices of the steps, each after those it depends on.
+    order: Vec<usize>,
 }
 
 pub struct PlanStep {
@@ -23,6 +25,7 @@ pub struct PlanStep {
     pub child: Option<Plan>,
     /// Indices of steps, with what the edges say.
     pub dependencies: Vec<(usize, Edge)>,
+    pub is_enabled: bool,
 }
 
 /// Why a plan cannot be changed to what another graph says: the node of that graph, and for an edge the one it comes
@@ -35,14 +38,22 @@ pub struct Mismatch {
 }
 
 impl Plan {
-    pub fn of(graphs: &Graphs, graph: Handle<Graph>) -> Done<Plan> {
+    /// The plan of a graph, or a node of a cycle.
+    pub fn of(graphs: &Graphs, graph: Handle<Graph>) -> Done<Result<Plan, Handle<Node>>> {
+        let order = match graphs.order(graph)? {
+            Ok(order) => order,
+            Err(node) => return Ok(Err(node)),
+        };
         let places = graphs.get(graph)?.nodes.iter().zip(0..);
         let places: BTreeMap<usize, usize> = places.map(|(node, at)| (node.value(), at)).collect();
         let place = |node: &Handle<Node>| places.get(&node.value()).copied();
-        let mut steps = Vec::new();
+        let mut steps = Vec::with_capacity(order.len());
         for (handle, node) in graphs.nodes_of(graph)? {
             let child = match &*node.operation {
-                Operation::Child(child) => Some(Plan::of(graphs, *child)?),
+                Operation::Child(child) => match Plan::of(graphs, *child)? {
+                    Ok(plan) => Some(plan),
+                    Err(node) => return Ok(Err(node)),
+                },
                 _ => None,
             };
             let on = node.dependencies.iter();
@@ -53,16 +64,20 @@ impl Plan {
                 dependencies: on
                     .filter_map(|dependency| Some((place(&dependency.on)?, dependency.edge)))
                     .collect(),
+                is_enabled: true,
             });
         }
-        Ok(Plan { steps })
+        let order = order.iter().filter_map(place).collect();
+        Ok(Ok(Plan { steps, order }))
     }
 
     /// Shows every step that does something, in an order in which they can run, those of child graphs in the place of
     /// their node.
     pub fn visit<'a>(&'a self, show: &mut impl FnMut(&'a PlanStep)) {
-        for step in &self.steps {
+        for at in &self.order {
+            let step = &self.steps[*at];
             match &step.child {
+                _ if !step.is_enabled => {}
                 Some(child) => child.visit(show),
                 None => show(step),
             }
@@ -78,6 +93,16 @@ impl Plan {
             _ => {}
         });
         freed
+    }
+
+    /// The step made of a node, in this plan or a child's.
+    pub fn step_of(&mut self, node: Handle<Node>) -> Option<&mut PlanStep> {
+        self.steps.iter_mut().find_map(|step| {
+            if step.node == node {
+                return Some(step);
+            }
+            step.child.as_mut()?.step_of(node)
+        })
     }
 
     /// Whether the plan can be changed to do what `new` does: nodes are compared in the order they were added.
@@ -130,5 +155,16 @@ impl Plan {
                 old.adopt(new);
             }
         }
+    }
+}
+
+impl PlanStep {
+    /// Gives the step other parameters.
+    pub fn change(&mut self, operation: Operation) -> Done {
+        if !self.operation.may_become(&operation) {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        self.operation = Arc::new(operation);
+        Ok(())
     }
 }

@@ -8,6 +8,8 @@ pub struct Rules {
     pub least: u32,
     /// Parts are multiples of this; multiprocessors so many at a time can run a cluster.
     pub step: u32,
+    /// The largest group that can be asked for to run together.
+    pub most_together: u32,
 }
 
 /// Why a split cannot be made.
@@ -21,13 +23,17 @@ pub enum BadSplit {
 
 impl Rules {
     pub fn of(capability: (i32, i32)) -> Rules {
-        let (least, step) = match capability.0 {
-            ..=6 => (1, 1),
-            7 => (2, 2),
-            8 => (4, 2),
-            _ => (8, 8),
+        let (least, step, most_together) = match capability.0 {
+            ..=6 => (1, 1, 2),
+            7 => (2, 2, 2),
+            8 => (4, 2, 2),
+            _ => (8, 8, 32),
         };
-        Rules { least, step }
+        Rules {
+            least,
+            step,
+            most_together,
+        }
     }
 
     /// Without regard to which multiprocessors belong together (inferred: pairs remain).
@@ -35,6 +41,7 @@ impl Rules {
         Rules {
             least: self.least.min(2),
             step: self.step.min(2),
+            ..self
         }
     }
 
@@ -43,6 +50,7 @@ impl Rules {
         Rules {
             least: 16,
             step: 16,
+            ..self
         }
     }
 
@@ -56,6 +64,40 @@ impl Rules {
             0 => Err(BadSplit::Configuration),
             groups => Ok((size, groups)),
         }
+    }
+
+    /// What one of several groups gets when so many are left. `wanted` 0 is as many as there are; with `backfill` the
+    /// group need not run together.
+    pub fn take(
+        self,
+        left: u32,
+        wanted: u32,
+        together: u32,
+        backfill: bool,
+    ) -> Result<u32, BadSplit> {
+        let together = if together == 0 {
+            self.step.max(2)
+        } else {
+            together
+        };
+        if together > self.most_together || !together.is_multiple_of(2) {
+            return Err(BadSplit::Value);
+        }
+        if wanted == 0 {
+            return Ok(if backfill {
+                left
+            } else {
+                left - left % together
+            });
+        }
+        let fits = wanted.is_multiple_of(2) && (backfill || wanted.is_multiple_of(together));
+        if !fits {
+            return Err(BadSplit::Value);
+        }
+        if wanted > left {
+            return Err(BadSplit::Configuration);
+        }
+        Ok(wanted)
     }
 }
 
@@ -79,5 +121,23 @@ mod tests {
         assert_eq!(hopper.unscheduled().by_count(132, 1), Ok((2, 66)));
         assert_eq!(hopper.for_clusters().by_count(132, 1), Ok((16, 8)));
         assert_eq!(Rules::of((7, 5)).by_count(40, 0), Ok((2, 20)));
+    }
+
+    #[test]
+    fn groups_take_what_is_left_in_order() {
+        let hopper = Rules::of((9, 0));
+        assert_eq!(hopper.take(132, 64, 0, false), Ok(64));
+        assert_eq!(
+            hopper.take(68, 0, 0, false),
+            Ok(64),
+            "as many as run together"
+        );
+        assert_eq!(hopper.take(4, 0, 0, true), Ok(4));
+        assert_eq!(hopper.take(4, 8, 0, false), Err(BadSplit::Configuration));
+        assert_eq!(hopper.take(132, 10, 0, false), Err(BadSplit::Value));
+        assert_eq!(hopper.take(132, 10, 0, true), Ok(10));
+        assert_eq!(hopper.take(132, 10, 2, false), Ok(10));
+        assert_eq!(hopper.take(132, 10, 64, false), Err(BadSplit::Value));
+        assert_eq!(Rules::of((8, 9)).take(58, 58, 0, false), Ok(58));
     }
 }

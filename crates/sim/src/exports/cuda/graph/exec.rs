@@ -1,16 +1,21 @@
 //! Executable graphs.
 
-use super::{graph_handle, to_node};
+use super::parameters::keep_attributes;
+use super::{graph_handle, node, node_handle, to_node};
+use crate::engine::objects::Objects;
 use crate::engine::objects::graph::exec::Exec;
+use crate::engine::objects::graph::node::Operation;
 use crate::engine::objects::graph::plan::Mismatch;
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::result::Done;
-use crate::engine::process::process;
+use crate::engine::process::{Process, process};
+use crate::engine::work::graph::InstantiateError;
 use crate::exports::cuda::{out, set_if_wanted};
 use divvy_driver::sys::cuda::{
     CUDA_GRAPH_INSTANTIATE_PARAMS, CUgraph, CUgraphExec, CUgraphExecUpdateResult as Verdict,
     CUgraphExecUpdateResultInfo, CUgraphInstantiate_flags as Flags,
-    CUgraphInstantiateResult as Outcome, CUgraphNode, CUresult, CUstream,
+    CUgraphInstantiateResult as Outcome, CUgraphNode, CUgraphNodeParams, CUgraphNodeType, CUresult,
+    CUstream,
 };
 use std::ffi::c_char;
 use std::ptr::{null_mut, without_provenance_mut};
@@ -24,21 +29,35 @@ exports! { cuda {
     cuGraphLaunch, cuGraphLaunch_ptsz: (exec, stream) => launch;
     cuGraphExecUpdate: (exec, graph, node, result) => update_v1;
     cuGraphExecUpdate_v2: (exec, graph, result) => update;
+    cuGraphExecNodeSetParams: (exec, node, parameters) => set_any;
+    cuGraphNodeSetEnabled: (exec, node, enabled) => set_enabled;
+    cuGraphNodeGetEnabled: (exec, node, enabled) => is_enabled;
 } }
 
 fn exec_handle(exec: CUgraphExec) -> Handle<Exec> {
     Handle::from_value(exec.addr())
 }
 
-fn make(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Done<Handle<Exec>> {
+fn make(
+    exec: *mut CUgraphExec,
+    graph: CUgraph,
+    flags: u64,
+) -> Result<Handle<Exec>, InstantiateError> {
     let (process, exec) = (process()?, out(exec)?);
     let made = process.instantiate(graph_handle(graph), flags)?;
     exec.set(without_provenance_mut(made.value()))?;
     Ok(made)
 }
 
-/// The forms of before CUDA 12, which name the node that is at fault. No node can be: nodes depend on earlier ones
-/// alone.
+/// A cycle is an invalid value.
+fn code(refusal: InstantiateError) -> CUresult {
+    match refusal {
+        InstantiateError::Cycle(_) => CUresult::INVALID_VALUE,
+        InstantiateError::Other(error) => error,
+    }
+}
+
+/// The forms of before CUDA 12, which name the node that is at fault.
 unsafe fn instantiate_with_log(
     exec: *mut CUgraphExec,
     graph: CUgraph,
@@ -50,7 +69,12 @@ unsafe fn instantiate_with_log(
     if room > 0 {
         set_if_wanted(log, 0);
     }
-    make(exec, graph, 0).map(drop)
+    make(exec, graph, 0).map(drop).map_err(|refusal| {
+        if let InstantiateError::Cycle(at) = refusal {
+            set_if_wanted(node, to_node(at));
+        }
+        code(refusal)
+    })
 }
 
 /// Uploading needs a stream, which only the form with parameters names.
@@ -58,7 +82,7 @@ fn instantiate(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Done {
     if flags & u64::from(Flags::UPLOAD.0) != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    make(exec, graph, flags).map(drop)
+    make(exec, graph, flags).map(drop).map_err(code)
 }
 
 unsafe fn instantiate_with(
@@ -80,7 +104,13 @@ unsafe fn instantiate_with(
         }
         Ok(())
     });
-    made.inspect_err(|_| parameters.result_out = Outcome::ERROR)
+    made.map_err(|refusal| {
+        (parameters.hErrNode_out, parameters.result_out) = match &refusal {
+            InstantiateError::Cycle(node) => (to_node(*node), Outcome::INVALID_STRUCTURE),
+            InstantiateError::Other(_) => (null_mut(), Outcome::ERROR),
+        };
+        code(refusal)
+    })
 }
 
 fn destroy(exec: CUgraphExec) -> Done {
@@ -126,4 +156,61 @@ fn update(exec: CUgraphExec, graph: CUgraph, info: *mut CUgraphExecUpdateResultI
         errorFromNode: from.map_or(null_mut(), to_node),
     })?;
     Err(CUresult::GRAPH_EXEC_UPDATE_FAILURE)
+}
+
+/// Gives one node of an executable graph other parameters of its kind.
+fn change(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    operation: impl FnOnce(&Process, &mut Objects) -> Done<Operation>,
+) -> Done {
+    let process = process()?;
+    let mut objects = process.objects();
+    let (exec, node) = (exec_handle(exec), node_handle(node));
+    let mut new = operation(process, &mut objects)?;
+    let old = objects.graphs.node(node)?.operation.clone();
+    keep_attributes(&old, &mut new);
+    process.change_exec(&mut objects, exec, node, new)
+}
+
+unsafe fn set_any(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    parameters: *mut CUgraphNodeParams,
+) -> Done {
+    out(parameters)?;
+    // SAFETY: the caller's structure.
+    let is_child = unsafe { (*parameters).type_ } == CUgraphNodeType::GRAPH;
+    if is_child {
+        // SAFETY: the first field of this kind's member is the graph.
+        let child = unsafe {
+            (&raw const (*parameters).reserved1)
+                .cast::<CUgraph>()
+                .read()
+        };
+        return set_child(exec, node, child);
+    }
+    // SAFETY: the caller's structure.
+    change(exec, node, |process, objects| unsafe {
+        node::made(process, objects, None, parameters)
+    })
+}
+
+fn set_child(exec: CUgraphExec, node: CUgraphNode, child: CUgraph) -> Done {
+    let (exec, node) = (exec_handle(exec), node_handle(node));
+    process()?.update_exec_child(exec, node, graph_handle(child))
+}
+
+/// Kernels, copies and memory sets can be switched off and on.
+fn set_enabled(exec: CUgraphExec, node: CUgraphNode, enabled: u32) -> Done {
+    let (process, exec, node) = (process()?, exec_handle(exec), node_handle(node));
+    process
+        .switch_exec_node(exec, node, Some(enabled != 0))
+        .map(drop)
+}
+
+fn is_enabled(exec: CUgraphExec, node: CUgraphNode, enabled: *mut u32) -> Done {
+    let (process, exec, node) = (process()?, exec_handle(exec), node_handle(node));
+    let enabled = out(enabled)?;
+    enabled.set(u32::from(process.switch_exec_node(exec, node, None)?))
 }

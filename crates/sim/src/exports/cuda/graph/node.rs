@@ -21,20 +21,37 @@ use crate::exports::cuda::stream::event_handle;
 use divvy_driver::sys::cuda::{
     CUDA_CHILD_GRAPH_NODE_PARAMS, CUDA_EVENT_RECORD_NODE_PARAMS, CUDA_EVENT_WAIT_NODE_PARAMS,
     CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS,
-    CUDA_MEM_FREE_NODE_PARAMS, CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS_v2, CUcontext,
-    CUdeviceptr, CUevent, CUgraph, CUgraphChildGraphNodeOwnership, CUgraphEdgeData, CUgraphNode,
-    CUgraphNodeParams, CUgraphNodeType, CUmemAllocationHandleType, CUmemAllocationType, CUresult,
+    CUDA_MEM_FREE_NODE_PARAMS, CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS,
+    CUDA_MEMSET_NODE_PARAMS_v2, CUcontext, CUdeviceptr, CUevent, CUgraph,
+    CUgraphChildGraphNodeOwnership, CUgraphEdgeData, CUgraphNode, CUgraphNodeParams,
+    CUgraphNodeType, CUmemAllocationHandleType, CUmemAllocationType, CUresult,
 };
+use std::collections::BTreeMap;
 use std::ptr::null;
 
 exports! { cuda {
     cuGraphAddNode: (node, graph, before, count, parameters) => { add_any(node, graph, before, null(), count, parameters) };
     cuGraphAddNode_v2, cuGraphAddNode_v3: (node, graph, before, edges, count, parameters) => add_any;
+    cuGraphAddKernelNode_v2: (node, graph, before, count, parameters) => add_kernel;
+    cuGraphAddMemcpyNode: (node, graph, before, count, parameters, context) => add_copy;
+    cuGraphAddMemsetNode: (node, graph, before, count, parameters, context) => add_fill;
+    cuGraphAddHostNode: (node, graph, before, count, parameters) => add_host;
     cuGraphAddChildGraphNode: (node, graph, before, count, child) => add_child;
     cuGraphAddEmptyNode: (node, graph, before, count) => add_empty;
+    cuGraphAddEventRecordNode: (node, graph, before, count, event) => add_record;
+    cuGraphAddEventWaitNode: (node, graph, before, count, event) => add_wait;
     cuGraphAddMemAllocNode: (node, graph, before, count, parameters) => add_allocate;
     cuGraphAddMemFreeNode: (node, graph, before, count, address) => add_free;
 } }
+
+/// # Safety
+/// The place is NULL or holds a T.
+unsafe fn given<T: Copy>(place: *const T) -> Done<T> {
+    // SAFETY: by contract.
+    unsafe { place.as_ref() }
+        .copied()
+        .ok_or(CUresult::INVALID_VALUE)
+}
 
 /// The member of a union of node parameters.
 ///
@@ -47,7 +64,7 @@ unsafe fn member<T: Copy>(parameters: *const CUgraphNodeParams) -> T {
 
 /// # Safety
 /// As for [`member`]; the place can be written.
-unsafe fn set_member<T>(parameters: *mut CUgraphNodeParams, value: T) {
+pub(super) unsafe fn set_member<T>(parameters: *mut CUgraphNodeParams, value: T) {
     // SAFETY: by contract.
     unsafe { (&raw mut (*parameters).reserved1).cast::<T>().write(value) }
 }
@@ -59,7 +76,8 @@ unsafe fn kernel(
     objects: &Objects,
     given: &CUDA_KERNEL_NODE_PARAMS,
 ) -> Done<Operation> {
-    let handle = if given.func.is_null() {
+    let as_kernel = given.func.is_null();
+    let handle = if as_kernel {
         given.kern.cast()
     } else {
         given.func
@@ -93,7 +111,9 @@ unsafe fn kernel(
             cooperative: false,
         },
         context,
+        as_kernel,
         arguments,
+        attributes: BTreeMap::new(),
     }))
 }
 
@@ -130,7 +150,7 @@ fn child(objects: &mut Objects, child: CUgraph, moves: bool) -> Done<Operation> 
         let copy = objects.graphs.clone_graph(child, Owner::Program)?;
         return Ok(Operation::Child(copy));
     }
-    if found.owner != Owner::Program {
+    if found.owner != Owner::Program || found.filling {
         return Err(CUresult::INVALID_VALUE);
     }
     Ok(Operation::Child(child))
@@ -228,7 +248,12 @@ unsafe fn add_any(
             edges,
             count,
             |process, objects, before| {
-                made(process, objects, graph_handle(graph), before, parameters)
+                made(
+                    process,
+                    objects,
+                    Some((graph_handle(graph), before)),
+                    parameters,
+                )
             },
         )
     }?;
@@ -244,22 +269,21 @@ unsafe fn add_any(
     Ok(())
 }
 
-/// What the tagged union describes.
+/// What the tagged union describes. Child graphs and allocations are for a graph they become part of.
 ///
 /// # Safety
 /// The parameters are the caller's, as the API documents them.
-unsafe fn made(
+pub(super) unsafe fn made(
     process: &Process,
     objects: &mut Objects,
-    graph: Handle<Graph>,
-    before: &[Dependency],
+    graph: Option<(Handle<Graph>, &[Dependency])>,
     parameters: *const CUgraphNodeParams,
 ) -> Done<Operation> {
     // SAFETY: by contract, and each arm reads the member of its kind.
     unsafe {
-        match (*parameters).type_ {
-            CUgraphNodeType::KERNEL => kernel(process, objects, &member(parameters)),
-            CUgraphNodeType::MEMCPY => {
+        match ((*parameters).type_, graph) {
+            (CUgraphNodeType::KERNEL, _) => kernel(process, objects, &member(parameters)),
+            (CUgraphNodeType::MEMCPY, _) => {
                 let given: CUDA_MEMCPY_NODE_PARAMS = member(parameters);
                 transfer(
                     process,
@@ -268,35 +292,102 @@ unsafe fn made(
                     given.copyCtx,
                 )
             }
-            CUgraphNodeType::MEMSET => {
+            (CUgraphNodeType::MEMSET, _) => {
                 let given: CUDA_MEMSET_NODE_PARAMS_v2 = member(parameters);
                 transfer(process, objects, Move::Fill(member(parameters)), given.ctx)
             }
-            CUgraphNodeType::HOST => host(member(parameters)),
-            CUgraphNodeType::EMPTY => Ok(Operation::Empty),
-            CUgraphNodeType::WAIT_EVENT => {
+            (CUgraphNodeType::HOST, _) => host(member(parameters)),
+            (CUgraphNodeType::EMPTY, _) => Ok(Operation::Empty),
+            (CUgraphNodeType::WAIT_EVENT, _) => {
                 let given: CUDA_EVENT_WAIT_NODE_PARAMS = member(parameters);
-                event(objects, given.event, |_| Operation::Wait)
+                event(objects, given.event, Operation::Wait)
             }
-            CUgraphNodeType::EVENT_RECORD => {
+            (CUgraphNodeType::EVENT_RECORD, _) => {
                 let given: CUDA_EVENT_RECORD_NODE_PARAMS = member(parameters);
                 event(objects, given.event, Operation::Record)
             }
-            CUgraphNodeType::GRAPH => {
+            (CUgraphNodeType::GRAPH, Some(_)) => {
                 let given: CUDA_CHILD_GRAPH_NODE_PARAMS = member(parameters);
                 let moves = given.ownership == CUgraphChildGraphNodeOwnership::MOVE;
                 child(objects, given.graph, moves)
             }
-            CUgraphNodeType::MEM_ALLOC => {
+            (CUgraphNodeType::MEM_ALLOC, Some((graph, before))) => {
                 allocate(process, objects, graph, before, &member(parameters))
             }
-            CUgraphNodeType::MEM_FREE => {
+            (CUgraphNodeType::MEM_FREE, Some(_)) => {
                 let given: CUDA_MEM_FREE_NODE_PARAMS = member(parameters);
                 Ok(Operation::Free(given.dptr))
             }
-            kind if kind <= CUgraphNodeType::FABRIC_CPY_BATCH => Err(CUresult::NOT_SUPPORTED),
+            (kind, _) if kind <= CUgraphNodeType::FABRIC_CPY_BATCH => Err(CUresult::NOT_SUPPORTED),
             _ => Err(CUresult::INVALID_VALUE),
         }
+    }
+}
+
+unsafe fn add_kernel(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+    parameters: *const CUDA_KERNEL_NODE_PARAMS,
+) -> Done {
+    // SAFETY: the caller's lists and structure.
+    unsafe {
+        let given = given(parameters)?;
+        let made =
+            |process: &Process, objects: &mut Objects, _: &[_]| kernel(process, objects, &given);
+        add(node, graph, before, null(), count, made).map(drop)
+    }
+}
+
+unsafe fn add_copy(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+    parameters: *const CUDA_MEMCPY3D,
+    context: CUcontext,
+) -> Done {
+    // SAFETY: the caller's lists and structure.
+    unsafe {
+        let of = Move::Copy(given(parameters)?);
+        let made = |process: &Process, objects: &mut Objects, _: &[_]| {
+            transfer(process, objects, of, context)
+        };
+        add(node, graph, before, null(), count, made).map(drop)
+    }
+}
+
+unsafe fn add_fill(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+    parameters: *const CUDA_MEMSET_NODE_PARAMS,
+    context: CUcontext,
+) -> Done {
+    // SAFETY: the caller's lists and structure.
+    unsafe {
+        let of = Move::Fill(given(parameters)?);
+        let made = |process: &Process, objects: &mut Objects, _: &[_]| {
+            transfer(process, objects, of, context)
+        };
+        add(node, graph, before, null(), count, made).map(drop)
+    }
+}
+
+unsafe fn add_host(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+    parameters: *const CUDA_HOST_NODE_PARAMS,
+) -> Done {
+    // SAFETY: the caller's lists and structure.
+    unsafe {
+        let given = given(parameters)?;
+        let made = |_: &Process, _: &mut Objects, _: &[_]| host(given);
+        add(node, graph, before, null(), count, made).map(drop)
     }
 }
 
@@ -323,6 +414,30 @@ unsafe fn add_empty(
     unsafe { add(node, graph, before, null(), count, made) }.map(drop)
 }
 
+unsafe fn add_record(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+    of: CUevent,
+) -> Done {
+    let made = |_: &Process, objects: &mut Objects, _: &[_]| event(objects, of, Operation::Record);
+    // SAFETY: the caller's lists.
+    unsafe { add(node, graph, before, null(), count, made) }.map(drop)
+}
+
+unsafe fn add_wait(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+    of: CUevent,
+) -> Done {
+    let made = |_: &Process, objects: &mut Objects, _: &[_]| event(objects, of, Operation::Wait);
+    // SAFETY: the caller's lists.
+    unsafe { add(node, graph, before, null(), count, made) }.map(drop)
+}
+
 unsafe fn add_allocate(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -333,10 +448,7 @@ unsafe fn add_allocate(
     let owner = graph_handle(graph);
     // SAFETY: the caller's lists and structure.
     unsafe {
-        let given = parameters
-            .as_ref()
-            .copied()
-            .ok_or(CUresult::INVALID_VALUE)?;
+        let given = given(parameters)?;
         let made = |process: &Process, objects: &mut Objects, before: &[Dependency]| {
             allocate(process, objects, owner, before, &given)
         };
