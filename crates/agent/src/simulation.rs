@@ -335,7 +335,7 @@ const MET: [&str; 12] = [
 
 /// Lists that broke a law once, with their seeds. Where nothing else is said: a process had left its session and lost
 /// its supervisor. It came into the slice of the job's next run, which began, or was requeued, with the process inside.
-const BROKE: [(u64, &str); 12] = [
+const BROKE: [(u64, &str); 13] = [
     // A submit that was sent again was refused on a full disk, though its job was there.
     (
         90,
@@ -370,6 +370,12 @@ const BROKE: [(u64, &str); 12] = [
          cancel:70aead8b round:2152ddc9 supervisors:7840483c time:a4b2ebe3 round:bfa29a1d kill-supervisor:6ca9144c \
          resize:7acab5df disk-full:d9027014 round:a7b8e15 stranger:f1d7b2e4 time:7af4d808 programs:605af8de disk-free:64ba4aee \
          round:4a7e2a4e",
+    ),
+    // A confirmed job whose supervisor had died was started again on a full disk.
+    (
+        1_882_927_181_859_494,
+        "submit-more:728f2b77 round:c4c751fd confirm:2c98dd0c round:cc194a86 kill-supervisor:952cbf44 time:99e211b2 \
+         disk-low:17eda67a round:ec8386ea",
     ),
     // There was no observation for a long time, and at the first one a working job counted as idle.
     (

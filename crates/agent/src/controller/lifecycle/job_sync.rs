@@ -321,6 +321,12 @@ fn never_started(
     if orphans::has_orphans(&mut state.jobs, &state.gpus, fx, io, id)? {
         return Ok(());
     }
+    let active = state.jobs.active.get(&id);
+    let stays = active.is_some_and(|active| active.job.keeps_placement());
+    // Nothing starts on a full disk. The next check finds the job in this state again.
+    if stays && state.disk.full.is_some() {
+        return Ok(());
+    }
     let mut why = "its supervisor ended before it started the program".to_owned();
     if let Some(placed) = (state.jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) {
         placed.attempts.false_starts += u32::from(placed.supervisor.pid.take().is_some());
@@ -328,11 +334,6 @@ fn never_started(
             why = shortage.why;
         }
     }
-    let stays = state
-        .jobs
-        .active
-        .get(&id)
-        .is_some_and(|active| active.job.keeps_placement());
     match stays {
         true => confirm::start_in_place(&mut state.jobs, fx, io, id, &why)?,
         false => requeue_unstarted(&mut state.jobs, &mut state.mig, fx, io, id, &why)?,
