@@ -128,12 +128,12 @@ fn of_device(device: CUdevice, resource: *mut CUdevResource, kind: CUdevResource
 }
 
 fn of_context(context: CUcontext, resource: *mut CUdevResource, kind: CUdevResourceType) -> Done {
-    tell(resource, kind, process()?.part_of(to_context(context))?)
+    write_resource(resource, kind, process()?.part_of(to_context(context))?)
 }
 
 fn of_green(green: CUgreenCtx, resource: *mut CUdevResource, kind: CUdevResourceType) -> Done {
     let part = process()?.objects().greens.green(to_green(green))?.part;
-    tell(resource, kind, part)
+    write_resource(resource, kind, part)
 }
 
 /// What there is to split.
