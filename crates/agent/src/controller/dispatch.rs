@@ -1,6 +1,7 @@
 //! Message dispatch: the handler for each message of the mailbox.
 
 use divvy_api::v1::{Error, ErrorCode};
+use divvy_core::JobId;
 
 use crate::controller::admission::submit::SubmitOutcome;
 use crate::controller::admission::{array, projects, submit};
@@ -11,6 +12,7 @@ use crate::controller::lifecycle::{
 };
 use crate::controller::mailbox::Message;
 use crate::controller::mig::{mode, report};
+use crate::controller::query::reference;
 use crate::controller::state::State;
 use crate::controller::{claims, disk_full, observe, waiters};
 use crate::journal::StoreError;
@@ -59,7 +61,9 @@ pub(super) fn handle(
             suspend,
             reply,
         } => {
-            let result = pause::pause(&mut state.jobs, fx, io, &reference, suspend)?;
+            let result = on_job(state, fx, io, &reference, |state, fx, id| {
+                pause::pause_job(&mut state.jobs, fx, io, id, suspend)
+            })?;
             let refused = |error: &Error| suspend && error.code == ErrorCode::Conflict;
             fx.counters.failed_suspends += u64::from(result.as_ref().is_err_and(refused));
             fx.replies.jobs.push(JobReply { reply, result });
@@ -72,7 +76,9 @@ pub(super) fn handle(
             by,
             reply,
         } => {
-            let result = cancel::requeue(&mut state.jobs, fx, io, &reference, &by)?;
+            let result = on_job(state, fx, io, &reference, |state, fx, id| {
+                cancel::requeue_job(&mut state.jobs, fx, io, id, &by)
+            })?;
             fx.replies.jobs.push(JobReply { reply, result });
         }
         Message::Array {
@@ -93,7 +99,9 @@ pub(super) fn handle(
             by,
             reply,
         } => {
-            let result = cancel::cancel(&mut state.jobs, fx, io, &reference, &by)?;
+            let result = on_job(state, fx, io, &reference, |state, fx, id| {
+                cancel::cancel_job(&mut state.jobs, fx, io, id, &by)
+            })?;
             fx.replies.jobs.push(JobReply { reply, result });
         }
         Message::Confirm {
@@ -129,7 +137,9 @@ pub(super) fn handle(
             by,
             reply,
         } => {
-            let result = change::change(state, fx, io, &reference, &change, &by)?;
+            let result = on_job(state, fx, io, &reference, |state, fx, id| {
+                change::change_job(state, fx, io, id, &change, &by)
+            })?;
             fx.replies.jobs.push(JobReply { reply, result });
         }
         Message::Hold {
@@ -138,10 +148,10 @@ pub(super) fn handle(
             by,
             reply,
         } => {
-            let result = match hold {
-                true => hold::hold(&mut state.jobs, fx, io, &reference, &by)?,
-                false => hold::unhold(&mut state.jobs, fx, io, &reference, &by)?,
-            };
+            let result = on_job(state, fx, io, &reference, |state, fx, id| match hold {
+                true => hold::hold_job(&mut state.jobs, fx, io, id, &by),
+                false => hold::unhold_job(&mut state.jobs, fx, io, id, &by),
+            })?;
             fx.replies.jobs.push(JobReply { reply, result });
         }
         Message::Wait {
@@ -177,4 +187,21 @@ pub(super) fn handle(
         Message::Stop => fx.stop = true,
     }
     Ok(())
+}
+
+/// An act on a job: the job, or why it was refused.
+type ActResult = Result<Result<JobId, Error>, StoreError>;
+
+/// Resolves a reference to one job, and does something to that job.
+fn on_job(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    reference: &str,
+    act: impl FnOnce(&mut State, &mut Effects, JobId) -> ActResult,
+) -> ActResult {
+    match reference::find(&state.jobs, io, reference)? {
+        Ok(id) => act(state, fx, id),
+        Err(error) => Ok(Err(error)),
+    }
 }

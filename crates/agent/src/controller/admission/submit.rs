@@ -2,7 +2,7 @@
 
 use divvy_api::v1::{self, Error, ErrorCode, ReasonCode, Submit};
 use divvy_core::units::IdError;
-use divvy_core::{Amount, JobId, PendingJob, QueueName, Snapshot};
+use divvy_core::{Amount, JobId, PendingJob, QueueName, QueueSpec, Snapshot};
 
 use super::{array, dependencies, idempotency, on_behalf, text_budget};
 use crate::auth::Caller;
@@ -326,6 +326,24 @@ fn check_caller(io: &Io, submit: &Submit, by: &Caller) -> Result<(), Error> {
     Ok(())
 }
 
+/// The queue of this name.
+///
+/// # Errors
+/// [`ErrorCode::Usage`] for a name that no queue can have, [`ErrorCode::NotFound`] for one that no queue has.
+pub(in crate::controller) fn served_queue<'a>(
+    io: &'a Io,
+    name: &str,
+) -> Result<&'a QueueSpec, Error> {
+    let name: QueueName =
+        (name.parse()).map_err(|error: IdError| usage(error.to_string()).hint(error.hint()))?;
+    let queues = &io.config.schedule.queues;
+    queues.iter().find(|spec| spec.name == name).ok_or_else(|| {
+        let there: Vec<&str> = queues.iter().map(|spec| spec.name.as_str()).collect();
+        Error::new(ErrorCode::NotFound, format!("there is no queue {name}"))
+            .hint(format!("the queues are {}", there.join(", ")))
+    })
+}
+
 fn queue_and_amount(
     mig: &MigManager,
     gpus: &GpuState,
@@ -333,27 +351,9 @@ fn queue_and_amount(
     queue: Option<&str>,
     amount: Option<v1::Amount>,
 ) -> Result<(QueueName, Amount), Error> {
-    let name = queue.map_or_else(|| Ok(QueueName::default_queue()), str::parse);
-    let name: QueueName =
-        name.map_err(|error: IdError| usage(error.to_string()).hint(error.hint()))?;
-    let spec = io
-        .config
-        .schedule
-        .queues
-        .iter()
-        .find(|spec| spec.name == name)
-        .ok_or_else(|| {
-            let there = io
-                .config
-                .schedule
-                .queues
-                .iter()
-                .map(|spec| spec.name.as_str())
-                .collect::<Vec<_>>()
-                .join(", ");
-            Error::new(ErrorCode::NotFound, format!("there is no queue {name}"))
-                .hint(format!("the queues are {there}"))
-        })?;
+    let default = QueueName::default_queue();
+    let spec = served_queue(io, queue.unwrap_or(default.as_str()))?;
+    let name = &spec.name;
     let requested = amount.map(Amount::try_from).transpose()?;
     match (spec.amount, requested) {
         (Some(fixed), Some(requested))

@@ -87,48 +87,20 @@ pub(in crate::controller) fn check_texts(
     check_budget(jobs, io, uid, name, more, "this submission would make it")
 }
 
-/// Whether a confirmation may give a job texts of this size.
-pub(in crate::controller) fn check_amended(
+/// Whether a job may have texts of this size. `would` begins the refusal: `the change would make it`.
+pub(in crate::controller) fn check_job(
     jobs: &Jobs,
     io: &Io,
     id: JobId,
     texts: u64,
+    would: &str,
 ) -> Result<(), Error> {
     let Some(active) = jobs.active.get(&id) else {
         return Ok(());
     };
     let spec = &active.job.spec;
     let more = texts.saturating_sub(active.texts);
-    check_budget(
-        jobs,
-        io,
-        spec.credentials.uid,
-        &spec.user,
-        more,
-        "the confirmation would make it",
-    )
-}
-
-/// Whether a change may give a job texts of this size.
-pub(in crate::controller) fn check_changed(
-    jobs: &Jobs,
-    io: &Io,
-    id: JobId,
-    texts: u64,
-) -> Result<(), Error> {
-    let Some(active) = jobs.active.get(&id) else {
-        return Ok(());
-    };
-    let spec = &active.job.spec;
-    let more = texts.saturating_sub(active.texts);
-    check_budget(
-        jobs,
-        io,
-        spec.credentials.uid,
-        &spec.user,
-        more,
-        "the change would make it",
-    )
+    check_budget(jobs, io, spec.credentials.uid, &spec.user, more, would)
 }
 
 fn check_budget(

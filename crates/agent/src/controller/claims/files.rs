@@ -5,12 +5,11 @@ use std::path::PathBuf;
 
 use divvy_core::JobId;
 
-use crate::container::driver::GpuDevice;
 use crate::container::edits::{Edits, JobFiles, edits};
 use crate::container::{cdi, job_files};
 use crate::controller::claims;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::container::slice_injection;
+use crate::controller::lifecycle::container::slice_of_job;
 use crate::controller::lifecycle::start;
 use crate::controller::lifecycle::start::{StartError, overheads, slice_layout};
 use crate::controller::state::mig::{MigManager, is_divided};
@@ -22,7 +21,6 @@ use crate::host::failpoint::reach;
 use crate::host::process::mounts::MountSource;
 use crate::job_dir::container_spec;
 use crate::model::claim::Claim;
-use crate::supervisor::job_environment::JobEnvironment;
 
 /// The default folder of CDI devices in container engines (CDI specification, "CDI Specs": files that exist until the
 /// machine stops).
@@ -75,7 +73,6 @@ fn edits_of_claim(
     id: JobId,
     files: &JobFiles,
 ) -> Result<Edits, StartError> {
-    let folder = io.config.home.slice(&id.to_string());
     let Some(active) = jobs.active.get(&id) else {
         return Ok(Edits::default());
     };
@@ -84,26 +81,7 @@ fn edits_of_claim(
     let visible: Vec<String> = visible
         .collect::<Option<_>>()
         .ok_or(StartError::NoInstance)?;
-    let (config, number) = (&io.config, id.to_string());
-    let has_slice = !is_divided(grants);
-    let around = JobEnvironment {
-        job: &number,
-        queue: &job.spec.queue,
-        visible: &visible,
-        slice: has_slice.then_some(folder.as_path()),
-        preload: &config.programs.preload,
-        simulated: config.node.simulated.as_ref(),
-    };
-    let wish = config
-        .programs
-        .choose_injection(&folder, config.node.simulated.as_ref());
-    let parts: Vec<GpuDevice> = grants.iter().map(|grant| mig.part(grant)).collect();
-    let mut held = slice_injection(
-        &config.machine(),
-        &around,
-        &parts,
-        has_slice.then_some(&wish),
-    )?;
+    let mut held = slice_of_job(io, mig, job, &visible, !is_divided(grants))?;
     let (name, value) = NO_OTHERS;
     held.variables.insert(name.to_owned(), value.to_owned());
     Ok(edits(&held, files))

@@ -13,7 +13,6 @@ use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{finalize, start};
 use crate::controller::observe::usage;
-use crate::controller::query::reference;
 use crate::controller::query::reference::has_ended;
 use crate::controller::state::Jobs;
 use crate::host::clock::{Instant, now};
@@ -25,19 +24,6 @@ use crate::job_dir::processes::processes_of;
 use crate::journal::StoreError;
 use crate::model::cause::Cause;
 use crate::supervisor::handle::SupervisorHandle;
-
-pub(in crate::controller) fn cancel(
-    jobs: &mut Jobs,
-    fx: &mut Effects,
-    io: &Io,
-    reference: &str,
-    by: &Caller,
-) -> Result<Result<JobId, Error>, StoreError> {
-    match reference::find(jobs, io, reference)? {
-        Ok(id) => cancel_job(jobs, fx, io, id, by),
-        Err(error) => Ok(Err(error)),
-    }
-}
 
 pub(in crate::controller) fn cancel_job(
     jobs: &mut Jobs,
@@ -65,19 +51,6 @@ pub(in crate::controller) fn cancel_job(
 }
 
 /// Requeues a job that has been placed, once its program is gone.
-pub(in crate::controller) fn requeue(
-    jobs: &mut Jobs,
-    fx: &mut Effects,
-    io: &Io,
-    reference: &str,
-    by: &Caller,
-) -> Result<Result<JobId, Error>, StoreError> {
-    match reference::find(jobs, io, reference)? {
-        Ok(id) => requeue_job(jobs, fx, io, id, by),
-        Err(error) => Ok(Err(error)),
-    }
-}
-
 pub(in crate::controller) fn requeue_job(
     jobs: &mut Jobs,
     fx: &mut Effects,

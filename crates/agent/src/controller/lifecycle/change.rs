@@ -12,16 +12,14 @@ use std::sync::Arc;
 
 use divvy_api::v1::{Error, ErrorCode, JobChange};
 use divvy_core::order_key::{is_topmost, next_number};
-use divvy_core::units::IdError;
 use divvy_core::{Amount, JobId, JobState, QueueName, QueueSpec, Top, can_ever_fit};
 
 use crate::auth::{Caller, Role};
-use crate::controller::admission::{projects, text_budget};
+use crate::controller::admission::{projects, submit, text_budget};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::hold;
 use crate::controller::mig::capacity;
-use crate::controller::query::reference;
 use crate::controller::state::{Jobs, State};
 use crate::journal::StoreError;
 use crate::model::job::{Job, JobSpec};
@@ -37,20 +35,6 @@ struct ValidatedChange {
     texts: u64,
     /// Events to record: kind and text. Empty if nothing changes.
     events: Vec<(&'static str, String)>,
-}
-
-pub(in crate::controller) fn change(
-    state: &mut State,
-    fx: &mut Effects,
-    io: &Io,
-    reference: &str,
-    change: &JobChange,
-    by: &Caller,
-) -> Result<Result<JobId, Error>, StoreError> {
-    match reference::find(&state.jobs, io, reference)? {
-        Ok(id) => change_job(state, fx, io, id, change, by),
-        Err(error) => Ok(Err(error)),
-    }
 }
 
 pub(in crate::controller) fn change_job(
@@ -147,7 +131,13 @@ fn validate_change(
     let before = state.jobs.active.get(&id).map_or(0, |active| active.texts);
     changed.texts = (before + budget::ended_job_size(&changed.spec))
         .saturating_sub(budget::ended_job_size(&job.spec));
-    text_budget::check_changed(&state.jobs, io, id, changed.texts)?;
+    text_budget::check_job(
+        &state.jobs,
+        io,
+        id,
+        changed.texts,
+        "the change would make it",
+    )?;
     if by.account.uid != job.spec.credentials.uid {
         for (_, text) in &mut changed.events {
             *text += &format!(", by {}", by.account.name);
@@ -167,7 +157,7 @@ fn validate_queue(
     let before = spec_of(io, &job.spec.queue);
     let to = match &change.queue {
         None => before.clone(),
-        Some(name) => served_queue(io, name)?,
+        Some(name) => submit::served_queue(io, name)?.clone(),
     };
     if to.name != before.name {
         let words = format!("queue: {} -> {}", before.name, to.name);
@@ -222,27 +212,6 @@ fn validate_queue(
     );
     changed.events.push(("resized", words));
     Ok(())
-}
-
-/// Finds a queue of the configuration by name.
-fn served_queue(io: &Io, name: &str) -> Result<QueueSpec, Error> {
-    let name: QueueName =
-        (name.parse()).map_err(|error: IdError| usage(error.to_string()).hint(error.hint()))?;
-    let mut queues = io.config.schedule.queues.iter();
-    queues
-        .find(|spec| spec.name == name)
-        .cloned()
-        .ok_or_else(|| {
-            let there = io
-                .config
-                .schedule
-                .queues
-                .iter()
-                .map(|spec| spec.name.as_str());
-            let there = there.collect::<Vec<_>>().join(", ");
-            Error::new(ErrorCode::NotFound, format!("there is no queue {name}"))
-                .hint(format!("the queues are {there}"))
-        })
 }
 
 /// The hint for a pending job in a queue with another fixed amount.

@@ -128,7 +128,9 @@ pub(in crate::controller) fn confirm(
     spec.policy.labels = submit.labels;
     let after = budget::ended_job_size(&spec) + budget::written(&submit.env);
     let texts = (active.texts + after).saturating_sub(before);
-    if let Err(error) = text_budget::check_amended(jobs, io, id, texts) {
+    if let Err(error) =
+        text_budget::check_job(jobs, io, id, texts, "the confirmation would make it")
+    {
         return Ok(Err(error));
     }
     let Some(ActiveJob { job, .. }) = jobs.active.get_mut(&id).map(Box::as_mut) else {

@@ -29,6 +29,7 @@ use crate::job_dir::JobDir;
 use crate::job_dir::container_spec::{self, ContainerSlice, Driver, Limiter, OnUnlimited, Plan};
 use crate::job_dir::injection::InjectionPolicy;
 use crate::journal::StoreError;
+use crate::model::job::Job;
 use crate::supervisor::handle::SupervisorHandle;
 use crate::supervisor::job_environment::{JobEnvironment, for_job};
 
@@ -150,27 +151,12 @@ pub fn docker_args(
         return Err(Error::new(ErrorCode::Conflict, why).hint("try again in a moment"));
     }
     let (config, number) = (&io.config, id.to_string());
-    let folder = config.home.slice(&number);
     // The slice of a job that waits for its confirmation is known before it exists.
     let ahead = job.awaits_confirmation();
     let has_slice = active.slice().is_some() || ahead && !is_divided(grants);
-    let around = JobEnvironment {
-        job: &number,
-        queue: &job.spec.queue,
-        visible: &visible,
-        slice: has_slice.then_some(folder.as_path()),
-        preload: &config.programs.preload,
-        simulated: config.node.simulated.as_ref(),
-    };
-    let wish = config
-        .programs
-        .choose_injection(&folder, config.node.simulated.as_ref());
     let internal =
         |error: &dyn std::error::Error| Error::new(ErrorCode::Internal, error_chain(error));
-    let parts: Vec<GpuDevice> = grants.iter().map(|grant| mig.part(grant)).collect();
-    let limiter = has_slice.then_some(&wish);
-    let held = slice_injection(&config.machine(), &around, &parts, limiter)
-        .map_err(|error| internal(&error))?;
+    let held = slice_of_job(io, mig, job, &visible, has_slice).map_err(|error| internal(&error))?;
     let files = JobFiles::of(start::job_dir(jobs, io, id).path());
     let edits = edits(&held, &files);
     // A container job already has these files; for any other job they are created now.
@@ -190,6 +176,36 @@ pub fn docker_args(
         cdi_device: cdi::device(&name),
         cdi: serde_json::to_value(cdi::cdi(&name, &edits)).unwrap_or_default(),
     })
+}
+
+/// What a container gets of a job's GPUs. `visible` are their UUIDs as a program sees them.
+///
+/// # Errors
+/// When the driver's files for the container are missing.
+pub(in crate::controller) fn slice_of_job(
+    io: &Io,
+    mig: &MigManager,
+    job: &Job,
+    visible: &[String],
+    has_slice: bool,
+) -> Result<ContainerSlice, ContainerError> {
+    let (config, number) = (&io.config, job.id.to_string());
+    let folder = config.home.slice(&number);
+    let simulated = config.node.simulated.as_ref();
+    let around = JobEnvironment {
+        job: &number,
+        queue: &job.spec.queue,
+        visible,
+        slice: has_slice.then_some(folder.as_path()),
+        preload: &config.programs.preload,
+        simulated,
+    };
+    let wish = config.programs.choose_injection(&folder, simulated);
+    let parts: Vec<GpuDevice> = (job.state.grants().iter())
+        .map(|grant| mig.part(grant))
+        .collect();
+    let limiter = has_slice.then_some(&wish);
+    slice_injection(&config.machine(), &around, &parts, limiter)
 }
 
 /// The processes of a job's container, if it has one. They descend from the engine, not from the supervisor.
@@ -315,7 +331,7 @@ pub fn plan_on(
 }
 
 /// What brings a container into a job's slice: libraries, devices, variables and the limiter.
-pub fn slice_injection(
+fn slice_injection(
     machine: &Machine<'_>,
     around: &JobEnvironment<'_>,
     parts: &[GpuDevice],

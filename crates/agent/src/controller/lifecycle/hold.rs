@@ -10,7 +10,6 @@ use crate::auth::{Caller, Role};
 use crate::controller::claims;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::query::reference;
 use crate::controller::query::reference::has_ended;
 use crate::controller::state::Jobs;
 use crate::host::clock::now;
@@ -76,19 +75,6 @@ impl Job {
     }
 }
 
-pub(in crate::controller) fn hold(
-    jobs: &mut Jobs,
-    fx: &mut Effects,
-    io: &Io,
-    reference: &str,
-    by: &Caller,
-) -> Result<Result<JobId, Error>, StoreError> {
-    match reference::find(jobs, io, reference)? {
-        Ok(id) => hold_job(jobs, fx, io, id, by),
-        Err(error) => Ok(Err(error)),
-    }
-}
-
 pub(in crate::controller) fn hold_job(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -120,19 +106,6 @@ pub(in crate::controller) fn hold_job(
     set_hold(jobs, fx, io, id, Some(hold))?;
     fx.record_event(io, Some(id), "held", &words)?;
     Ok(Ok(id))
-}
-
-pub(in crate::controller) fn unhold(
-    jobs: &mut Jobs,
-    fx: &mut Effects,
-    io: &Io,
-    reference: &str,
-    by: &Caller,
-) -> Result<Result<JobId, Error>, StoreError> {
-    match reference::find(jobs, io, reference)? {
-        Ok(id) => unhold_job(jobs, fx, io, id, by),
-        Err(error) => Ok(Err(error)),
-    }
 }
 
 pub(in crate::controller) fn unhold_job(

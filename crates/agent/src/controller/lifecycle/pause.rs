@@ -25,19 +25,6 @@ use crate::model::gpu_memory::GpuMemoryState;
 /// How often the daemon repeats its search for processes that were started during the search.
 const PASSES: usize = 16;
 
-pub(in crate::controller) fn pause(
-    jobs: &mut Jobs,
-    fx: &mut Effects,
-    io: &Io,
-    reference: &str,
-    suspend: bool,
-) -> Result<Result<JobId, Error>, StoreError> {
-    match reference::find(jobs, io, reference)? {
-        Ok(id) => pause_job(jobs, fx, io, id, suspend),
-        Err(error) => Ok(Err(error)),
-    }
-}
-
 pub(in crate::controller) fn pause_job(
     jobs: &mut Jobs,
     fx: &mut Effects,
