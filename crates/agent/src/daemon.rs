@@ -234,8 +234,8 @@ fn serve(
         checkpoint_ops,
         recovered: u32::try_from(recovered.len()).unwrap_or(u32::MAX),
     };
-    let mut cycle = Controller::new(parts).map_err(|error| from_store(&error))?;
-    if let Some(job) = cycle.job_of_earlier_build() {
+    let mut controller = Controller::new(parts).map_err(|error| from_store(&error))?;
+    if let Some(job) = controller.job_of_earlier_build() {
         let why = format!(
             "job {job} still runs, and this build cannot read its record: an earlier build of Divvy started it"
         );
@@ -243,15 +243,15 @@ fn serve(
             "wait for the jobs of the earlier build or cancel them with its `divvy`; then start this build",
         ));
     }
-    cycle.reserve().map_err(|error| from_store(&error))?;
+    controller.reserve().map_err(|error| from_store(&error))?;
     // Last, so that a client that reaches the socket finds everything else in place.
     let tcp = doors.bind_tcp()?;
     let (socket, listener) = doors.bind(&home)?;
-    let resumed = match cycle.resume() {
+    let resumed = match controller.resume() {
         Err(error) if error.is_full() => return Err(reexec(&error)),
         resumed => resumed.map_err(|error| from_store(&error))?,
     };
-    sweep_containers(&cycle, &home)?;
+    sweep_containers(&controller, &home)?;
     tracing::info!(
         gpus = managed.len(),
         queued = resumed.queued,
@@ -271,7 +271,7 @@ fn serve(
         .start()
         .map_err(|error| internal("cannot start a thread", &error))?;
     let (done, cycle_end) = oneshot::channel();
-    let work = move || drop(done.send(cycle.run(&messages)));
+    let work = move || drop(done.send(controller.run(&messages)));
     let thread = std::thread::Builder::new().name("cycle".into()).spawn(work);
     let thread = thread.map_err(|error| internal("cannot start a thread", &error))?;
 
@@ -374,11 +374,11 @@ fn home_of(system: bool) -> Result<Home, Error> {
 }
 
 /// Removes leftover containers of ended jobs, if a container engine runs.
-fn sweep_containers(cycle: &Controller, home: &Home) -> Result<(), Error> {
+fn sweep_containers(controller: &Controller, home: &Home) -> Result<(), Error> {
     let Ok(socket) = engine::socket() else {
         return Ok(());
     };
-    let sweep = cycle.container_gc();
+    let sweep = controller.container_gc();
     let sweep = sweep.map_err(|error| from_store(&error))?;
     gc::start(socket, container_spec::instance(home.state()), sweep)
         .map_err(|error| internal("cannot start a thread", &error))

@@ -194,7 +194,7 @@ fn list<T>(kind: &str, items: Vec<T>) -> Answer<T> {
 async fn node(State(api): State<Api>) -> Answer<v1::Node> {
     list(
         "Node",
-        vec![api.mailbox.query(|cycle| Ok(cycle.node())).await?],
+        vec![api.mailbox.query(|queries| Ok(queries.node())).await?],
     )
 }
 
@@ -202,7 +202,7 @@ async fn gpus(State(api): State<Api>) -> Answer<v1::Gpu> {
     api.observer.wait_for_fresh_sample().await;
     list(
         "GpuList",
-        api.mailbox.query(|cycle| Ok(cycle.gpus())).await?,
+        api.mailbox.query(|queries| Ok(queries.gpus())).await?,
     )
 }
 
@@ -223,7 +223,9 @@ async fn mig(State(api): State<Api>) -> Answer<v1::MigInstance> {
     api.observer.wait_for_fresh_sample().await;
     list(
         "MigInstanceList",
-        api.mailbox.query(|cycle| Ok(cycle.mig_instances())).await?,
+        api.mailbox
+            .query(|queries| Ok(queries.mig_instances()))
+            .await?,
     )
 }
 
@@ -235,7 +237,7 @@ async fn mig_plan(
     list(
         "MigPlan",
         api.mailbox
-            .query(move |cycle| cycle.preview_mig(&wanted))
+            .query(move |queries| queries.preview_mig(&wanted))
             .await?,
     )
 }
@@ -252,14 +254,18 @@ async fn mig_gc(State(api): State<Api>, Body(gc): Body<v1::MigGc>) -> Answer<v1:
 async fn queues(State(api): State<Api>) -> Answer<v1::Queue> {
     list(
         "QueueList",
-        api.mailbox.query(|cycle| Ok(cycle.list_queues())).await?,
+        api.mailbox
+            .query(|queries| Ok(queries.list_queues()))
+            .await?,
     )
 }
 
 async fn projects(State(api): State<Api>) -> Answer<v1::Project> {
     list(
         "ProjectList",
-        api.mailbox.query(|cycle| Ok(cycle.list_projects())).await?,
+        api.mailbox
+            .query(|queries| Ok(queries.list_projects()))
+            .await?,
     )
 }
 
@@ -314,7 +320,7 @@ async fn job(
 async fn job_with_start_estimate(api: &Api, reference: String) -> Result<v1::Job, ApiError> {
     let read = api
         .mailbox
-        .query(move |cycle| cycle.job_with_estimate(&reference));
+        .query(move |queries| queries.job_with_estimate(&reference));
     let (mut job, estimator) = read.await?;
     let Some(estimator) = estimator else {
         return Ok(job);
@@ -362,14 +368,14 @@ async fn why(
 ) -> Answer<v1::Why> {
     let inquiry = api
         .mailbox
-        .query(move |cycle| cycle.why(&reference))
+        .query(move |queries| queries.why(&reference))
         .await?;
     let (mut why, tries) = run_heavy(move || inquiry.answer(|owner| sight.can_see(owner))).await?;
     if !tries.is_empty() {
         // What the daemon would refuse from this caller is no advice.
         let commands = api
             .mailbox
-            .query(move |cycle| Ok(cycle.commands(&tries, &caller)));
+            .query(move |queries| Ok(queries.commands(&tries, &caller)));
         why.suggested_changes = pending::with_commands(&why.suggestions, commands.await?);
     }
     list("Why", vec![why])
@@ -554,7 +560,7 @@ async fn resize(
 async fn docker(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::DockerArgs> {
     let added = api
         .mailbox
-        .query(move |cycle| cycle.docker_args(&reference));
+        .query(move |queries| queries.docker_args(&reference));
     list("DockerArgs", vec![added.await?])
 }
 
@@ -563,7 +569,7 @@ async fn oom(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1
         "Oom",
         vec![
             api.mailbox
-                .query(move |cycle| cycle.oom(&reference))
+                .query(move |queries| queries.oom(&reference))
                 .await?,
         ],
     )
@@ -589,9 +595,9 @@ async fn advice(
             program: None,
         } => {
             let by = caller.account.uid;
-            let read = api.mailbox.query(move |cycle| {
-                let (meant, owner) = cycle.resolve_for_caller(&reference, by)?;
-                Ok((owner, cycle.program(meant)?))
+            let read = api.mailbox.query(move |queries| {
+                let (meant, owner) = queries.resolve_for_caller(&reference, by)?;
+                Ok((owner, queries.program(meant)?))
             });
             let (owner, program) = read.await?;
             if !caller.can_see(owner) {
@@ -625,7 +631,7 @@ async fn advice(
             return Err(error.hint("give at most one of them").into());
         }
     };
-    let gpus = api.mailbox.query(|cycle| Ok(cycle.served())).await?;
+    let gpus = api.mailbox.query(|queries| Ok(queries.served())).await?;
     let database = api.home.database();
     // Advice names programs, so it considers only jobs that show their commands to the caller.
     let uid = (!caller.can_see_all_users()).then_some(caller.account.uid);

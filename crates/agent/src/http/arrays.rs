@@ -38,15 +38,15 @@ impl CallContext<'_> {
         let living = self
             .api
             .mailbox
-            .query(move |cycle| Ok(cycle.array_summaries(array)));
+            .query(move |queries| Ok(queries.array_summaries(array)));
         let mut jobs = living.await?;
         let known: BTreeSet<JobId> = jobs.iter().map(JobSummary::id).collect();
         let database = self.api.home.database();
         let ended = run_blocking(move || journal::ended_of_array(&database, array)).await?;
         let mut ended = ended.map_err(|error| internal(&error))?;
         ended.retain(|job| !known.contains(&job.id));
-        let ended = self.api.mailbox.query(move |cycle| {
-            let seen = ended.iter().map(|job| cycle.view(job, None, None));
+        let ended = self.api.mailbox.query(move |queries| {
+            let seen = ended.iter().map(|job| queries.view(job, None, None));
             Ok(seen.map(JobSummary::from).collect::<Vec<_>>())
         });
         jobs.extend(ended.await?);
@@ -77,7 +77,7 @@ impl CallContext<'_> {
         let running = self
             .api
             .mailbox
-            .query(move |cycle| Ok(cycle.running_of_array(array)));
+            .query(move |queries| Ok(queries.running_of_array(array)));
         let mut asked = JoinSet::new();
         for job in running.await? {
             let (mailbox, reference) = (self.api.mailbox.clone(), job.to_string());
@@ -119,7 +119,7 @@ pub async fn wait(
         loop {
             let next = api
                 .mailbox
-                .query(move |cycle| Ok(cycle.next_of_array(array, milestone)));
+                .query(move |queries| Ok(queries.next_of_array(array, milestone)));
             let Some(next) = next.await? else {
                 return Ok(());
             };
@@ -142,7 +142,7 @@ pub async fn wait(
     // When a job starts is not foretold here: with thousands of jobs that takes seconds.
     let verdict = api
         .mailbox
-        .query(move |cycle| cycle.verdict_of_array(array));
+        .query(move |queries| queries.verdict_of_array(array));
     let job = verdict.await?;
     Ok(named(array, list("JobList", vec![job])?.into_response()))
 }
@@ -150,7 +150,9 @@ pub async fn wait(
 /// What a reference means.
 pub async fn resolve(api: &Api, reference: &str) -> Result<JobRef, ApiError> {
     let reference = reference.to_owned();
-    let read = api.mailbox.query(move |cycle| cycle.resolve(&reference));
+    let read = api
+        .mailbox
+        .query(move |queries| queries.resolve(&reference));
     Ok(read.await?)
 }
 

@@ -54,7 +54,7 @@ pub async fn authorize_request(
     let asked_by = caller.account.uid;
     let (meant, owner) = api
         .mailbox
-        .query(move |cycle| cycle.resolve_for_caller(&reference, asked_by))
+        .query(move |queries| queries.resolve_for_caller(&reference, asked_by))
         .await?;
     caller.authorize(verb, caller.whose(owner))?;
     rename(&mut request, &format!("/v1/jobs/{meant}{}", of.rest))?;

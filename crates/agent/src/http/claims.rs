@@ -18,7 +18,7 @@ use crate::controller::mailbox::Message;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub async fn claims(State(api): State<Api>) -> Answer<v1::HeldClaim> {
-    let claims = api.mailbox.query(|cycle| Ok(cycle.list_claims()));
+    let claims = api.mailbox.query(|queries| Ok(queries.list_claims()));
     list("ClaimList", claims.await?)
 }
 
@@ -77,7 +77,7 @@ pub async fn placements(
     State(api): State<Api>,
     Path(gpu): Path<String>,
 ) -> Answer<v1::MigPlacement> {
-    let placements = api.mailbox.query(move |cycle| cycle.placements(&gpu));
+    let placements = api.mailbox.query(move |queries| queries.placements(&gpu));
     list("MigPlacementList", placements.await?)
 }
 
@@ -91,5 +91,7 @@ async fn reached(api: &Api, id: JobId, milestone: Milestone) -> Result<v1::HeldC
     if let Ok(there) = tokio::time::timeout(PATIENCE, wait).await {
         let _job: v1::Job = there?;
     }
-    api.mailbox.query(move |cycle| cycle.get_claim(id)).await
+    api.mailbox
+        .query(move |queries| queries.get_claim(id))
+        .await
 }

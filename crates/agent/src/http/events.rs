@@ -112,8 +112,8 @@ impl EventRedactor {
             .iter()
             .filter_map(|event| event.job.as_ref()?.parse().ok());
         let ids: BTreeSet<JobId> = ids.collect();
-        let owners = api.mailbox.query(move |cycle| {
-            let owner = |id| cycle.owner(id).ok().flatten().map(|owner| (id, owner));
+        let owners = api.mailbox.query(move |queries| {
+            let owner = |id| queries.owner(id).ok().flatten().map(|owner| (id, owner));
             Ok(ids
                 .into_iter()
                 .filter_map(owner)

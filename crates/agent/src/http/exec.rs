@@ -42,7 +42,7 @@ pub async fn exec(
     check(&exec)?;
     let inside = api
         .mailbox
-        .query(move |cycle| cycle.exec_target(&reference))
+        .query(move |queries| queries.exec_target(&reference))
         .await?;
     let Some(upgrade) = upgrade.filter(|_| asks) else {
         let why = "`exec` requires an upgraded connection";
@@ -228,7 +228,7 @@ pub async fn signal(
 ) -> Answer<v1::Job> {
     let inside = api
         .mailbox
-        .query(move |cycle| cycle.exec_target(&reference))
+        .query(move |queries| queries.exec_target(&reference))
         .await?;
     match &inside.environment {
         ExecEnvironment::Container { socket, name } => {
@@ -253,6 +253,6 @@ pub async fn signal(
         }
     }
     let reference = inside.job.to_string();
-    let job = api.mailbox.query(move |cycle| cycle.job(&reference));
+    let job = api.mailbox.query(move |queries| queries.job(&reference));
     list("JobList", vec![job.await?])
 }

@@ -20,7 +20,7 @@ pub async fn alive() -> &'static str {
 pub async fn ready(State(api): State<Api>) -> (StatusCode, String) {
     let asked = api
         .mailbox
-        .query(|cycle| Ok::<_, Error>(cycle.not_ready_reason()));
+        .query(|queries| Ok::<_, Error>(queries.not_ready_reason()));
     let why = match tokio::time::timeout(PATIENCE, asked).await {
         Ok(Ok(None)) => return (StatusCode::OK, "ready\n".to_owned()),
         Ok(Ok(Some(why))) => why,

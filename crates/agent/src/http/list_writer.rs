@@ -117,9 +117,9 @@ pub async fn jobs(
 
 /// Jobs that have not ended, and those that have if they are asked for; oldest first.
 async fn listed(api: &Api, all: bool) -> Result<Vec<JobSummary>, ApiError> {
-    let read = api.mailbox.query(move |cycle| {
-        let known = all.then(|| cycle.living_ids());
-        Ok((cycle.job_summaries(), known))
+    let read = api.mailbox.query(move |queries| {
+        let known = all.then(|| queries.living_ids());
+        Ok((queries.job_summaries(), known))
     });
     let (mut jobs, known) = read.await?;
     let Some(known) = known else {
@@ -128,8 +128,8 @@ async fn listed(api: &Api, all: bool) -> Result<Vec<JobSummary>, ApiError> {
     let database = api.home.database();
     let ended = run_blocking(move || journal::all_but(&database, &known)).await?;
     let ended = ended.map_err(|error| internal(&error))?;
-    let read = api.mailbox.query(move |cycle| {
-        let seen = ended.iter().map(|job| cycle.view(job, None, None));
+    let read = api.mailbox.query(move |queries| {
+        let seen = ended.iter().map(|job| queries.view(job, None, None));
         Ok(seen.map(JobSummary::from).collect::<Vec<_>>())
     });
     jobs.extend(read.await?);

@@ -65,7 +65,7 @@ pub async fn log(
 ) -> Result<Response, ApiError> {
     let job = api
         .mailbox
-        .query(move |cycle| cycle.job(&reference))
+        .query(move |queries| queries.job(&reference))
         .await?;
     if job.runner == Runner::Client {
         let why = format!(

@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 pub async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
     api.observer.wait_for_fresh_sample().await;
-    let mut page = api.mailbox.query(|cycle| Ok(cycle.metrics())).await?;
+    let mut page = api.mailbox.query(|queries| Ok(queries.metrics())).await?;
     page.gpu_facts.power = power(Arc::clone(&api.observer)).await;
     let home = Arc::clone(&api.home);
     let page = run_blocking(move || {
