@@ -30,10 +30,10 @@ use divvy_ledger::{
 use crate::host::clock::Instant;
 use launch_watch::LaunchWatches;
 
-/// How often a slice that is not open is told that its grant still counts: well within the second that it waits for
-/// that.
+/// How often the scheduler renews the grant of a slice whose gate is not open: well within the second after which the
+/// slice goes on ungated.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(250);
-/// What was used is told over this time, from moments so far apart.
+/// The reported usage covers this time, in samples that are `SAMPLE` apart.
 const PAST: Duration = Duration::from_secs(10);
 const SAMPLE: Duration = Duration::from_secs(1);
 /// Interval of checking the slices with watched launches: a small part of any time after which a job is idle.

@@ -21,8 +21,8 @@
 //! ```
 //! The record is one file of lines, each a JSON object of one member. A file for each of them costs a job more than all
 //! the rest, as file systems take longer to make one the more were deleted lately. Only the holder of the lock appends;
-//! of two lines of a kind the later counts. A line without an end was cut short and says nothing; the next writer
-//! removes it. The first line, which holds the environment, is made blank when the job ends.
+//! of two lines of a kind the later counts. A line without an end was cut short and does not count; the next
+//! writer removes it. The first line, which holds the environment, is made blank when the job ends.
 //!
 //! The daemon writes `exit` itself, under the lock, for a job that it withdraws before anything was started.
 

@@ -333,7 +333,7 @@ const MET: [&str; 12] = [
     "Cancel array ",
 ];
 
-/// Lists that broke a law once, with their seeds. Where nothing else is said: a process had left its session and lost
+/// Lists that broke a law once, with their seeds. Without another comment: a process had left its session and lost
 /// its supervisor. It came into the slice of the job's next run, which began, or was requeued, with the process inside.
 const BROKE: [(u64, &str); 13] = [
     // A submit that was sent again was refused on a full disk, though its job was there.

@@ -291,7 +291,7 @@ pub(crate) fn finish(dir: &JobDir, place: StdioMode, outcome: &RunOutcome) {
     };
     match place {
         StdioMode::Background => write_exit_at_last(dir, &exit),
-        // A client waits at the terminal, and is told the code.
+        // The client at the terminal gets the code.
         StdioMode::Foreground | StdioMode::Attached => log_record_error(dir.write_exit(&exit)),
     }
 }

@@ -113,7 +113,7 @@ pub struct Comparison {
     /// In the order of [`Sample::slices`].
     pub slices: Vec<SliceComparison>,
     pub suspects: Vec<Suspect>,
-    /// Processes with a ledger that moved while the driver was asked: nothing new is known of them.
+    /// Processes whose ledger changed during the driver's answer: this sample proves nothing about them.
     pub inconclusive: Vec<Process>,
 }
 

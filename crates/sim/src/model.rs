@@ -1,7 +1,7 @@
 //! Device models as data: `models/*.toml`, one file a GPU type, and the text form `MODEL:N[,MODEL:N…]` of DIVVY_SIM.
 //!
-//! Every figure carries its source as a comment in its file. What a figure means for the simulation is said where it is
-//! used.
+//! Every figure carries its source as a comment in its file. The code that uses a figure says what it means for the
+//! simulation.
 
 pub mod mig;
 

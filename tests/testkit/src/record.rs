@@ -63,7 +63,7 @@ fn remove_group(group: &Path) {
         let _ = fs::write(group.join("cgroup.kill"), "1");
         fs::remove_dir(group).is_ok() || !group.is_dir()
     };
-    // A second panic would end the test program before the first is told.
+    // A second panic would end the test program before the first one is printed.
     if !is_gone() && !thread::panicking() {
         let what = format!("the control group {} is empty", group.display());
         until(what, is_gone);

@@ -10,8 +10,8 @@
 //! /usr/lib/x86_64-linux-gnu, /usr/lib64
 //!   libcuda.so.1, libnvidia-ml.so.1   the wrappers; the driver's other libraries beside them
 //! ```
-//! Both folders are ones that glibc's loader searches without being told, of Debian's family and of the others; so no
-//! image has to be known, no variable set and nothing run in the container. The limits are in a file that is mounted
+//! Both folders are ones that glibc's loader searches by default, in Debian's family and in the others; so the daemon
+//! need not know the image, set a variable or run a program in the container. The limits are in a file that is mounted
 //! read-only, and what the container's variables say of them does not count.
 
 use std::collections::BTreeMap;

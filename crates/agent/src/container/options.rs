@@ -9,8 +9,8 @@ use super::engine::{self, NoEngine};
 use crate::host::process::Process;
 use crate::model::validate::usage;
 
-/// Judges what a submission says of its container, gives it the daemon's own where it says nothing, and takes variables
-/// to where variables are kept.
+/// Validates the container options of a submission, fills in the daemon's own options if it has none, and moves
+/// variables to the job's environment.
 ///
 /// # Errors
 /// [`ErrorCode::NotAllowed`] for what would let the container out of its slice, [`ErrorCode::Usage`] for what is written wrongly,

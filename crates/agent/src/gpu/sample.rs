@@ -482,7 +482,7 @@ impl NodeSample {
         match self.processes.values().any(|person| owns(owner, person)) {
             true => Listed::Yes,
             false if self.exited.contains(owner) => Listed::No,
-            // It has ended or never used a GPU, or cannot be told from others.
+            // The process has ended, never used a GPU, or looks like others.
             false => Listed::Unknown,
         }
     }

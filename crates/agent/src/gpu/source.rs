@@ -33,13 +33,13 @@ pub trait GpuDriver: Send + Sync {
     /// As [`Source::observe`].
     ///
     /// # Errors
-    /// When not even the number of GPUs can be told.
+    /// When the driver does not report even the number of GPUs.
     fn observe(&self, mig: MigReader<'_>) -> Result<Observation, SourceError>;
 
     /// As [`Source::occupancy`].
     ///
     /// # Errors
-    /// When not even the number of GPUs can be told.
+    /// When the driver does not report even the number of GPUs.
     fn occupancy(&self) -> Result<Vec<GpuOccupancy>, SourceError>;
 
     /// As [`Source::power`].
@@ -111,7 +111,7 @@ impl Source {
     /// Everything about every GPU that answers, and what those say that do not: one that is in trouble hides no other.
     ///
     /// # Errors
-    /// When not even the number of GPUs can be told.
+    /// When the driver does not report even the number of GPUs.
     pub fn observe(&self) -> Result<Observation, SourceError> {
         self.driver
             .observe(&|gpu, uuid, total| self.mig_state(gpu, uuid, total))
@@ -120,7 +120,7 @@ impl Source {
     /// The processes and memory of the GPUs that answer; leaves the figures of observations as they are.
     ///
     /// # Errors
-    /// When not even the number of GPUs can be told.
+    /// When the driver does not report even the number of GPUs.
     pub fn occupancy(&self) -> Result<Vec<GpuOccupancy>, SourceError> {
         self.driver.occupancy()
     }

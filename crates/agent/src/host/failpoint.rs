@@ -2,8 +2,8 @@
 //!
 //! `DIVVY_CRASH_AT=mig.create.gi` ends the process the first time it comes to that point,
 //! `DIVVY_CRASH_AT=journal.commit:5` the fifth time. A daemon passes the variable to its supervisors; their points
-//! begin with `supervise` and `container`. Debug builds only. A machine that a test has installed is told of every
-//! point, and may end the daemon or fill its disk.
+//! begin with `supervise` and `container`. Debug builds only. A machine that a test has installed gets every point,
+//! and may end the daemon or fill its disk.
 
 use std::io;
 use std::process::Command;

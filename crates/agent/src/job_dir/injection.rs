@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub enum InjectionPolicy {
     /// The preload, which the job's environment names, and why nothing better.
     Preload { because: String },
-    /// The wrapper where it can be had, otherwise the preload.
+    /// The wrapper if the machine allows it, otherwise the preload.
     Best(Wrapper),
     /// The wrapper, or the job is not started.
     Wrapper(Wrapper),

@@ -131,7 +131,7 @@ pub enum RunOutcome {
     Withdrawn {
         withdrawn: String,
     },
-    /// Its container is gone, and nobody knows how it ended.
+    /// Its container is gone, and its exit code is unknown.
     Lost {
         lost: String,
     },

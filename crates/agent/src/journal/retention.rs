@@ -144,7 +144,7 @@ impl Pruner {
         Ok(())
     }
 
-    /// Removes what a job left; false where that cannot be, which is said once.
+    /// Removes a job's folder; false if that fails, which the thread logs once.
     fn remove_job_folder(&mut self, id: JobId) -> bool {
         let folder: PathBuf = self.home.job(&id.to_string());
         match std::fs::remove_dir_all(&folder) {

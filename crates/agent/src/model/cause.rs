@@ -67,6 +67,6 @@ pub fn format_duration(seconds: u64) -> String {
 pub struct StopRecord {
     #[serde(flatten)]
     pub cause: Cause,
-    /// When it was told to stop.
+    /// When the daemon asked it to stop.
     pub at: Timestamp,
 }

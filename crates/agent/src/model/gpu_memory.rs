@@ -15,7 +15,7 @@ pub struct GpuMemoryState {
     pub since: Option<Timestamp>,
     /// Why it could not be offloaded.
     pub because: Option<String>,
-    /// Processes of it that the driver may have been told to lock.
+    /// Its processes that a checkpoint operation may have locked.
     pub parts: Vec<Process>,
 }
 

@@ -7,12 +7,12 @@ use divvy_driver::nvml::mig::MigMode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestedMode {
     pub mode: Mode,
-    /// The driver is being told, and has perhaps not heard it.
+    /// A worker applies the mode; the driver may not have it yet.
     pub is_pending: bool,
 }
 
 impl RequestedMode {
-    /// The driver has been told, or will not be.
+    /// The same mode once the driver has it, or needs no change for it.
     pub fn confirmed(self) -> Self {
         Self {
             is_pending: false,

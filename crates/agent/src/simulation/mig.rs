@@ -48,7 +48,7 @@ pub struct SimGpuInstance {
     pub is_made_by_us: bool,
     /// And knows that it did, or cannot tell that it did not.
     pub is_ours: bool,
-    /// The daemon was told that it is made.
+    /// The daemon has the report that it exists.
     is_known: bool,
     /// The daemon tried to be rid of it and could not, or others have done something to it.
     is_stuck: bool,
@@ -433,8 +433,8 @@ impl World {
         }
     }
 
-    /// What the records of a dead daemon do not tell from what it has made itself: what lies in the place of one that
-    /// says nothing of what was made (`divvy_core::mig::recover`).
+    /// Instances that a new daemon takes for its own, because a dead daemon's record names their place and not what was
+    /// created there (`divvy_core::mig::recover`).
     pub fn takes_what_is_recorded(&mut self, records: &BTreeMap<MigSlot, ManagedInstance>) {
         for record in records.values().filter(|one| one.info.is_none()) {
             let gpu = super::gpus::index(&record.slot.gpu);

@@ -123,9 +123,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Tells from now on when this process, which supervises the job, has ended. False where it will not be told of
-    /// everything that happens to the job: its record is not watched, its supervisor has ended by now, or there are no
-    /// descriptors left.
+    /// Reports from now on when this process, which supervises the job, has ended. False if reports may be missing: the
+    /// job's record is not watched, its supervisor has ended by now, or no descriptors are left.
     pub fn watch_supervisor(&self, job: JobId, supervisor: Process) -> bool {
         let mut table = lock(&self.table);
         table.supervisors.remove(&job);

@@ -26,7 +26,7 @@ pub fn requeue_steps(seen: TaskState, listed: bool) -> &'static [RequeueStep] {
         Some(Status::Queued) => &[RequeueStep::Add, RequeueStep::Front],
         Some(Status::InProgress) if seen.stopping => &[RequeueStep::Stop],
         Some(Status::InProgress) => &[RequeueStep::Reset, RequeueStep::Enqueue, RequeueStep::Front],
-        // Our own doing, halfway: a user's reset at this very moment cannot be told from it.
+        // A requeue of ours, halfway. A user's reset at this very moment looks the same.
         Some(Status::Created) => &[RequeueStep::Enqueue, RequeueStep::Front],
         _ => &[],
     }

@@ -271,7 +271,7 @@ impl JobState {
                 process,
                 why: why.max(then),
             }),
-            // Whatever the exit code: the program was told to stop, and may have failed only because of that.
+            // The exit code does not matter: the program got a signal to stop, and may have failed only because of it.
             (Self::Stopping { why, .. }, Event::Exited(gone)) => Ok(why.end(gone)),
             (
                 Self::Stopping {

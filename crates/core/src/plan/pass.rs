@@ -81,7 +81,7 @@ impl<'a> Pass<'a> {
         self.ahead.is_empty()
     }
 
-    /// Completes the decision, and counts the GPUs that were looked at.
+    /// Completes the decision, and returns how many GPUs the pass examined.
     pub(super) fn finish(self, decision: Decision) -> (Decision, usize) {
         let head = self.ahead.first().map(|(waiting, _)| waiting.job);
         let decision = Decision {

@@ -237,7 +237,7 @@ impl GlueController {
         };
         let queue = task.and_then(|task| task.rest.get("execution")?.get("queue")?.as_str());
         let most = context.settings.abort_callback_max;
-        // Whether it is queued is looked at by `state`: it is while its pod waits.
+        // `state` checks whether the task is queued: it is while its pod waits.
         let verdict = match task.map(|task| task.status) {
             Some(Status::Queued | Status::Unknown) => false,
             _ => match memory.watcher.observe(task, self.started.elapsed(), most) {

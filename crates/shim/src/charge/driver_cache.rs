@@ -334,7 +334,7 @@ impl DriverCache {
         self.place.slot.release(self.place.gpu, charged);
     }
 
-    /// Charges as much as a call that needs `bytes` may make the cache grow; `None` when that cannot be had.
+    /// Charges as much as a call that needs `bytes` may make the cache grow; `None` when the limit refuses that.
     pub fn begin(&self, bytes: u64) -> Option<Growth> {
         let most = most(bytes);
         oom_report::record_request(&self.place, most);

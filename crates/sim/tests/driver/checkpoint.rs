@@ -1,5 +1,5 @@
-//! Process checkpoints: one program locks another, has its memory put aside, and brings it back. What the codes are and
-//! where that was read is said in docs/simulator.md.
+//! Process checkpoints: one program locks another, offloads its memory, and restores it. docs/simulator.md has the codes and
+//! their sources.
 
 mod interruption;
 mod refusal;

@@ -96,8 +96,8 @@ fn a_killed_process_gives_everything_back() {
     assert_eq!(survivor.memory(), before);
 }
 
-/// Kills processes in the middle of allocating, again and again: whatever they were doing, nothing is lost and nobody
-/// hangs.
+/// Kills processes in the middle of allocating, again and again: whatever they were doing, no memory is lost and no
+/// process hangs.
 #[test]
 fn processes_killed_at_any_moment_leave_the_machine_whole() {
     let machine = Machine::new("a100-40gb:2");

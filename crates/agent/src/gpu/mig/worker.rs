@@ -7,7 +7,8 @@
 //!   └──────────── report ───────────────────────────┘
 //! ```
 //! A worker carries out the commands for its GPU in order, so that a new instance in a place comes after the removal of
-//! the old one. An observation that overlaps a change of its GPU says nothing about processes; [`Epochs`] tell when.
+//! the old one. An observation that overlaps a change of its GPU is no evidence about processes;
+//! [`Epochs`] detect the overlap.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -259,7 +260,7 @@ impl Worker {
 
     /// Carries a command out at once.
     pub fn execute(&self, task: MigTask) -> MigOutcome {
-        // Where the lock cannot be had, nothing is done.
+        // Without the lock the worker does nothing.
         let lock = lock(&self.lock).map_err(|error| {
             MigOpError::Stuck(format!("cannot lock {}: {error}", self.lock.display()))
         });

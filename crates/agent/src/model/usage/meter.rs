@@ -32,7 +32,7 @@ pub struct Holder {
 }
 
 /// The usage of each job that holds a part of a GPU. `listed` gives the job of every process that has a context there.
-/// A job is left out if its usage cannot be told.
+/// The result omits a job whose usage the figures do not show.
 pub fn metered(
     worked: &UtilisationSample,
     holders: &[Holder],

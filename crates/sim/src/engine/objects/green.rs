@@ -1,8 +1,8 @@
 //! Green contexts: a part of a GPU's multiprocessors, in the primary context.
 //!
 //! A green context costs no memory of its own (inferred) and keeps the primary context, in which everything made under
-//! it lives; its handle is a context that leads there. How many multiprocessors it has is told, and changes nothing
-//! about how long kernels take.
+//! it lives; its handle is a context that leads there. Queries report its multiprocessors, which do
+//! not change how long kernels take.
 
 pub mod split;
 

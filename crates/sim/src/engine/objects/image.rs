@@ -62,8 +62,8 @@ impl Image {
     /// # Safety
     /// `data` points to a whole image of one of the formats, or to a zero-terminated text.
     pub unsafe fn read(data: *const u8) -> Result<Image, BadImage> {
-        // SAFETY: every format, and the shortest text that is no PTX ("\0"), is looked at four bytes at most before its
-        // kind is known; the caller vouches for what its kind implies.
+        // SAFETY: the kind of every format, and of the shortest text that is no PTX ("\0"), is known after four bytes at
+        // most; the caller vouches for what its kind implies.
         unsafe {
             if starts_with(data, ELF_MAGIC) {
                 return Image::from_elf(elf_bytes(data)?);

@@ -131,7 +131,7 @@ impl Process {
         self.target_of(pid).map(|target| target.pid as i32)
     }
 
-    /// A lock that is not to be had in `timeout_ms` milliseconds (0: without end) leaves the process running
+    /// A lock that does not succeed within `timeout_ms` milliseconds (0: without end) leaves the process running
     /// (documented) and is "not ready" (measured).
     pub fn lock_process(&self, pid: i32, timeout_ms: u32) -> Done {
         let target = self.target_of(pid)?;

@@ -82,7 +82,7 @@ pub(super) unsafe fn dependencies(
 }
 
 /// Writes a list where the caller has room for `*count` entries, and `rest` where more room than entries. Without a
-/// place only the number is told.
+/// place it writes the number alone.
 fn fill<T: Copy>(place: *mut T, count: *mut usize, values: &[T], rest: T) -> Done {
     let total = out(count)?;
     if place.is_null() {
