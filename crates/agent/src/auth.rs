@@ -13,40 +13,12 @@
 pub mod rules;
 pub mod verb;
 
+pub use divvy_api::daemon::Role;
 use divvy_api::v1::{Error, ErrorCode};
-use serde::{Deserialize, Serialize};
 
 use crate::host::account::UserAccount;
 pub use rules::Rules;
 pub use verb::Verb;
-
-/// The role of a caller. Each role includes the permissions of the roles before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    /// See GPUs, queues and waiting jobs.
-    Viewer,
-    /// Run jobs, and do with them as they like.
-    User,
-    /// Read and stop the jobs of all users.
-    Operator,
-    /// Change GPUs and projects.
-    Admin,
-}
-
-impl Role {
-    #[cfg(test)]
-    pub const ALL: [Self; 4] = [Self::Viewer, Self::User, Self::Operator, Self::Admin];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Viewer => "viewer",
-            Self::User => "user",
-            Self::Operator => "operator",
-            Self::Admin => "admin",
-        }
-    }
-}
 
 /// The owner of the job that a call is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +74,7 @@ impl Caller {
             self.role.name()
         );
         Err(Error::new(ErrorCode::NotAllowed, why)
-            .hint("ask the job's owner or an admin of this node; admins assign roles in the daemon's --access file"))
+            .hint("ask the job's owner or an admin of this node; admins assign roles in the daemon's configuration file, or its --access file"))
     }
 
     pub fn whose(&self, owner: u32) -> JobRelation {

@@ -1,22 +1,24 @@
-//! Daemon configuration: the resolved settings of one run, which do not change while the daemon runs.
+//! Daemon configuration: the resolved settings of one run. A reload of the configuration file replaces [`Settings`].
 //!
 //! May use: `host`, `auth`, `model`, `job_dir`.
 //! Used by: `controller`, `daemon`, `diagnostics`, `standalone`.
 
 pub mod simulated_gpus;
 
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
+use divvy_api::daemon::{Configured, DaemonOptions};
 #[cfg(test)]
 pub use divvy_api::daemon::{DEFAULT_MAX_JOBS, DEFAULT_MAX_TEXT_BYTES};
 use divvy_api::home::Home;
-use divvy_api::v1::{Container, FrontEnd};
+use divvy_api::v1::{Container, Error, FrontEnd};
 use divvy_core::reconcile::BypassPolicy;
-use divvy_core::{Order, Preemption, QueueSpec};
+use divvy_core::{Amount, Order, Preemption, QueueName, QueueSpec};
 
 use crate::auth::Rules;
+use crate::host::live::Live;
 use crate::job_dir::container_spec::OnUnlimited;
 use crate::job_dir::injection::{InjectionPolicy, Wrapper};
 use crate::model::idle::Rule;
@@ -36,15 +38,115 @@ pub struct Config {
     /// Time between SIGTERM and SIGKILL when the daemon stops a job.
     pub grace: Duration,
     /// Retention of ended jobs.
-    pub retention: RetentionPolicy,
+    pub retention: Live<RetentionPolicy>,
     /// Rule for idle jobs that have no rule of their own.
     pub idle: Option<Rule>,
     pub confinement: Confinement,
     pub containers: Containers,
     /// Roles of users.
-    pub rules: Arc<Rules>,
+    pub rules: Live<Rules>,
     /// The front end to other queues.
     pub front_end: Option<FrontEnd>,
+    /// The options in force, and their origins.
+    pub configured: Configured,
+    /// Keys whose values in the file are not in force before the next start.
+    pub needs_restart: Vec<String>,
+}
+
+/// What a reload of the configuration file replaces, besides the roles.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub schedule: ScheduleConfig,
+    pub limits: Limits,
+    pub grace: Duration,
+    pub retention: RetentionPolicy,
+    pub idle: Option<Rule>,
+    pub on_bypass: BypassPolicy,
+    pub refuse_user_namespaces: bool,
+    pub containers: Containers,
+}
+
+impl Settings {
+    /// The settings of these options, on a node with so many GPUs.
+    ///
+    /// # Errors
+    /// [`divvy_api::v1::ErrorCode::Usage`] for a rule about idle jobs that no daemon can follow.
+    pub fn of(options: &DaemonOptions, gpus: u32) -> Result<Self, Error> {
+        let queues = options.queues.clone();
+        let queues = match options.gives_all_gpus_to_one_job() {
+            true => all_to_one(queues, gpus),
+            false => queues,
+        };
+        Ok(Self {
+            schedule: ScheduleConfig {
+                queues: with_default(queues),
+                order: options.order,
+                backfill: options.backfill,
+                preemption: options.preemption,
+            },
+            limits: Limits {
+                max_jobs: options.limits.max_jobs,
+                max_texts: options.limits.max_texts.unwrap_or(u64::MAX),
+                max_log_bytes: options.limits.log_size,
+            },
+            grace: options.grace,
+            retention: options.retention,
+            idle: options.idle.map(Rule::of).transpose()?,
+            on_bypass: options.bypass_policy(),
+            refuse_user_namespaces: options.refuse_user_namespaces,
+            containers: Containers {
+                default: options.containers.default.clone(),
+                on_unlimited: match options.containers.deny_unlimited {
+                    true => OnUnlimited::Deny,
+                    false => OnUnlimited::Warn,
+                },
+                cdi: options.containers.cdi_dir.clone(),
+            },
+        })
+    }
+}
+
+/// Gives all GPUs to each job of a queue without an amount.
+fn all_to_one(queues: Vec<QueueSpec>, gpus: u32) -> Vec<QueueSpec> {
+    let all = NonZeroU32::new(gpus).map(Amount::Whole);
+    let whole = |spec: QueueSpec| QueueSpec {
+        amount: spec.amount.or(all),
+        ..spec
+    };
+    queues.into_iter().map(whole).collect()
+}
+
+fn with_default(mut queues: Vec<QueueSpec>) -> Vec<QueueSpec> {
+    let default = QueueName::default_queue();
+    if !queues.iter().any(|spec| spec.name == default) {
+        queues.push(QueueSpec::open(default));
+    }
+    queues
+}
+
+impl Config {
+    /// Takes over the settings of a reloaded file. Readers of retention and roles see them at once.
+    pub fn adopt(&mut self, settings: Settings, rules: Rules) {
+        let Settings {
+            schedule,
+            limits,
+            grace,
+            retention,
+            idle,
+            on_bypass,
+            refuse_user_namespaces,
+            containers,
+        } = settings;
+        self.schedule = schedule;
+        self.limits = limits;
+        self.grace = grace;
+        self.retention.set(retention);
+        self.idle = idle;
+        self.confinement.on_bypass = on_bypass;
+        self.confinement.refuse_user_namespaces = refuse_user_namespaces;
+        self.containers = containers;
+        self.rules.set(rules);
+    }
 }
 
 /// The node and its GPUs.

@@ -34,6 +34,7 @@ pub mod mailbox;
 mod mig;
 mod observe;
 pub mod query;
+pub mod reload;
 pub mod request;
 mod run_as;
 pub(in crate::controller) mod runtime;
@@ -236,7 +237,11 @@ impl Controller {
             job_sync::sync_job(state, fx, io, id)?;
         }
         for message in messages {
-            dispatch::handle(state, fx, io, message)?;
+            match message {
+                // The one message that changes the configuration, for all messages after it.
+                Message::Reload { read, reply } => reload::reload(state, fx, io, *read, reply)?,
+                message => dispatch::handle(state, fx, io, message)?,
+            }
         }
         if ticks {
             tick::sweep(state, fx, io)?;

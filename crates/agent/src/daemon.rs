@@ -19,17 +19,16 @@ use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::TcpListener as StdTcpListener;
-use std::num::NonZeroU32;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use divvy_api::daemon::{DaemonOptions, ListenOptions};
+use divvy_api::daemon::{Configured, ListenOptions};
 use divvy_api::home::{Home, HomeError};
 use divvy_api::v1::{Error, ErrorCode, JournalFile};
-use divvy_core::{Amount, GpuSelection, GpuUuid, JobId, Mode, QueueName, QueueSpec, can_ever_fit};
+use divvy_core::{GpuSelection, GpuUuid, JobId, Mode};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, oneshot};
@@ -38,29 +37,27 @@ use tracing_subscriber::EnvFilter;
 use crate::checkpoint::CheckpointOps;
 use crate::compute::ComputeScheduler;
 use crate::config::simulated_gpus;
-use crate::config::{
-    Config, Confinement, Containers, Limits, NodeConfig, ScheduleConfig, Simulated,
-};
+use crate::config::{Config, Confinement, NodeConfig, Settings, Simulated};
 use crate::container::{engine, gc};
 use crate::controller::mailbox::{Mailbox, Message, mailbox};
+use crate::controller::reload::{self, Reloader};
 use crate::controller::{Controller, ControllerParts};
 use crate::daemon::bootstrap::NodeInventory;
 use crate::gpu::mig::Workers;
 use crate::gpu::{Device, Observation, ObservedGpu};
 use crate::host::cgroup;
 use crate::host::error::{error_chain, internal};
+use crate::host::live::Live;
 use crate::host::log_trim;
 use crate::host::process::Process;
 use crate::http::socket::Socket;
 use crate::http::{self, Api};
 use crate::job_dir::container_spec;
-use crate::job_dir::container_spec::OnUnlimited;
 use crate::journal::backup::{self, Backups};
 use crate::journal::recover;
 use crate::journal::retention::Pruner;
 use crate::journal::{self, Store, StoreError};
 use crate::model::gpu_mode::effective_mode;
-use crate::model::idle::Rule;
 use crate::supervisor::watch::Watch;
 pub use front_end::FrontEndTask;
 use front_end::RunningFrontEnd;
@@ -85,7 +82,8 @@ const EVENT_BACKLOG: usize = 4096;
 /// # Errors
 /// [`ErrorCode::Conflict`] when this home has a daemon, [`ErrorCode::Usage`] and [`ErrorCode::NeverFits`] for arguments
 /// that do not fit the node, [`ErrorCode::Internal`] for what the machine lacks.
-pub fn daemon(options: DaemonOptions, beside: Option<FrontEndTask>) -> Result<(), Error> {
+pub fn daemon(configured: Configured, beside: Option<FrontEndTask>) -> Result<(), Error> {
+    let options = &configured.options;
     // First of all, so that no supervisor, job or detached daemon inherits open files of the shell or script.
     divvy_fork::mark_close_on_exec().map_err(|error| {
         internal(
@@ -93,7 +91,7 @@ pub fn daemon(options: DaemonOptions, beside: Option<FrontEndTask>) -> Result<()
             &error,
         )
     })?;
-    let doors = Listeners::of(&options.listen)?;
+    let doors = Listeners::of(options)?;
     let home = listen::home(&options.listen)?;
     if options.detached {
         return detach::start(&home);
@@ -114,16 +112,20 @@ pub fn daemon(options: DaemonOptions, beside: Option<FrontEndTask>) -> Result<()
              the same limits"
         );
     }
+    if let Some(file) = configured.file() {
+        tracing::info!(file = %file.display(), "read the configuration file");
+    }
     let _lock = lock(&home)?;
-    serve(options, home, simulated, (doors, beside))
+    serve(configured, home, simulated, (doors, beside))
 }
 
 fn serve(
-    options: DaemonOptions,
+    configured: Configured,
     home: Home,
     simulated: Option<Simulated>,
     (doors, beside): (Listeners, Option<FrontEndTask>),
 ) -> Result<(), Error> {
+    let options = &configured.options;
     let (store, recovered) =
         open_journal(&home).map_err(|error| backup::unusable(&home, &error))?;
     let living = store.living().map_err(|error| from_store(&error))?;
@@ -136,12 +138,8 @@ fn serve(
     let managed = select(&options.gpus, &node.observation)?;
     let devices = devices(&node, &store, &managed)?;
     let count = u32::try_from(managed.len()).unwrap_or(u32::MAX);
-    let on_bypass = options.bypass_policy();
-    let queues = with_default(match options.gives_all_gpus_to_one_job() {
-        true => all_to_one(options.queues, count),
-        false => options.queues,
-    });
-    check_queues(&queues, &devices)?;
+    let settings = Settings::of(options, count)?;
+    reload::check_queues(&configured, &settings.schedule.queues, &devices)?;
     let observer = Arc::new(node.observer());
     let NodeInventory {
         programs,
@@ -165,36 +163,22 @@ fn serve(
             simulated,
         },
         programs,
-        schedule: ScheduleConfig {
-            queues,
-            order: options.order,
-            backfill: options.backfill,
-            preemption: options.preemption,
-        },
-        limits: Limits {
-            max_jobs: options.limits.max_jobs,
-            max_texts: options.limits.max_texts.unwrap_or(u64::MAX),
-            max_log_bytes: options.limits.log_size,
-        },
-        grace: options.grace,
-        retention: options.retention,
-        idle: options.idle.map(Rule::of).transpose()?,
+        schedule: settings.schedule,
+        limits: settings.limits,
+        grace: settings.grace,
+        retention: Live::new(settings.retention),
+        idle: settings.idle,
         confinement: Confinement {
-            on_bypass,
-            refuse_user_namespaces: options.refuse_user_namespaces,
+            on_bypass: settings.on_bypass,
+            refuse_user_namespaces: settings.refuse_user_namespaces,
             cgroup_parent: cgroup::job_cgroup_prefix(&container_spec::instance(home.state())),
         },
-        containers: Containers {
-            default: options.containers.default,
-            on_unlimited: match options.containers.deny_unlimited {
-                true => OnUnlimited::Deny,
-                false => OnUnlimited::Warn,
-            },
-            cdi: options.containers.cdi_dir,
-        },
+        containers: settings.containers,
         home,
-        rules: Arc::clone(&doors.rules),
+        rules: doors.rules.clone(),
         front_end: beside.as_ref().map(|beside| beside.about.clone()),
+        needs_restart: Vec::new(),
+        configured,
     };
 
     let (mailbox, messages) = mailbox();
@@ -216,7 +200,7 @@ fn serve(
     );
     let pruner = Pruner::new(
         config.home.clone(),
-        config.retention,
+        config.retention.clone(),
         prune_requests(&mailbox),
     );
     let home = Arc::new(config.home.clone());
@@ -234,6 +218,9 @@ fn serve(
         checkpoint_ops,
         recovered: u32::try_from(recovered.len()).unwrap_or(u32::MAX),
     };
+    let source = parts.config.configured.source().clone();
+    // The first message: calls find the projects of the file.
+    mailbox.post(Message::DefineProjects);
     let mut controller = Controller::new(parts).map_err(|error| from_store(&error))?;
     if let Some(job) = controller.job_of_earlier_build() {
         let why = format!(
@@ -283,6 +270,7 @@ fn serve(
         rules: doors.rules,
         me: doors.me,
         token: doors.token,
+        reloader: Arc::new(Reloader::new(source, mailbox.clone())),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -397,8 +385,16 @@ async fn serve_until_stopped(
         watch(SignalKind::terminate())?,
         watch(SignalKind::interrupt())?,
     );
-    // A closed terminal is no reason to stop serving.
-    let _hangup = watch(SignalKind::hangup())?;
+    // Nor is a closed terminal a reason to stop serving.
+    let mut hangup = watch(SignalKind::hangup())?;
+    let reloader = Arc::clone(&api.reloader);
+    let reloads = async move {
+        while hangup.recv().await.is_some() {
+            // The reloader logs the result.
+            let _ = reloader.reload().await;
+        }
+        std::future::pending().await
+    };
     let notify = Notify::from_env();
     notify.ready();
     let stopped = |served: io::Result<()>| {
@@ -410,6 +406,7 @@ async fn serve_until_stopped(
     let mut serving = std::pin::pin!(http::serve(api, local, tcp));
     let (by, left) = tokio::select! {
         () = notify.watch(mailbox.clone()) => return Ok(ServeEnd::Stopped),
+        () = reloads => return Ok(ServeEnd::Stopped),
         served = &mut serving => return stopped(served),
         ended = &mut cycle_end => return journal_failed(ended),
         left = beside.ended() => ("end of the front end", Some(left)),
@@ -460,24 +457,6 @@ fn select(selection: &GpuSelection, observation: &Observation) -> Result<Vec<u32
         .map_err(|error| Error::new(ErrorCode::Usage, error.to_string()).hint(error.hint()))
 }
 
-/// Gives all GPUs to each job of a queue without an amount.
-fn all_to_one(queues: Vec<QueueSpec>, gpus: u32) -> Vec<QueueSpec> {
-    let all = NonZeroU32::new(gpus).map(Amount::Whole);
-    let whole = |spec: QueueSpec| QueueSpec {
-        amount: spec.amount.or(all),
-        ..spec
-    };
-    queues.into_iter().map(whole).collect()
-}
-
-fn with_default(mut queues: Vec<QueueSpec>) -> Vec<QueueSpec> {
-    let default = QueueName::default_queue();
-    if !queues.iter().any(|spec| spec.name == default) {
-        queues.push(QueueSpec::open(default));
-    }
-    queues
-}
-
 /// The GPUs to serve, and those that jobs of an earlier daemon still hold: seen, shown, never given out.
 fn devices(node: &NodeInventory, store: &Store, managed: &[u32]) -> Result<Vec<Device>, Error> {
     let living = store.living().map_err(|error| from_store(&error))?;
@@ -501,26 +480,6 @@ fn devices(node: &NodeInventory, store: &Store, managed: &[u32]) -> Result<Vec<D
         device.mode.requested = wanted.get(&device.gpu.uuid).copied();
     }
     Ok(devices)
-}
-
-/// Refuses a queue of jobs that can never start, since it would block all later queues for ever.
-fn check_queues(queues: &[QueueSpec], devices: &[Device]) -> Result<(), Error> {
-    let gpus: Vec<_> = devices.iter().map(Device::unoccupied).collect();
-    for QueueSpec { name, amount } in queues {
-        let Some(amount) = amount else { continue };
-        can_ever_fit(&gpus, &(*amount).into()).map_err(|never| {
-            let hint = never.hint();
-            Error::new(
-                ErrorCode::NeverFits,
-                format!(
-                    "queue {name}={amount} cannot start any job: {}",
-                    never.message
-                ),
-            )
-            .hint(hint)
-        })?;
-    }
-    Ok(())
 }
 
 /// Refuses the machine's GPUs while its system daemon serves them from another home: neither counts the other's jobs.

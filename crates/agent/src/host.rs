@@ -11,6 +11,7 @@ pub mod clock;
 pub mod disk;
 pub mod error;
 pub mod failpoint;
+pub mod live;
 pub mod log_trim;
 pub mod machine;
 pub mod mig_device_nodes;

@@ -47,9 +47,11 @@ use tokio::sync::{Semaphore, broadcast};
 use crate::auth::{Caller, Rules, Verb};
 use crate::controller::mailbox::{Mailbox, Message};
 use crate::controller::query::reference::JobRef;
+use crate::controller::reload::Reloader;
 use crate::gpu::Observer;
 use crate::host::account::UserAccount;
 use crate::host::error::error_chain;
+use crate::host::live::Live;
 use crate::journal;
 use crate::model::policy::check_priority;
 use crate::model::recommend::{self, RunFilter};
@@ -80,11 +82,12 @@ pub struct Api {
     pub events: broadcast::Sender<v1::Event>,
     pub home: Arc<Home>,
     pub observer: Arc<Observer>,
-    pub rules: Arc<Rules>,
+    pub rules: Live<Rules>,
     /// The daemon's own user.
     pub me: UserAccount,
     /// The bearer token that allows calls over TCP.
     pub token: Option<Token>,
+    pub reloader: Arc<Reloader>,
 }
 
 /// Serves until the future is dropped.
@@ -107,6 +110,8 @@ pub async fn serve(
         .route("/v1/mig/plan", post(mig_plan))
         .route("/v1/mig/gc", post(mig_gc))
         .route("/v1/queues", get(queues))
+        .route("/v1/config", get(config))
+        .route("/v1/config/reload", post(reload_config))
         .route("/v1/projects", get(projects))
         .route("/v1/usage", get(usage::usages))
         .route(
@@ -267,6 +272,15 @@ async fn projects(State(api): State<Api>) -> Answer<v1::Project> {
             .query(|queries| Ok(queries.list_projects()))
             .await?,
     )
+}
+
+async fn config(State(api): State<Api>) -> Answer<v1::ConfigValue> {
+    let values = api.mailbox.query(|queries| Ok(queries.config()));
+    list("ConfigList", values.await?)
+}
+
+async fn reload_config(State(api): State<Api>) -> Answer<v1::ConfigReload> {
+    list("ConfigReload", vec![api.reloader.reload().await?])
 }
 
 async fn tend(api: &Api, name: String, act: ProjectAct) -> Answer<v1::Project> {

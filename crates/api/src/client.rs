@@ -39,10 +39,10 @@ use crate::home::system;
 use crate::route::LOG_FROM;
 use crate::v1::brief::Lines;
 use crate::v1::{
-    Advice, Brief, Claim, Confirm, DockerArgs, Error, ErrorBody, ErrorCode, Event, Exec, Gpu,
-    GpuChange, GpuChanged, HeldClaim, Job, List, MigGc, MigInstance, MigPlacement, MigPlanned,
-    MigWanted, Node, Oom, Project, ProjectChange, Queue, Resize, Signal, SignalJob, Submit,
-    Suspend, Usage, Why,
+    Advice, Brief, Claim, ConfigReload, ConfigValue, Confirm, DockerArgs, Error, ErrorBody,
+    ErrorCode, Event, Exec, Gpu, GpuChange, GpuChanged, HeldClaim, Job, List, MigGc, MigInstance,
+    MigPlacement, MigPlanned, MigWanted, Node, Oom, Project, ProjectChange, Queue, Resize, Signal,
+    SignalJob, Submit, Suspend, Usage, Why,
 };
 
 pub use exec::{ExecInput, ExecOutput};
@@ -210,6 +210,19 @@ impl Client {
             encoded(by)
         ))
         .await
+    }
+
+    /// Values of the configuration in force.
+    pub async fn config(&self) -> Result<Vec<ConfigValue>, Error> {
+        self.list("/v1/config").await
+    }
+
+    /// Has the daemon read its configuration file again.
+    pub async fn reload_config(&self) -> Result<ConfigReload, Error> {
+        let answer = self
+            .call(Method::POST, "/v1/config/reload", Bytes::new())
+            .await?;
+        only(self.items(answer).await?)
     }
 
     /// Makes a project.

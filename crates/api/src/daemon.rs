@@ -3,20 +3,38 @@
 //! The command line fills [`DaemonOptions`], and the agent reads it. The serde form is that of a configuration file:
 //! kebab-case names, a table for each group, durations such as `90d`, sizes such as `64MiB` or `none`. An absent field
 //! has its default.
+//!
+//! | module | contains |
+//! |---|---|
+//! | [`keys`] | the list of keys: flags, and whether a reload applies them |
+//! | [`file`] | the parser of a file, with line and column of each problem |
+//! | `check` | the rules for values, alone and together |
+//! | [`source`] | the file's place, its reading, and the flags that win over it |
 
+mod check;
+pub mod file;
+pub mod keys;
+mod projects;
+mod roles;
+pub mod source;
 mod text;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use divvy_core::reconcile::BypassPolicy;
-use divvy_core::{GpuSelection, Order, Preemption, QueueSpec};
+use divvy_core::{GpuSelection, Order, Preemption, ProjectName, QueueSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::v1::{Container, Idle};
 
-pub use text::parse_duration;
+pub use file::{ConfigError, Place, Problem};
+pub use projects::ProjectOptions;
+pub use roles::{Commands, Others, Principal, Role, RoleOptions};
+pub use source::{Configured, Origin, Source};
+pub use text::{is_sim, parse_duration};
 
 /// Time between SIGTERM and SIGKILL.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(10);
@@ -40,6 +58,7 @@ pub struct DaemonOptions {
     #[serde(with = "text::gpus")]
     pub gpus: GpuSelection,
     /// In the order in which the daemon serves them. The daemon appends the queue `default` if it is absent.
+    #[serde(with = "text::queues")]
     pub queues: Vec<QueueSpec>,
     pub order: Order,
     pub backfill: bool,
@@ -55,7 +74,7 @@ pub struct DaemonOptions {
     #[serde(with = "text::duration")]
     pub grace: Duration,
     /// Rule for jobs that do not use their GPUs.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(with = "text::idle", skip_serializing_if = "Option::is_none")]
     pub idle: Option<Idle>,
     /// See [`DaemonOptions::bypass_policy`] for the default.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,6 +88,12 @@ pub struct DaemonOptions {
     /// The ClearML front end, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clearml: Option<ClearMlOptions>,
+    /// Roles of users; without them, and without [`ListenOptions::access`], root is admin and all others are users.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub roles: Option<RoleOptions>,
+    /// Projects that the file defines; commands define others.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub projects: BTreeMap<ProjectName, ProjectOptions>,
 }
 
 impl Default for DaemonOptions {
@@ -90,6 +115,8 @@ impl Default for DaemonOptions {
             retention: RetentionPolicy::default(),
             containers: ContainerOptions::default(),
             clearml: None,
+            roles: None,
+            projects: BTreeMap::new(),
         }
     }
 }
@@ -117,7 +144,8 @@ impl DaemonOptions {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct ListenOptions {
-    /// Serve every user of the machine.
+    /// Serve every user of the machine. It decides which file is read, so no file contains it.
+    #[serde(skip)]
     pub system: bool,
     /// Serve the machine's GPUs although the system's daemon serves them too.
     pub beside_system: bool,
@@ -221,10 +249,12 @@ pub struct ClearMlOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config_file: Option<PathBuf>,
     pub create_queue: bool,
-    /// Queues of the server, in the order in which the daemon polls them; empty: the server's default queue.
+    /// Queues of the server, in the order in which the daemon polls them; empty: the server's default queue. They are
+    /// the names of [`DaemonOptions::queues`].
+    #[serde(skip)]
     pub queues: Vec<String>,
     /// The value of `--gpus` without blanks. The names of workers contain it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip)]
     pub gpus: Option<String>,
     /// Every task has its own slot; otherwise one task runs at a time, on all GPUs.
     pub dynamic: bool,

@@ -41,6 +41,8 @@ pub fn document() -> Value {
         add::<v1::Project>,
         add::<v1::ProjectChange>,
         add::<v1::Usage>,
+        add::<v1::ConfigValue>,
+        add::<v1::ConfigReload>,
         add::<v1::DockerArgs>,
         add::<v1::Claim>,
         add::<v1::HeldClaim>,

@@ -192,6 +192,25 @@ pub const ROUTES: &[Route] = &[
         )
     },
     get(
+        "/v1/config",
+        "Values of the configuration in force, with the origin of each",
+        Answer::List {
+            of: "ConfigValue",
+            kind: "ConfigList",
+        },
+    ),
+    Route {
+        method: "POST",
+        ..get(
+            "/v1/config/reload",
+            "Read the configuration file again. If anything in it is wrong, nothing changes",
+            Answer::List {
+                of: "ConfigReload",
+                kind: "ConfigReload",
+            },
+        )
+    },
+    get(
         "/v1/projects",
         "Projects with their quotas and use",
         PROJECTS,

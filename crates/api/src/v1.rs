@@ -7,6 +7,7 @@ pub mod advice;
 pub mod brief;
 pub mod bypass;
 pub mod claim;
+pub mod config;
 pub mod confirm;
 pub mod container;
 mod convert;
@@ -28,6 +29,7 @@ pub use advice::Advice;
 pub use brief::Brief;
 pub use bypass::{Bypass, BypassAction, BypassWay};
 pub use claim::{Claim, ClaimDevice, ClaimInstance, HeldClaim, JobClaim, MigPlacement};
+pub use config::{ConfigOrigin, ConfigReload, ConfigValue};
 pub use confirm::{Confirm, Confirmation};
 pub use container::{Container, DockerArgs, Starter};
 pub use doctor::{Finding, FindingStatus};
@@ -63,7 +65,8 @@ pub const SCHEMA: &str = "divvy/v1";
 pub struct List<T> {
     pub schema: String,
     /// `JobList`, `GpuList`, `QueueList`, `EventList`, `Why`, `Node`, `Selftest`, `Doctor`, `Oom`, `AdviceList`,
-    /// `MigInstanceList`, `MigPlan`, `GpuChange`, `DockerArgs`, `ProjectList`, `UsageList`, `ClaimList`, `MigPlacementList`.
+    /// `MigInstanceList`, `MigPlan`, `GpuChange`, `DockerArgs`, `ProjectList`, `UsageList`, `ClaimList`, `MigPlacementList`,
+    /// `ConfigList`, `ConfigReload`.
     pub kind: String,
     pub items: Vec<T>,
 }

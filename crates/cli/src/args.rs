@@ -6,8 +6,10 @@
 mod admin;
 mod attach;
 mod clearml;
+mod config;
 mod files;
 mod help;
+mod init;
 mod project;
 mod simulate;
 mod terms;
@@ -28,8 +30,10 @@ use crate::script::JobFile;
 pub use admin::{Admin, AdminGpu, AdminJournal, AdminMig, JournalOf, MigGc, MigPlan};
 pub use attach::{Attach, Exec, Shell};
 pub use clearml::{ClearMl, Stock};
+pub use config::{ConfigCheck, ConfigReload, ConfigShow, ConfigVerb};
 pub use files::{OpenMode, Written};
 pub use help::command;
+pub use init::AdminInit;
 pub use project::{AdminProject, ProjectArgs, RemoveProject};
 pub use simulate::Simulate;
 pub use terms::{IdleWord, TermArgs};
@@ -49,7 +53,11 @@ pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
 /// # Errors
 /// As [`parse`].
 pub fn checked(mut parser: clap::Command, words: &[OsString]) -> Result<Cli, clap::Error> {
-    let cli = Cli::from_arg_matches(&parser.try_get_matches_from_mut(words)?)?;
+    let matches = parser.try_get_matches_from_mut(words)?;
+    let mut cli = Cli::from_arg_matches(&matches)?;
+    if let Verb::Daemon(daemon) = &mut cli.verb {
+        daemon.given = given(&matches);
+    }
     if let Verb::Submit(submit) = &cli.verb
         && let Some(why) = submit.contradiction()
     {
@@ -60,6 +68,19 @@ pub fn checked(mut parser: clap::Command, words: &[OsString]) -> Result<Cli, cla
         });
     }
     Ok(cli)
+}
+
+/// Names of the flags of `daemon` that are on the command line, without the dashes. The other values are defaults, over
+/// which the configuration file takes precedence.
+fn given(matches: &clap::ArgMatches) -> Vec<String> {
+    let Some((_, matches)) = matches.subcommand() else {
+        return Vec::new();
+    };
+    let is_given = |id: &&clap::Id| {
+        matches.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine)
+    };
+    let name = |id: &clap::Id| id.as_str().replace('_', "-");
+    matches.ids().filter(is_given).map(name).collect()
 }
 
 #[derive(Debug, Parser)]
@@ -169,6 +190,9 @@ pub enum Verb {
     Resume(Cancel),
     /// Serve queues on this machine's GPUs
     Daemon(Box<Daemon>),
+    /// Check, show and reload the daemon's configuration
+    #[command(subcommand)]
+    Config(ConfigVerb),
     /// Check GPUs, driver, limiter and daemon, and suggest what to fix
     Doctor(Doctor),
     /// Try to exceed a memory limit in many ways, and report the results
@@ -603,6 +627,12 @@ pub struct Suspend {
 #[derive(Debug, Args)]
 #[command(override_usage = "divvy daemon [--gpus LIST] [--dynamic-gpus --queue NAME=AMOUNT…] …", after_help = help::DAEMON)]
 pub struct Daemon {
+    /// Configuration file; flags take precedence
+    ///
+    /// Read the configuration from this file; flags take precedence [default: DIVVY_CONFIG, else config.toml in
+    /// DIVVY_HOME, in /etc/divvy with --system, or in ~/.config/divvy]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// --queue NAME=AMOUNT sets the amount of its jobs
     ///
     /// Read each --queue as NAME=AMOUNT: the amount that each of its jobs gets
@@ -757,7 +787,12 @@ pub struct Daemon {
     /// Delete usage records after
     ///
     /// Delete usage records after this long
-    #[arg(long, value_name = "TIME", default_value = "400d")]
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "400d",
+        hide_short_help = true
+    )]
     pub keep_usage: String,
     /// warn, deny, kill [warn; with --system: kill]
     ///
@@ -781,6 +816,9 @@ pub struct Daemon {
     /// Whether `--debug` stands before the verb.
     #[arg(skip)]
     pub debug: bool,
+    /// Names of the flags on the command line, without the dashes.
+    #[arg(skip)]
+    pub given: Vec<String>,
 }
 
 /// The action for an image that the limiter cannot limit.
@@ -906,11 +944,7 @@ fn job(text: &str) -> Result<String, &'static str> {
 
 /// `a100-80gb:3`, several joined by commas. Which models there are is the simulator's to say.
 fn models(text: &str) -> Result<String, &'static str> {
-    let counted = |item: &str| {
-        let count = item.split_once(':').filter(|(model, _)| !model.is_empty());
-        count.is_some_and(|(_, count)| count.parse::<u32>().is_ok_and(|count| count > 0))
-    };
-    if text.split(',').all(counted) {
+    if divvy_api::daemon::is_sim(text) {
         Ok(text.to_owned())
     } else {
         Err("use MODEL:N, for example a100-80gb:3")

@@ -29,7 +29,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use divvy_api::daemon::DaemonOptions;
+use divvy_api::daemon::Configured;
 use divvy_api::standalone::{ProgramResult, StandaloneOptions};
 use divvy_api::v1::{Error, Finding, JournalFile};
 
@@ -41,7 +41,7 @@ use output::Stop;
 #[derive(Clone, Copy)]
 pub struct Backend {
     /// Serves until a signal; detached, returns once the daemon answers.
-    pub daemon: fn(DaemonOptions) -> Result<(), Error>,
+    pub daemon: fn(Configured) -> Result<(), Error>,
     /// Supervises the process of the job in this folder; the daemon starts it.
     pub supervise: fn(&Path) -> ExitCode,
     /// Makes standard input the controlling terminal and executes a program; a job's supervisor starts it.

@@ -5,6 +5,7 @@
 
 mod advice;
 mod arrays;
+mod config;
 mod describe;
 mod doctor;
 mod events;
@@ -21,8 +22,8 @@ mod usage;
 mod why;
 
 use divvy_api::v1::{
-    Advice, Event, Finding, Gpu, GpuChanged, Job, JournalFile, List, MigInstance, MigPlanned, Oom,
-    Project, Queue, Selftest, Usage, Why,
+    Advice, ConfigReload, ConfigValue, Event, Finding, Gpu, GpuChanged, Job, JournalFile, List,
+    MigInstance, MigPlanned, Oom, Project, Queue, Selftest, Usage, Why,
 };
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -30,6 +31,7 @@ use serde::Serialize;
 
 pub use advice::{advice, command_of};
 pub use arrays::{array_changed, describe_array, submitted_array};
+pub use config::{config, config_reload};
 pub use describe::describe;
 pub use doctor::findings;
 pub use events::{event_line, events};
@@ -121,6 +123,22 @@ impl Item for Project {
 
     fn name(&self) -> String {
         self.name.clone()
+    }
+}
+
+impl Item for ConfigValue {
+    const KIND: &'static str = "ConfigList";
+
+    fn name(&self) -> String {
+        self.key.clone()
+    }
+}
+
+impl Item for ConfigReload {
+    const KIND: &'static str = "ConfigReload";
+
+    fn name(&self) -> String {
+        self.file.clone().unwrap_or_default()
     }
 }
 

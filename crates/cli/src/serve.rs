@@ -2,16 +2,16 @@
 
 mod clearml;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use divvy_api::daemon::{
-    ContainerOptions, DaemonOptions, LimitOptions, ListenOptions, RetentionPolicy, parse_duration,
+    ContainerOptions, DaemonOptions, LimitOptions, ListenOptions, RetentionPolicy, Source,
+    parse_duration,
 };
 use divvy_api::v1::Container;
 use divvy_core::reconcile::BypassPolicy;
-use divvy_core::{
-    Bytes, GpuSelection, Order, Preemption, QueueName, QueueSpec, parse_gpus, parse_queues,
-};
+use divvy_core::{Bytes, GpuSelection, Order, Preemption, QueueSpec, parse_gpus, parse_queues};
 
 use crate::args::{self, OnUnlimitedImage, UserNamespaces};
 use crate::ask::terms::{idle, seconds};
@@ -21,11 +21,20 @@ use crate::output;
 
 pub use clearml::PASSWORD_FLAG;
 
+/// Returns the flags, and the place of the configuration file over which they take precedence.
+///
+/// # Errors
+/// As [`flags`].
+pub fn source(args: &args::Daemon) -> Result<Source> {
+    let given: Vec<&str> = args.given.iter().map(String::as_str).collect();
+    Ok(Source::new(flags(args)?, &given, args.config.clone()))
+}
+
 /// Returns the options that these flags describe.
 ///
 /// # Errors
 /// [`divvy_api::v1::ErrorCode::Usage`] with the wrong word and a correct one.
-pub fn daemon(args: &args::Daemon) -> Result<DaemonOptions> {
+fn flags(args: &args::Daemon) -> Result<DaemonOptions> {
     let gpus = match args.gpus.as_slice() {
         [] => GpuSelection::All,
         words => parse_gpus(words).map_err(|error| usage(error.to_string(), error.hint()))?,
@@ -52,7 +61,7 @@ pub fn daemon(args: &args::Daemon) -> Result<DaemonOptions> {
     let image = args.docker.as_deref().filter(|_| clearml.is_none());
     let defaults = DaemonOptions::default();
     let (limits, retention) = (defaults.limits, defaults.retention);
-    let mut options = DaemonOptions {
+    Ok(DaemonOptions {
         gpus,
         queues,
         order: match args.order_fairness {
@@ -101,11 +110,9 @@ pub fn daemon(args: &args::Daemon) -> Result<DaemonOptions> {
             cdi_dir: args.cdi_dir.clone(),
         },
         clearml,
-    };
-    if options.queues.is_empty() && options.gives_all_gpus_to_one_job() {
-        options.queues = vec![QueueSpec::open(QueueName::default_queue())];
-    }
-    Ok(options)
+        roles: None,
+        projects: BTreeMap::new(),
+    })
 }
 
 /// `--docker IMAGE FLAGS…`, in several words or in one.
@@ -173,6 +180,8 @@ fn warn_of_equals(queues: &[QueueSpec]) {
 mod tests {
     use std::ffi::OsString;
 
+    use divvy_api::daemon::keys::KEYS;
+
     use super::*;
     use crate::args::{Verb, parse};
     use crate::error_output::from_clap;
@@ -184,9 +193,68 @@ mod tests {
             .map_err(|error| from_clap(&error, &words))?
             .verb
         {
-            Verb::Daemon(args) => daemon(&args),
+            Verb::Daemon(args) => flags(&args),
             verb => panic!("not the daemon: {verb:?}"),
         }
+    }
+
+    /// Flags that describe one start or its words, and no value of a file.
+    const OF_ONE_START: &[&str] = &[
+        "check-bootstrap",
+        "clearml",
+        "config",
+        "cpu-only",
+        "detached",
+        "force-docker",
+        "foreground",
+        "git-pass",
+        "git-user",
+        "help",
+        "idle-action",
+        "log-level",
+        "optimize",
+        "services-mode",
+        "standalone-mode",
+        "status",
+        "stop",
+        "system",
+        "use-owner-token",
+    ];
+
+    #[test]
+    fn every_flag_of_the_daemon_wins_over_its_key() {
+        let command = crate::args::command();
+        let daemon = command.find_subcommand("daemon").unwrap();
+        let mut flags: Vec<String> = daemon
+            .get_arguments()
+            .map(|flag| flag.get_id().as_str().replace('_', "-"))
+            .collect();
+        let of_keys = KEYS.iter().flat_map(|key| key.flags).copied();
+        let mut known: Vec<String> = of_keys
+            .chain(OF_ONE_START.iter().copied())
+            .map(str::to_owned)
+            .collect();
+        flags.sort();
+        flags.dedup();
+        known.sort();
+        known.dedup();
+        flags.push("help".to_owned());
+        flags.sort();
+        flags.dedup();
+        assert_eq!(flags, known);
+    }
+
+    #[test]
+    fn the_flags_on_the_command_line_are_known() {
+        let words = "divvy daemon --keep 90d --docker --max-jobs=5 --order-fairness";
+        let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+        let Verb::Daemon(args) = parse(&words).unwrap().verb else {
+            panic!("not the daemon");
+        };
+        // A flag with its default value is given too.
+        let mut given = args.given;
+        given.sort();
+        assert_eq!(given, ["docker", "keep", "max-jobs", "order-fairness"]);
     }
 
     fn queues(daemon: &DaemonOptions) -> Vec<String> {

@@ -3,11 +3,13 @@
 mod admin;
 mod array_logs;
 mod attach;
+mod config;
 mod docker;
 mod doctor;
 mod exec;
 mod files;
 mod follow;
+mod init;
 mod journal;
 mod oom;
 mod projects;
@@ -78,6 +80,7 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
             block_on(stop::stop(&args.stop.unwrap_or_default()))
         }
         Verb::Daemon(args) => daemon(&args, backend),
+        Verb::Config(args) => config::config(args),
         Verb::Doctor(args) => doctor::doctor(&args, backend),
         Verb::Selftest(args) => selftest::selftest(&args, backend),
         Verb::Simulate(args) => simulate::simulate(&args),
@@ -168,8 +171,8 @@ fn reference(text: &str) -> &str {
 }
 
 fn daemon(args: &args::Daemon, backend: Backend) -> Outcome {
-    let daemon = serve::daemon(args)?;
-    (backend.daemon)(daemon)?;
+    let configured = serve::source(args)?.read();
+    (backend.daemon)(configured.map_err(|error| Error::from(&error))?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -8,7 +8,7 @@ mod stock;
 
 use std::process::ExitCode;
 
-use divvy_api::daemon::DaemonOptions;
+use divvy_api::daemon::Configured;
 use divvy_api::v1::Error;
 use divvy_cli::Backend;
 
@@ -31,7 +31,8 @@ fn main() -> ExitCode {
     divvy_cli::main(std::env::args_os(), backend)
 }
 
-fn daemon(options: DaemonOptions) -> Result<(), Error> {
+fn daemon(configured: Configured) -> Result<(), Error> {
+    let options = &configured.options;
     let mut front_end = None;
     if let Some(clearml) = options.clearml.clone() {
         stock::enter(&clearml)?;
@@ -41,5 +42,5 @@ fn daemon(options: DaemonOptions) -> Result<(), Error> {
             options.detached,
         )?);
     }
-    divvy_agent::daemon(options, front_end)
+    divvy_agent::daemon(configured, front_end)
 }

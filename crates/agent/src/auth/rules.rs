@@ -1,22 +1,16 @@
-//! The roles file: TOML that gives roles to users and groups, read once when the daemon starts.
-//!
-//! ```toml
-//! admin    = ["ana", "@wheel"]      # users by name or number, groups with @
-//! operator = [1004]
-//! others   = "user"                 # viewer, user, operator, admin, or none: they are refused
-//! commands = "owner"                # jobs' commands are visible to owner and operators, or to "all" users
-//! containers = "admin"              # the least role that may run containers
-//! ```
+//! The rules for callers: their roles, from the table `[roles]` of the configuration file or from an `--access` file with
+//! the same keys.
 
-use std::fs;
-use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use divvy_api::daemon::file::parse_roles;
+use divvy_api::daemon::source::read_named;
+use divvy_api::daemon::{
+    Commands, ConfigError, DaemonOptions, Others, Principal, Role, RoleOptions,
+};
 use divvy_api::v1::{Error, ErrorCode};
-use serde::Deserialize;
 
-use super::{Caller, Role};
+use super::Caller;
 use crate::host::account::UserAccount;
 
 /// The roles of users and groups.
@@ -25,108 +19,20 @@ pub struct Rules {
     /// The daemon's own user; with root an admin, regardless of the file.
     me: u32,
     is_private: bool,
-    file: File,
+    roles: RoleOptions,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct File {
-    admin: Vec<Principal>,
-    operator: Vec<Principal>,
-    user: Vec<Principal>,
-    viewer: Vec<Principal>,
-    others: Others,
-    commands: Commands,
-    containers: Role,
-}
-
-impl Default for File {
-    fn default() -> Self {
-        Self {
-            admin: Vec::new(),
-            operator: Vec::new(),
-            user: Vec::new(),
-            viewer: Vec::new(),
-            others: Others::User,
-            commands: Commands::Owner,
-            // The right to name the folders that a container mounts amounts to root's rights.
-            containers: Role::Admin,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Others {
-    None,
-    Viewer,
-    User,
-    Operator,
-    Admin,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Commands {
-    Owner,
-    All,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(untagged)]
-enum Principal {
-    Uid(u32),
-    /// A user, or with `@` a group.
-    Name(String),
-}
-
-impl Principal {
-    fn is(&self, account: &UserAccount) -> bool {
-        match self {
-            Self::Uid(uid) => account.uid == *uid,
-            Self::Name(name) => match name.strip_prefix('@') {
-                Some(group) => account
-                    .groups
-                    .iter()
-                    .any(|one| one.name == group || one.gid.to_string() == group),
-                None => account.name == *name,
-            },
-        }
-    }
-}
-
-/// Why the file gives no roles.
-#[derive(Debug, thiserror::Error)]
-pub enum RulesError {
-    #[error("cannot read {path}")]
-    Read { path: PathBuf, source: io::Error },
-    #[error("{path} belongs to uid {owner}, but the daemon runs as uid {me}")]
-    Owner { path: PathBuf, owner: u32, me: u32 },
-    #[error("{path} is writable by other users (mode {mode:o})")]
-    Open { path: PathBuf, mode: u32 },
-    #[error("{path} is not a valid file of roles: {why}")]
-    Wrong { path: PathBuf, why: String },
-}
-
-impl From<&RulesError> for Error {
-    fn from(error: &RulesError) -> Self {
-        let hint = match error {
-            RulesError::Read { .. } => {
-                "give --access the path of a readable file, or leave it out".to_owned()
-            }
-            RulesError::Owner { path, .. } => format!(
-                "change its owner to root or to the daemon's user: chown root {}",
-                path.display()
-            ),
-            RulesError::Open { path, .. } => format!(
-                "chmod go-w {}: users who can write the file can make themselves admins",
-                path.display()
-            ),
-            RulesError::Wrong { .. } => {
-                "the keys are admin, operator, user and viewer (lists of names, numbers and @groups), others, commands and containers".to_owned()
-            }
-        };
-        Self::new(ErrorCode::Usage, crate::host::error::error_chain(error)).hint(hint)
+/// Whether the principal of a list is this account, or a group of it.
+fn is(principal: &Principal, account: &UserAccount) -> bool {
+    match principal {
+        Principal::Uid(uid) => account.uid == *uid,
+        Principal::Name(name) => match name.strip_prefix('@') {
+            Some(group) => account
+                .groups
+                .iter()
+                .any(|one| one.name == group || one.gid.to_string() == group),
+            None => account.name == *name,
+        },
     }
 }
 
@@ -136,69 +42,49 @@ impl Rules {
         Self {
             me,
             is_private: true,
-            file: File {
+            roles: RoleOptions {
                 others: Others::None,
                 commands: Commands::All,
-                ..File::default()
+                ..RoleOptions::default()
             },
         }
     }
 
-    /// The rules of a daemon that serves every user and has no file.
-    pub fn open(me: u32) -> Self {
+    /// The rules of a daemon with these options.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Usage`] for an `--access` file that cannot be read, other users may write, or that is wrong.
+    pub fn of(options: &DaemonOptions, me: u32) -> Result<Self, Error> {
+        let listen = &options.listen;
+        match (&listen.access, &options.roles) {
+            _ if !listen.system => Ok(Self::private(me)),
+            (Some(path), _) => Self::read(path, me).map_err(|error| Error::from(&error)),
+            (None, Some(roles)) => Ok(Self::with(roles.clone(), me)),
+            (None, None) => Ok(Self::with(RoleOptions::default(), me)),
+        }
+    }
+
+    /// The rules of a daemon that serves every user by these roles.
+    pub fn with(roles: RoleOptions, me: u32) -> Self {
         Self {
             me,
             is_private: false,
-            file: File::default(),
+            roles,
         }
     }
 
     /// The rules of a daemon that serves every user by this file.
     ///
     /// # Errors
-    /// When it cannot be read, is not the daemon's own, others may write it, or it is not understood.
-    pub fn read(path: &Path, me: u32) -> Result<Self, RulesError> {
-        let failed = |source| RulesError::Read {
+    /// When it cannot be read, is not the daemon's own, others may write it, or it is wrong.
+    pub fn read(path: &Path, me: u32) -> Result<Self, ConfigError> {
+        let text = read_named(path, true)?;
+        let roles = parse_roles(&text).map_err(|problems| ConfigError {
             path: path.to_owned(),
-            source,
-        };
-        let file = fs::File::open(path).map_err(failed)?;
-        let meta = file.metadata().map_err(failed)?;
-        if meta.uid() != me && meta.uid() != 0 {
-            return Err(RulesError::Owner {
-                path: path.to_owned(),
-                owner: meta.uid(),
-                me,
-            });
-        }
-        if meta.mode() & 0o022 != 0 {
-            return Err(RulesError::Open {
-                path: path.to_owned(),
-                mode: meta.mode() & 0o7777,
-            });
-        }
-        let text = io::read_to_string(file).map_err(failed)?;
-        Self::parse(&text, me).map_err(|why| RulesError::Wrong {
-            path: path.to_owned(),
-            why,
-        })
-    }
-
-    fn parse(text: &str, me: u32) -> Result<Self, String> {
-        let file: File = toml::from_str(text).map_err(|error| error.message().to_owned())?;
-        let all = [&file.admin, &file.operator, &file.user, &file.viewer];
-        for who in all.into_iter().flatten() {
-            if let Principal::Name(name) = who
-                && name.trim_start_matches('@').is_empty()
-            {
-                return Err(format!("{name:?}: not a user or a group"));
-            }
-        }
-        Ok(Self {
-            me,
-            is_private: false,
-            file,
-        })
+            code: ErrorCode::Usage,
+            problems,
+        })?;
+        Ok(Self::with(roles, me))
     }
 
     /// Whether it serves its own user alone.
@@ -211,30 +97,13 @@ impl Rules {
         if account.uid == self.me || account.uid == 0 {
             return Some(Role::Admin);
         }
-        let File {
-            admin,
-            operator,
-            user,
-            viewer,
-            others,
-            ..
-        } = &self.file;
-        let lists = [
-            (admin, Role::Admin),
-            (operator, Role::Operator),
-            (user, Role::User),
-            (viewer, Role::Viewer),
-        ];
+        let lists = self.roles.lists();
         let named = lists
             .into_iter()
-            .find(|(list, _)| list.iter().any(|who| who.is(account)));
-        match (named, others) {
-            (Some((_, role)), _) => Some(role),
-            (None, Others::None) => None,
-            (None, Others::Viewer) => Some(Role::Viewer),
-            (None, Others::User) => Some(Role::User),
-            (None, Others::Operator) => Some(Role::Operator),
-            (None, Others::Admin) => Some(Role::Admin),
+            .find(|(_, list)| list.iter().any(|who| is(who, account)));
+        match named {
+            Some((role, _)) => Some(role),
+            None => self.roles.others.role(),
         }
     }
 
@@ -255,7 +124,7 @@ impl Rules {
         Ok(Caller {
             account,
             role,
-            can_see_all: self.file.commands == Commands::All,
+            can_see_all: self.roles.commands == Commands::All,
         })
     }
 
@@ -264,7 +133,7 @@ impl Rules {
     /// # Errors
     /// [`ErrorCode::NotAllowed`].
     pub fn may_contain(&self, caller: &Caller) -> Result<(), Error> {
-        let needed = self.file.containers;
+        let needed = self.roles.containers;
         if caller.role >= needed {
             return Ok(());
         }
@@ -273,7 +142,7 @@ impl Rules {
             needed.name()
         );
         Err(Error::new(ErrorCode::NotAllowed, why)
-            .hint("submit the job without an image; an admin can lower the role with `containers` in the daemon's --access file"))
+            .hint("submit the job without an image; an admin can lower the role with `containers` in the table [roles] of the daemon's configuration file"))
     }
 }
 
@@ -283,6 +152,15 @@ mod tests {
 
     use super::*;
     use crate::host::account::Group;
+
+    fn parsed(text: &str, me: u32) -> Option<Rules> {
+        let roles = parse_roles(text.as_bytes()).ok()?;
+        Some(Rules::with(roles, me))
+    }
+
+    fn open() -> Rules {
+        Rules::with(RoleOptions::default(), 0)
+    }
 
     fn account(uid: u32, name: &str, group: (u32, &str)) -> UserAccount {
         UserAccount {
@@ -304,7 +182,7 @@ mod tests {
             viewer = ["@students", "ana"]
             others = "none"
         "#;
-        let rules = Rules::parse(text, 990).unwrap();
+        let rules = parsed(text, 990).unwrap();
         for (account, role) in [
             (account(0, "root", (0, "root")), Some(Role::Admin)),
             (account(990, "divvy", (990, "divvy")), Some(Role::Admin)),
@@ -324,13 +202,13 @@ mod tests {
     #[test]
     fn without_a_file_others_are_users_and_on_a_private_daemon_nobody() {
         let other = account(1001, "ana", (100, "users"));
-        assert_eq!(Rules::open(0).role(&other), Some(Role::User));
+        assert_eq!(open().role(&other), Some(Role::User));
         let refused = Rules::private(1000).caller(other.clone()).unwrap_err();
         assert_eq!(refused.code, ErrorCode::NotAllowed);
-        let caller = Rules::open(0).caller(other).unwrap();
+        let caller = open().caller(other).unwrap();
         assert!(!caller.can_see(1002));
-        assert!(Rules::open(0).may_contain(&caller).is_err());
-        let rules = Rules::parse("containers = \"user\"\ncommands = \"all\"", 0).unwrap();
+        assert!(open().may_contain(&caller).is_err());
+        let rules = parsed("containers = \"user\"\ncommands = \"all\"", 0).unwrap();
         let caller = rules.caller(caller.account).unwrap();
         assert!(rules.may_contain(&caller).is_ok() && caller.can_see(1002));
     }
@@ -346,23 +224,29 @@ mod tests {
             "admin = [-1]",
             "containers = \"none\"",
         ] {
-            assert!(Rules::parse(wrong, 0).is_err(), "{wrong}");
+            assert!(parsed(wrong, 0).is_none(), "{wrong}");
         }
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("access.toml");
         let me = rustix::process::geteuid().as_raw();
-        assert!(matches!(
-            Rules::read(&path, me),
-            Err(RulesError::Read { .. })
-        ));
-        fs::write(&path, "others = \"viewer\"").unwrap();
-        fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+        let refused = |path: &Path| Error::from(&Rules::read(path, me).unwrap_err());
+        assert!(refused(&path).message.contains("cannot read"));
+        std::fs::write(&path, "others = \"viewer\"").unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
         assert!(Rules::read(&path, me).is_ok());
-        fs::set_permissions(&path, PermissionsExt::from_mode(0o664)).unwrap();
-        let error = Rules::read(&path, me).unwrap_err();
-        assert!(matches!(error, RulesError::Open { .. }));
-        let told = Error::from(&error);
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o664)).unwrap();
+        let told = refused(&path);
         assert_eq!(told.code, ErrorCode::Usage);
-        assert!(told.message.contains("access.toml") && told.hint.is_some());
+        assert!(told.message.contains("access.toml") && told.message.contains("writable"));
+        assert!(told.hint.is_some());
+        std::fs::write(&path, "\n  other = \"viewer\"").unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+        let told = refused(&path);
+        assert!(
+            told.message
+                .contains("access.toml:2:3: unknown key `other`"),
+            "{told}"
+        );
+        assert!(told.hint.is_some_and(|hint| hint.contains("`others`")));
     }
 }

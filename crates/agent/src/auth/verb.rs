@@ -96,6 +96,8 @@ pub fn known(method: &str, path: &str) -> Option<Verb> {
         ("POST", Some("v1"), Some("jobs"), None) => Some(Verb::Submit),
         ("POST", Some("v1"), Some("mig"), Some("gc")) => Some(Verb::CleanUp),
         ("PATCH", Some("v1"), Some("gpus"), Some(_))
+        | ("GET" | "HEAD", Some("v1"), Some("config"), None)
+        | ("POST", Some("v1"), Some("config"), Some("reload"))
         | ("POST" | "PUT" | "PATCH" | "DELETE", Some("v1"), Some("projects"), _) => {
             Some(Verb::Administer)
         }
@@ -167,6 +169,8 @@ mod tests {
             &[
                 "DELETE /v1/claims/{uid}",
                 "DELETE /v1/projects/{project}",
+                "GET /v1/config",
+                "POST /v1/config/reload",
                 "PATCH /v1/gpus/{gpu}",
                 "PATCH /v1/projects/{project}",
                 "PUT /v1/claims/{uid}",

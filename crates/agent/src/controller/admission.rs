@@ -2,6 +2,7 @@
 
 pub(in crate::controller) mod array;
 pub(in crate::controller) mod dependencies;
+pub(in crate::controller) mod file_projects;
 pub(in crate::controller) mod idempotency;
 pub(in crate::controller) mod on_behalf;
 pub(in crate::controller) mod projects;

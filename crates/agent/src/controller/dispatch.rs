@@ -4,7 +4,7 @@ use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::JobId;
 
 use crate::controller::admission::submit::SubmitOutcome;
-use crate::controller::admission::{array, projects, submit};
+use crate::controller::admission::{array, file_projects, projects, submit};
 use crate::controller::effects::{Effects, JobReply};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{
@@ -90,6 +90,9 @@ pub(super) fn handle(
             let result = array::act_on_array(state, fx, io, array, &act, &by)?;
             fx.replies.arrays.push((reply, result));
         }
+        Message::DefineProjects => file_projects::define(state, fx, io)?,
+        // The controller applies it itself, since it changes the configuration.
+        Message::Reload { .. } => {}
         Message::Project { name, act, reply } => {
             let result = projects::apply_project_act(state, fx, io, &name, &act)?;
             fx.replies.projects.push((reply, result));

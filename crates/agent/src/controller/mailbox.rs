@@ -11,8 +11,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use divvy_api::v1::{
-    Claim, Confirm, Error, ErrorCode, GpuChange, GpuChanged, Job, JobChange, MigGc, MigInstance,
-    Project, Resize, Submit,
+    Claim, ConfigReload, Confirm, Error, ErrorCode, GpuChange, GpuChanged, Job, JobChange, MigGc,
+    MigInstance, Project, Resize, Submit,
 };
 use divvy_core::JobId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -22,6 +22,7 @@ use crate::checkpoint;
 use crate::controller::effects::StateQuery;
 use crate::controller::query::job_summary::JobSummary;
 use crate::controller::query::queries::Queries;
+use crate::controller::reload::Reread;
 use crate::controller::request::{ArrayAct, Milestone, ProjectAct, Reply};
 use crate::gpu::mig::MigReport;
 use crate::gpu::sample::NodeSample;
@@ -73,6 +74,13 @@ pub enum Message {
         name: String,
         act: ProjectAct,
         reply: Reply<Project>,
+    },
+    /// Defines the projects of the configuration file at the start.
+    DefineProjects,
+    /// Applies the configuration file that was read again, or refuses it.
+    Reload {
+        read: Box<Result<Reread, Error>>,
+        reply: Reply<ConfigReload>,
     },
     /// Stops a job for good.
     Cancel {
@@ -182,6 +190,8 @@ impl Message {
             other @ (Self::Submit { .. }
             | Self::Cancel { .. }
             | Self::Array { .. }
+            | Self::DefineProjects
+            | Self::Reload { .. }
             | Self::ReleaseClaim { .. }
             | Self::Wait { .. }
             | Self::Query(_)

@@ -461,9 +461,10 @@ pub fn node(jobs: &Jobs, io: &Io) -> v1::Node {
         },
         backfill: io.config.schedule.backfill,
         home: io.config.home.state().display().to_string(),
-        system: !io.config.rules.is_private(),
+        system: !io.config.rules.get().is_private(),
         on_bypass: io.config.confinement.on_bypass.to_string(),
         front_end: io.config.front_end.clone(),
+        config_file: (io.config.configured.file()).map(|path| path.display().to_string()),
         default_image: (io.config.containers.default.as_ref())
             .map(|container| container.image.clone()),
         journal: Some(v1::Journal {

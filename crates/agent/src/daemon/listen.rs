@@ -3,9 +3,8 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
-use std::sync::Arc;
 
-use divvy_api::daemon::ListenOptions;
+use divvy_api::daemon::{DaemonOptions, ListenOptions};
 use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode};
 
@@ -14,6 +13,7 @@ use crate::auth::Rules;
 use crate::host::account::{UserAccount, UserLookupError};
 use crate::host::error::error_chain;
 use crate::host::error::internal;
+use crate::host::live::Live;
 use crate::host::rlimits;
 use crate::host::user;
 use crate::http::socket::Socket;
@@ -21,7 +21,7 @@ use crate::http::token::{self, Token};
 
 /// The listeners before they are opened: all their errors are found first.
 pub struct Listeners {
-    pub rules: Arc<Rules>,
+    pub rules: Live<Rules>,
     pub me: UserAccount,
     pub token: Option<Token>,
     listen: Option<SocketAddr>,
@@ -31,7 +31,8 @@ pub struct Listeners {
 impl Listeners {
     /// # Errors
     /// [`ErrorCode::Usage`] and [`ErrorCode::NotAllowed`] for what cannot be.
-    pub fn of(options: &ListenOptions) -> Result<Self, Error> {
+    pub fn of(all: &DaemonOptions) -> Result<Self, Error> {
+        let options = &all.listen;
         let (uid, gid) = (
             rustix::process::geteuid().as_raw(),
             rustix::process::getegid().as_raw(),
@@ -43,20 +44,7 @@ impl Listeners {
             )
             .hint("start it as root, or leave out --system for a daemon of your own"));
         }
-        let rules = match (&options.access, options.system) {
-            (None, false) => Rules::private(uid),
-            (None, true) => Rules::open(uid),
-            (Some(path), true) => Rules::read(path, uid).map_err(|error| Error::from(&error))?,
-            (Some(path), false) => {
-                let why = format!(
-                    "--access {} requires --system: this daemon serves its own user only",
-                    path.display()
-                );
-                return Err(
-                    Error::new(ErrorCode::Usage, why).hint("add --system, or leave out --access")
-                );
-            }
-        };
+        let rules = Rules::of(all, uid)?;
         let unknown = |error: UserLookupError| Error::new(ErrorCode::Internal, error_chain(&error));
         let mut me = UserAccount {
             name: user::name(),
@@ -68,7 +56,7 @@ impl Listeners {
             .map_err(unknown)?;
         let token = token(options, &rules, &me)?;
         Ok(Self {
-            rules: Arc::new(rules),
+            rules: Live::new(rules),
             me,
             token,
             listen: options.listen,

@@ -46,7 +46,7 @@ pub async fn authorize_request(
         caller.authorize(verb, JobRelation::None)?;
         return forward(request, caller, None, next).await;
     };
-    if api.rules.is_private() {
+    if api.rules.get().is_private() {
         // There is one user, who owns everything.
         return forward(request, caller, None, next).await;
     }
@@ -68,14 +68,14 @@ async fn authenticate(
     given: Option<&HeaderValue>,
 ) -> Result<Caller, ApiError> {
     match *peer {
-        Peer::Local { uid, .. } if api.rules.is_private() => {
+        Peer::Local { uid, .. } if api.rules.get().is_private() => {
             let me = || api.me.clone();
             // Root acts for the daemon's user: the real user is unknown.
             let account = match uid == 0 || uid == api.me.uid {
                 true => me(),
                 false => UserAccount { uid, ..me() },
             };
-            Ok(api.rules.caller(account)?)
+            Ok(api.rules.get().caller(account)?)
         }
         Peer::Local { uid, gid } => {
             // The user database may be on the network.
@@ -86,7 +86,7 @@ async fn authenticate(
                     .hint("check `getent passwd` and `id`; the daemon refuses all calls of this user until the user \
                            database responds")
             })?;
-            Ok(api.rules.caller(account)?)
+            Ok(api.rules.get().caller(account)?)
         }
         Peer::Token(ref conn) => {
             let Some(token) = api.token.as_ref().filter(|token| token.is(given)) else {

@@ -124,9 +124,10 @@ mod tests {
     use super::*;
     use crate::auth::{Role, Rules};
     use crate::host::account::UserAccount;
+    use divvy_api::daemon::RoleOptions;
 
     fn caller() -> Caller {
-        Rules::open(0)
+        Rules::with(RoleOptions::default(), 0)
             .caller(UserAccount::lookup(0, 0).unwrap())
             .unwrap()
     }

@@ -17,6 +17,7 @@ use divvy_core::JobId;
 
 use crate::host::clock::now;
 use crate::host::error::error_chain;
+use crate::host::live::Live;
 use crate::journal::{self, StoreError, UpTo, UserUpTo};
 use crate::model::retention::{self, RetentionPolicy, before};
 use logs::Logs;
@@ -49,7 +50,7 @@ pub type PruneSender = Box<dyn Fn(PruneBatch, PruneDone) + Send>;
 /// What the thread knows.
 pub struct Pruner {
     home: Home,
-    retention: RetentionPolicy,
+    retention: Live<RetentionPolicy>,
     request: PruneSender,
     /// Jobs with folders that cannot be removed, which the log has reported.
     undeletable: HashSet<JobId>,
@@ -59,7 +60,7 @@ pub struct Pruner {
 }
 
 impl Pruner {
-    pub fn new(home: Home, keep: RetentionPolicy, request: PruneSender) -> Self {
+    pub fn new(home: Home, keep: Live<RetentionPolicy>, request: PruneSender) -> Self {
         Self {
             home,
             retention: keep,
@@ -95,7 +96,8 @@ impl Pruner {
     /// Forgets all that is beyond what is kept now.
     fn prune(&mut self) -> Result<(), StoreError> {
         let database = self.home.database();
-        let beyond = retention::expired(&self.retention, now());
+        let policy = *self.retention.get();
+        let beyond = retention::expired(&policy, now());
         let cuts = journal::cuts(&database, beyond)?;
         loop {
             let most = FOUND + self.undeletable.len();
@@ -117,24 +119,21 @@ impl Pruner {
             self.users_over_limit = full;
         }
         let ended = journal::ended_jobs(&database)?;
-        self.logs.enforce_budget(
-            &self.home,
-            &ended,
-            self.retention.max_log_bytes.unwrap_or(u64::MAX),
-        );
-        let most = retention::max_events(&self.retention);
+        self.logs
+            .enforce_budget(&self.home, &ended, policy.max_log_bytes.unwrap_or(u64::MAX));
+        let most = retention::max_events(&policy);
         while let Some(to) = journal::events_beyond(&database, beyond.ended, most, ROWS)? {
             if !self.request_prune(PruneBatch::Events(to)) {
                 break;
             }
         }
-        let used = before(now(), self.retention.usage_for);
+        let used = before(now(), policy.usage_for);
         while let Some(to) = journal::usage_beyond(&database, used, ROWS)? {
             if !self.request_prune(PruneBatch::Usage(to)) {
                 break;
             }
         }
-        let most = retention::max_usages(&self.retention);
+        let most = retention::max_usages(&policy);
         loop {
             let users = journal::usages_beyond(&database, most, ROWS)?;
             if users.is_empty() || !self.request_prune(PruneBatch::UserUsage(users)) {

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use divvy_api::daemon::Configured;
 use divvy_api::home::Home;
 use divvy_api::v1::Event;
 use divvy_core::reconcile::BypassPolicy;
@@ -37,6 +38,7 @@ use crate::gpu::mig::{MigCommand, MigOutcome, Workers};
 use crate::gpu::{Device, Observer, Source};
 use crate::host::clock::Instant;
 use crate::host::disk::FreeSpace;
+use crate::host::live::Live;
 use crate::host::process::evidence::{KnownFile, KnownFiles};
 use crate::journal::recover;
 use crate::journal::{Store, StoreError};
@@ -269,7 +271,7 @@ fn config(home: &Home, manner: DaemonOptions) -> Config {
         },
         grace: Duration::from_secs(2),
         idle: None,
-        retention: crate::RetentionPolicy::default(),
+        retention: Live::new(crate::RetentionPolicy::default()),
         front_end: None,
         confinement: Confinement {
             on_bypass: BypassPolicy::Deny,
@@ -287,7 +289,9 @@ fn config(home: &Home, manner: DaemonOptions) -> Config {
             cdi: Some(home.state().join("cdi")),
             ..Containers::default()
         },
-        rules: Arc::new(rules(home)),
+        rules: Live::new(rules(home)),
+        configured: Configured::default(),
+        needs_restart: Vec::new(),
     }
 }
 

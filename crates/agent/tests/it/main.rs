@@ -6,6 +6,7 @@ mod arrays;
 mod aside;
 mod budgets;
 mod claims;
+mod config;
 mod confirm;
 mod crash;
 mod descriptors;

@@ -1,6 +1,9 @@
-//! Serde forms of durations, sizes and GPU lists in a configuration file: the texts that the flags accept.
+//! Serde forms of the values of a configuration file: the texts that the flags accept.
 
+use std::fmt;
 use std::time::Duration;
+
+use serde::de::{Error as DeError, Visitor};
 
 /// Parses a duration: `90s`, `5m`, `2h`, `1h30m`, `30d`. A day has 24 hours.
 pub fn parse_duration(text: &str) -> Option<Duration> {
@@ -9,28 +12,73 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     length.ok()?.try_into().ok()
 }
 
+/// Whether the text describes simulated GPUs: `a100-80gb:3`, several joined by commas. The simulator knows the models.
+pub fn is_sim(text: &str) -> bool {
+    let counted = |item: &str| {
+        let count = item.split_once(':').filter(|(model, _)| !model.is_empty());
+        count.is_some_and(|(_, count)| count.parse::<u32>().is_ok_and(|count| count > 0))
+    };
+    text.split(',').all(counted)
+}
+
+/// Separates an error from its hint in the message of a conversion, which has one text.
+pub(super) const HINT: char = '\u{1f}';
+
+/// An error of a conversion, with what to write instead.
+fn refused<E: DeError>(message: impl fmt::Display, hint: impl fmt::Display) -> E {
+    E::custom(format_args!("{message}{HINT}{hint}"))
+}
+
+/// A text, with the words for what is expected in its place.
+struct Text(&'static str);
+
+impl Visitor<'_> for Text {
+    type Value = String;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.0)
+    }
+
+    fn visit_str<E: DeError>(self, text: &str) -> Result<String, E> {
+        Ok(text.to_owned())
+    }
+}
+
 pub(super) mod duration {
     use std::time::Duration;
 
     use jiff::SignedDuration;
-    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+    use serde::{Deserializer, Serializer};
+
+    use super::Text;
+
+    const DAY_S: u64 = 24 * 3600;
 
     pub fn serialize<S: Serializer>(length: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        let seconds = length.as_secs();
+        if length.subsec_nanos() == 0 && seconds >= DAY_S && seconds.is_multiple_of(DAY_S) {
+            return to.collect_str(&format_args!("{}d", seconds / DAY_S));
+        }
         let length = SignedDuration::try_from(*length).unwrap_or(SignedDuration::MAX);
         to.collect_str(&format_args!("{length:#}"))
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        let text = String::deserialize(from)?;
+        let text = from.deserialize_str(Text("a duration such as \"90s\" or \"30d\""))?;
         super::parse_duration(&text).ok_or_else(|| {
-            D::Error::custom(format!("{text:?} is not a duration; use 90s, 2h or 30d"))
+            super::refused(
+                format_args!("{text:?} is not a duration"),
+                "use 90s, 2h or 30d",
+            )
         })
     }
 }
 
 pub(super) mod size {
     use divvy_core::Bytes;
-    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+    use serde::{Deserializer, Serializer};
+
+    use super::Text;
 
     const UNLIMITED: &str = "none";
 
@@ -43,18 +91,21 @@ pub(super) mod size {
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-        let text = String::deserialize(from)?;
+        let text = from.deserialize_str(Text("a size such as \"64M\", or \"none\""))?;
         if text == UNLIMITED {
             return Ok(None);
         }
-        let size: Bytes = text.parse().map_err(D::Error::custom)?;
+        let size = text.parse::<Bytes>();
+        let size = size.map_err(|error| super::refused(&error, error.hint()))?;
         Ok(Some(size.get()))
     }
 }
 
 pub(super) mod gpus {
     use divvy_core::{GpuSelection, parse_gpus};
-    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+    use serde::{Deserializer, Serializer};
+
+    use super::Text;
 
     pub fn serialize<S: Serializer>(gpus: &GpuSelection, to: S) -> Result<S::Ok, S::Error> {
         match gpus {
@@ -67,8 +118,177 @@ pub(super) mod gpus {
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<GpuSelection, D::Error> {
-        let text = String::deserialize(from)?;
-        parse_gpus(&[text]).map_err(D::Error::custom)
+        let text = from.deserialize_str(Text("\"all\" or a list such as \"0,2\""))?;
+        parse_gpus(&[text]).map_err(|error| {
+            let words = error.to_string();
+            // The error is that of the flag.
+            super::refused(
+                words.strip_prefix("--gpus: ").unwrap_or(&words),
+                error.hint(),
+            )
+        })
+    }
+}
+
+pub(super) mod queues {
+    use divvy_core::queue::QueueError;
+    use divvy_core::{QueueName, QueueSpec};
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// One queue: `NAME`, or `NAME=AMOUNT`.
+    struct Entry(QueueSpec);
+
+    // serde passes a reference to the field.
+    pub fn serialize<S: Serializer>(queues: &[QueueSpec], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(queues.iter().map(|queue| match &queue.amount {
+            Some(amount) => format!("{}={amount}", queue.name),
+            None => queue.name.to_string(),
+        }))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<QueueSpec>, D::Error> {
+        let queues = Vec::<Entry>::deserialize(from)?;
+        Ok(queues.into_iter().map(|Entry(queue)| queue).collect())
+    }
+
+    impl<'de> Deserialize<'de> for Entry {
+        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+            let text = String::deserialize(from)?;
+            let queue: Result<QueueSpec, QueueError> = match text.contains('=') {
+                true => text.parse(),
+                false => (text.parse::<QueueName>())
+                    .map(QueueSpec::open)
+                    .map_err(QueueError::from),
+            };
+            let queue = queue.map_err(|error| super::refused(&error, error.hint()))?;
+            Ok(Self(queue))
+        }
+    }
+}
+
+pub(super) mod idle {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::time::Duration;
+
+    use crate::v1::{Idle, IdleAction};
+
+    /// `{ after = "2h", action = "suspend" }`.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case", deny_unknown_fields)]
+    struct Entry {
+        #[serde(with = "super::duration")]
+        after: Duration,
+        #[serde(default = "notify")]
+        action: IdleAction,
+    }
+
+    fn notify() -> IdleAction {
+        IdleAction::Notify
+    }
+
+    // serde passes a reference to the field.
+    pub fn serialize<S: Serializer>(idle: &Option<Idle>, to: S) -> Result<S::Ok, S::Error> {
+        let text = idle.as_ref().map(|idle| Entry {
+            after: Duration::from_secs(idle.after_s),
+            action: idle.action,
+        });
+        text.serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Idle>, D::Error> {
+        let text = Entry::deserialize(from)?;
+        Ok(Some(Idle {
+            after_s: text.after.as_secs(),
+            action: text.action,
+        }))
+    }
+}
+
+/// GPUs as a number: `2`, `2.5` or `"2.5"`.
+mod number {
+    use std::fmt;
+
+    use divvy_core::Gpus;
+    use serde::de::{Error as DeError, Visitor};
+
+    pub struct Text {
+        pub expected: &'static str,
+    }
+
+    impl Visitor<'_> for Text {
+        type Value = String;
+
+        fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+            out.write_str(self.expected)
+        }
+
+        fn visit_i64<E: DeError>(self, number: i64) -> Result<String, E> {
+            Ok(number.to_string())
+        }
+
+        fn visit_u64<E: DeError>(self, number: u64) -> Result<String, E> {
+            Ok(number.to_string())
+        }
+
+        fn visit_f64<E: DeError>(self, number: f64) -> Result<String, E> {
+            Ok(number.to_string())
+        }
+
+        fn visit_str<E: DeError>(self, text: &str) -> Result<String, E> {
+            Ok(text.to_owned())
+        }
+    }
+
+    pub fn parse<E: DeError>(text: &str) -> Result<Gpus, E> {
+        text.parse()
+            .map_err(|error: divvy_core::units::GpusError| super::refused(&error, error.hint()))
+    }
+}
+
+pub(super) mod quota {
+    use divvy_core::Gpus;
+    use serde::{Deserializer, Serializer};
+
+    use super::number;
+
+    // serde passes a reference to the field.
+    pub fn serialize<S: Serializer>(gpus: &Gpus, to: S) -> Result<S::Ok, S::Error> {
+        let thousandths = gpus.thousandths();
+        match (thousandths % 1000, u32::try_from(thousandths)) {
+            (0, _) => to.serialize_u64(thousandths / 1000),
+            (_, Ok(thousandths)) => to.serialize_f64(f64::from(thousandths) / 1000.0),
+            (_, Err(_)) => to.collect_str(gpus),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Gpus, D::Error> {
+        let expected = "a number of GPUs, such as 2 or 2.5";
+        number::parse(&from.deserialize_any(number::Text { expected })?)
+    }
+}
+
+pub(super) mod limit {
+    use divvy_core::Gpus;
+    use serde::{Deserializer, Serializer};
+
+    use super::{number, quota};
+
+    const UNLIMITED: &str = "none";
+
+    // serde passes a reference to the field.
+    pub fn serialize<S: Serializer>(limit: &Option<Gpus>, to: S) -> Result<S::Ok, S::Error> {
+        match limit {
+            Some(gpus) => quota::serialize(gpus, to),
+            None => to.serialize_str(UNLIMITED),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Gpus>, D::Error> {
+        let expected = "a number of GPUs, such as 2 or 2.5, or \"none\"";
+        match from.deserialize_any(number::Text { expected })? {
+            text if text == UNLIMITED => Ok(None),
+            text => number::parse(&text).map(Some),
+        }
     }
 }
 

@@ -29,6 +29,9 @@ pub struct Node {
     /// Image for jobs that name none. Absent if such jobs run as plain processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_image: Option<String>,
+    /// Path of the configuration file that the daemon has read. Absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_file: Option<String>,
     /// Completeness of the journal when the daemon started.
     #[serde(default)]
     pub journal: Option<Journal>,

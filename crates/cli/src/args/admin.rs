@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use divvy_api::v1::GpuMode;
 
-use super::{AdminProject, Format, Read, help};
+use super::{AdminInit, AdminProject, Format, Read, help};
 
 #[derive(Debug, Subcommand)]
 pub enum Admin {
+    /// Write the configuration file, and start the daemon
+    Init(Box<AdminInit>),
     /// Change the mode of a GPU
     Gpu(AdminGpu),
     /// MIG instances: list them, plan further ones, remove idle ones

@@ -27,6 +27,7 @@ const GROUPS: &[(&str, &[&str])] = &[
         "Serve and check",
         &[
             "daemon",
+            "config",
             "doctor",
             "selftest",
             "simulate",
@@ -41,7 +42,6 @@ Examples:
   divvy run --gpu-memory 4G -- python train.py
   divvy run --sim a100-80gb:3 -g 0.25 -- nvidia-smi -L   without a GPU
   divvy submit -q half_gpu -- python train.py
-  divvy why last
 Environment: DIVVY_HOME=DIR (private instance), DIVVY_SIM=MODEL:N (no GPUs).";
 
 pub(super) const RUN: &str = "\
@@ -169,6 +169,26 @@ Queues are served in the order of --queue, then `default`.
   divvy daemon --dynamic-gpus --gpus 0-2 --queue half_gpu=0.5 --docker --clearml
   divvy daemon --sim a100-80gb:3 --detached";
 
+pub(super) const CONFIG_CHECK: &str = "\
+Needs no daemon. Prints each problem with file, line and column. A queue that can never start a job is found when the daemon \
+reads the file, because this depends on its GPUs. Exit code: 2 if the file has problems.
+
+  divvy config check
+  divvy config check --system ./config.toml";
+
+pub(super) const CONFIG_SHOW: &str = "\
+Shows the values of the running daemon, else those of the file. ORIGIN: the line of the file, the flag, or default. A value that \
+the daemon applies with its next start is marked `after a restart`. Only admins can see the values of the system's daemon.
+
+  divvy config show --defaults
+  divvy config show --config ./config.toml -o json";
+
+pub(super) const CONFIG_RELOAD: &str = "\
+If anything in the file is wrong, the daemon keeps all former values (exit code 2 or 8). Running jobs continue. Some keys need a \
+restart of the daemon; the command names them. SIGHUP to the daemon does the same. Needs the role admin.
+
+  divvy config check && divvy config reload";
+
 pub(super) const DOCTOR: &str = "\
 Changes nothing, and needs neither a daemon nor a GPU. Each finding is ok, warn or fail, with its effect and a remedy. Exit code: 1 \
 if a problem keeps jobs from running or limits from holding, else 0.";
@@ -196,6 +216,13 @@ Mixes: uniform, small, middle, thirds, openb.
   divvy simulate --gpus a100-40gb:8 --load 0.7 --mix small
   divvy simulate --gpus h100-80gb:1 --exact --policy first-fit,least-loss,optimal
   divvy ps -a -o ndjson | divvy simulate - --gpus a30-24gb:2";
+
+pub(super) const ADMIN_INIT: &str = "\
+Asks for what no flag gives. As root it writes the file of the system's daemon, else the file of your own daemon. Then it starts the \
+daemon by systemd, or prints the command, and prints a message for users.
+
+  divvy admin init
+  divvy admin init --yes --queue half=0.5 whole=1 --admin ana --project vision=2.5:@vision --motd /etc/motd.d/divvy";
 
 pub(super) const ADMIN_GPU: &str = "\
 The driver changes MIG mode only while no process uses the GPU. If jobs or processes use it, Divvy lists them and changes nothing \

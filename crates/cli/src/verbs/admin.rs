@@ -12,6 +12,7 @@ use crate::{Backend, ask, render};
 
 pub async fn admin(args: Admin, backend: Backend) -> Outcome {
     match args {
+        Admin::Init(args) => super::init::init(*args).await,
         Admin::Gpu(args) => gpu(args).await,
         Admin::Project(args) => super::projects::admin(args).await,
         Admin::Journal(args) => super::journal::journal(args, backend),

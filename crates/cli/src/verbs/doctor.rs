@@ -24,6 +24,7 @@ pub fn doctor(args: &args::Doctor, backend: Backend) -> Outcome {
     let mut findings = (backend.doctor)(sim.as_deref());
     let is_installed = Home::to_call().is_ok_and(|home| home.is_systems());
     findings.extend(node.as_ref().map(|node| daemon(node, is_installed)));
+    findings.extend(config(node.as_ref().and_then(|node| node.as_ref().ok())));
     findings.extend(node.iter().flatten().filter_map(journal));
     print(render::list(
         &findings,
@@ -92,6 +93,37 @@ fn daemon(node: &Result<Node, Error>, is_installed: bool) -> Finding {
                 .as_deref()
                 .unwrap_or("divvy daemon --stop, then start it again"),
         ),
+    }
+}
+
+/// The configuration file of the running daemon; without one, whether the next daemon could read its file.
+fn config(node: Option<&Node>) -> Option<Finding> {
+    let finding = |status, found: String, means: &str, fix: String| Finding {
+        check: "config".to_owned(),
+        status,
+        found,
+        means: means.to_owned(),
+        fix,
+    };
+    if let Some(node) = node {
+        let file = node.config_file.as_ref()?;
+        let found = format!("the daemon has read {file}");
+        return Some(finding(FindingStatus::Ok, found, "", String::new()));
+    }
+    match super::config::of_next_daemon() {
+        Ok(configured) => {
+            let found = format!("{} is correct", configured.file()?.display());
+            Some(finding(FindingStatus::Ok, found, "", String::new()))
+        }
+        Err(error) => {
+            let fix = format!(
+                "divvy config check {} shows all problems",
+                error.path.display()
+            );
+            let means = "the daemon refuses to start";
+            let found = Error::from(&error).message;
+            Some(finding(FindingStatus::Fail, found, means, fix))
+        }
     }
 }
 

@@ -163,6 +163,9 @@ pub async fn status() -> Outcome {
     {
         lines.push(format!("worker   {worker} of {kind} at {server}"));
     }
+    if let Some(file) = &node.config_file {
+        lines.push(format!("config   {file}"));
+    }
     let shown = queues.iter().map(|queue| match &queue.amount {
         Some(amount) => format!("{}={}", queue.name, text::amount(amount)),
         None => queue.name.clone(),

@@ -4,6 +4,7 @@ use divvy_api::v1::{self, Error, ErrorCode, ProjectChange};
 use divvy_core::project::{QuotaStatus, check_quota, quota_status};
 use divvy_core::{Bytes, Gpus, JobState, Project, ProjectName, Request, SchedulingClass};
 
+use super::file_projects;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::schedule;
@@ -30,7 +31,7 @@ pub fn list_projects(state: &State, io: &Io) -> Vec<v1::Project> {
 
 /// How many jobs of a project have been placed, and how many wait. A job that waits for a dependency or for its array
 /// counts too, although the planner does not see it.
-fn count_jobs(jobs: &Jobs, name: &ProjectName) -> (u32, u32) {
+pub(super) fn count_jobs(jobs: &Jobs, name: &ProjectName) -> (u32, u32) {
     let (mut holding, mut waiting) = (0, 0);
     for active in jobs.active.values() {
         let job = &active.job;
@@ -74,6 +75,9 @@ pub(in crate::controller) fn apply_project_act(
     name: &str,
     act: &ProjectAct,
 ) -> Result<Result<v1::Project, Error>, StoreError> {
+    if let Some(error) = file_projects::defined_in_file(io, name) {
+        return Ok(Err(error));
+    }
     match act {
         ProjectAct::Add(change) => change_project(state, fx, io, name, true, change),
         ProjectAct::Set(change) => change_project(state, fx, io, name, false, change),
@@ -293,7 +297,7 @@ fn check(project: &Project) -> Result<(), Error> {
 }
 
 /// `vision: quota 2.5 GPUs, limit 4 GPUs`.
-fn describe(project: &Project) -> String {
+pub(super) fn describe(project: &Project) -> String {
     let mut words = format!("{}: quota {} GPUs", project.name, project.quota.gpus);
     if let Some(limit) = project.limit.gpus {
         words += &format!(", limit {limit} GPUs");

@@ -312,7 +312,7 @@ fn validate(state: &State, io: &Io, mut submit: Submit, by: &Caller) -> Result<N
 /// Refuses what this caller may not request.
 fn check_caller(io: &Io, submit: &Submit, by: &Caller) -> Result<(), Error> {
     if submit.container.is_some() || io.config.containers.default.is_some() {
-        io.config.rules.may_contain(by)?;
+        io.config.rules.get().may_contain(by)?;
     }
     if submit.runner == v1::Runner::Claim {
         return Err(usage("a claim cannot be submitted as a job").hint("use PUT /v1/claims/{uid}"));

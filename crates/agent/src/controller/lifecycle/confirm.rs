@@ -160,7 +160,7 @@ fn amended(
     by: &Caller,
 ) -> Result<Submit, Error> {
     if confirm.container.is_some() {
-        io.config.rules.may_contain(by)?;
+        io.config.rules.get().may_contain(by)?;
     }
     let mut submit = Submit {
         command: confirm

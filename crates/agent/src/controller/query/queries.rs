@@ -107,6 +107,12 @@ impl Queries<'_> {
         projects::list_projects(self.state, self.io)
     }
 
+    /// The configuration in force, with the origin of each value.
+    pub fn config(&self) -> Vec<v1::ConfigValue> {
+        let config = &self.io.config;
+        config.configured.report(&config.needs_restart)
+    }
+
     pub fn list_queues(&self) -> Vec<v1::Queue> {
         query::list_queues(self.state, self.io)
     }

@@ -1,0 +1,320 @@
+//! The configuration file: its values at the start, reloads under running jobs, and what is refused.
+#![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::PathBuf;
+
+use divvy_api::client::Client;
+use divvy_api::v1::{ConfigOrigin, ErrorCode, JobState, ProjectChange};
+use divvy_testkit::{Home, ended, in_state, quarter, refused, script, signal, until_async};
+use rustix::process::geteuid;
+
+use crate::users::{ANA, LEE, as_user};
+
+const START: &str = "sim = \"a100-80gb:2\"\nqueues = [\"half=0.5\", \"rest=0.25\"]\nbackfill = true\n[limits]\nmax-jobs = 7\n\
+                     [projects.vision]\nquota = 1.5\nmembers = [\"root\", \"ana\"]\n";
+
+fn write(home: &Home, text: &str) -> PathBuf {
+    let path = home.path().join("config.toml");
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+    path
+}
+
+/// An instance with this file, and a daemon of these flags.
+fn started(text: &str, flags: &[&str]) -> (Home, Client) {
+    let mut home = Home::empty();
+    write(&home, text);
+    home.start(flags);
+    let client = home.connect();
+    (home, client)
+}
+
+async fn queues(client: &Client) -> Vec<String> {
+    let queues = client.queues().await.unwrap();
+    queues.into_iter().map(|queue| queue.name).collect()
+}
+
+async fn projects(client: &Client) -> Vec<String> {
+    let projects = client.projects().await.unwrap();
+    projects.into_iter().map(|project| project.name).collect()
+}
+
+#[tokio::test]
+async fn flags_win_over_the_file_and_each_value_has_its_origin() {
+    let (home, client) = started(START, &["--max-jobs", "3", "--log-size", "12M"]);
+    let path = home.path().join("config.toml").display().to_string();
+    let node = client.node().await.unwrap();
+    assert_eq!(node.config_file.as_ref(), Some(&path));
+    assert!(node.backfill);
+    assert_eq!(queues(&client).await, ["half", "rest", "default"]);
+    assert_eq!(projects(&client).await, ["vision"]);
+    let values = client.config().await.unwrap();
+    let origin = |key: &str| {
+        let value = values.iter().find(|value| value.key == key).unwrap();
+        let place = value.file.as_ref().map(|file| {
+            assert_eq!(*file, path);
+            (value.line.unwrap(), value.column.unwrap())
+        });
+        (value.origin, place, value.flag.clone())
+    };
+    let flag = |flag: &str| (ConfigOrigin::Flag, None, Some(flag.to_owned()));
+    let file = |line, column| (ConfigOrigin::File, Some((line, column)), None);
+    assert_eq!(origin("limits.max-jobs"), flag("--max-jobs"));
+    assert_eq!(origin("limits.log-size"), flag("--log-size"));
+    assert_eq!(origin("queues"), file(2, 10));
+    assert_eq!(origin("projects.vision.quota"), file(7, 9));
+    assert_eq!(origin("grace"), (ConfigOrigin::Default, None, None));
+    for _ in 0..3 {
+        client.submit(&script("rest", "sleep 1000")).await.unwrap();
+    }
+    let error = refused(client.submit(&script("rest", "true")).await);
+    assert!(error.message.contains('3'), "{}", error.message);
+    let shown = home.divvy(&["daemon", "--status"]).ok().stdout;
+    assert!(shown.contains(&path), "{shown}");
+}
+
+#[tokio::test]
+async fn a_reload_changes_what_can_change_and_no_job() {
+    let (home, client) = started(START, &[]);
+    let running = client.submit(&quarter(&["sleep", "1000"])).await.unwrap();
+    let running = in_state(&client, &running.id, JobState::Running).await;
+    let text = START
+        .replace("a100-80gb:2", "a100-80gb:3")
+        .replace("\"rest=0.25\"", "\"new=2\", \"rest=0.25\"")
+        .replace("backfill = true", "order = \"fairness\"")
+        .replace("1.5", "0.5")
+        .replace("max-jobs = 7", "max-jobs = 1");
+    write(&home, &(text + "[projects.nlp]\nquota = 1\n"));
+    let done = client.reload_config().await.unwrap();
+    assert_eq!(done.needs_restart, ["sim"]);
+    assert_eq!(
+        done.changed,
+        [
+            "backfill",
+            "limits.max-jobs",
+            "order",
+            "projects.nlp",
+            "projects.vision.quota",
+            "queues"
+        ]
+    );
+    assert_eq!(queues(&client).await, ["half", "new", "rest", "default"]);
+    assert_eq!(projects(&client).await, ["nlp", "vision"]);
+    let node = client.node().await.unwrap();
+    assert_eq!((node.order.as_str(), node.backfill), ("fairness", false));
+    // The value in force, and that another one waits.
+    let values = client.config().await.unwrap();
+    let sim = values.iter().find(|value| value.key == "sim").unwrap();
+    assert_eq!(sim.value, "a100-80gb:2");
+    assert!(sim.needs_restart);
+    let error = refused(client.submit(&quarter(&["true"])).await);
+    assert_eq!(error.code, ErrorCode::NotAllowed, "{}", error.message);
+    let after = client.job(&running.id).await.unwrap();
+    assert_eq!((after.state, after.pid), (JobState::Running, running.pid));
+    client.cancel(&running.id).await.unwrap();
+    ended(&client, &running.id).await;
+    client.submit(&quarter(&["true"])).await.unwrap();
+    let events = client.events(0).await.unwrap();
+    let reloaded = events.iter().find(|event| event.kind == "config_reloaded");
+    assert!(reloaded.unwrap().text.contains("after a restart sim"));
+}
+
+#[tokio::test]
+async fn a_wrong_file_changes_nothing() {
+    let (home, client) = started(START, &[]);
+    let path = home.path().join("config.toml").display().to_string();
+    let waits = client.submit(&script("rest", "sleep 1000")).await.unwrap();
+    in_state(&client, &waits.id, JobState::Running).await;
+    for (text, code, place, named) in [
+        ("grase = \"1s\"\n", ErrorCode::Usage, ":1:1: ", "grace"),
+        (
+            "order = \"fairness\"\nqueues = [\n \"big=3\"]\n",
+            ErrorCode::NeverFits,
+            ":3:2: ",
+            "big=3",
+        ),
+        (
+            "order = \"fairness\"\nqueues = [\"half=0.5\"]\n",
+            ErrorCode::Conflict,
+            ":2:10: ",
+            &waits.id,
+        ),
+        ("gpus = \"\u{0}\"", ErrorCode::Usage, ":1:8: ", "gpus"),
+    ] {
+        write(&home, text);
+        let error = refused(client.reload_config().await);
+        assert_eq!(error.code, code, "{}", error.message);
+        assert!(
+            error.message.starts_with(&(path.clone() + place)),
+            "{}",
+            error.message
+        );
+        let told = format!("{} {:?}", error.message, error.hint);
+        assert!(told.contains(named), "{told}");
+        assert!(error.details["line"].is_u64(), "{}", error.details);
+    }
+    // The same by a signal: the event has the place.
+    write(&home, "order = \"fairness\"\nbackfill = 1\n");
+    signal(home.daemon_pid(), "HUP");
+    until_async("the daemon refuses the file", async || {
+        let events = client.events(0).await.unwrap();
+        let refused = |text: &str| text.contains("config.toml:2:12: backfill");
+        events
+            .iter()
+            .any(|event| event.kind == "config_refused" && refused(&event.text))
+            .then_some(())
+    })
+    .await;
+    let node = client.node().await.unwrap();
+    assert_eq!((node.order.as_str(), node.backfill), ("strict", true));
+    assert_eq!(queues(&client).await, ["half", "rest", "default"]);
+    assert_eq!(projects(&client).await, ["vision"]);
+    // A right one by a signal.
+    write(&home, &START.replace("1.5", "0.25"));
+    signal(home.daemon_pid(), "HUP");
+    until_async("the daemon reloads the file", async || {
+        let projects = client.projects().await.unwrap();
+        (projects[0].quota == 250).then_some(())
+    })
+    .await;
+    let shown = home.divvy(&["config", "reload"]).ok().stderr;
+    assert!(shown.contains("nothing changed"), "{shown}");
+}
+
+#[tokio::test]
+async fn the_file_alone_changes_its_projects() {
+    let (mut home, mut client) = started(START, &[]);
+    let quota = |quota| ProjectChange {
+        quota: Some(quota),
+        ..ProjectChange::default()
+    };
+    client.add_project("by-command", &quota(1)).await.unwrap();
+    for error in [
+        refused(client.set_project("vision", &quota(1)).await),
+        refused(client.remove_project("vision").await),
+        refused(client.add_project("vision", &quota(1)).await),
+    ] {
+        assert_eq!(error.code, ErrorCode::Conflict);
+        let line = format!("{}:6", home.path().join("config.toml").display());
+        assert!(error.message.contains(&line), "{}", error.message);
+    }
+    // A project with jobs stays in the file.
+    let mut submit = script("rest", "sleep 1000");
+    submit.project = Some("vision".to_owned());
+    let job = client.submit(&submit).await.unwrap();
+    let without = START.split("[projects").next().unwrap();
+    write(&home, without);
+    let error = refused(client.reload_config().await);
+    assert_eq!(error.code, ErrorCode::Conflict);
+    assert!(error.message.contains("vision"), "{}", error.message);
+    // Nor does a start of the daemon remove it.
+    home.kill();
+    home.start(&[]);
+    client = home.connect();
+    assert_eq!(projects(&client).await, ["by-command", "vision"]);
+    client.cancel(&job.id).await.unwrap();
+    ended(&client, &job.id).await;
+    client.reload_config().await.unwrap();
+    assert_eq!(projects(&client).await, ["by-command"]);
+    // A start removes one without jobs, after a crash too.
+    write(&home, START);
+    client.reload_config().await.unwrap();
+    assert_eq!(projects(&client).await, ["by-command", "vision"]);
+    home.kill();
+    write(&home, without);
+    home.start(&[]);
+    client = home.connect();
+    assert_eq!(projects(&client).await, ["by-command"]);
+}
+
+#[test]
+fn a_start_is_refused_with_the_place_and_large_files_too() {
+    let home = Home::empty();
+    let refused = |words: &[&str], text: &str, named: &str, code: i32| {
+        write(&home, text);
+        let told = home.divvy(words).exits(code).stderr;
+        assert!(told.contains(named), "{told}");
+    };
+    let daemon = &["daemon", "--sim", "l4-24gb:1"];
+    refused(daemon, "\nkeep = 1\n", "config.toml:2:1: unknown key", 2);
+    refused(
+        daemon,
+        "queues = [\"a=1\",\n\"b=2\"]\n",
+        "config.toml:2:1: queue b=2",
+        5,
+    );
+    refused(daemon, "[roles]\nadmin = []\n", "config.toml:1:2: roles", 2);
+    let large = format!("#{}", "x".repeat(1 << 20));
+    refused(daemon, &large, "larger than 1 MiB", 2);
+    refused(&["config", "check"], &large, "larger than 1 MiB", 2);
+    refused(&["config", "check"], "a = 1\nb = 2\n", "config.toml:2:1", 2);
+    let absent = home.scratch().join("absent.toml").display().to_string();
+    let told = home.divvy(&["daemon", "--config", &absent]).exits(2).stderr;
+    assert!(told.contains("absent.toml: cannot read it"), "{told}");
+    let pipe = home.scratch().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
+    let pipe = pipe.display().to_string();
+    let _ = home.divvy(&["config", "check", &pipe]).ok();
+    let told = home
+        .divvy(&["config", "check", "/dev/zero"])
+        .exits(2)
+        .stderr;
+    assert!(told.contains("larger than 1 MiB"), "{told}");
+}
+
+/// Roles in the file: a reload is an admin's, and others may not write the file.
+#[test]
+fn the_file_of_the_systems_daemon_is_roots() {
+    if !geteuid().is_root() {
+        eprintln!("SKIPPED: only root can start a daemon for every user");
+        return;
+    }
+    let mut home = Home::empty();
+    let path = write(
+        &home,
+        &format!("sim = \"l4-24gb:1\"\n[roles]\nadmin = [{ANA}]\n"),
+    );
+    home.start(&["--system"]);
+    as_user(&home, LEE, async |client| {
+        for error in [
+            refused(client.reload_config().await),
+            refused(client.config().await),
+        ] {
+            assert_eq!(error.code, ErrorCode::NotAllowed);
+        }
+    });
+    write(
+        &home,
+        &format!("sim = \"l4-24gb:1\"\n[roles]\nadmin = [{LEE}]\nothers = \"none\"\n"),
+    );
+    as_user(&home, ANA, async |client| {
+        client.reload_config().await.unwrap();
+        let error = refused(client.node().await);
+        assert_eq!(error.code, ErrorCode::NotAllowed);
+    });
+    as_user(&home, LEE, async |client| {
+        client.reload_config().await.unwrap();
+    });
+    // Another user could make itself an admin.
+    let check = ["config", "check", "--system"];
+    let _ = home.divvy(&check).ok();
+    for mode in [0o664, 0o646] {
+        fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        let told = home.divvy(&check).exits(2).stderr;
+        assert!(told.contains("writable by other users"), "{told}");
+        as_user(&home, LEE, async |client| {
+            let error = refused(client.reload_config().await);
+            assert!(error.message.contains("writable by other users"));
+        });
+    }
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+    chown(&path, Some(LEE), None).unwrap();
+    let told = home.divvy(&check).exits(2).stderr;
+    assert!(told.contains(&format!("belongs to uid {LEE}")), "{told}");
+    let _ = home.stop();
+    let mut daemon = home.daemon_with(&["--system"], &[]);
+    let code = divvy_testkit::until("the daemon refuses the file", || daemon.ended());
+    assert_eq!(code, 2);
+}

@@ -1,0 +1,171 @@
+//! Roles of users: the table `[roles]` of the configuration file, and the whole of an `--access` file.
+//!
+//! ```toml
+//! admin    = ["ana", "@wheel"]      # users by name or number, groups with @
+//! operator = [1004]
+//! others   = "user"                 # viewer, user, operator, admin, or none: they are refused
+//! commands = "owner"                # jobs' commands are visible to owner and operators, or to "all" users
+//! containers = "admin"              # the least role that may run containers
+//! ```
+
+use std::fmt;
+
+use serde::de::{Deserializer, Error as DeError, Unexpected, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
+
+/// The role of a caller. Each role includes the permissions of the roles before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// See GPUs, queues and waiting jobs.
+    Viewer,
+    /// Run jobs, and do with them as they like.
+    User,
+    /// Read and stop the jobs of all users.
+    Operator,
+    /// Change GPUs and projects.
+    Admin,
+}
+
+impl Role {
+    pub const ALL: [Self; 4] = [Self::Viewer, Self::User, Self::Operator, Self::Admin];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::User => "user",
+            Self::Operator => "operator",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+/// The roles of users and groups.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct RoleOptions {
+    pub admin: Vec<Principal>,
+    pub operator: Vec<Principal>,
+    pub user: Vec<Principal>,
+    pub viewer: Vec<Principal>,
+    /// The role of users without one.
+    pub others: Others,
+    /// Users who see the commands of jobs.
+    pub commands: Commands,
+    /// The least role that may run containers.
+    pub containers: Role,
+}
+
+impl Default for RoleOptions {
+    fn default() -> Self {
+        Self {
+            admin: Vec::new(),
+            operator: Vec::new(),
+            user: Vec::new(),
+            viewer: Vec::new(),
+            others: Others::User,
+            commands: Commands::Owner,
+            // The right to name the folders that a container mounts amounts to root's rights.
+            containers: Role::Admin,
+        }
+    }
+}
+
+impl RoleOptions {
+    /// The lists by role, the highest first.
+    pub fn lists(&self) -> [(Role, &[Principal]); 4] {
+        [
+            (Role::Admin, self.admin.as_slice()),
+            (Role::Operator, &self.operator),
+            (Role::User, &self.user),
+            (Role::Viewer, &self.viewer),
+        ]
+    }
+}
+
+/// The role of users that no list names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Others {
+    None,
+    Viewer,
+    User,
+    Operator,
+    Admin,
+}
+
+impl Others {
+    pub fn role(self) -> Option<Role> {
+        match self {
+            Self::None => None,
+            Self::Viewer => Some(Role::Viewer),
+            Self::User => Some(Role::User),
+            Self::Operator => Some(Role::Operator),
+            Self::Admin => Some(Role::Admin),
+        }
+    }
+}
+
+/// Users who see the commands of jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Commands {
+    Owner,
+    All,
+}
+
+/// A user or a group in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Principal {
+    Uid(u32),
+    /// A user, or with `@` a group.
+    Name(String),
+}
+
+impl Principal {
+    /// Whether the name is empty.
+    pub fn is_nameless(&self) -> bool {
+        matches!(self, Self::Name(name) if name.trim_start_matches('@').trim().is_empty())
+    }
+}
+
+impl Serialize for Principal {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Uid(uid) => to.serialize_u32(*uid),
+            Self::Name(name) => to.serialize_str(name),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Principal {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(AnyPrincipal)
+    }
+}
+
+struct AnyPrincipal;
+
+impl Visitor<'_> for AnyPrincipal {
+    type Value = Principal;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("the name or number of a user, or a group such as \"@vision\"")
+    }
+
+    fn visit_i64<E: DeError>(self, number: i64) -> Result<Principal, E> {
+        let uid = u32::try_from(number);
+        uid.map(Principal::Uid)
+            .map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))
+    }
+
+    fn visit_u64<E: DeError>(self, number: u64) -> Result<Principal, E> {
+        let uid = u32::try_from(number);
+        uid.map(Principal::Uid)
+            .map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
+    }
+
+    fn visit_str<E: DeError>(self, name: &str) -> Result<Principal, E> {
+        Ok(Principal::Name(name.to_owned()))
+    }
+}

@@ -1,0 +1,504 @@
+//! Where a daemon's options come from: the configuration file, and the flags that win over it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use divvy_core::{GpuSelection, QueueName, QueueSpec};
+
+use super::check::{self, Violation};
+use super::file::{self, ConfigError, LARGEST, Parsed, Place, Places, Problem};
+use super::keys::{self, Applies, KEYS, Key};
+use super::{ClearMlOptions, DaemonOptions};
+use crate::v1::{ConfigOrigin, ConfigValue, Error, ErrorCode};
+
+/// The variable that names the file.
+pub const VARIABLE: &str = "DIVVY_CONFIG";
+
+/// The file of the system's daemon.
+pub const SYSTEM_FILE: &str = "/etc/divvy/config.toml";
+
+/// The origin of an effective value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Default,
+    /// The line of the file.
+    File(PathBuf, Place),
+    /// The flag with its dashes.
+    Flag(&'static str),
+}
+
+/// What a start of the daemon brings: the file's path and the flags. A reload reads the file again.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    /// `None`: no folder for a file is known.
+    path: Option<PathBuf>,
+    /// A flag or a variable named the file, so it must exist.
+    is_named: bool,
+    flags: DaemonOptions,
+    /// The keys that the flags give.
+    given: Vec<&'static Key>,
+}
+
+/// The options in force.
+#[derive(Clone, Debug, Default)]
+pub struct Configured {
+    /// Flags and the file together.
+    pub options: DaemonOptions,
+    source: Source,
+    /// Places of the keys of the file; `None`: there is no file.
+    places: Option<Places>,
+}
+
+impl Source {
+    /// Flags, and the file that is read first.
+    ///
+    /// `named` is the value of `--config`; `given` contains the names of the given flags, without dashes.
+    pub fn new(flags: DaemonOptions, given: &[&str], named: Option<PathBuf>) -> Self {
+        let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let (path, is_named) = place(flags.listen.system, named, &var);
+        let is_given = |key: &&Key| key.flags.iter().any(|flag| given.contains(flag));
+        Self {
+            path,
+            is_named,
+            given: KEYS.iter().filter(is_given).collect(),
+            flags,
+        }
+    }
+
+    /// The path of the file, whether or not it exists.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// Reads the file and adds the flags.
+    ///
+    /// # Errors
+    /// All problems of the file; without those, all values that contradict each other.
+    pub fn read(&self) -> Result<Configured, ConfigError> {
+        let parsed = self.parsed()?;
+        self.with(parsed)
+    }
+
+    /// Adds the flags to a text that was parsed, in place of the file.
+    ///
+    /// # Errors
+    /// All values that contradict each other.
+    pub fn merge(&self, parsed: Parsed) -> Result<Configured, ConfigError> {
+        self.with(Some(parsed))
+    }
+
+    fn with(&self, parsed: Option<Parsed>) -> Result<Configured, ConfigError> {
+        let (file, places) = match parsed {
+            Some(Parsed { options, places }) => (options, Some(places)),
+            None => (DaemonOptions::default(), None),
+        };
+        let mut configured = Configured {
+            options: self.merged(file),
+            source: self.clone(),
+            places,
+        };
+        // Only now is it known which queues and GPUs the front end serves.
+        let options = &mut configured.options;
+        if let Some(clearml) = &mut options.clearml {
+            fill_clearml(clearml, &self.flags, &options.gpus, &options.queues);
+        }
+        if options.queues.is_empty() && options.gives_all_gpus_to_one_job() {
+            options.queues = vec![QueueSpec::open(QueueName::default_queue())];
+        }
+        let found = check::together(&configured.options);
+        if found.is_empty() {
+            return Ok(configured);
+        }
+        Err(configured.refusal(found, ErrorCode::Usage))
+    }
+
+    fn parsed(&self) -> Result<Option<Parsed>, ConfigError> {
+        let Some(path) = &self.path else {
+            return Ok(None);
+        };
+        let Some(text) = read(path, self.flags.listen.system, self.is_named)? else {
+            return Ok(None);
+        };
+        match file::parse(&text) {
+            Ok(parsed) => Ok(Some(parsed)),
+            Err(problems) => Err(ConfigError {
+                path: path.clone(),
+                code: ErrorCode::Usage,
+                problems,
+            }),
+        }
+    }
+
+    fn merged(&self, file: DaemonOptions) -> DaemonOptions {
+        let (mut options, flags) = (file, &self.flags);
+        options.detached = flags.detached;
+        options.listen.system = flags.listen.system;
+        if let Some(flags) = &flags.clearml {
+            let clearml = options.clearml.get_or_insert_default();
+            clearml.variables.clone_from(&flags.variables);
+            clearml.ignored.clone_from(&flags.ignored);
+        }
+        for key in &self.given {
+            key.copy(&mut options, flags);
+        }
+        options
+    }
+}
+
+/// The front end's queues and GPUs are those of the daemon. The flags know their exact words.
+fn fill_clearml(
+    clearml: &mut ClearMlOptions,
+    flags: &DaemonOptions,
+    gpus: &GpuSelection,
+    queues: &[QueueSpec],
+) {
+    clearml.queues = queues.iter().map(|queue| queue.name.to_string()).collect();
+    let words = flags.clearml.as_ref().and_then(|flags| flags.gpus.clone());
+    clearml.gpus = words.or_else(|| match gpus {
+        GpuSelection::All => None,
+        GpuSelection::Indices(indices) => {
+            let indices: Vec<String> = indices.iter().map(u32::to_string).collect();
+            Some(indices.join(","))
+        }
+    });
+}
+
+impl Configured {
+    /// The file that was read.
+    pub fn file(&self) -> Option<&Path> {
+        self.source.path().filter(|_| self.places.is_some())
+    }
+
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Where the value of a key, or of an element of it, comes from. Parts without a place of their own have that of
+    /// their table.
+    pub fn origin(&self, path: &[String]) -> Origin {
+        if let Some(key) = (1..=path.len()).find_map(|length| keys::find(&path[..length]))
+            && self.source.given.iter().any(|given| given.name == key.name)
+        {
+            return Origin::Flag(key.flags.first().copied().unwrap_or_default());
+        }
+        let place = self.places.as_ref().and_then(|places| {
+            (1..=path.len())
+                .rev()
+                .find_map(|length| places.get(&path[..length]))
+        });
+        match (self.source.path(), place) {
+            (Some(file), Some(place)) => Origin::File(file.to_owned(), *place),
+            _ => Origin::Default,
+        }
+    }
+
+    /// An error about a value, with the place of the value in the file or the name of the flag in its message.
+    pub fn blame(&self, path: &[String], mut error: Error) -> Error {
+        match self.origin(path) {
+            Origin::Default => error,
+            Origin::Flag(flag) => {
+                error.message = format!("--{flag}: {}", error.message);
+                error
+            }
+            Origin::File(file, place) => {
+                let problem = Problem {
+                    place: Some(place),
+                    key: None,
+                    message: error.message,
+                    hint: error.hint,
+                };
+                let refusal = ConfigError {
+                    path: file,
+                    code: error.code,
+                    problems: vec![problem],
+                };
+                Error::from(&refusal)
+            }
+        }
+    }
+
+    fn refusal(&self, found: Vec<Violation>, code: ErrorCode) -> ConfigError {
+        let problems = found.into_iter().map(|violation| {
+            let path = violation.full_path();
+            let (place, key) = match self.origin(&path) {
+                Origin::File(_, place) => (Some(place), keys::written(&violation.path)),
+                Origin::Flag(flag) => (None, format!("--{flag}")),
+                Origin::Default => (None, keys::written(&violation.path)),
+            };
+            Problem {
+                place,
+                key: Some(key),
+                message: violation.message,
+                hint: Some(violation.hint),
+            }
+        });
+        ConfigError {
+            path: self.file().unwrap_or(Path::new("divvy daemon")).to_owned(),
+            code,
+            problems: problems.collect(),
+        }
+    }
+
+    /// Puts back the former values of keys that only a start of the daemon applies. Returns the changed keys that are in
+    /// force now, and those that wait for the start. `is_fixed` names further keys that wait.
+    pub fn keep(
+        &mut self,
+        before: &Self,
+        is_fixed: impl Fn(&Key) -> bool,
+    ) -> (Vec<String>, Vec<String>) {
+        let (now, former) = (flat(&self.options), flat(&before.options));
+        let paths: BTreeSet<&String> = now.keys().chain(former.keys()).collect();
+        let differs = |path: &&&String| now.get(**path) != former.get(**path);
+        let (mut changed, mut waiting) = (BTreeSet::new(), BTreeSet::new());
+        for path in paths.iter().filter(differs) {
+            let parts = split(path);
+            let Some(key) = keys::find(&parts) else {
+                continue;
+            };
+            // A table that only one of the two has is one change.
+            let table = path.rsplit_once(SEPARATOR).map(|(table, _)| table);
+            let is_whole = table.is_some_and(|table| {
+                let prefix = format!("{table}{SEPARATOR}");
+                let has = |values: &BTreeMap<String, toml::Value>| {
+                    values.keys().any(|key| key.starts_with(&prefix))
+                };
+                has(&now) != has(&former)
+            });
+            let name = match table {
+                Some(table) if is_whole => keys::written(&split(table)),
+                _ => keys::written(&parts),
+            };
+            if key.applies == Applies::Restart || is_fixed(key) {
+                key.copy(&mut self.options, &before.options);
+                waiting.insert(name);
+            } else {
+                changed.insert(name);
+            }
+        }
+        // Only its absence has no key.
+        self.options.clearml.clone_from(&before.options.clearml);
+        (changed.into_iter().collect(), waiting.into_iter().collect())
+    }
+
+    /// The effective values with their origins, in the order of [`KEYS`]. `needs_restart` contains keys whose values in
+    /// the file are not in force.
+    pub fn report(&self, needs_restart: &[String]) -> Vec<ConfigValue> {
+        let mut options = self.options.clone();
+        options.on_bypass = Some(options.bypass_policy());
+        let mut values: Vec<(Vec<String>, toml::Value)> = flat(&options)
+            .into_iter()
+            .map(|(path, value)| (split(&path), value))
+            .collect();
+        let rank = |path: &[String]| KEYS.iter().position(|key| key.is(path));
+        // Keys of one table together, and projects one after the other.
+        let table = |path: &[String]| {
+            let first = path.first().filter(|_| path.len() > 1)?;
+            KEYS.iter()
+                .position(|key| key.name.split('.').next() == Some(first))
+        };
+        values.sort_by_cached_key(|(path, _)| {
+            let names = path.split_last().map(|(_, names)| names.to_vec());
+            (table(path).or(rank(path)), names, rank(path))
+        });
+        let shown =
+            |(path, value): (Vec<String>, toml::Value)| self.value(&path, value, needs_restart);
+        values.into_iter().filter_map(shown).collect()
+    }
+
+    fn value(
+        &self,
+        path: &[String],
+        value: toml::Value,
+        needs_restart: &[String],
+    ) -> Option<ConfigValue> {
+        let key = keys::find(path)?;
+        let written = keys::written(path);
+        let mut shown = ConfigValue {
+            needs_restart: needs_restart.iter().any(|name| {
+                written
+                    .strip_prefix(name.as_str())
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            }),
+            key: written,
+            value: serde_json::to_value(value).ok()?,
+            origin: ConfigOrigin::Default,
+            file: None,
+            line: None,
+            column: None,
+            flag: None,
+            applies: key.applies.name().to_owned(),
+        };
+        match self.origin(path) {
+            // A table of the file gives its other keys no value.
+            Origin::File(file, place) if self.is_written(path) => {
+                shown.origin = ConfigOrigin::File;
+                shown.file = Some(file.display().to_string());
+                shown.line = u32::try_from(place.line).ok();
+                shown.column = u32::try_from(place.column).ok();
+            }
+            Origin::Flag(flag) => {
+                shown.origin = ConfigOrigin::Flag;
+                shown.flag = Some(format!("--{flag}"));
+            }
+            Origin::File(..) | Origin::Default => {}
+        }
+        Some(shown)
+    }
+
+    fn is_written(&self, path: &[String]) -> bool {
+        self.places
+            .as_ref()
+            .is_some_and(|places| places.contains_key(path))
+    }
+}
+
+/// Parts of a path in a map of [`flat`] are separated by a character that no name contains.
+const SEPARATOR: char = '\u{0}';
+
+fn split(path: &str) -> Vec<String> {
+    path.split(SEPARATOR).map(str::to_owned).collect()
+}
+
+/// The values of all keys, by their paths.
+pub(super) fn flat(options: &DaemonOptions) -> BTreeMap<String, toml::Value> {
+    fn walk(table: toml::Table, path: &[String], found: &mut BTreeMap<String, toml::Value>) {
+        for (name, value) in table {
+            let path = [path, &[name]].concat();
+            match (keys::find(&path), value) {
+                (None, toml::Value::Table(inner)) => walk(inner, &path, found),
+                (_, value) => {
+                    found.insert(path.join(&SEPARATOR.to_string()), value);
+                }
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    // Options of any origin have a serde form; a table whose values cannot be written has none.
+    walk(
+        toml::Table::try_from(options).unwrap_or_default(),
+        &[],
+        &mut found,
+    );
+    found
+}
+
+/// The path of the file, and whether a flag or a variable names it.
+fn place(
+    system: bool,
+    named: Option<PathBuf>,
+    var: &dyn Fn(&str) -> Option<OsString>,
+) -> (Option<PathBuf>, bool) {
+    let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+    if let Some(path) = named.or_else(|| var(VARIABLE).map(PathBuf::from)) {
+        return (Some(absolute(path)), true);
+    }
+    // All files of such an instance are below its folder.
+    if let Some(home) = var("DIVVY_HOME") {
+        return (Some(absolute(Path::new(&home).join("config.toml"))), false);
+    }
+    if system {
+        return (Some(SYSTEM_FILE.into()), false);
+    }
+    let folder = |name| {
+        var(name)
+            .map(PathBuf::from)
+            .filter(|path: &PathBuf| path.is_absolute())
+    };
+    let config =
+        folder("XDG_CONFIG_HOME").or_else(|| folder("HOME").map(|home| home.join(".config")));
+    (config.map(|config| config.join("divvy/config.toml")), false)
+}
+
+/// Reads the file; `None` if it does not exist and need not.
+fn read(path: &Path, system: bool, is_named: bool) -> Result<Option<Vec<u8>>, ConfigError> {
+    match bytes(path, system) {
+        Ok(text) => Ok(Some(text)),
+        Err(Unread::Io(error)) if error.kind() == io::ErrorKind::NotFound && !is_named => Ok(None),
+        Err(why) => Err(why.of(path)),
+    }
+}
+
+/// Reads a file that only its user may write, and of the system's daemon only root.
+///
+/// # Errors
+/// The reason as the one problem of the file.
+pub fn read_named(path: &Path, system: bool) -> Result<Vec<u8>, ConfigError> {
+    bytes(path, system).map_err(|why| why.of(path))
+}
+
+enum Unread {
+    Io(io::Error),
+    Owner { owner: u32, me: u32 },
+    Open { mode: u32 },
+    TooLarge,
+}
+
+impl Unread {
+    fn of(self, path: &Path) -> ConfigError {
+        let shown = path.display();
+        let (message, hint) = match self {
+            Self::Io(error) => (
+                format!("cannot read it: {error}"),
+                format!("name a readable file: --config FILE or {VARIABLE}"),
+            ),
+            Self::Owner { owner, me } => (
+                format!("it belongs to uid {owner}, but the daemon runs as uid {me}"),
+                format!("chown {me} {shown}: its owner decides what the daemon does"),
+            ),
+            Self::Open { mode } => (
+                format!("it is writable by other users (mode {mode:o})"),
+                format!("chmod go-w {shown}: users who can write it can make themselves admins"),
+            ),
+            Self::TooLarge => (
+                "it is larger than 1 MiB".to_owned(),
+                "name a configuration file".to_owned(),
+            ),
+        };
+        ConfigError {
+            path: path.to_owned(),
+            code: ErrorCode::Usage,
+            problems: vec![Problem {
+                place: None,
+                key: None,
+                message,
+                hint: Some(hint),
+            }],
+        }
+    }
+}
+
+fn bytes(path: &Path, system: bool) -> Result<Vec<u8>, Unread> {
+    let file = OpenOptions::new()
+        .read(true)
+        // A pipe without a writer must not hold up the daemon.
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)
+        .map_err(Unread::Io)?;
+    let meta = file.metadata().map_err(Unread::Io)?;
+    let me = rustix::process::geteuid().as_raw();
+    if meta.uid() != me && meta.uid() != 0 {
+        return Err(Unread::Owner {
+            owner: meta.uid(),
+            me,
+        });
+    }
+    // A user's own group may write in many homes.
+    let others = if system { 0o022 } else { 0o002 };
+    if meta.is_file() && meta.mode() & others != 0 {
+        return Err(Unread::Open {
+            mode: meta.mode() & 0o7777,
+        });
+    }
+    let mut text = Vec::new();
+    file.take(LARGEST + 1)
+        .read_to_end(&mut text)
+        .map_err(Unread::Io)?;
+    match u64::try_from(text.len()).is_ok_and(|length| length <= LARGEST) {
+        true => Ok(text),
+        false => Err(Unread::TooLarge),
+    }
+}

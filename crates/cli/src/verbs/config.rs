@@ -1,0 +1,199 @@
+//! `config`: the daemon's configuration file, checked, shown and reloaded.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use divvy_api::daemon::{ConfigError, Configured, DaemonOptions, ListenOptions, Source};
+use divvy_api::home::Home;
+use divvy_api::v1::{ConfigOrigin, ConfigReload, ConfigValue, Error, ErrorBody, ErrorCode};
+
+use super::{Outcome, block_on, client};
+use crate::args::{self, ConfigVerb, Format};
+use crate::error_output;
+use crate::output::{self, print, say, view};
+use crate::render;
+
+pub fn config(args: ConfigVerb) -> Outcome {
+    match args {
+        ConfigVerb::Check(args) => check(args),
+        ConfigVerb::Show(args) => show(args),
+        ConfigVerb::Reload(args) => block_on(reload(args)),
+    }
+}
+
+/// The file that a daemon would read.
+fn source(system: bool, file: Option<PathBuf>) -> Source {
+    let flags = DaemonOptions {
+        listen: ListenOptions {
+            system,
+            ..ListenOptions::default()
+        },
+        ..DaemonOptions::default()
+    };
+    Source::new(flags, &[], file)
+}
+
+/// The options of a daemon that this user would start without flags.
+///
+/// # Errors
+/// As [`Source::read`].
+pub fn of_next_daemon() -> Result<Configured, ConfigError> {
+    let is_systems = Home::to_call().is_ok_and(|home| home.is_systems());
+    source(is_systems, None).read()
+}
+
+/// Whether a system's daemon would read it, unless the user says so.
+fn is_systems(asked: bool, file: Option<&PathBuf>) -> bool {
+    asked || file.is_some_and(|file| file.as_path() == divvy_api::daemon::source::SYSTEM_FILE)
+}
+
+fn check(args: args::ConfigCheck) -> Outcome {
+    let source = source(is_systems(args.system, args.file.as_ref()), args.file);
+    let json = args.output.is_some_and(Format::is_json);
+    match source.read() {
+        Err(error) => Ok(report(&error, json)),
+        Ok(configured) => {
+            let Some(file) = configured.file() else {
+                return Err(missing(&source).into());
+            };
+            match args.output {
+                Some(format) => list(&set(configured.report(&[]), false), format)?,
+                None => say(&format!("{} is correct", file.display())),
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Prints each problem; gives the exit code.
+fn report(error: &ConfigError, json: bool) -> ExitCode {
+    if json {
+        return error_output::report(&Error::from(error), true);
+    }
+    for problem in &error.problems {
+        error_output::report(&error.error_of(problem), false);
+    }
+    ExitCode::from(error.code.exit_code())
+}
+
+fn missing(source: &Source) -> Error {
+    let why = match source.path() {
+        Some(path) => format!("there is no file {}", path.display()),
+        None => "there is no configuration file, and no home folder for one".to_owned(),
+    };
+    Error::new(ErrorCode::NotFound, why)
+        .hint("name a file: divvy config check FILE; `divvy admin init` writes one")
+}
+
+fn show(args: args::ConfigShow) -> Outcome {
+    let named = args.system || args.config.is_some();
+    let running = match named {
+        true => None,
+        false => block_on(running())?,
+    };
+    let values = match running {
+        Some(values) => values,
+        None => {
+            let source = source(is_systems(args.system, args.config.as_ref()), args.config);
+            match source.read() {
+                Ok(configured) => of_file(&source, &configured, args.output),
+                Err(error) => return Ok(report(&error, args.output.is_json())),
+            }
+        }
+    };
+    list(&set(values, args.defaults), args.output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The values of the running daemon; `None` if none runs.
+async fn running() -> Result<Option<Vec<ConfigValue>>, output::Stop> {
+    match client()?.config().await {
+        Ok(values) => Ok(Some(values)),
+        Err(error) if error.code == ErrorCode::NoDaemon => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn of_file(source: &Source, configured: &Configured, format: Format) -> Vec<ConfigValue> {
+    if !format.is_json() {
+        let path = source.path().map(|path| path.display().to_string());
+        say(&match (configured.file(), path) {
+            (Some(file), _) => format!("no daemon is asked; the values of {}", file.display()),
+            (None, Some(path)) => format!("no daemon runs, and there is no file {path}"),
+            (None, None) => "no daemon runs, and there is no file".to_owned(),
+        });
+    }
+    configured.report(&[])
+}
+
+/// Without the values that are defaults, unless they are asked for.
+fn set(values: Vec<ConfigValue>, defaults: bool) -> Vec<ConfigValue> {
+    let is_shown = |value: &ConfigValue| {
+        defaults || value.origin != ConfigOrigin::Default || value.needs_restart
+    };
+    values.into_iter().filter(is_shown).collect()
+}
+
+fn list(values: &[ConfigValue], format: Format) -> Result<(), output::Stop> {
+    print(render::list(values, format, view(), render::config)?)?;
+    if values.is_empty() && !format.is_json() {
+        say("every key has its default: divvy config show --defaults");
+    }
+    Ok(())
+}
+
+async fn reload(args: args::ConfigReload) -> Outcome {
+    let done = match client()?.reload_config().await {
+        Ok(done) => done,
+        Err(error) => return Ok(refused(&error, args.output.is_some_and(Format::is_json))),
+    };
+    match args.output {
+        Some(format) => {
+            let draw = |all: &[_], _| all.iter().map(render::config_reload).collect();
+            print(render::list(&[done], format, view(), draw)?)?;
+        }
+        None => say(&reloaded(&done)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints every problem of the file that the daemon found.
+fn refused(error: &Error, json: bool) -> ExitCode {
+    let body = serde_json::to_value(ErrorBody {
+        error: error.clone(),
+    })
+    .unwrap_or_default();
+    let problems = body["error"]["details"]["problems"].as_array();
+    let problems = problems.filter(|problems| problems.len() > 1 && !json);
+    let Some(problems) = problems else {
+        return error_output::report(error, json);
+    };
+    for problem in problems {
+        error_output::report(&one(error, problem), false);
+    }
+    ExitCode::from(error.code.exit_code())
+}
+
+fn one(error: &Error, problem: &serde_json::Value) -> Error {
+    let text = |key: &str| problem[key].as_str().unwrap_or_default().to_owned();
+    let place = match (&problem["line"], &problem["column"]) {
+        (serde_json::Value::Number(line), serde_json::Value::Number(column)) => {
+            format!(":{line}:{column}")
+        }
+        _ => String::new(),
+    };
+    let key = match text("key") {
+        key if key.is_empty() => key,
+        key => format!("{key}: "),
+    };
+    let message = format!("{}{place}: {key}{}", text("file"), text("message"));
+    let one = Error::new(error.code, message);
+    match text("hint") {
+        hint if hint.is_empty() => one,
+        hint => one.hint(hint),
+    }
+}
+
+fn reloaded(done: &ConfigReload) -> String {
+    render::config_reload(done).trim_end().to_owned()
+}

@@ -1,0 +1,168 @@
+//! `admin init`: writes the configuration file from questions or flags, starts the daemon, and prints the message for
+//! users.
+
+mod answers;
+mod start;
+mod store;
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use divvy_api::daemon::{ConfigError, Configured, DaemonOptions, ListenOptions, Source, file};
+use divvy_api::v1::{Error, ErrorCode};
+use divvy_core::QueueSpec;
+
+use super::Outcome;
+use crate::args::AdminInit;
+use crate::error_output::{Result, usage};
+use crate::output::{print, say};
+use answers::Answers;
+
+/// A file that another user writes must not decide what the daemon does.
+const CONFIG_MODE: u32 = 0o644;
+const TOKEN_MODE: u32 = 0o600;
+const MESSAGE_MODE: u32 = 0o644;
+
+pub async fn init(args: AdminInit) -> Outcome {
+    let system = rustix::process::geteuid().is_root() && !args.user;
+    let path = place(system, args.config.clone())?;
+    let mut answers = Answers::of(&args, system)?;
+    if !args.yes {
+        if !io::stdin().is_terminal() {
+            return Err(usage(
+                "the questions need a terminal",
+                "add --yes, and a flag for each answer: divvy admin init --yes --queue half=0.5",
+            )
+            .into());
+        }
+        answers.ask(&mut io::stdin().lock(), &mut io::stderr())?;
+    }
+    let token = path.with_file_name("token");
+    let text = answers.file(&token);
+    let configured = checked(&text, &path, system)?;
+    let message = message(&configured.options);
+    if args.dry_run {
+        print(&text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if answers.listen.is_some() && store::write_token(&token, TOKEN_MODE)? {
+        say(&format!("wrote the token {}", token.display()));
+    }
+    let copy = store::replace(&path, &text, CONFIG_MODE, args.force)?;
+    if let Some(copy) = copy {
+        say(&format!("kept the former file as {}", copy.display()));
+    }
+    say(&format!("wrote {}", path.display()));
+    // As the daemon reads it, with owner and mode.
+    source(system, Some(path.clone()))
+        .read()
+        .map_err(|error| Error::from(&error))?;
+    if let Some(motd) = &args.motd {
+        store::overwrite(motd, &message, MESSAGE_MODE)?;
+        say(&format!(
+            "wrote the message for users into {}",
+            motd.display()
+        ));
+    }
+    if args.no_start {
+        say(&format!("start the daemon: {}", start::command(system)));
+    } else {
+        start::start(system).await?;
+    }
+    let _ = writeln!(io::stderr(), "\nThe message for users:\n");
+    print(message)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn source(system: bool, config: Option<PathBuf>) -> Source {
+    let listen = ListenOptions {
+        system,
+        ..ListenOptions::default()
+    };
+    let flags = DaemonOptions {
+        listen,
+        ..DaemonOptions::default()
+    };
+    Source::new(flags, &[], config)
+}
+
+fn place(system: bool, named: Option<PathBuf>) -> Result<PathBuf> {
+    let source = source(system, named);
+    source.path().map(Path::to_owned).ok_or_else(|| {
+        let why = "there is no home folder for the configuration file";
+        Error::new(ErrorCode::Internal, why).hint("name it: --config FILE")
+    })
+}
+
+/// Parses the text as the daemon will.
+fn checked(text: &str, path: &Path, system: bool) -> Result<Configured> {
+    let wrong = |problems| ConfigError {
+        path: path.to_owned(),
+        code: ErrorCode::Usage,
+        problems,
+    };
+    let parsed = file::parse(text.as_bytes()).map_err(|problems| Error::from(&wrong(problems)))?;
+    source(system, Some(path.to_owned()))
+        .merge(parsed)
+        .map_err(|error| Error::from(&error))
+}
+
+/// The message for users: five commands.
+fn message(options: &DaemonOptions) -> String {
+    let queue = |queue: &QueueSpec| match queue.amount {
+        Some(_) => format!("-q {}", queue.name),
+        None => format!("-q {} -g 0.5", queue.name),
+    };
+    let queue = options.queues.first().map_or("-g 0.5".to_owned(), queue);
+    let project = match options.projects.keys().next() {
+        Some(name) => format!(" -p {name}"),
+        None => String::new(),
+    };
+    let lines = [
+        ("divvy gpus".to_owned(), "free parts of each GPU"),
+        (
+            format!("divvy run -g 0.5{project} -- python train.py"),
+            "a program on half a GPU",
+        ),
+        (
+            format!("divvy submit {queue}{project} -- python train.py"),
+            "a job in a queue",
+        ),
+        ("divvy ps".to_owned(), "pending and running jobs"),
+        ("divvy why last".to_owned(), "why the last job waits"),
+    ];
+    let width = lines.iter().map(|(command, _)| command.chars().count());
+    let width = width.max().unwrap_or_default();
+    let mut text =
+        "Divvy divides the GPUs of this machine. Use it for every program on a GPU:\n\n".to_owned();
+    for (command, about) in &lines {
+        text += &format!("  {command:<width$}   {about}\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_message_has_commands_of_this_configuration() {
+        let text = message(&DaemonOptions::default());
+        assert!(text.contains("divvy submit -g 0.5 -- python"), "{text}");
+        let file = "queues = [\"half=0.5\"]\n[projects.vision]\nquota = 1\n";
+        let options = file::parse(file.as_bytes()).unwrap().options;
+        let text = message(&options);
+        assert!(text.contains("divvy submit -q half -p vision --"), "{text}");
+        assert_eq!(
+            text.lines()
+                .filter(|line| line.starts_with("  divvy "))
+                .count(),
+            5
+        );
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+    }
+}
