@@ -22,7 +22,7 @@ use std::net::TcpListener as StdTcpListener;
 use std::num::NonZeroU32;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener as StdListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -61,6 +61,7 @@ use crate::journal::retention::Pruner;
 use crate::journal::{self, Store, StoreError};
 use crate::model::gpu_mode::effective_mode;
 use crate::model::idle::Rule;
+use crate::supervisor::forkserver;
 use crate::supervisor::watch::Watch;
 pub use front_end::FrontEndTask;
 use front_end::RunningFrontEnd;
@@ -150,6 +151,7 @@ fn serve(
         driver_version,
         ..
     } = node;
+    let cgroup_parent = cgroup_parent(&container_spec::instance(home.state()))?;
     if let Err(error) = log_trim::can_punch_holes(home.state()) {
         let what =
             "cannot limit job logs to --log-size: the file system does not support holes in files";
@@ -182,7 +184,7 @@ fn serve(
         confinement: Confinement {
             on_bypass,
             refuse_user_namespaces: options.refuse_user_namespaces,
-            cgroup_parent: cgroup::job_cgroup_prefix(&container_spec::instance(home.state())),
+            cgroup_parent,
         },
         containers: Containers {
             default: options.containers.default,
@@ -309,6 +311,18 @@ fn serve(
         ServeEnd::Stopped => Ok(()),
         ServeEnd::JournalFull(error) => Err(reexec(&error)),
     }
+}
+
+/// Connects to the fork server's unit, if this daemon's unit names one. Returns the parent control group of jobs, or why
+/// there is none.
+fn cgroup_parent(instance: &str) -> Result<Result<PathBuf, String>, Error> {
+    let Some(socket) = systemd::fork_server() else {
+        return Ok(cgroup::job_cgroup_prefix(instance));
+    };
+    forkserver::use_unit(&socket, instance).map_err(|error| {
+        internal("cannot use the fork server's unit", &error)
+            .hint("systemctl status divvy-forkserver.socket divvy-forkserver.service")
+    })
 }
 
 /// Why the daemon serves no longer.
