@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use divvy_api::daemon::{DaemonOptions, ListenOptions};
+use divvy_api::daemon::{DaemonOptions, DeviceNodes, ListenOptions};
 use divvy_api::home::{Home, HomeError};
 use divvy_api::v1::{Error, ErrorCode, JournalFile};
 use divvy_core::{Amount, GpuSelection, GpuUuid, JobId, Mode, QueueName, QueueSpec, can_ever_fit};
@@ -151,7 +151,8 @@ fn serve(
         driver_version,
         ..
     } = node;
-    let cgroup_parent = cgroup_parent(&container_spec::instance(home.state()))?;
+    let instance = container_spec::instance(home.state());
+    let cgroup_parent = cgroup_parent(&instance, options.device_nodes)?;
     if let Err(error) = log_trim::can_punch_holes(home.state()) {
         let what =
             "cannot limit job logs to --log-size: the file system does not support holes in files";
@@ -315,11 +316,18 @@ fn serve(
 
 /// Connects to the fork server's unit, if this daemon's unit names one. Returns the parent control group of jobs, or why
 /// there is none.
-fn cgroup_parent(instance: &str) -> Result<Result<PathBuf, String>, Error> {
+fn cgroup_parent(instance: &str, nodes: DeviceNodes) -> Result<Result<PathBuf, String>, Error> {
     let Some(socket) = systemd::fork_server() else {
-        return Ok(cgroup::job_cgroup_prefix(instance));
+        return match nodes {
+            DeviceNodes::Open => Ok(cgroup::job_cgroup_prefix(instance)),
+            DeviceNodes::Jobs => {
+                let why = "--device-nodes jobs requires the units divvy-forkserver.socket and divvy-forkserver.service";
+                Err(Error::new(ErrorCode::Usage, why)
+                    .hint("start the daemon as a unit: systemctl start divvy"))
+            }
+        };
     };
-    forkserver::use_unit(&socket, instance).map_err(|error| {
+    forkserver::use_unit(&socket, instance, nodes).map_err(|error| {
         internal("cannot use the fork server's unit", &error)
             .hint("systemctl status divvy-forkserver.socket divvy-forkserver.service")
     })

@@ -31,8 +31,9 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use divvy_api::daemon::DeviceNodes;
 use divvy_api::sync;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -44,6 +45,7 @@ use rustix::process::{PidfdFlags, Signal, WaitOptions, geteuid, pidfd_open, wait
 use serde::{Deserialize, Serialize};
 
 use crate::host::cgroup;
+use crate::host::device_nodes::DeviceGroups;
 use crate::host::failpoint;
 use crate::host::process::{Process, to_rustix_pid};
 use crate::host::rlimits;
@@ -62,6 +64,13 @@ const BUSY_RETRY: Duration = Duration::from_millis(20);
 /// Version of the messages. A fork server that was started after an upgrade of the program may have a newer one than
 /// the daemon.
 const PROTOCOL: u32 = 1;
+
+/// Interval of looking for control groups that have come since.
+const REGROUP: Duration = Duration::from_secs(10);
+const REGROUP_POLL: Timespec = Timespec {
+    tv_sec: REGROUP.as_secs().cast_signed(),
+    tv_nsec: 0,
+};
 
 /// Longest path that the kernel takes (limits.h, `PATH_MAX`), and longest message.
 const LONGEST: usize = 4096;
@@ -86,6 +95,8 @@ pub enum UnitError {
          restart the daemon"
     )]
     OtherProtocol { socket: PathBuf, theirs: u32 },
+    #[error("cannot keep users from the GPUs' device nodes: {0}")]
+    DeviceNodes(String),
 }
 
 /// Whether a start failed because the fork server ended meanwhile, was killed for not answering, or cannot be reached.
@@ -106,10 +117,14 @@ enum ForkRequest<'a> {
     Fork(&'a Path),
     /// Find the parent control group for the jobs of this instance.
     FindCgroup(&'a str),
+    /// Keep users' programs outside jobs from the GPUs' device nodes, or let them open the nodes.
+    SetDeviceNodes(DeviceNodes),
 }
 
 const FORK: u8 = b'f';
 const FIND_CGROUP: u8 = b'g';
+const OPEN_DEVICES: u8 = b'o';
+const RESTRICT_DEVICES: u8 = b'r';
 
 impl<'a> ForkRequest<'a> {
     fn encode(self) -> [IoSlice<'a>; 2] {
@@ -122,6 +137,12 @@ impl<'a> ForkRequest<'a> {
                 IoSlice::new(&[FIND_CGROUP]),
                 IoSlice::new(instance.as_bytes()),
             ],
+            Self::SetDeviceNodes(DeviceNodes::Open) => {
+                [IoSlice::new(&[OPEN_DEVICES]), IoSlice::new(&[])]
+            }
+            Self::SetDeviceNodes(DeviceNodes::Jobs) => {
+                [IoSlice::new(&[RESTRICT_DEVICES]), IoSlice::new(&[])]
+            }
         }
     }
 
@@ -131,6 +152,8 @@ impl<'a> ForkRequest<'a> {
             [FIND_CGROUP, instance @ ..] => str::from_utf8(instance)
                 .map(Self::FindCgroup)
                 .map_err(io::Error::other),
+            [OPEN_DEVICES] => Ok(Self::SetDeviceNodes(DeviceNodes::Open)),
+            [RESTRICT_DEVICES] => Ok(Self::SetDeviceNodes(DeviceNodes::Jobs)),
             _ => Err(io::Error::other("the daemon's request has an unknown tag")),
         }
     }
@@ -160,6 +183,10 @@ enum ForkReply {
     Cgroup {
         prefix: Result<PathBuf, String>,
     },
+    /// Whether the device nodes are as the daemon wants them, or why not.
+    DeviceNodes {
+        set: Result<(), String>,
+    },
     /// As wait(2) has it.
     Ended {
         pid: u32,
@@ -169,16 +196,37 @@ enum ForkReply {
 
 /// The fork server of this process.
 static FORK_SERVER: Mutex<ForkServerSlot> = Mutex::new(ForkServerSlot {
-    socket: None,
+    unit: None,
     server: None,
 });
 
 /// Where the fork server comes from, and the one that is connected.
 #[derive(Debug)]
 struct ForkServerSlot {
-    /// The socket of its unit; `None`: the daemon starts a child.
-    socket: Option<PathBuf>,
+    /// `None`: the daemon starts a child.
+    unit: Option<Unit>,
     server: Option<ForkServer>,
+}
+
+/// A fork server's unit, and what the daemon wants of it.
+#[derive(Debug)]
+struct Unit {
+    socket: PathBuf,
+    nodes: DeviceNodes,
+}
+
+impl Unit {
+    fn connect(&self) -> io::Result<ForkServer> {
+        let mut server = ForkServer::connect(&self.socket)?;
+        server.send_request(ForkRequest::SetDeviceNodes(self.nodes), &[])?;
+        match server.recv_answer()? {
+            ForkReply::DeviceNodes { set: Ok(()) } => Ok(server),
+            ForkReply::DeviceNodes { set: Err(why) } => {
+                Err(io::Error::other(UnitError::DeviceNodes(why)))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
 }
 
 /// The daemon's side.
@@ -202,15 +250,24 @@ pub struct ForkedSupervisor {
     server: Process,
 }
 
-/// Connects to the fork server of a unit, which forks all supervisors from then on. Returns the parent control group of
+/// Connects to the fork server of a unit, which forks all supervisors from then on, and which opens or restricts the
+/// GPUs' device nodes. Returns the parent control group of
 /// this instance's jobs, which lies below that of the unit, or why there is none.
 ///
 /// # Errors
 /// [`UnitError`], or that the fork server gave no answer.
-pub fn use_unit(socket: &Path, instance: &str) -> io::Result<Result<PathBuf, String>> {
+pub fn use_unit(
+    socket: &Path,
+    instance: &str,
+    nodes: DeviceNodes,
+) -> io::Result<Result<PathBuf, String>> {
     let mut slot = sync::lock(&FORK_SERVER);
-    slot.socket = Some(socket.to_owned());
-    let server = slot.server.insert(ForkServer::connect(socket)?);
+    let unit = slot.unit.insert(Unit {
+        socket: socket.to_owned(),
+        nodes,
+    });
+    let server = unit.connect()?;
+    let server = slot.server.insert(server);
     server.send_request(ForkRequest::FindCgroup(instance), &[])?;
     match server.recv_answer()? {
         ForkReply::Cgroup { prefix } => Ok(prefix),
@@ -226,8 +283,8 @@ impl ForkServerSlot {
         }
         match &mut self.server {
             Some(server) => Ok(server),
-            none => Ok(none.insert(match &self.socket {
-                Some(socket) => ForkServer::connect(socket)?,
+            none => Ok(none.insert(match &self.unit {
+                Some(unit) => unit.connect()?,
                 None => ForkServer::spawn(program, folder)?,
             })),
         }
@@ -493,6 +550,16 @@ struct Served {
     /// The socket of the unit, for the answer to a second daemon.
     listener: Option<OwnedFd>,
     children: BTreeMap<u32, OwnedFd>,
+    restricted: Option<Restricted>,
+}
+
+/// The groups that cannot open the GPUs' device nodes.
+struct Restricted {
+    groups: DeviceGroups,
+    /// When they were looked for.
+    at: Instant,
+    /// How that went.
+    done: Result<(), String>,
 }
 
 fn serve_requests(run_container: RunContainer) -> io::Result<()> {
@@ -516,8 +583,10 @@ fn serve_requests(run_container: RunContainer) -> io::Result<()> {
         daemon,
         listener,
         children: BTreeMap::new(),
+        restricted: None,
     });
     while let Some(served) = &mut own {
+        served.restrict_new_groups();
         let ready = served.wait_ready()?;
         for pid in ready.ended {
             served.children.remove(&pid);
@@ -537,6 +606,10 @@ fn serve_requests(run_container: RunContainer) -> io::Result<()> {
                 ForkRequest::FindCgroup(instance) => {
                     let prefix = cgroup::job_cgroup_prefix(instance);
                     send_reply(&served.daemon, &ForkReply::Cgroup { prefix })?;
+                }
+                ForkRequest::SetDeviceNodes(nodes) => {
+                    let set = served.set_device_nodes(nodes);
+                    send_reply(&served.daemon, &ForkReply::DeviceNodes { set })?;
                 }
                 ForkRequest::Fork(folder) => {
                     fork_supervisor(&mut own, folder, descriptors, run_container)?;
@@ -622,7 +695,8 @@ impl Served {
             .chain(self.listener.iter().map(watched))
             .chain(self.children.values().map(watched))
             .collect();
-        retry_on_eintr(|| poll(&mut all, None))?;
+        let timeout = self.restricted.as_ref().map(|_| &REGROUP_POLL);
+        retry_on_eintr(|| poll(&mut all, timeout))?;
         let mut is_ready = all.iter().map(|one| !one.revents().is_empty());
         let mut next = || is_ready.next().unwrap_or(false);
         let has_request = next();
@@ -636,6 +710,48 @@ impl Served {
                 .map(|(pid, _)| *pid)
                 .collect(),
         })
+    }
+
+    fn set_device_nodes(&mut self, nodes: DeviceNodes) -> Result<(), String> {
+        self.restricted = None;
+        let groups = DeviceGroups::beside_own_slice();
+        match nodes {
+            DeviceNodes::Open => {
+                // Without a slice of its own no fork server has restricted them, and without filters no kernel.
+                if let Ok(Err(why)) = groups.map(|groups| groups.open()) {
+                    supervisor::write_stderr(&why);
+                }
+                Ok(())
+            }
+            DeviceNodes::Jobs => {
+                let groups = groups?;
+                groups.restrict()?;
+                self.restricted = Some(Restricted {
+                    groups,
+                    at: Instant::now(),
+                    done: Ok(()),
+                });
+                Ok(())
+            }
+        }
+    }
+
+    /// Groups come later too, and modules of the driver with new major numbers.
+    fn restrict_new_groups(&mut self) {
+        let Some(restricted) = &mut self.restricted else {
+            return;
+        };
+        if restricted.at.elapsed() < REGROUP {
+            return;
+        }
+        restricted.at = Instant::now();
+        let done = restricted.groups.restrict();
+        if let Err(why) = &done
+            && done != restricted.done
+        {
+            supervisor::write_stderr(why);
+        }
+        restricted.done = done;
     }
 
     /// Tells a second daemon which one is served.

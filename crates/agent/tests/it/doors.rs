@@ -348,6 +348,7 @@ fn the_fork_servers_unit_has_no_restrictions() {
         .collect();
     let expected = [
         "Type",
+        "Slice",
         "ExecStart",
         "StandardInput",
         "StandardOutput",

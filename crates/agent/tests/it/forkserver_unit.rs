@@ -296,3 +296,27 @@ fn a_fork_server_of_another_protocol_is_named() {
     );
     later.join().unwrap();
 }
+
+#[test]
+fn device_nodes_for_jobs_need_the_forkservers_unit_in_a_slice_of_its_own() {
+    if !geteuid().is_root() {
+        eprintln!("SKIPPED: only root can start a system's daemon");
+        return;
+    }
+    let words = [&["daemon", "--system", "--device-nodes", "jobs"][..], &SIM].concat();
+    let said = |home: &Home, code: i32| {
+        let output = home.run(&words);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        said
+    };
+    let text = said(&Home::empty(), 2);
+    assert!(
+        text.contains("--device-nodes jobs requires the units divvy-forkserver.socket"),
+        "{text}"
+    );
+    let (home, socket) = home();
+    let _unit = Unit::start(&socket);
+    let text = said(&home, 1);
+    assert!(text.contains("is not below divvy.slice"), "{text}");
+}
