@@ -1,5 +1,6 @@
-//! Required programs: a C compiler, Python with its venv module, rustfmt and clippy. Missing programs are installed if that needs
-//! no password (as root with apt-get, or with rustup). Otherwise the error names the command.
+//! Required programs: a C compiler, Python with its venv module, rustfmt and clippy; optional: systemd-analyze. Missing
+//! programs are installed if that needs no password (as root with apt-get, or with rustup). Otherwise the error names
+//! the command.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,14 +17,17 @@ struct Tool {
     what_for: &'static str,
     check: &'static [&'static str],
     packages: &'static [&'static str],
+    /// The tests go on without it, and print what they skip.
+    is_optional: bool,
 }
 
-const TOOLS: [Tool; 2] = [
+const TOOLS: [Tool; 3] = [
     Tool {
         name: "a C compiler (cc)",
         what_for: "it builds SQLite and compiles the tests' C programs",
         check: &["cc", "--version"],
         packages: &["gcc", "libc6-dev"],
+        is_optional: false,
     },
     Tool {
         name: "Python 3.11 or newer with the venv module",
@@ -34,6 +38,14 @@ const TOOLS: [Tool; 2] = [
             "import sys, venv, ensurepip; assert sys.version_info >= (3, 11)",
         ],
         packages: &["python3", "python3-venv"],
+        is_optional: false,
+    },
+    Tool {
+        name: "systemd-analyze",
+        what_for: "it judges the systemd units",
+        check: &["systemd-analyze", "--version"],
+        packages: &["systemd"],
+        is_optional: true,
     },
 ];
 
@@ -85,7 +97,13 @@ fn check(tools: &[Tool]) -> Result<()> {
     for tool in tools {
         if !is_there(tool) {
             eprintln!("   {} is missing ({})", tool.name, tool.what_for);
-            install(tool, &mut updated)?;
+            match install(tool, &mut updated) {
+                Err(error) if tool.is_optional => {
+                    eprintln!("   {error:#}");
+                    continue;
+                }
+                installed => installed?,
+            }
             if !is_there(tool) {
                 bail!(
                     "{} is still missing after installing {}",

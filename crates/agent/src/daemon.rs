@@ -21,11 +21,11 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::TcpListener as StdTcpListener;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener as StdListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use divvy_api::daemon::{Configured, ListenOptions};
+use divvy_api::daemon::{Configured, DeviceNodes, ListenOptions};
 use divvy_api::home::{Home, HomeError};
 use divvy_api::v1::{Error, ErrorCode, JournalFile};
 use divvy_core::{GpuSelection, GpuUuid, JobId, Mode};
@@ -58,6 +58,7 @@ use crate::journal::recover;
 use crate::journal::retention::Pruner;
 use crate::journal::{self, Store, StoreError};
 use crate::model::gpu_mode::effective_mode;
+use crate::supervisor::forkserver;
 use crate::supervisor::watch::Watch;
 pub use front_end::FrontEndTask;
 use front_end::RunningFrontEnd;
@@ -148,6 +149,8 @@ fn serve(
         driver_version,
         ..
     } = node;
+    let instance = container_spec::instance(home.state());
+    let cgroup_parent = cgroup_parent(&instance, options.device_nodes)?;
     if let Err(error) = log_trim::can_punch_holes(home.state()) {
         let what =
             "cannot limit job logs to --log-size: the file system does not support holes in files";
@@ -171,7 +174,7 @@ fn serve(
         confinement: Confinement {
             on_bypass: settings.on_bypass,
             refuse_user_namespaces: settings.refuse_user_namespaces,
-            cgroup_parent: cgroup::job_cgroup_prefix(&container_spec::instance(home.state())),
+            cgroup_parent,
         },
         containers: settings.containers,
         home,
@@ -297,6 +300,25 @@ fn serve(
         ServeEnd::Stopped => Ok(()),
         ServeEnd::JournalFull(error) => Err(reexec(&error)),
     }
+}
+
+/// Connects to the fork server's unit, if this daemon's unit names one. Returns the parent control group of jobs, or why
+/// there is none.
+fn cgroup_parent(instance: &str, nodes: DeviceNodes) -> Result<Result<PathBuf, String>, Error> {
+    let Some(socket) = systemd::fork_server() else {
+        return match nodes {
+            DeviceNodes::Open => Ok(cgroup::job_cgroup_prefix(instance)),
+            DeviceNodes::Jobs => {
+                let why = "--device-nodes jobs requires the units divvy-forkserver.socket and divvy-forkserver.service";
+                Err(Error::new(ErrorCode::Usage, why)
+                    .hint("start the daemon as a unit: systemctl start divvy"))
+            }
+        };
+    };
+    forkserver::use_unit(&socket, instance, nodes).map_err(|error| {
+        internal("cannot use the fork server's unit", &error)
+            .hint("systemctl status divvy-forkserver.socket divvy-forkserver.service")
+    })
 }
 
 /// Why the daemon serves no longer.

@@ -8,6 +8,7 @@ pub mod account;
 pub mod cgroup;
 pub mod child_timeout;
 pub mod clock;
+pub mod device_nodes;
 pub mod disk;
 pub mod error;
 pub mod failpoint;

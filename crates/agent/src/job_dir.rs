@@ -267,8 +267,17 @@ impl JobDir {
 
     /// For a program to write to. It may be there from an earlier run, and is its user's then ([`SAFE_OPEN_FLAGS`]).
     pub fn open_log(&self) -> Result<File, RecordError> {
+        self.open_log_with(OFlags::CREATE)
+    }
+
+    /// The same, if it is there.
+    pub fn open_existing_log(&self) -> Result<File, RecordError> {
+        self.open_log_with(OFlags::empty())
+    }
+
+    fn open_log_with(&self, more: OFlags) -> Result<File, RecordError> {
         let open = || {
-            let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | SAFE_OPEN_FLAGS;
+            let flags = OFlags::WRONLY | OFlags::APPEND | SAFE_OPEN_FLAGS | more;
             let log = rustix::fs::open(self.log(), flags, Mode::RUSR | Mode::WUSR)?;
             // The program's output is as it would be without.
             rustix::fs::fcntl_setfl(&log, OFlags::APPEND)?;

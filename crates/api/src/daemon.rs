@@ -81,6 +81,7 @@ pub struct DaemonOptions {
     pub on_bypass: Option<BypassPolicy>,
     /// Jobs of other users get no user namespaces.
     pub refuse_user_namespaces: bool,
+    pub device_nodes: DeviceNodes,
     pub listen: ListenOptions,
     pub limits: LimitOptions,
     pub retention: RetentionPolicy,
@@ -110,6 +111,7 @@ impl Default for DaemonOptions {
             idle: None,
             on_bypass: None,
             refuse_user_namespaces: false,
+            device_nodes: DeviceNodes::Open,
             listen: ListenOptions::default(),
             limits: LimitOptions::default(),
             retention: RetentionPolicy::default(),
@@ -138,6 +140,16 @@ impl DaemonOptions {
             .as_ref()
             .is_some_and(|clearml| !clearml.dynamic)
     }
+}
+
+/// Which programs of users may open the GPUs' device nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceNodes {
+    #[default]
+    Open,
+    /// Those of jobs only.
+    Jobs,
 }
 
 /// Sockets of the daemon, and the users that it serves.

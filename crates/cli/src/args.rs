@@ -811,6 +811,18 @@ pub struct Daemon {
         hide_possible_values = true
     )]
     pub user_namespaces: Option<UserNamespaces>,
+    /// GPUs' device nodes: open, jobs [default: open]
+    ///
+    /// With --system: which programs of users can open the GPUs' device nodes: open (all) or jobs (those in jobs only)
+    /// [default: open]
+    #[arg(
+        long,
+        value_name = "FOR",
+        requires = "system",
+        hide_possible_values = true,
+        hide_short_help = true
+    )]
+    pub device_nodes: Option<DeviceNodesFor>,
     #[command(flatten)]
     pub clearml: ClearMl,
     /// Whether `--debug` stands before the verb.
@@ -833,6 +845,13 @@ pub enum OnUnlimitedImage {
 pub enum UserNamespaces {
     Allow,
     Refuse,
+}
+
+/// Which programs of users can open the GPUs' device nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DeviceNodesFor {
+    Open,
+    Jobs,
 }
 
 /// The action for a bypass.

@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use divvy_api::daemon::{
-    ContainerOptions, DaemonOptions, LimitOptions, ListenOptions, RetentionPolicy, Source,
-    parse_duration,
+    ContainerOptions, DaemonOptions, DeviceNodes, LimitOptions, ListenOptions, RetentionPolicy,
+    Source, parse_duration,
 };
 use divvy_api::v1::Container;
 use divvy_core::reconcile::BypassPolicy;
 use divvy_core::{Bytes, GpuSelection, Order, Preemption, QueueSpec, parse_gpus, parse_queues};
 
-use crate::args::{self, OnUnlimitedImage, UserNamespaces};
+use crate::args::{self, DeviceNodesFor, OnUnlimitedImage, UserNamespaces};
 use crate::ask::terms::{idle, seconds};
 use crate::container;
 use crate::error_output::{Result, usage};
@@ -82,6 +82,10 @@ fn flags(args: &args::Daemon) -> Result<DaemonOptions> {
         idle: idle(args.idle_timeout.as_deref(), args.idle_action)?,
         on_bypass: args.on_bypass.map(BypassPolicy::from),
         refuse_user_namespaces: args.user_namespaces == Some(UserNamespaces::Refuse),
+        device_nodes: match args.device_nodes {
+            Some(DeviceNodesFor::Jobs) => DeviceNodes::Jobs,
+            Some(DeviceNodesFor::Open) | None => DeviceNodes::Open,
+        },
         listen: ListenOptions {
             system: args.system,
             beside_system: args.beside_system,
@@ -353,6 +357,18 @@ mod tests {
     }
 
     #[test]
+    fn device_nodes_are_open_unless_the_systems_daemon_restricts_them() {
+        for (line, nodes) in [
+            ("", DeviceNodes::Open),
+            (" --system --device-nodes open", DeviceNodes::Open),
+            (" --system --device-nodes jobs", DeviceNodes::Jobs),
+        ] {
+            let daemon = parsed(&format!("divvy daemon{line}")).unwrap();
+            assert_eq!(daemon.device_nodes, nodes, "{line}");
+        }
+    }
+
+    #[test]
     fn wrong_lines_are_refused_with_the_word_and_a_hint() {
         let lines = [
             ("--dynamic-gpus --queue half=0.3", "half=0.3"),
@@ -381,6 +397,7 @@ mod tests {
             ("--gpus 0,0", "twice"),
             ("--foreground --detached", "cannot be used with"),
             ("--user-namespaces refuse", "--system"),
+            ("--device-nodes jobs", "--system"),
             ("--gpus", "a value is required"),
         ];
         for (line, named) in lines {

@@ -5,12 +5,13 @@
 //! lock that another thread held would stay locked in it for ever, the allocator's own locks among them, so a process
 //! with several threads is refused.
 //!
-//! What a copy may call is narrowed here as well ([`refuse_user_namespaces`]), and which descriptors the programs of a process get
-//! ([`mark_close_on_exec`]).
+//! What a copy may call is narrowed here as well ([`refuse_user_namespaces`]), which descriptors the programs of a process get
+//! ([`mark_close_on_exec`]), and which device nodes the processes of a control group may open ([`attach_device_filter`]).
 //!
 //! This crate is a fence: the calls are unsafe, and nothing else is here.
 
 mod descriptors;
+mod device_filter;
 mod namespaces;
 
 use std::io;
@@ -18,6 +19,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use descriptors::mark_close_on_exec;
+pub use device_filter::{
+    DeviceRule, attach_device_filter, detach_device_filter, has_device_filter,
+};
 pub use namespaces::refuse_user_namespaces;
 
 /// What a child says that panicked: the code that Rust's own programs end with.

@@ -26,6 +26,8 @@ pub struct CreateContext<'a> {
     pub runtime: Option<&'a str>,
     /// Folders of the engine's own, which no job may mount.
     pub storage: &'a [PathBuf],
+    /// The parent control group, where the engine's own cannot open the GPUs' device nodes.
+    pub cgroup_parent: Option<&'a str>,
 }
 
 /// A folder of the host that a job may not have.
@@ -90,6 +92,7 @@ pub fn create_request(
         devices,
         device_requests: requests,
         runtime: around.runtime.map(str::to_owned),
+        cgroup_parent: around.cgroup_parent.map(str::to_owned),
         // The engine's log is where the job's comes from: its way of keeping logs must be one that can be read.
         log_config: Some(HostConfigLogConfig {
             typ: Some("json-file".to_owned()),
@@ -430,6 +433,18 @@ pub mod tests {
             );
             assert!(request_of(&plan, &["true"], CreateContext::default()).is_ok());
         }
+    }
+
+    #[test]
+    fn a_container_joins_the_control_group_that_can_open_the_device_nodes() {
+        let around = CreateContext {
+            cgroup_parent: Some("divvy.slice"),
+            ..CreateContext::default()
+        };
+        let body = request_of(&plan(""), &["true"], around).unwrap();
+        assert_eq!(body["HostConfig"]["CgroupParent"], "divvy.slice");
+        let body = request_of(&plan(""), &["true"], CreateContext::default()).unwrap();
+        assert!(body["HostConfig"].get("CgroupParent").is_none());
     }
 
     #[test]

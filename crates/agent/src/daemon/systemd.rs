@@ -1,4 +1,5 @@
-//! sd_notify(3) and sd_watchdog_enabled(3): readiness and watchdog messages to systemd, if systemd started the daemon.
+//! The daemon under systemd: readiness and watchdog messages (sd_notify(3), sd_watchdog_enabled(3)), and the fork
+//! server's unit.
 //!
 //! The crate sd-notify 0.5 knows no abstract sockets (`@name`) and reads its variables from the environment only.
 
@@ -7,9 +8,21 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::controller::mailbox::Mailbox;
+
+/// The socket of the fork server's unit. A variable, so that an `ExecStart=` of the administrator's own keeps it: without
+/// it, the daemon's restrictions would reach jobs.
+const FORK_SERVER: &str = "DIVVY_FORK_SERVER";
+
+/// Returns the socket of the fork server's unit, if the daemon's unit names one.
+pub fn fork_server() -> Option<PathBuf> {
+    std::env::var_os(FORK_SERVER)
+        .filter(|socket| !socket.is_empty())
+        .map(PathBuf::from)
+}
 
 /// systemd's socket, and the period of its watchdog.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

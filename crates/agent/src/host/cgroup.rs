@@ -135,8 +135,14 @@ pub fn cache_own() {
 }
 
 /// The group that this process is in, as a folder.
-fn own() -> Option<PathBuf> {
+pub fn own() -> Option<PathBuf> {
     seen(Path::new("/proc/self/cgroup"))
+}
+
+/// The folder of the whole hierarchy.
+pub fn mount_point() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    find("0::/", &mounts)
 }
 
 fn seen(groups: &Path) -> Option<PathBuf> {

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use divvy_api::v1::{EndReason, ErrorCode, JobState, Submit};
@@ -238,45 +238,125 @@ fn systemd_is_told_when_it_serves_that_it_lives_and_when_it_stops() {
     until("it says that it stops", || hear() == "STOPPING=1");
 }
 
-/// Has systemd judge a unit of ours, with the program where it was built.
-fn verify(unit: &str, more: &[&str]) {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../deploy/systemd")
-        .join(unit);
-    let text = fs::read_to_string(&file).unwrap();
-    let program = "/usr/bin/divvy";
-    assert!(text.contains(&format!("ExecStart={program} daemon")));
-    for line in [
-        "Type=notify",
-        "KillMode=process",
-        "WatchdogSec=",
-        "Delegate=yes",
-    ] {
-        assert!(text.contains(line), "{unit} has no {line}");
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let copy = dir.path().join("divvy.service");
-    fs::write(&copy, text.replace(program, divvy().to_str().unwrap())).unwrap();
+/// Has `systemd-analyze` judge a unit of ours.
+fn analyze(unit: &str, words: &[&str], file: &Path) {
     let mut command = Command::new("systemd-analyze");
-    command.args(more).args(["verify", "--man=no"]).arg(&copy);
-    command.env("XDG_RUNTIME_DIR", dir.path());
+    command.args(words).arg(file);
+    command.env("XDG_RUNTIME_DIR", file.parent().unwrap());
     match command.output_bounded() {
-        Err(error) => eprintln!("SKIPPED: {unit} is not verified: systemd-analyze: {error}"),
+        Err(error) => eprintln!("SKIPPED: {unit} is not judged: systemd-analyze: {error}"),
         Ok(said) => {
             let text = String::from_utf8_lossy(&said.stderr);
             // What it says of other units of this machine is not about ours.
             let ours: Vec<&str> = text.lines().filter(|line| line.contains("divvy")).collect();
-            assert!(said.status.success() && ours.is_empty(), "{unit}: {text}");
+            let table = String::from_utf8_lossy(&said.stdout);
+            assert!(
+                said.status.success() && ours.is_empty(),
+                "{unit}: {text}{table}"
+            );
         }
     }
 }
 
+fn unit_file(unit: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../deploy/systemd")
+        .join(unit)
+}
+
+/// Has systemd verify a unit with these lines, with the program where it was built.
+fn verify(unit: &str, more: &[&str], lines: &[&str]) {
+    let text = fs::read_to_string(unit_file(unit)).unwrap();
+    for line in lines {
+        assert!(
+            text.lines().any(|there| there.starts_with(line)),
+            "{unit} has no {line}"
+        );
+    }
+    let dir = tempfile::tempdir().unwrap();
+    // Verified together, since each names the others.
+    for other in [
+        "divvy.service",
+        "divvy-forkserver.service",
+        "divvy-forkserver.socket",
+    ] {
+        let text = fs::read_to_string(unit_file(other)).unwrap();
+        let text = text.replace("/usr/bin/divvy ", &format!("{} ", divvy().display()));
+        fs::write(dir.path().join(other), text).unwrap();
+    }
+    let name = Path::new(unit).file_name().unwrap();
+    let copy = dir.path().join(name);
+    let text = text.replace("/usr/bin/divvy ", &format!("{} ", divvy().display()));
+    fs::write(&copy, text).unwrap();
+    analyze(unit, &[more, &["verify", "--man=no"]].concat(), &copy);
+}
+
 #[test]
-fn systemd_takes_the_systems_unit() {
-    verify("divvy.service", &[]);
+fn systemd_takes_the_systems_units() {
+    let daemon = [
+        "ExecStart=/usr/bin/divvy daemon --system",
+        "Type=notify",
+        "KillMode=process",
+        "WatchdogSec=",
+        "Requires=divvy-forkserver.socket",
+        "Environment=DIVVY_FORK_SERVER=/run/divvy-forkserver.sock",
+    ];
+    verify("divvy.service", &[], &daemon);
+    let fork_server = [
+        "ExecStart=/usr/bin/divvy supervise ",
+        "StandardInput=socket",
+        "KillMode=process",
+        "Delegate=yes",
+        "TasksMax=infinity",
+    ];
+    verify("divvy-forkserver.service", &[], &fork_server);
+    let socket = [
+        "ListenSequentialPacket=/run/divvy-forkserver.sock",
+        "SocketMode=0600",
+    ];
+    verify("divvy-forkserver.socket", &[], &socket);
 }
 
 #[test]
 fn systemd_takes_the_users_unit() {
-    verify("user/divvy.service", &["--user"]);
+    let lines = [
+        "ExecStart=/usr/bin/divvy daemon",
+        "Type=notify",
+        "KillMode=process",
+        "WatchdogSec=",
+        "Delegate=yes",
+    ];
+    verify("user/divvy.service", &["--user"], &lines);
+}
+
+/// The exposure in tenths, by the measure of `systemd-analyze security`.
+#[test]
+fn the_daemons_unit_is_exposed_by_at_most_four_and_a_half() {
+    let words = ["security", "--offline=true", "--threshold=45", "--no-pager"];
+    analyze("divvy.service", &words, &unit_file("divvy.service"));
+}
+
+/// Each restriction of this unit would apply to every job.
+#[test]
+fn the_fork_servers_unit_has_no_restrictions() {
+    let text = fs::read_to_string(unit_file("divvy-forkserver.service")).unwrap();
+    let service = text.split_once("[Service]").unwrap().1;
+    let settings = service.lines().filter(|line| !line.starts_with('#'));
+    let names: Vec<&str> = settings
+        .filter_map(|line| line.split_once('='))
+        .map(|(name, _)| name)
+        .collect();
+    let expected = [
+        "Type",
+        "Slice",
+        "ExecStart",
+        "StandardInput",
+        "StandardOutput",
+        "StandardError",
+        "KillMode",
+        "Delegate",
+        "TasksMax",
+        "LimitCORE",
+    ];
+    assert_eq!(names, expected);
 }

@@ -14,6 +14,7 @@ mod doors;
 mod exec;
 mod faults;
 mod files;
+mod forkserver_unit;
 mod grammar;
 mod groups;
 mod http;

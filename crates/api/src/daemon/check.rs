@@ -7,7 +7,7 @@ use std::path::Path;
 use divvy_core::project::Resources;
 use divvy_core::{Bytes, Gpus};
 
-use super::{DaemonOptions, ProjectOptions, RoleOptions, is_sim};
+use super::{DaemonOptions, DeviceNodes, ProjectOptions, RoleOptions, is_sim};
 
 /// The least size of a bound: a smaller one refuses every job.
 const LEAST_SIZE: Bytes = Bytes::mib(1);
@@ -246,6 +246,9 @@ pub fn together(options: &DaemonOptions) -> Vec<Violation> {
         }
         if options.refuse_user_namespaces {
             refuse(&["refuse-user-namespaces"], "limits on user namespaces");
+        }
+        if options.device_nodes == DeviceNodes::Jobs {
+            refuse(&["device-nodes"], "limits on device nodes");
         }
     }
     if let Some(address) = listen.listen {

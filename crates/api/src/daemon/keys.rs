@@ -109,6 +109,7 @@ pub const KEYS: &[Key] = &[
     key!("grace", ["grace"], Reload, grace),
     key!("idle", ["idle-timeout"], Reload, idle),
     key!("on-bypass", ["on-bypass"], Reload, on_bypass),
+    key!("device-nodes", ["device-nodes"], Restart, device_nodes),
     key!(
         "refuse-user-namespaces",
         ["user-namespaces"],
@@ -236,8 +237,8 @@ mod tests {
 
     use super::*;
     use crate::daemon::{
-        ClearMlOptions, Commands, ContainerOptions, LimitOptions, ListenOptions, Others,
-        ProjectOptions, RetentionPolicy, Role, RoleOptions,
+        ClearMlOptions, Commands, ContainerOptions, DeviceNodes, LimitOptions, ListenOptions,
+        Others, ProjectOptions, RetentionPolicy, Role, RoleOptions,
     };
     use crate::v1::{Container, Idle, IdleAction};
 
@@ -258,6 +259,7 @@ mod tests {
             }),
             on_bypass: Some(BypassPolicy::Deny),
             refuse_user_namespaces: true,
+            device_nodes: DeviceNodes::Jobs,
             listen: ListenOptions {
                 system: true,
                 beside_system: true,

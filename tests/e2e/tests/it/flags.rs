@@ -184,6 +184,7 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
             ("--keep-usage soon", USAGE),
             ("--on-bypass shout", USAGE),
             ("--user-namespaces never --system", USAGE),
+            ("--device-nodes none --system", USAGE),
             ("--clearml --config-file {}/none", USAGE),
             ("--config-file {}/none", USAGE),
             ("--create-queue", USAGE),
@@ -241,6 +242,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--grace", "left.rs"),
     ("--on-bypass", "bypass.rs"),
     ("--user-namespaces", "users.rs"),
+    (
+        "--device-nodes",
+        "../../../../crates/agent/tests/it/forkserver_unit.rs",
+    ),
     ("--log-size", "../../../../crates/agent/tests/it/exec.rs"),
     ("--keep", "../../../../crates/agent/tests/it/past.rs"),
     ("--keep-jobs", "../../../../crates/agent/tests/it/past.rs"),

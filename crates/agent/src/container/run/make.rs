@@ -6,7 +6,7 @@ use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
 use bollard::Docker;
-use bollard::models::{ImageConfig, SystemInfo};
+use bollard::models::{ImageConfig, SystemInfo, SystemInfoCgroupDriverEnum};
 use bollard::query_parameters::{CreateContainerOptions, CreateImageOptions};
 use divvy_core::docker::{Mount, Pull, paths};
 use divvy_driver::load::BEHIND;
@@ -21,6 +21,7 @@ use crate::container::engine::EngineFailure;
 use crate::container::image::{self, Runs};
 use crate::container::resolve_mounts::Resolved;
 use crate::container::{cdi, elf, engine, job_files};
+use crate::host::device_nodes::{DeviceGroups, SLICE};
 use crate::host::error::error_chain;
 use crate::job_dir::container_spec::{self, OnUnlimited};
 use crate::job_dir::injection::{InjectedLimiter, InjectionMode};
@@ -134,11 +135,13 @@ impl<'a> ContainerCreation<'a> {
         let edits = edits(&self.job.plan.held, &files);
         job_files::write(&edits, &files).map_err(|error| error_chain(&error))?;
         let storage = storage(&info);
+        let cgroup_parent = DeviceGroups::are_restricted().then(|| jobs_slice(&info));
         let around = CreateContext {
             attached: self.job.place != StdioMode::Background,
             by_cdi: self.job.plan.cdi.is_some() && engine::takes_cdi(&docker.version().await?),
             runtime: plain_runtime(&info),
             storage: &storage,
+            cgroup_parent,
         };
         if around.by_cdi {
             self.offer(&edits)?;
@@ -487,6 +490,14 @@ fn plain_runtime(info: &SystemInfo) -> Option<&str> {
         .into_iter()
         .find(|name| known.contains_key(*name));
     plain.filter(|_| default.contains("nvidia"))
+}
+
+/// The slice of jobs, as the engine's cgroup driver takes it: systemd's by name, the other by path.
+fn jobs_slice(info: &SystemInfo) -> &'static str {
+    match info.cgroup_driver {
+        Some(SystemInfoCgroupDriverEnum::CGROUPFS) => "/divvy.slice",
+        _ => SLICE,
+    }
 }
 
 /// Where the engine keeps images, containers and volumes: as it says, and where that leads. Both are the same unless it lies behind a link.

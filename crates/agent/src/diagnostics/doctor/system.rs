@@ -4,11 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use divvy_api::v1::Finding;
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, Mode, OFlags, access};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
 
 use super::{fail, ok, warn};
 use crate::host::cgroup;
+use crate::host::device_nodes::{DeviceAccess, DeviceGroups};
 use crate::host::task_limits;
 
 /// Inode of the first PID namespace (`PROC_PID_INIT_INO`, linux/proc_ns.h).
@@ -147,11 +149,44 @@ fn processes() -> Finding {
 /// The nodes that every CUDA program opens; those of each GPU are checked with the GPU.
 fn device_nodes() -> Vec<Finding> {
     let nodes = ["/dev/nvidiactl", "/dev/nvidia-uvm"];
-    if !Path::new(nodes[0]).exists() {
-        return Vec::new();
+    let access = DeviceGroups::here().map(|groups| groups.access());
+    let restriction = restriction(access.as_ref(), is_refused_by_filter(nodes[0]));
+    if restriction.is_some() || !Path::new(nodes[0]).exists() {
+        return restriction.into_iter().collect();
     }
     let finding = |path: &&str| device_node(&format!("system{}", path.replace('/', ".")), path);
     nodes.iter().filter_map(finding).collect()
+}
+
+/// Whether a device filter refuses this user a node. By its mode it would be `EACCES`.
+fn is_refused_by_filter(node: &str) -> bool {
+    let opened = rustix::fs::open(node, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    opened.err() == Some(Errno::PERM)
+}
+
+/// Whether programs of users can open the nodes outside jobs. Only root is told by the kernel; another user tries it.
+fn restriction(access: Option<&Result<DeviceAccess, String>>, is_refused: bool) -> Option<Finding> {
+    const CHECK: &str = "system.device_nodes";
+    const JOBS_ONLY: &str = "users' programs can open the GPUs' device nodes in jobs only";
+    match access {
+        Some(Ok(DeviceAccess::JobsOnly)) => Some(ok(CHECK, JOBS_ONLY)),
+        Some(Ok(DeviceAccess::Partly(open))) => {
+            let open: Vec<String> = open.iter().map(|path| path.display().to_string()).collect();
+            Some(warn(
+                CHECK,
+                format!("{JOBS_ONLY}, except in {}", open.join(", ")),
+                "programs there use GPUs without a limit",
+                "systemctl restart divvy",
+            ))
+        }
+        _ if is_refused => Some(warn(
+            CHECK,
+            JOBS_ONLY,
+            "CUDA programs of this user run in jobs of the system's daemon only",
+            "divvy run -- PROGRAM",
+        )),
+        _ => None,
+    }
 }
 
 /// What is wrong with a device node, if anything is.
