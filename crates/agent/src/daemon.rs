@@ -1,6 +1,6 @@
 //! `divvy daemon`: start-up and shutdown of the daemon.
 //!
-//! May use: `host`, `auth`, `compute`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `journal`, `supervisor`,
+//! May use: `host`, `registry`, `auth`, `compute`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `journal`, `supervisor`,
 //! `container`, `controller`, `http`.
 //! Used by: `diagnostics`, `standalone`.
 //!
@@ -61,6 +61,8 @@ use crate::journal::retention::Pruner;
 use crate::journal::{self, Store, StoreError};
 use crate::model::gpu_mode::effective_mode;
 use crate::model::idle::Rule;
+use crate::registry::Membership;
+use crate::registry::entry::Writer;
 use crate::supervisor::watch::Watch;
 pub use front_end::FrontEndTask;
 use front_end::RunningFrontEnd;
@@ -143,6 +145,14 @@ fn serve(
     });
     check_queues(&queues, &devices)?;
     let observer = Arc::new(node.observer());
+    let membership = Membership {
+        home: home.state().to_owned(),
+        writer: match options.listen.system {
+            true => Writer::SystemDaemon,
+            false => Writer::Daemon,
+        },
+        simulated: node.simulated_state(),
+    };
     let NodeInventory {
         programs,
         simulated,
@@ -231,6 +241,7 @@ fn serve(
         observer: Arc::clone(&observer),
         compute_scheduler: keeper,
         workers,
+        registry: Some(membership),
         checkpoint_ops,
         recovered: u32::try_from(recovered.len()).unwrap_or(u32::MAX),
     };

@@ -39,6 +39,7 @@ use serde::{Deserialize, Serialize};
 use crate::host::failpoint;
 use crate::host::process::{Process, to_rustix_pid};
 use crate::host::rlimits;
+use crate::registry;
 use crate::supervisor::{self, RunContainer};
 
 /// How long it may take over one copy.
@@ -169,6 +170,7 @@ impl ForkServer {
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null());
         failpoint::forward_to(&mut command);
+        registry::files::forward_to(&mut command);
         let process = command.spawn()?;
         rlimits::restore_nofile_limit(&process);
         Ok(Self {
