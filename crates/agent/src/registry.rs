@@ -240,7 +240,7 @@ impl Inner {
             let amount = other.held.plus(other.intent);
             if !amount.is_zero() {
                 all.push(HeldElsewhere {
-                    holder: self.holder(other.owner.uid, other.writer),
+                    holder: holder(&mut self.names, other.owner.uid, other.writer),
                     share: amount.share,
                     memory: amount.memory,
                     used: other.used,
@@ -248,7 +248,7 @@ impl Inner {
             }
         }
         for owner in self.others.unreadable.clone() {
-            let holder = self.holder(owner.uid, Writer::Daemon);
+            let holder = holder(&mut self.names, owner.uid, Writer::Daemon);
             all.push(HeldElsewhere {
                 holder: format!("{holder}, with an entry that this build cannot read"),
                 share: Amount::WHOLE.share,
@@ -257,25 +257,6 @@ impl Inner {
             });
         }
         all
-    }
-
-    fn holder(&mut self, uid: u32, writer: Writer) -> String {
-        let look_up = || match UserAccount::lookup(uid, uid) {
-            Ok(account) if account.name != uid.to_string() => account.name,
-            _ => format!("uid {uid}"),
-        };
-        match writer {
-            Writer::SystemDaemon if uid == 0 => "the system's daemon".to_owned(),
-            _ => {
-                let name = self.names.entry(uid).or_insert_with(look_up);
-                let what = if writer == Writer::Run {
-                    "run"
-                } else {
-                    "daemon"
-                };
-                format!("{name}'s {what}")
-            }
-        }
     }
 
     fn acquire(&mut self, wanted: &BTreeMap<GpuUuid, Wanted>) -> Result<(), Contended> {
@@ -346,9 +327,62 @@ impl Inner {
         }
     }
 
+    /// Whether the entry says nothing that outlives this process.
+    fn is_over(&self) -> bool {
+        !self.takes_over || self.entry.records().next().is_none()
+    }
+
     fn publish(&mut self) -> Result<(), String> {
         files::write(&self.file, &mut self.entry)
     }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.is_over() {
+            self.place.remove(&self.file);
+        }
+    }
+}
+
+/// The name of a holder: `ana's daemon`.
+fn holder(names: &mut BTreeMap<u32, String>, uid: u32, writer: Writer) -> String {
+    let look_up = || match UserAccount::lookup(uid, uid) {
+        Ok(account) if account.name != uid.to_string() => account.name,
+        _ => format!("uid {uid}"),
+    };
+    match writer {
+        Writer::SystemDaemon if uid == 0 => "the system's daemon".to_owned(),
+        Writer::SystemDaemon | Writer::Daemon => {
+            format!("{}'s daemon", names.entry(uid).or_insert_with(look_up))
+        }
+        Writer::Run => format!("{}'s run", names.entry(uid).or_insert_with(look_up)),
+    }
+}
+
+/// What the daemons of other users hold together, by holder. `simulated`: as in [`Membership`].
+pub fn held_by_other_users(simulated: Option<&Path>) -> BTreeMap<String, Amount> {
+    let me = rustix::process::geteuid().as_raw();
+    let driver = Driver::of(simulated);
+    let mut names = BTreeMap::new();
+    let mut all: BTreeMap<String, Amount> = BTreeMap::new();
+    let listed = Place::find().map_or_else(|_| Vec::new(), |place| place.all());
+    for Listing { owner, position } in listed {
+        let Position::Holds(entry) = position else {
+            continue;
+        };
+        if entry.driver != driver || owner.uid == me {
+            continue;
+        }
+        for (_, record) in entry.records() {
+            let sum = all
+                .entry(holder(&mut names, owner.uid, entry.writer))
+                .or_default();
+            *sum = sum.plus(record.held);
+        }
+    }
+    all.retain(|_, amount| !amount.is_zero());
+    all
 }
 
 /// Marks the daemon of this home as having a living supervisor, while this process or a copy of it lives. `None` for

@@ -38,10 +38,16 @@ pub fn requested(flag: Option<&str>, home: &Home) -> Option<Simulated> {
     })
 }
 
+/// The state file that `DIVVY_SIM_STATE` names.
+pub fn named_state() -> Option<PathBuf> {
+    let state = PathBuf::from(std::env::var_os(STATE)?);
+    state.is_file().then_some(state)
+}
+
 /// The state file that `DIVVY_SIM_STATE` names, if a simulated driver in this process has it mapped. The variable alone
 /// may be a leftover on a machine with GPUs.
 pub fn loaded_state() -> Option<PathBuf> {
-    let state = PathBuf::from(std::env::var_os(STATE)?);
+    let state = named_state()?;
     let inode = std::fs::metadata(&state).ok()?.ino().to_string();
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let is_mapped = |line: &str| line.split_whitespace().nth(4) == Some(&inode);

@@ -171,8 +171,12 @@ impl Place {
     /// In words, when there is none.
     pub fn find() -> Result<Self, String> {
         let named = std::env::var_os(VARIABLE).filter(|folder| !folder.is_empty());
-        let folders = match &named {
-            Some(folder) => vec![Folder::open(Path::new(folder), true)?],
+        Self::at(named.as_deref().map(Path::new))
+    }
+
+    fn at(named: Option<&Path>) -> Result<Self, String> {
+        let folders = match named {
+            Some(folder) => vec![Folder::open(folder, true)?],
             None => FOLDERS
                 .iter()
                 .filter_map(|folder| Folder::open(Path::new(folder), false).ok())
@@ -249,6 +253,31 @@ impl Place {
             position: Position::Unreadable,
         });
         listed.chain(floods).collect()
+    }
+
+    /// The entries of all daemons that count.
+    pub fn all(&self) -> Vec<Listing> {
+        let all = self.found(|_| true).into_iter();
+        let listed = all.flat_map(|(owner, found)| {
+            let positions = found.positions(owner).into_iter();
+            positions.map(move |position| Listing { owner, position })
+        });
+        listed.collect()
+    }
+
+    /// Removes an entry of this user.
+    pub fn remove(&self, entry: &File) {
+        let Ok(its) = fstat(entry) else { return };
+        for folder in &self.folders {
+            let names = folder.names().into_iter();
+            let is_it = |text: &CStr| {
+                let stat = statat(&folder.fd, text, AtFlags::SYMLINK_NOFOLLOW);
+                stat.is_ok_and(|stat| stat.st_ino == its.st_ino && stat.st_dev == its.st_dev)
+            };
+            for (text, _) in names.filter(|(text, _)| is_it(text)) {
+                let _ = unlinkat(&folder.fd, &text, AtFlags::empty());
+            }
+        }
     }
 
     /// The files of the daemons that `wanted` names, from all folders.
