@@ -382,3 +382,117 @@ fn boot() -> [u8; 16] {
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes()
 }
+
+#[cfg(test)]
+mod tests {
+    use divvy_testkit::Rng;
+
+    use super::*;
+
+    fn gpu(index: u8) -> GpuUuid {
+        GpuUuid::from_bytes([index; 16])
+    }
+
+    fn amount(share: u64, gib: u64) -> Amount {
+        Amount {
+            share,
+            memory: Bytes::gib(gib),
+        }
+    }
+
+    fn entry(gpus: u8) -> Entry {
+        let mut entry = Entry::new(Writer::Daemon, Driver(7));
+        let held = |index| Held {
+            amount: amount(500, 40),
+            kept: amount(250, 20),
+            used: Bytes::gib(u64::from(index)),
+        };
+        entry.set(&(0..gpus).map(|index| (gpu(index), held(index))).collect());
+        entry
+    }
+
+    /// A file after these writes.
+    fn file(entry: &mut Entry, writes: usize) -> [u8; FILE] {
+        let mut file = [0; FILE];
+        for _ in 0..writes {
+            let (copy, at) = entry.next_copy();
+            let at = usize::try_from(at).unwrap();
+            file[at..at + COPY].copy_from_slice(&copy);
+        }
+        file
+    }
+
+    #[test]
+    fn a_reader_finds_the_newest_whole_copy_wherever_a_write_was_cut_off() {
+        let mut entry = entry(3);
+        let before = file(&mut entry, 2);
+        assert_eq!(Entry::decode(&before), Ok(entry.clone()));
+        let old = entry.clone();
+        entry.intend(&gpu(0), amount(500, 39)).unwrap();
+        let (copy, at) = entry.next_copy();
+        let at = usize::try_from(at).unwrap();
+        for cut in 0..=COPY {
+            let mut torn = before;
+            torn[at..at + cut].copy_from_slice(&copy[..cut]);
+            match Entry::decode(&torn) {
+                Ok(read) => assert!(read == entry || read == old, "cut at {cut}"),
+                Err(read) => assert_eq!(read, Some(old.clone()), "cut at {cut}"),
+            }
+        }
+        assert_eq!(entry.record(&gpu(0)).intent, amount(500, 39));
+    }
+
+    #[test]
+    fn bytes_of_another_user_are_an_entry_within_its_bounds_or_none() {
+        let mut rng = Rng::new(24);
+        let whole = file(&mut entry(2), 2);
+        let (mut read, mut refused) = (0, 0);
+        for _ in 0..20_000 {
+            let mut bytes = whole;
+            for _ in 0..=rng.below(4) {
+                let at = usize::try_from(rng.below(300)).unwrap();
+                let copy = usize::try_from(rng.below(2)).unwrap() * COPY;
+                bytes[copy + at] = u8::try_from(rng.below(256)).unwrap();
+            }
+            // A forger knows the checksum.
+            for copy in [0, COPY] {
+                let one: &[u8; COPY] = bytes[copy..copy + COPY].try_into().unwrap();
+                let count = u32::from_le_bytes(one[8..12].try_into().unwrap()) as usize;
+                let sum = checksum(one, count.min(GPUS)).to_le_bytes();
+                bytes[copy + CHECKSUM..copy + CHECKSUM + 8].copy_from_slice(&sum);
+            }
+            match Entry::decode(&bytes) {
+                Ok(entry) => {
+                    read += 1;
+                    for (_, record) in entry.records() {
+                        for amount in [record.held, record.intent, record.kept] {
+                            assert!(amount.share <= 1000);
+                        }
+                    }
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        assert!(read > 1000 && refused > 1000, "{read} {refused}");
+    }
+
+    #[test]
+    fn an_entry_has_room_for_each_of_its_gpus_and_refuses_one_more() {
+        let most = u8::try_from(GPUS).unwrap();
+        let mut full = entry(most);
+        assert_eq!(full.intend(&gpu(most), amount(1, 1)), Err(TooManyGpus));
+        let bytes = file(&mut full, 2);
+        assert_eq!(Entry::decode(&bytes).unwrap().records().count(), GPUS);
+    }
+
+    #[test]
+    fn without_a_process_only_what_is_kept_counts() {
+        let mut entry = entry(1);
+        entry.intend(&gpu(0), amount(100, 8)).unwrap();
+        entry.intend(&gpu(1), amount(200, 16)).unwrap();
+        let kept = entry.without_processes();
+        assert_eq!(kept.record(&gpu(0)).held, amount(350, 28));
+        assert_eq!(kept.record(&gpu(1)).held, amount(200, 16));
+        assert_eq!(kept.record(&gpu(1)).intent, Amount::ZERO);
+    }
+}

@@ -521,3 +521,226 @@ pub fn write(file: &File, entry: &mut Entry) -> Result<(), String> {
     file.write_all_at(&copy, at)
         .map_err(|error| error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::time::Instant;
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::registry::entry::{Amount, Driver};
+    use crate::registry::{Held, entry};
+
+    fn place(folder: &TempDir) -> Place {
+        Place::at(Some(folder.path())).unwrap()
+    }
+
+    /// An owner of this process's user.
+    fn owner(home: u64) -> Owner {
+        let uid = geteuid().as_raw();
+        Owner { uid, home }
+    }
+
+    fn half() -> Entry {
+        let mut entry = Entry::new(Writer::Daemon, Driver::of(None));
+        let amount = Amount {
+            share: 500,
+            memory: divvy_core::Bytes::gib(40),
+        };
+        let held = Held {
+            amount,
+            ..Held::default()
+        };
+        let gpu = divvy_core::GpuUuid::from_bytes([1; 16]);
+        entry.set(&std::iter::once((gpu, held)).collect());
+        entry
+    }
+
+    fn names(folder: &TempDir) -> Vec<String> {
+        let names = std::fs::read_dir(folder.path()).unwrap();
+        let mut names: Vec<String> = names
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn an_entry_counts_while_its_daemon_or_a_supervisor_lives() {
+        let folder = TempDir::new().unwrap();
+        let place = place(&folder);
+        let mut entry = half();
+        let file = place.publish(owner(1), &mut entry).unwrap();
+        let expected = vec![Listing {
+            owner: owner(1),
+            position: Position::Holds(entry.clone()),
+        }];
+        assert_eq!(place.others(owner(2)), expected);
+        assert_eq!(place.others(owner(1)), []);
+        let hold = place.hold(owner(1)).unwrap();
+        drop(file);
+        assert_eq!(place.others(owner(2)), expected, "a supervisor lives");
+        assert_eq!(place.own(owner(1)), [entry]);
+        drop(hold);
+        assert_eq!(place.others(owner(2)), []);
+        place.remove_dead(owner(2), true);
+        assert_eq!(names(&folder), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_reader_takes_nothing_that_another_user_made_up() {
+        let folder = TempDir::new().unwrap();
+        let place = place(&folder);
+        let file = place.publish(owner(1), &mut half()).unwrap();
+        let real = folder.path().join(&names(&folder)[0]);
+        let named = |kind, home, nonce| {
+            let owner = owner(home);
+            folder.path().join(Name { kind, owner, nonce }.to_string())
+        };
+        symlink(&real, named(ENTRY, 2, 0)).unwrap();
+        std::fs::create_dir(named(ENTRY, 3, 0)).unwrap();
+        let fifo = named(ENTRY, 4, 0);
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &fifo,
+            rustix::fs::FileType::Fifo,
+            Mode::from_raw_mode(0o644),
+            0,
+        )
+        .unwrap();
+        // Another uid's name over a file of this user.
+        let uid = owner(5).uid + 1;
+        let forged = Name {
+            kind: ENTRY,
+            owner: Owner { uid, home: 5 },
+            nonce: 0,
+        };
+        std::fs::copy(&real, folder.path().join(forged.to_string())).unwrap();
+        for text in [
+            "divvy",
+            "divvy.1",
+            "divvy.x.1.1",
+            "divvy.1.1.1.1",
+            "divvy.-1.1.1",
+        ] {
+            std::fs::write(folder.path().join(text), "").unwrap();
+        }
+        let others = place.others(owner(9));
+        let owners: Vec<Owner> = others.iter().map(|listing| listing.owner).collect();
+        assert_eq!(owners, [owner(1)]);
+        // A second name of the file would be a second entry.
+        std::fs::hard_link(&real, named(ENTRY, 6, 0)).unwrap();
+        assert_eq!(place.others(owner(9)), []);
+        drop(file);
+    }
+
+    #[test]
+    fn a_live_entry_that_cannot_be_read_is_reported_and_a_dead_one_is_not() {
+        let folder = TempDir::new().unwrap();
+        let place = place(&folder);
+        let file = place.publish(owner(1), &mut half()).unwrap();
+        file.write_all_at(&[0xa5; FILE], 0).unwrap();
+        let unreadable = [Listing {
+            owner: owner(1),
+            position: Position::Unreadable,
+        }];
+        assert_eq!(place.others(owner(2)), unreadable);
+        file.set_len(10).unwrap();
+        assert_eq!(place.others(owner(2)), unreadable);
+        drop(file);
+        assert_eq!(place.others(owner(2)), []);
+    }
+
+    #[test]
+    fn more_files_than_a_reader_looks_at_hide_no_entry() {
+        let folder = TempDir::new().unwrap();
+        let place = place(&folder);
+        for nonce in 0..=NAMES as u64 {
+            let owner = owner(1);
+            let name = Name {
+                kind: ENTRY,
+                owner,
+                nonce,
+            };
+            std::fs::write(folder.path().join(name.to_string()), "").unwrap();
+        }
+        let begun = Instant::now();
+        let others = place.others(owner(2));
+        assert_eq!(others.len(), 1, "the flood is reported: {others:?}");
+        assert_eq!(others[0].position, Position::Unreadable);
+        assert!(begun.elapsed() < Duration::from_secs(2));
+    }
+
+    #[test]
+    fn what_a_daemon_keeps_counts_without_a_process_for_a_while() {
+        let folder = TempDir::new().unwrap();
+        let place = place(&folder);
+        let mut entry = half();
+        let gpu = divvy_core::GpuUuid::from_bytes([2; 16]);
+        let more = Amount {
+            share: 1000,
+            memory: divvy_core::Bytes::gib(80),
+        };
+        entry.intend(&gpu, more).unwrap();
+        let file = place.publish(owner(1), &mut entry).unwrap();
+        drop(file);
+        let listed = place.others(owner(2));
+        let [
+            Listing {
+                position: Position::Holds(kept),
+                ..
+            },
+        ] = &listed[..]
+        else {
+            panic!("{listed:?}");
+        };
+        let held: Vec<_> = kept
+            .records()
+            .map(|(gpu, record)| (gpu, record.held))
+            .collect();
+        assert_eq!(
+            held,
+            [(gpu, more)],
+            "the intent, and not what a supervisor would hold"
+        );
+        let path = folder.path().join(&names(&folder)[0]);
+        let long_ago = SystemTime::now() - KEPT - Duration::from_secs(1);
+        let set = std::fs::File::options().write(true).open(&path).unwrap();
+        set.set_modified(long_ago).unwrap();
+        assert_eq!(place.others(owner(2)), []);
+    }
+
+    #[test]
+    fn a_folder_that_its_users_do_not_share_is_no_place() {
+        let folder = TempDir::new().unwrap();
+        let refused = Folder::open(folder.path(), false);
+        assert!(refused.err().unwrap().contains("sticky bit"));
+        let shared = std::fs::Permissions::from_mode(0o1777);
+        std::fs::set_permissions(folder.path(), shared).unwrap();
+        let opened = Folder::open(folder.path(), false).is_ok();
+        assert_eq!(opened, geteuid().is_root(), "only root's folder counts");
+        let link = folder.path().join("link");
+        symlink(folder.path(), &link).unwrap();
+        assert!(Folder::open(&link, true).is_err());
+    }
+
+    #[test]
+    fn twenty_entries_are_read_within_the_time_of_a_round() {
+        let folder = TempDir::new().unwrap();
+        let place = place(&folder);
+        let mut files = Vec::new();
+        for home in 0..20 {
+            files.push(place.publish(owner(home), &mut half()).unwrap());
+        }
+        let begun = Instant::now();
+        for _ in 0..100 {
+            assert_eq!(place.others(owner(99)).len(), 20);
+        }
+        let each = begun.elapsed() / 100;
+        eprintln!("20 entries of {} bytes: {each:?}", entry::FILE);
+        // A debug build on a busy machine takes about ten times as long as a release.
+        assert!(each < Duration::from_millis(20), "{each:?}");
+    }
+}

@@ -27,6 +27,7 @@ mod past;
 mod projects;
 mod resize;
 mod restart;
+mod several_daemons;
 mod solo;
 mod terms;
 mod users;
