@@ -84,6 +84,7 @@ const AGENT: Tree = Tree {
     module: &[],
     rows: &[
         ("host", &[]),
+        ("registry", &["host"]),
         ("auth", &["host"]),
         ("compute", &["host"]),
         ("model", &["host", "auth"]),
@@ -93,7 +94,10 @@ const AGENT: Tree = Tree {
         ("config", &["host", "auth", "model", "job_dir"]),
         ("exec", &["host", "job_dir"]),
         ("journal", &["host", "model", "job_dir"]),
-        ("supervisor", &["host", "model", "job_dir", "exec"]),
+        (
+            "supervisor",
+            &["host", "registry", "model", "job_dir", "exec"],
+        ),
         (
             "container",
             &["host", "model", "job_dir", "exec", "supervisor"],
@@ -102,6 +106,7 @@ const AGENT: Tree = Tree {
             "controller",
             &[
                 "host",
+                "registry",
                 "auth",
                 "compute",
                 "model",
@@ -132,6 +137,7 @@ const AGENT: Tree = Tree {
             "daemon",
             &[
                 "host",
+                "registry",
                 "auth",
                 "compute",
                 "model",
@@ -148,12 +154,20 @@ const AGENT: Tree = Tree {
         ),
         (
             "diagnostics",
-            &["host", "job_dir", "config", "supervisor", "daemon"],
+            &[
+                "host",
+                "registry",
+                "job_dir",
+                "config",
+                "supervisor",
+                "daemon",
+            ],
         ),
         (
             "standalone",
             &[
                 "host",
+                "registry",
                 "model",
                 "gpu",
                 "job_dir",

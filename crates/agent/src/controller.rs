@@ -17,7 +17,7 @@
 //! If the journal cannot be written, the daemon ends. Every answer that it gave is on disk, and jobs run on without a
 //! daemon. On a full disk the journal uses its reserve ([`disk_full`]).
 //!
-//! May use: `host`, `auth`, `compute`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `journal`, `supervisor`,
+//! May use: `host`, `registry`, `auth`, `compute`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `journal`, `supervisor`,
 //! `container`.
 //! Used by: `http`, `daemon`, `standalone`.
 
@@ -38,6 +38,7 @@ pub mod reload;
 pub mod request;
 mod run_as;
 pub(in crate::controller) mod runtime;
+mod sharing;
 mod startup;
 mod state;
 mod tick;
@@ -70,6 +71,7 @@ use crate::host::clock::Instant;
 use crate::host::disk::Disk;
 use crate::journal::secrets::Secrets;
 use crate::journal::{Store, StoreError};
+use crate::registry::{Membership, Registry};
 use crate::supervisor::watch::Watch;
 pub use effects::Effects;
 pub use io::Io;
@@ -102,6 +104,8 @@ pub struct ControllerParts {
     pub observer: Arc<Observer>,
     pub compute_scheduler: ComputeScheduler,
     pub workers: Workers,
+    /// How the daemon takes part in the machine's registry of allocations; `None` for a machine of its own.
+    pub registry: Option<Membership>,
     pub checkpoint_ops: CheckpointOps,
     /// Number of jobs that the journal recovered from their job records.
     pub recovered: u32,
@@ -122,6 +126,7 @@ impl Controller {
             observer,
             compute_scheduler,
             workers,
+            registry,
             checkpoint_ops,
             recovered,
         } = parts;
@@ -159,6 +164,7 @@ impl Controller {
                 head,
                 projects,
                 replan_at: None,
+                is_contended: false,
             },
             disk: DiskState::default(),
             timers: Timers {
@@ -166,6 +172,10 @@ impl Controller {
                 last_idle_check: Instant::now(),
             },
             children: Vec::new(),
+        };
+        let registry = match registry {
+            Some(membership) => membership.join(&sharing::held(&state.jobs, &state.gpus)),
+            None => Registry::absent(),
         };
         let io = Io {
             secrets: Secrets::below(config.home.state()),
@@ -178,6 +188,7 @@ impl Controller {
             compute_scheduler,
             checkpoint_ops,
             workers,
+            registry,
         };
         admission::text_budget::count_texts(&mut state.jobs, &io)?;
         let fx = Effects {

@@ -1,6 +1,6 @@
 //! `divvy daemon`: start-up and shutdown of the daemon.
 //!
-//! May use: `host`, `auth`, `compute`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `journal`, `supervisor`,
+//! May use: `host`, `registry`, `auth`, `compute`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `journal`, `supervisor`,
 //! `container`, `controller`, `http`.
 //! Used by: `diagnostics`, `standalone`.
 //!
@@ -58,6 +58,8 @@ use crate::journal::recover;
 use crate::journal::retention::Pruner;
 use crate::journal::{self, Store, StoreError};
 use crate::model::gpu_mode::effective_mode;
+use crate::registry::Membership;
+use crate::registry::entry::Writer;
 use crate::supervisor::forkserver;
 use crate::supervisor::watch::Watch;
 pub use front_end::FrontEndTask;
@@ -142,6 +144,14 @@ fn serve(
     let settings = Settings::of(options, count)?;
     reload::check_queues(&configured, &settings.schedule.queues, &devices)?;
     let observer = Arc::new(node.observer());
+    let membership = Membership {
+        home: home.state().to_owned(),
+        writer: match options.listen.system {
+            true => Writer::SystemDaemon,
+            false => Writer::Daemon,
+        },
+        simulated: node.simulated_state(),
+    };
     let NodeInventory {
         programs,
         simulated,
@@ -218,6 +228,7 @@ fn serve(
         observer: Arc::clone(&observer),
         compute_scheduler: keeper,
         workers,
+        registry: Some(membership),
         checkpoint_ops,
         recovered: u32::try_from(recovered.len()).unwrap_or(u32::MAX),
     };

@@ -164,6 +164,7 @@ impl Device {
             total: observed.total,
             reserved: observed.reserved,
             unmanaged: Bytes::ZERO,
+            elsewhere: Vec::new(),
             context: Bytes::ZERO,
             mig: None,
         };

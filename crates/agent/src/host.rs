@@ -1,7 +1,7 @@
 //! The Linux host without Divvy's terms: processes, clocks, disks, control groups, limits, users, errors as text.
 //!
 //! May use: no other room.
-//! Used by: `auth`, `compute`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `exec`, `journal`, `supervisor`,
+//! Used by: `registry`, `auth`, `compute`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `exec`, `journal`, `supervisor`,
 //! `container`, `controller`, `http`, `daemon`, `diagnostics`, `standalone`.
 
 pub mod account;

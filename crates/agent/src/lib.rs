@@ -27,6 +27,7 @@ mod http;
 mod job_dir;
 mod journal;
 mod model;
+mod registry;
 #[cfg(test)]
 mod simulation;
 mod standalone;

@@ -1,6 +1,6 @@
 //! `divvy run --no-daemon`: one program in a slice, without a daemon and a queue.
 //!
-//! May use: `host`, `model`, `gpu`, `job_dir`, `config`, `journal`, `supervisor`, `container`, `controller`,
+//! May use: `host`, `registry`, `model`, `gpu`, `job_dir`, `config`, `journal`, `supervisor`, `container`, `controller`,
 //! `daemon`.
 //! Used by: the programs, through the crate's root.
 //!
@@ -11,6 +11,7 @@
 
 mod docker_run;
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -22,7 +23,7 @@ use divvy_api::standalone::StandaloneOptions;
 use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::reconcile::compare;
 use divvy_core::{
-    AllocatedJob, Amount, Bytes, ComputeMode, Gpu, Grant, JobId, Mode, PendingJob, Queue,
+    AllocatedJob, Amount, Bytes, ComputeMode, Gpu, GpuUuid, Grant, JobId, Mode, PendingJob, Queue,
     QueueName, QueueSpec, Request, Snapshot,
 };
 
@@ -42,10 +43,15 @@ use crate::job_dir::{JobDir, LaunchSpec};
 use crate::journal::Store;
 use crate::model::oom;
 use crate::model::validate::{self, usage};
+use crate::registry::entry::{Amount as RegistryAmount, Writer};
+use crate::registry::{Held, Membership, Registry, Wanted};
 use crate::supervisor;
 use crate::supervisor::job_environment::{JobEnvironment, for_job};
 
 const GRANTS: &str = "grants.json";
+
+/// How often a run plans anew because another daemon was faster.
+const ATTEMPTS: u32 = 4;
 
 /// Runs the program in the foreground and answers its exit code.
 ///
@@ -91,6 +97,8 @@ struct PreparedRun {
     dir: JobDir,
     slice: Box<HeldSlice>,
     _lock: File,
+    /// Its entry among the daemons and runs of all users; it lasts as long as the run.
+    _registry: Registry,
 }
 
 impl PreparedRun {
@@ -134,6 +142,12 @@ fn prepare(
     };
     let mut devices = node.devices(&store, |gpu| Some(mode(gpu)))?;
     observe(&mut devices, node, runs)?;
+    let registry = Membership {
+        home: home.state().to_owned(),
+        writer: Writer::Run,
+        simulated: node.simulated_state(),
+    }
+    .join(&BTreeMap::new());
     let gpus: Vec<Gpu> = devices.iter().map(|device| device.gpu.clone()).collect();
     let amount = submit.amount.clone().map(Amount::try_from).transpose()?;
     let amount = amount.ok_or_else(|| {
@@ -150,7 +164,7 @@ fn prepare(
     let number = (1..)
         .find(|number| !folder(home, *number).exists())
         .unwrap_or(u64::MAX);
-    let grants = plan_grants(JobId(number), &request, gpus, runs)?;
+    let grants = plan_beside_others(JobId(number), &request, gpus, runs, &registry)?;
 
     let name = slice_name(number);
     let overheads: Vec<Bytes> = grants
@@ -241,7 +255,48 @@ fn prepare(
         dir,
         slice,
         _lock: lock,
+        _registry: registry,
     })
+}
+
+/// What the core gives this run beside the runs of this home, and the daemons and runs of all others.
+fn plan_beside_others(
+    job: JobId,
+    request: &Request,
+    mut gpus: Vec<Gpu>,
+    runs: &[LiveRun],
+    registry: &Registry,
+) -> Result<Vec<Grant>, Error> {
+    for _ in 0..ATTEMPTS {
+        registry.refresh();
+        for gpu in &mut gpus {
+            gpu.elsewhere = registry.elsewhere(&gpu.uuid);
+        }
+        let grants = plan_grants(job, request, gpus.clone(), runs)?;
+        let wanted = grants.iter().map(|grant| {
+            let amount = RegistryAmount {
+                share: grant.share.thousandths().into(),
+                memory: grant.memory,
+            };
+            let gpu = gpus.iter().find(|gpu| gpu.uuid == grant.gpu);
+            let usable = gpu.map_or(grant.memory, Gpu::usable);
+            (grant.gpu.clone(), Wanted { amount, usable })
+        });
+        let wanted: BTreeMap<GpuUuid, Wanted> = wanted.collect();
+        if registry.acquire(&wanted).is_ok() {
+            let held = wanted.into_iter().map(|(gpu, Wanted { amount, .. })| {
+                let held = Held {
+                    amount,
+                    ..Held::default()
+                };
+                (gpu, held)
+            });
+            registry.settle(&held.collect());
+            return Ok(grants);
+        }
+    }
+    let why = "another daemon of this machine is taking the GPUs now";
+    Err(Error::new(ErrorCode::WouldWait, why).hint("try again in a moment"))
 }
 
 /// What the core gives this run, the others counted.

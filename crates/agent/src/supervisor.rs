@@ -1,6 +1,6 @@
 //! The supervisor of one job: starts the program once, stops it when told, writes down how it ended.
 //!
-//! May use: `host`, `model`, `job_dir`, `exec`.
+//! May use: `host`, `registry`, `model`, `job_dir`, `exec`.
 //! Used by: `container`, `controller`, `daemon`, `diagnostics`, `standalone`.
 //!
 //! ```text
@@ -56,6 +56,7 @@ use crate::host::log_trim::LogTrimmer;
 use crate::host::process::{self, Process};
 use crate::job_dir::container_spec::Plan;
 use crate::job_dir::{ExitRecord, JobDir, LaunchSpec, RecordError, RunOutcome, StartRecord};
+use crate::registry;
 use launch::{ExecStdio, Launcher};
 
 /// Interval at which a stop searches again for processes that fork faster than they can be ended.
@@ -122,7 +123,13 @@ pub fn supervise(dir: &Path, run_container: RunContainer) -> ExitCode {
         ));
         return ExitCode::FAILURE;
     }
-    match forkserver::is_requested() {
+    let is_fork_server = forkserver::is_requested();
+    // Copies of the fork server keep it, so that the job's GPUs count as held without a daemon.
+    let _hold = match is_fork_server {
+        true => dir.parent().and_then(registry::hold),
+        false => hold_for(dir),
+    };
+    match is_fork_server {
         true => forkserver::serve(run_container),
         false => supervise_one(dir, run_container).into(),
     }
@@ -146,7 +153,17 @@ pub(crate) fn supervise_one(dir: &Path, run_container: RunContainer) -> u8 {
 /// When the job must not be started by this process; then nothing was.
 pub fn run_client_job(dir: &JobDir, run_container: RunContainer) -> Result<i32, SuperviseError> {
     let _lock = take_lock(dir)?;
-    run_here(dir, run_container)
+    let hold = hold_for(dir.path());
+    let code = run_here(dir, run_container);
+    if let Some(hold) = hold {
+        hold.release();
+    }
+    code
+}
+
+/// The hold for the job in this folder.
+fn hold_for(dir: &Path) -> Option<registry::files::Hold> {
+    registry::hold(dir.parent()?.parent()?)
 }
 
 /// The same, for a job with a lock that the caller holds.

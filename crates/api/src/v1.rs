@@ -35,7 +35,7 @@ pub use container::{Container, DockerArgs, Starter};
 pub use doctor::{Finding, FindingStatus};
 pub use error::{Error, ErrorBody, ErrorCode};
 pub use exec::{Exec, ExecEnd, Signal, SignalJob, Terminal};
-pub use gpu::{Gpu, GpuLost, GpuSlice};
+pub use gpu::{Gpu, GpuHeldElsewhere, GpuLost, GpuSlice};
 pub use job::{
     After, Amount, Array, ArrayTask, Asker, ComputeTime, EndReason, Event, Idle, IdleAction,
     Isolation, Job, JobChange, JobGroup, JobHold, JobMemory, JobState, Limiter, LimiterForm,

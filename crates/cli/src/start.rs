@@ -6,6 +6,7 @@
 //!
 //! If two commands start a daemon at the same time, the daemon's lock admits one. The other command connects to it.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use divvy_api::v1::{Error, ErrorCode, Node};
 
 use crate::args::JobArgs;
 use crate::error_output::Result;
-use crate::{output, verbs};
+use crate::{output, text, verbs};
 
 /// Time for a daemon that another process starts to answer. Measuring contexts on a cold machine takes seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -79,7 +80,10 @@ pub async fn agent(client: &Client, wanted: DaemonWanted<'_>) -> Result<Node> {
         Err(error) if error.code == ErrorCode::NoDaemon => match another_starts(client) {
             Some((who, instead)) => back(client, &who, instead).await?,
             None => match start(wanted.sim)? {
-                Started::Here => client.node().await?,
+                Started::Here => {
+                    recommend_one_daemon(client).await;
+                    client.node().await?
+                }
                 Started::Elsewhere(refusal) => answered(client, refusal).await?,
             },
         },
@@ -88,6 +92,34 @@ pub async fn agent(client: &Client, wanted: DaemonWanted<'_>) -> Result<Node> {
     match wanted.models() {
         Some(models) if node.simulated.as_ref() != Some(&models) => Err(other_gpus(&models, &node)),
         _ => Ok(node),
+    }
+}
+
+/// Says once, at the start of a user's own daemon, that other users have daemons on the same GPUs.
+async fn recommend_one_daemon(client: &Client) {
+    // The message helps; without an answer there is none.
+    let gpus = client.gpus().await.unwrap_or_default();
+    let mut holders: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for held in gpus.iter().flat_map(|gpu| &gpu.held_elsewhere) {
+        let (share, memory) = holders.entry(&held.holder).or_default();
+        *share += u64::from(held.share);
+        *memory += held.memory_bytes;
+    }
+    let held: Vec<String> = holders
+        .iter()
+        .map(|(holder, (share, memory))| {
+            let (gpus, memory) = (divvy_core::units::gpus(*share), text::memory(*memory));
+            format!(
+                "{} holds {gpus} of the GPUs ({memory})",
+                text::clean(holder)
+            )
+        })
+        .collect();
+    if !held.is_empty() {
+        output::say(&format!(
+            "{}; a daemon for all users queues their jobs together: sudo divvy daemon --system",
+            held.join(", ")
+        ));
     }
 }
 

@@ -47,7 +47,7 @@ pub use explain::reason::{self, Reason};
 pub use explain::why::{SuggestedChange, Suggestion, Why, WhyGpu, WhyHolder, why};
 pub use explain::{advise, estimate, mig_preview, runtime_stats, start_bound};
 pub use mig::MigProfile;
-pub use model::gpu::{Gpu, Mode};
+pub use model::gpu::{Gpu, HeldElsewhere, Mode};
 pub use model::isolation::Isolation;
 pub use model::job_state::JobState;
 pub use model::order_key::{OrderKey, Top};

@@ -43,6 +43,7 @@ mod join;
 mod layout;
 mod lock;
 mod map;
+pub mod ofd;
 mod process;
 mod reader;
 mod reap;

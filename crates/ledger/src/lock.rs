@@ -53,6 +53,11 @@ pub(crate) fn is_locked(file: RawFd, byte: i64) -> io::Result<bool> {
     control(file, libc::F_OFD_GETLK, libc::F_WRLCK, byte).map(|found| found != libc::F_UNLCK)
 }
 
+/// Whether another open file holds a write lock on the byte.
+pub(crate) fn is_write_locked(file: RawFd, byte: i64) -> io::Result<bool> {
+    control(file, libc::F_OFD_GETLK, libc::F_RDLCK, byte).map(|found| found != libc::F_UNLCK)
+}
+
 fn control(
     file: RawFd,
     command: libc::c_int,

@@ -4,7 +4,7 @@
 //! threads, so the daemon executes itself again with them.
 
 use std::io;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,6 +36,22 @@ pub fn requested(flag: Option<&str>, home: &Home) -> Option<Simulated> {
         lib: home.sim_lib(),
         state: home.sim_state(),
     })
+}
+
+/// The state file that `DIVVY_SIM_STATE` names.
+pub fn named_state() -> Option<PathBuf> {
+    let state = PathBuf::from(std::env::var_os(STATE)?);
+    state.is_file().then_some(state)
+}
+
+/// The state file that `DIVVY_SIM_STATE` names, if a simulated driver in this process has it mapped. The variable alone
+/// may be a leftover on a machine with GPUs.
+pub fn loaded_state() -> Option<PathBuf> {
+    let state = named_state()?;
+    let inode = std::fs::metadata(&state).ok()?.ino().to_string();
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let is_mapped = |line: &str| line.split_whitespace().nth(4) == Some(&inode);
+    maps.lines().any(is_mapped).then_some(state)
 }
 
 /// Returns when this process's environment is the simulator's; until then replaces the process by one where it is.

@@ -26,7 +26,7 @@ use crate::controller::lifecycle::{
 use crate::controller::mig::commands;
 use crate::controller::observe::reconcile;
 use crate::controller::state::{Jobs, State, TICK};
-use crate::controller::{active_set, claims, waiters};
+use crate::controller::{active_set, claims, sharing, waiters};
 use crate::gpu::IDLE_INTERVAL;
 use crate::host::clock::Instant;
 use crate::host::failpoint::reach;
@@ -50,6 +50,7 @@ pub(super) fn commit_and_apply(
     }
     let began = Instant::now();
     io.store.commit()?;
+    sharing::settle(state, io);
     fx.counters.commits.add(began.elapsed());
     submit::remove_expired_secrets(&state.jobs, fx, io);
     commands::dispatch_mig_commands(fx, io);

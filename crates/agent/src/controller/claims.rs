@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use divvy_api::v1::{self, Error, ErrorCode, Runner};
 use divvy_core::job::{Event, ProgramExit, StopReason};
-use divvy_core::pinned::allocate_pinned;
+use divvy_core::pinned::{PinnedAllocation, allocate_pinned};
 use divvy_core::{GpuUuid, JobId, JobState, QueueName};
 
 use super::lifecycle::schedule;
@@ -31,7 +31,7 @@ use crate::controller::lifecycle::{cancel, confirm, finalize, orphans, resize};
 use crate::controller::observe::{reconcile, usage};
 use crate::controller::state::mig::{MigManager, is_divided};
 use crate::controller::state::{GpuState, Jobs, State};
-use crate::controller::{active_set, mig, observe};
+use crate::controller::{active_set, mig, observe, sharing};
 use crate::gpu::slice::HeldSlice;
 use crate::host::clock::now;
 use crate::host::error::error_chain;
@@ -115,12 +115,9 @@ pub(super) fn hold_claim(
     if let Some(id) = find_claim(&state.jobs, uid) {
         return hold_existing(state, fx, io, id, &asked);
     }
-    let placed = match allocate_pinned(
-        &crate::controller::lifecycle::schedule::snapshot(state, io),
-        &asked.devices,
-    ) {
+    let placed = match place_beside_others(state, io, &asked) {
         Ok(placed) => placed,
-        Err(misfit) => return Ok(Err(claim::refusal(&misfit))),
+        Err(error) => return Ok(Err(error)),
     };
     let ClaimRequest { claim, request, .. } = asked;
     let new = NewJob {
@@ -169,6 +166,23 @@ pub(super) fn hold_claim(
     }
     fx.replan = true;
     Ok(Ok(id))
+}
+
+/// Allocates the devices of a claim beside the jobs of this daemon and of other daemons.
+fn place_beside_others(
+    state: &mut State,
+    io: &Io,
+    asked: &ClaimRequest,
+) -> Result<PinnedAllocation, Error> {
+    for _ in 0..2 {
+        let placed = allocate_pinned(&schedule::snapshot(state, io), &asked.devices)
+            .map_err(|misfit| claim::refusal(&misfit))?;
+        if sharing::acquire(state, io, placed.grants.iter(), &[]).is_ok() {
+            return Ok(placed);
+        }
+    }
+    let why = "another daemon of this machine is taking a part of the GPU now";
+    Err(Error::new(ErrorCode::WouldWait, why).hint("try again in a moment"))
 }
 
 /// Handles a claim that is already held: creates its missing files again.

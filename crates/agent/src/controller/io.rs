@@ -13,6 +13,7 @@ use crate::gpu::mig::Workers;
 use crate::host::disk::Disk;
 use crate::journal::Store;
 use crate::journal::secrets::Secrets;
+use crate::registry::Registry;
 use crate::supervisor::watch::Watch;
 
 /// The controller's configuration and its handles. Handlers share it; each handle synchronises itself.
@@ -36,4 +37,6 @@ pub struct Io {
     pub checkpoint_ops: CheckpointOps,
     /// The threads that carry out MIG commands.
     pub workers: Workers,
+    /// What other daemons of the machine hold, and what this one tells them.
+    pub registry: Registry,
 }

@@ -15,6 +15,7 @@ pub mod why;
 use std::collections::{BTreeMap, BTreeSet};
 
 use divvy_api::v1::{self, Error, ErrorCode, ReasonCode};
+use divvy_core::HeldElsewhere;
 use divvy_core::{Bytes, Grant, JobId, JobState, Wait};
 use divvy_ledger::Snapshot;
 
@@ -341,7 +342,7 @@ fn gpu_to_api(
         memory_usable_bytes: gpu.usable().get(),
         memory_allocated_bytes: slices.iter().map(|slice| slice.memory_limit_bytes).sum(),
         memory_used_bytes: device.used.get(),
-        memory_unmanaged_bytes: gpu.unmanaged.get(),
+        memory_unmanaged_bytes: gpu.unmanaged_outside().get(),
         share_allocated: slices.iter().map(|slice| slice.share).sum(),
         utilization_percent: device.utilization_percent,
         temperature_celsius: device.temperature_celsius,
@@ -365,6 +366,19 @@ fn gpu_to_api(
             mode: device.mode.assigned.name().to_owned(),
             for_good: device.is_lost,
         }),
+        held_elsewhere: gpu
+            .elsewhere
+            .iter()
+            .map(|held| held_elsewhere(gpu, held))
+            .collect(),
+    }
+}
+
+fn held_elsewhere(gpu: &divvy_core::Gpu, held: &HeldElsewhere) -> v1::GpuHeldElsewhere {
+    v1::GpuHeldElsewhere {
+        holder: held.holder.clone(),
+        share: u16::try_from(held.share.min(1000)).unwrap_or(1000),
+        memory_bytes: held.memory.min(gpu.usable()).get(),
     }
 }
 

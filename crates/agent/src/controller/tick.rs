@@ -18,7 +18,7 @@ use crate::controller::lifecycle::{
 use crate::controller::mig::backoff;
 use crate::controller::observe::{unjournaled, usage};
 use crate::controller::state::State;
-use crate::controller::{active_set, observe};
+use crate::controller::{active_set, observe, sharing};
 use crate::host::clock::Instant;
 use crate::journal::StoreError;
 
@@ -33,6 +33,8 @@ pub(super) fn sweep(state: &mut State, fx: &mut Effects, io: &Io) -> Result<(), 
     time_limits::enforce_time_limits(&mut state.jobs, fx, io)?;
     usage::flush_usage(&mut state.jobs, &mut state.timers, io)?;
     idle::check_idle_jobs(&mut state.jobs, &mut state.timers, fx, io)?;
+    fx.replan |= sharing::refresh(&mut state.gpus, io);
+    fx.replan |= std::mem::take(&mut state.queues.is_contended);
     offload::retry_memory_ops(&mut state.jobs, fx, io);
     container::run_container_gc(&state.jobs, fx, io)?;
     unjournaled::check_unknown(state, fx, io)?;

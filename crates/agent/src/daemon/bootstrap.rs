@@ -1,6 +1,6 @@
 //! Bootstrap of the daemon and of a run without one: installed files, driver, GPUs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use divvy_api::home::Home;
@@ -103,6 +103,15 @@ impl NodeInventory {
             observation,
             driver_version,
         })
+    }
+
+    /// The state file of the simulated driver that this process uses, by flag or through its environment.
+    pub fn simulated_state(&self) -> Option<PathBuf> {
+        let named = self
+            .simulated
+            .as_ref()
+            .map(|simulated| simulated.state.clone());
+        named.or_else(simulated_gpus::loaded_state)
     }
 
     /// Returns the observer of the GPUs.

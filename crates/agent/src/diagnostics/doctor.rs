@@ -24,6 +24,7 @@ use divvy_api::v1::{Finding, FindingStatus};
 use crate::config::simulated_gpus;
 use crate::config::{Simulated, library};
 use crate::daemon::bootstrap::PRELOAD;
+use crate::registry;
 use machine::Machine;
 
 /// Runs all checks; `sim` is the value of `--sim`.
@@ -74,6 +75,11 @@ pub fn doctor(sim: Option<&str>) -> Vec<Finding> {
     findings.extend(folders::findings(&home));
     findings.extend(system::findings());
     findings.extend(conflicts::findings(&conflicts::HostEnvironment::here()));
+    if simulated.is_none() {
+        let state = simulated_gpus::named_state();
+        let others = registry::held_by_other_users(state.as_deref());
+        findings.extend(conflicts::daemons(&others));
+    }
     findings
 }
 

@@ -34,6 +34,7 @@ fn gpu(index: u8) -> Gpu {
         away: false,
         total: divvy_core::Bytes::gib(80),
         reserved: divvy_core::Bytes::ZERO,
+        elsewhere: Vec::new(),
         unmanaged: divvy_core::Bytes::ZERO,
         context: divvy_core::Bytes::ZERO,
         mig: None,

@@ -343,6 +343,7 @@ impl Daemon {
             observer: Arc::clone(&observer),
             compute_scheduler: ComputeScheduler::new(NoTurns),
             workers: Workers::new(|command| dispatch(&command)),
+            registry: None,
             checkpoint_ops,
             recovered: u32::try_from(recovered.len()).unwrap_or(u32::MAX),
         })?;

@@ -50,6 +50,7 @@ use crate::host::failpoint;
 use crate::host::process::{Process, to_rustix_pid};
 use crate::host::rlimits;
 use crate::job_dir::JobDir;
+use crate::registry;
 use crate::supervisor::{self, RunContainer};
 
 /// How long it may take over one copy.
@@ -357,6 +358,7 @@ impl ForkServer {
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null());
         failpoint::forward_to(&mut command);
+        registry::files::forward_to(&mut command);
         let mut child = command.spawn()?;
         // Its end of the socket, which this process would otherwise hold open.
         drop(command);

@@ -29,6 +29,7 @@ mod past;
 mod projects;
 mod resize;
 mod restart;
+mod several_daemons;
 mod solo;
 mod terms;
 mod users;

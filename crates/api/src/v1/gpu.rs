@@ -20,7 +20,7 @@ pub struct Gpu {
     pub memory_allocated_bytes: u64,
     /// Memory in use now, according to the driver, in bytes.
     pub memory_used_bytes: u64,
-    /// Memory of processes that belong to no slice, in bytes.
+    /// Memory of processes that belong to no slice of any daemon, in bytes.
     pub memory_unmanaged_bytes: u64,
     /// Share allocated to slices, in thousandths.
     pub share_allocated: u16,
@@ -58,6 +58,20 @@ pub struct Gpu {
     /// Present while the GPU does not respond. Its mode is then `unmanaged`, and the daemon places nothing on it.
     #[serde(default)]
     pub lost: Option<GpuLost>,
+    /// What other daemons of this machine hold of the GPU. This daemon does not allocate it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held_elsewhere: Vec<GpuHeldElsewhere>,
+}
+
+/// What another daemon of this machine holds of a GPU.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct GpuHeldElsewhere {
+    /// The holder: `ana's daemon`, `ana's run`, `the system's daemon`.
+    pub holder: String,
+    /// Share of the GPU, in thousandths.
+    pub share: u16,
+    pub memory_bytes: u64,
 }
 
 /// State of a GPU that does not respond.

@@ -88,13 +88,23 @@ fn row(gpu: &Gpu, maps: bool, view: View) -> Vec<String> {
 
 /// Free capacity for a new job: `0.25, 19.8 GiB`, or `up to 3g.20gb`.
 fn free(gpu: &Gpu) -> String {
-    if let Some(mig) = gpu.mig.as_ref().filter(|_| gpu.problem.is_none()) {
+    let is_elsewhere = gpu.mig.is_some() && !gpu.held_elsewhere.is_empty();
+    if let Some(mig) = gpu
+        .mig
+        .as_ref()
+        .filter(|_| gpu.problem.is_none() && !is_elsewhere)
+    {
         return mig::room(mig);
     }
-    let share = 1000u16.saturating_sub(gpu.share_allocated);
-    let taken = gpu
-        .memory_allocated_bytes
-        .saturating_add(gpu.memory_unmanaged_bytes);
+    let elsewhere = gpu.held_elsewhere.iter();
+    let share = elsewhere.clone().fold(gpu.share_allocated, |sum, held| {
+        sum.saturating_add(held.share)
+    });
+    let share = 1000u16.saturating_sub(share);
+    let taken = elsewhere.fold(gpu.memory_allocated_bytes, |sum, held| {
+        sum.saturating_add(held.memory_bytes)
+    });
+    let taken = taken.saturating_add(gpu.memory_unmanaged_bytes);
     let memory = gpu.memory_usable_bytes.saturating_sub(taken);
     let none = ["unmanaged", "mig"].contains(&gpu.mode.as_str());
     if none || share == 0 || memory == 0 {
@@ -133,6 +143,8 @@ fn note(gpu: &Gpu, view: View) -> String {
     let pids: Vec<String> = gpu.unmanaged_pids.iter().map(u32::to_string).collect();
     let outside = match (pids.as_slice(), gpu.memory_unmanaged_bytes) {
         ([], 0) => String::new(),
+        // They are other daemons' jobs.
+        (_, 0) if !gpu.held_elsewhere.is_empty() => String::new(),
         // By no stranger: by jobs, past their slices or on GPUs that are not theirs.
         ([], bytes) => format!("{} held by jobs beyond their slices", text::memory(bytes)),
         (pids, bytes) => format!(
@@ -141,6 +153,11 @@ fn note(gpu: &Gpu, view: View) -> String {
             pids.join(", ")
         ),
     };
+    let elsewhere = gpu.held_elsewhere.iter().map(|held| {
+        let (share, memory) = (text::share(held.share), text::memory(held.memory_bytes));
+        format!("{share} ({memory}) held by {}", text::clean(&held.holder))
+    });
+    let elsewhere: Vec<String> = elsewhere.collect();
     let past: Vec<String> = gpu.bypass_pids.iter().map(u32::to_string).collect();
     let past = match past.as_slice() {
         [] => String::new(),
@@ -151,7 +168,14 @@ fn note(gpu: &Gpu, view: View) -> String {
         false => "the driver does not report the memory of each process".to_owned(),
     };
     let trouble = gpu.problem.as_deref().map(text::clean).unwrap_or_default();
-    let parts = [slices.join(", "), trouble, outside, past, blind];
+    let parts = [
+        slices.join(", "),
+        elsewhere.join(", "),
+        trouble,
+        outside,
+        past,
+        blind,
+    ];
     parts
         .into_iter()
         .filter(|part| !part.is_empty())

@@ -4,8 +4,8 @@
 use crate::fixtures;
 
 use divvy_api::v1::{
-    Amount, Gpu, GpuChanged, GpuMode, GpuSlice, Isolation, Job, Mig, MigInstance, MigPlanned,
-    MigProfile, MigSlice, MigState, Slice,
+    Amount, Gpu, GpuChanged, GpuHeldElsewhere, GpuMode, GpuSlice, Isolation, Job, Mig, MigInstance,
+    MigPlanned, MigProfile, MigSlice, MigState, Slice,
 };
 use divvy_cli::args::Format;
 use divvy_cli::render::{self, Item, View};
@@ -128,6 +128,31 @@ fn what_is_wrong_with_a_gpu_is_said_and_no_room_beside_it() {
     gpus[0].problem = Some("MIG mode turns on after a reset".into());
     let table = list(&gpus, Format::Table, 200, render::gpus);
     assert!(table.contains("after a reset"), "{table}");
+    assert!(!table.contains("up to"), "{table}");
+}
+
+#[test]
+fn what_other_daemons_hold_is_named_and_not_free() {
+    let half = GpuHeldElsewhere {
+        holder: "ana's daemon".into(),
+        share: 500,
+        memory_bytes: 40 << 30,
+    };
+    let mut shared = fixtures::gpus();
+    shared.truncate(1);
+    shared[0].held_elsewhere.push(half.clone());
+    // The driver lists a process of ana's job, whose memory is part of what ana's daemon holds.
+    shared[0].unmanaged_pids.push(4711);
+    let table = list(&shared, Format::Table, 200, render::gpus);
+    assert!(
+        table.contains("0.5 (40.0 GiB) held by ana's daemon"),
+        "{table}"
+    );
+    assert!(table.contains("0.5, 39."), "{table}");
+    assert!(!table.contains("4711"), "{table}");
+    let mut cut = gpus();
+    cut[0].held_elsewhere.push(half);
+    let table = list(&cut[..1], Format::Table, 200, render::gpus);
     assert!(!table.contains("up to"), "{table}");
 }
 

@@ -74,6 +74,18 @@ impl fmt::Display for UnmetConstraint {
                 let [free, needs] = free.human_beside(*needs);
                 write!(out, "{free} free, {needs} needed")
             }
+            Self::Elsewhere {
+                share,
+                memory,
+                holder,
+                others,
+            } => write!(
+                out,
+                "{} ({}) held by {holder}{}",
+                gpus(*share),
+                memory.human(),
+                more_holders(*others)
+            ),
             Self::UnmanagedMemory {
                 unmanaged,
                 tolerated,
@@ -85,6 +97,14 @@ impl fmt::Display for UnmetConstraint {
                 )
             }
         }
+    }
+}
+
+/// `` and 2 more``, after the first of several daemons.
+pub(super) fn more_holders(others: usize) -> String {
+    match others {
+        0 => String::new(),
+        _ => format!(" and {others} more"),
     }
 }
 

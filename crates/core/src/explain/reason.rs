@@ -60,6 +60,9 @@ pub struct Shortage {
     pub resuming: Vec<JobId>,
     /// GPUs where it would fit without memory held outside Divvy: index and that memory.
     pub unmanaged: Vec<(u32, Bytes)>,
+    /// GPUs that other daemons of the machine hold, at least in part, and where it does not fit: index and what they
+    /// hold.
+    pub elsewhere: Vec<(u32, UnmetConstraint)>,
     /// GPUs in MIG mode where it would fit in another layout, or without instances that no job holds.
     pub fragmented: Vec<(u32, Obstacle)>,
 }
@@ -68,7 +71,7 @@ impl Shortage {
     pub(crate) fn of(node: &NodeUsage<'_>, request: &Request) -> Self {
         let (mut used, mut count) = (0, 0);
         let (mut divided, mut shared) = (0, 0);
-        let (mut foreign, mut layout) = (Vec::new(), Vec::new());
+        let (mut foreign, mut layout, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
         let mut resuming = Vec::new();
         for usage in node
             .gpus
@@ -86,6 +89,9 @@ impl Shortage {
                         match constraint {
                             UnmetConstraint::UnmanagedMemory { .. } => {
                                 foreign.push((usage.gpu.index, usage.unmanaged))
+                            }
+                            held @ UnmetConstraint::Elsewhere { .. } => {
+                                elsewhere.push((usage.gpu.index, held));
                             }
                             UnmetConstraint::Slots(obstacle) if is_telling(&obstacle) => {
                                 layout.push((usage.gpu.index, obstacle));
@@ -132,6 +138,7 @@ impl Shortage {
             room: u32::max(divided, shared),
             most,
             unmanaged: foreign,
+            elsewhere,
             fragmented: layout,
         }
     }
@@ -195,6 +202,13 @@ impl fmt::Display for Shortage {
         }
         for job in &self.resuming {
             write!(out, "; room is reserved for #{job}, which is resuming")?;
+        }
+        if let Some((index, held)) = self.elsewhere.first() {
+            write!(out, "; gpu {index}: {held}")?;
+        }
+        match self.elsewhere.len() {
+            0 | 1 => {}
+            count => write!(out, ", likewise {} more", count - 1)?,
         }
         for (index, memory) in &self.unmanaged {
             write!(

@@ -33,6 +33,22 @@ pub struct Gpu {
     /// In MIG mode, its profiles and the instances that no job holds.
     #[serde(default)]
     pub mig: Option<MigInventory>,
+    /// What other daemons of this machine hold of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub elsewhere: Vec<HeldElsewhere>,
+}
+
+/// What one other daemon holds of a GPU, as its entry in the machine's registry says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldElsewhere {
+    /// The holder, for messages: `ana's daemon`.
+    pub holder: String,
+    /// Thousandths of the GPU, at most 1000.
+    pub share: u64,
+    pub memory: Bytes,
+    /// What its jobs use of that memory, by its own observation. This daemon sees the same bytes as unmanaged.
+    #[serde(default)]
+    pub used: Bytes,
 }
 
 /// Memory is promised in steps of the driver's large page, 2 MiB.
@@ -61,6 +77,24 @@ impl Gpu {
         u16::try_from(thousandths)
             .ok()
             .and_then(Share::from_thousandths)
+    }
+
+    /// Memory of processes that belong to no slice of any daemon. What another daemon's jobs use is part of what that
+    /// daemon holds, so it counts once.
+    pub fn unmanaged_outside(&self) -> Bytes {
+        let used = self.elsewhere.iter().map(|held| held.used.min(held.memory));
+        self.unmanaged.saturating_sub(used.sum())
+    }
+
+    /// Thousandths and memory that other daemons hold, together at most the GPU.
+    pub fn held_elsewhere(&self) -> (u64, Bytes) {
+        let share = self.elsewhere.iter().map(|held| held.share);
+        let memory = self.elsewhere.iter().map(|held| held.memory);
+        let memory = memory.fold(Bytes::ZERO, Bytes::saturating_add);
+        (
+            share.fold(0, u64::saturating_add).min(1000),
+            memory.min(self.usable()),
+        )
     }
 
     /// Foreign memory that a whole job tolerates: a tenth of the usable memory, for a display server or a forgotten
@@ -140,6 +174,7 @@ impl Gpu {
             unmanaged: Bytes::ZERO,
             context: Bytes::ZERO,
             mig: None,
+            elsewhere: Vec::new(),
         }
     }
 }

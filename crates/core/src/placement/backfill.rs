@@ -54,7 +54,9 @@ pub(crate) fn delays_reserved(usage: &GpuUsage<'_>, new: &Offer, ahead: &Request
     }
 }
 
-/// Whether `needed` fits after this release, with enough unmanaged memory freed, but not beside `new` as things are.
+/// Whether `needed` fits after this release, with enough unmanaged memory and memory of other daemons freed, but not
+/// beside `new` as things are. Other daemons release in steps that are unknown here, so the check takes the step after
+/// which `needed` just fits.
 fn takes_away(
     usage: &GpuUsage<'_>,
     (share, memory): (u64, Bytes),
@@ -66,7 +68,10 @@ fn takes_away(
         usage.unallocated_memory().saturating_add(memory),
     );
     let [needed_share, new_share] = [needed, new].map(|size| u64::from(size.share.thousandths()));
-    let fits = needed_share <= free_share && needed.memory <= unheld;
+    let elsewhere = usage.elsewhere;
+    let fits = needed_share <= free_share + elsewhere.share
+        && needed.memory <= unheld.saturating_add(elsewhere.memory);
+    let (free_share, unheld) = (free_share.max(needed_share), unheld.max(needed.memory));
     let beside = needed_share + new_share <= free_share
         && needed.memory.saturating_add(new.memory) <= unheld.saturating_sub(usage.unmanaged);
     fits && !beside

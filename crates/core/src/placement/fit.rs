@@ -127,6 +127,13 @@ pub enum UnmetConstraint {
         free: Bytes,
         needs: Bytes,
     },
+    /// Other daemons of the machine hold this much; `others` more of them than the named one.
+    Elsewhere {
+        share: u64,
+        memory: Bytes,
+        holder: String,
+        others: usize,
+    },
     /// It would fit without the processes outside Divvy.
     UnmanagedMemory {
         unmanaged: Bytes,
@@ -290,6 +297,7 @@ pub(crate) fn whole_gpu_constraints(usage: &GpuUsage<'_>) -> Vec<UnmetConstraint
             used: usage.held_share(),
         }));
     }
+    unmet.extend(usage.constraint_elsewhere());
     unmet.extend(usage.reserved_for().map(UnmetConstraint::Reserved));
     let (unmanaged, tolerated) = (usage.unmanaged, usage.gpu.unmanaged_tolerated());
     if unmanaged > tolerated {
@@ -305,6 +313,10 @@ pub(crate) fn whole_gpu_constraints(usage: &GpuUsage<'_>) -> Vec<UnmetConstraint
 fn instance_constraints(usage: &GpuUsage<'_>, profile: u32) -> Vec<UnmetConstraint> {
     if let Some(old) = usage.slice_before_mig() {
         return vec![UnmetConstraint::SliceBeforeMig(old)];
+    }
+    // Two daemons that create and destroy instances of one GPU would mistake each other's for strays.
+    if let Some(elsewhere) = usage.constraint_elsewhere() {
+        return vec![elsewhere];
     }
     let mig = usage.mig.as_ref();
     let (Some(mig), Some(profile)) = (mig, mig.and_then(|mig| mig.table().profile(profile))) else {
@@ -341,6 +353,7 @@ pub(crate) fn fraction_constraints(usage: &GpuUsage<'_>, size: GrantSize) -> Vec
         }
     }
     if !unmet.is_empty() {
+        unmet.extend(usage.constraint_elsewhere());
         unmet.extend(usage.reserved_for().map(UnmetConstraint::Reserved));
     }
     unmet

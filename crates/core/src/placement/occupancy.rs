@@ -8,6 +8,7 @@ use crate::mig::occupancy::MigOccupancy;
 use crate::model::gpu::{Gpu, Mode};
 use crate::model::slice::{Grant, label};
 use crate::model::snapshot::{AllocatedJob, Snapshot};
+use crate::placement::fit::UnmetConstraint;
 use crate::placement::{MigPlacementChoice, Offer};
 use crate::units::{Bytes, GpuUuid, JobId, QueueName};
 
@@ -28,6 +29,8 @@ pub(crate) struct GpuUsage<'a> {
     /// Sums over the holders. With reservations for resuming jobs they may exceed the GPU.
     used_share: u64,
     used_memory: Bytes,
+    /// What other daemons of the machine hold.
+    pub(crate) elsewhere: FreePart,
     /// Sums that the holders could release, computed on first use.
     releases: OnceCell<Option<Releases>>,
 }
@@ -61,7 +64,7 @@ pub(crate) struct Assignment {
 }
 
 impl<'a> NodeUsage<'a> {
-    /// The GPUs without holders and unmanaged processes: the most that can ever be free.
+    /// The GPUs without holders, other daemons and unmanaged processes: the most that can ever be free.
     pub(crate) fn empty(gpus: &'a [Gpu]) -> Self {
         let usage = |gpu: &'a Gpu| GpuUsage {
             gpu,
@@ -72,6 +75,10 @@ impl<'a> NodeUsage<'a> {
                 .map(MigOccupancy::empty),
             used_share: 0,
             used_memory: Bytes::ZERO,
+            elsewhere: FreePart {
+                share: 0,
+                memory: Bytes::ZERO,
+            },
             releases: OnceCell::new(),
         };
         let mut usages: Vec<GpuUsage<'a>> = gpus.iter().map(usage).collect();
@@ -83,7 +90,9 @@ impl<'a> NodeUsage<'a> {
     pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
         let mut node = Self::empty(&snapshot.gpus);
         for usage in &mut node.gpus {
-            usage.unmanaged = usage.gpu.unmanaged;
+            usage.unmanaged = usage.gpu.unmanaged_outside();
+            let (share, memory) = usage.gpu.held_elsewhere();
+            usage.elsewhere = FreePart { share, memory };
             if let (Some(mig), Some(inventory)) = (&mut usage.mig, &usage.gpu.mig) {
                 *mig = MigOccupancy::of(inventory);
             }
@@ -216,9 +225,9 @@ impl<'a> NodeUsage<'a> {
 }
 
 impl GpuUsage<'_> {
-    /// Thousandths of the GPU that are held or reserved.
+    /// Thousandths of the GPU that are held, here or elsewhere, or reserved.
     pub(crate) fn used_share(&self) -> u64 {
-        self.used_share.min(1000)
+        (self.used_share + self.elsewhere.share).min(1000)
     }
 
     /// Thousandths that are held.
@@ -236,7 +245,7 @@ impl GpuUsage<'_> {
 
     /// Thousandths of the GPU that no job holds.
     pub(crate) fn free_share(&self) -> u64 {
-        1000_u64.saturating_sub(self.used_share)
+        1000_u64.saturating_sub(self.used_share + self.elsewhere.share)
     }
 
     /// Share and memory that no job and no unmanaged process holds.
@@ -254,7 +263,20 @@ impl GpuUsage<'_> {
 
     /// Memory that no slice holds.
     pub(crate) fn unallocated_memory(&self) -> Bytes {
-        self.gpu.usable().saturating_sub(self.used_memory)
+        let held = self.used_memory.saturating_add(self.elsewhere.memory);
+        self.gpu.usable().saturating_sub(held)
+    }
+
+    /// What other daemons hold, and the first of them; `None` when they hold nothing.
+    pub(crate) fn constraint_elsewhere(&self) -> Option<UnmetConstraint> {
+        let FreePart { share, memory } = self.elsewhere;
+        let first = self.gpu.elsewhere.first()?;
+        (share > 0 || memory > Bytes::ZERO).then(|| UnmetConstraint::Elsewhere {
+            share,
+            memory,
+            holder: first.holder.clone(),
+            others: self.gpu.elsewhere.len() - 1,
+        })
     }
 
     /// The sums that its holders could release, computed once for each set of holders.

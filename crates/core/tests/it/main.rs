@@ -3,6 +3,7 @@
 #![warn(clippy::disallowed_methods)]
 
 mod crowds;
+mod elsewhere;
 mod estimate;
 mod grammar;
 mod lease;

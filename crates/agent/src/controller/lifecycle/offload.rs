@@ -23,7 +23,6 @@ use rustix::process::Signal;
 use crate::checkpoint::{
     CheckpointOp, CheckpointOutcome, CheckpointReport, CheckpointUpdate, Direction,
 };
-use crate::controller::active_set;
 use crate::controller::effects::{Effects, JobReply};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{pause, schedule, start};
@@ -33,6 +32,7 @@ use crate::controller::request::{Milestone, Reply};
 use crate::controller::runtime::{ActiveJob, Waiter};
 use crate::controller::state::mig::is_divided;
 use crate::controller::state::{Jobs, State};
+use crate::controller::{active_set, sharing};
 use crate::gpu::slice::HeldSlice;
 use crate::host::clock::{Instant, now};
 use crate::host::process::Process;
@@ -290,7 +290,13 @@ pub(in crate::controller) fn resume_offloaded(
         }
         match plan_resume(&snapshot, id, &memory_by_allocation(active)) {
             Err(blocked_by) => active.memory_op.blocked_by = Some(blocked_by),
+            Ok(grants) if sharing::acquire(state, io, grants.iter(), &[]).is_err() => {
+                state.queues.is_contended = true;
+            }
             Ok(grants) => {
+                let Some(active) = state.jobs.active.get_mut(&id) else {
+                    continue;
+                };
                 active.job.relabel(grants);
                 move_memory(&mut state.jobs, fx, io, id, MemoryEvent::Fits)?;
                 let words =

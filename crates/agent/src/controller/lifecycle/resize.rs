@@ -27,7 +27,7 @@ use crate::controller::request::Reply;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::mig::is_divided;
 use crate::controller::state::{Jobs, State};
-use crate::controller::{active_set, claims};
+use crate::controller::{active_set, claims, sharing};
 use crate::host::failpoint::reach;
 use crate::journal::StoreError;
 use crate::model::job::Job;
@@ -228,6 +228,15 @@ fn resize_held(
         let error = Error::new(ErrorCode::WouldWait, overdraft.to_string());
         return Ok(Err(error.hint("`divvy projects` shows limits and usage")));
     }
+    let held: Vec<Grant> = snapshot
+        .held
+        .iter()
+        .filter(|held| held.job == id)
+        .flat_map(|held| held.grants.clone())
+        .collect();
+    if sharing::acquire(state, io, grants.iter(), &held).is_err() {
+        return Ok(Err(refused_by_others(state, io, id, amount)));
+    }
     let Some(ActiveJob { job, .. }) = state.jobs.active.get_mut(&id).map(Box::as_mut) else {
         return Ok(Ok(()));
     };
@@ -249,6 +258,18 @@ fn resize_held(
     fx.jobs.resizes.push(id);
     fx.jobs.changed.insert(id);
     Ok(Ok(()))
+}
+
+/// The refusal of a size that another daemon of the machine was faster to take.
+fn refused_by_others(state: &State, io: &Io, id: JobId, amount: Amount) -> Error {
+    match plan_resize(&schedule::snapshot(state, io), id, amount) {
+        Err(error) => refusal(&error),
+        Ok(_) => Error::new(
+            ErrorCode::WouldWait,
+            "another daemon of this machine is taking a part of the GPU now",
+        )
+        .hint("try again in a moment"),
+    }
 }
 
 /// Writes the journal's limits into a job's slice, and registers them with the compute scheduler.

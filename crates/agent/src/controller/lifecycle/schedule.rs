@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use divvy_core::job::StopReason;
 use divvy_core::order_key::sort_queue;
-use divvy_core::{JobState, PendingJob, Preempt, Queue, QueueName, QueueSpec, Snapshot};
+use divvy_core::{
+    Bytes, HeldElsewhere, JobState, PendingJob, Plan, Preempt, Queue, QueueName, QueueSpec,
+    Snapshot,
+};
 
 use crate::controller::admission::array;
 use crate::controller::effects::Effects;
@@ -13,11 +16,16 @@ use crate::controller::io::Io;
 use crate::controller::lifecycle::{cancel, confirm, offload};
 use crate::controller::mig::{capacity, claim};
 use crate::controller::runtime::ActiveJob;
+use crate::controller::sharing;
 use crate::controller::state;
 use crate::controller::state::State;
 use crate::host::clock::{Instant, now};
 use crate::journal::StoreError;
 use crate::model::job::Job;
+use crate::registry::Contended;
+
+/// How often one round plans anew because another daemon was faster.
+const ROUNDS_WITH_OTHERS: u32 = 4;
 
 /// Runs the planner, and journals every start; the round applies them at its end.
 pub(in crate::controller) fn replan(
@@ -29,8 +37,9 @@ pub(in crate::controller) fn replan(
         state.jobs.waits.clear();
         return Ok(());
     }
+    sharing::refresh(&mut state.gpus, io);
     offload::resume_offloaded(state, fx, io)?;
-    let plan = divvy_core::plan(&snapshot(state, io));
+    let plan = plan_beside_others(state, io);
     if plan.cursor != state.queues.cursor {
         state.queues.cursor = plan.cursor;
         io.store.set_setting("cursor", &plan.cursor.to_string())?;
@@ -73,6 +82,30 @@ pub(in crate::controller) fn replan(
         cancel::stop_job(&mut state.jobs, fx, io, job, StopReason::Preempt, words)?;
     }
     Ok(())
+}
+
+/// Plans until the starts fit beside what other daemons of the machine hold and intend.
+fn plan_beside_others(state: &mut State, io: &Io) -> Plan {
+    for _ in 0..ROUNDS_WITH_OTHERS {
+        let plan = divvy_core::plan(&snapshot(state, io));
+        let grants = plan.starts.iter().flat_map(|start| &start.grants);
+        match sharing::acquire(state, io, grants, &[]) {
+            Ok(()) => return plan,
+            Err(Contended) => tracing::debug!("another daemon was faster to take a GPU"),
+        }
+    }
+    // Nothing starts this time.
+    state.queues.is_contended = true;
+    let mut full = snapshot(state, io);
+    for gpu in &mut full.gpus {
+        gpu.elsewhere.push(HeldElsewhere {
+            holder: "another daemon, which is taking it now".to_owned(),
+            share: 1000,
+            memory: gpu.usable(),
+            used: Bytes::ZERO,
+        });
+    }
+    divvy_core::plan(&full)
 }
 
 /// The input of the planner, as of now.

@@ -165,6 +165,8 @@ fn blockers(state: &State, io: &Io, device: &Device, to: Mode, turn: Option<bool
     }
     let unmanaged = device.unmanaged.iter();
     blockers.extend(unmanaged.map(|pid| format!("pid {pid}, which belongs to no job, uses it")));
+    let elsewhere = device.gpu.elsewhere.iter();
+    blockers.extend(elsewhere.map(|held| format!("{} holds a part of it", held.holder)));
     let ours = state.mig.instances.values();
     for instance in ours.filter(|one| one.slot.gpu == *uuid && one.job.is_none()) {
         let label = instance.label();

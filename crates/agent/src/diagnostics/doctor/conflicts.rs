@@ -1,11 +1,14 @@
 //! Checks for conflicts with the limiter: other preloads, other limiters, MPS, environment variables.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use divvy_api::v1::Finding;
+use divvy_core::units::gpus;
 
 use super::{fail, ok, warn};
+use crate::registry::entry::Amount;
 
 /// The file names under which other limiters are preloaded, with the name of each limiter.
 const LIMITERS: [(&str, &str); 6] = [
@@ -89,6 +92,25 @@ pub fn findings(around: &HostEnvironment) -> Vec<Finding> {
         )];
     }
     found
+}
+
+/// Daemons of other users on the same GPUs.
+pub fn daemons(others: &BTreeMap<String, Amount>) -> Option<Finding> {
+    let held: Vec<String> = others
+        .iter()
+        .map(|(holder, amount)| {
+            let (gpus, memory) = (gpus(amount.share), amount.memory.human());
+            format!("{holder} holds {gpus} of this machine's GPUs ({memory})")
+        })
+        .collect();
+    (!held.is_empty()).then(|| {
+        warn(
+            "conflicts.daemons",
+            held.join(", "),
+            "each daemon has a queue of its own, so no daemon orders the jobs of all users",
+            "start one daemon for all users: sudo divvy daemon --system",
+        )
+    })
 }
 
 fn switched_off(around: &HostEnvironment) -> Option<Finding> {
