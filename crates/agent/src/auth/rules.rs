@@ -5,8 +5,10 @@
 //! operator = [1004]
 //! others   = "user"                 # viewer, user, operator, admin, or none: they are refused
 //! commands = "owner"                # jobs' commands are visible to owner and operators, or to "all" users
-//! containers = "admin"              # the least role that may run containers
+//! containers = "admin"              # the least role that may run any container
 //! ```
+//! With `containers = { role = "user", as = "submitter", mounts = ["/data", "~"] }`, callers below `admin` run
+//! containers as themselves: with their ids and no capabilities, and with mounts below these folders only.
 
 use std::fs;
 use std::io;
@@ -14,6 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use divvy_api::v1::{Error, ErrorCode};
+use divvy_core::docker::paths;
 use serde::Deserialize;
 
 use super::{Caller, Role};
@@ -37,7 +40,7 @@ struct File {
     viewer: Vec<Principal>,
     others: Others,
     commands: Commands,
-    containers: Role,
+    containers: Containers,
 }
 
 impl Default for File {
@@ -50,7 +53,7 @@ impl Default for File {
             others: Others::User,
             commands: Commands::Owner,
             // The right to name the folders that a container mounts amounts to root's rights.
-            containers: Role::Admin,
+            containers: Containers::Any(Role::Admin),
         }
     }
 }
@@ -93,6 +96,51 @@ impl Principal {
             },
         }
     }
+}
+
+/// Roles that may run containers, and the rights of these containers.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "`containers` is a role, or a table: { role = \"user\", as = \"submitter\", mounts = [\"/data\", \"~\"] }"
+)]
+enum Containers {
+    /// From this role on, with the rights of the engine.
+    Any(Role),
+    AsSubmitter(SubmitterContainers),
+}
+
+/// From this role on as the submitter, and for admins with the rights of the engine.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SubmitterContainers {
+    role: Role,
+    #[serde(rename = "as")]
+    user: ContainerUser,
+    /// Folders below which containers may mount; [`OWN_HOME`] is the home of each user.
+    #[serde(default)]
+    mounts: Vec<PathBuf>,
+}
+
+/// The user of an ordinary caller's container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ContainerUser {
+    Submitter,
+}
+
+/// The home of the caller, in the list of folders for mounts.
+pub const OWN_HOME: &str = "~";
+
+/// What a caller's containers may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContainerAccess<'a> {
+    /// What the container engine may do, apart from leaving the slice.
+    Any,
+    AsSubmitter {
+        /// Absolute folders and [`OWN_HOME`].
+        folders: &'a [PathBuf],
+    },
 }
 
 /// Why the file gives no roles.
@@ -194,6 +242,9 @@ impl Rules {
                 return Err(format!("{name:?}: not a user or a group"));
             }
         }
+        for folder in file.containers.folders() {
+            check_mount_folder(folder)?;
+        }
         Ok(Self {
             me,
             is_private: false,
@@ -259,22 +310,60 @@ impl Rules {
         })
     }
 
-    /// Whether they may run containers.
+    /// What their containers may do.
     ///
     /// # Errors
-    /// [`ErrorCode::NotAllowed`].
-    pub fn may_contain(&self, caller: &Caller) -> Result<(), Error> {
-        let needed = self.file.containers;
-        if caller.role >= needed {
-            return Ok(());
-        }
+    /// [`ErrorCode::NotAllowed`] for a caller who may run none.
+    pub fn container_access(&self, caller: &Caller) -> Result<ContainerAccess<'_>, Error> {
+        let (needed, why) = match &self.file.containers {
+            _ if caller.role >= Role::Admin => return Ok(ContainerAccess::Any),
+            Containers::Any(needed) if caller.role >= *needed => return Ok(ContainerAccess::Any),
+            Containers::AsSubmitter(table) if caller.role >= table.role => {
+                return Ok(ContainerAccess::AsSubmitter {
+                    folders: &table.mounts,
+                });
+            }
+            Containers::Any(needed) => (
+                needed,
+                ", because a container can give its user root's rights",
+            ),
+            Containers::AsSubmitter(table) => (&table.role, ""),
+        };
         let why = format!(
-            "running containers requires the role {} here, because a container can give its user root's rights",
+            "running containers requires the role {} here{why}",
             needed.name()
         );
         Err(Error::new(ErrorCode::NotAllowed, why)
-            .hint("submit the job without an image; an admin can lower the role with `containers` in the daemon's --access file"))
+            .hint("submit the job without an image; an admin can change `containers` in the daemon's --access file"))
     }
+
+    /// The folders below which containers that run as their submitters may mount.
+    pub fn mount_folders(&self) -> &[PathBuf] {
+        self.file.containers.folders()
+    }
+}
+
+impl Containers {
+    fn folders(&self) -> &[PathBuf] {
+        match self {
+            Self::Any(_) => &[],
+            Self::AsSubmitter(table) => &table.mounts,
+        }
+    }
+}
+
+/// A folder for mounts is absolute, plain, and none that holds the container engine, devices or other users' processes.
+fn check_mount_folder(folder: &Path) -> Result<(), String> {
+    let name = folder.display();
+    if folder == Path::new(OWN_HOME) {
+        return Ok(());
+    }
+    if !folder.is_absolute() || paths::plain(folder) != folder {
+        return Err(format!(
+            "`mounts` has {name:?}: write an absolute path, or {OWN_HOME:?} for the home of each user"
+        ));
+    }
+    paths::source(folder, &[]).map_err(|kept| format!("`mounts` has {name}: {}", kept.why))
 }
 
 #[cfg(test)]
@@ -293,6 +382,7 @@ mod tests {
                 gid: group.0,
                 name: group.1.into(),
             }],
+            home: None,
         }
     }
 
@@ -329,10 +419,71 @@ mod tests {
         assert_eq!(refused.code, ErrorCode::NotAllowed);
         let caller = Rules::open(0).caller(other).unwrap();
         assert!(!caller.can_see(1002));
-        assert!(Rules::open(0).may_contain(&caller).is_err());
+        assert!(Rules::open(0).container_access(&caller).is_err());
         let rules = Rules::parse("containers = \"user\"\ncommands = \"all\"", 0).unwrap();
         let caller = rules.caller(caller.account).unwrap();
-        assert!(rules.may_contain(&caller).is_ok() && caller.can_see(1002));
+        assert!(caller.can_see(1002));
+        assert_eq!(
+            rules.container_access(&caller).unwrap(),
+            ContainerAccess::Any
+        );
+    }
+
+    #[test]
+    fn containers_of_ordinary_users_run_as_their_submitters_and_those_of_admins_as_before() {
+        let text = r#"
+            admin = ["ana"]
+            viewer = ["max"]
+            containers = { role = "user", as = "submitter", mounts = ["/data", "~"] }
+        "#;
+        let rules = Rules::parse(text, 0).unwrap();
+        let access = |name: &str| {
+            let caller = rules.caller(account(1001, name, (100, "users"))).unwrap();
+            rules.container_access(&caller)
+        };
+        let folders = ["/data", "~"].map(PathBuf::from);
+        assert_eq!(access("ana").unwrap(), ContainerAccess::Any);
+        assert_eq!(
+            access("lee").unwrap(),
+            ContainerAccess::AsSubmitter { folders: &folders }
+        );
+        assert_eq!(rules.mount_folders(), folders);
+        let refused = access("max").unwrap_err();
+        assert_eq!(refused.code, ErrorCode::NotAllowed);
+        assert!(refused.message.contains("role user"), "{}", refused.message);
+    }
+
+    #[test]
+    fn a_table_of_containers_is_whole_and_opens_no_folder_of_the_engine() {
+        let table = |words: &str| Rules::parse(&format!("containers = {{ {words} }}"), 0);
+        assert!(table("role = \"user\", as = \"submitter\"").is_ok());
+        for wrong in [
+            "role = \"user\"",
+            "role = \"user\", mounts = [\"/data\"]",
+            "as = \"submitter\"",
+            "role = \"user\", as = \"root\"",
+            "role = \"user\", as = \"submitter\", mount = [\"/data\"]",
+        ] {
+            let why = table(wrong).unwrap_err();
+            assert!(why.contains("submitter"), "{wrong}: {why}");
+        }
+        for folder in [
+            "data",
+            "./data",
+            "/data/../etc",
+            "~/data",
+            "/",
+            "/run",
+            "/var",
+            "/dev/shm",
+            "/var/lib/docker",
+            "/proc",
+        ] {
+            let why = table(&format!(
+                "role = \"user\", as = \"submitter\", mounts = [\"{folder}\"]"
+            ));
+            assert!(why.unwrap_err().contains("`mounts`"), "{folder}");
+        }
     }
 
     #[test]

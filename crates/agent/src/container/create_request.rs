@@ -1,6 +1,6 @@
 //! The container create request to the engine.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use bollard::models::{
@@ -26,6 +26,21 @@ pub struct CreateContext<'a> {
     pub runtime: Option<&'a str>,
     /// Folders of the engine's own, which no job may mount.
     pub storage: &'a [PathBuf],
+    /// What a container that must run as its submitter has instead of the plan's.
+    pub submitter: Option<&'a SubmitterContainer>,
+}
+
+/// A container that must run as its submitter, before the engine has made it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubmitterContainer {
+    /// The plan's, with what is forced.
+    pub options: Options,
+    /// The image by its digest.
+    pub image: String,
+    /// The staged sources of the options' bind mounts, in their order.
+    pub sources: Vec<PathBuf>,
+    /// Variables that tell programs who runs them; the job's own win.
+    pub variables: BTreeMap<String, String>,
 }
 
 /// A folder of the host that a job may not have.
@@ -47,14 +62,28 @@ pub fn create_request(
     around: CreateContext<'_>,
     resolve: &dyn Fn(&Path) -> PathBuf,
 ) -> Result<ContainerCreateBody, KeptSource> {
-    let options = &plan.options;
+    let submitter = around.submitter;
+    let options = submitter.map_or(&plan.options, |submitter| &submitter.options);
     let kept = [&plan.kept[..], around.storage].concat();
-    let (mut mounts, tmpfs) = own_mounts(options, &spec.cwd, &kept, resolve)?;
-    let mut variables: Vec<String> = spec
-        .env
-        .iter()
-        .map(|(name, value)| joined(name, value))
-        .collect();
+    // What is staged for the submitter was judged when it was opened.
+    let source = |number: usize, path: &Path| match submitter {
+        Some(submitter) => (submitter.sources.get(number).cloned())
+            .ok_or_else(|| refused_source(path, "it was not opened as its submitter")),
+        None => {
+            let path = resolve(path);
+            docker::paths::source(&path, &kept)
+                .map_err(|kept| refused_source(&path, kept.why))
+                .map(|()| path)
+        }
+    };
+    let (mut mounts, tmpfs) = own_mounts(options, &spec.cwd, &source)?;
+    let own = submitter.map(|submitter| &submitter.variables);
+    let mut all: BTreeMap<&str, &str> = BTreeMap::new();
+    for (name, value) in own.into_iter().flatten().chain(&spec.env) {
+        all.insert(name, value);
+    }
+    let each = all.into_iter();
+    let mut variables: Vec<String> = each.map(|(name, value)| joined(name, value)).collect();
     let (mut devices, mut requests) = (None, None);
     if around.by_cdi {
         requests = Some(vec![DeviceRequest {
@@ -79,10 +108,7 @@ pub fn create_request(
         });
         devices = Some(mapped.collect());
     }
-    let mut labels: HashMap<String, String> = options.labels.clone().into_iter().collect();
-    labels.insert(JOB.to_owned(), spec.job.clone());
-    labels.insert(INSTANCE.to_owned(), plan.instance.clone());
-    labels.extend(plan.journal.clone().map(|name| (JOURNAL.to_owned(), name)));
+    let labels = identity_labels(spec, plan, options.labels.clone().into_iter().collect());
     let interactive = around.attached && options.interactive;
     let host = HostConfig {
         mounts: Some(mounts),
@@ -106,7 +132,11 @@ pub fn create_request(
         ..limits(options)
     };
     Ok(ContainerCreateBody {
-        image: Some(plan.image.clone()),
+        image: Some(
+            submitter
+                .map_or(&plan.image, |submitter| &submitter.image)
+                .clone(),
+        ),
         cmd: filled(spec.command.clone()),
         entrypoint: options.entrypoint.clone().map(|program| vec![program]),
         env: Some(variables),
@@ -130,6 +160,25 @@ pub fn create_request(
         host_config: Some(host),
         ..ContainerCreateBody::default()
     })
+}
+
+/// The labels by which Divvy knows the container, added to `labels`.
+pub fn identity_labels(
+    spec: &LaunchSpec,
+    plan: &Plan,
+    mut labels: HashMap<String, String>,
+) -> HashMap<String, String> {
+    labels.insert(JOB.to_owned(), spec.job.clone());
+    labels.insert(INSTANCE.to_owned(), plan.instance.clone());
+    labels.extend(plan.journal.clone().map(|name| (JOURNAL.to_owned(), name)));
+    labels
+}
+
+fn refused_source(path: &Path, why: &'static str) -> KeptSource {
+    KeptSource {
+        path: path.to_owned(),
+        why,
+    }
 }
 
 /// What is passed on as it is.
@@ -170,13 +219,14 @@ fn limits(options: &Options) -> HostConfig {
 
 type Tmpfs = HashMap<String, String>;
 
+/// The mounts that the job names; `source_of` gives the place of each bind mount's source, by its number.
 fn own_mounts(
     options: &Options,
     cwd: &Path,
-    kept: &[PathBuf],
-    resolve: &dyn Fn(&Path) -> PathBuf,
+    source_of: &dyn Fn(usize, &Path) -> Result<PathBuf, KeptSource>,
 ) -> Result<(Vec<EngineMount>, Tmpfs), KeptSource> {
     let (mut mounts, mut tmpfs) = (Vec::new(), Tmpfs::new());
+    let mut numbers = 0_usize..;
     for mount in &options.mounts {
         let common = EngineMount {
             target: Some(mount.target().to_owned()),
@@ -186,11 +236,8 @@ fn own_mounts(
             Mount::Bind {
                 source, read_only, ..
             } => {
-                let path = resolve(&docker::paths::normal(&cwd.join(source)));
-                docker::paths::source(&path, kept).map_err(|kept| KeptSource {
-                    path: path.clone(),
-                    why: kept.why,
-                })?;
+                let number = numbers.next().unwrap_or_default();
+                let path = source_of(number, &docker::paths::normal(&cwd.join(source)))?;
                 mounts.push(EngineMount {
                     typ: Some(MountType::BIND),
                     source: Some(text(&path)),
@@ -274,6 +321,7 @@ pub mod tests {
             on_unlimited: OnUnlimited::Deny,
             cdi: None,
             starter: None,
+            submitter: None,
         }
     }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use divvy_api::v1::{Container, Error, ErrorCode, Runner, Submit};
+use divvy_core::docker::submitter::Submitter;
 use divvy_core::docker::{self, ContainerOptionError};
 
 use super::engine::{self, NoEngine};
@@ -10,12 +11,16 @@ use crate::host::process::Process;
 use crate::model::validate::usage;
 
 /// Validates the container options of a submission, fills in the daemon's own options if it has none, and moves
-/// variables to the job's environment.
+/// variables to the job's environment. `submitter`: the caller, if the caller's containers run as the caller.
 ///
 /// # Errors
 /// [`ErrorCode::NotAllowed`] for what would let the container out of its slice, [`ErrorCode::Usage`] for what is written wrongly,
 /// [`ErrorCode::LaunchFailed`] where no container engine listens.
-pub fn validate(submit: &mut Submit, default: Option<&Container>) -> Result<(), Error> {
+pub fn validate(
+    submit: &mut Submit,
+    default: Option<&Container>,
+    submitter: Option<&Submitter<'_>>,
+) -> Result<(), Error> {
     if submit.container.is_none()
         && submit.runner == Runner::Supervisor
         && let Some(default) = default
@@ -31,6 +36,16 @@ pub fn validate(submit: &mut Submit, default: Option<&Container>) -> Result<(), 
         return Err(usage(format!("{:?} is not an image name", container.image)));
     }
     let options = docker::options(&container.arguments).map_err(|refused| refusal(&refused))?;
+    container.as_submitter = submitter.is_some();
+    if let Some(submitter) = submitter {
+        if container.starter.is_some() {
+            let why = "a container that another program starts does not run as its submitter";
+            return Err(Error::new(ErrorCode::NotAllowed, why)
+                .hint("have Divvy start it: divvy docker run"));
+        }
+        docker::check_submitter(&container.arguments, submitter)
+            .map_err(|refused| refusal(&refused))?;
+    }
     if let Some(file) = options.env_files.first() {
         return Err(usage(format!(
             "--env-file {file} cannot be used: the daemon does not read the submitter's files"
