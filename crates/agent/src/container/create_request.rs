@@ -481,6 +481,64 @@ pub mod tests {
     }
 
     #[test]
+    fn a_submitters_container_has_what_was_staged_and_checked_and_not_what_was_named() {
+        let plan = plan("-v /state:/a -v vol:/v -v /b:/b:ro");
+        let submitter = SubmitterContainer {
+            options: Options {
+                user: Some("7:8".to_owned()),
+                group_add: vec!["9".to_owned()],
+                cap_drop: vec!["ALL".to_owned()],
+                no_new_privileges: true,
+                ..plan.options.clone()
+            },
+            image: "sha256:1".to_owned(),
+            sources: ["/run/divvy/mounts/x/0", "/run/divvy/mounts/x/1"]
+                .map(PathBuf::from)
+                .into(),
+            variables: [("HOME", "/home/u"), ("A", "other")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
+        };
+        let around = CreateContext {
+            submitter: Some(&submitter),
+            ..CreateContext::default()
+        };
+        let body = request_of(&plan, &["true"], around).unwrap();
+        let host = &body["HostConfig"];
+        assert_eq!(
+            (&body["Image"], &body["User"]),
+            (&json!("sha256:1"), &json!("7:8"))
+        );
+        assert_eq!(host["CapDrop"], json!(["ALL"]));
+        assert_eq!(host["SecurityOpt"], json!(["no-new-privileges:true"]));
+        assert_eq!(host["GroupAdd"], json!(["9"]));
+        let mounts = host["Mounts"].as_array().unwrap();
+        let sources = mounts.iter().map(|mount| &mount["Source"]);
+        let sources: Vec<_> = sources.take(3).collect();
+        assert_eq!(
+            sources,
+            ["/run/divvy/mounts/x/0", "vol", "/run/divvy/mounts/x/1"]
+        );
+        assert_eq!(mounts[2]["ReadOnly"], true);
+        // The job's own variable wins.
+        let env = body["Env"].as_array().unwrap();
+        assert!(
+            env.contains(&json!("A=1")) && env.contains(&json!("HOME=/home/u")),
+            "{env:?}"
+        );
+        // What was not staged is not mounted.
+        let few = SubmitterContainer {
+            sources: Vec::new(),
+            ..submitter.clone()
+        };
+        let around = CreateContext {
+            submitter: Some(&few),
+            ..CreateContext::default()
+        };
+        assert!(request_of(&plan, &["true"], around).is_err());
+    }
+
+    #[test]
     fn by_cdi_the_slice_is_one_device_and_nothing_else_is_said() {
         let mut plan = plan("");
         plan.cdi = Some("/run/cdi".into());

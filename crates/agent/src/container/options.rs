@@ -119,6 +119,46 @@ mod tests {
     }
 
     #[test]
+    fn a_submitters_container_is_marked_by_the_daemon_alone_and_has_no_other_starter() {
+        let folders = [std::path::PathBuf::from("/data")];
+        let submitter = Submitter {
+            uid: 1001,
+            gid: 1001,
+            name: "lee",
+            groups: &[],
+            folders: &folders,
+            cwd: Path::new("/"),
+        };
+        let submit = |arguments: &[&str], as_submitter, starter| Submit {
+            container: Some(Container {
+                image: "u22".to_owned(),
+                arguments: arguments.iter().map(ToString::to_string).collect(),
+                starter,
+                as_submitter,
+            }),
+            ..Submit::default()
+        };
+        let code = |arguments: &[&str], starter| {
+            let mut submit = submit(arguments, false, starter);
+            validate(&mut submit, None, Some(&submitter)).map_err(|error| error.code)
+        };
+        assert_eq!(code(&["-v", "/etc:/e"], None), Err(ErrorCode::NotAllowed));
+        assert_eq!(code(&["--user=0"], None), Err(ErrorCode::NotAllowed));
+        let starter = divvy_api::v1::Starter {
+            pid: std::process::id(),
+            start_time: None,
+        };
+        assert_eq!(code(&[], Some(starter)), Err(ErrorCode::NotAllowed));
+        // Whether an engine listens here does not matter to the mark.
+        for (by, says) in [(Some(&submitter), false), (None, true)] {
+            let mut submit = submit(&["-v", "/data:/d"], says, None);
+            let _ = validate(&mut submit, None, by);
+            let marked = submit.container.map(|container| container.as_submitter);
+            assert_eq!(marked, Some(by.is_some()));
+        }
+    }
+
+    #[test]
     fn an_escape_is_not_allowed_and_nonsense_is_usage() {
         let code = |word: &str| {
             let refused = docker::options(&[word.to_owned()]).unwrap_err();
