@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use divvy_agent::{Group, Role, Rules, UserAccount};
+use divvy_agent::{ContainerAccess, Group, Role, Rules, UserAccount};
 
 use super::input::Input;
 use super::text::text;
@@ -100,6 +100,7 @@ fn accounts() -> [UserAccount; 4] {
             gid,
             name: group.into(),
         }],
+        home: None,
     };
     [
         account(1001, "ana", 2000, "wheel"),
@@ -189,7 +190,14 @@ fn lists(input: &mut Input<'_>, path: &Path) {
     let (word, others) = OTHERS[input.below(5) as usize];
     lines.push(format!("others = \"{word}\""));
     let least = LISTS[input.below(4) as usize];
-    lines.push(format!("containers = '{}'", least.0));
+    let as_submitter = input.byte() & 1 == 1;
+    lines.push(match as_submitter {
+        true => format!(
+            "containers = {{ role = '{}', as = 'submitter', mounts = ['/data'] }}",
+            least.0
+        ),
+        false => format!("containers = '{}'", least.0),
+    });
     let sees_all = input.byte() & 1 == 1;
     if sees_all {
         lines.push("commands = \"all\" # all".into());
@@ -208,8 +216,15 @@ fn lists(input: &mut Input<'_>, path: &Path) {
             assert_eq!(role, None, "{account:?} by\n{file}");
             continue;
         };
-        let may = rules.may_contain(&caller).is_ok();
-        assert_eq!(may, caller.role >= least.1, "{account:?} by\n{file}");
+        let access = rules.container_access(&caller).ok();
+        assert_eq!(
+            access.is_some(),
+            caller.role >= least.1,
+            "{account:?} by\n{file}"
+        );
+        let is_any = access == Some(ContainerAccess::Any);
+        let has_engine = access.is_some() && (!as_submitter || caller.role >= Role::Admin);
+        assert_eq!(is_any, has_engine, "{account:?} by\n{file}");
         let sees = caller.can_see(STRANGER);
         assert_eq!(sees, sees_all || caller.role >= Role::Operator, "{file}");
     }

@@ -19,6 +19,7 @@
 //!
 //! [`edits`] says what is added, as plain data; [`create_request`], [`cdi`] and `divvy docker args` write that down in three ways.
 
+mod account_files;
 pub mod cdi;
 mod create_request;
 pub mod driver;
@@ -36,3 +37,4 @@ mod raw_api;
 mod resolve_mounts;
 pub mod run;
 mod terminal;
+pub mod user_mounts;

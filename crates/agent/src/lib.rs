@@ -40,6 +40,7 @@ use std::time::Duration;
 use divvy_api::standalone::ProgramResult;
 use divvy_api::v1::{Error, ErrorCode};
 
+pub use auth::rules::ContainerAccess;
 pub use auth::{Caller, Role, Rules};
 pub use daemon::{FrontEndTask, copy_journal, daemon, restore_journal};
 pub use diagnostics::doctor::doctor;

@@ -32,7 +32,10 @@ use crate::v1::{Container, Idle};
 
 pub use file::{ConfigError, Place, Problem};
 pub use projects::ProjectOptions;
-pub use roles::{Commands, Others, Principal, Role, RoleOptions};
+pub use roles::{
+    Commands, ContainerUser, Containers, OWN_HOME, Others, Principal, Role, RoleOptions,
+    SubmitterContainers,
+};
 pub use source::{Configured, Origin, Source};
 pub use text::{is_sim, parse_duration};
 

@@ -4,7 +4,7 @@
 //! Without it, files that a reboot may delete are in the runtime folder, all others in the state folder:
 //!
 //! ```text
-//! runtime: $XDG_RUNTIME_DIR/divvy, else /run/user/UID/divvy, else /tmp/divvy-UID     divvy.sock  sim/  solo/
+//! runtime: $XDG_RUNTIME_DIR/divvy, else /run/user/UID/divvy, else /tmp/divvy-UID     divvy.sock  sim/  solo/  mounts/
 //! slices:  the runtime folder where that is memory, else /dev/shm/divvy-UID          slices/ID/
 //! state:   $XDG_STATE_HOME/divvy, else ~/.local/state/divvy                          state.db  daemon.lock  daemon.log  jobs/ID/  mig/
 //! ```
@@ -169,7 +169,7 @@ impl Home {
         ] {
             private_dir(dir)?;
         }
-        for dir in [self.jobs(), self.sim(), self.solo()] {
+        for dir in [self.jobs(), self.sim(), self.solo(), self.mounts()] {
             private_dir(&dir)?;
         }
         Ok(())
@@ -183,6 +183,12 @@ impl Home {
     /// Parent of the slice folders.
     pub fn slices(&self) -> &Path {
         &self.slices
+    }
+
+    /// Parent of the staged mounts of containers. Nothing below it may be removed recursively: a crash can leave users'
+    /// folders mounted there.
+    pub fn mounts(&self) -> PathBuf {
+        self.runtime.join("mounts")
     }
 
     /// Slice folder of a job.

@@ -373,6 +373,7 @@ impl Runner {
                 image: image.clone(),
                 arguments: docker::without_env(&flags)?,
                 starter: None,
+                as_submitter: false,
             }),
             env,
             lines,

@@ -62,6 +62,7 @@ pub fn parse_container(image: &str, arguments: &[String]) -> Result<ContainerSpe
             image: image.to_owned(),
             arguments: kept,
             starter: None,
+            as_submitter: false,
         },
         env,
         detach: options.detach,

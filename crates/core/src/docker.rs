@@ -14,6 +14,7 @@
 
 mod flags;
 pub mod paths;
+pub mod submitter;
 mod values;
 pub mod words;
 
@@ -21,7 +22,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use flags::{Flag, FlagRule};
+use flags::{Flag, FlagRule, UserRule};
+use submitter::Submitter;
+use values::ValueError;
 
 /// Flags of `docker run` as a container's specification has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,6 +153,13 @@ pub enum ContainerOptionError {
         why: &'static str,
         hint: &'static str,
     },
+    /// The caller's containers run as the caller, and the flag is not for those.
+    #[error("{flag} is refused: {why}")]
+    Submitter {
+        flag: String,
+        why: String,
+        hint: String,
+    },
     #[error("no image given")]
     NoImage,
 }
@@ -157,15 +167,16 @@ pub enum ContainerOptionError {
 impl ContainerOptionError {
     /// Whether it is refused for what it would do, and not for how it is written.
     pub fn is_escape(&self) -> bool {
-        matches!(self, Self::Escape { .. })
+        matches!(self, Self::Escape { .. } | Self::Submitter { .. })
     }
 
     /// What to do instead.
-    pub fn hint(&self) -> &'static str {
+    pub fn hint(&self) -> &str {
         match self {
             Self::Unknown { .. } => "leave it out; docs/containers.md lists the supported flags",
             Self::Wrong { .. } => "write it as `docker run` takes it",
             Self::Escape { hint, .. } => hint,
+            Self::Submitter { hint, .. } => hint,
             Self::NoImage => {
                 "put the image after the flags: divvy docker run --gpu-memory 8G IMAGE CMD"
             }
@@ -265,6 +276,25 @@ pub fn options(arguments: &[String]) -> Result<Options, ContainerOptionError> {
         }
     }
     Ok(options)
+}
+
+/// Judges the same words for a user whose containers run as themselves, beyond what [`options`] refuses for all callers.
+///
+/// # Errors
+/// [`ContainerOptionError::Submitter`], for the first flag that is for administrators alone; the errors of [`options`].
+pub fn check_submitter(
+    arguments: &[String],
+    submitter: &Submitter<'_>,
+) -> Result<(), ContainerOptionError> {
+    for ParsedFlag { flag, value } in parse_flags(arguments)? {
+        let refused = match &flag.users {
+            UserRule::Allow | UserRule::Refused => Ok(()),
+            UserRule::Judge(judge) => judge(submitter, value),
+            UserRule::Admins { why, hint } => Err(ValueError::Escape { why, hint }),
+        };
+        refused.map_err(|fault| fault.of(flag, value))?;
+    }
+    submitter::check_targets(&options(arguments)?.mounts)
 }
 
 /// The same words, each flag in one of its own, without those that speak of environment variables: their values are

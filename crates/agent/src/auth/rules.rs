@@ -1,12 +1,12 @@
 //! The rules for callers: their roles, from the table `[roles]` of the configuration file or from an `--access` file with
 //! the same keys.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use divvy_api::daemon::file::parse_roles;
 use divvy_api::daemon::source::read_named;
 use divvy_api::daemon::{
-    Commands, ConfigError, DaemonOptions, Others, Principal, Role, RoleOptions,
+    Commands, ConfigError, Containers, DaemonOptions, Others, Principal, Role, RoleOptions,
 };
 use divvy_api::v1::{Error, ErrorCode};
 
@@ -20,6 +20,17 @@ pub struct Rules {
     me: u32,
     is_private: bool,
     roles: RoleOptions,
+}
+
+/// What a caller's containers may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContainerAccess<'a> {
+    /// What the container engine may do, apart from leaving the slice.
+    Any,
+    AsSubmitter {
+        /// Absolute folders and [`divvy_api::daemon::OWN_HOME`].
+        folders: &'a [PathBuf],
+    },
 }
 
 /// Whether the principal of a list is this account, or a group of it.
@@ -128,21 +139,36 @@ impl Rules {
         })
     }
 
-    /// Whether they may run containers.
+    /// What their containers may do.
     ///
     /// # Errors
-    /// [`ErrorCode::NotAllowed`].
-    pub fn may_contain(&self, caller: &Caller) -> Result<(), Error> {
-        let needed = self.roles.containers;
-        if caller.role >= needed {
-            return Ok(());
-        }
+    /// [`ErrorCode::NotAllowed`] for a caller who may run none.
+    pub fn container_access(&self, caller: &Caller) -> Result<ContainerAccess<'_>, Error> {
+        let (needed, why) = match &self.roles.containers {
+            _ if caller.role >= Role::Admin => return Ok(ContainerAccess::Any),
+            Containers::Any(needed) if caller.role >= *needed => return Ok(ContainerAccess::Any),
+            Containers::AsSubmitter(table) if caller.role >= table.role => {
+                return Ok(ContainerAccess::AsSubmitter {
+                    folders: &table.mounts,
+                });
+            }
+            Containers::Any(needed) => (
+                needed,
+                ", because a container can give its user root's rights",
+            ),
+            Containers::AsSubmitter(table) => (&table.role, ""),
+        };
         let why = format!(
-            "running containers requires the role {} here, because a container can give its user root's rights",
+            "running containers requires the role {} here{why}",
             needed.name()
         );
         Err(Error::new(ErrorCode::NotAllowed, why)
-            .hint("submit the job without an image; an admin can lower the role with `containers` in the table [roles] of the daemon's configuration file"))
+            .hint("submit the job without an image; an admin can change `containers` in the table [roles] of the daemon's configuration file"))
+    }
+
+    /// The folders below which containers that run as their submitters may mount.
+    pub fn mount_folders(&self) -> &[PathBuf] {
+        self.roles.containers.folders()
     }
 }
 
@@ -171,6 +197,7 @@ mod tests {
                 gid: group.0,
                 name: group.1.into(),
             }],
+            home: None,
         }
     }
 
@@ -207,10 +234,74 @@ mod tests {
         assert_eq!(refused.code, ErrorCode::NotAllowed);
         let caller = open().caller(other).unwrap();
         assert!(!caller.can_see(1002));
-        assert!(open().may_contain(&caller).is_err());
+        assert!(open().container_access(&caller).is_err());
         let rules = parsed("containers = \"user\"\ncommands = \"all\"", 0).unwrap();
         let caller = rules.caller(caller.account).unwrap();
-        assert!(rules.may_contain(&caller).is_ok() && caller.can_see(1002));
+        assert!(caller.can_see(1002));
+        assert_eq!(
+            rules.container_access(&caller).unwrap(),
+            ContainerAccess::Any
+        );
+    }
+
+    #[test]
+    fn containers_of_ordinary_users_run_as_their_submitters_and_those_of_admins_as_before() {
+        let text = r#"
+            admin = ["ana"]
+            viewer = ["max"]
+            containers = { role = "user", as = "submitter", mounts = ["/data", "~"] }
+        "#;
+        let rules = parsed(text, 0).unwrap();
+        let access = |name: &str| {
+            let caller = rules.caller(account(1001, name, (100, "users"))).unwrap();
+            rules.container_access(&caller)
+        };
+        let folders = ["/data", "~"].map(PathBuf::from);
+        assert_eq!(access("ana").unwrap(), ContainerAccess::Any);
+        assert_eq!(
+            access("lee").unwrap(),
+            ContainerAccess::AsSubmitter { folders: &folders }
+        );
+        assert_eq!(rules.mount_folders(), folders);
+        let refused = access("max").unwrap_err();
+        assert_eq!(refused.code, ErrorCode::NotAllowed);
+        assert!(refused.message.contains("role user"), "{}", refused.message);
+    }
+
+    #[test]
+    fn a_table_of_containers_is_whole_and_opens_no_folder_of_the_engine() {
+        let table = |words: &str| {
+            let text = format!("containers = {{ {words} }}");
+            let roles = parse_roles(text.as_bytes()).map_err(|problems| format!("{problems:?}"));
+            roles.map(|roles| Rules::with(roles, 0))
+        };
+        assert!(table("role = \"user\", as = \"submitter\"").is_ok());
+        for wrong in [
+            "role = \"user\"",
+            "role = \"user\", mounts = [\"/data\"]",
+            "as = \"submitter\"",
+            "role = \"user\", as = \"root\"",
+            "role = \"user\", as = \"submitter\", mount = [\"/data\"]",
+        ] {
+            assert!(table(wrong).is_err(), "{wrong}");
+        }
+        for folder in [
+            "data",
+            "./data",
+            "/data/../etc",
+            "~/data",
+            "/",
+            "/run",
+            "/var",
+            "/dev/shm",
+            "/var/lib/docker",
+            "/proc",
+        ] {
+            let why = table(&format!(
+                "role = \"user\", as = \"submitter\", mounts = [\"{folder}\"]"
+            ));
+            assert!(why.unwrap_err().contains("`mounts`"), "{folder}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The container create request to the engine.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use bollard::models::{
@@ -28,6 +28,21 @@ pub struct CreateContext<'a> {
     pub storage: &'a [PathBuf],
     /// The parent control group, where the engine's own cannot open the GPUs' device nodes.
     pub cgroup_parent: Option<&'a str>,
+    /// What a container that must run as its submitter has instead of the plan's.
+    pub submitter: Option<&'a SubmitterContainer>,
+}
+
+/// A container that must run as its submitter, before the engine has made it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubmitterContainer {
+    /// The plan's, with what is forced.
+    pub options: Options,
+    /// The image by its digest.
+    pub image: String,
+    /// The staged sources of the options' bind mounts, in their order.
+    pub sources: Vec<PathBuf>,
+    /// Variables that tell programs who runs them; the job's own win.
+    pub variables: BTreeMap<String, String>,
 }
 
 /// A folder of the host that a job may not have.
@@ -49,14 +64,28 @@ pub fn create_request(
     around: CreateContext<'_>,
     resolve: &dyn Fn(&Path) -> PathBuf,
 ) -> Result<ContainerCreateBody, KeptSource> {
-    let options = &plan.options;
+    let submitter = around.submitter;
+    let options = submitter.map_or(&plan.options, |submitter| &submitter.options);
     let kept = [&plan.kept[..], around.storage].concat();
-    let (mut mounts, tmpfs) = own_mounts(options, &spec.cwd, &kept, resolve)?;
-    let mut variables: Vec<String> = spec
-        .env
-        .iter()
-        .map(|(name, value)| joined(name, value))
-        .collect();
+    // What is staged for the submitter was judged when it was opened.
+    let source = |number: usize, path: &Path| match submitter {
+        Some(submitter) => (submitter.sources.get(number).cloned())
+            .ok_or_else(|| refused_source(path, "it was not opened as its submitter")),
+        None => {
+            let path = resolve(path);
+            docker::paths::source(&path, &kept)
+                .map_err(|kept| refused_source(&path, kept.why))
+                .map(|()| path)
+        }
+    };
+    let (mut mounts, tmpfs) = own_mounts(options, &spec.cwd, &source)?;
+    let own = submitter.map(|submitter| &submitter.variables);
+    let mut all: BTreeMap<&str, &str> = BTreeMap::new();
+    for (name, value) in own.into_iter().flatten().chain(&spec.env) {
+        all.insert(name, value);
+    }
+    let each = all.into_iter();
+    let mut variables: Vec<String> = each.map(|(name, value)| joined(name, value)).collect();
     let (mut devices, mut requests) = (None, None);
     if around.by_cdi {
         requests = Some(vec![DeviceRequest {
@@ -81,10 +110,7 @@ pub fn create_request(
         });
         devices = Some(mapped.collect());
     }
-    let mut labels: HashMap<String, String> = options.labels.clone().into_iter().collect();
-    labels.insert(JOB.to_owned(), spec.job.clone());
-    labels.insert(INSTANCE.to_owned(), plan.instance.clone());
-    labels.extend(plan.journal.clone().map(|name| (JOURNAL.to_owned(), name)));
+    let labels = identity_labels(spec, plan, options.labels.clone().into_iter().collect());
     let interactive = around.attached && options.interactive;
     let host = HostConfig {
         mounts: Some(mounts),
@@ -109,7 +135,11 @@ pub fn create_request(
         ..limits(options)
     };
     Ok(ContainerCreateBody {
-        image: Some(plan.image.clone()),
+        image: Some(
+            submitter
+                .map_or(&plan.image, |submitter| &submitter.image)
+                .clone(),
+        ),
         cmd: filled(spec.command.clone()),
         entrypoint: options.entrypoint.clone().map(|program| vec![program]),
         env: Some(variables),
@@ -133,6 +163,25 @@ pub fn create_request(
         host_config: Some(host),
         ..ContainerCreateBody::default()
     })
+}
+
+/// The labels by which Divvy knows the container, added to `labels`.
+pub fn identity_labels(
+    spec: &LaunchSpec,
+    plan: &Plan,
+    mut labels: HashMap<String, String>,
+) -> HashMap<String, String> {
+    labels.insert(JOB.to_owned(), spec.job.clone());
+    labels.insert(INSTANCE.to_owned(), plan.instance.clone());
+    labels.extend(plan.journal.clone().map(|name| (JOURNAL.to_owned(), name)));
+    labels
+}
+
+fn refused_source(path: &Path, why: &'static str) -> KeptSource {
+    KeptSource {
+        path: path.to_owned(),
+        why,
+    }
 }
 
 /// What is passed on as it is.
@@ -173,13 +222,14 @@ fn limits(options: &Options) -> HostConfig {
 
 type Tmpfs = HashMap<String, String>;
 
+/// The mounts that the job names; `source_of` gives the place of each bind mount's source, by its number.
 fn own_mounts(
     options: &Options,
     cwd: &Path,
-    kept: &[PathBuf],
-    resolve: &dyn Fn(&Path) -> PathBuf,
+    source_of: &dyn Fn(usize, &Path) -> Result<PathBuf, KeptSource>,
 ) -> Result<(Vec<EngineMount>, Tmpfs), KeptSource> {
     let (mut mounts, mut tmpfs) = (Vec::new(), Tmpfs::new());
+    let mut numbers = 0_usize..;
     for mount in &options.mounts {
         let common = EngineMount {
             target: Some(mount.target().to_owned()),
@@ -189,11 +239,8 @@ fn own_mounts(
             Mount::Bind {
                 source, read_only, ..
             } => {
-                let path = resolve(&docker::paths::normal(&cwd.join(source)));
-                docker::paths::source(&path, kept).map_err(|kept| KeptSource {
-                    path: path.clone(),
-                    why: kept.why,
-                })?;
+                let number = numbers.next().unwrap_or_default();
+                let path = source_of(number, &docker::paths::normal(&cwd.join(source)))?;
                 mounts.push(EngineMount {
                     typ: Some(MountType::BIND),
                     source: Some(text(&path)),
@@ -277,6 +324,7 @@ pub mod tests {
             on_unlimited: OnUnlimited::Deny,
             cdi: None,
             starter: None,
+            submitter: None,
         }
     }
 
@@ -445,6 +493,64 @@ pub mod tests {
         assert_eq!(body["HostConfig"]["CgroupParent"], "divvy.slice");
         let body = request_of(&plan(""), &["true"], CreateContext::default()).unwrap();
         assert!(body["HostConfig"].get("CgroupParent").is_none());
+    }
+
+    #[test]
+    fn a_submitters_container_has_what_was_staged_and_checked_and_not_what_was_named() {
+        let plan = plan("-v /state:/a -v vol:/v -v /b:/b:ro");
+        let submitter = SubmitterContainer {
+            options: Options {
+                user: Some("7:8".to_owned()),
+                group_add: vec!["9".to_owned()],
+                cap_drop: vec!["ALL".to_owned()],
+                no_new_privileges: true,
+                ..plan.options.clone()
+            },
+            image: "sha256:1".to_owned(),
+            sources: ["/run/divvy/mounts/x/0", "/run/divvy/mounts/x/1"]
+                .map(PathBuf::from)
+                .into(),
+            variables: [("HOME", "/home/u"), ("A", "other")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
+        };
+        let around = CreateContext {
+            submitter: Some(&submitter),
+            ..CreateContext::default()
+        };
+        let body = request_of(&plan, &["true"], around).unwrap();
+        let host = &body["HostConfig"];
+        assert_eq!(
+            (&body["Image"], &body["User"]),
+            (&json!("sha256:1"), &json!("7:8"))
+        );
+        assert_eq!(host["CapDrop"], json!(["ALL"]));
+        assert_eq!(host["SecurityOpt"], json!(["no-new-privileges:true"]));
+        assert_eq!(host["GroupAdd"], json!(["9"]));
+        let mounts = host["Mounts"].as_array().unwrap();
+        let sources = mounts.iter().map(|mount| &mount["Source"]);
+        let sources: Vec<_> = sources.take(3).collect();
+        assert_eq!(
+            sources,
+            ["/run/divvy/mounts/x/0", "vol", "/run/divvy/mounts/x/1"]
+        );
+        assert_eq!(mounts[2]["ReadOnly"], true);
+        // The job's own variable wins.
+        let env = body["Env"].as_array().unwrap();
+        assert!(
+            env.contains(&json!("A=1")) && env.contains(&json!("HOME=/home/u")),
+            "{env:?}"
+        );
+        // What was not staged is not mounted.
+        let few = SubmitterContainer {
+            sources: Vec::new(),
+            ..submitter.clone()
+        };
+        let around = CreateContext {
+            submitter: Some(&few),
+            ..CreateContext::default()
+        };
+        assert!(request_of(&plan, &["true"], around).is_err());
     }
 
     #[test]

@@ -71,6 +71,15 @@ impl JobFiles {
         }
     }
 
+    /// The account files of a container that runs as its submitter.
+    pub fn passwd(&self) -> PathBuf {
+        self.preload_list.with_file_name("passwd")
+    }
+
+    pub fn group(&self) -> PathBuf {
+        self.preload_list.with_file_name("group")
+    }
+
     /// What the loader's list says.
     pub fn preloads() -> String {
         format!("{BEHIND}/{PRELOAD}\n")

@@ -40,13 +40,14 @@ struct Program {
     id: String,
 }
 
-/// Has the engine start a program; the inner failure is the program's.
+/// Has the engine start a program as `user`, or as the container's own user; the inner failure is the program's.
 ///
 /// # Errors
 /// When the engine does not answer.
 pub async fn start(
     socket: &Path,
     container: &str,
+    user: Option<&str>,
     exec: &Exec,
 ) -> Result<Result<ContainerExec, ExecEnd>, Error> {
     let docker = engine::connect(socket)
@@ -61,6 +62,8 @@ pub async fn start(
         tty: Some(tty),
         env: kind.map(|kind| vec![format!("TERM={kind}")]),
         cmd: Some(exec.command.clone()),
+        user: user.map(str::to_owned),
+        privileged: Some(false),
         ..CreateExecOptions::default()
     };
     let failed = |error: EngineError| {

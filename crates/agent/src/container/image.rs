@@ -34,6 +34,8 @@ const LIBGCC: &str = "libgcc_s.so.1";
 const HEAD: usize = 64 << 10;
 /// More than any libc or passwd has.
 const WHOLE: usize = 64 << 20;
+/// More than a file of accounts has.
+const MOST_ACCOUNTS: usize = 4 << 20;
 /// As the kernel follows them (`MAXSYMLINKS`).
 const LINKS: usize = 40;
 /// execvp(3)'s path, where the container has none.
@@ -46,6 +48,15 @@ pub struct Seen {
     pub unlimited: Option<String>,
     /// The user of its programs; `None` if that is unknown.
     pub user: Option<u32>,
+}
+
+/// Who can change something in a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owned {
+    Missing,
+    ByRoot,
+    /// By others as well, or it is a symlink.
+    ByOthers,
 }
 
 /// What is to run in the container.
@@ -216,6 +227,42 @@ impl ContainerFiles<'_> {
         Ok(Resolved::Unchanged)
     }
 
+    /// Whether only root can change what lies at this very path.
+    ///
+    /// # Errors
+    /// When the engine fails.
+    pub async fn owner(&self, path: &str) -> Result<Owned, Error> {
+        match self.there(path).await? {
+            PathKind::Missing => Ok(Owned::Missing),
+            PathKind::Symlink(_) => Ok(Owned::ByOthers),
+            PathKind::FileOrDir => {
+                let archive = self.archive(path, 0).await?.unwrap_or_default();
+                Ok(match is_roots(&archive) {
+                    true => Owned::ByRoot,
+                    false => Owned::ByOthers,
+                })
+            }
+        }
+    }
+
+    /// The contents of a file, wherever its symlinks lead; `None` if it is not there.
+    ///
+    /// # Errors
+    /// When the engine fails, or for what is no file or too large for what it is read for.
+    pub async fn contents(&self, path: &str) -> Result<Option<Vec<u8>>, Error> {
+        let Some(found) = self.find(path).await? else {
+            return Ok(None);
+        };
+        let contents = self.read(&found, MOST_ACCOUNTS).await?;
+        let whole = contents.filter(|contents| contents.len() < MOST_ACCOUNTS);
+        let message = || format!("the image's {path} cannot be read as a file of accounts");
+        let failed = || Error::DockerResponseServerError {
+            status_code: 400,
+            message: message(),
+        };
+        whole.ok_or_else(failed).map(Some)
+    }
+
     /// Where a path leads, if it leads anywhere.
     async fn find(&self, path: &str) -> Result<Option<String>, Error> {
         let mut path = path.to_owned();
@@ -238,6 +285,13 @@ impl ContainerFiles<'_> {
 
     /// The beginning of a file.
     async fn read(&self, path: &str, most: usize) -> Result<Option<Vec<u8>>, Error> {
+        let archive = self.archive(path, most).await?;
+        let archive = archive.unwrap_or_default();
+        Ok(first_file(&archive).map(|contents| contents[..contents.len().min(most)].to_vec()))
+    }
+
+    /// The beginning of a path's archive, with so many bytes of contents.
+    async fn archive(&self, path: &str, most: usize) -> Result<Option<Vec<u8>>, Error> {
         let options = DownloadFromContainerOptions {
             path: path.to_owned(),
         };
@@ -256,7 +310,7 @@ impl ContainerFiles<'_> {
                 break;
             }
         }
-        Ok(first_file(&archive).map(|contents| contents[..contents.len().min(most)].to_vec()))
+        Ok(Some(archive))
     }
 
     /// The program that `name` means.
@@ -288,6 +342,36 @@ fn unsaid(path: &str) -> Error {
         message: format!(
             "Podman treats {path} as a pattern and does not report the file at this path"
         ),
+    }
+}
+
+/// Whether the first entry of an archive belongs to root and others cannot write it: mode, uid and gid in octal digits at
+/// 100, 108 and 116 (POSIX ustar). A number that needs an extended header is not root's. The mode's group bits are also
+/// the mask of an access control list (acl(5)).
+fn is_roots(mut archive: &[u8]) -> bool {
+    const BLOCK: usize = 512;
+    let octal = |field: &[u8]| {
+        let digits = String::from_utf8_lossy(field);
+        u64::from_str_radix(digits.trim_matches(['\0', ' ']), 8).ok()
+    };
+    loop {
+        let Some(header) = archive.get(..BLOCK) else {
+            return false;
+        };
+        if !matches!(header[156], b'x' | b'g' | b'L' | b'K') {
+            let (mode, uid) = (octal(&header[100..108]), octal(&header[108..116]));
+            return uid == Some(0) && mode.is_some_and(|mode| mode & 0o022 == 0);
+        }
+        let size = octal(&header[124..136]).and_then(|size| usize::try_from(size).ok());
+        let Some(contents) = size.and_then(|size| archive.get(BLOCK..)?.get(..size)) else {
+            return false;
+        };
+        let is_owner = |key: &[u8]| key == b" uid=" || key == b" gid=";
+        if contents.windows(5).any(is_owner) {
+            return false;
+        }
+        let next = contents.len().next_multiple_of(BLOCK);
+        archive = archive.get(BLOCK + next..).unwrap_or_default();
     }
 }
 
@@ -389,5 +473,35 @@ mod tests {
         }
         assert_eq!(first_file(&entry(b'5', b"")), None);
         assert_eq!(first_file(&[]), None);
+    }
+
+    #[test]
+    fn what_others_could_change_is_not_roots() {
+        let of = |mode: &str, uid: &str, before: Vec<u8>| {
+            let mut header = entry(b'5', b"");
+            header[100..100 + mode.len()].copy_from_slice(mode.as_bytes());
+            header[108..108 + uid.len()].copy_from_slice(uid.as_bytes());
+            is_roots(&[before, header].concat())
+        };
+        let none = Vec::new;
+        assert!(of("0000755", "0000000", none()));
+        assert!(of("0040755", "0000000", entry(b'x', b"20 mtime=1.5\n")));
+        for (mode, uid, before) in [
+            ("0000755", "0001751", none()),
+            ("0000775", "0000000", none()),
+            ("0000757", "0000000", none()),
+            ("0001777", "0000000", none()),
+            ("0000755", "", none()),
+            // Go's writer leaves 0 in the header where the number is in the extended header.
+            ("0000755", "0000000", entry(b'x', b"16 uid=3000000\n")),
+            (
+                "0000755",
+                "0000000",
+                entry(b'x', b"20 mtime=1.5\n16 gid=3000000\n"),
+            ),
+        ] {
+            assert!(!of(mode, uid, before), "{mode} {uid}");
+        }
+        assert!(!is_roots(&[]));
     }
 }

@@ -46,6 +46,17 @@ pub fn write(edits: &Edits, files: &JobFiles) -> Result<(), CoverError> {
     )
 }
 
+/// Writes a file that every user of a container can read.
+///
+/// # Errors
+/// [`CoverError`].
+pub fn write_file(path: &Path, text: &[u8]) -> Result<(), CoverError> {
+    file(path, text).map_err(|source| CoverError {
+        path: path.to_owned(),
+        source,
+    })
+}
+
 /// With this mode, independent of the process's umask.
 fn folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(path)?;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use divvy_api::v1::{Container, Error, ErrorCode, Runner, Submit};
+use divvy_core::docker::submitter::Submitter;
 use divvy_core::docker::{self, ContainerOptionError};
 
 use super::engine::{self, NoEngine};
@@ -10,12 +11,16 @@ use crate::host::process::Process;
 use crate::model::validate::usage;
 
 /// Validates the container options of a submission, fills in the daemon's own options if it has none, and moves
-/// variables to the job's environment.
+/// variables to the job's environment. `submitter`: the caller, if the caller's containers run as the caller.
 ///
 /// # Errors
 /// [`ErrorCode::NotAllowed`] for what would let the container out of its slice, [`ErrorCode::Usage`] for what is written wrongly,
 /// [`ErrorCode::LaunchFailed`] where no container engine listens.
-pub fn validate(submit: &mut Submit, default: Option<&Container>) -> Result<(), Error> {
+pub fn validate(
+    submit: &mut Submit,
+    default: Option<&Container>,
+    submitter: Option<&Submitter<'_>>,
+) -> Result<(), Error> {
     if submit.container.is_none()
         && submit.runner == Runner::Supervisor
         && let Some(default) = default
@@ -31,6 +36,16 @@ pub fn validate(submit: &mut Submit, default: Option<&Container>) -> Result<(), 
         return Err(usage(format!("{:?} is not an image name", container.image)));
     }
     let options = docker::options(&container.arguments).map_err(|refused| refusal(&refused))?;
+    container.as_submitter = submitter.is_some();
+    if let Some(submitter) = submitter {
+        if container.starter.is_some() {
+            let why = "a container that another program starts does not run as its submitter";
+            return Err(Error::new(ErrorCode::NotAllowed, why)
+                .hint("have Divvy start it: divvy docker run"));
+        }
+        docker::check_submitter(&container.arguments, submitter)
+            .map_err(|refused| refusal(&refused))?;
+    }
     if let Some(file) = options.env_files.first() {
         return Err(usage(format!(
             "--env-file {file} cannot be used: the daemon does not read the submitter's files"
@@ -100,6 +115,46 @@ mod tests {
             ("host:5000/x@sha256:0", "x"),
         ] {
             assert_eq!(name(image), expected);
+        }
+    }
+
+    #[test]
+    fn a_submitters_container_is_marked_by_the_daemon_alone_and_has_no_other_starter() {
+        let folders = [std::path::PathBuf::from("/data")];
+        let submitter = Submitter {
+            uid: 1001,
+            gid: 1001,
+            name: "lee",
+            groups: &[],
+            folders: &folders,
+            cwd: Path::new("/"),
+        };
+        let submit = |arguments: &[&str], as_submitter, starter| Submit {
+            container: Some(Container {
+                image: "u22".to_owned(),
+                arguments: arguments.iter().map(ToString::to_string).collect(),
+                starter,
+                as_submitter,
+            }),
+            ..Submit::default()
+        };
+        let code = |arguments: &[&str], starter| {
+            let mut submit = submit(arguments, false, starter);
+            validate(&mut submit, None, Some(&submitter)).map_err(|error| error.code)
+        };
+        assert_eq!(code(&["-v", "/etc:/e"], None), Err(ErrorCode::NotAllowed));
+        assert_eq!(code(&["--user=0"], None), Err(ErrorCode::NotAllowed));
+        let starter = divvy_api::v1::Starter {
+            pid: std::process::id(),
+            start_time: None,
+        };
+        assert_eq!(code(&[], Some(starter)), Err(ErrorCode::NotAllowed));
+        // Whether an engine listens here does not matter to the mark.
+        for (by, says) in [(Some(&submitter), false), (None, true)] {
+            let mut submit = submit(&["-v", "/data:/d"], says, None);
+            let _ = validate(&mut submit, None, by);
+            let marked = submit.container.map(|container| container.as_submitter);
+            assert_eq!(marked, Some(by.is_some()));
         }
     }
 

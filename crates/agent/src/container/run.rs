@@ -11,12 +11,15 @@ mod output;
 mod remove;
 mod signals;
 mod stop;
+mod submitter;
 
 use std::time::Duration;
 
 use bollard::Docker;
+use divvy_core::docker::Mount;
 
 use super::engine;
+use super::user_mounts::StagedMounts;
 use crate::host::clock::now;
 use crate::host::failpoint::reach;
 use crate::host::process::Process;
@@ -75,6 +78,7 @@ pub fn run(
         };
         reach("container.ended");
         finish(dir, place, &outcome);
+        job.unstage();
         creation.clear(made.as_ref()).await;
         Ok::<_, SuperviseError>(outcome)
     })?;
@@ -109,6 +113,7 @@ impl<'a> ContainerJob<'a> {
         let outcome = match made.docker.start_container(&made.id, None).await {
             Ok(()) => {
                 reach("container.started");
+                self.unstage();
                 made.follow(attached, signals).await
             }
             // It may have been heard, and its answer lost.
@@ -160,6 +165,12 @@ impl<'a> ContainerJob<'a> {
                         "the container engine stopped responding before it started the container";
                     return Ok(launch_failed(125, why));
                 }
+                // A reboot removes staged mounts, and the engine would mount the empty folders below them.
+                follow::State::Created if !self.has_staged() => {
+                    let why =
+                        "the mounts of the container are not there any more; submit the job again";
+                    return Ok(launch_failed(125, why));
+                }
                 follow::State::Created => match made.docker.start_container(&made.id, None).await {
                     Ok(()) => break,
                     Err(error) if engine::is_unavailable(&error) => {}
@@ -177,7 +188,23 @@ impl<'a> ContainerJob<'a> {
                 told = signals.next() => self.is_given_up(told)?,
             }
         }
+        self.unstage();
         Ok(made.follow(attached, signals).await)
+    }
+
+    /// Whether the mounts of a submitter's container are still staged for its start.
+    fn has_staged(&self) -> bool {
+        let mounts = self.plan.options.mounts.iter();
+        let binds = mounts.filter(|mount| matches!(mount, Mount::Bind { .. }));
+        let submitter = self.plan.submitter.as_ref();
+        submitter.is_none_or(|one| StagedMounts::at(&one.staging).has(binds.count()))
+    }
+
+    /// Removes the staged mounts: a container that was started has its own, and another does not start any more.
+    fn unstage(&self) {
+        if let Some(submitter) = &self.plan.submitter {
+            StagedMounts::at(&submitter.staging).clear();
+        }
     }
 
     /// Handles a signal before it is known whether there is a container to pass it on to.

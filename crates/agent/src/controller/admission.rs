@@ -1,6 +1,7 @@
 //! Admission: validation, identity, dependencies, idempotency and projects of a new job.
 
 pub(in crate::controller) mod array;
+pub(in crate::controller) mod container_access;
 pub(in crate::controller) mod dependencies;
 pub(in crate::controller) mod file_projects;
 pub(in crate::controller) mod idempotency;

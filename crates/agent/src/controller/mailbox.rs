@@ -370,6 +370,7 @@ mod tests {
                 gid: 1000,
                 name: "ana".to_owned(),
                 groups: Vec::new(),
+                home: None,
             };
             let by = Box::new(Caller {
                 account,

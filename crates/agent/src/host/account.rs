@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
+use std::path::PathBuf;
 
 use nix::errno::Errno;
 use nix::unistd::{Gid, Group as Entry, Uid, User, getgrouplist};
@@ -14,6 +15,8 @@ pub struct UserAccount {
     /// Their number where they have no name.
     pub name: String,
     pub groups: Vec<Group>,
+    /// Home by the database; `None` for a number without a name.
+    pub home: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,12 +39,14 @@ impl UserAccount {
     /// # Errors
     /// When the database fails; that a user or a group is in none is an answer.
     pub fn lookup(uid: u32, gid: u32) -> Result<Self, UserLookupError> {
-        let (name, gids) = looked_up(uid, gid)?;
+        let (user, gids) = looked_up(uid, gid)?;
+        let (name, home) = user.map(|user| (user.name, user.dir)).unzip();
         let mut account = Self {
             uid,
             gid,
             name: name.unwrap_or_else(|| uid.to_string()),
             groups: Vec::new(),
+            home,
         };
         account.join(gids)?;
         Ok(account)
@@ -85,7 +90,7 @@ pub fn groups(uid: u32, gid: u32) -> Result<Vec<u32>, UserLookupError> {
     Ok(looked_up(uid, gid)?.1)
 }
 
-fn looked_up(uid: u32, gid: u32) -> Result<(Option<String>, Vec<u32>), UserLookupError> {
+fn looked_up(uid: u32, gid: u32) -> Result<(Option<User>, Vec<u32>), UserLookupError> {
     let failed = |source| UserLookupError { uid, source };
     let user = answered(User::from_uid(Uid::from_raw(uid))).map_err(failed)?;
     let Some(user) = user else {
@@ -93,7 +98,7 @@ fn looked_up(uid: u32, gid: u32) -> Result<(Option<String>, Vec<u32>), UserLooku
     };
     let name = CString::new(user.name.clone()).map_err(|_| failed(Errno::EINVAL))?;
     let gids = getgrouplist(&name, Gid::from_raw(gid)).map_err(failed)?;
-    Ok((Some(user.name), gids.into_iter().map(Gid::as_raw).collect()))
+    Ok((Some(user), gids.into_iter().map(Gid::as_raw).collect()))
 }
 
 /// What getpwnam(3) says of these errors: "the given name or uid was not found".

@@ -130,8 +130,8 @@ async fn start_exec(
     _ways: &mut ClientStreams,
 ) -> Result<StartedExec, ApiError> {
     match &inside.environment {
-        ExecEnvironment::Container { socket, name } => {
-            let started = container::start(socket, name, exec).await?;
+        ExecEnvironment::Container { socket, name, user } => {
+            let started = container::start(socket, name, user.as_deref(), exec).await?;
             Ok(started.map_or_else(StartedExec::None, StartedExec::Container))
         }
         ExecEnvironment::Process { user } => {
@@ -231,7 +231,7 @@ pub async fn signal(
         .query(move |queries| queries.exec_target(&reference))
         .await?;
     match &inside.environment {
-        ExecEnvironment::Container { socket, name } => {
+        ExecEnvironment::Container { socket, name, .. } => {
             container::signal(socket, name, signal).await?
         }
         ExecEnvironment::Process { .. } => {

@@ -144,6 +144,7 @@ mod tests {
                 gid: 1000,
                 name: "ana".into(),
                 groups: Vec::new(),
+                home: None,
             },
             role: Role::User,
             can_see_all: false,

@@ -7,6 +7,7 @@ use divvy_core::docker::Options;
 use serde::{Deserialize, Serialize};
 
 use crate::host::process::Process;
+use crate::host::run_as::Identity;
 use crate::job_dir::injection::InjectionPolicy;
 
 /// Label with the job's number, and label with the name of the job's instance.
@@ -44,6 +45,26 @@ pub struct Plan {
     /// The starter, where that is not the supervisor.
     #[serde(default)]
     pub starter: Option<Starter>,
+    /// The user as which it must run; absent: the user that its flags or its image name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submitter: Option<ContainerSubmitter>,
+}
+
+/// The submitter of a container that must run as its submitter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerSubmitter {
+    pub identity: Identity,
+    /// Folders below which it may mount; `~` is its home.
+    pub folders: Vec<PathBuf>,
+    /// The folder in which its mounts are staged.
+    pub staging: PathBuf,
+}
+
+impl ContainerSubmitter {
+    /// The user and group, as the engine takes them.
+    pub fn user(&self) -> String {
+        format!("{}:{}", self.identity.uid, self.identity.gid)
+    }
 }
 
 /// The starter of a container that its supervisor does not start.

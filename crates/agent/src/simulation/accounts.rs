@@ -39,6 +39,7 @@ pub fn caller(name: &str) -> Caller {
             },
             name: name.to_owned(),
             groups: Vec::new(),
+            home: None,
         },
         role: if is_other { Role::User } else { Role::Admin },
         can_see_all: !is_other,

@@ -126,6 +126,7 @@ pub fn other(dice: &mut Rng, known: &BTreeMap<String, JobId>) -> Workload {
             image: "image".to_owned(),
             arguments: Vec::new(),
             starter: None,
+            as_submitter: false,
         });
     }
     if (3..7).contains(&kind) {

@@ -100,6 +100,7 @@ async fn what_no_job_can_be_started_with_is_refused() {
         image: "u22".into(),
         arguments: Vec::new(),
         starter: None,
+        as_submitter: false,
     };
     let script = |text: &str| scripted(text, &["a.sh"]);
     let files = |pattern: &str| Submit {

@@ -7,6 +7,7 @@ use std::path::Path;
 use divvy_core::project::Resources;
 use divvy_core::{Bytes, Gpus};
 
+use super::roles::check_mount_folder;
 use super::{DaemonOptions, DeviceNodes, ProjectOptions, RoleOptions, is_sim};
 
 /// The least size of a bound: a smaller one refuses every job.
@@ -163,6 +164,13 @@ pub fn roles_of(roles: &RoleOptions, table: &[&str]) -> Vec<Violation> {
                 "write users as \"ana\" or 1004, and groups as \"@vision\"",
             );
             found.push(nameless.at(index));
+        }
+    }
+    for folder in roles.containers.folders() {
+        if let Err(why) = check_mount_folder(folder) {
+            let path = [table, &["containers"]].concat();
+            let hint = "name absolute folders, or \"~\" for the home of each user";
+            found.push(refused(&path, why, hint));
         }
     }
     found

@@ -5,12 +5,17 @@
 //! operator = [1004]
 //! others   = "user"                 # viewer, user, operator, admin, or none: they are refused
 //! commands = "owner"                # jobs' commands are visible to owner and operators, or to "all" users
-//! containers = "admin"              # the least role that may run containers
+//! containers = "admin"              # the least role that may run any container
 //! ```
+//! With `containers = { role = "user", as = "submitter", mounts = ["/data", "~"] }`, callers below `admin` run
+//! containers as themselves: with their ids and no capabilities, and with mounts below these folders only.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 
-use serde::de::{Deserializer, Error as DeError, Unexpected, Visitor};
+use divvy_core::docker::paths;
+use serde::de::value::{MapAccessDeserializer, StrDeserializer};
+use serde::de::{Deserializer, Error as DeError, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 /// The role of a caller. Each role includes the permissions of the roles before it.
@@ -52,8 +57,7 @@ pub struct RoleOptions {
     pub others: Others,
     /// Users who see the commands of jobs.
     pub commands: Commands,
-    /// The least role that may run containers.
-    pub containers: Role,
+    pub containers: Containers,
 }
 
 impl Default for RoleOptions {
@@ -66,7 +70,7 @@ impl Default for RoleOptions {
             others: Others::User,
             commands: Commands::Owner,
             // The right to name the folders that a container mounts amounts to root's rights.
-            containers: Role::Admin,
+            containers: Containers::Any(Role::Admin),
         }
     }
 }
@@ -112,6 +116,89 @@ impl Others {
 pub enum Commands {
     Owner,
     All,
+}
+
+/// Roles that may run containers, and the rights of these containers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Containers {
+    /// From this role on, with the rights of the engine.
+    Any(Role),
+    AsSubmitter(SubmitterContainers),
+}
+
+/// From this role on as the submitter, and for admins with the rights of the engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubmitterContainers {
+    pub role: Role,
+    #[serde(rename = "as")]
+    pub user: ContainerUser,
+    /// Folders below which containers may mount; [`OWN_HOME`] is the home of each user.
+    #[serde(default)]
+    pub mounts: Vec<PathBuf>,
+}
+
+/// The user of an ordinary caller's container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContainerUser {
+    Submitter,
+}
+
+/// The home of the caller, in the list of folders for mounts.
+pub const OWN_HOME: &str = "~";
+
+impl Containers {
+    /// The folders below which containers that run as their submitters may mount.
+    pub fn folders(&self) -> &[PathBuf] {
+        match self {
+            Self::Any(_) => &[],
+            Self::AsSubmitter(table) => &table.mounts,
+        }
+    }
+}
+
+/// Checks a folder for mounts: absolute, plain, and none with the container engine, devices or other users' processes.
+///
+/// # Errors
+/// Why containers of ordinary users may not mount below it.
+pub fn check_mount_folder(folder: &Path) -> Result<(), String> {
+    let name = folder.display();
+    if folder == Path::new(OWN_HOME) {
+        return Ok(());
+    }
+    if !folder.is_absolute() || paths::plain(folder) != folder {
+        return Err(format!("`mounts` has {name:?}: not a plain absolute path"));
+    }
+    paths::source(folder, &[]).map_err(|kept| format!("`mounts` has {name}: {}", kept.why))
+}
+
+impl<'de> Deserialize<'de> for Containers {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(AnyContainers)
+    }
+}
+
+struct AnyContainers;
+
+impl<'de> Visitor<'de> for AnyContainers {
+    type Value = Containers;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(
+            "a role, or a table such as { role = \"user\", as = \"submitter\", mounts = [\"/data\", \"~\"] }",
+        )
+    }
+
+    fn visit_str<E: DeError>(self, role: &str) -> Result<Containers, E> {
+        Role::deserialize(StrDeserializer::new(role)).map(Containers::Any)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<Containers, A::Error> {
+        let table = MapAccessDeserializer::new(table);
+        SubmitterContainers::deserialize(table).map(Containers::AsSubmitter)
+    }
 }
 
 /// A user or a group in a list.

@@ -308,6 +308,7 @@ mod tests {
             (home.slices().to_owned(), 0o711),
             (home.sim(), 0o755),
             (home.solo(), 0o700),
+            (home.mounts(), 0o700),
         ] {
             let found = fs::metadata(&path).unwrap().mode() & 0o777;
             assert_eq!(found, mode, "{}", path.display());

@@ -17,6 +17,9 @@ pub struct Container {
     /// long as that container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starter: Option<Starter>,
+    /// Whether the container runs as its submitter, by the daemon's roles. The daemon sets it; a submission cannot.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub as_submitter: bool,
 }
 
 /// A process of this machine that starts a container of its own in a job's slice.

@@ -367,6 +367,7 @@ mod tests {
                 image: "cuda".to_owned(),
                 arguments: Vec::new(),
                 starter: None,
+                as_submitter: false,
             }),
             ..submit_of(&dir, "no_such_program")
         };

@@ -1,5 +1,6 @@
 //! The flag table: the name of each flag of `docker run`, whether it takes a value, and how it is handled.
 
+use super::submitter::{self, Submitter};
 use super::values::{self, ValueError};
 use super::{ContainerOptionError, Options, ParsedFlag};
 
@@ -10,6 +11,8 @@ pub struct Flag {
     pub short: Option<char>,
     /// Without one it is a switch, which may be followed by `=true` or `=false`.
     pub takes_value: bool,
+    /// For users whose containers run as themselves. Each row states it, so that a new flag is judged for them too.
+    pub users: UserRule,
     pub rule: FlagRule,
 }
 
@@ -31,6 +34,21 @@ pub enum FlagRule {
     },
 }
 
+/// What a user may do with a flag whose containers run as themselves (`as = "submitter"` in the roles).
+#[derive(Debug)]
+pub enum UserRule {
+    Allow,
+    /// By its value.
+    Judge(fn(&Submitter<'_>, &str) -> Result<(), ValueError>),
+    /// For administrators alone.
+    Admins {
+        why: &'static str,
+        hint: &'static str,
+    },
+    /// Its rule refuses it for all callers.
+    Refused,
+}
+
 impl Flag {
     /// As it would be written in one word.
     pub fn written(&self, value: &str) -> String {
@@ -46,20 +64,22 @@ impl Flag {
     }
 }
 
-const fn switch(long: &'static str, short: Option<char>, rule: FlagRule) -> Flag {
+const fn switch(long: &'static str, short: Option<char>, users: UserRule, rule: FlagRule) -> Flag {
     Flag {
         long,
         short,
         takes_value: false,
+        users,
         rule,
     }
 }
 
-const fn valued(long: &'static str, short: Option<char>, rule: FlagRule) -> Flag {
+const fn valued(long: &'static str, short: Option<char>, users: UserRule, rule: FlagRule) -> Flag {
     Flag {
         long,
         short,
         takes_value: true,
+        users,
         rule,
     }
 }
@@ -130,12 +150,26 @@ const CGROUP: FlagRule = refuse(
     "leave it out",
 );
 
+const LABELS: UserRule = UserRule::Admins {
+    why: "labels can control other programs of the host that watch the container engine",
+    hint: "leave it out",
+};
+const PUBLISH_ALL: UserRule = UserRule::Admins {
+    why: "the container engine opens ports past the host's firewall",
+    hint: "name each port on the host's own address: -p 127.0.0.1:8888:8888",
+};
+const SYSCTLS: UserRule = UserRule::Admins {
+    why: "only administrators set kernel parameters",
+    hint: "leave it out",
+};
+
 /// All flags that are known, in the order of `docker run --help`.
 pub const FLAGS: &[Flag] = &[
-    valued("add-host", None, set!(add_hosts: many)),
+    valued("add-host", None, UserRule::Allow, set!(add_hosts: many)),
     valued(
         "annotation",
         None,
+        UserRule::Refused,
         refuse(
             "annotations change the behaviour of the container runtime",
             "use --label",
@@ -144,109 +178,257 @@ pub const FLAGS: &[Flag] = &[
     valued(
         "cap-add",
         None,
+        UserRule::Refused,
         refuse(
             "additional capabilities let a program remove its limits",
             "leave it out, or run the container by hand with `docker run` and no slice",
         ),
     ),
-    valued("cap-drop", None, set!(cap_drop: many)),
-    valued("cgroup-parent", None, CGROUP),
-    valued("cgroupns", None, FlagRule::Take(values::cgroupns)),
-    valued("cpu-period", None, set!(cpu_period: values::number)),
-    valued("cpu-quota", None, set!(cpu_quota: values::number)),
-    valued("cpu-shares", Some('c'), set!(cpu_shares: values::number)),
-    valued("cpus", None, set!(nano_cpus: values::nano_cpus)),
-    valued("cpuset-cpus", None, set!(cpuset_cpus: text)),
-    valued("cpuset-mems", None, set!(cpuset_mems: text)),
-    switch("detach", Some('d'), set!(detach: flag)),
-    valued("device", None, DEVICES),
-    valued("device-cgroup-rule", None, DEVICES),
-    switch("disable-content-trust", None, FlagRule::Pass),
-    valued("dns", None, set!(dns: many)),
-    valued("dns-opt", None, set!(dns_options: many)),
-    valued("dns-option", None, set!(dns_options: many)),
-    valued("dns-search", None, set!(dns_search: many)),
-    valued("domainname", None, set!(domainname: text)),
-    valued("entrypoint", None, set!(entrypoint: text)),
-    valued("env", Some('e'), set!(env: each values::env)),
-    valued("env-file", None, set!(env_files: many)),
-    valued("expose", None, set!(expose: each values::exposed)),
-    valued("gpus", None, GPUS),
-    valued("group-add", None, set!(group_add: many)),
-    valued("hostname", Some('h'), set!(hostname: text)),
-    switch("init", None, set!(init: flag)),
-    switch("interactive", Some('i'), set!(interactive: flag)),
-    valued("ipc", None, FlagRule::Take(values::ipc)),
-    valued("label", Some('l'), FlagRule::Take(values::label)),
-    valued("log-driver", None, LOGS),
-    valued("log-opt", None, LOGS),
-    valued("memory", Some('m'), set!(memory: values::size)),
+    valued("cap-drop", None, UserRule::Allow, set!(cap_drop: many)),
+    valued("cgroup-parent", None, UserRule::Refused, CGROUP),
+    valued(
+        "cgroupns",
+        None,
+        UserRule::Allow,
+        FlagRule::Take(values::cgroupns),
+    ),
+    valued(
+        "cpu-period",
+        None,
+        UserRule::Allow,
+        set!(cpu_period: values::number),
+    ),
+    valued(
+        "cpu-quota",
+        None,
+        UserRule::Allow,
+        set!(cpu_quota: values::number),
+    ),
+    valued(
+        "cpu-shares",
+        Some('c'),
+        UserRule::Judge(submitter::cpu_shares),
+        set!(cpu_shares: values::number),
+    ),
+    valued(
+        "cpus",
+        None,
+        UserRule::Allow,
+        set!(nano_cpus: values::nano_cpus),
+    ),
+    valued(
+        "cpuset-cpus",
+        None,
+        UserRule::Allow,
+        set!(cpuset_cpus: text),
+    ),
+    valued(
+        "cpuset-mems",
+        None,
+        UserRule::Allow,
+        set!(cpuset_mems: text),
+    ),
+    switch("detach", Some('d'), UserRule::Allow, set!(detach: flag)),
+    valued("device", None, UserRule::Refused, DEVICES),
+    valued("device-cgroup-rule", None, UserRule::Refused, DEVICES),
+    switch(
+        "disable-content-trust",
+        None,
+        UserRule::Allow,
+        FlagRule::Pass,
+    ),
+    valued("dns", None, UserRule::Allow, set!(dns: many)),
+    valued("dns-opt", None, UserRule::Allow, set!(dns_options: many)),
+    valued("dns-option", None, UserRule::Allow, set!(dns_options: many)),
+    valued("dns-search", None, UserRule::Allow, set!(dns_search: many)),
+    valued("domainname", None, UserRule::Allow, set!(domainname: text)),
+    valued("entrypoint", None, UserRule::Allow, set!(entrypoint: text)),
+    valued(
+        "env",
+        Some('e'),
+        UserRule::Allow,
+        set!(env: each values::env),
+    ),
+    valued("env-file", None, UserRule::Allow, set!(env_files: many)),
+    valued(
+        "expose",
+        None,
+        UserRule::Allow,
+        set!(expose: each values::exposed),
+    ),
+    valued("gpus", None, UserRule::Refused, GPUS),
+    valued(
+        "group-add",
+        None,
+        UserRule::Judge(submitter::group_add),
+        set!(group_add: many),
+    ),
+    valued("hostname", Some('h'), UserRule::Allow, set!(hostname: text)),
+    switch("init", None, UserRule::Allow, set!(init: flag)),
+    switch(
+        "interactive",
+        Some('i'),
+        UserRule::Allow,
+        set!(interactive: flag),
+    ),
+    valued(
+        "ipc",
+        None,
+        UserRule::Judge(submitter::ipc),
+        FlagRule::Take(values::ipc),
+    ),
+    valued("label", Some('l'), LABELS, FlagRule::Take(values::label)),
+    valued("log-driver", None, UserRule::Refused, LOGS),
+    valued("log-opt", None, UserRule::Refused, LOGS),
+    valued(
+        "memory",
+        Some('m'),
+        UserRule::Allow,
+        set!(memory: values::size),
+    ),
     valued(
         "memory-reservation",
         None,
+        UserRule::Allow,
         set!(memory_reservation: values::size),
     ),
     valued(
         "memory-swap",
         None,
+        UserRule::Allow,
         set!(memory_swap: values::size_or_unlimited),
     ),
-    valued("mount", None, set!(mounts: each values::mount)),
-    valued("network", None, FlagRule::Take(values::network)),
-    valued("net", None, FlagRule::Take(values::network)),
-    switch("no-healthcheck", None, set!(no_healthcheck: flag)),
+    valued(
+        "mount",
+        None,
+        UserRule::Judge(submitter::mount),
+        set!(mounts: each values::mount),
+    ),
+    valued(
+        "network",
+        None,
+        UserRule::Judge(submitter::network),
+        FlagRule::Take(values::network),
+    ),
+    valued(
+        "net",
+        None,
+        UserRule::Judge(submitter::network),
+        FlagRule::Take(values::network),
+    ),
+    switch(
+        "no-healthcheck",
+        None,
+        UserRule::Allow,
+        set!(no_healthcheck: flag),
+    ),
     valued(
         "pid",
         None,
+        UserRule::Refused,
         refuse(
             "Divvy identifies the container's processes by their PID namespace",
             "leave it out: the limiter needs no --pid=host",
         ),
     ),
-    valued("pids-limit", None, set!(pids_limit: values::number)),
+    valued(
+        "pids-limit",
+        None,
+        UserRule::Allow,
+        set!(pids_limit: values::number),
+    ),
     switch(
         "privileged",
         None,
+        UserRule::Refused,
         refuse(
             "a privileged container has every device of the host",
             "leave it out",
         ),
     ),
-    valued("publish", Some('p'), set!(publish: each values::port)),
-    switch("publish-all", Some('P'), set!(publish_all: flag)),
-    valued("pull", None, FlagRule::Take(values::pull)),
-    switch("quiet", Some('q'), FlagRule::Pass),
-    switch("read-only", None, set!(read_only: flag)),
-    valued("restart", None, FlagRule::Take(values::restart)),
-    switch("rm", None, FlagRule::Pass),
+    valued(
+        "publish",
+        Some('p'),
+        UserRule::Judge(submitter::publish),
+        set!(publish: each values::port),
+    ),
+    switch(
+        "publish-all",
+        Some('P'),
+        PUBLISH_ALL,
+        set!(publish_all: flag),
+    ),
+    valued("pull", None, UserRule::Allow, FlagRule::Take(values::pull)),
+    switch("quiet", Some('q'), UserRule::Allow, FlagRule::Pass),
+    switch("read-only", None, UserRule::Allow, set!(read_only: flag)),
+    valued(
+        "restart",
+        None,
+        UserRule::Allow,
+        FlagRule::Take(values::restart),
+    ),
+    switch("rm", None, UserRule::Allow, FlagRule::Pass),
     valued(
         "runtime",
         None,
+        UserRule::Refused,
         refuse(
             "another runtime may add GPUs and omit the limiter",
             "leave it out",
         ),
     ),
-    valued("security-opt", None, FlagRule::Take(values::security)),
-    valued("shm-size", None, set!(shm_size: values::size)),
-    switch("sig-proxy", None, FlagRule::Pass),
-    valued("stop-signal", None, set!(stop_signal: text)),
-    valued("sysctl", None, set!(sysctls: pairs)),
-    valued("tmpfs", None, set!(mounts: each values::tmpfs)),
-    switch("tty", Some('t'), set!(tty: flag)),
-    valued("ulimit", None, set!(ulimits: each values::ulimit)),
+    valued(
+        "security-opt",
+        None,
+        UserRule::Allow,
+        FlagRule::Take(values::security),
+    ),
+    valued(
+        "shm-size",
+        None,
+        UserRule::Allow,
+        set!(shm_size: values::size),
+    ),
+    switch("sig-proxy", None, UserRule::Allow, FlagRule::Pass),
+    valued(
+        "stop-signal",
+        None,
+        UserRule::Allow,
+        set!(stop_signal: text),
+    ),
+    valued("sysctl", None, SYSCTLS, set!(sysctls: pairs)),
+    valued(
+        "tmpfs",
+        None,
+        UserRule::Judge(submitter::tmpfs),
+        set!(mounts: each values::tmpfs),
+    ),
+    switch("tty", Some('t'), UserRule::Allow, set!(tty: flag)),
+    valued(
+        "ulimit",
+        None,
+        UserRule::Judge(submitter::ulimit),
+        set!(ulimits: each values::ulimit),
+    ),
     switch(
         "use-api-socket",
         None,
+        UserRule::Refused,
         refuse(
             "access to the container engine allows starting any container",
             "leave it out",
         ),
     ),
-    valued("user", Some('u'), set!(user: text)),
+    valued(
+        "user",
+        Some('u'),
+        UserRule::Judge(submitter::user),
+        set!(user: text),
+    ),
     valued(
         "userns",
         None,
+        UserRule::Refused,
         refuse(
             "the slice's files belong to users of the engine's user namespace",
             "leave it out",
@@ -255,11 +437,22 @@ pub const FLAGS: &[Flag] = &[
     valued(
         "uts",
         None,
+        UserRule::Refused,
         refuse("it shares the host's UTS namespace", "use --hostname"),
     ),
-    valued("volume", Some('v'), set!(mounts: each values::volume)),
-    valued("volumes-from", None, ANOTHERS),
-    valued("workdir", Some('w'), set!(workdir: text)),
+    valued(
+        "volume",
+        Some('v'),
+        UserRule::Judge(submitter::volume),
+        set!(mounts: each values::volume),
+    ),
+    valued("volumes-from", None, UserRule::Refused, ANOTHERS),
+    valued(
+        "workdir",
+        Some('w'),
+        UserRule::Judge(submitter::workdir),
+        set!(workdir: text),
+    ),
 ];
 
 fn long(name: &str) -> Option<&'static Flag> {

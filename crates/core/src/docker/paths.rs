@@ -114,6 +114,11 @@ pub fn target(path: &str) -> Result<(), Kept> {
     if kept { Err(OVER) } else { Ok(()) }
 }
 
+/// The folders of the host that no job may mount, on every machine.
+pub fn kept_sources() -> impl Iterator<Item = &'static str> {
+    KEPT_SOURCES.iter().copied()
+}
+
 /// Whether that of the host may be mounted. `kept`: what this instance keeps to itself besides.
 ///
 /// # Errors

@@ -14,6 +14,11 @@ pub enum ValueError {
         why: &'static str,
         hint: &'static str,
     },
+    /// It is not for users whose containers run as themselves.
+    Submitter {
+        why: String,
+        hint: String,
+    },
 }
 
 impl ValueError {
@@ -28,6 +33,11 @@ impl ValueError {
                 why,
                 hint,
             },
+            Self::Submitter { why, hint } => ContainerOptionError::Submitter {
+                flag: flag.written(&redacted_value(flag, value)),
+                why,
+                hint,
+            },
         }
     }
 
@@ -36,6 +46,7 @@ impl ValueError {
         match self {
             Self::Wrong(why) => ContainerOptionError::Wrong { flag, why },
             Self::Escape { why, hint } => ContainerOptionError::Escape { flag, why, hint },
+            Self::Submitter { why, hint } => ContainerOptionError::Submitter { flag, why, hint },
         }
     }
 }

@@ -280,6 +280,10 @@ impl Shared {
             false => io::copy(&mut engine, &mut io::sink()),
         };
         let _ = caller.shutdown(Shutdown::Both);
+        // The engine keeps a container locked while it sends an archive that its caller does not read to the end.
+        if told.is_err() {
+            let _ = engine.shutdown(Shutdown::Both);
+        }
         let _ = asking.join();
         told.map(drop)
     }

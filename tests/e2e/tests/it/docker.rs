@@ -9,6 +9,7 @@ mod fixed;
 )]
 mod scenes;
 mod stock;
+mod submitter;
 
 use divvy_e2e::engine::Kind;
 

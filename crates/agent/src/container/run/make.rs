@@ -6,16 +6,20 @@ use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
 use bollard::Docker;
-use bollard::models::{ImageConfig, SystemInfo, SystemInfoCgroupDriverEnum};
+use bollard::models::{
+    ContainerCreateBody, ContainerCreateResponse, ImageConfig, SystemInfo,
+    SystemInfoCgroupDriverEnum,
+};
 use bollard::query_parameters::{CreateContainerOptions, CreateImageOptions};
-use divvy_core::docker::{Mount, Pull, paths};
+use divvy_core::docker::{Mount, Options, Pull, paths};
 use divvy_driver::load::BEHIND;
 use futures_util::StreamExt as _;
 
 use super::follow::CreatedContainer;
 use super::signals::Signals;
+use super::submitter::FoundImage;
 use super::{AGAIN, ContainerJob, launch_failed, withdrawn};
-use crate::container::create_request::{CreateContext, create_request};
+use crate::container::create_request::{CreateContext, SubmitterContainer, create_request};
 use crate::container::edits::{Edits, JobFiles, LD_SO_PRELOAD, edits};
 use crate::container::engine::EngineFailure;
 use crate::container::image::{self, Runs};
@@ -41,6 +45,8 @@ pub(super) struct ContainerCreation<'a> {
     pub(super) asked: bool,
     /// So often in a row the engine said that the name is given, since it was asked without an answer.
     given: u32,
+    /// Of a container that must run as its submitter, once it was prepared.
+    submitter: Option<SubmitterContainer>,
 }
 
 impl ContainerJob<'_> {
@@ -64,7 +70,14 @@ impl<'a> ContainerCreation<'a> {
             job,
             asked: false,
             given: 0,
+            submitter: None,
         }
+    }
+
+    /// The options of the container: the job's, or with what its submitter's container always has.
+    fn options(&self) -> &Options {
+        let submitter = self.submitter.as_ref();
+        submitter.map_or(&self.job.plan.options, |submitter| &submitter.options)
     }
 
     /// A container that only has to be started.
@@ -130,29 +143,37 @@ impl<'a> ContainerCreation<'a> {
             return Err(why.into());
         }
         self.clear_leftover(&docker).await?;
-        let config = self.image(&docker).await?;
+        let image = self.image(&docker).await?;
         let files = JobFiles::of(self.job.dir.path());
-        let edits = edits(&self.job.plan.held, &files);
+        let mut edits = edits(&self.job.plan.held, &files);
         job_files::write(&edits, &files).map_err(|error| error_chain(&error))?;
         let storage = storage(&info);
         let cgroup_parent = DeviceGroups::are_restricted().then(|| jobs_slice(&info));
+        self.submitter = match &self.job.plan.submitter {
+            Some(submitter) => Some(
+                self.prepare_submitter(&docker, submitter, &image, &storage, &mut edits)
+                    .await?,
+            ),
+            None => None,
+        };
         let around = CreateContext {
             attached: self.job.place != StdioMode::Background,
             by_cdi: self.job.plan.cdi.is_some() && engine::takes_cdi(&docker.version().await?),
             runtime: plain_runtime(&info),
             storage: &storage,
             cgroup_parent,
+            submitter: None,
         };
         if around.by_cdi {
             self.offer(&edits)?;
         }
         self.look_at_volumes(&docker, &storage).await?;
         let id = self.create(&docker, &edits, around).await?;
-        Ok((CreatedContainer::new(self.job, docker, id), config))
+        Ok((CreatedContainer::new(self.job, docker, id), image.config))
     }
 
     /// What the image says of itself, fetched where it is not here.
-    async fn image(&self, docker: &Docker) -> Result<ImageConfig, EngineFailure> {
+    async fn image(&self, docker: &Docker) -> Result<FoundImage, EngineFailure> {
         let image = &self.job.plan.image;
         let pull = self.job.plan.options.pull;
         if pull == Pull::Always {
@@ -165,7 +186,11 @@ impl<'a> ContainerCreation<'a> {
             }
             found => found,
         };
-        Ok(found?.config.unwrap_or_default())
+        let found = found?;
+        Ok(FoundImage {
+            id: found.id.unwrap_or_else(|| image.clone()),
+            config: found.config.unwrap_or_default(),
+        })
     }
 
     async fn fetch(&self, docker: &Docker) -> Result<(), EngineFailure> {
@@ -210,19 +235,36 @@ impl<'a> ContainerCreation<'a> {
         around: CreateContext<'_>,
     ) -> Result<String, EngineFailure> {
         let resolve = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let around = CreateContext {
+            submitter: self.submitter.as_ref(),
+            ..around
+        };
         let body = create_request(self.job.spec, self.job.plan, edits, around, &resolve)
             .map_err(|kept| kept.to_string())?;
+        let made = self.create_named(docker, body).await?;
+        for warning in made.warnings {
+            write_stderr(&warning);
+        }
+        Ok(made.id)
+    }
+
+    /// Creates a container with the name of the job's.
+    pub(super) async fn create_named(
+        &mut self,
+        docker: &Docker,
+        body: ContainerCreateBody,
+    ) -> Result<ContainerCreateResponse, EngineFailure> {
         let options = CreateContainerOptions {
             name: Some(self.job.plan.name.clone()),
             ..CreateContainerOptions::default()
         };
         let was_asked = std::mem::replace(&mut self.asked, true);
-        let made = match docker.create_container(Some(options), body).await {
-            Ok(made) => made,
+        match docker.create_container(Some(options), body).await {
+            Ok(made) => Ok(made),
             // The engine has heard what it did not answer, and is about to have made it.
             Err(error) if was_asked && engine::is_name_given(&error) => {
                 self.given += 1;
-                return Err(is_given(self.given, engine::describe_error(&error)));
+                Err(is_given(self.given, engine::describe_error(&error)))
             }
             Err(error) => {
                 let is_away = engine::is_unavailable(&error);
@@ -231,13 +273,9 @@ impl<'a> ContainerCreation<'a> {
                 }
                 // The result of an earlier call is not known yet.
                 self.asked = was_asked || is_away;
-                return Err(error.into());
+                Err(error.into())
             }
-        };
-        for warning in made.warnings {
-            write_stderr(&warning);
         }
-        Ok(made.id)
     }
 
     /// The facts that have to be known before its start: whether the limiter can hold it, its user, the start of its
@@ -297,7 +335,7 @@ impl<'a> ContainerCreation<'a> {
         files: &image::ContainerFiles<'_>,
         config: &ImageConfig,
     ) -> Result<(), EngineFailure> {
-        let mounts = &self.job.plan.options.mounts;
+        let mounts = &self.options().mounts;
         let own = mounts.iter().map(Mount::target);
         let images = config.volumes.iter().flatten().map(String::as_str);
         let all: Vec<&str> = own.chain(images).collect();
@@ -341,7 +379,7 @@ impl<'a> ContainerCreation<'a> {
         config: &ImageConfig,
         limiter: &container_spec::Limiter,
     ) -> Result<(), EngineFailure> {
-        let options = &self.job.plan.options;
+        let options = self.options();
         let files = image::ContainerFiles {
             socket: &self.job.plan.socket,
             docker: &made.docker,
@@ -399,7 +437,7 @@ impl<'a> ContainerCreation<'a> {
 ///
 /// # Errors
 /// Why not.
-fn judge(target: &str, leads: Resolved) -> Result<(), String> {
+pub(super) fn judge(target: &str, leads: Resolved) -> Result<(), String> {
     match leads {
         Resolved::Unchanged => Ok(()),
         Resolved::Target(path) => {

@@ -43,6 +43,7 @@ mod tests {
                 gid: 1000,
                 name: "ana".into(),
                 groups: Vec::new(),
+                home: None,
             },
             role,
             can_see_all: false,

@@ -4,7 +4,7 @@ use divvy_api::v1::{self, Error, ErrorCode, ReasonCode, Submit};
 use divvy_core::units::IdError;
 use divvy_core::{Amount, JobId, PendingJob, QueueName, QueueSpec, Snapshot};
 
-use super::{array, dependencies, idempotency, on_behalf, text_budget};
+use super::{array, container_access, dependencies, idempotency, on_behalf, text_budget};
 use crate::auth::Caller;
 use crate::container::options;
 use crate::controller::admission::projects;
@@ -231,7 +231,8 @@ fn validate(state: &State, io: &Io, mut submit: Submit, by: &Caller) -> Result<N
     let contained = submit.container.is_some() || io.config.containers.default.is_some();
     script::check(&submit, contained)?;
     output::check(&submit, contained)?;
-    options::validate(&mut submit, io.config.containers.default.as_ref())?;
+    let default = io.config.containers.default.as_ref();
+    container_access::validate(io, &mut submit, default, by)?;
     validate::check_texts(&submit)?;
     let (queue, amount) = queue_and_amount(
         &state.mig,
@@ -312,7 +313,7 @@ fn validate(state: &State, io: &Io, mut submit: Submit, by: &Caller) -> Result<N
 /// Refuses what this caller may not request.
 fn check_caller(io: &Io, submit: &Submit, by: &Caller) -> Result<(), Error> {
     if submit.container.is_some() || io.config.containers.default.is_some() {
-        io.config.rules.get().may_contain(by)?;
+        io.config.rules.get().container_access(by)?;
     }
     if submit.runner == v1::Runner::Claim {
         return Err(usage("a claim cannot be submitted as a job").hint("use PUT /v1/claims/{uid}"));

@@ -20,7 +20,7 @@ use divvy_core::{JobId, JobState};
 use super::schedule;
 use crate::auth::Caller;
 use crate::container::options;
-use crate::controller::admission::text_budget;
+use crate::controller::admission::{container_access, text_budget};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{finalize, job_sync};
@@ -159,9 +159,6 @@ fn amended(
     confirm: &Confirm,
     by: &Caller,
 ) -> Result<Submit, Error> {
-    if confirm.container.is_some() {
-        io.config.rules.get().may_contain(by)?;
-    }
     let mut submit = Submit {
         command: confirm
             .command
@@ -179,7 +176,16 @@ fn amended(
     submit.env.extend(confirm.env.clone());
     submit.labels.extend(confirm.labels.clone());
     limits::submit(&submit)?;
-    options::validate(&mut submit, None)?;
+    match confirm.container {
+        Some(_) => container_access::validate(io, &mut submit, None, by)?,
+        // The job's own was judged with its submission.
+        None => options::validate(&mut submit, None, None)?,
+    }
+    // An administrator who confirms a user's job gives it no other rights.
+    let own = job.spec.container.as_ref();
+    if let Some(container) = &mut submit.container {
+        container.as_submitter |= own.is_some_and(|own| own.as_submitter);
+    }
     validate::check_texts(&submit)?;
     Ok(submit)
 }
@@ -395,6 +401,7 @@ mod tests {
                 gid: uid,
                 name: format!("u{uid}"),
                 groups: Vec::new(),
+                home: None,
             },
             role: Role::Operator,
             can_see_all: false,

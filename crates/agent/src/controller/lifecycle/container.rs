@@ -14,7 +14,7 @@ use crate::container::driver::{DriverError, GpuDevice};
 use crate::container::edits::{JobFiles, edits};
 use crate::container::engine::{self, NoEngine};
 use crate::container::gc::{self, ContainerGc};
-use crate::container::{cdi, job_files};
+use crate::container::{cdi, job_files, user_mounts};
 use crate::controller::claims::files;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
@@ -25,8 +25,11 @@ use crate::controller::state::mig::{MigManager, is_divided};
 use crate::host::clock::Instant;
 use crate::host::error::error_chain;
 use crate::host::process::{self, Process};
+use crate::host::run_as::Identity;
 use crate::job_dir::JobDir;
-use crate::job_dir::container_spec::{self, ContainerSlice, Driver, Limiter, OnUnlimited, Plan};
+use crate::job_dir::container_spec::{
+    self, ContainerSlice, ContainerSubmitter, Driver, Limiter, OnUnlimited, Plan,
+};
 use crate::job_dir::injection::InjectionPolicy;
 use crate::journal::StoreError;
 use crate::model::job::Job;
@@ -72,6 +75,7 @@ pub(in crate::controller) fn run_container_gc(
     }
     fx.container_gc_at = None;
     files::remove_stale_cdi_files(jobs, io);
+    remove_stale_mounts(jobs, io);
     let Ok(socket) = engine::socket() else {
         return Ok(());
     };
@@ -80,6 +84,16 @@ pub(in crate::controller) fn run_container_gc(
         tracing::warn!(%error, "cannot search for leftover containers");
     }
     Ok(())
+}
+
+/// Removes staged mounts of containers whose jobs hold nothing any more: their supervisors died before they could.
+pub(in crate::controller) fn remove_stale_mounts(jobs: &Jobs, io: &Io) {
+    let instance = container_spec::instance(io.config.home.state());
+    let jobs = jobs.active.values().map(|active| &active.job);
+    let holds = jobs.filter(|job| !job.state.grants().is_empty());
+    let names =
+        holds.map(|job| container_spec::name(&instance, &job.id.to_string(), job.run_state.runs));
+    user_mounts::sweep(&io.config.home.mounts(), &names.collect());
 }
 
 /// Starts a new supervisor for a container that has lost its own; it continues from the job's records.
@@ -236,13 +250,15 @@ pub enum ContainerError {
     Driver(#[from] DriverError),
     #[error(transparent)]
     Simulator(#[from] LibraryMissing),
+    #[error("the container must run as its submitter, and that is the daemon's own user")]
+    NoSubmitter,
 }
 
 /// The plan for the supervisor of a container job. `runs`: its earlier runs. `limiter`: the form of the limiter, or
 /// `None` if the hardware enforces the limit.
 pub fn plan(
     config: &Config,
-    container: &v1::Container,
+    (container, user): (&v1::Container, Option<&Identity>),
     runs: u32,
     around: &JobEnvironment<'_>,
     parts: &[GpuDevice],
@@ -260,6 +276,15 @@ pub fn plan(
     plan.on_unlimited = config.containers.on_unlimited;
     if plan.starter.is_none() {
         plan.cdi.clone_from(&config.containers.cdi);
+    }
+    if container.as_submitter {
+        // The daemon's own user is an administrator, so there is another one.
+        let identity = user.ok_or(ContainerError::NoSubmitter)?;
+        plan.submitter = Some(ContainerSubmitter {
+            identity: identity.clone(),
+            folders: config.rules.get().mount_folders().to_vec(),
+            staging: config.home.mounts().join(&plan.name),
+        });
     }
     Ok(plan)
 }
@@ -323,6 +348,7 @@ pub fn plan_on(
         on_unlimited: OnUnlimited::default(),
         cdi: None,
         starter,
+        submitter: None,
         instance,
         journal: None,
         began: None,

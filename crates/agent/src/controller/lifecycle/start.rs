@@ -183,8 +183,10 @@ fn try_prepare(state: &mut State, io: &Io, id: JobId) -> Result<(), StartError> 
             .programs
             .choose_injection(&folder, io.config.node.simulated.as_ref())
     });
+    let user = run_as(job);
     let container = match &job.spec.container {
         Some(container) => {
+            let container = (container, user.as_ref());
             let parts: Vec<_> = grants.iter().map(|grant| state.mig.part(grant)).collect();
             let config = &io.config;
             let runs = job.run_state.runs;
@@ -197,7 +199,6 @@ fn try_prepare(state: &mut State, io: &Io, id: JobId) -> Result<(), StartError> 
         }
         None => None,
     };
-    let user = run_as(job);
     let spec = LaunchSpec {
         job: id.to_string(),
         command: job.spec.command.clone(),

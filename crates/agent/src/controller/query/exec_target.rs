@@ -35,6 +35,8 @@ pub enum ExecEnvironment {
         /// The engine's socket.
         socket: PathBuf,
         name: String,
+        /// The user and group of its programs, if they are its submitter's.
+        user: Option<String>,
     },
 }
 
@@ -96,6 +98,7 @@ fn exec_environment(
     };
     match dir.container().map_err(unread)? {
         Some(placed) => Ok(ExecEnvironment::Container {
+            user: plan.submitter.map(|submitter| submitter.user()),
             socket: plan.socket,
             name: placed.id,
         }),

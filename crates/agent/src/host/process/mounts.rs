@@ -9,6 +9,8 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -31,6 +33,34 @@ impl MountSource {
         let path = path.canonicalize().ok()?;
         let info = fs::read(proc_path(std::process::id(), "mountinfo")).ok()?;
         Self::from_mountinfo(&info, &path)
+    }
+
+    /// Returns the source of what a descriptor of this process has open, wherever its path leads by now.
+    ///
+    /// # Errors
+    /// When the kernel does not show it, or it is not below a mount of this process.
+    pub fn of_open(open: BorrowedFd<'_>) -> io::Result<Self> {
+        let number = open.as_raw_fd();
+        let said = fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?;
+        let id = said.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+        let id = id.map(str::trim).ok_or(io::ErrorKind::Unsupported)?;
+        let path = fs::read_link(format!("/proc/self/fd/{number}"))?;
+        let info = fs::read("/proc/self/mountinfo")?;
+        let mut all = mounts(&info);
+        let mount = all.find(|mount| mount.id == id.as_bytes());
+        let mount = mount.ok_or(io::ErrorKind::NotFound)?;
+        let below = path.strip_prefix(&mount.point);
+        let below = below.map_err(|_| io::ErrorKind::NotFound)?;
+        Ok(Self {
+            device: mount.source.device,
+            path: mount.source.path.join(below),
+        })
+    }
+
+    /// Whether one of them is, or holds, the other.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.device == other.device
+            && (self.path.starts_with(&other.path) || other.path.starts_with(&self.path))
     }
 
     /// Finds the source of `path` in the mounts of its process: below the longest mount point, and of several there
@@ -65,6 +95,24 @@ pub fn mount_sources(process: Process) -> Vec<MountSource> {
     all
 }
 
+/// Returns the mount points strictly below a path, in this process's mount namespace.
+///
+/// # Errors
+/// When the kernel does not show its mounts.
+pub fn mount_points_below(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let info = fs::read("/proc/self/mountinfo")?;
+    let points = mounts(&info).map(|mount| mount.point);
+    Ok(points
+        .filter(|point| point != path && point.starts_with(path))
+        .collect())
+}
+
+/// Whether a process has a mount at this path, in its own mount namespace.
+pub fn is_mount_point(pid: u32, path: &Path) -> bool {
+    let info = fs::read(proc_path(pid, "mountinfo")).unwrap_or_default();
+    mounts(&info).any(|mount| mount.point == path)
+}
+
 /// Whether a process has a mount at a path or below it, in its own mount namespace.
 pub fn has_mount_below(pid: u32, path: &Path) -> bool {
     let info = fs::read(proc_path(pid, "mountinfo")).unwrap_or_default();
@@ -72,6 +120,7 @@ pub fn has_mount_below(pid: u32, path: &Path) -> bool {
 }
 
 struct Mount {
+    id: Vec<u8>,
     source: MountSource,
     point: PathBuf,
 }
@@ -79,11 +128,13 @@ struct Mount {
 /// Parses the lines `id parent major:minor root point …`.
 fn mounts(info: &[u8]) -> impl Iterator<Item = Mount> {
     info.split(|byte| *byte == b'\n').filter_map(|line| {
-        let mut fields = line.split(|byte| *byte == b' ').skip(2);
+        let mut fields = line.split(|byte| *byte == b' ');
+        let (id, _) = (fields.next()?, fields.next()?);
         let (device, root, point) = (fields.next()?, fields.next()?, fields.next()?);
         let root = unescaped(root);
         let root = root.strip_suffix(REMOVED).unwrap_or(&root);
         Some(Mount {
+            id: id.to_owned(),
             source: MountSource {
                 device: device.to_owned(),
                 path: PathBuf::from(OsString::from_vec(root.to_owned())),

@@ -516,6 +516,7 @@ fn size<const N: usize>(
              image: _,
              arguments,
              starter: _,
+             as_submitter: _,
          }| arguments,
     );
     let words = command.iter().chain(arguments);
@@ -635,6 +636,7 @@ mod tests {
                 image: "i".into(),
                 arguments: vec![large.clone()],
                 starter: None,
+                as_submitter: false,
             }),
             ..of(&[])
         };
@@ -678,6 +680,7 @@ mod tests {
                     image: text,
                     arguments: Vec::new(),
                     starter: None,
+                    as_submitter: false,
                 });
             }),
             ("label", 64, |to, text| {

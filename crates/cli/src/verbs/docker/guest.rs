@@ -57,6 +57,7 @@ pub fn run(words: &[String], backend: Backend) -> Outcome {
     let asked = ContainerSpec {
         container: Container {
             starter: Some(starter),
+            as_submitter: false,
             ..line.asked.container
         },
         // They go into the container by the line itself.
