@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use divvy_api::daemon::ProjectRules;
 #[cfg(test)]
 pub use divvy_api::daemon::{DEFAULT_MAX_JOBS, DEFAULT_MAX_TEXT_BYTES};
 use divvy_api::home::Home;
@@ -33,6 +34,8 @@ pub struct Config {
     pub programs: Programs,
     pub schedule: ScheduleConfig,
     pub limits: Limits,
+    /// Rules of projects and users for submissions.
+    pub project_rules: ProjectRules,
     /// Time between SIGTERM and SIGKILL when the daemon stops a job.
     pub grace: Duration,
     /// Retention of ended jobs.

@@ -176,6 +176,7 @@ fn serve(
             max_texts: options.limits.max_texts.unwrap_or(u64::MAX),
             max_log_bytes: options.limits.log_size,
         },
+        project_rules: options.project_rules,
         grace: options.grace,
         retention: options.retention,
         idle: options.idle.map(Rule::of).transpose()?,

@@ -44,7 +44,7 @@ use serde::Deserialize;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, broadcast};
 
-use crate::auth::{Caller, Rules, Verb};
+use crate::auth::{Caller, Role, Rules, Verb};
 use crate::controller::mailbox::{Mailbox, Message};
 use crate::controller::query::reference::JobRef;
 use crate::gpu::Observer;
@@ -392,15 +392,43 @@ async fn submit(
     if !api.observer.is_busy() {
         api.observer.wait_for_fresh_sample().await;
     }
+    let named = match submit
+        .user
+        .clone()
+        .filter(|_| caller.role >= Role::Operator)
+    {
+        Some(user) => account_of(user).await?,
+        None => None,
+    };
+    let warning = match submit.project.clone() {
+        Some(project) => {
+            let warning = api
+                .mailbox
+                .query(move |queries| Ok(queries.project_warning(&project)));
+            warning.await?
+        }
+        None => None,
+    };
     let (submit, by) = (Box::new(submit), Box::new(caller));
-    list(
-        "JobList",
-        vec![
-            api.mailbox
-                .request(|reply| Message::Submit { submit, by, reply })
-                .await?,
-        ],
-    )
+    let message = |reply| Message::Submit {
+        submit,
+        by,
+        named,
+        reply,
+    };
+    let mut job = api.mailbox.request(message).await?;
+    job.warnings.extend(warning);
+    list("JobList", vec![job])
+}
+
+/// The account of a user that a front end names; the user database may be on the network.
+async fn account_of(user: String) -> Result<Option<Box<UserAccount>>, ApiError> {
+    let found = tokio::task::spawn_blocking(move || UserAccount::by_name(&user)).await;
+    let found = found.map_err(|error| internal(&error))?.map_err(|error| {
+        Error::new(ErrorCode::Internal, error_chain(&error))
+            .hint("check `getent passwd` and `id`; rules for groups need the user database")
+    })?;
+    Ok(found.map(Box::new))
 }
 
 async fn cancel(

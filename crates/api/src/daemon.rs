@@ -4,6 +4,7 @@
 //! kebab-case names, a table for each group, durations such as `90d`, sizes such as `64MiB` or `none`. An absent field
 //! has its default.
 
+mod project_rules;
 mod text;
 
 use std::net::SocketAddr;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::v1::{Container, Idle};
 
+pub use project_rules::{GpuLimit, PerUser, ProjectRules, RuleError, UserKey};
 pub use text::parse_duration;
 
 /// Time between SIGTERM and SIGKILL.
@@ -64,6 +66,8 @@ pub struct DaemonOptions {
     pub refuse_user_namespaces: bool,
     pub listen: ListenOptions,
     pub limits: LimitOptions,
+    /// Rules of projects and users for submissions.
+    pub project_rules: ProjectRules,
     pub retention: RetentionPolicy,
     pub containers: ContainerOptions,
     /// The ClearML front end, if there is one.
@@ -87,6 +91,7 @@ impl Default for DaemonOptions {
             refuse_user_namespaces: false,
             listen: ListenOptions::default(),
             limits: LimitOptions::default(),
+            project_rules: ProjectRules::default(),
             retention: RetentionPolicy::default(),
             containers: ContainerOptions::default(),
             clearml: None,

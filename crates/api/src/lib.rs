@@ -16,6 +16,7 @@ pub mod openapi;
 mod proc;
 pub mod program;
 pub mod route;
+pub mod spelling;
 pub mod standalone;
 pub mod sync;
 pub mod v1;

@@ -24,6 +24,7 @@ mod nursery;
 mod oom;
 mod openapi;
 mod past;
+mod project_rules;
 mod projects;
 mod resize;
 mod restart;

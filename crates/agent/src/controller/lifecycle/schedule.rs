@@ -7,7 +7,7 @@ use divvy_core::job::StopReason;
 use divvy_core::order_key::sort_queue;
 use divvy_core::{JobState, PendingJob, Preempt, Queue, QueueName, QueueSpec, Snapshot};
 
-use crate::controller::admission::array;
+use crate::controller::admission::{array, user_rules};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{cancel, confirm, offload};
@@ -139,6 +139,7 @@ fn snapshot_of(state: &State, io: &Io, with_blocked: bool) -> Snapshot {
         head: state.queues.head,
         projects: state.queues.projects.clone(),
         preemption: io.config.schedule.preemption,
+        user_limits: user_rules::user_limits(state, io),
     }
 }
 

@@ -6,7 +6,7 @@ use divvy_api::v1::{self, Error, MigPlanned, MigWanted};
 use divvy_core::{JobId, Wait};
 
 use crate::auth::Caller;
-use crate::controller::admission::{array, projects};
+use crate::controller::admission::{array, projects, user_rules};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::change::SuggestedChange;
@@ -105,6 +105,11 @@ impl Queries<'_> {
     /// Every project with its quota status, by name.
     pub fn list_projects(&self) -> Vec<v1::Project> {
         projects::list_projects(self.state, self.io)
+    }
+
+    /// What a submission with this name of a project may not mean.
+    pub fn project_warning(&self, name: &str) -> Option<String> {
+        user_rules::project_warning(&self.state.queues, name)
     }
 
     pub fn list_queues(&self) -> Vec<v1::Queue> {
