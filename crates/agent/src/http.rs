@@ -35,11 +35,13 @@ use std::time::Duration;
 use axum::Extension;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::HeaderValue;
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post, put};
 use divvy_api::home::Home;
 use divvy_api::v1::{self, Error, ErrorCode, List};
+use divvy_api::version;
 use serde::Deserialize;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, broadcast};
@@ -143,7 +145,8 @@ pub async fn serve(
     let me = api.me.uid;
     // Outside of the routes, so that it decides also what a path means.
     let gate = middleware::from_fn_with_state((api, Uploads::new(me)), auth::authorize_request);
-    let server = Server::new(Router::new().fallback_service(routes).layer(gate));
+    let routes = Router::new().fallback_service(routes).layer(gate);
+    let server = Server::new(routes.layer(middleware::map_response(name_version)));
     let listener = UnixListener::from_std(listener)?;
     let is_counted = move |uid| uid != 0 && uid != me;
     let local = server.clone().local(listener, socket, is_counted);
@@ -154,6 +157,14 @@ pub async fn serve(
             never = server.remote(tcp) => match never {},
         },
     }
+}
+
+/// Names the version of the daemon in each answer, so that a client of another version can name both.
+async fn name_version(mut response: Response) -> Response {
+    if let Ok(version) = HeaderValue::from_str(&version::described()) {
+        response.headers_mut().insert(version::HEADER, version);
+    }
+    response
 }
 
 /// The user at the other end of a connection, from the kernel's peer credentials.

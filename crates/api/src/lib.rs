@@ -20,3 +20,4 @@ pub mod spelling;
 pub mod standalone;
 pub mod sync;
 pub mod v1;
+pub mod version;

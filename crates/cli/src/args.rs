@@ -66,7 +66,7 @@ pub fn checked(mut parser: clap::Command, words: &[OsString]) -> Result<Cli, cla
 #[command(
     name = "divvy",
     bin_name = "divvy",
-    version,
+    version = divvy_api::version::program(),
     about = "Cut NVIDIA GPUs into safe fractions, on the fly, per job",
     subcommand_required = true,
     arg_required_else_help = true

@@ -30,6 +30,7 @@ mod resize;
 mod restart;
 mod solo;
 mod terms;
+mod upgrade;
 mod users;
 mod waiting;
 mod why;
