@@ -8,11 +8,12 @@ use crate::cargo::root;
 use crate::sources::sources;
 
 const PREFIX: &str = "DIVVY_";
-/// Read by tests, by debug builds under test, and by the development commands only.
-const OURS: [&str; 11] = [
+/// Read by tests, by debug builds under test, by the compiler, and by the development commands only.
+const OURS: [&str; 12] = [
     "DIVVY_AGENT_RUNS",
     "DIVVY_AGENT_SEED",
     "DIVVY_AGENT_STEPS",
+    "DIVVY_COMMIT",
     "DIVVY_CRASH_AT",
     "DIVVY_CUDA_INCLUDE",
     "DIVVY_CUDA_VERSION",

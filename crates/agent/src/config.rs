@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use divvy_api::daemon::{Configured, DaemonOptions};
+use divvy_api::daemon::{Configured, DaemonOptions, ProjectRules};
 #[cfg(test)]
 pub use divvy_api::daemon::{DEFAULT_MAX_JOBS, DEFAULT_MAX_TEXT_BYTES};
 use divvy_api::home::Home;
@@ -35,6 +35,8 @@ pub struct Config {
     pub programs: Programs,
     pub schedule: ScheduleConfig,
     pub limits: Limits,
+    /// Rules of projects and users for submissions.
+    pub project_rules: ProjectRules,
     /// Time between SIGTERM and SIGKILL when the daemon stops a job.
     pub grace: Duration,
     /// Retention of ended jobs.
@@ -58,6 +60,7 @@ pub struct Config {
 pub struct Settings {
     pub schedule: ScheduleConfig,
     pub limits: Limits,
+    pub project_rules: ProjectRules,
     pub grace: Duration,
     pub retention: RetentionPolicy,
     pub idle: Option<Rule>,
@@ -89,6 +92,7 @@ impl Settings {
                 max_texts: options.limits.max_texts.unwrap_or(u64::MAX),
                 max_log_bytes: options.limits.log_size,
             },
+            project_rules: options.project_rules.clone(),
             grace: options.grace,
             retention: options.retention,
             idle: options.idle.map(Rule::of).transpose()?,
@@ -130,6 +134,7 @@ impl Config {
         let Settings {
             schedule,
             limits,
+            project_rules,
             grace,
             retention,
             idle,
@@ -139,6 +144,7 @@ impl Config {
         } = settings;
         self.schedule = schedule;
         self.limits = limits;
+        self.project_rules = project_rules;
         self.grace = grace;
         self.retention.set(retention);
         self.idle = idle;

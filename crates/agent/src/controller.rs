@@ -49,12 +49,14 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
+use admission::user_rules::MOST_LABELS;
 use divvy_api::v1::Event;
 use divvy_core::JobId;
 use divvy_core::reconcile::Watchlist;
 use lifecycle::job_sync;
 use runtime::ActiveJob;
 use startup::ResumeSummary;
+use state::job_users::JobUsers;
 use state::mig::MigManager;
 use state::usage::UsageClock;
 use state::{DiskState, GpuState, Jobs, QueueState, Timers};
@@ -143,6 +145,7 @@ impl Controller {
         let head = head.and_then(|head| head.parse().ok());
         let bypasses = store.bypass_counts()?;
         let projects = store.projects()?;
+        let labels = store.labels(MOST_LABELS)?;
         let mut state = State {
             jobs: Jobs {
                 active,
@@ -163,6 +166,8 @@ impl Controller {
                 cursor,
                 head,
                 projects,
+                labels,
+                users: JobUsers::default(),
                 replan_at: None,
                 is_contended: false,
             },
@@ -190,6 +195,7 @@ impl Controller {
             workers,
             registry,
         };
+        admission::user_rules::learn_users(&mut state, &io);
         admission::text_budget::count_texts(&mut state.jobs, &io)?;
         let fx = Effects {
             replan: true,

@@ -178,6 +178,7 @@ fn serve(
         programs,
         schedule: settings.schedule,
         limits: settings.limits,
+        project_rules: settings.project_rules,
         grace: settings.grace,
         retention: Live::new(settings.retention),
         idle: settings.idle,
@@ -238,10 +239,11 @@ fn serve(
     let mut controller = Controller::new(parts).map_err(|error| from_store(&error))?;
     if let Some(job) = controller.job_of_earlier_build() {
         let why = format!(
-            "job {job} still runs, and this build cannot read its record: an earlier build of Divvy started it"
+            "job {job} still runs, and a divvy before 0.1.0 started it: this divvy is {}, and cannot read its record",
+            divvy_api::version::program()
         );
         return Err(Error::new(ErrorCode::Conflict, why).hint(
-            "wait for the jobs of the earlier build or cancel them with its `divvy`; then start this build",
+            "start the earlier divvy again, wait for its jobs or cancel them, then start this one",
         ));
     }
     controller.reserve().map_err(|error| from_store(&error))?;
@@ -358,6 +360,7 @@ fn open_journal(home: &Home) -> Result<(Store, BTreeSet<JobId>), StoreError> {
                     last changes are missing";
         tracing::warn!(bytes = torn, "{what}");
     }
+    backup::before_migration(home);
     let store = Store::open(&home.database())?;
     store.number_after(&[home.jobs(), home.slices().to_owned()])?;
     let recovered = recover::recover(&store, home)?;

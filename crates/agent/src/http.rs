@@ -35,16 +35,18 @@ use std::time::Duration;
 use axum::Extension;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::HeaderValue;
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post, put};
 use divvy_api::home::Home;
 use divvy_api::v1::{self, Error, ErrorCode, List};
+use divvy_api::version;
 use serde::Deserialize;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, broadcast};
 
-use crate::auth::{Caller, Rules, Verb};
+use crate::auth::{Caller, Role, Rules, Verb};
 use crate::controller::mailbox::{Mailbox, Message};
 use crate::controller::query::reference::JobRef;
 use crate::controller::reload::Reloader;
@@ -148,7 +150,8 @@ pub async fn serve(
     let me = api.me.uid;
     // Outside of the routes, so that it decides also what a path means.
     let gate = middleware::from_fn_with_state((api, Uploads::new(me)), auth::authorize_request);
-    let server = Server::new(Router::new().fallback_service(routes).layer(gate));
+    let routes = Router::new().fallback_service(routes).layer(gate);
+    let server = Server::new(routes.layer(middleware::map_response(name_version)));
     let listener = UnixListener::from_std(listener)?;
     let is_counted = move |uid| uid != 0 && uid != me;
     let local = server.clone().local(listener, socket, is_counted);
@@ -159,6 +162,14 @@ pub async fn serve(
             never = server.remote(tcp) => match never {},
         },
     }
+}
+
+/// Names the version of the daemon in each answer, so that a client of another version can name both.
+async fn name_version(mut response: Response) -> Response {
+    if let Ok(version) = HeaderValue::from_str(&version::described()) {
+        response.headers_mut().insert(version::HEADER, version);
+    }
+    response
 }
 
 /// The user at the other end of a connection, from the kernel's peer credentials.
@@ -406,15 +417,43 @@ async fn submit(
     if !api.observer.is_busy() {
         api.observer.wait_for_fresh_sample().await;
     }
+    let named = match submit
+        .user
+        .clone()
+        .filter(|_| caller.role >= Role::Operator)
+    {
+        Some(user) => account_of(user).await?,
+        None => None,
+    };
+    let warning = match submit.project.clone() {
+        Some(project) => {
+            let warning = api
+                .mailbox
+                .query(move |queries| Ok(queries.project_warning(&project)));
+            warning.await?
+        }
+        None => None,
+    };
     let (submit, by) = (Box::new(submit), Box::new(caller));
-    list(
-        "JobList",
-        vec![
-            api.mailbox
-                .request(|reply| Message::Submit { submit, by, reply })
-                .await?,
-        ],
-    )
+    let message = |reply| Message::Submit {
+        submit,
+        by,
+        named,
+        reply,
+    };
+    let mut job = api.mailbox.request(message).await?;
+    job.warnings.extend(warning);
+    list("JobList", vec![job])
+}
+
+/// The account of a user that a front end names; the user database may be on the network.
+async fn account_of(user: String) -> Result<Option<Box<UserAccount>>, ApiError> {
+    let found = tokio::task::spawn_blocking(move || UserAccount::by_name(&user)).await;
+    let found = found.map_err(|error| internal(&error))?.map_err(|error| {
+        Error::new(ErrorCode::Internal, error_chain(&error))
+            .hint("check `getent passwd` and `id`; rules for groups need the user database")
+    })?;
+    Ok(found.map(Box::new))
 }
 
 async fn cancel(

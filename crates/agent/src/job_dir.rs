@@ -50,7 +50,7 @@ use crate::job_dir::injection::{InjectedLimiter, InjectionPolicy};
 use crate::job_dir::replica::Replica;
 use crate::model::cause::StopRecord;
 use record::RecordLine;
-pub use record::{ContainerRecord, ExitRecord, Record, RunOutcome, StartRecord};
+pub use record::{ContainerRecord, ExitRecord, RECORD_VERSION, Record, RunOutcome, StartRecord};
 
 /// What the daemon watches for changes.
 pub const RECORD: &str = "record";

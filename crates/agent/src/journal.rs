@@ -32,6 +32,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use divvy_api::version;
 use divvy_core::JobId;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
@@ -74,6 +75,9 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0018_event_kinds.sql"),
 ];
 
+/// The setting with the version of the divvy that opened the journal last.
+const WRITER: &str = "written_by";
+
 /// How long a writer waits for a reader that holds the file, which in WAL mode is only while it opens.
 const BUSY: Duration = Duration::from_secs(5);
 
@@ -91,12 +95,15 @@ pub enum StoreError {
         source: rusqlite::Error,
     },
     #[error(
-        "the database {path} has schema {found}, but this divvy supports up to {known}: a newer divvy wrote it"
+        "a newer divvy{} wrote it with schema {found}; this divvy is {} and reads schemas up to {known}",
+        writer.as_ref().map_or_else(String::new, |writer| format!(" ({writer})")),
+        version::program()
     )]
     Newer {
-        path: PathBuf,
         found: u32,
         known: u32,
+        /// The version of the divvy that wrote it.
+        writer: Option<String>,
     },
     #[error("{path} is damaged: {why}")]
     Damaged { path: PathBuf, why: String },
@@ -143,13 +150,8 @@ impl Store {
         let found: u32 = db
             .query_row("PRAGMA user_version", [], |row| row.get(0))
             .map_err(open)?;
-        let known = u32::try_from(MIGRATIONS.len()).expect("few migrations");
-        if found > known {
-            return Err(StoreError::Newer {
-                path: path.to_owned(),
-                found,
-                known,
-            });
+        if found > schema() {
+            return Err(newer(&db, found));
         }
         // Answers with the mode it has set, hence a query.
         db.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))
@@ -168,6 +170,10 @@ impl Store {
             migrate(&mut db, to, sql).map_err(|source| StoreError::Migrate { to, source })?;
         }
         let store = Self { db };
+        let program = version::program();
+        if store.setting(WRITER)?.as_ref() != Some(&program) {
+            store.set_setting(WRITER, &program)?;
+        }
         if found == 0 {
             store.set_setting("began", &now().as_second().to_string())?;
         }
@@ -251,6 +257,28 @@ impl Store {
             .execute(statement, params![model, driver, bytes])
             .map(drop)
             .map_err(sql("write an overhead"))
+    }
+}
+
+/// The number of the present schema.
+pub fn schema() -> u32 {
+    u32::try_from(MIGRATIONS.len()).expect("few migrations")
+}
+
+/// The schema of the journal in this file; `None` where there is none that can be read.
+pub fn schema_of(path: &Path) -> Option<u32> {
+    let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
+    let version = db.query_row("PRAGMA user_version", [], |row| row.get(0));
+    version.ok()
+}
+
+/// The refusal of a journal of a later schema, which has at least the table of settings.
+fn newer(db: &Connection, found: u32) -> StoreError {
+    let writer = "SELECT value FROM setting WHERE name = ?1";
+    StoreError::Newer {
+        found,
+        known: schema(),
+        writer: db.query_row(writer, [WRITER], |row| row.get(0)).ok(),
     }
 }
 

@@ -44,6 +44,7 @@ use crate::v1::{
     MigPlacement, MigPlanned, MigWanted, Node, Oom, Project, ProjectChange, Queue, Resize, Signal,
     SignalJob, Submit, Suspend, Usage, Why,
 };
+use crate::version;
 
 pub use exec::{ExecInput, ExecOutput};
 use liveness::{Liveness, Patience};
@@ -276,13 +277,14 @@ impl Client {
             sender,
             patience,
         } = answer;
+        let version = version_of(&response);
         let mut body = response.into_body();
         let mut lines = Lines::default();
         while let Some(frame) = self.liveness.attend(patience, body.frame()).await? {
             let frame = frame.map_err(|error| self.lost(&error))?;
             let piece = frame.data_ref().map_or(&[][..], |data| data);
             let taken = lines.take(piece, &mut take);
-            taken.map_err(|error| unexpected(&error))?;
+            taken.map_err(|error| unexpected(&error, version.as_deref()))?;
         }
         self.put_back(sender);
         match lines.is_whole() {
@@ -518,8 +520,10 @@ impl Client {
     }
 
     async fn items<T: DeserializeOwned>(&self, answer: Answer) -> Result<Vec<T>, Error> {
+        let version = version_of(&answer.response);
         let text = self.text(answer).await?;
-        let list: List<T> = serde_json::from_slice(&text).map_err(|error| unexpected(&error))?;
+        let list: List<T> = serde_json::from_slice(&text)
+            .map_err(|error| unexpected(&error, version.as_deref()))?;
         Ok(list.items)
     }
 
@@ -603,19 +607,27 @@ impl Client {
         sender: SendRequest<Full<Bytes>>,
     ) -> Error {
         let status = response.status();
+        let version = version_of(&response);
+        let difference = version::difference(version.as_deref());
         let body = response.into_body().collect();
         match body.await {
             Ok(body) => {
                 let body = body.to_bytes();
                 self.put_back(sender);
-                serde_json::from_slice::<ErrorBody>(&body)
-                    .map(|body| body.error)
-                    .unwrap_or_else(|_| {
-                        internal(format!(
-                            "the daemon answered {status}: {}",
-                            String::from_utf8_lossy(&body)
-                        ))
-                    })
+                match (serde_json::from_slice::<ErrorBody>(&body), difference) {
+                    (Ok(body), Some(difference)) if is_unknown(&body.error) => {
+                        restart(body.error, &difference)
+                    }
+                    (Ok(body), _) => body.error,
+                    (Err(_), difference) => {
+                        let body = String::from_utf8_lossy(&body);
+                        let error = internal(format!("the daemon answered {status}: {body}"));
+                        match difference {
+                            Some(difference) => restart(error, &difference),
+                            None => error,
+                        }
+                    }
+                }
             }
             Err(error) => self.lost(&error),
         }
@@ -720,9 +732,37 @@ fn lost(socket: &Path, error: &hyper::Error) -> Error {
     })
 }
 
-fn unexpected(error: &serde_json::Error) -> Error {
-    internal(format!(
-        "the daemon's answer does not match version 1 of the API: {error}"
+/// The error of an answer that does not match the API; `version`: that of the daemon, if the answer named it.
+fn unexpected(error: &serde_json::Error, version: Option<&str>) -> Error {
+    let error = internal(format!(
+        "the daemon's answer does not match version {} of the API: {error}",
+        version::API
+    ));
+    match version::difference(version) {
+        Some(difference) => restart(error, &difference),
+        None => error,
+    }
+}
+
+fn version_of(response: &Response<Incoming>) -> Option<String> {
+    let version = response.headers().get(version::HEADER)?;
+    version.to_str().ok().map(str::to_owned)
+}
+
+/// Whether a daemon of another version may have refused the request only because it does not know a part of it.
+fn is_unknown(error: &Error) -> bool {
+    error.code == ErrorCode::Usage || error.message.starts_with("unknown path")
+}
+
+/// The error with both versions, and how to make them one.
+fn restart(error: Error, difference: &str) -> Error {
+    let hint = match error.hint {
+        Some(hint) => format!("{hint}; "),
+        None => String::new(),
+    };
+    let why = format!("{difference}: {}", error.message);
+    Error::new(error.code, why).hint(format!(
+        "{hint}restart the daemon to make both one version (systemctl restart divvy, or divvy daemon --stop); jobs keep running"
     ))
 }
 
@@ -768,6 +808,70 @@ fn encoded(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A daemon that gives this answer once, and what the client makes of it.
+    async fn answered(head: &str, body: &str) -> Error {
+        use std::io::{Read as _, Write as _};
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("divvy.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let answer = format!(
+            "HTTP/1.1 {head}\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let daemon = std::thread::spawn(move || {
+            let (mut peer, _) = listener.accept().unwrap();
+            let _ = peer.read(&mut [0; 4096]).unwrap();
+            peer.write_all(answer.as_bytes()).unwrap();
+        });
+        let error = Client::new(socket).node().await.unwrap_err();
+        daemon.join().unwrap();
+        error
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn an_error_of_a_daemon_of_another_version_names_both() {
+        let other = "divvy-version: 9.9.9 (protocol 2)";
+        let both = format!(
+            "this divvy is {}, the daemon is 9.9.9 (protocol 2): ",
+            version::described()
+        );
+        let unread = "{\"schema\":\"divvy/v2\",\"kind\":\"Node\",\"items\":[{}]}";
+        let unknown = "{\"error\":{\"code\":\"not_found\",\"message\":\"unknown path /v1/node\"}}";
+        let field = "{\"error\":{\"code\":\"usage\",\"message\":\"unknown field `x`\",\"hint\":\"leave it out\"}}";
+        for (status, body) in [
+            ("200 OK", unread),
+            ("404 Not Found", unknown),
+            ("400 Bad Request", field),
+            (
+                "409 Conflict",
+                "{\"error\":{\"code\":\"of_later\",\"message\":\"x\"}}",
+            ),
+        ] {
+            let error = answered(&format!("{status}\r\n{other}"), body).await;
+            assert!(error.message.starts_with(&both), "{}", error.message);
+            let hint = error.hint.unwrap();
+            assert!(hint.contains("restart the daemon"), "{hint}");
+            let same = format!("divvy-version: {}", version::described());
+            let error = answered(&format!("{status}\r\n{same}"), body).await;
+            assert!(
+                !error.message.contains("this divvy is"),
+                "{}",
+                error.message
+            );
+        }
+        // A daemon from before the header.
+        let error = answered("200 OK\r\nx: y", unread).await;
+        assert!(
+            error.message.contains("an earlier build"),
+            "{}",
+            error.message
+        );
+        // What another version cannot have caused stays as it is.
+        let missing = "{\"error\":{\"code\":\"not_found\",\"message\":\"there is no job 7\"}}";
+        let error = answered(&format!("404 Not Found\r\n{other}"), missing).await;
+        assert_eq!(error.message, "there is no job 7");
+    }
 
     #[test]
     fn a_job_reference_stays_one_path_segment() {

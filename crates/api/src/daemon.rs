@@ -14,6 +14,7 @@
 mod check;
 pub mod file;
 pub mod keys;
+mod project_rules;
 mod projects;
 mod roles;
 pub mod source;
@@ -31,6 +32,7 @@ use serde::{Deserialize, Serialize};
 use crate::v1::{Container, Idle};
 
 pub use file::{ConfigError, Place, Problem};
+pub use project_rules::{GpuLimit, PerUser, ProjectRules, RuleError, UserKey};
 pub use projects::ProjectOptions;
 pub use roles::{
     Commands, ContainerUser, Containers, OWN_HOME, Others, Principal, Role, RoleOptions,
@@ -87,6 +89,8 @@ pub struct DaemonOptions {
     pub device_nodes: DeviceNodes,
     pub listen: ListenOptions,
     pub limits: LimitOptions,
+    /// Rules of projects and users for submissions.
+    pub project_rules: ProjectRules,
     pub retention: RetentionPolicy,
     pub containers: ContainerOptions,
     /// The ClearML front end, if there is one.
@@ -117,6 +121,7 @@ impl Default for DaemonOptions {
             device_nodes: DeviceNodes::Open,
             listen: ListenOptions::default(),
             limits: LimitOptions::default(),
+            project_rules: ProjectRules::default(),
             retention: RetentionPolicy::default(),
             containers: ContainerOptions::default(),
             clearml: None,

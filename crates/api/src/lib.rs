@@ -16,6 +16,8 @@ pub mod openapi;
 mod proc;
 pub mod program;
 pub mod route;
+pub mod spelling;
 pub mod standalone;
 pub mod sync;
 pub mod v1;
+pub mod version;

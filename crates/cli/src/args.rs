@@ -87,7 +87,7 @@ fn given(matches: &clap::ArgMatches) -> Vec<String> {
 #[command(
     name = "divvy",
     bin_name = "divvy",
-    version,
+    version = divvy_api::version::program(),
     about = "Cut NVIDIA GPUs into safe fractions, on the fly, per job",
     subcommand_required = true,
     arg_required_else_help = true
@@ -662,6 +662,22 @@ pub struct Daemon {
     /// Never preempt a job over quota for a job within quota. Every job may then exceed its project's quota
     #[arg(long)]
     pub no_preemption: bool,
+    /// Refuse jobs without a project
+    ///
+    /// Refuse a job that names no project, or none that exists, unless its user has a default project
+    #[arg(long)]
+    pub require_project: bool,
+    /// Project of jobs that name none
+    ///
+    /// Project of jobs that name none: NAME for all users, USER=NAME or @GROUP=NAME for some. Repeatable
+    #[arg(long, value_name = "NAME")]
+    pub default_project: Vec<String>,
+    /// Most GPUs of each user, parts included
+    ///
+    /// Most GPUs that the jobs of a user hold together, parts included: N for all users, USER=N or @GROUP=N for some,
+    /// `none` for no limit. Repeatable. Further jobs of the user wait
+    #[arg(long, value_name = "N")]
+    pub max_gpus_per_user: Vec<String>,
     /// Most unended jobs per user [default: 100000]
     ///
     /// Refuse further jobs of a user with N jobs that have not ended, jobs of arrays included [default: 100000]

@@ -24,6 +24,7 @@ pub mod table;
 pub mod text;
 mod verbs;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::Path;
@@ -67,6 +68,8 @@ pub struct Backend {
     pub probe_driver: fn() -> ExitCode,
     /// Indices of this machine's GPUs, or of the simulated ones (`a100-80gb:3`).
     pub gpu_indices: fn(Option<&str>) -> Result<Vec<u32>, Error>,
+    /// Versions of the protocols between the parts of Divvy, by name.
+    pub protocols: fn() -> BTreeMap<String, u32>,
 }
 
 /// The whole command: parses the words (the first is the program's name), acts, and gives the exit code.
@@ -74,6 +77,9 @@ pub fn main(words: impl IntoIterator<Item = OsString>, backend: Backend) -> Exit
     let words: Vec<OsString> = words.into_iter().collect();
     if let Some(code) = complete::answer_shell(&words) {
         return code;
+    }
+    if asks_for_versions(&words) {
+        return versions(&(backend.protocols)());
     }
     let json = error_output::asks_for_json(&words);
     let cli = match args::parse(&words) {
@@ -100,6 +106,28 @@ pub fn main(words: impl IntoIterator<Item = OsString>, backend: Backend) -> Exit
         Err(Stop::Hangup) => ExitCode::SUCCESS,
         Err(Stop::Failed(error)) => error_output::report(&error, json),
     }
+}
+
+/// Whether the words are `--version -v`, in any order: the version with those of the protocols.
+fn asks_for_versions(words: &[OsString]) -> bool {
+    let words: Vec<&str> = words
+        .iter()
+        .skip(1)
+        .filter_map(|word| word.to_str())
+        .collect();
+    matches!(
+        words[..],
+        ["--version" | "-V", "-v" | "--verbose"] | ["-v" | "--verbose", "--version" | "-V"]
+    )
+}
+
+fn versions(protocols: &BTreeMap<String, u32>) -> ExitCode {
+    let mut text = format!("divvy {}\n", divvy_api::version::program());
+    for (name, version) in protocols {
+        text += &format!("{name} {version}\n");
+    }
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    ExitCode::SUCCESS
 }
 
 /// Help that was asked for goes to stdout; help in place of a missing verb goes to stderr and is a failure of usage.

@@ -3,11 +3,13 @@
 mod clearml;
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::str::FromStr;
 use std::time::Duration;
 
 use divvy_api::daemon::{
-    ContainerOptions, DaemonOptions, DeviceNodes, LimitOptions, ListenOptions, RetentionPolicy,
-    Source, parse_duration,
+    ContainerOptions, DaemonOptions, DeviceNodes, LimitOptions, ListenOptions, PerUser,
+    ProjectRules, RetentionPolicy, Source, parse_duration,
 };
 use divvy_api::v1::Container;
 use divvy_core::reconcile::BypassPolicy;
@@ -100,6 +102,11 @@ fn flags(args: &args::Daemon) -> Result<DaemonOptions> {
             log_size: size("--log-size", args.log_size.as_deref(), "a log")?
                 .unwrap_or(limits.log_size),
         },
+        project_rules: ProjectRules {
+            require_project: args.require_project,
+            default_project: per_user("--default-project", &args.default_project)?,
+            max_gpus: per_user("--max-gpus-per-user", &args.max_gpus_per_user)?,
+        },
         retention: RetentionPolicy {
             jobs_for: Duration::from_secs(seconds("--keep", &args.keep)?),
             max_jobs: args.keep_jobs,
@@ -116,6 +123,16 @@ fn flags(args: &args::Daemon) -> Result<DaemonOptions> {
         clearml,
         roles: None,
         projects: BTreeMap::new(),
+    })
+}
+
+/// Parses the words of a rule for users: `2`, `ana=4`, `@staff=8`.
+fn per_user<T: FromStr<Err: Display>>(flag: &str, words: &[String]) -> Result<PerUser<T>> {
+    PerUser::from_words(words).map_err(|error| {
+        usage(
+            format!("{flag}: {error}"),
+            "give one value for all users, and USER=VALUE or @GROUP=VALUE for exceptions",
+        )
     })
 }
 

@@ -22,7 +22,7 @@
 //! | `model` | the node as plain data: GPUs, requests, queues, jobs | `units`, `mig` |
 //! | [`reconcile`] | the driver's figures against the ledgers: bypasses | `units`, `model` |
 //! | `placement` | occupancy, fit, placement, backfill, pinned allocation | `units`, `mig`, `model` |
-//! | [`project`] | quotas, fair shares, preemption | `units`, `model`, `placement` |
+//! | [`project`] | quotas, fair shares, limits of users, preemption | `units`, `model`, `placement` |
 //! | `plan` | the planner | `units`, `mig`, `model`, `placement`, `project` |
 //! | [`resize`] | resizing, offloading and resuming of running jobs | `units`, `mig`, `model`, `placement`, `project` |
 //! | `explain` | reasons, suggestions, estimates | `units`, `mig`, `model`, `placement`, `project`, `plan`, `resize` |
@@ -63,4 +63,6 @@ pub use model::{
 pub use placement::pinned;
 pub use plan::{Preempt, Start, starts_now};
 pub use project::{Project, SchedulingClass};
-pub use units::{Bytes, Compute, ComputeMode, GpuUuid, Gpus, JobId, ProjectName, QueueName, Share};
+pub use units::{
+    Bytes, Compute, ComputeMode, GpuUuid, Gpus, JobId, ProjectName, QueueName, Share, UserName,
+};

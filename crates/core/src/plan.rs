@@ -6,6 +6,7 @@
 //!   the pass goes on for jobs that cannot delay it ([`backfill`](crate::placement::backfill)).
 //! - A job that could never fit, for example because a GPU was lost since, delays no other job.
 //! - A job that its project's quota or limit keeps waiting delays only jobs of its own project.
+//! - A job that its user's limit keeps waiting delays only jobs of that user.
 //! - A job within quota that does not fit can preempt jobs that are over quota ([`project`](crate::project)).
 //!
 //! The decision is data: identifiers, positions and figures. `explain` reads it afterwards and words the reasons.
@@ -93,9 +94,9 @@ pub(crate) enum Cause {
     WouldDelay(usize),
     /// The GPUs that it needs are gone. It delays no other job.
     NeverFits,
-    /// Its project's quota or limit is used up. It delays only jobs of its project.
+    /// Its user's limit, or its project's quota or limit, is used up. It delays only jobs of that user or project.
     Quota(Arc<QuotaExceeded>),
-    /// A job of its project waits for that.
+    /// A job of its user or project waits for that.
     BehindQuota(Arc<QuotaAhead>),
     /// It is within its project's quota, and preempts jobs that are over quota.
     Preempting(Arc<PendingPreemption>),

@@ -1,5 +1,5 @@
 //! Units and identifiers: one type for each quantity (memory, shares, GPUs) and each identity (GPU, job, queue,
-//! project).
+//! project, user).
 //!
 //! A unit holds an integer, and has one `FromStr` and one `Display` with `parse(display(x)) == x`. Floats are for
 //! drawing.
@@ -18,5 +18,5 @@ pub use bytes::{Bytes, BytesError};
 pub use compute::{Compute, ComputeMode, ComputeModeError};
 pub(crate) use decimal::Decimal;
 pub use gpus::{Gpus, GpusError};
-pub use ids::{GpuUuid, IdError, JobId, ProjectName, QueueName};
+pub use ids::{GpuUuid, IdError, JobId, ProjectName, QueueName, UserName};
 pub use share::{Share, ShareError, gpus};

@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         doctor: divvy_agent::doctor,
         probe_driver: divvy_agent::probe_driver,
         gpu_indices: divvy_agent::gpu_indices,
+        protocols: divvy_agent::protocols,
     };
     divvy_cli::main(std::env::args_os(), backend)
 }

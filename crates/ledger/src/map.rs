@@ -111,8 +111,9 @@ impl fmt::Display for OpenError {
             Self::NotALedger { path } => write!(f, "{} is not a Divvy ledger", path.display()),
             Self::OtherVersion { path, found } => write!(
                 f,
-                "{} has layout version {found}, but this program needs version {}",
+                "{} has layout version {found}, but divvy {} needs version {}",
                 path.display(),
+                env!("CARGO_PKG_VERSION"),
                 layout::VERSION
             ),
             Self::Unmatched {

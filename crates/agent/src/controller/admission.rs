@@ -9,3 +9,4 @@ pub(in crate::controller) mod on_behalf;
 pub(in crate::controller) mod projects;
 pub(in crate::controller) mod submit;
 pub(in crate::controller) mod text_budget;
+pub(in crate::controller) mod user_rules;

@@ -33,8 +33,13 @@ pub(super) fn handle(
         return Ok(());
     };
     match message {
-        Message::Submit { submit, by, reply } => {
-            let result = submit::submit(state, fx, io, *submit, &by)?;
+        Message::Submit {
+            submit,
+            by,
+            named,
+            reply,
+        } => {
+            let result = submit::submit(state, fx, io, *submit, &by, named.as_deref())?;
             match result {
                 SubmitOutcome::Job(id) => fx.replies.jobs.push(JobReply {
                     reply,

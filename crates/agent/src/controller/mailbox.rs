@@ -26,6 +26,7 @@ use crate::controller::reload::Reread;
 use crate::controller::request::{ArrayAct, Milestone, ProjectAct, Reply};
 use crate::gpu::mig::MigReport;
 use crate::gpu::sample::NodeSample;
+use crate::host::account::UserAccount;
 use crate::journal::retention::{PruneBatch, PruneDone};
 use crate::model::validate::budget::written;
 use crate::supervisor::watch::WatchEvent;
@@ -42,6 +43,8 @@ pub enum Message {
     Submit {
         submit: Box<Submit>,
         by: Box<Caller>,
+        /// The account of the user that the submission names, if the machine knows that user.
+        named: Option<Box<UserAccount>>,
         reply: Reply<Job>,
     },
     /// Stops all processes of a job, or resumes them.
@@ -377,7 +380,14 @@ mod tests {
                 role: crate::auth::Role::User,
                 can_see_all: false,
             });
-            Message::Submit { submit, by, reply }.places()
+            let named = None;
+            Message::Submit {
+                submit,
+                by,
+                named,
+                reply,
+            }
+            .places()
         };
         assert_eq!(submit(0), 1);
         assert_eq!(submit(2 << 20), 33);

@@ -6,6 +6,7 @@ pub(in crate::controller) mod exec_target;
 pub mod job_summary;
 pub mod metrics;
 pub(in crate::controller) mod mig_preview;
+pub mod protocols;
 pub mod queries;
 pub mod reference;
 pub mod summary;
@@ -15,6 +16,7 @@ pub mod why;
 use std::collections::{BTreeMap, BTreeSet};
 
 use divvy_api::v1::{self, Error, ErrorCode, ReasonCode};
+use divvy_api::version;
 use divvy_core::HeldElsewhere;
 use divvy_core::{Bytes, Grant, JobId, JobState, Wait};
 use divvy_ledger::Snapshot;
@@ -460,7 +462,8 @@ fn project_metrics(state: &State, fx: &Effects, io: &Io) -> DaemonStats {
 pub fn node(jobs: &Jobs, io: &Io) -> v1::Node {
     v1::Node {
         hostname: io.config.node.hostname.clone(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        version: version::program(),
+        protocols: protocols::protocols(),
         pid: std::process::id(),
         driver_version: io.config.node.driver_version.clone(),
         simulated: io

@@ -5,6 +5,7 @@
 
 pub mod active_set;
 pub mod disk;
+pub mod job_users;
 pub mod memory_op;
 pub mod mig;
 pub mod notifications;
@@ -22,6 +23,7 @@ use divvy_core::{GpuUuid, JobId, Project, Wait};
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::active_set::ActiveSet;
 use crate::controller::state::disk::DiskFull;
+use crate::controller::state::job_users::JobUsers;
 use crate::controller::state::mig::MigManager;
 use crate::controller::state::notifications::Notifications;
 use crate::controller::state::text_budget::TextBudget;
@@ -83,13 +85,16 @@ pub struct GpuState {
     pub accounts_only: HashSet<GpuUuid>,
 }
 
-/// The order of the queues, and the projects.
+/// The order of the queues, the projects, and the users of jobs.
 pub struct QueueState {
     /// With the order `fairness`, the queue that is next.
     pub cursor: usize,
     /// The job at the head of the last plan.
     pub head: Option<JobId>,
     pub projects: Vec<Project>,
+    /// Names that jobs had as their project, up to [`MOST_LABELS`](crate::controller::admission::user_rules::MOST_LABELS).
+    pub labels: BTreeSet<String>,
+    pub users: JobUsers,
     /// When a plan may change without an event.
     pub replan_at: Option<Instant>,
     /// Another daemon was about to take the GPUs that jobs were planned on; the next tick plans again.

@@ -108,7 +108,7 @@ fn run_all(limit: u64) -> Result<Selftest, Failure> {
         simulated: std::env::var("DIVVY_SIM")
             .ok()
             .filter(|sim| !sim.is_empty()),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        version: divvy_api::version::program(),
         at: now(),
         daemon: true,
         memory_limit_bytes: limit,

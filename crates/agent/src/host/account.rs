@@ -26,11 +26,12 @@ pub struct Group {
 }
 
 /// The user database does not answer: nothing is known of the user, which is not to be taken for "in no group".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cannot look up uid {uid} in the user database")]
-pub struct UserLookupError {
-    uid: u32,
-    source: Errno,
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UserLookupError {
+    #[error("cannot look up uid {uid} in the user database")]
+    Uid { uid: u32, source: Errno },
+    #[error("cannot look up the user {name:?} in the user database")]
+    Name { name: String, source: Errno },
 }
 
 impl UserAccount {
@@ -52,6 +53,19 @@ impl UserAccount {
         Ok(account)
     }
 
+    /// The user of this name, or `None` where the database knows none.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub fn by_name(name: &str) -> Result<Option<Self>, UserLookupError> {
+        let user = answered(User::from_name(name)).map_err(|source| UserLookupError::Name {
+            name: name.to_owned(),
+            source,
+        })?;
+        let lookup = |user: User| Self::lookup(user.uid.as_raw(), user.gid.as_raw());
+        user.map(lookup).transpose()
+    }
+
     /// Adds groups that it is in besides.
     ///
     /// # Errors
@@ -64,7 +78,7 @@ impl UserAccount {
             .collect();
         for gid in fresh {
             let entry = Entry::from_gid(Gid::from_raw(gid));
-            let entry = answered(entry).map_err(|source| UserLookupError {
+            let entry = answered(entry).map_err(|source| UserLookupError::Uid {
                 uid: self.uid,
                 source,
             })?;
@@ -91,7 +105,7 @@ pub fn groups(uid: u32, gid: u32) -> Result<Vec<u32>, UserLookupError> {
 }
 
 fn looked_up(uid: u32, gid: u32) -> Result<(Option<User>, Vec<u32>), UserLookupError> {
-    let failed = |source| UserLookupError { uid, source };
+    let failed = |source| UserLookupError::Uid { uid, source };
     let user = answered(User::from_uid(Uid::from_raw(uid))).map_err(failed)?;
     let Some(user) = user else {
         return Ok((None, vec![gid]));
@@ -120,6 +134,8 @@ mod tests {
         let root = UserAccount::lookup(0, 0).unwrap();
         assert_eq!(root.name, "root");
         assert!(root.groups.iter().any(|group| group.gid == 0));
+        assert_eq!(UserAccount::by_name("root"), Ok(Some(root)));
+        assert_eq!(UserAccount::by_name("no such user"), Ok(None));
         let nobody = UserAccount::lookup(3_999_999_999, 3_999_999_998).unwrap();
         assert_eq!(nobody.name, "3999999999");
         assert_eq!(nobody.groups.len(), 1);

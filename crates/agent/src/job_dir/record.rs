@@ -1,6 +1,7 @@
 //! The record of a job: an append-only file of lines, each a JSON object of one member, behind the line of the launch
 //! spec.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -8,6 +9,7 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use rustix::fs::{FallocateFlags, fallocate};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::{LaunchSpec, RECORD};
@@ -16,6 +18,10 @@ use crate::host::clock::{boot_ns, now};
 use crate::host::failpoint;
 use crate::host::process::Process;
 use crate::job_dir::injection::InjectedLimiter;
+
+/// Version of the record: its lines and the launch spec. A reader skips lines of a later version, and fields that it does
+/// not know.
+pub const RECORD_VERSION: u32 = 1;
 
 /// Less than a block of most file systems leaves no hole.
 const BLOCK: usize = 4096;
@@ -100,11 +106,22 @@ impl Record {
         let mut record = Self::default();
         for line in complete_lines(text).split(|byte| *byte == b'\n').skip(1) {
             if !line.is_empty() {
-                record.apply(serde_json::from_slice(line)?);
+                match serde_json::from_slice(line) {
+                    Ok(line) => record.apply(line),
+                    Err(_) if is_of_later_version(line) => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(record)
     }
+}
+
+/// Whether a line has another member than those of this version: a supervisor of a later version wrote it.
+fn is_of_later_version(line: &[u8]) -> bool {
+    const KNOWN: [&str; 6] = ["launch", "started", "limiter", "held", "container", "exit"];
+    let members = serde_json::from_slice::<BTreeMap<String, IgnoredAny>>(line);
+    members.is_ok_and(|members| members.keys().all(|name| !KNOWN.contains(&name.as_str())))
 }
 
 /// What is left of a spec that was forgotten: blanks, or a hole.
@@ -245,6 +262,24 @@ pub(super) fn blank_spec(record: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_of_a_later_version_are_skipped_and_broken_ones_are_not() {
+        let record = |line: &str| {
+            let text = format!(
+                "{{}}\n{line}\n{{\"exit\":{{\"exit_code\":3,\"at\":\"2026-01-02T03:04:05Z\"}}}}\n"
+            );
+            Record::parse(text.as_bytes())
+        };
+        let later = record("{\"checkpoint\":{\"bytes\":7}}").unwrap();
+        assert_eq!(
+            later.exit.unwrap().outcome,
+            RunOutcome::Exited { exit_code: 3 }
+        );
+        for broken in ["{\"launch\":7}", "{\"launch\"", "7"] {
+            assert!(record(broken).is_err(), "{broken}");
+        }
+    }
 
     #[test]
     fn an_exit_record_has_one_field_for_how_it_ended() {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! copies/state-20260102T030405Z.db      the newest three; complete, since each is renamed into place
+//! copies/state-20260102T030405Z-v17.db  from before the last migration, with the schema that it had
 //! state.db.before-20260102T030405Z      what a restore replaced, with its -wal and -shm
 //! ```
 //! A restored journal is older than the world. Recovery ([`crate::journal::recover`]) takes what has happened since
@@ -105,6 +106,28 @@ impl Backups {
     /// # Errors
     /// Then the copies that there were are still there.
     pub fn write(&self, at: Timestamp) -> Result<(PathBuf, Contents), BackupError> {
+        let written = self.write_as(&format!("state-{}.db", stamp(at)))?;
+        let all = self.list();
+        for (_, old) in &all[..all.len().saturating_sub(KEPT)] {
+            remove(old)?;
+        }
+        Ok(written)
+    }
+
+    /// Writes a copy of a journal that a migration from this schema follows, and removes the copies from before earlier
+    /// migrations.
+    fn write_before_migration(&self, from: u32, at: Timestamp) -> Result<PathBuf, BackupError> {
+        let (path, _) = self.write_as(&format!("state-{}-v{from}.db", stamp(at)))?;
+        for old in self.before_migrations() {
+            if old != path {
+                remove(&old)?;
+            }
+        }
+        Ok(path)
+    }
+
+    /// Writes a copy under this name, and checks it.
+    fn write_as(&self, name: &str) -> Result<(PathBuf, Contents), BackupError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| BackupError::Io { path, source }
@@ -123,16 +146,12 @@ impl Backups {
             // The next copy would remove it as well.
             let _ = fs::remove_file(&new);
         })?;
-        let path = self.folder.join(format!("state-{}.db", stamp(at)));
+        let path = self.folder.join(name);
         let keep = || {
             fs::rename(&new, &path)?;
             File::open(&self.folder)?.sync_all()
         };
         keep().map_err(failed(&path))?;
-        let all = self.list();
-        for (_, old) in &all[..all.len().saturating_sub(KEPT)] {
-            fs::remove_file(old).map_err(failed(old))?;
-        }
         Ok((path, contents))
     }
 
@@ -171,8 +190,59 @@ impl Backups {
         all
     }
 
+    /// The copies from before migrations; usually one.
+    fn before_migrations(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let is_copy = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            let name = name.and_then(|name| name.strip_prefix("state-")?.strip_suffix(".db"));
+            name.is_some_and(|name| name.contains("-v"))
+        };
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_copy).collect();
+        paths.sort();
+        paths
+    }
+
+    /// The newest copy that this divvy can read.
     pub fn newest(&self) -> Option<PathBuf> {
-        self.list().pop().map(|(_, path)| path)
+        let daily = self.list().into_iter().map(|(_, path)| path);
+        let mut all: Vec<PathBuf> = daily.chain(self.before_migrations()).collect();
+        // The names begin with the time.
+        all.sort();
+        let is_readable = |path: &PathBuf| {
+            journal::schema_of(path).is_some_and(|found| found <= journal::schema())
+        };
+        all.into_iter().rev().find(is_readable)
+    }
+}
+
+fn remove(copy: &Path) -> Result<(), BackupError> {
+    fs::remove_file(copy).map_err(|source| BackupError::Io {
+        path: copy.to_owned(),
+        source,
+    })
+}
+
+/// Writes a copy of the journal if this divvy is about to migrate it. A daemon without room for the copy serves all the
+/// same: its jobs matter more than the way back to the earlier version.
+pub fn before_migration(home: &Home) {
+    let path = home.database();
+    let found = journal::schema_of(&path).filter(|found| (1..journal::schema()).contains(found));
+    let Some(from) = found else { return };
+    let to = journal::schema();
+    match Backups::of(home).write_before_migration(from, now()) {
+        Ok(copy) => tracing::info!(
+            from,
+            to,
+            copy = %copy.display(),
+            "migrating the journal; the copy is for a return to the earlier version"
+        ),
+        Err(error) => tracing::warn!(
+            from,
+            to,
+            error = error_chain(&error),
+            "migrating the journal without a copy: a return to the earlier version needs an older one"
+        ),
     }
 }
 
@@ -265,14 +335,21 @@ fn to_journal_file(path: &Path, contents: Contents, aside: Option<PathBuf>) -> J
 }
 
 /// The error of a journal that a daemon cannot use. It names the file, the cause and the command that helps.
-pub fn unusable(home: &Home, error: &StoreError) -> Error {
+pub fn unusable(home: &Home, cause: &StoreError) -> Error {
     let path = home.database();
     let why = format!(
         "cannot use the journal {}: {}",
         path.display(),
-        error_chain(error)
+        error_chain(cause)
     );
     let error = Error::new(ErrorCode::Internal, why);
+    if let StoreError::Newer { .. } = cause {
+        let back = restore_command(home).map(|command| {
+            format!("; or go back to the newest copy that this divvy reads: {command}")
+        });
+        let back = back.unwrap_or_default();
+        return error.hint(format!("start the newer divvy again{back}"));
+    }
     error.hint(restore_command(home).unwrap_or_else(|| {
         format!(
             "it has no copy; run `mv {0} {0}.damaged`, and the daemon recovers running jobs from their records",
@@ -331,6 +408,60 @@ mod tests {
         // The clock was set back.
         copies.back_up_if_due(at(10)).unwrap();
         assert_eq!(times().len(), 3);
+    }
+
+    #[test]
+    fn a_copy_from_before_a_migration_stays_until_the_next_migration_and_is_the_way_back() {
+        let (_root, home, store) = home();
+        store.insert(&new(None)).unwrap();
+        drop(store);
+        let set = |version: u32| {
+            let db = rusqlite::Connection::open(home.database()).unwrap();
+            db.pragma_update(None, "user_version", version).unwrap();
+        };
+        let known = journal::schema();
+        before_migration(&home);
+        let copies = Backups::of(&home);
+        assert!(copies.before_migrations().is_empty());
+        set(known - 2);
+        before_migration(&home);
+        let [first] = &copies.before_migrations()[..] else {
+            panic!("one copy: {:?}", copies.before_migrations())
+        };
+        assert!(
+            first
+                .to_string_lossy()
+                .ends_with(&format!("-v{}.db", known - 2))
+        );
+        for day in 1..6 {
+            copies.back_up_if_due(at(day * 24)).unwrap();
+        }
+        assert!(first.exists() && copies.list().len() == KEPT);
+        set(known - 1);
+        before_migration(&home);
+        let [second] = &copies.before_migrations()[..] else {
+            panic!("one copy: {:?}", copies.before_migrations())
+        };
+        assert!(
+            second
+                .to_string_lossy()
+                .ends_with(&format!("-v{}.db", known - 1))
+        );
+
+        // To a divvy of an earlier schema, this journal is one of a newer divvy.
+        set(known + 1);
+        let error = Store::open(&home.database()).unwrap_err();
+        let told = unusable(&home, &error);
+        let (ours, later) = (divvy_api::version::program(), known + 1);
+        assert!(told.message.contains(&format!(
+            "journal {}: a newer divvy ({ours}) wrote it with schema {later}; this divvy is {ours}",
+            home.database().display()
+        )));
+        let hint = told.hint.unwrap();
+        let command = format!("divvy admin journal restore {}", second.display());
+        assert!(hint.contains(&command), "{hint}");
+        restore(&home, second).unwrap();
+        assert_eq!(journal::schema_of(&home.database()), Some(known - 1));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 use rusqlite::{Connection, OpenFlags};
 
 use super::events::reader;
-use super::{MIGRATIONS, StoreError, sql};
+use super::{StoreError, newer, schema, sql};
 
 /// What a journal has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,14 +56,8 @@ pub fn check(path: &Path) -> Result<Contents, StoreError> {
     let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(open)?;
     let ask = |query: &str| db.query_row(query, [], |row| row.get::<_, u64>(0));
     let found = ask("PRAGMA user_version").map_err(open)?;
-    let known = MIGRATIONS.len() as u64;
-    if found > known {
-        let (found, known) = (u32::try_from(found).unwrap_or(u32::MAX), MIGRATIONS.len());
-        return Err(StoreError::Newer {
-            path: path.to_owned(),
-            found,
-            known: u32::try_from(known).unwrap_or(u32::MAX),
-        });
+    if found > schema().into() {
+        return Err(newer(&db, u32::try_from(found).unwrap_or(u32::MAX)));
     }
     let verdict: String = db
         .query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))

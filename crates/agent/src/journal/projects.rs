@@ -1,5 +1,7 @@
 //! Projects in the journal, as the administrator defined them.
 
+use std::collections::BTreeSet;
+
 use divvy_core::project::{Limit, Quota};
 use divvy_core::{Bytes, Gpus, Project};
 use rusqlite::types::Type;
@@ -18,6 +20,17 @@ impl Store {
             query.query_map([], project)?.collect()
         };
         read().map_err(sql("read projects"))
+    }
+
+    /// Names that jobs have as their project, so many at most.
+    pub fn labels(&self, most: usize) -> Result<BTreeSet<String>, StoreError> {
+        let read = || -> rusqlite::Result<BTreeSet<String>> {
+            let mut query = self
+                .db
+                .prepare("SELECT DISTINCT project FROM job WHERE project IS NOT NULL LIMIT ?1")?;
+            query.query_map([most], |row| row.get(0))?.collect()
+        };
+        read().map_err(sql("read the names of projects"))
     }
 
     /// Stores a project in place of the one of its name.

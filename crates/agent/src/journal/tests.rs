@@ -312,7 +312,8 @@ fn a_file_of_a_newer_divvy_is_left_alone() {
         matches!(error, StoreError::Newer { found: 99, .. }),
         "{error}"
     );
-    assert!(error.to_string().contains("newer"), "{error}");
+    let named = format!("a newer divvy ({}) wrote", divvy_api::version::program());
+    assert!(error.to_string().contains(&named), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
 

@@ -43,7 +43,7 @@ pub struct Job {
 }
 
 /// The user that submitted a job, from the socket's peer credentials: the job's owner, and the user of its program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Credentials {
     pub uid: u32,
     pub gid: u32,
@@ -164,9 +164,13 @@ impl Job {
         self.apply_event(Event::Placed(grants));
     }
 
-    /// The account that the job runs on.
+    /// The project and the user that the job counts for, and its rank. A claim counts for no user: another scheduler
+    /// allocated it.
     pub fn owner(&self) -> SchedulingClass {
-        self.spec.policy.owner(self.spec.project.as_deref())
+        SchedulingClass {
+            user: (self.claim().is_none()).then(|| self.spec.user.as_str().into()),
+            ..self.spec.policy.owner(self.spec.project.as_deref())
+        }
     }
 
     /// What decides its place in its queue besides its priority and its age.

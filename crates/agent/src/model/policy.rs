@@ -261,6 +261,7 @@ impl JobPolicy {
             project: project.and_then(|name| name.parse::<ProjectName>().ok()),
             priority: self.priority,
             preemptible: self.preemptible,
+            user: None,
         }
     }
 }

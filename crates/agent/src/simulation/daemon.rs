@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use divvy_api::daemon::Configured;
+use divvy_api::daemon::{Configured, ProjectRules};
 use divvy_api::home::Home;
 use divvy_api::v1::Event;
 use divvy_core::reconcile::BypassPolicy;
@@ -222,11 +222,13 @@ pub struct Daemon {
 }
 
 /// How the daemon is started, which a run decides once.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct DaemonOptions {
     pub order: Order,
     pub backfill: bool,
     pub preemption: Preemption,
+    /// Limits of GPUs of users.
+    pub project_rules: ProjectRules,
     /// In the end its jobs are cancelled.
     pub cancels: bool,
 }
@@ -269,6 +271,7 @@ fn config(home: &Home, manner: DaemonOptions) -> Config {
             max_texts: crate::config::DEFAULT_MAX_TEXT_BYTES,
             max_log_bytes: None,
         },
+        project_rules: manner.project_rules,
         grace: Duration::from_secs(2),
         idle: None,
         retention: Live::new(crate::RetentionPolicy::default()),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use divvy_api::daemon::UserKey;
 use divvy_api::v1::ClaimDevice;
 use divvy_core::job::Outcome;
 use divvy_core::{Bytes, JobId, JobState, Share};
@@ -38,6 +39,7 @@ impl Run {
         self.claims_hold_what_was_asked(&living)?;
         self.ends_are_final(&living)?;
         self.no_job_starts_early(&living)?;
+        self.users_keep_to_their_limits(&living)?;
         if self.steps.is_multiple_of(8) {
             self.the_journal_says_what_is_remembered()?;
             self.the_journal_knows_the_instances()?;
@@ -86,6 +88,37 @@ impl Run {
                 return Err(format!(
                     "job {id} has {bytes} bytes of GPU {gpu} as {who:?}, and was granted {}",
                     granted.get()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// By the rules of the run, in thousandths of GPUs. Claims count for no user.
+    fn users_keep_to_their_limits(&mut self, living: &BTreeMap<JobId, Job>) -> Result<(), String> {
+        let mut used: BTreeMap<&str, u64> = BTreeMap::new();
+        for job in living.values().filter(|job| job.claim().is_none()) {
+            let holds = job.held().filter(|held| held.resuming_since.is_none());
+            let grants = holds.into_iter().flat_map(|held| held.grants);
+            let shares = grants.map(|grant| u64::from(grant.share.thousandths()));
+            *used.entry(job.spec.user.as_str()).or_default() += shares.sum::<u64>();
+        }
+        for (name, used) in used {
+            let user = UserKey {
+                name,
+                uid: None,
+                groups: Vec::new(),
+            };
+            let limit = self.manner.project_rules.max_gpus.largest(&user);
+            let most = limit.and_then(|limit| limit.gpus());
+            if most.is_some_and(|most| used == most.thousandths())
+                && self.at_limit.insert(name.to_owned())
+            {
+                with(|world| world.trace(|| format!("  {name} holds all that the limit allows")));
+            }
+            if let Some(most) = most.filter(|most| used > most.thousandths()) {
+                return Err(format!(
+                    "{name} holds {used} thousandths of GPUs, and the limit is {most} GPUs"
                 ));
             }
         }

@@ -65,7 +65,7 @@ enum Asked {
 pub struct Run {
     folder: TempDir,
     pub home: Home,
-    manner: DaemonOptions,
+    pub manner: DaemonOptions,
     pub daemon: Option<Daemon>,
     pub inbox: Vec<Message>,
     pending: Vec<Pending>,
@@ -99,6 +99,8 @@ pub struct Run {
     pub steps: u64,
     /// The daemon said so last.
     disk_is_full: bool,
+    /// Users who have held as much as their limit allows.
+    pub at_limit: BTreeSet<String>,
 }
 
 impl Run {
@@ -159,6 +161,7 @@ impl Run {
                 .one(&[Preemption::On, Preemption::Off])
                 .unwrap_or_default(),
             cancels: dice.once_in(2),
+            project_rules: workload::rules_of_users(&mut dice),
         };
         let mut run = Self {
             folder,
@@ -184,6 +187,7 @@ impl Run {
             arrays: Arrays::default(),
             steps: 0,
             disk_is_full: false,
+            at_limit: BTreeSet::new(),
         };
         for name in ["red", "blue"] {
             let change = ProjectChange {
@@ -413,7 +417,7 @@ impl Run {
             with(|world| world.takes_what_is_recorded(&records));
         }
         daemon::appears();
-        let (home, manner) = (self.home.clone(), self.manner);
+        let (home, manner) = (self.home.clone(), self.manner.clone());
         match daemon::call(|| Daemon::start(&home, manner)) {
             Call::Done(Some((daemon, before))) => {
                 if before != self.committed {
@@ -719,6 +723,7 @@ impl Run {
         self.inbox.push(Message::Submit {
             submit: Box::new(submit),
             by: Box::new(accounts::caller(who)),
+            named: None,
             reply,
         });
         self.pending.push(Pending {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use divvy_api::daemon::{PerUser, ProjectRules};
 use divvy_api::v1::{
     self, Amount, Container, Idle, IdleAction, Isolation, JobChange, Runner, Submit,
 };
@@ -20,6 +21,25 @@ pub struct Workload {
     pub to_confirm: bool,
     /// Under which rule about doing nothing it is, in seconds.
     pub rule: Option<u64>,
+}
+
+/// In some of the runs a limit of GPUs for each user: smaller than what one job may ask for, and larger.
+pub fn rules_of_users(dice: &mut Rng) -> ProjectRules {
+    let limits: [&[&str]; 8] = [
+        &[],
+        &[],
+        &[],
+        &[],
+        &[],
+        &["1.5"],
+        &["2"],
+        &["1", "lee=2.25"],
+    ];
+    let words = dice.one(&limits).unwrap_or_default();
+    ProjectRules {
+        max_gpus: PerUser::from_words(words).expect("limits"),
+        ..ProjectRules::default()
+    }
 }
 
 /// Gives the submit an owner, with a secret that no other user may see.

@@ -133,6 +133,24 @@ pub const KEYS: &[Key] = &[
     key!("limits.max-jobs", ["max-jobs"], Reload, limits.max_jobs),
     key!("limits.max-texts", ["max-texts"], Reload, limits.max_texts),
     key!("limits.log-size", ["log-size"], Reload, limits.log_size),
+    key!(
+        "project-rules.require-project",
+        ["require-project"],
+        Reload,
+        project_rules.require_project
+    ),
+    key!(
+        "project-rules.default-project",
+        ["default-project"],
+        Reload,
+        project_rules.default_project
+    ),
+    key!(
+        "project-rules.max-gpus",
+        ["max-gpus-per-user"],
+        Reload,
+        project_rules.max_gpus
+    ),
     key!("retention.jobs-for", ["keep"], Reload, retention.jobs_for),
     key!(
         "retention.max-jobs",
@@ -237,8 +255,9 @@ mod tests {
 
     use super::*;
     use crate::daemon::{
-        ClearMlOptions, Commands, ContainerOptions, DeviceNodes, LimitOptions, ListenOptions,
-        Others, ProjectOptions, RetentionPolicy, Role, RoleOptions,
+        ClearMlOptions, Commands, ContainerOptions, Containers, DeviceNodes, LimitOptions,
+        ListenOptions, Others, PerUser, ProjectOptions, ProjectRules, RetentionPolicy, Role,
+        RoleOptions,
     };
     use crate::v1::{Container, Idle, IdleAction};
 
@@ -272,6 +291,11 @@ mod tests {
                 max_texts: None,
                 log_size: None,
             },
+            project_rules: ProjectRules {
+                require_project: true,
+                default_project: PerUser::from_words(&["lab"]).unwrap(),
+                max_gpus: PerUser::from_words(&["2"]).unwrap(),
+            },
             retention: RetentionPolicy {
                 jobs_for: Duration::from_secs(1),
                 max_jobs: 1,
@@ -284,6 +308,7 @@ mod tests {
                     image: "a".into(),
                     arguments: Vec::new(),
                     starter: None,
+                    as_submitter: false,
                 }),
                 deny_unlimited: false,
                 cdi_dir: Some("/c".into()),
@@ -314,7 +339,7 @@ mod tests {
                 viewer: Vec::new(),
                 others: Others::None,
                 commands: Commands::All,
-                containers: Role::User,
+                containers: Containers::Any(Role::User),
             }),
             projects: [(
                 "p".parse().unwrap(),

@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 
 use divvy_core::mig::MigProfile;
+use divvy_core::project::QuotaRule;
 use divvy_core::reconcile::BypassKind;
 use divvy_core::{
     Amount as CoreAmount, Bytes, Isolation as CoreIsolation, Mode, Reason, Share, job::Outcome,
@@ -156,8 +157,14 @@ impl From<&Reason> for ReasonCode {
             Reason::Behind(_) => Self::Behind,
             Reason::WouldDelay(_) => Self::Reserved,
             Reason::Never(_) => Self::Unsatisfiable,
-            Reason::Quota(_) => Self::Quota,
-            Reason::BehindQuota(_) => Self::BehindQuota,
+            Reason::Quota(exceeded) => match exceeded.rule {
+                QuotaRule::Limit(_) | QuotaRule::Quota(_) => Self::Quota,
+                QuotaRule::UserLimit(_) => Self::UserLimit,
+            },
+            Reason::BehindQuota(ahead) => match ahead.exceeded.rule {
+                QuotaRule::Limit(_) | QuotaRule::Quota(_) => Self::BehindQuota,
+                QuotaRule::UserLimit(_) => Self::BehindUserLimit,
+            },
             Reason::Preempting(_) => Self::Preempting,
         }
     }

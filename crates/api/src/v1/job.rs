@@ -287,6 +287,10 @@ pub enum ReasonCode {
     Quota,
     /// An earlier job of the same project waits for quota.
     BehindQuota,
+    /// The job's user has reached the limit of GPUs for each user.
+    UserLimit,
+    /// An earlier job of the same user waits for that limit.
+    BehindUserLimit,
     /// The job is within its project's quota, and other jobs are being preempted for it.
     Preempting,
     /// A job that it depends on has not ended.
@@ -302,13 +306,15 @@ pub enum ReasonCode {
 }
 
 impl ReasonCode {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Insufficient,
         Self::Behind,
         Self::Reserved,
         Self::Unsatisfiable,
         Self::Quota,
         Self::BehindQuota,
+        Self::UserLimit,
+        Self::BehindUserLimit,
         Self::Preempting,
         Self::Dependency,
         Self::ArrayLimit,
@@ -326,6 +332,8 @@ impl ReasonCode {
             Self::Unsatisfiable => "unsatisfiable",
             Self::Quota => "quota",
             Self::BehindQuota => "behind_quota",
+            Self::UserLimit => "user_limit",
+            Self::BehindUserLimit => "behind_user_limit",
             Self::Preempting => "preempting",
             Self::Dependency => "dependency",
             Self::ArrayLimit => "array_limit",
@@ -494,6 +502,9 @@ pub struct Job {
     /// User who holds the pending job. Absent for a job that is not held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<JobHold>,
+    /// In the answer to a submission: what the user may not have meant, such as an unknown name of a project.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// A hold on a pending job: its user and its time.

@@ -1,5 +1,7 @@
 //! The node and its daemon.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// Answer of `GET /v1/node`.
@@ -7,7 +9,11 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Node {
     pub hostname: String,
+    /// Version of the daemon, with the commit of the build where it is known: `0.1.0+1a2b3c4`.
     pub version: String,
+    /// Versions of the protocols between the parts of Divvy: `api`, `journal`, `ledger`, `record`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub protocols: BTreeMap<String, u32>,
     /// Process ID of the daemon.
     pub pid: u32,
     pub driver_version: String,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use divvy_api::client::Client;
 use divvy_api::program::{self, DEFAULT_PATH, LookupError};
+use divvy_api::spelling;
 use divvy_api::v1::{Error, ErrorCode, Submit};
 
 use crate::output;
@@ -14,9 +15,6 @@ use crate::start::{self, DaemonWanted};
 
 /// As much of a program's file as tells how the kernel starts it: `BINPRM_BUF_SIZE` of Linux.
 const BEGINNING: u64 = 256;
-
-/// Longest name that is compared with others: none in use comes near.
-const LONGEST_NAME: usize = 64;
 
 /// Letters of a name or path that a message repeats.
 const LONGEST_SHOWN: usize = 200;
@@ -238,7 +236,8 @@ impl SearchContext<'_> {
         let names = entries.flatten().map(|entry| entry.file_name());
         let names = names.filter_map(|name| name.into_string().ok());
         let is_there = |name: &String| program::find(name, Some(self.path), self.cwd).is_ok();
-        nearest(self.name, names.take(MOST_NAMES), is_there)
+        let near = spelling::nearest(self.name, names.take(MOST_NAMES));
+        near.into_iter().find(is_there)
     }
 
     /// The file of nearly this name in the same folder.
@@ -249,32 +248,9 @@ impl SearchContext<'_> {
         let names = names.filter_map(|entry| entry.file_name().into_string().ok());
         let path = |name: &str| format!("{folder}/{name}");
         let is_there = |name: &String| self.cwd.join(path(name)).is_file();
-        nearest(name, names, is_there).map(|name| path(&name))
+        let near = spelling::nearest(name, names).into_iter().find(is_there);
+        near.map(|name| path(&name))
     }
-}
-
-/// The name that a slip or two make this of, the likeliest first.
-fn nearest(
-    wanted: &str,
-    names: impl Iterator<Item = String>,
-    is_there: impl Fn(&String) -> bool,
-) -> Option<String> {
-    if wanted.len() > LONGEST_NAME {
-        return None;
-    }
-    let most = match wanted.chars().count() {
-        0..3 => 0,
-        3..6 => 1,
-        _ => 2,
-    };
-    let mut near: Vec<(usize, String)> = names
-        .filter(|name| name.len().abs_diff(wanted.len()) <= most)
-        .map(|name| (strsim::osa_distance(wanted, &name), name))
-        .filter(|(distance, _)| *distance <= most)
-        .collect();
-    near.sort_unstable();
-    near.dedup();
-    near.into_iter().map(|(_, name)| name).find(is_there)
 }
 
 /// A path below another, without `./` in it.

@@ -42,7 +42,7 @@ pub fn doctor(args: &args::Doctor, backend: Backend) -> Outcome {
 
 /// Whether a daemon serves this instance, and whether it is this program's. `is_installed`: where it is the system's and none serves.
 fn daemon(node: &Result<Node, Error>, is_installed: bool) -> Finding {
-    let ours = env!("CARGO_PKG_VERSION");
+    let ours = divvy_api::version::program();
     let finding = |status, found: String, means: &str, fix: &str| Finding {
         check: "daemon".to_owned(),
         status,
@@ -226,7 +226,7 @@ mod tests {
         };
         assert_eq!(daemon(&node("0.0.1"), false).status, FindingStatus::Warn);
         assert_eq!(
-            daemon(&node(env!("CARGO_PKG_VERSION")), false).status,
+            daemon(&node(&divvy_api::version::program()), false).status,
             FindingStatus::Ok
         );
         let none = Err(Error::new(ErrorCode::NoDaemon, "nobody answers"));

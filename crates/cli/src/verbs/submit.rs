@@ -10,7 +10,7 @@ use divvy_api::v1::{ErrorCode, Job, Runner, Submit};
 use super::{Outcome, files};
 use crate::args::Format;
 use crate::error_output::Result;
-use crate::output::{print, view};
+use crate::output::{print, say, view};
 use crate::start::DaemonWanted;
 use crate::{args, ask, container, render, start};
 
@@ -53,7 +53,10 @@ pub async fn submit(mut args: args::Submit) -> Outcome {
     match (form, &array) {
         (Some(Format::Name), _) => print(format!("{number}\n"))?,
         (Some(format), Some(array)) if !args.dry_run => {
-            let all = client.jobs_of(array).await?.jobs;
+            let mut all = client.jobs_of(array).await?.jobs;
+            if let Some(first) = all.first_mut() {
+                first.warnings.clone_from(&job.warnings);
+            }
             print(render::list(&all, format, view(), render::jobs)?)?;
         }
         (Some(format), _) => print(render::list(&[job], format, view(), render::jobs)?)?,
@@ -72,8 +75,8 @@ pub async fn submit(mut args: args::Submit) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Submits the job once, also when the daemon dies before it has answered. The job may then be in its journal or not;
-/// if it is, the same key makes a repeat answer with that job.
+/// Submits the job once, also when the daemon dies before it has answered, and prints the daemon's warnings. The job of
+/// a daemon that died may be in its journal or not; if it is, the same key makes a repeat answer with that job.
 pub(super) async fn once(
     client: &Client,
     mut submit: Submit,
@@ -81,13 +84,17 @@ pub(super) async fn once(
 ) -> Result<Job> {
     submit.idempotency_key.get_or_insert_with(fresh_key);
     start::agent(client, wanted).await?;
-    match client.submit(&submit).await {
+    let job = match client.submit(&submit).await {
         Err(error) if error.code == ErrorCode::NoDaemon => {
             start::agent(client, wanted).await?;
-            Ok(client.submit(&submit).await?)
+            client.submit(&submit).await?
         }
-        answer => Ok(answer?),
+        answer => answer?,
+    };
+    for warning in &job.warnings {
+        say(&format!("warning: {warning}"));
     }
+    Ok(job)
 }
 
 /// 128 random bits: the standard library seeds each of its hashers from the system's randomness.

@@ -9,15 +9,20 @@ use crate::units::{Gpus, JobId};
 
 impl fmt::Display for QuotaExceeded {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rule = match self.rule {
-            QuotaRule::Limit => "limit",
-            QuotaRule::Quota => "quota",
+        let by = match &self.rule {
+            QuotaRule::Limit(project) => {
+                write!(out, "{project}'s limit is ")?;
+                ""
+            }
+            QuotaRule::Quota(project) => {
+                write!(out, "{project}'s quota is ")?;
+                ", and only preemptible jobs may exceed it"
+            }
+            QuotaRule::UserLimit(user) => {
+                write!(out, "the limit of user {user} is ")?;
+                ""
+            }
         };
-        let by = match self.rule {
-            QuotaRule::Limit => "",
-            QuotaRule::Quota => ", and only preemptible jobs may exceed it",
-        };
-        write!(out, "{}'s {rule} is ", self.project)?;
         match self.resource {
             QuotaSum::Gpus { most, used, needs } => {
                 let s = if most == Gpus::whole(1) { "" } else { "s" };
@@ -35,7 +40,7 @@ impl fmt::Display for QuotaExceeded {
 
 impl fmt::Display for OutOfQuota {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(out)
+        self.exceeded.fmt(out)
     }
 }
 
@@ -44,12 +49,27 @@ impl std::error::Error for OutOfQuota {}
 impl OutOfQuota {
     /// What to do instead.
     pub fn hint(&self) -> String {
-        match self.0.rule {
-            QuotaRule::Limit => {
+        let nearest = self.nearest.as_ref().map(|nearest| {
+            let flag = nearest.amount.flag();
+            format!("the nearest request that fits is {flag}")
+        });
+        match (&self.exceeded.rule, nearest) {
+            (QuotaRule::Quota(_), None) => {
+                "--preemptible lets the job use quota that other projects leave".to_owned()
+            }
+            (QuotaRule::Quota(_), Some(nearest)) => {
+                format!("{nearest}; --preemptible lets the job use quota that other projects leave")
+            }
+            (QuotaRule::Limit(_), None) => {
                 "request less, or ask an administrator for more quota: divvy projects".to_owned()
             }
-            QuotaRule::Quota => {
-                "--preemptible lets the job use quota that other projects leave".to_owned()
+            (QuotaRule::Limit(_), Some(nearest)) => {
+                format!("{nearest}; administrators change limits: divvy projects")
+            }
+            (QuotaRule::UserLimit(_), nearest) => {
+                let nearest = nearest.map(|nearest| nearest + "; ").unwrap_or_default();
+                let change = "administrators change the limit with `max-gpus` in [project-rules]";
+                format!("{nearest}{change}")
             }
         }
     }
@@ -57,7 +77,11 @@ impl OutOfQuota {
 
 impl fmt::Display for QuotaAhead {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "#{} of the same project: {}", self.job, self.exceeded)
+        let same = match self.exceeded.rule {
+            QuotaRule::Limit(_) | QuotaRule::Quota(_) => "project",
+            QuotaRule::UserLimit(_) => "user",
+        };
+        write!(out, "#{} of the same {same}: {}", self.job, self.exceeded)
     }
 }
 

@@ -24,9 +24,9 @@ pub enum Reason {
     WouldDelay(Arc<JobAhead>),
     /// The GPUs that it needs are gone. It delays no other job.
     Never(Arc<NeverFits>),
-    /// Its project's quota or limit is used up. It delays only jobs of its project.
+    /// Its user's limit, or its project's quota or limit, is used up. It delays only jobs of that user or project.
     Quota(Arc<QuotaExceeded>),
-    /// A job of its project waits for that.
+    /// A job of its user or project waits for that.
     BehindQuota(Arc<QuotaAhead>),
     /// It is within its project's quota, and preempts jobs that are over quota.
     Preempting(Arc<PendingPreemption>),

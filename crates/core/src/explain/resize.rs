@@ -11,6 +11,7 @@ use crate::model::request::Amount;
 use crate::placement::fit::UnmetConstraint;
 use crate::placement::occupancy::{FreePart, NodeUsage};
 use crate::placement::pinned::{AllocationError, PinnedConstraint};
+use crate::project::QuotaRule;
 use crate::resize::resume::{GpuBlocked, ResumeBlocked};
 use crate::resize::{NoRoom, ResizeError};
 use crate::units::gpus;
@@ -158,7 +159,13 @@ fn count(gpus: u32) -> String {
 impl fmt::Display for ResumeBlocked {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Quota(exceeded) => write!(out, "its project: {exceeded}"),
+            Self::Quota(exceeded) => {
+                let whose = match exceeded.rule {
+                    QuotaRule::Limit(_) | QuotaRule::Quota(_) => "project",
+                    QuotaRule::UserLimit(_) => "user",
+                };
+                write!(out, "its {whose}: {exceeded}")
+            }
             Self::Room(full) => {
                 let words: Vec<String> = full.iter().map(GpuBlocked::to_string).collect();
                 out.write_str(&words.join("; "))

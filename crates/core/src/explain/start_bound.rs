@@ -15,7 +15,8 @@
 //! How many GPUs the others can fill: a GPU is full for this job only from a certain share or memory on. So each other
 //! job fills at most its part of a GPU, and together they fill no more than the sum.
 //!
-//! With projects there is no bound: preemption stops jobs, and the order changes with every start.
+//! With projects there is no bound: preemption stops jobs, and the order changes with every start. Nor is there one
+//! where all jobs of a user together may exceed the user's limit: one of them may then start after later jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,6 +27,7 @@ use crate::placement::fit::{GrantSize, RequestShape, fit, size};
 use crate::placement::occupancy::{GpuUsage, NodeUsage};
 use crate::placement::{can_ever_place, place};
 use crate::plan::queue_order;
+use crate::project::can_delay;
 use crate::units::JobId;
 
 /// The search gives up after so many GPUs, over all jobs, moments and different requests, which bounds it to well below
@@ -51,7 +53,7 @@ pub struct JobBounds {
 /// In how many seconds a pending job starts at the latest, if no other job is submitted; 0 for a job that starts now,
 /// `None` where there is no bound or the search would take too long.
 pub fn latest_start(snapshot: &Snapshot, job: JobId, known: &JobBounds) -> Option<u64> {
-    if !snapshot.projects.is_empty() {
+    if !snapshot.projects.is_empty() || can_delay(snapshot) {
         return None;
     }
     let empty = NodeUsage::empty(&snapshot.gpus);

@@ -388,11 +388,11 @@ fn ends(
     let start_it = |jobs: &BTreeSet<JobId>| starts(&without(snapshot, jobs));
     let mut held: Vec<JobId> = snapshot.held.iter().map(|held| held.job).collect();
     held.sort_unstable();
-    // Without projects only the held parts matter, so equal holders are tried once.
+    // Without projects and limits of users only the held parts matter, so equal holders are tried once.
     let mut tried: BTreeMap<Vec<HeldPart>, bool> = BTreeMap::new();
     let mut is_enough = |held: &AllocatedJob| {
         let starts = || start_it(&BTreeSet::from([held.job]));
-        match snapshot.projects.is_empty() {
+        match snapshot.projects.is_empty() && snapshot.user_limits.is_empty() {
             true => *tried.entry(parts(held)).or_insert_with(starts),
             false => starts(),
         }

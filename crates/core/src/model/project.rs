@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use serde::{Deserialize, Serialize};
 
 use crate::model::slice::Grant;
-use crate::units::{Bytes, Gpus, JobId, ProjectName};
+use crate::units::{Bytes, Gpus, JobId, ProjectName, UserName};
 
 /// A group of users, and the amount of GPU that they may use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,7 +121,7 @@ impl From<Quota> for Limit {
     }
 }
 
-/// The project of a job, and its rank among the jobs of that project.
+/// The project and the user of a job, and its rank among the jobs of that project.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SchedulingClass {
     /// `None`: outside all projects.
@@ -134,6 +134,9 @@ pub struct SchedulingClass {
     /// projects leave.
     #[serde(default)]
     pub preemptible: bool,
+    /// The user whose limit the job counts for. `None`: another scheduler allocated it, so no limit of a user applies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
 }
 
 impl SchedulingClass {

@@ -1,5 +1,7 @@
 //! The snapshot: everything that a plan depends on, at one moment, as plain data.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::model::gpu::Gpu;
@@ -8,7 +10,7 @@ use crate::model::project::{Project, SchedulingClass};
 use crate::model::queue::{Order, QueueSpec};
 use crate::model::request::Request;
 use crate::model::slice::Grant;
-use crate::units::{JobId, QueueName};
+use crate::units::{Gpus, JobId, QueueName, UserName};
 
 /// The node at one moment: GPUs, holders, pending jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +35,9 @@ pub struct Snapshot {
     pub projects: Vec<Project>,
     #[serde(default)]
     pub preemption: Preemption,
+    /// The most GPUs that the jobs of each of these users hold together; other users have no limit.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub user_limits: BTreeMap<UserName, Gpus>,
 }
 
 /// Whether jobs that are over quota are stopped for jobs that are within theirs.

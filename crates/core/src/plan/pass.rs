@@ -11,10 +11,10 @@ use crate::placement::backfill::delays_reserved;
 use crate::placement::occupancy::{Assignment, GpuUsage, NodeUsage};
 use crate::placement::{Offer, can_ever_place, place};
 use crate::project::{
-    PendingPreemption, QueuePosition, QuotaAhead, QuotaLedger, QuotaRule, Resources, Victims,
-    delays_same_project, find_victims,
+    PendingPreemption, QueuePosition, QuotaAhead, QuotaLedger, QuotaRequest, QuotaRule, Resources,
+    UserLedger, Victims, delays_same_project, find_victims, of_offers, place_within, quota_cost,
 };
-use crate::units::{JobId, QueueName};
+use crate::units::{JobId, QueueName, UserName};
 
 /// Backfill ends after so many different requests that do not fit, which bounds the time of a plan.
 const DEEPEST_BACKFILL: usize = 64;
@@ -32,21 +32,28 @@ pub(super) struct Pass<'a> {
     empty: NodeUsage<'a>,
     /// `None` without projects.
     quota: Option<QuotaLedger<'a>>,
+    /// `None` where no user has a limit.
+    users: Option<UserLedger<'a>>,
     backfill: bool,
     /// The jobs that did not fit, one for each different request; the first of them is the head.
     ahead: Vec<(&'a PendingJob, UnplacedJob)>,
     /// The first job of each kind that its project's quota or limit keeps waiting.
-    blocked_by_quota: BTreeMap<Kind, Arc<QuotaAhead>>,
+    blocked_by_quota: BTreeMap<ProjectKind, Arc<QuotaAhead>>,
+    /// The first job of each user that the user's limit keeps waiting.
+    blocked_by_user_limit: BTreeMap<&'a UserName, Arc<QuotaAhead>>,
     /// Why the next job of this kind with this request waits. A pass releases no GPU, so the cause stays true.
-    known_causes: BTreeMap<(Kind, &'a Request), Cause>,
+    known_causes: BTreeMap<(Kind<'a>, &'a Request), Cause>,
     preempts: Vec<Preempt>,
     again_in_s: Option<u64>,
     /// GPUs looked at.
     looks: Cell<usize>,
 }
 
-/// Jobs that the same rules bind: the index of their project, and whether they are preemptible.
-type Kind = (usize, bool);
+/// Jobs that the same rules of projects bind: the index of their project, and whether they are preemptible.
+type ProjectKind = (usize, bool);
+
+/// Jobs that the same rules bind; the user only where the user has a limit.
+type Kind<'a> = (ProjectKind, Option<&'a UserName>);
 
 /// The first of the jobs ahead.
 const HEAD: usize = 0;
@@ -61,10 +68,12 @@ impl<'a> Pass<'a> {
             started: Vec::new(),
             node: NodeUsage::of(snapshot),
             quota: QuotaLedger::of(snapshot, &empty),
+            users: UserLedger::of(snapshot),
             empty,
             backfill: snapshot.backfill,
             ahead: Vec::new(),
             blocked_by_quota: BTreeMap::new(),
+            blocked_by_user_limit: BTreeMap::new(),
             known_causes: BTreeMap::new(),
             preempts: Vec::new(),
             again_in_s: None,
@@ -112,13 +121,18 @@ impl<'a> Pass<'a> {
             .quota
             .as_ref()
             .map_or(0, |ledger| ledger.project_index(owner));
-        let kind = (project, owner.preemptible);
+        let users = self.users.as_ref();
+        let user = users.and_then(|users| users.limited_user(owner));
+        let kind = ((project, owner.preemptible), user);
         if let Some(cause) = self.known_causes.get(&(kind, request)) {
             return Err(cause.clone());
         }
         if !can_ever_place(&self.empty, request) {
             self.known_causes.insert((kind, request), Cause::NeverFits);
             return Err(Cause::NeverFits);
+        }
+        if let Some(cause) = self.user_limit_block(kind, waiting) {
+            return Err(cause);
         }
         if let Some(cause) = self.quota_block(kind, waiting, at) {
             return Err(cause);
@@ -133,6 +147,9 @@ impl<'a> Pass<'a> {
         if let Some(offers) = self.place_without_delaying(&self.ahead, waiting) {
             let assignment = self.node.assign(*job, queue, &offers);
             self.starts += 1;
+            if let Some(users) = &mut self.users {
+                users.add(owner, Resources::of(&assignment.grants).gpus);
+            }
             if let Some(ledger) = &mut self.quota {
                 ledger.add_starting(*job, owner, Resources::of(&assignment.grants));
                 self.started.push(AllocatedJob {
@@ -169,10 +186,38 @@ impl<'a> Pass<'a> {
         self.ahead.len() - 1
     }
 
+    /// The limit of its user that keeps a job from starting, whether or not there is room.
+    fn user_limit_block(&mut self, kind: Kind<'a>, waiting: &'a PendingJob) -> Option<Cause> {
+        let user = kind.1?;
+        let PendingJob {
+            job,
+            request,
+            owner,
+            ..
+        } = waiting;
+        let users = self.users.as_ref()?;
+        let need = quota_cost(&self.empty, request).gpus;
+        if let Some(never) = users.never(owner, need) {
+            let cause = Cause::Quota(Arc::new(never));
+            self.known_causes.insert((kind, request), cause.clone());
+            return Some(cause);
+        }
+        if let Some(ahead) = self.blocked_by_user_limit.get(user) {
+            return Some(Cause::BehindQuota(Arc::clone(ahead)));
+        }
+        let exceeded = Arc::new(users.exceeded(owner, need)?);
+        let ahead = QuotaAhead {
+            job: *job,
+            exceeded: Arc::clone(&exceeded),
+        };
+        self.blocked_by_user_limit.insert(user, Arc::new(ahead));
+        Some(Cause::Quota(exceeded))
+    }
+
     /// The quota or limit of its project that keeps a job from starting, whether or not there is room.
     fn quota_block(
         &mut self,
-        kind: Kind,
+        kind: Kind<'a>,
         waiting: &'a PendingJob,
         at: QueuePosition,
     ) -> Option<Cause> {
@@ -189,7 +234,8 @@ impl<'a> Pass<'a> {
             self.known_causes.insert((kind, request), cause.clone());
             return Some(cause);
         }
-        if let Some(ahead) = self.blocked_by_quota.get(&kind) {
+        let project_kind = kind.0;
+        if let Some(ahead) = self.blocked_by_quota.get(&project_kind) {
             return Some(Cause::BehindQuota(Arc::clone(ahead)));
         }
         let exceeded = Arc::new(ledger.quota_exceeded(&ledger.quota_request(waiting))?);
@@ -198,20 +244,20 @@ impl<'a> Pass<'a> {
             exceeded: Arc::clone(&exceeded),
         });
         // It may preempt jobs of its own project.
-        if exceeded.rule == QuotaRule::Limit
-            && let Some(preemption) = self.preempt_for(waiting)
-        {
+        let is_limit = matches!(exceeded.rule, QuotaRule::Limit(_));
+        if is_limit && let Some(preemption) = self.preempt_for(waiting) {
             self.push_ahead(waiting, at);
             return Some(Cause::Preempting(preemption));
         }
         // Preemptible jobs may go beyond the quota, and a job that waits for the quota preempts them. So a used-up
         // quota does not block preemptible jobs, and a used-up limit blocks both kinds.
-        if exceeded.rule == QuotaRule::Limit {
+        if is_limit {
+            let (project, preemptible) = project_kind;
             self.blocked_by_quota
-                .entry((kind.0, !kind.1))
+                .entry((project, !preemptible))
                 .or_insert_with(|| Arc::clone(&ahead));
         }
-        self.blocked_by_quota.insert(kind, ahead);
+        self.blocked_by_quota.insert(project_kind, ahead);
         Some(Cause::Quota(exceeded))
     }
 
@@ -221,7 +267,7 @@ impl<'a> Pass<'a> {
         if !self.may_preempt || !self.ahead.is_empty() {
             return None;
         }
-        let asking = ledger.quota_request(waiting);
+        let asking = self.quota_request(ledger, waiting);
         let found = find_victims(&self.node, ledger, &asking);
         if found == Victims::Nothing
             || !self.would_start_after_preemption(waiting.job, found.jobs())
@@ -278,20 +324,47 @@ impl<'a> Pass<'a> {
         if !fits(0) {
             return None;
         }
-        let stopper = match &self.quota {
+        let stopper = match (&self.quota, &self.users) {
             // Each job ahead only narrows the choice, so the first conflict is found by bisection.
-            None => {
+            (None, None) => {
                 let counts: Vec<usize> = (1..=self.ahead.len()).collect();
                 counts
                     .get(counts.partition_point(|first| fits(*first)))
                     .copied()
             }
-            Some(_) => (1..=self.ahead.len()).find(|first| !fits(*first)),
+            _ => (1..=self.ahead.len()).find(|first| !fits(*first)),
         };
         Some(stopper? - 1)
     }
 
-    /// Places the job where it delays none of these, within what its project may take beside them.
+    fn quota_request<'w>(
+        &self,
+        ledger: &QuotaLedger<'_>,
+        waiting: &'w PendingJob,
+    ) -> QuotaRequest<'w> {
+        let users = self.users.as_ref();
+        QuotaRequest {
+            user_remaining: users.and_then(|users| users.remaining(&waiting.owner)),
+            ..ledger.quota_request(waiting)
+        }
+    }
+
+    /// Whether the start of a job with these offers would delay a job ahead of the same user: both exceed the limit.
+    fn delays_same_user(&self, waiting: &PendingJob, offers: &[Offer], ahead: &PendingJob) -> bool {
+        let Some(users) = &self.users else {
+            return false;
+        };
+        let user = users.limited_user(&waiting.owner);
+        if user.is_none() || users.limited_user(&ahead.owner) != user {
+            return false;
+        }
+        let mut with = users.clone();
+        with.add(&waiting.owner, of_offers(offers).gpus);
+        let need = quota_cost(&self.empty, &ahead.request).gpus;
+        with.exceeded(&ahead.owner, need).is_some()
+    }
+
+    /// Places the job where it delays none of these, within what its project and its user may take beside them.
     fn place_without_delaying(
         &self,
         ahead: &[(&PendingJob, UnplacedJob)],
@@ -303,14 +376,23 @@ impl<'a> Pass<'a> {
         let spares = |usage: &GpuUsage<'_>, offer: &Offer| {
             !ahead().any(|ahead| delays_reserved(usage, offer, &ahead.request))
         };
-        match &self.quota {
-            None => place(&self.node, &waiting.request, spares),
-            Some(ledger) => {
-                let (asking, nobody) = (ledger.quota_request(waiting), BTreeSet::new());
+        let offers = match (&self.quota, &self.users) {
+            (None, None) => return place(&self.node, &waiting.request, spares),
+            (None, Some(users)) => {
+                let most = users.remaining(&waiting.owner);
+                place_within(&self.node, &waiting.request, most, spares)?
+            }
+            (Some(ledger), _) => {
+                let (asking, nobody) = (self.quota_request(ledger, waiting), BTreeSet::new());
                 let offers = ledger.place(&self.node, &asking, &nobody, spares)?;
                 let hinders = |ahead| delays_same_project(ledger, &asking, &offers, ahead);
-                (!ahead().any(hinders)).then_some(offers)
+                if ahead().any(hinders) {
+                    return None;
+                }
+                offers
             }
-        }
+        };
+        let hinders = |ahead| self.delays_same_user(waiting, &offers, ahead);
+        (!ahead().any(hinders)).then_some(offers)
     }
 }

@@ -4,6 +4,7 @@ use super::{Limit, Resources};
 use crate::model::request::{Amount, Request};
 use crate::placement::occupancy::{GpuUsage, NodeUsage};
 use crate::placement::{Offer, place};
+use crate::units::Gpus;
 
 /// What a job may take at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +59,22 @@ impl Allowance {
     }
 }
 
+/// The best GPUs for a request among those admitted, with at most so many GPUs in all.
+pub(crate) fn place_within(
+    node: &NodeUsage<'_>,
+    request: &Request,
+    most: Option<Gpus>,
+    admit: impl Fn(&GpuUsage<'_>, &Offer) -> bool,
+) -> Option<Vec<Offer>> {
+    let limit = Limit {
+        gpus: most,
+        memory: None,
+    };
+    Allowance(limit).place(node, request, admit)
+}
+
 /// The sum of these offers.
-pub(super) fn of_offers<'a>(offers: impl IntoIterator<Item = &'a Offer>) -> Resources {
+pub(crate) fn of_offers<'a>(offers: impl IntoIterator<Item = &'a Offer>) -> Resources {
     offers.into_iter().fold(Resources::default(), |sum, offer| {
         sum.and(Resources {
             gpus: offer.size.share.into(),

@@ -17,7 +17,7 @@ use crate::model::gpu::Mode;
 use crate::model::request::Request;
 use crate::placement::fit::{GrantSize, fraction_constraints};
 use crate::placement::occupancy::NodeUsage;
-use crate::units::{JobId, QueueName};
+use crate::units::{Gpus, JobId, QueueName};
 
 /// The outcome of the search for victims.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +48,8 @@ pub(crate) struct QuotaRequest<'a> {
     pub(crate) owner: &'a SchedulingClass,
     pub(crate) request: &'a Request,
     pub(crate) cost: Resources,
+    /// What the limit of its user leaves; `None` without one.
+    pub(crate) user_remaining: Option<Gpus>,
 }
 
 /// A job that can be preempted.

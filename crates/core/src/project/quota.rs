@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::allowance::Allowance;
 use super::fair::{ProjectDemand, fair_shares};
-use super::quota_check::never_within_quota;
+use super::quota_check::{never_within_quota, over_limit, over_quota};
 use super::quota_cost::{at_most, quota_cost};
+use super::user_limit::UserLedger;
 use super::{
-    Limit, PendingPreemption, Project, QuotaExceeded, QuotaRequest, QuotaRule, Resources,
-    SchedulingClass,
+    Limit, PendingPreemption, Project, QuotaExceeded, QuotaRequest, Resources, SchedulingClass,
 };
 use crate::model::gpu::Mode;
 use crate::model::request::Request;
@@ -83,12 +83,19 @@ impl<'a> QuotaLedger<'a> {
             });
         }
         let mut wanted = vec![(0, 0); ledger.projects.len()];
+        let mut users = UserLedger::of(snapshot);
         for waiting in snapshot.queues.iter().flat_map(|queue| &queue.waiting) {
             let need = *ledger
                 .needs
                 .entry(&waiting.request)
                 .or_insert_with(|| quota_cost(empty, &waiting.request));
-            let wants = at_most(&waiting.request).unwrap_or(need.gpus).thousandths();
+            let mut wants = at_most(&waiting.request).unwrap_or(need.gpus);
+            if let Some(users) = &mut users {
+                // A user at the limit cannot use a fair share.
+                wants = users.remaining(&waiting.owner).unwrap_or(wants).min(wants);
+                users.add(&waiting.owner, wants);
+            }
+            let wants = wants.thousandths();
             let (bound, free) = &mut wanted[ledger.project_index(&waiting.owner)];
             *match waiting.owner.preemptible {
                 true => free,
@@ -165,6 +172,7 @@ impl<'a> QuotaLedger<'a> {
             owner: &waiting.owner,
             request: &waiting.request,
             cost: self.cost(&waiting.request),
+            user_remaining: None,
         }
     }
 
@@ -266,10 +274,16 @@ impl<'a> QuotaLedger<'a> {
             owner,
             request,
             cost: need,
+            user_remaining,
         } = *asking;
+        let of_user = Allowance(Limit {
+            gpus: user_remaining,
+            memory: None,
+        });
         let within = self.is_within_quota(job, owner, need, gone);
         let place = |within| {
             self.allowance(job, owner, within, gone)
+                .and(of_user)
                 .place(node, request, &admit)
         };
         place(within).or_else(|| within.then(|| place(false)).flatten())
@@ -314,23 +328,9 @@ impl<'a> QuotaLedger<'a> {
         } = *asking;
         let project_usage = &self.projects[self.project_index(owner)];
         let project = project_usage.project?;
-        QuotaExceeded::of(
-            project,
-            QuotaRule::Limit,
-            project.limit,
-            project_usage.used,
-            need,
-        )
-        .or_else(|| {
+        over_limit(project, project_usage.used, need).or_else(|| {
             let before = self.before(project_usage, job, owner, &BTreeSet::new());
-            QuotaExceeded::of(
-                project,
-                QuotaRule::Quota,
-                project.quota.into(),
-                before,
-                need,
-            )
-            .filter(|_| self.is_bound_to_quota(owner))
+            over_quota(project, before, need).filter(|_| self.is_bound_to_quota(owner))
         })
     }
 

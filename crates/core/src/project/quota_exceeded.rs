@@ -2,22 +2,24 @@
 
 use std::sync::Arc;
 
-use super::{Limit, Project, Resources};
-use crate::units::{Bytes, Gpus, JobId, ProjectName};
+use super::{Limit, Resources};
+use crate::model::request::Request;
+use crate::units::{Bytes, Gpus, JobId, ProjectName, UserName};
 
 /// The rule that a job would break.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QuotaRule {
     /// No project exceeds its limit.
-    Limit,
-    /// Only preemptible jobs exceed the quota.
-    Quota,
+    Limit(ProjectName),
+    /// Only preemptible jobs exceed the quota of their project.
+    Quota(ProjectName),
+    /// No user exceeds the limit of users.
+    UserLimit(UserName),
 }
 
-/// A job's project has too little left: `vision's limit is 4 GPUs; 3.5 in use, 1 more needed`.
+/// A job's project or user has too little left: `vision's limit is 4 GPUs; 3.5 in use, 1 more needed`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaExceeded {
-    pub project: ProjectName,
     pub rule: QuotaRule,
     pub resource: QuotaSum,
 }
@@ -37,19 +39,13 @@ pub enum QuotaSum {
     },
 }
 
-impl QuotaExceeded {
+impl QuotaSum {
     /// The first resource of which `used` and `needs` together exceed `most`.
-    pub(crate) fn of(
-        project: &Project,
-        rule: QuotaRule,
-        most: Limit,
-        used: Resources,
-        needs: Resources,
-    ) -> Option<Self> {
+    pub(super) fn exceeding(most: Limit, used: Resources, needs: Resources) -> Option<Self> {
         let gpus = most
             .gpus
             .filter(|most| used.gpus.saturating_add(needs.gpus) > *most)
-            .map(|most| QuotaSum::Gpus {
+            .map(|most| Self::Gpus {
                 most,
                 used: used.gpus,
                 needs: needs.gpus,
@@ -57,24 +53,24 @@ impl QuotaExceeded {
         let memory = most
             .memory
             .filter(|most| used.memory.saturating_add(needs.memory) > *most)
-            .map(|most| QuotaSum::Memory {
+            .map(|most| Self::Memory {
                 most,
                 used: used.memory,
                 needs: needs.memory,
             });
-        gpus.or(memory).map(|sum| Self {
-            project: project.name.clone(),
-            rule,
-            resource: sum,
-        })
+        gpus.or(memory)
     }
 }
 
-/// A project can never serve a request, even once its other jobs have ended.
+/// A project can never serve a request, or a user never run it, even once all other jobs have ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutOfQuota(pub QuotaExceeded);
+pub struct OutOfQuota {
+    pub exceeded: QuotaExceeded,
+    /// The nearest request within the limit or quota.
+    pub nearest: Option<Request>,
+}
 
-/// A job ahead in the same project waits until the project uses less.
+/// A job ahead of the same project or user waits until that uses less.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaAhead {
     pub job: JobId,

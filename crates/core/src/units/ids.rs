@@ -1,4 +1,4 @@
-//! Identifiers of GPUs, jobs, queues and projects. None of them is a `String`, so none can be mistaken for another.
+//! Identifiers of GPUs, jobs, queues, projects and users. None of them is a `String`, so none can be mistaken for another.
 
 use std::fmt;
 use std::str::FromStr;
@@ -149,6 +149,42 @@ impl FromStr for ProjectName {
         } else {
             Err(IdError::Project(text.to_owned()))
         }
+    }
+}
+
+/// The name of a user, or their number where they have no name. A front end may name users that the machine does not
+/// know, so any text is a name. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub struct UserName(Arc<str>);
+
+impl UserName {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for UserName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl From<&str> for UserName {
+    fn from(name: &str) -> Self {
+        Self(name.into())
+    }
+}
+
+impl From<String> for UserName {
+    fn from(name: String) -> Self {
+        Self(name.into())
+    }
+}
+
+impl From<UserName> for String {
+    fn from(name: UserName) -> Self {
+        name.as_str().to_owned()
     }
 }
 

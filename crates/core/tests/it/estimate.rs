@@ -57,6 +57,7 @@ fn whoever_is_over_quota_is_gone_at_once() {
         project: Some(name.parse().expect("a name")),
         priority: 0,
         preemptible: true,
+        user: None,
     };
     node.ask_as("1", owner("a"));
     node.start();

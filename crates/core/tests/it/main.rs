@@ -22,3 +22,4 @@ mod scenarios;
 mod simulate;
 mod start_bound_props;
 mod text_props;
+mod user_limits;

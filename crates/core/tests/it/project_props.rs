@@ -4,10 +4,10 @@ use crate::node;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use divvy_core::project::{Limit, Quota, Resources, check_quota, quota_status};
+use divvy_core::project::{Limit, Quota, Resources, check_quota, check_user_limit, quota_status};
 use divvy_core::{
-    AllocatedJob, Gpus, JobId, Mode, Preemption, Project, SchedulingClass, Snapshot, can_ever_fit,
-    plan,
+    AllocatedJob, Gpus, JobId, Mode, Preemption, Project, SchedulingClass, Snapshot, UserName,
+    can_ever_fit, plan,
 };
 use node::{Node, amount};
 use proptest::collection::vec;
@@ -15,6 +15,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
+const USERS: [&str; 3] = ["ana", "bob", "cat"];
 
 /// Something that happens to a node.
 #[derive(Clone, Debug)]
@@ -56,16 +57,29 @@ fn projects() -> impl Strategy<Value = Vec<Project>> {
     })
 }
 
+/// Limits of some users, in half of the cases of none.
+fn user_limits() -> impl Strategy<Value = BTreeMap<UserName, Gpus>> {
+    let limited = proptest::collection::btree_map(select(USERS.to_vec()), 0..3000_u64, 1..=3);
+    let limits = limited.prop_map(|limits| {
+        let limits = limits.into_iter();
+        let limit = |(user, most)| (UserName::from(user), Gpus::from_thousandths(most));
+        limits.map(limit).collect()
+    });
+    prop_oneof![Just(BTreeMap::new()), limits]
+}
+
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let owner = (
         select(vec!["a", "a", "b", "b", "c", "none"]),
         0..3_i32,
         any::<bool>(),
+        proptest::option::of(select(USERS.to_vec())),
     )
-        .prop_map(|(project, priority, preemptible)| SchedulingClass {
+        .prop_map(|(project, priority, preemptible, user)| SchedulingClass {
             project: (project != "none").then(|| project.parse().expect("a name")),
             priority,
             preemptible,
+            user: user.map(UserName::from),
         });
     let amounts = vec![
         "0.125", "0.25", "0.333", "0.5", "0.75", "1", "2", "1-3", "2x0.5", "20GiB", "45GiB",
@@ -80,10 +94,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn nodes() -> impl Strategy<Value = Node> {
-    (1..5_u32, projects(), any::<bool>()).prop_map(|(gpus, projects, backfill)| {
+    let node = (1..5_u32, projects(), any::<bool>(), user_limits());
+    node.prop_map(|(gpus, projects, backfill, user_limits)| {
         let mut node = Node::new(gpus, "");
         node.snapshot.projects = projects;
         node.snapshot.backfill = backfill;
+        node.snapshot.user_limits = user_limits;
         node
     })
 }
@@ -110,6 +126,12 @@ fn happen(step: &Step, node: &mut Node, requests: &mut Requests) {
                 )
                 .is_err()
             });
+            let user = owner.user.as_ref();
+            let limit = user.and_then(|user| Some((user, *node.snapshot.user_limits.get(user)?)));
+            let refused = refused
+                || limit.is_some_and(|(user, most)| {
+                    check_user_limit(&node.snapshot.gpus, user, most, &request).is_err()
+                });
             if !refused && can_ever_fit(&node.snapshot.gpus, &request).is_ok() {
                 let job = node.ask_as(text, owner.clone());
                 requests.insert(JobId(job), request);
@@ -182,8 +204,12 @@ fn used(snapshot: &Snapshot, which: impl Fn(&AllocatedJob) -> bool) -> Resources
     Resources::of(&grants)
 }
 
-/// The rules of projects, word by word and by nothing of the planner's.
+/// The rules of projects and of users, word by word and by nothing of the planner's.
 fn check(snapshot: &Snapshot) {
+    for (user, most) in &snapshot.user_limits {
+        let holds = used(snapshot, |held| held.owner.user.as_ref() == Some(user));
+        assert!(holds.gpus <= *most, "{user} is beyond the limit");
+    }
     for project in &snapshot.projects {
         let its = |held: &AllocatedJob| held.owner.project.as_ref() == Some(&project.name);
         assert!(project.limit.holds(used(snapshot, its)), "beyond the limit");
@@ -199,7 +225,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
-    fn limits_and_quotas_are_never_violated(mut node in nodes(), steps in steps()) {
+    fn limits_of_projects_and_users_and_quotas_are_never_violated(mut node in nodes(), steps in steps()) {
         let mut requests = Requests::new();
         for step in &steps {
             happen(step, &mut node, &mut requests);
@@ -292,7 +318,7 @@ proptest! {
             project.limit = Limit::default();
         }
         jobs.iter_mut().for_each(|(project, text)| {
-            let owner = SchedulingClass { project: Some(project.parse().expect("a name")), priority: 0, preemptible: true };
+            let owner = SchedulingClass { project: Some(project.parse().expect("a name")), priority: 0, preemptible: true, user: None };
             node.ask_as(text, owner);
         });
         let mut left = jobs.len();

@@ -44,6 +44,7 @@ fn owner(project: &str) -> SchedulingClass {
         project: (!project.is_empty()).then(|| project.parse().expect("a word of the test")),
         priority: 0,
         preemptible: true,
+        user: None,
     }
 }
 
@@ -419,14 +420,18 @@ fn c4_what_is_larger_than_the_limit_is_refused() {
     };
     assert_eq!(ask("2", &owner("a")), Ok(()));
     assert_eq!(ask("2-4", &owner("a")), Ok(()));
-    let (message, _) = ask("3", &owner("a")).unwrap_err();
+    let (message, hint) = ask("3", &owner("a")).unwrap_err();
     assert_eq!(message, "a's limit is 2 GPUs; 0 in use, 3 more needed");
+    assert!(
+        hint.starts_with("the nearest request that fits is -g 2;"),
+        "{hint}"
+    );
     let (message, hint) = ask("2", &fixed("a")).unwrap_err();
     assert_eq!(
         message,
         "a's quota is 1 GPU; 0 in use, 2 more needed, and only preemptible jobs may exceed it"
     );
-    assert!(hint.contains("--preemptible"), "{hint}");
+    assert!(hint.contains("-g 1; --preemptible"), "{hint}");
 
     // One that waits when the limit is lowered holds nobody up.
     let mut node = node(4, [project.clone()]);

@@ -106,7 +106,10 @@ fn a_file_of_another_make_or_version_is_called_so() {
         broken.set_size(name, 9000);
         assert_eq!(
             broken.message(),
-            format!("{name} has layout version 3, but this program needs version 2")
+            format!(
+                "{name} has layout version 3, but divvy {} needs version 2",
+                env!("CARGO_PKG_VERSION")
+            )
         );
     }
 }

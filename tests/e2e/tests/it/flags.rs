@@ -165,6 +165,8 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
             ("--gpus 7", USAGE),
             ("--queue a a", USAGE),
             ("--max-jobs 0", USAGE),
+            ("--max-gpus-per-user ana", USAGE),
+            ("--default-project @=lab", USAGE),
             ("--access {}/none --system", USAGE),
             ("--access {}/none", USAGE),
             ("--listen everywhere", USAGE),
@@ -252,6 +254,18 @@ const ELSEWHERE: &[(&str, &str)] = &[
     (
         "--no-preemption",
         "../../../../crates/agent/tests/it/projects.rs",
+    ),
+    (
+        "--require-project",
+        "../../../../crates/agent/tests/it/project_rules.rs",
+    ),
+    (
+        "--default-project",
+        "../../../../crates/agent/tests/it/project_rules.rs",
+    ),
+    (
+        "--max-gpus-per-user",
+        "../../../../crates/agent/tests/it/project_rules.rs",
     ),
     ("--clearml", "../../src/clearml/scene.rs"),
     ("--config-file", "../../src/clearml/scene.rs"),

@@ -1,10 +1,12 @@
 //! Projects: their settings, their members, and the quota that they use.
 
+use divvy_api::spelling;
 use divvy_api::v1::{self, Error, ErrorCode, ProjectChange};
 use divvy_core::project::{QuotaStatus, check_quota, quota_status};
 use divvy_core::{Bytes, Gpus, JobState, Project, ProjectName, Request, SchedulingClass};
 
 use super::file_projects;
+use crate::controller::admission::user_rules;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::schedule;
@@ -54,7 +56,7 @@ fn get_project(state: &State, io: &Io, name: &str) -> Result<v1::Project, Error>
         .ok_or_else(|| no_project(&state.queues, name))
 }
 
-fn no_project(queues: &QueueState, name: &str) -> Error {
+pub(super) fn no_project(queues: &QueueState, name: &str) -> Error {
     let names: Vec<&str> = queues
         .projects
         .iter()
@@ -62,7 +64,7 @@ fn no_project(queues: &QueueState, name: &str) -> Error {
         .collect();
     let hint = match names[..] {
         [] => "no project exists; create one: divvy admin project add".to_owned(),
-        _ => format!("the projects are {}", names.join(", ")),
+        _ => spelling::hint(name, "projects", &names),
     };
     Error::new(ErrorCode::NotFound, format!("there is no project {name}")).hint(hint)
 }
@@ -242,13 +244,16 @@ fn project_of<'a>(
     Ok(Some(project))
 }
 
-/// Whether a project's limits allow this request.
+/// Whether the limits of the job's user and project allow this request.
 pub(in crate::controller) fn check_project(
     state: &State,
     io: &Io,
     owner: &SchedulingClass,
     request: &Request,
 ) -> Result<(), Error> {
+    if let Some(user) = &owner.user {
+        user_rules::check_limit(state, io, user, request)?;
+    }
     let Some(project) = project_of(&state.queues, owner)? else {
         return Ok(());
     };

@@ -1,13 +1,17 @@
 //! Submission: every check that can refuse a job runs here, before the journal stores anything.
 
+use divvy_api::spelling;
 use divvy_api::v1::{self, Error, ErrorCode, ReasonCode, Submit};
 use divvy_core::units::IdError;
-use divvy_core::{Amount, JobId, PendingJob, QueueName, QueueSpec, Snapshot};
+use divvy_core::{Amount, JobId, PendingJob, QueueName, QueueSpec, SchedulingClass, Snapshot};
 
-use super::{array, container_access, dependencies, idempotency, on_behalf, text_budget};
+use super::{
+    array, container_access, dependencies, idempotency, on_behalf, text_budget, user_rules,
+};
 use crate::auth::Caller;
 use crate::container::options;
 use crate::controller::admission::projects;
+use crate::controller::admission::user_rules::MOST_LABELS;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::schedule;
@@ -18,6 +22,7 @@ use crate::controller::query::{estimate, reference};
 use crate::controller::state::mig::MigManager;
 use crate::controller::state::{GpuState, Jobs, State};
 use crate::controller::{disk_full, query};
+use crate::host::account::UserAccount;
 use crate::host::clock::now;
 use crate::host::error::error_chain;
 use crate::journal::StoreError;
@@ -42,6 +47,7 @@ pub(in crate::controller) fn submit(
     io: &Io,
     submit: Submit,
     by: &Caller,
+    named: Option<&UserAccount>,
 ) -> Result<SubmitOutcome, StoreError> {
     let (dry_run, no_wait) = (submit.dry_run, submit.no_wait);
     let array = submit.array.clone();
@@ -64,6 +70,9 @@ pub(in crate::controller) fn submit(
         disk_full::disk_full_error_for(&state.disk, io, &submit).filter(|_| !dry_run)
     {
         return Ok(SubmitOutcome::Refused(error));
+    }
+    for account in [Some(&by.account), named].into_iter().flatten() {
+        state.queues.users.remember(account, &state.jobs);
     }
     let new = match validate(state, io, submit, by) {
         Ok(new) => new,
@@ -110,6 +119,14 @@ pub(in crate::controller) fn submit(
             indices.map(move |index| array::task(&alike, &array, index, Some(first)))
         })
     };
+    if let Some(label) = new
+        .spec
+        .project
+        .as_ref()
+        .filter(|_| state.queues.labels.len() < MOST_LABELS)
+    {
+        state.queues.labels.insert(label.clone());
+    }
     let id = match admit(&mut state.jobs, fx, io, &new, rest)? {
         Ok(id) => id,
         Err(error) => return Ok(SubmitOutcome::Refused(error)),
@@ -268,15 +285,26 @@ fn validate(state: &State, io: &Io, mut submit: Submit, by: &Caller) -> Result<N
         io,
         &submit.after,
     )?;
-    let owner = terms.owner(submit.project.as_deref());
+    let user = on_behalf::user(submit.user, by)?;
+    let named = submit.project.is_some();
+    let key = state.queues.users.key(&user);
+    submit.project = user_rules::project(&state.queues, io, submit.project, &key, &by.account)?;
+    let owner = SchedulingClass {
+        user: Some(user.as_str().into()),
+        ..terms.owner(submit.project.as_deref())
+    };
     if let Some(project) = &submit.project
         && owner.project.is_none()
     {
         let error = IdError::Project(project.clone());
         return Err(usage(error.to_string()).hint(error.hint()));
     }
-    let user = on_behalf::user(submit.user, by)?;
-    projects::check_member(&state.queues, &owner, &by.account, &user)?;
+    projects::check_member(&state.queues, &owner, &by.account, &user).map_err(
+        |error| match named {
+            true => error,
+            false => user_rules::not_member_of_default(error, &user),
+        },
+    )?;
     projects::check_project(state, io, &owner, &request)?;
     script::store_with_env(submit.script.take(), &mut submit.env);
     Ok(NewJob {
@@ -340,8 +368,11 @@ pub(in crate::controller) fn served_queue<'a>(
     let queues = &io.config.schedule.queues;
     queues.iter().find(|spec| spec.name == name).ok_or_else(|| {
         let there: Vec<&str> = queues.iter().map(|spec| spec.name.as_str()).collect();
-        Error::new(ErrorCode::NotFound, format!("there is no queue {name}"))
-            .hint(format!("the queues are {}", there.join(", ")))
+        Error::new(ErrorCode::NotFound, format!("there is no queue {name}")).hint(spelling::hint(
+            name.as_str(),
+            "queues",
+            &there,
+        ))
     })
 }
 
@@ -388,7 +419,10 @@ fn dry_run(state: &State, io: &Io, new: &NewJob) -> (v1::Job, StartEstimator) {
         &state.jobs,
         &new.spec.policy.after,
     );
+    let limit = user_rules::user_limit(state, io, &new.spec.user);
     let add = |snapshot: &mut Snapshot| {
+        let limit = limit.map(|most| (new.spec.user.as_str().into(), most));
+        snapshot.user_limits.extend(limit);
         let mut queues = snapshot.queues.iter_mut();
         let queue = queues.find(|queue| queue.spec.name == job.spec.queue && open.is_empty());
         if let Some(queue) = queue {

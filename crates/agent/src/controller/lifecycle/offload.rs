@@ -53,7 +53,7 @@ impl Job {
     }
 
     /// The job as the planner counts it; `None` if it neither holds GPUs nor waits to get them back.
-    pub(in crate::controller) fn held(&self) -> Option<AllocatedJob> {
+    pub fn held(&self) -> Option<AllocatedJob> {
         let aside = &self.run_state.aside;
         let is_due =
             aside.memory == MemoryResidency::Due && matches!(self.state, JobState::Running { .. });

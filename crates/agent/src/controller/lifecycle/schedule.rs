@@ -10,7 +10,7 @@ use divvy_core::{
     Snapshot,
 };
 
-use crate::controller::admission::array;
+use crate::controller::admission::{array, user_rules};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{cancel, confirm, offload};
@@ -172,6 +172,7 @@ fn snapshot_of(state: &State, io: &Io, with_blocked: bool) -> Snapshot {
         head: state.queues.head,
         projects: state.queues.projects.clone(),
         preemption: io.config.schedule.preemption,
+        user_limits: user_rules::user_limits(state, io),
     }
 }
 

@@ -116,12 +116,15 @@ fn help_and_version_are_data() {
     let version = home.said(&["--version"]);
     assert_eq!(
         version,
-        concat!(
-            "$ divvy --version\nexit 0\n--- stdout\ndivvy ",
-            env!("CARGO_PKG_VERSION"),
-            "\n--- stderr\n"
+        format!(
+            "$ divvy --version\nexit 0\n--- stdout\ndivvy {}\n--- stderr\n",
+            divvy_api::version::program()
         )
     );
+    let all = home.said(&["--version", "-v"]);
+    for protocol in ["api 1", "journal 18", "ledger 2", "record 1"] {
+        assert!(all.contains(&format!("\n{protocol}\n")), "{all}");
+    }
     for words in [
         &["--help"][..],
         &["-h"],
