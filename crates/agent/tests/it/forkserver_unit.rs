@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 
 use divvy_api::v1::{JobState, Submit};
-use divvy_testkit::{Home, Rng, divvy, ended, in_state, log, quarter, script, until};
+use divvy_testkit::{Bounded as _, Home, Rng, divvy, ended, in_state, log, quarter, script, until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
@@ -44,13 +44,13 @@ impl Unit {
         let folder = socket.parent().unwrap().join("jobs");
         let (pid, is_stopped) = (Arc::<AtomicU32>::default(), Arc::<AtomicBool>::default());
         let (server, over) = (Arc::clone(&pid), Arc::clone(&is_stopped));
+        let soon = Timespec {
+            tv_sec: 0,
+            tv_nsec: 5_000_000,
+        };
         let activate = move || {
             while !over.load(Ordering::SeqCst) {
                 let mut called = [PollFd::new(&listener, PollFlags::IN)];
-                let soon = Timespec {
-                    tv_sec: 0,
-                    tv_nsec: 5_000_000,
-                };
                 if !poll(&mut called, Some(&soon)).is_ok_and(|called| called > 0) {
                     continue;
                 }
@@ -62,12 +62,12 @@ impl Unit {
                     .spawn()
                     .unwrap();
                 server.store(child.id(), Ordering::SeqCst);
-                until("the fork server has ended", || {
+                while child.try_wait().unwrap().is_none() {
                     if over.load(Ordering::SeqCst) {
                         let _ = child.kill();
                     }
-                    child.try_wait().unwrap().is_some()
-                });
+                    let _ = poll(&mut [], Some(&soon));
+                }
             }
         };
         Self {
@@ -85,7 +85,8 @@ impl Unit {
 impl Drop for Unit {
     fn drop(&mut self) {
         self.is_stopped.store(true, Ordering::SeqCst);
-        let _ = self.thread.take().unwrap().join();
+        let thread = self.thread.take().unwrap();
+        until("the unit has stopped", || thread.is_finished());
     }
 }
 
@@ -159,9 +160,92 @@ async fn crashes_of_fork_server_and_daemon_lose_no_job() {
 }
 
 mod exhaustive {
+    use std::process::Child;
+
+    use super::*;
+
     #[tokio::test]
     async fn two_hundred_crashes_of_fork_server_and_daemon_lose_no_job() {
-        super::lose_no_job(200, 2).await;
+        lose_no_job(200, 2).await;
+    }
+
+    /// systemd as PID 1 of its own namespaces, with its control groups.
+    struct Machine {
+        process: Child,
+        group: PathBuf,
+    }
+
+    impl Drop for Machine {
+        fn drop(&mut self) {
+            let _ = self.process.kill();
+            let _ = self.process.wait_bounded();
+            let group = &self.group;
+            until("the machine's control groups are gone", || {
+                let _ = Command::new("find")
+                    .arg(group)
+                    .args(["-depth", "-type", "d", "-exec", "rmdir", "{}", "+"])
+                    .stderr(Stdio::null())
+                    .wait_bounded();
+                !group.exists()
+            });
+        }
+    }
+
+    /// The checks are those of `checks.sh`; here is only how they end.
+    #[test]
+    fn the_units_do_under_systemd_what_they_promise() {
+        let roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
+        let groups = roots
+            .into_iter()
+            .find(|root| Path::new(root).join("cgroup.procs").exists());
+        let (Some(groups), true) = (groups, geteuid().is_root()) else {
+            eprintln!("SKIPPED: only root can run systemd in namespaces, and with cgroup v2");
+            return;
+        };
+        let results = tempfile::tempdir().unwrap();
+        let ours = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let scripts = ours.join("tests/it/forkserver_unit");
+        let output = fs::File::create(results.path().join("output")).unwrap();
+        let process = Command::new("sh")
+            .arg(scripts.join("boot.sh"))
+            .arg(results.path())
+            .arg(divvy().parent().unwrap())
+            .arg(ours.join("../../deploy/systemd"))
+            .arg(scripts.join("checks.sh"))
+            .arg(groups)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().unwrap())
+            .stderr(output)
+            .spawn()
+            .unwrap();
+        let group = format!("{groups}/divvy-test-systemd-{}", process.id());
+        let mut machine = Machine {
+            process,
+            group: group.into(),
+        };
+        let there = |name: &str| results.path().join(name).exists();
+        let read = |name: &str| fs::read_to_string(results.path().join(name)).unwrap_or_default();
+        until("systemd has started, or cannot", || {
+            there("booted") || machine.process.try_wait().unwrap().is_some()
+        });
+        if !there("booted") {
+            eprintln!(
+                "SKIPPED: systemd does not run in namespaces here: {}",
+                read("output")
+            );
+            return;
+        }
+        let mut lines = 0;
+        while !there("end") {
+            until("the next check has ended", || {
+                let before = std::mem::replace(&mut lines, read("log").lines().count());
+                there("end") || lines > before
+            });
+        }
+        let log = read("log");
+        assert_eq!(read("end").trim(), "0", "{log}");
+        // Each state of the device nodes, and each job of the crashes.
+        assert_eq!(log.matches("ok: ").count(), 6 + 40 + 1 + 3 * 6, "{log}");
     }
 }
 
@@ -202,7 +286,7 @@ async fn lose_no_job(rounds: u64, seed: u64) {
             let _ = Command::new("kill")
                 .args(["-KILL", &server.to_string()])
                 .stderr(Stdio::null())
-                .status();
+                .wait_bounded();
         }
         if daemon_dies {
             home.kill();
@@ -294,7 +378,7 @@ fn a_fork_server_of_another_protocol_is_named() {
         ),
         "{said}"
     );
-    later.join().unwrap();
+    until("its thread has ended", || later.is_finished());
 }
 
 #[test]
