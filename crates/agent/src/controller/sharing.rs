@@ -16,18 +16,18 @@ use crate::registry::{Contended, Held, Wanted};
 
 /// Takes over what other daemons hold now; whether that has changed, so that a plan may be another one.
 pub(in crate::controller) fn refresh(gpus: &mut GpuState, io: &Io) -> bool {
-    let has_changed = io.registry.refresh();
-    if has_changed {
-        take_over(gpus, io);
-    }
-    has_changed
+    io.registry.refresh() && take_over(gpus, io)
 }
 
-/// Takes over what the last look at the registry has found.
-fn take_over(gpus: &mut GpuState, io: &Io) {
+/// Takes over what the last look at the registry has found; whether that is another amount.
+fn take_over(gpus: &mut GpuState, io: &Io) -> bool {
+    let mut has_changed = false;
     for device in &mut gpus.devices {
-        device.gpu.elsewhere = io.registry.elsewhere(&device.gpu.uuid);
+        let elsewhere = io.registry.elsewhere(&device.gpu.uuid);
+        has_changed |= device.gpu.elsewhere != elsewhere;
+        device.gpu.elsewhere = elsewhere;
     }
+    has_changed
 }
 
 /// Publishes that these amounts are about to be granted, beside all that the daemon holds. `before`: what their job holds
@@ -62,9 +62,8 @@ pub(in crate::controller) fn acquire<'a>(
     }
     wanted.retain(|_, wanted| !wanted.amount.is_zero());
     let acquired = io.registry.acquire(&wanted);
-    if acquired.is_err() {
-        take_over(&mut state.gpus, io);
-    }
+    // It has looked at the others again, so the next refresh may find no change.
+    state.queues.is_contended |= take_over(&mut state.gpus, io);
     acquired
 }
 

@@ -97,7 +97,7 @@ pub struct QueueState {
     pub users: JobUsers,
     /// When a plan may change without an event.
     pub replan_at: Option<Instant>,
-    /// Another daemon was about to take the GPUs that jobs were planned on; the next tick plans again.
+    /// Other daemons' amounts have changed since the last plan, or kept it from starting jobs; the next tick plans again.
     pub is_contended: bool,
 }
 

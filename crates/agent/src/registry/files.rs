@@ -590,6 +590,21 @@ mod tests {
     }
 
     #[test]
+    fn the_entry_of_a_killed_run_counts_no_more() {
+        let folder = TempDir::new().unwrap();
+        let place = place(&folder);
+        let mut run = half();
+        run.writer = Writer::Run;
+        let file = place.publish(owner(1), &mut run).unwrap();
+        let hold = place.hold(owner(1));
+        assert_eq!(place.others(owner(2)).len(), 1);
+        // The program that it has left behind holds no lock, and a daemon's supervisor is none of the run's.
+        drop(file);
+        assert_eq!(place.others(owner(2)), []);
+        drop(hold);
+    }
+
+    #[test]
     fn a_reader_takes_nothing_that_another_user_made_up() {
         let folder = TempDir::new().unwrap();
         let place = place(&folder);

@@ -58,12 +58,12 @@ pub struct Gpu {
     /// Present while the GPU does not respond. Its mode is then `unmanaged`, and the daemon places nothing on it.
     #[serde(default)]
     pub lost: Option<GpuLost>,
-    /// What other daemons of this machine hold of the GPU. This daemon does not allocate it.
+    /// Parts of the GPU that other daemons of this machine hold. This daemon does not allocate them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held_elsewhere: Vec<GpuHeldElsewhere>,
 }
 
-/// What another daemon of this machine holds of a GPU.
+/// Part of a GPU that another daemon of this machine holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct GpuHeldElsewhere {
