@@ -29,7 +29,7 @@ pub use admin::{Admin, AdminGpu, AdminJournal, AdminMig, JournalOf, MigGc, MigPl
 pub use attach::{Attach, Exec, Shell};
 pub use clearml::{ClearMl, Stock};
 pub use files::{OpenMode, Written};
-pub use help::command;
+pub use help::{GROUPS, command, examples};
 pub use project::{AdminProject, ProjectArgs, RemoveProject};
 pub use simulate::Simulate;
 pub use terms::{IdleWord, TermArgs};
@@ -847,6 +847,7 @@ pub struct Selftest {
 #[derive(Debug, Args)]
 #[command(after_help = help::COMPLETION)]
 pub struct Completion {
+    /// The shell to print a script for
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(crate::complete::shells()))]
     pub shell: String,
 }
