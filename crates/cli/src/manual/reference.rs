@@ -39,11 +39,15 @@ impl Code {
     }
 
     /// The sentences that apply to a verb. A sentence such as "`run`, `exec`: …" applies to these verbs, and one such as
-    /// "`--no-wait`: …" to verbs with that flag.
+    /// "`--no-wait`: …" to verbs with that flag. Sentences that follow it apply to the same verbs.
     pub fn of(&self, verb: &str, has_flag: impl Fn(&str) -> bool) -> String {
         let sentences = self.meaning.split_inclusive(". ");
+        let mut words = Vec::new();
         let apply = sentences.filter(|sentence| {
-            let words = owners(sentence);
+            let own = owners(sentence);
+            if !own.is_empty() {
+                words = own;
+            }
             let is_mine = |word: &&str| match word.strip_prefix("--") {
                 Some(flag) => has_flag(flag),
                 None => *word == verb,
@@ -181,6 +185,9 @@ mod tests {
         assert_eq!(of("9", "ps", &[]), "");
         assert!(!of("9", "wait", &[]).is_empty());
         assert_eq!(of("125", "ps", &[]), "");
+        // The second sentence belongs to the verbs of the first.
+        assert_eq!(of("5", "ps", &[]), "");
+        assert!(of("5", "resize", &[]).contains("The message names"));
         assert!(!of("125", "run", &[]).is_empty());
     }
 
