@@ -54,6 +54,16 @@ pub fn all() -> Result<()> {
     Ok(())
 }
 
+/// The program of this name and version in `target/tools`, installed if it is missing.
+pub fn crate_program(name: &str, version: &str) -> Result<PathBuf> {
+    let program = target().join("tools/bin").join(name);
+    let found = answer(Command::new(&program).arg("--version"));
+    match found.is_some_and(|said| said.contains(version)) {
+        true => Ok(program),
+        false => install_crate(name, version, &[]),
+    }
+}
+
 /// Builds a program from crates.io into `target/tools`; its path.
 ///
 /// The build is not optimised: that takes a third of the time, and such a program mostly waits for others.
