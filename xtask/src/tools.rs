@@ -54,13 +54,14 @@ pub fn all() -> Result<()> {
     Ok(())
 }
 
-/// The program of this name and version in `target/tools`, installed if it is missing.
+/// The program of this name and version in `target/tools`, installed if it is missing. It is a little optimised: packagers
+/// compress and hash a hundred megabytes, which takes cargo-generate-rpm a minute otherwise.
 pub fn crate_program(name: &str, version: &str) -> Result<PathBuf> {
     let program = target().join("tools/bin").join(name);
     let found = answer(Command::new(&program).arg("--version"));
     match found.is_some_and(|said| said.contains(version)) {
         true => Ok(program),
-        false => install_crate(name, version, &[]),
+        false => install_program(name, version, &[], "1"),
     }
 }
 
@@ -68,6 +69,10 @@ pub fn crate_program(name: &str, version: &str) -> Result<PathBuf> {
 ///
 /// The build is not optimised: that takes a third of the time, and such a program mostly waits for others.
 pub fn install_crate(name: &str, version: &str, features: &[&str]) -> Result<PathBuf> {
+    install_program(name, version, features, "0")
+}
+
+fn install_program(name: &str, version: &str, features: &[&str], level: &str) -> Result<PathBuf> {
     let (tools, build) = (target().join("tools"), target().join("tools-build"));
     let mut install = cargo(&[
         "install",
@@ -85,6 +90,7 @@ pub fn install_crate(name: &str, version: &str, features: &[&str]) -> Result<Pat
         .arg("--target-dir")
         .arg(&build);
     install.env("CARGO_PROFILE_DEV_DEBUG", "0");
+    install.env("CARGO_PROFILE_DEV_OPT_LEVEL", level);
     run(&mut install)?;
     fs::remove_dir_all(build)?;
     Ok(tools.join("bin").join(name))

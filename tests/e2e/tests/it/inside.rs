@@ -233,8 +233,8 @@ fn a_shell_completes_what_is_there_and_starts_no_daemon_for_it() {
         (&["submit", "--mig-profile", "2g"], "2g.10gb"),
         (&["run", "--sim", "l4"], "l4-24gb:1"),
         (&["usage", "--by", "user,"], "user,project"),
-        (&["run", "-g", "0.5", "--", "tru"], "true"),
-        (&["submit", "--", "tru"], "true"),
+        (&["run", "-g", "0.5", "--", "sleep"], "sleep"),
+        (&["submit", "--", "sleep"], "sleep"),
     ] {
         let offered = complete(typed);
         assert!(offered.contains(&word.to_owned()), "{typed:?}: {offered:?}");
