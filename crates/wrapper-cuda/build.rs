@@ -40,9 +40,9 @@ fn main() {
     for argument in [
         format!("-Wl,-soname,{name}"),
         // Needed although nothing refers to it by name.
-        "-Wl,--push-state,--no-as-needed".into(),
+        "-Wl,--no-as-needed".into(),
         library.display().to_string(),
-        "-Wl,--pop-state".into(),
+        "-Wl,--as-needed".into(),
         format!("-Wl,--enable-new-dtags,-rpath,$ORIGIN:{BEHIND}"),
         // What the process was charged must be remembered when the program closes the library and opens it again.
         "-Wl,-z,nodelete".into(),

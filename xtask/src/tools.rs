@@ -66,10 +66,25 @@ pub fn all() -> Result<()> {
     Ok(())
 }
 
+/// The program of this name and version in `target/tools`, installed if it is missing. It is a little optimised: packagers
+/// compress and hash a hundred megabytes, which takes cargo-generate-rpm a minute otherwise.
+pub fn crate_program(name: &str, version: &str) -> Result<PathBuf> {
+    let program = target().join("tools/bin").join(name);
+    let found = answer(Command::new(&program).arg("--version"));
+    match found.is_some_and(|said| said.contains(version)) {
+        true => Ok(program),
+        false => install_program(name, version, &[], "1"),
+    }
+}
+
 /// Builds a program from crates.io into `target/tools`; its path.
 ///
 /// The build is not optimised: that takes a third of the time, and such a program mostly waits for others.
 pub fn install_crate(name: &str, version: &str, features: &[&str]) -> Result<PathBuf> {
+    install_program(name, version, features, "0")
+}
+
+fn install_program(name: &str, version: &str, features: &[&str], level: &str) -> Result<PathBuf> {
     let (tools, build) = (target().join("tools"), target().join("tools-build"));
     let mut install = cargo(&[
         "install",
@@ -87,6 +102,7 @@ pub fn install_crate(name: &str, version: &str, features: &[&str]) -> Result<Pat
         .arg("--target-dir")
         .arg(&build);
     install.env("CARGO_PROFILE_DEV_DEBUG", "0");
+    install.env("CARGO_PROFILE_DEV_OPT_LEVEL", level);
     run(&mut install)?;
     fs::remove_dir_all(build)?;
     Ok(tools.join("bin").join(name))

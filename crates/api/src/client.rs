@@ -40,9 +40,9 @@ use crate::route::LOG_FROM;
 use crate::v1::brief::Lines;
 use crate::v1::{
     Advice, Brief, Claim, ConfigReload, ConfigValue, Confirm, DockerArgs, Error, ErrorBody,
-    ErrorCode, Event, Exec, Gpu, GpuChange, GpuChanged, HeldClaim, Job, List, MigGc, MigInstance,
-    MigPlacement, MigPlanned, MigWanted, Node, Oom, Project, ProjectChange, Queue, Resize, Signal,
-    SignalJob, Submit, Suspend, Usage, Why,
+    ErrorCode, Event, Exec, Gpu, GpuChange, GpuChanged, HeldClaim, Job, JobState, List, MigGc,
+    MigInstance, MigPlacement, MigPlanned, MigWanted, Node, Oom, Project, ProjectChange, Queue,
+    Resize, Signal, SignalJob, Submit, Suspend, Usage, Why,
 };
 use crate::version;
 
@@ -254,16 +254,29 @@ impl Client {
     }
 
     /// As [`Client::jobs`], one job at a time, each with the columns of a table only.
-    pub async fn jobs_briefly(
-        &self,
-        all: bool,
-        mut take: impl FnMut(Brief<'_>),
-    ) -> Result<(), Error> {
+    pub async fn jobs_briefly(&self, all: bool, take: impl FnMut(Brief<'_>)) -> Result<(), Error> {
         let path = if all {
             "/v1/jobs?brief=true&all=true"
         } else {
             "/v1/jobs?brief=true"
         };
+        self.briefly(path, take).await
+    }
+
+    /// The newest jobs in a state, at most `limit`, oldest first.
+    pub async fn newest_briefly(
+        &self,
+        state: JobState,
+        limit: usize,
+        take: impl FnMut(Brief<'_>),
+    ) -> Result<(), Error> {
+        let state = serde_json::to_value(state).map_err(|error| unexpected(&error, None))?;
+        let state = state.as_str().unwrap_or_default();
+        let path = format!("/v1/jobs?brief=true&state={state}&limit={limit}");
+        self.briefly(&path, take).await
+    }
+
+    async fn briefly(&self, path: &str, mut take: impl FnMut(Brief<'_>)) -> Result<(), Error> {
         let answer = self.get(path).await?;
         let said = answer.response.headers().get(CONTENT_TYPE);
         if said.is_none_or(|said| said != Lines::CONTENT_TYPE) {

@@ -272,6 +272,16 @@ pub const ROUTES: &[Route] = &[
                 about: "One line for each job (`Brief`): the columns of a table, without fields that are null, false or empty",
                 kind: Kind::Flag,
             },
+            Parameter {
+                name: "state",
+                about: "Only jobs in this state: `queued`, `starting`, `running`, `stopping` or `ended`, whatever `all` is",
+                kind: Kind::Text,
+            },
+            Parameter {
+                name: "limit",
+                about: "The newest of these jobs, at most so many; 0: all",
+                kind: Kind::Number { default: 0 },
+            },
         ],
         ..get(
             "/v1/jobs",

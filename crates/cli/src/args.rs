@@ -32,7 +32,7 @@ pub use attach::{Attach, Exec, Shell};
 pub use clearml::{ClearMl, Stock};
 pub use config::{ConfigCheck, ConfigReload, ConfigShow, ConfigVerb};
 pub use files::{OpenMode, Written};
-pub use help::command;
+pub use help::{GROUPS, command, examples};
 pub use init::AdminInit;
 pub use project::{AdminProject, ProjectArgs, RemoveProject};
 pub use simulate::Simulate;
@@ -920,6 +920,7 @@ pub struct Selftest {
 #[derive(Debug, Args)]
 #[command(after_help = help::COMPLETION)]
 pub struct Completion {
+    /// The shell to print a script for
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(crate::complete::shells()))]
     pub shell: String,
 }

@@ -4,17 +4,23 @@
 //! once: without a daemon, or with a slow one, it completes no names and prints no error.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
-use std::ffi::OsString;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::builder::StyledStr;
-use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
+use clap_complete::engine::{
+    ArgValueCandidates, ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
+};
 use clap_complete::env::{CompleteEnv, Shells};
 use divvy_api::client::Client;
 use divvy_api::home::Home;
 use divvy_api::v1::{Brief, JobState};
+use divvy_core::Isolation;
+use divvy_core::mig::ProfileTable;
 
 use crate::{args, text};
 
@@ -24,8 +30,33 @@ const VARIABLE: &str = "DIVVY_COMPLETE";
 /// The user waits for the completion, so the time is short.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// Jobs of each state that are offered, the newest. The daemon reads no more, however many it keeps.
+const MOST: usize = 100;
+
 /// Ended jobs that are offered, the newest.
-const ENDED: usize = 50;
+const MOST_ENDED: usize = 50;
+
+/// Programs of the `PATH` that are offered.
+const MOST_PROGRAMS: usize = 500;
+
+/// Keys of the simulated models.
+const MODELS: [&str; 9] = [
+    "a100-40gb",
+    "a100-80gb",
+    "a30-24gb",
+    "b200-180gb",
+    "h100-80gb",
+    "h200-141gb",
+    "l4-24gb",
+    "rtx4090-24gb",
+    "rtxpro6000-96gb",
+];
+
+/// Values of `--compute`; the last two go on with a share.
+const COMPUTE: [&str; 5] = ["fair", "strict", "none", "fair=", "strict="];
+
+/// What `usage --by` groups by.
+const GROUPS: [&str; 5] = ["user", "project", "queue", "gpu", "job"];
 
 /// Answers a shell that asks for completions; `None` where none does.
 pub fn answer_shell(words: &[OsString]) -> Option<ExitCode> {
@@ -70,17 +101,105 @@ fn taught(command: clap::Command, above: &str) -> clap::Command {
     let command = command.mut_subcommands(|below| taught(below, &verb));
     command.mut_args(|arg| {
         let candidates: fn() -> Vec<CompletionCandidate> = match (&*verb, arg.get_id().as_str()) {
-            ("describe" | "logs" | "why" | "oom" | "advise" | "requeue", "job" | "jobs") => {
-                all_jobs
-            }
-            (_, "job" | "jobs" | "in_job" | "after" | "after_ok") => jobs,
+            ("why", "job") => waiting_first,
+            ("move" | "hold" | "release" | "change", "job" | "jobs") => waiting_first,
+            ("exec" | "attach" | "suspend" | "resume", "job" | "jobs") => running,
+            ("logs" | "oom" | "advise" | "requeue", "job" | "jobs") => running_and_ended,
+            ("describe", "job") => all_jobs,
+            (_, "after" | "after_ok") => all_jobs,
+            (_, "in_job") => running,
+            (_, "job" | "jobs") => living,
             ("run" | "submit" | "shell" | "move", "queue") => queues,
             (_, "project") | ("admin project set" | "admin project rm", "name") => projects,
             ("admin gpu", "gpu") | ("selftest", "gpu") | (_, "gpus_on") => gpus,
+            (_, "isolation") => || words(Isolation::ALL.map(|kind| kind.to_string())),
+            (_, "compute") => || words(COMPUTE),
+            (_, "mig_profile") => mig_profiles,
+            (_, "sim") => || words(MODELS.map(|model| format!("{model}:1"))),
+            ("usage", "by") => return arg.add(ArgValueCompleter::new(groups)),
+            ("run" | "submit" | "exec" | "advise", "command") => {
+                return arg.add(ArgValueCompleter::new(CommandLine));
+            }
             _ => return arg,
         };
         arg.add(ArgValueCandidates::new(candidates))
     })
+}
+
+/// Fixed values, in this order.
+fn words<const N: usize>(words: [impl Into<OsString>; N]) -> Vec<CompletionCandidate> {
+    let all = words.into_iter().enumerate();
+    all.map(|(order, word)| CompletionCandidate::new(word).display_order(Some(order)))
+        .collect()
+}
+
+/// The last item of a list with commas, without the items before it.
+fn groups(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(typed) = typed.to_str() else {
+        return Vec::new();
+    };
+    let (before, last) = typed
+        .rfind(',')
+        .map_or(("", typed), |comma| typed.split_at(comma + 1));
+    let others: Vec<&str> = before.split(',').collect();
+    let free = GROUPS.into_iter().filter(|word| !others.contains(word));
+    free.filter(|word| word.starts_with(last))
+        .map(|word| CompletionCandidate::new(format!("{before}{word}")))
+        .collect()
+}
+
+/// MIG profiles of the known models, the smallest first.
+fn mig_profiles() -> Vec<CompletionCandidate> {
+    let mut names = Vec::new();
+    for table in MODELS.into_iter().filter_map(ProfileTable::of_model) {
+        let plain = table.plain().map(|profile| profile.name.to_string());
+        names.extend(
+            plain
+                .filter(|name| !names.contains(name))
+                .collect::<Vec<_>>(),
+        );
+    }
+    let all = names.into_iter().enumerate();
+    all.map(|(order, name)| CompletionCandidate::new(name).display_order(Some(order)))
+        .collect()
+}
+
+/// A program and its arguments: the first word is a program, every other one a path.
+struct CommandLine;
+
+impl ValueCompleter for CommandLine {
+    fn complete(&self, typed: &OsStr) -> Vec<CompletionCandidate> {
+        PathCompleter::any().complete(typed)
+    }
+
+    fn complete_at(&self, place: usize, typed: &OsStr) -> Vec<CompletionCandidate> {
+        let mut found = self.complete(typed);
+        if place == 0 && !typed.as_encoded_bytes().contains(&b'/') {
+            found.extend(programs(typed));
+        }
+        found
+    }
+}
+
+/// Names of executable files in the folders of `PATH`, in alphabetical order.
+fn programs(begin: &OsStr) -> Vec<CompletionCandidate> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).filter_map(|folder| fs::read_dir(folder).ok());
+    let is_program = |entry: &fs::DirEntry| {
+        // Of a link, the file that it leads to.
+        fs::metadata(entry.path()).is_ok_and(|file| file.is_file() && file.mode() & 0o111 != 0)
+    };
+    let named = folders.flat_map(Iterator::flatten).filter(|entry| {
+        let name = entry.file_name();
+        name.as_encoded_bytes()
+            .starts_with(begin.as_encoded_bytes())
+    });
+    let names: BTreeSet<OsString> = named
+        .filter(is_program)
+        .map(|entry| entry.file_name())
+        .collect();
+    let names = names.into_iter().take(MOST_PROGRAMS);
+    names.map(CompletionCandidate::new).collect()
 }
 
 /// Asks the daemon, if one answers soon.
@@ -100,20 +219,21 @@ fn candidate(value: impl Into<OsString>, about: String) -> CompletionCandidate {
 
 /// Completions for a job.
 struct Known {
+    /// Number of the job: a newer job has a higher one.
+    number: u64,
     /// Reference of the job alone: `12_3` for a job of an array.
     id: String,
     /// Reference of its whole array.
     array: Option<String>,
     name: String,
     state: Cow<'static, str>,
-    has_ended: bool,
 }
 
 impl From<Brief<'_>> for Known {
     fn from(job: Brief<'_>) -> Self {
         Self {
             state: text::state_of(&job),
-            has_ended: job.state == JobState::Ended,
+            number: job.id.parse().unwrap_or_default(),
             id: job.reference().to_owned(),
             array: job
                 .task
@@ -124,30 +244,50 @@ impl From<Brief<'_>> for Known {
     }
 }
 
-fn known(all: bool) -> Vec<Known> {
+/// The newest jobs in these states, those of the first state first, each state's newest first.
+fn known(states: &[JobState]) -> Vec<Known> {
     let mut jobs = Vec::new();
-    let asked = ask(async |client| client.jobs_briefly(all, |job| jobs.push(job.into())).await);
+    let asked = ask(async |client| {
+        for state in states {
+            let most = match state {
+                JobState::Ended => MOST_ENDED,
+                _ => MOST,
+            };
+            let from = jobs.len();
+            let take = |job: Brief<'_>| jobs.push(Known::from(job));
+            client.newest_briefly(*state, most, take).await?;
+            jobs[from..].reverse();
+        }
+        Ok(())
+    });
     // Some of them would look like all.
     asked.map_or_else(Vec::new, |()| jobs)
 }
 
-fn jobs() -> Vec<CompletionCandidate> {
-    offered(&known(false))
+const RUNNING: [JobState; 3] = [JobState::Running, JobState::Starting, JobState::Stopping];
+
+fn running() -> Vec<CompletionCandidate> {
+    offered(&known(&RUNNING))
+}
+
+fn living() -> Vec<CompletionCandidate> {
+    offered(&known(&[&RUNNING[..], &[JobState::Queued]].concat()))
+}
+
+fn waiting_first() -> Vec<CompletionCandidate> {
+    offered(&known(&[&[JobState::Queued], &RUNNING[..]].concat()))
+}
+
+fn running_and_ended() -> Vec<CompletionCandidate> {
+    offered(&known(&[&RUNNING[..], &[JobState::Ended]].concat()))
 }
 
 fn all_jobs() -> Vec<CompletionCandidate> {
-    let mut jobs = known(true);
-    let ended = jobs.iter().filter(|job| job.has_ended).count();
-    let mut old = ended.saturating_sub(ENDED);
-    jobs.retain(|job| {
-        let is_old = job.has_ended && old > 0;
-        old -= usize::from(is_old);
-        !is_old
-    });
-    offered(&jobs)
+    let others = [JobState::Queued, JobState::Ended];
+    offered(&known(&[&RUNNING[..], &others].concat()))
 }
 
-/// By number, the newest first; by name where only one has it; and `last`.
+/// By number, in this order; by name where only one has it; and `last`, the newest.
 fn offered(jobs: &[Known]) -> Vec<CompletionCandidate> {
     let about = |job: &Known| format!("{}, {}", job.name, job.state);
     let is_plain = |name: &str| {
@@ -159,13 +299,13 @@ fn offered(jobs: &[Known]) -> Vec<CompletionCandidate> {
         *often.entry(&job.name).or_default() += 1;
     }
     let is_unique = |name: &str| often.get(name) == Some(&1);
-    let by_number = jobs.iter().rev().map(|job| candidate(&job.id, about(job)));
+    let by_number = jobs.iter().map(|job| candidate(&job.id, about(job)));
     let named = jobs
         .iter()
-        .rev()
         .filter(|job| is_plain(&job.name) && is_unique(&job.name));
     let by_name = named.map(|job| candidate(&job.name, format!("#{}, {}", job.id, job.state)));
-    let last = jobs.last().map(|job| candidate("last", about(job)));
+    let newest = jobs.iter().max_by_key(|job| job.number);
+    let last = newest.map(|job| candidate("last", about(job)));
     let arrays: BTreeMap<&str, &Known> = (jobs.iter().rev())
         .filter_map(|job| Some((job.array.as_deref()?, job)))
         .collect();
@@ -218,6 +358,51 @@ mod tests {
         assert!(script("tcsh").unwrap().is_empty());
     }
 
+    fn texts(candidates: Vec<CompletionCandidate>) -> Vec<String> {
+        let values = candidates.iter().map(CompletionCandidate::get_value);
+        values
+            .map(|value| value.to_string_lossy().into_owned())
+            .collect()
+    }
+
+    #[test]
+    fn the_models_are_those_of_the_simulator() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/models");
+        let files = fs::read_dir(folder).unwrap().flatten();
+        let names = files.map(|file| file.path().file_stem().unwrap().to_owned());
+        let names: BTreeSet<OsString> = names.collect();
+        assert_eq!(names, BTreeSet::from(MODELS.map(OsString::from)));
+        let profiles = texts(mig_profiles());
+        for name in ["1g.5gb", "2g.10gb", "7g.80gb"] {
+            assert!(
+                profiles.iter().any(|profile| profile == name),
+                "{profiles:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_list_of_groups_goes_on_after_a_comma() {
+        let after = |typed: &str| texts(groups(OsStr::new(typed)));
+        assert_eq!(after("").len(), 5);
+        assert_eq!(after("us"), ["user"]);
+        assert_eq!(
+            after("user,"),
+            ["user,project", "user,queue", "user,gpu", "user,job"]
+        );
+        assert_eq!(after("user,project,g"), ["user,project,gpu"]);
+    }
+
+    #[test]
+    fn a_program_is_completed_only_as_the_first_word() {
+        let first = |typed: &str| texts(CommandLine.complete_at(0, OsStr::new(typed)));
+        assert!(first("s").contains(&"sh".to_owned()));
+        let later = texts(CommandLine.complete_at(1, OsStr::new("s")));
+        assert!(!later.contains(&"sh".to_owned()), "{later:?}");
+        assert!(first("./s").iter().all(|path| path.starts_with("./")));
+        assert!(programs(OsStr::new("")).len() <= MOST_PROGRAMS);
+    }
+
     #[test]
     fn what_stands_for_a_job_is_asked_of_the_daemon() {
         fn check_args(command: &clap::Command, path: &str, known: &mut usize) {
@@ -227,7 +412,8 @@ mod tests {
                     help.contains("unique name") && !help.contains("to test")
                 });
                 let asks = arg.get::<ArgValueCandidates>().is_some();
-                assert!(asks || !is_job, "{path}: {arg}");
+                let completes = arg.get::<ArgValueCompleter>().is_some();
+                assert!(asks || completes || !is_job, "{path}: {arg}");
                 *known += usize::from(asks);
             }
             for verb in command.get_subcommands() {

@@ -118,7 +118,7 @@ async fn libraries(
         && has < needs
     {
         return Ok(Some(format!(
-            "its glibc is 2.{has}, and the limiter was built for 2.{needs}"
+            "the image has glibc 2.{has}; the limiter needs 2.{needs}"
         )));
     }
     for folder in FOLDERS {

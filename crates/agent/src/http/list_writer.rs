@@ -4,6 +4,7 @@
 //! A list that fits into one piece is an answer like any other.
 
 use crate::controller::query::job_summary::{JobSummary, TextCache};
+use std::num::NonZeroUsize;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use std::vec;
@@ -15,7 +16,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use divvy_api::home::Home;
 use divvy_api::v1::brief::Lines;
-use divvy_api::v1::{Error, ErrorCode, List};
+use divvy_api::v1::{Error, ErrorCode, JobState, List};
 use http_body_util::channel::{Channel, Sender};
 use serde::Deserialize;
 
@@ -64,6 +65,11 @@ pub struct ListQuery {
     /// Of each only what a table shows, in a line of its own.
     #[serde(default)]
     brief: bool,
+    /// Only jobs in this state.
+    state: Option<JobState>,
+    /// The newest of these jobs, at most this many; 0: all.
+    #[serde(default)]
+    limit: usize,
 }
 
 /// A turn of this caller, kept until it is dropped.
@@ -100,7 +106,7 @@ pub async fn jobs(
     Query(which): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
     let turn = turn(caller.account.uid, PATIENCE).await?;
-    let jobs = listed(&api, which.all).await?;
+    let jobs = listed(&api, &which).await?;
     if which.brief {
         let mut said = TextCache::default();
         let write = move |job: JobSummary, text: &mut Vec<u8>| {
@@ -116,17 +122,28 @@ pub async fn jobs(
 }
 
 /// Jobs that have not ended, and those that have if they are asked for; oldest first.
-async fn listed(api: &Api, all: bool) -> Result<Vec<JobSummary>, ApiError> {
+async fn listed(api: &Api, which: &ListQuery) -> Result<Vec<JobSummary>, ApiError> {
+    let (state, limit) = (which.state, which.limit);
+    let all = match state {
+        None => which.all,
+        Some(state) => state == JobState::Ended,
+    };
     let read = api.mailbox.query(move |queries| {
         let known = all.then(|| queries.living_ids());
-        Ok((queries.job_summaries(), known))
+        let mut jobs = queries.job_summaries();
+        if let Some(state) = state {
+            jobs.retain(|job| job.state() == state);
+        }
+        Ok((jobs, known))
     });
     let (mut jobs, known) = read.await?;
     let Some(known) = known else {
+        keep_newest(&mut jobs, limit);
         return Ok(jobs);
     };
     let database = api.home.database();
-    let ended = run_blocking(move || journal::all_but(&database, &known)).await?;
+    let newest = NonZeroUsize::new(limit);
+    let ended = run_blocking(move || journal::all_but(&database, &known, newest)).await?;
     let ended = ended.map_err(|error| internal(&error))?;
     let read = api.mailbox.query(move |queries| {
         let seen = ended.iter().map(|job| queries.view(job, None, None));
@@ -134,7 +151,15 @@ async fn listed(api: &Api, all: bool) -> Result<Vec<JobSummary>, ApiError> {
     });
     jobs.extend(read.await?);
     jobs.sort_by_key(JobSummary::id);
+    keep_newest(&mut jobs, limit);
     Ok(jobs)
+}
+
+/// Leaves the last `limit` jobs; 0: all.
+fn keep_newest<T>(jobs: &mut Vec<T>, limit: usize) {
+    if limit > 0 {
+        jobs.drain(..jobs.len().saturating_sub(limit));
+    }
 }
 
 /// How jobs follow each other.
@@ -290,6 +315,15 @@ mod tests {
             pieces.push(scribe.piece().unwrap());
         }
         pieces
+    }
+
+    #[test]
+    fn a_limit_keeps_the_newest() {
+        for (limit, expected) in [(0, 1..=5), (2, 4..=5), (5, 1..=5), (9, 1..=5)] {
+            let mut jobs: Vec<u32> = (1..=5).collect();
+            keep_newest(&mut jobs, limit);
+            assert_eq!(jobs, expected.collect::<Vec<_>>(), "{limit}");
+        }
     }
 
     #[tokio::test]

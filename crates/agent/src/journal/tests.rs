@@ -122,10 +122,10 @@ fn a_job_is_read_back_as_it_was_at_every_step_of_its_life() {
         "an ended job's environment is forgotten"
     );
     assert_eq!(
-        jobs::all_but(&path, &Default::default()).unwrap(),
+        jobs::all_but(&path, &Default::default(), None).unwrap(),
         [job.clone()]
     );
-    assert_eq!(jobs::all_but(&path, &[job.id].into()).unwrap(), []);
+    assert_eq!(jobs::all_but(&path, &[job.id].into(), None).unwrap(), []);
     job.state = divvy_core::JobState::Ended {
         outcome: Outcome::Cancelled,
     };
@@ -471,7 +471,7 @@ fn bypasses_come_back_with_their_job_and_are_counted() {
     job.bypasses = vec![known, unknown];
     assert_eq!(store.job(job.id).unwrap(), Some(job.clone()));
     assert_eq!(
-        jobs::all_but(&path, &Default::default()).unwrap(),
+        jobs::all_but(&path, &Default::default(), None).unwrap(),
         [job, other]
     );
     assert_eq!(store.bypass_counts().unwrap(), [1, 1, 0, 0]);
@@ -685,7 +685,17 @@ fn jobs_beyond_age_or_number_are_found_except_dependencies_and_valid_keys() {
     assert_eq!(expired(500, 2, 9000), [ids[0], keyed], "by number");
     assert_eq!(expired(500, 0, 9000), [ids[0], keyed, ids[2], ids[3]]);
     store.forget_jobs(&[ids[0], ids[3], JobId(999)]).unwrap();
-    let left: Vec<JobId> = jobs::all_but(&path, &Default::default())
+    let newest = |most| {
+        let newest = std::num::NonZeroUsize::new(most);
+        let jobs = jobs::all_but(&path, &Default::default(), newest).unwrap();
+        jobs.iter().map(|job| job.id).collect::<Vec<_>>()
+    };
+    let (all, two) = (newest(100), newest(2));
+    assert!(
+        all.len() > 2 && all.ends_with(&two) && two.len() == 2,
+        "{all:?} {two:?}"
+    );
+    let left: Vec<JobId> = jobs::all_but(&path, &Default::default(), None)
         .unwrap()
         .iter()
         .map(|job| job.id)

@@ -44,6 +44,23 @@ async fn a_long_list_says_the_same_of_every_job_whole_and_in_brief() {
         compute: None,
     };
     client.resize(&format!("{first}_0"), &less).await.unwrap();
+    // A page of a state: the newest, oldest first, however many there are.
+    for (state, limit, expected) in [
+        (JobState::Queued, 5, 5),
+        (JobState::Queued, 0, MANY as usize),
+        (JobState::Ended, 50, 1),
+    ] {
+        let mut page = Vec::new();
+        let take = |job: Brief<'_>| page.push((job.state, job.id.parse::<u64>().unwrap()));
+        client.newest_briefly(state, limit, take).await.unwrap();
+        assert_eq!(page.len(), expected, "{state:?}");
+        assert!(page.iter().all(|(found, _)| *found == state), "{state:?}");
+        assert!(page.is_sorted_by_key(|(_, id)| *id));
+        if limit == 5 {
+            let newest = first.parse::<u64>().unwrap() + u64::from(MANY) - 1;
+            assert_eq!(page.last().unwrap().1, newest);
+        }
+    }
     for (all, besides) in [(false, 1), (true, 2)] {
         let jobs: Vec<Job> = client.jobs(all).await.unwrap();
         assert_eq!(jobs.len(), MANY as usize + besides);

@@ -10,7 +10,8 @@
 //!
 //! ```text
 //! /var/lib/divvy       a folder with state.db or daemon.lock in it: a system's daemon has served here
-//! divvy.service        a unit in /etc/systemd/system, /usr/lib/systemd/system or /lib/systemd/system
+//! divvy.service        a unit in /etc/systemd/system, or one that is enabled there. A package brings its unit, and the
+//!                      administrator enables it: until then, users start daemons of their own
 //! ```
 //! Only root can create either, so a user cannot prevent the private daemon of another user. The rule does not apply to
 //! an instance in `DIVVY_HOME`.
@@ -32,10 +33,9 @@ const STATE: &str = "/var/lib/divvy";
 const SOCKET: &str = "/run/divvy/divvy.sock";
 
 /// Below `/`.
-const UNITS: [&str; 3] = [
+const UNITS: [&str; 2] = [
     "etc/systemd/system/divvy.service",
-    "usr/lib/systemd/system/divvy.service",
-    "lib/systemd/system/divvy.service",
+    "etc/systemd/system/multi-user.target.wants/divvy.service",
 ];
 const JOURNALS: [&str; 2] = ["var/lib/divvy/state.db", "var/lib/divvy/daemon.lock"];
 
@@ -248,6 +248,9 @@ mod tests {
         // A folder that was made and never served from, and a unit that is masked.
         let empty = root(&["var/lib/divvy/jobs/1/log"]);
         assert!(!is_installed_under(empty.path(), me()));
+        // A package's unit that the administrator has not enabled.
+        let packaged = root(&["usr/lib/systemd/system/divvy.service"]);
+        assert!(!is_installed_under(packaged.path(), me()));
         let masked = root(&["etc/systemd/system/other.service"]);
         let unit = masked.path().join(UNITS[0]);
         std::os::unix::fs::symlink("/dev/null", unit).unwrap();

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use clap::CommandFactory;
 
 /// Every visible verb, in one group.
-const GROUPS: &[(&str, &[&str])] = &[
+pub const GROUPS: &[(&str, &[&str])] = &[
     (
         "Run programs",
         &["run", "submit", "docker", "shell", "exec", "attach"],
@@ -264,6 +264,12 @@ Completes verbs, flags, and the jobs, queues, projects and GPUs of the running d
   ~/.zshrc                     source <(divvy completion zsh)
   ~/.config/fish/config.fish   divvy completion fish | source";
 
+/// Command lines of the parser's examples.
+pub fn examples() -> impl Iterator<Item = &'static str> {
+    let lines = EXAMPLES.lines().filter(|line| line.starts_with("  "));
+    lines.map(str::trim)
+}
+
 /// The parser, with verbs in groups.
 pub fn command() -> clap::Command {
     let command = super::Cli::command();
@@ -282,7 +288,23 @@ pub fn command() -> clap::Command {
         template,
         "\nEach verb has its own --help. Output formats: -o table|wide|json|ndjson|name.\n\n{EXAMPLES}\n"
     );
-    short(command.help_template(template).max_term_width(110))
+    once(short(command.help_template(template).max_term_width(110)))
+}
+
+/// Gives each flag one text for `divvy help` and the manual: clap puts the line of `--help` before the whole text.
+fn once(command: clap::Command) -> clap::Command {
+    command.mut_subcommands(once).mut_args(|arg| {
+        let line = arg.get_help().map(ToString::to_string);
+        let long = arg.get_long_help().map(ToString::to_string);
+        let whole = line.zip(long).and_then(|(line, long)| {
+            let rest = long.strip_prefix(&line)?.strip_prefix("\n\n")?;
+            Some(rest.to_owned())
+        });
+        match whole {
+            Some(whole) => arg.long_help(whole),
+            None => arg,
+        }
+    })
 }
 
 /// Has `--help` give each flag one line: all of them fit a screen then. Their whole text is in the manual pages.
@@ -342,6 +364,27 @@ mod tests {
         let mut wrong = Vec::new();
         check_help(&mut command, "divvy", &mut wrong);
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    #[test]
+    fn no_flag_repeats_its_line_in_its_whole_text() {
+        fn check(command: &clap::Command, path: &str, long: &mut usize) {
+            for arg in command.get_arguments() {
+                let line = arg.get_help().map(ToString::to_string);
+                let whole = arg.get_long_help().map(ToString::to_string);
+                if let (Some(line), Some(whole)) = (line, whole) {
+                    let twice = format!("{line}\n");
+                    assert!(!whole.starts_with(&twice), "{path} {arg}: {whole}");
+                    *long += 1;
+                }
+            }
+            for verb in command.get_subcommands() {
+                check(verb, &format!("{path} {}", verb.get_name()), long);
+            }
+        }
+        let mut long = 0;
+        check(&command(), "divvy", &mut long);
+        assert!(long > 40, "{long}");
     }
 
     #[test]

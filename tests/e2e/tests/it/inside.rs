@@ -226,6 +226,19 @@ fn a_shell_completes_what_is_there_and_starts_no_daemon_for_it() {
     };
     assert!(complete(&["de"]).contains(&"describe".to_owned()));
     assert!(!complete(&["cancel", ""]).contains(&"1".to_owned()));
+    for (typed, word) in [
+        (&["run", "--isolation", ""][..], "hardware"),
+        (&["run", "--compute", ""], "strict"),
+        (&["submit", "--idle-action", ""], "suspend"),
+        (&["submit", "--mig-profile", "2g"], "2g.10gb"),
+        (&["run", "--sim", "l4"], "l4-24gb:1"),
+        (&["usage", "--by", "user,"], "user,project"),
+        (&["run", "-g", "0.5", "--", "sleep"], "sleep"),
+        (&["submit", "--", "sleep"], "sleep"),
+    ] {
+        let offered = complete(typed);
+        assert!(offered.contains(&word.to_owned()), "{typed:?}: {offered:?}");
+    }
     let _ = home.divvy(&["ps"]).exits(7);
 
     let _daemon = home.daemon(&["--dynamic-gpus", "--queue", "half=0.5"]);
@@ -246,6 +259,9 @@ fn a_shell_completes_what_is_there_and_starts_no_daemon_for_it() {
     }
     assert!(!living.contains(&ended), "{living:?}");
     assert!(offered(&["logs", ""]).contains(&"old".to_owned()));
+    let waits = home.submit(&["-q", "half", "--hold", "--name", "late"], &["true"]);
+    assert_eq!(offered(&["why", ""])[0], waits);
+    assert_eq!(offered(&["logs", ""])[0], id);
     assert!(offered(&["submit", "-q", ""]).contains(&"half".to_owned()));
     assert!(offered(&["admin", "gpu", ""]).contains(&"0".to_owned()));
     let _ = home.divvy(&["completion", "tcsh"]).exits(2);

@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use divvy_e2e::engine::{Engine, IMAGE, Kind};
 use divvy_e2e::{GIB, write_program};
+use divvy_testkit::Bounded as _;
 
 use super::{ENGINE, got, reports, scene, static_program};
 
@@ -103,6 +105,59 @@ fn a_link_of_the_image_leads_no_mount_over_the_limiter() {
         "exit 0",
     ];
     let _ = home.divvy(&words).ok();
+}
+
+/// A library with the versions of glibc 2.27, as of Ubuntu 18.04, in a folder.
+fn old_glibc(folder: &Path) {
+    let (source, script) = (folder.join("libc.c"), folder.join("libc.map"));
+    fs::write(&source, "int f(void) { return 0; }").unwrap();
+    fs::write(
+        &script,
+        "GLIBC_2.2.5 { global: f; }; GLIBC_2.27 { } GLIBC_2.2.5;",
+    )
+    .unwrap();
+    let made = Command::new("cc")
+        .args(["-shared", "-nostdlib", "-o"])
+        .arg(folder.join("libc.so.6"))
+        .arg(format!("-Wl,--version-script={}", script.display()))
+        .arg(&source)
+        .output_bounded();
+    let made = made.expect("a C compiler");
+    assert!(made.status.success(), "{made:?}");
+}
+
+#[test]
+fn an_image_with_an_older_glibc_is_refused_with_both_versions() {
+    let Some((engine, home)) = scene("a100-80gb:1") else {
+        return;
+    };
+    let folder = home.scratch().join("old");
+    fs::create_dir(&folder).unwrap();
+    old_glibc(&folder);
+    let (made, image) = ("made-old-glibc", "divvy-test-old-glibc");
+    let mount = format!("{}:/old", folder.display());
+    let to = "/usr/lib/x86_64-linux-gnu";
+    let script = format!("cat /old/libc.so.6 > {to}/libc.old; ln -sf libc.old {to}/libc.so.6");
+    let words = [
+        "run", "--name", made, "-v", &mount, IMAGE, "sh", "-c", &script,
+    ];
+    let _ = engine.own(&words);
+    let _ = engine.own(&["commit", made, image]);
+    let _ = engine.ask(&["rm", made]);
+
+    let _daemon = home.daemon(&[]);
+    let said = home
+        .divvy(&["docker", "run", "-g", "0.5", image, "true"])
+        .exits(125);
+    let preload = fs::read(home.program("libdivvy_preload.so")).unwrap();
+    let text = String::from_utf8_lossy(&preload);
+    let versions = text.split("GLIBC_2.").skip(1).filter_map(|rest| {
+        let end = rest.find(|letter: char| !letter.is_ascii_digit())?;
+        rest[..end].parse::<u32>().ok()
+    });
+    let needs = versions.max().expect("it needs glibc");
+    let both = format!("the image has glibc 2.27; the limiter needs 2.{needs}");
+    assert!(said.stderr.contains(&both), "{both}: {}", said.stderr);
 }
 
 #[test]

@@ -1,0 +1,288 @@
+//! Installs a release as users would after a download, and uses it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::build::BUILT;
+use super::roots;
+use super::{VERSION, WHEEL, shipped_file};
+use crate::cargo::{root, target};
+use crate::steps::{answer, run};
+
+pub fn all(dist: &Path, name: &str) -> Result<()> {
+    run(Command::new("sha256sum")
+        .args(["--check", "--quiet", "SHA256SUMS"])
+        .current_dir(dist))?;
+    let place = target().join("dist-try");
+    if place.exists() {
+        fs::remove_dir_all(&place)?;
+    }
+    fs::create_dir_all(&place)?;
+    archive(dist, name, &place)?;
+    let python = environment(&place)?;
+    wheel(dist, &place, &python)?;
+    clearml(dist, &place, &python)?;
+    deb(dist, &place)?;
+    rpm(dist, &place)?;
+    roots::all(dist, &dist.join(name), &place)?;
+    fs::remove_dir_all(&place)?;
+    Ok(())
+}
+
+fn archive(dist: &Path, name: &str, place: &Path) -> Result<()> {
+    run(Command::new("tar")
+        .args(["--extract", "--file"])
+        .arg(dist.join(format!("{name}.tar.gz")))
+        .arg("--directory")
+        .arg(place))?;
+    let bin = place.join(name).join("bin");
+    let mut first = Command::new(bin.join("divvy"));
+    first.args([
+        "run",
+        "--no-daemon",
+        "--sim",
+        "a100-80gb:1",
+        "-g",
+        "0.25",
+        "--",
+        "true",
+    ]);
+    run(alone(&mut first, place))?;
+    let cluster = answer(Command::new(bin.join("divvy-k8s")).arg("--version"));
+    ensure!(
+        cluster.is_some_and(|said| said.contains(VERSION)),
+        "divvy-k8s of the archive does not run"
+    );
+    Ok(())
+}
+
+/// A command with an instance of its own, and without what this machine has set.
+fn alone<'a>(command: &'a mut Command, place: &Path) -> &'a mut Command {
+    command
+        .env("DIVVY_HOME", place.join("home"))
+        .env_remove("DIVVY_LIB_DIR")
+}
+
+/// A new Python environment; its Python.
+fn environment(place: &Path) -> Result<PathBuf> {
+    let folder = place.join("venv");
+    run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+    Ok(folder.join("bin/python"))
+}
+
+fn install(python: &Path, wheel: &Path) -> Result<()> {
+    run(Command::new(python)
+        .args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-index",
+            "--disable-pip-version-check",
+        ])
+        .arg(wheel))
+}
+
+/// The program of docs/install.md.
+fn example() -> Result<String> {
+    let page = fs::read_to_string(root().join("docs/install.md"))?;
+    let code = page.split("```python\n").nth(1);
+    let code = code.and_then(|rest| rest.split("```").next());
+    Ok(code
+        .context("docs/install.md has no Python program")?
+        .to_owned())
+}
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`, as that program prints it.
+const REFUSED: &str = "then CUDA error 2";
+
+/// `pip install divvy-gpu`, a job that exceeds its limit, and the removal.
+fn wheel(dist: &Path, place: &Path, python: &Path) -> Result<()> {
+    let wheel = shipped_file(dist, "divvy_gpu-", ".whl")?;
+    install(python, &wheel)?;
+    let bin = python.parent().context("a program lies in a folder")?;
+    // A link, as `uv tool install` and pipx make it.
+    let link = place.join("divvy-link");
+    std::os::unix::fs::symlink(bin.join("divvy"), &link)?;
+    let mut command = Command::new(&link);
+    command.args([
+        "run",
+        "--no-daemon",
+        "--sim",
+        "a100-80gb:1",
+        "-g",
+        "0.5",
+        "--",
+    ]);
+    command.arg(python).args(["-c", &example()?]);
+    // Without the compiler and the build's programs.
+    let said = answer(alone(&mut command, place).env("PATH", "/usr/bin:/bin"));
+    let said = said.context("the wheel's program cannot run a job")?;
+    eprintln!("   {}", said.lines().last().unwrap_or_default());
+    ensure!(said.contains(REFUSED), "no memory was refused: {said}");
+    run(Command::new(python).args(["-m", "pip", "uninstall", "--quiet", "--yes", "divvy-gpu"]))?;
+    let environment = place.join("venv");
+    let left = super::tree::files(&environment)?;
+    let left: Vec<&String> = left.iter().filter(|file| file.contains("divvy")).collect();
+    ensure!(left.is_empty(), "pip left {left:?}");
+    Ok(())
+}
+
+/// The package for the ClearML agent.
+fn clearml(dist: &Path, place: &Path, python: &Path) -> Result<()> {
+    install(python, &shipped_file(dist, "clearml_", ".whl")?)?;
+    run(Command::new(python)
+        .args([
+            "-W", "error", "-m", "unittest", "discover", "--quiet", "-t", ".", "-s", "tests",
+        ])
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .current_dir(root().join(WHEEL)))?;
+    let program = place.join("venv/bin/clearml-agent-fractional-gpu");
+    let said = answer(Command::new(program).arg("--help"));
+    ensure!(
+        said.is_some_and(|said| said.contains("ExecStartPre")),
+        "the wheel's program printed no help"
+    );
+    Ok(())
+}
+
+/// Files that a package must have, from the root.
+fn wanted() -> Vec<String> {
+    let built = BUILT.iter();
+    let mut wanted: Vec<String> = built
+        .map(|(_, file, place)| format!("usr/{place}/{file}"))
+        .collect();
+    wanted.extend(
+        [
+            "usr/lib/systemd/system/divvy.service",
+            "usr/lib/systemd/user/divvy.service",
+            "usr/lib/tmpfiles.d/divvy.conf",
+            "usr/lib/sysusers.d/divvy.conf",
+            "usr/share/bash-completion/completions/divvy",
+            "usr/share/man/man1/divvy.1.gz",
+            "usr/share/man/man1/divvy-admin-mig-plan.1.gz",
+            "usr/share/doc/divvy/README.md",
+        ]
+        .map(str::to_owned),
+    );
+    wanted
+}
+
+/// Fails if a file is missing, or if one lies outside the places of a distribution's package.
+fn check_files(kind: &str, files: &[String]) -> Result<()> {
+    for wanted in wanted() {
+        ensure!(files.contains(&wanted), "the {kind} has no /{wanted}");
+    }
+    for file in files {
+        ensure!(
+            file.starts_with("usr/"),
+            "the {kind} has /{file}, outside /usr"
+        );
+        for test in ["probe", "testkit", "bench"] {
+            ensure!(!file.contains(test), "the {kind} has /{file} of the tests");
+        }
+    }
+    eprintln!("   {kind}: {} files", files.len());
+    Ok(())
+}
+
+/// Unpacks a package and runs its program there.
+fn deb(dist: &Path, place: &Path) -> Result<()> {
+    let package = shipped_file(dist, "divvy_", ".deb")?;
+    if answer(Command::new("dpkg-deb").arg("--version")).is_none() {
+        eprintln!("   SKIPPED: the .deb is not unpacked: no dpkg-deb");
+        return Ok(());
+    }
+    let to = place.join("deb");
+    run(Command::new("dpkg-deb")
+        .arg("--extract")
+        .arg(&package)
+        .arg(&to))?;
+    check_files("deb", &super::tree::files(&to)?)?;
+    let scripts = place.join("deb-control");
+    run(Command::new("dpkg-deb")
+        .arg("--control")
+        .arg(&package)
+        .arg(&scripts))?;
+    for script in ["postinst", "prerm", "postrm"] {
+        let text = fs::read_to_string(scripts.join(script))?;
+        ensure!(!text.contains("#UNITS#"), "{script} names no units");
+    }
+    use_tree(&to, place)
+}
+
+/// As on RHEL: Debian's rpm has its own database in a user's home.
+const RPM_DATABASE: [&str; 2] = ["--dbpath", "/var/lib/rpm"];
+
+fn rpm(dist: &Path, place: &Path) -> Result<()> {
+    let package = shipped_file(dist, "divvy-", ".rpm")?;
+    if answer(Command::new("rpm").arg("--version")).is_none() {
+        eprintln!("   SKIPPED: the .rpm is not installed: no rpm");
+        return Ok(());
+    }
+    let to = place.join("rpm");
+    fs::create_dir_all(&to)?;
+    // Into an empty root: scripts have no shell there, and what it requires is not installed.
+    run(Command::new("rpm")
+        .args(["--install", "--nodeps", "--noscripts"])
+        .args(RPM_DATABASE)
+        .arg("--root")
+        .arg(&to)
+        .arg(&package))?;
+    let mut files = super::tree::files(&to)?;
+    files.retain(|file| !file.starts_with("var/lib/") && !file.starts_with("usr/lib/sysimage"));
+    check_files("rpm", &files)?;
+    use_tree(&to, place)?;
+    run(Command::new("rpm")
+        .args(["--erase", "--nodeps", "--noscripts"])
+        .args(RPM_DATABASE)
+        .arg("--root")
+        .arg(&to)
+        .arg("divvy"))?;
+    let left = super::tree::files(&to)?;
+    if let Some(file) = left.iter().find(|file| file.contains("divvy")) {
+        bail!("rpm left /{file}");
+    }
+    Ok(())
+}
+
+/// Runs the program of an unpacked package.
+fn use_tree(package: &Path, place: &Path) -> Result<()> {
+    let mut divvy = Command::new(package.join("usr/bin/divvy"));
+    divvy.args([
+        "run",
+        "--no-daemon",
+        "--sim",
+        "l4-24gb:1",
+        "-g",
+        "0.5",
+        "--",
+        "true",
+    ]);
+    run(alone(&mut divvy, place))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_without_a_library_or_with_a_test_is_refused() {
+        let whole = wanted();
+        assert!(check_files("deb", &whole).is_ok());
+        for at in 0..whole.len() {
+            let mut less = whole.clone();
+            let missing = less.remove(at);
+            let error = check_files("deb", &less).expect_err("a file is missing");
+            assert!(error.to_string().contains(&missing), "{error}");
+        }
+        for more in ["usr/bin/cudarc_probe", "etc/divvy/config.toml"] {
+            let mut files = whole.clone();
+            files.push(more.to_owned());
+            assert!(check_files("deb", &files).is_err(), "{more}");
+        }
+    }
+}
