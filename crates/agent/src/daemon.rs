@@ -115,10 +115,10 @@ pub fn daemon(configured: Configured, beside: Option<FrontEndTask>) -> Result<()
              the same limits"
         );
     }
+    let _lock = lock(&home)?;
     if let Some(file) = configured.file() {
         tracing::info!(file = %file.display(), "read the configuration file");
     }
-    let _lock = lock(&home)?;
     serve(configured, home, simulated, (doors, beside))
 }
 

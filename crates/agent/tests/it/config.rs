@@ -264,6 +264,62 @@ fn a_start_is_refused_with_the_place_and_large_files_too() {
     assert!(told.contains("larger than 1 MiB"), "{told}");
 }
 
+#[tokio::test]
+async fn admin_init_writes_a_file_that_a_daemon_serves() {
+    let mut home = Home::empty();
+    let motd = home.scratch().join("motd").display().to_string();
+    let init = |home: &Home, more: &[&str]| {
+        home.divvy(&[&["admin", "init", "--yes", "--user"], more].concat())
+    };
+    let first = [
+        "--queue",
+        "half=0.5",
+        "--project",
+        "vision=1:all",
+        "--motd",
+        &motd,
+    ];
+    let shown = home.divvy(&["config", "show", "--defaults"]).ok().stdout;
+    assert!(shown.contains("limits.max-jobs"), "{shown}");
+    let dry = init(&home, &[&first[..], &["--dry-run"]].concat()).ok();
+    let path = home.path().join("config.toml");
+    assert!(!path.exists());
+    let shown = init(&home, &[&first[..], &["--no-start"]].concat()).ok();
+    assert!(
+        shown.stdout.contains("divvy submit -q half -p vision"),
+        "{}",
+        shown.stdout
+    );
+    assert_eq!(fs::read_to_string(&motd).unwrap(), shown.stdout);
+    assert_eq!(fs::read_to_string(&path).unwrap(), dry.stdout);
+    assert_eq!(
+        fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        0o644
+    );
+    let _ = init(&home, &first).exits(8);
+    assert!(
+        init(&home, &["--admin", "ana"])
+            .exits(2)
+            .stderr
+            .contains("roles")
+    );
+    home.start(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
+    assert_eq!(queues(&client).await, ["half", "default"]);
+    assert_eq!(projects(&client).await, ["vision"]);
+    // A running daemon reads a further file at once.
+    let shown = init(&home, &["--force", "--queue", "quarter=0.25"]).ok();
+    assert!(
+        shown.stderr.contains("changed: projects.vision, queues"),
+        "{}",
+        shown.stderr
+    );
+    assert_eq!(queues(&client).await, ["quarter", "default"]);
+    assert_eq!(projects(&client).await, [""; 0]);
+    let copy = home.path().join("config.toml.1");
+    assert_eq!(fs::read_to_string(copy).unwrap(), dry.stdout);
+}
+
 /// Roles in the file: a reload is an admin's, and others may not write the file.
 #[test]
 fn the_file_of_the_systems_daemon_is_roots() {

@@ -250,7 +250,13 @@ impl<'a> Tree<'a> {
         for error in errors {
             let at = error.span().map_or(text.len(), |span| span.start);
             tree.until = tree.until.min(at);
-            let problem = tree.problem(at, &[], error.message(), None);
+            let hint = match error.message().contains("duplicate key") {
+                true => "keep one of the two",
+                false => {
+                    "write `key = value` on one line: texts in quotes, lists as [\"a\", \"b\"], tables as [name]"
+                }
+            };
+            let problem = tree.problem(at, &[], error.message(), Some(hint.to_owned()));
             let line = |problem: &Problem| problem.place.map(|place| place.line);
             // One error of syntax leads to others on its line.
             if !tree
@@ -281,6 +287,8 @@ impl<'a> Tree<'a> {
                 Some((message, hint)) => (message, Some(hint.to_owned())),
                 None => (message, hint),
             };
+            let form = "`divvy config show --defaults` shows each key with a value of its form";
+            let hint = hint.or_else(|| Some(form.to_owned()));
             let problem = self.problem(at, path, message, hint);
             self.problems.push((at, problem));
         }

@@ -502,3 +502,221 @@ fn bytes(path: &Path, system: bool) -> Result<Vec<u8>, Unread> {
         false => Err(Unread::TooLarge),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use divvy_core::Order;
+
+    use super::*;
+
+    fn configured(file: &str, flags: DaemonOptions, given: &[&str]) -> Configured {
+        let source = Source::new(flags, given, Some("/c.toml".into()));
+        source.merge(file::parse(file.as_bytes()).unwrap()).unwrap()
+    }
+
+    fn path(key: &str) -> Vec<String> {
+        key.split('.').map(str::to_owned).collect()
+    }
+
+    /// System, `--config`, variables, the path, and whether it is named.
+    type Case<'a> = (
+        bool,
+        Option<&'a str>,
+        &'a [(&'a str, &'a str)],
+        Option<&'a str>,
+        bool,
+    );
+
+    #[test]
+    fn the_file_is_the_named_one_or_that_of_the_instance() {
+        let cases: [Case<'_>; 8] = [
+            (
+                true,
+                Some("/f"),
+                &[("DIVVY_CONFIG", "/e")],
+                Some("/f"),
+                true,
+            ),
+            (
+                true,
+                None,
+                &[("DIVVY_CONFIG", "/e"), ("DIVVY_HOME", "/h")],
+                Some("/e"),
+                true,
+            ),
+            (
+                true,
+                None,
+                &[("DIVVY_HOME", "/h")],
+                Some("/h/config.toml"),
+                false,
+            ),
+            (true, None, &[("HOME", "/root")], Some(SYSTEM_FILE), false),
+            (
+                false,
+                None,
+                &[("HOME", "/a")],
+                Some("/a/.config/divvy/config.toml"),
+                false,
+            ),
+            (
+                false,
+                None,
+                &[("HOME", "/a"), ("XDG_CONFIG_HOME", "/x")],
+                Some("/x/divvy/config.toml"),
+                false,
+            ),
+            (
+                false,
+                None,
+                &[("HOME", "/a"), ("XDG_CONFIG_HOME", "x")],
+                Some("/a/.config/divvy/config.toml"),
+                false,
+            ),
+            (false, None, &[], None, false),
+        ];
+        for (system, named, variables, expected, is_named) in cases {
+            let var = |name: &str| {
+                let found = variables.iter().find(|(key, _)| *key == name);
+                found.map(|(_, value)| OsString::from(value))
+            };
+            let found = place(system, named.map(PathBuf::from), &var);
+            assert_eq!(
+                found,
+                (expected.map(PathBuf::from), is_named),
+                "{variables:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_flag_wins_over_its_key_and_a_default_over_none() {
+        let flags = DaemonOptions {
+            grace: Duration::from_secs(1),
+            order: Order::Fairness,
+            ..DaemonOptions::default()
+        };
+        let file = "grace = \"5s\"\nbackfill = true\n";
+        let configured = configured(file, flags, &["grace"]);
+        assert_eq!(configured.options.grace, Duration::from_secs(1));
+        assert!(configured.options.backfill);
+        // The flag is not on the command line; its value here is a default.
+        assert_eq!(configured.options.order, Order::Strict);
+        assert_eq!(configured.origin(&path("grace")), Origin::Flag("grace"));
+        let place = Place {
+            line: 2,
+            column: 12,
+        };
+        let origin = Origin::File("/c.toml".into(), place);
+        assert_eq!(configured.origin(&path("backfill")), origin);
+        assert_eq!(configured.origin(&path("order")), Origin::Default);
+    }
+
+    #[test]
+    fn a_front_end_of_the_file_has_the_queues_and_gpus_of_the_daemon() {
+        let file = "gpus = \"0-1\"\nqueues = [\"half=0.5\", \"one=1\"]\n[clearml]\ndynamic = true\ncreate-queue = true\n";
+        let options = configured(file, DaemonOptions::default(), &[]).options;
+        let clearml = options.clearml.unwrap();
+        assert_eq!(clearml.queues, ["half", "one"]);
+        assert_eq!(clearml.gpus.as_deref(), Some("0,1"));
+        assert!(clearml.dynamic && clearml.create_queue);
+        // The words of the flag, which the names of workers contain; the file's other keys stay.
+        let flags = DaemonOptions {
+            gpus: GpuSelection::Indices(vec![0, 1, 2]),
+            clearml: Some(ClearMlOptions {
+                gpus: Some("0-2".to_owned()),
+                ..ClearMlOptions::default()
+            }),
+            ..DaemonOptions::default()
+        };
+        let options = configured(file, flags, &["gpus", "clearml"]).options;
+        let clearml = options.clearml.unwrap();
+        assert_eq!(clearml.gpus.as_deref(), Some("0-2"));
+        assert!(clearml.create_queue && clearml.dynamic);
+        // Without queues the daemon serves the server's default queue, one task at a time.
+        let options = configured("[clearml]\n", DaemonOptions::default(), &[]).options;
+        assert_eq!(options.clearml.unwrap().queues, [""; 0]);
+        assert_eq!(options.queues.len(), 1);
+    }
+
+    #[test]
+    fn values_together_are_refused_with_the_line_or_the_flag() {
+        let refused = |file: &str, flags: DaemonOptions, given: &[&str]| {
+            let source = Source::new(flags, given, Some("/c.toml".into()));
+            let error = source.merge(file::parse(file.as_bytes()).unwrap());
+            Error::from(&error.unwrap_err())
+        };
+        let mut system = DaemonOptions::default();
+        system.listen.system = true;
+        let mut access = system.clone();
+        access.listen.access = Some("/a".into());
+        for (file, flags, given, message) in [
+            (
+                "[roles]\n",
+                DaemonOptions::default(),
+                &[][..],
+                "/c.toml:1:2: roles",
+            ),
+            (
+                "[roles]\n[listen]\naccess = \"/a\"\n",
+                system.clone(),
+                &[],
+                "/c.toml:3:10: listen.access",
+            ),
+            ("[roles]\n", access, &["access"], "--access"),
+            ("[clearml]\n", system.clone(), &[], "/c.toml:1:2: clearml"),
+            (
+                "[listen]\nlisten = \"127.0.0.1:1\"\n",
+                system.clone(),
+                &[],
+                "/c.toml:2:10: listen.listen",
+            ),
+            (
+                "[listen]\nlisten = \"0.0.0.0:1\"\ntoken-file = \"/t\"\n",
+                system.clone(),
+                &[],
+                "/c.toml:2:10: listen.listen",
+            ),
+            (
+                "[listen]\ntoken-file = \"/t\"\n",
+                system,
+                &[],
+                "/c.toml:2:14: listen.token-file",
+            ),
+            (
+                "refuse-user-namespaces = true\n",
+                DaemonOptions::default(),
+                &[],
+                "/c.toml:1:26: refuse",
+            ),
+        ] {
+            let error = refused(file, flags, given);
+            assert!(error.message.contains(message), "{}", error.message);
+            assert!(error.hint.is_some(), "{}", error.message);
+        }
+    }
+
+    #[test]
+    fn a_reload_keeps_what_only_a_start_applies() {
+        let of = |file: &str| configured(file, DaemonOptions::default(), &[]);
+        let before =
+            of("queues = [\"q\"]\ngpus = \"0\"\ngrace = \"1s\"\n[projects.a]\nquota = 1\n");
+        let mut now = of(
+            "queues = [\"q\"]\ngpus = \"1\"\ngrace = \"2s\"\n[clearml]\n[projects.b]\nquota = 1\n",
+        );
+        let (changed, waiting) = now.keep(&before, |_| false);
+        assert_eq!(changed, ["grace", "projects.a", "projects.b"]);
+        assert_eq!(waiting, ["clearml", "gpus"]);
+        assert_eq!(now.options.gpus, before.options.gpus);
+        assert_eq!(now.options.clearml, None);
+        let shown = now.report(&waiting);
+        let gpus = shown.iter().find(|value| value.key == "gpus").unwrap();
+        assert!(gpus.needs_restart && gpus.value == "0");
+        let mut same =
+            of("queues = [\"q\"]\ngpus = \"0\"\ngrace = \"1s\"\n[projects.a]\nquota = 1\n");
+        let nothing = (Vec::<String>::new(), Vec::<String>::new());
+        assert_eq!(same.keep(&before, |_| false), nothing);
+    }
+}

@@ -159,8 +159,20 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
         ],
     ),
     (
+        "admin init",
+        &[
+            ("--yes --gpus x", USAGE),
+            ("--yes --queue a=0.3", USAGE),
+            ("--yes --admin @", USAGE),
+            ("--yes --project vision", USAGE),
+            ("--yes --listen 8.8.8.8:80", USAGE),
+            ("--yes --user --admin ana", USAGE),
+        ],
+    ),
+    (
         "daemon",
         &[
+            ("--config {}/none", USAGE),
             ("--dynamic-gpus", USAGE),
             ("--gpus 7", USAGE),
             ("--queue a a", USAGE),
@@ -204,6 +216,14 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
 /// Flags that every value is right for, or that have none, and where they are seen to do what they are for.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("--mode", "mig.rs"),
+    ("--admin", "../../../../crates/agent/tests/it/config.rs"),
+    ("--config", "../../../../crates/agent/tests/it/config.rs"),
+    ("--defaults", "../../../../crates/agent/tests/it/config.rs"),
+    ("--force", "../../../../crates/agent/tests/it/config.rs"),
+    ("--motd", "../../../../crates/agent/tests/it/config.rs"),
+    ("--no-start", "../../../../crates/agent/tests/it/config.rs"),
+    ("--user", "../../../../crates/agent/tests/it/config.rs"),
+    ("--yes", "../../../../crates/agent/tests/it/config.rs"),
     ("--docker", "docker/scenes.rs"),
     ("--docker-args", "docker/scenes.rs"),
     ("--dry-run", "run.rs"),
@@ -476,13 +496,14 @@ fn every_flag_of_every_verb_is_typed_with_a_wrong_value_and_seen_to_work() {
 }
 
 /// Flags that the manual pages have, and `--help` has no line for.
-const UNLISTED: &[&str] = &["--child-report-tags", "--idempotency-key"];
+const UNLISTED: &[&str] = &["--child-report-tags", "--idempotency-key", "--keep-usage"];
 
 /// Flags for which no value is wrong, or that is seen to be wrong where they are tried.
 const ELSEWHERE_FREE: &[&str] = &[
     "--project", // whoever is in none may name one
     "--docker",  // docker/image.rs: an image that is not there
     "--cdi-dir", // a folder that is made
+    "--motd",    // a file that is made
 ];
 
 #[test]

@@ -185,6 +185,78 @@ fn the_first_problem_tells_how_many_there_are_and_the_details_have_all() {
     );
 }
 
+/// The example file with a few random changes, so that most of it is still understood.
+#[test]
+fn no_change_of_a_file_does_harm_and_each_problem_has_a_place_and_a_hint() {
+    const PIECES: &[&str] = &[
+        "[",
+        "]",
+        "\"",
+        "'",
+        "=",
+        "\n",
+        "{",
+        "}",
+        ".",
+        ",",
+        "#",
+        "\"\"\"",
+        "ü",
+        "\u{0}",
+        "\u{feff}",
+        "\\",
+        "-1",
+        "1e9",
+        "[[",
+        "]]",
+        "true",
+        "none",
+        "[projects.x]",
+        "quota = nan",
+        "9999999999999999999",
+        "1979-05-27",
+    ];
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/config.toml");
+    let example = std::fs::read_to_string(path).unwrap().replace("\n#", "\n");
+    let mut seed: u64 = 1;
+    let mut below = |bound: usize| {
+        // Knuth's generator: the high bits are good enough.
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        usize::try_from(seed >> 33).unwrap() % bound
+    };
+    let (mut right, mut wrong) = (0, 0);
+    for _ in 0..400 {
+        let mut text = example.clone();
+        for _ in 0..=below(3) {
+            let letters: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
+            let at = letters[below(letters.len())];
+            match below(3) {
+                0 => text.insert_str(at, PIECES[below(PIECES.len())]),
+                1 => drop(text.remove(at)),
+                _ => text.truncate(at),
+            }
+        }
+        match parse(text.as_bytes()) {
+            Ok(_) => right += 1,
+            Err(problems) => {
+                wrong += 1;
+                assert!(!problems.is_empty());
+                let lines = text.split('\n').count();
+                for problem in problems {
+                    let place = problem.place.unwrap();
+                    assert!(
+                        (1..=lines).contains(&place.line) && place.column > 0,
+                        "{text}"
+                    );
+                    assert!(problem.hint.is_some_and(|hint| !hint.is_empty()), "{text}");
+                    assert!(!problem.message.contains(HINT), "{text}");
+                }
+            }
+        }
+    }
+    assert!(right > 0 && wrong > 100, "{right} right, {wrong} wrong");
+}
+
 /// The example that packages install has every key, and is correct.
 #[test]
 fn the_example_file_is_correct() {

@@ -253,11 +253,12 @@ impl Answers {
 
 impl Project {
     fn table(&self) -> String {
-        let mut text = format!(
-            "\n[projects.{}]\nquota = {}\n",
-            quoted(&self.name),
-            self.quota
-        );
+        let is_bare = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
+        let name = match self.name.chars().all(is_bare) {
+            true => self.name.clone(),
+            false => quoted(&self.name),
+        };
+        let mut text = format!("\n[projects.{name}]\nquota = {}\n", self.quota);
         if !self.members.is_empty() {
             text += &array("members", &self.members);
         }
@@ -397,10 +398,10 @@ mod tests {
             "listen = \"127.0.0.1:7070\"",
             "token-file = \"/etc/divvy/token\"",
             "admin = [\"ana\", \"@wheel\"]",
-            "[projects.\"vision\"]",
+            "[projects.vision]",
             "quota = 2.5",
             "members = [\"ana\", \"@vision\"]",
-            "[projects.\"nlp\"]",
+            "[projects.nlp]",
             "quota = 0",
         ] {
             assert!(text.lines().any(|other| other == line), "{line}:\n{text}");
