@@ -665,18 +665,18 @@ pub struct Daemon {
     /// Refuse jobs without a project
     ///
     /// Refuse a job that names no project, or none that exists, unless its user has a default project
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub require_project: bool,
     /// Project of jobs that name none
     ///
     /// Project of jobs that name none: NAME for all users, USER=NAME or @GROUP=NAME for some. Repeatable
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
     pub default_project: Vec<String>,
     /// Most GPUs of each user, parts included
     ///
     /// Most GPUs that the jobs of a user hold together, parts included: N for all users, USER=N or @GROUP=N for some,
     /// `none` for no limit. Repeatable. Further jobs of the user wait
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", hide_short_help = true)]
     pub max_gpus_per_user: Vec<String>,
     /// Most unended jobs per user [default: 100000]
     ///
