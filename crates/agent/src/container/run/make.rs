@@ -146,7 +146,7 @@ impl<'a> ContainerCreation<'a> {
         let storage = storage(&info);
         self.submitter = match &self.job.plan.submitter {
             Some(submitter) => Some(
-                self.prepare_submitter(&docker, submitter, &image, &storage, &mut edits)
+                self.prepare_submitter(&docker, submitter, &image, (&info, &storage), &mut edits)
                     .await?,
             ),
             None => None,
