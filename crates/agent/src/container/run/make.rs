@@ -151,7 +151,7 @@ impl<'a> ContainerCreation<'a> {
         let cgroup_parent = DeviceGroups::are_restricted().then(|| jobs_slice(&info));
         self.submitter = match &self.job.plan.submitter {
             Some(submitter) => Some(
-                self.prepare_submitter(&docker, submitter, &image, &storage, &mut edits)
+                self.prepare_submitter(&docker, submitter, &image, (&info, &storage), &mut edits)
                     .await?,
             ),
             None => None,

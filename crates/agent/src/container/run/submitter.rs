@@ -12,9 +12,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use bollard::Docker;
-use bollard::models::{ContainerCreateBody, HostConfig, ImageConfig};
+use bollard::models::{ContainerCreateBody, HostConfig, ImageConfig, SystemInfo};
 use divvy_core::docker::submitter::{GROUP, PASSWD, bind_around, is_working_folder};
-use divvy_core::docker::{Mount, Options, paths};
+use divvy_core::docker::{Mount, Options, Ulimit, paths};
 
 use super::make::{ContainerCreation, judge};
 use crate::container::account_files::{AccountFiles, numeric_group, numeric_group_refusal};
@@ -27,6 +27,7 @@ use crate::container::resolve_mounts::Resolved;
 use crate::container::user_mounts::{MountRoot, SourceRequest, StagedMounts};
 use crate::host::account::UserAccount;
 use crate::host::error::error_chain;
+use crate::host::task_limits::{max_tasks_per_job, max_tasks_per_user};
 use crate::job_dir::container_spec::ContainerSubmitter;
 
 /// Home of a submitter whose own cannot be a folder of a container.
@@ -52,9 +53,13 @@ impl ContainerCreation<'_> {
         docker: &Docker,
         submitter: &ContainerSubmitter,
         image: &FoundImage,
-        storage: &[PathBuf],
+        (info, storage): (&SystemInfo, &[PathBuf]),
         edits: &mut Edits,
     ) -> Result<SubmitterContainer, EngineFailure> {
+        if !image.id.starts_with("sha256:") {
+            let why = "the container engine does not report the digest of the image";
+            return Err(why.to_owned().into());
+        }
         if engine::podman(&docker.version().await?).is_some() {
             let why = "containers that run as their submitters need Docker: Podman was not tested";
             return Err(why.to_owned().into());
@@ -67,7 +72,13 @@ impl ContainerCreation<'_> {
             .join(groups.iter().copied())
             .map_err(|error| error_chain(&error))?;
         let home = home_inside(&account);
-        let options = forced(&self.job.plan.options, submitter, &groups, &home);
+        let mut options = forced(&self.job.plan.options, submitter, &groups, &home);
+        TaskBounds {
+            counts_pids: info.pids_limit == Some(true),
+            per_job: max_tasks_per_job(),
+            per_user: max_tasks_per_user(),
+        }
+        .apply(&mut options);
         check_image(&options, &image.config)?;
         let mut points: Vec<PathBuf> = edits
             .mounts
@@ -262,6 +273,37 @@ impl ContainerCreation<'_> {
     }
 }
 
+/// The bounds on processes and threads that a process job of the user has too.
+#[derive(Clone, Copy, Debug)]
+struct TaskBounds {
+    /// The engine's kernel counts the tasks of a control group.
+    counts_pids: bool,
+    per_job: Option<u64>,
+    per_user: Option<u64>,
+}
+
+impl TaskBounds {
+    fn apply(self, options: &mut Options) {
+        let number = |most: Option<u64>| most.and_then(|most| i64::try_from(most).ok());
+        match self.counts_pids {
+            true => {
+                let given = options.pids_limit.filter(|given| *given > 0);
+                let bounds = given.into_iter().chain(number(self.per_job));
+                options.pids_limit = bounds.min();
+            }
+            // Counts all tasks of the user, in containers or not.
+            false => {
+                let limit = |most| Ulimit {
+                    name: "nproc".to_owned(),
+                    soft: most,
+                    hard: most,
+                };
+                options.ulimits.extend(number(self.per_user).map(limit));
+            }
+        }
+    }
+}
+
 /// What the image itself says, by text.
 fn check_image(options: &Options, config: &ImageConfig) -> Result<(), String> {
     let folder = working_folder(options, config);
@@ -370,6 +412,34 @@ mod tests {
             assert_eq!(forced.ipc.as_deref(), Some("private"));
         }
         assert_eq!(of("--ipc none", "/x").ipc.as_deref(), Some("none"));
+    }
+
+    #[test]
+    fn the_tasks_of_a_container_are_bounded_as_those_of_a_process_job() {
+        let bounded = |line: &str, counts_pids| {
+            let mut options = of(line, "/x");
+            TaskBounds {
+                counts_pids,
+                per_job: Some(100),
+                per_user: Some(200),
+            }
+            .apply(&mut options);
+            (options.pids_limit, options.ulimits)
+        };
+        for (line, limit) in [
+            ("", 100),
+            ("--pids-limit 10", 10),
+            ("--pids-limit 1000", 100),
+            ("--pids-limit -1", 100),
+            ("--pids-limit 0", 100),
+        ] {
+            assert_eq!(bounded(line, true), (Some(limit), Vec::new()), "{line}");
+        }
+        let (pids, ulimits) = bounded("", false);
+        assert_eq!(
+            (pids, ulimits[0].name.as_str(), ulimits[0].hard),
+            (None, "nproc", 200)
+        );
     }
 
     #[test]

@@ -170,12 +170,12 @@ fn every_flag_of_the_table_has_a_case_here() {
         let judge = matches!(flag.users, UserRule::Judge(_) | UserRule::Admins { .. });
         let long = format!("--{}", flag.long);
         let short = flag.short.map(|letter| format!("-{letter}"));
-        let names = |line: &&str| {
+        let names = |line: &str| {
             words::split(line)
                 .unwrap()
                 .iter()
                 .any(|word| word.starts_with(&long) || short.as_deref() == Some(word))
         };
-        assert!(!judge || cases().any(|line| names(&line)), "{long}");
+        assert!(!judge || cases().any(|line| names(line)), "{long}");
     }
 }

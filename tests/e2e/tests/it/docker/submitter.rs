@@ -772,6 +772,34 @@ mod exhaustive {
     }
 
     #[test]
+    fn whatever_call_of_the_engine_is_lost_a_users_container_runs_once() {
+        let Some(engine) = Engine::shared(ENGINE) else {
+            return;
+        };
+        let door = FaultProxy::before(&engine);
+        let variables = [("DOCKER_HOST", door.host())];
+        let Some(scene) = Scene::with(0, engine, &variables) else {
+            return;
+        };
+        let run = |name: &str, fault: Option<(&Call, Fault)>| {
+            door.fail(fault);
+            let script = format!("echo ran >>/s/own/{name}");
+            let (log, code) = scene.run(IMAGE, "-v {data}:/s", &script);
+            let ran = fs::read_to_string(scene.at("data/own").join(name)).unwrap_or_default();
+            let what = fault.map(|(call, fault)| format!("{fault:?}: {call}"));
+            assert_eq!((ran.as_str(), code), ("ran\n", Some(0)), "{what:?}: {log}");
+        };
+        run("plain", None);
+        let calls = door.kinds();
+        for (number, call) in calls.iter().enumerate() {
+            for fault in [Fault::Unheard, Fault::Unanswered] {
+                run(&format!("{number}-{fault:?}"), Some((call, fault)));
+            }
+        }
+        scene.nothing_stays();
+    }
+
+    #[test]
     fn what_a_dead_supervisor_staged_is_removed_and_the_users_files_stay() {
         let Some(engine) = Engine::shared(ENGINE) else {
             return;
