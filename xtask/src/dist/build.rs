@@ -106,6 +106,8 @@ impl Zig {
         let libgcc = libgcc.strip_prefix(root()).unwrap_or(&libgcc);
         flags.push(format!("-Lnative={}", libgcc.display()));
         flags.push(format!("-ldylib:+verbatim={LIBGCC}"));
+        // This machine's libgcc_s needs symbols of a newer glibc; the one beside the program at run time has its own.
+        flags.push("-Clink-arg=-Wl,--allow-shlib-undefined".to_owned());
         let mut build = cargo(&["zigbuild", "--locked", "--offline", "--profile", profile]);
         build.args(["--target", &format!("{TRIPLE}.2.{GLIBC}")]);
         build.args(packages.iter().flat_map(|package| ["--package", package]));
