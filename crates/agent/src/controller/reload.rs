@@ -10,6 +10,7 @@ use divvy_core::{QueueSpec, can_ever_fit};
 use crate::auth::Rules;
 use crate::config::Settings;
 use crate::controller::admission::file_projects::{self, ProjectPlan};
+use crate::controller::admission::user_rules;
 use crate::controller::disk_full;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
@@ -177,6 +178,7 @@ fn apply(
         state.queues.cursor = 0;
     }
     io.config.adopt(settings, rules);
+    user_rules::learn_users(state, io);
     let done = ConfigReload {
         file: configured.file().map(|file| file.display().to_string()),
         changed,
