@@ -7,8 +7,8 @@
 //! ```
 //! The engine mounts by path and as root. So it never gets the submitter's path, which the submitter could exchange
 //! after a check, but that of the staged mount: only root can change it. The supervisor removes the staged mounts once
-//! the container has started, as the container then has mounts of its own; the daemon removes those of a dead
-//! supervisor.
+//! the container has started, as the container then has mounts of its own. The daemon has the fork server remove those
+//! of a dead supervisor.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -24,13 +24,12 @@ use divvy_core::docker::submitter::folder_of;
 use rustix::fs::{
     CWD, FileType, Mode, OFlags, StatVfsMountFlags, fstat, fstatvfs, openat, readlinkat,
 };
-use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount_bind, mount_change, mount_remount,
-    unmount,
-};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount};
 use rustix::net::sockopt::socket_peercred;
 
-use crate::host::process::mounts::{MountSource, is_mount_point, mount_points_below};
+use crate::host::process::mounts::{
+    MountSource, is_mount_point, mount_points_below, remove_mounts_in,
+};
 use crate::host::run_as::Identity;
 
 /// As many symlinks as the kernel follows (`MAXSYMLINKS`).
@@ -315,15 +314,9 @@ impl StagedMounts {
         (0..count).all(|number| is_mount_point(me, &self.folder.join(number.to_string())))
     }
 
-    /// Removes the staged mounts. What is mounted is never entered, and a folder only goes when it is empty.
+    /// Removes the staged mounts.
     pub fn clear(&self) {
-        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
-            let path = entry.path();
-            while unmount(&path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_ok() {}
-            // `remove_dir` and `remove_file` take a mount point for busy.
-            let _ = fs::remove_dir(&path).or_else(|_| fs::remove_file(&path));
-        }
-        let _ = fs::remove_dir(&self.folder);
+        remove_mounts_in(&self.folder);
     }
 }
 
@@ -358,14 +351,12 @@ fn own_flags(flags: StatVfsMountFlags) -> MountFlags {
     kept.fold(MountFlags::empty(), |all, (_, kept)| all | *kept)
 }
 
-/// Removes the staged mounts of containers that are not in `living`.
-pub fn sweep(folder: &Path, living: &BTreeSet<String>) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        if !name.to_str().is_some_and(|name| living.contains(name)) {
-            StagedMounts::at(&entry.path()).clear();
-        }
-    }
+/// The folders of staged mounts of containers that are not in `living`.
+pub fn stale(folder: &Path, living: &BTreeSet<String>) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_stale = |name: &OsStr| !name.to_str().is_some_and(|name| living.contains(name));
+    let stale = entries.filter(|entry| is_stale(&entry.file_name()));
+    stale.map(|entry| entry.path()).collect()
 }
 
 #[cfg(test)]

@@ -47,6 +47,7 @@ use serde::{Deserialize, Serialize};
 use crate::host::cgroup;
 use crate::host::device_nodes::DeviceGroups;
 use crate::host::failpoint;
+use crate::host::process::mounts::remove_mounts_in;
 use crate::host::process::{Process, to_rustix_pid};
 use crate::host::rlimits;
 use crate::job_dir::JobDir;
@@ -120,10 +121,13 @@ enum ForkRequest<'a> {
     FindCgroup(&'a str),
     /// Keep users' programs outside jobs from the GPUs' device nodes, or let them open the nodes.
     SetDeviceNodes(DeviceNodes),
+    /// Remove the staged mounts of a container in this folder. The daemon's unit may not unmount.
+    RemoveMounts(&'a Path),
 }
 
 const FORK: u8 = b'f';
 const FIND_CGROUP: u8 = b'g';
+const REMOVE_MOUNTS: u8 = b'm';
 const OPEN_DEVICES: u8 = b'o';
 const RESTRICT_DEVICES: u8 = b'r';
 
@@ -137,6 +141,10 @@ impl<'a> ForkRequest<'a> {
             Self::FindCgroup(instance) => [
                 IoSlice::new(&[FIND_CGROUP]),
                 IoSlice::new(instance.as_bytes()),
+            ],
+            Self::RemoveMounts(folder) => [
+                IoSlice::new(&[REMOVE_MOUNTS]),
+                IoSlice::new(folder.as_os_str().as_bytes()),
             ],
             Self::SetDeviceNodes(DeviceNodes::Open) => {
                 [IoSlice::new(&[OPEN_DEVICES]), IoSlice::new(&[])]
@@ -153,6 +161,9 @@ impl<'a> ForkRequest<'a> {
             [FIND_CGROUP, instance @ ..] => str::from_utf8(instance)
                 .map(Self::FindCgroup)
                 .map_err(io::Error::other),
+            [REMOVE_MOUNTS, folder @ ..] => {
+                Ok(Self::RemoveMounts(Path::new(OsStr::from_bytes(folder))))
+            }
             [OPEN_DEVICES] => Ok(Self::SetDeviceNodes(DeviceNodes::Open)),
             [RESTRICT_DEVICES] => Ok(Self::SetDeviceNodes(DeviceNodes::Jobs)),
             _ => Err(io::Error::other("the daemon's request has an unknown tag")),
@@ -188,6 +199,7 @@ enum ForkReply {
     DeviceNodes {
         set: Result<(), String>,
     },
+    MountsRemoved,
     /// As wait(2) has it.
     Ended {
         pid: u32,
@@ -272,6 +284,29 @@ pub fn use_unit(
     server.send_request(ForkRequest::FindCgroup(instance), &[])?;
     match server.recv_answer()? {
         ForkReply::Cgroup { prefix } => Ok(prefix),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Has the fork server of the unit remove the staged mounts of a container in this folder, as the daemon's own unit may
+/// not. Without a unit, the daemon removes them itself.
+///
+/// # Errors
+/// That the fork server cannot be reached, or gave no answer.
+pub fn remove_mounts(folder: &Path) -> io::Result<()> {
+    let mut slot = sync::lock(&FORK_SERVER);
+    let Some(unit) = &slot.unit else {
+        remove_mounts_in(folder);
+        return Ok(());
+    };
+    let server = match slot.server.take() {
+        Some(mut server) if server.is_running() => server,
+        _ => unit.connect()?,
+    };
+    let server = slot.server.insert(server);
+    server.send_request(ForkRequest::RemoveMounts(folder), &[])?;
+    match server.recv_answer()? {
+        ForkReply::MountsRemoved => Ok(()),
         other => Err(unexpected(&other)),
     }
 }
@@ -612,6 +647,10 @@ fn serve_requests(run_container: RunContainer) -> io::Result<()> {
                 ForkRequest::SetDeviceNodes(nodes) => {
                     let set = served.set_device_nodes(nodes);
                     send_reply(&served.daemon, &ForkReply::DeviceNodes { set })?;
+                }
+                ForkRequest::RemoveMounts(folder) => {
+                    remove_mounts_in(folder);
+                    send_reply(&served.daemon, &ForkReply::MountsRemoved)?;
                 }
                 ForkRequest::Fork(folder) => {
                     fork_supervisor(&mut own, folder, descriptors, run_container)?;

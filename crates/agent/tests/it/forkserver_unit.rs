@@ -13,6 +13,7 @@ use std::thread::{self, JoinHandle};
 use divvy_api::v1::{JobState, Submit};
 use divvy_testkit::{Bounded as _, Home, Rng, divvy, ended, in_state, log, quarter, script, until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::mount::mount_bind;
 use rustix::net::{
     AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
     send, socket_with,
@@ -125,7 +126,12 @@ async fn restrictions_of_the_daemon_do_not_reach_jobs() {
         .arg(divvy())
         .arg("daemon")
         .args(SIM);
+    // The mount of a container whose supervisor died. Without CAP_SYS_ADMIN, the daemon itself cannot remove it.
+    let staged = home.path().join("mounts").join("divvy-left-1").join("0");
+    fs::create_dir_all(&staged).unwrap();
+    mount_bind(home.path().join("mounts"), &staged).unwrap();
     home.start_by(&mut restricted);
+    assert!(!staged.parent().unwrap().exists(), "the mount stays");
     let own = fs::read_to_string("/proc/self/status").unwrap();
     let status = fs::read_to_string(format!("/proc/{}/status", home.daemon_pid())).unwrap();
     assert_ne!(restrictions(&status), restrictions(&own));

@@ -33,6 +33,7 @@ use crate::job_dir::container_spec::{
 use crate::job_dir::injection::InjectionPolicy;
 use crate::journal::StoreError;
 use crate::model::job::Job;
+use crate::supervisor::forkserver;
 use crate::supervisor::handle::SupervisorHandle;
 use crate::supervisor::job_environment::{JobEnvironment, for_job};
 
@@ -93,7 +94,11 @@ pub(in crate::controller) fn remove_stale_mounts(jobs: &Jobs, io: &Io) {
     let holds = jobs.filter(|job| !job.state.grants().is_empty());
     let names =
         holds.map(|job| container_spec::name(&instance, &job.id.to_string(), job.run_state.runs));
-    user_mounts::sweep(&io.config.home.mounts(), &names.collect());
+    for folder in user_mounts::stale(&io.config.home.mounts(), &names.collect()) {
+        if let Err(error) = forkserver::remove_mounts(&folder) {
+            tracing::warn!(%error, folder = %folder.display(), "cannot remove the mounts of a dead supervisor");
+        }
+    }
 }
 
 /// Starts a new supervisor for a container that has lost its own; it continues from the job's records.

@@ -14,6 +14,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use rustix::mount::{UnmountFlags, unmount};
+
 use super::{Process, ancestry, proc_path};
 
 /// A folder: its file system, and its path there.
@@ -22,6 +24,18 @@ pub struct MountSource {
     /// `major:minor` as in `mountinfo`; stat(2) reports another device for some file systems.
     device: Vec<u8>,
     path: PathBuf,
+}
+
+/// Unmounts what is mounted right below a folder, and removes the folder with its entries. It never enters a mount, and a
+/// folder goes only when it is empty.
+pub fn remove_mounts_in(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        while unmount(&path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_ok() {}
+        // `remove_dir` and `remove_file` take a mount point for busy.
+        let _ = fs::remove_dir(&path).or_else(|_| fs::remove_file(&path));
+    }
+    let _ = fs::remove_dir(folder);
 }
 
 /// Suffix of the kernel for the path of a removed file that is still mounted (`d_path` in fs/d_path.c).
