@@ -295,15 +295,18 @@ pub fn use_unit(
 /// That the fork server cannot be reached, or gave no answer.
 pub fn remove_mounts(folder: &Path) -> io::Result<()> {
     let mut slot = sync::lock(&FORK_SERVER);
-    let Some(unit) = &slot.unit else {
+    let ForkServerSlot { unit, server } = &mut *slot;
+    let Some(unit) = unit else {
         remove_mounts_in(folder);
         return Ok(());
     };
-    let server = match slot.server.take() {
-        Some(mut server) if server.is_running() => server,
-        _ => unit.connect()?,
+    if !server.as_mut().is_some_and(ForkServer::is_running) {
+        *server = None;
+    }
+    let server = match server {
+        Some(server) => server,
+        none => none.insert(unit.connect()?),
     };
-    let server = slot.server.insert(server);
     server.send_request(ForkRequest::RemoveMounts(folder), &[])?;
     match server.recv_answer()? {
         ForkReply::MountsRemoved => Ok(()),

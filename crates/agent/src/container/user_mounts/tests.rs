@@ -2,6 +2,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{RenameFlags, renameat_with};
+use rustix::mount::{UnmountFlags, unmount};
 use tempfile::TempDir;
 
 use super::*;

@@ -110,12 +110,12 @@ fn a_link_of_the_image_leads_no_mount_over_the_limiter() {
 /// A library with the versions of glibc 2.27, as of Ubuntu 18.04, in a folder.
 fn old_glibc(folder: &Path) {
     let (source, script) = (folder.join("libc.c"), folder.join("libc.map"));
-    fs::write(&source, "int f(void) { return 0; }").unwrap();
+    fs::write(&source, "int f(void) { return 0; }").expect("the folder can be written");
     fs::write(
         &script,
         "GLIBC_2.2.5 { global: f; }; GLIBC_2.27 { } GLIBC_2.2.5;",
     )
-    .unwrap();
+    .expect("the folder can be written");
     let made = Command::new("cc")
         .args(["-shared", "-nostdlib", "-o"])
         .arg(folder.join("libc.so.6"))
