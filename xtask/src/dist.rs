@@ -15,6 +15,7 @@
 
 mod attempt;
 mod build;
+mod guide;
 mod packages;
 mod roots;
 mod sbom;

@@ -116,8 +116,10 @@ impl Cli {
         };
         match &mut self.verb {
             Verb::Daemon(daemon) if daemon.clearml.clearml => {
-                let file = daemon.clearml.config_file.take();
-                daemon.clearml.config_file = file.or(self.config_file.take());
+                if let (None, Some(file)) = (&daemon.clearml.config_file, self.config_file.take()) {
+                    daemon.clearml.config_file = Some(file);
+                    daemon.given.push("config-file".to_owned());
+                }
                 daemon.debug = self.debug;
                 Ok(self)
             }

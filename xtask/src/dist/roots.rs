@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::build::{GLIBC, glibc_needed};
 use super::tree::copy;
-use super::{VERSION, shipped_file};
+use super::{VERSION, guide, shipped_file};
 use crate::cargo::target;
 use crate::steps::{answer, run};
 
@@ -30,9 +30,13 @@ fn is_root() -> Result<(), Skipped> {
 
 /// Runs both steps, or reports why not.
 pub fn all(dist: &Path, tree: &Path, place: &Path) -> Result<()> {
-    match debian() {
+    match debian("bookworm", &[]) {
         Ok(root) => clean(dist, &root, place)?,
         Err(Skipped(why)) => eprintln!("   SKIPPED: the .deb in a clean Debian: {why}"),
+    }
+    match debian("bookworm-systemd", &["--include=systemd,systemd-sysv"]) {
+        Ok(root) => guide::follow(dist, &root, place)?,
+        Err(Skipped(why)) => eprintln!("   SKIPPED: the administrator's guide: {why}"),
     }
     for old in &OLD {
         match old.make() {
@@ -43,19 +47,20 @@ pub fn all(dist: &Path, tree: &Path, place: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A clean Debian 12.
-fn debian() -> Result<PathBuf, Skipped> {
+/// A clean Debian 12, kept under this name.
+fn debian(name: &str, options: &[&str]) -> Result<PathBuf, Skipped> {
     is_root()?;
     for program in ["debootstrap", "unshare", "dpkg-deb"] {
         has(program)?;
     }
-    let root = target().join("roots/bookworm");
+    let root = target().join("roots").join(name);
     if root.join("made").is_file() {
         return Ok(root);
     }
     let _ = fs::remove_dir_all(&root);
     let mut command = Command::new("debootstrap");
-    command.args(["--variant=minbase", "bookworm"]).arg(&root);
+    command.arg("--variant=minbase").args(options);
+    command.arg("bookworm").arg(&root);
     let made = command.stdout(Stdio::null()).status();
     let is_made = made.is_ok_and(|status| status.success());
     if is_made && fs::write(root.join("made"), "").is_ok() {

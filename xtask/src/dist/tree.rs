@@ -72,7 +72,7 @@ pub fn gather(built: &Path, tree: &Path, time: &str, quick: bool) -> Result<()> 
         .stdout(Stdio::null()))
 }
 
-/// Units, files for sysusers and tmpfiles, and examples.
+/// Units, the file for tmpfiles, and examples.
 fn systemd(tree: &Path) -> Result<()> {
     let folder = root().join("deploy/systemd");
     copy(&folder.join("user"), &tree.join("lib/systemd/user"))?;
@@ -84,14 +84,10 @@ fn systemd(tree: &Path) -> Result<()> {
         copy(&folder.join(&name), &to.join(&name))?;
     }
     let packaging = root().join("deploy/packaging");
-    for (from, to) in [
-        ("tmpfiles.conf", "tmpfiles.d"),
-        ("sysusers.conf", "sysusers.d"),
-    ] {
-        let to = tree.join("lib").join(to).join("divvy.conf");
-        copy(&packaging.join(from), &to)?;
-    }
-    Ok(())
+    copy(
+        &packaging.join("tmpfiles.conf"),
+        &tree.join("lib/tmpfiles.d/divvy.conf"),
+    )
 }
 
 fn is_unit(name: &str) -> bool {

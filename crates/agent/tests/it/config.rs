@@ -308,9 +308,21 @@ async fn admin_init_writes_a_file_that_a_daemon_serves() {
     assert_eq!(queues(&client).await, ["half", "default"]);
     assert_eq!(projects(&client).await, ["vision"]);
     // A running daemon reads a further file at once.
-    let shown = init(&home, &["--force", "--queue", "quarter=0.25"]).ok();
+    let next = [
+        "--force",
+        "--queue",
+        "quarter=0.25",
+        "--max-gpus",
+        "2",
+        "--default-project",
+        "lab",
+    ];
+    let shown = init(&home, &next).ok();
+    let rules = "project-rules.default-project, project-rules.max-gpus";
     assert!(
-        shown.stderr.contains("changed: projects.vision, queues"),
+        shown
+            .stderr
+            .contains(&format!("changed: {rules}, projects.vision, queues")),
         "{}",
         shown.stderr
     );

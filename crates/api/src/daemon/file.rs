@@ -161,13 +161,14 @@ pub fn parse(text: &[u8]) -> Result<Parsed, Vec<Problem>> {
 /// All problems, in the order of the file.
 pub fn parse_roles(text: &[u8]) -> Result<RoleOptions, Vec<Problem>> {
     let table = ["roles".to_owned()];
-    let tree = Tree::parse(text, &|path| {
+    let mut tree = Tree::parse(text, &|path| {
         let path = [&table[..], path].concat();
         match keys::find(&path) {
             Some(_) => Known::Key,
             None => Known::Not(unknown(&path)),
         }
     })?;
+    tree.table = table.to_vec();
     tree.read(|roles: &RoleOptions, _| check::roles_of(roles, &[]))
         .map(|(roles, _)| roles)
 }
@@ -225,6 +226,8 @@ struct Tree<'a> {
     places: BTreeMap<Vec<String>, usize>,
     /// No problem from here on is reported: the parser lost its way.
     until: usize,
+    /// The table of the configuration file whose keys this file has: `roles`, or none for the whole.
+    table: Vec<String>,
 }
 
 impl<'a> Tree<'a> {
@@ -246,6 +249,7 @@ impl<'a> Tree<'a> {
             problems: Vec::new(),
             places: BTreeMap::new(),
             until: usize::MAX,
+            table: Vec::new(),
         };
         for error in errors {
             let at = error.span().map_or(text.len(), |span| span.start);
@@ -390,7 +394,7 @@ impl<'a> Tree<'a> {
         for (key, value) in table {
             let path = [path, &[key.get_ref().to_string()]].concat();
             let span = value.span();
-            let is_key = is_key(&path);
+            let is_key = is_key(&[&self.table[..], &path].concat());
             match value.into_inner() {
                 DeValue::Table(inner) if !is_key => {
                     let empty = Spanned::new(span.clone(), DeValue::Table(DeTable::new()));
@@ -444,7 +448,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Whether the path is a key, not a table of keys. A file of roles has keys alone.
+/// Whether the path is a key, not a table of keys.
 fn is_key(path: &[String]) -> bool {
     keys::find(path).is_some() || KEYS.iter().all(|key| key.below(path).is_none())
 }

@@ -25,6 +25,15 @@ pub struct AdminInit {
     /// Projects: vision=2.5:ana,@vision
     #[arg(long, value_name = "NAME=QUOTA[:MEMBERS]", num_args = 1..)]
     pub project: Vec<String>,
+    /// Project of jobs that name none
+    #[arg(long, value_name = "NAME")]
+    pub default_project: Option<String>,
+    /// Most GPUs that the jobs of one user hold together
+    #[arg(long, value_name = "N")]
+    pub max_gpus: Option<String>,
+    /// Users' programs that may open the GPUs: open (all), or jobs
+    #[arg(long, value_name = "FOR")]
+    pub device_nodes: Option<String>,
     /// Serve metrics and the API on this address too
     ///
     /// Serve metrics and the API to clients with a token on this address too; creates the token

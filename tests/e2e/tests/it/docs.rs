@@ -42,6 +42,8 @@ fn typed(page: &str) -> Vec<String> {
     for line in page.replace("\\\n", " ").lines() {
         if line.trim_start().starts_with("```") {
             fenced = !fenced;
+        } else if fenced && line.starts_with("error: ") {
+            // A sentence about the program, not a command.
         } else if fenced {
             pieces.extend(line.split([';', '|']).map(str::to_owned));
         } else {

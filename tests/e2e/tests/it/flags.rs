@@ -167,6 +167,9 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
             ("--yes --project vision", USAGE),
             ("--yes --listen 8.8.8.8:80", USAGE),
             ("--yes --user --admin ana", USAGE),
+            ("--yes --default-project @", USAGE),
+            ("--yes --max-gpus many", USAGE),
+            ("--yes --device-nodes most", USAGE),
         ],
     ),
     (
@@ -217,6 +220,7 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
 const ELSEWHERE: &[(&str, &str)] = &[
     ("--mode", "mig.rs"),
     ("--admin", "../../../../crates/agent/tests/it/config.rs"),
+    ("--max-gpus", "../../../../crates/agent/tests/it/config.rs"),
     ("--config", "../../../../crates/agent/tests/it/config.rs"),
     ("--defaults", "../../../../crates/agent/tests/it/config.rs"),
     ("--force", "../../../../crates/agent/tests/it/config.rs"),
@@ -496,7 +500,13 @@ fn every_flag_of_every_verb_is_typed_with_a_wrong_value_and_seen_to_work() {
 }
 
 /// Flags that the manual pages have, and `--help` has no line for.
-const UNLISTED: &[&str] = &["--child-report-tags", "--idempotency-key", "--keep-usage"];
+const UNLISTED: &[&str] = &[
+    "--child-report-tags",
+    "--idempotency-key",
+    "--keep-usage",
+    "--max-gpus-per-user",
+    "--require-project",
+];
 
 /// Flags for which no value is wrong, or that is seen to be wrong where they are tried.
 const ELSEWHERE_FREE: &[&str] = &[

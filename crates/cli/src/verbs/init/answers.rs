@@ -24,6 +24,11 @@ pub struct Answers {
     /// Only for the system's daemon.
     pub admins: Vec<String>,
     pub projects: Vec<Project>,
+    /// The most GPUs of one user.
+    pub max_gpus: Option<String>,
+    pub default_project: Option<String>,
+    /// Only jobs may open the GPUs' device nodes. Only for the system's daemon.
+    pub nodes_for_jobs: bool,
     pub listen: Option<SocketAddr>,
     system: bool,
     /// Questions that flags have answered.
@@ -72,6 +77,24 @@ const QUESTIONS: &[Question] = &[
         take: Answers::take_projects,
     },
     Question {
+        flag: "--default-project",
+        text: "Project of jobs that name none",
+        default: "none",
+        take: Answers::take_default_project,
+    },
+    Question {
+        flag: "--max-gpus",
+        text: "Most GPUs that the jobs of one user hold together (2, 0.5)",
+        default: "none",
+        take: Answers::take_max_gpus,
+    },
+    Question {
+        flag: "--device-nodes",
+        text: "Users' programs that may open the GPUs: open for all, or jobs",
+        default: "open",
+        take: Answers::take_device_nodes,
+    },
+    Question {
         flag: "--listen",
         text: "Address for metrics and the API over TCP, with a token (127.0.0.1:7070)",
         default: "none",
@@ -91,11 +114,20 @@ impl Answers {
         };
         let words = |words: &[String]| words.to_vec();
         let address = args.listen.map(|address| address.to_string());
-        let given: [(&'static str, Vec<String>); 5] = [
+        let given: [(&'static str, Vec<String>); 8] = [
             ("--gpus", args.gpus.iter().cloned().collect()),
             ("--queue", words(&args.queue)),
             ("--admin", words(&args.admin)),
             ("--project", words(&args.project)),
+            (
+                "--default-project",
+                args.default_project.iter().cloned().collect(),
+            ),
+            ("--max-gpus", args.max_gpus.iter().cloned().collect()),
+            (
+                "--device-nodes",
+                args.device_nodes.iter().cloned().collect(),
+            ),
             ("--listen", address.into_iter().collect()),
         ];
         for (flag, words) in given {
@@ -119,7 +151,7 @@ impl Answers {
     /// [`ErrorCode::Usage`] at the end of the input, and after five wrong answers.
     pub fn ask(&mut self, input: &mut impl BufRead, output: &mut impl Write) -> Result<()> {
         for question in QUESTIONS {
-            let concerns = question.flag != "--admin" || self.system;
+            let concerns = self.system || !["--admin", "--device-nodes"].contains(&question.flag);
             if !concerns || self.given.contains(&question.flag) {
                 continue;
             }
@@ -199,6 +231,42 @@ impl Answers {
         Ok(())
     }
 
+    fn take_default_project(&mut self, words: &[&str]) -> Result<()> {
+        let project = (!words.is_empty()).then(|| words.join(" "));
+        let line = project.iter().map(|name| key("default-project", name));
+        check(&format!("[project-rules]\n{}", line.collect::<String>()))?;
+        self.default_project = project;
+        Ok(())
+    }
+
+    fn take_max_gpus(&mut self, words: &[&str]) -> Result<()> {
+        let most = (!words.is_empty()).then(|| words.join(" "));
+        let line = most.iter().map(|most| key("max-gpus", most));
+        check(&format!("[project-rules]\n{}", line.collect::<String>()))?;
+        self.max_gpus = most;
+        Ok(())
+    }
+
+    fn take_device_nodes(&mut self, words: &[&str]) -> Result<()> {
+        self.nodes_for_jobs = match words {
+            [] | ["open"] => false,
+            ["jobs"] if self.system => true,
+            ["jobs"] => {
+                return Err(usage(
+                    "only the system's daemon can keep programs from the device nodes",
+                    "run the command as root, or answer open",
+                ));
+            }
+            other => {
+                return Err(usage(
+                    format!("{} is neither open nor jobs", other.join(" ")),
+                    "use open, or jobs",
+                ));
+            }
+        };
+        Ok(())
+    }
+
     fn take_listen(&mut self, words: &[&str]) -> Result<()> {
         let listen: Option<SocketAddr> = match words {
             [] => None,
@@ -235,6 +303,10 @@ impl Answers {
             text += "\n# In the order in which the daemon serves them: NAME, or NAME=AMOUNT of each job.\n";
             text += &array("queues", &self.queues);
         }
+        if self.nodes_for_jobs {
+            text += "\n# Programs of users outside jobs cannot open the GPUs.\n";
+            text += &key("device-nodes", "jobs");
+        }
         if let Some(address) = self.listen {
             text += "\n[listen]\n";
             text += &key("listen", &address.to_string());
@@ -243,6 +315,15 @@ impl Answers {
         if !self.admins.is_empty() {
             text += "\n# Root is an admin, too. Users by name, groups with @.\n[roles]\n";
             text += &array("admin", &self.admins);
+        }
+        if self.default_project.is_some() || self.max_gpus.is_some() {
+            text += "\n[project-rules]\n";
+        }
+        if let Some(project) = &self.default_project {
+            text += &key("default-project", project);
+        }
+        if let Some(most) = &self.max_gpus {
+            text += &key("max-gpus", most);
         }
         for project in &self.projects {
             text += &project.table();
@@ -371,7 +452,7 @@ mod tests {
 
     #[test]
     fn empty_answers_give_a_file_with_defaults() {
-        let (answers, shown) = asked("\n\n\n\n\n", &AdminInit::default());
+        let (answers, shown) = asked(&"\n".repeat(QUESTIONS.len()), &AdminInit::default());
         let answers = answers.unwrap();
         assert_eq!(
             answers,
@@ -387,7 +468,7 @@ mod tests {
     #[test]
     fn answers_become_the_file_and_a_wrong_one_is_asked_again() {
         let input = "0,1\nhalf=0.3\nhalf=0.5 whole=1\nana @wheel\nvision=2.5:ana,@vision nlp=x\n\
-                     vision=2.5:ana,@vision nlp=0:all\n8.8.8.8:80\n127.0.0.1:7070\n";
+                     vision=2.5:ana,@vision nlp=0:all\nnlp\nmany\n2\nsome\njobs\n8.8.8.8:80\n127.0.0.1:7070\n";
         let (answers, shown) = asked(input, &AdminInit::default());
         assert!(shown.contains("multiple of 0.125"), "{shown}");
         assert!(shown.contains("8.8.8.8:80"), "{shown}");
@@ -403,6 +484,9 @@ mod tests {
             "members = [\"ana\", \"@vision\"]",
             "[projects.nlp]",
             "quota = 0",
+            "default-project = \"nlp\"",
+            "max-gpus = \"2\"",
+            "device-nodes = \"jobs\"",
         ] {
             assert!(text.lines().any(|other| other == line), "{line}:\n{text}");
         }
@@ -415,7 +499,7 @@ mod tests {
             gpus: Some("all".into()),
             ..AdminInit::default()
         };
-        let (answers, shown) = asked("\n\n\n", &args);
+        let (answers, shown) = asked(&"\n".repeat(6), &args);
         assert_eq!(answers.unwrap().queues, ["half=0.5"]);
         assert!(!shown.contains("Queues") && !shown.contains("GPUs to serve"));
     }

@@ -20,10 +20,7 @@ const MOST_COPIES: u32 = 1000;
 /// # Errors
 /// [`ErrorCode::Conflict`] if it exists and `force` is not set; nothing is changed then.
 pub fn replace(path: &Path, text: &str, mode: u32, force: bool) -> Result<Option<PathBuf>> {
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    // Users read the file in it; the mode of a folder that exists stays.
-    let made = DirBuilder::new().recursive(true).mode(0o755).create(folder);
-    made.map_err(|error| failed(folder, &error))?;
+    let folder = folder_of(path)?;
     let next = written(path, text, mode)?;
     let done = put(&next, path, force);
     let _ = fs::remove_file(&next);
@@ -32,6 +29,18 @@ pub fn replace(path: &Path, text: &str, mode: u32, force: bool) -> Result<Option
     let sync = File::open(folder).and_then(|folder| folder.sync_all());
     sync.map_err(|error| failed(folder, &error))?;
     Ok(copy)
+}
+
+/// The folder of a file, made if there is none. Users read the file in it; the mode of a folder that exists stays.
+fn folder_of(path: &Path) -> Result<&Path> {
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        Some(_) => Path::new("."),
+        None => Path::new("/"),
+    };
+    let made = DirBuilder::new().recursive(true).mode(0o755).create(folder);
+    made.map_err(|error| failed(folder, &error))?;
+    Ok(folder)
 }
 
 fn put(next: &Path, path: &Path, force: bool) -> Result<Option<PathBuf>> {
@@ -101,6 +110,7 @@ fn written(path: &Path, text: &str, mode: u32) -> Result<PathBuf> {
 /// # Errors
 /// [`ErrorCode::Internal`] if the folder does not allow it.
 pub fn overwrite(path: &Path, text: &str, mode: u32) -> Result<()> {
+    folder_of(path)?;
     let next = written(path, text, mode)?;
     fs::rename(&next, path).map_err(|error| {
         let _ = fs::remove_file(&next);

@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use divvy_api::version;
 use divvy_testkit::Bounded as _;
 
 /// What was asked: method, path with its query, body.
@@ -116,7 +117,9 @@ fn converse(
         match answer(&question, before) {
             Answer::Body(status, body) => {
                 let head = format!(
-                    "HTTP/1.1 {status} Said\r\ncontent-length: {}\r\n\r\n",
+                    "HTTP/1.1 {status} Said\r\n{}: {}\r\ncontent-length: {}\r\n\r\n",
+                    version::HEADER,
+                    version::described(),
                     body.len()
                 );
                 let _ = writer.write_all((head + &body).as_bytes());
