@@ -348,7 +348,7 @@ pub fn unusable(home: &Home, cause: &StoreError) -> Error {
             format!("; or go back to the newest copy that this divvy reads: {command}")
         });
         let back = back.unwrap_or_default();
-        return error.hint(format!("start the newer divvy again{back}"));
+        return error.hint(format!("start the newer version again{back}"));
     }
     error.hint(restore_command(home).unwrap_or_else(|| {
         format!(

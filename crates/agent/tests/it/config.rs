@@ -314,20 +314,22 @@ async fn admin_init_writes_a_file_that_a_daemon_serves() {
         "quarter=0.25",
         "--max-gpus",
         "2",
+        "--project",
+        "lab=0",
         "--default-project",
         "lab",
     ];
     let shown = init(&home, &next).ok();
     let rules = "project-rules.default-project, project-rules.max-gpus";
     assert!(
-        shown
-            .stderr
-            .contains(&format!("changed: {rules}, projects.vision, queues")),
+        shown.stderr.contains(&format!(
+            "changed: {rules}, projects.lab, projects.vision, queues"
+        )),
         "{}",
         shown.stderr
     );
     assert_eq!(queues(&client).await, ["quarter", "default"]);
-    assert_eq!(projects(&client).await, [""; 0]);
+    assert_eq!(projects(&client).await, ["lab"]);
     let copy = home.path().join("config.toml.1");
     assert_eq!(fs::read_to_string(copy).unwrap(), dry.stdout);
 }

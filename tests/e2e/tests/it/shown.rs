@@ -105,6 +105,10 @@ fn place(home: &Home) -> PathBuf {
     for script in ["train.py", "eval.py", "sweep.py"] {
         write(script, "print('done')\n");
     }
+    let install = fs::read_to_string(root().join("docs/install.md")).expect("a page");
+    let program = install.split("```python\n").nth(1);
+    let program = program.and_then(|rest| rest.split("```").next());
+    write("fill.py", program.expect("the page has a program"));
     write("bin/python", "#!/bin/sh\nexec python3 \"$@\"\n");
     write("bin/torchrun", "#!/bin/sh\nexec true\n");
     write("part.sh", "#!/bin/sh\ntrue\n");

@@ -233,8 +233,16 @@ impl Answers {
 
     fn take_default_project(&mut self, words: &[&str]) -> Result<()> {
         let project = (!words.is_empty()).then(|| words.join(" "));
-        let line = project.iter().map(|name| key("default-project", name));
-        check(&format!("[project-rules]\n{}", line.collect::<String>()))?;
+        let unknown = project.iter().find(|name| {
+            let mut names = self.projects.iter().map(|project| &project.name);
+            !names.any(|other| other == *name)
+        });
+        if let Some(name) = unknown {
+            return Err(usage(
+                format!("there is no project {name} in this file"),
+                format!("add it: --project {name}=QUOTA"),
+            ));
+        }
         self.default_project = project;
         Ok(())
     }
