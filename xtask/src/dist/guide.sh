@@ -16,7 +16,7 @@ step() {
     echo "+ $*"
     case "$1 ${2-}" in
     # Only these two look at the GPUs themselves.
-    "divvy doctor" | "divvy selftest") DIVVY_SIM=a100-80gb:8 "$@" ;;
+    "divvy doctor" | "divvy selftest") env DIVVY_SIM=a100-80gb:8 "$@" ;;
     *) "$@" ;;
     esac
 }
@@ -30,7 +30,8 @@ systemctl is-active divvy
 systemctl is-enabled divvy
 divvy projects | grep vision
 grep 'divvy submit' /etc/motd.d/divvy
-# A user of a project, one of the default project, and one that may not.
+# A user of a project, one of the default project, and one that may not. Users cannot enter root's home.
+cd /tmp
 runuser -u cleo -- divvy run -q half -p vision -- true
 runuser -u kim -- divvy run -q half -- true
 if runuser -u kim -- divvy run -q half -p vision -- true; then fail "kim is no member of vision"; fi
@@ -50,7 +51,7 @@ for user in ana ben cleo dan eva finn gina hugo ida jan kim lea; do
     jobs="$jobs $user:$id"
 done
 daemon=$(systemctl show -p MainPID --value divvy)
-apt-get install --reinstall --yes ./divvy_*.deb
+apt-get install --reinstall --yes /root/divvy_*.deb
 [ "$(systemctl show -p MainPID --value divvy)" != "$daemon" ] || fail "the upgrade did not restart the daemon"
 for job in $jobs; do
     code=0
