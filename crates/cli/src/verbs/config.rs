@@ -42,9 +42,14 @@ pub fn of_next_daemon() -> Result<Configured, ConfigError> {
     source(is_systems, None).read()
 }
 
-/// Whether a system's daemon would read it, unless the user says so.
+/// Whether the file is that of the system's daemon: by flag, by its path, or because root names no other instance.
 fn is_systems(asked: bool, file: Option<&PathBuf>) -> bool {
-    asked || file.is_some_and(|file| file.as_path() == divvy_api::daemon::source::SYSTEM_FILE)
+    let is_roots = || {
+        let own = ["DIVVY_HOME", "DIVVY_CONFIG"].map(std::env::var_os);
+        rustix::process::geteuid().is_root() && own.iter().all(Option::is_none)
+    };
+    let is_named = |file: &PathBuf| file.as_path() == divvy_api::daemon::source::SYSTEM_FILE;
+    asked || file.map_or_else(is_roots, is_named)
 }
 
 fn check(args: args::ConfigCheck) -> Outcome {
