@@ -30,7 +30,7 @@ systemctl is-active divvy
 systemctl is-enabled divvy
 divvy projects | grep vision
 grep 'divvy submit' /etc/motd.d/divvy
-# A user of a project, one of the default project, and one that may not. Users cannot enter root's home.
+# A user of a named project, one of the default project, and one that may not. Users cannot enter root's home.
 cd /tmp
 runuser -u cleo -- divvy run -q half -p vision -- true
 runuser -u kim -- divvy run -q half -- true

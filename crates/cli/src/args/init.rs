@@ -25,9 +25,9 @@ pub struct AdminInit {
     /// Projects: vision=2.5:ana,@vision
     #[arg(long, value_name = "NAME=QUOTA[:MEMBERS]", num_args = 1..)]
     pub project: Vec<String>,
-    /// Project of jobs that name none
-    #[arg(long, value_name = "NAME")]
-    pub default_project: Option<String>,
+    /// Project of jobs that name none: lab, ana=vision, @staff=nlp
+    #[arg(long, value_name = "[USER|@GROUP=]NAME", num_args = 1..)]
+    pub default_project: Vec<String>,
     /// Most GPUs that the jobs of one user hold together
     #[arg(long, value_name = "N")]
     pub max_gpus: Option<String>,

@@ -26,7 +26,8 @@ pub struct Answers {
     pub projects: Vec<Project>,
     /// The most GPUs of one user.
     pub max_gpus: Option<String>,
-    pub default_project: Option<String>,
+    /// Users, `@groups` or `others`, with the project of their jobs that name none.
+    pub default_projects: Vec<(String, String)>,
     /// Only jobs may open the GPUs' device nodes. Only for the system's daemon.
     pub nodes_for_jobs: bool,
     pub listen: Option<SocketAddr>,
@@ -78,7 +79,7 @@ const QUESTIONS: &[Question] = &[
     },
     Question {
         flag: "--default-project",
-        text: "Project of jobs that name none",
+        text: "Project of jobs that name none: NAME for all, USER=NAME, @GROUP=NAME",
         default: "none",
         take: Answers::take_default_project,
     },
@@ -119,10 +120,7 @@ impl Answers {
             ("--queue", words(&args.queue)),
             ("--admin", words(&args.admin)),
             ("--project", words(&args.project)),
-            (
-                "--default-project",
-                args.default_project.iter().cloned().collect(),
-            ),
+            ("--default-project", words(&args.default_project)),
             ("--max-gpus", args.max_gpus.iter().cloned().collect()),
             (
                 "--device-nodes",
@@ -232,18 +230,14 @@ impl Answers {
     }
 
     fn take_default_project(&mut self, words: &[&str]) -> Result<()> {
-        let project = (!words.is_empty()).then(|| words.join(" "));
-        let unknown = project.iter().find(|name| {
-            let mut names = self.projects.iter().map(|project| &project.name);
-            !names.any(|other| other == *name)
-        });
-        if let Some(name) = unknown {
-            return Err(usage(
-                format!("there is no project {name} in this file"),
-                format!("add it: --project {name}=QUOTA"),
-            ));
+        let rules = words
+            .iter()
+            .map(|word| default_project(word, &self.projects))
+            .collect::<Result<Vec<_>>>()?;
+        if !rules.is_empty() {
+            check(&default_projects(&rules))?;
         }
-        self.default_project = project;
+        self.default_projects = rules;
         Ok(())
     }
 
@@ -324,14 +318,13 @@ impl Answers {
             text += "\n# Root is an admin, too. Users by name, groups with @.\n[roles]\n";
             text += &array("admin", &self.admins);
         }
-        if self.default_project.is_some() || self.max_gpus.is_some() {
-            text += "\n[project-rules]\n";
-        }
-        if let Some(project) = &self.default_project {
-            text += &key("default-project", project);
-        }
         if let Some(most) = &self.max_gpus {
+            text += "\n[project-rules]\n";
             text += &key("max-gpus", most);
+        }
+        if !self.default_projects.is_empty() {
+            text += "\n";
+            text += &default_projects(&self.default_projects);
         }
         for project in &self.projects {
             text += &project.table();
@@ -340,13 +333,41 @@ impl Answers {
     }
 }
 
+/// `vision`, `ana=vision` or `@staff=vision`; the project must be one of the file.
+fn default_project(word: &str, projects: &[Project]) -> Result<(String, String)> {
+    let (user, name) = word.split_once('=').unwrap_or(("others", word));
+    if !projects.iter().any(|project| project.name == name) {
+        return Err(usage(
+            format!("{word}: there is no project {name} in this file"),
+            format!("add it: --project {name}=QUOTA"),
+        ));
+    }
+    Ok((user.to_owned(), name.to_owned()))
+}
+
+/// The table of default projects.
+fn default_projects(rules: &[(String, String)]) -> String {
+    let lines = rules
+        .iter()
+        .map(|(user, name)| key(&bare_or_quoted(user), name));
+    format!(
+        "[project-rules.default-project]\n{}",
+        lines.collect::<String>()
+    )
+}
+
+/// A name as a key of TOML.
+fn bare_or_quoted(name: &str) -> String {
+    let is_bare = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
+    match !name.is_empty() && name.chars().all(is_bare) {
+        true => name.to_owned(),
+        false => quoted(name),
+    }
+}
+
 impl Project {
     fn table(&self) -> String {
-        let is_bare = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
-        let name = match self.name.chars().all(is_bare) {
-            true => self.name.clone(),
-            false => quoted(&self.name),
-        };
+        let name = bare_or_quoted(&self.name);
         let mut text = format!("\n[projects.{name}]\nquota = {}\n", self.quota);
         if !self.members.is_empty() {
             text += &array("members", &self.members);
@@ -476,7 +497,7 @@ mod tests {
     #[test]
     fn answers_become_the_file_and_a_wrong_one_is_asked_again() {
         let input = "0,1\nhalf=0.3\nhalf=0.5 whole=1\nana @wheel\nvision=2.5:ana,@vision nlp=x\n\
-                     vision=2.5:ana,@vision nlp=0:all\nnlp\nmany\n2\nsome\njobs\n8.8.8.8:80\n127.0.0.1:7070\n";
+                     vision=2.5:ana,@vision nlp=0:all\nnlp @vision=cv\nnlp @vision=vision\nmany\n2\nsome\njobs\n8.8.8.8:80\n127.0.0.1:7070\n";
         let (answers, shown) = asked(input, &AdminInit::default());
         assert!(shown.contains("multiple of 0.125"), "{shown}");
         assert!(shown.contains("8.8.8.8:80"), "{shown}");
@@ -492,7 +513,9 @@ mod tests {
             "members = [\"ana\", \"@vision\"]",
             "[projects.nlp]",
             "quota = 0",
-            "default-project = \"nlp\"",
+            "[project-rules.default-project]",
+            "others = \"nlp\"",
+            "\"@vision\" = \"vision\"",
             "max-gpus = \"2\"",
             "device-nodes = \"jobs\"",
         ] {
