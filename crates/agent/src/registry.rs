@@ -366,12 +366,15 @@ pub fn held_by_other_users(simulated: Option<&Path>) -> BTreeMap<String, Amount>
     let driver = Driver::of(simulated);
     let mut names = BTreeMap::new();
     let mut all: BTreeMap<String, Amount> = BTreeMap::new();
-    let listed = Place::find().map_or_else(|_| Vec::new(), |place| place.all());
+    let listed = Place::find().map_or_else(
+        |_| Vec::new(),
+        |place| place.listed(|owner| owner.uid != me),
+    );
     for Listing { owner, position } in listed {
         let Position::Holds(entry) = position else {
             continue;
         };
-        if entry.driver != driver || owner.uid == me {
+        if entry.driver != driver {
             continue;
         }
         for (_, record) in entry.records() {

@@ -231,9 +231,8 @@ impl Place {
 
     /// The entries of this daemon's earlier processes that still count.
     pub fn own(&self, owner: Owner) -> Vec<Entry> {
-        let all = self.found(|found| found == owner);
-        let positions = all.values().flat_map(|found| found.positions(owner));
-        let entries = positions.filter_map(|position| match position {
+        let listed = self.listed(|found| found == owner);
+        let entries = listed.into_iter().filter_map(|one| match one.position {
             Position::Holds(entry) => Some(entry),
             Position::Unreadable => None,
         });
@@ -242,34 +241,24 @@ impl Place {
 
     /// The entries of all other daemons that count.
     pub fn others(&self, owner: Owner) -> Vec<Listing> {
-        let all = self.found(|found| found != owner);
-        let listed = all.into_iter().flat_map(|(owner, found)| {
-            let positions = found.positions(owner).into_iter();
-            positions.map(move |position| Listing { owner, position })
-        });
-        let floods = self.folders.iter().filter_map(Folder::flooded_by);
-        let floods = floods.map(|uid| Listing {
+        let (found, floods) = self.found(|found| found != owner);
+        let floods = floods.into_iter().map(|uid| Listing {
             owner: Owner { uid, home: 0 },
             position: Position::Unreadable,
         });
-        listed.chain(floods).collect()
+        positions_of(found).chain(floods).collect()
     }
 
-    /// The entries of all daemons that count.
-    pub fn all(&self) -> Vec<Listing> {
-        let all = self.found(|_| true).into_iter();
-        let listed = all.flat_map(|(owner, found)| {
-            let positions = found.positions(owner).into_iter();
-            positions.map(move |position| Listing { owner, position })
-        });
-        listed.collect()
+    /// The entries that count of the daemons that `wanted` names.
+    pub fn listed(&self, wanted: impl Fn(Owner) -> bool) -> Vec<Listing> {
+        positions_of(self.found(wanted).0).collect()
     }
 
     /// Removes an entry of this user.
     pub fn remove(&self, entry: &File) {
         let Ok(its) = fstat(entry) else { return };
         for folder in &self.folders {
-            let names = folder.names().into_iter();
+            let names = folder.names().0.into_iter();
             let is_it = |text: &CStr| {
                 let stat = statat(&folder.fd, text, AtFlags::SYMLINK_NOFOLLOW);
                 stat.is_ok_and(|stat| stat.st_ino == its.st_ino && stat.st_dev == its.st_dev)
@@ -280,12 +269,14 @@ impl Place {
         }
     }
 
-    /// The files of the daemons that `wanted` names, from all folders.
-    fn found(&self, wanted: impl Fn(Owner) -> bool) -> BTreeMap<Owner, Found> {
-        let mut all = BTreeMap::new();
+    /// The files of the daemons that `wanted` names, from all folders, and the users that have flooded a folder.
+    fn found(&self, wanted: impl Fn(Owner) -> bool) -> (BTreeMap<Owner, Found>, Vec<u32>) {
+        let (mut all, mut floods) = (BTreeMap::new(), Vec::new());
         let mut seen: BTreeMap<(u32, &str), usize> = BTreeMap::new();
         for folder in &self.folders {
-            for (text, name) in folder.names() {
+            let (names, flooded_by) = folder.names();
+            floods.extend(flooded_by);
+            for (text, name) in names {
                 if name.kind == NEW || !wanted(name.owner) {
                     continue;
                 }
@@ -305,7 +296,7 @@ impl Place {
                 }
             }
         }
-        all
+        (all, floods)
     }
 
     /// Removes this user's files that count no more, but for the entry of `owner` that is in use.
@@ -314,7 +305,7 @@ impl Place {
         for folder in &self.folders {
             let mut dead = Vec::new();
             let mut daemons: BTreeMap<Owner, Found> = BTreeMap::new();
-            for (text, name) in folder.names() {
+            for (text, name) in folder.names().0 {
                 let Some(file) = folder.open_of(&text, me) else {
                     continue;
                 };
@@ -366,26 +357,22 @@ impl Folder {
         Err(format!("{shown} {what}"))
     }
 
-    /// The names in it that have the form of the registry's.
-    fn names(&self) -> Vec<(CString, Name)> {
+    /// The names in it that have the form of the registry's, and the owner of the first file beyond [`NAMES`] of them.
+    /// One pass: `/tmp` can have many other names, and each round of the controller reads it.
+    fn names(&self) -> (Vec<(CString, Name)>, Option<u32>) {
         let Ok(dir) = Dir::read_from(&self.fd) else {
-            return Vec::new();
+            return (Vec::new(), None);
         };
-        let names = dir.filter_map(Result::ok).filter_map(|entry| {
+        let mut names = dir.filter_map(Result::ok).filter_map(|entry| {
             let text = entry.file_name();
             Some((text.to_owned(), Name::parse(text)?))
         });
-        names.take(NAMES).collect()
-    }
-
-    /// The owner of the file after the last that is looked at.
-    fn flooded_by(&self) -> Option<u32> {
-        let dir = Dir::read_from(&self.fd).ok()?;
-        let names = dir.filter_map(Result::ok);
-        let mut names = names.filter(|entry| Name::parse(entry.file_name()).is_some());
-        let beyond = names.nth(NAMES)?;
-        let stat = statat(&self.fd, beyond.file_name(), AtFlags::SYMLINK_NOFOLLOW);
-        Some(stat.map_or(0, |stat| stat.st_uid))
+        let first = names.by_ref().take(NAMES).collect();
+        let flooded_by = names.next().map(|(beyond, _)| {
+            let stat = statat(&self.fd, &beyond, AtFlags::SYMLINK_NOFOLLOW);
+            stat.map_or(0, |stat| stat.st_uid)
+        });
+        (first, flooded_by)
     }
 
     /// Opens a file for reading, if it is a regular file of this user under one name.
@@ -424,6 +411,14 @@ impl Folder {
         }
         finished.map(|()| file)
     }
+}
+
+/// What the daemons hold whose files were found.
+fn positions_of(found: BTreeMap<Owner, Found>) -> impl Iterator<Item = Listing> {
+    found.into_iter().flat_map(|(owner, found)| {
+        let positions = found.positions(owner).into_iter();
+        positions.map(move |position| Listing { owner, position })
+    })
 }
 
 impl Found {
