@@ -425,15 +425,6 @@ async fn submit(
         Some(user) => account_of(user).await?,
         None => None,
     };
-    let warning = match submit.project.clone() {
-        Some(project) => {
-            let warning = api
-                .mailbox
-                .query(move |queries| Ok(queries.project_warning(&project)));
-            warning.await?
-        }
-        None => None,
-    };
     let (submit, by) = (Box::new(submit), Box::new(caller));
     let message = |reply| Message::Submit {
         submit,
@@ -441,9 +432,7 @@ async fn submit(
         named,
         reply,
     };
-    let mut job = api.mailbox.request(message).await?;
-    job.warnings.extend(warning);
-    list("JobList", vec![job])
+    list("JobList", vec![api.mailbox.request(message).await?])
 }
 
 /// The account of a user that a front end names; the user database may be on the network.

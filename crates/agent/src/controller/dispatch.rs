@@ -41,14 +41,12 @@ pub(super) fn handle(
         } => {
             let result = submit::submit(state, fx, io, *submit, &by, named.as_deref())?;
             match result {
-                SubmitOutcome::Job(id) => fx.replies.jobs.push(JobReply {
+                SubmitOutcome::Job { id, warning } => fx.replies.jobs.push(JobReply {
                     reply,
                     result: Ok(id),
+                    warning,
                 }),
-                SubmitOutcome::Refused(error) => fx.replies.jobs.push(JobReply {
-                    reply,
-                    result: Err(error),
-                }),
+                SubmitOutcome::Refused(error) => fx.replies.job(reply, Err(error)),
                 // A dry run changes nothing, so its reply need not wait for the commit.
                 SubmitOutcome::DryRun(mut job, estimator) => {
                     // The estimate takes longer than a round should. If no thread can be started, the client gets no
@@ -71,7 +69,7 @@ pub(super) fn handle(
             })?;
             let refused = |error: &Error| suspend && error.code == ErrorCode::Conflict;
             fx.counters.failed_suspends += u64::from(result.as_ref().is_err_and(refused));
-            fx.replies.jobs.push(JobReply { reply, result });
+            fx.replies.job(reply, result);
         }
         Message::Offload { reference, reply } => {
             offload::offload(&mut state.jobs, fx, io, &reference, reply)?
@@ -84,7 +82,7 @@ pub(super) fn handle(
             let result = on_job(state, fx, io, &reference, |state, fx, id| {
                 cancel::requeue_job(&mut state.jobs, fx, io, id, &by)
             })?;
-            fx.replies.jobs.push(JobReply { reply, result });
+            fx.replies.job(reply, result);
         }
         Message::Array {
             array,
@@ -110,7 +108,7 @@ pub(super) fn handle(
             let result = on_job(state, fx, io, &reference, |state, fx, id| {
                 cancel::cancel_job(&mut state.jobs, fx, io, id, &by)
             })?;
-            fx.replies.jobs.push(JobReply { reply, result });
+            fx.replies.job(reply, result);
         }
         Message::Confirm {
             reference,
@@ -119,7 +117,7 @@ pub(super) fn handle(
             reply,
         } => {
             let result = confirm::confirm(&mut state.jobs, fx, io, &reference, &confirm, &by)?;
-            fx.replies.jobs.push(JobReply { reply, result });
+            fx.replies.job(reply, result);
         }
         Message::HoldClaim {
             uid,
@@ -148,7 +146,7 @@ pub(super) fn handle(
             let result = on_job(state, fx, io, &reference, |state, fx, id| {
                 change::change_job(state, fx, io, id, &change, &by)
             })?;
-            fx.replies.jobs.push(JobReply { reply, result });
+            fx.replies.job(reply, result);
         }
         Message::Hold {
             reference,
@@ -160,7 +158,7 @@ pub(super) fn handle(
                 true => hold::hold_job(&mut state.jobs, fx, io, id, &by),
                 false => hold::unhold_job(&mut state.jobs, fx, io, id, &by),
             })?;
-            fx.replies.jobs.push(JobReply { reply, result });
+            fx.replies.job(reply, result);
         }
         Message::Wait {
             reference,

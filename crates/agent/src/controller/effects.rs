@@ -110,6 +110,19 @@ pub type ArrayReply = (Reply<Vec<JobSummary>>, Result<Vec<JobId>, Error>);
 pub struct JobReply {
     pub reply: Reply<divvy_api::v1::Job>,
     pub result: Result<JobId, Error>,
+    /// For the job's `warnings`.
+    pub warning: Option<String>,
+}
+
+impl Replies {
+    /// Replies with a job, or why there is none, once the round is durable.
+    pub fn job(&mut self, reply: Reply<divvy_api::v1::Job>, result: Result<JobId, Error>) {
+        self.jobs.push(JobReply {
+            reply,
+            result,
+            warning: None,
+        });
+    }
 }
 
 impl Effects {

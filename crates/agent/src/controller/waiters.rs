@@ -20,10 +20,7 @@ pub(in crate::controller) fn wait(
     reply: Reply<divvy_api::v1::Job>,
 ) -> Result<(), StoreError> {
     match reference::find(jobs, io, reference)? {
-        Err(error) => fx.replies.jobs.push(JobReply {
-            reply,
-            result: Err(error),
-        }),
+        Err(error) => fx.replies.job(reply, Err(error)),
         Ok(id) => match jobs.active.get_mut(&id) {
             Some(active) => {
                 active.waiters.retain(|waiter| !waiter.reply.is_closed());
@@ -31,10 +28,7 @@ pub(in crate::controller) fn wait(
                 fx.replies.milestones.push(id);
                 confirm::clear_confirmation_expiry(jobs, fx, id);
             }
-            None => fx.replies.jobs.push(JobReply {
-                reply,
-                result: Ok(id),
-            }),
+            None => fx.replies.job(reply, Ok(id)),
         },
     }
     Ok(())
@@ -74,10 +68,7 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
         };
         let waiters: Vec<Waiter> = active.waiters.extract_if(.., arrived).collect();
         for waiter in waiters {
-            fx.replies.jobs.push(JobReply {
-                reply: waiter.reply,
-                result: Ok(id),
-            });
+            fx.replies.job(waiter.reply, Ok(id));
         }
     }
     // A client that runs its job itself would start at once, so its reply waits until all MIG instances are ready.
@@ -90,9 +81,18 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
     };
     let (later, now): (Vec<JobReply>, Vec<JobReply>) = answers.into_iter().partition(waits);
     fx.replies.jobs = later;
-    for JobReply { reply, result } in now {
+    for JobReply {
+        reply,
+        result,
+        warning,
+    } in now
+    {
         if !reply.is_closed() {
-            let _ = reply.send(result.and_then(|id| query::job_to_api(state, io, id)));
+            let mut job = result.and_then(|id| query::job_to_api(state, io, id));
+            if let Ok(job) = &mut job {
+                job.warnings.extend(warning);
+            }
+            let _ = reply.send(job);
         }
     }
     for (reply, result) in std::mem::take(&mut fx.replies.arrays) {

@@ -8,7 +8,7 @@ use divvy_api::daemon::{Configured, Origin};
 use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::Project;
 
-use super::projects::{count_jobs, describe};
+use super::projects::{count_jobs, erase_project, jobs_of, store_project};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::state::State;
@@ -80,13 +80,8 @@ impl ProjectPlan {
     /// Why the projects cannot be as the file has them: jobs belong to one that has left it.
     pub(in crate::controller) fn conflict(&self) -> Option<Error> {
         let (name, jobs) = self.busy.first()?;
-        let belong = if *jobs == 1 {
-            "job belongs"
-        } else {
-            "jobs belong"
-        };
         let file = self.file.as_deref().unwrap_or("the configuration");
-        let why = format!("{jobs} {belong} to the project {name}, which is no longer in {file}");
+        let why = format!("{}, which is no longer in {file}", jobs_of(*jobs, name));
         let hint = "wait for them to end, or cancel them; keep the project in the file until then";
         Some(Error::new(ErrorCode::Conflict, why).hint(hint))
     }
@@ -99,30 +94,13 @@ impl ProjectPlan {
         io: &Io,
     ) -> Result<(), StoreError> {
         for name in &self.removed {
-            io.store.remove_project(name)?;
-            fx.record_event(io, None, "project_removed", name)?;
+            erase_project(state, fx, io, name)?;
         }
-        for (project, is_new) in &self.set {
-            io.store.set_project(project)?;
-            let text = describe(project);
-            match is_new {
-                true => fx.record_event(io, None, "project_added", &text)?,
-                false => fx.record_event(io, None, "project_changed", &text)?,
-            }
+        for (project, is_new) in self.set {
+            store_project(state, fx, io, project, is_new)?;
         }
-        let is_replaced = |name: &str| {
-            let is_set = self
-                .set
-                .iter()
-                .any(|(project, _)| project.name.as_str() == name);
-            is_set || self.removed.iter().any(|removed| removed == name)
-        };
-        let projects = &mut state.queues.projects;
-        projects.retain(|project| !is_replaced(project.name.as_str()));
         let mut names = self.names;
         names.extend(self.busy.into_iter().map(|(name, _)| name));
-        projects.extend(self.set.into_iter().map(|(project, _)| project));
-        projects.sort_by(|one, other| one.name.cmp(&other.name));
         if names != names_in_journal(io)? {
             let names = serde_json::to_string(&names).unwrap_or_default();
             io.store.set_setting(SETTING, &names)?;

@@ -54,7 +54,10 @@ fn is_nothing(value: &Value) -> bool {
 /// The reply to a known key: the first job, if the submission is the same.
 pub(in crate::controller) fn replay(before: &Job, same: bool) -> SubmitOutcome {
     if same {
-        return SubmitOutcome::Job(before.id);
+        return SubmitOutcome::Job {
+            id: before.id,
+            warning: None,
+        };
     }
     let error = Error::new(
         ErrorCode::Conflict,

@@ -100,24 +100,54 @@ fn change_project(
         Ok(project) => project,
         Err(error) => return Ok(Err(error)),
     };
+    store_project(state, fx, io, project, new)?;
+    Ok(get_project(state, io, name))
+}
+
+/// Stores a new or changed project.
+pub(super) fn store_project(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    project: Project,
+    is_new: bool,
+) -> Result<(), StoreError> {
     io.store.set_project(&project)?;
-    let kind = if new {
-        "project_added"
-    } else {
-        "project_changed"
+    let kind = match is_new {
+        true => "project_added",
+        false => "project_changed",
     };
     fx.record_event(io, None, kind, &describe(&project))?;
-    state
-        .queues
-        .projects
-        .retain(|before| before.name != project.name);
-    state.queues.projects.push(project);
-    state
-        .queues
-        .projects
-        .sort_by(|one, other| one.name.cmp(&other.name));
+    let projects = &mut state.queues.projects;
+    projects.retain(|before| before.name != project.name);
+    projects.push(project);
+    projects.sort_by(|one, other| one.name.cmp(&other.name));
     fx.replan = true;
-    Ok(get_project(state, io, name))
+    Ok(())
+}
+
+/// Erases a project without jobs.
+pub(super) fn erase_project(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    name: &str,
+) -> Result<(), StoreError> {
+    io.store.remove_project(name)?;
+    fx.record_event(io, None, "project_removed", name)?;
+    let projects = &mut state.queues.projects;
+    projects.retain(|project| project.name.as_str() != name);
+    fx.replan = true;
+    Ok(())
+}
+
+/// That jobs belong to a project.
+pub(super) fn jobs_of(count: u32, name: &str) -> String {
+    let belong = match count {
+        1 => "job belongs",
+        _ => "jobs belong",
+    };
+    format!("{count} {belong} to the project {name}")
 }
 
 fn changed_project(
@@ -182,24 +212,10 @@ fn remove_project(
     };
     let belong = shown.running + shown.waiting;
     if belong > 0 {
-        let jobs = if belong == 1 {
-            "job belongs"
-        } else {
-            "jobs belong"
-        };
-        let error = Error::new(
-            ErrorCode::Conflict,
-            format!("{belong} {jobs} to the project {name}"),
-        );
+        let error = Error::new(ErrorCode::Conflict, jobs_of(belong, name));
         return Ok(Err(error.hint("wait for them to end, or cancel them")));
     }
-    io.store.remove_project(name)?;
-    fx.record_event(io, None, "project_removed", name)?;
-    state
-        .queues
-        .projects
-        .retain(|project| project.name.as_str() != name);
-    fx.replan = true;
+    erase_project(state, fx, io, name)?;
     Ok(Ok(shown))
 }
 
@@ -302,7 +318,7 @@ fn check(project: &Project) -> Result<(), Error> {
 }
 
 /// `vision: quota 2.5 GPUs, limit 4 GPUs`.
-pub(super) fn describe(project: &Project) -> String {
+fn describe(project: &Project) -> String {
     let mut words = format!("{}: quota {} GPUs", project.name, project.quota.gpus);
     if let Some(limit) = project.limit.gpus {
         words += &format!(", limit {limit} GPUs");

@@ -35,7 +35,11 @@ use crate::supervisor::{output, script};
 
 /// The result of a submission.
 pub enum SubmitOutcome {
-    Job(JobId),
+    Job {
+        id: JobId,
+        /// What the submission may not mean.
+        warning: Option<String>,
+    },
     Refused(Error),
     /// A dry run: the job as it would be, and the estimator of its start.
     DryRun(Box<v1::Job>, Box<StartEstimator>),
@@ -74,6 +78,8 @@ pub(in crate::controller) fn submit(
     for account in [Some(&by.account), named].into_iter().flatten() {
         state.queues.users.remember(account, &state.jobs);
     }
+    let named_project = submit.project.as_deref();
+    let warning = named_project.and_then(|name| user_rules::project_warning(&state.queues, name));
     let new = match validate(state, io, submit, by) {
         Ok(new) => new,
         Err(error) => return Ok(SubmitOutcome::Refused(error)),
@@ -105,8 +111,9 @@ pub(in crate::controller) fn submit(
         return Ok(SubmitOutcome::Refused(error));
     }
     if dry_run || no_wait {
-        let (job, estimator) = self::dry_run(state, io, &new);
+        let (mut job, estimator) = self::dry_run(state, io, &new);
         if dry_run {
+            job.warnings.extend(warning);
             return Ok(SubmitOutcome::DryRun(Box::new(job), Box::new(estimator)));
         }
         if job.state == v1::JobState::Queued {
@@ -138,7 +145,7 @@ pub(in crate::controller) fn submit(
     } else {
         fx.replan = true;
     }
-    Ok(SubmitOutcome::Job(id))
+    Ok(SubmitOutcome::Job { id, warning })
 }
 
 /// Whether this user may have `more` more jobs.

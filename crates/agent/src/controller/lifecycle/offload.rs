@@ -23,7 +23,7 @@ use rustix::process::Signal;
 use crate::checkpoint::{
     CheckpointOp, CheckpointOutcome, CheckpointReport, CheckpointUpdate, Direction,
 };
-use crate::controller::effects::{Effects, JobReply};
+use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{pause, schedule, start};
 use crate::controller::observe::usage;
@@ -103,7 +103,7 @@ pub(in crate::controller) fn offload(
         Err(error) => {
             fx.counters.failed_suspends += u64::from(error.code == ErrorCode::Conflict);
             let result = Err(error);
-            fx.replies.jobs.push(JobReply { reply, result });
+            fx.replies.job(reply, result);
             return Ok(());
         }
     };

@@ -18,7 +18,7 @@ use divvy_core::resize::{ResizeError, Resized, grant_at_target, resize as plan_r
 use divvy_core::{Amount, Bytes, Compute, Grant, JobId, JobState, can_ever_fit};
 
 use crate::controller::admission::projects;
-use crate::controller::effects::{Effects, JobReply};
+use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{change, schedule};
 use crate::controller::mig::capacity;
@@ -63,7 +63,7 @@ pub(in crate::controller) fn resize(
         },
         Err(error) => Err(error),
     };
-    fx.replies.jobs.push(JobReply { reply, result });
+    fx.replies.job(reply, result);
     Ok(())
 }
 

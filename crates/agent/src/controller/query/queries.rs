@@ -6,7 +6,7 @@ use divvy_api::v1::{self, Error, MigPlanned, MigWanted};
 use divvy_core::{JobId, Wait};
 
 use crate::auth::Caller;
-use crate::controller::admission::{array, projects, user_rules};
+use crate::controller::admission::{array, projects};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::change::SuggestedChange;
@@ -111,11 +111,6 @@ impl Queries<'_> {
     pub fn config(&self) -> Vec<v1::ConfigValue> {
         let config = &self.io.config;
         config.configured.report(&config.needs_restart)
-    }
-
-    /// What a submission with this name of a project may not mean.
-    pub fn project_warning(&self, name: &str) -> Option<String> {
-        user_rules::project_warning(&self.state.queues, name)
     }
 
     pub fn list_queues(&self) -> Vec<v1::Queue> {
