@@ -14,6 +14,7 @@
 mod check;
 pub mod file;
 pub mod keys;
+mod principal;
 mod project_rules;
 mod projects;
 mod roles;
@@ -32,11 +33,11 @@ use serde::{Deserialize, Serialize};
 use crate::v1::{Container, Idle};
 
 pub use file::{ConfigError, Place, Problem};
+pub use principal::Principal;
 pub use project_rules::{GpuLimit, PerUser, ProjectRules, RuleError, UserKey};
 pub use projects::ProjectOptions;
 pub use roles::{
-    Commands, ContainerUser, Containers, OWN_HOME, Others, Principal, Role, RoleOptions,
-    SubmitterContainers,
+    Commands, ContainerUser, Containers, OWN_HOME, Others, Role, RoleOptions, SubmitterContainers,
 };
 pub use source::{Configured, Origin, Source};
 pub use text::{is_sim, parse_duration};

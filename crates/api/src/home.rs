@@ -116,11 +116,7 @@ impl Home {
         if let Some(root) = var("DIVVY_HOME") {
             return Self::under(root);
         }
-        let absolute = |name| {
-            var(name)
-                .map(PathBuf::from)
-                .filter(|path: &PathBuf| path.is_absolute())
-        };
+        let absolute = |name| absolute_folder(var, name);
         let run_user = PathBuf::from(format!("/run/user/{uid}"));
         let runtime = match absolute("XDG_RUNTIME_DIR") {
             Some(dir) => dir.join("divvy"),
@@ -301,6 +297,16 @@ fn private_dir(path: &Path) -> Result<(), HomeError> {
 
 fn me() -> u32 {
     rustix::process::geteuid().as_raw()
+}
+
+/// The folder that a variable names. A relative one does not count (XDG Base Directory Specification).
+pub(crate) fn absolute_folder(
+    var: &dyn Fn(&str) -> Option<OsString>,
+    name: &str,
+) -> Option<PathBuf> {
+    var(name)
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute())
 }
 
 #[cfg(test)]

@@ -37,13 +37,11 @@ pub enum ContainerAccess<'a> {
 fn is(principal: &Principal, account: &UserAccount) -> bool {
     match principal {
         Principal::Uid(uid) => account.uid == *uid,
-        Principal::Name(name) => match name.strip_prefix('@') {
-            Some(group) => account
-                .groups
-                .iter()
-                .any(|one| one.name == group || one.gid.to_string() == group),
-            None => account.name == *name,
-        },
+        Principal::User(name) => account.name == *name,
+        Principal::Group(group) => account
+            .groups
+            .iter()
+            .any(|one| one.name == *group || one.gid.to_string() == *group),
     }
 }
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -75,7 +75,29 @@ impl ConfigError {
         }
     }
 
-    fn details(&self, problem: &Problem) -> serde_json::Value {
+    /// The problems in the details of an error that a daemon has made of them.
+    pub fn of(error: &Error) -> Option<Self> {
+        let path = error.details["file"].as_str()?.into();
+        let problems = error.details["problems"].as_array()?;
+        let number = |value: &Value| usize::try_from(value.as_u64()?).ok();
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let problem = |of: &Value| {
+            let place = number(&of["line"]).zip(number(&of["column"]));
+            Some(Problem {
+                place: place.map(|(line, column)| Place { line, column }),
+                key: text(&of["key"]),
+                message: text(&of["message"])?,
+                hint: text(&of["hint"]),
+            })
+        };
+        Some(Self {
+            path,
+            code: error.code,
+            problems: problems.iter().map(problem).collect::<Option<_>>()?,
+        })
+    }
+
+    fn details(&self, problem: &Problem) -> Value {
         json!({
             "file": self.path.display().to_string(),
             "line": problem.place.map(|place| place.line),

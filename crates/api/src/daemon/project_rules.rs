@@ -17,6 +17,8 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::Principal;
+
 /// The key of all users without an entry of their own.
 const OTHERS: &str = "others";
 
@@ -45,16 +47,7 @@ pub enum GpuLimit {
     None,
 }
 
-/// A user or group, as a key of [`PerUser`].
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Principal {
-    Uid(u32),
-    User(String),
-    /// By name or number.
-    Group(String),
-}
-
-/// The user of a job, for [`PerUser::of`].
+/// The user of a job, for a rule.
 #[derive(Clone, Debug)]
 pub struct UserKey<'a> {
     pub name: &'a str,
@@ -155,7 +148,7 @@ impl<T> PerUser<T> {
         let key = key.filter(|key| *key != OTHERS);
         let before = match key {
             None => self.others.replace(value),
-            Some(key) => self.entries.insert(key.parse()?, value),
+            Some(key) => self.entries.insert(principal(key)?, value),
         };
         match before {
             Some(_) => Err(RuleError::Twice(key.unwrap_or(OTHERS).to_owned())),
@@ -187,31 +180,15 @@ impl<T> PerUser<T> {
     }
 }
 
-impl FromStr for Principal {
-    type Err = RuleError;
-
-    fn from_str(text: &str) -> Result<Self, RuleError> {
-        let name = text.strip_prefix('@').unwrap_or(text);
-        if name.is_empty() || name.contains(char::is_whitespace) || name.contains(char::is_control)
-        {
-            return Err(RuleError::Principal(text.to_owned()));
-        }
-        Ok(match (text.starts_with('@'), name.parse()) {
-            (true, _) => Self::Group(name.to_owned()),
-            (false, Ok(uid)) => Self::Uid(uid),
-            (false, Err(_)) => Self::User(name.to_owned()),
-        })
+/// The key of a table or of a flag. Keys of TOML are texts, so a number is one as a text.
+fn principal(text: &str) -> Result<Principal, RuleError> {
+    let name = text.strip_prefix('@').unwrap_or(text);
+    if name.is_empty() || name.contains(char::is_whitespace) || name.contains(char::is_control) {
+        return Err(RuleError::Principal(text.to_owned()));
     }
-}
-
-impl fmt::Display for Principal {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Uid(uid) => uid.fmt(out),
-            Self::User(name) => out.write_str(name),
-            Self::Group(name) => write!(out, "@{name}"),
-        }
-    }
+    Ok(text
+        .parse()
+        .map_or_else(|_| Principal::named(text), Principal::Uid))
 }
 
 impl GpuLimit {

@@ -15,8 +15,10 @@ use std::path::{Path, PathBuf};
 
 use divvy_core::docker::paths;
 use serde::de::value::{MapAccessDeserializer, StrDeserializer};
-use serde::de::{Deserializer, Error as DeError, MapAccess, Unexpected, Visitor};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::de::{Deserializer, Error as DeError, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+use super::Principal;
 
 /// The role of a caller. Each role includes the permissions of the roles before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -198,61 +200,5 @@ impl<'de> Visitor<'de> for AnyContainers {
     fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<Containers, A::Error> {
         let table = MapAccessDeserializer::new(table);
         SubmitterContainers::deserialize(table).map(Containers::AsSubmitter)
-    }
-}
-
-/// A user or a group in a list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Principal {
-    Uid(u32),
-    /// A user, or with `@` a group.
-    Name(String),
-}
-
-impl Principal {
-    /// Whether the name is empty.
-    pub fn is_nameless(&self) -> bool {
-        matches!(self, Self::Name(name) if name.trim_start_matches('@').trim().is_empty())
-    }
-}
-
-impl Serialize for Principal {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Uid(uid) => to.serialize_u32(*uid),
-            Self::Name(name) => to.serialize_str(name),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Principal {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(AnyPrincipal)
-    }
-}
-
-struct AnyPrincipal;
-
-impl Visitor<'_> for AnyPrincipal {
-    type Value = Principal;
-
-    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("the name or number of a user, or a group such as \"@vision\"")
-    }
-
-    fn visit_i64<E: DeError>(self, number: i64) -> Result<Principal, E> {
-        let uid = u32::try_from(number);
-        uid.map(Principal::Uid)
-            .map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))
-    }
-
-    fn visit_u64<E: DeError>(self, number: u64) -> Result<Principal, E> {
-        let uid = u32::try_from(number);
-        uid.map(Principal::Uid)
-            .map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
-    }
-
-    fn visit_str<E: DeError>(self, name: &str) -> Result<Principal, E> {
-        Ok(Principal::Name(name.to_owned()))
     }
 }

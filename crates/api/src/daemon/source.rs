@@ -13,6 +13,7 @@ use super::check::{self, Violation};
 use super::file::{self, ConfigError, LARGEST, Parsed, Place, Places, Problem};
 use super::keys::{self, Applies, KEYS, Key};
 use super::{ClearMlOptions, DaemonOptions};
+use crate::home::absolute_folder;
 use crate::v1::{ConfigOrigin, ConfigValue, Error, ErrorCode};
 
 /// The variable that names the file.
@@ -403,11 +404,7 @@ fn place(
     if system {
         return (Some(SYSTEM_FILE.into()), false);
     }
-    let folder = |name| {
-        var(name)
-            .map(PathBuf::from)
-            .filter(|path: &PathBuf| path.is_absolute())
-    };
+    let folder = |name| absolute_folder(var, name);
     let config =
         folder("XDG_CONFIG_HOME").or_else(|| folder("HOME").map(|home| home.join(".config")));
     (config.map(|config| config.join("divvy/config.toml")), false)

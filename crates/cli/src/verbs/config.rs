@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use divvy_api::daemon::{ConfigError, Configured, DaemonOptions, ListenOptions, Source};
 use divvy_api::home::Home;
-use divvy_api::v1::{ConfigOrigin, ConfigReload, ConfigValue, Error, ErrorBody, ErrorCode};
+use divvy_api::v1::{ConfigOrigin, ConfigReload, ConfigValue, Error, ErrorCode};
 
 use super::{Outcome, block_on, client};
 use crate::args::{self, ConfigVerb, Format};
@@ -22,7 +22,7 @@ pub fn config(args: ConfigVerb) -> Outcome {
 }
 
 /// The file that a daemon would read.
-fn source(system: bool, file: Option<PathBuf>) -> Source {
+pub(super) fn source(system: bool, file: Option<PathBuf>) -> Source {
     let flags = DaemonOptions {
         listen: ListenOptions {
             system,
@@ -164,38 +164,9 @@ async fn reload(args: args::ConfigReload) -> Outcome {
 
 /// Prints every problem of the file that the daemon found.
 fn refused(error: &Error, json: bool) -> ExitCode {
-    let body = serde_json::to_value(ErrorBody {
-        error: error.clone(),
-    })
-    .unwrap_or_default();
-    let problems = body["error"]["details"]["problems"].as_array();
-    let problems = problems.filter(|problems| problems.len() > 1 && !json);
-    let Some(problems) = problems else {
-        return error_output::report(error, json);
-    };
-    for problem in problems {
-        error_output::report(&one(error, problem), false);
-    }
-    ExitCode::from(error.code.exit_code())
-}
-
-fn one(error: &Error, problem: &serde_json::Value) -> Error {
-    let text = |key: &str| problem[key].as_str().unwrap_or_default().to_owned();
-    let place = match (&problem["line"], &problem["column"]) {
-        (serde_json::Value::Number(line), serde_json::Value::Number(column)) => {
-            format!(":{line}:{column}")
-        }
-        _ => String::new(),
-    };
-    let key = match text("key") {
-        key if key.is_empty() => key,
-        key => format!("{key}: "),
-    };
-    let message = format!("{}{place}: {key}{}", text("file"), text("message"));
-    let one = Error::new(error.code, message);
-    match text("hint") {
-        hint if hint.is_empty() => one,
-        hint => one.hint(hint),
+    match ConfigError::of(error).filter(|all| all.problems.len() > 1 && !json) {
+        Some(all) => report(&all, false),
+        None => error_output::report(error, json),
     }
 }
 

@@ -9,11 +9,12 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use divvy_api::daemon::{ConfigError, Configured, DaemonOptions, ListenOptions, Source, file};
+use divvy_api::daemon::{ConfigError, Configured, DaemonOptions, file};
 use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::QueueSpec;
 
 use super::Outcome;
+use super::config::source;
 use crate::args::AdminInit;
 use crate::error_output::{Result, usage};
 use crate::output::{print, say};
@@ -73,18 +74,6 @@ pub async fn init(args: AdminInit) -> Outcome {
     let _ = writeln!(io::stderr(), "\nThe message for users:\n");
     print(message)?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn source(system: bool, config: Option<PathBuf>) -> Source {
-    let listen = ListenOptions {
-        system,
-        ..ListenOptions::default()
-    };
-    let flags = DaemonOptions {
-        listen,
-        ..DaemonOptions::default()
-    };
-    Source::new(flags, &[], config)
 }
 
 fn place(system: bool, named: Option<PathBuf>) -> Result<PathBuf> {

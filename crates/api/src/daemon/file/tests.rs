@@ -137,7 +137,7 @@ fn a_file_is_read_with_the_place_of_each_key() {
     assert_eq!(options.order, Order::Fairness);
     assert_eq!(options.limits.max_texts, None);
     let roles = options.roles.unwrap();
-    let name = |name: &str| Principal::Name(name.to_owned());
+    let name = Principal::named;
     assert_eq!(
         roles.admin,
         [name("ana"), name("@wheel"), Principal::Uid(1004)]
@@ -170,7 +170,7 @@ fn the_first_problem_tells_how_many_there_are_and_the_details_have_all() {
         error.message,
         "/etc/divvy/config.toml:1:1: unknown key `grase`"
     );
-    let hint = error.hint.unwrap();
+    let hint = error.hint.as_deref().unwrap();
     assert!(hint.contains("did you mean `grace`?"), "{hint}");
     assert!(hint.contains("1 further problem"), "{hint}");
     let details = &error.details;
@@ -178,6 +178,8 @@ fn the_first_problem_tells_how_many_there_are_and_the_details_have_all() {
         (&details["line"], &details["column"]),
         (&1.into(), &1.into())
     );
+    let again = ConfigError::of(&error).unwrap();
+    assert_eq!(again, problems(b"grase = 1\n[limits]\nmax-jobs = 0\n"));
     let second = &details["problems"][1];
     assert_eq!(
         (&second["line"], &second["key"]),
