@@ -54,21 +54,20 @@ pub fn follow(dist: &Path, debian: &Path, place: &Path) -> Result<()> {
     let package = shipped_file(dist, "divvy_", ".deb")?;
     let name = package.file_name().context("a file has a name")?;
     copy(&package, &own.join("root").join(name))?;
-    fs::write(own.join("root/guide.sh"), script(&commands))?;
+    fs::write(own.join("checks.sh"), script(&commands))?;
     let results = place.join("guide-results");
     fs::create_dir_all(&results)?;
-    let boot = place.join("boot_guide.sh");
-    fs::write(&boot, include_str!("boot_guide.sh"))?;
     let output = fs::File::create(results.join("output"))?;
     let mut machine = Command::new("sh")
-        .arg(&boot)
+        .arg(root().join("tests/systemd/boot.sh"))
         .args([&own, &results])
         .arg(cgroups)
+        .arg(root().join("xtask/src/dist/fill_guide.sh"))
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output)
         .spawn()?;
-    let group = Path::new(cgroups).join(format!("divvy-guide-{}", machine.id()));
+    let group = Path::new(cgroups).join(format!("divvy-test-systemd-{}", machine.id()));
     let begin = Instant::now();
     let ended = results.join("end");
     while !ended.exists() && begin.elapsed() < PATIENCE && machine.try_wait()?.is_none() {

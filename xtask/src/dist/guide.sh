@@ -1,6 +1,8 @@
 # The commands of docs/admin.md in a clean Debian under systemd. The first that fails ends it; /results/end has its code.
 trap 'echo $? >/results/end' EXIT
 set -eu
+# Where the administrator has put the package.
+cd /root
 export HOME=/root LC_ALL=C DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin
 touch /results/booted
 ip link set lo up 2>/dev/null || true

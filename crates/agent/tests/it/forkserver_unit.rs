@@ -213,12 +213,14 @@ mod exhaustive {
         let scripts = ours.join("tests/it/forkserver_unit");
         let output = fs::File::create(results.path().join("output")).unwrap();
         let process = Command::new("sh")
-            .arg(scripts.join("boot.sh"))
+            .arg(ours.join("../../tests/systemd/boot.sh"))
+            .arg(results.path().join("memory/root"))
             .arg(results.path())
+            .arg(groups)
+            .arg(scripts.join("fill.sh"))
             .arg(divvy().parent().unwrap())
             .arg(ours.join("../../deploy/systemd"))
             .arg(scripts.join("checks.sh"))
-            .arg(groups)
             .stdin(Stdio::null())
             .stdout(output.try_clone().unwrap())
             .stderr(output)

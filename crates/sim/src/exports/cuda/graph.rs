@@ -9,7 +9,7 @@ mod user;
 
 use super::{name, out};
 use crate::engine::objects::graph::node::{Dependency, Edge, Node};
-use crate::engine::objects::graph::{Graph, Owner};
+use crate::engine::objects::graph::{Graph, Graphs, Owner};
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::result::Done;
 use crate::engine::process::process;
@@ -193,6 +193,24 @@ unsafe fn pairs(
     Ok(pairs.collect())
 }
 
+/// Adds or removes edges of a graph, all or none.
+type ChangeEdges = fn(&mut Graphs, Handle<Graph>, &[(Handle<Node>, Dependency)]) -> Done;
+
+unsafe fn change_edges(
+    graph: CUgraph,
+    from: *const CUgraphNode,
+    to: *const CUgraphNode,
+    data: *const CUgraphEdgeData,
+    count: usize,
+    change: ChangeEdges,
+) -> Done {
+    // SAFETY: the caller's lists.
+    let edges = unsafe { pairs(from, to, data, count) }?;
+    let graphs = &mut process()?.objects().graphs;
+    graphs.get(graph_handle(graph))?;
+    change(graphs, graph_handle(graph), &edges)
+}
+
 unsafe fn add_edges(
     graph: CUgraph,
     from: *const CUgraphNode,
@@ -211,10 +229,7 @@ unsafe fn add_edges_with_data(
     count: usize,
 ) -> Done {
     // SAFETY: the caller's lists.
-    let edges = unsafe { pairs(from, to, data, count) }?;
-    let graphs = &mut process()?.objects().graphs;
-    graphs.get(graph_handle(graph))?;
-    graphs.add_edges(graph_handle(graph), &edges)
+    unsafe { change_edges(graph, from, to, data, count, Graphs::add_edges) }
 }
 
 unsafe fn remove_edges(
@@ -235,10 +250,7 @@ unsafe fn remove_edges_with_data(
     count: usize,
 ) -> Done {
     // SAFETY: the caller's lists.
-    let edges = unsafe { pairs(from, to, data, count) }?;
-    let graphs = &mut process()?.objects().graphs;
-    graphs.get(graph_handle(graph))?;
-    graphs.remove_edges(graph_handle(graph), &edges)
+    unsafe { change_edges(graph, from, to, data, count, Graphs::remove_edges) }
 }
 
 fn before(node: CUgraphNode, nodes: *mut CUgraphNode, count: *mut usize) -> Done {

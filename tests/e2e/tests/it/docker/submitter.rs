@@ -101,6 +101,15 @@ impl Scene {
         Self::with(number, engine, &variables)
     }
 
+    /// One whose calls of the engine a proxy can lose. The proxy must outlive it.
+    fn behind_proxy(number: u32) -> Option<(FaultProxy, Self)> {
+        let engine = Engine::shared(ENGINE)?;
+        let door = FaultProxy::before(&engine);
+        let variables = [("DOCKER_HOST", door.host())];
+        let scene = Self::with(number, engine, &variables)?;
+        Some((door, scene))
+    }
+
     fn with(
         number: u32,
         engine: Arc<Engine>,
@@ -716,12 +725,7 @@ mod exhaustive {
 
     #[test]
     fn a_folder_that_becomes_a_link_before_the_start_is_mounted_as_it_was() {
-        let Some(engine) = Engine::shared(ENGINE) else {
-            return;
-        };
-        let door = FaultProxy::before(&engine);
-        let variables = [("DOCKER_HOST", door.host())];
-        let Some(scene) = Scene::with(3, engine, &variables) else {
+        let Some((door, scene)) = Scene::behind_proxy(3) else {
             return;
         };
         let folder = scene.at("home/work");
@@ -773,12 +777,7 @@ mod exhaustive {
 
     #[test]
     fn whatever_call_of_the_engine_is_lost_a_users_container_runs_once() {
-        let Some(engine) = Engine::shared(ENGINE) else {
-            return;
-        };
-        let door = FaultProxy::before(&engine);
-        let variables = [("DOCKER_HOST", door.host())];
-        let Some(scene) = Scene::with(0, engine, &variables) else {
+        let Some((door, scene)) = Scene::behind_proxy(0) else {
             return;
         };
         let run = |name: &str, fault: Option<(&Call, Fault)>| {
@@ -801,12 +800,7 @@ mod exhaustive {
 
     #[test]
     fn what_a_dead_supervisor_staged_is_removed_and_the_users_files_stay() {
-        let Some(engine) = Engine::shared(ENGINE) else {
-            return;
-        };
-        let door = FaultProxy::before(&engine);
-        let variables = [("DOCKER_HOST", door.host())];
-        let Some(mut scene) = Scene::with(0, engine, &variables) else {
+        let Some((door, mut scene)) = Scene::behind_proxy(0) else {
             return;
         };
         fs::write(scene.at("data/own/kept"), "").expect("the folder is ours");

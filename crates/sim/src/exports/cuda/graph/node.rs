@@ -340,6 +340,19 @@ unsafe fn add_kernel(
     }
 }
 
+unsafe fn add_transfer(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+    (of, context): (Move, CUcontext),
+) -> Done {
+    let made =
+        |process: &Process, objects: &mut Objects, _: &[_]| transfer(process, objects, of, context);
+    // SAFETY: the caller's lists.
+    unsafe { add(node, graph, before, null(), count, made) }.map(drop)
+}
+
 unsafe fn add_copy(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -351,10 +364,7 @@ unsafe fn add_copy(
     // SAFETY: the caller's lists and structure.
     unsafe {
         let of = Move::Copy(given(parameters)?);
-        let made = |process: &Process, objects: &mut Objects, _: &[_]| {
-            transfer(process, objects, of, context)
-        };
-        add(node, graph, before, null(), count, made).map(drop)
+        add_transfer(node, graph, before, count, (of, context))
     }
 }
 
@@ -369,10 +379,7 @@ unsafe fn add_fill(
     // SAFETY: the caller's lists and structure.
     unsafe {
         let of = Move::Fill(given(parameters)?);
-        let made = |process: &Process, objects: &mut Objects, _: &[_]| {
-            transfer(process, objects, of, context)
-        };
-        add(node, graph, before, null(), count, made).map(drop)
+        add_transfer(node, graph, before, count, (of, context))
     }
 }
 

@@ -1,19 +1,19 @@
-# Boots systemd as PID 1 of its own namespaces over an overlay of this machine's root, and runs checks.sh there.
-# Arguments: a folder for results, the folder of the programs, that of the units, that of the checks, the root of cgroup v2.
+# Boots systemd as PID 1 of namespaces of its own, with a folder as its root, and runs /checks.sh there as a service.
+# Arguments: the folder, a folder for results (/results in the root), the root of cgroup v2, a script that fills the folder, and
+# the arguments of that script. It is sourced in the namespaces, with $root and $out, and puts /checks.sh there.
+# /checks.sh makes /results/booted when it starts, and writes its exit code into /results/end. /results/log has its output.
 set -eu
-out=$1 programs=$2 units=$3 checks=$4 cgroups=$5
-if [ "${6-}" != inside ]; then
+root=$1 out=$2 cgroups=$3 fill=$4
+if [ "${IN_NAMESPACES-}" != yes ]; then
     group=$cgroups/divvy-test-systemd-$$
     mkdir "$group"
     echo $$ >"$group/cgroup.procs"
-    exec unshare --mount --pid --ipc --uts --net --cgroup --fork --kill-child --propagation private \
-        sh "$0" "$out" "$programs" "$units" "$checks" "$cgroups" inside
+    IN_NAMESPACES=yes exec unshare --mount --pid --ipc --uts --net --cgroup --fork --kill-child --propagation private \
+        sh "$0" "$@"
 fi
-mkdir "$out/memory"
-mount -t tmpfs -o size=1g tmpfs "$out/memory"
-root=$out/memory/root
-mkdir "$out/memory/upper" "$out/memory/work" "$root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$out/memory/upper,workdir=$out/memory/work" "$root"
+shift 4
+system=$root/etc/systemd/system
+. "$fill"
 mount -t proc proc "$root/proc"
 mount -t sysfs -o ro sysfs "$root/sys"
 mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
@@ -22,19 +22,12 @@ for node in null zero full random urandom tty; do
     mknod -m 666 "$root/dev/$node" c $(stat -c '%Hr %Lr' "/dev/$node")
 done
 mkdir "$root/dev/pts" "$root/dev/shm"
-chmod 1777 "$root/tmp"
+chmod 1777 "$root/tmp" "$root/dev/shm"
 mount -t devpts -o newinstance,ptmxmode=666 devpts "$root/dev/pts"
 ln -s pts/ptmx "$root/dev/ptmx"
 ln -s /proc/self/fd "$root/dev/fd"
-mkdir -p "$root/usr/lib/divvy" "$root/results"
-cp "$programs/divvy" "$root/usr/bin/divvy"
-cp "$programs"/libdivvy_*.so "$root/usr/lib/divvy/"
-cp "$checks" "$root/checks.sh"
-system=$root/etc/systemd/system
-rm -rf "$system" "$root/etc/fstab"
-mkdir -p "$system/divvy.service.d" "$system/multi-user.target.wants"
-cp "$units"/divvy*.service "$units"/divvy*.socket "$system/"
-printf '[Service]\nEnvironment=DIVVY_SIM=a100-80gb:2\nRestartSec=50ms\n' >"$system/divvy.service.d/test.conf"
+rm -f "$root/etc/fstab"
+mkdir -p "$system/multi-user.target.wants" "$root/results" "$root/old"
 # What a container has no use for.
 for unit in systemd-udevd.service systemd-udev-trigger.service systemd-udevd-control.socket \
     systemd-udevd-kernel.socket systemd-logind.service systemd-timesyncd.service systemd-sysctl.service \
@@ -42,13 +35,12 @@ for unit in systemd-udevd.service systemd-udev-trigger.service systemd-udevd-con
     systemd-networkd.service getty.target systemd-update-utmp.service; do
     ln -sf /dev/null "$system/$unit"
 done
-ln -s /lib/systemd/system/multi-user.target "$system/default.target"
+ln -sf /lib/systemd/system/multi-user.target "$system/default.target"
 printf '[Service]\nType=oneshot\nExecStart=/bin/sh /checks.sh\nStandardOutput=file:/results/log\nStandardError=file:/results/log\nTimeoutStartSec=infinity\n' \
     >"$system/checks.service"
 ln -s ../checks.service "$system/multi-user.target.wants/checks.service"
 mount --bind "$out" "$root/results"
 cd "$root"
-mkdir -p old
 pivot_root . old
 umount -l /old
 export container=divvy-test
