@@ -327,7 +327,7 @@ impl Inner {
         }
     }
 
-    /// Whether the entry says nothing that outlives this process.
+    /// Whether no amount of the entry outlives this process.
     fn is_over(&self) -> bool {
         !self.takes_over || self.entry.records().next().is_none()
     }

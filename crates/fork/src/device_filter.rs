@@ -23,7 +23,7 @@ pub struct DeviceRule {
     pub first_uid: u32,
 }
 
-/// Name of our programs, by which they are told from those of others.
+/// Name of our programs, which distinguishes them from those of other owners.
 const NAME: [u8; 16] = *b"divvy_devices\0\0\0";
 
 /// The helper functions that the kernel offers ask for it; the program is part of this crate all the same.

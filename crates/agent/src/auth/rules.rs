@@ -140,7 +140,7 @@ impl Rules {
     /// What their containers may do.
     ///
     /// # Errors
-    /// [`ErrorCode::NotAllowed`] for a caller who may run none.
+    /// [`ErrorCode::NotAllowed`] for a caller without the right to run one.
     pub fn container_access(&self, caller: &Caller) -> Result<ContainerAccess<'_>, Error> {
         let (needed, why) = match &self.roles.containers {
             _ if caller.role >= Role::Admin => return Ok(ContainerAccess::Any),

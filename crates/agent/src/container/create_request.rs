@@ -41,7 +41,7 @@ pub struct SubmitterContainer {
     pub image: String,
     /// The staged sources of the options' bind mounts, in their order.
     pub sources: Vec<PathBuf>,
-    /// Variables that tell programs who runs them; the job's own win.
+    /// Variables with the submitter's home and name. The job's own take precedence.
     pub variables: BTreeMap<String, String>,
 }
 

@@ -1,4 +1,4 @@
-//! Sharing of the GPUs with other daemons of the machine: this daemon's amounts go to the registry before the journal
+//! The controller's side of the registry of allocations: this daemon's amounts go to the registry before the journal
 //! has a grant and after it has a release, and the others' amounts come into the GPUs that the planner sees.
 
 use std::collections::BTreeMap;
@@ -30,8 +30,8 @@ fn take_over(gpus: &mut GpuState, io: &Io) -> bool {
     has_changed
 }
 
-/// Publishes that these amounts are about to be granted, beside all that the daemon holds. `before`: what their job holds
-/// already.
+/// Publishes that these amounts are about to be granted, beside all that the daemon holds. `before`: what their job
+/// holds already.
 ///
 /// # Errors
 /// [`Contended`] when another daemon has, or is about to get, too much of a GPU; the snapshots from now on say so.

@@ -54,7 +54,7 @@ impl DeviceGroups {
     /// Those beside the slice that this process is in: the fork server's.
     ///
     /// # Errors
-    /// Why jobs cannot be told from other programs, in words.
+    /// Why the kernel cannot distinguish jobs from other programs, in words.
     pub fn beside_own_slice() -> Result<Self, String> {
         let own = cgroup::own().ok_or("this machine has no cgroup v2")?;
         let root = cgroup::mount_point().filter(|root| own.starts_with(root.join(SLICE)));

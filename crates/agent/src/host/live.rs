@@ -1,4 +1,4 @@
-//! A value that one thread replaces while others read it.
+//! Hot-swappable shared values: one thread replaces a value while others read it, as a configuration reload does.
 
 use std::sync::{Arc, PoisonError, RwLock};
 

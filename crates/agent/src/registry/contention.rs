@@ -1,4 +1,4 @@
-//! The decision of a daemon that has published an intent and then read the other entries.
+//! Contention between daemons: the decision of a daemon that has published an intent and then read the other entries.
 //!
 //! ```text
 //! publish held + intent ──► read the others ──► fits: journal, then publish held

@@ -376,7 +376,7 @@ impl Hasher for Fnv {
     }
 }
 
-/// The kernel's number of this boot; zeros where it is not told.
+/// The kernel's number of this boot; zeros if the kernel has none.
 fn boot() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();

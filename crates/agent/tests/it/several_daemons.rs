@@ -1,4 +1,4 @@
-//! Daemons of two users on one simulated driver: no GPU is given out twice, whatever is killed.
+//! Daemons of two users on one simulated driver: the daemons allocate no GPU twice, whichever of them the test kills.
 //!
 //! As root the daemons run as two other users; otherwise both are this user's, in two homes.
 

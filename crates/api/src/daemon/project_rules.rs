@@ -51,7 +51,7 @@ pub enum GpuLimit {
 #[derive(Clone, Debug)]
 pub struct UserKey<'a> {
     pub name: &'a str,
-    /// `None` for a user whom the machine does not know.
+    /// `None` for a user without an account on the machine.
     pub uid: Option<u32>,
     /// Numbers and names of the user's groups.
     pub groups: Vec<(u32, &'a str)>,
@@ -87,7 +87,7 @@ pub enum RuleError {
 }
 
 impl<T> PerUser<T> {
-    /// Whether the rule says nothing about any user.
+    /// Whether the rule has no value for any user.
     pub fn is_empty(&self) -> bool {
         self.others.is_none() && self.entries.is_empty()
     }

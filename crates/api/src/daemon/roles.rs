@@ -57,7 +57,7 @@ pub struct RoleOptions {
     pub viewer: Vec<Principal>,
     /// The role of users without one.
     pub others: Others,
-    /// Users who see the commands of jobs.
+    /// The users that see the commands of jobs.
     pub commands: Commands,
     pub containers: Containers,
 }
@@ -112,7 +112,7 @@ impl Others {
     }
 }
 
-/// Users who see the commands of jobs.
+/// The users that see the commands of jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Commands {

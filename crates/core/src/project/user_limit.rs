@@ -68,7 +68,7 @@ impl<'a> UserLedger<'a> {
     }
 }
 
-/// The refusal of a user who has a limit of `most`, if it is exceeded.
+/// The refusal of a request beyond the user's limit of `most`.
 pub(super) fn exceeded_with(
     user: &UserName,
     most: Gpus,

@@ -1,4 +1,4 @@
-//! The limit of GPUs of each user: who waits for it, who does not, and what the reasons say.
+//! The limit of GPUs of each user: the jobs that wait for it, those that do not, and the texts of the reasons.
 
 use crate::node::{Node, amount, gpu};
 

@@ -1,3 +1,5 @@
+//! Bind mounts of a submitter's container: links, exchanged folders, other owners' files, mounts below mounts.
+
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -230,8 +232,8 @@ fn an_engine_in_another_mount_namespace_is_found() {
         seen(&[scene.at("home")]),
         Err(MountError::Unseen { .. })
     ));
-    let nobody = scene.staged().check_seen(&staged, &scene.at("none"));
-    assert!(matches!(nobody, Err(MountError::Unseen { .. })));
+    let without_engine = scene.staged().check_seen(&staged, &scene.at("none"));
+    assert!(matches!(without_engine, Err(MountError::Unseen { .. })));
 }
 
 #[test]

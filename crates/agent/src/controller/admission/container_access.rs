@@ -14,7 +14,7 @@ use crate::controller::io::Io;
 /// Validates the container of a submission for its caller, as [`options::validate`].
 ///
 /// # Errors
-/// [`divvy_api::v1::ErrorCode::NotAllowed`] for a caller who may run no containers, or not with these flags; the errors
+/// [`divvy_api::v1::ErrorCode::NotAllowed`] for a caller without the right to run containers, or these flags; the errors
 /// of [`options::validate`].
 pub(in crate::controller) fn validate(
     io: &Io,

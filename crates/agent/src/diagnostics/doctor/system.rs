@@ -164,7 +164,7 @@ fn is_refused_by_filter(node: &str) -> bool {
     opened.err() == Some(Errno::PERM)
 }
 
-/// Whether programs of users can open the nodes outside jobs. Only root is told by the kernel; another user tries it.
+/// Whether programs of users can open the nodes outside jobs. The kernel answers root alone; another user tries to open one.
 fn restriction(access: Option<&Result<DeviceAccess, String>>, is_refused: bool) -> Option<Finding> {
     const CHECK: &str = "system.device_nodes";
     const JOBS_ONLY: &str = "users' programs can open the GPUs' device nodes in jobs only";

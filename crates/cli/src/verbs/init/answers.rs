@@ -143,7 +143,7 @@ impl Answers {
         Ok(answers)
     }
 
-    /// Asks the questions that no flag has answered. A wrong answer is asked again.
+    /// Asks the questions that no flag has answered, and repeats a question after a wrong answer.
     ///
     /// # Errors
     /// [`ErrorCode::Usage`] at the end of the input, and after five wrong answers.

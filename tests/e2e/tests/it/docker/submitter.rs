@@ -1,4 +1,4 @@
-//! Containers of ordinary users, who run as themselves (`as = "submitter"` in the roles): three uses that work, and attacks.
+//! Containers of ordinary users, which run as their submitters (`as = "submitter"`): three uses that work, and attacks.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
