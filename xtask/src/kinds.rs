@@ -33,7 +33,7 @@ const RELAYS: [(&str, &str, &str); 10] = [
     (
         "controller/admission/projects.rs",
         "controller/admission/projects.rs",
-        r#"(?:if new|else) \{\s*"(\w+)""#,
+        r#"(?:true|false) => "(\w+)""#,
     ),
     ("controller/claims.rs", "controller/claims.rs", PAIR),
     ("controller/dispatch.rs", "", EVENT),
