@@ -38,11 +38,12 @@ use crate::frame::PROTOCOL;
 use crate::home::system;
 use crate::route::LOG_FROM;
 use crate::v1::brief::Lines;
+use crate::v1::job_query::{NEXT, TOTAL};
 use crate::v1::{
-    Advice, Brief, Claim, ConfigReload, ConfigValue, Confirm, DockerArgs, Error, ErrorBody,
-    ErrorCode, Event, Exec, Gpu, GpuChange, GpuChanged, HeldClaim, Job, JobState, List, MigGc,
-    MigInstance, MigPlacement, MigPlanned, MigWanted, Node, Oom, Project, ProjectChange, Queue,
-    Resize, Signal, SignalJob, Submit, Suspend, Usage, Why,
+    Advice, Board, Brief, Claim, ConfigReload, ConfigValue, Confirm, DockerArgs, Error, ErrorBody,
+    ErrorCode, Event, Exec, Gpu, GpuChange, GpuChanged, HeldClaim, History, Job, JobPage, JobQuery,
+    JobState, List, MigGc, MigInstance, MigPlacement, MigPlanned, MigWanted, Node, Oom, Project,
+    ProjectChange, Queue, Resize, Signal, SignalJob, Submit, Suspend, Usage, Why,
 };
 use crate::version;
 
@@ -274,6 +275,47 @@ impl Client {
         let state = state.as_str().unwrap_or_default();
         let path = format!("/v1/jobs?brief=true&state={state}&limit={limit}");
         self.briefly(&path, take).await
+    }
+
+    /// One page of the jobs that match a query. A daemon of an earlier version refuses the parameters that it does not
+    /// know.
+    pub async fn job_page(&self, query: &JobQuery) -> Result<JobPage, Error> {
+        let answer = self.get(&job_list_path(query)).await?;
+        let header = |name| text_of(&answer.response, name);
+        let (total, next) = (header(TOTAL), header(NEXT));
+        let jobs: Vec<Job> = self.items(answer).await?;
+        let total = total.and_then(|total| total.parse().ok());
+        Ok(JobPage {
+            total: total.unwrap_or(jobs.len() as u64),
+            next,
+            jobs,
+        })
+    }
+
+    /// As [`Client::job_page`], one job at a time, each with the columns of a table only.
+    pub async fn page_briefly(
+        &self,
+        query: &JobQuery,
+        take: impl FnMut(Brief<'_>),
+    ) -> Result<(), Error> {
+        let query = JobQuery {
+            brief: true,
+            ..query.clone()
+        };
+        self.briefly(&job_list_path(&query), take).await
+    }
+
+    /// One small picture of the node.
+    pub async fn board(&self) -> Result<Board, Error> {
+        only(self.list("/v1/board").await?)
+    }
+
+    /// What `of` held and used since a time: `node`, `gpu:0`, `job:7`, `queue:default`, `user:ana`, `project:vision`.
+    /// `step`: 1, 10 or 60 seconds.
+    pub async fn history(&self, of: &str, since: Timestamp, step: u32) -> Result<History, Error> {
+        let of = encoded(of);
+        let path = format!("/v1/history?of={of}&since={since}&step={step}");
+        only(self.list(&path).await?)
     }
 
     async fn briefly(&self, path: &str, mut take: impl FnMut(Brief<'_>)) -> Result<(), Error> {
@@ -792,6 +834,20 @@ fn empty() -> Error {
 }
 
 /// `/v1/jobs/REFERENCE` + `rest`, the reference percent-encoded as one path segment.
+fn job_list_path(query: &JobQuery) -> String {
+    let pairs = query.pairs().into_iter();
+    let pairs: Vec<String> = pairs
+        .map(|(name, value)| format!("{name}={}", encoded(&value)))
+        .collect();
+    format!("/v1/jobs?{}", pairs.join("&"))
+}
+
+/// A header of an answer.
+fn text_of(response: &Response<Incoming>, name: &str) -> Option<String> {
+    let value = response.headers().get(name)?;
+    value.to_str().ok().map(str::to_owned)
+}
+
 fn job_path(reference: &str, rest: &str) -> String {
     format!("/v1/jobs/{}{rest}", encoded(reference))
 }

@@ -4,6 +4,7 @@
 //! strings. Every read answers `{"schema":"divvy/v1","kind":…,"items":[…]}`, every failure `{"error":{…}}`.
 
 pub mod advice;
+pub mod board;
 pub mod brief;
 pub mod bypass;
 pub mod claim;
@@ -15,7 +16,9 @@ pub mod doctor;
 pub mod error;
 pub mod exec;
 pub mod gpu;
+pub mod history;
 pub mod job;
+pub mod job_query;
 pub mod mig;
 pub mod node;
 pub mod oom;
@@ -26,6 +29,10 @@ pub mod selftest;
 pub mod usage;
 
 pub use advice::Advice;
+pub use board::{
+    Board, BoardChange, BoardGpu, BoardInstance, BoardJob, BoardMig, BoardQueue, BoardShare,
+    BoardSlice, BoardWaiting, BoardWaitingJob,
+};
 pub use brief::Brief;
 pub use bypass::{Bypass, BypassAction, BypassWay};
 pub use claim::{Claim, ClaimDevice, ClaimInstance, HeldClaim, JobClaim, MigPlacement};
@@ -35,13 +42,15 @@ pub use container::{Container, DockerArgs, Starter};
 pub use doctor::{Finding, FindingStatus};
 pub use error::{Error, ErrorBody, ErrorCode};
 pub use exec::{Exec, ExecEnd, Signal, SignalJob, Terminal};
-pub use gpu::{Gpu, GpuHeldElsewhere, GpuLost, GpuSlice};
+pub use gpu::{Gpu, GpuAvailable, GpuHeldElsewhere, GpuLost, GpuProcess, GpuSlice};
+pub use history::{History, HistoryFigure};
 pub use job::{
     After, Amount, Array, ArrayTask, Asker, ComputeTime, EndReason, Event, Idle, IdleAction,
     Isolation, Job, JobChange, JobGroup, JobHold, JobMemory, JobState, Limiter, LimiterForm,
     MemoryPlace, ReasonCode, Resize, Runner, Slice, Submit, Suspend, TaskBound, TaskBoundKind,
     UsualRun, Why, WhyChange, WhyGpu, WhyHolder,
 };
+pub use job_query::{JobPage, JobQuery};
 pub use mig::{
     GpuChange, GpuChanged, GpuMode, Mig, MigGc, MigInstance, MigPlanned, MigProfile, MigSlice,
     MigState, MigWanted,
@@ -66,7 +75,7 @@ pub struct List<T> {
     pub schema: String,
     /// `JobList`, `GpuList`, `QueueList`, `EventList`, `Why`, `Node`, `Selftest`, `Doctor`, `Oom`, `AdviceList`,
     /// `MigInstanceList`, `MigPlan`, `GpuChange`, `DockerArgs`, `ProjectList`, `UsageList`, `ClaimList`, `MigPlacementList`,
-    /// `ConfigList`, `ConfigReload`.
+    /// `ConfigList`, `ConfigReload`, `Board`, `History`.
     pub kind: String,
     pub items: Vec<T>,
 }

@@ -373,6 +373,10 @@ fn gpu_to_api(
             .iter()
             .map(|held| held_elsewhere(gpu, held))
             .collect(),
+        power_watts: None,
+        asleep: false,
+        processes: Vec::new(),
+        available: None,
     }
 }
 

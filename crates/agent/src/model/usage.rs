@@ -225,6 +225,8 @@ fn item(key: Key, sum: &Sum) -> v1::Usage {
     let (gpu_index, gpu_uuid) = key.gpu.unzip();
     let (job, name) = key.job.unzip();
     v1::Usage {
+        day: None,
+        capacity_gpu_ms: 0,
         user: key.user,
         project: key.project,
         queue: key.queue,

@@ -19,6 +19,11 @@ pub struct Brief<'a> {
     pub task: Option<Cow<'a, str>>,
     #[serde(borrow)]
     pub name: Cow<'a, str>,
+    /// Absent from daemons before version 0.2.
+    #[serde(borrow, default, skip_serializing_if = "is_empty")]
+    pub user: Cow<'a, str>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<Cow<'a, str>>,
     #[serde(borrow)]
     pub queue: Cow<'a, str>,
     /// The request as a user types it: `0.25`, `4GiB`, `2`, `1-4`, `8x0.5`, `2g.10gb`.
@@ -33,6 +38,11 @@ pub struct Brief<'a> {
     pub suspended: bool,
     /// Time at which the job entered its state.
     pub since: Timestamp,
+    /// Time of the start. Absent if the program has not started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     pub slices: Cow<'a, [Slice]>,
     /// For a pending job: what it waits for. For a failed job: the error, to callers who may see it.
@@ -84,6 +94,10 @@ impl Lines {
     }
 }
 
+fn is_empty(text: &str) -> bool {
+    text.is_empty()
+}
+
 fn each<'a>(lines: &'a [u8], give: &mut impl FnMut(Brief<'a>)) -> serde_json::Result<()> {
     let briefs = serde_json::Deserializer::from_slice(lines).into_iter();
     for brief in briefs {
@@ -108,6 +122,8 @@ impl<'a> From<&'a Job> for Brief<'a> {
             id: job.id.as_str().into(),
             task: job.array.as_ref().map(|task| task.to_string().into()),
             name: job.name.as_str().into(),
+            user: job.user.as_str().into(),
+            project: job.project.as_deref().map(Cow::from),
             queue: job.queue.as_str().into(),
             request: ask.into(),
             state: job.state,
@@ -115,6 +131,8 @@ impl<'a> From<&'a Job> for Brief<'a> {
             exit_code: job.exit_code,
             suspended: job.suspended,
             since: job.since(),
+            started_at: job.started_at,
+            ended_at: job.ended_at,
             slices: (&job.slices).into(),
             reason: job.reason.as_deref().map(Cow::from),
             bypasses: (&job.bypasses).into(),
@@ -155,6 +173,8 @@ mod tests {
             id: id.to_string().into(),
             task: None,
             name: "train \"ü\" \n".into(),
+            user: "ana".into(),
+            project: None,
             queue: "q".into(),
             request: "0.25".into(),
             state: JobState::Queued,
@@ -162,6 +182,8 @@ mod tests {
             exit_code: None,
             suspended: false,
             since: "2026-01-02T03:04:05.678901Z".parse().unwrap(),
+            started_at: None,
+            ended_at: None,
             slices: Cow::Borrowed(&[]),
             reason: Some("behind #1 in queue q, which needs 0.25 of a GPU".into()),
             bypasses: Cow::Borrowed(&[]),
@@ -177,7 +199,9 @@ mod tests {
             .keys()
             .map(String::as_str)
             .collect();
-        let shown = ["id", "name", "queue", "reason", "request", "since", "state"];
+        let shown = [
+            "id", "name", "queue", "reason", "request", "since", "state", "user",
+        ];
         assert_eq!(said, shown);
     }
 

@@ -61,10 +61,48 @@ pub struct Gpu {
     /// Parts of the GPU that other daemons of this machine hold. This daemon does not allocate them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held_elsewhere: Vec<GpuHeldElsewhere>,
+    /// Power draw in watts. Absent if the driver does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_watts: Option<u32>,
+    /// The GPU is powered down. The daemon leaves it asleep, and the figures are the last known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asleep: bool,
+    /// Processes on this GPU that belong to no slice, the largest first; at most 32.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<GpuProcess>,
+    /// The largest job that would get room on this GPU now. Absent if no job would.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub available: Option<GpuAvailable>,
+}
+
+/// A process on a GPU that belongs to no slice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct GpuProcess {
+    pub pid: u32,
+    /// Absent if the process has ended, or belongs to another machine's namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Name of the program, as the kernel shows it to all users (`comm`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+    /// GPU memory in bytes. Absent if the driver does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+}
+
+/// The largest job that would get room on a GPU: a part of it by share, or a slice by memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct GpuAvailable {
+    /// Largest `-g`, in thousandths of the GPU; 0 if only a request by memory fits.
+    pub share: u16,
+    /// Largest `--gpu-memory`, in bytes.
+    pub memory_bytes: u64,
 }
 
 /// Part of a GPU that another daemon of this machine holds.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct GpuHeldElsewhere {
     /// The holder: `ana's daemon`, `ana's run`, `the system's daemon`.

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Usage {
+    /// Day of the row in the caller's time zone, `2026-11-26`. Absent if rows are not grouped by day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub day: Option<String>,
     /// Absent, like all of these fields, if rows are not grouped by it.
     pub user: Option<String>,
     /// Absent also for jobs without a project.
@@ -33,4 +36,7 @@ pub struct Usage {
     pub suspended_gpu_ms: u64,
     /// Allocated memory, in MiB times seconds.
     pub memory_mib_s: u64,
+    /// GPU time of the whole machine in the row's period: its day, or the period of the call.
+    #[serde(default)]
+    pub capacity_gpu_ms: u64,
 }

@@ -141,6 +141,8 @@ pub fn bare_row(id: JobId, ask: &JobSpec, state: JobState, since: Timestamp) -> 
         id: id.to_string().into(),
         task: ask.policy.array.map(|task| task.handle(id).into()),
         name: ask.name.as_str().into(),
+        user: ask.user.as_str().into(),
+        project: ask.project.as_deref().map(Cow::from),
         queue: ask.queue.as_str().into(),
         request: Cow::Borrowed(""),
         state,
@@ -148,6 +150,8 @@ pub fn bare_row(id: JobId, ask: &JobSpec, state: JobState, since: Timestamp) -> 
         exit_code: None,
         suspended: false,
         since,
+        started_at: None,
+        ended_at: None,
         slices: Cow::Borrowed(&[]),
         reason: None,
         bypasses: Cow::Borrowed(&[]),
@@ -172,6 +176,8 @@ pub fn brief_of(seen: &JobView, sees: bool) -> Brief<'_> {
         end_reason: job.state.outcome().map(EndReason::from),
         exit_code: job.exit_code,
         suspended: job.run_state.suspended,
+        started_at: job.started_at,
+        ended_at: job.ended_at,
         slices: (&seen.slices).into(),
         reason: reason
             .or_else(|| otherwise.map(Cow::from))

@@ -1,0 +1,426 @@
+//! The board: one small picture of the node for viewers, and the changes between two pictures.
+//!
+//! A board holds no field that redaction would remove, so that the daemon renders it once for all viewers.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::gpu::GpuProcess;
+use super::{GpuAvailable, GpuHeldElsewhere, JobState, MigSlice, ReasonCode};
+
+/// Most pending jobs of [`BoardWaiting::first`].
+pub const FIRST_WAITING: usize = 12;
+
+/// Most entries of [`Board::users`] and [`Board::projects`]. The daemon lists the largest ones.
+pub const MOST_SHARES: usize = 16;
+
+/// Answer of `GET /v1/board`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct Board {
+    pub hostname: String,
+    pub version: String,
+    /// Time of the last change of this board.
+    pub changed_at: Timestamp,
+    /// Number of the last event.
+    pub last_event: u64,
+    /// Every GPU, by index.
+    pub gpus: Vec<BoardGpu>,
+    /// Jobs that hold slices, by number.
+    pub jobs: Vec<BoardJob>,
+    pub waiting: BoardWaiting,
+    /// Queues, in the order in which the daemon serves them.
+    pub queues: Vec<BoardQueue>,
+    /// Users with jobs; at most 16, the largest shares first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub users: Vec<BoardShare>,
+    /// Projects with jobs; at most 16, the largest shares first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub projects: Vec<BoardShare>,
+}
+
+/// One GPU of a board.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct BoardGpu {
+    pub index: u32,
+    pub model: String,
+    /// GPU mode: `shared`, `mig`, `exclusive` or `unmanaged`.
+    pub mode: String,
+    pub usable_bytes: u64,
+    /// Memory in use, according to the driver, in bytes.
+    pub used_bytes: u64,
+    /// Memory allocated to slices, in bytes.
+    pub allocated_bytes: u64,
+    /// Memory of processes outside any slice, in bytes.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unmanaged_bytes: u64,
+    /// Share allocated to slices, in thousandths.
+    pub share: u16,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utilization_percent: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temperature_celsius: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_watts: Option<u32>,
+    /// The GPU is powered down. The daemon leaves it asleep, and the figures are the last known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asleep: bool,
+    /// The largest job that would get room on this GPU now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub available: Option<GpuAvailable>,
+    /// Problem that keeps the GPU from its configured use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Processes outside any slice, the largest first; at most 4.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<GpuProcess>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held_elsewhere: Vec<GpuHeldElsewhere>,
+    /// MIG instances by slot; absent if the GPU is not in MIG mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<BoardMig>,
+}
+
+/// The memory slots of a GPU in MIG mode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct BoardMig {
+    /// Number of memory slots.
+    pub slots: u32,
+    pub instances: Vec<BoardInstance>,
+}
+
+/// One MIG instance of a board.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct BoardInstance {
+    /// `2g.10gb`.
+    pub profile: String,
+    /// First memory slot, from 0.
+    pub start: u32,
+    /// Number of memory slots.
+    pub size: u32,
+    /// `held`, `idle`, `unmanaged`, `quarantined` or another state of `MigState`.
+    pub state: String,
+    /// Job that holds the instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+}
+
+/// A job that holds slices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct BoardJob {
+    pub id: String,
+    /// Handle such as `12_3`, for a job of an array.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    pub name: String,
+    pub user: String,
+    /// Absent: `default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// Absent: `running`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<JobState>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspended: bool,
+    /// Time of its start, or of its submission while it starts; whole seconds.
+    pub since: Timestamp,
+    /// Division of compute time. Absent: `fair`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute: Option<String>,
+    pub slices: Vec<BoardSlice>,
+    /// Number of refused allocations.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub denials: u64,
+    /// A process of the job holds memory outside the limiter.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bypass: bool,
+    /// Time limit: the daemon stops the job at this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_by: Option<Timestamp>,
+}
+
+/// A slice of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct BoardSlice {
+    /// Index of the GPU.
+    pub gpu: u32,
+    pub label: String,
+    pub limit_bytes: u64,
+    pub used_bytes: u64,
+    pub peak_bytes: u64,
+    /// Share, in thousandths.
+    pub share: u16,
+    /// Share of the GPU's time that the job used, in thousandths. Absent if it is not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_used: Option<u16>,
+    /// Difference between the driver's figure and the slice's account, in bytes. Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mismatch_bytes: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<MigSlice>,
+}
+
+/// Jobs that wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct BoardWaiting {
+    pub count: u64,
+    /// Number of jobs by the code of their reason; see `ReasonCode`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub reasons: BTreeMap<String, u64>,
+    /// The first jobs in the order in which the daemon serves them, at most 12.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub first: Vec<BoardWaitingJob>,
+}
+
+/// A job that waits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct BoardWaitingJob {
+    pub id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    pub name: String,
+    pub user: String,
+    /// Absent: `default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    /// The request as a user types it: `0.25`, `4GiB`, `2`, `2g.10gb`.
+    pub request: String,
+    /// Time of its submission; whole seconds.
+    pub since: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason_code: Option<ReasonCode>,
+    /// Expected start, from time limits and earlier runs. The daemon renews it every few seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_start: Option<Timestamp>,
+    /// Latest start, from time limits alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latest_start: Option<Timestamp>,
+}
+
+/// A queue of a board.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct BoardQueue {
+    pub name: String,
+    pub waiting: u32,
+    pub running: u32,
+}
+
+/// What a user or a project holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct BoardShare {
+    pub name: String,
+    pub running: u32,
+    pub waiting: u32,
+    /// Allocated GPUs, in thousandths of one GPU.
+    pub share: u64,
+    /// Used GPU time, in thousandths of one GPU. Absent if it is not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_used: Option<u64>,
+    pub limit_bytes: u64,
+    pub used_bytes: u64,
+    /// Quota of a project, in thousandths of one GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<u64>,
+}
+
+/// Message of `GET /v1/board?follow=true`: what changed since the message before. The first one is a [`Board`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct BoardChange {
+    pub changed_at: Timestamp,
+    pub last_event: u64,
+    /// GPUs that changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<BoardGpu>,
+    /// Indices of GPUs that are no longer there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus_gone: Vec<u32>,
+    /// Jobs that are new or changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<BoardJob>,
+    /// Numbers of jobs that hold no slice any more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs_gone: Vec<String>,
+    /// Absent: unchanged, like the fields below.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<BoardWaiting>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<Vec<BoardQueue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub users: Option<Vec<BoardShare>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub projects: Option<Vec<BoardShare>>,
+}
+
+impl Board {
+    /// What turns `before` into this board. `None` if nothing but the time changed. Both boards are of one daemon.
+    pub fn change_since(&self, before: &Self) -> Option<BoardChange> {
+        let change = BoardChange {
+            changed_at: self.changed_at,
+            last_event: self.last_event,
+            gpus: new_in(&self.gpus, &before.gpus, |gpu| gpu.index),
+            gpus_gone: gone_from(&self.gpus, &before.gpus, |gpu| gpu.index),
+            jobs: new_in(&self.jobs, &before.jobs, |job| job.number()),
+            jobs_gone: gone_from(&self.jobs, &before.jobs, |job| job.number())
+                .iter()
+                .map(u64::to_string)
+                .collect(),
+            waiting: changed(&self.waiting, &before.waiting),
+            queues: changed(&self.queues, &before.queues),
+            users: changed(&self.users, &before.users),
+            projects: changed(&self.projects, &before.projects),
+        };
+        let is_same = Self {
+            changed_at: before.changed_at,
+            ..self.clone()
+        } == *before;
+        (!is_same).then_some(change)
+    }
+
+    /// Takes a change of the stream into this board.
+    pub fn apply(&mut self, change: BoardChange) {
+        (self.changed_at, self.last_event) = (change.changed_at, change.last_event);
+        let gone = change.jobs_gone.iter().filter_map(|id| id.parse().ok());
+        merge(
+            &mut self.jobs,
+            change.jobs,
+            &gone.collect::<Vec<u64>>(),
+            BoardJob::number,
+        );
+        merge(&mut self.gpus, change.gpus, &change.gpus_gone, |gpu| {
+            gpu.index
+        });
+        put(&mut self.waiting, change.waiting);
+        put(&mut self.queues, change.queues);
+        put(&mut self.users, change.users);
+        put(&mut self.projects, change.projects);
+    }
+}
+
+impl BoardJob {
+    /// The handle of this job alone.
+    pub fn reference(&self) -> &str {
+        self.task.as_deref().unwrap_or(&self.id)
+    }
+
+    fn number(&self) -> u64 {
+        self.id.parse().unwrap_or(0)
+    }
+}
+
+impl BoardWaitingJob {
+    /// The handle of this job alone.
+    pub fn reference(&self) -> &str {
+        self.task.as_deref().unwrap_or(&self.id)
+    }
+}
+
+fn is_zero(figure: &u64) -> bool {
+    *figure == 0
+}
+
+fn changed<T: Clone + PartialEq>(now: &T, before: &T) -> Option<T> {
+    (now != before).then(|| now.clone())
+}
+
+fn put<T>(place: &mut T, new: Option<T>) {
+    if let Some(new) = new {
+        *place = new;
+    }
+}
+
+fn new_in<T: Clone + PartialEq, K: Ord>(now: &[T], before: &[T], key: impl Fn(&T) -> K) -> Vec<T> {
+    let known: BTreeMap<K, &T> = before.iter().map(|one| (key(one), one)).collect();
+    let new = now.iter().filter(|one| known.get(&key(one)) != Some(one));
+    new.cloned().collect()
+}
+
+fn gone_from<T, K: Ord>(now: &[T], before: &[T], key: impl Fn(&T) -> K) -> Vec<K> {
+    let now: BTreeMap<K, ()> = now.iter().map(|one| (key(one), ())).collect();
+    before
+        .iter()
+        .map(&key)
+        .filter(|key| !now.contains_key(key))
+        .collect()
+}
+
+fn merge<T, K: Ord + Copy>(all: &mut Vec<T>, new: Vec<T>, gone: &[K], key: impl Fn(&T) -> K) {
+    let replaced: Vec<K> = new.iter().map(&key).chain(gone.iter().copied()).collect();
+    all.retain(|one| !replaced.contains(&key(one)));
+    all.extend(new);
+    all.sort_by_key(key);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A board with these GPUs' utilisations, these jobs' used bytes, and so many waiting jobs.
+    fn board(gpus: &[u32], jobs: &[(u64, u64)], waiting: u64) -> Board {
+        let gpus = gpus.iter().enumerate().map(|(index, utilization)| {
+            json!({ "index": index, "model": "A", "mode": "shared", "usable_bytes": 9, "used_bytes": 1,
+                "allocated_bytes": 2, "share": 0, "utilization_percent": utilization })
+        });
+        let jobs = jobs.iter().map(|(id, used)| {
+            json!({ "id": id.to_string(), "name": "n", "user": "ana", "since": "2026-01-02T03:04:05Z", "slices": [
+                { "gpu": 0, "label": "gpu0", "limit_bytes": 9, "used_bytes": used, "peak_bytes": 9, "share": 100 }
+            ] })
+        });
+        let board = json!({
+            "hostname": "lab", "version": "1", "changed_at": "2026-01-02T03:04:05Z", "last_event": 7,
+            "gpus": gpus.collect::<Vec<Value>>(), "jobs": jobs.collect::<Vec<Value>>(),
+            "waiting": { "count": waiting }, "queues": [{ "name": "default", "waiting": waiting, "running": 1 }],
+        });
+        serde_json::from_value(board).unwrap()
+    }
+
+    #[test]
+    fn a_change_turns_any_board_into_any_other_of_the_daemon() {
+        let boards = [
+            board(&[], &[], 0),
+            board(&[0, 5], &[(7, 1), (9, 1), (10, 1)], 0),
+            board(&[0, 6], &[(7, 2), (10, 1), (100, 1)], 3),
+            board(&[1], &[(2, 2)], 3),
+        ];
+        for before in &boards {
+            for after in &boards {
+                let mut seen = before.clone();
+                match after.change_since(before) {
+                    Some(change) => seen.apply(change),
+                    None => assert_eq!(before, after),
+                }
+                assert_eq!(&seen, after);
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_holds_only_new_figures() {
+        let before = board(&[0, 5], &[(7, 1), (9, 1)], 4);
+        let after = board(&[0, 6], &[(7, 1), (9, 2)], 4);
+        let change = serde_json::to_value(after.change_since(&before)).unwrap();
+        assert_eq!(change["gpus"].as_array().unwrap().len(), 1);
+        assert_eq!(change["jobs"][0]["id"], "9");
+        assert_eq!(
+            (&change["waiting"], &change["queues"]),
+            (&Value::Null, &Value::Null)
+        );
+    }
+}
