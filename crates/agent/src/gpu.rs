@@ -1,7 +1,7 @@
 //! GPU observation: the driver's figures, and the job to which each process belongs; MIG instances; slices.
 //!
 //! May use: `host`, `model`.
-//! Used by: `checkpoint`, `controller`, `http`, `daemon`, `standalone`.
+//! Used by: `checkpoint`, `controller`, `http`, `daemon`, `diagnostics`, `standalone`.
 
 pub mod attribution;
 pub mod mig;

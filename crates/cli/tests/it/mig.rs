@@ -20,6 +20,7 @@ fn view(width: usize) -> View {
         width: Some(width),
         now: fixtures::now(),
         zone: || jiff::tz::TimeZone::UTC,
+        palette: Default::default(),
     }
 }
 
@@ -97,6 +98,7 @@ fn gpus() -> Vec<Gpu> {
         share_allocated: 125,
         slices: vec![GpuSlice {
             unknown: false,
+            user: "ana".into(),
             job: "12".into(),
             label: "gpu0.1g.5gb@0".into(),
             memory_limit_bytes: 4864 * MIB,
