@@ -64,6 +64,13 @@ impl Column {
         }
     }
 
+    fn spare(self) -> Option<Spare> {
+        match self {
+            Self::Spare(_, spare) => Some(spare),
+            _ => None,
+        }
+    }
+
     /// Whether it may be cut.
     fn is_text(self) -> bool {
         matches!(
@@ -220,16 +227,18 @@ impl Cells {
             layout.is_below = true;
             layout.narrow_names(|_| NAME_WANTS);
         }
-        for at in 0..layout.columns.len() {
-            let is_spare = match layout.columns[at] {
-                Column::Spare(_, Spare::Late) => true,
-                Column::Spare(_, Spare::Same) => {
-                    let first = self.rows().next().and_then(|mut row| row.nth(at));
-                    self.all(at, |cell| Some(cell) == first)
-                }
-                _ => false,
-            };
-            if is_spare && layout.over() > 0 {
+        let is_same = |at: &usize| {
+            let first = self.rows().next().and_then(|mut row| row.nth(*at));
+            self.all(*at, |cell| Some(cell) == first)
+        };
+        let spare = |spare| {
+            let columns = layout.columns.iter().enumerate();
+            let found = columns.filter(move |(_, column)| column.spare() == Some(spare));
+            found.map(|(at, _)| at)
+        };
+        let late = spare(Spare::Late).chain(spare(Spare::Same).filter(is_same));
+        for at in late.collect::<Vec<_>>() {
+            if layout.over() > 0 {
                 layout.leave_out(at, &natural);
             }
         }
@@ -349,7 +358,8 @@ impl Layout<'_> {
             if at == last {
                 end_line(text);
                 if !is_title && !cell.is_empty() {
-                    for piece in wrap(cell, self.limit.saturating_sub(INDENT), LINES) {
+                    let cell = named(self.last().title(), cell);
+                    for piece in wrap(&cell, self.limit.saturating_sub(INDENT), LINES) {
                         pad(text, INDENT);
                         put(text, &piece);
                         end_line(text);
@@ -372,6 +382,14 @@ impl Layout<'_> {
             pad(text, GAP);
             indent += width + GAP;
         }
+    }
+}
+
+/// The text of the last column below its row; with its title, unless it is a sentence.
+fn named<'a>(title: &str, cell: &'a str) -> Cow<'a, str> {
+    match title {
+        "REASON" | "NOTE" => cell.into(),
+        title => format!("{}: {cell}", title.to_lowercase()).into(),
     }
 }
 
@@ -528,15 +546,15 @@ mod tests {
         assert_eq!(titles(200, "default"), all);
         // QUEUE goes before a name is cut, unless it says something.
         let without_queue = all.replace(" QUEUE", "");
-        assert_eq!(titles(130, "default"), without_queue);
-        assert_eq!(titles(130, "half"), all);
+        assert_eq!(titles(120, "default"), without_queue);
+        assert_eq!(titles(120, "half"), all);
         // REASON goes below the row before the name has less than 16.
         let below = without_queue.replace(" REASON", "");
         assert_eq!(titles(80, "default"), below);
         // REQ goes before USER, and USER before the name has less than 8.
-        assert_eq!(titles(64, "default"), below.replace(" REQ", ""));
+        assert_eq!(titles(58, "default"), below.replace(" REQ", ""));
         let least = below.replace(" REQ", "").replace(" USER", "");
-        assert_eq!(titles(56, "default"), least);
+        assert_eq!(titles(50, "default"), least);
     }
 
     #[test]
