@@ -161,6 +161,7 @@ const AGENT: Tree = Tree {
             &[
                 "host",
                 "registry",
+                "gpu",
                 "job_dir",
                 "config",
                 "supervisor",

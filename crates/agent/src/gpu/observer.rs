@@ -15,6 +15,7 @@ use divvy_core::JobId;
 use tokio::sync::watch;
 
 use super::attribution::Attribution;
+use super::outside::OutsideProcesses;
 use super::sample::{self, NodeSample};
 use super::sleep::PowerStates;
 use super::source::{Source, SourceError};
@@ -61,6 +62,7 @@ pub struct Observer {
     roster: Mutex<Arc<WatchedJobs>>,
     /// Never held while the driver is asked.
     kin: Mutex<Attribution>,
+    outside: OutsideProcesses,
     schedule: Mutex<PollSchedule>,
     changed: Condvar,
     /// What the GPUs drew when they were last asked, by index.
@@ -170,6 +172,7 @@ impl Observer {
             seen: Mutex::default(),
             roster: Mutex::default(),
             kin: Mutex::default(),
+            outside: OutsideProcesses::default(),
             schedule: Mutex::new(schedule),
             changed: Condvar::new(),
             power: Mutex::default(),
@@ -216,15 +219,16 @@ impl Observer {
         let before = sample::read_ledgers(&roster);
         let at = sample::now();
         let observation = self.ask_driver(ask)?;
-        let mut kin = lock(&self.kin);
-        Ok(sample::build_sample(
+        let mut sample = sample::build_sample(
             at,
             observation,
             before,
             &roster,
-            &mut kin,
+            &mut lock(&self.kin),
             &self.marks,
-        ))
+        );
+        self.outside.describe(&mut sample);
+        Ok(sample)
     }
 
     /// The driver's answers; those of powered-down GPUs are the last ones, unless all are asked.

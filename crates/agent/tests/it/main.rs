@@ -19,6 +19,7 @@ mod grammar;
 mod groups;
 mod history;
 mod http;
+mod job_list;
 mod jobs;
 mod journal;
 mod lists;
