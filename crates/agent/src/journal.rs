@@ -50,7 +50,7 @@ pub use past::{
     overfull, usage_beyond, usages_beyond,
 };
 pub use runtime_stats::RuntimeHistory;
-pub use usage::usage_between;
+pub use usage::{usage_between, usage_totals};
 pub use wal::torn;
 
 /// Schema changes in order; the file's `user_version` counts how many it has had. Append only.
@@ -73,6 +73,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0016_reserve.sql"),
     include_str!("../migrations/0017_held.sql"),
     include_str!("../migrations/0018_event_kinds.sql"),
+    include_str!("../migrations/0019_usage_total.sql"),
 ];
 
 /// The setting with the version of the divvy that opened the journal last.

@@ -199,16 +199,18 @@ impl Client {
         self.list("/v1/projects").await
     }
 
-    /// What was had of the GPUs and what was used, put together by `user`, `project`, `queue`, `gpu`, `job` (with
-    /// commas between, or nothing).
+    /// Allocated and used GPU time, grouped by `day`, `user`, `project`, `queue`, `gpu`, `job` (with commas between, or
+    /// nothing). `zone`: the time zone of days, UTC if absent.
     pub async fn usage(
         &self,
         by: &str,
         since: Timestamp,
         until: Timestamp,
+        zone: Option<&str>,
     ) -> Result<Vec<Usage>, Error> {
+        let zone = zone.map_or_else(String::new, |zone| format!("&zone={}", encoded(zone)));
         self.list(&format!(
-            "/v1/usage?by={}&since={since}&until={until}",
+            "/v1/usage?by={}&since={since}&until={until}{zone}",
             encoded(by)
         ))
         .await

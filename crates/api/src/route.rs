@@ -237,7 +237,8 @@ pub const ROUTES: &[Route] = &[
         query: &[
             Parameter {
                 name: "by",
-                about: "Columns to group by, separated by commas: user, project, queue, gpu, job; empty for one row",
+                about: "Columns to group by, separated by commas: day, user, project, queue, gpu, job; empty for one row. By day alone, days \
+                        without usage have rows, too",
                 kind: Kind::Default("user,project"),
             },
             Parameter {
@@ -249,6 +250,11 @@ pub const ROUTES: &[Route] = &[
                 name: "until",
                 about: "End of the period (RFC 3339); default: now",
                 kind: Kind::Text,
+            },
+            Parameter {
+                name: "zone",
+                about: "Time zone of days: an IANA name, an offset (+02:00) or a POSIX rule",
+                kind: Kind::Default("UTC"),
             },
         ],
         ..get(

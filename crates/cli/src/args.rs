@@ -154,7 +154,7 @@ pub enum Verb {
     Queues(Read),
     /// List projects: quota, use and fair share
     Projects(Read),
-    /// Report GPU hours by user, project, queue, GPU or job
+    /// Report GPU hours by day, user, project, queue, GPU or job
     Usage(Usage),
     /// Show everything about one job
     Describe(ReadJob),

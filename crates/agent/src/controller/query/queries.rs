@@ -123,6 +123,13 @@ impl Queries<'_> {
     }
 
     /// The content of the metrics page.
+    /// UUIDs of the GPUs that Divvy manages, with those that do not respond now.
+    pub fn managed_gpu_uuids(&self) -> BTreeSet<String> {
+        let devices = self.state.gpus.devices.iter();
+        let managed = devices.filter(|device| device.is_managed);
+        managed.map(|device| device.gpu.uuid.to_string()).collect()
+    }
+
     pub fn metrics(&self) -> Page {
         query::metrics_page(self.state, self.fx, self.io)
     }

@@ -1,5 +1,6 @@
 //! GPU usage: clocks of usage rows, and the GPU activity of a job.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::host::clock::{Instant, now};
@@ -32,6 +33,8 @@ pub fn hour() -> i64 {
 pub struct GpuActivity {
     /// Measured and not yet journaled, by position in its allocations.
     pub metered: Vec<Metered>,
+    /// The same of the last seconds, on all its GPUs.
+    pub recent: RecentUse,
     /// GPU-nanoseconds that it held.
     pub allocated_ns: u64,
     /// When it last used its GPUs or asked for them.
@@ -46,6 +49,7 @@ impl GpuActivity {
     pub fn new() -> Self {
         Self {
             metered: Vec::new(),
+            recent: RecentUse::default(),
             allocated_ns: 0,
             last_active: Instant::now(),
             idle_reported: false,
@@ -74,5 +78,65 @@ impl GpuActivity {
     }
 }
 
+/// How far back [`RecentUse`] reaches.
+const RECENT: Duration = Duration::from_secs(10);
+
+/// Measurements of the last ten seconds.
+#[derive(Default)]
+pub struct RecentUse(VecDeque<(Instant, Metered)>);
+
+impl RecentUse {
+    pub fn add(&mut self, at: Instant, metered: Metered) {
+        while let Some((first, _)) = self.0.front()
+            && at.saturating_duration_since(*first) > RECENT
+        {
+            self.0.pop_front();
+        }
+        self.0.push_back((at, metered));
+    }
+
+    /// The part of each GPU's time that was used, in thousandths; `None` without a measurement.
+    pub fn share(&self, now: Instant) -> Option<u16> {
+        let is_recent = |at: &Instant| now.saturating_duration_since(*at) <= RECENT;
+        let recent = self.0.iter().filter(|(at, _)| is_recent(at));
+        let sum = recent.fold(Metered::default(), |mut sum, (_, one)| {
+            sum.add(*one);
+            sum
+        });
+        // GPU-nanoseconds of a microsecond are thousandths.
+        let thousandths = sum.used.checked_div(sum.micros)?;
+        u16::try_from(thousandths.min(1000)).ok()
+    }
+}
+
 /// The longest row of usage, as use counts as even within a row.
 pub const PAGE_US: i64 = 3600 * 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recent_use_is_the_mean_of_all_gpus_over_ten_seconds() {
+        let begin = Instant::now();
+        let at = |second| begin + Duration::from_secs(second);
+        let of = |used: u64| Metered {
+            micros: 1_000_000,
+            used: used * 1_000_000,
+            loaned: 0,
+        };
+        let mut recent = RecentUse::default();
+        assert_eq!(recent.share(begin), None);
+        // Two GPUs, one of them idle.
+        for second in 0..100 {
+            recent.add(at(second), of(500));
+            recent.add(at(second), of(0));
+        }
+        assert_eq!(recent.share(at(99)), Some(250));
+        assert!(recent.0.len() <= 22, "{}", recent.0.len());
+        recent.add(at(105), of(1000));
+        // Of the first ten seconds, five are still there.
+        assert_eq!(recent.share(at(105)), Some(363));
+        assert_eq!(recent.share(at(116)), None, "nothing was measured since");
+    }
+}
