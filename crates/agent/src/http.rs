@@ -15,6 +15,8 @@ mod deadline;
 mod events;
 mod exec;
 mod health;
+mod job_list;
+mod kept_orders;
 mod list_writer;
 mod log;
 mod metrics;
@@ -123,7 +125,7 @@ pub async fn serve(
             "/v1/projects/{project}",
             post(add_project).patch(set_project).delete(remove_project),
         )
-        .route("/v1/jobs", get(list_writer::jobs).post(submit))
+        .route("/v1/jobs", get(job_list::jobs).post(submit))
         .route("/v1/jobs/{job}", get(job))
         .route("/v1/jobs/{job}/why", get(why))
         .route("/v1/jobs/{job}/wait", get(wait))

@@ -18,6 +18,7 @@ mod forkserver_unit;
 mod grammar;
 mod groups;
 mod http;
+mod job_list;
 mod jobs;
 mod journal;
 mod lists;
