@@ -41,10 +41,10 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 use crate::host::clock::now;
 use crate::host::failpoint;
 
-pub use arrays::ended_of_array;
+pub use arrays::{ended_of_array, ids_of_array};
 pub use copy::{Contents, check, copy};
 pub use denials::sufficient;
-pub use events::{UNCOUNTED, events_after};
+pub use events::{UNCOUNTED, events_after, first_of_events};
 pub use jobs::ended_of;
 pub use listed::{Span, listed, listed_keys, listed_of};
 pub use past::{

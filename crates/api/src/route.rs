@@ -402,6 +402,17 @@ pub const ROUTES: &[Route] = &[
                     default: "offset",
                 },
             },
+            Parameter {
+                name: "tail",
+                about: "Of the output that is there now, only so many last lines",
+                kind: Kind::Text,
+            },
+            Parameter {
+                name: "since",
+                about: "Only output since this time (RFC 3339), from the time mark before it: at most some seconds earlier, and \
+                        for long ago up to half of the age",
+                kind: Kind::Text,
+            },
             FOLLOW,
         ],
         ..get(
@@ -554,6 +565,21 @@ pub const ROUTES: &[Route] = &[
                 name: "after",
                 about: "Only events after this sequence number",
                 kind: Kind::Number { default: 0 },
+            },
+            Parameter {
+                name: "job",
+                about: "Only events of this job, or of the jobs of this array: a number, a name, or `last`",
+                kind: Kind::Text,
+            },
+            Parameter {
+                name: "since",
+                about: "Only events after the last one before this time (RFC 3339)",
+                kind: Kind::Text,
+            },
+            Parameter {
+                name: "tail",
+                about: "Of the events that are there now, only so many: the newest ones",
+                kind: Kind::Text,
             },
             FOLLOW,
         ],

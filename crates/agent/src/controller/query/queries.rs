@@ -1,5 +1,7 @@
 //! Typed queries: what `http` may read of the controller's state.
 
+use std::collections::BTreeSet;
+
 use divvy_api::v1::{self, Error, MigPlanned, MigWanted};
 use divvy_core::{JobId, Wait};
 

@@ -15,19 +15,6 @@ use crate::controller::runtime::ActiveJob;
 use crate::controller::state::State;
 use crate::model::job::Job;
 
-/// Jobs that have not ended, oldest first.
-pub fn job_summaries(state: &State, io: &Io) -> Vec<JobSummary> {
-    let mut summaries = Vec::with_capacity(state.jobs.active.len());
-    summaries.extend(
-        state
-            .jobs
-            .active
-            .values()
-            .map(|active| job_summary(state, io, active)),
-    );
-    summaries
-}
-
 /// Jobs that have left their queue and have not ended, oldest first.
 pub fn started_job_summaries(state: &State, io: &Io) -> Vec<JobSummary> {
     let active = state.jobs.active.values();
