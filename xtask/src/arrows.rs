@@ -157,6 +157,7 @@ const AGENT: Tree = Tree {
             &[
                 "host",
                 "registry",
+                "gpu",
                 "job_dir",
                 "config",
                 "supervisor",

@@ -1,7 +1,8 @@
-//! Self-diagnosis for administrators: `divvy doctor` and `divvy selftest`.
+//! Self-diagnosis for administrators: `divvy doctor` and `divvy selftest`; and `divvy gpus` without a daemon.
 //!
-//! May use: `host`, `registry`, `job_dir`, `config`, `supervisor`, `daemon`.
+//! May use: `host`, `registry`, `gpu`, `job_dir`, `config`, `supervisor`, `daemon`.
 //! Used by: the programs, through the crate's root.
 
 pub mod doctor;
+pub mod gpus;
 pub mod selftest;

@@ -1,12 +1,13 @@
 //! GPU observation: the driver's figures, and the job to which each process belongs; MIG instances; slices.
 //!
 //! May use: `host`, `model`.
-//! Used by: `checkpoint`, `controller`, `http`, `daemon`, `standalone`.
+//! Used by: `checkpoint`, `controller`, `http`, `daemon`, `diagnostics`, `standalone`.
 
 pub mod attribution;
 pub mod mig;
 mod nvml;
 mod observer;
+pub mod outside;
 pub mod overhead;
 mod pid_namespaces;
 pub mod sample;
@@ -29,6 +30,7 @@ use crate::gpu::mig::discover::MigCapabilities;
 use crate::model::gpu_mode::RequestedMode;
 use crate::model::usage::meter::UtilisationSample;
 
+use outside::OutsideProcess;
 use sample::GpuSample;
 
 /// What the driver told about all GPUs of the node, at one moment.
@@ -119,6 +121,8 @@ pub struct Device {
     pub overhead: Bytes,
     /// Processes that use the GPU and belong to no slice.
     pub unmanaged: Vec<u32>,
+    /// The largest of them, by user and program.
+    pub outside: Vec<OutsideProcess>,
     pub ledger_error: LedgerError,
     /// The driver says how much each process holds.
     pub reports_process_memory: bool,
@@ -176,6 +180,7 @@ impl Device {
             temperature_celsius: observed.temperature_celsius,
             overhead,
             unmanaged: Vec::new(),
+            outside: Vec::new(),
             ledger_error: LedgerError::default(),
             reports_process_memory: true,
             is_lost: false,
@@ -228,6 +233,7 @@ impl Device {
         self.utilization_percent = *utilization_percent;
         self.temperature_celsius = *temperature_celsius;
         self.unmanaged.clone_from(&seen.unmanaged);
+        self.outside.clone_from(&seen.outside);
         self.reports_process_memory = processes.iter().all(|process| process.used.is_some());
         std::mem::replace(&mut self.gpu.unmanaged, unmanaged) != unmanaged || offers_another
     }
@@ -268,6 +274,7 @@ mod tests {
             observed,
             sample: reconcile::Sample::default(),
             unmanaged: Vec::new(),
+            outside: Vec::new(),
             mig_processes: Vec::new(),
         }
     }

@@ -22,3 +22,4 @@ pub mod rlimits;
 pub mod run_as;
 pub mod task_limits;
 pub mod user;
+pub mod user_names;

@@ -95,11 +95,29 @@ pub fn checkpoint(
     checkpoint::helper::checkpoint(act, process, Duration::from_millis(within_ms), library)
 }
 
+/// GPUs and their processes as the driver shows them, of this machine or of the simulated driver that `DIVVY_SIM` names.
+///
+/// # Errors
+/// When there are none.
+pub fn observe_gpus() -> Result<Vec<divvy_api::v1::Gpu>, Error> {
+    let node = observed_node(None)?;
+    Ok(diagnostics::gpus::unmanaged(
+        &node.observation,
+        &node.source.power(),
+    ))
+}
+
 /// Indices of this machine's GPUs, or of the simulated ones that `sim` (or the environment) names.
 ///
 /// # Errors
 /// When there are none.
 pub fn gpu_indices(sim: Option<&str>) -> Result<Vec<u32>, Error> {
+    let node = observed_node(sim)?;
+    let gpus = node.observation.gpus.iter();
+    Ok(gpus.map(|gpu| gpu.index).collect())
+}
+
+fn observed_node(sim: Option<&str>) -> Result<daemon::bootstrap::NodeInventory, Error> {
     let home = home::Home::from_env().map_err(|error| daemon::from_home(&error))?;
     home.create().map_err(|error| daemon::from_home(&error))?;
     let simulated = config::simulated_gpus::requested(sim, &home);
@@ -107,7 +125,5 @@ pub fn gpu_indices(sim: Option<&str>) -> Result<Vec<u32>, Error> {
         config::simulated_gpus::ensure_environment(simulated)?;
     }
     // Jobs may hold simulated GPUs.
-    let node = daemon::bootstrap::NodeInventory::open(simulated, true)?;
-    let gpus = node.observation.gpus.iter();
-    Ok(gpus.map(|gpu| gpu.index).collect())
+    daemon::bootstrap::NodeInventory::open(simulated, true)
 }

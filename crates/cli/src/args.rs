@@ -10,6 +10,7 @@ mod config;
 mod files;
 mod help;
 mod init;
+mod lists;
 mod project;
 mod simulate;
 mod terms;
@@ -34,6 +35,7 @@ pub use config::{ConfigCheck, ConfigReload, ConfigShow, ConfigVerb};
 pub use files::{OpenMode, Written};
 pub use help::{GROUPS, command, examples};
 pub use init::AdminInit;
+pub use lists::{JobFilter, Look, Ps};
 pub use project::{AdminProject, ProjectArgs, RemoveProject};
 pub use simulate::Simulate;
 pub use terms::{IdleWord, TermArgs};
@@ -149,11 +151,11 @@ pub enum Verb {
     /// List pending and running jobs
     Ps(Ps),
     /// List GPUs, their slices and their free capacity
-    Gpus(Read),
+    Gpus(Look),
     /// List queues, in the order that the daemon serves them
-    Queues(Read),
+    Queues(Look),
     /// List projects: quota, use and fair share
-    Projects(Read),
+    Projects(Look),
     /// Report GPU hours by day, user, project, queue, GPU or job
     Usage(Usage),
     /// Show everything about one job
@@ -477,18 +479,6 @@ pub struct DockerArgs {
     /// Print a CDI file instead of flags
     #[arg(long)]
     pub cdi: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct Ps {
-    /// Only these jobs, ended ones too: ids, unique names, or `last`
-    #[arg(value_name = "JOB", value_parser = job)]
-    pub jobs: Vec<String>,
-    /// List jobs that have ended, too
-    #[arg(short, long)]
-    pub all: bool,
-    #[command(flatten)]
-    pub read: Read,
 }
 
 #[derive(Debug, Args)]

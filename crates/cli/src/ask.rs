@@ -1,5 +1,6 @@
 //! Conversion of the flags of `run` and `submit` into the submission. Each error contains a hint.
 
+pub mod filters;
 pub mod program;
 pub mod terms;
 

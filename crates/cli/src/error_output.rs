@@ -11,6 +11,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use divvy_api::v1::{Error, ErrorCode};
 
 use crate::args;
+use crate::colour::{Palette, Tone};
 use crate::text::clean;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -28,9 +29,26 @@ pub fn render(error: &Error, json: bool) -> String {
 /// Tells the failure on stderr and gives its exit code.
 pub fn report(error: &Error, json: bool) -> ExitCode {
     let text = render(error, json);
+    let text = match json {
+        true => text,
+        false => in_colour(&text, Palette::of_stderr()),
+    };
     // A closed stderr must not hide the exit code.
     let _ = writeln!(std::io::stderr(), "{text}");
     ExitCode::from(error.code.exit_code())
+}
+
+/// The text with `error:` and `hint:` in colour.
+fn in_colour(text: &str, palette: Palette) -> String {
+    let painted = text.lines().map(|line| {
+        let words = [("error:", Tone::Bad), ("hint:", Tone::Title)];
+        let word = words.iter().find(|(word, _)| line.starts_with(word));
+        match word {
+            Some((word, tone)) => palette.paint(*tone, word) + &line[word.len()..],
+            None => line.to_owned(),
+        }
+    });
+    painted.collect::<Vec<_>>().join("\n")
 }
 
 /// Whether the words ask for JSON; needed when they do not parse. Looks no further than `--`.

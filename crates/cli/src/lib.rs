@@ -11,6 +11,7 @@
 
 pub mod args;
 mod ask;
+pub mod colour;
 mod complete;
 mod container;
 pub mod error_output;
@@ -23,6 +24,7 @@ mod start;
 pub mod table;
 pub mod text;
 mod verbs;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -32,7 +34,7 @@ use std::process::ExitCode;
 
 use divvy_api::daemon::Configured;
 use divvy_api::standalone::{ProgramResult, StandaloneOptions};
-use divvy_api::v1::{Error, Finding, JournalFile};
+use divvy_api::v1::{Error, Finding, Gpu, JournalFile};
 
 pub use serve::PASSWORD_FLAG;
 
@@ -66,6 +68,8 @@ pub struct Backend {
     pub doctor: fn(Option<&str>) -> Vec<Finding>,
     /// Prints the driver's answers to a program in a job; `doctor` starts it.
     pub probe_driver: fn() -> ExitCode,
+    /// GPUs and their processes as the driver shows them, without a daemon.
+    pub observe_gpus: fn() -> Result<Vec<Gpu>, Error>,
     /// Indices of this machine's GPUs, or of the simulated ones (`a100-80gb:3`).
     pub gpu_indices: fn(Option<&str>) -> Result<Vec<u32>, Error>,
     /// Versions of the protocols between the parts of Divvy, by name.

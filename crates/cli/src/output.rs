@@ -6,6 +6,7 @@ use divvy_api::v1::{Error, ErrorCode};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use crate::colour::Palette;
 use crate::render::View;
 
 /// Least width a table is fitted to, however narrow the terminal.
@@ -66,6 +67,64 @@ pub fn progress(line: &str) {
     }
 }
 
+/// A line of stderr that is drawn again in its place, on a terminal that can. Dropped, it is erased.
+pub struct LiveLine {
+    can_redraw: bool,
+    is_shown: bool,
+    /// The last text, where the terminal cannot redraw.
+    said: String,
+}
+
+impl LiveLine {
+    pub fn new() -> Self {
+        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        Self {
+            can_redraw: is_watched() && !is_dumb,
+            is_shown: false,
+            said: String::new(),
+        }
+    }
+
+    /// Whether the line can follow the time.
+    pub fn is_live(&self) -> bool {
+        self.can_redraw
+    }
+
+    /// Shows the text. `plain`: what a terminal without control sequences shows, once until it changes.
+    pub fn show(&mut self, text: &str, plain: &str) {
+        if !self.can_redraw {
+            if self.said != plain {
+                progress(plain);
+                plain.clone_into(&mut self.said);
+            }
+            return;
+        }
+        let width = stderr_width().unwrap_or(80).saturating_sub(1);
+        let line =
+            crate::table::cut(&format!("divvy: {}", crate::text::clean(text)), width).into_owned();
+        self.is_shown = true;
+        let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
+    }
+
+    /// Clears the line, before other output comes.
+    pub fn erase(&mut self) {
+        if std::mem::take(&mut self.is_shown) {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+impl Drop for LiveLine {
+    fn drop(&mut self) {
+        self.erase();
+    }
+}
+
+fn stderr_width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr()).ok()?;
+    (size.ws_col > 0).then_some(usize::from(size.ws_col))
+}
+
 /// Rings the terminal's bell, if a person watches.
 pub fn ring() {
     if is_watched() {
@@ -102,10 +161,17 @@ pub fn view() -> View {
         width,
         now: Timestamp::now(),
         zone: TimeZone::system,
+        palette: Palette::of_stdout(),
     }
 }
 
 fn terminal_width() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
     (size.ws_col > 0).then_some(usize::from(size.ws_col))
+}
+
+/// Rows of the terminal of stdout.
+pub fn terminal_rows() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    (size.ws_row > 0).then_some(usize::from(size.ws_row))
 }

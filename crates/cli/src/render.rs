@@ -35,8 +35,8 @@ pub use config::{config, config_reload};
 pub use describe::describe;
 pub use doctor::findings;
 pub use events::{event_line, events};
-pub use gpus::{gpus, gpus_footer};
-pub use jobs::{Rows, jobs, redivided, resized, submitted};
+pub use gpus::{gpus, gpus_footer, unmanaged_gpus};
+pub use jobs::{Rows, Span, jobs, past_jobs, redivided, resized, start, submitted};
 pub use journal::journal;
 pub use mig::{changed, instances, planned};
 pub use oom::oom;
@@ -48,6 +48,7 @@ pub use usage::{Marks, daily_usages, days_legend, usage_total, usages};
 pub use why::why;
 
 use crate::args::Format;
+use crate::colour::Palette;
 use crate::table::Fit;
 
 /// What shares compute between the slices of a GPU. Said wherever a view speaks of compute.
@@ -64,6 +65,7 @@ pub struct View {
     pub now: Timestamp,
     /// The zone of times of day.
     pub zone: fn() -> TimeZone,
+    pub palette: Palette,
 }
 
 impl View {

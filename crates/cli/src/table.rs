@@ -1,18 +1,35 @@
 //! Text tables that fit a given width. The last column is the reason: it shrinks first, and wraps where other columns are
 //! cut.
+//!
+//! A table that is too wide gives up room in this order:
+//! 1. the last column, down to 32 columns of the terminal;
+//! 2. spare columns that say the same in every row, such as QUEUE when all jobs are in `default`;
+//! 3. names, down to 16;
+//! 4. the last column, down to 24;
+//! 5. the last column leaves its row and gets the lines below it;
+//! 6. spare columns that other columns make up for, such as REQ;
+//! 7. names, down to 8 and then to the width of their titles.
 
 use std::borrow::Cow;
 
 use unicode_width::UnicodeWidthChar as _;
 
+use crate::colour::{Palette, Tone};
+
 /// Between two columns.
 const GAP: usize = 2;
-/// Least width of the last column while other columns are not cut.
+/// Width of the last column for which other columns give up nothing.
 const LAST_WANTS: usize = 32;
+/// Least width of the last column in its row. With less, it gets lines of its own.
+const LAST_LEAST: usize = 24;
+/// Width of a name for which the last column leaves its row.
+const NAME_WANTS: usize = 16;
 /// What any column that can be made narrower keeps, unless the table is still too wide then. Below this it keeps the width of its title.
 const LEAST: usize = 8;
 /// Lines of one row at most.
 const LINES: usize = 3;
+/// Indent of the last column on lines of its own.
+const INDENT: usize = 4;
 
 /// How a column may be drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,13 +40,43 @@ pub enum Column {
     Right(&'static str),
     /// Cut with `…` when the table is too wide, or wrapped in the last column: names, reasons.
     Text(&'static str),
+    /// Left out of a table that is too wide; a name or a figure that is never cut otherwise.
+    Spare(&'static str, Spare),
+}
+
+/// When a table that is too wide leaves a column out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spare {
+    /// Early, if every cell is this text or empty.
+    If(&'static str),
+    /// Late, if every cell is the same.
+    Same,
+    /// Late.
+    Late,
 }
 
 impl Column {
     fn title(self) -> &'static str {
         match self {
-            Self::Fixed(title) | Self::Right(title) | Self::Text(title) => title,
+            Self::Fixed(title) | Self::Right(title) | Self::Text(title) | Self::Spare(title, _) => {
+                title
+            }
         }
+    }
+
+    fn spare(self) -> Option<Spare> {
+        match self {
+            Self::Spare(_, spare) => Some(spare),
+            _ => None,
+        }
+    }
+
+    /// Whether it may be cut.
+    fn is_text(self) -> bool {
+        matches!(
+            self,
+            Self::Text(_) | Self::Spare(_, Spare::If(_) | Spare::Same)
+        )
     }
 }
 
@@ -62,9 +109,26 @@ pub struct Cells {
     ends: Vec<usize>,
     /// How many cells there are at the end of each row.
     rows: Vec<usize>,
+    palette: Palette,
+    /// Cells with a tone, by position.
+    tones: Vec<(usize, Tone)>,
 }
 
 impl Cells {
+    /// No cells, to be drawn in these colours.
+    pub fn coloured(palette: Palette) -> Self {
+        Self {
+            palette,
+            ..Self::default()
+        }
+    }
+
+    pub fn add_in(&mut self, tone: Option<Tone>, cell: &str) {
+        let tone = tone.filter(|_| self.palette != Palette::Off);
+        self.tones.extend(tone.map(|tone| (self.ends.len(), tone)));
+        self.add(cell);
+    }
+
     pub fn add(&mut self, cell: &str) {
         self.text.push_str(cell);
         self.ends.push(self.text.len());
@@ -100,60 +164,252 @@ impl Cells {
 
     /// The table, as [`render`] draws it.
     pub fn render(&self, columns: &[Column], fit: Fit) -> String {
-        let titles = || columns.iter().map(|column| column.title());
-        let mut widths: Vec<usize> = titles().map(taken).collect();
+        let mut widths: Vec<usize> = columns.iter().map(|column| taken(column.title())).collect();
         for row in self.rows() {
             for (width, cell) in widths.iter_mut().zip(row) {
                 *width = (*width).max(taken(cell));
             }
         }
+        let mut layout = Layout {
+            columns,
+            widths,
+            shown: vec![true; columns.len()],
+            is_below: false,
+            limit: match fit {
+                Fit::Uncut => usize::MAX,
+                Fit::Table(limit) | Fit::Cells(limit) => limit,
+            },
+        };
         match fit {
             Fit::Uncut => {}
-            Fit::Table(limit) => fit_table(columns, &mut widths, limit),
-            Fit::Cells(limit) => fit_cells(columns, &mut widths, limit),
+            Fit::Table(_) => self.fit_table(&mut layout),
+            Fit::Cells(_) => layout.fit_cells(),
         }
         let mut text = String::with_capacity(self.text.len() * 2);
-        draw(columns, titles(), &widths, &mut text);
+        let titles = columns
+            .iter()
+            .map(|column| (column.title(), Some(Tone::Title)));
+        layout.draw(titles, self.palette, true, &mut text);
+        let mut at = 0;
+        let mut tones = self.tones.iter().peekable();
         for row in self.rows() {
-            draw(columns, row, &widths, &mut text);
+            let cells = row.map(|cell| {
+                let tone = tones.next_if(|(toned, _)| *toned == at);
+                at += 1;
+                (cell, tone.map(|(_, tone)| *tone))
+            });
+            layout.draw(cells, self.palette, false, &mut text);
         }
         text
     }
+
+    /// Whether every cell of a column satisfies this.
+    fn all(&self, column: usize, is: impl Fn(&str) -> bool) -> bool {
+        self.rows().all(|mut row| row.nth(column).is_none_or(&is))
+    }
+
+    /// Gives up room in the order of this module's text until the table fits.
+    fn fit_table(&self, layout: &mut Layout<'_>) {
+        let natural = layout.widths.clone();
+        layout.narrow_last(LAST_WANTS);
+        for at in 0..layout.columns.len() {
+            if let Column::Spare(_, Spare::If(usual)) = layout.columns[at]
+                && layout.over() > 0
+                && self.all(at, |cell| cell.is_empty() || cell == usual)
+            {
+                layout.leave_out(at, &natural);
+            }
+        }
+        layout.narrow_names(|_| NAME_WANTS);
+        layout.narrow_last(LAST_LEAST);
+        if layout.over() > 0 && layout.can_be_below() {
+            layout.widths.clone_from(&natural);
+            layout.is_below = true;
+            layout.narrow_names(|_| NAME_WANTS);
+        }
+        let is_same = |at: &usize| {
+            let first = self.rows().next().and_then(|mut row| row.nth(*at));
+            self.all(*at, |cell| Some(cell) == first)
+        };
+        let spare = |spare| {
+            let columns = layout.columns.iter().enumerate();
+            let found = columns.filter(move |(_, column)| column.spare() == Some(spare));
+            found.map(|(at, _)| at)
+        };
+        let late = spare(Spare::Late).chain(spare(Spare::Same).filter(is_same));
+        for at in late.collect::<Vec<_>>() {
+            if layout.over() > 0 {
+                layout.leave_out(at, &natural);
+            }
+        }
+        layout.narrow_names(|_| LEAST);
+        layout.narrow_last(LEAST);
+        let title = |column: Column| taken(column.title()).min(LEAST);
+        layout.narrow_names(title);
+        layout.narrow_last(taken(layout.last().title()).min(LEAST));
+    }
 }
 
-/// Adds one row: its line, and one more for each that the last cell needs.
-fn draw<'a>(
-    columns: &[Column],
-    cells: impl ExactSizeIterator<Item = &'a str>,
-    widths: &[usize],
-    text: &mut String,
-) {
-    let last = cells.len().saturating_sub(1);
-    let mut indent = 0;
-    for (at, ((column, cell), width)) in columns.iter().zip(cells).zip(widths).enumerate() {
-        if at == last {
-            for (line, piece) in wrap(cell, *width).iter().enumerate() {
-                if line > 0 {
-                    pad(text, indent);
-                }
-                text.push_str(piece);
-                text.truncate(text.trim_end_matches(' ').len());
-                text.push('\n');
-            }
-            return;
-        }
-        let cell = cut(cell, *width);
-        let rest = width - taken(&cell);
-        if matches!(column, Column::Right(_)) {
-            pad(text, rest);
-            text.push_str(&cell);
-        } else {
-            text.push_str(&cell);
-            pad(text, rest);
-        }
-        pad(text, GAP);
-        indent += width + GAP;
+/// The columns of a table as they are drawn.
+struct Layout<'a> {
+    columns: &'a [Column],
+    widths: Vec<usize>,
+    shown: Vec<bool>,
+    /// The last column has lines of its own below each row.
+    is_below: bool,
+    /// Columns of the terminal.
+    limit: usize,
+}
+
+impl Layout<'_> {
+    fn last(&self) -> Column {
+        self.columns.last().copied().unwrap_or(Column::Fixed(""))
     }
+
+    /// Whether the column is drawn in the row.
+    fn is_in_row(&self, at: usize) -> bool {
+        self.shown[at] && !(self.is_below && at + 1 == self.columns.len())
+    }
+
+    /// By how much the rows are too wide.
+    fn over(&self) -> usize {
+        let shown = (0..self.columns.len()).filter(|at| self.is_in_row(*at));
+        let widths = shown.map(|at| self.widths[at] + GAP).sum::<usize>();
+        widths.saturating_sub(GAP).saturating_sub(self.limit)
+    }
+
+    /// Whether the last column is a text that may leave its row.
+    fn can_be_below(&self) -> bool {
+        self.columns.len() > 2 && self.last().is_text()
+    }
+
+    /// Leaves a column out, and lets the others have its room.
+    fn leave_out(&mut self, at: usize, natural: &[usize]) {
+        self.shown[at] = false;
+        self.widths.clone_from_slice(natural);
+        match self.is_below {
+            true => self.narrow_names(|_| NAME_WANTS),
+            false => self.narrow_last(LAST_WANTS),
+        }
+    }
+
+    fn narrow_last(&mut self, floor: usize) {
+        let over = self.over();
+        let is_text = self.last().is_text() && !self.is_below;
+        if let Some(last) = self.widths.last_mut().filter(|_| is_text) {
+            *last -= over.min(last.saturating_sub(floor));
+        }
+    }
+
+    /// Takes what is too much from the widest text column before the last, as long as one is wider than its floor.
+    fn narrow_names(&mut self, floor: impl Fn(Column) -> usize) {
+        let last = self.columns.len().saturating_sub(1);
+        for _ in 0..self.over() {
+            let wider = |at: &usize| {
+                let column = self.columns[*at];
+                self.shown[*at] && column.is_text() && self.widths[*at] > floor(column)
+            };
+            let widest = (0..last).filter(wider).max_by_key(|at| self.widths[*at]);
+            match widest {
+                Some(at) => self.widths[at] -= 1,
+                None => return,
+            }
+        }
+    }
+
+    /// Fits each text cell by itself. Nothing stands behind the last column, so that it widens no other row.
+    fn fit_cells(&mut self) {
+        let last = self.columns.len().saturating_sub(1);
+        for (column, width) in self.columns.iter().zip(&mut self.widths).take(last) {
+            if column.is_text() {
+                *width = (*width).min(self.limit / 2);
+            }
+        }
+    }
+
+    /// Adds one row: its line, and one more for each that the last cell needs.
+    fn draw<'b>(
+        &self,
+        cells: impl ExactSizeIterator<Item = (&'b str, Option<Tone>)>,
+        palette: Palette,
+        is_title: bool,
+        text: &mut String,
+    ) {
+        let last = cells.len().saturating_sub(1);
+        let mut indent = 0;
+        for (at, (cell, tone)) in cells.enumerate().take(self.columns.len()) {
+            let width = self.widths[at];
+            let put = |text: &mut String, piece: &str| match tone {
+                Some(tone) if palette != Palette::Off => {
+                    text.push_str(&palette.paint(tone, piece));
+                }
+                _ => text.push_str(piece),
+            };
+            if at == last && !self.is_below {
+                for (line, piece) in wrap(cell, width, LINES).iter().enumerate() {
+                    if line > 0 {
+                        pad(text, indent);
+                    }
+                    put(text, piece);
+                    end_line(text);
+                }
+                return;
+            }
+            if at == last {
+                end_line(text);
+                if !is_title && !cell.is_empty() {
+                    let cell = named(self.last().title(), cell);
+                    for piece in wrap(&cell, self.limit.saturating_sub(INDENT), LINES) {
+                        pad(text, INDENT);
+                        put(text, &piece);
+                        end_line(text);
+                    }
+                }
+                return;
+            }
+            if !self.shown[at] {
+                continue;
+            }
+            let cell = cut(cell, width);
+            let rest = width - taken(&cell);
+            if matches!(self.columns[at], Column::Right(_)) {
+                pad(text, rest);
+                put(text, &cell);
+            } else {
+                put(text, &cell);
+                pad(text, rest);
+            }
+            pad(text, GAP);
+            indent += width + GAP;
+        }
+    }
+}
+
+/// The text of the last column below its row; with its title, unless it is a sentence.
+fn named<'a>(title: &str, cell: &'a str) -> Cow<'a, str> {
+    match title {
+        "REASON" | "NOTE" => cell.into(),
+        title => format!("{}: {cell}", title.to_lowercase()).into(),
+    }
+}
+
+/// Ends a line without spaces at its end.
+fn end_line(text: &mut String) {
+    text.truncate(text.trim_end_matches(' ').len());
+    text.push('\n');
+}
+
+/// A text for people in lines of at most `width` columns, broken between words. `None`: one line.
+pub fn wrapped(text: &str, width: Option<usize>) -> String {
+    let Some(width) = width else {
+        return text.to_owned();
+    };
+    let line = |line: &str| wrap(line, width, usize::MAX).join("\n");
+    let mut all = text.lines().map(line).collect::<Vec<_>>().join("\n");
+    if text.ends_with('\n') {
+        all.push('\n');
+    }
+    all
 }
 
 fn pad(text: &mut String, mut width: usize) {
@@ -174,58 +430,8 @@ fn taken(text: &str) -> usize {
     }
 }
 
-/// Fits a table by [`LEAST`], and where that is too little by the titles.
-fn fit_table(columns: &[Column], widths: &mut [usize], limit: usize) {
-    narrow(columns, widths, limit, |_| LEAST);
-    narrow(columns, widths, limit, |column| {
-        taken(column.title()).min(LEAST)
-    });
-}
-
-/// Fits each text cell by itself. Nothing stands behind the last column, so that it widens no other row.
-fn fit_cells(columns: &[Column], widths: &mut [usize], limit: usize) {
-    let last = columns.len().saturating_sub(1);
-    for (column, width) in columns.iter().zip(widths).take(last) {
-        if matches!(column, Column::Text(_)) {
-            *width = (*width).min(limit / 2);
-        }
-    }
-}
-
-/// Takes what is too much from the last column down to [`LAST_WANTS`], then from the widest text column down to
-/// its floor, then from the last again.
-fn narrow(columns: &[Column], widths: &mut [usize], limit: usize, floor: impl Fn(Column) -> usize) {
-    let Some(last) = columns.len().checked_sub(1) else {
-        return;
-    };
-    let is_text = |at: usize| matches!(columns[at], Column::Text(_));
-    let gaps = GAP * last;
-    loop {
-        let over = (widths.iter().sum::<usize>() + gaps).saturating_sub(limit);
-        let room = |at: usize, floor: usize| {
-            if is_text(at) {
-                widths[at].saturating_sub(floor)
-            } else {
-                0
-            }
-        };
-        let widest = (0..last)
-            .filter(|at| room(*at, floor(columns[*at])) > 0)
-            .max_by_key(|at| widths[*at]);
-        let (giver, room) = match (room(last, LAST_WANTS), widest) {
-            (1.., _) => (last, room(last, LAST_WANTS)),
-            (0, Some(widest)) => (widest, 1),
-            (0, None) => (last, room(last, floor(columns[last]))),
-        };
-        if over == 0 || room == 0 {
-            return;
-        }
-        widths[giver] -= over.min(room);
-    }
-}
-
 /// The text in at most `width` columns, with `…` where something was left out.
-fn cut(text: &str, width: usize) -> Cow<'_, str> {
+pub fn cut(text: &str, width: usize) -> Cow<'_, str> {
     if taken(text) <= width {
         return text.into();
     }
@@ -233,19 +439,19 @@ fn cut(text: &str, width: usize) -> Cow<'_, str> {
     format!("{}…", kept.trim_end()).into()
 }
 
-/// The text in at most [`LINES`] lines of at most `width` columns, broken between words where there are any.
-fn wrap(text: &str, width: usize) -> Vec<Cow<'_, str>> {
+/// The text in at most `most` lines of at most `width` columns, broken between words where there are any.
+fn wrap(text: &str, width: usize, most: usize) -> Vec<Cow<'_, str>> {
     let mut lines = Vec::new();
     let mut rest = text;
-    while taken(rest) > width && lines.len() + 1 < LINES {
-        let most = split(rest, width).max(rest.chars().next().map_or(0, char::len_utf8));
+    while taken(rest) > width && lines.len() + 1 < most {
+        let end = split(rest, width).max(rest.chars().next().map_or(0, char::len_utf8));
         // A word that ends where the line does needs no break before it.
-        let words = if rest[most..].starts_with(' ') {
-            Some(most)
+        let words = if rest[end..].starts_with(' ') {
+            Some(end)
         } else {
-            rest[..most].rfind(' ')
+            rest[..end].rfind(' ')
         };
-        let (line, left) = rest.split_at(words.filter(|at| *at > 0).unwrap_or(most));
+        let (line, left) = rest.split_at(words.filter(|at| *at > 0).unwrap_or(end));
         lines.push(line.trim_end().into());
         rest = left.trim_start();
     }
@@ -315,30 +521,119 @@ mod tests {
         let text = render(COLUMNS, &rows(), Fit::Table(44));
         assert!(
             text.ends_with(
-                "124  a-rathe…  queued   needs 1 whole GPU;\n\
-                 \u{20}                       2.75 of 3 GPUs in\n\
-                 \u{20}                       use\n"
+                "124  a-rather-long-name-indeed  queued\n\
+                 \u{20}   needs 1 whole GPU; 2.75 of 3 GPUs in use\n"
             ),
             "{text}"
         );
     }
 
+    /// The titles that a table of this width has, with this queue, as far as they are drawn.
+    fn titles(width: usize, queue: &str) -> String {
+        let rows = [
+            job(&"n".repeat(40), queue, &"needs a whole GPU ".repeat(9)),
+            job("b", "default", ""),
+        ];
+        let text = render(&jobs(), &rows, Fit::Table(width));
+        assert!(widest(&text) <= width, "{text}");
+        let titles = text.lines().next().unwrap_or_default();
+        titles.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn columns_give_up_room_in_the_stated_order() {
+        let all = "ID NAME USER QUEUE REQ STATE FOR USED/LIMIT REASON";
+        assert_eq!(titles(200, "default"), all);
+        // QUEUE goes before a name is cut, unless it says something.
+        let without_queue = all.replace(" QUEUE", "");
+        assert_eq!(titles(120, "default"), without_queue);
+        assert_eq!(titles(120, "half"), all);
+        // REASON goes below the row before the name has less than 16.
+        let below = without_queue.replace(" REASON", "");
+        assert_eq!(titles(80, "default"), below);
+        // REQ goes before USER, and USER before the name has less than 8.
+        assert_eq!(titles(58, "default"), below.replace(" REQ", ""));
+        let least = below.replace(" REQ", "").replace(" USER", "");
+        assert_eq!(titles(50, "default"), least);
+    }
+
+    #[test]
+    fn a_reason_below_its_row_has_the_width_of_the_terminal() {
+        let rows = [
+            job("train", "default", &"needs a whole GPU ".repeat(5)),
+            job("b", "x", ""),
+        ];
+        let text = render(&jobs(), &rows, Fit::Table(60));
+        let lines: Vec<&str> = text.lines().skip(2).collect();
+        assert_eq!(
+            lines[..2],
+            [
+                "    needs a whole GPU needs a whole GPU needs a whole GPU",
+                "    needs a whole GPU needs a whole GPU"
+            ],
+            "{text}"
+        );
+        // A row without a reason has no line for it.
+        assert_eq!(lines.len(), 3, "{text}");
+    }
+
+    /// The text without colours.
+    fn stripped(text: &str) -> String {
+        let mut parts = text.split('\u{1b}');
+        let first = parts.next().unwrap_or_default().to_owned();
+        let rest = parts.map(|part| part.split_once('m').map_or("", |(_, text)| text));
+        first + &rest.collect::<String>()
+    }
+
+    #[test]
+    fn colours_change_no_width_and_end_with_their_cell() {
+        let mut plain = Cells::default();
+        let mut coloured = Cells::coloured(Palette::Many);
+        for cells in [&mut plain, &mut coloured] {
+            for state in ["running", "failed (1)"] {
+                cells.add("1");
+                cells.add("train");
+                cells.add_in(Some(Tone::Bad), state);
+                cells.add_in(Some(Tone::Bad), "needs 1 whole GPU; 2.75 of 3 GPUs in use");
+                cells.end_row();
+            }
+        }
+        for fit in [Fit::Uncut, Fit::Table(50), Fit::Table(30), Fit::Cells(50)] {
+            let text = coloured.render(COLUMNS, fit);
+            assert!(text.contains("\u{1b}[38;5;166m"), "{text:?}");
+            let bare = stripped(&text);
+            assert_eq!(bare, plain.render(COLUMNS, fit));
+            let lines = text.lines().filter(|line| line.contains('\u{1b}'));
+            lines.for_each(|line| assert!(line.contains("\u{1b}[0m"), "{line:?}"));
+        }
+    }
+
+    #[test]
+    fn a_line_for_people_wraps_at_words() {
+        let text = "memory limits: limiter (on bypass: warn) · compute: time slices by share\n";
+        assert_eq!(
+            wrapped(text, Some(40)),
+            "memory limits: limiter (on bypass: warn)\n· compute: time slices by share\n"
+        );
+        assert_eq!(wrapped(text, None), text);
+    }
+
     #[test]
     fn a_reason_has_three_lines_at_most() {
         assert_eq!(
-            wrap("one two three four five six", 10),
+            wrap("one two three four five six", 10, LINES),
             ["one two", "three four", "five six"]
         );
         assert_eq!(
-            wrap("one two three four five six", 8),
+            wrap("one two three four five six", 8, LINES),
             ["one two", "three", "four fi…"]
         );
         assert_eq!(
-            wrap("unbreakable-at-spaces", 8),
+            wrap("unbreakable-at-spaces", 8, LINES),
             ["unbreaka", "ble-at-s", "paces"]
         );
-        assert_eq!(wrap("", 8), [""]);
-        assert_eq!(wrap("訓練訓練訓練", 5), ["訓練", "訓練", "訓練"]);
+        assert_eq!(wrap("", 8, LINES), [""]);
+        assert_eq!(wrap("訓練訓練訓練", 5, LINES), ["訓練", "訓練", "訓練"]);
     }
 
     #[test]
@@ -355,6 +650,7 @@ mod tests {
         let cells = [
             "1024",
             name,
+            "ana",
             queue,
             "0.25",
             "running",
@@ -366,7 +662,7 @@ mod tests {
     }
 
     fn jobs() -> Vec<Column> {
-        crate::render::jobs::columns(false)
+        crate::render::jobs::columns(false, crate::render::Span::Present)
     }
 
     fn widest(text: &str) -> usize {

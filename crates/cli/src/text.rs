@@ -7,6 +7,8 @@ use divvy_core::{Bytes, escape};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use crate::colour::Tone;
+
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
@@ -85,6 +87,28 @@ pub fn time(at: Timestamp, zone: TimeZone) -> String {
     local.strftime("%Y-%m-%d %H:%M:%S %Z").to_string()
 }
 
+/// A time as short as it is clear, in the zone of the reader: `18:20:03` of today, `Nov 25 18:20` of this year, or
+/// `2025-11-25`.
+pub fn moment(at: Timestamp, now: Timestamp, zone: TimeZone) -> String {
+    let (at, now) = (at.to_zoned(zone.clone()), now.to_zoned(zone));
+    let format = match (at.date() == now.date(), at.year() == now.year()) {
+        (true, _) => "%H:%M:%S",
+        (false, true) => "%b %d %H:%M",
+        (false, false) => "%Y-%m-%d",
+    };
+    at.strftime(format).to_string()
+}
+
+/// As [`memory`], rounded down: at least so much is there.
+pub fn memory_down(bytes: u64) -> String {
+    let (unit, name) = match bytes {
+        GIB.. => (GIB, "GiB"),
+        _ => (MIB, "MiB"),
+    };
+    let tenths = u128::from(bytes) * 10 / u128::from(unit);
+    format!("{}.{} {name}", tenths / 10, tenths % 10)
+}
+
 /// An amount that the core would not take is shown as it is: an agent newer than this program may know more.
 fn in_core(asked: &Amount, text: impl FnOnce(divvy_core::Amount) -> String) -> String {
     divvy_core::Amount::try_from(asked.clone()).map_or_else(|_| format!("{asked:?}"), text)
@@ -104,6 +128,20 @@ pub fn elapsed(since: Timestamp, now: Timestamp) -> String {
 /// `queued`, `running`, and for an ended job how: `completed`, `failed (3)`, `cancelled`.
 pub fn state(job: &Job) -> String {
     state_of(&Brief::from(job)).into_owned()
+}
+
+/// The tone of a job's state.
+pub fn state_tone(job: &Brief<'_>) -> Option<Tone> {
+    match (job.state, job.end_reason) {
+        (JobState::Running, _) if job.suspended => None,
+        (JobState::Running, _) => Some(Tone::Good),
+        (
+            JobState::Ended,
+            Some(EndReason::Completed | EndReason::Cancelled | EndReason::Released),
+        ) => Some(Tone::Faint),
+        (JobState::Ended, Some(_)) => Some(Tone::Bad),
+        _ => None,
+    }
 }
 
 /// As [`state`], for a job in a table.
@@ -205,6 +243,21 @@ mod tests {
         assert_eq!([ago(-5), ago(0), ago(59)], ["0s", "0s", "59s"]);
         assert_eq!([ago(60), ago(192), ago(3600)], ["1m00s", "3m12s", "1h00m"]);
         assert_eq!([ago(7440), ago(86_400 * 3 + 4 * 3600)], ["2h04m", "3d04h"]);
+    }
+
+    #[test]
+    fn a_time_is_as_short_as_it_is_clear() {
+        let now: Timestamp = "2026-11-26T18:20:03Z".parse().unwrap();
+        let said = |at: &str| moment(at.parse().unwrap(), now, TimeZone::UTC);
+        assert_eq!(said("2026-11-26T00:00:01Z"), "00:00:01");
+        assert_eq!(said("2026-11-25T23:59:59Z"), "Nov 25 23:59");
+        assert_eq!(said("2025-11-26T18:20:03Z"), "2025-11-26");
+    }
+
+    #[test]
+    fn free_memory_is_not_rounded_up() {
+        assert_eq!(memory_down(GIB * 387 / 10 + GIB * 99 / 1000), "38.7 GiB");
+        assert_eq!(memory_down(GIB - 1), "1023.9 MiB");
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod run;
 mod run_remote;
 mod selftest;
 mod shell;
-mod signals;
+pub(crate) mod signals;
 mod simulate;
 mod stop;
 mod stop_reasons;
@@ -55,9 +55,9 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Docker(args) => docker::docker(args, backend),
         Verb::Submit(args) => block_on(submit::submit(*args)),
         Verb::Ps(args) => block_on(read::jobs(args)),
-        Verb::Gpus(args) => block_on(read::gpus(args.output)),
-        Verb::Queues(args) => block_on(read::queues(args.output)),
-        Verb::Projects(args) => block_on(projects::projects(args.output)),
+        Verb::Gpus(args) => block_on(read::gpus(args, backend)),
+        Verb::Queues(args) => block_on(read::queues(args)),
+        Verb::Projects(args) => block_on(projects::projects(args)),
         Verb::Usage(args) => block_on(usage::usages(args)),
         Verb::Describe(args) => block_on(read::describe(args)),
         Verb::Why(args) => block_on(read::why(args)),

@@ -41,6 +41,7 @@ pub mod resize;
 pub mod simulate;
 pub mod units;
 
+pub use explain::available::{Available, available};
 pub use explain::capacity::{NeverFits, can_ever_fit};
 pub use explain::plan::{Plan, Wait, plan};
 pub use explain::reason::{self, Reason};

@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         restore_journal: divvy_agent::restore_journal,
         doctor: divvy_agent::doctor,
         probe_driver: divvy_agent::probe_driver,
+        observe_gpus: divvy_agent::observe_gpus,
         gpu_indices: divvy_agent::gpu_indices,
         protocols: divvy_agent::protocols,
     };

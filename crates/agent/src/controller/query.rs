@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use divvy_api::v1::{self, Error, ErrorCode, ReasonCode};
 use divvy_api::version;
 use divvy_core::HeldElsewhere;
-use divvy_core::{Bytes, Grant, JobId, JobState, Wait};
+use divvy_core::{Bytes, GpuUuid, Grant, JobId, JobState, Wait};
 use divvy_ledger::Snapshot;
 use jiff::Timestamp;
 
@@ -41,6 +41,7 @@ use crate::controller::state::slice_usage::SliceUsage;
 use crate::controller::state::{DiskState, GpuState, Jobs, State};
 use crate::controller::{claims, disk_full, state};
 use crate::gpu::Device;
+use crate::gpu::outside::OutsideProcess;
 use crate::host::clock::{Instant, now};
 use crate::model::bypass::Bypass;
 use crate::model::job::Job;
@@ -255,12 +256,26 @@ pub fn gpus(state: &State, io: &Io) -> Vec<v1::Gpu> {
         .filter(|active| active.job.holds())
         .map(|active| (&**active, snapshot(active)))
         .collect();
+    let available = available(state);
     state
         .gpus
         .devices
         .iter()
-        .map(|device| gpu_to_api(state, io, device, &ledgers))
+        .map(|device| gpu_to_api(state, io, device, &ledgers, &available))
         .collect()
+}
+
+/// The largest job that each GPU has room for now.
+fn available(state: &State) -> BTreeMap<GpuUuid, v1::GpuAvailable> {
+    let found = divvy_core::available(capacity::gpus_now(state), schedule::held(&state.jobs));
+    let to_api = |found: divvy_core::Available| {
+        let available = v1::GpuAvailable {
+            share: found.share.map_or(0, divvy_core::Share::thousandths),
+            memory_bytes: found.memory.get(),
+        };
+        (found.gpu, available)
+    };
+    found.into_iter().map(to_api).collect()
 }
 
 pub fn list_queues(state: &State, io: &Io) -> Vec<v1::Queue> {
@@ -292,6 +307,7 @@ fn gpu_to_api(
     io: &Io,
     device: &crate::gpu::Device,
     ledgers: &[(&ActiveJob, Option<Snapshot>)],
+    available: &BTreeMap<GpuUuid, v1::GpuAvailable>,
 ) -> v1::Gpu {
     let (mut slices, mut bypass_pids) = (Vec::new(), Vec::new());
     for (active, ledger) in ledgers {
@@ -306,6 +322,7 @@ fn gpu_to_api(
                     mig::view::found_in(&state.mig, &holding.grant).map(|found| found.used().get());
                 slices.push(v1::GpuSlice {
                     job: active.job.id.to_string(),
+                    user: active.job.spec.user.clone(),
                     label: holding.grant.label.clone(),
                     memory_limit_bytes: holding.grant.memory.get(),
                     memory_used_bytes: match (found, usage) {
@@ -373,8 +390,8 @@ fn gpu_to_api(
             .collect(),
         power_watts: None,
         asleep: false,
-        processes: Vec::new(),
-        available: None,
+        processes: device.outside.iter().map(OutsideProcess::to_api).collect(),
+        available: available.get(&gpu.uuid).cloned(),
     }
 }
 

@@ -14,6 +14,7 @@ use divvy_core::JobId;
 use tokio::sync::watch;
 
 use super::attribution::Attribution;
+use super::outside::OutsideProcesses;
 use super::sample::{self, NodeSample};
 use super::source::{Source, SourceError};
 use super::watched_jobs::{WatchedJob, WatchedJobs};
@@ -41,6 +42,7 @@ pub struct Observer {
     roster: Mutex<Arc<WatchedJobs>>,
     /// Never held while the driver is asked.
     kin: Mutex<Attribution>,
+    outside: OutsideProcesses,
     schedule: Mutex<PollSchedule>,
     changed: Condvar,
     /// How many of the requested observations the controller has received.
@@ -84,6 +86,7 @@ impl Observer {
             marks,
             roster: Mutex::default(),
             kin: Mutex::default(),
+            outside: OutsideProcesses::default(),
             schedule: Mutex::default(),
             changed: Condvar::new(),
             completed: watch::Sender::default(),
@@ -125,15 +128,16 @@ impl Observer {
         let before = sample::read_ledgers(&roster);
         let at = sample::now();
         let observation = self.source.observe()?;
-        let mut kin = lock(&self.kin);
-        Ok(sample::build_sample(
+        let mut sample = sample::build_sample(
             at,
             observation,
             before,
             &roster,
-            &mut kin,
+            &mut lock(&self.kin),
             &self.marks,
-        ))
+        );
+        self.outside.describe(&mut sample);
+        Ok(sample)
     }
 
     /// Waits until the controller has received an observation that began after this call. If the driver does not

@@ -17,6 +17,7 @@ use divvy_ledger::{
 };
 
 use super::attribution::{AttributedProcess, Attribution, Ownership, PidLookup};
+use super::outside::OutsideProcess;
 use super::watched_jobs::{self, WatchedJobs};
 use super::{FaultyGpu, GpuProcess, Observation, ObservedGpu};
 use crate::host::clock::boot_ns;
@@ -46,6 +47,8 @@ pub struct GpuSample {
     pub sample: Sample,
     /// Pids of those that are no job's.
     pub unmanaged: Vec<u32>,
+    /// The largest of them, by user and program.
+    pub outside: Vec<OutsideProcess>,
     /// The processes in its MIG instances.
     pub mig_processes: Vec<MigProcess>,
 }
@@ -130,6 +133,7 @@ pub fn build_sample(
                 processes: Vec::new(),
             },
             unmanaged: Vec::new(),
+            outside: Vec::new(),
             mig_processes: Vec::new(),
             observed: observed.clone(),
         };
@@ -158,7 +162,7 @@ fn container_namespaces(before: &LedgersBefore, roster: &WatchedJobs) -> BTreeSe
 }
 
 /// Every process of a GPU; one that is listed for the GPU and for an instance of it comes twice.
-fn listed_processes(gpu: &ObservedGpu) -> impl Iterator<Item = &GpuProcess> {
+pub fn listed_processes(gpu: &ObservedGpu) -> impl Iterator<Item = &GpuProcess> {
     let instances = gpu.active_mig().into_iter().flat_map(|mig| &mig.instances);
     let devices = instances.flat_map(|instance| &instance.devices);
     gpu.processes
@@ -341,6 +345,7 @@ impl NodeSample {
             observed: gpu.clone(),
             sample: Sample::default(),
             unmanaged,
+            outside: Vec::new(),
             mig_processes: tenants,
         }
     }

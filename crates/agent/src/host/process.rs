@@ -246,6 +246,20 @@ fn stat(pid: u32) -> Option<Stat> {
     parse(line.get(..length)?)
 }
 
+/// The real user of a process; `None` where `/proc` does not show it.
+pub fn user_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(proc_path(pid, "status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// The name of a process's program, as `/proc/PID/comm` shows it to every user: at most 15 bytes.
+pub fn program_of(pid: u32) -> Option<String> {
+    let name = fs::read(proc_path(pid, "comm")).ok()?;
+    let name = String::from_utf8_lossy(&name);
+    Some(name.trim_end_matches('\n').to_owned())
+}
+
 /// The second field is the program's name in brackets and may hold anything, so fields are counted from its last
 /// bracket.
 fn parse(line: &[u8]) -> Option<Stat> {

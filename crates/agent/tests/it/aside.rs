@@ -418,6 +418,48 @@ async fn a_stranger_who_took_the_memory_is_waited_for() {
 }
 
 #[tokio::test]
+async fn beside_a_stranger_only_what_a_job_would_get_is_available() {
+    let home = Home::started(&ONE);
+    let client = home.connect();
+    let mut stranger = stranger(&home, 20 * GIB);
+    let gpu = until_async("the daemon sees it", async || {
+        let gpu = client.gpus().await.unwrap().remove(0);
+        (gpu.memory_unmanaged_bytes >= 20 * GIB).then_some(gpu)
+    })
+    .await;
+    let process = gpu.processes.first().expect("it is described");
+    assert_eq!(process.pid, stranger.id());
+    assert_eq!(process.memory_bytes, Some(gpu.memory_unmanaged_bytes));
+    let program = process.program.as_deref().unwrap_or_default();
+    assert!(program.starts_with("keep"), "{process:?}");
+    let job = client.submit(&quarter(&["true"])).await.unwrap();
+    assert_eq!(process.user.as_deref(), Some(&*job.user));
+    ended(&client, &job.id).await;
+
+    let available = gpu.available.expect("half of the GPU is free");
+    assert!((400..500).contains(&available.share), "{available:?}");
+    let fate = async |amount| {
+        let submit = Submit {
+            amount: Some(amount),
+            dry_run: true,
+            ..quarter(&["true"])
+        };
+        client.submit(&submit).await.unwrap().state
+    };
+    let share = |thousandths| Amount::Share { thousandths };
+    let memory = |bytes| Amount::Memory { bytes };
+    assert_ne!(fate(share(available.share)).await, JobState::Queued);
+    assert_eq!(fate(share(available.share + 1)).await, JobState::Queued);
+    assert_ne!(fate(memory(available.memory_bytes)).await, JobState::Queued);
+    assert_eq!(
+        fate(memory(available.memory_bytes + 1)).await,
+        JobState::Queued
+    );
+    fs::write(gate(&home, "stranger"), "").unwrap();
+    assert!(stranger.wait_bounded().unwrap().success());
+}
+
+#[tokio::test]
 async fn a_job_whose_memory_is_aside_can_be_stopped_started_anew_and_let_be() {
     let home = Home::started(&ONE);
     let client = home.connect();

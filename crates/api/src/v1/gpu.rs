@@ -97,7 +97,7 @@ pub struct GpuProcess {
 pub struct GpuAvailable {
     /// Largest `-g`, in thousandths of the GPU; 0 if only a request by memory fits.
     pub share: u16,
-    /// Largest `--gpu-memory`, in bytes.
+    /// Largest `--gpu-memory`, in bytes; 0 if only a request by share fits.
     pub memory_bytes: u64,
 }
 
@@ -128,6 +128,9 @@ pub struct GpuLost {
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct GpuSlice {
     pub job: String,
+    /// User of the job. Empty if the journal lacks the job.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub user: String,
     pub label: String,
     pub memory_limit_bytes: u64,
     pub memory_used_bytes: u64,

@@ -55,6 +55,17 @@ Exit code: the program's; 125 if Divvy could not start it, 126 if it is not exec
   divvy run -g 1-4 -- python sweep.py             one to four whole GPUs, as many as are free
   divvy run --mig-profile 2g.10gb -- ./serve      a MIG instance of that profile";
 
+pub(super) const PS: &str = "\
+-a, --since and ended states show STARTED, ENDED, ELAPSED (how long the program ran) and PEAK (the most GPU memory it used). On a \
+terminal that is too narrow, columns give up room in this order: REASON to 32 columns, QUEUE if all jobs are in `default`, names \
+to 16, REASON to 24, REASON moves below the row, REQ, STARTED, ENDED, USER if all jobs have the same, names to 8. A pipe gets \
+every column. NO_COLOR=1 turns colours off, CLICOLOR_FORCE=1 keeps them in a pipe.
+
+  divvy ps --me                       your own jobs
+  divvy ps -s failed --since 2d       what failed since the day before yesterday
+  divvy ps -a -n 20 --sort -ended     the last 20 jobs to end
+  divvy ps --watch                    a table that stays up to date";
+
 pub(super) const USAGE: &str = "\
 GPU HOURS: held hours; a quarter of a GPU for four hours counts as one. IDLE: held, measured and not used. UNKNOWN: held and \
 not measured. USED: hours in which a kernel ran, by the driver's samples; it can exceed the held hours. You see your own \

@@ -218,6 +218,7 @@ mod tests {
             width: None,
             now: "2026-01-02T03:05:05Z".parse().unwrap(),
             zone: || jiff::tz::TimeZone::UTC,
+            palette: Default::default(),
         };
         let said = describe_array("12", &all, view);
         for line in [

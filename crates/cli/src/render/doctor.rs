@@ -25,7 +25,7 @@ pub fn findings(findings: &[Finding], view: View) -> String {
         let of = findings.iter().filter(|finding| finding.status == status);
         of.count()
     };
-    text.push_str(&format!(
+    let sum = format!(
         "\n{} ok, {} warn, {} fail: {}\n",
         count(FindingStatus::Ok),
         count(FindingStatus::Warn),
@@ -35,7 +35,8 @@ pub fn findings(findings: &[Finding], view: View) -> String {
         } else {
             "jobs cannot run correctly here"
         }
-    ));
+    );
+    text.push_str(&table::wrapped(&sum, view.width));
     text
 }
 

@@ -1,10 +1,14 @@
 //! Output of `gpus`.
 
-use divvy_api::v1::{ComputeTime, Gpu, GpuSlice, Node};
+use divvy_api::v1::{ComputeTime, Gpu, GpuProcess, GpuSlice, Node};
 
 use super::{COMPUTE, View, mig};
-use crate::table::{self, Column};
+use crate::colour::Tone;
+use crate::table::{self, Cells, Column, Spare};
 use crate::text;
+
+/// Most processes of a GPU that a note names.
+const MOST_NAMED: usize = 4;
 
 /// One row a GPU.
 pub fn gpus(gpus: &[Gpu], view: View) -> String {
@@ -15,7 +19,7 @@ pub fn gpus(gpus: &[Gpu], view: View) -> String {
     let mut columns = vec![
         Column::Right("GPU"),
         Column::Text("MODEL"),
-        Column::Fixed("MODE"),
+        Column::Spare("MODE", Spare::If("shared")),
     ];
     columns.extend([
         Column::Right("USED/ALLOC/USABLE"),
@@ -36,8 +40,66 @@ pub fn gpus(gpus: &[Gpu], view: View) -> String {
         columns.push(Column::Fixed("UUID"));
     }
     columns.push(Column::Text("NOTE"));
-    let rows: Vec<Vec<String>> = gpus.iter().map(|gpu| row(gpu, maps, view)).collect();
-    table::render(&columns, &rows, view.fit())
+    let mut cells = Cells::coloured(view.palette);
+    for gpu in gpus {
+        row(gpu, maps, view).iter().for_each(|cell| cells.add(cell));
+        let is_bad = gpu.problem.is_some() || gpu.lost.is_some() || !gpu.bypass_pids.is_empty();
+        cells.add_in(is_bad.then_some(Tone::Bad), &note(gpu, view));
+        cells.end_row();
+    }
+    cells.render(&columns, view.fit())
+}
+
+/// One row a GPU of a machine without a daemon, by the driver alone.
+pub fn unmanaged_gpus(gpus: &[Gpu], view: View) -> String {
+    if gpus.is_empty() {
+        return String::new();
+    }
+    let columns = [
+        Column::Right("GPU"),
+        Column::Text("MODEL"),
+        Column::Right("USED/TOTAL"),
+        Column::Right("UTIL"),
+        Column::Right("TEMP"),
+        Column::Right("POWER"),
+        Column::Text("PROCESSES"),
+    ];
+    let absent = || "–".to_owned();
+    let mut cells = Cells::coloured(view.palette);
+    for gpu in gpus {
+        cells.add(&gpu.index.to_string());
+        cells.add(&model(gpu, view));
+        cells.add(&text::memories(&[
+            gpu.memory_used_bytes,
+            gpu.memory_total_bytes,
+        ]));
+        cells.add(
+            &gpu.utilization_percent
+                .map_or_else(absent, |percent| format!("{percent}%")),
+        );
+        cells.add(
+            &gpu.temperature_celsius
+                .map_or_else(absent, |celsius| format!("{celsius} °C")),
+        );
+        cells.add(
+            &gpu.power_watts
+                .map_or_else(absent, |watts| format!("{watts} W")),
+        );
+        let trouble = gpu.problem.as_deref().map(text::clean);
+        let tone = trouble.is_some().then_some(Tone::Bad);
+        cells.add_in(tone, &trouble.unwrap_or_else(|| people(gpu)));
+        cells.end_row();
+    }
+    cells.render(&columns, view.fit())
+}
+
+/// The model, without the manufacturer where room is scarce.
+fn model(gpu: &Gpu, view: View) -> String {
+    let model = text::clean(&gpu.model);
+    match model.strip_prefix("NVIDIA ") {
+        Some(short) if !view.wide => short.to_owned(),
+        _ => model,
+    }
 }
 
 fn row(gpu: &Gpu, maps: bool, view: View) -> Vec<String> {
@@ -46,15 +108,9 @@ fn row(gpu: &Gpu, maps: bool, view: View) -> Vec<String> {
         gpu.memory_allocated_bytes,
         gpu.memory_usable_bytes,
     ];
-    let model = text::clean(&gpu.model);
-    let model = if view.wide {
-        &model
-    } else {
-        model.strip_prefix("NVIDIA ").unwrap_or(&model)
-    };
     let mut cells = vec![
         gpu.index.to_string(),
-        model.to_owned(),
+        model(gpu, view),
         gpu.mode.clone(),
         text::memories(&figures),
     ];
@@ -82,7 +138,6 @@ fn row(gpu: &Gpu, maps: bool, view: View) -> Vec<String> {
         }
         cells.push(gpu.uuid.clone());
     }
-    cells.push(note(gpu, view));
     cells
 }
 
@@ -96,24 +151,39 @@ fn free(gpu: &Gpu) -> String {
     {
         return mig::room(mig);
     }
-    let elsewhere = gpu.held_elsewhere.iter();
-    let share = elsewhere.clone().fold(gpu.share_allocated, |sum, held| {
-        sum.saturating_add(held.share)
-    });
-    let share = 1000u16.saturating_sub(share);
-    let taken = elsewhere.fold(gpu.memory_allocated_bytes, |sum, held| {
-        sum.saturating_add(held.memory_bytes)
-    });
-    let taken = taken.saturating_add(gpu.memory_unmanaged_bytes);
-    let memory = gpu.memory_usable_bytes.saturating_sub(taken);
-    let none = ["unmanaged", "mig"].contains(&gpu.mode.as_str());
-    if none || share == 0 || memory == 0 {
+    let Some(available) = &gpu.available else {
         return "–".to_owned();
-    }
-    format!("{}, {}", text::share(share), text::memory(memory))
+    };
+    let share = (available.share > 0).then(|| text::share(available.share));
+    let memory = (available.memory_bytes > 0).then(|| text::memory_down(available.memory_bytes));
+    let parts: Vec<String> = share.into_iter().chain(memory).collect();
+    parts.join(", ")
 }
 
-/// `#3 gpu0.25a`, with what it uses of the GPU's time where that is measured; wide, with its share and how long it has waited, too.
+/// `ana python (pid 13640) 1.4 GiB`, of the largest processes outside Divvy.
+fn people(gpu: &Gpu) -> String {
+    let one = |process: &GpuProcess| {
+        let user = process.user.as_deref().map(text::clean);
+        let program = process.program.as_deref().map(text::clean);
+        let who: Vec<String> = user.into_iter().chain(program).collect();
+        let pid = match who.is_empty() {
+            true => format!("pid {}", process.pid),
+            false => format!("{} (pid {})", who.join(" "), process.pid),
+        };
+        match process.memory_bytes {
+            Some(memory) => format!("{pid} {}", text::memory(memory)),
+            None => pid,
+        }
+    };
+    let mut named: Vec<String> = gpu.processes.iter().take(MOST_NAMED).map(one).collect();
+    let more = gpu.unmanaged_pids.len().saturating_sub(named.len());
+    if more > 0 && !named.is_empty() {
+        named.push(format!("{more} more"));
+    }
+    named.join(", ")
+}
+
+/// `#3 ana gpu0.25a`, with what it uses of the GPU's time where that is measured; wide, with its share and how long it has waited, too.
 fn slice(slice: &GpuSlice, view: View) -> String {
     let uses = |time: ComputeTime| {
         let used = time.share_used?;
@@ -124,7 +194,11 @@ fn slice(slice: &GpuSlice, view: View) -> String {
         false => uses(time),
     });
     let time = time.map(|time| format!(" ({time})")).unwrap_or_default();
-    format!("#{} {}{time}", slice.job, slice.label)
+    let user = match slice.user.as_str() {
+        "" => String::new(),
+        user => format!("{} ", text::clean(user)),
+    };
+    format!("#{} {user}{}{time}", slice.job, slice.label)
 }
 
 /// By how much the accounts are off the driver's figures, now and at most.
@@ -147,6 +221,7 @@ fn note(gpu: &Gpu, view: View) -> String {
         (_, 0) if !gpu.held_elsewhere.is_empty() => String::new(),
         // By no stranger: by jobs, past their slices or on GPUs that are not theirs.
         ([], bytes) => format!("{} held by jobs beyond their slices", text::memory(bytes)),
+        _ if !gpu.processes.is_empty() => format!("outside Divvy: {}", people(gpu)),
         (pids, bytes) => format!(
             "{} held outside Divvy by pid {}",
             text::memory(bytes),
@@ -184,7 +259,7 @@ fn note(gpu: &Gpu, view: View) -> String {
 }
 
 /// The line below the table: enforcement of limits, and source of the GPUs.
-pub fn gpus_footer(gpus: &[Gpu], node: &Node) -> String {
+pub fn gpus_footer(gpus: &[Gpu], node: &Node, view: View) -> String {
     let mut kinds: Vec<_> = (gpus.iter())
         .map(|gpu| text::enforcement(&gpu.enforcement))
         .collect();
@@ -194,9 +269,10 @@ pub fn gpus_footer(gpus: &[Gpu], node: &Node) -> String {
         Some(models) => format!("simulated GPUs: {models}"),
         None => format!("driver: {}", node.driver_version),
     };
-    format!(
+    let text = format!(
         "memory limits: {} (on bypass: {}) · compute: {COMPUTE} · {source}\n",
         kinds.join(", "),
         node.on_bypass,
-    )
+    );
+    table::wrapped(&text, view.width)
 }

@@ -7,33 +7,57 @@ use jiff::Timestamp;
 
 use super::View;
 use crate::args::Format;
-use crate::table::{Cells, Column};
+use crate::colour::Tone;
+use crate::table::{Cells, Column, Spare};
 use crate::text;
 
 /// One row a job.
 pub fn jobs(jobs: &[Job], view: View) -> String {
-    let mut rows = Rows::in_view(Format::Table, view);
+    rows(jobs, view, Span::Present)
+}
+
+/// One row a job, with the times and the peak memory of those that have ended.
+pub fn past_jobs(jobs: &[Job], view: View) -> String {
+    rows(jobs, view, Span::Past)
+}
+
+fn rows(jobs: &[Job], view: View, span: Span) -> String {
+    let mut rows = Rows::in_view(Format::Table, view, span);
     jobs.iter().for_each(|job| rows.add_whole(job));
     rows.drawn()
+}
+
+/// The jobs that a table is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Span {
+    /// Jobs that wait or run: how long they are in their state, and the memory that they use.
+    Present,
+    /// Ended jobs, too: when they started and ended, how long they ran, and their peak memory.
+    Past,
 }
 
 /// The same of jobs that come one by one, or their names: ten thousand jobs take much more room than their rows.
 pub struct Rows {
     format: Format,
     view: View,
+    span: Span,
     cells: Cells,
 }
 
 impl Rows {
-    pub fn new(format: Format, view: View) -> Self {
-        Self::in_view(format, format.of(view))
+    pub fn new(format: Format, view: View, span: Span) -> Self {
+        Self::in_view(format, format.of(view), span)
     }
 
-    fn in_view(format: Format, view: View) -> Self {
+    fn in_view(format: Format, view: View, span: Span) -> Self {
         Self {
             format,
             view,
-            cells: Cells::default(),
+            span,
+            cells: Cells::coloured(match format {
+                Format::Name => Default::default(),
+                _ => view.palette,
+            }),
         }
     }
 
@@ -49,12 +73,10 @@ impl Rows {
     fn put(&mut self, job: &Brief<'_>, whole: Option<&Job>) {
         match self.format {
             Format::Name => self.cells.add(&text::cleaned(job.reference())),
-            _ => row(
-                &mut self.cells,
-                job,
-                whole.filter(|_| self.view.wide),
-                self.view.now,
-            ),
+            _ => {
+                let whole = whole.filter(|_| self.view.wide);
+                row(&mut self.cells, job, whole, self.view, self.span);
+            }
         }
         self.cells.end_row();
     }
@@ -65,27 +87,37 @@ impl Rows {
         }
         match self.format {
             Format::Name => self.cells.lines(),
-            _ => self.cells.render(&columns(self.view.wide), self.view.fit()),
+            _ => {
+                let columns = columns(self.view.wide, self.span);
+                self.cells.render(&columns, self.view.fit())
+            }
         }
     }
 }
 
 /// The columns of `divvy ps`.
-pub(crate) fn columns(wide: bool) -> Vec<Column> {
+pub(crate) fn columns(wide: bool, span: Span) -> Vec<Column> {
     let mut columns = vec![
         Column::Right("ID"),
         Column::Text("NAME"),
-        Column::Text("QUEUE"),
-        Column::Fixed("REQ"),
+        Column::Spare("USER", Spare::Same),
+        Column::Spare("QUEUE", Spare::If("default")),
+        Column::Spare("REQ", Spare::Late),
         Column::Fixed("STATE"),
-        Column::Right("FOR"),
-        Column::Right("USED/LIMIT"),
     ];
+    match span {
+        Span::Present => columns.extend([Column::Right("FOR"), Column::Right("USED/LIMIT")]),
+        Span::Past => columns.extend([
+            Column::Spare("STARTED", Spare::Late),
+            Column::Spare("ENDED", Spare::Late),
+            Column::Right("ELAPSED"),
+            Column::Right("PEAK/LIMIT"),
+        ]),
+    }
     if wide {
         columns.extend([
             Column::Fixed("SLICE"),
             Column::Fixed("COMPUTE"),
-            Column::Text("USER"),
             Column::Text("PROJECT"),
             Column::Right("PID"),
             Column::Text("COMMAND"),
@@ -96,23 +128,43 @@ pub(crate) fn columns(wide: bool) -> Vec<Column> {
 }
 
 /// Adds the cells of a job. `whole`: it, where the wide table is drawn.
-fn row(cells: &mut Cells, job: &Brief<'_>, whole: Option<&Job>, now: Timestamp) {
+fn row(cells: &mut Cells, job: &Brief<'_>, whole: Option<&Job>, view: View, span: Span) {
     cells.add(&text::cleaned(job.reference()));
     cells.add(&text::cleaned(&job.name));
+    cells.add(&text::cleaned(&job.user));
     cells.add(&text::cleaned(&job.queue));
     cells.add(&text::cleaned(&job.request));
-    cells.add(&text::state_of(job));
-    cells.add(&text::elapsed(job.since, now));
-    cells.add(&memory(job));
+    cells.add_in(text::state_tone(job), &text::state_of(job));
+    match span {
+        Span::Present => {
+            cells.add(&text::elapsed(job.since, view.now));
+            cells.add(&memory(job));
+        }
+        Span::Past => {
+            let moment = |at: Option<Timestamp>| {
+                at.map(|at| text::moment(at, view.now, (view.zone)()))
+                    .unwrap_or_default()
+            };
+            let ran = job.started_at.map(|started| {
+                let until = job.ended_at.unwrap_or(view.now);
+                text::elapsed(started, until)
+            });
+            cells.add(&moment(job.started_at));
+            cells.add(&moment(job.ended_at));
+            cells.add(&ran.unwrap_or_default());
+            cells.add(&peak(job));
+        }
+    }
     if let Some(job) = whole {
         cells.add(&labels(&job.slices));
         cells.add(&job.compute);
-        cells.add(&text::cleaned(&job.user));
         cells.add(&text::cleaned(job.project.as_deref().unwrap_or_default()));
         cells.add(&job.pid.map(|pid| pid.to_string()).unwrap_or_default());
         cells.add(&text::command_line(&job.command));
     }
-    cells.add(&reason(job));
+    let is_refused = job.slices.iter().any(|slice| slice.denials > 0);
+    let tone = (is_refused || bypass(&job.bypasses).is_some()).then_some(Tone::Bad);
+    cells.add_in(tone, &reason(job));
 }
 
 /// `gpu0,gpu1`.
@@ -126,15 +178,23 @@ pub(super) fn labels(slices: &[Slice]) -> String {
 
 /// Used and limit, over all GPUs, while it holds them.
 fn memory(job: &Brief<'_>) -> String {
-    let slices = &job.slices;
-    if job.state == JobState::Ended || slices.is_empty() {
+    if job.state == JobState::Ended {
+        return String::new();
+    }
+    of_limit(&job.slices, |slice| slice.memory_used_bytes)
+}
+
+/// The most that it used, and its limit, over all GPUs.
+fn peak(job: &Brief<'_>) -> String {
+    of_limit(&job.slices, |slice| slice.memory_peak_bytes)
+}
+
+fn of_limit(slices: &[Slice], figure: fn(&Slice) -> u64) -> String {
+    if slices.is_empty() {
         return String::new();
     }
     let sum = |of: fn(&Slice) -> u64| slices.iter().map(of).fold(0u64, u64::saturating_add);
-    text::memories(&[
-        sum(|slice| slice.memory_used_bytes),
-        sum(|slice| slice.memory_limit_bytes),
-    ])
+    text::memories(&[sum(figure), sum(|slice| slice.memory_limit_bytes)])
 }
 
 /// `shrinks to 4.0 GiB`: what it is to hold once it uses no more.

@@ -6,19 +6,26 @@ use divvy_api::v1::{Project, ProjectChange};
 use divvy_core::{Bytes, Gpus};
 
 use super::{Outcome, client};
-use crate::args::{AdminProject, Format, ProjectArgs, RemoveProject};
+use crate::args::{AdminProject, Format, Look, ProjectArgs, RemoveProject};
 use crate::ask::terms::seconds;
 use crate::error_output::{Result, usage};
 use crate::output::{print, say, view};
 use crate::render;
+use crate::watch::{self, Shown};
 
-pub async fn projects(format: Format) -> Outcome {
-    let projects = client()?.projects().await?;
-    show(&projects, format)?;
-    if projects.is_empty() && !format.is_json() {
-        say("no projects; `divvy admin project add NAME --quota 2` adds one");
-    }
-    Ok(ExitCode::SUCCESS)
+pub async fn projects(look: Look) -> Outcome {
+    let client = client()?;
+    let format = look.read.output;
+    let draw = async || {
+        let projects = client.projects().await?;
+        let remark = "no projects; `divvy admin project add NAME --quota 2` adds one";
+        let is_bare = projects.is_empty() && !format.is_json();
+        Ok(Shown {
+            text: render::list(&projects, format, view(), render::projects)?,
+            remark: is_bare.then(|| remark.to_owned()),
+        })
+    };
+    watch::show(look.watch, format, draw).await
 }
 
 pub async fn admin(args: AdminProject) -> Outcome {

@@ -4,74 +4,174 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use divvy_api::client::{Client, JobSelection};
-use divvy_api::v1::Job;
+use divvy_api::v1::{Error, ErrorCode, Job, JobQuery, JobState};
+use divvy_api::version;
+use jiff::Timestamp;
 
 use super::{Outcome, client, reference};
-use crate::args::{Format, Ps, ReadJob};
-use crate::output::{print, say, view};
-use crate::render;
+use crate::Backend;
+use crate::args::{Format, Look, Ps, ReadJob};
+use crate::ask::filters;
+use crate::output::{Stop, print, view};
+use crate::render::{self, Span};
+use crate::watch::{self, Shown};
 
 pub async fn jobs(args: Ps) -> Outcome {
     let client = client()?;
-    let format = args.read.output;
-    if !args.jobs.is_empty() {
-        return these(&client, &args).await;
-    }
-    if format.is_json() {
-        let jobs = client.jobs(args.all).await?;
-        print(render::list(&jobs, format, view(), render::jobs)?)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut rows = render::Rows::new(format, view());
-    match format {
-        Format::Wide => {
-            let jobs = client.jobs(args.all).await?;
-            jobs.iter().for_each(|job| rows.add_whole(job));
+    let format = args.look.read.output;
+    // A wrong word is refused before anything is drawn.
+    filters::query(&args.filter, args.all, Timestamp::now())?;
+    let draw = async || {
+        if !args.jobs.is_empty() {
+            return these(&client, &args).await;
         }
-        _ => client.jobs_briefly(args.all, |job| rows.add(&job)).await?,
+        let query = filters::query(&args.filter, args.all, Timestamp::now())?;
+        let plain = JobQuery {
+            all: args.all,
+            ..JobQuery::default()
+        };
+        let is_filtered = query != plain;
+        let text = listed(&client, &query, is_filtered, format).await?;
+        let remark = (text.is_empty() || text == "[]\n").then(|| none(&args, is_filtered));
+        Ok(Shown {
+            text,
+            remark: remark.filter(|_| !format.is_json()),
+        })
+    };
+    watch::show(args.look.watch, format, draw).await
+}
+
+/// The jobs of a query, in the form asked for.
+async fn listed(
+    client: &Client,
+    query: &JobQuery,
+    is_filtered: bool,
+    format: Format,
+) -> Result<String, Stop> {
+    let span = match filters::is_past(query) {
+        true => Span::Past,
+        false => Span::Present,
+    };
+    let whole = async || match is_filtered {
+        true => match client.job_page(query).await {
+            Ok(page) => Ok(page.jobs),
+            Err(error) => Err(unknown_filter(client, error).await),
+        },
+        false => client.jobs(query.all).await,
+    };
+    let mut rows = render::Rows::new(format, view(), span);
+    match format {
+        Format::Json | Format::Ndjson => {
+            let jobs = whole().await?;
+            return Ok(render::list(&jobs, format, view(), render::jobs)?);
+        }
+        Format::Wide => whole().await?.iter().for_each(|job| rows.add_whole(job)),
+        Format::Table | Format::Name if is_filtered => {
+            let read = client.page_briefly(query, |job| rows.add(&job)).await;
+            if let Err(error) = read {
+                return Err(unknown_filter(client, error).await.into());
+            }
+        }
+        Format::Table | Format::Name => {
+            client.jobs_briefly(query.all, |job| rows.add(&job)).await?;
+        }
     }
-    let text = rows.drawn();
-    print(&text)?;
-    if text.is_empty() {
-        say(if args.all {
-            "no jobs yet"
-        } else {
-            "no pending or running jobs; `divvy ps -a` lists ended jobs, too"
-        });
+    Ok(rows.drawn())
+}
+
+/// Why a daemon refuses a query: one of another version may not know its parameters.
+async fn unknown_filter(client: &Client, error: Error) -> Error {
+    let ours = version::program();
+    match client.node().await {
+        Ok(node) if error.code == ErrorCode::Usage && node.version != ours => Error::new(
+            ErrorCode::Usage,
+            format!(
+                "the daemon is version {}, this program is {ours}, and the daemon does not know these filters: {}",
+                node.version, error.message
+            ),
+        )
+        .hint("restart the daemon with this version, or leave the filters out"),
+        _ => error,
     }
-    Ok(ExitCode::SUCCESS)
+}
+
+/// What is said in place of an empty list.
+fn none(args: &Ps, is_filtered: bool) -> String {
+    let words = filters::in_words(&args.filter);
+    match (is_filtered && !words.is_empty(), args.all) {
+        (true, _) => format!("no jobs match {words}"),
+        (false, true) => "no jobs yet".to_owned(),
+        (false, false) => {
+            "no pending or running jobs; `divvy ps -a` lists ended jobs, too".to_owned()
+        }
+    }
 }
 
 /// The jobs that are named, and all jobs of arrays that are, ended ones included.
-async fn these(client: &Client, args: &Ps) -> Outcome {
+async fn these(client: &Client, args: &Ps) -> Result<Shown, Stop> {
     let (mut found, mut known) = (Vec::new(), BTreeSet::new());
     for name in &args.jobs {
         let jobs = client.jobs_of(reference(name)).await?.jobs;
         found.extend(jobs.into_iter().filter(|job| known.insert(job.id.clone())));
     }
-    print(render::list(
-        &found,
-        args.read.output,
-        view(),
-        render::jobs,
-    )?)?;
-    Ok(ExitCode::SUCCESS)
+    let is_past = args.all || found.iter().any(|job| job.state == JobState::Ended);
+    let table = match is_past {
+        true => render::past_jobs,
+        false => render::jobs,
+    };
+    let text = render::list(&found, args.look.read.output, view(), table)?;
+    Ok(Shown::list(text))
 }
 
-pub async fn gpus(format: Format) -> Outcome {
+pub async fn gpus(look: Look, backend: Backend) -> Outcome {
     let client = client()?;
-    let gpus = client.gpus().await?;
-    print(render::list(&gpus, format, view(), render::gpus)?)?;
-    if matches!(format, Format::Table | Format::Wide) {
-        print(render::gpus_footer(&gpus, &client.node().await?))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let format = look.read.output;
+    let draw = async || {
+        let gpus = match client.gpus().await {
+            Ok(gpus) => gpus,
+            Err(error) if error.code == ErrorCode::NoDaemon => {
+                return without_daemon(error, format, backend);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let mut text = render::list(&gpus, format, view(), render::gpus)?;
+        if matches!(format, Format::Table | Format::Wide) {
+            text += &render::gpus_footer(&gpus, &client.node().await?, view());
+        }
+        Ok(Shown::list(text))
+    };
+    watch::show(look.watch, format, draw).await
 }
 
-pub async fn queues(format: Format) -> Outcome {
-    let queues = client()?.queues().await?;
-    print(render::list(&queues, format, view(), render::queues)?)?;
-    Ok(ExitCode::SUCCESS)
+/// The GPUs as the driver shows them, without a daemon.
+fn without_daemon(error: Error, format: Format, backend: Backend) -> Result<Shown, Stop> {
+    let gpus = match (backend.observe_gpus)() {
+        Ok(gpus) => gpus,
+        Err(why) => {
+            let both = format!("{}, and without one: {}", error.message, why.message);
+            return Err(Stop::Failed(Error {
+                message: both,
+                ..error
+            }));
+        }
+    };
+    let text = render::list(&gpus, format, view(), render::unmanaged_gpus)?;
+    let remark = "no daemon runs, so these are the driver's figures; `divvy run` or `divvy daemon --detached` starts one";
+    Ok(Shown {
+        text,
+        remark: Some(remark.to_owned()),
+    })
+}
+
+pub async fn queues(look: Look) -> Outcome {
+    let client = client()?;
+    let format = look.read.output;
+    let draw = async || {
+        let queues = client.queues().await?;
+        let text = render::list(&queues, format, view(), render::queues)?;
+        Ok(Shown::list(text))
+    };
+    watch::show(look.watch, format, draw).await
 }
 
 pub async fn describe(args: ReadJob) -> Outcome {

@@ -10,17 +10,21 @@ use std::time::Duration;
 use divvy_api::client::{Client, WaitFor};
 use divvy_api::standalone::StandaloneOptions;
 use divvy_api::v1::{Error, Job, JobState, Runner, Submit};
+use jiff::Timestamp;
 
 use super::reconnect::Reconnect;
 use super::signals::Signals;
 use super::{Outcome, block_on, run_remote, stop_reasons, submit, wait};
 use crate::ask::program::NoProgram;
 use crate::start::{self, DaemonWanted};
-use crate::{Backend, args, ask, error_output, output, text};
+use crate::{Backend, args, ask, error_output, output, render, text};
 
 /// How long one question for the slice may take; shorter where a person wants to see why it waits.
 const POLL: Duration = Duration::from_secs(20);
-const POLL_WATCHED: Duration = Duration::from_secs(2);
+pub(super) const POLL_WATCHED: Duration = Duration::from_secs(2);
+
+/// How often the line of a waiting job is drawn.
+const TICK: Duration = Duration::from_secs(1);
 
 /// How long the causes of a program's failure may take to be told.
 const CAUSES: Duration = Duration::from_secs(3);
@@ -91,7 +95,7 @@ pub fn on_terminal(submission: Submit, wanted: DaemonWanted<'_>, backend: Backen
 /// Waits until the job may start, and says why it waits.
 pub(super) async fn wait_for_turn(client: &Client, mut job: Job) -> Result<StartWait, Error> {
     let mut signals = Signals::that_end()?;
-    let (mut said, mut away) = (None, Reconnect::default());
+    let (mut line, mut away) = (output::LiveLine::new(), Reconnect::default());
     let poll = if output::is_watched() {
         POLL_WATCHED
     } else {
@@ -100,9 +104,10 @@ pub(super) async fn wait_for_turn(client: &Client, mut job: Job) -> Result<Start
     loop {
         match job.state {
             JobState::Starting => return Ok(StartWait::Start(Box::new(job))),
-            JobState::Queued => say_why(&job, &mut said),
+            JobState::Queued => say_why(&job, &mut line),
             JobState::Running | JobState::Stopping => {}
             JobState::Ended => {
+                line.erase();
                 stop_reasons::tell_end(&job);
                 return wait::job_exit_code(&job).map(StartWait::Over);
             }
@@ -110,6 +115,7 @@ pub(super) async fn wait_for_turn(client: &Client, mut job: Job) -> Result<Start
         tokio::select! {
             biased;
             number = signals.next() => {
+                line.erase();
                 // Without a daemon to cancel it now: a job without its client is cancelled when the daemon is back.
                 if client.cancel(&job.id).await.is_ok() {
                     output::progress(&format!("#{} was removed from queue {}", job.id, job.queue));
@@ -121,25 +127,50 @@ pub(super) async fn wait_for_turn(client: &Client, mut job: Job) -> Result<Start
                     away.back();
                     job = now;
                 }
-                Err(error) => away.retry_or_fail(error).await?,
+                Err(error) => {
+                    line.erase();
+                    away.retry_or_fail(error).await?;
+                }
             },
+            () = follow_time(&job, &mut line) => {}
         }
     }
 }
 
-/// One line each time the reason changes.
-fn say_why(job: &Job, said: &mut Option<String>) {
-    let reason = job
-        .reason
-        .clone()
-        .unwrap_or_else(|| "not yet considered by the planner".to_owned());
-    if said.as_ref() != Some(&reason) {
-        output::progress(&format!(
-            "#{} waits in queue {}: {reason}",
-            job.id, job.queue
-        ));
-        *said = Some(reason);
+/// Draws the line of a waiting job every second, for as long as it is awaited.
+pub(super) async fn follow_time(job: &Job, line: &mut output::LiveLine) {
+    if !line.is_live() || job.state != JobState::Queued {
+        return std::future::pending().await;
     }
+    loop {
+        tokio::time::sleep(TICK).await;
+        say_why(job, line);
+    }
+}
+
+/// Place, time, start and reason of a waiting job in one line; on a terminal that cannot redraw one, a line each time
+/// the reason changes.
+pub(super) fn say_why(job: &Job, line: &mut output::LiveLine) {
+    let reason = job.reason.as_deref();
+    let reason = reason.unwrap_or("not yet considered by the planner");
+    let plain = format!("#{} waits in queue {}: {reason}", job.id, job.queue);
+    line.show(&waiting(job, reason, Timestamp::now()), &plain);
+}
+
+/// `#7 waits 2m12s · place 3 in queue default · starts in about 5m · needs 1 whole GPU; …`.
+fn waiting(job: &Job, reason: &str, now: Timestamp) -> String {
+    let mut parts = vec![format!(
+        "#{} waits {}",
+        job.id,
+        text::elapsed(job.submitted_at, now)
+    )];
+    parts.push(match job.place {
+        Some(place) => format!("place {place} in queue {}", job.queue),
+        None => format!("queue {}", job.queue),
+    });
+    parts.extend(render::start(job, now).map(|start| format!("starts {start}")));
+    parts.push(reason.to_owned());
+    parts.join(" · ")
 }
 
 /// After a failure: whether Divvy or the limit may have been its cause. Best effort, the program's exit code stands

@@ -7,16 +7,52 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use divvy_api::client::{Client, WaitFor};
-use divvy_api::v1::{ErrorCode, Runner, Submit};
+use divvy_api::v1::{Error, ErrorCode, Job, JobState, Runner, Submit};
 
 use super::follow::Log;
 use super::reconnect::Reconnect;
+use super::run::{POLL_WATCHED, follow_time, say_why};
 use super::signals::Signals;
 use super::{Outcome, stop_reasons, submit, wait};
+use crate::output::{self, LiveLine};
 use crate::start::DaemonWanted;
 
 /// How long one question for the end may take.
 const POLL: Duration = Duration::from_secs(20);
+
+/// Shows why the job waits, until it starts or ends, or a signal cancels it.
+async fn until_started(
+    client: &Client,
+    mut job: Job,
+    signals: &mut Signals<u8>,
+) -> Result<(), Error> {
+    let mut line = LiveLine::new();
+    while job.state == JobState::Queued && output::is_watched() {
+        say_why(&job, &mut line);
+        tokio::select! {
+            biased;
+            _ = signals.next() => {
+                line.erase();
+                return cancel(client, &job.id).await;
+            }
+            answer = client.wait(&job.id, WaitFor::Starting, POLL_WATCHED) => match answer {
+                Ok(now) => job = now,
+                // Following the output waits for the daemon.
+                Err(_) => return Ok(()),
+            },
+            () = follow_time(&job, &mut line) => {}
+        }
+    }
+    Ok(())
+}
+
+/// A second one cancels again, which changes nothing: the grace runs.
+async fn cancel(client: &Client, id: &str) -> Result<(), Error> {
+    match client.cancel(id).await {
+        Err(error) if error.code != ErrorCode::Conflict => Err(error),
+        _ => Ok(()),
+    }
+}
 
 pub async fn run(client: &Client, submission: Submit, wanted: DaemonWanted<'_>) -> Outcome {
     let submission = Submit {
@@ -25,6 +61,7 @@ pub async fn run(client: &Client, submission: Submit, wanted: DaemonWanted<'_>) 
     };
     let job = submit::once(client, submission, wanted).await?;
     let mut signals = Signals::that_end()?;
+    until_started(client, job.clone(), &mut signals).await?;
     let output = Log::from_start().follow(client, &job.id);
     tokio::pin!(output);
     let requeues = stop_reasons::report_requeues(client, &job.id);
@@ -38,11 +75,7 @@ pub async fn run(client: &Client, submission: Submit, wanted: DaemonWanted<'_>) 
             }
             _ = signals.next() => {}
         }
-        // A second one cancels again, which changes nothing: the grace runs.
-        match client.cancel(&job.id).await {
-            Err(error) if error.code != ErrorCode::Conflict => return Err(error.into()),
-            _ => {}
-        }
+        cancel(client, &job.id).await?;
     }
     let mut away = Reconnect::default();
     loop {

@@ -20,6 +20,7 @@ fn view(width: usize) -> View {
         width: Some(width),
         now: fixtures::now(),
         zone: || jiff::tz::TimeZone::UTC,
+        palette: Default::default(),
     }
 }
 

@@ -4,8 +4,8 @@
 use crate::fixtures;
 
 use divvy_api::v1::{
-    Amount, Gpu, GpuChanged, GpuHeldElsewhere, GpuMode, GpuSlice, Isolation, Job, Mig, MigInstance,
-    MigPlanned, MigProfile, MigSlice, MigState, Slice,
+    Amount, Gpu, GpuAvailable, GpuChanged, GpuHeldElsewhere, GpuMode, GpuSlice, Isolation, Job,
+    Mig, MigInstance, MigPlanned, MigProfile, MigSlice, MigState, Slice,
 };
 use divvy_cli::args::Format;
 use divvy_cli::render::{self, Item, View};
@@ -20,6 +20,7 @@ fn view(width: usize) -> View {
         width: Some(width),
         now: fixtures::now(),
         zone: || jiff::tz::TimeZone::UTC,
+        palette: Default::default(),
     }
 }
 
@@ -97,6 +98,7 @@ fn gpus() -> Vec<Gpu> {
         share_allocated: 125,
         slices: vec![GpuSlice {
             unknown: false,
+            user: "ana".into(),
             job: "12".into(),
             label: "gpu0.1g.5gb@0".into(),
             memory_limit_bytes: 4864 * MIB,
@@ -143,6 +145,10 @@ fn what_other_daemons_hold_is_named_and_not_free() {
     shared[0].held_elsewhere.push(half.clone());
     // The driver lists a process of ana's job, whose memory is part of what ana's daemon holds.
     shared[0].unmanaged_pids.push(4711);
+    shared[0].available = Some(GpuAvailable {
+        share: 500,
+        memory_bytes: 39 << 30,
+    });
     let table = list(&shared, Format::Table, 200, render::gpus);
     assert!(
         table.contains("0.5 (40.0 GiB) held by ana's daemon"),

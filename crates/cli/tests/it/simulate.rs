@@ -103,6 +103,7 @@ fn list(method: Method, format: Format, width: usize) -> String {
         width: Some(width),
         now: "2026-03-04T12:00:00Z".parse().expect("a time"),
         zone: || jiff::tz::TimeZone::UTC,
+        palette: Default::default(),
     };
     render::list(&figures(method), format, view, simulations).expect("figures are JSON")
 }

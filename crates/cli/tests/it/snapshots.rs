@@ -4,6 +4,7 @@ use crate::fixtures;
 
 use divvy_api::v1::{Error, ErrorCode, Why};
 use divvy_cli::args::{self, Format};
+use divvy_cli::colour::Palette;
 use divvy_cli::error_output;
 use divvy_cli::render::{self, Item, View};
 use insta::assert_snapshot;
@@ -15,6 +16,7 @@ fn view(width: usize) -> View {
         width: Some(width),
         now: fixtures::now(),
         zone: || jiff::tz::TimeZone::UTC,
+        palette: Default::default(),
     }
 }
 
@@ -35,6 +37,25 @@ fn ps() {
         list(&jobs, Format::Table, 120, render::jobs)
     );
     assert_snapshot!("ps_table_80", list(&jobs, Format::Table, 80, render::jobs));
+    assert_snapshot!("ps_table_60", list(&jobs, Format::Table, 60, render::jobs));
+    assert_snapshot!(
+        "ps_table_200",
+        list(&jobs, Format::Table, 200, render::jobs)
+    );
+    for width in [60, 80, 120, 200] {
+        assert_snapshot!(
+            format!("ps_all_{width}"),
+            list(&jobs, Format::Table, width, render::past_jobs)
+        );
+    }
+    let coloured = View {
+        palette: Palette::Many,
+        ..view(120)
+    };
+    assert_snapshot!(
+        "ps_colours",
+        render::past_jobs(&jobs, coloured).replace('\u{1b}', "^")
+    );
     assert_snapshot!("ps_wide", list(&jobs, Format::Wide, 80, render::jobs));
     assert_snapshot!("ps_json", list(&jobs[1..2], Format::Json, 80, render::jobs));
     assert_snapshot!(
@@ -55,13 +76,37 @@ fn gpus() {
         "gpus_table_80",
         list(&gpus, Format::Table, 80, render::gpus)
     );
+    assert_snapshot!(
+        "gpus_table_60",
+        list(&gpus, Format::Table, 60, render::gpus)
+    );
+    assert_snapshot!(
+        "gpus_table_200",
+        list(&gpus, Format::Table, 200, render::gpus)
+    );
+    let mut bare = gpus.clone();
+    bare[1].temperature_celsius = Some(64);
+    bare[1].power_watts = Some(251);
+    for width in [60, 120] {
+        assert_snapshot!(
+            format!("gpus_without_daemon_{width}"),
+            list(&bare, Format::Table, width, render::unmanaged_gpus)
+        );
+    }
+    assert_snapshot!(
+        "gpus_footer_60",
+        render::gpus_footer(&gpus, &fixtures::node(), view(60))
+    );
     assert_snapshot!("gpus_wide", list(&gpus, Format::Wide, 80, render::gpus));
     assert_snapshot!(
         "gpus_json",
         list(&gpus[2..], Format::Json, 80, render::gpus)
     );
     assert_snapshot!("gpus_name", list(&gpus, Format::Name, 80, render::gpus));
-    assert_snapshot!("gpus_footer", render::gpus_footer(&gpus, &fixtures::node()));
+    assert_snapshot!(
+        "gpus_footer",
+        render::gpus_footer(&gpus, &fixtures::node(), view(200))
+    );
 }
 
 #[test]

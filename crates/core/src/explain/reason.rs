@@ -210,12 +210,9 @@ impl fmt::Display for Shortage {
             0 | 1 => {}
             count => write!(out, ", likewise {} more", count - 1)?,
         }
-        for (index, memory) in &self.unmanaged {
-            write!(
-                out,
-                "; processes outside Divvy hold {} of GPU {index}",
-                memory.human()
-            )?;
+        if !self.unmanaged.is_empty() {
+            let held = held_outside(&self.unmanaged);
+            write!(out, "; processes outside Divvy hold {held}")?;
         }
         if let Some((index, obstacle)) = self.fragmented.first() {
             write!(out, "; on GPU {index} {obstacle}")?;
@@ -224,6 +221,25 @@ impl fmt::Display for Shortage {
             0 | 1 => Ok(()),
             count => write!(out, "; likewise on {} more GPUs", count - 1),
         }
+    }
+}
+
+/// Most GPUs that a reason names with the memory that processes outside Divvy hold there.
+const MOST_NAMED: usize = 4;
+
+/// `9.0 GiB of GPU 1`; `40.4 GiB of each of GPUs 0, 1, 2`; `40.4 GiB of GPU 0, 9.0 GiB of GPU 1`.
+fn held_outside(unmanaged: &[(u32, Bytes)]) -> String {
+    let figures: Vec<String> = unmanaged.iter().map(|(_, held)| held.human()).collect();
+    if figures.len() > 1 && figures.iter().all(|figure| *figure == figures[0]) {
+        let gpus: Vec<u32> = unmanaged.iter().map(|(index, _)| *index).collect();
+        return format!("{} of each of GPUs {}", figures[0], indices(&gpus));
+    }
+    let named = unmanaged.iter().zip(&figures).take(MOST_NAMED);
+    let named = named.map(|((index, _), held)| format!("{held} of GPU {index}"));
+    let named = named.collect::<Vec<_>>().join(", ");
+    match unmanaged.len().saturating_sub(MOST_NAMED) {
+        0 => named,
+        more => format!("{named}, and memory of {more} more"),
     }
 }
 

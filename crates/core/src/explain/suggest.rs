@@ -155,7 +155,7 @@ pub(super) fn largest_shares(node: &NodeUsage<'_>, request: &Request, most: Shar
     all
 }
 
-fn instance_share(usage: &GpuUsage<'_>, profile: &Profile) -> Option<Share> {
+pub(super) fn instance_share(usage: &GpuUsage<'_>, profile: &Profile) -> Option<Share> {
     let mig = usage.mig.as_ref()?;
     Some(mig.table().share(profile))
 }

@@ -2,6 +2,7 @@
 
 #![warn(clippy::disallowed_methods)]
 
+mod available;
 mod crowds;
 mod elsewhere;
 mod estimate;

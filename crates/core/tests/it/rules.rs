@@ -363,6 +363,27 @@ fn foreign_memory_is_subtracted_and_a_whole_job_tolerates_a_tenth_of_it() {
 }
 
 #[test]
+fn foreign_memory_of_several_gpus_takes_one_sentence() {
+    use divvy_core::Bytes;
+    let reason = |held: &[u64]| {
+        let mut node = Node::new(u32::try_from(held.len()).unwrap(), "");
+        for (gpu, gib) in node.snapshot.gpus.iter_mut().zip(held) {
+            gpu.unmanaged = Bytes::gib(*gib);
+        }
+        node.ask("1");
+        let reason = plan(&node.snapshot).waits[0].reason.to_string();
+        let (_, outside) = reason.split_once("outside Divvy hold ").unwrap();
+        outside.to_owned()
+    };
+    assert_eq!(reason(&[40, 40, 40]), "40.0 GiB of each of GPUs 0, 1, 2");
+    assert_eq!(reason(&[40, 9]), "40.0 GiB of GPU 0, 9.0 GiB of GPU 1");
+    assert_eq!(
+        reason(&[40, 41, 42, 43, 44, 45]),
+        "40.0 GiB of GPU 0, 41.0 GiB of GPU 1, 42.0 GiB of GPU 2, 43.0 GiB of GPU 3, and memory of 2 more"
+    );
+}
+
+#[test]
 fn letters_of_living_slices_are_kept_when_a_snapshot_is_made_anew() {
     let mut node = Node::new(1, "half=0.5");
     let (first, second) = (node.submit("half"), node.submit("half"));

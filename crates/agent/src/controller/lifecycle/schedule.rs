@@ -6,8 +6,8 @@ use std::time::Duration;
 use divvy_core::job::StopReason;
 use divvy_core::order_key::sort_queue;
 use divvy_core::{
-    Bytes, HeldElsewhere, JobState, PendingJob, Plan, Preempt, Queue, QueueName, QueueSpec,
-    Snapshot,
+    AllocatedJob, Bytes, HeldElsewhere, JobState, PendingJob, Plan, Preempt, Queue, QueueName,
+    QueueSpec, Snapshot,
 };
 
 use crate::controller::admission::{array, user_rules};
@@ -18,7 +18,7 @@ use crate::controller::mig::{capacity, claim};
 use crate::controller::runtime::ActiveJob;
 use crate::controller::sharing;
 use crate::controller::state;
-use crate::controller::state::State;
+use crate::controller::state::{Jobs, State};
 use crate::host::clock::{Instant, now};
 use crate::journal::StoreError;
 use crate::model::job::Job;
@@ -118,9 +118,26 @@ pub(in crate::controller) fn full_snapshot(state: &State, io: &Io) -> Snapshot {
     snapshot_of(state, io, true)
 }
 
+/// The jobs that hold slices.
+pub(in crate::controller) fn held(jobs: &Jobs) -> Vec<AllocatedJob> {
+    let of_job = |active: &Box<ActiveJob>| {
+        // A resumed job that waits for its quota or for an unavailable GPU may wait for ever, so it gets no room.
+        let keeps = |held: &AllocatedJob| {
+            held.resuming_since.is_none() || active.memory_op.keeps_reservation()
+        };
+        match active.job.state {
+            JobState::Queued | JobState::Ended { .. } => None,
+            _ => active.job.held().filter(keeps),
+        }
+    };
+    let known = jobs.active.values().filter_map(of_job);
+    known
+        .chain(state::unjournaled::held_by_unknown(jobs))
+        .collect()
+}
+
 fn snapshot_of(state: &State, io: &Io, with_blocked: bool) -> Snapshot {
     let mut waiting: BTreeMap<&QueueName, Vec<PendingJob>> = BTreeMap::new();
-    let mut held = Vec::new();
     let mut room = array::array_limits(&state.jobs);
     for active in state.jobs.active.values() {
         let ActiveJob { job, after, .. } = &**active;
@@ -138,14 +155,9 @@ fn snapshot_of(state: &State, io: &Io, with_blocked: bool) -> Snapshot {
                     .or_default()
                     .push(job.waiting_in_queue());
             }
-            JobState::Ended { .. } => {}
-            // A resumed job that waits for its quota or for an unavailable GPU may wait for ever, so it gets no room.
-            _ => held.extend((job.held()).filter(|held| {
-                held.resuming_since.is_none() || active.memory_op.keeps_reservation()
-            })),
+            _ => {}
         }
     }
-    held.extend(state::unjournaled::held_by_unknown(&state.jobs));
     waiting.values_mut().for_each(|waiting| sort_queue(waiting));
     let mut queues: Vec<Queue> = io
         .config
@@ -164,7 +176,7 @@ fn snapshot_of(state: &State, io: &Io, with_blocked: bool) -> Snapshot {
     }));
     Snapshot {
         gpus: capacity::gpus_now(state),
-        held,
+        held: held(&state.jobs),
         queues,
         order: io.config.schedule.order,
         backfill: io.config.schedule.backfill,

@@ -208,6 +208,7 @@ pub(in crate::controller) fn slices_of_unknown(
         .flat_map(grants)
         .map(|(id, grant)| v1::GpuSlice {
             job: id.to_string(),
+            user: String::new(),
             label: grant.label.clone(),
             memory_limit_bytes: grant.memory.get(),
             memory_used_bytes: 0,
