@@ -293,6 +293,7 @@ fn serve(
         me: doors.me,
         token: doors.token,
         reloader: Arc::new(Reloader::new(source, mailbox.clone())),
+        gpu_time: Arc::default(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -13,6 +13,7 @@ pub mod disk;
 pub mod error;
 pub mod failpoint;
 pub mod live;
+pub mod log_times;
 pub mod log_trim;
 pub mod machine;
 pub mod mig_device_nodes;

@@ -32,7 +32,7 @@ mod user_permits;
 
 use crate::controller::request::{ArrayAct, Milestone, ProjectAct, Reply};
 use std::os::unix::net::UnixListener as StdListener;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Extension;
@@ -61,6 +61,7 @@ use crate::host::live::Live;
 use crate::journal;
 use crate::model::policy::check_priority;
 use crate::model::recommend::{self, RunFilter};
+use crate::model::usage::GpuTimeTotals;
 use crate::model::validate::limits;
 use arrays::{CallContext, resolve};
 use body::{ApiError, Body, Path, Query};
@@ -95,6 +96,8 @@ pub struct Api {
     /// The bearer token that allows calls over TCP.
     pub token: Option<Token>,
     pub reloader: Arc<Reloader>,
+    /// GPU time of users and projects, as the metrics last showed it.
+    pub gpu_time: Arc<Mutex<GpuTimeTotals>>,
 }
 
 /// Serves until the future is dropped.

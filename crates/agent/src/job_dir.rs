@@ -16,6 +16,7 @@
 //! stopped        daemon      why the program is stopped, for its client; only of jobs on their client's terminal
 //! replica        daemon      what the journal says since the record was begun; only of jobs that were changed, and of claims
 //! log            program     output of jobs that have no terminal
+//! log.times      supervisor  how long the log was at which time, of jobs that run for longer than ten seconds
 //! script         supervisor  what the job's interpreter reads, where it has a script; its user's
 //! notice/        daemon      the record of what is started when the job has ended
 //! ```
@@ -61,6 +62,7 @@ pub const NOTICE: &str = "notice";
 const STOP: &str = "stop";
 const STOPPED: &str = "stopped";
 const LOG: &str = "log";
+const LOG_TIMES: &str = "log.times";
 /// Bytes behind a record's first line that have room on the disk from the beginning: the supervisor's lines take a tenth of it.
 const RESERVED: u64 = 8192;
 /// Of builds that kept a file for each thing: made before the program existed, and locked by its supervisor.
@@ -143,6 +145,11 @@ impl JobDir {
 
     pub fn log(&self) -> PathBuf {
         self.0.join(LOG)
+    }
+
+    /// Time marks of the log.
+    pub fn log_times(&self) -> PathBuf {
+        self.0.join(LOG_TIMES)
     }
 
     /// Makes the folder if it is not there and begins its record with the spec. Not synced: if a power cut removes the

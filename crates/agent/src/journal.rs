@@ -41,10 +41,10 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 use crate::host::clock::now;
 use crate::host::failpoint;
 
-pub use arrays::ended_of_array;
+pub use arrays::{ended_of_array, ids_of_array};
 pub use copy::{Contents, check, copy};
 pub use denials::sufficient;
-pub use events::{UNCOUNTED, events_after};
+pub use events::{UNCOUNTED, events_after, first_of_events};
 pub use jobs::ended_of;
 pub use listed::{Span, listed, listed_keys, listed_of};
 pub use past::{
@@ -52,7 +52,7 @@ pub use past::{
     overfull, usage_beyond, usages_beyond,
 };
 pub use runtime_stats::RuntimeHistory;
-pub use usage::usage_between;
+pub use usage::{usage_between, usage_totals};
 pub use wal::torn;
 
 /// Schema changes in order; the file's `user_version` counts how many it has had. Append only.
@@ -75,6 +75,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0016_reserve.sql"),
     include_str!("../migrations/0017_held.sql"),
     include_str!("../migrations/0018_event_kinds.sql"),
+    include_str!("../migrations/0019_usage_total.sql"),
 ];
 
 /// The setting with the version of the divvy that opened the journal last.

@@ -104,7 +104,7 @@ pub fn observe_gpus() -> Result<Vec<divvy_api::v1::Gpu>, Error> {
     let node = observed_node(None)?;
     Ok(diagnostics::gpus::unmanaged(
         &node.observation,
-        &node.source.power(),
+        &node.source.power(&std::collections::BTreeSet::new()),
     ))
 }
 

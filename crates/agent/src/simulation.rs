@@ -460,7 +460,8 @@ fn claims_of_a_run_are_held_and_given_back() {
     let mut run = Run::new(1);
     run.all(&steps.collect::<Vec<_>>())
         .expect("nothing is broken");
-    let events = crate::journal::events_after(&run.home.database(), 0, 1000).expect("a journal");
+    let events =
+        crate::journal::events_after(&run.home.database(), 0, 1000, None).expect("a journal");
     let told = |kind: &str, word: &str| {
         let mut events = events.iter();
         events.any(|event| event.kind == kind && event.text.contains(word))

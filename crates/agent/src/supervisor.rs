@@ -52,6 +52,7 @@ use crate::host::cgroup::{Cgroup, CgroupStatus};
 use crate::host::clock::now;
 use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
+use crate::host::log_times::LogTimes;
 use crate::host::log_trim::LogTrimmer;
 use crate::host::process::{self, Process};
 use crate::job_dir::container_spec::Plan;
@@ -278,7 +279,7 @@ fn run(
                 log_trimmer: spec
                     .log_most
                     .filter(|_| place == StdioMode::Background)
-                    .map(LogTrimmer::new),
+                    .map(|most| LogTrimmer::new(most).with_times(LogTimes::new(dir.log_times()))),
             }
             .run_to_end(&mut watch);
             if let Some(group) = group {

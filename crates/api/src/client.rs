@@ -41,9 +41,10 @@ use crate::v1::brief::Lines;
 use crate::v1::job_query::{NEXT, TOTAL};
 use crate::v1::{
     Advice, Board, Brief, Claim, ConfigReload, ConfigValue, Confirm, DockerArgs, Error, ErrorBody,
-    ErrorCode, Event, Exec, Gpu, GpuChange, GpuChanged, HeldClaim, History, Job, JobPage, JobQuery,
-    JobState, List, MigGc, MigInstance, MigPlacement, MigPlanned, MigWanted, Node, Oom, Project,
-    ProjectChange, Queue, Resize, Signal, SignalJob, Submit, Suspend, Usage, Why,
+    ErrorCode, Event, EventQuery, Exec, Gpu, GpuChange, GpuChanged, HeldClaim, History, Job,
+    JobPage, JobQuery, JobState, List, MigGc, MigInstance, MigPlacement, MigPlanned, MigWanted,
+    Node, Oom, Project, ProjectChange, Queue, Resize, Signal, SignalJob, Submit, Suspend, Usage,
+    Why,
 };
 use crate::version;
 
@@ -68,6 +69,15 @@ impl WaitFor {
         };
         format!("/wait?state={state}&timeout_s={}", timeout.as_secs())
     }
+}
+
+/// Where [`Client::log_from`] begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogStart {
+    /// With so many last lines of the output that there is now.
+    pub tail: Option<u64>,
+    /// With the output since this time.
+    pub since: Option<Timestamp>,
 }
 
 /// Which runs [`Client::advice`] is from.
@@ -199,16 +209,18 @@ impl Client {
         self.list("/v1/projects").await
     }
 
-    /// What was had of the GPUs and what was used, put together by `user`, `project`, `queue`, `gpu`, `job` (with
-    /// commas between, or nothing).
+    /// Allocated and used GPU time, grouped by `day`, `user`, `project`, `queue`, `gpu`, `job` (with commas between, or
+    /// nothing). `zone`: the time zone of days, UTC if absent.
     pub async fn usage(
         &self,
         by: &str,
         since: Timestamp,
         until: Timestamp,
+        zone: Option<&str>,
     ) -> Result<Vec<Usage>, Error> {
+        let zone = zone.map_or_else(String::new, |zone| format!("&zone={}", encoded(zone)));
         self.list(&format!(
-            "/v1/usage?by={}&since={since}&until={until}",
+            "/v1/usage?by={}&since={since}&until={until}{zone}",
             encoded(by)
         ))
         .await
@@ -496,6 +508,24 @@ impl Client {
         self.read_log(reference, &rest, patience).await
     }
 
+    /// A job's log from this place on.
+    pub async fn log_from(
+        &self,
+        reference: &str,
+        start: LogStart,
+        follow: bool,
+    ) -> Result<LogStream, Error> {
+        let patience = match follow {
+            true => Patience::Endless,
+            false => Patience::Bounded,
+        };
+        let tail = start.tail.map(|lines| format!("&tail={lines}"));
+        let since = start.since.map(|since| format!("&since={since}"));
+        let (tail, since) = (tail.unwrap_or_default(), since.unwrap_or_default());
+        let rest = format!("/log?follow={follow}{tail}{since}");
+        self.read_log(reference, &rest, patience).await
+    }
+
     /// How much the job has said by now, in bytes: from where its output can be followed.
     pub async fn log_end(&self, reference: &str) -> Result<u64, Error> {
         let end = self.read_log(reference, "/log?from=end", Patience::Bounded);
@@ -525,9 +555,23 @@ impl Client {
         self.list(&format!("/v1/events?after={after}")).await
     }
 
+    /// The first events that match a query, as many as the daemon puts into one answer.
+    pub async fn events_of(&self, query: &EventQuery) -> Result<Vec<Event>, Error> {
+        self.list(&events_path(query, false)).await
+    }
+
     /// Events after `after` and then each new one as it happens.
     pub async fn follow_events(&self, after: u64) -> Result<EventStream, Error> {
-        let path = format!("/v1/events?after={after}&follow=true");
+        let query = EventQuery {
+            after,
+            ..EventQuery::default()
+        };
+        self.follow_events_of(&query).await
+    }
+
+    /// Events that match a query, and then each new one as it happens.
+    pub async fn follow_events_of(&self, query: &EventQuery) -> Result<EventStream, Error> {
+        let path = events_path(query, true);
         let answer = self.get_in(Patience::Endless, &path).await?;
         Ok(EventStream::new(LogStream::new(
             (answer.response.into_body(), answer.patience),
@@ -835,11 +879,21 @@ fn empty() -> Error {
 
 /// `/v1/jobs/REFERENCE` + `rest`, the reference percent-encoded as one path segment.
 fn job_list_path(query: &JobQuery) -> String {
-    let pairs = query.pairs().into_iter();
+    format!("/v1/jobs?{}", joined(query.pairs()))
+}
+
+fn events_path(query: &EventQuery, follow: bool) -> String {
+    let mut pairs = query.pairs();
+    pairs.extend(follow.then(|| ("follow", "true".to_owned())));
+    format!("/v1/events?{}", joined(pairs))
+}
+
+fn joined(pairs: Vec<(&'static str, String)>) -> String {
+    let pairs = pairs.into_iter();
     let pairs: Vec<String> = pairs
         .map(|(name, value)| format!("{name}={}", encoded(&value)))
         .collect();
-    format!("/v1/jobs?{}", pairs.join("&"))
+    pairs.join("&")
 }
 
 /// A header of an answer.

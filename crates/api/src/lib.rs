@@ -12,6 +12,7 @@ pub mod error_chain;
 pub mod frame;
 pub mod home;
 #[cfg(feature = "openapi")]
+pub mod last_lines;
 pub mod openapi;
 mod proc;
 pub mod program;

@@ -237,7 +237,8 @@ pub const ROUTES: &[Route] = &[
         query: &[
             Parameter {
                 name: "by",
-                about: "Columns to group by, separated by commas: user, project, queue, gpu, job; empty for one row",
+                about: "Columns to group by, separated by commas: day, user, project, queue, gpu, job; empty for one row. By day alone, days \
+                        without usage have rows, too",
                 kind: Kind::Default("user,project"),
             },
             Parameter {
@@ -249,6 +250,11 @@ pub const ROUTES: &[Route] = &[
                 name: "until",
                 about: "End of the period (RFC 3339); default: now",
                 kind: Kind::Text,
+            },
+            Parameter {
+                name: "zone",
+                about: "Time zone of days: an IANA name, an offset (+02:00) or a POSIX rule",
+                kind: Kind::Default("UTC"),
             },
         ],
         ..get(
@@ -425,6 +431,17 @@ pub const ROUTES: &[Route] = &[
                     default: "offset",
                 },
             },
+            Parameter {
+                name: "tail",
+                about: "Of the output that is there now, only so many last lines",
+                kind: Kind::Text,
+            },
+            Parameter {
+                name: "since",
+                about: "Only output since this time (RFC 3339), from the time mark before it: at most some seconds earlier, and \
+                        for long ago up to half of the age",
+                kind: Kind::Text,
+            },
             FOLLOW,
         ],
         ..get(
@@ -577,6 +594,21 @@ pub const ROUTES: &[Route] = &[
                 name: "after",
                 about: "Only events after this sequence number",
                 kind: Kind::Number { default: 0 },
+            },
+            Parameter {
+                name: "job",
+                about: "Only events of this job, or of the jobs of this array: a number, a name, or `last`",
+                kind: Kind::Text,
+            },
+            Parameter {
+                name: "since",
+                about: "Only events after the last one before this time (RFC 3339)",
+                kind: Kind::Text,
+            },
+            Parameter {
+                name: "tail",
+                about: "Of the events that are there now, only so many: the newest ones",
+                kind: Kind::Text,
             },
             FOLLOW,
         ],

@@ -156,7 +156,7 @@ pub enum Verb {
     Queues(Look),
     /// List projects: quota, use and fair share
     Projects(Look),
-    /// Report GPU hours by user, project, queue, GPU or job
+    /// Report GPU hours by day, user, project, queue, GPU or job
     Usage(Usage),
     /// Show everything about one job
     Describe(ReadJob),

@@ -137,6 +137,16 @@ pub fn is_watched() -> bool {
     std::io::stderr().is_terminal()
 }
 
+/// Whether the locale's character encoding is UTF-8.
+pub fn is_utf8() -> bool {
+    let given = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter();
+    let mut given = given.filter_map(|name| std::env::var(name).ok());
+    given.find(|value| !value.is_empty()).is_some_and(|locale| {
+        let locale = locale.to_ascii_lowercase();
+        locale.contains("utf-8") || locale.contains("utf8")
+    })
+}
+
 /// A view that fits `COLUMNS`, else the terminal, else cuts nothing.
 pub fn view() -> View {
     let columns = std::env::var("COLUMNS")

@@ -44,7 +44,7 @@ pub use projects::{entitled, projects};
 pub use queues::queues;
 pub use selftest::selftests;
 pub use simulate::{Figure, Method, ProfileFigures, Ratio, Scene, Simulation, scene, simulations};
-pub use usage::{usage_total, usages};
+pub use usage::{Marks, daily_usages, days_legend, usage_total, usages};
 pub use why::why;
 
 use crate::args::Format;
@@ -150,7 +150,14 @@ impl Item for Usage {
     /// What it is put together by, with slashes between.
     fn name(&self) -> String {
         let gpu = self.gpu_index.map(|index| index.to_string());
-        let parts = [&self.user, &self.project, &self.queue, &gpu, &self.job];
+        let parts = [
+            &self.day,
+            &self.user,
+            &self.project,
+            &self.queue,
+            &gpu,
+            &self.job,
+        ];
         let parts = parts.into_iter().flatten().map(String::as_str);
         parts.collect::<Vec<_>>().join("/")
     }

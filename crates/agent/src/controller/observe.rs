@@ -48,7 +48,7 @@ pub fn apply_sample(
     }
     limiter_alarms::apply_alarms(&mut state.jobs, fx, io, sample)?;
     reconcile::reconcile(state, fx, io, sample)?;
-    usage::meter(&mut state.jobs, &mut state.timers, fx, io, sample);
+    usage::meter(&mut state.jobs, &mut state.timers, io, sample);
     resize::reclaim_released(state, fx, io)?;
     update_gpu_health(&mut state.jobs, &mut state.gpus, fx, io, sample)?;
     for seen in &sample.gpus {

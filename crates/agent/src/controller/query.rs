@@ -21,6 +21,7 @@ use divvy_api::version;
 use divvy_core::HeldElsewhere;
 use divvy_core::{Bytes, GpuUuid, Grant, JobId, JobState, Wait};
 use divvy_ledger::Snapshot;
+use jiff::Timestamp;
 
 use super::query::estimate::StartEstimator;
 use super::query::metrics::{DaemonStats, GpuFacts, Page};
@@ -41,10 +42,11 @@ use crate::controller::state::{DiskState, GpuState, Jobs, State};
 use crate::controller::{claims, disk_full, state};
 use crate::gpu::Device;
 use crate::gpu::outside::OutsideProcess;
-use crate::host::clock::now;
+use crate::host::clock::{Instant, now};
 use crate::model::bypass::Bypass;
 use crate::model::job::Job;
 use crate::model::oom;
+use crate::model::usage::GpuTimeTotals;
 
 /// One job, active or ended.
 ///
@@ -408,12 +410,13 @@ pub fn metrics_page(state: &State, fx: &Effects, io: &Io) -> Page {
         node: self::node(&state.jobs, io),
         gpus: self::gpus(state, io),
         jobs: Vec::new(),
-        glances: summary::job_summaries(state, io),
+        glances: summary::started_job_summaries(state, io),
         queues: list_queues(state, io),
         bypasses: state.gpus.bypasses,
         migs: state.mig.counts,
         gpu_facts: gpu_facts(state),
         daemon_stats: project_metrics(state, fx, io),
+        gpu_time: GpuTimeTotals::default(),
         now: now(),
     }
 }
@@ -463,7 +466,18 @@ fn project_metrics(state: &State, fx: &Effects, io: &Io) -> DaemonStats {
         0 => {}
         count => drop(pending.insert(ReasonCode::Held.name(), count as u64)),
     }
-    let held = state.jobs.active.iter();
+    let mut oldest = BTreeMap::<String, Timestamp>::new();
+    for active in state.jobs.active.values() {
+        let job = &active.job;
+        if view::state(&job.state) == v1::JobState::Queued {
+            let since = oldest
+                .entry(job.spec.queue.to_string())
+                .or_insert(job.submitted_at);
+            *since = job.submitted_at.min(*since);
+        }
+    }
+    let (held, used) = (state.jobs.active.iter(), state.jobs.active.iter());
+    let instant = Instant::now();
     DaemonStats {
         projects: projects::list_projects(state, io),
         counted: fx.counters.clone(),
@@ -471,7 +485,14 @@ fn project_metrics(state: &State, fx: &Effects, io: &Io) -> DaemonStats {
             .map(|(id, active)| (id.to_string(), active.activity.allocated_ns))
             .filter(|(_, held)| *held > 0)
             .collect(),
+        recent_use: used
+            .filter_map(|(id, active)| {
+                let share = active.activity.recent.share(instant)?;
+                active.job.holds().then(|| (id.to_string(), share))
+            })
+            .collect(),
         pending,
+        oldest,
         disk_free: io.disk.free_space().ok().map(|room| room.bytes.get()),
         disk_is_full: state.disk.full.is_some(),
     }

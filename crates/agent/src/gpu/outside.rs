@@ -127,6 +127,7 @@ mod tests {
 
     fn gpu(processes: Vec<GpuProcess>) -> ObservedGpu {
         ObservedGpu {
+            asleep: false,
             uuid: GpuUuid::from_bytes([1; 16]),
             index: 0,
             model: "A100".into(),

@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, fstatvfs, seek};
 use rustix::io::Errno;
 
+use crate::host::log_times::LogTimes;
+
 /// Holes begin and end between blocks, and no file system in use has larger ones (ZFS: 128 KiB by default, ext4, XFS,
 /// Btrfs: 4 KiB).
 const BLOCK: u64 = 128 << 10;
@@ -43,6 +45,7 @@ pub struct LogTrimmer {
     max_bytes: u64,
     kept: u64,
     next_check: Instant,
+    times: Option<LogTimes>,
 }
 
 impl LogTrimmer {
@@ -52,6 +55,15 @@ impl LogTrimmer {
             max_bytes: most,
             kept: 0,
             next_check: Instant::now() + CHECK_INTERVAL,
+            times: None,
+        }
+    }
+
+    /// Also writes time marks.
+    pub fn with_times(self, times: LogTimes) -> Self {
+        Self {
+            times: Some(times),
+            ..self
         }
     }
 
@@ -69,6 +81,9 @@ impl LogTrimmer {
 
     /// Gives back what is too much. That it fails changes nothing for the job.
     pub fn trim(&mut self, log: impl AsFd) {
+        if let Some(times) = &mut self.times {
+            times.mark_if_due(|| Ok(u64::try_from(fstat(&log)?.st_size).unwrap_or(0)));
+        }
         let held = punch_hole(log, self.max_bytes).unwrap_or(self.kept);
         let grows = held.abs_diff(self.kept) > self.max_bytes / 8;
         self.kept = held;

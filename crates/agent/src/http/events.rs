@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
@@ -17,8 +18,10 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::body::{ApiError, Body, Query};
-use super::{Api, internal};
+use super::job_list::value;
+use super::{Api, internal, run_blocking};
 use crate::auth::Caller;
+use crate::controller::query::reference::JobRef;
 use crate::journal::{self, StoreError};
 
 /// Most events that one answer holds; the next question goes on after the last of them.
@@ -27,24 +30,45 @@ const PAGE: u32 = 10_000;
 /// How often a quiet stream shows that it is alive.
 const ALIVE: Duration = Duration::from_secs(15);
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct EventsQuery {
-    #[serde(default)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawEventQuery {
     after: u64,
-    #[serde(default)]
     follow: bool,
+    job: Option<String>,
+    since: Option<String>,
+    tail: Option<String>,
 }
+
+/// The jobs of a list of events; `None`: all events.
+type Jobs = Option<Arc<BTreeSet<JobId>>>;
 
 pub async fn events(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
-    Query(which): Query<EventsQuery>,
+    Query(which): Query<RawEventQuery>,
 ) -> Result<Response, ApiError> {
+    let since = value("since", which.since, "use RFC 3339: 2026-11-21T16:00:00Z")?;
+    let tail = value("tail", which.tail, "use a number of events")?;
     is_kept(&api, which.after).await?;
+    let jobs = match which.job {
+        None => None,
+        Some(reference) => Some(Arc::new(jobs_of(&api, &reference).await?)),
+    };
+    let after = match (since, tail) {
+        (None, None) => which.after,
+        found => {
+            let (database, jobs) = (api.home.database(), jobs.clone());
+            let first =
+                move || journal::first_of_events(&database, which.after, jobs.as_deref(), found);
+            run_blocking(first)
+                .await?
+                .map_err(|error| internal(&error))?
+        }
+    };
     let veil = EventRedactor::of(&api, &caller);
     if !which.follow {
-        let mut page = page(&api, which.after)
+        let mut page = page(&api, after, jobs)
             .await
             .map_err(|error| internal(&error))?;
         veil.redact(&mut page).await;
@@ -55,7 +79,7 @@ pub async fn events(
     let (sender, body) = Channel::<Bytes, Infallible>::new(16);
     tokio::spawn(async move {
         // The client has hung up.
-        let _ = follow(api, which.after, news, veil, sender).await;
+        let _ = follow(api, (after, jobs), news, veil, sender).await;
     });
     let headers = [
         (CONTENT_TYPE, "text/event-stream"),
@@ -66,14 +90,14 @@ pub async fn events(
 
 async fn follow(
     api: Api,
-    mut after: u64,
+    (mut after, jobs): (u64, Jobs),
     mut news: Receiver<Event>,
     veil: EventRedactor,
     mut sender: Sender<Bytes, Infallible>,
 ) -> Result<(), SendError> {
     loop {
         // From the journal until it has no more, then as they come; back to the journal when too many came at once.
-        while let Ok(mut page) = page(&api, after).await
+        while let Ok(mut page) = page(&api, after, jobs.clone()).await
             && !page.is_empty()
         {
             veil.redact(&mut page).await;
@@ -86,6 +110,9 @@ async fn follow(
             match tokio::time::timeout(ALIVE, news.recv()).await {
                 Ok(Ok(mut event)) if event.seq > after => {
                     after = event.seq;
+                    if !is_about(&event, jobs.as_deref()) {
+                        continue;
+                    }
                     veil.redact(std::slice::from_mut(&mut event)).await;
                     sender.send_data(text(&event)).await?;
                 }
@@ -154,10 +181,45 @@ async fn is_kept(api: &Api, after: u64) -> Result<(), ApiError> {
         .into())
 }
 
-async fn page(api: &Api, after: u64) -> Result<Vec<Event>, StoreError> {
+/// The job or the jobs of the array. Events outlive their job, so a number that means none any more is taken as it is.
+async fn jobs_of(api: &Api, reference: &str) -> Result<BTreeSet<JobId>, ApiError> {
     let database = api.home.database();
-    let page =
-        tokio::task::spawn_blocking(move || journal::events_after(&database, after, PAGE)).await;
+    let text = reference.to_owned();
+    let meant = api.mailbox.query(move |queries| queries.resolve(&text));
+    match (meant.await, reference.parse::<JobId>()) {
+        (Ok(JobRef::Job { id, .. }), _) => Ok(BTreeSet::from([id])),
+        (Ok(JobRef::Array(array)), _) => {
+            run_blocking(move || journal::ids_of_array(&database, array))
+                .await?
+                .map_err(|error| internal(&error))
+        }
+        (Err(error), Ok(id)) if error.code == ErrorCode::NotFound => {
+            let ids = BTreeSet::from([id]);
+            let of_job = ids.clone();
+            let kept = move || journal::events_after(&database, 0, 1, Some(&of_job));
+            let kept = run_blocking(kept)
+                .await?
+                .map_err(|error| internal(&error))?;
+            match kept.is_empty() {
+                true => Err(error.into()),
+                false => Ok(ids),
+            }
+        }
+        (Err(error), _) => Err(error.into()),
+    }
+}
+
+fn is_about(event: &Event, jobs: Option<&BTreeSet<JobId>>) -> bool {
+    jobs.is_none_or(|jobs| {
+        let job = event.job.as_ref().and_then(|job| job.parse().ok());
+        job.is_some_and(|job| jobs.contains(&job))
+    })
+}
+
+async fn page(api: &Api, after: u64, jobs: Jobs) -> Result<Vec<Event>, StoreError> {
+    let database = api.home.database();
+    let read = move || journal::events_after(&database, after, PAGE, jobs.as_deref());
+    let page = tokio::task::spawn_blocking(read).await;
     // It panics only if the reading does.
     page.unwrap_or_else(|_| Ok(Vec::new()))
 }

@@ -68,7 +68,7 @@ impl RawQuery {
 }
 
 /// A value that is no text.
-fn value<T: std::str::FromStr>(
+pub(super) fn value<T: std::str::FromStr>(
     name: &str,
     text: Option<String>,
     hint: &str,

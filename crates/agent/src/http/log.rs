@@ -16,17 +16,22 @@ use axum::extract::State;
 use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_TYPE, HeaderName};
 use axum::response::{IntoResponse, Response};
-use divvy_api::v1::{Error, ErrorCode, JobState, Runner};
+use divvy_api::last_lines::last_lines;
+use divvy_api::v1::{Error, ErrorCode, Job, JobState, Runner};
 use http_body_util::channel::{Channel, Sender};
+use jiff::{SignedDuration, Timestamp};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::Deserialize;
 
 use super::body::{ApiError, Path, Query};
-use super::{Api, internal};
+use super::job_list::value;
+use super::{Api, internal, run_blocking};
 use crate::controller::mailbox::Message;
-use crate::host::log_trim;
+use crate::host::clock::now;
+use crate::host::{log_times, log_trim};
 use crate::job_dir::{JobDir, SAFE_OPEN_FLAGS};
+use crate::model::validate::usage;
 
 /// The place of the answer's first byte in all that the job has said.
 const LOG_FROM: HeaderName = HeaderName::from_static(divvy_api::route::LOG_FROM);
@@ -37,6 +42,9 @@ const PIECE: usize = 64 << 10;
 /// Interval of checking a followed file.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// A job that ran no longer has no time marks: the interval of marks, and two checks.
+const LONGEST_WITHOUT_MARKS: SignedDuration = SignedDuration::from_secs(12);
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogQuery {
@@ -46,6 +54,12 @@ pub struct LogQuery {
     follow: bool,
     #[serde(default)]
     from: From,
+    /// Only the last lines that are there now.
+    #[serde(default)]
+    tail: Option<String>,
+    /// Only output since this time.
+    #[serde(default)]
+    since: Option<String>,
 }
 
 /// Where to begin.
@@ -63,6 +77,8 @@ pub async fn log(
     Path(reference): Path<String>,
     Query(which): Query<LogQuery>,
 ) -> Result<Response, ApiError> {
+    let lines = value("tail", which.tail, "use a number of lines")?;
+    let since = value("since", which.since, "use RFC 3339: 2026-11-21T16:00:00Z")?;
     let job = api
         .mailbox
         .query(move |queries| queries.job(&reference))
@@ -95,6 +111,14 @@ pub async fn log(
         From::End => tail.skip_all().await,
     }
     .map_err(|error| internal(&error))?;
+    if let Some(since) = since {
+        tail.skip_to(since, &job).await?;
+    }
+    if let Some(lines) = lines {
+        tail.skip_to_last(lines)
+            .await
+            .map_err(|error| internal(&error))?;
+    }
     let from = tail.offset;
     let follow = which.follow && job.state != JobState::Ended;
     let (sender, body) = Channel::<Bytes, io::Error>::new(4);
@@ -202,6 +226,64 @@ impl Tail {
         });
         self.offset = found.await?.unwrap_or(offset);
         Ok(())
+    }
+
+    /// Goes on to the last lines of what is there from here on.
+    async fn skip_to_last(&mut self, lines: u64) -> io::Result<()> {
+        let begin = self.offset;
+        let found = self.ask(move |file| {
+            let end = file.metadata()?.len();
+            last_lines(|piece, from| file.read_at(piece, from), (begin, end), lines)
+        });
+        self.offset = found.await?.unwrap_or(begin).max(begin);
+        // More may have been given back meanwhile.
+        self.skip().await
+    }
+
+    /// Goes on to the output since a time, beginning at a time mark of the log.
+    async fn skip_to(&mut self, since: Timestamp, job: &Job) -> Result<(), ApiError> {
+        let times = JobDir::new(&job.directory).log_times();
+        let read = move || match open(&times)? {
+            Some(file) => log_times::read_marks(&file),
+            None => Ok(String::new()),
+        };
+        let marks = run_blocking(read)
+            .await?
+            .map_err(|error| internal(&error))?;
+        let written = self.ask(|file| Ok((file.metadata()?.len(), file.metadata()?.modified()?)));
+        let written = written.await.map_err(|error| internal(&error))?;
+        let Some((end, written)) = written else {
+            return Ok(());
+        };
+        // The beginning of a run is a mark, too.
+        let began = job.started_at.filter(|_| job.runs_before == 0);
+        let is_short = began.is_some_and(|began| {
+            let end = job.ended_at.unwrap_or_else(now);
+            end.duration_since(began) <= LONGEST_WITHOUT_MARKS
+        });
+        let is_before = since <= job.submitted_at || began.is_some_and(|began| since <= began);
+        let is_after = Timestamp::try_from(written).is_ok_and(|written| written < since);
+        let marked = log_times::length_at(&marks, since.as_millisecond());
+        let offset = match marked {
+            _ if is_before => 0,
+            _ if is_after => end,
+            Some(length) => length.min(end),
+            None if is_short => 0,
+            None => {
+                let why = format!(
+                    "the log of job {} has no time marks, so its output since {since} cannot be found",
+                    job.reference()
+                );
+                return Err(usage(why)
+                    .hint(format!(
+                        "for the last 100 lines: divvy logs -n 100 {}",
+                        job.reference()
+                    ))
+                    .into());
+            }
+        };
+        self.offset = self.offset.max(offset);
+        self.skip().await.map_err(|error| internal(&error))
     }
 
     async fn skip_all(&mut self) -> io::Result<()> {

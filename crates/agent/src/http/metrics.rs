@@ -1,7 +1,7 @@
 //! Metrics: `GET /metrics`, in Prometheus's text format (version 0.0.4).
 //!
 //! Base units, ratios from 0 to 1, counters end in `_total`; GPU labels are spelled as dcgm-exporter spells them. Only
-//! jobs that have not ended have series. What each of them is, and why others are not told, is in docs/reference.md.
+//! jobs that have left their queue and have not ended have series, and counts stand for pending jobs. What each of them is, and why others are not told, is in docs/reference.md.
 
 mod daemon_stats;
 mod gpus;
@@ -9,7 +9,7 @@ mod jobs;
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
@@ -17,11 +17,16 @@ use axum::response::{IntoResponse, Response};
 use divvy_api::v1::Gpu;
 use divvy_core::Mode;
 use divvy_core::reconcile::BypassKind;
+use jiff::SignedDuration;
 use serde::Serialize;
 
 use super::body::ApiError;
 use super::{Api, run_blocking};
 use crate::controller::query::metrics::{JobRow, Page};
+use crate::host::clock::now;
+use crate::host::error::error_chain;
+use crate::journal;
+use crate::model::usage::GpuTimeTotals;
 
 pub async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
     // Scrapes go on for ever: without jobs they get the samples that come anyway.
@@ -30,6 +35,7 @@ pub async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
     }
     let mut page = api.mailbox.query(|queries| Ok(queries.metrics())).await?;
     page.gpu_facts.power = api.observer.power();
+    page.gpu_time = gpu_time(&api).await;
     let home = Arc::clone(&api.home);
     let page = run_blocking(move || {
         let glances = std::mem::take(&mut page.glances).into_iter();
@@ -40,6 +46,31 @@ pub async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
     .await?;
     let kind = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     Ok((kind, text(&page)).into_response())
+}
+
+/// How late an open allocation counts. The daemon may hear of a job's end only after it, and a counter that went on
+/// until then would have to fall. Used time is journaled as often.
+const SETTLING: SignedDuration = SignedDuration::from_secs(10);
+
+/// GPU time of users and projects. A scrape never sees less than the one before: a clock that was set back, or a journal
+/// that cannot be read now, leaves the last figures.
+async fn gpu_time(api: &Api) -> GpuTimeTotals {
+    let (database, until) = (api.home.database(), now().checked_sub(SETTLING));
+    let read = run_blocking(move || journal::usage_totals(&database, until.unwrap_or_default()));
+    let found = match read.await {
+        Ok(Ok(totals)) => totals,
+        Ok(Err(error)) => {
+            tracing::warn!(
+                error = error_chain(&error),
+                "cannot read the GPU time of users"
+            );
+            GpuTimeTotals::default()
+        }
+        Err(_) => GpuTimeTotals::default(),
+    };
+    let mut last = api.gpu_time.lock().unwrap_or_else(PoisonError::into_inner);
+    last.raise_to(&found);
+    last.clone()
 }
 
 /// One metric with its samples.

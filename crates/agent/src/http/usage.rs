@@ -1,8 +1,9 @@
-//! The usage report: GPU time that users held and used. Every user sees their own; operators see all.
+//! The usage report: GPU time that users held and used, also by day of the caller's calendar. Every user sees their own; operators see all.
 
 use axum::Extension;
 use axum::extract::State;
 use divvy_api::v1;
+use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 
@@ -11,6 +12,7 @@ use super::{Answer, Api, internal, list};
 use crate::auth::{Caller, Role};
 use crate::host::clock::now;
 use crate::journal;
+use crate::model::usage::calendar::{self, Period};
 use crate::model::usage::{GroupBy, UsageReport};
 use crate::model::validate::usage;
 
@@ -26,6 +28,9 @@ pub struct UsageQuery {
     since: Option<String>,
     #[serde(default)]
     until: Option<String>,
+    /// Time zone of days.
+    #[serde(default)]
+    zone: Option<String>,
 }
 
 pub async fn usages(
@@ -43,13 +48,24 @@ pub async fn usages(
             .hint("give a `since` that is earlier than `until`")
             .into());
     }
+    let zone = which.zone.as_deref().map(calendar::time_zone);
+    let zone = zone.transpose()?.unwrap_or(TimeZone::UTC);
+    // Future time has no usage.
+    let end = until.min(now());
+    let periods = match by.contains(&GroupBy::Day) {
+        true => calendar::days(since, end, &zone)?,
+        false => vec![Period {
+            day: None,
+            from: since.as_microsecond(),
+            to: end.as_microsecond(),
+        }],
+    };
+    let gpus = api.mailbox.query(|queries| Ok(queries.managed_gpu_uuids()));
+    let mut report = UsageReport::new(by, periods, gpus.await?);
     let uid = (caller.role < Role::Operator).then_some(caller.account.uid);
     let database = api.home.database();
     let read = tokio::task::spawn_blocking(move || {
-        let mut report = UsageReport::new(by, (since, until));
-        // Future time has no usage.
-        let window = (since, until.min(now()));
-        journal::usage_between(&database, window, uid, |span| report.add_span(span))?;
+        journal::usage_between(&database, (since, end), uid, |span| report.add_span(span))?;
         Ok::<_, journal::StoreError>(report.items())
     });
     let items = read.await.map_err(|error| internal(&error))?;

@@ -3,6 +3,7 @@
 //! The jobs of an array are stored one after the other in one transaction, so they have numbers in a row and the array
 //! has the first of them. A journal that was lost may have given some of these numbers to other jobs, so each is read.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use divvy_core::JobId;
@@ -32,6 +33,23 @@ fn numbers(array: JobId) -> Option<(i64, i64)> {
     let first = i64::try_from(array.0).ok()?;
     let most = i64::try_from(MOST_TASKS).ok()?;
     Some((first, first.checked_add(most)?))
+}
+
+/// Numbers of the jobs of an array that are kept; through a connection of its own.
+///
+/// # Errors
+/// When the database cannot be read.
+pub fn ids_of_array(database: &Path, array: JobId) -> Result<BTreeSet<JobId>, StoreError> {
+    let Some((first, below)) = numbers(array) else {
+        return Ok(BTreeSet::new());
+    };
+    let read = || -> rusqlite::Result<BTreeSet<JobId>> {
+        let db = events::reader(database)?;
+        let mut query = db.prepare(&format!("SELECT id FROM job WHERE {OF_ARRAY}"))?;
+        let ids = query.query_map([first, below], |row| Ok(JobId(row.get(0)?)))?;
+        ids.collect()
+    };
+    read().map_err(sql("list the jobs of an array"))
 }
 
 impl Store {

@@ -163,6 +163,7 @@ impl Store {
     pub fn save_allocations(&self, job: &Job) -> Result<(), StoreError> {
         let hold = || -> rusqlite::Result<()> {
             let at = now();
+            self.name_totals(job)?;
             self.count_up_to(job.id, at)?;
             self.db
                 .prepare_cached("DELETE FROM holding WHERE job = ?1")?

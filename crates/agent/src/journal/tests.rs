@@ -281,7 +281,7 @@ fn what_was_not_committed_is_gone_and_what_was_is_there() {
     let restarted = Store::open(&after.join("state.db")).unwrap();
     assert_eq!(restarted.living().unwrap().len(), 1);
     assert_eq!(
-        events::events_after(&after.join("state.db"), 0, 10)
+        events::events_after(&after.join("state.db"), 0, 10, None)
             .unwrap()
             .len(),
         1
@@ -399,7 +399,7 @@ fn figures_beyond_the_databases_integers_stop_nothing() {
     for id in [most, most + 1, u64::MAX] {
         assert_eq!(store.job(JobId(id)).unwrap(), None);
     }
-    assert!(events_after(&path, u64::MAX, 1).unwrap().is_empty());
+    assert!(events_after(&path, u64::MAX, 1, None).unwrap().is_empty());
 }
 
 #[test]
@@ -884,7 +884,7 @@ fn events_and_usage_go_in_steps_and_what_went_is_known() {
         store.forget_events(step).unwrap();
     }
     let left = |after| -> Vec<u64> {
-        let events = events_after(&path, after, 100).unwrap();
+        let events = events_after(&path, after, 100, None).unwrap();
         events.iter().map(|event| event.seq).collect()
     };
     assert_eq!(left(0), [8, 9, 10]);

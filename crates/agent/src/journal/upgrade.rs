@@ -133,7 +133,7 @@ fn stored_events_get_the_new_names_of_their_kinds() {
     let path = dir.path().join("state.db");
     of_version(&path, 17);
     let store = Store::open(&path).unwrap();
-    let events = events_after(&path, 0, 100).unwrap();
+    let events = events_after(&path, 0, 100, None).unwrap();
     let kinds: Vec<&str> = events.iter().map(|event| event.kind.as_str()).collect();
     let new = [
         "uncounted_calls",

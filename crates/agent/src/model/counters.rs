@@ -37,8 +37,6 @@ pub struct Counters {
     pub finalized: u64,
     pub plans: DurationSum,
     pub commits: DurationSum,
-    /// By project; of those without one under the empty name.
-    pub projects: BTreeMap<String, GpuTime>,
 }
 
 impl Counters {
@@ -76,24 +74,6 @@ impl WaitHistogram {
             *count += u64::from(waited <= Duration::from_secs(bound));
         }
         self.all.add(waited);
-    }
-}
-
-/// GPU-nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GpuTime {
-    pub allocated: u64,
-    pub used: u64,
-    pub idle: u64,
-    pub loaned: u64,
-}
-
-impl GpuTime {
-    pub fn add(&mut self, more: Self) {
-        self.allocated = self.allocated.saturating_add(more.allocated);
-        self.used = self.used.saturating_add(more.used);
-        self.idle = self.idle.saturating_add(more.idle);
-        self.loaned = self.loaned.saturating_add(more.loaned);
     }
 }
 

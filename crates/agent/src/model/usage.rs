@@ -4,16 +4,17 @@
 //! allocated = used within its share + idle + unknown          used = within + loaned
 //! ```
 //! Time of a GPU is counted in GPU-nanoseconds (thousandths of a GPU times microseconds), and memory in
-//! byte-microseconds: no rounding before the sums are shown.
+//! byte-microseconds: no rounding before the sums are shown. Days are rounded so that they add up to their period.
 
+pub mod calendar;
 pub mod meter;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use divvy_api::v1::{self, Error};
 use divvy_core::JobId;
-use jiff::Timestamp;
 
+use self::calendar::Period;
 use crate::model::validate::usage;
 
 /// What was measured of one holding.
@@ -38,6 +39,62 @@ impl Metered {
         self.loaned = self.loaned.saturating_add(more.loaned);
     }
 }
+
+/// GPU time in GPU-microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GpuTime {
+    pub allocated: u64,
+    pub used: u64,
+    pub idle: u64,
+    pub loaned: u64,
+}
+
+impl GpuTime {
+    pub fn add(&mut self, more: Self) {
+        self.allocated = self.allocated.saturating_add(more.allocated);
+        self.used = self.used.saturating_add(more.used);
+        self.idle = self.idle.saturating_add(more.idle);
+        self.loaned = self.loaned.saturating_add(more.loaned);
+    }
+
+    /// Raises each figure to that of `other` if it is below.
+    pub fn raise_to(&mut self, other: Self) {
+        self.allocated = self.allocated.max(other.allocated);
+        self.used = self.used.max(other.used);
+        self.idle = self.idle.max(other.idle);
+        self.loaned = self.loaned.max(other.loaned);
+    }
+}
+
+/// GPU time of all jobs ever, by name. Jobs without a project count under the empty name, and names beyond
+/// [`MAX_NAMES`] under [`OTHER`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuTimeTotals {
+    pub users: BTreeMap<String, GpuTime>,
+    pub projects: BTreeMap<String, GpuTime>,
+}
+
+impl GpuTimeTotals {
+    /// Adds what totals had before and have no more, so that no counter falls while a daemon runs.
+    pub fn raise_to(&mut self, before: &Self) {
+        let both = [
+            (&mut self.users, &before.users),
+            (&mut self.projects, &before.projects),
+        ];
+        for (now, before) in both {
+            for (name, time) in before {
+                now.entry(name.clone()).or_default().raise_to(*time);
+            }
+        }
+    }
+}
+
+/// Users, and projects, with totals of their own: more series are of no use in a dashboard. Without configured projects,
+/// a user may submit with any project name.
+pub const MAX_NAMES: u32 = 256;
+
+/// The name of all others.
+pub const OTHER: &str = "other";
 
 /// One amount of one GPU over one stretch of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +126,7 @@ pub struct SpanOwner {
 /// What rows are put together by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GroupBy {
+    Day,
     User,
     Project,
     Queue,
@@ -77,7 +135,8 @@ pub enum GroupBy {
 }
 
 impl GroupBy {
-    const ALL: [(&'static str, Self); 5] = [
+    const ALL: [(&'static str, Self); 6] = [
+        ("day", Self::Day),
         ("user", Self::User),
         ("project", Self::Project),
         ("queue", Self::Queue),
@@ -125,36 +184,97 @@ struct Sum {
     jobs: HashSet<JobId>,
     /// GPU-nanoseconds.
     allocated: u128,
-    used: u128,
+    /// Used within the shares.
+    within: u128,
     loaned: u128,
-    idle: u128,
+    /// Measured time of the shares, used or not.
+    measured: u128,
     suspended: u128,
     /// Byte-microseconds.
     memory: u128,
 }
 
-/// Sums over a window of time.
+impl Sum {
+    fn add(&mut self, more: &Self) {
+        self.allocated += more.allocated;
+        self.within += more.within;
+        self.loaned += more.loaned;
+        self.measured += more.measured;
+        self.suspended += more.suspended;
+        self.memory += more.memory;
+    }
+}
+
+/// Sums over a window of time, or over each of its days.
 #[derive(Debug)]
 pub struct UsageReport {
     by: Vec<GroupBy>,
-    since: i64,
-    until: i64,
-    sums: BTreeMap<Key, Sum>,
+    /// In order and without gaps: the whole window, or its days.
+    periods: Vec<Period>,
+    /// UUIDs of the GPUs whose time counts as that of the machine.
+    gpus: BTreeSet<String>,
+    /// By owner, then by position in `periods`.
+    sums: BTreeMap<Key, BTreeMap<usize, Sum>>,
 }
 
-/// `part` of `whole` of a figure.
-fn part_of(figure: u64, part: u64, whole: u64) -> u128 {
-    (u128::from(figure) * u128::from(part))
+/// `figure` times `part` of `whole`, rounded down.
+fn part_of(figure: u128, part: u64, whole: u64) -> u128 {
+    (figure * u128::from(part))
         .checked_div(u128::from(whole))
         .unwrap_or(0)
 }
 
+/// Amounts of a whole span.
+struct SpanAmounts {
+    /// Microseconds.
+    length: u64,
+    within: u128,
+    loaned: u128,
+    measured: u128,
+}
+
+impl SpanAmounts {
+    /// `None` for a span without length.
+    fn of(span: &Span) -> Option<Self> {
+        let length = u64::try_from(span.ended.checked_sub(span.began)?).ok()?;
+        // No measurement lasts longer than its job, or uses more than a whole GPU.
+        let micros = span.metered.micros.min(length);
+        let used = span.metered.used.min(micros.saturating_mul(1000));
+        let loaned = span.metered.loaned.min(used);
+        let measured = u128::from(span.share) * u128::from(micros);
+        let within = u128::from(used - loaned).min(measured);
+        (length > 0).then_some(Self {
+            length,
+            within,
+            loaned: u128::from(used) - within,
+            measured,
+        })
+    }
+}
+
+impl Span {
+    /// The GPU time of the whole span.
+    pub fn gpu_time(&self) -> GpuTime {
+        let Some(whole) = SpanAmounts::of(self) else {
+            return GpuTime::default();
+        };
+        let micros = |gpu_ns: u128| shown(gpu_ns, 1000);
+        GpuTime {
+            allocated: micros(u128::from(self.share) * u128::from(whole.length)),
+            used: micros(whole.within + whole.loaned),
+            idle: micros(whole.measured - whole.within),
+            loaned: micros(whole.loaned),
+        }
+    }
+}
+
 impl UsageReport {
-    pub fn new(by: Vec<GroupBy>, (since, until): (Timestamp, Timestamp)) -> Self {
+    /// `gpus`: UUIDs of the GPUs that the daemon manages now.
+    pub fn new(by: Vec<GroupBy>, periods: Vec<Period>, gpus: BTreeSet<String>) -> Self {
         Self {
             by,
-            since: since.as_microsecond(),
-            until: until.as_microsecond(),
+            periods,
+            gpus,
             sums: BTreeMap::new(),
         }
     }
@@ -162,44 +282,84 @@ impl UsageReport {
     /// Counts what of a row lies within the window. What was held is counted to the microsecond; what was measured is
     /// taken to have been even over the row, which is an hour at most while a daemon runs.
     pub fn add_span(&mut self, span: Span) {
-        let from = span.began.max(self.since);
-        let (Ok(part), Ok(whole)) = (
-            u64::try_from(span.ended.min(self.until) - from),
-            u64::try_from(span.ended - span.began),
-        ) else {
+        let Some(whole) = SpanAmounts::of(&span) else {
             return;
         };
-        if part == 0 || whole == 0 {
+        let first = self.periods.partition_point(|one| one.to <= span.began);
+        let periods = self.periods.iter().enumerate().skip(first);
+        let mut found = BTreeMap::new();
+        for (place, period) in periods.take_while(|(_, one)| one.from < span.ended) {
+            let at = |time: i64| u64::try_from(time - span.began).unwrap_or(0);
+            let from = at(period.from);
+            let to = at(period.to).min(whole.length);
+            // As differences of rounded figures, parts add up to the whole.
+            let part =
+                |figure| part_of(figure, to, whole.length) - part_of(figure, from, whole.length);
+            let micros = u128::from(to - from);
+            let allocated = u128::from(span.share) * micros;
+            let sum = Sum {
+                jobs: HashSet::from([span.owner.job]),
+                allocated,
+                within: part(whole.within),
+                loaned: part(whole.loaned),
+                measured: part(whole.measured),
+                suspended: if span.suspended { allocated } else { 0 },
+                memory: u128::from(span.memory) * micros,
+            };
+            found.insert(place, sum);
+        }
+        if found.is_empty() {
             return;
         }
-        let share = u128::from(span.share);
-        let allocated = share * u128::from(part);
-        // No measurement lasts longer than its job, or uses more than a whole GPU.
-        let micros = span.metered.micros.min(whole);
-        let used = span.metered.used.min(micros.saturating_mul(1000));
-        let loaned = span.metered.loaned.min(used);
-        let measured = share * part_of(micros, part, whole);
-        let used = part_of(used, part, whole);
-        let loaned = part_of(loaned, part, whole).min(used);
-        // Rounding must not make more of it than was held.
-        let within = (used - loaned).min(measured);
-        let sum = self.sums.entry(key(&self.by, &span)).or_default();
-        sum.jobs.insert(span.owner.job);
-        sum.allocated += allocated;
-        sum.used += used;
-        sum.loaned += used - within;
-        sum.idle += measured - within;
-        sum.memory += u128::from(span.memory) * u128::from(part);
-        if span.suspended {
-            sum.suspended += allocated;
+        let sums = self.sums.entry(key(&self.by, &span)).or_default();
+        for (place, part) in found {
+            let sum = sums.entry(place).or_default();
+            sum.add(&part);
+            sum.jobs.insert(span.owner.job);
+        }
+        if !self.gpus.contains(&span.gpu_uuid) {
+            self.gpus.insert(span.gpu_uuid);
         }
     }
 
-    /// A row for each of what was asked by, in their order.
-    pub fn items(self) -> Vec<v1::Usage> {
-        self.sums
-            .into_iter()
-            .map(|(key, sum)| item(key, &sum))
+    /// A row for each of what was asked by, in their order. By day alone, days without usage have rows too.
+    pub fn items(mut self) -> Vec<v1::Usage> {
+        if self.by == [GroupBy::Day] {
+            let days = self.sums.entry(Key::default()).or_default();
+            for place in 0..self.periods.len() {
+                days.entry(place).or_default();
+            }
+        }
+        let capacities = self.capacities();
+        let mut rows = Vec::new();
+        for (key, sums) in self.sums {
+            let figures = Figures::of(&sums);
+            for ((place, sum), figures) in sums.into_iter().zip(figures) {
+                let mut item = figures.item(&key, &sum);
+                let period = self.periods.get(place);
+                item.day = period
+                    .and_then(|period| period.day)
+                    .map(|day| day.to_string());
+                item.capacity_gpu_ms = capacities.get(place).copied().unwrap_or_default();
+                rows.push((place, item));
+            }
+        }
+        // Stable: within a day, the order of the keys.
+        rows.sort_by_key(|(place, _)| *place);
+        rows.into_iter().map(|(_, item)| item).collect()
+    }
+
+    /// GPU time of the machine in each period, in GPU-milliseconds; days add up to the window.
+    fn capacities(&self) -> Vec<u64> {
+        let start = self.periods.first().map_or(0, |first| first.from);
+        let gpus = u64::try_from(self.gpus.len()).unwrap_or(u64::MAX);
+        let until = |time: i64| {
+            let micros = u64::try_from(time.saturating_sub(start)).unwrap_or(0);
+            micros.saturating_mul(gpus) / 1000
+        };
+        let periods = self.periods.iter();
+        periods
+            .map(|period| until(period.to).saturating_sub(until(period.from)))
             .collect()
     }
 }
@@ -216,34 +376,120 @@ fn key(by: &[GroupBy], span: &Span) -> Key {
     }
 }
 
-fn item(key: Key, sum: &Sum) -> v1::Usage {
-    let shown = |figure: u128, unit: u128| u64::try_from(figure / unit).unwrap_or(u64::MAX);
-    let ms = |gpu_ns: u128| shown(gpu_ns, 1_000_000);
-    let (allocated, used, idle) = (ms(sum.allocated), ms(sum.used), ms(sum.idle));
-    // By the part that is no loan: each rounded down, the figures add up to no more than what was allocated.
-    let within = ms(sum.used.saturating_sub(sum.loaned));
-    let (gpu_index, gpu_uuid) = key.gpu.unzip();
-    let (job, name) = key.job.unzip();
-    v1::Usage {
-        day: None,
-        capacity_gpu_ms: 0,
-        user: key.user,
-        project: key.project,
-        queue: key.queue,
-        gpu_index,
-        gpu_uuid,
-        job: job.map(|job| job.to_string()),
-        name,
-        jobs: u64::try_from(sum.jobs.len()).unwrap_or(u64::MAX),
-        allocated_gpu_ms: allocated,
-        used_gpu_ms: used,
-        loaned_gpu_ms: used - within,
-        idle_gpu_ms: idle,
-        // What is left, so that the figures that are shown add up.
-        unknown_gpu_ms: allocated.saturating_sub(within).saturating_sub(idle),
-        suspended_gpu_ms: ms(sum.suspended),
-        memory_mib_s: shown(sum.memory, (1 << 20) * 1_000_000),
+fn shown(figure: u128, unit: u128) -> u64 {
+    u64::try_from(figure / unit).unwrap_or(u64::MAX)
+}
+
+/// GPU-nanoseconds in milliseconds.
+fn ms(gpu_ns: u128) -> u64 {
+    shown(gpu_ns, 1_000_000)
+}
+
+/// The shown figures of one row: GPU time in milliseconds.
+#[derive(Clone, Copy, Debug)]
+struct Figures {
+    allocated: u64,
+    within: u64,
+    loaned: u64,
+    idle: u64,
+    suspended: u64,
+    memory_mib_s: u64,
+}
+
+impl Figures {
+    /// The figures of each of these sums, in their order. In each, the parts add up to what was allocated; all of them
+    /// together are the figures of the whole.
+    fn of(sums: &BTreeMap<usize, Sum>) -> Vec<Self> {
+        let mut so_far = Sum::default();
+        let until: Vec<Self> = sums
+            .values()
+            .map(|sum| {
+                so_far.add(sum);
+                Self::rounded(&so_far)
+            })
+            .collect();
+        let total = |of: fn(&Self) -> u64| until.iter().map(of).collect::<Vec<u64>>();
+        let allocated = total(|until| until.allocated);
+        let within = fit(&total(|until| until.within), &allocated);
+        let rest: Vec<u64> = (allocated.iter().zip(&within))
+            .map(|(all, part)| all - part)
+            .collect();
+        let idle = fit(&total(|until| until.idle), &rest);
+        let suspended = fit(&total(|until| until.suspended), &allocated);
+        let mut loaned = total(|until| until.loaned);
+        if let (Some(last), Some(within)) = (loaned.last_mut(), within.last()) {
+            // So that all the used time together is rounded down once.
+            *last = ms(so_far.within + so_far.loaned) - within;
+        }
+        let memory = total(|until| until.memory_mib_s);
+        (0..until.len())
+            .map(|place| {
+                let step = |totals: &[u64]| {
+                    let before = place.checked_sub(1).and_then(|before| totals.get(before));
+                    totals[place] - before.copied().unwrap_or(0)
+                };
+                Self {
+                    allocated: step(&allocated),
+                    within: step(&within),
+                    loaned: step(&loaned),
+                    idle: step(&idle),
+                    suspended: step(&suspended),
+                    memory_mib_s: step(&memory),
+                }
+            })
+            .collect()
     }
+
+    /// Each figure rounded down.
+    fn rounded(sum: &Sum) -> Self {
+        Self {
+            allocated: ms(sum.allocated),
+            within: ms(sum.within),
+            loaned: ms(sum.loaned),
+            idle: ms(sum.measured.saturating_sub(sum.within)),
+            suspended: ms(sum.suspended),
+            memory_mib_s: shown(sum.memory, (1 << 20) * 1_000_000),
+        }
+    }
+
+    fn item(self, key: &Key, sum: &Sum) -> v1::Usage {
+        let (gpu_index, gpu_uuid) = key.gpu.clone().unzip();
+        let (job, name) = key.job.clone().unzip();
+        v1::Usage {
+            day: None,
+            user: key.user.clone(),
+            project: key.project.clone(),
+            queue: key.queue.clone(),
+            gpu_index,
+            gpu_uuid,
+            job: job.map(|job| job.to_string()),
+            name,
+            jobs: u64::try_from(sum.jobs.len()).unwrap_or(u64::MAX),
+            allocated_gpu_ms: self.allocated,
+            used_gpu_ms: self.within.saturating_add(self.loaned),
+            loaned_gpu_ms: self.loaned,
+            idle_gpu_ms: self.idle,
+            // What is left, so that the figures that are shown add up.
+            unknown_gpu_ms: self.allocated - self.within - self.idle,
+            suspended_gpu_ms: self.suspended,
+            memory_mib_s: self.memory_mib_s,
+            capacity_gpu_ms: 0,
+        }
+    }
+}
+
+/// Running totals of a part, changed by a millisecond here and there so that no step is larger than the step of the
+/// whole, and the last total stays. Both never fall, and no total of the part exceeds that of the whole.
+fn fit(part: &[u64], whole: &[u64]) -> Vec<u64> {
+    let mut fitted: Vec<u64> = part.to_vec();
+    for place in (1..part.len()).rev() {
+        let step = whole[place] - whole[place - 1];
+        let next = fitted[place];
+        fitted[place - 1] = part[place - 1]
+            .min(whole[place - 1])
+            .clamp(next.saturating_sub(step), next);
+    }
+    fitted
 }
 
 #[cfg(test)]
@@ -255,9 +501,22 @@ mod tests {
         seconds * 1_000_000
     }
 
-    fn window(since: i64, until: i64) -> (Timestamp, Timestamp) {
-        let time = |seconds| Timestamp::from_second(seconds).unwrap();
-        (time(since), time(until))
+    /// A report by these words over one window of seconds, on a machine with one GPU.
+    fn report(by: &str, since: i64, until: i64) -> UsageReport {
+        let window = Period {
+            day: None,
+            from: at(since),
+            to: at(until),
+        };
+        over(by, vec![window])
+    }
+
+    fn over(by: &str, periods: Vec<Period>) -> UsageReport {
+        UsageReport::new(
+            GroupBy::parse(by).unwrap(),
+            periods,
+            ["GPU-1".to_owned()].into(),
+        )
     }
 
     fn span(job: u64, user: &str, share: u16, (began, ended): (i64, i64)) -> Span {
@@ -282,7 +541,7 @@ mod tests {
 
     #[test]
     fn what_is_held_counts_by_share_and_time_and_only_within_the_window() {
-        let mut report = UsageReport::new(GroupBy::parse("user,job").unwrap(), window(100, 200));
+        let mut report = report("user,job", 100, 200);
         report.add_span(span(1, "ana", 250, (90, 110)));
         report.add_span(span(1, "ana", 500, (110, 120)));
         report.add_span(span(2, "ana", 1000, (150, 300)));
@@ -298,6 +557,7 @@ mod tests {
         assert_eq!(items[0].unknown_gpu_ms, 7500, "nothing was measured");
         assert_eq!(items[0].user.as_deref(), Some("ana"));
         assert_eq!(items[0].project, None);
+        assert_eq!((items[0].capacity_gpu_ms, &items[0].day), (100_000, &None));
     }
 
     #[test]
@@ -310,7 +570,7 @@ mod tests {
             loaned: 22_500_000_000,
         };
         held.suspended = true;
-        let mut report = UsageReport::new(Vec::new(), window(0, 50));
+        let mut report = report("", 0, 50);
         report.add_span(held);
         let [item] = &report.items()[..] else {
             panic!("one row")
@@ -332,7 +592,7 @@ mod tests {
             used: 2_100_000,
             loaned: 800_000,
         };
-        let mut report = UsageReport::new(Vec::new(), window(0, 101));
+        let mut report = report("", 0, 101);
         report.add_span(held);
         let [item] = &report.items()[..] else {
             panic!("one row")
@@ -355,7 +615,118 @@ mod tests {
         assert!(error.message.contains("\"users\"") && error.hint.is_some());
     }
 
+    fn day(from: i64, to: i64) -> Period {
+        Period {
+            day: jiff::civil::date(2026, 11, 1)
+                .checked_add(jiff::Span::new().days(from))
+                .ok(),
+            from: at(from),
+            to: at(to),
+        }
+    }
+
+    #[test]
+    fn a_row_of_a_day_has_what_lies_in_it_and_days_without_usage_have_rows() {
+        let days = || vec![day(0, 10), day(10, 20), day(20, 25)];
+        let mut report = over("day", days());
+        report.add_span(span(1, "ana", 500, (5, 12)));
+        report.add_span(span(2, "kim", 1000, (12, 14)));
+        let shown = |items: &[v1::Usage]| {
+            let of = |item: &v1::Usage| {
+                let day = item.day.clone().unwrap();
+                (day, item.allocated_gpu_ms, item.jobs, item.capacity_gpu_ms)
+            };
+            items.iter().map(of).collect::<Vec<_>>()
+        };
+        let expected = [
+            ("2026-11-01", 2500, 1, 10_000),
+            ("2026-11-11", 3000, 2, 10_000),
+            ("2026-11-21", 0, 0, 5000),
+        ];
+        let expected = expected.map(|(day, held, jobs, all)| (day.to_owned(), held, jobs, all));
+        assert_eq!(shown(&report.items()), expected);
+
+        let mut report = over("user,day", days());
+        report.add_span(span(2, "kim", 1000, (12, 14)));
+        report.add_span(span(1, "ana", 500, (5, 12)));
+        let items = report.items();
+        let order: Vec<_> = items
+            .iter()
+            .map(|item| (item.day.as_deref().unwrap(), item.user.as_deref().unwrap()))
+            .collect();
+        let expected = [
+            ("2026-11-01", "ana"),
+            ("2026-11-11", "ana"),
+            ("2026-11-11", "kim"),
+        ];
+        assert_eq!(order, expected);
+    }
+
+    #[test]
+    fn a_gpu_that_was_used_and_is_gone_counts_as_one_of_the_machine() {
+        let mut report = report("", 0, 100);
+        let mut other = span(1, "ana", 1000, (0, 100));
+        other.gpu_uuid = "GPU-2".into();
+        report.add_span(other);
+        report.add_span(span(2, "ana", 1000, (0, 100)));
+        let items = report.items();
+        assert_eq!(items[0].allocated_gpu_ms, 200_000);
+        assert_eq!(items[0].capacity_gpu_ms, 200_000);
+    }
+
     proptest! {
+        /// For any spans, any days and any window over them.
+        #[test]
+        fn days_add_up_to_the_report_without_days_to_the_millisecond(
+            spans in proptest::collection::vec(
+                (1_u16..=1000, 0_i64..40_000_000, 1_i64..40_000_000, any::<u64>(), any::<u64>(), any::<u64>(), 0_u64..4),
+                1..8,
+            ),
+            mut cuts in proptest::collection::vec(1_i64..80_000_000, 1..8),
+        ) {
+            cuts.sort_unstable();
+            cuts.dedup();
+            let (from, to) = (cuts[0], *cuts.last().unwrap());
+            prop_assume!(from < to);
+            let days: Vec<Period> = cuts.windows(2).map(|cut| Period { from: cut[0], to: cut[1], ..day(0, 1) }).collect();
+            let fill = |report: &mut UsageReport| {
+                for (share, began, length, micros, used, loaned, job) in spans.clone() {
+                    let mut one = span(job, if job % 2 == 0 { "ana" } else { "kim" }, share, (0, 0));
+                    // Also figures that fit a span.
+                    let bound = |figure: u64, most: i64| figure % (most.unsigned_abs() + 1);
+                    (one.began, one.ended, one.suspended) = (began, began + length, job == 3);
+                    one.metered = match job {
+                        0 => Metered { micros, used, loaned },
+                        _ => Metered { micros: bound(micros, length), used: bound(used, length * 1000), loaned },
+                    };
+                    report.add_span(one);
+                }
+            };
+            let mut whole = over("user", vec![Period { day: None, from, to }]);
+            let mut split = over("day,user", days);
+            fill(&mut whole);
+            fill(&mut split);
+            let (whole, split) = (whole.items(), split.items());
+            for item in whole.iter().chain(&split) {
+                prop_assert_eq!(
+                    item.allocated_gpu_ms,
+                    item.used_gpu_ms - item.loaned_gpu_ms + item.idle_gpu_ms + item.unknown_gpu_ms
+                );
+                prop_assert!(item.suspended_gpu_ms <= item.allocated_gpu_ms);
+            }
+            let figures: [fn(&v1::Usage) -> u64; 7] = [
+                |item| item.allocated_gpu_ms, |item| item.used_gpu_ms, |item| item.loaned_gpu_ms,
+                |item| item.idle_gpu_ms, |item| item.unknown_gpu_ms, |item| item.suspended_gpu_ms,
+                |item| item.memory_mib_s,
+            ];
+            for row in &whole {
+                for (place, figure) in figures.into_iter().enumerate() {
+                    let days = split.iter().filter(|item| item.user == row.user);
+                    prop_assert_eq!(days.map(figure).sum::<u64>(), figure(row), "figure {}", place);
+                }
+            }
+        }
+
         /// For every measurement, and every division of time into windows.
         #[test]
         fn the_figures_add_up_and_windows_lose_nothing(
@@ -366,7 +737,7 @@ mod tests {
             held.metered = Metered { micros, used, loaned };
             let cut = cut.min(length);
             let of = |since, until| {
-                let mut report = UsageReport::new(Vec::new(), window(since, until));
+                let mut report = report("", since, until);
                 report.add_span(held.clone());
                 report.items().pop()
             };

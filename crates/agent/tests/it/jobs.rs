@@ -526,7 +526,10 @@ async fn a_job_on_behalf_of_a_user_is_shown_under_that_user_and_found_by_its_tas
     assert_eq!(why.note.as_deref(), Some("as said"));
     let now = jiff::Timestamp::now();
     let day = jiff::SignedDuration::from_hours(24);
-    let used = client.usage("user", now - day, now + day).await.unwrap();
+    let used = client
+        .usage("user", now - day, now + day, None)
+        .await
+        .unwrap();
     assert_eq!(used[0].user.as_deref(), Some("Bob Example"));
     let (_, metrics) = call(&home.socket(), "GET", "/metrics", "");
     assert!(metrics.contains("user=\"Bob Example\""), "{metrics}");

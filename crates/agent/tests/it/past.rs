@@ -8,13 +8,13 @@ use std::path::Path;
 use divvy_api::client::Client;
 use divvy_api::v1::{After, EndReason, ErrorCode, Idle, IdleAction, Job, JobState, Submit, Usage};
 use divvy_testkit::{Home, ended, in_state, quarter, refused, until, until_async};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 const SIM: [&str; 2] = ["--sim", "l4-24gb:1"];
 
 async fn usage(client: &Client, by: &str) -> Vec<Usage> {
     let (since, until) = (Timestamp::UNIX_EPOCH, Timestamp::now());
-    client.usage(by, since, until).await.unwrap()
+    client.usage(by, since, until, None).await.unwrap()
 }
 
 fn ms(from: Timestamp, to: Timestamp) -> u64 {
@@ -88,16 +88,56 @@ async fn what_a_job_held_is_counted_to_its_end_also_while_no_daemon_was_there() 
     let client = home.connect();
     assert_eq!(
         client
-            .usage("", Timestamp::UNIX_EPOCH, job.submitted_at)
+            .usage("", Timestamp::UNIX_EPOCH, job.submitted_at, None)
             .await
             .unwrap(),
         []
     );
     for (by, since, until) in [("users", 0, 1), ("user", 1, 1), ("user", 2, 1)] {
         let time = |second| Timestamp::from_second(second).unwrap();
-        let error = refused(client.usage(by, time(since), time(until)).await);
+        let error = refused(client.usage(by, time(since), time(until), None).await);
         assert_eq!(error.code, ErrorCode::Usage);
     }
+
+    // A day of twelve hours ago begins at most 24 hours before; it counts from the call's `since` on.
+    let (since, until) = (down - SignedDuration::from_hours(12), Timestamp::now());
+    let day = |time: Timestamp, zone: &str| time.in_tz(zone).unwrap().date().to_string();
+    for zone in ["Pacific/Apia", "Europe/Berlin", "UTC"] {
+        let days = client.usage("day", since, until, Some(zone)).await.unwrap();
+        let found: Vec<_> = days.iter().map(|row| row.day.clone().unwrap()).collect();
+        let mut expected = vec![day(since, zone), day(until, zone)];
+        expected.dedup();
+        assert_eq!(found, expected, "{zone}");
+        let sum = |of: fn(&Usage) -> u64| days.iter().map(of).sum::<u64>();
+        assert_eq!(sum(|day| day.allocated_gpu_ms), row.allocated_gpu_ms);
+        // One GPU, and twelve hours until now.
+        let capacity = ms(since, until);
+        assert!(
+            sum(|day| day.capacity_gpu_ms).abs_diff(capacity) <= 1,
+            "{days:?}"
+        );
+    }
+    let error = refused(
+        client
+            .usage("day", since, until, Some("Europe/Atlantis"))
+            .await,
+    );
+    assert_eq!(error.code, ErrorCode::Usage);
+    assert!(
+        error.message.contains("Europe/Atlantis"),
+        "{}",
+        error.message
+    );
+    let error = refused(
+        client
+            .usage("day", Timestamp::UNIX_EPOCH, until, None)
+            .await,
+    );
+    assert!(
+        error.message.contains("more than 402 days"),
+        "{}",
+        error.message
+    );
 }
 
 #[tokio::test]

@@ -36,7 +36,8 @@ pub struct Usage {
     pub suspended_gpu_ms: u64,
     /// Allocated memory, in MiB times seconds.
     pub memory_mib_s: u64,
-    /// GPU time of the whole machine in the row's period: its day, or the period of the call.
+    /// GPU time of the whole machine in the row's period: its day, or the period of the call, each up to now. It counts
+    /// the GPUs that the daemon manages now, and GPUs that jobs held in the period of the call.
     #[serde(default)]
     pub capacity_gpu_ms: u64,
 }

@@ -1,4 +1,4 @@
-//! Arguments of `usage`: GPU hours by user, project, queue, GPU or job.
+//! Arguments of `usage`: GPU hours by day, user, project, queue, GPU or job.
 
 use clap::Args;
 
@@ -7,7 +7,7 @@ use super::{Read, help};
 #[derive(Debug, Args)]
 #[command(after_help = help::USAGE)]
 pub struct Usage {
-    /// One row per user, project, queue, gpu or job, or a list of them; none: one row in total
+    /// One row per day, user, project, queue, gpu or job, or a list of them; none: one row in total
     #[arg(long, value_name = "LIST", default_value = "user,project")]
     pub by: String,
     /// Begin: a time before the end (30d, 12h), a day (2026-11-01) or a time in RFC 3339
@@ -16,6 +16,9 @@ pub struct Usage {
     /// End: a day, a time in RFC 3339, or a time before now (12h) [default: now]
     #[arg(long, value_name = "WHEN")]
     pub until: Option<String>,
+    /// Draw days with ASCII characters [default: if the locale is not UTF-8]
+    #[arg(long)]
+    pub ascii: bool,
     #[command(flatten)]
     pub read: Read,
 }

@@ -9,8 +9,8 @@ use jiff::{Span, SpanRelativeTo, Timestamp};
 use super::{Outcome, client};
 use crate::args::{Format, Usage};
 use crate::error_output::{Result, usage};
-use crate::output::{print, say, view};
-use crate::render;
+use crate::output::{is_utf8, print, say, view};
+use crate::render::{self, Marks};
 
 pub async fn usages(args: Usage) -> Outcome {
     let now = Timestamp::now();
@@ -23,20 +23,72 @@ pub async fn usages(args: Usage) -> Outcome {
         "none" => "",
         by => by,
     };
-    let rows = client()?.usage(by, since, until).await?;
     let format = args.read.output;
-    print(render::list(&rows, format, view(), render::usages)?)?;
-    if matches!(format, Format::Table | Format::Wide) {
-        say(&match rows.is_empty() {
-            true => format!(
-                "no job held a GPU from {} until {}",
-                crate::text::time(since, TimeZone::system()),
-                crate::text::time(until, TimeZone::system())
-            ),
-            false => render::usage_total(&rows, since, until, TimeZone::system),
-        });
+    let marks = match args.ascii || !is_utf8() {
+        true => Marks::Ascii,
+        false => Marks::Blocks,
+    };
+    let client = client()?;
+    let is_daily = by.split(',').any(|word| word == "day");
+    let zone = is_daily.then(|| zone_name(&TimeZone::system(), now));
+    let rows = client.usage(by, since, until, zone.as_deref()).await?;
+    if !matches!(format, Format::Table | Format::Wide) {
+        print(render::list(&rows, format, view(), |_, _| String::new())?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let others: Vec<&str> = by.split(',').filter(|word| *word != "day").collect();
+    let (totals, legend) = match is_daily && others.iter().any(|word| !word.is_empty()) {
+        false => {
+            print(render::list(&rows, format, view(), |rows, view| {
+                render::usages(rows, view, marks)
+            })?)?;
+            (rows, None)
+        }
+        // A job may hold a GPU on many days, so days do not say how many jobs there were.
+        true => {
+            let totals = client.usage(&others.join(","), since, until, None).await?;
+            let days = days(since, until.min(now));
+            print(render::list(&totals, format, view(), |totals, view| {
+                render::daily_usages(totals, &rows, &days, view, marks)
+            })?)?;
+            let legend = render::days_legend(&totals, &rows, &days);
+            (totals, legend)
+        }
+    };
+    let is_empty = totals.iter().all(|row| row.jobs == 0);
+    say(&match is_empty {
+        true => format!(
+            "no job held a GPU from {} until {}",
+            crate::text::time(since, TimeZone::system()),
+            crate::text::time(until, TimeZone::system())
+        ),
+        false => render::usage_total(&totals, since, until, TimeZone::system),
+    });
+    if let Some(legend) = legend {
+        say(&legend);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The zone as the daemon reads it: its name, or else its present offset.
+fn zone_name(zone: &TimeZone, now: Timestamp) -> String {
+    match zone.iana_name() {
+        _ if zone.is_unknown() => "UTC".to_owned(),
+        Some(name) => name.to_owned(),
+        None => now.to_zoned(zone.clone()).strftime("%:z").to_string(),
+    }
+}
+
+/// Days of this machine's calendar. The daemon has refused more days than a report may have.
+fn days(since: Timestamp, until: Timestamp) -> Vec<String> {
+    let date = |time: Timestamp| time.to_zoned(TimeZone::system()).date();
+    // The last moment belongs to the period, its end does not.
+    let end = until
+        .checked_sub(Span::new().microseconds(1))
+        .unwrap_or(until);
+    let days = date(since).series(Span::new().days(1));
+    let days = days.take_while(|day| *day <= date(end));
+    days.map(|day| day.to_string()).collect()
 }
 
 /// A moment: so long before `end`, the beginning of a day here, or a time.

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use super::follow::{CreatedContainer, State};
 use super::{AGAIN, ContainerJob, code, launch_failed};
 use crate::container::{engine, terminal};
+use crate::host::log_times::LogTimes;
 use crate::host::log_trim::LogTrimmer;
 use crate::job_dir::RunOutcome;
 use crate::supervisor::{StdioMode, write_stderr};
@@ -91,7 +92,9 @@ impl CreatedContainer<'_> {
                 let _ = pour(words, 0).await;
             }
             None => {
-                let mut bound = self.job.spec.log_most.map(LogTrimmer::new);
+                let times = || LogTimes::new(self.job.dir.log_times());
+                let bound = self.job.spec.log_most.map(LogTrimmer::new);
+                let mut bound = bound.map(|bound| bound.with_times(times()));
                 tokio::select! {
                     () = self.copy_log() => {}
                     () = keep_to(&mut bound) => {}

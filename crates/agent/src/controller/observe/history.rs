@@ -13,7 +13,7 @@ use crate::controller::state::{GpuState, Jobs, State};
 use crate::controller::{active_set, mig};
 use crate::gpu::{Device, Power};
 use crate::history::{Figure, Sample, Values};
-use crate::host::clock::now;
+use crate::host::clock::{Instant, now};
 
 /// How long a value stays while observations come often, and while they are rare, in seconds.
 const LASTS: i64 = 3;
@@ -180,7 +180,7 @@ fn slices_of<'a>(active: &'a ActiveJob, mig: &MigManager, io: &Io) -> Vec<(&'a s
             Some(found) => found.used().get(),
             None => ledger.map_or(0, |usage| query::used(&usage, unseen.get())),
         };
-        let used = active.activity.share_used(gpu);
+        let used = active.activity.recent.last_of(gpu, Instant::now());
         let scheduled = || io.compute_scheduler.usage(job.id)?.used;
         let sum = Sum {
             memory,

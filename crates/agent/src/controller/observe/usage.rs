@@ -6,53 +6,32 @@ use std::time::Duration;
 use divvy_core::JobId;
 
 use crate::controller::active_set;
-use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::runtime::ActiveJob;
 use crate::controller::state::usage::{UsageClock, hour};
 use crate::controller::state::{Jobs, Timers};
 use crate::gpu::sample::{GpuSample, NodeSample};
 use crate::host::clock::{Instant, now};
 use crate::journal::StoreError;
-use crate::model::counters::{Counters, GpuTime};
 use crate::model::usage::meter::{Holder, metered};
 
 /// How often measurements are journaled. A crash may lose that much of what was used, and nothing of what was held.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Projects with counters of their own; a larger number of series is of no use in a dashboard.
-const PROJECTS: usize = 256;
-
-/// Adds to the counters of a job's project.
-fn spend(counted: &mut Counters, active: &ActiveJob, spent: GpuTime) {
-    let named = active.job.spec.project.as_deref().unwrap_or_default();
-    let is_one_too_many =
-        counted.projects.len() >= PROJECTS && !counted.projects.contains_key(named);
-    // Without configured projects, a user may submit with any project name.
-    let project = if is_one_too_many { "other" } else { named };
-    counted
-        .projects
-        .entry(project.to_owned())
-        .or_default()
-        .add(spent);
-}
-
 /// Applies the GPU use of a sample.
 pub(in crate::controller) fn meter(
     jobs: &mut Jobs,
     timers: &mut Timers,
-    fx: &mut Effects,
     io: &Io,
     sample: &NodeSample,
 ) {
-    count_time(jobs, timers, fx, io);
+    count_time(jobs, timers, io);
     for seen in &sample.gpus {
-        meter_gpu(jobs, fx, io, sample, seen);
+        meter_gpu(jobs, io, sample, seen);
     }
 }
 
 /// Counts held time for the metrics; the journal has the exact figures.
-fn count_time(jobs: &mut Jobs, timers: &mut Timers, fx: &mut Effects, io: &Io) {
+fn count_time(jobs: &mut Jobs, timers: &mut Timers, io: &Io) {
     let now = Instant::now();
     let passed = now.saturating_duration_since(timers.usage_clock.counted);
     timers.usage_clock.counted = now;
@@ -72,16 +51,12 @@ fn count_time(jobs: &mut Jobs, timers: &mut Timers, fx: &mut Effects, io: &Io) {
         if shares == 0 {
             continue;
         }
-        let spent = GpuTime {
-            allocated: micros.saturating_mul(shares),
-            ..GpuTime::default()
-        };
-        active.activity.allocated_ns = active.activity.allocated_ns.saturating_add(spent.allocated);
-        spend(&mut fx.counters, active, spent);
+        let held = micros.saturating_mul(shares);
+        active.activity.allocated_ns = active.activity.allocated_ns.saturating_add(held);
     }
 }
 
-fn meter_gpu(jobs: &mut Jobs, fx: &mut Effects, io: &Io, sample: &NodeSample, seen: &GpuSample) {
+fn meter_gpu(jobs: &mut Jobs, io: &Io, sample: &NodeSample, seen: &GpuSample) {
     let Some(worked) = &seen.observed.utilization else {
         return;
     };
@@ -126,16 +101,6 @@ fn meter_gpu(jobs: &mut Jobs, fx: &mut Effects, io: &Io, sample: &NodeSample, se
                 work.mark_active(Instant::now());
             }
             work.measure(*place, metered);
-            let within = metered.used - metered.loaned;
-            let share = holders.iter().find(|holder| holder.job == job);
-            let share = share.map_or(0, |holder| u64::from(holder.share));
-            let spent = GpuTime {
-                allocated: 0,
-                used: metered.used,
-                idle: metered.micros.saturating_mul(share).saturating_sub(within),
-                loaned: metered.loaned,
-            };
-            spend(&mut fx.counters, active, spent);
         }
     }
 }

@@ -12,13 +12,15 @@ use crate::controller::query::job_summary::JobSummary;
 use crate::controller::state::mig::MigCounts;
 use crate::gpu::Power;
 use crate::model::counters::Counters;
+use crate::model::usage::GpuTimeTotals;
 
 /// Everything that a page shows.
 pub struct Page {
     pub node: Node,
     pub gpus: Vec<Gpu>,
+    /// Jobs that have left their queue.
     pub jobs: Vec<JobRow>,
-    /// Jobs that are still to be put into words.
+    /// Those that are still to be put into words.
     pub glances: Vec<JobSummary>,
     pub queues: Vec<Queue>,
     /// Bypasses ever told, in the order of [`BypassKind::ALL`].
@@ -27,6 +29,8 @@ pub struct Page {
     pub migs: MigCounts,
     pub gpu_facts: GpuFacts,
     pub daemon_stats: DaemonStats,
+    /// GPU time of users and projects.
+    pub gpu_time: GpuTimeTotals,
     /// When this was so.
     pub now: Timestamp,
 }
@@ -48,7 +52,6 @@ pub struct GpuFacts {
 pub struct JobRow {
     pub labels: JobLabels,
     pub state: JobState,
-    pub submitted_at: Timestamp,
     pub idle_s: Option<u64>,
     pub compute: String,
     pub compute_time: Option<ComputeTime>,
@@ -78,7 +81,6 @@ impl From<Job> for JobRow {
                 queue: job.queue,
             },
             state: job.state,
-            submitted_at: job.submitted_at,
             idle_s: job.idle_s,
             compute: job.compute,
             compute_time: job.compute_time,
@@ -97,8 +99,12 @@ pub struct DaemonStats {
     pub counted: Counters,
     /// GPU-nanoseconds that living jobs held since this daemon knows them, by id.
     pub held: BTreeMap<String, u64>,
-    /// Jobs that wait, by why.
+    /// Thousandths of each GPU that jobs used in the last seconds, by the driver's figures, by id.
+    pub recent_use: BTreeMap<String, u16>,
+    /// Pending jobs, by reason.
     pub pending: BTreeMap<&'static str, u64>,
+    /// Submission of the oldest pending job, by queue.
+    pub oldest: BTreeMap<String, Timestamp>,
     /// Bytes that the journal's disk has left, where its file system tells.
     pub disk_free: Option<u64>,
     pub disk_is_full: bool,

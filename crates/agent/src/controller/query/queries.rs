@@ -1,5 +1,7 @@
 //! Typed queries: what `http` may read of the controller's state.
 
+use std::collections::BTreeSet;
+
 use divvy_api::v1::{self, Error, MigPlanned, MigWanted};
 use divvy_core::{JobId, Wait};
 
@@ -150,6 +152,13 @@ impl Queries<'_> {
     }
 
     /// The content of the metrics page.
+    /// UUIDs of the GPUs that Divvy manages, with those that do not respond now.
+    pub fn managed_gpu_uuids(&self) -> BTreeSet<String> {
+        let devices = self.state.gpus.devices.iter();
+        let managed = devices.filter(|device| device.is_managed);
+        managed.map(|device| device.gpu.uuid.to_string()).collect()
+    }
+
     pub fn metrics(&self) -> Page {
         query::metrics_page(self.state, self.fx, self.io)
     }

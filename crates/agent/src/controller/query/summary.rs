@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use divvy_api::v1::JobState;
 use divvy_core::JobId;
 
 use crate::controller::io::Io;
@@ -9,21 +10,18 @@ use crate::controller::lifecycle::idle;
 use crate::controller::query;
 use crate::controller::query::job_summary::JobSummary;
 use crate::controller::query::reference;
+use crate::controller::query::view;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::State;
 use crate::model::job::Job;
 
-/// Jobs that have not ended, oldest first.
-pub fn job_summaries(state: &State, io: &Io) -> Vec<JobSummary> {
-    let mut summaries = Vec::with_capacity(state.jobs.active.len());
-    summaries.extend(
-        state
-            .jobs
-            .active
-            .values()
-            .map(|active| job_summary(state, io, active)),
-    );
-    summaries
+/// Jobs that have left their queue and have not ended, oldest first.
+pub fn started_job_summaries(state: &State, io: &Io) -> Vec<JobSummary> {
+    let active = state.jobs.active.values();
+    let started = active.filter(|active| view::state(&active.job.state) != JobState::Queued);
+    started
+        .map(|active| job_summary(state, io, active))
+        .collect()
 }
 
 /// The jobs of this list that have not ended before this round.

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use divvy_api::v1::{JobState, Project};
+use divvy_api::v1::Project;
 
 use super::{Family, Page, family, ratio};
 use crate::controller::query::metrics::DaemonStats;
-use crate::model::counters::{BOUNDS, Counters, DurationSum, GpuTime, RESIZES};
+use crate::model::counters::{BOUNDS, Counters, DurationSum, RESIZES};
+use crate::model::usage::GpuTime;
 
 /// Seconds, exact: from nanoseconds.
 pub(super) fn seconds(nanos: u128) -> String {
@@ -19,6 +20,7 @@ pub(super) fn lasted(took: Duration) -> String {
 
 pub(super) fn about_projects(page: &Page) -> Vec<Family> {
     let mut families = of_projects(&page.daemon_stats);
+    families.extend(of_gpu_time(page));
     families.extend(of_queues(page));
     families.extend(of_work(&page.daemon_stats));
     families.extend(of_disk(&page.daemon_stats));
@@ -88,10 +90,21 @@ fn of_projects(books: &DaemonStats) -> Vec<Family> {
             jobs.sample(labels, count);
         }
     }
-    let mut spent = family(
+    families.push(jobs);
+    families
+}
+
+/// From the journal, so that a restart of the daemon takes nothing back.
+fn of_gpu_time(page: &Page) -> [Family; 2] {
+    let users = family(
+        "divvy_user_gpu_seconds_total",
+        "counter",
+        "GPU time of the user's jobs, in GPU-seconds.",
+    );
+    let projects = family(
         "divvy_project_gpu_seconds_total",
         "counter",
-        "GPU time since the daemon started, in GPU-seconds; the project of jobs without one is empty.",
+        "GPU time of the project's jobs, in GPU-seconds; the project of jobs without one is empty.",
     );
     let kinds: [(&str, OfSpent); 4] = [
         ("allocated", |spent| spent.allocated),
@@ -99,15 +112,19 @@ fn of_projects(books: &DaemonStats) -> Vec<Family> {
         ("idle", |spent| spent.idle),
         ("loaned", |spent| spent.loaned),
     ];
-    for (name, of) in &books.counted.projects {
-        for (kind, read) in kinds {
-            let mut labels = named(name);
-            labels.push(("kind", kind.to_owned()));
-            spent.sample(labels, seconds(read(of).into()));
+    let all = [
+        (users, "user", &page.gpu_time.users),
+        (projects, "project", &page.gpu_time.projects),
+    ];
+    all.map(|(mut family, label, totals)| {
+        for (name, of) in totals {
+            for (kind, read) in kinds {
+                let labels = vec![(label, name.clone()), ("kind", kind.to_owned())];
+                family.sample(labels, ratio(read(of), 6));
+            }
         }
-    }
-    families.extend([jobs, spent]);
-    families
+        family
+    })
 }
 
 fn of_queues(page: &Page) -> Vec<Family> {
@@ -135,12 +152,8 @@ fn of_queues(page: &Page) -> Vec<Family> {
         "Seconds that the oldest pending job of the queue has waited.",
     );
     for queue in &page.queues {
-        let waiting = page
-            .jobs
-            .iter()
-            .filter(|job| job.state == JobState::Queued && job.labels.queue == queue.name);
-        let since = waiting.map(|job| job.submitted_at).min();
-        let waited = since.map_or(0, |since| page.now.duration_since(since).as_secs().max(0));
+        let since = page.daemon_stats.oldest.get(&queue.name);
+        let waited = since.map_or(0, |since| page.now.duration_since(*since).as_secs().max(0));
         oldest.sample(vec![("queue", queue.name.clone())], waited);
     }
     let mut pending = family("divvy_pending_jobs", "gauge", "Pending jobs, by reason.");

@@ -1,4 +1,4 @@
-//! Metrics of jobs that have not ended: their allocation and their usage.
+//! Metrics of jobs that have left their queue and have not ended: their allocation and their usage.
 
 use divvy_api::v1::{JobClaim, Slice};
 use divvy_core::ComputeMode;
@@ -107,7 +107,7 @@ fn of_jobs(page: &Page) -> Vec<Family> {
     let mut state = family(
         "divvy_job_state",
         "gauge",
-        "State of a job that has not ended; always 1.",
+        "State of a job that has left its queue and has not ended; always 1.",
     );
     let mut info = family(
         "divvy_job_info",
@@ -146,6 +146,15 @@ fn of_jobs(page: &Page) -> Vec<Family> {
     vec![state, info, uncounted]
 }
 
+/// Requested compute time, in thousandths of each GPU. A job with whole GPUs or MIG instances takes no time slices; the
+/// size of its slices is its request.
+fn requested_share(job: &JobRow) -> Option<u16> {
+    let whole = job.slices.iter().map(|slice| slice.share).max();
+    let is_shared = !job.compute.starts_with(ComputeMode::None.name());
+    let of_slices = whole.filter(|share| is_shared || *share == 1000);
+    job.compute_time.map(|time| time.share_asked).or(of_slices)
+}
+
 fn of_their_time(page: &Page) -> Vec<Family> {
     let mut held = family(
         "divvy_job_gpu_seconds_total",
@@ -175,7 +184,8 @@ fn of_their_time(page: &Page) -> Vec<Family> {
     let mut used = family(
         "divvy_job_compute_used_ratio",
         "gauge",
-        "Share of each GPU's compute time that the job used in the last 10 s while others competed, from 0 to 1.",
+        "Share of each GPU's compute time that the job used in the last 10 s, from 0 to 1: by its time slices, or by the \
+         driver's figures while no other job shares its GPUs.",
     );
     for job in &page.jobs {
         if let Some(nanos) = page.daemon_stats.held.get(&job.labels.id) {
@@ -186,13 +196,17 @@ fn of_their_time(page: &Page) -> Vec<Family> {
         }
         if let Some(time) = job.compute_time {
             throttled.sample(labels(job), ratio(time.throttled_ms, 3));
-            asked.sample(labels(job), ratio(time.share_asked.into(), 3));
+        }
+        if let Some(share) = requested_share(job) {
+            asked.sample(labels(job), ratio(share.into(), 3));
             if job.compute.starts_with(ComputeMode::Strict.name()) {
-                most.sample(labels(job), ratio(time.share_asked.into(), 3));
+                most.sample(labels(job), ratio(share.into(), 3));
             }
-            if let Some(share) = time.share_used {
-                used.sample(labels(job), ratio(share.into(), 3));
-            }
+        }
+        let measured = job.compute_time.and_then(|time| time.share_used);
+        let recent = page.daemon_stats.recent_use.get(&job.labels.id).copied();
+        if let Some(share) = measured.or(recent) {
+            used.sample(labels(job), ratio(share.into(), 3));
         }
     }
     vec![held, idle, throttled, asked, most, used]

@@ -7,6 +7,14 @@ use super::*;
 use crate::controller::MigCounts;
 use crate::controller::query::metrics::{DaemonStats, GpuFacts};
 use crate::gpu::Power;
+use crate::model::usage::GpuTime;
+
+const SPENT: GpuTime = GpuTime {
+    allocated: 4_000_000,
+    used: 1,
+    idle: 2,
+    loaned: 3,
+};
 
 fn page() -> Page {
     let gpu = serde_json::json!({
@@ -72,6 +80,10 @@ fn page() -> Page {
             lost: Vec::new(),
         },
         daemon_stats: books(),
+        gpu_time: GpuTimeTotals {
+            users: BTreeMap::from([("u".to_owned(), SPENT)]),
+            projects: BTreeMap::from([("vision".to_owned(), SPENT)]),
+        },
         now: "2026-01-02T03:05:05Z".parse().unwrap(),
     }
 }
@@ -104,13 +116,6 @@ fn books() -> DaemonStats {
         .entry("q".into())
         .or_default()
         .add(Duration::from_secs(7));
-    let spent = crate::model::counters::GpuTime {
-        allocated: 4_000_000_000,
-        used: 1,
-        idle: 2,
-        loaned: 3,
-    };
-    counted.projects.insert("vision".into(), spent);
     books
 }
 
@@ -148,7 +153,8 @@ fn figures_are_in_base_units_and_labels_escaped() {
         r#"divvy_project_over_quota_gpus{project="vision"} 0.500"#,
         r#"divvy_project_fair_share_gpus{project="vision"} 2.750"#,
         r#"divvy_project_jobs{project="vision",state="queued"} 1"#,
-        r#"divvy_project_gpu_seconds_total{project="vision",kind="allocated"} 4.000000000"#,
+        r#"divvy_project_gpu_seconds_total{project="vision",kind="allocated"} 4.000000"#,
+        r#"divvy_user_gpu_seconds_total{user="u",kind="loaned"} 0.000003"#,
         r#"divvy_queue_wait_seconds_bucket{queue="q",le="5"} 0"#,
         r#"divvy_queue_wait_seconds_bucket{queue="q",le="15"} 1"#,
         r#"divvy_queue_wait_seconds_bucket{queue="q",le="+Inf"} 1"#,
