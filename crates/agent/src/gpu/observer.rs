@@ -344,17 +344,19 @@ impl Observer {
         self: Arc<Self>,
         report: impl Fn(Result<NodeSample, SourceError>) + Send + 'static,
     ) -> std::io::Result<()> {
+        // The first reader finds it too.
+        self.ask_power();
         let run = move || {
-            let mut power_at: Option<Instant> = None;
+            let mut power_at = Instant::now();
             loop {
                 let (begun, ask) = self.wait_until_due(Instant::now());
                 let sample = self.observe_now(ask);
                 lock(&self.schedule).in_flight_since = None;
                 report(sample);
                 self.completed.send_replace(begun);
-                if power_at.is_none_or(|at| at.elapsed() >= POWER_INTERVAL) {
-                    power_at = Some(Instant::now());
-                    lock(&self.schedule).in_flight_since = power_at;
+                if power_at.elapsed() >= POWER_INTERVAL {
+                    power_at = Instant::now();
+                    lock(&self.schedule).in_flight_since = Some(power_at);
                     self.ask_power();
                     lock(&self.schedule).in_flight_since = None;
                 }

@@ -496,3 +496,70 @@ fn an_answer_has_the_finest_step_that_reaches_back() {
     );
     assert_eq!(window(Some(now), Some(60), now), (60, to, to));
 }
+
+/// The figure of docs/decisions/040-history-ring.md: every measured figure changes every second, for 8 GPUs and 64 jobs of
+/// 8 users in 4 projects.
+#[test]
+fn eight_gpus_and_64_jobs_fit_with_room_to_spare() {
+    let folder = tempfile::tempdir().unwrap();
+    let ring = open(folder.path());
+    let seconds = 660;
+    let began = Instant::now();
+    for second in 0..seconds {
+        let noise = |of: i64| ((second * 31 + of * 17) % 97) as f32;
+        let job = |of: i64| {
+            values(noise(of) * 1e8)
+                .with(Figure::MemoryLimit, 10e9)
+                .with(Figure::Share, 125.0)
+                .with(Figure::ShareUsed, noise(of + 1))
+        };
+        let mut series = vec![("node".to_owned(), job(0).with(Figure::Power, noise(3)))];
+        series.extend((0..8).map(|gpu| {
+            let measured = job(gpu).with(Figure::Utilization, noise(gpu + 2));
+            let measured = measured.with(Figure::Power, noise(gpu + 3));
+            (
+                format!("gpu:{gpu}"),
+                measured.with(Figure::Temperature, noise(gpu + 4)),
+            )
+        }));
+        let counts = |of| {
+            job(of)
+                .with(Figure::Running, 8.0)
+                .with(Figure::Waiting, 1.0)
+        };
+        series.extend((0..8).map(|user| (format!("user:user-{user}"), counts(user))));
+        series.extend((0..4).map(|one| (format!("project:project-{one}"), counts(one))));
+        series.extend((100..164).map(|number| (format!("job:{number}"), job(number))));
+        lock(&ring).record(Sample {
+            at: START + second,
+            lasts: 3,
+            is_busy: true,
+            series,
+        });
+    }
+    let took = began.elapsed();
+    let of_step = |level: &Level, (step, kept): (u32, u32)| {
+        let rows = u64::try_from(seconds).unwrap() / u64::from(step);
+        level.pending.len() as u64 / rows * u64::from(kept / step)
+    };
+    let ring = lock(&ring);
+    let taken: Vec<u64> = ring
+        .levels
+        .iter()
+        .zip(STEPS)
+        .map(|(level, step)| of_step(level, step))
+        .collect();
+    let all: u64 = taken.iter().sum();
+    println!(
+        "{taken:?}, {all} bytes in all; {:?} a sample",
+        took / u32::try_from(seconds).unwrap()
+    );
+    assert!(all < 16 << 20, "{taken:?}");
+    assert!(
+        taken
+            .iter()
+            .zip(MOST_BYTES)
+            .all(|(taken, most)| *taken < most),
+        "{taken:?}"
+    );
+}
