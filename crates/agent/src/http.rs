@@ -8,6 +8,7 @@
 
 mod arrays;
 mod auth;
+mod board;
 mod body;
 mod claims;
 mod connection_limit;
@@ -64,6 +65,7 @@ use crate::model::recommend::{self, RunFilter};
 use crate::model::usage::GpuTimeTotals;
 use crate::model::validate::limits;
 use arrays::{CallContext, resolve};
+pub use board::Boards;
 use body::{ApiError, Body, Path, Query};
 use connection_limit::TcpConn;
 use redact::Visibility;
@@ -98,6 +100,7 @@ pub struct Api {
     pub reloader: Arc<Reloader>,
     /// GPU time of users and projects, as the metrics last showed it.
     pub gpu_time: Arc<Mutex<GpuTimeTotals>>,
+    pub boards: Arc<Boards>,
 }
 
 /// Serves until the future is dropped.
@@ -120,6 +123,7 @@ pub async fn serve(
         .route("/v1/mig/plan", post(mig_plan))
         .route("/v1/mig/gc", post(mig_gc))
         .route("/v1/queues", get(queues))
+        .route("/v1/board", get(board::board))
         .route("/v1/config", get(config))
         .route("/v1/config/reload", post(reload_config))
         .route("/v1/projects", get(projects))
