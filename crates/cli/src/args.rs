@@ -13,6 +13,7 @@ mod init;
 mod project;
 mod simulate;
 mod terms;
+mod top;
 mod usage;
 mod waiting;
 
@@ -37,6 +38,7 @@ pub use init::AdminInit;
 pub use project::{AdminProject, ProjectArgs, RemoveProject};
 pub use simulate::Simulate;
 pub use terms::{IdleWord, TermArgs};
+pub use top::Top;
 pub use usage::Usage;
 pub use waiting::{AmountArgs, Change, Move};
 
@@ -148,6 +150,8 @@ pub enum Verb {
     Docker(Docker),
     /// List pending and running jobs
     Ps(Ps),
+    /// Watch GPUs, jobs and pending jobs, live
+    Top(Top),
     /// List GPUs, their slices and their free capacity
     Gpus(Read),
     /// List queues, in the order that the daemon serves them

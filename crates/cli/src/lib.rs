@@ -22,6 +22,7 @@ mod serve;
 mod start;
 pub mod table;
 pub mod text;
+mod top;
 mod verbs;
 
 use std::collections::BTreeMap;

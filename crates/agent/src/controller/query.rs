@@ -492,6 +492,7 @@ pub fn node(jobs: &Jobs, io: &Io) -> v1::Node {
             recovered: jobs.recovered,
             unknown: state::unjournaled::list_unknown(jobs),
         }),
+        caller: None,
     }
 }
 

@@ -13,7 +13,7 @@ pub const GROUPS: &[(&str, &[&str])] = &[
     (
         "Show state",
         &[
-            "ps", "gpus", "queues", "projects", "usage", "describe", "logs", "events",
+            "top", "ps", "gpus", "queues", "projects", "usage", "describe", "logs", "events",
         ],
     ),
     (
@@ -62,6 +62,15 @@ jobs, operators see all jobs.
 
   divvy usage --by user,project --since 30d
   divvy usage --by job --since 2026-11-01 --until 2026-12-01 -o json";
+
+pub(super) const TOP: &str = "\
+Keys: h help, q leave, Enter a job's page, / filter, o and a letter sort, m mine, w why, l log, o o refused memory, x cancel, \
+s suspend, R resume, r resize. An action shows its command and asks once.
+
+  divvy top
+  divvy top --filter user:ana --readonly
+  divvy top -1
+  divvy top -o ndjson --interval 10s";
 
 pub(super) const SUBMIT: &str = "\
 #DIVVY and #SBATCH lines of a script are flags. Starts a daemon if none runs.
