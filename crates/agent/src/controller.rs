@@ -17,8 +17,8 @@
 //! If the journal cannot be written, the daemon ends. Every answer that it gave is on disk, and jobs run on without a
 //! daemon. On a full disk the journal uses its reserve ([`disk_full`]).
 //!
-//! May use: `host`, `registry`, `auth`, `compute`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `journal`, `supervisor`,
-//! `container`.
+//! May use: `host`, `registry`, `auth`, `compute`, `history`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `journal`,
+//! `supervisor`, `container`.
 //! Used by: `http`, `daemon`, `standalone`.
 
 mod active_set;
@@ -56,6 +56,7 @@ use divvy_core::reconcile::Watchlist;
 use lifecycle::job_sync;
 use runtime::ActiveJob;
 use startup::ResumeSummary;
+use state::history::HistoryClock;
 use state::job_users::JobUsers;
 use state::mig::MigManager;
 use state::usage::UsageClock;
@@ -69,6 +70,7 @@ use crate::container::gc::ContainerGc;
 use crate::controller::mailbox::{Inbox, Message};
 use crate::gpu::mig::Workers;
 use crate::gpu::{Device, Observer};
+use crate::history::History;
 use crate::host::clock::Instant;
 use crate::host::disk::Disk;
 use crate::journal::secrets::Secrets;
@@ -109,6 +111,8 @@ pub struct ControllerParts {
     /// How the daemon takes part in the machine's registry of allocations; `None` for a machine of its own.
     pub registry: Option<Membership>,
     pub checkpoint_ops: CheckpointOps,
+    /// `None`: no history is kept.
+    pub history: Option<Arc<History>>,
     /// Number of jobs that the journal recovered from their job records.
     pub recovered: u32,
 }
@@ -130,6 +134,7 @@ impl Controller {
             workers,
             registry,
             checkpoint_ops,
+            history,
             recovered,
         } = parts;
         let active: BTreeMap<JobId, Box<ActiveJob>> = store
@@ -175,6 +180,7 @@ impl Controller {
             timers: Timers {
                 usage_clock: UsageClock::new(),
                 last_idle_check: Instant::now(),
+                history: HistoryClock::default(),
             },
             children: Vec::new(),
         };
@@ -192,6 +198,7 @@ impl Controller {
             observer,
             compute_scheduler,
             checkpoint_ops,
+            history,
             workers,
             registry,
         };

@@ -1,7 +1,7 @@
 //! `divvy daemon`: start-up and shutdown of the daemon.
 //!
-//! May use: `host`, `registry`, `auth`, `compute`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `journal`, `supervisor`,
-//! `container`, `controller`, `http`.
+//! May use: `host`, `registry`, `auth`, `compute`, `history`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `journal`,
+//! `supervisor`, `container`, `controller`, `http`.
 //! Used by: `diagnostics`, `standalone`.
 //!
 //! The order matters: the daemon validates its options before it writes, locks its home before it opens files, and
@@ -45,6 +45,7 @@ use crate::controller::{Controller, ControllerParts};
 use crate::daemon::bootstrap::NodeInventory;
 use crate::gpu::mig::Workers;
 use crate::gpu::{Device, Observation, ObservedGpu};
+use crate::history::History;
 use crate::host::cgroup;
 use crate::host::error::{error_chain, internal};
 use crate::host::live::Live;
@@ -218,6 +219,9 @@ fn serve(
         prune_requests(&mailbox),
     );
     let home = Arc::new(config.home.clone());
+    let history = History::start(&home.history())
+        .map_err(|error| internal("cannot start a thread", &error))?;
+    let history = Arc::new(history);
     let keeper = ComputeScheduler::start()
         .map_err(|error| internal("cannot start the compute scheduler", &error))?;
     let parts = ControllerParts {
@@ -231,6 +235,7 @@ fn serve(
         workers,
         registry: Some(membership),
         checkpoint_ops,
+        history: Some(Arc::clone(&history)),
         recovered: u32::try_from(recovered.len()).unwrap_or(u32::MAX),
     };
     let source = parts.config.configured.source().clone();
@@ -283,6 +288,7 @@ fn serve(
         events,
         home: Arc::clone(&home),
         observer,
+        history: Arc::clone(&history),
         rules: doors.rules,
         me: doors.me,
         token: doors.token,
@@ -302,6 +308,7 @@ fn serve(
         (cycle_end, beside),
     ));
     runtime.shutdown_background();
+    history.stop();
     socket.remove();
     if thread.join().is_err() {
         return Err(Error::new(

@@ -1,8 +1,8 @@
 //! The Linux host without Divvy's terms: processes, clocks, disks, control groups, limits, users, errors as text.
 //!
 //! May use: no other room.
-//! Used by: `registry`, `auth`, `compute`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `exec`, `journal`, `supervisor`,
-//! `container`, `controller`, `http`, `daemon`, `diagnostics`, `standalone`.
+//! Used by: `registry`, `auth`, `compute`, `history`, `model`, `gpu`, `job_dir`, `checkpoint`, `config`, `exec`, `journal`,
+//! `supervisor`, `container`, `controller`, `http`, `daemon`, `diagnostics`, `standalone`.
 
 pub mod account;
 pub mod cgroup;

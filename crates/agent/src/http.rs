@@ -1,6 +1,6 @@
 //! The HTTP API over the unix socket and TCP: routes, authorisation, redaction, bodies and errors.
 //!
-//! May use: `host`, `auth`, `model`, `gpu`, `job_dir`, `exec`, `journal`, `container`, `controller`.
+//! May use: `host`, `auth`, `history`, `model`, `gpu`, `job_dir`, `exec`, `journal`, `container`, `controller`.
 //! Used by: `daemon`.
 //!
 //! A handler turns a request into one message to the controller and its answer into a body; it decides nothing. When a
@@ -15,6 +15,7 @@ mod deadline;
 mod events;
 mod exec;
 mod health;
+mod history;
 mod list_writer;
 mod log;
 mod metrics;
@@ -51,6 +52,7 @@ use crate::controller::mailbox::{Mailbox, Message};
 use crate::controller::query::reference::JobRef;
 use crate::controller::reload::Reloader;
 use crate::gpu::Observer;
+use crate::history::History;
 use crate::host::account::UserAccount;
 use crate::host::error::error_chain;
 use crate::host::live::Live;
@@ -84,6 +86,7 @@ pub struct Api {
     pub events: broadcast::Sender<v1::Event>,
     pub home: Arc<Home>,
     pub observer: Arc<Observer>,
+    pub history: Arc<History>,
     pub rules: Live<Rules>,
     /// The daemon's own user.
     pub me: UserAccount,
@@ -116,6 +119,7 @@ pub async fn serve(
         .route("/v1/config/reload", post(reload_config))
         .route("/v1/projects", get(projects))
         .route("/v1/usage", get(usage::usages))
+        .route("/v1/history", get(history::history))
         .route(
             "/v1/projects/{project}",
             post(add_project).patch(set_project).delete(remove_project),

@@ -22,6 +22,7 @@ mod daemon;
 mod diagnostics;
 mod exec;
 mod gpu;
+mod history;
 mod host;
 mod http;
 mod job_dir;

@@ -235,6 +235,11 @@ impl Home {
         self.runtime.join("sim/state")
     }
 
+    /// The ring of past figures.
+    pub fn history(&self) -> PathBuf {
+        self.state.join("history")
+    }
+
     /// Locks of GPUs with a change of MIG instances under way.
     pub fn migs(&self) -> PathBuf {
         self.state.join("mig")

@@ -263,6 +263,35 @@ pub const ROUTES: &[Route] = &[
     Route {
         query: &[
             Parameter {
+                name: "of",
+                about: "Subject: `node`, `gpu:0`, `job:7`, `slice:7/gpu0.5a` of a job with several slices, `queue:default`, \
+                        `user:ana` or `project:vision`",
+                kind: Kind::Default("node"),
+            },
+            Parameter {
+                name: "since",
+                about: "Start of the period (RFC 3339); default: as far back as the step is kept",
+                kind: Kind::Text,
+            },
+            Parameter {
+                name: "step",
+                about: "Seconds between two points: 1 (kept for 10 minutes), 10 (6 hours) or 60 (7 days); default: the \
+                        finest that covers the period, or without `since` 1",
+                kind: Kind::Text,
+            },
+        ],
+        ..get(
+            "/v1/history",
+            "Figures of the node, a GPU, a job, a queue, a user or a project over time; other users' only for operators",
+            Answer::List {
+                of: "History",
+                kind: "History",
+            },
+        )
+    },
+    Route {
+        query: &[
+            Parameter {
                 name: "all",
                 about: "Include jobs that have ended",
                 kind: Kind::Flag,

@@ -82,7 +82,7 @@ pub fn known(method: &str, path: &str) -> Option<Verb> {
             Some("v1"),
             Some(
                 "node" | "gpus" | "queues" | "jobs" | "events" | "advice" | "mig" | "projects"
-                | "usage",
+                | "usage" | "history",
             ),
             None,
         )
@@ -125,6 +125,7 @@ mod tests {
                 "GET /v1/events",
                 "GET /v1/gpus",
                 "GET /v1/gpus/{gpu}/placements",
+                "GET /v1/history",
                 "GET /v1/jobs",
                 "GET /v1/jobs/{job}",
                 "GET /v1/jobs/{job}/wait",

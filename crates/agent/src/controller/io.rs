@@ -10,6 +10,7 @@ use crate::compute::ComputeScheduler;
 use crate::config::Config;
 use crate::gpu::Observer;
 use crate::gpu::mig::Workers;
+use crate::history::History;
 use crate::host::disk::Disk;
 use crate::journal::Store;
 use crate::journal::secrets::Secrets;
@@ -35,6 +36,8 @@ pub struct Io {
     pub compute_scheduler: ComputeScheduler,
     /// Starts checkpoint operations.
     pub checkpoint_ops: CheckpointOps,
+    /// The ring of past figures; `None` if none is kept.
+    pub history: Option<Arc<History>>,
     /// The threads that carry out MIG commands.
     pub workers: Workers,
     /// What other daemons of the machine hold, and what this one tells them.

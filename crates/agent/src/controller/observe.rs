@@ -1,5 +1,6 @@
 //! Observation: the controller applies samples of the driver and the ledgers to jobs, GPUs and MIG instances.
 
+pub(in crate::controller) mod history;
 pub(in crate::controller) mod limiter_alarms;
 pub(in crate::controller) mod reconcile;
 pub(in crate::controller) mod unjournaled;
@@ -53,6 +54,7 @@ pub fn apply_sample(
     for seen in &sample.gpus {
         mode::assign(&mut state.gpus, fx, io, &seen.observed.uuid)?;
     }
+    history::record(state, io);
     Ok(())
 }
 

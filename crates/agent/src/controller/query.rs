@@ -373,7 +373,8 @@ fn gpu_to_api(
             .iter()
             .map(|held| held_elsewhere(gpu, held))
             .collect(),
-        power_watts: None,
+        power_watts: (io.observer.power().get(&gpu.index))
+            .and_then(|power| Some(power.milliwatts? / 1000)),
         asleep: false,
         processes: Vec::new(),
         available: None,
@@ -503,13 +504,13 @@ pub struct LiveUsage<'a> {
 }
 
 /// The memory that counts against a limit.
-fn used(usage: &divvy_ledger::Usage, unseen: u64) -> u64 {
+pub(super) fn used(usage: &divvy_ledger::Usage, unseen: u64) -> u64 {
     let charged = usage.charged.saturating_add(usage.overhead);
     charged.saturating_add(unseen)
 }
 
 /// The ledger of a job's slice; `None` while its program does not run.
-fn snapshot(active: &ActiveJob) -> Option<Snapshot> {
+pub(super) fn snapshot(active: &ActiveJob) -> Option<Snapshot> {
     if matches!(active.job.state, JobState::Starting { .. }) {
         return None;
     }

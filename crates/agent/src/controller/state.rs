@@ -5,6 +5,7 @@
 
 pub mod active_set;
 pub mod disk;
+pub mod history;
 pub mod job_users;
 pub mod memory_op;
 pub mod mig;
@@ -23,6 +24,7 @@ use divvy_core::{GpuUuid, JobId, Project, Wait};
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::active_set::ActiveSet;
 use crate::controller::state::disk::DiskFull;
+use crate::controller::state::history::HistoryClock;
 use crate::controller::state::job_users::JobUsers;
 use crate::controller::state::mig::MigManager;
 use crate::controller::state::notifications::Notifications;
@@ -114,6 +116,7 @@ pub struct DiskState {
 pub struct Timers {
     pub usage_clock: UsageClock,
     pub last_idle_check: Instant,
+    pub history: HistoryClock,
 }
 
 #[cfg(test)]

@@ -27,6 +27,9 @@ pub const INTERVAL: Duration = Duration::from_millis(250);
 /// Interval of observations without jobs: only the memory of unmanaged processes can change then.
 pub const IDLE_INTERVAL: Duration = Duration::from_secs(2);
 
+/// The power draw is asked for no more often.
+const POWER_INTERVAL: Duration = Duration::from_secs(1);
+
 /// After a suspicious sample: long enough for an exiting process to be gone.
 const AGAIN: Duration = Duration::from_millis(25);
 
@@ -43,6 +46,8 @@ pub struct Observer {
     kin: Mutex<Attribution>,
     schedule: Mutex<PollSchedule>,
     changed: Condvar,
+    /// What the GPUs drew when they were last asked, by index.
+    power: Mutex<BTreeMap<u32, Power>>,
     /// How many of the requested observations the controller has received.
     completed: watch::Sender<u64>,
 }
@@ -86,6 +91,7 @@ impl Observer {
             kin: Mutex::default(),
             schedule: Mutex::default(),
             changed: Condvar::new(),
+            power: Mutex::default(),
             completed: watch::Sender::default(),
         }
     }
@@ -166,9 +172,16 @@ impl Observer {
             .map(|since| since.elapsed())
     }
 
-    /// What GPUs draw, by index.
+    /// What GPUs drew lately, by index: at most a second ago, or an observation if these are rarer. The driver is not
+    /// asked for it.
     pub fn power(&self) -> BTreeMap<u32, Power> {
-        self.source.power()
+        lock(&self.power).clone()
+    }
+
+    /// Asks the driver for the power draw, behind an observation, so that no observation takes longer for it.
+    fn ask_power(&self) {
+        let power = self.source.power();
+        *lock(&self.power) = power;
     }
 
     /// What is on the GPUs now.
@@ -203,12 +216,19 @@ impl Observer {
         report: impl Fn(Result<NodeSample, SourceError>) + Send + 'static,
     ) -> std::io::Result<()> {
         let run = move || {
+            let mut power_at: Option<Instant> = None;
             loop {
                 let begun = self.wait_until_due(Instant::now());
                 let sample = self.observe();
                 lock(&self.schedule).in_flight_since = None;
                 report(sample);
                 self.completed.send_replace(begun);
+                if power_at.is_none_or(|at| at.elapsed() >= POWER_INTERVAL) {
+                    power_at = Some(Instant::now());
+                    lock(&self.schedule).in_flight_since = power_at;
+                    self.ask_power();
+                    lock(&self.schedule).in_flight_since = None;
+                }
             }
         };
         std::thread::Builder::new()

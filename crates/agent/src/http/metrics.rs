@@ -7,10 +7,9 @@ mod daemon_stats;
 mod gpus;
 mod jobs;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
@@ -19,20 +18,15 @@ use divvy_api::v1::Gpu;
 use divvy_core::Mode;
 use divvy_core::reconcile::BypassKind;
 use serde::Serialize;
-use tokio::sync::Semaphore;
 
 use super::body::ApiError;
 use super::{Api, run_blocking};
 use crate::controller::query::metrics::{JobRow, Page};
-use crate::gpu::{Observer, Power};
-
-/// How long a page waits for what only the driver knows.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 pub async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
     api.observer.wait_for_fresh_sample().await;
     let mut page = api.mailbox.query(|queries| Ok(queries.metrics())).await?;
-    page.gpu_facts.power = power(Arc::clone(&api.observer)).await;
+    page.gpu_facts.power = api.observer.power();
     let home = Arc::clone(&api.home);
     let page = run_blocking(move || {
         let glances = std::mem::take(&mut page.glances).into_iter();
@@ -43,21 +37,6 @@ pub async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
     .await?;
     let kind = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     Ok((kind, text(&page)).into_response())
-}
-
-/// The power draw of GPUs, by index; empty if the driver does not answer. At most one thread waits for a hung driver.
-async fn power(observer: Arc<Observer>) -> BTreeMap<u32, Power> {
-    static ASKING: Semaphore = Semaphore::const_new(1);
-    let told = async {
-        let turn = ASKING.acquire().await;
-        let ask = move || {
-            let _turn = turn;
-            observer.power()
-        };
-        run_blocking(ask).await
-    };
-    let told = tokio::time::timeout(PATIENCE, told).await;
-    told.ok().and_then(Result::ok).unwrap_or_default()
 }
 
 /// One metric with its samples.

@@ -56,7 +56,7 @@ pub async fn usages(
     list("UsageList", items.map_err(|error| internal(&error))?)
 }
 
-fn time(name: &str, text: Option<&str>) -> Result<Option<Timestamp>, ApiError> {
+pub(super) fn time(name: &str, text: Option<&str>) -> Result<Option<Timestamp>, ApiError> {
     let Some(text) = text else { return Ok(None) };
     match text.parse() {
         Ok(time) => Ok(Some(time)),

@@ -348,6 +348,7 @@ impl Daemon {
             workers: Workers::new(|command| dispatch(&command)),
             registry: None,
             checkpoint_ops,
+            history: None,
             recovered: u32::try_from(recovered.len()).unwrap_or(u32::MAX),
         })?;
         let mut daemon = Self {

@@ -17,6 +17,7 @@ mod files;
 mod forkserver_unit;
 mod grammar;
 mod groups;
+mod history;
 mod http;
 mod jobs;
 mod journal;

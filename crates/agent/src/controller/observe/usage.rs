@@ -15,7 +15,6 @@ use crate::gpu::sample::{GpuSample, NodeSample};
 use crate::host::clock::{Instant, now};
 use crate::journal::StoreError;
 use crate::model::counters::{Counters, GpuTime};
-use crate::model::usage::Metered;
 use crate::model::usage::meter::{Holder, metered};
 
 /// How often measurements are journaled. A crash may lose that much of what was used, and nothing of what was held.
@@ -126,9 +125,7 @@ fn meter_gpu(jobs: &mut Jobs, fx: &mut Effects, io: &Io, sample: &NodeSample, se
             if metered.used > 0 {
                 work.mark_active(Instant::now());
             }
-            let needed = work.metered.len().max(place + 1);
-            work.metered.resize(needed, Metered::default());
-            work.metered[*place].add(metered);
+            work.measure(*place, metered);
             let within = metered.used - metered.loaned;
             let share = holders.iter().find(|holder| holder.job == job);
             let share = share.map_or(0, |holder| u64::from(holder.share));

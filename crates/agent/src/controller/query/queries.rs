@@ -69,6 +69,14 @@ impl Queries<'_> {
         claims::view::get_claim(self.state, self.io, id)
     }
 
+    /// The index of a GPU that this index or UUID names.
+    pub fn gpu_index(&self, name: &str) -> Option<u32> {
+        let mut gpus = self.state.gpus.devices.iter().map(|device| &device.gpu);
+        let named =
+            |gpu: &&divvy_core::Gpu| gpu.index.to_string() == name || gpu.uuid.to_string() == name;
+        gpus.find(named).map(|gpu| gpu.index)
+    }
+
     pub fn gpus(&self) -> Vec<v1::Gpu> {
         query::gpus(self.state, self.io)
     }

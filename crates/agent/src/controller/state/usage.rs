@@ -40,6 +40,8 @@ pub struct GpuActivity {
     pub idle_reported: bool,
     /// Since when its launches are watched.
     pub launches_watched_since: Option<Instant>,
+    /// What it used of each GPU in the last measurement, in thousandths, by position in its allocations.
+    pub last_used: Vec<Option<(Instant, u32)>>,
 }
 
 impl GpuActivity {
@@ -50,7 +52,26 @@ impl GpuActivity {
             last_active: Instant::now(),
             idle_reported: false,
             launches_watched_since: None,
+            last_used: Vec::new(),
         }
+    }
+
+    /// Notes a measurement of one GPU.
+    pub fn measure(&mut self, place: usize, measured: Metered) {
+        let needed = self.metered.len().max(place + 1);
+        self.metered.resize(needed, Metered::default());
+        self.metered[place].add(measured);
+        let used = measured.used.checked_div(measured.micros);
+        let used = used.and_then(|used| u32::try_from(used).ok());
+        let needed = self.last_used.len().max(place + 1);
+        self.last_used.resize(needed, None);
+        self.last_used[place] = used.map(|used| (Instant::now(), used));
+    }
+
+    /// What it used of one GPU lately, in thousandths.
+    pub fn share_used(&self, place: usize) -> Option<u32> {
+        let (at, used) = self.last_used.get(place).copied().flatten()?;
+        (at.elapsed() < MEASUREMENT_LASTS).then_some(used)
     }
 
     /// Skips a time without observation, which shows neither use nor idleness.
@@ -73,6 +94,9 @@ impl GpuActivity {
         }
     }
 }
+
+/// How long a measurement shows what a job does: the driver is asked once a second.
+const MEASUREMENT_LASTS: Duration = Duration::from_secs(3);
 
 /// The longest row of usage, as use counts as even within a row.
 pub const PAGE_US: i64 = 3600 * 1_000_000;

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use divvy_api::v1::Job;
@@ -5,6 +6,7 @@ use divvy_api::v1::Job;
 use super::*;
 use crate::controller::MigCounts;
 use crate::controller::query::metrics::{DaemonStats, GpuFacts};
+use crate::gpu::Power;
 
 fn page() -> Page {
     let gpu = serde_json::json!({
