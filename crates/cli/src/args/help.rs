@@ -41,7 +41,6 @@ const EXAMPLES: &str = "\
 Examples:
   divvy run --gpu-memory 4G -- python train.py
   divvy run --sim a100-80gb:3 -g 0.25 -- nvidia-smi -L   without a GPU
-  divvy submit -q half_gpu -- python train.py
 Environment: DIVVY_HOME=DIR (private instance), DIVVY_SIM=MODEL:N (no GPUs).";
 
 pub(super) const RUN: &str = "\
@@ -64,8 +63,8 @@ jobs, operators see all jobs.
   divvy usage --by job --since 2026-11-01 --until 2026-12-01 -o json";
 
 pub(super) const TOP: &str = "\
-Keys: h help, q leave, Enter a job's page, / filter, o and a letter sort, m mine, w why, l log, o o refused memory, x cancel, \
-s suspend, R resume, r resize. An action shows its command and asks once.
+h lists all keys, and q leaves. Enter opens the page of a job, / filters, o and a letter sort. x cancels, s suspends and r resizes \
+the selected job: each shows its command and asks once.
 
   divvy top
   divvy top --filter user:ana --readonly

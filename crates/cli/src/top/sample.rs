@@ -15,7 +15,7 @@ pub fn now() -> Timestamp {
 
 fn gpu(index: u32, used_gib: f64, share: u16, util: u32) -> Value {
     json!({
-        "index": index, "model": "NVIDIA A100-SXM4-80GB", "mode": "shared", "usable_bytes": USABLE,
+        "index": index, "model": "NVIDIA H200", "mode": "shared", "usable_bytes": USABLE,
         "used_bytes": gib(used_gib), "allocated_bytes": USABLE / 1000 * u64::from(share), "share": share,
         "utilization_percent": util, "temperature_celsius": 50 + index, "power_watts": 90 + util * 3,
     })

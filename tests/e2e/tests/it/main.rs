@@ -36,6 +36,7 @@ mod selftest;
 mod shown;
 mod simulate;
 mod smi;
+mod top;
 mod unresponsive;
 mod usage;
 mod users;

@@ -136,7 +136,10 @@ fn on_page(width: u16, height: u16, typed: &str) -> State {
 
 #[test]
 fn eighty_by_twenty_four() {
-    assert_snapshot!(screen(&sized(80, 24)));
+    let screen = screen(&sized(80, 24));
+    let page = include_str!("../../../../../docs/top.md");
+    assert!(page.contains(&screen), "docs/top.md shows another screen");
+    assert_snapshot!(screen);
 }
 
 #[test]
