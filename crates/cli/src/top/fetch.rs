@@ -51,9 +51,7 @@ async fn ask_daemon(client: &Client, question: &Question, now: Timestamp) -> Res
         Question::Oom(job) => Data::Oom(Box::new(client.oom(job).await?)),
         Question::Curve { job, span } => {
             let since = now - SignedDuration::from_secs(span.seconds());
-            // Series are named by the job's number, which a reference such as `12_3` is not.
-            let number = client.job(job).await?.id;
-            let of = format!("job:{number}");
+            let of = format!("job:{job}");
             Data::History(Box::new(client.history(&of, since, span.step()).await?))
         }
         Question::Log { job, from } => Data::Log(log(client, job, *from).await?),

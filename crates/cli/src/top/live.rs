@@ -87,7 +87,12 @@ pub async fn show(
                 // The terminal has gone.
                 None => return Ok(ExitCode::SUCCESS),
             },
-            Some(Ok(answer)) = live.tasks.join_next() => answer,
+            Some(answer) = live.tasks.join_next() => match answer {
+                Ok(answer) => answer,
+                // The hook has restored the terminal and printed the panic.
+                Err(failed) if failed.is_panic() => std::panic::resume_unwind(failed.into_panic()),
+                Err(_) => Input::Tick(Timestamp::now()),
+            },
             _ = clock.tick() => Input::Tick(Timestamp::now()),
         };
     }

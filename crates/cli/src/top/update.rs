@@ -759,14 +759,16 @@ fn ask(state: &mut State) -> Vec<Question> {
     if !state.asked.contains_key(&Topic::Node) || state.caller.is_none() {
         want(state, Question::Node, RARELY);
     }
-    for gpu in indices {
-        if state
-            .trends
-            .get(&gpu)
-            .is_none_or(|trend| !trend.has_history)
-        {
-            want(state, Question::Trend(gpu), SOMETIMES);
-        }
+    let lacks_history = |gpu: &u32| (state.trends.get(gpu)).is_none_or(|trend| !trend.has_history);
+    // One after the other: a board of sixteen GPUs opens no sixteen connections.
+    let is_asking = (state.asked.iter())
+        .any(|(topic, asked)| matches!(topic, Topic::Trend(_)) && asked.is_open);
+    if let Some(gpu) = indices
+        .into_iter()
+        .find(lacks_history)
+        .filter(|_| !is_asking)
+    {
+        want(state, Question::Trend(gpu), SignedDuration::ZERO);
     }
     let seen = state.events.back().map_or(0, |event| event.seq);
     if last_event > seen {
