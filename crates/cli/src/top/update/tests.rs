@@ -1,12 +1,15 @@
-use divvy_api::v1::{ErrorCode, Event, Node, NodeCaller};
+use divvy_api::v1::{Board, ErrorCode, Event, Node, NodeCaller};
 use jiff::tz::TimeZone;
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::super::call::LogPiece;
 use super::super::draw::draw;
 use super::super::look::{Colours, Look};
 use super::super::sample;
-use super::super::state::Options;
+use super::super::state::{Log, MOST_EVENTS, MOST_LOG, Options};
+use super::answers::add_output;
+use super::questions::page_query;
 use super::*;
 
 pub fn options() -> Options {
