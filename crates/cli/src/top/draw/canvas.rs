@@ -7,9 +7,12 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::top::look::{Glyphs, Look, Tone};
 
-/// Columns that a text takes.
+/// Wider than every terminal, and small enough for sums.
+const WIDEST: u16 = 4096;
+
+/// Columns that a text takes, up to 4096.
 pub fn width_of(text: &str) -> u16 {
-    u16::try_from(text.width()).unwrap_or(u16::MAX)
+    u16::try_from(text.width()).unwrap_or(WIDEST).min(WIDEST)
 }
 
 /// A buffer with a look.

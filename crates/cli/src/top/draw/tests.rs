@@ -1,4 +1,5 @@
 use insta::assert_snapshot;
+use proptest::prelude::*;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
@@ -273,5 +274,59 @@ fn no_text_of_a_user_reaches_the_terminal_as_it_is() {
         let text = screen(&state);
         let hidden = |c: char| c != '\n' && divvy_core::escape::is_hidden(c);
         assert!(!text.contains(hidden), "{typed:?}: {text:?}");
+    }
+}
+
+/// A board whose every text is this one.
+fn hostile(text: &str) -> divvy_api::v1::Board {
+    let mut board = sample::board();
+    let text = text.to_owned();
+    board.hostname.clone_from(&text);
+    for gpu in &mut board.gpus {
+        gpu.model.clone_from(&text);
+        gpu.problem = Some(text.clone());
+        gpu.processes
+            .iter_mut()
+            .for_each(|process| process.program = Some(text.clone()));
+        let instances = gpu.mig.iter_mut().flat_map(|mig| &mut mig.instances);
+        instances.for_each(|instance| instance.profile.clone_from(&text));
+    }
+    for job in &mut board.jobs {
+        (job.name, job.user) = (text.clone(), text.clone());
+        (job.queue, job.project, job.compute) =
+            (Some(text.clone()), Some(text.clone()), Some(text.clone()));
+        job.slices
+            .iter_mut()
+            .for_each(|slice| slice.label.clone_from(&text));
+    }
+    for job in &mut board.waiting.first {
+        (job.name, job.user, job.request) = (text.clone(), text.clone(), text.clone());
+        (job.queue, job.reason) = (Some(text.clone()), Some(text.clone()));
+    }
+    for share in board.users.iter_mut().chain(&mut board.projects) {
+        share.name.clone_from(&text);
+    }
+    board.waiting.reasons.insert(text, 3);
+    board
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// A daemon of another version, or a user, may send any text.
+    #[test]
+    fn no_text_breaks_a_line_or_leaves_its_screen(
+        text in prop_oneof![any::<String>(), "[訓練é\u{301}\u{202e}\u{1b}a ]{0,80}", Just("x".repeat(5_000))],
+        width in 40u16..180, height in 10u16..45, pane in 1u32..6,
+    ) {
+        let mut state = viewed(hostile(&text));
+        update(&mut state, Input::Resize(width, height));
+        keys(&mut state, &pane.to_string());
+        let screen = screen(&state);
+        let hidden = |c: char| c != '\n' && divvy_core::escape::is_hidden(c);
+        prop_assert!(!screen.contains(hidden), "{:?}", screen);
+        for line in screen.lines() {
+            prop_assert!(unicode_width::UnicodeWidthStr::width(line) <= usize::from(width), "{:?}", line);
+        }
     }
 }
