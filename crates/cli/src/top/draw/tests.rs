@@ -330,3 +330,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn once_everything_is_drawn_one_below_the_other() {
+    let mut state = sized(100, 24);
+    state.options.is_once = true;
+    state.size.1 = crate::top::layout::whole_height(&state);
+    assert_snapshot!(screen(&state));
+    // As many lines as there are jobs, and no job twice.
+    let mut state = viewed(sample::large(8, 100));
+    state.options.is_once = true;
+    state.size = (100, 0);
+    state.size.1 = crate::top::layout::whole_height(&state);
+    let text = screen(&state);
+    for job in (100..164).chain(1000..1012) {
+        let of_job = text
+            .lines()
+            .filter(|line| line.trim_start().starts_with(&format!("{job} ")));
+        assert_eq!(of_job.count(), 1, "{job}:\n{text}");
+    }
+}
