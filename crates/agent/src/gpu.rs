@@ -10,6 +10,7 @@ mod observer;
 pub mod overhead;
 mod pid_namespaces;
 pub mod sample;
+pub mod sleep;
 pub mod slice;
 pub mod source;
 mod utilisation;
@@ -67,9 +68,22 @@ pub struct ObservedGpu {
     pub processes: Vec<GpuProcess>,
     /// `None` for a GPU that knows no MIG.
     pub mig: Option<GpuMigState>,
+    /// It is powered down: everything else is what it was when it was asked last.
+    pub asleep: bool,
 }
 
 impl ObservedGpu {
+    /// The same GPU, powered down since.
+    pub fn fallen_asleep(&self) -> Self {
+        Self {
+            asleep: true,
+            // Nothing was measured since, and nothing runs.
+            utilization: None,
+            utilization_percent: self.utilization_percent.map(|_| 0),
+            ..self.clone()
+        }
+    }
+
     /// Its MIG side, while MIG is on.
     pub fn active_mig(&self) -> Option<&GpuMigState> {
         self.mig.as_ref().filter(|mig| mig.mode.current)
@@ -120,6 +134,8 @@ pub struct Device {
     /// Processes that use the GPU and belong to no slice.
     pub unmanaged: Vec<u32>,
     pub ledger_error: LedgerError,
+    /// It is powered down, and its figures are the last known.
+    pub asleep: bool,
     /// The driver says how much each process holds.
     pub reports_process_memory: bool,
     /// It does not answer ([`Gpu::away`]) and will not: at the last look it had fallen off the bus, or needed a reset.
@@ -177,6 +193,7 @@ impl Device {
             overhead,
             unmanaged: Vec::new(),
             ledger_error: LedgerError::default(),
+            asleep: observed.asleep,
             reports_process_memory: true,
             is_lost: false,
             is_managed: mode != Mode::Unmanaged,
@@ -218,9 +235,11 @@ impl Device {
             temperature_celsius,
             processes,
             mig,
+            asleep,
             ..
         } = &seen.observed;
         self.used = *used;
+        self.asleep = *asleep;
         self.mode.mig = mig.as_ref().map(|mig| mig.mode);
         let offer = mig.as_ref().and_then(|mig| mig.capabilities.clone());
         let offers_another = self.mode.mig_capabilities != offer;
@@ -263,6 +282,7 @@ mod tests {
                 instances: Vec::new(),
                 error: None,
             }),
+            asleep: false,
         };
         GpuSample {
             observed,

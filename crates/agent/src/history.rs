@@ -27,12 +27,15 @@ use std::time::{Duration, Instant};
 
 use divvy_api::sync::lock;
 use divvy_api::v1::history::STEPS;
+use divvy_core::Bytes;
 
 use downsample::{Downsampler, Row};
 pub use figures::{Figure, Series, Values};
 use records::{Encoder, Reader};
 use segments::Segments;
 use timeline::Timeline;
+
+use crate::host::disk::Disk;
 
 /// Most series in one sample. Those at its end have no history, and the log names the first of them once.
 pub const MOST_SERIES: usize = 1000;
@@ -51,6 +54,9 @@ const IDLE_FLUSH: Duration = Duration::from_secs(60);
 
 /// Bytes in memory that are written without delay.
 const FLUSH_BYTES: usize = 256 << 10;
+
+/// With less room on the disk the history stops: the journal comes first, and reports a full disk much later.
+const LEAST_FREE: Bytes = Bytes::mib(64);
 
 /// Interval of attempts while the disk takes no writes.
 const RETRY: Duration = Duration::from_secs(60);
@@ -95,6 +101,7 @@ struct Level {
 
 /// All of the ring.
 struct Ring {
+    disk: Disk,
     timeline: Timeline,
     levels: Vec<Level>,
     /// The disk takes no writes since then, which the log has reported.
@@ -239,6 +246,7 @@ impl Ring {
             pending: Vec::new(),
         };
         let mut ring = Self {
+            disk: Disk::of(folder.parent().unwrap_or(folder)),
             timeline: Timeline::default(),
             levels: STEPS.iter().zip(MOST_BYTES).map(level).collect(),
             failed_at: None,
@@ -324,6 +332,13 @@ impl Ring {
     fn flush(&mut self) {
         self.flushed_at = Instant::now();
         let now = self.timeline.now();
+        // Where statvfs(3) does not answer, a write shows whether there is room.
+        let free = self.disk.free_space().map(|room| room.bytes).ok();
+        if let Some(free) = free.filter(|free| *free < LEAST_FREE) {
+            let [free, needed] = free.human_beside(LEAST_FREE);
+            let why = format!("{free} is free, but {needed} is needed");
+            return self.report_failure(&io::Error::new(io::ErrorKind::StorageFull, why));
+        }
         for level in &mut self.levels {
             if let Err(error) = level.flush(now, self.is_busy) {
                 return self.report_failure(&error);

@@ -222,7 +222,7 @@ async fn node(State(api): State<Api>, Extension(caller): Extension<Caller>) -> A
 }
 
 async fn gpus(State(api): State<Api>) -> Answer<v1::Gpu> {
-    api.observer.wait_for_fresh_sample().await;
+    api.observer.wait_for_recent_sample().await;
     list(
         "GpuList",
         api.mailbox.query(|queries| Ok(queries.gpus())).await?,
@@ -243,7 +243,7 @@ async fn change_gpu(
 }
 
 async fn mig(State(api): State<Api>) -> Answer<v1::MigInstance> {
-    api.observer.wait_for_fresh_sample().await;
+    api.observer.wait_for_recent_sample().await;
     list(
         "MigInstanceList",
         api.mailbox

@@ -236,16 +236,29 @@ impl Nvml {
     /// # Errors
     /// When not even their number can be had.
     pub fn devices(&self) -> Result<Vec<Result<Device<'_>, Error>>, Error> {
+        let count = self.device_count()?;
+        Ok((0..count).map(|index| self.device(index)).collect())
+    }
+
+    /// The number of GPUs. It wakes none.
+    ///
+    /// # Errors
+    /// When it cannot be had.
+    pub fn device_count(&self) -> Result<u32, Error> {
         let mut count = 0;
         let f = &self.functions;
         // SAFETY: writes one number.
         f.call(None, &f.nvmlDeviceGetCount_v2, |get| unsafe {
             get(&raw mut count)
         })?;
-        Ok((0..count).map(|index| self.device(index)).collect())
+        Ok(count)
     }
 
-    fn device(&self, index: u32) -> Result<Device<'_>, Error> {
+    /// The GPU with this index. A powered-down GPU wakes.
+    ///
+    /// # Errors
+    /// When it does not respond.
+    pub fn device(&self, index: u32) -> Result<Device<'_>, Error> {
         let mut handle = std::ptr::null_mut();
         let f = &self.functions;
         // SAFETY: writes one handle.

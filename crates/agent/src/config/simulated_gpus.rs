@@ -22,6 +22,7 @@ const NAMES: [&str; 3] = ["libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1"];
 
 const MODELS: &str = "DIVVY_SIM";
 const STATE: &str = "DIVVY_SIM_STATE";
+const ROOT: &str = "DIVVY_SIM_ROOT";
 
 /// What `--sim` or else `DIVVY_SIM` asks for.
 pub fn requested(flag: Option<&str>, home: &Home) -> Option<Simulated> {
@@ -36,6 +37,12 @@ pub fn requested(flag: Option<&str>, home: &Home) -> Option<Simulated> {
         lib: home.sim_lib(),
         state: home.sim_state(),
     })
+}
+
+/// The folder that stands for `/`, which `DIVVY_SIM_ROOT` names.
+pub fn root() -> Option<PathBuf> {
+    let folder = std::env::var_os(ROOT).filter(|folder| !folder.is_empty())?;
+    Some(PathBuf::from(folder))
 }
 
 /// The state file that `DIVVY_SIM_STATE` names.

@@ -375,7 +375,7 @@ fn gpu_to_api(
             .collect(),
         power_watts: (io.observer.power().get(&gpu.index))
             .and_then(|power| Some(power.milliwatts? / 1000)),
-        asleep: false,
+        asleep: device.asleep,
         processes: Vec::new(),
         available: None,
     }

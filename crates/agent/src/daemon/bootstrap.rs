@@ -13,6 +13,7 @@ use crate::config::{
 };
 use crate::daemon::from_store;
 use crate::gpu::overhead::Overhead;
+use crate::gpu::sleep::PowerStates;
 use crate::gpu::{
     Device, FaultyGpu, INTERVAL, Observation, ObservedGpu, Observer, Source, SourceError, overhead,
 };
@@ -123,7 +124,12 @@ impl NodeInventory {
                 .as_ref()
                 .map(|simulated| KnownFile::of(&simulated.state)),
         };
-        Observer::new(Arc::clone(&self.source), marks)
+        // The addresses of simulated GPUs may be those of other devices of this machine.
+        let sysfs = match self.simulated_state() {
+            Some(_) => simulated_gpus::root().map(|root| root.join("sys")),
+            None => Some(PathBuf::from("/sys")),
+        };
+        Observer::new(Arc::clone(&self.source), marks, PowerStates::below(sysfs))
     }
 
     /// The GPUs for which there is a mode, with what a context costs on each.

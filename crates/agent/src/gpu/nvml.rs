@@ -1,6 +1,6 @@
 //! NVML as the source of GPUs: the real driver's, or the simulated driver's in its place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -67,6 +67,7 @@ impl NvmlDriver {
             utilization_percent,
             temperature_celsius,
             processes: device.processes()?.into_iter().map(process).collect(),
+            asleep: false,
         })
     }
 }
@@ -81,10 +82,14 @@ impl GpuDriver for NvmlDriver {
         Ok(Box::new(self.nvml.device_by_uuid(uuid)?))
     }
 
-    fn observe(&self, mig: MigReader<'_>) -> Result<Observation, SourceError> {
+    fn observe(
+        &self,
+        mig: MigReader<'_>,
+        asleep: &BTreeSet<u32>,
+    ) -> Result<Observation, SourceError> {
         let mut observation = Observation::default();
-        for (index, device) in (0..).zip(self.nvml.devices()?) {
-            let observed = device.map_err(SourceError::from);
+        for index in (0..self.nvml.device_count()?).filter(|index| !asleep.contains(index)) {
+            let observed = self.nvml.device(index).map_err(SourceError::from);
             match observed.and_then(|device| self.observe_one(&device, mig)) {
                 Ok(observed) => {
                     lock(&self.known).insert(index, observed.uuid.clone());
@@ -125,8 +130,10 @@ impl GpuDriver for NvmlDriver {
             .collect())
     }
 
-    fn power(&self) -> BTreeMap<u32, Power> {
-        let devices = self.nvml.devices().unwrap_or_default();
+    fn power(&self, asleep: &BTreeSet<u32>) -> BTreeMap<u32, Power> {
+        let indices = 0..self.nvml.device_count().unwrap_or_default();
+        let awake = indices.filter(|index| !asleep.contains(index));
+        let devices = awake.map(|index| self.nvml.device(index));
         let power = |device: Device<'_>| {
             let power = Power {
                 milliwatts: device.power().ok().flatten(),
@@ -134,7 +141,7 @@ impl GpuDriver for NvmlDriver {
             };
             (device.index(), power)
         };
-        devices.into_iter().flatten().map(power).collect()
+        devices.flatten().map(power).collect()
     }
 }
 

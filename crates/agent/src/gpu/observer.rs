@@ -1,10 +1,11 @@
-//! The observer thread: samples the driver often while there are jobs, seldom while there are none, and soon again on
-//! request or after a suspicious sample.
+//! The observer thread: samples the driver often while there are jobs, rarely while there are none, and soon again on
+//! request or after a suspicious sample. Without jobs it leaves powered-down GPUs alone, as almost any call of NVML would
+//! wake them.
 //!
 //! Only this thread calls the driver, and no caller waits for it without a bound: a driver may never answer, as when
 //! its GPU has gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,17 +16,30 @@ use tokio::sync::watch;
 
 use super::attribution::Attribution;
 use super::sample::{self, NodeSample};
+use super::sleep::PowerStates;
 use super::source::{Source, SourceError};
 use super::watched_jobs::{WatchedJob, WatchedJobs};
-use super::{GpuOccupancy, Power};
+use super::{GpuOccupancy, Observation, ObservedGpu, Power};
 use crate::host::process::Process;
 use crate::host::process::evidence::KnownFiles;
 
 /// Interval of observations while there are jobs.
 pub const INTERVAL: Duration = Duration::from_millis(250);
 
-/// Interval of observations without jobs: only the memory of unmanaged processes can change then.
+/// Interval of observations for a while after the last job: only the memory of unmanaged processes can change then.
 pub const IDLE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// For how long that is.
+const SETTLE: Duration = Duration::from_secs(30);
+
+/// Interval of observations after that, so that GPUs may power down.
+pub const REST_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Without jobs so many readers get a fresh sample each; a viewer that goes on reading gets those that come anyway.
+const FRESH_READS: u32 = 3;
+
+/// Readers are counted anew after so long without one.
+const READERS_GONE: Duration = Duration::from_secs(60);
 
 /// The power draw is asked for no more often.
 const POWER_INTERVAL: Duration = Duration::from_secs(1);
@@ -40,6 +54,9 @@ const FRESH_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Observer {
     source: Arc<Source>,
     marks: KnownFiles,
+    power_states: PowerStates,
+    /// The GPUs as they were when they were asked last, and what did not answer then.
+    seen: Mutex<Observation>,
     /// A writer copies it only while a sample is in progress.
     roster: Mutex<Arc<WatchedJobs>>,
     /// Never held while the driver is asked.
@@ -62,34 +79,98 @@ struct PollSchedule {
     started: u64,
     /// Since when the driver is asked.
     in_flight_since: Option<Instant>,
+    /// A request needs powered-down GPUs too.
+    wakes: bool,
+    /// When there was last a job or something to be decided.
+    active_at: Option<Instant>,
+    /// When the last observation began.
+    looked_at: Option<Instant>,
+    /// Fresh samples that readers have had since `reader_at` was long ago, and the time of the last reader.
+    fresh_reads: u32,
+    reader_at: Option<Instant>,
+}
+
+/// Which GPUs an observation asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ask {
+    All,
+    /// Those that are not powered down.
+    Awake,
 }
 
 impl PollSchedule {
     /// The current interval of observations.
-    fn interval(self) -> Duration {
-        match self {
-            Self {
-                requested: asked,
-                started: begun,
-                ..
-            } if asked > begun => Duration::ZERO,
-            Self {
-                is_urgent: true, ..
-            } => AGAIN,
-            Self { is_busy: true, .. } => INTERVAL,
-            Self { is_busy: false, .. } => IDLE_INTERVAL,
+    fn interval(&self, now: Instant) -> Duration {
+        let since = |at: Option<Instant>| at.map(|at| now.saturating_duration_since(at));
+        if self.requested > self.started {
+            Duration::ZERO
+        } else if self.is_urgent {
+            AGAIN
+        } else if self.is_busy {
+            INTERVAL
+        } else if since(self.active_at).is_some_and(|passed| passed < SETTLE) {
+            IDLE_INTERVAL
+        } else {
+            REST_INTERVAL
         }
+    }
+
+    /// An observation begins.
+    fn begin(&mut self, now: Instant) -> Ask {
+        if self.is_busy || self.is_urgent {
+            self.active_at = Some(now);
+        }
+        self.is_urgent = false;
+        self.started = self.requested;
+        self.in_flight_since = Some(now);
+        self.looked_at = Some(now);
+        match std::mem::take(&mut self.wakes) || self.is_busy {
+            true => Ask::All,
+            false => Ask::Awake,
+        }
+    }
+
+    /// Something is to be decided by the next observation.
+    fn request(&mut self, now: Instant) -> u64 {
+        self.active_at = Some(now);
+        self.wakes = true;
+        self.requested += 1;
+        self.requested
+    }
+
+    /// A reader comes; `None` if the last sample has to do.
+    fn request_read(&mut self, now: Instant) -> Option<u64> {
+        let passed = |at: Option<Instant>, time| {
+            at.is_none_or(|at| now.saturating_duration_since(at) >= time)
+        };
+        if passed(self.reader_at.replace(now), READERS_GONE) {
+            self.fresh_reads = 0;
+        }
+        if !self.is_busy {
+            if !passed(self.looked_at, IDLE_INTERVAL) || self.fresh_reads >= FRESH_READS {
+                return None;
+            }
+            self.fresh_reads += 1;
+        }
+        self.requested += 1;
+        Some(self.requested)
     }
 }
 
 impl Observer {
-    pub fn new(source: Arc<Source>, marks: KnownFiles) -> Self {
+    pub fn new(source: Arc<Source>, marks: KnownFiles, power_states: PowerStates) -> Self {
+        let schedule = PollSchedule {
+            active_at: Some(Instant::now()),
+            ..PollSchedule::default()
+        };
         Self {
             source,
             marks,
+            power_states,
+            seen: Mutex::default(),
             roster: Mutex::default(),
             kin: Mutex::default(),
-            schedule: Mutex::default(),
+            schedule: Mutex::new(schedule),
             changed: Condvar::new(),
             power: Mutex::default(),
             completed: watch::Sender::default(),
@@ -122,15 +203,19 @@ impl Observer {
         lock(&self.kin).owning_job(process, &roster)
     }
 
-    /// Observes the GPUs now.
+    /// Observes all GPUs now.
     ///
     /// # Errors
     /// When the driver cannot be asked.
     pub fn observe(&self) -> Result<NodeSample, SourceError> {
+        self.observe_now(Ask::All)
+    }
+
+    fn observe_now(&self, ask: Ask) -> Result<NodeSample, SourceError> {
         let roster = Arc::clone(&lock(&self.roster));
         let before = sample::read_ledgers(&roster);
         let at = sample::now();
-        let observation = self.source.observe()?;
+        let observation = self.ask_driver(ask)?;
         let mut kin = lock(&self.kin);
         Ok(sample::build_sample(
             at,
@@ -142,19 +227,49 @@ impl Observer {
         ))
     }
 
-    /// Waits until the controller has received an observation that began after this call. If the driver does not
-    /// answer, the wait is short.
+    /// The driver's answers; those of powered-down GPUs are the last ones, unless all are asked.
+    fn ask_driver(&self, ask: Ask) -> Result<Observation, SourceError> {
+        let asleep = match ask {
+            Ask::All => BTreeSet::new(),
+            Ask::Awake => self.power_states.asleep(lock(&self.seen).gpus.iter()),
+        };
+        let mut seen = lock(&self.seen).clone();
+        seen.gpus.retain(|gpu| asleep.contains(&gpu.index));
+        let is_all_asleep = !asleep.is_empty() && lock(&self.seen).gpus.len() == asleep.len();
+        let mut observation = match is_all_asleep && seen.troubles.is_empty() {
+            true => Observation::default(),
+            false => self.source.observe_awake(&asleep)?,
+        };
+        let sleeping = seen.gpus.iter().map(ObservedGpu::fallen_asleep);
+        observation.gpus.extend(sleeping);
+        observation.gpus.sort_by_key(|gpu| gpu.index);
+        lock(&self.seen).clone_from(&observation);
+        Ok(observation)
+    }
+
+    /// Waits until the controller has received an observation of all GPUs that began after this call. If the driver does
+    /// not answer, the wait is short. For what decides something: a powered-down GPU wakes.
     pub async fn wait_for_fresh_sample(&self) {
+        self.wait_for(|schedule| Some(schedule.request(Instant::now())))
+            .await;
+    }
+
+    /// The same for readers. It wakes no GPU; and without jobs, readers that come again and again do not have the driver
+    /// asked more often.
+    pub async fn wait_for_recent_sample(&self) {
+        self.wait_for(|schedule| schedule.request_read(Instant::now()))
+            .await;
+    }
+
+    async fn wait_for(&self, request: impl FnOnce(&mut PollSchedule) -> Option<u64>) {
         if self.is_unresponsive() {
             return;
         }
         let mut told = self.completed.subscribe();
-        let asked = {
-            let mut pace = lock(&self.schedule);
-            pace.requested += 1;
-            self.changed.notify_all();
-            pace.requested
+        let Some(asked) = request(&mut lock(&self.schedule)) else {
+            return;
         };
+        self.changed.notify_all();
         // A late sample counts as missing: the caller uses the one before.
         let _ = tokio::time::timeout(FRESH_TIMEOUT, told.wait_for(|told| *told >= asked)).await;
     }
@@ -178,10 +293,19 @@ impl Observer {
         lock(&self.power).clone()
     }
 
-    /// Asks the driver for the power draw, behind an observation, so that no observation takes longer for it.
+    /// Asks the driver for the power draw, behind an observation, so that no observation takes longer for it. A
+    /// powered-down GPU keeps its last figure.
     fn ask_power(&self) {
-        let power = self.source.power();
-        *lock(&self.power) = power;
+        let seen = lock(&self.seen).clone();
+        let sleeping = seen.gpus.iter().filter(|gpu| gpu.asleep);
+        let asleep: BTreeSet<u32> = sleeping.map(|gpu| gpu.index).collect();
+        if asleep.len() == seen.gpus.len() {
+            return;
+        }
+        let answers = self.source.power(&asleep);
+        let mut power = lock(&self.power);
+        power.retain(|index, _| asleep.contains(index));
+        power.extend(answers);
     }
 
     /// What is on the GPUs now.
@@ -196,6 +320,7 @@ impl Observer {
     pub fn set_busy(&self, busy: bool) {
         let mut pace = lock(&self.schedule);
         if std::mem::replace(&mut pace.is_busy, busy) != busy {
+            pace.active_at = Some(Instant::now());
             self.changed.notify_all();
         }
     }
@@ -218,8 +343,8 @@ impl Observer {
         let run = move || {
             let mut power_at: Option<Instant> = None;
             loop {
-                let begun = self.wait_until_due(Instant::now());
-                let sample = self.observe();
+                let (begun, ask) = self.wait_until_due(Instant::now());
+                let sample = self.observe_now(ask);
                 lock(&self.schedule).in_flight_since = None;
                 report(sample);
                 self.completed.send_replace(begun);
@@ -237,16 +362,18 @@ impl Observer {
             .map(drop)
     }
 
-    /// Waits until the next observation is due, after one at `last`; returns the number of requests that it answers.
-    fn wait_until_due(&self, last: Instant) -> u64 {
+    /// Waits until the next observation is due, after one at `last`; returns the number of requests that it answers, and
+    /// what it asks for.
+    fn wait_until_due(&self, last: Instant) -> (u64, Ask) {
         let mut pace = lock(&self.schedule);
         loop {
-            let left = pace.interval().saturating_sub(last.elapsed());
+            let now = Instant::now();
+            let left = pace
+                .interval(now)
+                .saturating_sub(now.saturating_duration_since(last));
             if left.is_zero() {
-                pace.is_urgent = false;
-                pace.started = pace.requested;
-                pace.in_flight_since = Some(Instant::now());
-                return pace.started;
+                let ask = pace.begin(now);
+                return (pace.started, ask);
             }
             let waited = self.changed.wait_timeout(pace, left);
             pace = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -256,7 +383,11 @@ impl Observer {
 
 #[cfg(test)]
 mod tests {
+    use divvy_core::{Bytes, GpuUuid};
+
     use super::*;
+    use crate::gpu::mig::driver::Gpu;
+    use crate::gpu::source::{GpuDriver, MigReader};
 
     /// A bypass is reported at the second sample that finds it, which is promised within a second of the first.
     #[test]
@@ -267,8 +398,168 @@ mod tests {
                 is_urgent: hurry,
                 ..PollSchedule::default()
             };
-            assert!(pace.interval() * 2 < Duration::from_secs(1), "{pace:?}");
+            let interval = pace.interval(Instant::now());
+            assert!(interval * 2 < Duration::from_secs(1), "{pace:?}");
         }
         assert!(AGAIN < INTERVAL, "and sooner where something is suspicious");
+    }
+
+    /// Runs a schedule over some seconds, a quarter at a time, and returns how many observations begin.
+    fn looks(
+        schedule: &mut PollSchedule,
+        begun: Instant,
+        seconds: std::ops::Range<u32>,
+        each: impl Fn(&mut PollSchedule, Instant),
+    ) -> u32 {
+        let mut looks = 0;
+        for quarter in seconds.start * 4..seconds.end * 4 {
+            let now = begun + Duration::from_millis(250) * quarter;
+            each(schedule, now);
+            let last = schedule.looked_at.unwrap();
+            if now.saturating_duration_since(last) >= schedule.interval(now) {
+                schedule.begin(now);
+                looks += 1;
+            }
+        }
+        looks
+    }
+
+    /// The figure that docs/reference.md gives. A daemon that looked every two seconds would have 30.
+    #[test]
+    fn without_jobs_the_driver_is_asked_twice_a_minute_also_while_a_viewer_reads() {
+        let begun = Instant::now();
+        let mut idle = PollSchedule::default();
+        idle.request(begun);
+        assert_eq!(idle.begin(begun), Ask::All, "something is to be decided");
+        let settles = looks(&mut idle, begun, 0..60, |_, _| {});
+        assert!((15..=17).contains(&settles), "{settles}");
+        assert_eq!(looks(&mut idle, begun, 60..120, |_, _| {}), 2);
+        let read = |idle: &mut PollSchedule, now| {
+            idle.request_read(now);
+        };
+        let first = looks(&mut idle, begun, 120..180, read);
+        let most = FRESH_READS + 2;
+        assert!((FRESH_READS..=most).contains(&first), "{first}");
+        assert_eq!(looks(&mut idle, begun, 180..240, read), 2);
+        assert!(!idle.wakes, "and no reader wakes a GPU");
+        // A minute without readers later, one gets a fresh sample again.
+        let late = begun + Duration::from_secs(400);
+        assert!(idle.request_read(late).is_some());
+        assert_eq!(idle.begin(late), Ask::Awake);
+    }
+
+    #[test]
+    fn with_jobs_every_reader_gets_a_fresh_sample_of_all_gpus() {
+        let now = Instant::now();
+        let mut busy = PollSchedule {
+            is_busy: true,
+            ..PollSchedule::default()
+        };
+        for _ in 0..10 {
+            assert!(busy.request_read(now).is_some());
+            assert_eq!(busy.interval(now), Duration::ZERO);
+            assert_eq!(busy.begin(now), Ask::All);
+        }
+    }
+
+    /// A driver of two GPUs that notes what it is asked for.
+    struct Noting(Arc<Mutex<Vec<String>>>);
+
+    impl GpuDriver for Noting {
+        fn version(&self) -> Result<String, SourceError> {
+            Ok("1".to_owned())
+        }
+
+        fn gpu(&self, _: &GpuUuid) -> Result<Box<dyn Gpu + '_>, SourceError> {
+            unreachable!("nothing is changed")
+        }
+
+        fn observe(
+            &self,
+            _: MigReader<'_>,
+            asleep: &BTreeSet<u32>,
+        ) -> Result<Observation, SourceError> {
+            lock(&self.0).push(format!("observe without {asleep:?}"));
+            let gpu = |index: u32| ObservedGpu {
+                uuid: GpuUuid::from_bytes([u8::try_from(index).unwrap(); 16]),
+                index,
+                model: "L4".to_owned(),
+                bus: format!("00000000:0{index}:00.0"),
+                total: Bytes::gib(24),
+                reserved: Bytes::ZERO,
+                used: Bytes::gib(2),
+                utilization_percent: Some(35),
+                temperature_celsius: Some(50),
+                utilization: None,
+                processes: Vec::new(),
+                mig: None,
+                asleep: false,
+            };
+            let awake = (0..2).filter(|index| !asleep.contains(index));
+            Ok(Observation {
+                gpus: awake.map(gpu).collect(),
+                troubles: Vec::new(),
+            })
+        }
+
+        fn occupancy(&self) -> Result<Vec<GpuOccupancy>, SourceError> {
+            unreachable!("no memory is moved")
+        }
+
+        fn power(&self, asleep: &BTreeSet<u32>) -> BTreeMap<u32, Power> {
+            lock(&self.0).push(format!("power without {asleep:?}"));
+            let awake = (0..2).filter(|index| !asleep.contains(index));
+            let power = Power {
+                milliwatts: Some(30_000),
+                millijoules: None,
+            };
+            awake.map(|index| (index, power)).collect()
+        }
+    }
+
+    #[test]
+    fn a_powered_down_gpu_is_not_asked_and_keeps_its_last_figures() {
+        let folder = tempfile::tempdir().unwrap();
+        let set = |index: u32, state: &str| {
+            let power = format!("bus/pci/devices/0000:0{index}:00.0/power");
+            let power = folder.path().join(power);
+            std::fs::create_dir_all(&power).unwrap();
+            std::fs::write(power.join("runtime_status"), format!("{state}\n")).unwrap();
+        };
+        let notes = Arc::new(Mutex::new(Vec::new()));
+        let source = Arc::new(Source::new(Noting(Arc::clone(&notes))));
+        let marks = KnownFiles {
+            limiters: Vec::new(),
+            driver: None,
+        };
+        let power_states = PowerStates::below(Some(folder.path().to_owned()));
+        let observer = Observer::new(source, marks, power_states);
+        let look = |ask| {
+            let sample = observer.observe_now(ask).unwrap();
+            observer.ask_power();
+            let gpus = sample.gpus.into_iter().map(|gpu| gpu.observed);
+            let gpus = gpus.map(|gpu| (gpu.index, gpu.asleep, gpu.used, gpu.utilization_percent));
+            (gpus.collect::<Vec<_>>(), std::mem::take(&mut *lock(&notes)))
+        };
+        let (two, awake) = (Bytes::gib(2), Some(35));
+        let both = vec![(0, false, two, awake), (1, false, two, awake)];
+        let all = ["observe without {}", "power without {}"].map(str::to_owned);
+        // Nothing is known before the first look, and a GPU that sysfs does not show is awake.
+        assert_eq!(look(Ask::Awake), (both.clone(), all.to_vec()));
+        set(0, "active");
+        set(1, "suspended");
+        let of_one = ["observe without {1}", "power without {1}"].map(str::to_owned);
+        let one = vec![(0, false, two, awake), (1, true, two, Some(0))];
+        assert_eq!(look(Ask::Awake), (one, of_one.to_vec()));
+        assert_eq!(observer.power().len(), 2, "the last known figure stays");
+        set(0, "suspended");
+        let none = vec![(0, true, two, Some(0)), (1, true, two, Some(0))];
+        assert_eq!(look(Ask::Awake), (none.clone(), Vec::new()));
+        assert_eq!(look(Ask::Awake), (none, Vec::new()), "no call at all");
+        // Something is to be decided.
+        assert_eq!(look(Ask::All), (both, all.to_vec()));
+        set(0, "resuming");
+        let (gpus, _) = look(Ask::Awake);
+        assert_eq!((gpus[0].1, gpus[1].1), (false, true));
     }
 }

@@ -1,6 +1,6 @@
 //! The source of GPUs: a driver, and what is remembered of its GPUs' MIG sides.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -34,7 +34,11 @@ pub trait GpuDriver: Send + Sync {
     ///
     /// # Errors
     /// When the driver does not report even the number of GPUs.
-    fn observe(&self, mig: MigReader<'_>) -> Result<Observation, SourceError>;
+    fn observe(
+        &self,
+        mig: MigReader<'_>,
+        asleep: &BTreeSet<u32>,
+    ) -> Result<Observation, SourceError>;
 
     /// As [`Source::occupancy`].
     ///
@@ -43,7 +47,7 @@ pub trait GpuDriver: Send + Sync {
     fn occupancy(&self) -> Result<Vec<GpuOccupancy>, SourceError>;
 
     /// As [`Source::power`].
-    fn power(&self) -> BTreeMap<u32, Power>;
+    fn power(&self, asleep: &BTreeSet<u32>) -> BTreeMap<u32, Power>;
 }
 
 /// A driver, loaded.
@@ -113,8 +117,16 @@ impl Source {
     /// # Errors
     /// When the driver does not report even the number of GPUs.
     pub fn observe(&self) -> Result<Observation, SourceError> {
-        self.driver
-            .observe(&|gpu, uuid, total| self.mig_state(gpu, uuid, total))
+        self.observe_awake(&BTreeSet::new())
+    }
+
+    /// The same for the GPUs that are not powered down; the others, by index, are not asked for.
+    ///
+    /// # Errors
+    /// When the driver does not report even the number of GPUs.
+    pub fn observe_awake(&self, asleep: &BTreeSet<u32>) -> Result<Observation, SourceError> {
+        let mig = |gpu: &dyn Gpu, uuid: &GpuUuid, total| self.mig_state(gpu, uuid, total);
+        self.driver.observe(&mig, asleep)
     }
 
     /// The processes and memory of the GPUs that answer; leaves the figures of observations as they are.
@@ -126,9 +138,9 @@ impl Source {
     }
 
     /// The power draw of GPUs by index, of those that report it. It is apart from observations, so that none takes
-    /// longer for it.
-    pub fn power(&self) -> BTreeMap<u32, Power> {
-        self.driver.power()
+    /// longer for it. Powered-down GPUs, by index, are not asked.
+    pub fn power(&self, asleep: &BTreeSet<u32>) -> BTreeMap<u32, Power> {
+        self.driver.power(asleep)
     }
 
     /// The GPU's instances; nothing of them while they are being changed.

@@ -24,7 +24,10 @@ use super::{Api, run_blocking};
 use crate::controller::query::metrics::{JobRow, Page};
 
 pub async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
-    api.observer.wait_for_fresh_sample().await;
+    // Scrapes go on for ever: without jobs they get the samples that come anyway.
+    if api.observer.is_busy() {
+        api.observer.wait_for_recent_sample().await;
+    }
     let mut page = api.mailbox.query(|queries| Ok(queries.metrics())).await?;
     page.gpu_facts.power = api.observer.power();
     let home = Arc::clone(&api.home);

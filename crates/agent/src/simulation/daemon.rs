@@ -35,6 +35,7 @@ use crate::controller::mailbox::Message;
 use crate::controller::{Controller, ControllerParts};
 use crate::gpu::mig::worker::Worker;
 use crate::gpu::mig::{MigCommand, MigOutcome, Workers};
+use crate::gpu::sleep::PowerStates;
 use crate::gpu::{Device, Observer, Source};
 use crate::host::clock::Instant;
 use crate::host::disk::FreeSpace;
@@ -328,7 +329,11 @@ impl Daemon {
             limiters: vec![KnownFile::of(&preload)],
             driver: None,
         };
-        let observer = Arc::new(Observer::new(Arc::clone(&source), marks));
+        let observer = Arc::new(Observer::new(
+            Arc::clone(&source),
+            marks,
+            PowerStates::below(None),
+        ));
         let (events, told) = broadcast::channel(4096);
         let config = config(home, manner);
         let checkpoint_ops = CheckpointOps::new(

@@ -1,6 +1,6 @@
 //! The simulated driver of a machine: which process holds which memory. All other records are checked against it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use divvy_core::{Bytes, GpuUuid};
@@ -62,7 +62,11 @@ impl GpuDriver for SimulatedDriver {
         Ok(Box::new(SimulatedGpu(index(gpu))))
     }
 
-    fn observe(&self, mig: MigReader<'_>) -> Result<Observation, SourceError> {
+    fn observe(
+        &self,
+        mig: MigReader<'_>,
+        _asleep: &BTreeSet<u32>,
+    ) -> Result<Observation, SourceError> {
         let mut observation = observe_all()?;
         for gpu in &mut observation.gpus {
             gpu.mig = mig(&SimulatedGpu(index(&gpu.uuid)), &gpu.uuid, gpu.total)?;
@@ -74,7 +78,7 @@ impl GpuDriver for SimulatedDriver {
         panic!("only checkpoints ask, and no simulation has them");
     }
 
-    fn power(&self) -> BTreeMap<u32, Power> {
+    fn power(&self, _asleep: &BTreeSet<u32>) -> BTreeMap<u32, Power> {
         BTreeMap::new()
     }
 }
@@ -138,6 +142,7 @@ impl World {
                 false => holders.iter().map(process).collect(),
             },
             mig: None,
+            asleep: false,
             utilization: worked,
         }
     }

@@ -2,10 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
 use std::fs;
+use std::path::Path;
 
 use divvy_api::client::Client;
-use divvy_api::v1::{ErrorCode, History, JobState, Submit};
-use divvy_testkit::{Home, ended, in_state, quarter, refused, until_async};
+use divvy_api::v1::{ErrorCode, Gpu, History, JobState, Submit};
+use divvy_testkit::{Home, call, ended, in_state, quarter, refused, until_async};
 use jiff::{SignedDuration, Timestamp};
 
 const SIM: [&str; 2] = ["--sim", "l4-24gb:2"];
@@ -62,36 +63,22 @@ async fn what_was_held_is_there_by_subject_and_survives_a_kill() {
     with(&client, &format!("job:{}", job.name), "share", 250.0).await;
     with(&client, &format!("gpu:{}", slice.gpu_uuid), "share", 250.0).await;
 
-    // A write comes every ten seconds.
-    let folder = home.path().join("history");
-    until_async("the first write", async || {
-        let mut files = fs::read_dir(&folder).ok()?.flatten();
-        files
-            .any(|file| file.metadata().is_ok_and(|file| file.len() > 100))
-            .then_some(())
-    })
-    .await;
     let before = history(&client, &of_job, 1).await;
-    home.kill();
+    let from = |history: &History| {
+        let shares = history.figures.iter().find(|one| one.name == "share");
+        let first = shares.unwrap().values.iter().position(Option::is_some);
+        history.from + SignedDuration::from_secs(i64::try_from(first.unwrap()).unwrap())
+    };
+    // A stop writes everything, and a kill leaves what was written.
+    assert_eq!(home.stop(), 0);
+    for _ in 0..2 {
+        home.start(&SIM);
+        let after = history(&home.connect(), &of_job, 1).await;
+        assert_eq!(from(&after), from(&before));
+        home.kill();
+    }
     home.start(&SIM);
     let client = home.connect();
-    let after = history(&client, &of_job, 1).await;
-    let from = |history: &History| {
-        let values = &history
-            .figures
-            .iter()
-            .find(|one| one.name == "share")
-            .unwrap()
-            .values;
-        let first = values.iter().position(Option::is_some).unwrap();
-        history.from + SignedDuration::from_secs(i64::try_from(first).unwrap())
-    };
-    assert_eq!(
-        from(&after),
-        from(&before),
-        "what was written is still there"
-    );
-
     client.cancel(&job.id).await.unwrap();
     ended(&client, &job.id).await;
     with(&client, "node", "running", 0.0).await;
@@ -143,4 +130,77 @@ async fn what_is_no_subject_or_step_is_refused() {
     );
     let nothing = history(&client, "project:nothing", 1).await;
     assert!(nothing.figures.is_empty());
+}
+
+/// Calls of NVML that the daemon has made, by its simulated driver.
+fn calls(log: &Path) -> usize {
+    fs::read_to_string(log)
+        .unwrap_or_default()
+        .matches("nvml")
+        .count()
+}
+
+#[tokio::test]
+async fn readers_wake_no_gpu_that_is_powered_down_and_a_job_does() {
+    let mut home = Home::empty();
+    let (root, log) = (home.path().join("root"), home.path().join("calls"));
+    fs::create_dir(&root).unwrap();
+    let mut command = home.divvy_command(&["daemon", "--sim", "l4-24gb:2"]);
+    home.start_by(
+        command
+            .env("DIVVY_SIM_ROOT", &root)
+            .env("DIVVY_SIM_LOG", &log),
+    );
+    let client = home.connect();
+    let set = |state: &str| {
+        for bus in ["0000:07:00.0", "0000:15:00.0"] {
+            let power = root.join("sys/bus/pci/devices").join(bus).join("power");
+            fs::create_dir_all(&power).unwrap();
+            fs::write(power.join("runtime_status"), state).unwrap();
+        }
+    };
+    let awake = client.gpus().await.unwrap();
+    assert!(
+        awake
+            .iter()
+            .all(|gpu| !gpu.asleep && gpu.power_watts.is_some()),
+        "{awake:#?}"
+    );
+    set("suspended\n");
+    let gpus = until_async("both GPUs are asleep", async || {
+        let gpus = client.gpus().await.unwrap();
+        gpus.iter().all(|gpu| gpu.asleep).then_some(gpus)
+    })
+    .await;
+    let figures = |gpu: &Gpu| {
+        (
+            gpu.index,
+            gpu.memory_used_bytes,
+            gpu.temperature_celsius,
+            gpu.power_watts,
+        )
+    };
+    assert!(
+        gpus.iter().map(figures).eq(awake.iter().map(figures)),
+        "the last known ones"
+    );
+    let before = calls(&log);
+    assert!(before > 0);
+    for _ in 0..20 {
+        assert_eq!(client.gpus().await.unwrap().len(), 2);
+        let (_, metrics) = call(&home.socket(), "GET", "/metrics", "");
+        assert!(metrics.contains("divvy_gpu_power_watts"), "{metrics}");
+        client
+            .history("gpu:0", Timestamp::UNIX_EPOCH, 60)
+            .await
+            .unwrap();
+    }
+    assert_eq!(calls(&log), before, "no call of NVML");
+    let job = client.submit(&quarter(&["sleep", "60"])).await.unwrap();
+    assert!(
+        calls(&log) > before,
+        "what others hold decides where it runs"
+    );
+    in_state(&client, &job.id, JobState::Running).await;
+    assert!(client.gpus().await.unwrap().iter().all(|gpu| !gpu.asleep));
 }

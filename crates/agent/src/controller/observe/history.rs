@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use divvy_core::{Bytes, JobState};
+use divvy_core::JobState;
 
 use crate::controller::io::Io;
 use crate::controller::query;
@@ -11,7 +11,7 @@ use crate::controller::state::history::HistoryClock;
 use crate::controller::state::mig::MigManager;
 use crate::controller::state::{GpuState, Jobs, State};
 use crate::controller::{active_set, mig};
-use crate::gpu::Device;
+use crate::gpu::{Device, Power};
 use crate::history::{Figure, Sample, Values};
 use crate::host::clock::now;
 
@@ -110,11 +110,18 @@ fn series(state: &mut State, io: &Io) -> Vec<(String, Values)> {
         sums.entry(subject.clone()).or_default().waiting = *waiting;
     }
     let mut jobs = Vec::new();
+    let mut on_gpus = BTreeMap::new();
     for id in active_set::active_jobs(&mut state.jobs, io) {
         let Some(active) = state.jobs.active.get(&id).filter(|one| one.job.holds()) else {
             continue;
         };
         let slices = slices_of(active, &state.mig, io);
+        for (slice, holding) in slices.iter().zip(&active.job.allocations) {
+            let held = on_gpus
+                .entry(holding.grant.gpu.clone())
+                .or_insert_with(Sum::default);
+            *held = held.plus(slice.1);
+        }
         let whole = slices.iter().map(|(_, sum)| *sum).reduce(Sum::plus);
         let Some(mut whole) = whole else { continue };
         whole.running = 1;
@@ -136,11 +143,13 @@ fn series(state: &mut State, io: &Io) -> Vec<(String, Values)> {
         }
     }
     let node = sums.remove(NODE).unwrap_or_default();
-    let mut series = vec![(NODE.to_owned(), of_node(&state.gpus, node, io))];
+    let power = io.observer.power();
+    let mut series = vec![(NODE.to_owned(), of_node(&state.gpus, node, &power))];
     let devices = state.gpus.devices.iter().filter(|device| !device.gpu.away);
     series.extend(devices.map(|device| {
+        let held = on_gpus.get(&device.gpu.uuid).copied().unwrap_or_default();
         let subject = format!("gpu:{}", device.gpu.index);
-        (subject, of_gpu(&state.jobs, device, io))
+        (subject, of_gpu(device, held, &power))
     }));
     let queues = |subject: &str| subject.starts_with("queue:");
     series.extend(
@@ -185,65 +194,47 @@ fn slices_of<'a>(active: &'a ActiveJob, mig: &MigManager, io: &Io) -> Vec<(&'a s
     slices.collect()
 }
 
-fn of_gpu(jobs: &Jobs, device: &Device, io: &Io) -> Values {
-    let (mut limit, mut share) = (Bytes::ZERO, 0_u32);
-    for active in jobs.active.values().filter(|active| active.job.holds()) {
-        for holding in &active.job.allocations {
-            if holding.grant.gpu == device.gpu.uuid {
-                limit = limit.saturating_add(holding.grant.memory);
-                share += u32::from(holding.grant.share.thousandths());
-            }
-        }
+/// What is measured of a GPU, and what jobs hold of it. Of a GPU that is powered down nothing is measured.
+fn of_gpu(device: &Device, held: Sum, power: &BTreeMap<u32, Power>) -> Values {
+    let held = Values::default()
+        .with(Figure::MemoryLimit, held.limit as f32)
+        .with(Figure::Share, held.share as f32);
+    if device.asleep {
+        return held;
     }
-    let power = io
-        .observer
-        .power()
+    let milliwatts = power
         .get(&device.gpu.index)
-        .copied()
-        .unwrap_or_default();
-    Values::default()
-        .with(Figure::MemoryUsed, device.used.get() as f32)
-        .with(Figure::MemoryLimit, limit.get() as f32)
-        .with(Figure::Share, share as f32)
-        .with(
-            Figure::Utilization,
-            device.utilization_percent.map(|percent| percent as f32),
-        )
-        .with(
-            Figure::Temperature,
-            device.temperature_celsius.map(|degrees| degrees as f32),
-        )
-        .with(
-            Figure::Power,
-            power
-                .milliwatts
-                .map(|milliwatts| (milliwatts / 1000) as f32),
-        )
+        .and_then(|power| power.milliwatts);
+    let number = |number: Option<u32>| number.map(|number| number as f32);
+    held.with(Figure::MemoryUsed, device.used.get() as f32)
+        .with(Figure::Utilization, number(device.utilization_percent))
+        .with(Figure::Temperature, number(device.temperature_celsius))
+        .with(Figure::Power, number(milliwatts.map(watts)))
 }
 
 /// The GPUs that the daemon serves, together.
-fn of_node(gpus: &GpuState, jobs: Sum, io: &Io) -> Values {
+fn of_node(gpus: &GpuState, jobs: Sum, power: &BTreeMap<u32, Power>) -> Values {
     let there = || {
         let devices = gpus.devices.iter();
-        devices.filter(|device| device.is_managed && !device.gpu.away)
+        devices.filter(|device| device.is_managed && !device.gpu.away && !device.asleep)
     };
-    let used: u64 = there().map(|device| device.used.get()).sum();
+    let used = there().map(|device| device.used.get());
+    let used = used.reduce(u64::saturating_add);
     let busy: Vec<u32> = there()
         .filter_map(|device| device.utilization_percent)
         .collect();
-    let power = io.observer.power();
-    let power: Vec<u32> = there()
-        .filter_map(|device| power.get(&device.gpu.index)?.milliwatts)
-        .collect();
-    let sum = |all: &[u32]| all.iter().map(|one| u64::from(*one)).sum::<u64>() as f32;
-    let some = |all: &[u32], value: f32| (!all.is_empty()).then_some(value);
+    let mean = busy.iter().sum::<u32>() as f32 / busy.len() as f32;
+    let drawn = there().filter_map(|device| power.get(&device.gpu.index)?.milliwatts);
+    let drawn = drawn.reduce(u32::saturating_add);
     jobs.counts(jobs.of_job())
-        .with(Figure::MemoryUsed, used as f32)
-        .with(
-            Figure::Utilization,
-            some(&busy, sum(&busy) / busy.len() as f32),
-        )
-        .with(Figure::Power, some(&power, (sum(&power) / 1000.0).round()))
+        .with(Figure::MemoryUsed, used.map(|used| used as f32))
+        .with(Figure::Utilization, (!busy.is_empty()).then_some(mean))
+        .with(Figure::Power, drawn.map(|drawn| watts(drawn) as f32))
+}
+
+/// Whole watts, as lists show them: a figure that flickers less takes less room.
+fn watts(milliwatts: u32) -> u32 {
+    milliwatts / 1000
 }
 
 impl Sum {

@@ -110,6 +110,7 @@ impl Scene {
             utilization: None,
             processes: processes.collect(),
             mig: None,
+            asleep: false,
         };
         let observation = Observation {
             gpus: vec![observed],
