@@ -8,6 +8,7 @@
 
 mod arrays;
 mod auth;
+mod board;
 mod body;
 mod claims;
 mod connection_limit;
@@ -16,6 +17,8 @@ mod events;
 mod exec;
 mod health;
 mod history;
+mod job_list;
+mod kept_orders;
 mod list_writer;
 mod log;
 mod metrics;
@@ -61,6 +64,7 @@ use crate::model::policy::check_priority;
 use crate::model::recommend::{self, RunFilter};
 use crate::model::validate::limits;
 use arrays::{CallContext, resolve};
+pub use board::Boards;
 use body::{ApiError, Body, Path, Query};
 use connection_limit::TcpConn;
 use redact::Visibility;
@@ -93,6 +97,7 @@ pub struct Api {
     /// The bearer token that allows calls over TCP.
     pub token: Option<Token>,
     pub reloader: Arc<Reloader>,
+    pub boards: Arc<Boards>,
 }
 
 /// Serves until the future is dropped.
@@ -115,6 +120,7 @@ pub async fn serve(
         .route("/v1/mig/plan", post(mig_plan))
         .route("/v1/mig/gc", post(mig_gc))
         .route("/v1/queues", get(queues))
+        .route("/v1/board", get(board::board))
         .route("/v1/config", get(config))
         .route("/v1/config/reload", post(reload_config))
         .route("/v1/projects", get(projects))
@@ -124,7 +130,7 @@ pub async fn serve(
             "/v1/projects/{project}",
             post(add_project).patch(set_project).delete(remove_project),
         )
-        .route("/v1/jobs", get(list_writer::jobs).post(submit))
+        .route("/v1/jobs", get(job_list::jobs).post(submit))
         .route("/v1/jobs/{job}", get(job))
         .route("/v1/jobs/{job}/why", get(why))
         .route("/v1/jobs/{job}/wait", get(wait))

@@ -14,6 +14,7 @@ mod copy;
 mod denials;
 mod events;
 mod jobs;
+mod listed;
 mod migs;
 mod past;
 mod projects;
@@ -44,7 +45,8 @@ pub use arrays::ended_of_array;
 pub use copy::{Contents, check, copy};
 pub use denials::sufficient;
 pub use events::{UNCOUNTED, events_after};
-pub use jobs::{all_but, ended_of};
+pub use jobs::ended_of;
+pub use listed::{Span, listed, listed_keys, listed_of};
 pub use past::{
     ReferencedJobs, UpTo, UserUpTo, cuts, ended_jobs, events_beyond, events_forgotten, jobs_beyond,
     overfull, usage_beyond, usages_beyond,

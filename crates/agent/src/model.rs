@@ -12,6 +12,7 @@ pub mod gpu_memory;
 pub mod gpu_mode;
 pub mod idle;
 pub mod job;
+pub mod job_filter;
 pub mod mig_instance;
 pub mod oom;
 pub mod policy;

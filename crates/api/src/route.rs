@@ -56,6 +56,9 @@ pub enum Answer {
     },
     /// The same, or server-sent events of it with `follow`.
     Events,
+    /// A [`crate::v1::List`] with a [`crate::v1::Board`], or server-sent events with `follow`: a board, then each a
+    /// [`crate::v1::BoardChange`].
+    Board,
     /// [`JOBS`], or with `brief` a [`crate::v1::Brief`] a line.
     Jobs,
     /// Bytes as a program wrote them.
@@ -168,6 +171,15 @@ pub const ROUTES: &[Route] = &[
             kind: "QueueList",
         },
     ),
+    Route {
+        query: &[FOLLOW],
+        ..get(
+            "/v1/board",
+            "One small picture of the node for viewers, the same for every caller. Its `ETag` changes with its content; the daemon renders it \
+             at most twice a second",
+            Answer::Board,
+        )
+    },
     get(
         "/v1/claims",
         "Claims that another scheduler has allocated and not released, oldest first",
@@ -303,13 +315,59 @@ pub const ROUTES: &[Route] = &[
             },
             Parameter {
                 name: "state",
-                about: "Only jobs in this state: `queued`, `starting`, `running`, `stopping` or `ended`, whatever `all` is",
+                about: "Only jobs in these states or with these reasons of the end, separated by commas, whatever `all` is: `queued,running`, `failed`",
+                kind: Kind::Text,
+            },
+            Parameter {
+                name: "user",
+                about: "Only jobs of this user: a name or a uid",
+                kind: Kind::Text,
+            },
+            Parameter {
+                name: "project",
+                about: "Only jobs of this project; empty: jobs without a project",
+                kind: Kind::Text,
+            },
+            Parameter {
+                name: "queue",
+                about: "Only jobs of this queue",
+                kind: Kind::Text,
+            },
+            Parameter {
+                name: "gpu",
+                about: "Only jobs with a slice on this GPU, or that had one when they ended: an index or a UUID",
+                kind: Kind::Text,
+            },
+            Parameter {
+                name: "name",
+                about: "Only jobs of this name; `*` stands for any text",
+                kind: Kind::Text,
+            },
+            Parameter {
+                name: "text",
+                about: "Only jobs with this text in the number, name, user, queue or project, without regard to case",
+                kind: Kind::Text,
+            },
+            Parameter {
+                name: "since",
+                about: "Only jobs that had not ended at this time (RFC 3339), and also those that have ended since",
+                kind: Kind::Text,
+            },
+            Parameter {
+                name: "sort",
+                about: "Order: `id`, `name`, `user`, `queue`, `project`, `state`, `memory`, `peak`, `share`, `submitted`, `started`, `ended`, `elapsed` or `place`; `-` before it reverses the order; default: `id`",
                 kind: Kind::Text,
             },
             Parameter {
                 name: "limit",
-                about: "The newest of these jobs, at most so many; 0: all",
+                about: "At most so many jobs; 0: all. Without `sort` and `after` the newest ones, otherwise the first ones",
                 kind: Kind::Number { default: 0 },
+            },
+            Parameter {
+                name: "after",
+                about: "Go on behind a page: its header `divvy-next`, which the last page does not have. The header `divvy-total` has the \
+                        number of jobs on all pages",
+                kind: Kind::Text,
             },
         ],
         ..get(

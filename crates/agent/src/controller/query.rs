@@ -1,8 +1,10 @@
 //! Queries: the state in the form of the API.
 
+pub(in crate::controller) mod board;
 pub(in crate::controller) mod caller;
 pub mod estimate;
 pub(in crate::controller) mod exec_target;
+pub(in crate::controller) mod job_page;
 pub mod job_summary;
 pub mod metrics;
 pub(in crate::controller) mod mig_preview;
@@ -13,7 +15,7 @@ pub mod summary;
 pub mod view;
 pub mod why;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use divvy_api::v1::{self, Error, ErrorCode, ReasonCode};
 use divvy_api::version;
@@ -87,11 +89,6 @@ pub(super) fn job_to_api(state: &State, io: &Io, id: JobId) -> Result<v1::Job, E
             format!("there is no job {id}"),
         )),
     }
-}
-
-/// Numbers of the jobs in `Queries::job_summaries`, for adding ended jobs to them.
-pub fn living_ids(jobs: &Jobs) -> BTreeSet<JobId> {
-    jobs.active.keys().copied().collect()
 }
 
 pub(super) fn active_job_to_api(state: &State, io: &Io, active: &ActiveJob) -> v1::Job {

@@ -4,28 +4,24 @@
 //! A list that fits into one piece is an answer like any other.
 
 use crate::controller::query::job_summary::{JobSummary, TextCache};
-use std::num::NonZeroUsize;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use std::vec;
 
 use axum::Extension;
 use axum::body::{Body as HttpBody, Bytes};
-use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use divvy_api::home::Home;
 use divvy_api::v1::brief::Lines;
-use divvy_api::v1::{Error, ErrorCode, JobState, List};
+use divvy_api::v1::{Error, ErrorCode, List};
 use http_body_util::channel::{Channel, Sender};
-use serde::Deserialize;
 
-use super::body::{ApiError, Query};
+use super::body::ApiError;
 use super::redact::{AlreadyRedacted, Visibility};
 use super::user_permits::{UserPermit, UserSemaphores};
-use super::{Api, internal, run_blocking};
+use super::{internal, run_blocking};
 use crate::auth::Caller;
-use crate::journal;
 
 /// So many bytes are written at once, and what is left of the last job in them.
 const PIECE: usize = 256 << 10;
@@ -56,22 +52,6 @@ async fn turn(user: u32, patience: Duration) -> Result<UserPermit, ApiError> {
     })
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ListQuery {
-    /// Also jobs that have ended.
-    #[serde(default)]
-    all: bool,
-    /// Of each only what a table shows, in a line of its own.
-    #[serde(default)]
-    brief: bool,
-    /// Only jobs in this state.
-    state: Option<JobState>,
-    /// The newest of these jobs, at most this many; 0: all.
-    #[serde(default)]
-    limit: usize,
-}
-
 /// A turn of this caller, kept until it is dropped.
 ///
 /// # Errors
@@ -99,67 +79,24 @@ pub async fn job_list_response(
     answer(Form::List, jobs, write).await
 }
 
-pub async fn jobs(
-    State(api): State<Api>,
-    Extension(sight): Extension<Visibility>,
-    Extension(caller): Extension<Caller>,
-    Query(which): Query<ListQuery>,
+/// The answer that has a line with the columns of a table for each of these jobs.
+///
+/// # Errors
+/// When a job cannot be written.
+pub async fn brief_list_response(
+    sight: Visibility,
+    jobs: Vec<JobSummary>,
+    turn: UserPermit,
 ) -> Result<Response, ApiError> {
-    let turn = turn(caller.account.uid, PATIENCE).await?;
-    let jobs = listed(&api, &which).await?;
-    if which.brief {
-        let mut said = TextCache::default();
-        let write = move |job: JobSummary, text: &mut Vec<u8>| {
-            let _turn = &turn;
-            let sees = sight.can_see(job.owner());
-            serde_json::to_writer(&mut *text, &job.to_brief(sees, &mut said))?;
-            text.push(b'\n');
-            Ok(())
-        };
-        return answer(Form::Lines, jobs, write).await;
-    }
-    job_list_response(Arc::clone(&api.home), sight, jobs, turn).await
-}
-
-/// Jobs that have not ended, and those that have if they are asked for; oldest first.
-async fn listed(api: &Api, which: &ListQuery) -> Result<Vec<JobSummary>, ApiError> {
-    let (state, limit) = (which.state, which.limit);
-    let all = match state {
-        None => which.all,
-        Some(state) => state == JobState::Ended,
+    let mut said = TextCache::default();
+    let write = move |job: JobSummary, text: &mut Vec<u8>| {
+        let _turn = &turn;
+        let sees = sight.can_see(job.owner());
+        serde_json::to_writer(&mut *text, &job.to_brief(sees, &mut said))?;
+        text.push(b'\n');
+        Ok(())
     };
-    let read = api.mailbox.query(move |queries| {
-        let known = all.then(|| queries.living_ids());
-        let mut jobs = queries.job_summaries();
-        if let Some(state) = state {
-            jobs.retain(|job| job.state() == state);
-        }
-        Ok((jobs, known))
-    });
-    let (mut jobs, known) = read.await?;
-    let Some(known) = known else {
-        keep_newest(&mut jobs, limit);
-        return Ok(jobs);
-    };
-    let database = api.home.database();
-    let newest = NonZeroUsize::new(limit);
-    let ended = run_blocking(move || journal::all_but(&database, &known, newest)).await?;
-    let ended = ended.map_err(|error| internal(&error))?;
-    let read = api.mailbox.query(move |queries| {
-        let seen = ended.iter().map(|job| queries.view(job, None, None));
-        Ok(seen.map(JobSummary::from).collect::<Vec<_>>())
-    });
-    jobs.extend(read.await?);
-    jobs.sort_by_key(JobSummary::id);
-    keep_newest(&mut jobs, limit);
-    Ok(jobs)
-}
-
-/// Leaves the last `limit` jobs; 0: all.
-fn keep_newest<T>(jobs: &mut Vec<T>, limit: usize) {
-    if limit > 0 {
-        jobs.drain(..jobs.len().saturating_sub(limit));
-    }
+    answer(Form::Lines, jobs, write).await
 }
 
 /// How jobs follow each other.
@@ -315,15 +252,6 @@ mod tests {
             pieces.push(scribe.piece().unwrap());
         }
         pieces
-    }
-
-    #[test]
-    fn a_limit_keeps_the_newest() {
-        for (limit, expected) in [(0, 1..=5), (2, 4..=5), (5, 1..=5), (9, 1..=5)] {
-            let mut jobs: Vec<u32> = (1..=5).collect();
-            keep_newest(&mut jobs, limit);
-            assert_eq!(jobs, expected.collect::<Vec<_>>(), "{limit}");
-        }
     }
 
     #[tokio::test]

@@ -1,7 +1,6 @@
 //! Jobs and their allocations in the journal.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::num::NonZeroUsize;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use divvy_api::v1::Amount;
@@ -341,25 +340,6 @@ impl Store {
         };
         Ok(read().map_err(sql("find the newest job"))?.map(JobId))
     }
-}
-
-/// Every job but these, or of the ended ones the `newest`; oldest first; through a connection of its own, so that a long history blocks no other query.
-pub fn all_but(
-    database: &Path,
-    known: &BTreeSet<JobId>,
-    newest: Option<NonZeroUsize>,
-) -> Result<Vec<Job>, StoreError> {
-    let db = events::reader(database).map_err(sql("open the database for reading"))?;
-    let mut all = match newest {
-        None => jobs(&db, "TRUE", [])?,
-        Some(newest) => jobs(
-            &db,
-            "id IN (SELECT id FROM job WHERE state = 'ended' ORDER BY id DESC LIMIT ?1)",
-            [i64::try_from(newest.get()).unwrap_or(i64::MAX)],
-        )?,
-    };
-    all.retain(|job| !known.contains(&job.id));
-    Ok(all)
 }
 
 /// Jobs that have ended, oldest first: of this user, or of all.

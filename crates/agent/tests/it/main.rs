@@ -4,6 +4,7 @@
 
 mod arrays;
 mod aside;
+mod board;
 mod budgets;
 mod claims;
 mod config;
@@ -19,6 +20,7 @@ mod grammar;
 mod groups;
 mod history;
 mod http;
+mod job_list;
 mod jobs;
 mod journal;
 mod lists;

@@ -270,6 +270,60 @@ pub enum EndReason {
     Released,
 }
 
+impl JobState {
+    pub const ALL: [Self; 5] = [
+        Self::Queued,
+        Self::Starting,
+        Self::Running,
+        Self::Stopping,
+        Self::Ended,
+    ];
+
+    /// The name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Stopping => "stopping",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+impl EndReason {
+    pub const ALL: [Self; 11] = [
+        Self::Completed,
+        Self::Failed,
+        Self::Cancelled,
+        Self::LaunchFailed,
+        Self::SupervisorLost,
+        Self::Bypass,
+        Self::TimeLimit,
+        Self::IdleTimeout,
+        Self::DependencyFailed,
+        Self::GpuLost,
+        Self::Released,
+    ];
+
+    /// The name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::LaunchFailed => "launch_failed",
+            Self::SupervisorLost => "supervisor_lost",
+            Self::Bypass => "bypass",
+            Self::TimeLimit => "time_limit",
+            Self::IdleTimeout => "idle_timeout",
+            Self::DependencyFailed => "dependency_failed",
+            Self::GpuLost => "gpu_lost",
+            Self::Released => "released",
+        }
+    }
+}
+
 /// Reason code of a pending job. `insufficient` to `preempting` are also labels of the metric `divvy_pending_jobs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
@@ -852,6 +906,15 @@ mod tests {
         let mut known = ReasonCode::ALL.map(ReasonCode::name);
         known.sort_unstable();
         assert_eq!(listed, known);
+    }
+
+    #[test]
+    fn states_and_end_reasons_have_the_names_that_json_has() {
+        let states = JobState::ALL.map(|state| (json!(state), state.name()));
+        let reasons = EndReason::ALL.map(|reason| (json!(reason), reason.name()));
+        for (written, name) in states.into_iter().chain(reasons) {
+            assert_eq!(written, name);
+        }
     }
 
     #[test]

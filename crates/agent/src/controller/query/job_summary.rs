@@ -49,13 +49,6 @@ impl JobSummary {
         }
     }
 
-    pub fn state(&self) -> JobState {
-        match self {
-            Self::Pending { .. } => JobState::Queued,
-            Self::Other(seen) => state(&seen.job.state),
-        }
-    }
-
     /// The uid of the job's owner.
     pub fn owner(&self) -> u32 {
         match self {

@@ -1,7 +1,5 @@
 //! Typed queries: what `http` may read of the controller's state.
 
-use std::collections::BTreeSet;
-
 use divvy_api::v1::{self, Error, MigPlanned, MigWanted};
 use divvy_core::{JobId, Wait};
 
@@ -19,13 +17,14 @@ use crate::controller::query::reference::JobRef;
 use crate::controller::query::view::JobView;
 use crate::controller::query::why::WhyQuery;
 use crate::controller::query::{
-    LiveUsage, caller, exec_target, mig_preview, reference, summary, why,
+    LiveUsage, board, caller, estimate, exec_target, job_page, mig_preview, reference, summary, why,
 };
 use crate::controller::request::Milestone;
 use crate::controller::state::State;
 use crate::controller::{claims, mig, query};
-use crate::journal::StoreError;
+use crate::journal::{Span, StoreError};
 use crate::model::job::Job;
+use crate::model::job_filter::{Field, JobFilter, Key};
 
 /// Read access to the state between two rounds.
 pub struct Queries<'a> {
@@ -38,6 +37,16 @@ impl Queries<'_> {
     /// An array's jobs that have not ended, oldest first.
     pub fn array_summaries(&self, array: JobId) -> Vec<JobSummary> {
         summary::array_summaries(self.state, self.io, array)
+    }
+
+    /// The board, without the start times of waiting jobs.
+    pub fn board(&self) -> v1::Board {
+        board::board(self.state, self.io)
+    }
+
+    /// The estimator of the starts of all waiting jobs.
+    pub fn start_estimator(&self) -> StartEstimator {
+        estimate::start_estimator(self.state, self.io, JobId(0), |_| {})
     }
 
     /// Commands that make these changes, one word per element; empty for a change that the caller may not make.
@@ -89,12 +98,37 @@ impl Queries<'_> {
         query::job(self.state, self.io, reference)
     }
 
-    /// Jobs that have not ended, oldest first.
-    pub fn job_summaries(&self) -> Vec<JobSummary> {
-        summary::job_summaries(self.state, self.io)
+    /// The jobs that match and have not ended, in this part of the list by number, and the number of those that match in
+    /// all.
+    ///
+    /// # Errors
+    /// `ErrorCode::Usage` for a GPU that this node does not have.
+    pub fn job_page(
+        &self,
+        filter: &JobFilter,
+        span: Span,
+    ) -> Result<(Vec<JobSummary>, u64), Error> {
+        job_page::job_page(self.state, self.io, filter, span)
     }
 
-    /// The same, with the estimator of its start.
+    /// The values by which the jobs that match and have not ended are sorted.
+    ///
+    /// # Errors
+    /// As [`Queries::job_page`].
+    pub fn job_keys(
+        &self,
+        filter: &JobFilter,
+        by: Field,
+    ) -> Result<Vec<(JobId, Option<Key>)>, Error> {
+        job_page::job_keys(self.state, self.io, filter, by)
+    }
+
+    /// Those of these jobs that match and have not ended, in the order of the list.
+    pub fn job_rows(&self, ids: &[JobId], filter: &JobFilter) -> Vec<JobSummary> {
+        job_page::job_rows(self.state, self.io, ids, filter)
+    }
+
+    /// As [`Queries::job`], with the estimator of its start.
     ///
     /// # Errors
     /// As [`Queries::job`].
@@ -123,11 +157,6 @@ impl Queries<'_> {
 
     pub fn list_queues(&self) -> Vec<v1::Queue> {
         query::list_queues(self.state, self.io)
-    }
-
-    /// Numbers of the jobs in [`Queries::job_summaries`], for adding ended jobs to them.
-    pub fn living_ids(&self) -> BTreeSet<JobId> {
-        query::living_ids(&self.state.jobs)
     }
 
     /// The content of the metrics page.

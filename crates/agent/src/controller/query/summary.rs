@@ -46,7 +46,7 @@ pub fn array_summaries(state: &State, io: &Io, array: JobId) -> Vec<JobSummary> 
         .collect()
 }
 
-fn job_summary(state: &State, io: &Io, active: &ActiveJob) -> JobSummary {
+pub(super) fn job_summary(state: &State, io: &Io, active: &ActiveJob) -> JobSummary {
     let job = &active.job;
     let plain = Job {
         resized: job.resized,

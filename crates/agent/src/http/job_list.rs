@@ -1,0 +1,303 @@
+//! `GET /v1/jobs`: filters, order and pages of the list of jobs.
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, LazyLock};
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::Response;
+use divvy_api::v1::job_query::{NEXT, TOTAL};
+use divvy_api::v1::{Error, ErrorCode, JobQuery};
+use divvy_core::JobId;
+use serde::Deserialize;
+
+use super::body::{ApiError, Query};
+use super::kept_orders::{Cursor, KeptOrders};
+use super::list_writer::{self, brief_list_response, job_list_response};
+use super::redact::Visibility;
+use super::{Api, internal, run_blocking};
+use crate::auth::Caller;
+use crate::controller::query::job_summary::JobSummary;
+use crate::journal::{self, Span};
+use crate::model::job::Job;
+use crate::model::job_filter::{Field, JobFilter, Order};
+use crate::model::validate::usage;
+
+/// Orders of lists of which a client has read the first page.
+static ORDERS: LazyLock<KeptOrders> = LazyLock::new(KeptOrders::default);
+
+/// The query as it came, so that a refusal names the value.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawQuery {
+    all: Option<String>,
+    brief: Option<String>,
+    state: Option<String>,
+    user: Option<String>,
+    project: Option<String>,
+    queue: Option<String>,
+    gpu: Option<String>,
+    name: Option<String>,
+    text: Option<String>,
+    since: Option<String>,
+    sort: Option<String>,
+    limit: Option<String>,
+    after: Option<String>,
+}
+
+impl RawQuery {
+    fn parse(self) -> Result<JobQuery, Error> {
+        Ok(JobQuery {
+            all: value("all", self.all, "use true or false")?.unwrap_or(false),
+            brief: value("brief", self.brief, "use true or false")?.unwrap_or(false),
+            state: self.state,
+            user: self.user,
+            project: self.project,
+            queue: self.queue,
+            gpu: self.gpu,
+            name: self.name,
+            text: self.text,
+            since: value("since", self.since, "use RFC 3339: 2026-11-21T16:00:00Z")?,
+            sort: self.sort,
+            limit: value("limit", self.limit, "use a number; 0 stands for all jobs")?.unwrap_or(0),
+            after: self.after,
+        })
+    }
+}
+
+/// A value that is no text.
+fn value<T: std::str::FromStr>(
+    name: &str,
+    text: Option<String>,
+    hint: &str,
+) -> Result<Option<T>, Error> {
+    /// Letters of a wrong value in the refusal.
+    const SHOWN: usize = 100;
+    let Some(text) = text else { return Ok(None) };
+    text.parse().map(Some).map_err(|_| {
+        let shown: String = text.chars().take(SHOWN).collect();
+        usage(format!("{name}={shown:?} is invalid")).hint(hint)
+    })
+}
+
+/// Jobs of an answer, in their order.
+struct Page {
+    jobs: Vec<JobSummary>,
+    /// Number of jobs that match, on all pages.
+    total: u64,
+    next: Option<String>,
+}
+
+pub async fn jobs(
+    State(api): State<Api>,
+    Extension(sight): Extension<Visibility>,
+    Extension(caller): Extension<Caller>,
+    Query(raw): Query<RawQuery>,
+) -> Result<Response, ApiError> {
+    let query = raw.parse()?;
+    let filter = Arc::new(JobFilter::parse(&query)?);
+    let order = query.sort.as_deref().map(Order::parse).transpose()?;
+    let turn = list_writer::turn_of(&caller).await?;
+    let page = match order.unwrap_or_default() {
+        Order {
+            by: Field::Id,
+            descending,
+        } => page_by_number(&api, &query, filter, descending).await?,
+        order => page_by_value(&api, &query, filter, order, caller.account.uid).await?,
+    };
+    let (total, next) = (page.total, page.next);
+    let mut response = match query.brief {
+        true => brief_list_response(sight, page.jobs, turn).await?,
+        false => job_list_response(Arc::clone(&api.home), sight, page.jobs, turn).await?,
+    };
+    let headers = response.headers_mut();
+    headers.insert(HeaderName::from_static(TOTAL), HeaderValue::from(total));
+    if let Some(next) = next {
+        let next = HeaderValue::try_from(next).map_err(|error| internal(&error))?;
+        headers.insert(HeaderName::from_static(NEXT), next);
+    }
+    Ok(response)
+}
+
+/// A page of a list by number, which goes on after a number. Without an order and a place to go on it has the newest
+/// jobs.
+async fn page_by_number(
+    api: &Api,
+    query: &JobQuery,
+    filter: Arc<JobFilter>,
+    descending: bool,
+) -> Result<Page, ApiError> {
+    let after = match &query.after {
+        None => None,
+        Some(after) => match after.parse() {
+            Ok(after) => Some(after),
+            Err(_) => return Err(invalid_after(after).into()),
+        },
+    };
+    let is_newest = query.limit > 0 && query.sort.is_none() && after.is_none();
+    let descending = descending || is_newest;
+    let limit = NonZeroUsize::new(query.limit);
+    let span = Span {
+        after,
+        descending,
+        // One more than the page has says whether another page follows.
+        most: limit.map(|limit| limit.get().saturating_add(1)),
+    };
+    let asked = Arc::clone(&filter);
+    let living = api
+        .mailbox
+        .query(move |queries| queries.job_page(&asked, span));
+    let (mut jobs, mut total) = living.await?;
+    if filter.wants_ended() {
+        let database = api.home.database();
+        let ended = run_blocking(move || journal::listed(&database, &filter, span)).await?;
+        let (ended, count) = ended.map_err(|error| internal(&error))?;
+        let before = jobs.len() + ended.len();
+        jobs.extend(summaries(api, ended).await?);
+        jobs.sort_by_key(JobSummary::id);
+        // A job that ended in between is in both.
+        jobs.dedup_by_key(|job| job.id());
+        let twice = (before - jobs.len()) as u64;
+        total = (total + count).saturating_sub(twice);
+        if descending {
+            jobs.reverse();
+        }
+    }
+    let mut next = None;
+    if let Some(limit) = limit
+        && jobs.len() > limit.get()
+    {
+        jobs.truncate(limit.get());
+        next = jobs.last().map(|job| job.id().to_string());
+    }
+    if is_newest {
+        jobs.reverse();
+        // The list ends with these.
+        next = None;
+    }
+    Ok(Page { jobs, total, next })
+}
+
+/// A page of a list that is sorted by a value.
+async fn page_by_value(
+    api: &Api,
+    query: &JobQuery,
+    filter: Arc<JobFilter>,
+    order: Order,
+    uid: u32,
+) -> Result<Page, ApiError> {
+    let name = name_of(query);
+    let (cursor, ids) = match &query.after {
+        None => (None, sorted(api, &filter, order).await?),
+        Some(after) => {
+            let cursor = Cursor::parse(after).ok_or_else(|| invalid_after(after))?;
+            let ids = ORDERS.find(cursor.order, uid, &name);
+            (Some(cursor), ids.ok_or_else(|| forgotten(after))?)
+        }
+    };
+    let total = ids.len() as u64;
+    let most = NonZeroUsize::new(query.limit).map_or(usize::MAX, NonZeroUsize::get);
+    let mut at = cursor.map_or(0, |cursor| cursor.at).min(ids.len());
+    let mut jobs = Vec::new();
+    // Jobs that do not match any more leave room for others.
+    while jobs.len() < most && at < ids.len() {
+        let end = at.saturating_add(most - jobs.len()).min(ids.len());
+        let part = ids.get(at..end).unwrap_or_default().to_vec();
+        jobs.extend(rows(api, Arc::clone(&filter), part).await?);
+        at = end;
+    }
+    let next = (at < ids.len()).then(|| {
+        let order = match cursor {
+            Some(cursor) => cursor.order,
+            None => ORDERS.keep(uid, name, ids),
+        };
+        Cursor { order, at }.to_string()
+    });
+    Ok(Page { jobs, total, next })
+}
+
+/// The numbers of all jobs that match, in this order.
+async fn sorted(
+    api: &Api,
+    filter: &Arc<JobFilter>,
+    order: Order,
+) -> Result<Arc<[JobId]>, ApiError> {
+    let asked = Arc::clone(filter);
+    let living = api
+        .mailbox
+        .query(move |queries| queries.job_keys(&asked, order.by));
+    let mut keys = living.await?;
+    let (database, filter) = (api.home.database(), Arc::clone(filter));
+    let sorted = run_blocking(move || {
+        if filter.wants_ended() {
+            keys.extend(journal::listed_keys(&database, &filter, order.by)?);
+        }
+        Ok::<_, journal::StoreError>(order.sort(keys).into())
+    });
+    sorted.await?.map_err(|error| internal(&error).into())
+}
+
+/// Those of these jobs that match, in their order.
+async fn rows(
+    api: &Api,
+    filter: Arc<JobFilter>,
+    ids: Vec<JobId>,
+) -> Result<Vec<JobSummary>, ApiError> {
+    let ids = Arc::<[JobId]>::from(ids);
+    let (asked, wanted) = (Arc::clone(&filter), Arc::clone(&ids));
+    let living = api
+        .mailbox
+        .query(move |queries| Ok(queries.job_rows(&wanted, &asked)));
+    let living = living.await?.into_iter().map(|job| (job.id(), job));
+    let mut found: HashMap<JobId, JobSummary> = living.collect();
+    if filter.wants_ended() {
+        let missing = ids.iter().filter(|id| !found.contains_key(id));
+        let missing: Vec<JobId> = missing.copied().collect();
+        let database = api.home.database();
+        let ended = run_blocking(move || journal::listed_of(&database, &missing, &filter)).await?;
+        let ended = summaries(api, ended.map_err(|error| internal(&error))?).await?;
+        found.extend(ended.into_iter().map(|job| (job.id(), job)));
+    }
+    Ok(ids.iter().filter_map(|id| found.remove(id)).collect())
+}
+
+async fn summaries(api: &Api, ended: Vec<Job>) -> Result<Vec<JobSummary>, ApiError> {
+    if ended.is_empty() {
+        return Ok(Vec::new());
+    }
+    let read = api.mailbox.query(move |queries| {
+        let seen = ended.iter().map(|job| queries.view(job, None, None));
+        Ok(seen.map(JobSummary::from).collect())
+    });
+    Ok(read.await?)
+}
+
+/// The query without its page and its form.
+fn name_of(query: &JobQuery) -> String {
+    let query = JobQuery {
+        brief: false,
+        limit: 0,
+        after: None,
+        ..query.clone()
+    };
+    let pairs = query.pairs().into_iter();
+    pairs
+        .map(|(name, value)| format!("{name}={value:?}&"))
+        .collect()
+}
+
+fn invalid_after(after: &str) -> Error {
+    usage(format!("after={after:?} is invalid")).hint(format!(
+        "use the header {NEXT} of the page before, with the same sort"
+    ))
+}
+
+fn forgotten(after: &str) -> Error {
+    let why = format!(
+        "after={after:?}: the order of this list is no longer kept, or is of another query"
+    );
+    Error::new(ErrorCode::Gone, why)
+        .hint("read the list again from its first page, without `after`")
+}
