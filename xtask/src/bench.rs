@@ -20,7 +20,8 @@ pub struct Args {
     /// With --counts: record the counts as the expected ones
     #[arg(long, requires = "counts")]
     record: bool,
-    /// Measure only these parts: calls, usable, latency, throughput, crowd, shares, processes, ledger
+    /// Measure only these parts: calls, usable, latency, throughput, crowd, shares, processes, ledger,
+    /// view
     #[arg(long, value_name = "PART", num_args = 1..)]
     only: Vec<String>,
 }
@@ -86,6 +87,10 @@ pub fn measure(args: &Args) -> Result<()> {
             }
             if args.quick {
                 bench.arg("--quick");
+            }
+            let nvitop = target().join("clients-venv/bin/nvitop");
+            if nvitop.is_file() {
+                bench.arg("--nvitop").arg(nvitop);
             }
             if !args.only.is_empty() {
                 bench.arg("--only").args(&args.only);

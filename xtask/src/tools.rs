@@ -1,4 +1,4 @@
-//! Required programs: a C compiler, Python with its venv module, rustfmt and clippy; optional: systemd-analyze. Missing
+//! Required programs: a C compiler, Python with its venv module, rustfmt and clippy; optional: systemd-analyze and tmux. Missing
 //! programs are installed if that needs no password (as root with apt-get, or with rustup). Otherwise the error names
 //! the command.
 
@@ -21,7 +21,7 @@ struct Tool {
     is_optional: bool,
 }
 
-const TOOLS: [Tool; 3] = [
+const TOOLS: [Tool; 4] = [
     Tool {
         name: "a C compiler (cc)",
         what_for: "it builds SQLite and compiles the tests' C programs",
@@ -45,6 +45,13 @@ const TOOLS: [Tool; 3] = [
         what_for: "it judges the systemd units",
         check: &["systemd-analyze", "--version"],
         packages: &["systemd"],
+        is_optional: true,
+    },
+    Tool {
+        name: "tmux",
+        what_for: "the tests run divvy top in it",
+        check: &["tmux", "-V"],
+        packages: &["tmux"],
         is_optional: true,
     },
 ];

@@ -220,11 +220,14 @@ fn list<T>(kind: &str, items: Vec<T>) -> Answer<T> {
     Ok(Body(List::new(kind, items)))
 }
 
-async fn node(State(api): State<Api>) -> Answer<v1::Node> {
-    list(
-        "Node",
-        vec![api.mailbox.query(|queries| Ok(queries.node())).await?],
-    )
+async fn node(State(api): State<Api>, Extension(caller): Extension<Caller>) -> Answer<v1::Node> {
+    let node = api.mailbox.query(|queries| Ok(queries.node())).await?;
+    let caller = v1::NodeCaller {
+        user: caller.account.name,
+        role: caller.role.name().to_owned(),
+    };
+    let caller = Some(caller);
+    list("Node", vec![v1::Node { caller, ..node }])
 }
 
 async fn gpus(State(api): State<Api>) -> Answer<v1::Gpu> {

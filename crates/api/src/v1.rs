@@ -57,7 +57,7 @@ pub use mig::{
     GpuChange, GpuChanged, GpuMode, Mig, MigGc, MigInstance, MigPlanned, MigProfile, MigSlice,
     MigState, MigWanted,
 };
-pub use node::{FrontEnd, Journal, JournalFile, Node, UnknownJob};
+pub use node::{FrontEnd, Journal, JournalFile, Node, NodeCaller, UnknownJob};
 pub use oom::{Oom, OomAllocation, OomCause, OomKind, OomPeer, OomRecord};
 pub use project::{Project, ProjectChange};
 pub use queue::Queue;

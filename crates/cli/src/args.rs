@@ -14,6 +14,7 @@ mod lists;
 mod project;
 mod simulate;
 mod terms;
+mod top;
 mod usage;
 mod waiting;
 
@@ -39,6 +40,7 @@ pub use lists::{JobFilter, Look, Ps};
 pub use project::{AdminProject, ProjectArgs, RemoveProject};
 pub use simulate::Simulate;
 pub use terms::{IdleWord, TermArgs};
+pub use top::Top;
 pub use usage::Usage;
 pub use waiting::{AmountArgs, Change, Move};
 
@@ -150,6 +152,8 @@ pub enum Verb {
     Docker(Docker),
     /// List pending and running jobs
     Ps(Ps),
+    /// Watch GPUs, jobs and pending jobs, live
+    Top(Top),
     /// List GPUs, their slices and their free capacity
     Gpus(Look),
     /// List queues, in the order that the daemon serves them

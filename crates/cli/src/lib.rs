@@ -23,6 +23,7 @@ mod serve;
 mod start;
 pub mod table;
 pub mod text;
+mod top;
 mod verbs;
 mod watch;
 

@@ -41,7 +41,7 @@ use crate::Backend;
 use crate::args::{self, Verb};
 use crate::output::{self, Stop};
 use crate::serve;
-use crate::{complete, manual};
+use crate::{complete, manual, top};
 
 type Outcome = Result<ExitCode, Stop>;
 
@@ -55,6 +55,7 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Docker(args) => docker::docker(args, backend),
         Verb::Submit(args) => block_on(submit::submit(*args)),
         Verb::Ps(args) => block_on(read::jobs(args)),
+        Verb::Top(args) => block_on(watch(args)),
         Verb::Gpus(args) => block_on(read::gpus(args, backend)),
         Verb::Queues(args) => block_on(read::queues(args)),
         Verb::Projects(args) => block_on(projects::projects(args)),
@@ -141,6 +142,12 @@ pub fn client_called(home: &Home) -> Client {
 
 pub fn client_of(home: &Home) -> Client {
     Client::new(home.socket()).telling(output::say)
+}
+
+/// The live view. Its client says nothing on stderr, which would break the drawing.
+async fn watch(args: args::Top) -> Outcome {
+    let home = called()?;
+    top::top(Client::new(home.socket()), args).await
 }
 
 /// The job that these words mean, where a verb takes no array.

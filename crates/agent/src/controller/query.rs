@@ -528,6 +528,7 @@ pub fn node(jobs: &Jobs, io: &Io) -> v1::Node {
             recovered: jobs.recovered,
             unknown: state::unjournaled::list_unknown(jobs),
         }),
+        caller: None,
     }
 }
 

@@ -41,6 +41,19 @@ pub struct Node {
     /// Completeness of the journal when the daemon started.
     #[serde(default)]
     pub journal: Option<Journal>,
+    /// The caller of this call, as the daemon sees it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caller: Option<NodeCaller>,
+}
+
+/// The caller of a call: its user, and its role.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct NodeCaller {
+    /// Name of the user, as in the user's jobs.
+    pub user: String,
+    /// Role: `viewer`, `user`, `operator` or `admin`.
+    pub role: String,
 }
 
 /// Jobs that the daemon found at its start besides the journal.

@@ -13,7 +13,7 @@ pub const GROUPS: &[(&str, &[&str])] = &[
     (
         "Show state",
         &[
-            "ps", "gpus", "queues", "projects", "usage", "describe", "logs", "events",
+            "top", "ps", "gpus", "queues", "projects", "usage", "describe", "logs", "events",
         ],
     ),
     (
@@ -41,7 +41,6 @@ const EXAMPLES: &str = "\
 Examples:
   divvy run --gpu-memory 4G -- python train.py
   divvy run --sim a100-80gb:3 -g 0.25 -- nvidia-smi -L   without a GPU
-  divvy submit -q half_gpu -- python train.py
 Environment: DIVVY_HOME=DIR (private instance), DIVVY_SIM=MODEL:N (no GPUs).";
 
 pub(super) const RUN: &str = "\
@@ -72,6 +71,15 @@ jobs, operators see all jobs.
 
   divvy usage --by user,project --since 30d
   divvy usage --by job --since 2026-11-01 --until 2026-12-01 -o json";
+
+pub(super) const TOP: &str = "\
+h lists all keys, and q leaves. Enter opens the page of a job, / filters, o and a letter sort. x cancels, s suspends and r resizes \
+the selected job: each shows its command and asks once.
+
+  divvy top
+  divvy top --filter user:ana --readonly
+  divvy top -1
+  divvy top -o ndjson --interval 10s";
 
 pub(super) const SUBMIT: &str = "\
 #DIVVY and #SBATCH lines of a script are flags. Starts a daemon if none runs.

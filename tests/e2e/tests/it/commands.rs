@@ -45,6 +45,7 @@ mod exhaustive {
                 "throughput",
                 "crowd",
                 "shares",
+                "view",
             ],
             &[
                 ("allocate and free 2 MiB", true),
@@ -57,6 +58,7 @@ mod exhaustive {
                 ("jobs through the durable queue", true),
                 ("list all through the API, p95", false),
                 ("one plan, mean", false),
+                ("`divvy top`, memory", false),
                 ("25:75 a synchronous loop, a flood", false),
             ],
         );

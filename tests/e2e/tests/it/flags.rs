@@ -128,6 +128,16 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
         ],
     ),
     (
+        "top",
+        &[
+            ("--interval 1", USAGE),
+            ("--interval 1m", USAGE),
+            ("--output table", USAGE),
+            ("--plain --once", USAGE),
+            ("--bell", USAGE),
+        ],
+    ),
+    (
         "advise",
         &[("--name nobody", NOT_FOUND), ("--name a first", USAGE)],
     ),
@@ -232,6 +242,11 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
 
 /// Flags that every value is right for, or that have none, and where they are seen to do what they are for.
 const ELSEWHERE: &[(&str, &str)] = &[
+    ("--once", "top.rs"),
+    ("--filter", "top.rs"),
+    ("--ascii", "top.rs"),
+    ("--plain", "top.rs"),
+    ("--readonly", "top.rs"),
     ("--mode", "mig.rs"),
     ("--admin", "../../../../crates/agent/tests/it/config.rs"),
     ("--max-gpus", "../../../../crates/agent/tests/it/config.rs"),
@@ -529,6 +544,7 @@ const UNLISTED: &[&str] = &[
 
 /// Flags for which no value is wrong, or that is seen to be wrong where they are tried.
 const ELSEWHERE_FREE: &[&str] = &[
+    "--filter",  // any words are text
     "--project", // whoever is in none may name one
     "--docker",  // docker/image.rs: an image that is not there
     "--cdi-dir", // a folder that is made

@@ -37,6 +37,7 @@ mod selftest;
 mod shown;
 mod simulate;
 mod smi;
+mod top;
 mod unresponsive;
 mod usage;
 mod users;

@@ -37,6 +37,8 @@ const LINES: &[&str] = &[
     "ps -o nothing",
     "gpus",
     "gpus -o nothing",
+    "top -1",
+    "top --interval 1",
     "queues",
     "queues extra",
     "projects",
@@ -171,7 +173,7 @@ fn plain(text: &str, home: &Home) -> String {
         .replace(&shown(home.scratch()), "SCRATCH")
         .replace(&shown(programs.parent().expect("a file")), "PROGRAMS");
     let path = std::env::var("PATH").unwrap_or_default();
-    let text = text.replace(&path, "PATH");
+    let text = unwatched(&text.replace(&path, "PATH"), home);
     // What holds a job here is root's to choose.
     // Who runs the tests.
     let user = text
@@ -220,6 +222,19 @@ fn plain(text: &str, home: &Home) -> String {
         plain.push('\n');
     }
     plain
+}
+
+/// The text of `divvy top` without the machine, the user, and the last minute's use.
+fn unwatched(text: &str, home: &Home) -> String {
+    let Some((_, rest)) = text.split_once("divvy top  ") else {
+        return text.to_owned();
+    };
+    let host = rest.split_whitespace().next().unwrap_or_default();
+    let me = home.look("id", &["-un"]).ok().stdout;
+    let text = text.replace(&format!("divvy top  {host}"), "divvy top HOST");
+    let text = text.replace(&format!(" {}", me.trim()), " USER");
+    let is_use = |letter: &char| ('▁'..='▇').contains(letter);
+    text.chars().filter(|letter| !is_use(letter)).collect()
 }
 
 /// The text with `UUID` for every UUID.

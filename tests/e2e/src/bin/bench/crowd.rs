@@ -177,7 +177,7 @@ fn resting(daemon: u32, quick: bool) -> Result<f64> {
 }
 
 /// Resident memory (proc(5), `VmRSS`).
-fn megabytes(pid: u32) -> Result<f64> {
+pub fn megabytes(pid: u32) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kilobytes = line

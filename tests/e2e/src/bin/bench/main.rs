@@ -7,6 +7,7 @@
 //! queue.rs      submit to start on an idle system; jobs a second, beside a bare spawn loop
 //! peers.rs      other queues beside it, where they are installed
 //! crowd.rs      ten thousand jobs that wait; a daemon that has nothing to do
+//! view.rs       the live view beside nvitop
 //! shares.rs     what tenants of one GPU get of its time, and what taking turns costs
 //! report.rs     rows, medians, the table, the JSON
 //! ```
@@ -20,6 +21,7 @@ mod processes;
 mod queue;
 mod report;
 mod shares;
+mod view;
 
 use std::path::PathBuf;
 
@@ -50,6 +52,9 @@ struct Cli {
     /// Write the table of the queue into this page
     #[arg(long, value_name = "FILE")]
     queue_page: Option<PathBuf>,
+    /// nvitop, which the live view is measured beside
+    #[arg(long, value_name = "FILE")]
+    nvitop: Option<PathBuf>,
     /// Only these parts
     #[arg(long, value_enum, num_args = 1..)]
     only: Vec<Part>,
@@ -70,6 +75,7 @@ enum Part {
     Shares,
     Processes,
     Ledger,
+    View,
 }
 
 /// What the bench runs of itself inside a slice.
@@ -125,6 +131,9 @@ fn main() -> Result<()> {
         .filter(|_| all.into_iter().all(wanted))
     {
         report.rewrite(queue, page)?;
+    }
+    if wanted(Part::View) {
+        view::measure(&programs, cli.quick, cli.nvitop.as_deref(), &mut report)?;
     }
     if wanted(Part::Shares) {
         let wish = shares::Wish {
