@@ -425,8 +425,8 @@ async fn a_journal_that_takes_no_more_ends_no_daemon_and_loses_nothing_acknowled
         maximum: None,
     };
     rustix::process::prlimit(pid, rustix::process::Resource::Fsize, all).unwrap();
-    until_async("it takes on new work", async || {
-        client.submit(&quarter(&["true"])).await.ok().map(drop)
+    let last = until_async("it takes on new work", async || {
+        client.submit(&quarter(&["true"])).await.ok()
     })
     .await;
     client.cancel(&holder).await.unwrap();
@@ -434,6 +434,7 @@ async fn a_journal_that_takes_no_more_ends_no_daemon_and_loses_nothing_acknowled
         let job = ended(&client, id).await;
         assert_eq!(job.end_reason, Some(EndReason::Completed), "{job:#?}");
     }
+    ended(&client, &last.id).await;
     assert_eq!(home.slices(), [""; 0]);
 }
 
