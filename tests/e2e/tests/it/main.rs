@@ -13,6 +13,7 @@ mod docker;
 mod docs;
 mod doctor;
 mod errors;
+mod filters;
 mod flags;
 mod form;
 mod gpu;
