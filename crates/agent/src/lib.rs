@@ -119,9 +119,9 @@ pub fn gpu_indices(sim: Option<&str>) -> Result<Vec<u32>, Error> {
 
 fn observed_node(sim: Option<&str>) -> Result<daemon::bootstrap::NodeInventory, Error> {
     let home = home::Home::from_env().map_err(|error| daemon::from_home(&error))?;
-    home.create().map_err(|error| daemon::from_home(&error))?;
     let simulated = config::simulated_gpus::requested(sim, &home);
     if let Some(simulated) = &simulated {
+        home.create().map_err(|error| daemon::from_home(&error))?;
         config::simulated_gpus::ensure_environment(simulated)?;
     }
     // Jobs may hold simulated GPUs.

@@ -8,6 +8,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use divvy_api::disposition::is_ignored;
 use divvy_api::v1::Error;
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::signal::unix::SignalKind;
@@ -63,14 +64,17 @@ pub async fn show(
         let hint = "leave out --watch, or use `divvy events --follow -o ndjson`";
         return Err(usage("--watch draws tables: it takes -o table or -o wide", hint).into());
     }
-    let mut signals = Signals::listen([
+    let heard = [
         (SignalKind::interrupt(), Heard::End(0)),
         (SignalKind::terminate(), Heard::End(128 + 15)),
         (SignalKind::hangup(), Heard::End(128 + 1)),
         (SignalKind::quit(), Heard::End(128 + 3)),
         (SignalKind::from_raw(Signal::TSTP.as_raw()), Heard::Suspend),
         (SignalKind::window_change(), Heard::Redraw),
-    ])?;
+    ];
+    // `nohup` and a script's `&` keep some of them from this program.
+    let heard = (heard.into_iter()).filter(|(kind, _)| !is_ignored(kind.as_raw_value()));
+    let mut signals = Signals::listen(heard)?;
     let mut watch = Watch::default();
     watch.take(draw().await)?;
     let mut screen = Screen::open();

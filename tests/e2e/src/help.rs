@@ -55,7 +55,10 @@ pub fn flags(home: &Home, verb: &str) -> Vec<(String, bool)> {
             Some(rest) => rest.get(1..)?.strip_prefix(", ")?,
             None => return None,
         };
-        let (name, rest) = long.split_once(' ').unwrap_or((long, ""));
+        // `--watch[=<SECONDS>]`: the value may be left out.
+        let end = long.find([' ', '[']).unwrap_or(long.len());
+        let (name, rest) = long.split_at(end);
+        let rest = rest.trim_start();
         Some((name.to_owned(), rest.starts_with(['<', '['])))
     });
     flags.filter(|(name, _)| name != "--help").collect()

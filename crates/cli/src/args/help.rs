@@ -56,10 +56,9 @@ Exit code: the program's; 125 if Divvy could not start it, 126 if it is not exec
   divvy run --mig-profile 2g.10gb -- ./serve      a MIG instance of that profile";
 
 pub(super) const PS: &str = "\
--a, --since and ended states show STARTED, ENDED, ELAPSED (how long the program ran) and PEAK (the most GPU memory it used). On a \
-terminal that is too narrow, columns give up room in this order: REASON to 32 columns, QUEUE if all jobs are in `default`, names \
-to 16, REASON to 24, REASON moves below the row, REQ, STARTED, ENDED, USER if all jobs have the same, names to 8. A pipe gets \
-every column. NO_COLOR=1 turns colours off, CLICOLOR_FORCE=1 keeps them in a pipe.
+-a, --since and ended states show STARTED, ENDED, ELAPSED (how long the program ran) and PEAK (the most GPU memory it used). A \
+pipe gets every column. In a narrow terminal REASON moves below its row; then QUEUE, REQ, STARTED, ENDED and USER go. NO_COLOR=1 \
+turns colours off, CLICOLOR_FORCE=1 keeps them in a pipe.
 
   divvy ps --me                       your own jobs
   divvy ps -s failed --since 2d       what failed since the day before yesterday

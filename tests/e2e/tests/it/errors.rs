@@ -135,7 +135,6 @@ fn without_a_daemon_read_verbs_say_so_and_start_none() {
     let home = Home::new("a100-80gb:1");
     for words in [
         &["ps"][..],
-        &["gpus"],
         &["queues"],
         &["describe", "1"],
         &["why", "1"],

@@ -22,6 +22,7 @@ mod hardening;
 mod inside;
 mod left;
 mod limit;
+mod lists;
 mod memory;
 mod mig;
 mod mig_clients;

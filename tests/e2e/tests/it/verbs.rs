@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use divvy_api::v1::Job;
 use divvy_e2e::engine::{Engine, IMAGE, Kind, MUSL_IMAGE};
@@ -184,6 +184,12 @@ fn plain(text: &str, home: &Home) -> String {
     let text = text.replace("(wrapper)", "(FORM)");
     let text = without_uuids(&text.replace("(preload)", "(FORM)"));
     let mut plain = String::new();
+    let id = Command::new("id").arg("-un").output_bounded().expect("id");
+    let user = String::from_utf8_lossy(&id.stdout).trim().to_owned();
+    let is_row = |line: &str| {
+        line.trim_start()
+            .starts_with(|first: char| first.is_ascii_digit())
+    };
     // Whose tests these are is their own, and so is which of NVIDIA's programs are there.
     let is_own = |line: &&str| {
         ["user:", "nvidia-smi"]
@@ -193,6 +199,11 @@ fn plain(text: &str, home: &Home) -> String {
     for line in text.lines().filter(|line| !is_own(&line.trim_start())) {
         for word in line.split_whitespace() {
             let mut shown = String::new();
+            // A row of a table has the user of each job.
+            let word = match is_row(line) && word == user {
+                true => "USER",
+                false => word,
+            };
             for letter in word.chars() {
                 match letter.is_ascii_digit() {
                     true if shown.ends_with('N') => {}
