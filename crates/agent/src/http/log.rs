@@ -341,8 +341,7 @@ impl RunTimes {
         if self.written.is_some_and(|written| written < since) {
             return Some(end);
         }
-        let is_short =
-            |began: Timestamp| self.ended.duration_since(began) <= LONGEST_WITHOUT_MARKS;
+        let is_short = |began: Timestamp| self.ended.duration_since(began) <= LONGEST_WITHOUT_MARKS;
         let short = self.began.is_some_and(is_short).then_some(0);
         marked.map(|length| length.min(end)).or(short)
     }
@@ -399,11 +398,23 @@ mod tests {
             ("before the run", long(), 200, None, Some(0)),
             ("after the last output", long(), 901, None, Some(5000)),
             ("with a mark", long(), 500, Some(70), Some(70)),
-            ("a mark of a longer log", long(), 500, Some(9999), Some(5000)),
+            (
+                "a mark of a longer log",
+                long(),
+                500,
+                Some(9999),
+                Some(5000),
+            ),
             ("without marks", long(), 500, None, None),
             ("a short run", run(Some(200), 212, 212), 205, None, Some(0)),
             ("a second run", run(None, 1000, 900), 500, None, None),
-            ("a second run with marks", run(None, 1000, 900), 500, Some(9), Some(9)),
+            (
+                "a second run with marks",
+                run(None, 1000, 900),
+                500,
+                Some(9),
+                Some(9),
+            ),
         ] {
             assert_eq!(run.offset_since(at(since), marked, 5000), offset, "{what}");
         }
@@ -424,7 +435,10 @@ mod tests {
         };
         let mut last = tail();
         last.skip_to_last(2).await.unwrap();
-        assert_eq!(last.piece().await.unwrap().unwrap(), lines[lines.len() - 30..]);
+        assert_eq!(
+            last.piece().await.unwrap().unwrap(),
+            lines[lines.len() - 30..]
+        );
         if log_trim::can_punch_holes(dir.path()).is_err() {
             eprintln!("SKIPPED: no holes on this file system");
             return;

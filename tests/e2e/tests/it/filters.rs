@@ -12,7 +12,10 @@ fn typed(line: &str) -> Vec<&str> {
 
 /// A daemon, and jobs in two queues; one of them runs, two wait for the whole GPU.
 fn scene(home: &Home) -> [String; 3] {
-    let holder = home.submit(&typed("-g 0.5 --name train-a -p vision"), &["sleep", "1000"]);
+    let holder = home.submit(
+        &typed("-g 0.5 --name train-a -p vision"),
+        &["sleep", "1000"],
+    );
     let _ = home.running(&holder);
     let waits = home.submit(&typed("-g 1 --name train-b"), &["true"]);
     let night = home.submit(&typed("-g 1 -q night --name eval"), &["true"]);
@@ -51,19 +54,33 @@ fn each_action_selects_by_each_filter_and_changes_no_other_job() {
         ("suspend --name eval", &[]),
         ("resume --me", &[]),
     ] {
-        let shown = home.divvy(&[typed(words), typed("--dry-run -o name")].concat()).ok();
+        let shown = home
+            .divvy(&[typed(words), typed("--dry-run -o name")].concat())
+            .ok();
         let found: Vec<&str> = shown.stdout.lines().collect();
         let expected: Vec<&str> = expected.iter().map(|id| id.as_str()).collect();
         assert_eq!(found, expected, "{words}");
         if expected.is_empty() {
-            assert!(shown.stderr.contains("no jobs to "), "{words}: {}", shown.stderr);
+            assert!(
+                shown.stderr.contains("no jobs to "),
+                "{words}: {}",
+                shown.stderr
+            );
         }
     }
-    assert_eq!(home.job(&a).state, JobState::Running, "a dry run changes nothing");
+    assert_eq!(
+        home.job(&a).state,
+        JobState::Running,
+        "a dry run changes nothing"
+    );
 
     // Without a terminal, only with --yes.
     let said = home.divvy(&typed("cancel --me")).exits(2);
-    assert!(said.stderr.contains("no terminal") && said.stderr.contains("--yes"), "{}", said.stderr);
+    assert!(
+        said.stderr.contains("no terminal") && said.stderr.contains("--yes"),
+        "{}",
+        said.stderr
+    );
     let _ = home.divvy(&typed("hold -q night --yes")).ok();
     assert!(home.job(&night).hold.is_some() && home.job(&b).hold.is_none());
     let _ = home.divvy(&typed("release --me -y")).ok();
@@ -117,11 +134,20 @@ fn on_a_terminal_more_than_one_job_is_a_question() {
         Some(String::from_utf8_lossy(&output.stdout).into_owned())
     };
     for no in ["n\n", "\n", "\u{4}", "all\n"] {
-        let Some(said) = answer("cancel --me", no) else { return };
-        assert!(said.contains("cancel these 2 jobs? [y/N]") && said.contains("#1 one"), "{said}");
+        let Some(said) = answer("cancel --me", no) else {
+            return;
+        };
+        assert!(
+            said.contains("cancel these 2 jobs? [y/N]") && said.contains("#1 one"),
+            "{said}"
+        );
         assert!(said.contains("nothing was changed"), "{said}");
     }
-    assert!([&first, &second].iter().all(|id| home.job(id).state != JobState::Ended));
+    assert!(
+        [&first, &second]
+            .iter()
+            .all(|id| home.job(id).state != JobState::Ended)
+    );
     let one = answer("cancel --me --name two", "").expect("it ran before");
     assert!(!one.contains("[y/N]"), "{one}");
     home.ended(&second);
@@ -148,13 +174,26 @@ fn events_are_of_a_job_since_a_time_and_the_last_ones() {
     };
     let all = jobs("");
     let of_first = jobs(&first);
-    assert!(of_first.len() >= 3 && of_first.iter().all(|job| *job == first), "{of_first:?}");
+    assert!(
+        of_first.len() >= 3 && of_first.iter().all(|job| *job == first),
+        "{of_first:?}"
+    );
     let second: u64 = array.parse().expect("a number");
     let tasks = [second.to_string(), (second + 1).to_string()];
     let of_array = jobs(&array);
-    assert!(tasks.iter().all(|task| of_array.contains(task)), "{of_array:?}");
-    assert!(of_array.iter().all(|job| tasks.contains(job)), "{of_array:?}");
-    assert!(jobs(&format!("{array}_0")).iter().all(|job| *job == tasks[0]));
+    assert!(
+        tasks.iter().all(|task| of_array.contains(task)),
+        "{of_array:?}"
+    );
+    assert!(
+        of_array.iter().all(|job| tasks.contains(job)),
+        "{of_array:?}"
+    );
+    assert!(
+        jobs(&format!("{array}_0"))
+            .iter()
+            .all(|job| *job == tasks[0])
+    );
     assert_eq!(jobs("--tail 2"), all[all.len() - 2..]);
     assert_eq!(jobs("-n 0"), [""; 0]);
     assert_eq!(jobs("--since 1h"), all);
@@ -163,7 +202,9 @@ fn events_are_of_a_job_since_a_time_and_the_last_ones() {
     let _ = home.divvy(&typed("events nobody")).exits(3);
     let _ = home.divvy(&typed("events 999")).exits(3);
     for wrong in ["--tail x", "--tail -1", "--since yesterday"] {
-        let said = home.divvy(&[vec!["events"], typed(wrong)].concat()).exits(2);
+        let said = home
+            .divvy(&[vec!["events"], typed(wrong)].concat())
+            .exits(2);
         assert!(said.stderr.contains("hint: "), "{wrong}: {}", said.stderr);
     }
 
@@ -199,7 +240,11 @@ fn logs_begin_at_their_last_lines_or_at_a_time() {
     let script = "seq 1 20000; printf end";
     let job = home.submit(&typed("-g 0.25"), &["sh", "-c", script]);
     home.ended(&job);
-    let log = |words: &str| home.divvy(&[vec!["logs", &job], typed(words)].concat()).ok().stdout;
+    let log = |words: &str| {
+        home.divvy(&[vec!["logs", &job], typed(words)].concat())
+            .ok()
+            .stdout
+    };
     let whole = log("");
     assert_eq!(whole.lines().count(), 20_001);
     assert_eq!(log("-n 3"), "19999\n20000\nend");
@@ -210,12 +255,19 @@ fn logs_begin_at_their_last_lines_or_at_a_time() {
     assert_eq!(log("--since 1h --tail 2"), "20000\nend");
     assert_eq!(log("--since 2100-01-01"), "");
 
-    let array = home.submit(&typed("-g 0.25 --array 0-1"), &["sh", "-c", "echo a; echo b"]);
+    let array = home.submit(
+        &typed("-g 0.25 --array 0-1"),
+        &["sh", "-c", "echo a; echo b"],
+    );
     until("the array has ended", || {
         home.items(&["ps"]).is_empty().then_some(())
     });
     let both = home.divvy(&["logs", &array, "-n", "1"]).ok().stdout;
-    assert_eq!((both.matches("b\n").count(), both.matches("a\n").count()), (2, 0), "{both}");
+    assert_eq!(
+        (both.matches("b\n").count(), both.matches("a\n").count()),
+        (2, 0),
+        "{both}"
+    );
 
     // The file that a job writes itself is read by the client.
     let file = home.path().join("out.txt");
@@ -244,14 +296,26 @@ fn usage_by_day_is_drawn_and_said_in_the_callers_days() {
     assert_eq!(days.iter().map(held).sum::<u64>(), held(whole));
     let table = |words: &str, locale: &str| {
         let mut command = home.divvy_command(&typed(words));
-        let output = command.env("LC_ALL", locale).output_bounded().expect("it runs");
+        let output = command
+            .env("LC_ALL", locale)
+            .output_bounded()
+            .expect("it runs");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     assert!(table("usage --by day --since 3d", "C.UTF-8").contains('▏'));
     let ascii = table("usage --by day,user --since 3d", "C");
-    assert!(ascii.is_ascii() && ascii.contains("DAYS") && ascii.lines().count() == 2, "{ascii}");
+    assert!(
+        ascii.is_ascii() && ascii.contains("DAYS") && ascii.lines().count() == 2,
+        "{ascii}"
+    );
     assert!(table("usage --by user,day --since 3d", "C.UTF-8").contains('█'));
     assert!(table("usage --by user,day --since 3d --ascii", "C.UTF-8").is_ascii());
-    let said = home.divvy(&typed("usage --by day --since 2000-01-01")).exits(2);
-    assert!(said.stderr.contains("402 days") && said.stderr.contains("hint: "), "{}", said.stderr);
+    let said = home
+        .divvy(&typed("usage --by day --since 2000-01-01"))
+        .exits(2);
+    assert!(
+        said.stderr.contains("402 days") && said.stderr.contains("hint: "),
+        "{}",
+        said.stderr
+    );
 }

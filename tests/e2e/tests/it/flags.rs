@@ -128,7 +128,10 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
     ),
     (
         "cancel",
-        &[("--me --state asleep --yes", USAGE), ("first --name x", USAGE)],
+        &[
+            ("--me --state asleep --yes", USAGE),
+            ("first --name x", USAGE),
+        ],
     ),
     (
         "usage",

@@ -24,6 +24,7 @@ mod left;
 mod limit;
 mod lists;
 mod memory;
+mod metrics;
 mod mig;
 mod mig_clients;
 mod mig_health;
