@@ -550,7 +550,7 @@ pub struct Logs {
     /// Only output since this time: 2h, 3d, a date
     ///
     /// Only output since this time: 2h or 3d before now, a day (2026-11-01) or a time in RFC 3339. It begins up to 10 s
-    /// earlier; of times long ago, up to half of their age
+    /// earlier; of times long ago, up to a thirtieth of their age
     #[arg(long, value_name = "TIME")]
     pub since: Option<String>,
 }

@@ -135,8 +135,8 @@ mod tests {
         assert_eq!(recent.share(at(99)), Some(250));
         assert!(recent.0.len() <= 22, "{}", recent.0.len());
         recent.add(at(105), of(1000));
-        // Of the first ten seconds, five are still there.
-        assert_eq!(recent.share(at(105)), Some(363));
+        // Ten measurements of the last five seconds, and the new one.
+        assert_eq!(recent.share(at(105)), Some(318));
         assert_eq!(recent.share(at(116)), None, "nothing was measured since");
     }
 }
