@@ -90,7 +90,7 @@ fn each_action_selects_by_each_filter_and_changes_no_other_job() {
     let _ = home.divvy(&typed("resume --me --yes")).ok();
     assert!(!home.job(&a).suspended);
     // A state that was asked for is as good as a name: the daemon refuses what cannot be done.
-    let refused = home.divvy(&typed("suspend -s queued --yes")).exits(7);
+    let refused = home.divvy(&typed("suspend -s queued --yes")).exits(8);
     assert!(refused.stderr.contains("queued"), "{}", refused.stderr);
     let _ = home.divvy(&typed("cancel --name train-* --yes")).ok();
     let (_, _) = (home.ended(&a), home.ended(&b));
