@@ -11,8 +11,8 @@ pub mod disposition;
 pub mod error_chain;
 pub mod frame;
 pub mod home;
-#[cfg(feature = "openapi")]
 pub mod last_lines;
+#[cfg(feature = "openapi")]
 pub mod openapi;
 mod proc;
 pub mod program;

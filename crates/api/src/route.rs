@@ -451,7 +451,7 @@ pub const ROUTES: &[Route] = &[
             Parameter {
                 name: "since",
                 about: "Only output since this time (RFC 3339), from the time mark before it: at most some seconds earlier, and \
-                        for long ago up to half of the age",
+                        for long ago up to a thirtieth of the age",
                 kind: Kind::Text,
             },
             FOLLOW,

@@ -12,6 +12,7 @@ mod help;
 mod init;
 mod lists;
 mod project;
+mod select;
 mod simulate;
 mod terms;
 mod top;
@@ -38,6 +39,7 @@ pub use help::{GROUPS, command, examples};
 pub use init::AdminInit;
 pub use lists::{JobFilter, Look, Ps};
 pub use project::{AdminProject, ProjectArgs, RemoveProject};
+pub use select::{Cancel, Select};
 pub use simulate::Simulate;
 pub use terms::{IdleWord, TermArgs};
 pub use top::Top;
@@ -512,6 +514,9 @@ pub struct ReadJob {
 
 #[derive(Debug, Args)]
 pub struct Events {
+    /// Only events of this job or array: id, name, or `last`
+    #[arg(value_parser = job)]
+    pub job: Option<String>,
     /// Print further events as they happen
     #[arg(short, long)]
     pub follow: bool,
@@ -523,6 +528,14 @@ pub struct Events {
         hide_default_value = true
     )]
     pub after: u64,
+    /// Only events since this time: 2h, 3d, a date
+    ///
+    /// Only events since this time: 2h or 3d before now, a day (2026-11-01) or a time in RFC 3339
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Only the last N of the events that there are now
+    #[arg(short = 'n', long, value_name = "N")]
+    pub tail: Option<u32>,
     #[command(flatten)]
     pub read: Read,
 }
@@ -535,6 +548,15 @@ pub struct Logs {
     /// Print further output until the job ends
     #[arg(short, long)]
     pub follow: bool,
+    /// Only the last N lines of the output that there is now
+    #[arg(short = 'n', long, value_name = "N")]
+    pub tail: Option<u64>,
+    /// Only output since this time: 2h, 3d, a date
+    ///
+    /// Only output since this time: 2h or 3d before now, a day (2026-11-01) or a time in RFC 3339. It begins up to 10 s
+    /// earlier; of times long ago, up to a thirtieth of their age
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -597,16 +619,6 @@ pub struct Wait {
     #[arg(long)]
     pub bell: bool,
     /// Print the ended jobs in this format: table, wide, json, ndjson or name
-    #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
-    pub output: Option<Format>,
-}
-
-#[derive(Debug, Args)]
-pub struct Cancel {
-    /// Ids, unique names, or `last`
-    #[arg(required = true, value_name = "JOB", value_parser = job)]
-    pub jobs: Vec<String>,
-    /// Print the jobs in this format: table, wide, json, ndjson or name
     #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
     pub output: Option<Format>,
 }

@@ -18,6 +18,7 @@ mod reconnect;
 mod resize;
 mod run;
 mod run_remote;
+mod select;
 mod selftest;
 mod shell;
 pub(crate) mod signals;

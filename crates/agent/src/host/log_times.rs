@@ -2,7 +2,7 @@
 //!
 //! A log has no times of its own, as programs write to it themselves. The supervisor looks at its length every second
 //! anyway, and writes a line `milliseconds since 1970, bytes` into a file beside it: at most every ten seconds, and only
-//! when there was output. Recent marks stay; of older ones every second one goes when there are too many.
+//! when there was output. Recent marks stay; the older they are, the fewer are kept.
 
 use std::fs::File;
 use std::io::{self, Read, Write as _};
@@ -16,6 +16,9 @@ pub const MARK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Most marks of a log: about 25 KiB.
 const MOST: usize = 1024;
+
+/// The part of its age by which a mark may be missed.
+const COARSENESS: i64 = 32;
 
 /// More than [`MOST`] marks take.
 const MAX_BYTES: u64 = 64 << 10;
@@ -70,12 +73,10 @@ impl LogTimes {
             return file.write_all(format!("\n{time} {length}\n").as_bytes());
         }
         let text = read(&self.path)?;
-        let older = marks(&text).count() / 2;
-        let kept = marks(&text)
-            .enumerate()
-            .filter(|(place, _)| *place >= older || place % 2 == 0);
+        let kept = thinned(&marks(&text).collect::<Vec<_>>(), time);
         let mut lines: Vec<String> = kept
-            .map(|(_, (time, length))| format!("{time} {length}\n"))
+            .iter()
+            .map(|(time, length)| format!("{time} {length}\n"))
             .collect();
         lines.push(format!("{time} {length}\n"));
         self.count = Some(lines.len());
@@ -83,6 +84,30 @@ impl LogTimes {
         std::fs::write(&new, lines.concat())?;
         std::fs::rename(&new, &self.path)
     }
+}
+
+/// The marks without those that the others make up for: between two marks lies no more than a thirty-second of their age.
+/// For a log of ten years these are less than [`MOST`].
+fn thinned(marks: &[(i64, u64)], now: i64) -> Vec<(i64, u64)> {
+    let mut kept: Vec<(i64, u64)> = Vec::new();
+    for (place, mark) in marks.iter().enumerate().rev() {
+        let older = place.checked_sub(1).and_then(|older| marks.get(older));
+        let is_needed = match (kept.last(), older) {
+            (Some((newer, _)), Some((older, _))) => {
+                newer.saturating_sub(*older) > now.saturating_sub(*older) / COARSENESS
+            }
+            (None, _) | (_, None) => true,
+        };
+        if is_needed {
+            kept.push(*mark);
+        }
+    }
+    // Only a clock that jumps leaves as many.
+    if kept.len() >= MOST {
+        kept.truncate(MOST / 2);
+    }
+    kept.reverse();
+    kept
 }
 
 fn read(path: &Path) -> io::Result<String> {
@@ -170,18 +195,41 @@ mod tests {
         assert!(text.len() < 32 << 10, "{}", text.len());
         let all: Vec<_> = marks(&text).collect();
         assert!(all.len() <= MOST && all.is_sorted(), "{}", all.len());
-        let recent = all.windows(2).rev().take(MOST / 2 - 2);
+        let recent = all.windows(2).rev().take(30);
         assert!(recent.clone().all(|pair| pair[1].0 - pair[0].0 == 10_000));
-        // So that of all times an offset is found that is not later, and little earlier by the age.
-        for at in [1, 100, 3000, 7000, 9990, 9999_i64] {
+        // So that for every time an offset is found that is not later, and little earlier by its age.
+        for at in (0..10_000_i64).step_by(7) {
             let length = length_at(&text, at * 10_000).unwrap();
             let age = (9999 - at).unsigned_abs();
             assert!(length <= at.unsigned_abs() * 7, "{at}");
             assert!(
-                length + 7 * (age / 2 + 1) >= at.unsigned_abs() * 7,
+                length + 7 * (age / 31 + 1) >= at.unsigned_abs() * 7,
                 "{at}: {length}"
             );
         }
+    }
+
+    #[test]
+    fn marks_of_ten_years_are_still_few_and_a_clock_that_jumps_makes_no_more() {
+        let mut marks = Vec::new();
+        // Every ten seconds of the last days, and as many as were kept of the years before.
+        let now = 10 * 365 * 86_400_000_i64;
+        let mut time = 0;
+        while time < now {
+            marks.push((time, 1));
+            time += ((now - time) / 400).max(10_000);
+        }
+        let kept = thinned(&marks, now);
+        assert!(
+            marks.len() > 3000 && kept.len() < MOST,
+            "{} of {}",
+            kept.len(),
+            marks.len()
+        );
+        let jumps: Vec<_> = (0..5000)
+            .map(|at| (i64::MAX / 5000 * (at % 50) * (at % 7), 1))
+            .collect();
+        assert!(thinned(&jumps, 5).len() < MOST);
     }
 
     #[test]

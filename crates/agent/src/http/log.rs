@@ -255,32 +255,20 @@ impl Tail {
         let Some((end, written)) = written else {
             return Ok(());
         };
-        // The beginning of a run is a mark, too.
-        let began = job.started_at.filter(|_| job.runs_before == 0);
-        let is_short = began.is_some_and(|began| {
-            let end = job.ended_at.unwrap_or_else(now);
-            end.duration_since(began) <= LONGEST_WITHOUT_MARKS
-        });
-        let is_before = since <= job.submitted_at || began.is_some_and(|began| since <= began);
-        let is_after = Timestamp::try_from(written).is_ok_and(|written| written < since);
+        let run = RunTimes {
+            submitted: job.submitted_at,
+            began: job.started_at.filter(|_| job.runs_before == 0),
+            ended: job.ended_at.unwrap_or_else(now),
+            written: Timestamp::try_from(written).ok(),
+        };
         let marked = log_times::length_at(&marks, since.as_millisecond());
-        let offset = match marked {
-            _ if is_before => 0,
-            _ if is_after => end,
-            Some(length) => length.min(end),
-            None if is_short => 0,
-            None => {
-                let why = format!(
-                    "the log of job {} has no time marks, so its output since {since} cannot be found",
-                    job.reference()
-                );
-                return Err(usage(why)
-                    .hint(format!(
-                        "for the last 100 lines: divvy logs -n 100 {}",
-                        job.reference()
-                    ))
-                    .into());
-            }
+        let Some(offset) = run.offset_since(since, marked, end) else {
+            let job = job.reference();
+            let why = format!(
+                "the log of job {job} has no time marks, so its output since {since} cannot be found"
+            );
+            let hint = format!("for the last 100 lines: divvy logs -n 100 {job}");
+            return Err(usage(why).hint(hint).into());
         };
         self.offset = self.offset.max(offset);
         self.skip().await.map_err(|error| internal(&error))
@@ -331,6 +319,34 @@ impl Tail {
     }
 }
 
+/// What is known of the times of a log besides its marks.
+struct RunTimes {
+    submitted: Timestamp,
+    /// The start of the job's only run.
+    began: Option<Timestamp>,
+    /// The end, or now.
+    ended: Timestamp,
+    /// The last output.
+    written: Option<Timestamp>,
+}
+
+impl RunTimes {
+    /// Where the output since a time begins, in a log that ends at `end`, with this length at the last mark before that
+    /// time. `None` if it cannot be known.
+    fn offset_since(&self, since: Timestamp, marked: Option<u64>, end: u64) -> Option<u64> {
+        let is_before = |begin: Timestamp| since <= begin;
+        if is_before(self.submitted) || self.began.is_some_and(is_before) {
+            return Some(0);
+        }
+        if self.written.is_some_and(|written| written < since) {
+            return Some(end);
+        }
+        let is_short = |began: Timestamp| self.ended.duration_since(began) <= LONGEST_WITHOUT_MARKS;
+        let short = self.began.is_some_and(is_short).then_some(0);
+        marked.map(|length| length.min(end)).or(short)
+    }
+}
+
 /// A log, if it is there yet.
 fn open(path: &std::path::Path) -> io::Result<Option<File>> {
     match rustix::fs::open(path, OFlags::RDONLY | SAFE_OPEN_FLAGS, Mode::empty()) {
@@ -365,6 +381,79 @@ mod tests {
         assert_eq!(tail.piece().await.unwrap(), None);
         std::fs::write(&path, "one two").unwrap();
         assert_eq!(tail.piece().await.unwrap().unwrap(), " two");
+    }
+
+    #[test]
+    fn output_since_a_time_begins_at_a_mark_or_where_it_is_known_and_else_nowhere() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let run = |began: Option<i64>, ended, written| RunTimes {
+            submitted: at(100),
+            began: began.map(at),
+            ended: at(ended),
+            written: Some(at(written)),
+        };
+        let long = || run(Some(200), 1000, 900);
+        for (what, run, since, marked, offset) in [
+            ("before the submission", long(), 50, None, Some(0)),
+            ("before the run", long(), 200, None, Some(0)),
+            ("after the last output", long(), 901, None, Some(5000)),
+            ("with a mark", long(), 500, Some(70), Some(70)),
+            (
+                "a mark of a longer log",
+                long(),
+                500,
+                Some(9999),
+                Some(5000),
+            ),
+            ("without marks", long(), 500, None, None),
+            ("a short run", run(Some(200), 212, 212), 205, None, Some(0)),
+            ("a second run", run(None, 1000, 900), 500, None, None),
+            (
+                "a second run with marks",
+                run(None, 1000, 900),
+                500,
+                Some(9),
+                Some(9),
+            ),
+        ] {
+            assert_eq!(run.offset_since(at(since), marked, 5000), offset, "{what}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_last_lines_are_those_of_what_is_still_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let lines: String = (0..300_000)
+            .map(|number| format!("{number:014}\n"))
+            .collect();
+        std::fs::write(&path, &lines).unwrap();
+        let tail = || Tail {
+            path: path.clone(),
+            file: None,
+            offset: 0,
+        };
+        let mut last = tail();
+        last.skip_to_last(2).await.unwrap();
+        assert_eq!(
+            last.piece().await.unwrap().unwrap(),
+            lines[lines.len() - 30..]
+        );
+        if log_trim::can_punch_holes(dir.path()).is_err() {
+            eprintln!("SKIPPED: no holes on this file system");
+            return;
+        }
+        let file = File::options().write(true).open(&path).unwrap();
+        log_trim::LogTrimmer::new(1 << 20).trim(&file);
+        let mut all = tail();
+        all.skip().await.unwrap();
+        let kept = all.offset;
+        all.skip_to_last(1_000_000).await.unwrap();
+        assert_eq!(all.offset, kept, "no further than what is there");
+        let mut none = tail();
+        none.path = dir.path().join("none");
+        none.skip_to_last(5).await.unwrap();
+        assert_eq!(none.offset, 0, "not there yet");
     }
 
     #[tokio::test]

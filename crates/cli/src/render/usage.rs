@@ -326,6 +326,7 @@ mod tests {
     fn view(width: Option<usize>) -> View {
         View {
             wide: false,
+            palette: crate::colour::Palette::default(),
             width,
             now: Timestamp::UNIX_EPOCH,
             zone: || TimeZone::UTC,

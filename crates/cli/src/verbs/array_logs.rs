@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use divvy_api::client::Client;
+use divvy_api::client::{Client, LogStart};
 use divvy_api::v1::{Error, ErrorCode, Job, JobState};
 use tokio::task::JoinSet;
 
@@ -21,7 +21,7 @@ const AT_ONCE: usize = 64;
 const LONGEST_LINE: usize = 64 << 10;
 
 /// One log after the other.
-pub async fn one_by_one(client: &Client, jobs: &[Job]) -> Result<(), Stop> {
+pub async fn one_by_one(client: &Client, jobs: &[Job], start: LogStart) -> Result<(), Stop> {
     let mut waits = 0;
     for (place, job) in jobs.iter().enumerate() {
         if job.started_at.is_none() {
@@ -31,10 +31,10 @@ pub async fn one_by_one(client: &Client, jobs: &[Job]) -> Result<(), Stop> {
         let before = if place > 0 { "\n" } else { "" };
         let name = text::clean(&job.name);
         print(format!("{before}==> {} {name} <==\n", job.reference()))?;
-        if files::print(client, job, false).await? {
+        if files::print(client, job, false, start).await? {
             continue;
         }
-        match Log::from_start().copy_all(client, &job.reference()).await {
+        match Log::from(start).copy_all(client, &job.reference()).await {
             Err(Stop::Failed(error)) if error.code == ErrorCode::Gone => say(&error.message),
             answer => answer?,
         }
@@ -48,7 +48,7 @@ pub async fn one_by_one(client: &Client, jobs: &[Job]) -> Result<(), Stop> {
 }
 
 /// All logs until all jobs have ended.
-pub async fn follow(client: Client, jobs: &[Job]) -> Result<(), Stop> {
+pub async fn follow(client: Client, jobs: &[Job], start: LogStart) -> Result<(), Stop> {
     let client = Arc::new(client);
     if let Some(job) = jobs.iter().find(|job| job.output.is_some()) {
         files::report_output_files(job);
@@ -65,7 +65,7 @@ pub async fn follow(client: Client, jobs: &[Job]) -> Result<(), Stop> {
         {
             let client = Arc::clone(&client);
             let lines = Lines::new(format!("{job:<width$} | "));
-            followed.spawn(async move { Log::in_lines(lines).follow(&client, &job).await });
+            followed.spawn(async move { Log::in_lines(start, lines).follow(&client, &job).await });
         }
         let Some(ended) = followed.join_next().await else {
             return Ok(());

@@ -1,17 +1,21 @@
 //! Output files of a job: `submit` requests them, and `logs` reads them with the caller's own rights.
 
 use std::fs::File;
-use std::io::Read as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
-use divvy_api::client::{Client, WaitFor};
+use divvy_api::client::{Client, LogStart, WaitFor};
+use divvy_api::last_lines::last_lines;
 use divvy_api::v1::{EndReason, Error, ErrorCode, Job, JobState, Output, Submit};
+
+use jiff::Timestamp;
 
 use super::reconnect::Reconnect;
 use crate::args;
 use crate::args::OpenMode;
+use crate::error_output::usage;
 use crate::output::{Stop, print as put, say};
 
 /// How often a file that grows is looked at.
@@ -81,7 +85,12 @@ pub(super) fn report_output_files(job: &Job) {
 ///
 /// # Errors
 /// When the file cannot be read.
-pub(super) async fn print(client: &Client, job: &Job, follow: bool) -> Result<bool, Stop> {
+pub(super) async fn print(
+    client: &Client,
+    job: &Job,
+    follow: bool,
+    start: LogStart,
+) -> Result<bool, Stop> {
     let Some(Output { stdout, stderr, .. }) = &job.output else {
         return Ok(false);
     };
@@ -115,6 +124,9 @@ pub(super) async fn print(client: &Client, job: &Job, follow: bool) -> Result<bo
         let is_over = job.state == JobState::Ended;
         if file.is_none() {
             file = open(path, &job)?;
+            if let Some(file) = &mut file {
+                skip_to(file, &job, start)?;
+            }
         }
         if let Some(file) = &mut file {
             copy(file, path)?;
@@ -157,6 +169,41 @@ fn open(path: &Path, job: &Job) -> Result<Option<File>, Error> {
         Ok(meta) if meta.is_file() => Ok(Some(file)),
         _ => Err(failed("is not a regular file".to_owned())),
     }
+}
+
+/// Goes on to where the output is to begin.
+fn skip_to(file: &mut File, job: &Job, LogStart { tail, since }: LogStart) -> Result<(), Error> {
+    let failed = |error: io::Error| {
+        let id = job.reference();
+        Error::new(
+            ErrorCode::Internal,
+            format!("the output of #{id} cannot be read: {error}"),
+        )
+    };
+    let meta = file.metadata().map_err(failed)?;
+    let end = meta.len();
+    let mut begin = 0;
+    if let Some(since) = since {
+        let written = meta.modified().map_err(failed)?;
+        // The file may have output of earlier jobs, too.
+        if Timestamp::try_from(written).is_ok_and(|written| written < since) {
+            begin = end;
+        } else if since > job.submitted_at {
+            let id = job.reference();
+            return Err(usage(
+                format!(
+                    "#{id} writes its output to a file of its own, which has no time marks for --since"
+                ),
+                format!("for the last 100 lines: divvy logs -n 100 {id}"),
+            ));
+        }
+    }
+    if let Some(lines) = tail {
+        begin = last_lines(|piece, from| file.read_at(piece, from), (begin, end), lines)
+            .map_err(failed)?;
+    }
+    file.seek(SeekFrom::Start(begin)).map_err(failed)?;
+    Ok(())
 }
 
 /// Prints what is in it beyond what was printed.

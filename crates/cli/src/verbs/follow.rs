@@ -4,20 +4,26 @@
 
 use std::process::ExitCode;
 
-use divvy_api::client::Client;
-use divvy_api::v1::Event;
+use divvy_api::client::{Client, LogStart};
+use divvy_api::v1::{Error, Event, EventQuery};
+use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::array_logs::{self, Lines, in_order};
 use super::reconnect::Reconnect;
 use super::{Outcome, client, files, reference};
 use crate::args::{Events, Format, Logs};
+use crate::ask::filters::moment;
 use crate::error_output::usage;
 use crate::output::{Stop, print, say, view};
 use crate::render::{self, Item as _};
 use crate::text;
 
 pub async fn logs(args: Logs) -> Outcome {
+    let start = LogStart {
+        tail: args.tail,
+        since: since(args.since.as_deref())?,
+    };
     let client = client()?;
     // `last` may be another job by the time of the second call.
     let meant = client.jobs_of(reference(&args.job)).await?;
@@ -25,17 +31,17 @@ pub async fn logs(args: Logs) -> Outcome {
     match (meant.array, args.follow) {
         (None, follow) => {
             for meant in &meant.jobs {
-                if files::print(&client, meant, follow).await? {
+                if files::print(&client, meant, follow, start).await? {
                     return Ok(ExitCode::SUCCESS);
                 }
             }
             match follow {
-                true => Log::from_start().follow(&client, &job).await?,
-                false => Log::from_start().copy_all(&client, &job).await?,
+                true => Log::from(start).follow(&client, &job).await?,
+                false => Log::from(start).copy_all(&client, &job).await?,
             }
         }
-        (Some(_), true) => array_logs::follow(client, &in_order(meant.jobs)).await?,
-        (Some(_), false) => array_logs::one_by_one(&client, &in_order(meant.jobs)).await?,
+        (Some(_), true) => array_logs::follow(client, &in_order(meant.jobs), start).await?,
+        (Some(_), false) => array_logs::one_by_one(&client, &in_order(meant.jobs), start).await?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -43,6 +49,8 @@ pub async fn logs(args: Logs) -> Outcome {
 /// A place in what a job says.
 pub(super) struct Log {
     offset: u64,
+    /// Where the first answer begins, unless at `offset`.
+    start: LogStart,
     /// When the daemon last gave nothing.
     away: Reconnect,
     /// How it is printed, unless as it is.
@@ -53,16 +61,25 @@ impl Log {
     pub(super) fn from_start() -> Self {
         Self {
             offset: 0,
+            start: LogStart::default(),
             away: Reconnect::default(),
             lines: None,
         }
     }
 
-    /// From its start, in whole lines.
-    pub(super) fn in_lines(lines: Lines) -> Self {
+    /// From this place on.
+    pub(super) fn from(start: LogStart) -> Self {
+        Self {
+            start,
+            ..Self::from_start()
+        }
+    }
+
+    /// The same in whole lines.
+    pub(super) fn in_lines(start: LogStart, lines: Lines) -> Self {
         Self {
             lines: Some(lines),
-            ..Self::from_start()
+            ..Self::from(start)
         }
     }
 
@@ -97,7 +114,14 @@ impl Log {
 
     /// Prints what one answer has; false where it was broken off after some of it.
     async fn copy(&mut self, client: &Client, job: &str, follow: bool) -> Result<bool, Stop> {
-        let mut log = client.log(job, self.offset, follow).await?;
+        let mut log = match self.start == LogStart::default() {
+            true => client.log(job, self.offset, follow).await?,
+            false => {
+                let log = client.log_from(job, self.start, follow).await?;
+                (self.offset, self.start) = (log.from(), LogStart::default());
+                log
+            }
+        };
         self.away.back();
         let gone = log.from().saturating_sub(self.offset);
         if gone > 0 {
@@ -128,10 +152,17 @@ impl Log {
 }
 
 pub async fn events(args: Events) -> Outcome {
+    let since = since(args.since.as_deref())?;
     let client = client()?;
     let format = args.read.output;
+    let mut query = EventQuery {
+        after: args.after,
+        job: args.job.as_deref().map(|job| reference(job).to_owned()),
+        since,
+        tail: args.tail,
+    };
     if !args.follow {
-        let events = client.events(args.after).await?;
+        let events = all_events(&client, query).await?;
         print(render::list(&events, format, view(), render::events)?)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -142,10 +173,10 @@ pub async fn events(args: Events) -> Outcome {
         )
         .into());
     }
-    let (mut after, mut away) = (args.after, Reconnect::default());
+    let mut away = Reconnect::default();
     client.node().await?;
     loop {
-        let error = match copy_events(&client, &mut after, format, &mut away).await {
+        let error = match copy_events(&client, &mut query, format, &mut away).await {
             // The agent ends the stream when it stops; the next call finds out whether it is back.
             Ok(()) => client.node().await.err(),
             Err(Stop::Failed(error)) => Some(error),
@@ -157,18 +188,40 @@ pub async fn events(args: Events) -> Outcome {
     }
 }
 
-/// Copies events after sequence number `after`, and moves `after` along.
+/// A time of a flag.
+fn since(text: Option<&str>) -> Result<Option<Timestamp>, Error> {
+    text.map(|text| moment("--since", text, Timestamp::now()))
+        .transpose()
+}
+
+/// The events that there are now. The daemon gives so many in one answer.
+async fn all_events(client: &Client, mut query: EventQuery) -> Result<Vec<Event>, Error> {
+    const PAGE: usize = 10_000;
+    let mut events = client.events_of(&query).await?;
+    let mut last = events.len();
+    while last >= PAGE {
+        query.after = events.last().map_or(0, |event| event.seq);
+        (query.since, query.tail) = (None, None);
+        let more = client.events_of(&query).await?;
+        last = more.len();
+        events.extend(more);
+    }
+    Ok(events)
+}
+
+/// Copies the events of a query, and moves the query along.
 async fn copy_events(
     client: &Client,
-    after: &mut u64,
+    query: &mut EventQuery,
     format: Format,
     away: &mut Reconnect,
 ) -> Result<(), Stop> {
-    let mut events = client.follow_events(*after).await?;
+    let mut events = client.follow_events_of(query).await?;
     away.back();
     while let Some(event) = events.next().await? {
         print(one_event(&event, format)?)?;
-        *after = event.seq;
+        query.after = event.seq;
+        (query.since, query.tail) = (None, None);
     }
     Ok(())
 }

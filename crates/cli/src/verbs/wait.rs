@@ -8,7 +8,7 @@ use divvy_api::daemon::parse_duration;
 use divvy_api::v1::{EndReason, Error, ErrorCode, Job, JobState};
 
 use super::reconnect::Reconnect;
-use super::{Outcome, client, reference, stop_reasons};
+use super::{Outcome, client, reference, select, stop_reasons};
 use crate::args::{Cancel, Suspend, Wait};
 use crate::error_output::{self, Result, usage};
 use crate::output::{self, print, view};
@@ -153,17 +153,20 @@ async fn until_ended(
 
 pub async fn cancel(args: Cancel) -> Outcome {
     let client = client()?;
+    let args = chosen(&client, args, &select::CANCEL).await?;
     let act = async |name: &str| client.act(name, Act::Cancel).await;
     each_but(args, act, "had already ended").await
 }
 
 pub async fn requeue(args: Cancel) -> Outcome {
     let client = client()?;
+    let args = chosen(&client, args, &select::REQUEUE).await?;
     act_on_each(args, async |name| client.act(name, Act::Requeue).await).await
 }
 
-pub async fn suspend(args: Suspend) -> Outcome {
+pub async fn suspend(mut args: Suspend) -> Outcome {
     let client = client()?;
+    args.jobs = chosen(&client, args.jobs, &select::SUSPEND).await?;
     match args.release_memory {
         true => {
             act_on_each(args.jobs, async |name| {
@@ -177,17 +180,30 @@ pub async fn suspend(args: Suspend) -> Outcome {
 
 pub async fn resume(args: Cancel) -> Outcome {
     let client = client()?;
+    let args = chosen(&client, args, &select::RESUME).await?;
     act_on_each(args, async |name| client.act(name, Act::Resume).await).await
 }
 
 pub async fn hold(args: Cancel) -> Outcome {
     let client = client()?;
+    let args = chosen(&client, args, &select::HOLD).await?;
     act_on_each(args, async |name| client.act(name, Act::Hold).await).await
 }
 
 pub async fn release(args: Cancel) -> Outcome {
     let client = client()?;
+    let args = chosen(&client, args, &select::RELEASE).await?;
     act_on_each(args, async |name| client.act(name, Act::Unhold).await).await
+}
+
+/// The same arguments, with the jobs that their filters select.
+async fn chosen(
+    client: &Client,
+    args: Cancel,
+    action: &select::Action,
+) -> std::result::Result<Cancel, output::Stop> {
+    let jobs = select::selected(client, &args, action).await?;
+    Ok(Cancel { jobs, ..args })
 }
 
 /// A daemon that does not know what was asked for suspends a job, and says nothing of its memory.

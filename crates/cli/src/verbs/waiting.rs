@@ -25,7 +25,11 @@ async fn apply(
     change: JobChange,
 ) -> Outcome {
     let client = client()?;
-    let jobs = Cancel { jobs, output };
+    let jobs = Cancel {
+        jobs,
+        output,
+        ..Cancel::default()
+    };
     act_on_each(jobs, async |name| client.change(name, &change).await).await
 }
 

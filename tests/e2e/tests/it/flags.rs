@@ -117,7 +117,22 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
         ],
     ),
     ("gpus", &[("--watch=soon", USAGE)]),
-    ("events", &[("--after x", USAGE), ("--output yaml", USAGE)]),
+    (
+        "events",
+        &[
+            ("--after x", USAGE),
+            ("--since yesterday", USAGE),
+            ("--tail x", USAGE),
+            ("--output yaml", USAGE),
+        ],
+    ),
+    (
+        "cancel",
+        &[
+            ("--me --state asleep --yes", USAGE),
+            ("first --name x", USAGE),
+        ],
+    ),
     (
         "usage",
         &[
@@ -278,6 +293,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--sort", "lists.rs"),
     ("--watch", "lists.rs"),
     ("--by", "usage.rs"),
+    ("--ascii", "filters.rs"),
+    ("--tail", "filters.rs"),
     ("--timeout", "run.rs"),
     ("--mix", "simulate.rs"),
     ("--gpus", "seed.rs"),

@@ -53,7 +53,7 @@ const LINES: &[&str] = &[
     "why nobody",
     "oom holder",
     "oom nobody",
-    "usage --by none --since 1h",
+    "usage --by none --since 30d",
     "usage --by nothing",
     "advise taker",
     "advise nobody",

@@ -164,8 +164,8 @@ mod tests {
             (None, None)
         );
         recent.add(at(105), 0, of(1000));
-        // Of the first ten seconds, five are still there.
-        assert_eq!(recent.share(at(105)), Some(363));
+        // Ten measurements of the last five seconds, and the new one.
+        assert_eq!(recent.share(at(105)), Some(318));
         assert_eq!(recent.share(at(116)), None, "nothing was measured since");
     }
 }
