@@ -287,6 +287,7 @@ fn serve(
         me: doors.me,
         token: doors.token,
         reloader: Arc::new(Reloader::new(source, mailbox.clone())),
+        boards: Arc::default(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -423,7 +424,7 @@ async fn serve_until_stopped(
     );
     // Nor is a closed terminal a reason to stop serving.
     let mut hangup = watch(SignalKind::hangup())?;
-    let reloader = Arc::clone(&api.reloader);
+    let (reloader, boards) = (Arc::clone(&api.reloader), Arc::clone(&api.boards));
     let reloads = async move {
         while hangup.recv().await.is_some() {
             // The reloader logs the result.
@@ -461,6 +462,8 @@ async fn serve_until_stopped(
             _ = interrupt.recv() => Ok(()),
         },
     };
+    // Followers see the end of their streams while the controller finishes its round.
+    boards.end();
     mailbox.post(Message::Stop);
     if let full @ ServeEnd::JournalFull(_) = journal_failed(cycle_end.await)? {
         return Ok(full);

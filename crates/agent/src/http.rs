@@ -8,6 +8,7 @@
 
 mod arrays;
 mod auth;
+mod board;
 mod body;
 mod claims;
 mod connection_limit;
@@ -61,6 +62,7 @@ use crate::model::policy::check_priority;
 use crate::model::recommend::{self, RunFilter};
 use crate::model::validate::limits;
 use arrays::{CallContext, resolve};
+pub use board::Boards;
 use body::{ApiError, Body, Path, Query};
 use connection_limit::TcpConn;
 use redact::Visibility;
@@ -92,6 +94,7 @@ pub struct Api {
     /// The bearer token that allows calls over TCP.
     pub token: Option<Token>,
     pub reloader: Arc<Reloader>,
+    pub boards: Arc<Boards>,
 }
 
 /// Serves until the future is dropped.
@@ -114,6 +117,7 @@ pub async fn serve(
         .route("/v1/mig/plan", post(mig_plan))
         .route("/v1/mig/gc", post(mig_gc))
         .route("/v1/queues", get(queues))
+        .route("/v1/board", get(board::board))
         .route("/v1/config", get(config))
         .route("/v1/config/reload", post(reload_config))
         .route("/v1/projects", get(projects))

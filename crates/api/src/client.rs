@@ -50,7 +50,7 @@ use crate::version;
 pub use exec::{ExecInput, ExecOutput};
 use liveness::{Liveness, Patience};
 pub use selection::{Act, JobSelection};
-pub use stream::{EventStream, LogStream};
+pub use stream::{BoardStream, EventStream, LogStream};
 
 /// What [`Client::wait`] waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,6 +308,17 @@ impl Client {
     /// One small picture of the node.
     pub async fn board(&self) -> Result<Board, Error> {
         only(self.list("/v1/board").await?)
+    }
+
+    /// The board, and then each board that differs from the one before.
+    pub async fn follow_board(&self) -> Result<BoardStream, Error> {
+        let path = "/v1/board?follow=true";
+        let answer = self.get_in(Patience::Endless, path).await?;
+        Ok(BoardStream::new(LogStream::new(
+            (answer.response.into_body(), answer.patience),
+            self.liveness.clone(),
+            0,
+        )))
     }
 
     /// What `of` held and used since a time: `node`, `gpu:0`, `job:7`, `queue:default`, `user:ana`, `project:vision`.

@@ -41,6 +41,8 @@ pub fn document() -> Value {
         add::<v1::Project>,
         add::<v1::ProjectChange>,
         add::<v1::Usage>,
+        add::<v1::Board>,
+        add::<v1::BoardChange>,
         add::<v1::ConfigValue>,
         add::<v1::ConfigReload>,
         add::<v1::DockerArgs>,
@@ -135,6 +137,14 @@ fn answer(answer: Answer) -> Value {
             "description": "EventList; with `follow`, one event a message",
             "content": {
                 "application/json": { "schema": list("Event", "EventList") },
+                "text/event-stream": { "schema": bytes },
+            },
+        }),
+        Answer::Board => json!({
+            "description": "Board; with `follow`, messages: a Board, then each a BoardChange. With `If-None-Match` and the ETag of the \
+                newest board, the status is 304",
+            "content": {
+                "application/json": { "schema": list("Board", "Board") },
                 "text/event-stream": { "schema": bytes },
             },
         }),

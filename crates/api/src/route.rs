@@ -56,6 +56,9 @@ pub enum Answer {
     },
     /// The same, or server-sent events of it with `follow`.
     Events,
+    /// A [`crate::v1::List`] with a [`crate::v1::Board`], or server-sent events with `follow`: a board, then each a
+    /// [`crate::v1::BoardChange`].
+    Board,
     /// [`JOBS`], or with `brief` a [`crate::v1::Brief`] a line.
     Jobs,
     /// Bytes as a program wrote them.
@@ -168,6 +171,15 @@ pub const ROUTES: &[Route] = &[
             kind: "QueueList",
         },
     ),
+    Route {
+        query: &[FOLLOW],
+        ..get(
+            "/v1/board",
+            "One small picture of the node for viewers, the same for every caller. Its `ETag` changes with its content; the daemon renders it \
+             at most twice a second",
+            Answer::Board,
+        )
+    },
     get(
         "/v1/claims",
         "Claims that another scheduler has allocated and not released, oldest first",

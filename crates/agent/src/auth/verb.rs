@@ -81,8 +81,8 @@ pub fn known(method: &str, path: &str) -> Option<Verb> {
             "GET" | "HEAD",
             Some("v1"),
             Some(
-                "node" | "gpus" | "queues" | "jobs" | "events" | "advice" | "mig" | "projects"
-                | "usage",
+                "node" | "board" | "gpus" | "queues" | "jobs" | "events" | "advice" | "mig"
+                | "projects" | "usage",
             ),
             None,
         )
@@ -122,6 +122,7 @@ mod tests {
             Verb::View,
             &[
                 "GET /v1/advice",
+                "GET /v1/board",
                 "GET /v1/events",
                 "GET /v1/gpus",
                 "GET /v1/gpus/{gpu}/placements",

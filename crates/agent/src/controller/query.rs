@@ -1,5 +1,6 @@
 //! Queries: the state in the form of the API.
 
+pub(in crate::controller) mod board;
 pub(in crate::controller) mod caller;
 pub mod estimate;
 pub(in crate::controller) mod exec_target;

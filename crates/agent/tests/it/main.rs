@@ -4,6 +4,7 @@
 
 mod arrays;
 mod aside;
+mod board;
 mod budgets;
 mod claims;
 mod config;

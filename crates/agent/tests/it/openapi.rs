@@ -117,6 +117,7 @@ fn every_route_of_the_document_is_served_and_answers_what_it_says() {
         let (of, kind) = match route.answer {
             Answer::List { of, kind } => (of, kind),
             Answer::Events => ("Event", "EventList"),
+            Answer::Board => ("Board", "Board"),
             Answer::Jobs => ("Job", "JobList"),
             Answer::Bytes | Answer::Frames => continue,
         };

@@ -2,10 +2,11 @@
 
 use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
+use serde::de::DeserializeOwned;
 
 use super::liveness::{Liveness, Patience};
 use super::{internal, lost};
-use crate::v1::{Error, Event};
+use crate::v1::{Board, Error, Event};
 
 /// Bytes as they arrive.
 #[derive(Debug)]
@@ -54,31 +55,30 @@ impl LogStream {
     }
 }
 
-/// Events as they happen, from server-sent events.
+/// Server-sent events, one at a time.
 #[derive(Debug)]
-pub struct EventStream {
+struct Blocks {
     bytes: LogStream,
     buffer: Vec<u8>,
 }
 
-impl EventStream {
-    pub(super) fn new(bytes: LogStream) -> Self {
+impl Blocks {
+    fn new(bytes: LogStream) -> Self {
         Self {
             bytes,
             buffer: Vec::new(),
         }
     }
 
-    /// The next event, or `None` when the agent ends the stream.
-    ///
-    /// # Errors
-    /// As [`LogStream::next`], and when the agent sends something that is no event.
-    pub async fn next(&mut self) -> Result<Option<Event>, Error> {
+    async fn next<T>(
+        &mut self,
+        parse: impl Fn(&[u8]) -> Result<Option<T>, Error>,
+    ) -> Result<Option<T>, Error> {
         loop {
             while let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
                 let block: Vec<u8> = self.buffer.drain(..end + 2).collect();
-                if let Some(event) = parse(&block)? {
-                    return Ok(Some(event));
+                if let Some(found) = parse(&block)? {
+                    return Ok(Some(found));
                 }
             }
             match self.bytes.next().await? {
@@ -89,8 +89,57 @@ impl EventStream {
     }
 }
 
+/// Events as they happen, from server-sent events.
+#[derive(Debug)]
+pub struct EventStream(Blocks);
+
+impl EventStream {
+    pub(super) fn new(bytes: LogStream) -> Self {
+        Self(Blocks::new(bytes))
+    }
+
+    /// The next event, or `None` when the agent ends the stream.
+    ///
+    /// # Errors
+    /// As [`LogStream::next`], and when the agent sends something that is no event.
+    pub async fn next(&mut self) -> Result<Option<Event>, Error> {
+        self.0.next(parse).await
+    }
+}
+
+/// Boards as they change.
+#[derive(Debug)]
+pub struct BoardStream {
+    blocks: Blocks,
+    board: Option<Board>,
+}
+
+impl BoardStream {
+    pub(super) fn new(bytes: LogStream) -> Self {
+        Self {
+            blocks: Blocks::new(bytes),
+            board: None,
+        }
+    }
+
+    /// The next board, whole, or `None` when the agent ends the stream. A call that is dropped loses nothing.
+    ///
+    /// # Errors
+    /// As [`LogStream::next`], and when the agent sends something that is no board.
+    pub async fn next(&mut self) -> Result<Option<Board>, Error> {
+        match &mut self.board {
+            None => self.board = self.blocks.next(parse).await?,
+            Some(board) => match self.blocks.next(parse).await? {
+                None => return Ok(None),
+                Some(change) => board.apply(change),
+            },
+        }
+        Ok(self.board.clone())
+    }
+}
+
 /// One block of the stream; `None` for a comment, which is how the agent keeps the connection alive.
-fn parse(block: &[u8]) -> Result<Option<Event>, Error> {
+fn parse<T: DeserializeOwned>(block: &[u8]) -> Result<Option<T>, Error> {
     let data: Vec<&[u8]> = block
         .split(|byte| *byte == b'\n')
         .filter_map(|line| line.strip_prefix(b"data:"))
@@ -115,8 +164,8 @@ mod tests {
     #[test]
     fn a_block_with_data_is_an_event_and_a_comment_is_none() {
         let text = b"id: 4\nevent: ended\ndata: {\"seq\":4,\"at\":\"2026-01-02T03:04:05Z\",\"job\":\"1\",\"kind\":\"ended\",\"text\":\"x\"}\n\n";
-        assert_eq!(parse(text).unwrap().unwrap().seq, 4);
-        assert!(parse(b": keep-alive\n\n").unwrap().is_none());
-        assert!(parse(b"data: nonsense\n\n").is_err());
+        assert_eq!(parse::<Event>(text).unwrap().unwrap().seq, 4);
+        assert!(parse::<Event>(b": keep-alive\n\n").unwrap().is_none());
+        assert!(parse::<Event>(b"data: nonsense\n\n").is_err());
     }
 }

@@ -412,6 +412,44 @@ mod tests {
     }
 
     #[test]
+    fn a_board_of_eight_gpus_and_64_jobs_has_at_most_20_kb() {
+        let time = "2026-01-02T03:04:05Z";
+        let gpu = |index| {
+            json!({ "index": index, "model": "NVIDIA A100-SXM4-80GB", "mode": "shared", "usable_bytes": 84_900_000_000_u64,
+                "used_bytes": 80_000_000_000_u64, "allocated_bytes": 84_900_000_000_u64, "share": 1000,
+                "utilization_percent": 100, "temperature_celsius": 60, "power_watts": 350,
+                "available": { "share": 0, "memory_bytes": 0 } })
+        };
+        let job = |id| {
+            json!({ "id": id, "name": "train-resnet", "user": "ana.lee", "queue": "quarter_gpu", "project": "vision",
+                "since": time, "slices": [{ "gpu": 7, "label": "gpu7.125h", "limit_bytes": 10_600_000_000_u64,
+                    "used_bytes": 10_100_000_000_u64, "peak_bytes": 10_200_000_000_u64, "share": 125, "share_used": 101 }] })
+        };
+        let waiting = |id| {
+            json!({ "id": id, "name": "train-resnet", "user": "ana.lee", "queue": "quarter_gpu", "request": "0.25",
+                "since": time, "reason": "needs 0.25 of a GPU; at most 0.1 is free", "reason_code": "insufficient",
+                "expected_start": time, "latest_start": time })
+        };
+        let many = |of: &dyn Fn(String) -> Value, count: u32| -> Vec<Value> {
+            (0..count).map(|at| of((10_000 + at).to_string())).collect()
+        };
+        let share = |name| {
+            json!({ "name": name, "running": 8, "waiting": 1000, "share": 1000, "share_used": 900,
+                "limit_bytes": 84_900_000_000_u64, "used_bytes": 80_000_000_000_u64 })
+        };
+        let board: Board = serde_json::from_value(json!({
+            "hostname": "lab-1", "version": "0.1.0", "changed_at": time, "last_event": 123_456,
+            "gpus": (0..8).map(gpu).collect::<Vec<_>>(), "jobs": many(&job, 64),
+            "waiting": { "count": 10_000, "reasons": { "insufficient": 1, "behind": 9_999 }, "first": many(&waiting, 12) },
+            "queues": [{ "name": "quarter_gpu", "waiting": 10_000, "running": 64 }],
+            "users": many(&share, 8), "projects": many(&share, 4),
+        }))
+        .unwrap();
+        let bytes = serde_json::to_vec(&board).unwrap().len();
+        assert!(bytes <= 20_000, "{bytes}");
+    }
+
+    #[test]
     fn a_change_holds_only_new_figures() {
         let before = board(&[0, 5], &[(7, 1), (9, 1)], 4);
         let after = board(&[0, 6], &[(7, 1), (9, 2)], 4);

@@ -34,11 +34,17 @@ impl StartEstimator {
         if job.state != v1::JobState::Queued {
             return;
         }
-        let expected = estimate_start(&self.snapshot, self.id, &self.known_runs.remaining_s);
-        let latest =
-            (self.is_certain).then(|| latest_start(&self.full_snapshot, self.id, &self.known));
-        job.expected_start = expected.and_then(|seconds| self.after(seconds));
-        job.latest_start = latest.flatten().and_then(|seconds| self.after(seconds));
+        (job.expected_start, job.latest_start) = self.starts_of(self.id);
+    }
+
+    /// The expected and the latest start of a pending job. Takes up to seconds.
+    pub fn starts_of(&self, id: JobId) -> (Option<Timestamp>, Option<Timestamp>) {
+        let expected = estimate_start(&self.snapshot, id, &self.known_runs.remaining_s);
+        let latest = (self.is_certain).then(|| latest_start(&self.full_snapshot, id, &self.known));
+        (
+            expected.and_then(|seconds| self.after(seconds)),
+            latest.flatten().and_then(|seconds| self.after(seconds)),
+        )
     }
 
     /// The time in so many seconds.

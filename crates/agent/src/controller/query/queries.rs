@@ -17,7 +17,7 @@ use crate::controller::query::reference::JobRef;
 use crate::controller::query::view::JobView;
 use crate::controller::query::why::WhyQuery;
 use crate::controller::query::{
-    LiveUsage, caller, exec_target, job_page, mig_preview, reference, summary, why,
+    LiveUsage, board, caller, estimate, exec_target, job_page, mig_preview, reference, summary, why,
 };
 use crate::controller::request::Milestone;
 use crate::controller::state::State;
@@ -37,6 +37,16 @@ impl Queries<'_> {
     /// An array's jobs that have not ended, oldest first.
     pub fn array_summaries(&self, array: JobId) -> Vec<JobSummary> {
         summary::array_summaries(self.state, self.io, array)
+    }
+
+    /// The board, without the start times of waiting jobs.
+    pub fn board(&self) -> v1::Board {
+        board::board(self.state, self.io)
+    }
+
+    /// The estimator of the starts of all waiting jobs.
+    pub fn start_estimator(&self) -> StartEstimator {
+        estimate::start_estimator(self.state, self.io, JobId(0), |_| {})
     }
 
     /// Commands that make these changes, one word per element; empty for a change that the caller may not make.
