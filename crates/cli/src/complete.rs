@@ -22,6 +22,7 @@ use divvy_api::v1::{Brief, JobState};
 use divvy_core::Isolation;
 use divvy_core::mig::ProfileTable;
 
+use crate::ask::filters;
 use crate::{args, text};
 
 /// Set by the shell's script: which shell asks.
@@ -109,7 +110,9 @@ fn taught(command: clap::Command, above: &str) -> clap::Command {
             (_, "after" | "after_ok") => all_jobs,
             (_, "in_job") => running,
             (_, "job" | "jobs") => living,
-            ("run" | "submit" | "shell" | "move", "queue") => queues,
+            ("run" | "submit" | "shell" | "move" | "ps", "queue") => queues,
+            ("ps", "state") => || words(filters::STATES),
+            ("ps", "sort") => || words(filters::SORTS),
             (_, "project") | ("admin project set" | "admin project rm", "name") => projects,
             ("admin gpu", "gpu") | ("selftest", "gpu") | (_, "gpus_on") => gpus,
             (_, "isolation") => || words(Isolation::ALL.map(|kind| kind.to_string())),

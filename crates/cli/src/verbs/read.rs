@@ -1,5 +1,6 @@
 //! Read-only verbs: one call, and its answer rendered.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
@@ -126,14 +127,17 @@ async fn these(client: &Client, args: &Ps) -> Result<Shown, Stop> {
 pub async fn gpus(look: Look, backend: Backend) -> Outcome {
     let client = client()?;
     let format = look.read.output;
+    let is_served = Cell::new(false);
     let draw = async || {
         let gpus = match client.gpus().await {
             Ok(gpus) => gpus,
-            Err(error) if error.code == ErrorCode::NoDaemon => {
+            // A watched list of a daemon that went away stays.
+            Err(error) if error.code == ErrorCode::NoDaemon && !is_served.get() => {
                 return without_daemon(error, format, backend);
             }
             Err(error) => return Err(error.into()),
         };
+        is_served.set(true);
         let mut text = render::list(&gpus, format, view(), render::gpus)?;
         if matches!(format, Format::Table | Format::Wide) {
             text += &render::gpus_footer(&gpus, &client.node().await?, view());

@@ -1,6 +1,8 @@
 //! Lists: every filter of `ps` with its result, `gpus` without a daemon, colours, `--watch`, and the line of a waiting
 //! `run`.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -276,15 +278,15 @@ fn colours_are_for_terminals_and_obey_the_environment() {
 
 /// What a watching command has written so far.
 fn follow(command: &mut Command) -> (std::process::Child, std::path::PathBuf, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let file = folder.path().join("out");
-    let out = std::fs::File::create(&file).unwrap();
+    let out = std::fs::File::create(&file).expect("a new folder can be written");
     let child = command
         .stdin(Stdio::null())
-        .stdout(out.try_clone().unwrap())
+        .stdout(out.try_clone().expect("a file can be shared"))
         .stderr(out)
         .spawn()
-        .unwrap();
+        .expect("it starts");
     (child, file, folder)
 }
 
@@ -406,4 +408,54 @@ fn a_waiting_run_has_one_line_that_is_gone_before_its_program_starts() {
         .divvy(&["run", "-g", "1", "--", "echo", "started"])
         .ok();
     assert_eq!((plain.stdout.trim(), plain.stderr.trim()), ("started", ""));
+}
+
+/// Answers as a daemon of an earlier version: it knows no filters.
+fn older_daemon(home: &Home, node: &str) {
+    let listener = UnixListener::bind(home.socket()).expect("no daemon serves");
+    let node = node.to_owned();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let mut asked = String::new();
+            let read = BufReader::new(&stream).read_line(&mut asked);
+            assert!(read.is_ok_and(|length| length > 0), "a request has a line");
+            let (status, body) = match asked.starts_with("GET /v1/node") {
+                true => ("200 OK", node.clone()),
+                false => (
+                    "400 Bad Request",
+                    r#"{"error":{"code":"usage","message":"unknown field `user`","hint":null}}"#
+                        .to_owned(),
+                ),
+            };
+            let length = body.len();
+            let head = "content-type: application/json\r\nconnection: close";
+            let answer =
+                format!("HTTP/1.1 {status}\r\n{head}\r\ncontent-length: {length}\r\n\r\n{body}");
+            // The client may have what it needs already.
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+}
+
+#[test]
+fn an_older_daemon_without_filters_is_named_with_both_versions() {
+    let mut home = Home::new("a100-80gb:1");
+    home.start(&[]);
+    let mut node = home.call(home.client().node()).unwrap();
+    assert_eq!(home.stop(), 0);
+    let ours = std::mem::replace(&mut node.version, "0.0.9".to_owned());
+    let list = divvy_api::v1::List::new("NodeList", vec![node]);
+    older_daemon(&home, &serde_json::to_string(&list).unwrap());
+    for form in ["table", "json", "wide"] {
+        let said = home.divvy(&["ps", "--user", "ana", "-o", form]).exits(2);
+        for word in [
+            "version 0.0.9",
+            &*ours,
+            "unknown field `user`",
+            "restart the daemon",
+        ] {
+            assert!(said.stderr.contains(word), "{word}: {}", said.stderr);
+        }
+    }
 }

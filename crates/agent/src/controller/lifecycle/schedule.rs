@@ -120,7 +120,7 @@ pub(in crate::controller) fn full_snapshot(state: &State, io: &Io) -> Snapshot {
 
 /// The jobs that hold slices.
 pub(in crate::controller) fn held(jobs: &Jobs) -> Vec<AllocatedJob> {
-    let of_job = |active: &Box<ActiveJob>| {
+    let of_job = |active: &ActiveJob| {
         // A resumed job that waits for its quota or for an unavailable GPU may wait for ever, so it gets no room.
         let keeps = |held: &AllocatedJob| {
             held.resuming_since.is_none() || active.memory_op.keeps_reservation()
@@ -130,7 +130,7 @@ pub(in crate::controller) fn held(jobs: &Jobs) -> Vec<AllocatedJob> {
             _ => active.job.held().filter(keeps),
         }
     };
-    let known = jobs.active.values().filter_map(of_job);
+    let known = jobs.active.values().filter_map(|active| of_job(active));
     known
         .chain(state::unjournaled::held_by_unknown(jobs))
         .collect()
