@@ -20,7 +20,7 @@ pub struct Args {
     /// With --counts: record the counts as the expected ones
     #[arg(long, requires = "counts")]
     record: bool,
-    /// Measure only these parts: calls, usable, latency, throughput, crowd, shares, processes, ledger
+    /// Measure only these parts: calls, usable, latency, throughput, crowd, views, shares, processes, ledger
     #[arg(long, value_name = "PART", num_args = 1..)]
     only: Vec<String>,
 }

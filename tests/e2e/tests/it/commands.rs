@@ -44,6 +44,7 @@ mod exhaustive {
                 "latency",
                 "throughput",
                 "crowd",
+                "views",
                 "shares",
             ],
             &[
@@ -57,6 +58,8 @@ mod exhaustive {
                 ("jobs through the durable queue", true),
                 ("list all through the API, p95", false),
                 ("one plan, mean", false),
+                ("page of 100: the same in brief, p95", true),
+                ("board, rendered anew, p95", false),
                 ("25:75 a synchronous loop, a flood", false),
             ],
         );

@@ -7,6 +7,7 @@
 //! queue.rs      submit to start on an idle system; jobs a second, beside a bare spawn loop
 //! peers.rs      other queues beside it, where they are installed
 //! crowd.rs      ten thousand jobs that wait; a daemon that has nothing to do
+//! views.rs      what viewers ask for: pages of a list and the board, with ten thousand waiting jobs beside a hundred
 //! shares.rs     what tenants of one GPU get of its time, and what taking turns costs
 //! report.rs     rows, medians, the table, the JSON
 //! ```
@@ -20,6 +21,7 @@ mod processes;
 mod queue;
 mod report;
 mod shares;
+mod views;
 
 use std::path::PathBuf;
 
@@ -67,6 +69,7 @@ enum Part {
     Latency,
     Throughput,
     Crowd,
+    Views,
     Shares,
     Processes,
     Ledger,
@@ -125,6 +128,9 @@ fn main() -> Result<()> {
         .filter(|_| all.into_iter().all(wanted))
     {
         report.rewrite(queue, page)?;
+    }
+    if wanted(Part::Views) {
+        views::measure(&programs, cli.quick, &mut report)?;
     }
     if wanted(Part::Shares) {
         let wish = shares::Wish {
