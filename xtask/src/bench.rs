@@ -20,8 +20,7 @@ pub struct Args {
     /// With --counts: record the counts as the expected ones
     #[arg(long, requires = "counts")]
     record: bool,
-    /// Measure only these parts: calls, usable, latency, throughput, crowd, shares, processes, ledger,
-    /// view
+    /// Measure only these parts: calls, usable, latency, throughput, crowd, views, shares, processes, ledger, top
     #[arg(long, value_name = "PART", num_args = 1..)]
     only: Vec<String>,
 }

@@ -70,6 +70,8 @@ pub struct Boards {
 
 /// A board as it is sent.
 struct Rendered {
+    /// Each board has a higher number than the one before.
+    number: u64,
     board: Board,
     /// Hash of the board without the time of its change.
     tag: u64,
@@ -187,6 +189,7 @@ fn render(mut board: Board, before: Option<&Rendered>) -> serde_json::Result<Ren
             .transpose()?,
     };
     Ok(Rendered {
+        number: before.map_or(0, |before| before.number + 1),
         tag: hasher.finish(),
         body: serde_json::to_vec(&List::new("Board", vec![&board]))?.into(),
         board,
@@ -244,10 +247,13 @@ async fn send_changes(
                     // The daemon is stopping.
                     return Ok(());
                 };
-                if let Some(change) = change_between(&seen, &newest) {
-                    sender.send_data(change).await?;
+                // The stream's first board may be newer than the feed's.
+                if newest.number > seen.number {
+                    if let Some(change) = change_between(&seen, &newest) {
+                        sender.send_data(change).await?;
+                    }
+                    seen = newest;
                 }
-                seen = newest;
             }
         }
     }

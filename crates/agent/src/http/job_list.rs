@@ -236,7 +236,7 @@ async fn sorted(
         }
         Ok::<_, journal::StoreError>(order.sort(keys).into())
     });
-    sorted.await?.map_err(|error| internal(&error).into())
+    sorted.await?.map_err(|error| internal(&error))
 }
 
 /// Those of these jobs that match, in their order.

@@ -219,7 +219,7 @@ pub struct BoardQueue {
     pub running: u32,
 }
 
-/// What a user or a project holds.
+/// Holdings of a user or a project.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct BoardShare {
@@ -268,7 +268,7 @@ pub struct BoardChange {
 }
 
 impl Board {
-    /// What turns `before` into this board. `None` if nothing but the time changed. Both boards are of one daemon.
+    /// The change that turns `before` into this board. `None` if nothing but the time changed. Both boards are of one daemon.
     pub fn change_since(&self, before: &Self) -> Option<BoardChange> {
         let change = BoardChange {
             changed_at: self.changed_at,

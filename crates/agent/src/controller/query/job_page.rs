@@ -101,10 +101,8 @@ fn key(state: &State, io: &Io, active: &ActiveJob, by: Field) -> Option<Key> {
         Field::Submitted => time(job.submitted_at),
         Field::Started => job.started_at.and_then(time),
         Field::Ended => job.ended_at.and_then(time),
-        Field::Elapsed => job.started_at.and_then(|started| {
-            let elapsed = now().as_microsecond() - started.as_microsecond();
-            Some(Key::Number(elapsed))
-        }),
+        Field::Elapsed => (job.started_at)
+            .map(|started| Key::Number(now().as_microsecond() - started.as_microsecond())),
         Field::Place => {
             let wait = state.jobs.waits.get(&job.id)?;
             number(wait.place as u64)

@@ -7,7 +7,8 @@
 //! queue.rs      submit to start on an idle system; jobs a second, beside a bare spawn loop
 //! peers.rs      other queues beside it, where they are installed
 //! crowd.rs      ten thousand jobs that wait; a daemon that has nothing to do
-//! view.rs       the live view beside nvitop
+//! views.rs      what viewers ask for: pages of a list and the board, with ten thousand waiting jobs beside a hundred
+//! top.rs        the live view beside nvitop
 //! shares.rs     what tenants of one GPU get of its time, and what taking turns costs
 //! report.rs     rows, medians, the table, the JSON
 //! ```
@@ -21,7 +22,8 @@ mod processes;
 mod queue;
 mod report;
 mod shares;
-mod view;
+mod top;
+mod views;
 
 use std::path::PathBuf;
 
@@ -72,10 +74,11 @@ enum Part {
     Latency,
     Throughput,
     Crowd,
+    Views,
     Shares,
     Processes,
     Ledger,
-    View,
+    Top,
 }
 
 /// What the bench runs of itself inside a slice.
@@ -132,8 +135,11 @@ fn main() -> Result<()> {
     {
         report.rewrite(queue, page)?;
     }
-    if wanted(Part::View) {
-        view::measure(&programs, cli.quick, cli.nvitop.as_deref(), &mut report)?;
+    if wanted(Part::Views) {
+        views::measure(&programs, cli.quick, &mut report)?;
+    }
+    if wanted(Part::Top) {
+        top::measure(&programs, cli.quick, cli.nvitop.as_deref(), &mut report)?;
     }
     if wanted(Part::Shares) {
         let wish = shares::Wish {
