@@ -110,8 +110,8 @@ async fn documents(
         Format::Ndjson => true,
         _ => {
             return Err(usage(
-                "top has the formats json and ndjson",
-                "use -1 for one drawing as text",
+                "top cannot use this --output: its formats are json and ndjson",
+                "use -o ndjson, or -1 for one drawing as text",
             )
             .into());
         }

@@ -16,6 +16,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 
 use self::canvas::{Canvas, width_of};
+pub use self::gpus::has_names;
 use super::call::Action;
 use super::keys;
 use super::layout::{self, SMALLEST};

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use ratatui::layout::Rect;
 
+use super::draw::has_names;
 use super::state::{Mode, Pane, State};
 
 /// The smallest terminal with a view, in columns and lines.
@@ -160,14 +161,17 @@ fn place_all(state: &State, layout: &mut Layout, mut body: Rect) {
 /// Lines of all GPUs, all jobs and the first waiting jobs.
 fn heights(state: &State) -> [u16; 3] {
     let board = state.board.as_ref();
-    let gpus = board.map_or(0, |board| board.gpus.len());
+    let gpus = board.map_or(0, |board| {
+        let named = (board.gpus.iter()).filter(|gpu| has_names(gpu, &board.jobs));
+        board.gpus.len() + named.count()
+    });
     let first = (0..state.waiting_count().min(12)).filter(|row| state.waiting_at(*row).is_some());
     let waiting = match first.count() {
         0 => 1,
         count => count + 1,
     };
     [
-        lines(gpus * 2 + 1),
+        lines(gpus + 1),
         lines(state.job_rows().len() + 2),
         lines(waiting),
     ]

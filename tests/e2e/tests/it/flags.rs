@@ -258,6 +258,7 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
 /// Flags that every value is right for, or that have none, and where they are seen to do what they are for.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("--once", "top.rs"),
+    ("--interval", "top.rs"),
     ("--filter", "top.rs"),
     ("--ascii", "top.rs"),
     ("--plain", "top.rs"),

@@ -67,7 +67,10 @@ pub fn draw(state: &State, canvas: &mut Canvas<'_>, area: Rect, lines_per_gpu: u
     let is_focus = state.pane == Pane::Gpus && !state.options.is_once;
     let picked = state.picked_gpu.min(board.gpus.len().saturating_sub(1));
     let extra = usize::from(is_focus && lines_per_gpu == 1);
-    let shown = lines.saturating_sub(extra) / usize::from(lines_per_gpu.max(1));
+    let shown = match state.options.is_once {
+        true => board.gpus.len(),
+        false => lines.saturating_sub(extra) / usize::from(lines_per_gpu.max(1)),
+    };
     let window = layout::window(picked, board.gpus.len(), shown);
     let hidden = board.gpus.len() - window.len();
     let mut y = area.y + 1;
@@ -88,7 +91,8 @@ pub fn draw(state: &State, canvas: &mut Canvas<'_>, area: Rect, lines_per_gpu: u
             });
         }
         y += 1;
-        if lines_per_gpu == 2 || is_picked {
+        let has_line = !state.options.is_once || has_names(gpu, &board.jobs);
+        if has_line && lines_per_gpu == 2 || is_picked {
             if y < area.bottom() {
                 names(canvas, Rect { y, ..line }, gpu, &jobs, &starts);
             }
@@ -425,6 +429,11 @@ fn one_instance(
         let x = area.x + (area.width - width) / 2;
         canvas.text(x, area.y, width, name, Tone::Title);
     }
+}
+
+/// Whether a GPU has a line below its bar: holders, a problem, or a mode besides `shared`.
+pub fn has_names(gpu: &BoardGpu, jobs: &[BoardJob]) -> bool {
+    gpu.mode != "shared" || gpu.problem.is_some() || !holders(gpu, jobs).is_empty()
 }
 
 /// Names the holders below the bar, each at its part where there is room, and then the GPU's problem.

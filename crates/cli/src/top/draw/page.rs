@@ -378,24 +378,42 @@ fn output(state: &State, page: &Page, log: &Log, width: usize) -> Vec<String> {
         .collect()
 }
 
-/// A line in pieces of at most `width` columns; those after the first keep its indent.
-pub fn wrap(line: &str, width: usize) -> Vec<String> {
-    use unicode_width::UnicodeWidthChar as _;
+/// Columns that a line may leave empty so that it ends between words.
+const RAGGED: usize = 24;
+
+/// A line in pieces of at most `width` columns, broken between words where that costs little; the pieces after the
+/// first keep its indent.
+fn wrap(line: &str, width: usize) -> Vec<String> {
+    use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
     let indent = line.len() - line.trim_start_matches(' ').len();
-    let indent = if indent + 20 <= width { indent } else { 0 };
-    let mut pieces = vec![String::new()];
-    let mut used = 0;
+    let indent = if indent + RAGGED <= width { indent } else { 0 };
+    let mut pieces = Vec::new();
+    let (mut piece, mut used) = (String::new(), 0);
     for c in line.chars() {
         let columns = c.width().unwrap_or(0);
         if used + columns > width && used > 0 {
-            pieces.push(" ".repeat(indent));
-            used = indent;
+            let blank = piece.rfind(' ').filter(|at| *at > indent);
+            let word = blank.map_or("", |at| &piece[at + 1..]);
+            // A blank that does not fit ends the line itself.
+            let word = if c == ' ' || word.width() > RAGGED {
+                ""
+            } else {
+                word
+            }
+            .to_owned();
+            piece.truncate(piece.len() - word.len());
+            piece.truncate(piece.trim_end().len());
+            pieces.push(std::mem::take(&mut piece));
+            piece = " ".repeat(indent) + &word;
+            used = piece.width();
+            if c == ' ' {
+                continue;
+            }
         }
         used += columns;
-        if let Some(piece) = pieces.last_mut() {
-            piece.push(c);
-        }
+        piece.push(c);
     }
+    pieces.push(piece);
     pieces
 }
 
@@ -408,13 +426,15 @@ mod tests {
         assert_eq!(wrap("", 5), [""]);
         assert_eq!(wrap("abcdefgh", 3), ["abc", "def", "gh"]);
         assert_eq!(wrap("訓練訓", 4), ["訓練", "訓"]);
+        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrap("one two three", 6), ["one", "two", "three"]);
+        let long = "a".repeat(30);
         assert_eq!(
-            wrap(&format!("  {}", "a".repeat(30)), 24),
-            [
-                format!("  {}", "a".repeat(22)),
-                format!("  {}", "a".repeat(8))
-            ]
+            wrap(&format!("b {long}"), 27),
+            [format!("b {}", &long[..25]), long[..5].to_owned()]
         );
+        let indented = format!("  {long} b");
+        assert_eq!(wrap(&indented, 32), [format!("  {long}"), "  b".to_owned()]);
     }
 
     #[test]
