@@ -109,8 +109,11 @@ async fn scene(client: &Client) -> Timestamp {
     between
 }
 
+/// Parameters of a query.
+type Filters = &'static [(&'static str, &'static str)];
+
 /// Filters, and the jobs that match.
-const ROWS: &[(&[(&str, &str)], &[u64])] = &[
+const ROWS: &[(Filters, &[u64])] = &[
     (&[], &[3, 4, 6, 7, 8, 9]),
     (&[("all", "")], &[1, 2, 3, 4, 5, 6, 7, 8, 9]),
     (&[("state", "running")], &[3, 4]),

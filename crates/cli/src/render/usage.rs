@@ -326,7 +326,6 @@ mod tests {
     fn view(width: Option<usize>) -> View {
         View {
             wide: false,
-            palette: crate::colour::Palette::default(),
             width,
             now: Timestamp::UNIX_EPOCH,
             zone: || TimeZone::UTC,

@@ -130,7 +130,7 @@ fn on_a_terminal_more_than_one_job_is_a_question() {
         };
         let mut stdin = child.stdin.take().expect("it is piped");
         std::io::Write::write_all(&mut stdin, answer.as_bytes()).expect("it reads");
-        let output = child.wait_with_output().expect("it ends");
+        let output = child.output_bounded().expect("it ends");
         Some(String::from_utf8_lossy(&output.stdout).into_owned())
     };
     for no in ["n\n", "\n", "\u{4}", "all\n"] {
@@ -198,7 +198,7 @@ fn events_are_of_a_job_since_a_time_and_the_last_ones() {
     assert_eq!(jobs("-n 0"), [""; 0]);
     assert_eq!(jobs("--since 1h"), all);
     assert_eq!(jobs("--since 2100-01-01"), [""; 0]);
-    assert_eq!(jobs(&format!("{first} --since 1h -n 1")), [first.clone()]);
+    assert_eq!(jobs(&format!("{first} --since 1h -n 1")), std::slice::from_ref(&first));
     let _ = home.divvy(&typed("events nobody")).exits(3);
     let _ = home.divvy(&typed("events 999")).exits(3);
     for wrong in ["--tail x", "--tail -1", "--since yesterday"] {

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use divvy_e2e::{Home, until};
-use divvy_testkit::call;
+use divvy_testkit::{Bounded as _, call};
 
 /// Labels that dcgm-exporter spells so; promtool wants snake case.
 const OF_DCGM: [&str; 1] = ["modelName"];
@@ -185,7 +185,7 @@ fn the_page_is_clean_by_promtools_rules_and_pending_jobs_only_count() {
     let mut stdin = promtool.stdin.take().expect("it is piped");
     stdin.write_all(page.as_bytes()).expect("it reads");
     drop(stdin);
-    let said = promtool.wait_with_output().expect("it ends");
+    let said = promtool.output_bounded().expect("it ends");
     let said =
         String::from_utf8_lossy(&said.stderr).into_owned() + &String::from_utf8_lossy(&said.stdout);
     let of_dcgm = |line: &&str| line.starts_with("divvy_gpu_") && line.contains("not 'camelCase'");

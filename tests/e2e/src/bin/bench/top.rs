@@ -119,9 +119,7 @@ pub fn measure(
     ours.shows("64 jobs run");
     let theirs = nvitop.map(|nvitop| {
         let mut command = home.outside(nvitop.to_str().unwrap_or_default());
-        // nvitop's own pace: devices each second, processes each two.
-        command.args(["monitor", "--interval", "1"]);
-        command.args(["-m", "full"]);
+        command.args(["--monitor", "full", "--interval", "1"]);
         let terminal = Terminal::open(&home, "nvitop", command)?;
         terminal.shows("NVITOP");
         Ok::<_, anyhow::Error>(terminal)
