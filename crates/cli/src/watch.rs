@@ -24,13 +24,16 @@ use crate::verbs::signals::Signals;
 pub struct Shown {
     /// The list, for stdout.
     pub text: String,
-    /// A remark on it, for stderr.
-    pub remark: Option<String>,
+    /// Remarks on it, a line each, for stderr.
+    pub remarks: Vec<String>,
 }
 
 impl Shown {
     pub fn list(text: String) -> Self {
-        Self { text, remark: None }
+        Self {
+            text,
+            remarks: Vec::new(),
+        }
     }
 }
 
@@ -55,9 +58,9 @@ pub async fn show(
     mut draw: impl AsyncFnMut() -> Result<Shown, Stop>,
 ) -> Result<ExitCode, Stop> {
     let Some(every) = every else {
-        let Shown { text, remark } = draw().await?;
+        let Shown { text, remarks } = draw().await?;
         print(text)?;
-        remark.iter().for_each(|remark| say(remark));
+        remarks.iter().for_each(|remark| say(remark));
         return Ok(ExitCode::SUCCESS);
     };
     if !matches!(format, Format::Table | Format::Wide) {
@@ -124,8 +127,8 @@ impl Watch {
         self.last.as_ref().map_or("", |(shown, _)| &shown.text)
     }
 
-    fn remark(&self) -> Option<&str> {
-        self.last.as_ref()?.0.remark.as_deref()
+    fn remarks(&self) -> &[String] {
+        self.last.as_ref().map_or(&[], |(shown, _)| &shown.remarks)
     }
 
     /// `12s old: no divvy daemon answers …`, while the last drawing failed.
@@ -183,7 +186,7 @@ impl Screen {
             (None, is_next) => {
                 let before = if is_next { "\n" } else { "" };
                 print(format!("{before}{}", watch.text()))?;
-                watch.remark().into_iter().for_each(say);
+                watch.remarks().iter().for_each(|remark| say(remark));
             }
         }
         Ok(())
@@ -214,7 +217,8 @@ impl Drop for Screen {
 
 /// The lines that fit the terminal; the last ones say what is missing, what is remarked, and what is wrong.
 fn page(watch: &Watch, rows: usize) -> String {
-    let mut foot: Vec<String> = watch.remark().map(text::clean).into_iter().collect();
+    let remarks = watch.remarks().iter();
+    let mut foot: Vec<String> = remarks.map(|remark| text::clean(remark)).collect();
     foot.extend(watch.age());
     let lines: Vec<&str> = watch.text().lines().collect();
     let room = rows.saturating_sub(foot.len()).max(1);

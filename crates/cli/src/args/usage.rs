@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Read, help};
+use super::{Look, help};
 
 #[derive(Debug, Args)]
 #[command(after_help = help::USAGE)]
@@ -20,5 +20,5 @@ pub struct Usage {
     #[arg(long)]
     pub ascii: bool,
     #[command(flatten)]
-    pub read: Read,
+    pub look: Look,
 }

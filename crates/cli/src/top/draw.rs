@@ -71,7 +71,7 @@ pub fn draw(state: &State, buffer: &mut Buffer) {
     }
 }
 
-/// `divvy top  lab1   8 GPUs  6.5 cut  13 jobs run, 4 wait          12:04:31  1 s  ?`
+/// `divvy top  lab1   8 GPUs  13 jobs run, 4 wait  6.5 allocated      12:04:31  1 s  ?`
 fn header(state: &State, canvas: &mut Canvas<'_>, area: Rect) {
     let clock = state.now.to_zoned((state.options.zone)());
     let clock = clock.strftime("%H:%M:%S");
@@ -97,12 +97,14 @@ fn header(state: &State, canvas: &mut Canvas<'_>, area: Rect) {
     if let Some(trouble) = trouble(state) {
         pen.write(&format!("  ! {trouble}"), Tone::Alert);
     } else if let Some(board) = &state.board {
-        let cut: u64 = board.gpus.iter().map(|gpu| u64::from(gpu.share)).sum();
+        let allocated: u64 = board.gpus.iter().map(|gpu| u64::from(gpu.share)).sum();
         let (gpus, running) = (board.gpus.len(), board.jobs.len());
         let waiting = board.waiting.count;
         let plural = if gpus == 1 { "" } else { "s" };
-        let cut = units::gpus(cut);
-        let text = format!("   {gpus} GPU{plural}  {cut} cut  {running} jobs run, {waiting} wait");
+        let allocated = units::gpus(allocated);
+        let text = format!(
+            "   {gpus} GPU{plural}  {running} jobs run, {waiting} wait  {allocated} allocated"
+        );
         pen.write(&text, Tone::Plain);
         if let Some(simulated) = &state.simulated {
             pen.write(

@@ -80,7 +80,7 @@ fn gpu_words(gpu: &BoardGpu) -> String {
             gib(gpu.usable_bytes)
         ),
         match gpu.mode.as_str() {
-            "shared" => format!("{} cut", units::gpus(u64::from(gpu.share))),
+            "shared" => format!("{} allocated", units::gpus(u64::from(gpu.share))),
             mode => text::clean(mode),
         },
     ];

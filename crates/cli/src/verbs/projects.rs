@@ -22,7 +22,7 @@ pub async fn projects(look: Look) -> Outcome {
         let is_bare = projects.is_empty() && !format.is_json();
         Ok(Shown {
             text: render::list(&projects, format, view(), render::projects)?,
-            remark: is_bare.then(|| remark.to_owned()),
+            remarks: is_bare.then(|| remark.to_owned()).into_iter().collect(),
         })
     };
     watch::show(look.watch, format, draw).await

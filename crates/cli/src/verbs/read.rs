@@ -36,7 +36,7 @@ pub async fn jobs(args: Ps) -> Outcome {
         let remark = (text.is_empty() || text == "[]\n").then(|| none(&args, is_filtered));
         Ok(Shown {
             text,
-            remark: remark.filter(|_| !format.is_json()),
+            remarks: remark.filter(|_| !format.is_json()).into_iter().collect(),
         })
     };
     watch::show(args.look.watch, format, draw).await
@@ -163,7 +163,7 @@ fn without_daemon(error: Error, format: Format, backend: Backend) -> Result<Show
     let remark = "no daemon runs, so these are the driver's figures; `divvy run` or `divvy daemon --detached` starts one";
     Ok(Shown {
         text,
-        remark: Some(remark.to_owned()),
+        remarks: vec![remark.to_owned()],
     })
 }
 

@@ -1,73 +1,80 @@
 //! `usage`: the accounting of GPU hours.
 
-use std::process::ExitCode;
-
-use jiff::civil::Date;
+use divvy_api::client::Client;
 use jiff::tz::TimeZone;
-use jiff::{Span, SpanRelativeTo, Timestamp};
+use jiff::{Span, Timestamp};
 
 use super::{Outcome, client};
 use crate::args::{Format, Usage};
-use crate::error_output::{Result, usage};
-use crate::output::{is_utf8, print, say, view};
+use crate::ask::filters::moment;
+use crate::output::{Stop, is_utf8, view};
 use crate::render::{self, Marks};
+use crate::text;
+use crate::watch::{self, Shown};
 
 pub async fn usages(args: Usage) -> Outcome {
+    let client = client()?;
+    let format = args.look.read.output;
+    let draw = async || shown(&client, &args).await;
+    watch::show(args.look.watch, format, draw).await
+}
+
+/// The report until now.
+async fn shown(client: &Client, args: &Usage) -> Result<Shown, Stop> {
     let now = Timestamp::now();
     let until = match &args.until {
         None => now,
-        Some(text) => when("--until", text, now)?,
+        Some(text) => moment("--until", text, now)?,
     };
-    let since = when("--since", &args.since, until)?;
+    let since = moment("--since", &args.since, until)?;
     let by = match args.by.as_str() {
         "none" => "",
         by => by,
     };
-    let format = args.read.output;
+    let format = args.look.read.output;
     let marks = match args.ascii || !is_utf8() {
         true => Marks::Ascii,
         false => Marks::Blocks,
     };
-    let client = client()?;
     let is_daily = by.split(',').any(|word| word == "day");
     let zone = is_daily.then(|| zone_name(&TimeZone::system(), now));
     let rows = client.usage(by, since, until, zone.as_deref()).await?;
     if !matches!(format, Format::Table | Format::Wide) {
-        print(render::list(&rows, format, view(), |_, _| String::new())?)?;
-        return Ok(ExitCode::SUCCESS);
+        let text = render::list(&rows, format, view(), |_, _| String::new())?;
+        return Ok(Shown::list(text));
     }
     let others: Vec<&str> = by.split(',').filter(|word| *word != "day").collect();
-    let (totals, legend) = match is_daily && others.iter().any(|word| !word.is_empty()) {
+    let (text, totals, legend) = match is_daily && others.iter().any(|word| !word.is_empty()) {
         false => {
-            print(render::list(&rows, format, view(), |rows, view| {
+            let text = render::list(&rows, format, view(), |rows, view| {
                 render::usages(rows, view, marks)
-            })?)?;
-            (rows, None)
+            })?;
+            (text, rows, None)
         }
         // A job may hold a GPU on many days, so days do not say how many jobs there were.
         true => {
             let totals = client.usage(&others.join(","), since, until, None).await?;
             let days = days(since, until.min(now));
-            print(render::list(&totals, format, view(), |totals, view| {
+            let text = render::list(&totals, format, view(), |totals, view| {
                 render::daily_usages(totals, &rows, &days, view, marks)
-            })?)?;
+            })?;
             let legend = render::days_legend(&totals, &rows, &days);
-            (totals, legend)
+            (text, totals, legend)
         }
     };
     let is_empty = totals.iter().all(|row| row.jobs == 0);
-    say(&match is_empty {
+    let total = match is_empty {
         true => format!(
             "no job held a GPU from {} until {}",
-            crate::text::time(since, TimeZone::system()),
-            crate::text::time(until, TimeZone::system())
+            text::time(since, TimeZone::system()),
+            text::time(until, TimeZone::system())
         ),
         false => render::usage_total(&totals, since, until, TimeZone::system),
-    });
-    if let Some(legend) = legend {
-        say(&legend);
-    }
-    Ok(ExitCode::SUCCESS)
+    };
+    Ok(Shown {
+        text,
+        remarks: [Some(total), legend].into_iter().flatten().collect(),
+    })
 }
 
 /// The zone as the daemon reads it: its name, or else its present offset.
@@ -89,65 +96,4 @@ fn days(since: Timestamp, until: Timestamp) -> Vec<String> {
     let days = date(since).series(Span::new().days(1));
     let days = days.take_while(|day| *day <= date(end));
     days.map(|day| day.to_string()).collect()
-}
-
-/// A moment: so long before `end`, the beginning of a day here, or a time.
-fn when(flag: &str, text: &str, end: Timestamp) -> Result<Timestamp> {
-    if let Ok(time) = text.parse::<Timestamp>() {
-        return Ok(time);
-    }
-    // A time of day would be cut off.
-    if text.len() == "2026-11-01".len()
-        && let Ok(day) = text.parse::<Date>()
-        && let Ok(day) = day.to_zoned(TimeZone::system())
-    {
-        return Ok(day.timestamp());
-    }
-    let length = text.parse::<Span>().ok();
-    let length = length.and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()).ok());
-    length
-        .filter(|length| !length.is_negative())
-        .and_then(|length| end.checked_sub(length).ok())
-        .ok_or_else(|| {
-            usage(
-                format!("{flag} {text}: not a time"),
-                "use 30d, 12h, 2026-11-01 or 2026-11-01T09:00:00Z",
-            )
-        })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_moment_is_a_length_of_time_a_day_or_a_time() {
-        let end: Timestamp = "2026-11-21T16:00:00Z".parse().unwrap();
-        let of = |text| when("--since", text, end).unwrap();
-        let time = |text: &str| text.parse::<Timestamp>().unwrap();
-        assert_eq!(of("30d"), time("2026-10-22T16:00:00Z"));
-        assert_eq!(of("1w"), time("2026-11-14T16:00:00Z"));
-        assert_eq!(of("90m"), time("2026-11-21T14:30:00Z"));
-        assert_eq!(
-            of("2026-11-01T09:00:00+01:00"),
-            time("2026-11-01T08:00:00Z")
-        );
-        let day = of("2026-11-01").to_zoned(TimeZone::system());
-        assert_eq!(day.strftime("%F %T").to_string(), "2026-11-01 00:00:00");
-        for wrong in [
-            "",
-            "yesterday",
-            "-3d",
-            "30",
-            "2026-13-01",
-            "99999999d",
-            "2026-11-01 09:00",
-        ] {
-            let error = when("--since", wrong, end).unwrap_err();
-            assert!(
-                error.message.contains("--since") && error.hint.is_some(),
-                "{wrong}"
-            );
-        }
-    }
 }

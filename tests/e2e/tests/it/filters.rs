@@ -198,7 +198,10 @@ fn events_are_of_a_job_since_a_time_and_the_last_ones() {
     assert_eq!(jobs("-n 0"), [""; 0]);
     assert_eq!(jobs("--since 1h"), all);
     assert_eq!(jobs("--since 2100-01-01"), [""; 0]);
-    assert_eq!(jobs(&format!("{first} --since 1h -n 1")), std::slice::from_ref(&first));
+    assert_eq!(
+        jobs(&format!("{first} --since 1h -n 1")),
+        std::slice::from_ref(&first)
+    );
     let _ = home.divvy(&typed("events nobody")).exits(3);
     let _ = home.divvy(&typed("events 999")).exits(3);
     for wrong in ["--tail x", "--tail -1", "--since yesterday"] {

@@ -22,7 +22,7 @@ struct Columns {
 
 const INDEX: u16 = 4;
 /// `0.75   71%  54`, with a space before each.
-const CUT_UTIL_DEGREES: u16 = 6 + 6 + 5;
+const ALLOC_UTIL_DEGREES: u16 = 6 + 6 + 5;
 const SPARK: u16 = 10;
 const WATTS: u16 = 6;
 
@@ -38,7 +38,7 @@ impl Columns {
             .count();
         let gaps = u16::try_from(gaps).unwrap_or(0);
         let fixed =
-            INDEX + CUT_UTIL_DEGREES + spark + figures + model + gaps + u16::from(watts) * WATTS;
+            INDEX + ALLOC_UTIL_DEGREES + spark + figures + model + gaps + u16::from(watts) * WATTS;
         Self {
             bar: width.saturating_sub(fixed).min(80),
             figures,
@@ -127,12 +127,12 @@ fn titles(state: &State, canvas: &mut Canvas<'_>, area: Rect, columns: &Columns)
             x,
             area.y,
             columns.figures + 1,
-            "USED/CUT/ALL GiB",
+            "USED/ALLOC/ALL GiB",
             Tone::Title,
         );
         x += columns.figures + 1;
     }
-    right_of(canvas, x, area.y, 6, "CUT", Tone::Title);
+    right_of(canvas, x, area.y, 6, "ALLOC", Tone::Title);
     right_of(canvas, x + 6, area.y, 6, "UTIL", Tone::Title);
     x += 12;
     if columns.spark > 0 {
@@ -195,12 +195,12 @@ fn one(
         x += columns.figures + 1;
     }
     let none = canvas.glyphs().none;
-    let cut = match gpu.mode.as_str() {
+    let allocated = match gpu.mode.as_str() {
         "unmanaged" => none.to_owned(),
         "mig" => "mig".to_owned(),
         _ => units::gpus(u64::from(gpu.share)).to_string(),
     };
-    right_of(canvas, x, y, 6, &cut, Tone::Plain);
+    right_of(canvas, x, y, 6, &allocated, Tone::Plain);
     x += 6;
     if gpu.asleep {
         canvas.text(
@@ -245,7 +245,7 @@ fn one(
         let model = model.strip_prefix("NVIDIA ").unwrap_or(&model);
         let x = line.right().saturating_sub(columns.model);
         let column = x.max(
-            line.x + INDEX + columns.bar + columns.figures + 1 + CUT_UTIL_DEGREES + SPARK + WATTS,
+            line.x + INDEX + columns.bar + columns.figures + 1 + ALLOC_UTIL_DEGREES + SPARK + WATTS,
         );
         canvas.text(
             column,
