@@ -268,7 +268,7 @@ pub struct BoardChange {
 }
 
 impl Board {
-    /// The change that turns `before` into this board. `None` if nothing but the time changed. Both boards are of one daemon.
+    /// The change that turns `before` into this board; `None` if only the time changed. Both are of one daemon.
     pub fn change_since(&self, before: &Self) -> Option<BoardChange> {
         let change = BoardChange {
             changed_at: self.changed_at,
