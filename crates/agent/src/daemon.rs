@@ -288,6 +288,7 @@ fn serve(
         token: doors.token,
         reloader: Arc::new(Reloader::new(source, mailbox.clone())),
         boards: Arc::default(),
+        matches: Arc::default(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -65,6 +65,7 @@ use arrays::{CallContext, resolve};
 pub use board::Boards;
 use body::{ApiError, Body, Path, Query};
 use connection_limit::TcpConn;
+pub use job_list::KeptMatches;
 use redact::Visibility;
 use server::Server;
 use socket::Socket;
@@ -95,6 +96,7 @@ pub struct Api {
     pub token: Option<Token>,
     pub reloader: Arc<Reloader>,
     pub boards: Arc<Boards>,
+    pub matches: Arc<KeptMatches>,
 }
 
 /// Serves until the future is dropped.
