@@ -109,8 +109,11 @@ async fn scene(client: &Client) -> Timestamp {
     between
 }
 
+/// Parameters of a query, and the jobs of its answer.
+type QueryRow = (&'static [(&'static str, &'static str)], &'static [u64]);
+
 /// Filters, and the jobs that match.
-const ROWS: &[(&[(&str, &str)], &[u64])] = &[
+const ROWS: &[QueryRow] = &[
     (&[], &[3, 4, 6, 7, 8, 9]),
     (&[("all", "")], &[1, 2, 3, 4, 5, 6, 7, 8, 9]),
     (&[("state", "running")], &[3, 4]),
