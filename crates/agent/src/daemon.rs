@@ -295,6 +295,7 @@ fn serve(
         reloader: Arc::new(Reloader::new(source, mailbox.clone())),
         gpu_time: Arc::default(),
         boards: Arc::default(),
+        matches: Arc::default(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -68,6 +68,7 @@ use arrays::{CallContext, resolve};
 pub use board::Boards;
 use body::{ApiError, Body, Path, Query};
 use connection_limit::TcpConn;
+pub use job_list::KeptMatches;
 use redact::Visibility;
 use server::Server;
 use socket::Socket;
@@ -101,6 +102,7 @@ pub struct Api {
     /// GPU time of users and projects, as the metrics last showed it.
     pub gpu_time: Arc<Mutex<GpuTimeTotals>>,
     pub boards: Arc<Boards>,
+    pub matches: Arc<KeptMatches>,
 }
 
 /// Serves until the future is dropped.

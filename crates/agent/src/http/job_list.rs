@@ -1,13 +1,14 @@
 //! `GET /v1/jobs`: filters, order and pages of the list of jobs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroUsize;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
+use divvy_api::sync::lock;
 use divvy_api::v1::job_query::{NEXT, TOTAL};
 use divvy_api::v1::{Error, ErrorCode, JobQuery};
 use divvy_core::JobId;
@@ -19,6 +20,7 @@ use super::list_writer::{self, brief_list_response, job_list_response};
 use super::redact::Visibility;
 use super::{Api, internal, run_blocking};
 use crate::auth::Caller;
+use crate::controller::query::job_page::{LivingPage, Matches};
 use crate::controller::query::job_summary::JobSummary;
 use crate::journal::{self, Span};
 use crate::model::job::Job;
@@ -80,6 +82,32 @@ pub(super) fn value<T: std::str::FromStr>(
         let shown: String = text.chars().take(SHOWN).collect();
         usage(format!("{name}={shown:?} is invalid")).hint(hint)
     })
+}
+
+/// Filters whose matches are kept.
+const MOST_FILTERS: usize = 8;
+
+/// The matches of the last filters, so that a page of a long list costs as much as one of a short list while no job
+/// changes. The last used is at the end.
+#[derive(Default)]
+pub struct KeptMatches(Mutex<VecDeque<(Arc<JobFilter>, Matches)>>);
+
+impl KeptMatches {
+    fn find(&self, filter: &JobFilter) -> Option<Matches> {
+        let kept = lock(&self.0);
+        let mut kept = kept.iter();
+        let found = kept.find(|(known, _)| **known == *filter);
+        found.map(|(_, matches)| matches.clone())
+    }
+
+    fn keep(&self, filter: Arc<JobFilter>, matches: Matches) {
+        let mut kept = lock(&self.0);
+        kept.retain(|(known, _)| *known != filter);
+        kept.push_back((filter, matches));
+        if kept.len() > MOST_FILTERS {
+            kept.pop_front();
+        }
+    }
 }
 
 /// Jobs of an answer, in their order.
@@ -146,10 +174,13 @@ async fn page_by_number(
         most: limit.map(|limit| limit.get().saturating_add(1)),
     };
     let asked = Arc::clone(&filter);
+    let known = api.matches.find(&filter);
     let living = api
         .mailbox
-        .query(move |queries| queries.job_page(&asked, span));
-    let (mut jobs, mut total) = living.await?;
+        .query(move |queries| queries.job_page(&asked, span, known));
+    let LivingPage { mut jobs, matches } = living.await?;
+    let mut total = matches.count() as u64;
+    api.matches.keep(Arc::clone(&filter), matches);
     if filter.wants_ended() {
         let database = api.home.database();
         let ended = run_blocking(move || journal::listed(&database, &filter, span)).await?;

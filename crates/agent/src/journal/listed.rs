@@ -25,6 +25,7 @@ pub struct Span {
     pub most: Option<usize>,
 }
 
+#[cfg(test)]
 impl Span {
     /// Whether a job comes behind `after`.
     pub fn has(&self, id: JobId) -> bool {

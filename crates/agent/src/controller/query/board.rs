@@ -122,8 +122,9 @@ struct Sums<'a> {
     queues: Vec<BoardQueue>,
     /// Indices of the queues.
     by_name: BTreeMap<&'a QueueName, usize>,
-    users: BTreeMap<&'a str, BoardShare>,
-    projects: BTreeMap<&'a str, BoardShare>,
+    last_queue: Option<(&'a QueueName, usize)>,
+    users: Shares<'a>,
+    projects: Shares<'a>,
 }
 
 impl<'a> Sums<'a> {
@@ -132,8 +133,9 @@ impl<'a> Sums<'a> {
             reasons: BTreeMap::new(),
             queues: Vec::new(),
             by_name: BTreeMap::new(),
-            users: BTreeMap::new(),
-            projects: BTreeMap::new(),
+            last_queue: None,
+            users: Shares::default(),
+            projects: Shares::default(),
         };
         for queue in &io.config.schedule.queues {
             sums.queue(&queue.name);
@@ -143,15 +145,20 @@ impl<'a> Sums<'a> {
 
     /// The index of a queue. Queues of an earlier daemon come last.
     fn queue(&mut self, name: &'a QueueName) -> usize {
+        if let Some((_, at)) = self.last_queue.filter(|(last, _)| *last == name) {
+            return at;
+        }
         let queues = &mut self.queues;
-        *self.by_name.entry(name).or_insert_with(|| {
+        let at = *self.by_name.entry(name).or_insert_with(|| {
             queues.push(BoardQueue {
                 name: name.to_string(),
                 waiting: 0,
                 running: 0,
             });
             queues.len() - 1
-        })
+        });
+        self.last_queue = Some((name, at));
+        at
     }
 
     /// Counts a waiting job; the index of its queue.
@@ -183,28 +190,51 @@ impl<'a> Sums<'a> {
     }
 
     fn each_share(&mut self, job: &'a Job, mut add: impl FnMut(&mut BoardShare)) {
-        let new = |name: &str| BoardShare {
-            name: name.to_owned(),
-            running: 0,
-            waiting: 0,
-            share: 0,
-            share_used: None,
-            limit_bytes: 0,
-            used_bytes: 0,
-            quota: None,
-        };
-        let user = job.spec.user.as_str();
-        add(self.users.entry(user).or_insert_with(|| new(user)));
+        self.users.of(&job.spec.user).map(&mut add);
         if let Some(project) = job.spec.project.as_deref() {
-            add(self.projects.entry(project).or_insert_with(|| new(project)));
+            self.projects.of(project).map(add);
         }
     }
 }
 
+/// Shares by name. Jobs that follow each other are often of one user.
+#[derive(Default)]
+struct Shares<'a> {
+    all: Vec<BoardShare>,
+    by_name: BTreeMap<&'a str, usize>,
+    last: Option<(&'a str, usize)>,
+}
+
+impl<'a> Shares<'a> {
+    fn of(&mut self, name: &'a str) -> Option<&mut BoardShare> {
+        let at = match self.last {
+            Some((last, at)) if last == name => at,
+            _ => *self.by_name.entry(name).or_insert_with(|| {
+                self.all.push(BoardShare {
+                    name: name.to_owned(),
+                    running: 0,
+                    waiting: 0,
+                    share: 0,
+                    share_used: None,
+                    limit_bytes: 0,
+                    used_bytes: 0,
+                    quota: None,
+                });
+                self.all.len() - 1
+            }),
+        };
+        self.last = Some((name, at));
+        self.all.get_mut(at)
+    }
+}
+
 /// The largest shares, then those with the most waiting jobs.
-fn largest(shares: BTreeMap<&str, BoardShare>) -> Vec<BoardShare> {
-    let mut shares: Vec<BoardShare> = shares.into_values().collect();
-    shares.sort_by_key(|share| Reverse((share.share, share.running, share.waiting)));
+fn largest(shares: Shares<'_>) -> Vec<BoardShare> {
+    let mut shares = shares.all;
+    shares.sort_by(|one, next| {
+        let size = |share: &BoardShare| (share.share, share.running, share.waiting);
+        (size(next).cmp(&size(one))).then_with(|| one.name.cmp(&next.name))
+    });
     shares.truncate(MOST_SHARES);
     shares
 }

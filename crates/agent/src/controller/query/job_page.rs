@@ -1,5 +1,7 @@
 //! Pages of a list: the filters run over the jobs that have not ended before any of them is summarized.
 
+use std::sync::Arc;
+
 use divvy_api::v1::{Error, JobState};
 use divvy_core::JobId;
 
@@ -15,8 +17,54 @@ use crate::journal::Span;
 use crate::model::job_filter::{Field, GpuFilter, JobFilter, Key};
 use crate::model::validate::usage;
 
-/// The jobs that match and have not ended, in this part of the list by number, and the number of those that match in
-/// all.
+/// The numbers of the jobs that match a filter and have not ended, in order.
+///
+/// Filters read only what the journal has, so the numbers stay right until the journal changes.
+#[derive(Clone, Debug)]
+pub struct Matches {
+    journal_version: u64,
+    jobs: Arc<[JobId]>,
+}
+
+/// Jobs of a page that have not ended.
+pub struct LivingPage {
+    pub jobs: Vec<JobSummary>,
+    pub matches: Matches,
+}
+
+impl Matches {
+    /// Number of jobs that match.
+    pub fn count(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// The jobs of this part of the list.
+    fn page(&self, span: Span) -> impl Iterator<Item = JobId> {
+        let most = span.most.unwrap_or(usize::MAX);
+        let jobs = &self.jobs;
+        let (from, to) = match span.after {
+            None => (0, jobs.len()),
+            Some(after) if span.descending => (0, jobs.partition_point(|id| *id < after)),
+            Some(after) => (jobs.partition_point(|id| *id <= after), jobs.len()),
+        };
+        let count = most.min(to.saturating_sub(from));
+        let (from, to) = match span.descending {
+            false => (from, from + count),
+            true => (to - count, to),
+        };
+        let page = jobs.get(from..to).unwrap_or_default().iter().copied();
+        let (forward, backward) = match span.descending {
+            false => (Some(page), None),
+            true => (None, Some(page.rev())),
+        };
+        forward
+            .into_iter()
+            .flatten()
+            .chain(backward.into_iter().flatten())
+    }
+}
+
+/// The jobs that match and have not ended, in this part of the list by number. `known`: the matches of an earlier page.
 ///
 /// # Errors
 /// `ErrorCode::Usage` for a GPU that this node does not have.
@@ -25,24 +73,27 @@ pub fn job_page(
     io: &Io,
     filter: &JobFilter,
     span: Span,
-) -> Result<(Vec<JobSummary>, u64), Error> {
+    known: Option<Matches>,
+) -> Result<LivingPage, Error> {
     check_gpu(&state.gpus, filter)?;
-    let most = span.most.unwrap_or(usize::MAX);
-    let (mut page, mut total) = (Vec::new(), 0);
-    let mut take = |active: &ActiveJob| {
-        if filter.matches(&active.job) {
-            total += 1;
-            if page.len() < most && span.has(active.job.id) {
-                page.push(summary::job_summary(state, io, active));
-            }
+    let journal_version = io.store.changes();
+    let known = known.filter(|known| known.journal_version == journal_version);
+    let matches = known.unwrap_or_else(|| {
+        let jobs = state.jobs.active.values();
+        let jobs = jobs.filter(|active| filter.matches(&active.job));
+        Matches {
+            journal_version,
+            jobs: jobs.map(|active| active.job.id).collect(),
         }
-    };
-    let mut jobs = state.jobs.active.values();
-    match span.descending {
-        false => jobs.for_each(|active| take(active)),
-        true => jobs.by_ref().rev().for_each(|active| take(active)),
-    }
-    Ok((page, total))
+    });
+    let page = matches.page(span);
+    let page = page.filter_map(|id| state.jobs.active.get(&id));
+    Ok(LivingPage {
+        jobs: page
+            .map(|active| summary::job_summary(state, io, active))
+            .collect(),
+        matches,
+    })
 }
 
 /// The values by which the jobs that match and have not ended are sorted.
@@ -134,4 +185,36 @@ fn check_gpu(gpus: &GpuState, filter: &JobFilter) -> Result<(), Error> {
     Err(usage(format!("gpu={given} is unknown")).hint(format!(
         "use an index ({known}) or a UUID; list them: divvy gpus -o wide"
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_a_part_of_the_matches() {
+        let matches = Matches {
+            journal_version: 0,
+            jobs: [2, 3, 5, 8, 9].map(JobId).into(),
+        };
+        for after in [None, Some(0), Some(3), Some(4), Some(9), Some(10)] {
+            for descending in [false, true] {
+                for most in [None, Some(0), Some(2), Some(9)] {
+                    let span = Span {
+                        after: after.map(JobId),
+                        descending,
+                        most,
+                    };
+                    let mut expected: Vec<JobId> = matches.jobs.to_vec();
+                    if descending {
+                        expected.reverse();
+                    }
+                    expected.retain(|id| span.has(*id));
+                    expected.truncate(most.unwrap_or(usize::MAX));
+                    let found: Vec<JobId> = matches.page(span).collect();
+                    assert_eq!(found, expected, "{span:?}");
+                }
+            }
+        }
+    }
 }

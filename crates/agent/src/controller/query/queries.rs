@@ -13,6 +13,7 @@ use crate::controller::lifecycle::change::SuggestedChange;
 use crate::controller::lifecycle::{change, container};
 use crate::controller::query::estimate::StartEstimator;
 use crate::controller::query::exec_target::ExecTarget;
+use crate::controller::query::job_page::{LivingPage, Matches};
 use crate::controller::query::job_summary::JobSummary;
 use crate::controller::query::metrics::Page;
 use crate::controller::query::reference::JobRef;
@@ -100,8 +101,8 @@ impl Queries<'_> {
         query::job(self.state, self.io, reference)
     }
 
-    /// The jobs that match and have not ended, in this part of the list by number, and the number of those that match in
-    /// all.
+    /// The jobs that match and have not ended, in this part of the list by number. `known`: the matches of an earlier
+    /// page.
     ///
     /// # Errors
     /// `ErrorCode::Usage` for a GPU that this node does not have.
@@ -109,8 +110,9 @@ impl Queries<'_> {
         &self,
         filter: &JobFilter,
         span: Span,
-    ) -> Result<(Vec<JobSummary>, u64), Error> {
-        job_page::job_page(self.state, self.io, filter, span)
+        known: Option<Matches>,
+    ) -> Result<LivingPage, Error> {
+        job_page::job_page(self.state, self.io, filter, span, known)
     }
 
     /// The values by which the jobs that match and have not ended are sorted.
