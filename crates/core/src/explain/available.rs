@@ -6,7 +6,7 @@
 use crate::explain::suggest::{
     instance_share, largest_memory, largest_share, memory_of, placeable_profiles,
 };
-use crate::model::gpu::Gpu;
+use crate::model::gpu::{GRANULE, Gpu};
 use crate::model::request::{Amount, Request};
 use crate::model::snapshot::{AllocatedJob, Snapshot};
 use crate::placement::fit::fit;
@@ -40,13 +40,18 @@ fn on_gpu(usage: &GpuUsage<'_>) -> Option<Available> {
     let share = largest_share(usage.gpu, usage.free());
     let instances = profiles.iter();
     let instances = instances.filter_map(|profile| instance_share(usage, profile));
-    let shares = [Some(Share::FULL), share].into_iter().flatten();
+    // The largest instance serves any part of a GPU, but no request for a whole one.
+    let part = Share::from_thousandths(Share::FULL.thousandths() - 1);
+    let shares = [Some(Share::FULL), part, share].into_iter().flatten();
     let share = (shares.chain(instances))
         .filter(|share| fits(Amount::Share(*share)))
         .max();
     let by_name = Request::from(Amount::ONE_GPU);
     let instances = profiles.iter().map(|profile| memory_of(profile, &by_name));
-    let memory = std::iter::once(largest_memory(usage.gpu, usage.free()))
+    // The share of an amount of memory is rounded, so one step more may fit.
+    let by_share = largest_memory(usage.gpu, usage.free());
+    let memory = [by_share, by_share.saturating_add(GRANULE)].into_iter();
+    let memory = memory
         .chain(instances)
         .filter(|memory| *memory > Bytes::ZERO && fits(Amount::Memory(*memory)))
         .max();
