@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_is_its_users_and_its_querys() {
+    fn an_order_belongs_to_one_user_and_one_query() {
         let kept = KeptOrders::default();
         let number = kept.keep(7, "sort=name".into(), jobs(3));
         assert!(kept.find(number, 7, "sort=name").is_some());

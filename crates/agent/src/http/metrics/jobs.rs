@@ -184,8 +184,8 @@ fn of_their_time(page: &Page) -> Vec<Family> {
     let mut used = family(
         "divvy_job_compute_used_ratio",
         "gauge",
-        "Share of each GPU's compute time that the job used in the last 10 s, from 0 to 1: by its time slices, or by the \
-         driver's figures while no other job shares its GPUs.",
+        "Share of each GPU's compute time that the job used in the last 10 s, from 0 to 1. The driver measures it for a job \
+         without time slices.",
     );
     for job in &page.jobs {
         if let Some(nanos) = page.daemon_stats.held.get(&job.labels.id) {
