@@ -99,8 +99,18 @@ pub(super) fn active_job_to_api(state: &State, io: &Io, active: &ActiveJob) -> v
 }
 
 pub(super) fn active_job_view(state: &State, io: &Io, active: &ActiveJob) -> JobView {
+    active_job_view_of(state, io, active, snapshot(active).as_ref())
+}
+
+/// The same with a ledger that was read before.
+pub(super) fn active_job_view_of(
+    state: &State,
+    io: &Io,
+    active: &ActiveJob,
+    ledger: Option<&Snapshot>,
+) -> JobView {
     let job = &active.job;
-    let now = snapshot(active).map(|ledger| LiveUsage {
+    let now = ledger.map(|ledger| LiveUsage {
         ledger,
         slice_usage: active.slice_usage(),
     });
@@ -155,7 +165,7 @@ pub fn view(
             memory_peak_bytes: usage.map_or(traces.peak.get(), |usage| usage.peak),
             processes: match found {
                 Some(found) => u32::try_from(found.processes()).unwrap_or(u32::MAX),
-                None => now.map_or(0, |now| processes_on(&now.ledger, gpu)),
+                None => now.map_or(0, |now| processes_on(now.ledger, gpu)),
             },
             denials: usage.map_or(traces.denied, |usage| usage.denied),
             last_denied_bytes: usage.map_or(traces.last_denied.map(Bytes::get), last),
@@ -250,19 +260,26 @@ pub fn served(state: &State) -> Vec<divvy_core::Gpu> {
 }
 
 pub fn gpus(state: &State, io: &Io) -> Vec<v1::Gpu> {
-    let ledgers: Vec<(&ActiveJob, Option<Snapshot>)> = state
-        .jobs
-        .active
-        .values()
-        .filter(|active| active.job.holds())
+    gpus_of(state, io, &ledgers(state))
+}
+
+/// The jobs that hold slices, by number, each with its ledger as it is now.
+pub(super) fn ledgers(state: &State) -> Vec<JobLedger<'_>> {
+    let holders = state.jobs.active.values();
+    let holders = holders.filter(|active| active.job.holds());
+    holders
         .map(|active| (&**active, snapshot(active)))
-        .collect();
+        .collect()
+}
+
+/// The GPUs, with ledgers that were read before.
+pub(super) fn gpus_of(state: &State, io: &Io, ledgers: &[JobLedger<'_>]) -> Vec<v1::Gpu> {
     let available = available(state);
     state
         .gpus
         .devices
         .iter()
-        .map(|device| gpu_to_api(state, io, device, &ledgers, &available))
+        .map(|device| gpu_to_api(state, io, device, ledgers, &available))
         .collect()
 }
 
@@ -307,7 +324,7 @@ fn gpu_to_api(
     state: &State,
     io: &Io,
     device: &crate::gpu::Device,
-    ledgers: &[(&ActiveJob, Option<Snapshot>)],
+    ledgers: &[JobLedger<'_>],
     available: &BTreeMap<GpuUuid, v1::GpuAvailable>,
 ) -> v1::Gpu {
     let (mut slices, mut bypass_pids) = (Vec::new(), Vec::new());
@@ -532,9 +549,12 @@ pub fn node(jobs: &Jobs, io: &Io) -> v1::Node {
     }
 }
 
+/// A job, and the ledger of its slices.
+pub(super) type JobLedger<'a> = (&'a ActiveJob, Option<Snapshot>);
+
 /// What the daemon knows of a job's slice besides the journal.
 pub struct LiveUsage<'a> {
-    ledger: Snapshot,
+    ledger: &'a Snapshot,
     slice_usage: &'a [SliceUsage],
 }
 

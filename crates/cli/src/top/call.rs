@@ -25,6 +25,8 @@ pub enum Question {
     Job(String),
     Why(String),
     Oom(String),
+    /// The last events of a job.
+    JobEvents(String),
     /// The memory curve of a job.
     Curve {
         job: String,
@@ -49,6 +51,7 @@ pub enum Topic {
     Job,
     Why,
     Oom,
+    JobEvents,
     Curve,
     Log,
 }
@@ -65,6 +68,7 @@ impl Question {
             Self::Job(_) => Topic::Job,
             Self::Why(_) => Topic::Why,
             Self::Oom(_) => Topic::Oom,
+            Self::JobEvents(_) => Topic::JobEvents,
             Self::Curve { .. } => Topic::Curve,
             Self::Log { .. } => Topic::Log,
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use divvy_api::client::Client;
-use divvy_api::v1::{Error, ErrorCode, Job, Resize};
+use divvy_api::v1::{Error, ErrorCode, EventQuery, Job, Resize};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::timeout;
 
@@ -13,6 +13,9 @@ use crate::ask;
 
 /// Longest time for an answer. The client gives up earlier when the daemon does not respond.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Events of a job's page.
+const MOST_JOB_EVENTS: u32 = 200;
 
 /// Answers a question.
 ///
@@ -49,6 +52,14 @@ async fn ask_daemon(client: &Client, question: &Question, now: Timestamp) -> Res
         Question::Job(job) => Data::Job(Box::new(client.job(job).await?)),
         Question::Why(job) => Data::Why(Box::new(client.why(job).await?)),
         Question::Oom(job) => Data::Oom(Box::new(client.oom(job).await?)),
+        Question::JobEvents(job) => {
+            let query = EventQuery {
+                job: Some(job.clone()),
+                tail: Some(MOST_JOB_EVENTS),
+                ..EventQuery::default()
+            };
+            Data::Events(client.events_of(&query).await?)
+        }
         Question::Curve { job, span } => {
             let since = now - SignedDuration::from_secs(span.seconds());
             let of = format!("job:{job}");

@@ -241,19 +241,6 @@ impl State {
             owner: Some(job.user.clone()),
         })
     }
-
-    /// Events of a job, the oldest first.
-    pub fn events_of(&self, reference: &str) -> Vec<&Event> {
-        // Events name jobs by number, a reference may be that of an array's task.
-        let of_board = self.job(reference).map(|job| job.id.as_str());
-        let of_page = (self.page.as_ref())
-            .filter(|page| page.job == reference)
-            .and_then(|page| Some(page.facts.as_ref()?.id.as_str()));
-        let number = of_board.or(of_page).unwrap_or(reference);
-        let events = self.events.iter();
-        let of_job = |event: &&Event| event.job.as_deref() == Some(number);
-        events.filter(of_job).collect()
-    }
 }
 
 /// A job that a key is about.

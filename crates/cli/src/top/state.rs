@@ -141,6 +141,7 @@ pub struct Page {
     pub curve: Option<Box<History>>,
     pub why: Option<Box<Why>>,
     pub oom: Option<Box<Oom>>,
+    pub events: Option<Vec<Event>>,
     pub log: Option<Log>,
     /// Refusals that the report covers.
     pub denials: Option<u64>,
@@ -160,6 +161,7 @@ impl Page {
             curve: None,
             why: None,
             oom: None,
+            events: None,
             log: None,
             denials: None,
             refused: BTreeMap::new(),

@@ -256,7 +256,14 @@ fn show(state: &mut State, section: Section) {
 }
 
 fn open(state: &mut State, page: Page) {
-    for topic in [Topic::Job, Topic::Why, Topic::Oom, Topic::Curve, Topic::Log] {
+    for topic in [
+        Topic::Job,
+        Topic::Why,
+        Topic::Oom,
+        Topic::JobEvents,
+        Topic::Curve,
+        Topic::Log,
+    ] {
         state.asked.remove(&topic);
     }
     state.page = Some(page);

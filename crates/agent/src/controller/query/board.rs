@@ -37,6 +37,12 @@ const LONGEST_REASON: usize = 160;
 
 /// The board without the start times of waiting jobs.
 pub fn board(state: &State, io: &Io) -> Board {
+    // Each ledger is read once, for its job and for its GPUs.
+    let ledgers = query::ledgers(state);
+    let ledger_of = |id: JobId| {
+        let at = ledgers.binary_search_by_key(&id, |(active, _)| active.job.id);
+        at.ok().and_then(|at| ledgers.get(at)?.1.as_ref())
+    };
     let mut sums = Sums::of(io);
     let (mut jobs, mut first) = (Vec::new(), FirstWaiting::default());
     let mut waiting = BoardWaiting::default();
@@ -58,7 +64,8 @@ pub fn board(state: &State, io: &Io) -> Board {
             }
             Life::Ended { .. } => {}
             _ => {
-                let shown = board_job(query::active_job_view(state, io, active));
+                let ledger = ledger_of(job.id);
+                let shown = board_job(query::active_job_view_of(state, io, active, ledger));
                 sums.count_running(job, &shown);
                 jobs.push(shown);
             }
@@ -66,7 +73,7 @@ pub fn board(state: &State, io: &Io) -> Board {
     }
     let first = first.jobs().filter_map(|id| state.jobs.active.get(&id));
     waiting.first = first
-        .map(|active| waiting_job(query::active_job_view(state, io, active)))
+        .map(|active| waiting_job(query::active_job_view_of(state, io, active, None)))
         .collect();
     waiting.reasons = (sums.reasons.iter())
         .map(|(code, count)| ((*code).to_owned(), *count))
@@ -90,7 +97,10 @@ pub fn board(state: &State, io: &Io) -> Board {
             .ok()
             .and_then(|seq| u64::try_from(seq).ok())
             .unwrap_or_default(),
-        gpus: query::gpus(state, io).into_iter().map(board_gpu).collect(),
+        gpus: query::gpus_of(state, io, &ledgers)
+            .into_iter()
+            .map(board_gpu)
+            .collect(),
         jobs,
         waiting,
         queues: sums.queues,

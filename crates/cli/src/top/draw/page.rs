@@ -326,19 +326,13 @@ fn section_lines(state: &State, page: &Page, width: usize) -> Vec<String> {
             Some(oom) => wrapped(&render::oom(oom, view)),
             None => refused(Topic::Oom),
         },
-        Section::Events => {
-            let events = state.events_of(&page.job);
-            match events.is_empty() {
-                true => wrapped(&format!(
-                    "no event of it among the last {}; all of them: divvy events",
-                    state.events.len()
-                )),
-                false => events
-                    .into_iter()
-                    .flat_map(|event| wrap(&lists::event_line(state, event), width))
-                    .collect(),
-            }
-        }
+        Section::Events => match &page.events {
+            Some(events) => events
+                .iter()
+                .flat_map(|event| wrap(&lists::event_line(state, event), width))
+                .collect(),
+            None => refused(Topic::JobEvents),
+        },
         Section::Facts => match &page.facts {
             Some(facts) => wrapped(&render::describe(facts, view)),
             None => refused(Topic::Job),

@@ -107,6 +107,14 @@ fn on_page(width: u16, height: u16, typed: &str) -> State {
         Question::Job(job.clone()),
         Data::Job(Box::new(serde_json::from_value(facts).unwrap())),
     );
+    let events = state.events.iter();
+    let events = events.filter(|event| event.job.as_deref() == Some("7"));
+    let events = events.cloned().collect();
+    answer(
+        &mut state,
+        Question::JobEvents(job.clone()),
+        Data::Events(events),
+    );
     let output = b"epoch 1\rloss 0.5\rloss 0.25\nepoch 2\n\x1b[31mred\x1b[0m \xff\n".to_vec();
     let piece = LogPiece {
         from: 0,

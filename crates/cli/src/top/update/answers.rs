@@ -44,6 +44,7 @@ fn miss(state: &mut State, question: &Question, error: &Error) {
         Question::Job(job)
         | Question::Why(job)
         | Question::Oom(job)
+        | Question::JobEvents(job)
         | Question::Curve { job, .. }
         | Question::Log { job, .. } => {
             if let Some(page) = state.page.as_mut().filter(|page| page.job == *job) {
@@ -218,6 +219,9 @@ fn take_for_page(state: &mut State, question: &Question, data: Data) {
         (Question::Oom(job), Data::Oom(oom)) if *job == page.job => {
             page.denials = Some(oom.denials);
             page.oom = Some(oom);
+        }
+        (Question::JobEvents(job), Data::Events(events)) if *job == page.job => {
+            page.events = Some(events);
         }
         (Question::Curve { job, span }, Data::History(curve))
             if *job == page.job && *span == page.span =>

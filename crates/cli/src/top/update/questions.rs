@@ -103,6 +103,9 @@ fn ask_for_page(state: &mut State, want: &mut impl FnMut(&mut State, Question, S
     if section == Section::Why {
         want(state, Question::Why(job.clone()), SLOWLY);
     }
+    if section == Section::Events {
+        want(state, Question::JobEvents(job.clone()), pause);
+    }
     if section == Section::Log {
         want(state, Question::Log { job, from }, pause);
     }
