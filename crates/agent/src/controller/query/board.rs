@@ -358,7 +358,7 @@ fn board_slice(slice: &Slice, share_used: Option<u16>) -> BoardSlice {
         label: slice.label.clone(),
         limit_bytes: slice.memory_limit_bytes,
         used_bytes: slice.memory_used_bytes,
-        peak_bytes: slice.memory_peak_bytes,
+        peak_bytes: Some(slice.memory_peak_bytes).filter(|peak| *peak != slice.memory_used_bytes),
         share: slice.share,
         share_used,
         mismatch_bytes: slice.memory_mismatch_bytes.filter(|bytes| *bytes != 0),
@@ -425,7 +425,7 @@ mod tests {
             first.offer(place, id);
         }
         let found: Vec<u64> = first.jobs().map(|id| id.0).collect();
-        assert_eq!(found, [98, 94, 92, 88, 86, 82, 80, 76, 74, 70, 68, 64]);
+        assert_eq!(found, [98, 94, 92, 88, 86, 82, 80, 76]);
         let mut few = FirstWaiting::default();
         few.offer(None, JobId(1));
         few.offer(Some((1, 1)), JobId(3));

@@ -148,11 +148,11 @@ fn job_cells(state: &State, glyphs: &Glyphs, row: &JobRow<'_>) -> Cells {
         (None, [first, rest @ ..]) => format!("{}+{}", text::cleaned(&first.label), rest.len()),
     };
     let (used, limit, peak) = match row.slice {
-        Some(slice) => (slice.used_bytes, slice.limit_bytes, slice.peak_bytes),
+        Some(slice) => (slice.used_bytes, slice.limit_bytes, slice.peak()),
         None => (
             sum(job, |slice| slice.used_bytes),
             sum(job, |slice| slice.limit_bytes),
-            sum(job, |slice| slice.peak_bytes),
+            sum(job, |slice| slice.peak()),
         ),
     };
     let (share, share_used) = match row.slice {

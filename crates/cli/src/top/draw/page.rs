@@ -102,7 +102,7 @@ fn memory_line(job: &BoardJob, labels: &str) -> String {
         sum(job, |slice| slice.used_bytes),
         sum(job, |slice| slice.limit_bytes),
     ];
-    let peak = sum(job, |slice| slice.peak_bytes);
+    let peak = sum(job, |slice| slice.peak());
     format!(
         "memory {} GiB, peak {} GiB, on {labels}",
         gib(&used),

@@ -144,7 +144,7 @@ fn followed_events_go_on_after_the_last_one_seen() {
     };
     let home = Home::with_agent(move |question, _| match question.path.as_str() {
         "/v1/node" => items("Node", &[node(None)]),
-        "/v1/events?after=0&follow=true" => Answer::Torn(event(1) + &event(2)),
+        "/v1/events?follow=true" => Answer::Torn(event(1) + &event(2)),
         "/v1/events?after=2&follow=true" => Answer::Body(200, event(3)),
         _ => failure(500, "internal"),
     });

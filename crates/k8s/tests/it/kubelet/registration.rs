@@ -129,7 +129,7 @@ async fn kubelet_is_told_which_devices_are_well_and_when_nobody_knows() {
 
 #[tokio::test(flavor = "current_thread")]
 async fn kubelet_is_told_of_a_gpu_that_fell_off_the_bus() {
-    let fault = "[[fault]]\nfunction = 'nvmlDeviceGetUtilizationRates'\ncall = 40\nlose_gpu = 1\n";
+    let fault = "[[fault]]\nfunction = 'nvmlDeviceGetUtilizationRates'\ncall = 12\nlose_gpu = 1\n";
     let (node, driver) = Node::simulated("a100-80gb:2", fault).serve().await;
     let mut watch = driver.watch().await;
     let gpus = node.machine.uuids().await;
