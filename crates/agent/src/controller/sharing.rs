@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use divvy_api::v1::Runner;
 use divvy_core::{Bytes, GpuUuid, Grant, JobState};
 
+use crate::controller::active_set;
 use crate::controller::io::Io;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::unjournaled::held_by_unknown;
@@ -68,8 +69,12 @@ pub(in crate::controller) fn acquire<'a>(
 }
 
 /// Publishes what the journal says that the daemon holds.
-pub(in crate::controller) fn settle(state: &State, io: &Io) {
-    io.registry.settle(&held(&state.jobs, &state.gpus));
+pub(in crate::controller) fn settle(state: &mut State, io: &Io) {
+    // Each round ends here, and thousands of jobs may wait: only jobs of the active set can hold anything.
+    let active = active_set::active_jobs(&mut state.jobs, io);
+    let active = active.iter().filter_map(|id| state.jobs.active.get(id));
+    let held = held_by(active.map(|active| &**active), &state.jobs, &state.gpus);
+    io.registry.settle(&held);
 }
 
 fn held_of(state: &State, gpu: &GpuUuid) -> Amount {
@@ -79,6 +84,15 @@ fn held_of(state: &State, gpu: &GpuUuid) -> Amount {
 
 /// What the jobs of the journal hold of each GPU.
 pub(in crate::controller) fn held(jobs: &Jobs, gpus: &GpuState) -> BTreeMap<GpuUuid, Held> {
+    held_by(jobs.active.values().map(|active| &**active), jobs, gpus)
+}
+
+/// The same of these jobs, and of jobs that the journal lacks.
+fn held_by<'a>(
+    active: impl Iterator<Item = &'a ActiveJob>,
+    jobs: &Jobs,
+    gpus: &GpuState,
+) -> BTreeMap<GpuUuid, Held> {
     let mut all: BTreeMap<GpuUuid, Held> = BTreeMap::new();
     let mut add = |grant: &Grant, used: Bytes, is_kept: bool| {
         let whole = usable(gpus, grant);
@@ -89,7 +103,7 @@ pub(in crate::controller) fn held(jobs: &Jobs, gpus: &GpuState) -> BTreeMap<GpuU
         of_gpu.kept = of_gpu.kept.plus(kept).at_most(whole);
         of_gpu.used = of_gpu.used.saturating_add(used);
     };
-    for active in jobs.active.values().filter(|active| active.job.holds()) {
+    for active in active.filter(|active| active.job.holds()) {
         let is_kept = has_no_process(active);
         let usages = active.slice_usage();
         for (nth, grant) in active.job.state.grants().iter().enumerate() {

@@ -244,6 +244,8 @@ async fn a_follower_sees_each_change_until_the_daemon_stops() {
     assert_eq!(error.code, ErrorCode::TooMany, "{error:?}");
     assert!(error.message.contains("32"), "{error:?}");
     drop(streams.split_off(1));
+    // The daemon sees that a client has gone when it sends the next change.
+    client.submit(&sleeper("two", 250)).await.unwrap();
     until_async("a closed stream makes room", async || {
         client.follow_board().await.ok()
     })

@@ -102,8 +102,9 @@ fn header(state: &State, canvas: &mut Canvas<'_>, area: Rect) {
         let waiting = board.waiting.count;
         let plural = if gpus == 1 { "" } else { "s" };
         let allocated = units::gpus(allocated);
+        let run = if running == 1 { "job runs" } else { "jobs run" };
         let text = format!(
-            "   {gpus} GPU{plural}  {running} jobs run, {waiting} wait  {allocated} allocated"
+            "   {gpus} GPU{plural}  {running} {run}, {waiting} wait  {allocated} allocated"
         );
         pen.write(&text, Tone::Plain);
         if let Some(simulated) = &state.simulated {
