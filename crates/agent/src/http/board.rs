@@ -17,7 +17,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use divvy_api::sync::lock;
-use divvy_api::v1::{Board, Error, ErrorCode, List};
+use divvy_api::v1::{Board, BoardChange, Error, ErrorCode, List};
 use divvy_core::JobId;
 use http_body_util::channel::{Channel, SendError, Sender};
 use jiff::Timestamp;
@@ -165,31 +165,39 @@ async fn newest(api: &Api) -> Result<Arc<Rendered>, ApiError> {
     let mut board = api.mailbox.query(|queries| Ok(queries.board())).await?;
     add_starts(api, &mut board);
     let before = newest.as_ref().map(|(_, before)| Arc::clone(before));
-    let rendered = match before {
-        Some(before) if is_same(&before.board, &board) => before,
-        before => Arc::new(render(board, before.as_deref()).map_err(|error| internal(&error))?),
-    };
+    let rendered = render_after(board, before).map_err(|error| internal(&error))?;
     *newest = Some((Instant::now(), Arc::clone(&rendered)));
     Ok(rendered)
 }
 
-fn is_same(before: &Board, board: &Board) -> bool {
-    board.change_since(before).is_none()
+/// Renders a board, unless it is the same as the one before.
+fn render_after(board: Board, before: Option<Arc<Rendered>>) -> serde_json::Result<Arc<Rendered>> {
+    let Some(before) = before else {
+        return Ok(Arc::new(render(board, None)?));
+    };
+    match board.change_since(&before.board) {
+        None => Ok(before),
+        Some(change) => Ok(Arc::new(render(board, Some((&before, change)))?)),
+    }
 }
 
-fn render(mut board: Board, before: Option<&Rendered>) -> serde_json::Result<Rendered> {
+/// Renders a board; `after`: the board before, and the change from that one.
+fn render(
+    mut board: Board,
+    after: Option<(&Rendered, BoardChange)>,
+) -> serde_json::Result<Rendered> {
     let changed_at = std::mem::replace(&mut board.changed_at, Timestamp::UNIX_EPOCH);
     let mut hasher = DefaultHasher::new();
     hasher.write(&serde_json::to_vec(&board)?);
     board.changed_at = changed_at;
-    let change = match before {
-        None => None,
-        Some(before) => (board.change_since(&before.board))
-            .map(|change| Ok::<_, serde_json::Error>((before.tag, message("change", &change)?)))
-            .transpose()?,
-    };
+    let number = after.as_ref().map_or(0, |(before, _)| before.number + 1);
+    let change = after
+        .map(|(before, change)| {
+            Ok::<_, serde_json::Error>((before.tag, message("change", &change)?))
+        })
+        .transpose()?;
     Ok(Rendered {
-        number: before.map_or(0, |before| before.number + 1),
+        number,
         tag: hasher.finish(),
         body: serde_json::to_vec(&List::new("Board", vec![&board]))?.into(),
         board,
@@ -393,9 +401,9 @@ mod tests {
             changed_at: Timestamp::now(),
             ..board(1)
         };
-        assert!(is_same(&first.board, &later));
+        assert!(later.change_since(&first.board).is_none());
         assert_eq!(render(later, None).unwrap().tag, first.tag);
-        assert!(!is_same(&first.board, &board(2)));
+        assert!(board(2).change_since(&first.board).is_some());
         assert_ne!(render(board(2), None).unwrap().tag, first.tag);
     }
 
@@ -417,8 +425,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_follower_that_does_not_read_holds_one_message_and_goes_on_with_the_newest_board() {
-        let rendered =
-            |used, before: Option<&Rendered>| Arc::new(render(board(used), before).unwrap());
+        let rendered = |used, before: Option<&Arc<Rendered>>| {
+            render_after(board(used), before.cloned()).unwrap()
+        };
         let first = rendered(0, None);
         let feed = watch::Sender::new(None);
         let (sender, body) = Channel::<Bytes, Infallible>::new(1);

@@ -287,11 +287,8 @@ impl Board {
             users: changed(&self.users, &before.users),
             projects: changed(&self.projects, &before.projects),
         };
-        let is_same = Self {
-            changed_at: before.changed_at,
-            ..self.clone()
-        } == *before;
-        (!is_same).then_some(change)
+        let has_changed = self.last_event != before.last_event || !change.is_empty();
+        has_changed.then_some(change)
     }
 
     /// Takes a change of the stream into this board.
@@ -311,6 +308,29 @@ impl Board {
         put(&mut self.queues, change.queues);
         put(&mut self.users, change.users);
         put(&mut self.projects, change.projects);
+    }
+}
+
+impl BoardChange {
+    /// Whether it has no figure besides the time and the number of the last event.
+    fn is_empty(&self) -> bool {
+        let Self {
+            changed_at: _,
+            last_event: _,
+            gpus,
+            gpus_gone,
+            jobs,
+            jobs_gone,
+            waiting,
+            queues,
+            users,
+            projects,
+        } = self;
+        let has_lists =
+            !(gpus.is_empty() && gpus_gone.is_empty() && jobs.is_empty() && jobs_gone.is_empty());
+        let has_rest =
+            waiting.is_some() || queues.is_some() || users.is_some() || projects.is_some();
+        !has_lists && !has_rest
     }
 }
 
