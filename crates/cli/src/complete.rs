@@ -18,6 +18,7 @@ use clap_complete::engine::{
 use clap_complete::env::{CompleteEnv, Shells};
 use divvy_api::client::Client;
 use divvy_api::home::Home;
+use divvy_api::v1::job_query::SORTS;
 use divvy_api::v1::{Brief, JobState};
 use divvy_core::Isolation;
 use divvy_core::mig::ProfileTable;
@@ -111,8 +112,8 @@ fn taught(command: clap::Command, above: &str) -> clap::Command {
             (_, "in_job") => running,
             (_, "job" | "jobs") => living,
             ("run" | "submit" | "shell" | "move" | "ps", "queue") => queues,
-            ("ps", "state") => || words(filters::STATES),
-            ("ps", "sort") => || words(filters::SORTS),
+            ("ps", "state") => || words(filters::states_and_ends()),
+            ("ps", "sort") => || words(SORTS),
             (_, "project") | ("admin project set" | "admin project rm", "name") => projects,
             ("admin gpu", "gpu") | ("selftest", "gpu") | (_, "gpus_on") => gpus,
             (_, "isolation") => || words(Isolation::ALL.map(|kind| kind.to_string())),
@@ -130,7 +131,7 @@ fn taught(command: clap::Command, above: &str) -> clap::Command {
 }
 
 /// Fixed values, in this order.
-fn words<const N: usize>(words: [impl Into<OsString>; N]) -> Vec<CompletionCandidate> {
+fn words(words: impl IntoIterator<Item: Into<OsString>>) -> Vec<CompletionCandidate> {
     let all = words.into_iter().enumerate();
     all.map(|(order, word)| CompletionCandidate::new(word).display_order(Some(order)))
         .collect()

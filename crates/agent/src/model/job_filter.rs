@@ -390,7 +390,14 @@ impl SearchText {
 
 #[cfg(test)]
 mod tests {
+    use divvy_api::v1::job_query::SORTS;
+
     use super::*;
+
+    #[test]
+    fn every_order_of_the_api_is_a_field() {
+        assert_eq!(Field::ALL.map(|(name, _)| name), SORTS);
+    }
 
     #[test]
     fn a_pattern_matches_as_the_journal_does() {

@@ -11,6 +11,24 @@ pub const TOTAL: &str = "divvy-total";
 /// Header of a page of jobs: `after` of the next page. Absent on the last page.
 pub const NEXT: &str = "divvy-next";
 
+/// Orders of a list of jobs; with `-` before it the other way round.
+pub const SORTS: [&str; 14] = [
+    "id",
+    "name",
+    "user",
+    "queue",
+    "project",
+    "state",
+    "memory",
+    "peak",
+    "share",
+    "submitted",
+    "started",
+    "ended",
+    "elapsed",
+    "place",
+];
+
 /// Query of `GET /v1/jobs`. All filters must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

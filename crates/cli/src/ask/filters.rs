@@ -1,6 +1,7 @@
 //! Filters of job lists: the words of the flags as a query of the API.
 
-use divvy_api::v1::JobQuery;
+use divvy_api::v1::job_query::SORTS;
+use divvy_api::v1::{EndReason, JobQuery, JobState};
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Span, SpanRelativeTo, Timestamp};
@@ -9,24 +10,14 @@ use crate::args::JobFilter;
 use crate::error_output::{Result, usage};
 
 /// States and ways to end, as the API calls them.
-pub const STATES: [&str; 16] = [
-    "queued",
-    "starting",
-    "running",
-    "stopping",
-    "ended",
-    "completed",
-    "failed",
-    "cancelled",
-    "launch_failed",
-    "supervisor_lost",
-    "bypass",
-    "time_limit",
-    "idle_timeout",
-    "dependency_failed",
-    "gpu_lost",
-    "released",
-];
+pub fn states_and_ends() -> Vec<&'static str> {
+    let ends = EndReason::ALL.into_iter().map(EndReason::name);
+    JobState::ALL
+        .into_iter()
+        .map(JobState::name)
+        .chain(ends)
+        .collect()
+}
 
 /// Words of tables and of Slurm for some of them.
 const OTHER_WORDS: [(&str, &str); 9] = [
@@ -40,27 +31,6 @@ const OTHER_WORDS: [(&str, &str); 9] = [
     ("timeout", "time_limit"),
     ("idle", "idle_timeout"),
 ];
-
-/// Orders of a list.
-pub const SORTS: [&str; 14] = [
-    "id",
-    "name",
-    "user",
-    "queue",
-    "project",
-    "state",
-    "memory",
-    "peak",
-    "share",
-    "submitted",
-    "started",
-    "ended",
-    "elapsed",
-    "place",
-];
-
-/// The number of states of jobs that have not ended, at the beginning of [`STATES`].
-const LIVING: usize = 4;
 
 /// The query for these flags; `all`: ended jobs, too.
 ///
@@ -85,7 +55,11 @@ pub fn query(filter: &JobFilter, all: bool, now: Timestamp) -> Result<JobQuery> 
 
 /// Whether the query asks for jobs that have ended.
 pub fn is_past(query: &JobQuery) -> bool {
-    let ended = |word: &str| !STATES[..LIVING].contains(&word);
+    let living = JobState::ALL
+        .into_iter()
+        .filter(|state| *state != JobState::Ended);
+    let living: Vec<&str> = living.map(JobState::name).collect();
+    let ended = |word: &str| !living.contains(&word);
     let states = query.state.as_deref().unwrap_or_default();
     let asks = states
         .split(',')
@@ -122,11 +96,12 @@ pub fn states(text: &str) -> Result<String> {
         let word = typed.trim().to_lowercase().replace(['-', ' '], "_");
         let other = OTHER_WORDS.iter().find(|(other, _)| *other == word);
         let word = other.map_or(word, |(_, word)| (*word).to_owned());
-        match STATES.contains(&&*word) {
+        let known = states_and_ends();
+        match known.contains(&&*word) {
             true => Ok(word),
             false => Err(usage(
                 format!("--state {text}: no state {typed:?}"),
-                format!("use {}", STATES.join(", ")),
+                format!("use {}", known.join(", ")),
             )),
         }
     };
@@ -187,7 +162,7 @@ pub fn moment(flag: &str, text: &str, end: Timestamp) -> Result<Timestamp> {
 mod tests {
     use std::ffi::OsString;
 
-    use divvy_api::v1::{EndReason, ErrorCode, JobState};
+    use divvy_api::v1::ErrorCode;
 
     use super::*;
     use crate::args::{Verb, parse};
@@ -366,7 +341,7 @@ mod tests {
         let words = told
             .iter()
             .flat_map(|text| text.split('`').skip(3).step_by(2));
-        assert_eq!(words.collect::<Vec<_>>(), STATES);
+        assert_eq!(words.collect::<Vec<_>>(), states_and_ends());
     }
 
     #[test]
