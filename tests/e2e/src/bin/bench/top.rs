@@ -6,15 +6,13 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use divvy_api::v1::{Array, Submit};
 use divvy_e2e::{Home, Programs, until};
 use divvy_testkit::Bounded as _;
 
 use crate::crowd::megabytes;
-use crate::queue::{QUEUE, processor_seconds, submit_all};
+use crate::queue::processor_seconds;
 use crate::report::{Report, Row};
-
-const SLOTS: usize = 64;
+use crate::views::{self, RUNNING};
 
 /// A terminal of 80 columns and 24 lines with one program in it.
 struct Terminal<'a> {
@@ -95,23 +93,7 @@ pub fn measure(
         return Ok(());
     }
     let (waiting, seconds) = if quick { (500, 3) } else { (10_000, 60) };
-    let home = Home::with(programs.clone(), Some("a100-80gb:8")).slices_in_memory();
-    let daemon = home.daemon(&QUEUE);
-    let lasts = Submit {
-        command: vec!["sleep".to_owned(), "100000".to_owned()],
-        queue: Some("eighth".to_owned()),
-        cwd: "/".to_owned(),
-        ..Submit::default()
-    };
-    submit_all(&home, &lasts, SLOTS, 8)?;
-    let array = Submit {
-        array: Some(Array {
-            indices: (0..waiting).collect(),
-            max_running: None,
-        }),
-        ..lasts
-    };
-    home.call(home.client().submit(&array))?;
+    let (home, daemon) = views::node(programs, waiting)?;
     // What the daemon takes without a viewer.
     thread::sleep(Duration::from_secs(2));
     let alone = part_of_a_core(&[daemon.pid()], seconds.min(20))?[0];
@@ -133,7 +115,7 @@ pub fn measure(
     thread::sleep(Duration::from_secs(3));
     let used = part_of_a_core(&pids, seconds)?;
     let note = format!(
-        "8 GPUs, {SLOTS} running and {waiting} pending jobs, one look a second for {seconds} s"
+        "8 GPUs, {RUNNING} running and {waiting} pending jobs, one look a second for {seconds} s"
     );
     let floor = |figure: Option<f64>| figure.into_iter().collect::<Vec<_>>();
     let row = |name: &str, unit, ours, floor: Vec<f64>| Row {

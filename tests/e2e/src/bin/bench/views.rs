@@ -15,7 +15,7 @@ use crate::report::{Report, Row, percentile};
 
 /// Waiting jobs of the two nodes, and the running jobs of each.
 const WAITING: [u32; 2] = [100, 10_000];
-const RUNNING: usize = 64;
+pub const RUNNING: usize = 64;
 
 /// Two boards that are so far apart are rendered anew.
 const APART: Duration = Duration::from_millis(510);
@@ -93,7 +93,7 @@ pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<
 }
 
 /// A node with 64 running jobs and so many that wait.
-fn node(programs: &Programs, waiting: u32) -> Result<(Home, Daemon)> {
+pub fn node(programs: &Programs, waiting: u32) -> Result<(Home, Daemon)> {
     let home = Home::with(programs.clone(), Some("a100-80gb:8")).slices_in_memory();
     let daemon = home.daemon(&QUEUE);
     let lasts = Submit {
