@@ -145,7 +145,7 @@ pub fn client_of(home: &Home) -> Client {
     Client::new(home.socket()).telling(output::say)
 }
 
-/// The live view. Its client says nothing on stderr, which would break the drawing.
+/// The live view. Its client writes nothing to stderr, because that would break the drawing.
 async fn watch(args: args::Top) -> Outcome {
     let home = called()?;
     top::top(Client::new(home.socket()), args).await

@@ -243,7 +243,7 @@ impl Nvml {
     /// The number of GPUs. It wakes none.
     ///
     /// # Errors
-    /// When it cannot be had.
+    /// When the driver does not report it.
     pub fn device_count(&self) -> Result<u32, Error> {
         let mut count = 0;
         let f = &self.functions;

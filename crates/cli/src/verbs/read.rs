@@ -96,7 +96,7 @@ async fn unknown_filter(client: &Client, error: Error) -> Error {
     }
 }
 
-/// What is said in place of an empty list.
+/// The remark in place of an empty list.
 fn none(args: &Ps, is_filtered: bool) -> String {
     let words = filters::in_words(&args.filter);
     match (is_filtered && !words.is_empty(), args.all) {

@@ -315,7 +315,7 @@ fn a_watched_list_follows_its_jobs_and_leaves_the_terminal_as_it_was() {
     let entered = "\u{1b}[?1049h";
     assert_eq!(written().matches(entered).count(), 1);
     home.kill();
-    until("the age of the list is said", || contains(" old: "));
+    until("the list shows its age", || contains(" old: "));
     assert!(written().ends_with("\u{1b}[J"), "{:?}", written());
     home.start(&[]);
     let _ = home.divvy(&["cancel", &job]).ok();
