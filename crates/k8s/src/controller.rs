@@ -7,13 +7,14 @@
 //!                         tls ──► identity (Secret or files), certificate, registration (CA bundle)
 //!   slices, templates ──► informers ──► inventory                              every replica
 //!   pods, claims, classes ──► reconcile ──► classes · templates · reason       the holder of the lease
+//!   Kueue's Workloads ──► workloads ──┘
 //! ```
 //!
 //! Two replicas answer; the leader maintains the device classes and templates, and writes events with the reason why a
 //! pod waits. All state is in the cluster: any replica may die at any point, and the next call completes what was half
 //! done. The scheduler places pods, and the node enforces their limits.
 
-mod capacity;
+pub(crate) mod capacity;
 mod certificate;
 mod classes;
 mod health;
@@ -22,8 +23,8 @@ mod informers;
 mod inventory;
 mod lease;
 mod owner;
-mod pending;
-mod reason;
+pub(crate) mod pending;
+pub(crate) mod reason;
 mod reconcile;
 mod registration;
 mod review;
@@ -31,6 +32,7 @@ mod server;
 mod templates;
 mod tls;
 mod webhook;
+mod workloads;
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;

@@ -8,6 +8,7 @@
 
 mod access;
 mod facts;
+mod kueue;
 mod nodes;
 mod pods;
 mod published;
@@ -23,7 +24,7 @@ use serde::Serialize;
 
 use crate::cluster;
 use crate::error_output::{self, Format};
-pub use facts::{ClusterFacts, Probe, Right};
+pub use facts::{ClusterFacts, Probe, Right, opted_in};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -129,6 +130,7 @@ pub fn rows(facts: &ClusterFacts) -> Vec<Row> {
     }
     rows.extend(webhook::rows(facts));
     rows.extend(pods::rows(facts));
+    rows.extend(kueue::rows(facts));
     rows.push(access::row(&facts.access));
     rows
 }

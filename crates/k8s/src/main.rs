@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use divvy_k8s::{
-    admin, cluster, controller, doctor, error_output, glue, node, reservation, submit,
+    admin, cluster, controller, doctor, error_output, glue, node, project, reservation, submit, why,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -34,6 +34,12 @@ enum Verb {
     Submit(submit::Args),
     /// Sets which nodes may have MIG instances, and lists the devices of each node
     Admin(admin::Args),
+    /// Sets the quotas of teams, as Kueue's objects
+    Project(project::Args),
+    /// Sets the quotas that projects share
+    Department(project::DepartmentArgs),
+    /// Explains why a pod or a Job waits
+    Why(why::Args),
     /// Checks that the cluster has everything that Divvy needs
     Doctor(doctor::Args),
     /// Runs a reservation pod, or prints the definition of GpuShare
@@ -63,6 +69,15 @@ fn main() -> ExitCode {
         }),
         Verb::Admin(args) => error_output::people(args.is_json(), async || {
             admin::run(&args, &error_output::client().await?).await
+        }),
+        Verb::Project(args) => error_output::people(args.is_json(), async || {
+            project::run(&args, &error_output::client().await?).await
+        }),
+        Verb::Department(args) => error_output::people(args.is_json(), async || {
+            project::run_department(&args, &error_output::client().await?).await
+        }),
+        Verb::Why(args) => error_output::people(args.is_json(), async || {
+            why::run(&args, &error_output::client().await?).await
         }),
         Verb::Doctor(args) => error_output::people(args.is_json(), async || {
             doctor::run(&args, &error_output::client().await?).await

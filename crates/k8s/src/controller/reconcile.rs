@@ -3,7 +3,7 @@
 //! Level, not edge: whenever something has changed everything is looked at anew, and what is not as it should be is mended, one call at a
 //! time. A call that fails is made again next time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use super::inventory::SharedInventory;
 use super::owner::OwnerRef;
 use super::pending::Pending;
 use super::reason::why;
+use super::workloads::{WaitingWorkload, WaitingWorkloads};
 use super::{classes, templates};
 use crate::cluster::{chain, error_message};
 use crate::slices;
@@ -33,6 +34,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 const ROUND: Duration = Duration::from_secs(30);
 /// A pod is told another reason at most so often.
 const BETWEEN_EVENTS: Duration = Duration::from_secs(60);
+/// Events on Jobs and the like in one round: thousands may wait for a quota, and classes and templates come first.
+const JOB_EVENTS: usize = 50;
 /// The reporter's name in events.
 const REPORTER: &str = "gpu.divvy.dev/controller";
 
@@ -62,6 +65,11 @@ pub async fn lead(work: LeaderContext, bell: ChangeSignal, mut leads: watch::Rec
 
 async fn rounds(work: &LeaderContext, bell: &ChangeSignal, tasks: &mut JoinSet<()>) {
     let leaders = LeaderCache::watch(&work.client, bell, tasks);
+    let waiting = Arc::new(WaitingWorkloads::default());
+    {
+        let (waiting, client, bell) = (Arc::clone(&waiting), work.client.clone(), bell.clone());
+        tasks.spawn(async move { waiting.watch(&client, &bell).await });
+    }
     work.seen.wait_until_synced().await;
     leaders.wait_until_synced().await;
     let mut rung = bell.subscribe();
@@ -77,7 +85,7 @@ async fn rounds(work: &LeaderContext, bell: &ChangeSignal, tasks: &mut JoinSet<(
     };
     loop {
         rung.mark_unchanged();
-        reconcile(work, &leaders, &mut memory).await;
+        reconcile(work, &leaders, &waiting, &mut memory).await;
         sleep(PAUSE).await;
         // Err says that nothing has rung.
         let _ = timeout(ROUND, rung.changed()).await;
@@ -88,12 +96,17 @@ async fn rounds(work: &LeaderContext, bell: &ChangeSignal, tasks: &mut JoinSet<(
 struct ReconcileState {
     idle_classes: classes::IdleSince,
     idle_templates: templates::IdleSince,
-    /// The last event of each pod, by uid, with its time.
+    /// The last event of each pod or Job, by uid, with its time.
     told: BTreeMap<String, (String, Instant)>,
     recorder: Recorder,
 }
 
-async fn reconcile(work: &LeaderContext, leaders: &LeaderCache, memory: &mut ReconcileState) {
+async fn reconcile(
+    work: &LeaderContext,
+    leaders: &LeaderCache,
+    waiting: &WaitingWorkloads,
+    memory: &mut ReconcileState,
+) {
     let published = work.seen.slices.state();
     let published = || published.iter().map(AsRef::as_ref);
     work.known
@@ -134,29 +147,64 @@ async fn reconcile(work: &LeaderContext, leaders: &LeaderCache, memory: &mut Rec
     }
 
     let offered = capacity(published(), claims());
-    memory.forget_others(&pods);
+    let queued = waiting.all();
+    memory.forget_others(&pods, &queued);
     for pod in &pods {
         let claim = pod.claim.as_ref().and_then(|name| {
             let claim = ObjectRef::new(name).within(&pod.namespace);
             leaders.claims.get(&claim)
         });
-        if let Some(text) = why(pod, claim.as_deref(), &offered, &inventory) {
-            memory.emit_event(pod, text).await;
+        // Kueue's gate comes before the scheduler.
+        let text = waiting.of(&pod.uid);
+        let text = text.or_else(|| why(pod, claim.as_deref(), &offered, &inventory));
+        if let Some(text) = text {
+            memory.emit_event(&regarding(pod), text).await;
         }
+    }
+    // A suspended Job has no pod: its event is on the Job.
+    let of_others = queued.into_iter().filter(|one| {
+        let uid = one.owner.uid.as_deref().unwrap_or_default();
+        one.owner.kind.as_deref() != Some("Pod") && memory.is_due(uid, &one.text)
+    });
+    let due: Vec<WaitingWorkload> = of_others.take(JOB_EVENTS).collect();
+    for one in due {
+        memory.emit_event(&one.owner, one.text).await;
+    }
+}
+
+fn regarding(pod: &Pending) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: Some(pod.namespace.clone()),
+        name: Some(pod.name.clone()),
+        uid: Some(pod.uid.clone()),
+        ..ObjectReference::default()
     }
 }
 
 impl ReconcileState {
-    fn forget_others(&mut self, pods: &[Pending]) {
-        let waits = |uid: &String| pods.iter().any(|pod| pod.uid == *uid);
-        self.told.retain(|uid, _| waits(uid));
+    fn forget_others(&mut self, pods: &[Pending], queued: &[WaitingWorkload]) {
+        let queued: BTreeSet<&str> = queued
+            .iter()
+            .filter_map(|one| one.owner.uid.as_deref())
+            .collect();
+        let pods: BTreeSet<&str> = pods.iter().map(|pod| pod.uid.as_str()).collect();
+        self.told
+            .retain(|uid, _| pods.contains(uid.as_str()) || queued.contains(uid.as_str()));
     }
 
-    async fn emit_event(&mut self, pod: &Pending, text: String) {
-        let now = Instant::now();
-        if let Some((told, when)) = self.told.get(&pod.uid)
-            && (*told == text || now.duration_since(*when) < BETWEEN_EVENTS)
-        {
+    fn is_due(&self, uid: &str, text: &str) -> bool {
+        let fresh = |when: &Instant| when.elapsed() < BETWEEN_EVENTS;
+        !self
+            .told
+            .get(uid)
+            .is_some_and(|(told, when)| told.as_str() == text || fresh(when))
+    }
+
+    async fn emit_event(&mut self, regarding: &ObjectReference, text: String) {
+        let uid = regarding.uid.clone().unwrap_or_default();
+        if !self.is_due(&uid, &text) {
             return;
         }
         let event = Event {
@@ -166,20 +214,12 @@ impl ReconcileState {
             action: "Scheduling".to_owned(),
             secondary: None,
         };
-        let regarding = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            namespace: Some(pod.namespace.clone()),
-            name: Some(pod.name.clone()),
-            uid: Some(pod.uid.clone()),
-            ..ObjectReference::default()
-        };
-        match self.recorder.publish(&event, &regarding).await {
+        match self.recorder.publish(&event, regarding).await {
             Ok(()) => {
-                self.told.insert(pod.uid.clone(), (text, now));
+                self.told.insert(uid, (text, Instant::now()));
             }
             Err(error) => warn!(
-                pod = pod.name,
+                object = regarding.name,
                 error = chain(&error),
                 "cannot write an event"
             ),

@@ -15,12 +15,14 @@ use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::Client;
 use kube::api::{Api, ListParams, PostParams};
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::version;
 use crate::cluster;
 use crate::error_output;
+use crate::kueue::store::{Served, served};
 use crate::pod_request::FRACTION;
+use crate::project;
 use crate::reservation;
 use crate::reservation::share::GpuShare;
 use crate::submit::object::is_held;
@@ -48,6 +50,8 @@ pub struct ClusterFacts {
     pub namespaces: Read<Vec<Namespace>>,
     pub probe: Probe,
     pub access: Read<Vec<(Right, bool)>>,
+    pub kueue: Read<Served>,
+    pub kueue_configuration: Read<Option<Value>>,
 }
 
 impl ClusterFacts {
@@ -152,6 +156,9 @@ pub async fn read(client: &Client, system: &str) -> Result<ClusterFacts, Error> 
         namespaces,
         probe,
         access: access(client).await,
+        kueue: served(client).await.map_err(said),
+        kueue_configuration: project::read_kueue_configuration(client, project::KUEUE_NAMESPACE)
+            .await,
     })
 }
 
@@ -387,6 +394,8 @@ pub(super) mod tests {
             ]),
             probe: Probe::Held,
             access: Ok(RIGHTS.iter().map(|right| (*right, true)).collect()),
+            kueue: Ok(Served::Absent),
+            kueue_configuration: Ok(None),
         }
     }
 

@@ -11,6 +11,34 @@ use crate::quantity::bytes;
 /// The inventory that these slices say, of whichever drivers they are. Of each pool the newest generation counts. GPUs that are
 /// not well are there too: what asks for them is to wait, not to be told that there are none.
 pub fn inventory_of<'s>(slices: impl IntoIterator<Item = &'s ResourceSlice>) -> Inventory {
+    let mut inventory = Inventory::default();
+    for (_, device) in newest(slices) {
+        add(&mut inventory, device);
+    }
+    inventory
+}
+
+/// Returns the bytes of GPU memory that the nodes publish: of each GPU the most that one device of it has, since the
+/// placements of MIG instances overlap.
+pub fn total_memory<'s>(slices: impl IntoIterator<Item = &'s ResourceSlice>) -> u64 {
+    let mut gpus: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for (pool, device) in newest(slices) {
+        let uuid = device.attributes.as_ref().and_then(|all| all.get("uuid"));
+        let uuid = uuid.and_then(|uuid| uuid.string.as_deref());
+        let capacity = device.capacity.as_ref().and_then(|all| all.get(MEMORY));
+        let memory = capacity.and_then(|capacity| bytes(&capacity.value));
+        let most = gpus
+            .entry((pool, uuid.unwrap_or(&device.name)))
+            .or_default();
+        *most = memory.map_or(*most, |memory| memory.get().max(*most));
+    }
+    gpus.into_values().fold(0, u64::saturating_add)
+}
+
+/// Every device with its pool.
+fn newest<'s>(
+    slices: impl IntoIterator<Item = &'s ResourceSlice>,
+) -> impl Iterator<Item = (&'s str, &'s Device)> {
     let mut newest: BTreeMap<&str, (i64, Vec<&Device>)> = BTreeMap::new();
     for slice in slices {
         let (spec, pool) = (&slice.spec, &slice.spec.pool);
@@ -28,11 +56,10 @@ pub fn inventory_of<'s>(slices: impl IntoIterator<Item = &'s ResourceSlice>) -> 
             devices.extend(spec.devices.iter().flatten());
         }
     }
-    let mut inventory = Inventory::default();
-    for device in newest.values().flat_map(|(_, devices)| devices) {
-        add(&mut inventory, device);
-    }
-    inventory
+    let of_pool = |(pool, (_, devices)): (&'s str, (i64, Vec<&'s Device>))| {
+        devices.into_iter().map(move |device| (pool, device))
+    };
+    newest.into_iter().flat_map(of_pool)
 }
 
 fn add(inventory: &mut Inventory, device: &Device) {

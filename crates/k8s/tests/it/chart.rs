@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use render::{Chart, chart, refusal};
 
 /// Values that between them reach every branch of the templates.
-const WAYS: [&[&str]; 8] = [
+const WAYS: [&[&str]; 9] = [
     &[],
     &["--set", "carrier.enabled=true"],
     &[
@@ -46,6 +46,7 @@ const WAYS: [&[&str]; 8] = [
         r#"controller={"affinity":{"podAntiAffinity":{}},"tolerations":[{"operator":"Exists"}],"nodeSelector":{"a":"b"},"env":[{"name":"A","value":"b"}]}"#,
     ],
     GLUE,
+    TEAMS,
 ];
 
 /// A glue with the shape of the seeds' values.
@@ -54,6 +55,12 @@ const GLUE: &[&str] = &[
     "glue.enabled=true,glue.credentialsSecret=clearml,glue.namespace=jobs",
     "--set-json",
     r#"glue.agentk8sglue={"queues":{"default0500":{"templateOverrides":{"labels":{"clearml-injector/fraction":"0.500"}},"queueSettings":{"maxPods":10}}}}"#,
+];
+
+/// Projects of Kueue, in departments and outside of them.
+const TEAMS: &[&str] = &[
+    "--set-json",
+    r#"kueue={"enabled":true,"gpuMemory":"81050Mi","departments":[{"name":"research","quota":4,"overQuota":false},{"name":"web","limit":"6.5","weight":2}],"projects":[{"name":"vision","quota":"1.5","limit":2,"weight":3,"namespaces":["vision","eyes"],"department":"research"},{"name":"nlp","quota":0.125,"overQuota":false,"namespaces":["nlp"]},{"name":"shop","quota":2,"namespaces":["shop"],"department":"web"},{"name":"spare","quota":0,"weight":0,"namespaces":["spare"]}]}"#,
 ];
 
 /// Written down apart from the templates: one that is deleted takes a promise with it, the policies among them.
@@ -494,5 +501,102 @@ fn values_that_mean_nothing_are_refused() {
     ] {
         let Some(said) = refusal(wrong) else { return };
         assert!(said.contains(word), "{wrong:?}: {said}");
+    }
+}
+
+/// The chart and the commands write the same objects, but for the labels that say who wrote them.
+#[test]
+fn the_chart_renders_projects_as_the_command_writes_them() {
+    let Some(chart) = chart(TEAMS) else { return };
+    let cluster = crate::kueue::Cluster::start();
+    for name in ["eyes", "shop", "spare"] {
+        cluster.namespace(name);
+    }
+    for words in [
+        "department add research --quota 4 --no-over-quota",
+        "department add web --limit 6.5 --weight 2",
+        "project add vision --quota 1.5 --limit 2 --weight 3 --namespace vision,eyes --department research",
+        "project add nlp --quota 0.125 --no-over-quota --namespace nlp",
+        "project add shop --quota 2 --namespace shop --department web",
+        "project add spare --quota 0 --weight 0 --namespace spare",
+    ] {
+        cluster.done(words);
+    }
+    let bare = |object: &Value| {
+        let mut object = object.clone();
+        let mark = object["metadata"]["labels"]["divvy.dev/kueue"].clone();
+        object["metadata"]["labels"] = json!({ "divvy.dev/kueue": mark });
+        object
+    };
+    let of_kueue = |object: &&Value| {
+        object["apiVersion"]
+            .as_str()
+            .is_some_and(|version| version.starts_with("kueue"))
+    };
+    let sorted = |mut all: Vec<Value>| {
+        all.sort_by_key(|object| {
+            (
+                render::called(object),
+                object["metadata"]["namespace"].to_string(),
+            )
+        });
+        all
+    };
+    let rendered = sorted(chart.objects.iter().filter(of_kueue).map(bare).collect());
+    let written = sorted(cluster.objects().iter().map(bare).collect());
+    assert_eq!(rendered.len(), 14);
+    assert_eq!(rendered, written);
+}
+
+#[test]
+fn projects_that_cannot_be_are_refused_by_the_chart() {
+    let kueue = |rest: &str| format!(r#"kueue={{"enabled":true,"gpuMemory":"80Gi",{rest}}}"#);
+    for (values, text) in [
+        (
+            r#"kueue={"enabled":true,"projects":[{"name":"a","quota":1,"namespaces":["a"]}]}"#
+                .to_owned(),
+            "gpuMemory is required",
+        ),
+        (
+            kueue(r#""projects":[{"name":"a","quota":1,"namespaces":["a"],"department":"b"}]"#),
+            "none of kueue.departments",
+        ),
+        (
+            kueue(r#""projects":[{"name":"a","quota":2,"limit":1,"namespaces":["a"]}]"#),
+            "below its quota",
+        ),
+        (
+            kueue(
+                r#""projects":[{"name":"a","quota":1,"namespaces":["a"]},{"name":"b","quota":1,"namespaces":["a"]}]"#,
+            ),
+            "in two projects",
+        ),
+        (
+            kueue(
+                r#""departments":[{"name":"d","quota":1}],"projects":[{"name":"a","quota":1.5,"namespaces":["a"],"department":"d"}]"#,
+            ),
+            "more than its quota",
+        ),
+        (
+            kueue(r#""projects":[{"name":"A","quota":1,"namespaces":["a"]}]"#),
+            "pattern",
+        ),
+        (
+            kueue(r#""projects":[{"name":"a","quota":"1.0005","namespaces":["a"]}]"#),
+            "quota",
+        ),
+        (
+            kueue(r#""projects":[{"name":"a","quota":1}]"#),
+            "namespaces",
+        ),
+        (
+            kueue(r#""projects":[{"name":"a","quota":1,"namespaces":["a"],"members":["b"]}]"#),
+            "members",
+        ),
+    ] {
+        let Some(said) = refusal(&["--set-json", &values]) else {
+            return;
+        };
+        assert!(said.contains(text), "{values}: {said}");
     }
 }

@@ -644,3 +644,61 @@ fn the_configuration_can_be_printed_for_who_has_no_chart() {
         serde_json::from_value(printed);
     assert!(api.is_ok());
 }
+
+/// A suspended Job has no pod, so the event is on the Job; a pod at Kueue's gate has its own.
+#[tokio::test]
+async fn what_kueue_holds_is_told_with_kueues_reason() {
+    let cluster = Cluster::new();
+    for definition in crate::kueue::definitions() {
+        cluster.server.create(definition);
+    }
+    let recorded = include_str!("../fixtures/kueue/workloads.json");
+    let recorded: Value = serde_json::from_str(recorded).unwrap();
+    for name in ["exceeds", "gated", "admitted"] {
+        cluster.server.create(recorded["workloads"][name].clone());
+    }
+    let gated = &recorded["workloads"]["gated"]["metadata"]["ownerReferences"][0];
+    cluster.server.create(json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "gated", "namespace": "vision", "uid": gated["uid"] },
+        "spec": {
+            "containers": [{ "name": "main", "image": "x" }],
+            "schedulingGates": [{ "name": "kueue.x-k8s.io/admission" }],
+            "resourceClaims": [{ "name": "fraction-gpu", "resourceClaimTemplateName": "divvy-abc" }],
+        },
+        "status": { "phase": "Pending" },
+    }));
+    let _replica = Replica::start(&cluster, "a", &[]);
+    let uid = cluster
+        .server
+        .look(|view| view.get("pods", "vision", "gated"))
+        .unwrap()["metadata"]["uid"]
+        .clone();
+    // The stand-in gives every object a uid of its own.
+    cluster.server.merge("workloads", "vision", recorded["workloads"]["gated"]["metadata"]["name"].as_str().unwrap(), &json!({
+        "metadata": { "ownerReferences": [{ "apiVersion": "v1", "kind": "Pod", "name": "gated", "uid": uid, "controller": true }] },
+    }));
+    for (kind, name, part) in [
+        ("Job", "huge", "maximum capacity"),
+        ("Pod", "gated", "81050Mi more needed"),
+    ] {
+        let event = cluster.server.until("an event", |view| {
+            let mut events = view.all("events").into_iter();
+            events.find(|event| {
+                event["regarding"]["kind"] == kind && event["regarding"]["name"] == name
+            })
+        });
+        assert_eq!(event["reason"], "WaitsForGpu");
+        let note = event["note"].as_str().unwrap();
+        assert!(
+            note.starts_with("waits for quota in the queue default (Kueue)") && note.contains(part),
+            "{note}"
+        );
+    }
+    let of_first = |event: &Value| event["regarding"]["name"] == "first";
+    assert!(
+        !cluster
+            .server
+            .look(|view| view.all("events").iter().any(of_first))
+    );
+}

@@ -70,6 +70,12 @@ async fn serve(
         let version = shared.state.lock().unwrap().release.clone();
         return Ok(json_response(200, &version_of(&version)));
     }
+    if let Some(group) = path
+        .strip_prefix("/apis/")
+        .filter(|rest| !rest.contains('/'))
+    {
+        return group_of(shared, group);
+    }
     let at = {
         let state = shared.state.lock().unwrap();
         Target::of(path, &state.store.kinds)?
@@ -162,6 +168,29 @@ async fn serve(
             message: format!("{method} {path}"),
         }),
     }
+}
+
+/// Which versions of a group are served, in the order in which they were defined.
+fn group_of(shared: &Arc<Shared>, group: &str) -> Result<Response, Fail> {
+    let state = shared.state.lock().unwrap();
+    let mut versions: Vec<&str> = Vec::new();
+    for kind in state.store.kinds.iter().filter(|kind| kind.group == group) {
+        if !versions.contains(&kind.version.as_str()) {
+            versions.push(&kind.version);
+        }
+    }
+    let named =
+        |version: &str| json!({ "groupVersion": format!("{group}/{version}"), "version": version });
+    let Some(preferred) = versions.first().copied() else {
+        return Err(Fail::not_found(
+            "the server could not find the requested resource".to_owned(),
+        ));
+    };
+    let all: Vec<Value> = versions.iter().copied().map(named).collect();
+    let body = json!({
+        "apiVersion": "v1", "kind": "APIGroup", "name": group, "versions": all, "preferredVersion": named(preferred),
+    });
+    Ok(json_response(200, &body))
 }
 
 /// As the API has lists: the objects in them do not say what they are.

@@ -14,12 +14,15 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// Kinds of the chart that lie in no namespace.
-pub const CLUSTER_WIDE: [&str; 7] = [
+pub const CLUSTER_WIDE: [&str; 10] = [
+    "ClusterQueue",
     "ClusterRole",
     "ClusterRoleBinding",
+    "Cohort",
     "CustomResourceDefinition",
     "MutatingWebhookConfiguration",
     "Namespace",
+    "ResourceFlavor",
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
 ];
@@ -56,6 +59,10 @@ pub fn check(object: &Value) -> Result<(), String> {
         ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding") => {
             whole::<ValidatingAdmissionPolicyBinding>(object)
         }
+        ("kueue.x-k8s.io/v1beta2", _) => match crate::kueue::faults(object).as_slice() {
+            [] => Ok(()),
+            faults => Err(faults.join("; ")),
+        },
         ("apiextensions.k8s.io/v1", "CustomResourceDefinition") => {
             whole::<CustomResourceDefinition>(object)
         }

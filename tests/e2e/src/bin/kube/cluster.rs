@@ -53,6 +53,10 @@ impl Cluster {
         Self::new(self.kubectl.clone(), config.to_owned())
     }
 
+    pub fn kubectl(&self) -> &Path {
+        &self.kubectl
+    }
+
     /// The kubeconfig.
     pub fn config(&self) -> &Path {
         &self.config

@@ -8,6 +8,7 @@
 //! schedule.rs    where they go
 //! rights.rs      what nobody may do; what happens while a piece is away
 //! seeds.rs       what the guides of ClearML and Run:ai print, typed
+//! teams.rs       quotas with Kueue, where it is installed
 //! report.rs      what came of it
 //! ```
 //! A control plane is enough: the suite brings its nodes, and where there are others it keeps off them. No container runs, so what a
@@ -22,6 +23,7 @@ mod rights;
 mod schedule;
 mod seeds;
 mod stage;
+mod teams;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -158,6 +160,8 @@ fn play(report: &mut Report, stage: &Stage) -> Result<()> {
     };
     let carve = json!({ DYNAMIC_MIG: "true" });
     let pair = stage.node(&machine("pair", "a100-80gb:2", false, json!({})))?;
+    // While all GPUs are of one size, as the page has it.
+    teams::all(report, stage);
     stage.node(&machine("small", "l4-24gb:1", false, json!({})))?;
     stage.node(&machine("middle", "a100-40gb:1", false, json!({})))?;
     stage.node(&machine("carved", "a100-80gb:1", true, carve))?;
